@@ -1,0 +1,9 @@
+"""
+DDP Lessons: a course on PyTorch distributed training that is run, not read.
+"""
+
+from ddp_lessons.ranks import start_ranks, stop_ranks
+
+__all__ = ["start_ranks", "stop_ranks"]
+
+__version__ = "0.1.0"

@@ -1,0 +1,252 @@
+"""
+Who waits for whom, and whose fault it is: pure reasoning on what each rank says of itself.
+
+A *place* is what `Guard.place` returns. A rank that finished its cell has a place too, with no
+line; a rank that did not answer has None.
+"""
+
+from dataclasses import dataclass
+
+COMPARED_SIZES = {"all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor"}
+"""
+Collectives to which every rank must bring a tensor of the same shape.
+"""
+_POINT_TO_POINT = {"send", "recv"}
+_FORMING = {"init_process_group", "new_group", "new_subgroups", "split_group"}
+_PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """
+    What holds a cell up.
+
+    Args:
+        sentence: One line that names the culprit; empty if nobody waits for anybody.
+        culprits: The ranks that the others wait for.
+        waits_for: For each waiting rank, the ranks it waits for.
+        table: The stall table as text.
+    """
+
+    sentence: str
+    culprits: tuple
+    waits_for: dict
+    table: str
+
+
+def rank_names(ranks):
+    """
+    Return "rank 2", "ranks 0 and 1", "ranks 0, 1 and 3" or "ranks 0-3".
+    """
+    ranks = sorted(ranks)
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1:
+        return f"ranks {ranks[0]}-{ranks[-1]}"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+
+
+def diagnose(places, running):
+    """
+    Say what holds a cell up.
+
+    Args:
+        places: For each rank that ran the cell, its place or None.
+        running: The ranks that have not finished the cell.
+
+    Returns:
+        Diagnosis: With an empty sentence if no rank waits for another.
+    """
+    waits_for = {rank: _awaited(rank, places, running) for rank in running}
+    sentence, culprits = (
+        _mismatch(places)
+        or _missing(places, running, waits_for)
+        or _circle(places, running, waits_for)
+        or ("", ())
+    )
+    return Diagnosis(sentence, tuple(culprits), waits_for, _table(places, running, waits_for))
+
+
+def is_deadlock(places, running):
+    """
+    Tell whether every running rank waits for a peer, with no time limit of its own near.
+    """
+    return bool(running) and all(
+        places.get(rank) is not None and waits(places[rank]) and not _is_patient(places[rank])
+        for rank in running
+    )
+
+
+def waits(place):
+    """
+    Tell whether a place is inside a communication call.
+    """
+    return bool(place and place["call"])
+
+
+def _is_patient(place):
+    last = _last(place)
+    limits = [place["timeout_s"], last["timeout_s"] if last else None]
+    return any(limit is not None and limit < _PATIENCE_S for limit in limits)
+
+
+def _last(place):
+    return place["collectives"][-1] if place and place["collectives"] else None
+
+
+def _number_name(place):
+    """
+    Return "all_reduce 3": the call that a place waits in, with its number in its group.
+    """
+    call, last = place["call"], _last(place)
+    if call in _POINT_TO_POINT or call in _FORMING or last is None:
+        return call
+    if call in ("backward", "wait") or call == last["name"]:
+        within = f" in {call}" if call in ("backward", "wait") else ""
+        return f"{last['name']} {last['number']}{within}"
+    return call
+
+
+def _find(place, collective):
+    for other in place["collectives"] if place else ():
+        if (other["group"], other["number"]) == (collective["group"], collective["number"]):
+            return other
+    return None
+
+
+def _awaited(rank, places, running):
+    place = places[rank]
+    if not waits(place):
+        return ()
+    if place["call"] in _POINT_TO_POINT:
+        return () if place["peer"] is None else (place["peer"],)
+    others = [other for other in places if other != rank]
+    if place["call"] in _FORMING:
+        return tuple(o for o in others if not waits(places[o]) or places[o]["call"] not in _FORMING)
+    last = _last(place)
+    if last is None:
+        return ()
+    members = place["groups"].get(last["group"], list(places))
+    return tuple(
+        other
+        for other in others
+        if other in members and (other not in places or _find(places[other], last) is None)
+    )
+
+
+def _describe(collective):
+    sizes = ", ".join(
+        f"{dtype.lower()}{size}"
+        for dtype, size in zip(collective["dtypes"], collective["sizes"], strict=False)
+    )
+    return f"{collective['name']} {sizes}".strip()
+
+
+def _signature(collective):
+    sizes = collective["sizes"] if collective["name"] in COMPARED_SIZES else None
+    dtypes = collective["dtypes"] if collective["name"] in COMPARED_SIZES else None
+    return repr((collective["name"], sizes, dtypes))
+
+
+def _mismatch(places):
+    """
+    Find the first collective that ranks of one group called in different ways.
+    """
+    numbers = {
+        (collective["record"], collective["group"], collective["number"])
+        for place in places.values()
+        if place
+        for collective in place["collectives"]
+    }
+    for _, group, number in sorted(numbers):
+        calls = {}
+        for rank, place in places.items():
+            found = _find(place, {"group": group, "number": number})
+            if found is not None:
+                calls.setdefault(_signature(found), []).append((rank, found))
+        if len(calls) > 1:
+            fewest = sorted(calls.values(), key=lambda those: (len(those), -those[0][0]))
+            parts = [
+                f"{rank_names([rank for rank, _ in those])} called {_describe(those[0][1])}"
+                for those in fewest
+            ]
+            sentence = f"{parts[0]} as collective {number}, where {', '.join(parts[1:])}"
+            return sentence, [rank for rank, _ in fewest[0]]
+    return None
+
+
+def _missing(places, running, waits_for):
+    """
+    Find the ranks that are awaited and do not wait themselves.
+    """
+    awaited = {peer for peers in waits_for.values() for peer in peers}
+    for state in ("finished", "elsewhere"):
+        culprits = sorted(
+            rank
+            for rank in awaited
+            if (rank not in running) == (state == "finished") and not waits(places.get(rank))
+        )
+        if not culprits:
+            continue
+        victims = [r for r, peers in waits_for.items() if set(peers) & set(culprits)]
+        call = _number_name(places[victims[0]])
+        waiters = f"{rank_names(victims)} wait{'s' if len(victims) == 1 else ''}"
+        line = places[victims[0]]["line"]
+        where = f"in {call}" + (f" (line {line})" if line else "")
+        if state == "finished":
+            return f"{rank_names(culprits)} finished the cell without {_partner(call)}; {waiters} {where}", culprits
+        first = places.get(culprits[0])
+        if first is None:
+            return f"{rank_names(culprits)} does not answer; {waiters} for it {where}", culprits
+        return (
+            f"{rank_names(culprits)} is at line {first['line']}: {first['code']}; "
+            f"{waiters} for it {where}"
+        ), culprits
+    return None
+
+
+def _partner(call):
+    return {"send": "a recv", "recv": "a send"}.get(call, call)
+
+
+def _circle(places, running, waits_for):
+    """
+    Find ranks that wait for one another, each in its own call.
+    """
+    waiting = [rank for rank in running if waits(places.get(rank))]
+    if not waiting or len(waiting) != len(running):
+        return None
+    calls = {places[rank]["call"] for rank in waiting}
+    if len(calls) == 1 and calls <= _POINT_TO_POINT:
+        call = calls.pop()
+        other = "sends" if call == "recv" else "receives"
+        line = places[waiting[0]]["line"]
+        return f"{rank_names(waiting)} all wait in {call} (line {line}), and none {other}", waiting
+    parts = [
+        f"rank {rank} waits in {_number_name(places[rank])}"
+        + (f" for {rank_names(waits_for[rank])}" if waits_for[rank] else "")
+        for rank in waiting
+    ]
+    return "; ".join(parts), waiting
+
+
+def _table(places, running, waits_for):
+    rows = [("rank", "line", "in", "waits for")]
+    for rank in sorted(places):
+        place = places[rank]
+        if rank not in running:
+            last = _last(place)
+            done = f"last: {last['name']} {last['number']}" if last else "-"
+            rows.append((str(rank), "finished", done, "-"))
+        elif place is None:
+            rows.append((str(rank), "?", "does not answer", "?"))
+        else:
+            line = f"{place['line']}: {place['code']}" if place["line"] else place["function"]
+            call = _number_name(place) if place["call"] else "no communication"
+            peers = ", ".join(map(str, waits_for[rank])) or "-"
+            rows.append((str(rank), line, call, peers))
+    widths = [max(len(row[i]) for row in rows) for i in range(4)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )

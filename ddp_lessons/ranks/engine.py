@@ -1,0 +1,87 @@
+"""
+One rank: an ipyparallel engine whose id is its rank, with a guard in place of a nanny.
+
+    python -m ddp_lessons.ranks.engine ...      takes the arguments of ipengine
+
+is what ipyparallel's own launchers (Slurm, SSH, MPI, local) start.
+"""
+
+import logging
+import os
+import signal
+import sys
+
+from ipyparallel.engine.app import IPEngine
+from traitlets import default
+
+from ddp_lessons.ranks.guard import Guard
+
+_RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
+
+
+class RankEngine(IPEngine):
+    """
+    An ipyparallel engine that asks for its rank as its id and obeys the guard's requests.
+    """
+
+    @default("id")
+    def _id_default(self):
+        for name in _RANK_VARIABLES:
+            if name in os.environ:
+                return int(os.environ[name])
+        return None
+
+    def init_signal(self):
+        """
+        Install the guard. IPEngine calls this once its shell exists and before any cell runs.
+        """
+        os.environ["RANK"] = str(self.id)
+        self.guard = Guard(self.kernel.shell, self.id)
+        self.kernel.shell.ddp_lessons_guard = self.guard
+        self.guard.start(self.kernel)
+        signal.signal(signal.SIGTERM, self._signal_stop)
+        self.kernel.control_handlers.update(
+            place_request=self._reply_to("place_reply", lambda content: self.guard.place()),
+            release_request=self._reply_to("release_reply", lambda content: self.guard.release()),
+            # Without a nanny, ipyparallel's own `client.send_signal` arrives here.
+            signal_request=self._reply_to("signal_reply", _signal_self),
+        )
+
+    def _reply_to(self, reply_type, work):
+        # These run in the engine's control thread, while the main thread may be blocked.
+        def handle(stream, ident, parent):
+            content = {"status": "ok", "answer": work(parent["content"])}
+            self.session.send(stream, reply_type, content, parent=parent, ident=ident)
+
+        return handle
+
+
+def _signal_self(content):
+    signum = content["sig"]
+    os.kill(os.getpid(), getattr(signal, signum) if isinstance(signum, str) else signum)
+
+
+def run_engine(rank, connection_file, profile_dir):
+    """
+    Run this process as a rank of the warden until it is told to stop.
+
+    Args:
+        rank: This rank; becomes the engine's id.
+        connection_file: ipyparallel's `ipcontroller-...-engine.json`.
+        profile_dir: IPython profile folder, for the engine's configuration.
+    """
+    sys.argv = ["ddp-lessons-rank"]
+    engine = RankEngine.instance(
+        id=rank,
+        url_file=os.fspath(connection_file),
+        enable_nanny=False,
+        max_heartbeat_misses=0,  # the warden ends its ranks; a heartbeat would open another port
+        timeout=30.0,
+        log_level=logging.ERROR,
+    )
+    engine.initialize(argv=["--profile-dir", os.fspath(profile_dir)])
+    engine.start()
+
+
+if __name__ == "__main__":
+    RankEngine.launch_instance()

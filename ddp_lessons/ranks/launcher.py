@@ -1,0 +1,183 @@
+"""
+ipyparallel launchers that have the warden start the controller and the ranks.
+
+They are found through ipyparallel's entry points under the name `ddp-lessons`, so that
+`ipp.Cluster(controller="ddp-lessons", engines="ddp-lessons")` and `ipcluster` can use them too.
+"""
+
+import asyncio
+import os
+import signal
+
+import ipyparallel as ipp
+import psutil
+from ipyparallel.cluster import launcher as ipp_launcher
+from traitlets import Any, Integer
+
+from ddp_lessons.ranks.controller import controller_arguments
+from ddp_lessons.ranks.keeper import Keeper
+from ddp_lessons.ranks.system import can_fork
+
+class RanksCluster(ipp.Cluster):
+    """
+    An ipyparallel cluster whose processes are kept by one warden.
+    """
+
+    keeper = Any(help="The Keeper of this cluster's warden; None until something is started.")
+
+    def ensure_keeper(self):
+        """
+        Return this cluster's keeper, started if need be.
+        """
+        if self.keeper is None:
+            self.keeper = Keeper(fork=can_fork()[0])
+        return self.keeper
+
+    def write_cluster_file(self):
+        """
+        Write the file through which JupyterLab's sidebar finds this cluster; for this user only.
+        """
+        super().write_cluster_file()
+        os.chmod(self.cluster_file, 0o600)
+
+
+class _WardenLauncher(ipp_launcher.BaseLauncher):
+    """
+    What both launchers share: a warden to order from, found again through its process id.
+    """
+
+    warden_pid = Integer(-1).tag(to_dict=True)
+    keeper = Any()
+
+    @property
+    def args(self):
+        return [self.identifier]
+
+    def _adopt_keeper(self):
+        cluster = self.parent
+        if isinstance(cluster, RanksCluster):
+            self.keeper = cluster.ensure_keeper()
+        elif getattr(cluster, "_ddp_lessons_keeper", None) is not None:
+            self.keeper = cluster._ddp_lessons_keeper
+        else:
+            self.keeper = Keeper(fork=can_fork()[0])
+            if cluster is not None:
+                cluster._ddp_lessons_keeper = self.keeper
+        self.warden_pid = self.keeper.warden_pid
+
+    @classmethod
+    def from_dict(cls, d, **kwargs):
+        launcher = super().from_dict(d, **kwargs)
+        if not psutil.pid_exists(launcher.warden_pid):
+            raise ipp_launcher.NotRunning(f"warden {launcher.warden_pid}")
+        launcher.notify_start(launcher.warden_pid)
+        return launcher
+
+    def poll(self):
+        running = psutil.pid_exists(self.warden_pid)
+        return None if running else 0
+
+    async def join(self, timeout=None):
+        process = psutil.Process(self.warden_pid)
+        await asyncio.get_running_loop().run_in_executor(None, process.wait, timeout)
+
+    async def stop(self):
+        # Ranks and controller have one parent and end together.
+        try:
+            os.kill(self.warden_pid, signal.SIGTERM)
+            await self.join(timeout=10)
+        except (ProcessLookupError, psutil.NoSuchProcess):
+            pass  # it has ended already
+        self.notify_stop({"exit_code": 0, "identifier": self.identifier})
+
+
+class WardenControllerLauncher(_WardenLauncher, ipp_launcher.ControllerLauncher):
+    """
+    Have the warden fork the controller.
+    """
+
+    def start(self):
+        """
+        Order the controller, unless the warden has started it already.
+        """
+        self._adopt_keeper()
+        if not self.keeper.controller_ordered:
+            self.keeper.order_controller(controller_arguments(self.profile_dir, self.cluster_id))
+        self.notify_start(self.warden_pid)
+
+    async def get_connection_info(self, timeout=None):
+        """
+        Return the connection info as soon as the controller has written it.
+        """
+        paths = list(self.connection_files.values())
+        deadline = asyncio.get_running_loop().time() + (timeout or self.connection_info_timeout)
+        while not all(_is_complete(path) for path in paths):
+            if self.keeper is not None and (self.keeper.error or self.keeper.gone):
+                break
+            if asyncio.get_running_loop().time() > deadline:
+                break
+            await asyncio.sleep(0.005)
+        return await super().get_connection_info(timeout=0)
+
+
+def _is_complete(path):
+    # The controller restricts a file's mode once it has written it whole.
+    try:
+        return os.stat(path).st_mode & 0o077 == 0 and os.path.getsize(path) > 0
+    except OSError:
+        return False
+
+
+class WardenEngineLauncher(_WardenLauncher, ipp_launcher.EngineLauncher):
+    """
+    Have the warden fork the ranks, one engine a rank.
+    """
+
+    environments = Any(help="Environment variables of each rank: a list of dictionaries.")
+    num_threads = Integer(1, help="CPU threads of each rank.", config=True)
+
+    def start(self, n):
+        """
+        Order ranks 0 to n-1. They are ready once they have registered.
+        """
+        self._adopt_keeper()
+        if self.keeper.facts is None:
+            self.keeper.order("import torch")
+        self.start_all(n, [{}] * n)
+        self.notify_start(self.warden_pid)
+
+    def start_all(self, n, environments):
+        """
+        Order ranks 0 to n-1, each with environment variables of its own.
+        """
+        self.n = n
+        self.environments = environments
+        for rank in range(n):
+            self.start_rank(rank)
+
+    def start_rank(self, rank):
+        """
+        Order one rank; also used to replace one that has died.
+        """
+        environment = {
+            **self.environments[rank],
+            "RANK": str(rank),
+            "WORLD_SIZE": str(self.n),
+            "LOCAL_RANK": str(rank),
+            "LOCAL_WORLD_SIZE": str(self.n),
+        }
+        self.keeper.order(
+            "start rank",
+            rank=rank,
+            environment=environment,
+            num_threads=self.num_threads,
+            connection_file=self.connection_files["engine"],
+            profile_dir=self.profile_dir,
+        )
+
+    def signal(self, sig):
+        """
+        Send a signal to every rank.
+        """
+        signum = getattr(signal, f"SIG{sig}") if isinstance(sig, str) else sig
+        self.keeper.signal_ranks(range(self.n), signum)

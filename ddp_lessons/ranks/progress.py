@@ -1,0 +1,63 @@
+"""
+Tell a cell that computes from a cell that stands still, by the CPU time of the ranks.
+"""
+
+import time
+
+from ddp_lessons.ranks.system import tree_cpu_seconds
+
+BUSY_SHARE = 0.03
+"""
+Share of one core above which a set of ranks counts as computing. Idle ranks, with their
+heartbeats, use less than a hundredth each.
+"""
+
+
+class Progress:
+    """
+    Watch the CPU time that a set of processes uses, with their children.
+
+    Args:
+        pids: Function that returns the process ids to watch.
+        clock: Function that returns seconds.
+        cpu_seconds: Function from a process id to its CPU seconds, or None.
+    """
+
+    def __init__(self, pids, clock=time.monotonic, cpu_seconds=tree_cpu_seconds):
+        self._pids = pids
+        self._clock = clock
+        self._cpu_seconds = cpu_seconds
+        self._last = None
+        self._still_since = clock()
+        self.sample()
+
+    def sample(self):
+        """
+        Note the CPU time used so far. Call it a few times a second.
+        """
+        now, used = self._clock(), self._used()
+        if self._last is None or self._is_busy(self._last, (now, used)):
+            self._still_since = now
+        self._last = (now, used)
+
+    def overlook(self):
+        """
+        Leave out the CPU time used since the last sample: it was spent on answering questions.
+        """
+        self._last = (self._clock(), self._used())
+
+    def _used(self):
+        return sum(self._cpu_seconds(pid) or 0.0 for pid in self._pids())
+
+    @staticmethod
+    def _is_busy(before, after):
+        elapsed = after[0] - before[0]
+        # /proc counts in hundredths of a second: two of them may be rounding.
+        return after[1] - before[1] > max(0.02, BUSY_SHARE * elapsed)
+
+    @property
+    def still_s(self):
+        """
+        Seconds for which nothing has been computed.
+        """
+        return self._clock() - self._still_since

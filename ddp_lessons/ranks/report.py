@@ -1,0 +1,135 @@
+"""
+The words in which a failed cell is told: pure functions from outcomes to text.
+
+The first line names the culprit and its line; the victims are folded under it.
+"""
+
+import signal
+from dataclasses import dataclass, field
+
+from ddp_lessons.ranks.diagnosis import rank_names
+
+OK, RAISED, RELEASED, DIED = "ok", "raised", "released", "died"
+
+
+@dataclass
+class Outcome:
+    """
+    How a cell ended on one rank.
+
+    Args:
+        kind: OK; RAISED by itself; RELEASED from a wait, or interrupted; or DIED.
+        ename, evalue: Type and text of its exception.
+        line, code: Where in the cell.
+        traceback: The traceback as text.
+        exit_code: Of a rank that died: exit code, or minus the signal.
+        digest: Fingerprint of its collectives in the cell.
+    """
+
+    kind: str
+    ename: str = ""
+    evalue: str = ""
+    line: int | None = None
+    code: str = ""
+    traceback: str = ""
+    exit_code: int | None = None
+    digest: str = ""
+    extra: dict = field(default_factory=dict)
+
+
+def _at(outcome):
+    return f" at line {outcome.line}: {outcome.code}" if outcome.line else ""
+
+
+def how_it_died(exit_code):
+    """
+    Say how a process ended, from its exit code or minus its signal.
+    """
+    if exit_code is None:
+        return "its process has ended"
+    if exit_code < 0:
+        name = signal.Signals(-exit_code).name
+        hint = " (Linux does this when memory runs out)" if name == "SIGKILL" else ""
+        return f"its process was ended by {name}{hint}"
+    return f"its process exited with code {exit_code}"
+
+
+def raised_message(outcomes):
+    """
+    Tell of ranks that raised. The first line is for the lowest of them.
+
+    Returns:
+        (str, list[str]): The message, and the culprit's traceback as lines.
+    """
+    raised = {rank: outcome for rank, outcome in outcomes.items() if outcome.kind == RAISED}
+    same = {}
+    for rank, outcome in raised.items():
+        same.setdefault((outcome.ename, outcome.evalue, outcome.line), []).append(rank)
+    lines = []
+    for ranks in same.values():
+        outcome = raised[ranks[0]]
+        text = f"{outcome.ename}: {outcome.evalue}".rstrip(": ")
+        lines.append(f"{rank_names(ranks)} raised {text}{_at(outcome)}")
+    first = raised[min(raised)]
+    return "\n".join(lines), first.traceback.splitlines()
+
+
+def died_message(outcomes):
+    """
+    Tell of ranks whose process ended.
+    """
+    return "\n".join(
+        f"rank {rank} died: {how_it_died(outcome.exit_code)}{_at(outcome)}"
+        for rank, outcome in sorted(outcomes.items())
+        if outcome.kind == DIED
+    )
+
+
+def victims_sentence(outcomes):
+    """
+    Tell of the ranks that were released, in one line; empty if there are none.
+    """
+    released = [rank for rank, outcome in outcomes.items() if outcome.kind == RELEASED]
+    if not released:
+        return ""
+    lines = {outcomes[rank].line for rank in released if outcomes[rank].line}
+    where = f" at line {lines.pop()}" if len(lines) == 1 else ""
+    were = "was" if len(released) == 1 else "were"
+    return f"{rank_names(released)} {were} released{where}; variables are kept."
+
+
+def stale_sentence(names):
+    """
+    Say which objects hold a group that is gone; empty if there are none.
+    """
+    if not names:
+        return ""
+    listed = ", ".join(f"`{name}`" for name in names)
+    verb, again = ("holds", "it") if len(names) == 1 else ("hold", "them")
+    return f"{listed} {verb} the old group: run the cell that makes {again} again."
+
+
+def group_sentence(joined, stale, regrouped):
+    """
+    Say what has become of the process group.
+    """
+    if not regrouped:
+        return ""
+    fate = (
+        "The ranks have joined a new group."
+        if joined
+        else "The group is gone: run the cell that makes it again."
+    )
+    return f"{fate} {stale_sentence(stale)}".rstrip()
+
+
+def replaced_sentence(replaced):
+    """
+    Say what was lost with ranks that were replaced; empty if there are none.
+    """
+    if not replaced:
+        return ""
+    new = "A new" if len(replaced) == 1 else "New"
+    verb = "is" if len(replaced) == 1 else "are"
+    its = "its" if len(replaced) == 1 else "their"
+    return f"{new} {rank_names(replaced)} {verb} in place; {its} variables are gone."

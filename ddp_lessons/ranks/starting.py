@@ -1,0 +1,138 @@
+"""
+Bring up one set of ranks: warden, controller, client, engines, in an order that wastes no time.
+"""
+
+import os
+import secrets
+from pathlib import Path
+
+import psutil
+
+from ddp_lessons.errors import DDPLessonsError, StartFailed
+from ddp_lessons.ranks.controller import EVERY_INTERFACE, LOOPBACK, controller_arguments
+from ddp_lessons.ranks.keeper import Keeper
+from ddp_lessons.ranks.placement import Machine, place
+from ddp_lessons.ranks.system import can_fork
+
+
+def this_machine(facts):
+    """
+    Return the Machine that ranks would be placed on.
+
+    Args:
+        facts: What the warden found once it had torch: `num_gpus`, `has_nccl`.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return Machine(
+        num_cores=cores,
+        num_gpus=facts["num_gpus"],
+        memory_bytes=psutil.virtual_memory().available,
+        has_nccl=facts["has_nccl"],
+    )
+
+
+def _profile_folder(fallback):
+    """
+    Return the IPython profile whose clusters JupyterLab's sidebar lists, or one of our own.
+    """
+    from IPython import get_ipython
+    from IPython.core.profiledir import ProfileDir
+    from IPython.paths import get_ipython_dir
+
+    shell = get_ipython()
+    try:
+        if shell is not None:
+            location = shell.profile_dir.location
+        else:
+            location = ProfileDir.create_profile_dir_by_name(get_ipython_dir()).location
+        if os.access(Path(location) / "security", os.W_OK):
+            return location
+    except (OSError, AttributeError):
+        pass  # a read-only home: the sidebar cannot list these ranks, everything else works
+    return ProfileDir.create_profile_dir(fallback).location
+
+
+def start(asked, timeout_s):
+    """
+    Start what `start_ranks` was asked for.
+
+    Args:
+        asked: (n, device, launcher, join) of `start_ranks`.
+        timeout_s: Seconds to wait for each step.
+
+    Returns:
+        Ranks: Running, and joined if asked.
+    """
+    n, device, launcher, join = asked
+    _check_early(n, device)
+    fork = launcher == "fork" or (launcher == "auto" and can_fork()[0])
+    keeper = Keeper(fork=fork)
+    try:
+        return _start_with(keeper, asked, timeout_s)
+    except DDPLessonsError:
+        keeper.stop()
+        raise
+    except OSError as error:
+        keeper.stop()
+        raise StartFailed(
+            f"Ranks could not be started: {error.strerror or error}.{keeper.log_tail()} "
+            'Run "ddp-lessons doctor" to see what this machine lacks.'
+        ) from error
+    except BaseException:
+        keeper.stop()
+        raise
+
+
+def _check_early(n, device):
+    # What needs no torch to be seen is said before anything is started.
+    cores_only = Machine(
+        num_cores=os.cpu_count(), num_gpus=1, memory_bytes=psutil.virtual_memory().available
+    )
+    place(n, device, cores_only)
+
+
+def _start_with(keeper, asked, timeout_s):
+    n, device, launcher, join = asked
+    cluster_id = f"ddp-lessons-{secrets.token_hex(6)}"
+    profile_dir = _profile_folder(keeper.folder / "profile")
+    security = Path(profile_dir) / "security"
+    from_launcher = launcher not in ("auto", "fork", "spawn")
+    keeper.order(
+        "remove at end",
+        paths=[
+            str(security / f"cluster-{cluster_id}.json"),
+            str(security / f"ipcontroller-{cluster_id}-client.json"),
+            str(security / f"ipcontroller-{cluster_id}-engine.json"),
+            str(Path(profile_dir) / "log" / f"engines{cluster_id}.json"),
+        ],
+    )
+    listen = EVERY_INTERFACE if launcher in ("slurm", "ssh") else LOOPBACK
+    keeper.order_controller(controller_arguments(profile_dir, cluster_id, listen))
+    keeper.order("import torch")
+
+    # From here on two processes import and bind on their own; so does this one.
+    from ddp_lessons.ranks.launcher import RanksCluster
+    from ddp_lessons.ranks.ranks import Ranks
+
+    cluster = RanksCluster(
+        controller="ddp-lessons",
+        engines=launcher if from_launcher else "ddp-lessons",
+        cluster_id=cluster_id,
+        profile_dir=str(profile_dir),
+        shutdown_atexit=False,
+        log_level=40,
+    )
+    cluster.keeper = keeper
+    cluster.start_controller_sync()
+    client = cluster.connect_client_sync()
+    keeper.wait_for(lambda: keeper.facts, timeout_s, "importing torch")
+    placement = place(n, device, this_machine(keeper.facts))
+    ranks = Ranks(asked, keeper, cluster, client, placement)
+    try:
+        ranks.launch(timeout_s)
+        if join:
+            ranks.join()
+    except BaseException:
+        client.close()
+        raise
+    return ranks

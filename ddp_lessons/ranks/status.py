@@ -1,0 +1,91 @@
+"""
+A table of all ranks: which process, what state, which device, how much memory.
+"""
+
+import html
+from dataclasses import dataclass
+
+import psutil
+
+
+@dataclass(frozen=True)
+class RankRow:
+    """
+    One rank in the table. `memory_mib` is its resident memory, or None.
+    """
+
+    rank: int
+    state: str
+    device: str
+    pid: int | None
+    memory_mib: float | None
+
+
+@dataclass(frozen=True)
+class Status:
+    """
+    The state of all ranks at one moment.
+
+    Args:
+        title: The line above the table.
+        rows: One RankRow a rank, in rank order.
+    """
+
+    title: str
+    rows: tuple
+
+    @classmethod
+    def of(cls, ranks):
+        """
+        Look at running ranks.
+        """
+        rows = []
+        busy = ranks.client.queue_status() if ranks.alive else {}
+        for rank, device in enumerate(ranks.placement.devices):
+            pid = ranks.keeper.pids.get(rank)
+            rows.append(
+                RankRow(rank, _state(ranks, rank, busy), device, pid, _resident_mib(pid))
+            )
+        return cls(repr(ranks), tuple(rows))
+
+    def _cells(self):
+        yield ("rank", "state", "device", "process", "memory")
+        for row in self.rows:
+            memory = "" if row.memory_mib is None else f"{row.memory_mib:.0f} MiB"
+            pid = "" if row.pid is None else str(row.pid)
+            yield (str(row.rank), row.state, row.device, pid, memory)
+
+    def __repr__(self):
+        table = list(self._cells())
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+            for line in table
+        ]
+        return "\n".join([self.title, *lines])
+
+    def _repr_html_(self):
+        header, *body = self._cells()
+        head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
+        lines = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in line) + "</tr>"
+            for line in body
+        )
+        title = html.escape(self.title)
+        return f"<table><caption>{title}</caption><tr>{head}</tr>{lines}</table>"
+
+
+def _state(ranks, rank, busy):
+    if rank in ranks.dead:
+        return "dead"
+    queue = busy.get(rank, {})
+    return "busy" if queue.get("queue") or queue.get("tasks") else "idle"
+
+
+def _resident_mib(pid):
+    if pid is None:
+        return None
+    try:
+        return psutil.Process(pid).memory_info().rss / 2**20
+    except psutil.NoSuchProcess:
+        return None

@@ -1,0 +1,123 @@
+"""
+The few system calls that keep processes together: die with a parent, adopt orphans, wait for a process.
+
+Linux has all of them. Elsewhere each does what that system can, and says so.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_LINUX = sys.platform.startswith("linux")
+
+
+def _prctl(option, value):
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, value, 0, 0, 0) != 0:
+        errno = ctypes.get_errno()
+        raise OSError(errno, os.strerror(errno))
+
+
+def die_with_parent(parent_pid):
+    """
+    Have this process killed when the thread that started it ends. Linux only; elsewhere a no-op.
+
+    Args:
+        parent_pid: The parent's process id. If it is gone already, this process ends at once.
+    """
+    if not _LINUX:
+        return
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:  # it died before the call above
+        os._exit(1)
+
+
+def adopt_orphans():
+    """
+    Become the parent of orphaned descendants, so that they can be found and ended. Linux only.
+    """
+    if _LINUX:
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def open_process(pid):
+    """
+    Return a file descriptor that becomes readable when a process ends, or None.
+
+    None means that this system has no such descriptor, or that the process is gone already.
+    """
+    if not hasattr(os, "pidfd_open"):
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None
+
+
+def can_fork():
+    """
+    Tell whether ranks may be forked on this system from a process that has torch loaded.
+
+    Returns:
+        (bool, str): The answer, and the reason in a few words.
+    """
+    if not _LINUX:
+        return False, f"forking is not safe on {sys.platform}"
+    return True, "Linux"
+
+
+def cpu_seconds(pid):
+    """
+    Return the CPU time in seconds that a process and its waited-for children have used.
+
+    None if the process is gone or the system does not tell. Source: proc(5), fields 14 to 17.
+    """
+    try:
+        with open(f"/proc/{pid}/stat") as f:
+            fields = f.read().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return sum(int(x) for x in fields[11:15]) / os.sysconf("SC_CLK_TCK")
+
+
+def children_of(pid):
+    """
+    Return the process ids of the direct children of a process. Empty where /proc does not tell.
+    """
+    found = []
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return found
+    for thread in threads:
+        try:
+            with open(f"/proc/{pid}/task/{thread}/children") as f:
+                found += [int(word) for word in f.read().split()]
+        except OSError:
+            continue  # the thread ended while we looked
+    return found
+
+
+def descendants_of(pid):
+    """
+    Return the process ids of all descendants of a process, children before grandchildren.
+    """
+    found = []
+    level = children_of(pid)
+    while level:
+        found += level
+        level = [grandchild for child in level for grandchild in children_of(child)]
+    return found
+
+
+def tree_cpu_seconds(pid):
+    """
+    Return the CPU time in seconds of a process and all its living descendants; None if it is gone.
+    """
+    own = cpu_seconds(pid)
+    if own is None:
+        return None
+    return own + sum(cpu_seconds(child) or 0.0 for child in descendants_of(pid))

@@ -1,0 +1,154 @@
+"""
+Where a rank is: its line in the cell, the call it waits in, its last collective. Plain data.
+
+Read from another thread of the same process while the main thread waits inside C++.
+"""
+
+import json
+import re
+import sys
+from datetime import timedelta
+
+_C10D = "/torch/distributed/distributed_c10d.py"
+_WAITING_CALLS = {
+    "all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "gather",
+    "scatter", "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single",
+    "barrier", "monitored_barrier", "send", "recv", "batch_isend_irecv", "all_gather_object",
+    "broadcast_object_list", "gather_object", "scatter_object_list", "send_object_list",
+    "recv_object_list", "init_process_group", "new_group", "new_subgroups", "split_group",
+}  # fmt: skip
+_SHORT_NAMES = {
+    "_allgather_base": "all_gather_into_tensor",
+    "_reduce_scatter_base": "reduce_scatter_tensor",
+    "nccl:_all_gather_base": "all_gather_into_tensor",
+}
+
+
+def _frames(frame):
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _peer(frame):
+    """
+    Return the global rank that a send or recv waits for, or None for any.
+    """
+    names = frame.f_locals
+    for name in ("dst", "group_dst", "src", "group_src"):
+        if isinstance(names.get(name), int):
+            return names[name]
+    return None
+
+
+def _group_name(frame):
+    group = frame.f_locals.get("group")
+    return getattr(group, "group_name", None)
+
+
+def source_line(cell_source, line):
+    """
+    Return the text of a line of a cell, counted from 1; empty if there is no such line.
+    """
+    lines = cell_source.splitlines()
+    return lines[line - 1].strip() if line and line <= len(lines) else ""
+
+
+def text_of_error(error):
+    """
+    Return the first line of an exception's text, without addresses, which differ on every run.
+    """
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    first = text.strip().partition("\n")[0]
+    return re.sub(r"( at)? 0x[0-9a-fA-F]+", "", first)
+
+
+def line_of_error(error, cell_file):
+    """
+    Return the innermost line of the cell that an exception passed through, or None.
+    """
+    if isinstance(error, SyntaxError) and error.__traceback__ is None:
+        return error.lineno
+    line = error.lineno if isinstance(error, SyntaxError) else None
+    traceback = error.__traceback__
+    while traceback is not None:
+        if traceback.tb_frame.f_code.co_filename == cell_file:
+            line = traceback.tb_lineno
+        traceback = traceback.tb_next
+    return line
+
+
+def _timeout_s(frame):
+    timeout = frame.f_locals.get("timeout")
+    return timeout.total_seconds() if isinstance(timeout, timedelta) else None
+
+
+def main_thread_place(main_thread_id, cell_file, cell_source):
+    """
+    Say where the main thread is.
+
+    Args:
+        main_thread_id: `threading.main_thread().ident`.
+        cell_file: The file name under which IPython compiled the running cell.
+        cell_source: Source text of the running cell.
+
+    Returns:
+        dict: `line` (from 1) and `code` of the cell, `call` (the communication call it is in,
+        "backward", "wait" or ""), `function` (innermost function), `peer`, `group` and `timeout_s`,
+        the call's own time limit.
+    """
+    place = {"line": None, "code": "", "call": "", "function": "", "peer": None, "group": None}
+    place["timeout_s"] = None
+    frame = sys._current_frames().get(main_thread_id)
+    if frame is None or cell_file is None:
+        return place
+    place["function"] = frame.f_code.co_name
+    for frame in _frames(frame):
+        code = frame.f_code
+        if code.co_filename.replace("\\", "/").endswith(_C10D) and code.co_name in _WAITING_CALLS:
+            place["call"] = code.co_name
+            place["peer"] = _peer(frame) if code.co_name in ("send", "recv") else None
+            place["group"] = _group_name(frame) or place["group"]
+            place["timeout_s"] = _timeout_s(frame) or place["timeout_s"]
+        elif code.co_name == "_engine_run_backward" and not place["call"]:
+            place["call"] = "backward"
+        elif code.co_filename == cell_file:
+            place["line"] = frame.f_lineno
+            place["code"] = source_line(cell_source, frame.f_lineno)
+            break
+    if not place["call"] and ".wait(" in place["code"]:
+        place["call"] = "wait"
+    return place
+
+
+def _collective_name(entry):
+    name = entry["profiling_name"].partition(":")[2]
+    return _SHORT_NAMES.get(name, name)
+
+
+def recorded_collectives():
+    """
+    Return what torch's flight recorder holds of this rank, oldest first.
+
+    Returns:
+        list[dict]: `name`, `number` (from 1 within its group), `group` (its name), `sizes`,
+        `dtypes`, `timeout_s`, `is_p2p` and `record` (a running number), one for each collective.
+
+    Source: torch/csrc/distributed/c10d/FlightRecorder.hpp.
+    """
+    from torch._C import _distributed_c10d
+
+    entries = json.loads(_distributed_c10d._dump_fr_trace_json()).get("entries", [])
+    return [
+        {
+            "name": _collective_name(entry),
+            "number": entry["collective_seq_id"],
+            "group": entry["process_group"][0],
+            "sizes": entry["input_sizes"],
+            "dtypes": entry["input_dtypes"],
+            "timeout_s": entry["timeout_ms"] / 1000,
+            "is_p2p": entry["is_p2p"],
+            "record": entry["record_id"],
+        }
+        for entry in entries
+    ]
