@@ -1,0 +1,50 @@
+# Two commands are all a learner needs: `make lab` and `make test`. `make help` lists the rest.
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+
+# The active conda or virtual environment, or our own .venv. Named only when a recipe asks.
+PY = "$$(scripts/setup.sh --where)"
+export PYTHON TORCH
+
+.PHONY: setup lab test check bench build verify lock format clean help
+
+setup: ## Put everything into .venv, or into the active environment. At once if done already.
+	@scripts/setup.sh
+
+lab: setup ## Open JupyterLab at lesson 00. More arguments: make lab ARGS="--port 9000"
+	@$(PY) -m ddp_lessons.course.cli lab $(ARGS)
+
+test: setup ## Run every test, cheapest first. Some of them: make test ARGS="-k ring"
+	@$(PY) -m pytest $(ARGS)
+
+check: setup ## Format, lint, types, spelling, tests: the one command before a commit.
+	@$(PY) -m ruff format --check --quiet .
+	@$(PY) -m ruff check --quiet .
+	@$(PY) -m mypy --no-error-summary
+	@$(PY) -m codespell_lib
+	@$(PY) -m pytest $(ARGS)
+
+bench: setup ## Measure what must be fast, side by side with what one would use instead.
+	@$(PY) benchmarks/startup.py $(ARGS)
+
+build: setup ## Rebuild notebooks from their text. Some of them: make build ARGS=00_ranks
+	@$(PY) -m ddp_lessons.course build $(ARGS)
+
+verify: setup ## Run notebooks and compare every stored output.
+	@$(PY) -m ddp_lessons.course verify $(ARGS)
+
+lock: ## Write requirements.lock anew, from the newest versions that fit.
+	@scripts/lock.sh
+
+format: setup ## Format the code, and mend what the linter can mend.
+	@$(PY) -m ruff format --quiet .
+	@$(PY) -m ruff check --fix --quiet .
+
+clean: ## Remove .venv, caches and screenshots. No lesson is touched.
+	rm -rf .venv .lock-venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache \
+	  .hypothesis .coverage htmlcov tests/browser/screenshots
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	find . -name .ipynb_checkpoints -type d -prune -exec rm -rf {} +
+
+help: ## Show this list.
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

@@ -1,0 +1,80 @@
+"""
+Show the doctor's findings as a table that fits one screen of 24 lines by 100 columns.
+"""
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ddp_lessons.course.doctor import FAIL, OK, WARN, can_run
+
+NUM_LINES, NUM_COLUMNS = 24, 100
+_STYLES = {OK: "green", WARN: "yellow", FAIL: "bold red"}
+
+
+def findings_table(findings):
+    """
+    Return a table with one line for each finding. A long one is cut, so that the screen holds all.
+    """
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in ("What", "", "Found"):
+        table.add_column(heading, no_wrap=True, overflow="ellipsis")
+    for finding in findings:
+        status = Text(finding.status, style=_STYLES[finding.status])
+        table.add_row(finding.what, status, Text(" ".join(finding.found.split())))
+    return table
+
+
+def mending_lines(findings, num_lines):
+    """
+    Return the sentences that mend what is wrong, the worst first.
+
+    Args:
+        findings: What the doctor found.
+        num_lines: Lines that there is room for; the last one counts what is left out.
+
+    Returns:
+        list[Text]: One line for each sentence.
+    """
+    wrong = [finding for finding in findings if finding.mend]
+    wrong.sort(key=lambda finding: finding.status != FAIL)
+    lines = [
+        Text.assemble((finding.what, _STYLES[finding.status]), f": {finding.mend}")
+        for finding in wrong
+    ]
+    if len(lines) > num_lines:
+        num_left = len(lines) - (num_lines - 1)
+        lines[num_lines - 1 :] = [Text(f"Mend these, then look again: {num_left} more.")]
+    return lines
+
+
+def verdict(findings):
+    """
+    Return the closing sentence.
+    """
+    if not can_run(findings):
+        return Text("The course cannot run here yet.", style="bold red")
+    if any(finding.status == WARN for finding in findings):
+        return Text("The course runs here. What is marked warn takes something from it.")
+    return Text("The course runs here.", style="green")
+
+
+def show_findings(findings, file=None):
+    """
+    Print findings, how to mend what is wrong, and whether the course runs.
+
+    Args:
+        findings: What the doctor found.
+        file: Where to print; standard output if None.
+    """
+    console = Console(file=file, highlight=False)
+    # A pipe has no width of its own, and a wide terminal does not make long lines readable.
+    console.width = min(console.width, NUM_COLUMNS) if console.is_terminal else NUM_COLUMNS
+    console.print(findings_table(findings))
+    console.print()
+    num_taken = len(findings) + 4  # heading, two blank lines, verdict
+    if lines := mending_lines(findings, NUM_LINES - num_taken - 1):  # the prompt takes one more
+        for line in lines:
+            console.print(line)
+        console.print()
+    console.print(verdict(findings))

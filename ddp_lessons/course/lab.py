@@ -1,0 +1,96 @@
+"""
+Open JupyterLab at the first lesson: `ddp-lessons lab`.
+"""
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+from ddp_lessons.errors import BadInput, StartFailed
+
+FIRST_LESSON = Path("notebooks") / "00_ranks.ipynb"
+
+
+def find_course(start=None):
+    """
+    Find the course's folder: the one this package lies in, or the one we stand in.
+
+    Args:
+        start: The folder to look in, and above; the current one if None.
+
+    Returns:
+        Path: The folder that holds notebooks/00_ranks.ipynb.
+
+    Raises:
+        BadInput: There is none.
+    """
+    here = Path(start or Path.cwd()).resolve()
+    clone = Path(__file__).resolve().parents[2]
+    # Where we stand wins: one environment may serve several clones.
+    for folder in (here, *here.parents, clone):
+        if (folder / FIRST_LESSON).is_file():
+            return folder
+    raise BadInput(
+        f"The lessons are not here: a folder with {FIRST_LESSON} expected (got {here}). "
+        "Change to your clone of the course and run the command again."
+    )
+
+
+def lab_command(course, port=None, browser=True, rest=(), is_root=False):
+    """
+    Return the command that opens JupyterLab at the first lesson.
+
+    Args:
+        course: The course's folder; JupyterLab shows nothing outside it.
+        port: The port to listen on, or None for JupyterLab's own choice.
+        browser: Whether a browser is opened.
+        rest: More arguments for JupyterLab.
+        is_root: Whether the user is root, as in most containers.
+
+    Returns:
+        list[str]: The command and its arguments.
+    """
+    command = [
+        sys.executable,
+        "-m",
+        "jupyterlab",
+        f"--ServerApp.root_dir={course}",
+        f"--LabApp.default_url=/lab/tree/{FIRST_LESSON.as_posix()}",
+        # A course asks no questions of its own and looks nothing up: no news, no update check.
+        "--LabApp.news_url=None",
+        "--LabApp.check_for_updates_class=jupyterlab.handlers.announcements.NeverCheckForUpdate",
+    ]
+    if port is not None:
+        command.append(f"--ServerApp.port={port}")
+    if not browser:
+        command.append("--no-browser")
+    if is_root:
+        command.append("--allow-root")
+    return [*command, *rest]
+
+
+def open_lab(port=None, browser=True, rest=()):
+    """
+    Become JupyterLab: this process is replaced, so that Ctrl-C and signals go straight to it.
+
+    Args:
+        port: The port to listen on, or None for JupyterLab's own choice.
+        browser: Whether a browser is opened.
+        rest: More arguments for JupyterLab.
+
+    Raises:
+        BadInput: The lessons are not found.
+        StartFailed: JupyterLab is not installed.
+    """
+    if importlib.util.find_spec("jupyterlab") is None:
+        raise StartFailed(
+            "JupyterLab is missing: it must be installed for this Python "
+            f"(got {sys.executable}). Run make setup, or use make lab."
+        )
+    course = find_course()
+    is_root = hasattr(os, "geteuid") and os.geteuid() == 0
+    command = lab_command(course, port, browser, rest, is_root)
+    os.chdir(course)
+    sys.stdout.flush()
+    os.execv(command[0], command)

@@ -1,0 +1,241 @@
+"""
+What this machine is and has, as plain data. Each probe is a small function that cannot hang.
+
+Nothing here says whether that is good or bad: `ddp_lessons.course.doctor` does.
+"""
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from ddp_lessons.course.torch_report import TorchReport, ask_torch
+
+PACKAGES = ("torch", "ipyparallel", "jupyterlab", "ipykernel", "scikit-learn", "matplotlib")
+NVIDIA_SMI_DEADLINE_S = 10
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """
+    A GPU that the driver lists.
+    """
+
+    name: str
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class Machine:
+    """
+    What the doctor judges.
+
+    Args:
+        python: Version of the Python that runs this, such as (3, 12, 4).
+        system: sys.platform.
+        packages: Version of each installed package of PACKAGES.
+        num_cores: CPU cores that this process may use.
+        memory_bytes: Memory that this process may use, free or not.
+        free_memory_bytes: Memory that is free now.
+        shm_bytes: Size of /dev/shm; None where there is none.
+        has_loopback: Whether a socket can be opened on 127.0.0.1.
+        temp_folder: The folder for temporary files, or "" if none can be written to.
+        driver: Version of NVIDIA's driver, or None.
+        gpus: GPUs that the driver lists.
+        num_gpus_on_bus: NVIDIA GPUs that are plugged in, driver or not.
+        torch: What torch said.
+    """
+
+    python: tuple
+    system: str
+    packages: dict
+    num_cores: int
+    memory_bytes: int
+    free_memory_bytes: int
+    shm_bytes: int | None
+    has_loopback: bool
+    temp_folder: str
+    driver: str | None = None
+    gpus: tuple = ()
+    num_gpus_on_bus: int = 0
+    torch: TorchReport = field(default_factory=TorchReport)
+
+
+def look_at_machine():
+    """
+    Run every probe. Takes a few seconds, most of them for importing torch.
+
+    Returns:
+        Machine: What was found.
+    """
+    memory_bytes, free_memory_bytes = memory()
+    driver, gpus = nvidia_driver()
+    temp_folder = writable_temp_folder()
+    packages = installed_packages()
+    return Machine(
+        python=sys.version_info[:3],
+        system=sys.platform,
+        packages=packages,
+        num_cores=usable_cores(),
+        memory_bytes=memory_bytes,
+        free_memory_bytes=free_memory_bytes,
+        shm_bytes=shm_size(),
+        has_loopback=loopback(),
+        temp_folder=temp_folder,
+        driver=driver,
+        gpus=gpus,
+        num_gpus_on_bus=gpus_on_bus(),
+        torch=ask_torch() if temp_folder and "torch" in packages else TorchReport(),
+    )
+
+
+def installed_packages(names=PACKAGES):
+    """
+    Return the version of each package that is installed, without importing any.
+    """
+    found = {}
+    for name in names:
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+def _cgroups(root=_CGROUP):
+    """
+    Return the folders of this process's control group (version 2) and of all groups above it.
+    """
+    path = ""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            if line.startswith("0::"):
+                path = line.removeprefix("0::").strip("/")
+    group = root / path
+    return [group, *(parent for parent in group.parents if parent.is_relative_to(root))]
+
+
+def _numbers(path):
+    """
+    Return the numbers in a control group's file; [] if it is missing or says "max", no limit.
+    """
+    try:
+        return [int(word) for word in path.read_text().split()]
+    except (OSError, ValueError):
+        return []
+
+
+def usable_cores():
+    """
+    Return how many CPU cores this process may use: affinity and cgroup quota respected.
+    """
+    num_cores = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        num_cores = len(os.sched_getaffinity(0))
+    for group in _cgroups():
+        if quota_and_period := _numbers(group / "cpu.max"):
+            quota, period = quota_and_period
+            num_cores = min(num_cores, max(1, quota // period))
+    return num_cores
+
+
+def memory():
+    """
+    Return the bytes of memory that this process may use, and those free now.
+    """
+    import psutil
+
+    machine = psutil.virtual_memory()
+    total, free = machine.total, machine.available
+    for group in _cgroups():
+        limit = sum(_numbers(group / "memory.max")) or total
+        if limit < total:
+            used = sum(_numbers(group / "memory.current"))
+            total, free = limit, max(0, min(free, limit - used))
+    return total, free
+
+
+def shm_size(path="/dev/shm"):
+    """
+    Return the size of /dev/shm in bytes, or None where there is none.
+    """
+    try:
+        return shutil.disk_usage(path).total
+    except OSError:
+        return None
+
+
+def loopback():
+    """
+    Tell whether a socket can be opened on 127.0.0.1, and reached.
+    """
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            socket.create_connection(server.getsockname(), timeout=2).close()
+    except OSError:
+        return False
+    return True
+
+
+def writable_temp_folder():
+    """
+    Return the folder for temporary files, or "" if none can be written to.
+    """
+    try:
+        with tempfile.TemporaryDirectory(prefix="ddp-doctor-") as folder:
+            (Path(folder) / "probe").write_bytes(b"\0" * 4096)
+            return os.path.dirname(folder)
+    except OSError:
+        return ""
+
+
+def parse_nvidia_smi(text):
+    """
+    Read `nvidia-smi --query-gpu=driver_version,memory.total,name --format=csv,noheader,nounits`.
+
+    Returns:
+        (str | None, tuple): The driver's version and the GPUs.
+    """
+    driver, gpus = None, []
+    for line in text.splitlines():
+        fields = [part.strip() for part in line.split(",", 2)]
+        if len(fields) == 3:
+            driver = fields[0]
+            mib = int(fields[1]) if fields[1].isdigit() else 0  # "[N/A]" on some boards
+            gpus.append(Gpu(fields[2], mib << 20))
+    return driver, tuple(gpus)
+
+
+def nvidia_driver():
+    """
+    Ask NVIDIA's driver for its version and its GPUs; (None, ()) if it does not answer.
+    """
+    query = "--query-gpu=driver_version,memory.total,name"
+    try:
+        answer = subprocess.run(
+            ["nvidia-smi", query, "--format=csv,noheader,nounits"],
+            capture_output=True,
+            text=True,
+            timeout=NVIDIA_SMI_DEADLINE_S,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None, ()
+    return parse_nvidia_smi(answer.stdout) if answer.returncode == 0 else (None, ())
+
+
+def gpus_on_bus(root="/sys/bus/pci/devices"):
+    """
+    Count NVIDIA's GPUs that are plugged in, whether a driver knows them or not. Linux only.
+    """
+    count = 0
+    for device in Path(root).glob("*"):
+        with contextlib.suppress(OSError):
+            is_nvidia = (device / "vendor").read_text().strip() == "0x10de"
+            is_display = (device / "class").read_text().startswith("0x03")
+            count += is_nvidia and is_display
+    return count

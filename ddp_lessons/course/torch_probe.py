@@ -1,0 +1,127 @@
+"""
+What torch can do here, found out in a process of its own: it may hang or crash, the doctor not.
+
+Run as `python -m ddp_lessons.course.torch_probe FOLDER`. Each step prints one line of JSON when it
+is done, so that whatever was found before a deadline or a crash is known:
+
+    {"version": "2.13.0", "cuda": "13.0", "num_gpus": 2, "backends": ["gloo", "nccl"]}
+    {"fork_s": 0.05}     or   {"fork_error": "rank 1 of 2 ended with exit code 1"}
+    {"spawn_s": 2.95}    or   {"spawn_error": ...}, if ranks cannot be forked
+"""
+
+import json
+import multiprocessing
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+RANKS_DEADLINE_S = 20
+BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl")
+
+
+def say(**facts):
+    """
+    Print what a step found, as one line of JSON.
+    """
+    print(json.dumps(facts), flush=True)
+
+
+def describe_torch():
+    """
+    Import torch and say its version, the CUDA runtime in its wheel, its GPUs and its backends.
+    """
+    import torch
+    import torch.distributed as dist
+
+    backends = []
+    if dist.is_available():
+        backends = [name for name in BACKENDS if getattr(dist, f"is_{name}_available")()]
+    say(
+        version=torch.__version__,
+        cuda=torch.version.cuda or torch.version.hip,
+        # Asks the driver, and does not initialise CUDA: that would make forking unsafe.
+        num_gpus=torch.cuda.device_count(),
+        backends=backends,
+    )
+
+
+def all_reduce_as(rank, folder):
+    """
+    Join two ranks through a file store, all-reduce 1 + 2, and leave the answer in a file.
+
+    Collective: both ranks.
+
+    Args:
+        rank: 0 or 1.
+        folder: A folder that both ranks see and nobody else can read.
+    """
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group(
+        "gloo",
+        init_method=(Path(folder) / "store").absolute().as_uri(),
+        rank=rank,
+        world_size=2,
+        timeout=timedelta(seconds=RANKS_DEADLINE_S),
+    )
+    # Large enough for BLAS to use its threads, which a fork has to survive.
+    ones = torch.ones(256, 256)
+    total = (ones @ ones).mean() / 256 * (rank + 1)
+    dist.all_reduce(total)
+    (Path(folder) / f"answer_{rank}").write_text(f"{total.item():g}")
+    dist.destroy_process_group()
+
+
+def run_two_ranks(method, folder):
+    """
+    Run an all-reduce on two ranks and say how long it took, from starting them to both ending.
+
+    Args:
+        method: "fork", as the course does on Linux, or "spawn".
+        folder: A private folder, which is made, for the store and the answers.
+
+    Returns:
+        bool: Whether it worked. It ends by a deadline, also if a rank hangs.
+    """
+    folder.mkdir(mode=0o700)
+    context = multiprocessing.get_context(method)
+    ranks = [context.Process(target=all_reduce_as, args=(rank, str(folder))) for rank in range(2)]
+    start = time.perf_counter()
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(max(0.0, start + RANKS_DEADLINE_S - time.perf_counter()))
+    seconds = time.perf_counter() - start
+
+    error = ""
+    for rank, process in enumerate(ranks):
+        if process.is_alive():
+            process.kill()
+            process.join()
+            error = error or f"rank {rank} of 2 did not end within {RANKS_DEADLINE_S} s"
+        elif process.exitcode != 0:
+            error = error or f"rank {rank} of 2 ended with exit code {process.exitcode}"
+    answers = [path.read_text() for path in folder.glob("answer_*")]
+    if not error and answers != ["3", "3"]:
+        error = f"1 + 2 on two ranks: 3 on both expected (got {' and '.join(answers)})"
+    say(**({f"{method}_error": error} if error else {f"{method}_s": seconds}))
+    return not error
+
+
+def main(folder):
+    """
+    Run every step.
+
+    Args:
+        folder: A folder that only this user can read.
+    """
+    describe_torch()
+    forked = sys.platform.startswith("linux") and run_two_ranks("fork", Path(folder) / "fork")
+    if not forked:
+        run_two_ranks("spawn", Path(folder) / "spawn")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,104 @@
+"""
+Ask a process of its own what torch can do here, and never wait for it past a deadline.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+DEADLINE_S = 60
+
+
+@dataclass(frozen=True)
+class TorchReport:
+    """
+    What torch said of itself in a process of its own.
+
+    Args:
+        version: Its version, or None if it could not be imported.
+        cuda: The CUDA (or ROCm) runtime in its wheel, or None.
+        num_gpus: GPUs that it can use.
+        backends: Names of the torch.distributed backends that it was built with.
+        fork_s: Seconds of a 2-rank all-reduce, forking the ranks included; None if it failed.
+        spawn_s: The same with ranks that are started afresh; None if it failed or was not tried.
+        error: What went wrong, or "".
+    """
+
+    version: str | None = None
+    cuda: str | None = None
+    num_gpus: int = 0
+    backends: tuple = ()
+    fork_s: float | None = None
+    spawn_s: float | None = None
+    error: str = ""
+
+
+def read_torch_report(text, error=""):
+    """
+    Put the lines that the torch probe printed together.
+
+    Args:
+        text: Its standard output: JSON, one line a step.
+        error: Why it ended early, or "".
+    """
+    facts: dict = {}
+    for line in text.splitlines():
+        with contextlib.suppress(ValueError):
+            facts |= json.loads(line)
+    return TorchReport(
+        version=facts.get("version"),
+        cuda=facts.get("cuda"),
+        num_gpus=facts.get("num_gpus", 0),
+        backends=tuple(facts.get("backends", ())),
+        fork_s=facts.get("fork_s"),
+        spawn_s=facts.get("spawn_s"),
+        error=error or facts.get("spawn_error") or facts.get("fork_error", ""),
+    )
+
+
+def ask_torch(deadline_s=DEADLINE_S, module="ddp_lessons.course.torch_probe"):
+    """
+    Run the torch probe in a process group of its own, which is killed at the deadline.
+
+    Args:
+        deadline_s: Seconds after which the probe and its ranks are killed.
+        module: The module to run; it prints JSON lines.
+
+    Returns:
+        TorchReport: What it found until then.
+    """
+    environment = dict(os.environ)
+    if sys.platform.startswith("linux"):
+        environment["GLOO_SOCKET_IFNAME"] = "lo"
+    with tempfile.TemporaryDirectory(prefix="ddp-doctor-") as folder:  # mode 0700
+        output_path = Path(folder) / "output"
+        with output_path.open("w") as output, open(f"{folder}/stderr", "w") as errors:
+            probe = subprocess.Popen(
+                [sys.executable, "-m", module, folder],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+                env=environment,
+                start_new_session=True,
+            )
+            error = ""
+            try:
+                if probe.wait(timeout=deadline_s) != 0:
+                    error = f"the probe ended with exit code {probe.returncode}"
+            except subprocess.TimeoutExpired:
+                error = f"no answer within {deadline_s:g} s"
+            finally:
+                # Also after a good end: a rank may have outlived its parent.
+                with contextlib.suppress(OSError):
+                    os.killpg(probe.pid, signal.SIGKILL)
+                probe.wait()
+        last_words = Path(f"{folder}/stderr").read_text(errors="replace").strip().splitlines()
+        if error.startswith("the probe ended") and last_words:
+            error = last_words[-1]
+        return read_torch_report(output_path.read_text(), error)

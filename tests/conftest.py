@@ -1,0 +1,30 @@
+"""
+What every test shares: the order, cheapest first, and the GPU that some need.
+"""
+
+import pytest
+
+ORDER = ("ranks", "notebooks", "browser")
+"""
+Kinds of tests after the plain ones, as their markers say, from cheap to dear.
+"""
+
+
+def _cost(item):
+    return max(
+        (ORDER.index(name) + 1 for name in ORDER if item.get_closest_marker(name)), default=0
+    )
+
+
+def pytest_collection_modifyitems(items):
+    """
+    Run cheap tests first, so that a plain mistake shows within seconds; skip GPU tests without one.
+    """
+    items.sort(key=_cost)
+    gpu_items = [item for item in items if item.get_closest_marker("gpu")]
+    if gpu_items:
+        import torch
+
+        if not torch.cuda.is_available():
+            for item in gpu_items:
+                item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))

@@ -1,0 +1,211 @@
+"""
+The command line: what it says, what it starts, and how it fails.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from ddp_lessons import __version__
+from ddp_lessons.course import doctor, lab, machine
+from ddp_lessons.course.cli import app
+from ddp_lessons.errors import BadInput, StartFailed
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def invoke(*arguments):
+    """
+    Run the command line in this process, and return its result.
+    """
+    return CliRunner().invoke(app, list(arguments))
+
+
+@pytest.fixture
+def course(tmp_path):
+    """
+    A course's folder with nothing but its first lesson.
+    """
+    lesson = tmp_path / "my course" / lab.FIRST_LESSON
+    lesson.parent.mkdir(parents=True)
+    lesson.write_text("{}")
+    return tmp_path / "my course"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["doctor", "--help"], ["lab", "-h"]])
+def test_cli_help_is_everywhere(arguments):
+    """
+    Somebody who is lost types --help.
+    """
+    result = invoke(*arguments)
+    assert result.exit_code == 0
+    assert "Usage: " in result.output
+
+
+def test_cli_without_arguments_shows_its_commands():
+    """
+    An empty command is a question, not a mistake to scold.
+    """
+    result = invoke()
+    assert "doctor" in result.output
+    assert "lab" in result.output
+
+
+def test_cli_version_is_the_package_version():
+    """
+    A bug report starts with it.
+    """
+    assert invoke("--version").output == f"ddp-lessons {__version__}\n"
+
+
+def test_cli_help_imports_nothing_heavy():
+    """
+    Help must answer at once: torch alone takes more than a second to import.
+    """
+    code = (
+        "import sys\n"
+        "from typer.testing import CliRunner\n"
+        "from ddp_lessons.course.cli import app\n"
+        "assert CliRunner().invoke(app, ['--help']).exit_code == 0\n"
+        "print({'torch', 'ipyparallel', 'jupyterlab', 'IPython'} & set(sys.modules))\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert run.stdout == "set()\n", run.stderr
+
+
+@pytest.mark.parametrize(
+    ("status", "exit_code"), [(doctor.OK, 0), (doctor.WARN, 0), (doctor.FAIL, 1)]
+)
+def test_cli_doctor_exit_status_says_whether_the_course_runs(monkeypatch, status, exit_code):
+    """
+    Scripts on thirty machines read the status, not the table.
+    """
+    monkeypatch.setattr(machine, "look_at_machine", lambda: None)
+    monkeypatch.setattr(doctor, "judge", lambda _: [doctor.Finding("thing", status, "found it")])
+    result = invoke("doctor")
+    assert result.exit_code == exit_code
+    assert "found it" in result.output
+
+
+def test_lab_finds_the_course_above_the_current_folder(course):
+    """
+    A learner may stand in notebooks/ when typing the command.
+    """
+    assert lab.find_course(course / "notebooks") == course.resolve()
+
+
+def test_lab_finds_the_clone_that_the_package_lies_in(tmp_path, monkeypatch, course):
+    """
+    From anywhere else the course is where the package is.
+    """
+    monkeypatch.setattr(lab, "__file__", str(course / "ddp_lessons" / "course" / "lab.py"))
+    assert lab.find_course(tmp_path) == course.resolve()
+
+
+def test_lab_without_a_course_says_what_to_do(tmp_path, monkeypatch):
+    """
+    JupyterLab on an empty folder would leave a learner alone.
+    """
+    monkeypatch.setattr(lab, "__file__", str(tmp_path / "a" / "b" / "lab.py"))
+    with pytest.raises(BadInput, match=r"00_ranks\.ipynb expected .* Change to your clone"):
+        lab.find_course(tmp_path)
+
+
+def test_lab_command_opens_the_first_lesson(course):
+    """
+    The address that JupyterLab prints is the lesson's, so that it works without a browser too.
+    """
+    command = lab.lab_command(course)
+    assert command[:3] == [sys.executable, "-m", "jupyterlab"]
+    assert f"--ServerApp.root_dir={course}" in command
+    assert "--LabApp.default_url=/lab/tree/notebooks/00_ranks.ipynb" in command
+    assert "--no-browser" not in command
+    assert "--allow-root" not in command
+
+
+def test_lab_passes_options_on(monkeypatch, course):
+    """
+    A server needs JupyterLab's own options; ours must not stand in their way.
+    """
+    started = []
+    monkeypatch.chdir(course)
+    monkeypatch.setattr(lab.os, "execv", lambda path, command: started.append(command))
+    result = invoke("lab", "--port", "9123", "--no-browser", "--ServerApp.token=x", "--debug")
+    assert result.exit_code == 0, result.output
+    (command,) = started
+    assert "--ServerApp.port=9123" in command
+    assert "--no-browser" in command
+    assert command[-2:] == ["--ServerApp.token=x", "--debug"]
+
+
+def test_lab_allows_root_to_root_only(course):
+    """
+    In most containers everybody is root, and JupyterLab would refuse to start.
+    """
+    assert "--allow-root" in lab.lab_command(course, is_root=True)
+
+
+def test_lab_without_jupyterlab_says_what_to_do(monkeypatch):
+    """
+    A traceback would not tell a learner that make setup mends it.
+    """
+    monkeypatch.setattr(lab.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(StartFailed, match=r"JupyterLab is missing: .* Run make setup"):
+        lab.open_lab()
+    result = invoke("lab")
+    assert result.exit_code == 1
+    assert "JupyterLab is missing" in result.output
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "many"])
+def test_lab_refuses_a_port_that_is_none(port):
+    """
+    Refused before anything starts.
+    """
+    result = invoke("lab", "--port", port)
+    assert result.exit_code == 2
+    assert "--port" in result.output
+
+
+def test_setup_script_names_the_active_environment(tmp_path):
+    """
+    An active environment is used as it is; conda's base, which is not the learner's, is not.
+    """
+
+    def where(**variables):
+        run = subprocess.run(
+            [ROOT / "scripts" / "setup.sh", "--where"],
+            env={"PATH": "/usr/bin:/bin", **variables},
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+        return run.stdout.strip()
+
+    assert where() == ".venv/bin/python"
+    assert where(VIRTUAL_ENV="/my env") == "/my env/bin/python"
+    assert where(CONDA_PREFIX="/c/envs/x", CONDA_DEFAULT_ENV="x") == "/c/envs/x/bin/python"
+    assert where(CONDA_PREFIX="/c", CONDA_DEFAULT_ENV="base") == ".venv/bin/python"
+
+
+def test_setup_script_refuses_an_environment_that_does_not_fit(tmp_path):
+    """
+    The sentence must say what is expected and what to do, not what pip thought of it.
+    """
+    old_python = tmp_path / "bin" / "python"
+    old_python.parent.mkdir()
+    old_python.write_text('#!/bin/sh\ncase "$2" in *exit*) exit 1;; *) echo 3.9.2;; esac\n')
+    old_python.chmod(0o755)
+    run = subprocess.run(
+        [ROOT / "scripts" / "setup.sh"],
+        env={"PATH": "/usr/bin:/bin", "VIRTUAL_ENV": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert run.returncode == 1
+    assert "Python 3.11, 3.12 or 3.13 expected (got 3.9.2, " in run.stderr

@@ -1,0 +1,149 @@
+"""
+Hold that imports point one way, so that each part can be read without those after it.
+"""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "ddp_lessons"
+
+LAYERS = (
+    "errors", "costs", "trace", "pictures", "process_group", "collectives", "ring", "samplers",
+    "replicas", "ddp", "accumulation", "checkpoint", "workloads", "ranks", "checks", "course",
+)  # fmt: skip
+"""
+The entries of ddp_lessons, from the ground up. Each imports from itself and those before it.
+"""
+
+SUBJECTS = (
+    "costs", "process_group", "collectives", "ring", "samplers", "replicas", "ddp",
+    "accumulation", "checkpoint", "workloads",
+)  # fmt: skip
+"""
+What a learner reads as a textbook: no notebook machinery, no plotting.
+"""
+
+FORBIDDEN = {
+    **{entry: {"IPython", "ipyparallel", "matplotlib"} for entry in SUBJECTS},
+    "pictures": {"torch"},
+}
+FORBIDDEN["costs"] = FORBIDDEN["costs"] | {"torch"}
+
+
+def imported_names(source, module):
+    """
+    Return the dotted name of everything that a source imports, in functions too.
+
+    Args:
+        source: Python source text.
+        module: Its dotted name, which relative imports start from; a package ends in `.__init__`.
+    """
+    names = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            parent = module.split(".")[: -node.level] if node.level else []
+            base = ".".join([*parent, *([node.module] if node.module else [])])
+            names += [f"{base}.{alias.name}" for alias in node.names]
+    return names
+
+
+def faults(source, module):
+    """
+    Return what is wrong with the imports of one module, as sentences.
+    """
+    entry = module.split(".")[1]
+    if entry not in LAYERS:
+        return [f"{module} is no entry of the package: give it a place in LAYERS"]
+    allowed = LAYERS[: LAYERS.index(entry) + 1]
+    wrong = []
+    for name in imported_names(source, module):
+        root, _, rest = name.partition(".")
+        if root in FORBIDDEN.get(entry, ()):
+            wrong.append(f"{module} must not import {root}")
+        target = rest.partition(".")[0]
+        if root == "ddp_lessons" and target not in (*allowed, "__version__"):
+            wrong.append(f"{module} must not import {name}: it may import {', '.join(allowed)}")
+    return wrong
+
+
+def package_modules():
+    """
+    Yield the dotted name and the source of every module but the top one, which may import all.
+    """
+    for path in sorted(PACKAGE.rglob("*.py")):
+        module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+        if module != "ddp_lessons.__init__":
+            yield module, path.read_text()
+
+
+def test_package_imports_point_one_way():
+    """
+    A textbook chapter that needs a later one cannot be read in order.
+    """
+    modules = list(package_modules())
+    assert modules
+    assert [fault for module, source in modules for fault in faults(source, module)] == []
+
+
+def test_package_without_torch_stays_without():
+    """
+    Pictures and costs must work where torch is not installed, whatever they import in turn.
+    """
+    sources = dict(package_modules())
+    for entry in ("costs", "pictures"):
+        seen, waiting = set(), [m for m in sources if m.split(".")[1] == entry]
+        while waiting:
+            module = waiting.pop()
+            if module in seen:
+                continue
+            seen.add(module)
+            for name in imported_names(sources[module], module):
+                assert name.partition(".")[0] != "torch", f"{entry} reaches torch by {module}"
+                waiting += [m for m in sources if m in (name, name.rpartition(".")[0])]
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "fault"),
+    [
+        ("ddp_lessons.ring", "from ddp_lessons.ranks import start_ranks", "must not import"),
+        ("ddp_lessons.ring", "from ddp_lessons import ranks", "must not import"),
+        ("ddp_lessons.ring", "import ddp_lessons.ranks.link", "must not import"),
+        ("ddp_lessons.ring", "from . import ranks", "must not import"),
+        ("ddp_lessons.trace.events", "from ..ranks import link", "must not import"),
+        ("ddp_lessons.ring", "def draw():\n    import matplotlib.pyplot", "must not import matp"),
+        ("ddp_lessons.ddp", "from IPython.display import SVG", "must not import IPython"),
+        ("ddp_lessons.pictures.svg", "from torch import tensor", "must not import torch"),
+        ("ddp_lessons.costs", "import torch", "must not import torch"),
+        ("ddp_lessons.costs", "import ipyparallel", "must not import ipyparallel"),
+        ("ddp_lessons.ring", "from ddp_lessons import start_ranks", "must not import"),
+        ("ddp_lessons.stray", "", "no entry"),
+    ],
+)
+def test_faults_finds_what_points_the_wrong_way(module, source, fault):
+    """
+    A rule that never fires holds nothing.
+    """
+    assert any(fault in found for found in faults(source, module))
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("ddp_lessons.ring", "import torch\nfrom ddp_lessons.costs import ring_bytes"),
+        (
+            "ddp_lessons.ranks.launcher",
+            "import ipyparallel\nfrom . import link\nfrom ..errors import X",
+        ),
+        ("ddp_lessons.course.cli", "from ddp_lessons import __version__"),
+        ("ddp_lessons.trace.__init__", "from .events import Event"),
+    ],
+)
+def test_faults_lets_the_right_way_be(module, source):
+    """
+    A rule that fires on good code is soon switched off.
+    """
+    assert faults(source, module) == []
