@@ -56,6 +56,7 @@ class CellRun:
         self._fault_at = None
         self._released_at = None
         self._places = {}
+        self._from_outside = set()
         self._table_shown = False
         self._progress = None
 
@@ -230,10 +231,17 @@ class CellRun:
 
     def _ask_places(self, insist=True):
         answers = self.ranks.places(self.running)
-        for rank in self.running if insist else ():
+        self._from_outside = set()
+        for rank in self.running:
             if rank not in answers and rank not in self.ranks.dead and self.ranks.has_warden:
-                answers[rank] = place_from_outside(self.ranks.keeper, rank, self._source_line)
+                place = place_from_outside(self.ranks.keeper, rank, self._source_line, insist)
+                answers[rank] = place
+                self._from_outside.add(rank)
         self._places = answers
+
+    @property
+    def _silent(self):
+        return [rank for rank in self.running if rank in self._from_outside]
 
     def _source_line(self, line):
         lines = self.source.splitlines()
@@ -251,6 +259,7 @@ class CellRun:
         self._released_at = time.monotonic()
         self._watch_progress()
         self.ranks.release(self.running)
+        self.ranks.cut(self._silent)
 
     def _replace_what_stays(self, now):
         age = now - self._released_at

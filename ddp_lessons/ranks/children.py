@@ -12,6 +12,7 @@ import traceback
 from pathlib import Path
 
 from ddp_lessons.ranks import system
+from ddp_lessons.ranks.runtime import open_private
 
 STACK_SIGNAL = signal.SIGUSR2
 """
@@ -45,8 +46,7 @@ def fork_child(folder, name, work, *args):
         signal.set_wakeup_fd(-1)
         for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, signal.SIG_DFL)
-        path = Path(folder) / f"{name}.log"
-        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        log = open_private(Path(folder) / f"{name}.log")
         os.dup2(log, 1)
         os.dup2(log, 2)
         os.close(log)
@@ -82,8 +82,9 @@ def run_rank(rank, environment, num_threads, connection_file, profile_dir, folde
     Run a rank in this process: torch may be imported already, but CUDA must not be initialised.
     """
     os.environ.update(environment)
-    log = open(stack_file(folder, rank), "w")  # noqa: SIM115 - faulthandler keeps using it
-    faulthandler.register(STACK_SIGNAL, file=log, all_threads=True)
+    faulthandler.register(
+        STACK_SIGNAL, file=open_private(stack_file(folder, rank)), all_threads=True
+    )
     import numpy
     import torch
 
@@ -107,7 +108,7 @@ def spawn_rank(rank, environment, num_threads, connection_file, profile_dir, fol
         sys.executable, "-m", "ddp_lessons.ranks.children", str(rank), str(num_threads),
         str(connection_file), str(profile_dir), str(folder), str(os.getpid()),
     ]  # fmt: skip
-    with open(Path(folder) / f"rank-{rank}.log", "ab") as log:
+    with os.fdopen(open_private(Path(folder) / f"rank-{rank}.log"), "ab") as log:
         child = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

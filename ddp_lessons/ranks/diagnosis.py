@@ -12,6 +12,7 @@ COMPARED_SIZES = {"all_reduce", "broadcast", "reduce", "all_gather", "all_gather
 Collectives to which every rank must bring a tensor of the same shape.
 """
 _POINT_TO_POINT = {"send", "recv"}
+_INDIRECT = {"backward", "wait", "DDP forward"}
 _FORMING = {"init_process_group", "new_group", "new_subgroups", "split_group"}
 _PATIENCE_S = 60.0
 
@@ -101,8 +102,8 @@ def _number_name(place):
     call, last = place["call"], _last(place)
     if call in _POINT_TO_POINT or call in _FORMING or last is None:
         return call
-    if call in ("backward", "wait") or call == last["name"]:
-        within = f" in {call}" if call in ("backward", "wait") else ""
+    if call in _INDIRECT or call == last["name"]:
+        within = f" in {call}" if call in _INDIRECT else ""
         return f"{last['name']} {last['number']}{within}"
     return call
 
@@ -121,11 +122,9 @@ def _awaited(rank, places, running):
     if place["call"] in _POINT_TO_POINT:
         return () if place["peer"] is None else (place["peer"],)
     others = [other for other in places if other != rank]
-    if place["call"] in _FORMING:
-        return tuple(o for o in others if not waits(places[o]) or places[o]["call"] not in _FORMING)
     last = _last(place)
-    if last is None:
-        return ()
+    if place["call"] in _FORMING or last is None:
+        return tuple(o for o in others if not waits(places[o]) or places[o]["call"] != place["call"])
     members = place["groups"].get(last["group"], list(places))
     return tuple(
         other

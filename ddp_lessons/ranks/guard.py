@@ -16,6 +16,7 @@ import select
 import signal
 import sys
 import threading
+import time
 import warnings
 
 from ddp_lessons.ranks.release import open_sockets, release
@@ -26,8 +27,6 @@ from ddp_lessons.ranks.where import (
     source_line,
     text_of_error,
 )
-
-_MOST_COMPARED = 200
 
 
 class Guard:
@@ -48,7 +47,8 @@ class Guard:
         self._main_thread_id = threading.main_thread().ident
         self._cell_file = None
         self._cell_source = ""
-        self._first_record = 0
+        self._cell_began_ns = 0
+        self._counts_before = None
         self._report = None
 
     def start(self, kernel):
@@ -105,7 +105,8 @@ class Guard:
         self._cell_file = self.shell.compile.get_code_name(
             cell, self._cell_source, self.shell.execution_count
         )
-        self._first_record = self._next_record()
+        self._cell_began_ns = time.time_ns()
+        self._counts_before = self._counts()
         self.busy = True
 
     def _after_cell(self, result):
@@ -133,9 +134,16 @@ class Guard:
         dist = sys.modules.get("torch.distributed")
         return dist is not None and dist.is_initialized()
 
-    def _next_record(self):
-        collectives = recorded_collectives() if self._in_group() else []
-        return collectives[-1]["record"] + 1 if collectives else 0
+    def _counts(self):
+        # Cheap, where reading the flight recorder is not: most cells communicate nothing.
+        if not self._in_group():
+            return None
+        world = sys.modules["torch.distributed"].distributed_c10d._world
+        return [
+            (group.group_name, group._get_sequence_number_for_group())
+            for group, (backend, _) in world.pg_map.items()
+            if backend in ("gloo", "nccl")
+        ]
 
     def collectives_of_cell(self):
         """
@@ -143,14 +151,14 @@ class Guard:
         """
         if not self._in_group():
             return []
-        found = [c for c in recorded_collectives() if c["record"] >= self._first_record]
-        return [c for c in found if not c["is_p2p"]][-_MOST_COMPARED:]
+        found = recorded_collectives(self._cell_began_ns)
+        return [c for c in found if not c["is_p2p"]]
 
     def _digest(self):
         # Equal digests, the normal case, cost the kernel one comparison of short strings.
-        collectives = self.collectives_of_cell()
-        if not collectives:
+        if self._counts() == self._counts_before:
             return ""
+        collectives = self.collectives_of_cell()
         for collective in collectives:
             del collective["record"]
         text = json.dumps(collectives, sort_keys=True)

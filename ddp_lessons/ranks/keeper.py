@@ -10,7 +10,7 @@ import threading
 
 from ddp_lessons.errors import RanksGone, StartFailed
 from ddp_lessons.ranks.link import link_pair
-from ddp_lessons.ranks.runtime import make_runtime_folder
+from ddp_lessons.ranks.runtime import make_runtime_folder, open_private
 
 _LOG_LINES = 12
 
@@ -41,7 +41,7 @@ class Keeper:
             sys.executable, "-m", "ddp_lessons.ranks.warden",
             str(theirs.fileno()), str(os.getpid()), str(self.folder), "fork" if fork else "spawn",
         ]  # fmt: skip
-        with open(self.folder / "warden.log", "ab") as log:
+        with os.fdopen(open_private(self.folder / "warden.log"), "ab") as log:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,

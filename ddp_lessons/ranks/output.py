@@ -40,6 +40,7 @@ class OrderedDisplay:
 
     def __init__(self, outputs):
         self._outputs = dict(sorted(outputs.items()))
+        self._wrote = False
         self._unfinished = {}  # (rank, stream) -> text of a line that has no end yet
 
     def update(self, finished):
@@ -55,7 +56,10 @@ class OrderedDisplay:
             if rank not in finished:
                 break
             self._end_lines(rank)
-        sys.stdout.flush()
+        if self._wrote:
+            self._wrote = False
+            sys.stdout.flush()
+            sys.stderr.flush()
 
     def _show(self, rank, kind, content):
         if kind in ("stdout", "stderr"):
@@ -81,6 +85,7 @@ class OrderedDisplay:
         for line in lines:
             shown = line.rstrip("\r").rpartition("\r")[2]  # a progress bar's last state
             target.write(f"[{rank}] {shown}".rstrip() + "\n")
+            self._wrote = True
 
     def _end_lines(self, rank):
         for stream in ("stdout", "stderr"):

@@ -3,6 +3,7 @@ A running set of ranks, seen from the kernel.
 """
 
 import itertools
+import json
 import signal
 import time
 from concurrent.futures import wait
@@ -13,6 +14,7 @@ from ddp_lessons.ranks import guard
 from ddp_lessons.ranks.diagnosis import rank_names
 from ddp_lessons.ranks.status import Status
 
+_CHANNELS = ("registration", "control", "mux", "task", "iopub", "hb_ping", "hb_pong")
 _REJOIN_S = 5.0
 _ANSWER_S = 0.3
 
@@ -153,6 +155,7 @@ class Ranks:
             list[str]: Names in the ranks' namespaces that hold an earlier group.
         """
         store_file = self.store_folder / f"store-{next(self._generations)}"
+        store_file.touch(mode=0o600)
         self.joined = True
         arguments = [
             (str(store_file), len(self), self.placement.backend, device)
@@ -225,8 +228,26 @@ class Ranks:
     def release(self, ranks):
         """
         Free ranks from what they wait for and interrupt their cells. Does not wait.
+
+        The idle ranks let go of their peers too: a rank that holds its interpreter while it waits
+        in C++ cannot cut its own sockets, but notices when the other end is cut.
         """
-        self._control(ranks, "release_request")
+        self._control(range(len(self)), "release_request")
+
+    def cut(self, ranks):
+        """
+        Cut the sockets of ranks that do not answer, from outside.
+        """
+        if self.has_warden:
+            self.keeper.order("cut", ranks=list(ranks), spared_ports=self._controller_ports)
+
+    @property
+    def _controller_ports(self):
+        path = self.cluster.controller.connection_files["engine"]
+        with open(path) as f:
+            info = json.load(f)
+        ports = [info[key] for key in _CHANNELS]
+        return [*ports, *info["broadcast"]]
 
     def _control(self, ranks, request):
         client = self.client

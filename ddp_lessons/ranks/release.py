@@ -92,7 +92,7 @@ def _lock_out(path):
     path = Path(path)
     loop = path.with_name(path.name + ".closed")
     try:
-        loop.symlink_to(loop.name)
+        loop.symlink_to(path.name)
     except FileExistsError:
         pass  # another rank was faster
     try:

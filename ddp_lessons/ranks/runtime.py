@@ -69,6 +69,13 @@ def make_runtime_folder():
     return folder
 
 
+def open_private(path, flags=os.O_WRONLY | os.O_CREAT | os.O_APPEND):
+    """
+    Open a file that only this user can read, made if it is missing. Returns its descriptor.
+    """
+    return os.open(path, flags, 0o600)
+
+
 def remove_runtime_folder(folder):
     """
     Remove a runtime folder and all that is in it. One that is gone already is fine.

@@ -8,6 +8,8 @@ import re
 import time
 
 from ddp_lessons.ranks.children import STACK_SIGNAL, stack_file
+from ddp_lessons.ranks.system import waits_on_lock
+from ddp_lessons.ranks.where import waiting_call
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')
 _CELL_FILE = re.compile(r"[/\\]ipykernel_\d+[/\\]")
@@ -16,23 +18,26 @@ _WRITE_S = 0.5
 
 def parse_stacks(text):
     """
-    Find the line of the running cell in what faulthandler wrote.
+    Find the running cell in what faulthandler wrote.
 
     Args:
         text: The dump of all threads, innermost frame first.
 
     Returns:
-        (int, str) or None: Line of the cell, from 1, and name of the innermost function.
+        (int, str, str) or None: Line of the cell, from 1; name of the innermost function; name of
+        the communication call, or "".
     """
     for thread in re.split(r"\n\n", text):
+        call = ""
         frames = [m for m in map(_FRAME.match, thread.splitlines()) if m]
         for frame in frames:
+            call = waiting_call(frame["file"], frame["name"]) or call
             if _CELL_FILE.search(frame["file"]):
-                return int(frame["line"]), frames[0]["name"]
+                return int(frame["line"]), frames[0]["name"], call
     return None
 
 
-def place_from_outside(keeper, rank, source_line):
+def place_from_outside(keeper, rank, source_line, insist):
     """
     Say where a rank is that does not answer.
 
@@ -40,25 +45,29 @@ def place_from_outside(keeper, rank, source_line):
         keeper: The ranks' keeper.
         rank: The silent rank.
         source_line: Function from a line number to that line of the cell.
+        insist: Ask also if that wakes the rank from a sleep in C.
 
     Returns:
-        dict or None: As `Guard.place`, with an empty call; None if nothing was written in time.
+        dict or None: As `Guard.place`; None if the rank did not write in time.
     """
+    pid = keeper.pids.get(rank)
+    if pid is None or not (insist or waits_on_lock(pid)):
+        return None
     path = stack_file(keeper.folder, rank)
     before = path.stat().st_size if path.exists() else 0
     keeper.signal_ranks([rank], STACK_SIGNAL)
     deadline = time.monotonic() + _WRITE_S
     found = None
     while found is None and time.monotonic() < deadline:
-        time.sleep(0.01)
+        time.sleep(0.01)  # polls a file that another process writes
         with open(path) as f:
             f.seek(before)
             found = parse_stacks(f.read())
     if found is None:
         return None
-    line, function = found
+    line, function, call = found
     return {
-        "rank": rank, "line": line, "code": source_line(line), "call": "", "function": function,
+        "rank": rank, "line": line, "code": source_line(line), "call": call, "function": function,
         "peer": None, "group": None, "timeout_s": None, "collectives": [], "groups": {},
-        "busy": True, "silent": True,
+        "busy": True,
     }  # fmt: skip

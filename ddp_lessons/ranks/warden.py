@@ -109,6 +109,10 @@ class Warden:
             for pid, rank in self.ranks.items():
                 if rank in order["ranks"]:
                     os.kill(pid, order["signum"])
+        elif do == "cut":
+            for pid, rank in self.ranks.items():
+                if rank in order["ranks"]:
+                    system.shut_down_sockets(pid, order["spared_ports"])
         elif do == "remove at end":
             self.files_to_remove += order["paths"]
         elif do == "stop":
@@ -215,6 +219,8 @@ def main(argv):
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # Asks the driver for the number of GPUs without initialising CUDA, which forking would break.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    # Every look at the flight recorder reads all of it; the last calls are what is asked for.
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "64")
     system.adopt_orphans()
     link = Link(socket.socket(fileno=int(fd)))
     warden = Warden(link, int(kernel_pid), folder, how == "fork")

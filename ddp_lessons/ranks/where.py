@@ -10,6 +10,7 @@ import sys
 from datetime import timedelta
 
 _C10D = "/torch/distributed/distributed_c10d.py"
+_DDP = "/torch/nn/parallel/distributed.py"
 _WAITING_CALLS = {
     "all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "gather",
     "scatter", "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single",
@@ -17,11 +18,26 @@ _WAITING_CALLS = {
     "broadcast_object_list", "gather_object", "scatter_object_list", "send_object_list",
     "recv_object_list", "init_process_group", "new_group", "new_subgroups", "split_group",
 }  # fmt: skip
+_DIFFERS_ON_EVERY_RUN = (r"( at)? 0x[0-9a-fA-F]+", r"^\[/[^\]]*\] ", r" \[[0-9a-f.:]+\](:\d+)?")
 _SHORT_NAMES = {
     "_allgather_base": "all_gather_into_tensor",
     "_reduce_scatter_base": "reduce_scatter_tensor",
     "nccl:_all_gather_base": "all_gather_into_tensor",
 }
+
+
+def waiting_call(file, function):
+    """
+    Return the communication call that a stack frame stands for, or "".
+    """
+    file = file.replace("\\", "/")
+    if file.endswith(_C10D) and function in _WAITING_CALLS:
+        return function
+    if function == "_engine_run_backward":
+        return "backward"
+    if file.endswith(_DDP) and function == "_pre_forward":
+        return "DDP forward"
+    return ""
 
 
 def _frames(frame):
@@ -56,11 +72,15 @@ def source_line(cell_source, line):
 
 def text_of_error(error):
     """
-    Return the first line of an exception's text, without addresses, which differ on every run.
+    Return the first line of an exception's text, without what differs on every run.
+
+    That is: addresses of objects, ports, and the source files of Gloo.
     """
     text = error.msg if isinstance(error, SyntaxError) else str(error)
     first = text.strip().partition("\n")[0]
-    return re.sub(r"( at)? 0x[0-9a-fA-F]+", "", first)
+    for pattern in _DIFFERS_ON_EVERY_RUN:
+        first = re.sub(pattern, "", first)
+    return first.partition(". This is typically caused by")[0]
 
 
 def line_of_error(error, cell_file):
@@ -105,13 +125,14 @@ def main_thread_place(main_thread_id, cell_file, cell_source):
     place["function"] = frame.f_code.co_name
     for frame in _frames(frame):
         code = frame.f_code
-        if code.co_filename.replace("\\", "/").endswith(_C10D) and code.co_name in _WAITING_CALLS:
-            place["call"] = code.co_name
-            place["peer"] = _peer(frame) if code.co_name in ("send", "recv") else None
+        call = waiting_call(code.co_filename, code.co_name)
+        if call in _WAITING_CALLS:
+            place["call"] = call
+            place["peer"] = _peer(frame) if call in ("send", "recv") else None
             place["group"] = _group_name(frame) or place["group"]
             place["timeout_s"] = _timeout_s(frame) or place["timeout_s"]
-        elif code.co_name == "_engine_run_backward" and not place["call"]:
-            place["call"] = "backward"
+        elif call:
+            place["call"] = place["call"] or call
         elif code.co_filename == cell_file:
             place["line"] = frame.f_lineno
             place["code"] = source_line(cell_source, frame.f_lineno)
@@ -126,9 +147,12 @@ def _collective_name(entry):
     return _SHORT_NAMES.get(name, name)
 
 
-def recorded_collectives():
+def recorded_collectives(since_ns=0):
     """
     Return what torch's flight recorder holds of this rank, oldest first.
+
+    Args:
+        since_ns: Leave out what was called before this time, in nanoseconds since 1970.
 
     Returns:
         list[dict]: `name`, `number` (from 1 within its group), `group` (its name), `sizes`,
@@ -151,4 +175,5 @@ def recorded_collectives():
             "record": entry["record_id"],
         }
         for entry in entries
+        if entry["time_created_ns"] >= since_ns
     ]

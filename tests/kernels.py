@@ -1,0 +1,97 @@
+"""
+A real IPython kernel, driven as a notebook drives it: cells, Stop, restart, kill.
+"""
+
+import contextlib
+import os
+import time
+from dataclasses import dataclass
+from threading import Timer
+
+from jupyter_client.manager import start_new_kernel
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """
+    What a cell did. `seconds` is the time until the prompt was back.
+    """
+
+    status: str
+    text: str
+    ename: str
+    evalue: str
+    seconds: float
+
+
+class Kernel:
+    """
+    A running kernel.
+    """
+
+    def __init__(self, **environment):
+        env = {**os.environ, "IPP_NONINTERACTIVE": "1", **environment}
+        self.manager, self.client = start_new_kernel(kernel_name="python3", env=env)
+
+    def run(self, source, stop_after_s=(), timeout_s=60):
+        """
+        Run a cell and return its CellResult. Presses Stop at each of the given seconds.
+        """
+        text, error = [], {"ename": "", "evalue": ""}
+
+        def collect(message):
+            content = message["content"]
+            if message["msg_type"] == "stream":
+                text.append(content["text"])
+            elif message["msg_type"] == "error":
+                error.update(content)
+            elif message["msg_type"] in ("display_data", "execute_result"):
+                text.append(content["data"].get("text/plain", "") + "\n")
+
+        stops = [Timer(seconds, self.manager.interrupt_kernel) for seconds in stop_after_s]
+        began = time.monotonic()
+        for stop in stops:
+            stop.start()
+        reply = self.client.execute_interactive(source, timeout=timeout_s, output_hook=collect)
+        seconds = time.monotonic() - began
+        for stop in stops:
+            stop.cancel()
+        return CellResult(
+            reply["content"]["status"], "".join(text), error["ename"], error["evalue"], seconds
+        )
+
+    def value(self, expression):
+        """
+        Return the value of an expression in the kernel: anything that `repr` writes and Python reads.
+        """
+        import ast
+
+        result = self.run(f"print(repr({expression}))")
+        assert result.status == "ok", result
+        return ast.literal_eval(result.text.strip())
+
+    @property
+    def pid(self):
+        """
+        Process id of the kernel.
+        """
+        return self.manager.provisioner.pid
+
+    def close(self):
+        """
+        End the kernel.
+        """
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+
+
+@contextlib.contextmanager
+def running_kernel(**environment):
+    """
+    Give a kernel that ends with the block.
+    """
+    kernel = Kernel(**environment)
+    try:
+        yield kernel
+    finally:
+        kernel.close()
