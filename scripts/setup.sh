@@ -78,6 +78,8 @@ else
     "$python" -m pip --version >/dev/null 2>&1 || "$python" -m ensurepip >/dev/null
 fi
 
+# Errors are shown; setuptools' advice on editable installs, which newer pips repeat, is not.
+export PYTHONWARNINGS=ignore
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_INPUT=1
 if [ "$kind" = conda ]; then
     # conda has chosen the versions, from environment.yml; pip only adds what is missing.
