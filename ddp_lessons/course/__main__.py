@@ -1,0 +1,75 @@
+"""
+Build and verify the notebooks of the course: `python -m ddp_lessons.course --help`.
+"""
+
+import argparse
+import signal
+import sys
+import time
+from pathlib import Path
+
+from ddp_lessons.course.build import CELL_TIMEOUT_S, DEADLINE_S, build
+from ddp_lessons.course.places import choose, find_root
+from ddp_lessons.course.verify import verify
+from ddp_lessons.errors import BadInput, NotebookRefused
+
+
+def main(argv=None):
+    """
+    Run one command and return its exit status: 0 done, 1 refused, 2 wrong usage.
+
+    Args:
+        argv: The arguments. Those of this process if None.
+    """
+    options = _parser().parse_args(argv)
+    try:
+        places = choose(options.root or find_root(), options.stems)
+    except BadInput as error:
+        print(error, file=sys.stderr)
+        return 2
+    num_refused = 0
+    for place in places:
+        started = time.monotonic()
+        try:
+            options.act(place, cell_timeout_s=options.cell_timeout_s, deadline_s=options.deadline_s)
+        except NotebookRefused as error:
+            num_refused += 1
+            print(error, file=sys.stderr, flush=True)
+        else:
+            seconds = time.monotonic() - started
+            print(f"{place.notebook.name}: {options.done} in {seconds:.1f} s", flush=True)
+    return int(num_refused > 0)
+
+
+def _parser():
+    parser = argparse.ArgumentParser(prog="python -m ddp_lessons.course", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="build | verify")
+    for act, done, text in (
+        (build, "built", "Run text twins and replace their notebooks, or refuse and say why."),
+        (verify, "verified", "Run stored notebooks under strict nbval and compare every output."),
+    ):
+        command = commands.add_parser(act.__name__, help=text, description=text)
+        command.add_argument("stems", nargs="*", metavar="stem", help="such as 00_ranks; else all")
+        command.add_argument("--root", type=Path, help="folder of the course (default: found)")
+        command.add_argument(
+            "--cell-timeout-s", type=float, default=CELL_TIMEOUT_S, help="default: %(default)s"
+        )
+        command.add_argument(
+            "--deadline-s", type=float, default=DEADLINE_S, help="default: %(default)s"
+        )
+        command.set_defaults(act=act, done=done)
+    return parser
+
+
+def _stop(number, frame):
+    # An ordinary exit, so that what is running is ended before this process is.
+    raise SystemExit(128 + number)
+
+
+if __name__ == "__main__":
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _stop)
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)

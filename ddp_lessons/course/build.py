@@ -1,0 +1,127 @@
+"""
+Build notebooks: text twin in, notebook with outputs and counts out, or nothing.
+"""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import nbformat
+
+from ddp_lessons.course import execute, rules
+from ddp_lessons.course.canonical import canonical, dumps, plain_lines
+from ddp_lessons.course.cells import role_of
+from ddp_lessons.course.owned import DEADLINE_STATUS, run_owned
+from ddp_lessons.course.twins import read_twin
+from ddp_lessons.errors import NotebookRefused
+
+CELL_TIMEOUT_S = 60.0
+DEADLINE_S = 180.0
+
+# What a user's shell may set and what would change the outputs.
+_UNWANTED = (
+    "CLICOLOR",
+    "CLICOLOR_FORCE",
+    "FORCE_COLOR",
+    "NO_COLOR",
+    "MPLBACKEND",
+    "PYTEST_ADDOPTS",
+    "PYTEST_PLUGINS",
+    "PYTHONHASHSEED",
+    "PYTHONWARNINGS",
+    "PY_COLORS",
+)
+_WANTED = {"IPP_NONINTERACTIVE": "1", "COLUMNS": "88", "LINES": "24"}
+
+
+def notebook_environment():
+    """
+    Return the environment in which notebooks are built and verified.
+    """
+    kept = {name: value for name, value in os.environ.items() if name not in _UNWANTED}
+    return kept | _WANTED
+
+
+def machine_paths():
+    """
+    Return the folders of this machine that no output may name.
+    """
+    return (Path.home(), tempfile.gettempdir(), Path.cwd(), sys.prefix)
+
+
+def build(place, *, cell_timeout_s=CELL_TIMEOUT_S, deadline_s=DEADLINE_S):
+    """
+    Run a text twin from the top and replace its notebook, or refuse and leave it alone.
+
+    Args:
+        place: The place of both files.
+        cell_timeout_s: Seconds that one cell may take.
+        deadline_s: Seconds that the whole notebook may take.
+
+    Returns:
+        The canonical notebook that was written.
+
+    Raises:
+        NotebookRefused: A rule is broken. The message names every such cell and rule.
+    """
+    name, kind = place.notebook.name, {"is_lesson": place.is_lesson}
+    twin = canonical(read_twin(place.text), place.stem)
+    # What the source alone shows is refused before it is run.
+    rules.refuse(name, rules.findings(twin, has_run=False, **kind))
+    notebook = canonical(_run(place, twin, cell_timeout_s, deadline_s), place.stem)
+    broken = rules.findings(notebook, machine_paths=machine_paths(), **kind)
+    if any(finding.rule == "error" for finding in broken):
+        # Nothing after the error was run, so the other rules would only repeat that.
+        broken = [finding for finding in broken if finding.rule == "error"]
+        _show_traceback(notebook, broken[0].cell)
+    rules.refuse(name, broken)
+    _replace(place.notebook, dumps(notebook))
+    return notebook
+
+
+def _run(place, twin, cell_timeout_s, deadline_s):
+    with tempfile.TemporaryDirectory(prefix="ddp-lessons-") as folder:
+        path = Path(folder) / place.notebook.name
+        path.write_text(dumps(twin), encoding="utf-8")
+        place.notebook.parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-P", execute.__file__, str(path)]
+        command += [f"--folder={place.notebook.parent}", f"--cell-timeout-s={cell_timeout_s}"]
+        status = run_owned(command, cwd=folder, env=notebook_environment(), deadline_s=deadline_s)
+        if status:
+            _refuse_status(place, twin, path.with_suffix(".cell"), status, deadline_s)
+        return nbformat.read(path, as_version=4)
+
+
+def _refuse_status(place, twin, progress, status, deadline_s):
+    faults = {
+        execute.TIMEOUT_STATUS: ("cell-timeout", "a cell that ends in time", "it did not"),
+        execute.DEAD_KERNEL_STATUS: ("dead-kernel", "a kernel that lives", "it died"),
+        DEADLINE_STATUS: ("deadline", f"a notebook that ends in {deadline_s:g} s", "it did not"),
+    }
+    other = ("kernel", "a kernel that starts and runs", f"exit status {status}")
+    rule, expected, got = faults.get(status, other)
+    where = "before the first cell"
+    if progress.exists():
+        number = int(progress.read_text())
+        where = f"cell {number} ({role_of(twin['cells'][number - 1])})"
+    raise NotebookRefused(
+        f"{place.notebook.name}, {where}, {rule}: expected {expected} (got: {got}). "
+        "Run the cell in JupyterLab to see where it stands."
+    )
+
+
+def _show_traceback(notebook, number):
+    for output in notebook["cells"][number - 1]["outputs"]:
+        if output["output_type"] == "error":
+            print("\n".join(plain_lines(output["traceback"])), file=sys.stderr)
+
+
+def _replace(path, text):
+    # Written beside it and renamed: a reader sees the old notebook or the new one.
+    new = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        new.write_text(text, encoding="utf-8")
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)

@@ -1,0 +1,113 @@
+"""
+The words that the rules of a notebook share: roles, tags, and what a broken rule says.
+"""
+
+from dataclasses import dataclass
+
+# The role tags of a lesson's cells. Each cell has exactly one.
+MARKDOWN_ROLES = ("title", "goal", "claim", "read", "recap", "next")
+CODE_ROLES = ("setup", "run", "break", "mend", "picture", "check", "teardown")
+EITHER_ROLES = ("predict",)  # the question is text, the place for the answer may be code
+ROLES = (*MARKDOWN_ROLES, *CODE_ROLES, *EITHER_ROLES)
+
+RAISES = "raises-exception"
+IGNORED = "nbval-ignore-output"
+MARKS = (RAISES, IGNORED)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """
+    Hold one broken rule.
+
+    Args:
+        rule: The rule's name.
+        cell: Number of the cell, from 1, markdown cells counted. None for the whole notebook.
+        role: The cell's role tag, or its type where it has none.
+        message: What was expected, what was got, and the next step.
+    """
+
+    rule: str
+    cell: int | None
+    role: str
+    message: str
+
+    def __str__(self):
+        where = "notebook" if self.cell is None else f"cell {self.cell} ({self.role})"
+        return f"{where}, {self.rule}: {self.message}"
+
+
+def tags_of(cell):
+    """
+    Return the tags of a cell.
+    """
+    return list(cell["metadata"].get("tags", ()))
+
+
+def roles_of(cell):
+    """
+    Return those tags of a cell that are roles. A good cell of a lesson has one.
+    """
+    return [tag for tag in tags_of(cell) if tag in ROLES]
+
+
+def role_of(cell):
+    """
+    Return the first role tag of a cell, or its type where it has none.
+    """
+    return (roles_of(cell) or [cell["cell_type"]])[0]
+
+
+def numbered(notebook, kind=None):
+    """
+    Return (number from 1, cell) for each cell, or for each of one type.
+    """
+    pairs = enumerate(notebook["cells"], start=1)
+    return [(number, cell) for number, cell in pairs if kind in (None, cell["cell_type"])]
+
+
+def found(rule, number, cell, expected, got, then):
+    """
+    Return a finding, worded the same way for every rule.
+
+    Args:
+        rule: The rule's name.
+        number: The cell's number, or None for the whole notebook.
+        cell: The cell, or None.
+        expected: What a good notebook has, after the word "expected".
+        got: What this one has.
+        then: The next step, a sentence.
+    """
+    role = "" if cell is None else role_of(cell)
+    return Finding(rule, number, role, f"expected {expected} (got {got}). {then}")
+
+
+def ask(rules, number, cell):
+    """
+    Return what each rule finds in one cell.
+
+    Args:
+        rules: Rule name -> a function of the cell that yields (expected, got, next step).
+        number: The cell's number.
+        cell: The cell.
+    """
+    return [found(name, number, cell, *said) for name, rule in rules.items() for said in rule(cell)]
+
+
+def texts_of(output):
+    """
+    Return (kind, text) for every text of an output.
+
+    The kind is "stream", "error", "traceback" or a MIME type.
+
+    Args:
+        output: An output of nbformat 4.
+    """
+    if output["output_type"] == "stream":
+        return [("stream", output["text"])]
+    if output["output_type"] == "error":
+        return [
+            ("error", f"{output['ename']}: {output['evalue']}"),
+            ("traceback", "\n".join(output["traceback"])),
+        ]
+    return [(mime, text) for mime, text in output["data"].items() if isinstance(text, str)]

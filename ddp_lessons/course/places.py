@@ -1,0 +1,106 @@
+"""
+Where the notebooks of the course live: one stem names a text twin and its notebook.
+
+    notebooks/py/<stem>.py    ->  notebooks/<stem>.ipynb             a lesson
+    exercises/py/<stem>.py    ->  exercises/solutions/<stem>.ipynb   an exercise, solved
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddp_lessons.errors import BadInput
+
+_FOLDERS = (
+    # kind, text twins, notebooks
+    ("lesson", "notebooks/py", "notebooks"),
+    ("exercise", "exercises/py", "exercises/solutions"),
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """
+    Name the two files of one notebook of the course.
+
+    Args:
+        kind: "lesson" or "exercise"; the rhythm is asked of lessons only.
+        stem: The name that both files share.
+        text: The text twin, which people edit.
+        notebook: The notebook, which `build` writes.
+    """
+
+    kind: str
+    stem: str
+    text: Path
+    notebook: Path
+
+    @property
+    def is_lesson(self):
+        """
+        Say whether the rhythm of a lesson is asked of this notebook.
+        """
+        return self.kind == "lesson"
+
+
+def find_root(start=None):
+    """
+    Return the folder that holds the course: `start` or the nearest of its parents that does.
+
+    Args:
+        start: Folder to begin at. The current folder if None.
+
+    Raises:
+        BadInput: No folder on the way up holds `notebooks/py`.
+    """
+    start = Path(start or Path.cwd()).resolve()
+    for folder in (start, *start.parents):
+        if (folder / "notebooks" / "py").is_dir():
+            return folder
+    raise BadInput(
+        f"No course found: expected a folder that holds notebooks/py (got {start}). "
+        "Go to the course's folder, or name it with --root."
+    )
+
+
+def all_places(root):
+    """
+    Return every place of the course for which a text twin or a notebook exists, sorted.
+
+    Args:
+        root: The folder that holds the course.
+    """
+    places = []
+    for kind, texts_folder, notebooks_folder in _FOLDERS:
+        texts, notebooks = Path(root) / texts_folder, Path(root) / notebooks_folder
+        stems = {path.stem for path in texts.glob("*.py")}
+        stems |= {path.stem for path in notebooks.glob("*.ipynb")}
+        places += [
+            Place(kind, stem, texts / f"{stem}.py", notebooks / f"{stem}.ipynb")
+            for stem in sorted(stems)
+        ]
+    return places
+
+
+def choose(root, stems=()):
+    """
+    Return the places that `stems` name, or all of them if none is named.
+
+    A stem that names a lesson and an exercise chooses both.
+
+    Args:
+        root: The folder that holds the course.
+        stems: Names such as "00_ranks".
+
+    Raises:
+        BadInput: A stem names nothing, or the course is empty.
+    """
+    places = all_places(root)
+    known = {place.stem for place in places}
+    unknown = [stem for stem in stems if stem not in known]
+    if unknown or not places:
+        raise BadInput(
+            f"Unknown notebook: expected one of {', '.join(sorted(known)) or 'none yet'} "
+            f"(got {', '.join(unknown) or 'an empty course'}). "
+            "Name a file of notebooks/py or exercises/py without its ending."
+        )
+    return [place for place in places if not stems or place.stem in stems]

@@ -1,0 +1,96 @@
+"""
+What a notebook of the course may not be: pure functions over the notebook.
+
+`findings` asks every rule, `refuse` raises what they found, and `uncompared` asks only about the
+cells that nbval would pass without a look.
+
+    rules_source   style of the code, and the budgets of a lesson
+    rules_outputs  what differs between runs or machines
+    rules_rhythm   which cells a lesson has, and in which order
+    rules_words    what the cells of a lesson must say
+"""
+
+from ddp_lessons.course import rules_outputs, rules_rhythm, rules_source, rules_words
+from ddp_lessons.course.cells import IGNORED, RAISES, ask, found, numbered, tags_of
+from ddp_lessons.errors import NotebookRefused
+
+MOST_IGNORED = 2
+# nbval reads these as tags and as comments.
+_NBVAL_TAGS = ("nbval-", "pytest-validate-")
+_NBVAL_COMMENTS = ("NBVAL_", "PYTEST_VALIDATE_")
+
+
+def findings(notebook, *, is_lesson=True, has_run=True, machine_paths=()):
+    """
+    Return every broken rule of a notebook, in the order of its cells.
+
+    Args:
+        notebook: A notebook of nbformat 4.
+        is_lesson: Ask for the rhythm and the budgets of a lesson too.
+        has_run: Ask too what only a notebook that was run can answer.
+        machine_paths: Folders of this machine that no output may name.
+    """
+    broken = rules_source.findings(notebook, is_lesson=is_lesson) + uncompared(notebook, has_run)
+    if is_lesson:
+        broken += rules_rhythm.findings(notebook) + rules_words.findings(notebook, has_run)
+    if has_run:
+        broken += rules_outputs.findings(notebook, machine_paths)
+    return sorted(broken, key=lambda finding: finding.cell or 0)
+
+
+def refuse(name, broken):
+    """
+    Raise what was found, one line for each broken rule.
+
+    Args:
+        name: The notebook's file name.
+        broken: Findings; none is fine.
+
+    Raises:
+        NotebookRefused: There is at least one finding.
+    """
+    if broken:
+        raise NotebookRefused("\n".join(f"{name}, {finding}" for finding in broken))
+
+
+def uncompared(notebook, has_run=True):
+    """
+    Return findings about the cells that nbval would pass without comparing them.
+
+    Args:
+        notebook: A notebook of nbformat 4.
+        has_run: Ask for execution counts too.
+    """
+    rules = {"nbval-mark": _nbval_mark}
+    if has_run:
+        rules["null-count"] = _null_count
+    broken = _too_many_ignored(notebook)
+    for number, cell in numbered(notebook, "code"):
+        broken += ask(rules, number, cell)
+    return broken
+
+
+def _null_count(cell):
+    if cell["execution_count"] is None:
+        got = "none, so nbval would never compare it"
+        yield "an execution count on every code cell", got, "Build the notebook."
+
+
+def _nbval_mark(cell):
+    lines = [line.strip() for line in cell["source"].splitlines()]
+    marks = [tag for tag in tags_of(cell) if tag.startswith(_NBVAL_TAGS) and tag != IGNORED]
+    marks += [line for line in lines if line.lstrip("# ").startswith(_NBVAL_COMMENTS)]
+    for mark in marks:
+        yield f"no mark for nbval but the tags {RAISES} and {IGNORED}", mark, "Remove it."
+
+
+def _too_many_ignored(notebook):
+    cells = [(number, cell) for number, cell in numbered(notebook) if IGNORED in tags_of(cell)]
+    ignored = [(number, cell) for number, cell in cells if "setup" not in tags_of(cell)]
+    expected = f"at most {MOST_IGNORED} cells tagged {IGNORED} besides the setup cell"
+    then = "Print what is the same on every run, or assert a ratio."
+    return [
+        found("ignored-output", number, cell, expected, f"number {i}", then)
+        for i, (number, cell) in enumerate(ignored, start=1)
+        if i > MOST_IGNORED
+    ]

@@ -1,0 +1,156 @@
+"""
+What the cells of a lesson must say: its question, its goals, its claims, and numbers that ran.
+"""
+
+import ast
+import re
+
+from ddp_lessons.course.cells import ask, found, numbered, role_of, texts_of
+from ddp_lessons.course.rules_rhythm import sections_of
+from ddp_lessons.course.rules_source import parse
+
+MOST_READ_WORDS = 80
+NUM_GOALS = 3
+FEWEST_CLAIM_WORDS = 3
+SENTENCE_WORDS = 6  # a heading of that many words reads as a sentence
+
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+_EMOJI = re.compile("[\u2600-\u27bf\u2b50\u2b55\U0001f300-\U0001faff]")
+_FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+_CODE_OR_IMAGE = re.compile(r"`[^`\n]*`|!(?=\[)|<!--.*?-->", re.DOTALL)
+
+
+def findings(notebook, has_run=True):
+    """
+    Return every broken rule about what a lesson says.
+
+    Args:
+        notebook: A notebook of nbformat 4.
+        has_run: Compare the text with the stored outputs too.
+    """
+    broken = []
+    for number, cell in numbered(notebook):
+        rules = {"exclamation": _exclamation, "emoji": _emoji, "heading": _heading}
+        broken += ask(rules if cell["cell_type"] == "markdown" else {}, number, cell)
+        broken += ask(_SAYS.get(role_of(cell), {}), number, cell)
+        if role_of(cell) == "check" and has_run and cell["cell_type"] == "code":
+            broken += ask({"check-ok": _check_ok}, number, cell)
+    for section in sections_of(notebook):
+        broken += _predict(section)
+        if has_run:
+            broken += _read_quotes(section)
+    return broken
+
+
+def _headings_of(source):
+    lines = _FENCE.sub("", source).splitlines()
+    return [line.lstrip("#").strip() for line in lines if re.match(r"#+ ", line)]
+
+
+def _exclamation(cell):
+    if "!" in _CODE_OR_IMAGE.sub("", _FENCE.sub("", cell["source"])):
+        yield "no exclamation mark in the text", "'!'", "Say it in plain words."
+
+
+def _emoji(cell):
+    match = _EMOJI.search(cell["source"])
+    if match:
+        yield "no emoji in the text", repr(match[0]), "Say it in plain words."
+
+
+def _heading(cell):
+    for heading in _headings_of(cell["source"]):
+        is_sentence = role_of(cell) == "claim" or len(heading.split()) >= SENTENCE_WORDS
+        if is_sentence and not heading.endswith((".", "?")):
+            expected = "a full stop after a heading that is a sentence"
+            yield expected, repr(heading), "End the sentence, or shorten the heading."
+
+
+def _title(cell):
+    source = cell["source"]
+    heading = (_headings_of(source) or [""])[0]
+    wanted = {
+        "a heading `# ...?` that asks the lesson's question": (
+            source.startswith("# ") and heading.endswith("?")
+        ),
+        "the minutes, as in `20 minutes`": re.search(r"\d+ minutes", source),
+        "the number of ranks, as in `4 ranks`": re.search(r"\branks\b", source),
+        "what it builds on, as in `builds on 00_ranks`": re.search(r"(?i)\bbuilds on\b", source),
+    }
+    for expected, is_there in wanted.items():
+        if not is_there:
+            yield expected, "none", "Write it into the title cell."
+
+
+def _goal(cell):
+    bullets = re.findall(r"^[-*] +\S", cell["source"], re.MULTILINE)
+    if len(bullets) != NUM_GOALS:
+        then = "Say what the learner will be able to do."
+        yield f"{NUM_GOALS} bullets, each starting with a verb", len(bullets), then
+
+
+def _claim(cell):
+    first = cell["source"].partition("\n")[0]
+    is_sentence = first.endswith(".") and len(first.split()) > FEWEST_CLAIM_WORDS
+    if not (first.startswith("## ") and is_sentence):
+        then = "State what the section shows."
+        yield "a heading `## ...` that is a full sentence", repr(first), then
+
+
+def _read_words(cell):
+    words = [word for word in cell["source"].split() if re.search(r"\w", word)]
+    if len(words) > MOST_READ_WORDS:
+        yield f"at most {MOST_READ_WORDS} words", len(words), "Say less."
+
+
+def _read_number(cell):
+    if not _NUMBER.search(cell["source"]):
+        yield "a number printed above, in digits", "none", "Quote one."
+
+
+def _check_assert(cell):
+    tree = parse(cell["source"])
+    if tree is None or not any(isinstance(node, ast.Assert) for node in ast.walk(tree)):
+        yield "an assert in a check cell", "none", "Assert what the section claims."
+
+
+def _check_ok(cell):
+    texts = [output["text"] for output in cell["outputs"] if output.get("name") == "stdout"]
+    lines = "".join(texts).splitlines()
+    if not any(line.startswith("ok: ") for line in lines):
+        got = repr(lines[0]) if lines else "no line"
+        yield "a printed line that starts with `ok: `", got, "Print it after the assert."
+
+
+def _predict(section):
+    number, claim = section[0]
+    asked = [cell["source"] for _, cell in section if role_of(cell) == "predict"]
+    if not asked or any("?" in source for source in asked):
+        return []
+    then = "Ask for a number."
+    return [found("predict", number, claim, "a question in the predict cell", "no `?`", then)]
+
+
+def _read_quotes(section):
+    broken, printed = [], set()
+    for number, cell in section:
+        if cell["cell_type"] == "code":
+            texts = [text for output in cell["outputs"] for _, text in texts_of(output)]
+            printed |= {quoted for text in texts for quoted in _NUMBER.findall(text)}
+        elif role_of(cell) == "read":
+            quoted = _NUMBER.findall(cell["source"])
+            if quoted and not printed & set(quoted):
+                expected = "a number printed above in this section"
+                got = f"{', '.join(quoted)}, none of which was printed"
+                then = "Quote what the cell printed."
+                broken.append(found("read-quote", number, cell, expected, got, then))
+    return broken
+
+
+_SAYS = {
+    "title": {"title": _title},
+    "goal": {"goal": _goal},
+    "claim": {"claim": _claim},
+    "read": {"read-words": _read_words, "read-number": _read_number},
+    "check": {"check-assert": _check_assert},
+}

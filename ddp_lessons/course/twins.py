@@ -1,0 +1,90 @@
+"""
+The text twin of a notebook: what people edit, and what the notebook must equal.
+"""
+
+import re
+from itertools import zip_longest
+
+import jupytext
+
+from ddp_lessons.errors import NotebookRefused
+
+# Cells whose body is not Python. jupytext comments every line of theirs in the text.
+_SHELL_CELLS = ("%%bash", "%%sh")
+_MAGIC = re.compile(r"[%!]|\w+ *= *[%!]")
+
+
+def read_twin(path):
+    """
+    Read a text twin as a notebook without outputs, the tags of its cells kept.
+
+    Args:
+        path: The py:percent file.
+
+    Returns:
+        A notebook of nbformat 4.
+
+    Raises:
+        NotebookRefused: The file is missing, or jupytext takes a comment for a command.
+    """
+    if not path.is_file():
+        raise NotebookRefused(
+            f"{path.name}, no twin: expected a text twin for every notebook (got none). "
+            f"Write {path.parent.name}/{path.name}, or delete the notebook."
+        )
+    text = path.read_text(encoding="utf-8")
+    notebook = jupytext.reads(text, fmt="py:percent")
+    _refuse_uncommented(path.name, text, notebook)
+    return notebook
+
+
+def _refuse_uncommented(name, text, notebook):
+    # jupytext turns "# cat the pieces" into the shell command "cat the pieces", and
+    # "# why?" into a call for help. The notebook would run what the author only said.
+    lines = {line.strip() for line in text.splitlines()}
+    for number, cell in enumerate(notebook["cells"], start=1):
+        if cell["cell_type"] != "code" or cell["source"].startswith(_SHELL_CELLS):
+            continue
+        for line in map(str.strip, cell["source"].splitlines()):
+            if not line or _MAGIC.match(line) or line in lines or f"# {line}" not in lines:
+                continue
+            raise NotebookRefused(
+                f"{name}, cell {number}, comment: expected no comment that reads as a command "
+                f"(got '# {line}', which would be run). Word the comment differently."
+            )
+
+
+def content(notebook):
+    """
+    Return what a notebook and its twin must share: type, tags and source of each cell.
+
+    Args:
+        notebook: A notebook of nbformat 4.
+    """
+    return [
+        (cell["cell_type"], tuple(cell["metadata"].get("tags", ())), cell["source"])
+        for cell in notebook["cells"]
+    ]
+
+
+def refuse_unequal(place, notebook):
+    """
+    Refuse a notebook that its text twin no longer describes.
+
+    Args:
+        place: The place of both files.
+        notebook: The stored notebook.
+
+    Raises:
+        NotebookRefused: A cell's type, tags or source differ. The first such cell is named.
+    """
+    stored, text = content(notebook), content(read_twin(place.text))
+    if stored == text:
+        return
+    pairs = enumerate(zip_longest(stored, text), start=1)
+    number = next(i for i, (one, other) in pairs if one != other)
+    raise NotebookRefused(
+        f"{place.notebook.name}, cell {number}, twin: expected the cells of {place.text.name} "
+        f"({len(text)} cells, got {len(stored)}; the first difference is here). "
+        f"Run `python -m ddp_lessons.course build {place.stem}`."
+    )

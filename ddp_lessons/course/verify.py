@@ -1,0 +1,61 @@
+"""
+Verify notebooks: run them again under strict nbval and compare every stored output.
+"""
+
+import os
+import sys
+
+from ddp_lessons.course import rules
+from ddp_lessons.course.build import CELL_TIMEOUT_S, DEADLINE_S, notebook_environment
+from ddp_lessons.course.canonical import read_notebook
+from ddp_lessons.course.owned import DEADLINE_STATUS, run_owned
+from ddp_lessons.course.twins import refuse_unequal
+from ddp_lessons.errors import NotebookRefused
+
+
+def verify(place, *, cell_timeout_s=CELL_TIMEOUT_S, deadline_s=DEADLINE_S):
+    """
+    Run a stored notebook and compare what comes out with what is stored.
+
+    nbval prints the cells that differ. No process that the notebook starts outlives the call.
+
+    Args:
+        place: The place of the notebook and its text twin.
+        cell_timeout_s: Seconds that one cell may take.
+        deadline_s: Seconds that the whole notebook may take.
+
+    Raises:
+        NotebookRefused: An output differs, a cell would not be compared, the text twin is another
+            text, or the time is over.
+    """
+    notebook = read_notebook(place.notebook)
+    rules.refuse(place.notebook.name, rules.uncompared(notebook))
+    refuse_unequal(place, notebook)
+    status = run_owned(
+        _nbval(place.notebook, cell_timeout_s),
+        cwd=place.notebook.parent,
+        env=notebook_environment() | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        deadline_s=deadline_s,
+    )
+    if status == 0:
+        return
+    if status == DEADLINE_STATUS:
+        fault, expected, got = "deadline", f"an end within {deadline_s:g} s", "none"
+    else:
+        fault, expected, got = "differs", "every stored output again", f"pytest status {status}"
+    raise NotebookRefused(
+        f"{place.notebook.name}, {fault}: expected {expected} (got {got}). See the cells above, "
+        "which nbval counts from 0 without the text cells; mend them and build."
+    )
+
+
+def _nbval(path, cell_timeout_s):
+    # No configuration, plugin or conftest of the project: nothing may soften the comparison.
+    # -P keeps the notebook's folder from hiding modules from pytest.
+    command = [sys.executable, "-P", "-m", "pytest", "-p", "nbval.plugin"]
+    command += ["-p", "no:cacheprovider", "-c", os.devnull, "--noconftest"]
+    command += [f"--rootdir={path.parent}", "-q", "--no-header"]
+    command += ["--nbval", "--nbval-current-env", f"--nbval-cell-timeout={cell_timeout_s:g}"]
+    if not sys.stdout.isatty():
+        command.append("--color=no")
+    return [*command, str(path)]

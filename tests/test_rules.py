@@ -1,0 +1,386 @@
+"""
+Each rule refuses what it is there for, names the cell, and lets a good lesson pass.
+"""
+
+import pytest
+from toy_lesson import cell_of, display, error, run_notebook, stream
+
+from ddp_lessons.course import rules
+from ddp_lessons.errors import NotebookRefused
+
+
+@pytest.fixture
+def lesson(tmp_path):
+    return run_notebook(tmp_path)
+
+
+def broken(notebook, **options):
+    return {finding.rule for finding in rules.findings(notebook, **options)}
+
+
+def test_findings_good_lesson_has_none(lesson):
+    """
+    A rule that refuses a good lesson would be worked around.
+    """
+    assert rules.findings(lesson) == []
+    rules.refuse("00_toy.ipynb", [])
+
+
+def test_refuse_names_cell_role_and_rule(lesson):
+    """
+    The author must find the cell without counting.
+    """
+    cell_of(lesson, "run")["outputs"] = [stream("41\n<object at 0x7f1234567890>\n")]
+    with pytest.raises(NotebookRefused) as refused:
+        rules.refuse("00_toy.ipynb", rules.findings(lesson))
+    assert str(refused.value) == (
+        "00_toy.ipynb, cell 6 (run), address: expected no memory address "
+        "(got '0x7f1234567890' in stream). Give the object a __repr__, or print a part of it."
+    )
+
+
+OUTPUTS = [
+    ("address", stream("41 <object at 0x7f1234567890>\n")),
+    ("path", stream("41 /tmp/tmpab12/store\n")),
+    ("path", stream("41 /home/someone/course\n")),
+    ("path", stream("41 file:///var/folders/zz/store\n")),
+    ("path", stream("41 ~/course/run.py\n")),
+    ("ansi", stream("41 \x1b[31mred\x1b[0m\n")),
+    ("stderr", stream("41 UserWarning: careful\n", name="stderr")),
+    ("time", stream("41 2026-11-21\n")),
+    ("time", stream("41 at 10:42:59\n")),
+    ("uuid", stream("41 1e697ee8-440c-4904-a27d-0e2280f7b007\n")),
+    ("uuid", stream("41 3ed9bea9-a4b97fdb1e8e3d5153805866\n")),
+    ("uuid", stream("41 3ed9bea9a4b97fdb1e8e3d5153805866\n")),
+    ("long-float", stream("41 0.1234567\n")),
+    ("long-float", display("text/plain", "41 1.1920928955078125e-07")),
+    ("control", stream("41\r\n")),
+    ("mime", display("application/vnd.jupyter.widget-view+json", "41")),
+    ("mime", display("image/jpeg", "41")),
+    ("svg-date", display("image/svg+xml", "<svg>41<title>t</title><dc:date>2026</dc:date></svg>")),
+    ("svg-title", display("image/svg+xml", "<svg><text>41</text></svg>")),
+    ("svg-title", display("text/html", "<div><svg>41</svg></div>")),
+    ("px-result", display("text/plain", "Out[0:1]: 41")),
+]
+
+
+@pytest.mark.parametrize(("rule", "output"), OUTPUTS)
+def test_findings_refuses_output(lesson, rule, output):
+    """
+    An output that differs between runs or machines makes nbval fail for no reason.
+    """
+    cell_of(lesson, "run")["outputs"] = [output]
+    assert broken(lesson) == {rule}
+
+
+@pytest.mark.parametrize(
+    "text", ["0xff", "0.123456", "1:02", "1/2", "3 of 4 s", "10:20", "v1.2.3", "torch/nn/x.py"]
+)
+def test_findings_lets_ordinary_output_pass(lesson, text):
+    """
+    A pattern that is too wide would refuse honest lessons.
+    """
+    cell_of(lesson, "run")["outputs"] = [stream(f"41 {text}\n")]
+    assert broken(lesson) == set()
+
+
+def test_findings_png_is_not_read_as_text(lesson):
+    """
+    Base64 is long enough to look like anything.
+    """
+    cell_of(lesson, "run")["outputs"].append(display("image/png", "iVBORw0/tmp/0x123456789"))
+    assert broken(lesson) == set()
+
+
+def test_findings_refuses_path_of_this_machine(lesson):
+    """
+    A checkout may lie anywhere, so its folder is told to the rules.
+    """
+    cell_of(lesson, "run")["outputs"] = [stream("41 /srv/course/x\n")]
+    assert broken(lesson, machine_paths=["/srv/course"]) == {"path"}
+
+
+@pytest.mark.parametrize(
+    ("rule", "output"),
+    [
+        ("address", error("ValueError", "no <object at 0x7f1234567890>")),
+        ("long-float", error("ValueError", "off by 0.33333333")),
+        ("path", error("ValueError", "no file", ["File /home/me/x.py:3"])),
+        ("ansi", error("ValueError", "bad", ["\x1b[31mbad\x1b[0m"])),
+    ],
+)
+def test_findings_reads_errors_too(lesson, rule, output):
+    """
+    nbval compares the name and value of an error; a traceback shows the machine.
+    """
+    cell_of(lesson, "break")["outputs"] = [output]
+    assert broken(lesson) == {rule}
+
+
+def test_findings_error_must_be_tagged_and_tag_must_be_true(lesson):
+    """
+    An error that nobody meant must not be stored, nor a tag that hides a later one.
+    """
+    cell_of(lesson, "mend")["outputs"].append(error("ValueError", "oops"))
+    assert broken(lesson) == {"error"}
+    cell_of(lesson, "mend")["outputs"].pop()
+    cell_of(lesson, "break")["outputs"] = []
+    assert broken(lesson) == {"no-error"}
+
+
+def test_findings_refuses_counts_that_are_null_or_out_of_order(lesson):
+    """
+    nbval never compares a cell with a null count.
+    """
+    cell_of(lesson, "run")["execution_count"] = None
+    assert broken(lesson) == {"null-count"}
+    assert [finding.rule for finding in rules.uncompared(lesson)] == ["null-count"]
+    cell_of(lesson, "run")["execution_count"] = 7
+    assert broken(lesson) == {"count"}
+
+
+LONG_DEF = "def f():\n" + "    x = 1\n\n" * 8
+SOURCES = [
+    ("semicolon", "print(41);"),
+    ("semicolon", "print(41);  # quiet\n# and a comment"),
+    ("semicolon", "%%px\nprint(41);"),
+    ("px-expression", "%%px\nx"),
+    ("px-expression", "%%px --targets 0\ny = 1\nx.shape, 3"),
+    ("px-expression", "%%px\n%time print(41)\nf'{x}'"),
+    ("columns", "x = 3  # " + 80 * "x"),
+    ("def-lines", LONG_DEF),
+    ("cell-lines", "x = 3\n" * 16),
+    ("syntax", "x = (3"),
+    ("nbval-mark", "# NBVAL_IGNORE_OUTPUT\nprint(41)"),
+]
+
+
+@pytest.mark.parametrize(("rule", "source"), SOURCES)
+def test_findings_refuses_source(lesson, rule, source):
+    """
+    Style holds for what the learner reads, whether it was run or not.
+    """
+    cell_of(lesson, "run")["source"] = source
+    assert broken(lesson) == {rule}
+    assert broken(lesson, has_run=False) == {rule}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "print('a;b')  # ;",
+        "%%px\nprint(x)",
+        "%%px\nx = 3",
+        "%%px\n%matplotlib inline\nimport torch",
+        "%%bash\nls; echo;\necho",
+        "ranks[0].x",
+        "x = !echo",
+    ],
+)
+def test_findings_lets_ordinary_source_pass(lesson, source):
+    """
+    A call at the end of a %%px cell is fine, and so is a bare expression in the kernel.
+    """
+    cell_of(lesson, "run")["source"] = source
+    assert broken(lesson) == set()
+
+
+def test_findings_setup_has_six_lines(lesson):
+    """
+    What must be run before anything is shown has to be short.
+    """
+    cell_of(lesson, "setup")["source"] = "x = 3\n" * 7
+    assert broken(lesson) == {"cell-lines"}
+
+
+def test_findings_budget_of_code_cells(lesson):
+    """
+    A lesson of more cells is two lessons.
+    """
+    where = lesson["cells"].index(cell_of(lesson, "run"))
+    lesson["cells"][where:where] = [dict(cell_of(lesson, "run")) for _ in range(17)]
+    assert broken(lesson, has_run=False) == {"code-cells"}
+
+
+def test_findings_budget_of_the_median_cell(lesson):
+    """
+    Short cells are what a learner can predict.
+    """
+    for cell in lesson["cells"]:
+        if cell["cell_type"] == "code" and "setup" not in cell["metadata"]["tags"]:
+            cell["source"] += "\nx = 3" * 7
+    assert broken(lesson) == {"median-lines"}
+
+
+def test_findings_two_cells_may_be_ignored_besides_the_setup(lesson):
+    """
+    An ignored cell is one that nobody checks.
+    """
+    for role in ("setup", "run", "mend"):
+        cell_of(lesson, role)["metadata"]["tags"].append("nbval-ignore-output")
+    assert broken(lesson) == set()
+    cell_of(lesson, "check")["metadata"]["tags"].append("nbval-ignore-output")
+    assert broken(lesson) == {"ignored-output"}
+
+
+@pytest.mark.parametrize("tag", ["nbval-skip", "pytest-validate-ignore-output"])
+def test_uncompared_refuses_other_marks_of_nbval(lesson, tag):
+    """
+    nbval knows more ways to look away than the two that a lesson may use.
+    """
+    cell_of(lesson, "run")["metadata"]["tags"].append(tag)
+    assert [finding.rule for finding in rules.uncompared(lesson)] == ["nbval-mark"]
+
+
+def test_findings_refuses_tags_that_nothing_reads(lesson):
+    """
+    A misspelt tag does nothing, and looks as if it did.
+    """
+    cell_of(lesson, "run")["metadata"]["tags"].append("raise-exception")
+    assert broken(lesson) == {"unknown-tag"}
+
+
+@pytest.mark.parametrize("roles", [[], ["run", "check"]])
+def test_findings_every_cell_has_one_role(lesson, roles):
+    """
+    The rhythm is held by the tags.
+    """
+    cell_of(lesson, "mend")["metadata"]["tags"] = roles
+    assert "role" in broken(lesson)
+
+
+def test_findings_role_fits_the_type_of_the_cell(lesson):
+    """
+    A check that is text checks nothing.
+    """
+    cell = cell_of(lesson, "recap")
+    cell["metadata"]["tags"] = ["teardown"]
+    assert "cell-type" in broken(lesson)
+
+
+@pytest.mark.parametrize(
+    ("role", "rules_broken"),
+    [
+        ("title", {"order"}),
+        ("goal", {"order"}),
+        ("setup", {"order", "count"}),
+        ("claim", {"order", "sections"}),
+        ("predict", {"order", "section"}),
+        ("run", {"order", "section", "count", "read-quote"}),
+        ("read", {"section"}),
+        ("check", {"order", "section", "count"}),
+        ("break", {"break-and-mend", "count"}),
+        ("mend", {"break-and-mend", "count", "read-quote"}),
+        ("recap", {"order"}),
+        ("next", {"order"}),
+        ("teardown", {"order"}),
+    ],
+)
+def test_findings_misses_each_cell_of_the_rhythm(lesson, role, rules_broken):
+    """
+    Every role is there for a reason, and its absence has a message.
+    """
+    lesson["cells"].remove(cell_of(lesson, role))
+    assert broken(lesson) == rules_broken
+
+
+def test_findings_order_inside_a_section(lesson):
+    """
+    A prediction after the run is none.
+    """
+    cells = lesson["cells"]
+    first = cells.index(cell_of(lesson, "predict"))
+    cells[first], cells[first + 1] = cells[first + 1], cells[first]
+    assert broken(lesson) == {"order"}
+
+
+def test_findings_predict_may_have_a_place_for_the_answer(lesson):
+    """
+    The question is text and its place may be code; a third cell is another question.
+    """
+    place = {"cell_type": "code", "metadata": {"tags": ["predict"]}, "source": "guess = None"}
+    cells = lesson["cells"]
+    first = cells.index(cell_of(lesson, "predict"))
+    cells.insert(first + 1, place | {"execution_count": None, "outputs": []})
+    assert broken(lesson, has_run=False) == set()
+    cells.insert(first + 1, place | {"execution_count": None, "outputs": []})
+    assert broken(lesson, has_run=False) == {"section"}
+
+
+def test_findings_three_to_six_sections(lesson):
+    """
+    Seven claims are more than twenty minutes.
+    """
+    cells = lesson["cells"]
+    first, second = cells.index(cell_of(lesson, "claim")), cells.index(cell_of(lesson, "check"))
+    cells[first:first] = cells[first : second + 1] * 4
+    assert broken(lesson, has_run=False) == {"sections"}
+
+
+TEXTS = [
+    ("title", "title", "# What is it?\n\n4 ranks, builds on nothing."),
+    ("title", "title", "# What is it?\n\n5 minutes, builds on nothing."),
+    ("title", "title", "# What is it?\n\n5 minutes, 4 ranks."),
+    ("title", "title", "# It is\n\n5 minutes, 4 ranks, builds on nothing."),
+    ("goal", "goal", "- Add\n- Subtract"),
+    ("goal", "goal", "- Add\n- Subtract\n- Divide\n- Multiply"),
+    ("claim", "claim", "## Division."),
+    ("claim", "claim", "### It divides by zero."),
+    ("predict", "predict", "Guess."),
+    ("read-words", "read", "41 " + "word " * 80),
+    ("read-number", "read", "It printed a number."),
+    ("read-quote", "read", "It printed 43."),
+    ("heading", "recap", "## Six words are a whole sentence"),
+    ("exclamation", "recap", "It works!"),
+    ("emoji", "recap", "It works \u2705"),
+]
+
+
+@pytest.mark.parametrize(("rule", "role", "text"), TEXTS)
+def test_findings_refuses_words(lesson, rule, role, text):
+    """
+    The text is held to what the learner needs, in the fewest words.
+    """
+    cell_of(lesson, role)["source"] = text
+    assert broken(lesson) == {rule}
+
+
+def test_findings_claim_ends_with_a_full_stop(lesson):
+    """
+    A claim is a sentence, so that it can be wrong.
+    """
+    cell_of(lesson, "claim")["source"] = "## The answer is 41"
+    assert broken(lesson) == {"claim", "heading"}
+
+
+def test_findings_words_in_code_are_code(lesson):
+    """
+    `!=` in a code span is no exclamation, nor is an image.
+    """
+    cell_of(lesson, "recap")["source"] = "`a != b` ![t](t.png)\n```\n# why\nx != y\n```\n"
+    assert broken(lesson) == set()
+
+
+def test_findings_check_asserts_and_says_ok(lesson):
+    """
+    A check that only prints passes with a wrong answer once the notebook was saved.
+    """
+    cell_of(lesson, "check")["source"] = "print('ok: 41')"
+    assert broken(lesson) == {"check-assert"}
+    cell_of(lesson, "check")["source"] = "%%px\nassert x == 3\nprint('ok: 41')"
+    assert broken(lesson) == set()
+    cell_of(lesson, "check")["outputs"] = [stream("fine\n")]
+    assert broken(lesson) == {"check-ok"}
+
+
+def test_findings_exercise_has_no_rhythm_and_no_budget(lesson):
+    """
+    An exercise is as long as its task, and its outputs are held to the same rules.
+    """
+    lesson["cells"] = [cell_of(lesson, "run")]
+    lesson["cells"][0]["execution_count"] = 1
+    lesson["cells"][0]["metadata"] = {}
+    lesson["cells"][0]["source"] = LONG_DEF
+    assert broken(lesson, is_lesson=False) == set()
+    lesson["cells"][0]["outputs"] = [stream("0x7f1234567890\n")]
+    assert broken(lesson, is_lesson=False) == {"address"}

@@ -1,0 +1,144 @@
+"""
+A lesson that keeps every rule and needs no ranks, for the tests of what builds and checks lessons.
+"""
+
+from pathlib import Path
+
+from ddp_lessons.course.places import Place
+from ddp_lessons.course.twins import read_twin
+
+_HEAD = """\
+# %% [markdown] tags=["title"]
+# # What does one process answer?
+#
+# 5 minutes, 4 ranks, builds on nothing.
+
+# %% [markdown] tags=["goal"]
+# - Add two numbers
+# - Break a division
+# - Draw a square
+
+# %% tags=["setup"]
+x = 3
+
+"""
+_SECTION = """\
+# %% [markdown] tags=["claim"]
+# ## The answer is {number} again.
+
+# %% [markdown] tags=["predict"]
+# Which number comes out?
+
+# %% tags=["run"]
+print({number})
+
+# %% [markdown] tags=["read"]
+# It printed {number}.
+
+# %% tags=["check"]
+assert x == 3
+print("ok: {number}")
+
+"""
+_BROKEN = """\
+# %% [markdown] tags=["claim"]
+# ## Nothing divides by zero.
+
+# %% [markdown] tags=["predict"]
+# Which number comes out?
+
+# %% tags=["break", "raises-exception"]
+x / 0
+
+# %% tags=["mend"]
+print(x / 1)
+
+# %% [markdown] tags=["read"]
+# It printed 3.0.
+
+# %% tags=["check"]
+assert x == 3
+print("ok: mended")
+
+"""
+_TAIL = """\
+# %% [markdown] tags=["recap"]
+# A process answers.
+
+# %% [markdown] tags=["next"]
+# More processes.
+
+# %% tags=["teardown"]
+del x
+"""
+
+TEXT = _HEAD + _SECTION.format(number=41) + _BROKEN + _SECTION.format(number=42) + _TAIL
+"""
+The text twin of the lesson.
+"""
+
+_PRINTED = ["", "41\n", "ok: 41\n", None, "3.0\n", "ok: mended\n", "42\n", "ok: 42\n", ""]
+
+
+def make_course(folder, text=TEXT, stem="00_toy", kind="lesson"):
+    """
+    Write a course of one text twin into a folder and return its place.
+    """
+    folder = Path(folder)
+    (folder / "notebooks/py").mkdir(parents=True, exist_ok=True)
+    texts, notebooks = {
+        "lesson": ("notebooks/py", "notebooks"),
+        "exercise": ("exercises/py", "exercises/solutions"),
+    }[kind]
+    place = Place(kind, stem, folder / texts / f"{stem}.py", folder / notebooks / f"{stem}.ipynb")
+    for path in (place.text, place.notebook):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    place.text.write_text(text, encoding="utf-8")
+    return place
+
+
+def run_notebook(folder):
+    """
+    Return the lesson as if it had been run, without running it.
+    """
+    notebook = read_twin(make_course(folder).text)
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    for count, (cell, printed) in enumerate(zip(code, _PRINTED, strict=True), start=1):
+        cell["execution_count"] = count
+        cell["outputs"] = [stream(printed)] if printed else []
+        if printed is None:
+            cell["outputs"] = [error("ZeroDivisionError", "division by zero")]
+    return notebook
+
+
+def cell_of(notebook, role):
+    """
+    Return the first cell with a role tag.
+    """
+    return next(cell for cell in notebook["cells"] if role in cell["metadata"].get("tags", ()))
+
+
+def stream(text, name="stdout"):
+    """
+    Return a stream output.
+    """
+    return {"output_type": "stream", "name": name, "text": text}
+
+
+def error(ename, evalue, traceback=()):
+    """
+    Return an error output.
+    """
+    return {
+        "output_type": "error",
+        "ename": ename,
+        "evalue": evalue,
+        "traceback": list(traceback),
+    }
+
+
+def display(mime, text):
+    """
+    Return a display output.
+    """
+    return {"output_type": "display_data", "metadata": {}, "data": {mime: text}}
