@@ -4,9 +4,9 @@ A real IPython kernel, driven as a notebook drives it: cells, Stop, restart, kil
 
 import contextlib
 import os
+import queue
 import time
 from dataclasses import dataclass
-from threading import Timer
 
 from jupyter_client.manager import start_new_kernel
 
@@ -48,14 +48,26 @@ class Kernel:
             elif message["msg_type"] in ("display_data", "execute_result"):
                 text.append(content["data"].get("text/plain", "") + "\n")
 
-        stops = [Timer(seconds, self.manager.interrupt_kernel) for seconds in stop_after_s]
         began = time.monotonic()
-        for stop in stops:
-            stop.start()
-        reply = self.client.execute_interactive(source, timeout=timeout_s, output_hook=collect)
+        stops = sorted(began + after_s for after_s in stop_after_s)
+        request = self.client.execute(source)
+        idle = False
+        while not idle:
+            if time.monotonic() - began > timeout_s:
+                raise TimeoutError(f"cell did not end in {timeout_s} s: {source!r}")
+            if stops and time.monotonic() >= stops[0]:
+                stops.pop(0)
+                self.manager.interrupt_kernel()
+            try:
+                message = self.client.get_iopub_msg(timeout=0.02)
+            except queue.Empty:
+                continue
+            if message["parent_header"].get("msg_id") != request:
+                continue
+            collect(message)
+            idle = message["content"].get("execution_state") == "idle"
+        reply = self.client.get_shell_msg(timeout=5)
         seconds = time.monotonic() - began
-        for stop in stops:
-            stop.cancel()
         return CellResult(
             reply["content"]["status"], "".join(text), error["ename"], error["evalue"], seconds
         )

@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 
-from ddp_lessons.errors import CellStopped, RankDied, RankRaised
+from ddp_lessons.errors import CellStopped, RankDied, RankRaised, RanksGone
 from ddp_lessons.ranks import report
 from ddp_lessons.ranks.diagnosis import diagnose, is_deadlock, rank_names, waits
 from ddp_lessons.ranks.output import OrderedDisplay, RankOutput
@@ -20,13 +20,14 @@ from ddp_lessons.ranks.stacks import place_from_outside
 
 _PEER_IS_GONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
 _TICK_S = 0.05
-_LOOK_EVERY_S = 0.25
-_STANDSTILL_S = 0.4
-_DEADLOCK_S = 0.9
+_LOOK_EVERY_S = 0.2
+_QUIET_S = 0.35
+_DEADLOCK_S = 0.45
 _STALL_S = 5.0
 _GRACE_WAITING_S = 0.15
 _GRACE_COMPUTING_S = 0.6
 _FREE_WITHIN_S = 0.7
+_FREE_SILENT_WITHIN_S = 0.3
 _FREE_COMPUTING_WITHIN_S = 10.0
 _OUTPUT_WITHIN_S = 1.0
 
@@ -59,6 +60,7 @@ class CellRun:
         self._from_outside = set()
         self._table_shown = False
         self._progress = None
+        self._same_since = time.monotonic()
 
     # ---- the run ----
 
@@ -69,6 +71,12 @@ class CellRun:
         self.ranks.keeper.on_event(self._on_keeper_event)
         for rank in self.targets:
             self._submit_to(rank)
+
+    def leave_alone(self):
+        """
+        Hear of no more deaths: nobody is going to wait for this run.
+        """
+        self.ranks.keeper.off_event(self._on_keeper_event)
 
     def _submit_to(self, rank):
         client, output = self.ranks.client, self._outputs[rank]
@@ -114,7 +122,7 @@ class CellRun:
                     self._look()
                     look_at = time.monotonic() + _LOOK_EVERY_S
             self._wait_for_output()
-            self.ranks.keeper.off_event(self._on_keeper_event)
+            self.leave_alone()
             return self._conclude()
 
     def _take_events(self):
@@ -203,22 +211,25 @@ class CellRun:
             all_wait = all(waits(self._places.get(rank)) for rank in self.running)
             if age > (_GRACE_WAITING_S if all_wait else _GRACE_COMPUTING_S):
                 self._release()
-        elif self._progress.still_s > _STANDSTILL_S:
-            self._look_at_standstill()
+        elif self._progress.still_s > _QUIET_S:
+            self._look_at_standstill(now)
+        else:
+            self._same_since = now
 
     def _watch_progress(self):
         self._progress = Progress(lambda: list(self.ranks.keeper.pids.values()))
 
-    def _look_at_standstill(self):
+    def _look_at_standstill(self, now):
         before = self._places
         # The signal that makes a silent rank tell its line wakes it from a sleep in C, so it is
         # kept for a rank that holds the others up for long.
-        stalled = self._progress.still_s > _STALL_S
+        stalled = now - self._same_since > _STALL_S
         self._ask_places(insist=stalled and not self._table_shown)
-        self._progress.overlook()
+        if before != self._places and not self._silent:
+            self._same_since = now
+            return
         places = self._all_places()
-        same = before == self._places and self._progress.still_s > _DEADLOCK_S
-        if same and is_deadlock(places, self.running):
+        if now - self._same_since > _DEADLOCK_S and is_deadlock(places, self.running):
             self.deadlocked = True
             self.diagnosis = diagnose(places, self.running)
             self._release()
@@ -263,7 +274,7 @@ class CellRun:
 
     def _replace_what_stays(self, now):
         age = now - self._released_at
-        if age < _FREE_WITHIN_S:
+        if age < (_FREE_SILENT_WITHIN_S if self._silent == self.running else _FREE_WITHIN_S):
             return
         computes = self._progress.still_s < _FREE_WITHIN_S
         if computes and age < _FREE_COMPUTING_WITHIN_S and not self.stopped:
@@ -288,6 +299,8 @@ class CellRun:
         self._display.update(set(self.targets))
 
     def _conclude(self):
+        if not self.ranks.alive:
+            return _ranks_are_gone()
         kinds = {outcome.kind for outcome in self.outcomes.values()}
         failed = kinds != {OK} or self.stopped
         mismatch = None
@@ -351,7 +364,9 @@ class CellRun:
             f"{rank_names(ranks)} {'was' if len(ranks) == 1 else 'were'} at line {line}: {code}"
             for (line, code), ranks in at.items()
         ]
-        return "Stopped: " + ("; ".join(parts) or f"{rank_names(self.targets)} did not answer") + "."
+        return (
+            "Stopped: " + ("; ".join(parts) or f"{rank_names(self.targets)} did not answer") + "."
+        )
 
 
 class _StopCatcher:
@@ -385,7 +400,10 @@ def run_cell(ranks, source, targets=None):
 
     Raises:
         CellFailed: A rank raised, died, or was stopped. Every rank is idle and usable again.
+        RanksGone: The ranks were stopped, or have died with their warden.
     """
+    if not ranks.alive:
+        raise _ranks_are_gone()
     targets = list(range(len(ranks))) if targets is None else list(targets)
     dead = ranks.dead
     if dead:
@@ -397,10 +415,12 @@ def run_cell(ranks, source, targets=None):
         raise error
 
 
+def _ranks_are_gone():
+    return RanksGone("The ranks are gone: stopped, or ended from outside. Run start_ranks() again.")
+
+
 def _replace_the_idle_dead(ranks, dead):
-    outcomes = {
-        rank: Outcome(DIED, exit_code=ranks.keeper.last_death.get(rank)) for rank in dead
-    }
+    outcomes = {rank: Outcome(DIED, exit_code=ranks.keeper.last_death.get(rank)) for rank in dead}
     replaced = ranks.replace_dead()
     stale = ranks.join() if ranks.joined else ranks.leave()
     parts = [

@@ -124,7 +124,9 @@ def _awaited(rank, places, running):
     others = [other for other in places if other != rank]
     last = _last(place)
     if place["call"] in _FORMING or last is None:
-        return tuple(o for o in others if not waits(places[o]) or places[o]["call"] != place["call"])
+        return tuple(
+            o for o in others if not waits(places[o]) or places[o]["call"] != place["call"]
+        )
     members = place["groups"].get(last["group"], list(places))
     return tuple(
         other
@@ -193,7 +195,10 @@ def _missing(places, running, waits_for):
         line = places[victims[0]]["line"]
         where = f"in {call}" + (f" (line {line})" if line else "")
         if state == "finished":
-            return f"{rank_names(culprits)} finished the cell without {_partner(call)}; {waiters} {where}", culprits
+            return (
+                f"{rank_names(culprits)} finished the cell without {_partner(call)}; {waiters} {where}",
+                culprits,
+            )
         first = places.get(culprits[0])
         if first is None:
             return f"{rank_names(culprits)} does not answer; {waiters} for it {where}", culprits

@@ -111,7 +111,13 @@ class Guard:
 
     def _after_cell(self, result):
         self.busy = False
-        self._report = {"released": self.released, "digest": "", "line": None, "code": "", "text": ""}
+        self._report = {
+            "released": self.released,
+            "digest": "",
+            "line": None,
+            "code": "",
+            "text": "",
+        }
         error = result.error_before_exec or result.error_in_exec
         if error is None:
             self._report["digest"] = self._digest()
@@ -239,15 +245,21 @@ def leave():
     if dist is None or not dist.is_initialized():
         return []
     guard = current_guard()
-    guard.shell.InteractiveTB.tb = None
-    for name in ("last_exc", "last_value", "last_traceback", "last_type"):
-        if hasattr(sys, name):
-            delattr(sys, name)
+    _forget_exceptions(guard.shell)
     # A thread of Gloo's that still waits for a peer would block the group's destruction.
     release(guard._spared_sockets, guard._main_thread_id)
     dist.destroy_process_group()
     gc.collect()
     return holders_of_old_groups()
+
+
+def _forget_exceptions(shell):
+    # The last exception holds the frames that hold the group, with its sockets and threads.
+    shell.InteractiveTB.tb = None
+    shell.last_execution_result = None
+    for name in ("last_exc", "last_value", "last_traceback", "last_type"):
+        if hasattr(sys, name):
+            delattr(sys, name)
 
 
 def holders_of_old_groups():

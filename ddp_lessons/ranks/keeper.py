@@ -62,9 +62,7 @@ class Keeper:
             RanksGone: The warden has ended.
         """
         if not self._link.send(do=do, **details):
-            raise RanksGone(
-                "The ranks are gone: their warden has ended. Call start_ranks() again."
-            )
+            raise RanksGone("The ranks are gone: their warden has ended. Call start_ranks() again.")
 
     def order_controller(self, arguments):
         """
@@ -126,9 +124,7 @@ class Keeper:
             StartFailed: The warden reported an error or ended, or time ran out.
         """
         with self._changed:
-            done = self._changed.wait_for(
-                lambda: condition() or self.error or self.gone, timeout_s
-            )
+            done = self._changed.wait_for(lambda: condition() or self.error or self.gone, timeout_s)
             if condition():
                 return
             if self.error or self.gone:
@@ -137,7 +133,7 @@ class Keeper:
             if not done:
                 raise StartFailed(
                     f"Ranks could not be started: {what} did not happen in {timeout_s:.0f} s."
-                    f"{self.log_tail()} Run \"ddp-lessons doctor\" to see what this machine lacks."
+                    f'{self.log_tail()} Run "ddp-lessons doctor" to see what this machine lacks.'
                 )
 
     def log_tail(self, *names):

@@ -18,6 +18,7 @@ from ddp_lessons.ranks.controller import controller_arguments
 from ddp_lessons.ranks.keeper import Keeper
 from ddp_lessons.ranks.system import can_fork
 
+
 class RanksCluster(ipp.Cluster):
     """
     An ipyparallel cluster whose processes are kept by one warden.

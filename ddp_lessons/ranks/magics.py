@@ -67,6 +67,7 @@ class RankMagics(ParallelMagics):
         if save_name:
             self.shell.user_ns[save_name] = result
         if not block:
+            run.leave_alone()
             return result
         error = run.wait()
         if error is not None:

@@ -6,10 +6,11 @@ import time
 
 from ddp_lessons.ranks.system import tree_cpu_seconds
 
-BUSY_SHARE = 0.03
+BUSY_SHARE = 0.2
 """
-Share of one core above which a set of ranks counts as computing. Idle ranks, with their
-heartbeats, use less than a hundredth each.
+Share of one core above which a set of ranks counts as computing. One that computes gets far more,
+even where four share two cores; idle ones with their heartbeats, and the answers to our questions,
+take less.
 """
 
 
@@ -40,20 +41,14 @@ class Progress:
             self._still_since = now
         self._last = (now, used)
 
-    def overlook(self):
-        """
-        Leave out the CPU time used since the last sample: it was spent on answering questions.
-        """
-        self._last = (self._clock(), self._used())
-
     def _used(self):
         return sum(self._cpu_seconds(pid) or 0.0 for pid in self._pids())
 
     @staticmethod
     def _is_busy(before, after):
         elapsed = after[0] - before[0]
-        # /proc counts in hundredths of a second: two of them may be rounding.
-        return after[1] - before[1] > max(0.02, BUSY_SHARE * elapsed)
+        # /proc counts in hundredths of a second: three of them may be rounding.
+        return after[1] - before[1] > max(0.03, BUSY_SHARE * elapsed)
 
     @property
     def still_s(self):

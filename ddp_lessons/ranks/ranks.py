@@ -85,7 +85,9 @@ class Ranks:
         Start the engines and wait until all have registered.
         """
         world_size = len(self)
-        engine_set_id = self.cluster.start_engines_sync(n=0 if self.has_warden else world_size)
+        engine_set_id = self.cluster.start_engines_sync(
+            n=0 if self.has_warden else world_size, environment=self._shared_environment()
+        )
         self._engine_set = self.cluster.engines[engine_set_id]
         if self.has_warden:
             self._engine_set.num_threads = self.placement.num_threads
@@ -101,8 +103,16 @@ class Ranks:
         """
         return self.asked[2] in ("auto", "fork", "spawn")
 
+    def _shared_environment(self):
+        # All that ipyparallel's own launchers can give: the same variables for every engine.
+        return {
+            "WORLD_SIZE": str(len(self)),
+            "OMP_NUM_THREADS": str(self.placement.num_threads),
+            **(_loopback_only() if self.asked[2] == "local" else {}),
+        }
+
     def _environments(self):
-        local = {"GLOO_SOCKET_IFNAME": _loopback_name(), "NCCL_SOCKET_IFNAME": _loopback_name()}
+        local = _loopback_only()
         return [{**local, "DDP_LESSONS_DEVICE": device} for device in self.placement.devices]
 
     def _wait_until_registered(self, ranks, timeout_s):
@@ -143,6 +153,8 @@ class Ranks:
             return
         self._stopped = True
         self.client.close(linger=0)
+        if not self.has_warden:
+            self.cluster.stop_engines_sync()
         self.keeper.stop()
 
     # ---- groups ----
@@ -239,10 +251,13 @@ class Ranks:
         Cut the sockets of ranks that do not answer, from outside.
         """
         if self.has_warden:
-            self.keeper.order("cut", ranks=list(ranks), spared_ports=self._controller_ports)
+            self.keeper.order("cut", ranks=list(ranks), spared_ports=self.controller_ports)
 
     @property
-    def _controller_ports(self):
+    def controller_ports(self):
+        """
+        TCP ports on which the controller serves the ranks.
+        """
         path = self.cluster.controller.connection_files["engine"]
         with open(path) as f:
             info = json.load(f)
@@ -307,6 +322,10 @@ class Ranks:
         deadline = time.monotonic() + 5.0
         while rank in client.ids and time.monotonic() < deadline:
             time.sleep(0.002)
+
+
+def _loopback_only():
+    return {"GLOO_SOCKET_IFNAME": _loopback_name(), "NCCL_SOCKET_IFNAME": _loopback_name()}
 
 
 def _loopback_name():

@@ -38,9 +38,7 @@ def open_sockets():
 def _python_sockets():
     # A learner's own socket (a web request, a logger) is a Python object; Gloo's, TCPStore's and
     # NCCL's are not. `type(...) is` matters: isinstance would wake lazy proxies.
-    return {
-        thing.fileno() for thing in gc.get_objects() if issubclass(type(thing), socket.socket)
-    }
+    return {thing.fileno() for thing in gc.get_objects() if issubclass(type(thing), socket.socket)}
 
 
 def cut_group_sockets(spared):

@@ -63,7 +63,7 @@ def raised_message(outcomes):
     """
     raised = {rank: outcome for rank, outcome in outcomes.items() if outcome.kind == RAISED}
     same = {}
-    for rank, outcome in raised.items():
+    for rank, outcome in sorted(raised.items()):  # not in the order in which they came
         same.setdefault((outcome.ename, outcome.evalue, outcome.line), []).append(rank)
     lines = []
     for ranks in same.values():

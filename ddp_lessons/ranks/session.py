@@ -40,15 +40,19 @@ def start_ranks(n=None, *, device="auto", launcher="auto", join=True, timeout_s=
     asked = (n, device, launcher, join)
     _check_launcher(launcher)
     if _current is not None and _current.alive and _current.asked == asked:
-        _current.replace_dead()
+        if _current.replace_dead() and join:
+            _current.join()  # the others are in a group that has lost a member
         print(_current)
         return _current
+    from ddp_lessons.ranks.starting import check_early, start
+
+    check_early(n, device, _current)
     if _current is not None:
         if _current.alive:
-            print(f"Other ranks were asked for: {len(_current)} ranks end, their variables with them.")
+            print(
+                f"Other ranks were asked for: {len(_current)} ranks end, their variables with them."
+            )
         stop_ranks()
-    from ddp_lessons.ranks.starting import start
-
     _current = start(asked, timeout_s)
     _current.activate()
     print(_current)
@@ -89,6 +93,4 @@ def _check_launcher(launcher):
             "Leave launcher out to have one chosen."
         )
     if launcher == "fork" and not can_fork()[0]:
-        raise BadInput(
-            f'launcher="fork" cannot be used: {can_fork()[1]}. Use launcher="spawn".'
-        )
+        raise BadInput(f'launcher="fork" cannot be used: {can_fork()[1]}. Use launcher="spawn".')

@@ -4,15 +4,23 @@ Bring up one set of ranks: warden, controller, client, engines, in an order that
 
 import os
 import secrets
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
+from traitlets.config import Config
 
 from ddp_lessons.errors import DDPLessonsError, StartFailed
 from ddp_lessons.ranks.controller import EVERY_INTERFACE, LOOPBACK, controller_arguments
 from ddp_lessons.ranks.keeper import Keeper
-from ddp_lessons.ranks.placement import Machine, place
+from ddp_lessons.ranks.placement import BYTES_PER_RANK, Machine, place
 from ddp_lessons.ranks.system import can_fork
+
+ENGINE_COMMAND = [sys.executable, "-m", "ddp_lessons.ranks.engine"]
+"""
+What ipyparallel's own launchers start: an engine with a guard.
+"""
 
 
 def this_machine(facts):
@@ -64,7 +72,6 @@ def start(asked, timeout_s):
         Ranks: Running, and joined if asked.
     """
     n, device, launcher, join = asked
-    _check_early(n, device)
     fork = launcher == "fork" or (launcher == "auto" and can_fork()[0])
     keeper = Keeper(fork=fork)
     try:
@@ -83,12 +90,22 @@ def start(asked, timeout_s):
         raise
 
 
-def _check_early(n, device):
-    # What needs no torch to be seen is said before anything is started.
-    cores_only = Machine(
-        num_cores=os.cpu_count(), num_gpus=1, memory_bytes=psutil.virtual_memory().available
-    )
-    place(n, device, cores_only)
+def check_early(n, device, running=None):
+    """
+    Say what is wrong with arguments before anything is started, or running ranks are ended.
+
+    Args:
+        n, device: As for `start_ranks`.
+        running: Ranks whose warden has seen this machine's GPUs, or None.
+
+    Raises:
+        BadInput: The number or the device cannot be had here.
+    """
+    # Without ranks nobody has torch loaded: a GPU that is missing shows later.
+    facts = running.keeper.facts if running else {"num_gpus": 1, "has_nccl": True}
+    machine = this_machine(facts)
+    freed_bytes = len(running) * BYTES_PER_RANK if running else 0
+    place(n, device, replace(machine, memory_bytes=machine.memory_bytes + freed_bytes))
 
 
 def _start_with(keeper, asked, timeout_s):
@@ -120,6 +137,7 @@ def _start_with(keeper, asked, timeout_s):
         cluster_id=cluster_id,
         profile_dir=str(profile_dir),
         shutdown_atexit=False,
+        config=Config({"EngineLauncher": {"engine_cmd": ENGINE_COMMAND}}),
         log_level=40,
     )
     cluster.keeper = keeper
@@ -133,6 +151,6 @@ def _start_with(keeper, asked, timeout_s):
         if join:
             ranks.join()
     except BaseException:
-        client.close()
+        ranks.stop()
         raise
     return ranks

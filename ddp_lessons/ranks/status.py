@@ -43,9 +43,7 @@ class Status:
         busy = ranks.client.queue_status() if ranks.alive else {}
         for rank, device in enumerate(ranks.placement.devices):
             pid = ranks.keeper.pids.get(rank)
-            rows.append(
-                RankRow(rank, _state(ranks, rank, busy), device, pid, _resident_mib(pid))
-            )
+            rows.append(RankRow(rank, _state(ranks, rank, busy), device, pid, _resident_mib(pid)))
         return cls(repr(ranks), tuple(rows))
 
     def _cells(self):

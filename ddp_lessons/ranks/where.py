@@ -5,6 +5,7 @@ Read from another thread of the same process while the main thread waits inside 
 """
 
 import json
+import linecache
 import re
 import sys
 from datetime import timedelta
@@ -123,6 +124,9 @@ def main_thread_place(main_thread_id, cell_file, cell_source):
     if frame is None or cell_file is None:
         return place
     place["function"] = frame.f_code.co_name
+    # A handle's wait is C++ and has no frame; one that has, of a thread or process, is no
+    # communication.
+    innermost = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
     for frame in _frames(frame):
         code = frame.f_code
         call = waiting_call(code.co_filename, code.co_name)
@@ -137,7 +141,7 @@ def main_thread_place(main_thread_id, cell_file, cell_source):
             place["line"] = frame.f_lineno
             place["code"] = source_line(cell_source, frame.f_lineno)
             break
-    if not place["call"] and ".wait(" in place["code"]:
+    if not place["call"] and ".wait(" in innermost:
         place["call"] = "wait"
     return place
 

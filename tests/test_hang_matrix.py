@@ -1,0 +1,444 @@
+"""
+A cell never hangs: every way in which a rank can fail, at 2 and at 4 ranks, in a real kernel.
+
+After each: the prompt is back in time, the cell is an error whose first line names the culprit and
+its line, the healthy ranks keep their variables, the next collective works, and a second go of the
+same mishap leaves no process, thread, descriptor or port behind.
+"""
+
+import contextlib
+import gc
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from kernels import running_kernel
+
+pytestmark = [pytest.mark.ranks, pytest.mark.timeout(180)]
+
+PROMPT_S = 2.0
+STOP_S = 0.5
+
+PREPARE = """%%px
+import ctypes, gc, os, sys, time
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+rank, world_size = dist.get_rank(), dist.get_world_size()
+t = torch.ones(4)
+keep = 100 + rank
+for name in ("model", "pair"):
+    globals().pop(name, None)
+"""
+MODEL = """%%px
+model = DistributedDataParallel(torch.nn.Linear(4, 4))
+for _ in range(3):
+    model(torch.ones(2, 4)).sum().backward()
+"""
+
+
+@dataclass(frozen=True)
+class Mishap:
+    """
+    One row of the matrix. `{C}` in its texts stands for the culprit, `{V}` for the others.
+    """
+
+    cell: str
+    first_line: str
+    stop_after_s: tuple = ()
+    fault_after_s: float = 0.0
+    loses: bool = False
+    prepare: str = ""
+    shows: str = ""
+    num_settling: int = 1
+
+
+MISHAPS = {
+    "raise_before_collective": Mishap(
+        "if rank == {C}:\n    raise ValueError('bad shard')\ndist.all_reduce(t)",
+        r"rank {C} raised ValueError: bad shard at line 2: raise ValueError\('bad shard'\)",
+    ),
+    "raise_between_collectives": Mishap(
+        "dist.all_reduce(t)\nif rank == {C}:\n    1 / 0\ndist.broadcast(t, 0)",
+        r"rank {C} raised ZeroDivisionError: division by zero at line 3: 1 / 0",
+    ),
+    "syntax_error": Mishap("print(rank", r"ranks .* raised SyntaxError: .* at line 1: print\(rank"),
+    "sys_exit": Mishap(
+        "if rank == {C}:\n    sys.exit(3)\ndist.barrier()",
+        r"rank {C} raised SystemExit: 3 at line 2: sys.exit\(3\)",
+    ),
+    "skipped_collective_stop": Mishap(
+        "if rank != {C}:\n    dist.all_reduce(t)",
+        r"Stopped: rank {C} finished the cell without all_reduce \d+; {V} waits? in all_reduce \d+ \(line 2\)",
+        stop_after_s=(STOP_S,),
+    ),
+    "skipped_collective_alone": Mishap(
+        "if rank != {C}:\n    dist.all_reduce(t)",
+        r"Deadlock: rank {C} finished the cell without all_reduce \d+; {V} waits? in all_reduce \d+ \(line 2\)",
+    ),
+    "different_collectives_stop": Mishap(
+        "if rank == {C}:\n    dist.broadcast(t, 0)\nelse:\n    dist.all_reduce(t)",
+        r"Stopped: rank {C} called broadcast .* as collective \d+, where .* called all_reduce",
+        stop_after_s=(STOP_S,),
+    ),
+    "different_collectives_alone": Mishap(
+        "if rank == {C}:\n    dist.broadcast(t, 0)\nelse:\n    dist.all_reduce(t)",
+        r"Deadlock: rank {C} called broadcast .* as collective \d+, where .* called all_reduce",
+    ),
+    "all_receive_first_stop": Mishap(
+        "dist.recv(t, (rank + 1) % world_size)",
+        r"Stopped: ranks 0.* all wait in recv \(line 1\), and none sends",
+        stop_after_s=(STOP_S,),
+    ),
+    "all_receive_first_alone": Mishap(
+        "dist.recv(t, (rank + 1) % world_size)",
+        r"Deadlock: ranks 0.* all wait in recv \(line 1\), and none sends",
+    ),
+    "shapes_differ": Mishap(
+        "x = torch.ones(3 if rank == {C} else 4)\ndist.all_reduce(x)",
+        r"(Deadlock: )?rank {C} called all_reduce float\[3\] as collective \d+, where .* all_reduce float\[4\]",
+    ),
+    "dtypes_differ": Mishap(
+        "x = torch.ones(4, dtype=torch.int32 if rank == {C} else torch.float32)\ndist.all_reduce(x)",
+        r"(Deadlock: )?rank {C} called all_reduce int\[4\] as collective \d+, where .* all_reduce float\[4\]",
+    ),
+    "pure_python_stop": Mishap(
+        "n = 0\nwhile True:\n    n += 1",
+        r"Stopped: ranks 0.* were at line [23]: |Stopped: ranks? .* at line [23]",
+        stop_after_s=(STOP_S,),
+    ),
+    "backward_while_one_is_away_stop": Mishap(
+        "if rank == {C}:\n    time.sleep(60)\nmodel(torch.ones(2, 4)).sum().backward()",
+        r"Stopped: rank {C} is at line 2: time.sleep\(60\); {V} waits? for it in .* \(line 3\)",
+        stop_after_s=(STOP_S,),
+        prepare=MODEL,
+        num_settling=2,  # torch keeps the last group that a DDP model had
+        shows="`model` holds the old group: run the cell that makes it again.",
+    ),
+    "kill_in_collective": Mishap(
+        "if rank == {C}:\n    os.kill(os.getpid(), 9)\ndist.all_reduce(t)",
+        r"rank {C} died: its process was ended by SIGKILL",
+        loses=True,
+        shows="A new rank {C} is in place; its variables are gone.",
+    ),
+    "abort_in_c": Mishap(
+        "if rank == {C}:\n    os.abort()\ndist.all_reduce(t)",
+        r"rank {C} died: its process was ended by SIGABRT",
+        loses=True,
+    ),
+    "subgroup_only": Mishap(
+        "if rank == {C}:\n    raise ValueError('bad shard')\n"
+        "if rank == {C} - 1:\n    dist.all_reduce(t, group=pair)",
+        r"rank {C} raised ValueError: bad shard at line 2",
+        prepare="%%px\npair = dist.new_group([{C} - 1, {C}])",
+        shows="`pair` holds the old group",
+    ),
+    "subgroup_deadlock_alone": Mishap(
+        "if rank == {C} - 1:\n    dist.all_reduce(t, group=pair)",
+        r"Deadlock: rank {C} finished the cell without all_reduce 1; rank {B} waits in all_reduce 1 \(line 2\)",
+        prepare="%%px\npair = dist.new_group([{C} - 1, {C}])",
+    ),
+    "new_group_by_one_rank_alone": Mishap(
+        "if rank == {C}:\n    dist.new_group([0, {C}])",
+        r"Deadlock: {V} finished the cell without new_group; rank {C} waits in new_group \(line 2\)",
+    ),
+    "stop_twice": Mishap(
+        "if rank != {C}:\n    dist.all_reduce(t)\nelse:\n    time.sleep(60)",
+        r"Stopped: rank {C} is at line 4: time.sleep\(60\); {V} waits? for it in all_reduce \d+ \(line 2\)",
+        stop_after_s=(STOP_S, STOP_S + 0.1),
+    ),
+    "fault_in_async_wait": Mishap(
+        "if rank == {C}:\n    raise ValueError('bad shard')\n"
+        "handle = dist.all_reduce(t, async_op=True)\nhandle.wait()",
+        r"rank {C} raised ValueError: bad shard at line 2",
+    ),
+    "async_wait_stop": Mishap(
+        "if rank != {C}:\n    handle = dist.all_reduce(t, async_op=True)\n    handle.wait()",
+        r"Stopped: rank {C} finished the cell without all_reduce \d+.*; {V} waits? in all_reduce \d+ in wait \(line 3\)",
+        stop_after_s=(STOP_S,),
+    ),
+    "holds_its_interpreter_stop": Mishap(
+        "if rank == {C}:\n    sleep = ctypes.PyDLL(None).sleep\n    while sleep(60):\n        pass\n"
+        "dist.barrier()",
+        r"Stopped: rank {C} is at line 3: while sleep\(60\):; {V} waits? for it in barrier \d+ \(line 5\)",
+        stop_after_s=(STOP_S,),
+        loses=True,
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=[2, 4], ids=["2_ranks", "4_ranks"])
+def kernel(request):
+    """
+    A kernel with ranks; the mishaps happen to it one after another, as in a lesson.
+    """
+    with running_kernel() as kernel:
+        kernel.world_size = request.param
+        result = kernel.run(
+            f"from ddp_lessons import start_ranks\nranks = start_ranks({request.param})"
+        )
+        assert result.status == "ok", result
+        run_mishap(kernel, MISHAPS["raise_before_collective"])  # what is opened once stays open
+        yield kernel
+
+
+def wait_until(condition, timeout_s=5.0):
+    """
+    Wait until a condition holds; fail if it does not in time.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "condition did not come true in time"
+
+
+def names(ranks):
+    """
+    Say ranks as the messages do.
+    """
+    ranks = list(ranks)
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if ranks[-1] - ranks[0] == len(ranks) - 1 and len(ranks) > 2:
+        return f"ranks {ranks[0]}-{ranks[-1]}"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+
+
+def fill(text, kernel):
+    """
+    Put the culprit, its left neighbour and the victims into a text.
+    """
+    culprit = kernel.world_size // 2
+    victims = [rank for rank in range(kernel.world_size) if rank != culprit]
+    text = text.replace("{C}", str(culprit)).replace("{B}", str(culprit - 1))
+    return text.replace("{V}", names(victims))
+
+
+def run_mishap(kernel, mishap):
+    """
+    Make a mishap happen and hold it to everything that must come after it.
+    """
+    assert kernel.run(PREPARE).status == "ok"
+    if mishap.prepare:
+        prepared = kernel.run(fill(mishap.prepare, kernel))
+        assert prepared.status == "ok", prepared
+    result = kernel.run("%%px\n" + fill(mishap.cell, kernel), stop_after_s=mishap.stop_after_s)
+
+    assert result.status == "error", result
+    fault_s = mishap.stop_after_s[0] if mishap.stop_after_s else mishap.fault_after_s
+    first_line = result.evalue.splitlines()[0]
+    assert re.match(fill(mishap.first_line, kernel), first_line), result.evalue
+    assert fill(mishap.shows, kernel) in result.evalue, result.evalue
+    assert not re.search(r"0x[0-9a-f]{4}|127\.0\.0\.1|\x1b", result.evalue), result.evalue
+
+    check_usable(kernel, lost=[kernel.world_size // 2] if mishap.loses else [])
+    assert result.seconds - fault_s < PROMPT_S, f"{result.seconds - fault_s:.2f} s, {result}"
+
+
+def check_usable(kernel, lost):
+    """
+    Hold the ranks to what must work after a mishap: the next collective, the old variables.
+    """
+    alive = kernel.run(
+        "%%px\nimport torch, torch.distributed as dist\nx = torch.ones(3)\ndist.all_reduce(x)\n"
+        "print(x.tolist(), globals().get('keep', 'gone'))"
+    )
+    assert alive.status == "ok", alive
+    total = float(kernel.world_size)
+    kept = ["gone" if rank in lost else 100 + rank for rank in range(kernel.world_size)]
+    assert alive.text.splitlines() == [
+        f"[{rank}] {[total] * 3} {kept[rank]}" for rank in range(kernel.world_size)
+    ]
+
+
+def resources(kernel, without):
+    """
+    Count what the kernel, the warden and the ranks hold, after a collection of garbage.
+    """
+    collected = kernel.run("%%px\nimport gc\nn = gc.collect()")
+    assert collected.status == "ok", collected
+    gc.collect()
+    pids = kernel.value("dict(ranks.keeper.pids)")
+    pids = {f"rank {rank}": pid for rank, pid in pids.items() if rank not in without}
+    pids["warden"] = kernel.value("ranks.keeper.warden_pid")
+    pids["kernel"] = kernel.pid
+    lines = set(kernel.value("ranks.controller_ports"))  # ZMQ opens its lines when it likes
+    held = {}
+    for name, pid in pids.items():
+        process = psutil.Process(pid)
+        connections = process.net_connections()
+        held[name] = {
+            "fds": process.num_fds()
+            - sum(bool(c.raddr) and c.raddr.port in lines for c in connections),
+            "threads": process.num_threads(),
+            "listening": sum(c.status == psutil.CONN_LISTEN for c in connections),
+            "children": len(process.children(recursive=True)),
+        }
+    return held
+
+
+@pytest.mark.parametrize("name", MISHAPS)
+def test_mishap_gives_the_prompt_back_and_leaves_nothing(kernel, name):
+    """
+    Each row of the matrix, twice: the second time must not hold more than the first.
+    """
+    mishap = MISHAPS[name]
+    lost = [kernel.world_size // 2] if mishap.loses else []
+    for _ in range(mishap.num_settling):
+        run_mishap(kernel, mishap)
+    after_one = resources(kernel, lost)
+    run_mishap(kernel, mishap)
+    deadline = time.monotonic() + 5
+    while True:  # Gloo closes what it no longer needs from threads of its own, a moment later
+        after_two = resources(kernel, lost)
+        grown = [
+            (holder, what, after_one[holder][what], count)
+            for holder, counts in after_two.items()
+            for what, count in counts.items()
+            if count > after_one[holder][what]
+        ]
+        if not grown or time.monotonic() > deadline:
+            break
+    assert not grown, grown
+
+
+def test_mishap_of_an_idle_rank_is_told_by_the_next_cell(kernel):
+    """
+    A rank killed between two cells: the next cell raises instead of running on a newborn rank.
+    """
+    assert kernel.run(PREPARE).status == "ok"
+    culprit = kernel.world_size // 2
+    assert kernel.run(f"import os\nos.kill(ranks.keeper.pids[{culprit}], 9)").status == "ok"
+    wait_until(lambda: kernel.value("ranks.dead") == [culprit])
+    result = kernel.run("%%px\ndist.all_reduce(t)")
+    assert result.ename == "RankDied"
+    assert result.evalue.splitlines()[0].startswith(
+        f"rank {culprit} died: its process was ended by SIGKILL"
+    )
+    assert "This cell was not run" in result.evalue
+    assert result.seconds < PROMPT_S
+    check_usable(kernel, lost=[culprit])
+
+
+def test_mishap_out_of_memory_is_told(kernel):
+    """
+    A rank that asks for more than its limit is killed by the system, and the others go on.
+    """
+    assert kernel.run(PREPARE).status == "ok"
+    culprit = kernel.world_size // 2
+    with memory_limit(kernel.value(f"ranks.keeper.pids[{culprit}]"), 600 << 20):
+        result = kernel.run(
+            f"%%px\nif rank == {culprit}:\n    hog = b'x' * (1 << 30)\ndist.all_reduce(t)"
+        )
+    assert result.ename == "RankDied", result
+    first_line = result.evalue.splitlines()[0]
+    assert first_line.startswith(
+        f"rank {culprit} died: its process was ended by SIGKILL (Linux does this"
+    )
+    check_usable(kernel, lost=[culprit])
+
+
+@contextlib.contextmanager
+def memory_limit(pid, limit_bytes):
+    """
+    Limit a process's memory through a control group of its own, which the system enforces by a kill.
+    """
+    root = Path("/sys/fs/cgroup")
+    if (root / "memory").exists():  # version 1
+        root, limit = root / "memory", "memory.limit_in_bytes"
+    else:
+        limit = "memory.max"
+    group = root / f"ddp-lessons-test-{pid}"
+    before = root / "cgroup.procs"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no control group can be made here: {error.strerror}")
+    try:
+        if not (group / limit).exists():
+            pytest.skip("this system's control groups do not limit memory")
+        (group / limit).write_text(str(limit_bytes))
+        (group / "cgroup.procs").write_text(str(pid))
+        yield
+    finally:
+        for left in (group / "cgroup.procs").read_text().split():
+            before.write_text(left)
+        group.rmdir()
+
+
+def test_mishap_stall_table_comes_without_stop(kernel):
+    """
+    Nobody presses Stop: after 5 s the table names the rank that holds the others up, and the cell
+    goes on as soon as that rank does.
+    """
+    assert kernel.run(PREPARE).status == "ok"
+    culprit = kernel.world_size // 2
+    result = kernel.run(f"%%px\nif rank == {culprit}:\n    time.sleep(6.5)\ndist.barrier()")
+    assert result.status == "ok", result
+    lines = result.text.splitlines()
+    assert lines[0].startswith(
+        f"No progress for 5 s: rank {culprit} is at line 2: time.sleep(6.5); "
+    )
+    assert lines[1].split() == ["rank", "line", "in", "waits", "for"]
+    assert len(lines) == 2 + kernel.world_size
+    check_usable(kernel, lost=[])
+
+
+def test_mishap_stall_table_names_a_rank_that_holds_its_interpreter(kernel):
+    """
+    A rank inside C code that keeps the interpreter lock cannot answer; the table has its line all the same.
+    """
+    assert kernel.run(PREPARE).status == "ok"
+    culprit = kernel.world_size // 2
+    result = kernel.run(
+        f"%%px\nif rank == {culprit}:\n    ctypes.PyDLL(None).sleep(30)\ndist.barrier()",
+        stop_after_s=(12,),
+    )
+    assert (
+        f"No progress for 5 s: rank {culprit} is at line 2: ctypes.PyDLL(None).sleep(30); "
+        in result.text
+    )
+
+
+def test_mishap_no_table_for_a_cell_that_computes(kernel):
+    """
+    Ranks that wait for one that computes are not stalled, however long it takes.
+    """
+    assert kernel.run(PREPARE).status == "ok"
+    result = kernel.run(
+        "%%px\nend = time.monotonic() + 6.5\nwhile rank == 0 and time.monotonic() < end:\n"
+        "    torch.ones(300, 300) @ torch.ones(300, 300)\ndist.barrier()\nprint('through')"
+    )
+    assert result.status == "ok"
+    assert result.text.splitlines() == [f"[{r}] through" for r in range(kernel.world_size)]
+
+
+def test_mishap_next_cell_after_stop_runs(kernel):
+    """
+    A cell submitted the moment Stop was pressed must run or raise: it may not vanish.
+    """
+    assert kernel.run(PREPARE).status == "ok"
+    for _ in range(3):
+        stopped = kernel.run("%%px\ntime.sleep(60)", stop_after_s=(0.2,))
+        assert stopped.ename == "CellStopped"
+        after = kernel.run("%%px\nprint('here')")
+        assert after.text.splitlines() == [f"[{rank}] here" for rank in range(kernel.world_size)]
+
+
+def test_mishap_old_model_after_regroup_raises(kernel):
+    """
+    A DDP model that holds the group that is gone must raise when it is used, and be named.
+    """
+    assert kernel.run(PREPARE).status == "ok"
+    assert kernel.run(MODEL).status == "ok"
+    assert (
+        kernel.run("%%px\nif rank == 0:\n    raise ValueError('x')\ndist.barrier()").status
+        == "error"
+    )
+    result = kernel.run("%%px\nmodel(torch.ones(2, 4)).sum().backward()")
+    assert result.status == "error"
+    assert re.search(r"`model`.* holds? the old group", result.evalue)
+    check_usable(kernel, lost=[])
