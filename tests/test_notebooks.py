@@ -95,7 +95,7 @@ def test_notebook_with_one_character_altered_fails(tmp_path, capfd):
 
 
 def _beginning(notebook):
-    # The code up to the first output that is compared: the rest of the lesson costs time only.
+    # The code up to the first output that is compared after the setup: the rest costs time only.
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     last = next(i for i, cell in enumerate(cells) if _compared_stream(cell))
     return nbformat.v4.new_notebook(cells=cells[: last + 1])
@@ -103,4 +103,4 @@ def _beginning(notebook):
 
 def _compared_stream(cell):
     streams = [output for output in cell.outputs if output.output_type == "stream"]
-    return streams[0] if streams and IGNORED not in tags_of(cell) else None
+    return streams[0] if streams and not {IGNORED, "setup"} & set(tags_of(cell)) else None
