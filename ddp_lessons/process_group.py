@@ -16,6 +16,19 @@ How long a collective waits for its peers before it gives up: torch's own defaul
 """
 
 
+def rank_device():
+    """
+    Return the torch.device of this rank: "cpu", or the GPU that was chosen for it.
+
+    Outside ranks that `start_ranks` started, it is the GPU of LOCAL_RANK if there is one.
+    """
+    name = os.environ.get("DDP_LESSONS_DEVICE")
+    if name is None and torch.cuda.is_available():
+        local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+        name = f"cuda:{local_rank % torch.cuda.device_count()}"
+    return torch.device(name or "cpu")
+
+
 def join_group(store_file, rank, world_size, backend="gloo", device=None, timeout_s=None):
     """
     Join the default process group through a file that all ranks can open.

@@ -1,0 +1,270 @@
+# %% [markdown] tags=["title"]
+# # What happens when four processes answer one cell?
+#
+# 25 minutes, 4 ranks. This first lesson builds on nothing but PyTorch on one device.
+
+# %% [markdown] tags=["goal"]
+# When you are through, you can
+#
+# - **run** one cell in four processes, and tell who printed what;
+# - **train** one model in four processes, and check that all of them hold the same one;
+# - **carry on** after one of them has failed, or was killed.
+
+# %% tags=["setup"]
+from ddp_lessons import start_ranks
+from ddp_lessons.pictures import holdings_picture, loss_plot, processes_picture
+
+ranks = start_ranks(4)
+
+# %% [markdown] tags=["claim"]
+# ## Four processes answer one cell.
+
+# %% [markdown] tags=["predict"]
+# The next cell prints one line. Its first line is `%%px`, which sends it to every rank.
+# How many lines will you see?
+#
+# *Your number:*
+
+# %% tags=["run"]
+# %%px
+import torch.distributed as dist
+
+rank, world_size = dist.get_rank(), dist.get_world_size()
+print(f"hello from rank {rank} of {world_size}")
+
+# %% tags=["picture", "nbval-ignore-output"]
+processes_picture(ranks.placement.devices)
+
+# %% [markdown] tags=["read"]
+# Four lines. A **rank** is one process with a number, here 0 to 3. The **world size** is how
+# many there are. The number in brackets says who printed; the lines always come in rank order.
+#
+# This page talks to a kernel, as always. The kernel sends a `%%px` cell to all ranks. A cell
+# without `%%px` runs in the kernel alone.
+
+# %% tags=["check"]
+assert ranks.view["rank"] == [0, 1, 2, 3]
+print("ok: 4 processes answered, each with a rank of its own")
+
+# %% [markdown] tags=["claim"]
+# ## Each rank has a memory of its own.
+
+# %% [markdown] tags=["predict"]
+# Each rank now keeps ten times its rank in `secret`. Which number does rank 3 hold?
+# And what does the kernel hold under that name?
+#
+# *Your number:*
+
+# %% tags=["run"]
+# %%px
+secret = 10 * rank
+print(f"secret = {secret}")
+
+# %% tags=["run"]
+print("the kernel knows secret:", "secret" in globals())
+
+# %% tags=["picture"]
+holdings_picture(["secret"], [{"secret": s} for s in ranks.view["secret"]], kernel={})
+
+# %% [markdown] tags=["read"]
+# Rank 3 holds 30, rank 0 holds 0, and the kernel holds nothing. One line of code made four
+# different values, because every rank ran it with its own `rank`. Nobody sees what another rank
+# holds, unless it is sent. The picture asked: `ranks.view["secret"]` fetches a small value from
+# every rank into the kernel.
+
+# %% tags=["check"]
+assert ranks.view["secret"] == [0, 10, 20, 30]
+assert "secret" not in globals()
+print("ok: 4 values under one name, and none in the kernel")
+
+# %% [markdown] tags=["claim"]
+# ## Ten lines train one model on four ranks.
+
+# %% [markdown] tags=["predict"]
+# Each rank gets a quarter of 1,437 handwritten digits, and never sees the rest. All train one
+# model together. How many percent of the digits that nobody trained on will it get right?
+#
+# *Your number:*
+
+# %% tags=["run"]
+# %%px
+import torch
+from ddp_lessons.process_group import rank_device
+from ddp_lessons.workloads import accuracy, digits_model, load_digits
+
+device = rank_device()
+digits = load_digits().to(device)
+images = digits.train_images[rank::world_size]
+labels = digits.train_labels[rank::world_size]
+print(f"{len(images)} of {len(digits.train_images)} digits are mine")
+
+# %% tags=["run"]
+# %%px
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+model = DDP(digits_model(seed=rank).to(device))  # every rank takes rank 0's weights
+optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+losses = []
+for step in range(100):
+    loss = torch.nn.functional.cross_entropy(model(images), labels)
+    optimizer.zero_grad()
+    loss.backward()  # averages the gradients of all ranks
+    optimizer.step()
+    losses.append(loss.item())
+
+# %% tags=["picture"]
+loss_plot(ranks.view["losses"])
+
+# %% tags=["run"]
+# %%px
+score = accuracy(model.module, digits.test_images, digits.test_labels)
+weights = torch.cat([p.detach().flatten() for p in model.parameters()])
+everyone = [torch.empty_like(weights) for _ in range(world_size)]
+dist.all_gather(everyone, weights)
+num_equal = sum(torch.equal(weights, other) for other in everyone)
+print(f"95 % or more: {score >= 0.95}. Equal models: {num_equal} of {world_size}")
+
+# %% [markdown] tags=["read"]
+# It gets 95 % or more right, though no rank saw more than 360 digits. Each rank has its own
+# loss curve, for its own digits, and yet all 4 models are equal to the last bit.
+#
+# `DistributedDataParallel`, **DDP**, did that. It copied rank 0's weights to all at the start.
+# In every `backward()` it averaged the gradients over the ranks. Equal weights, moved by equal
+# gradients, stay equal.
+
+# %% tags=["check"]
+assert min(ranks.view["score"]) >= 0.95
+assert ranks.view["num_equal"] == [4] * 4
+assert all(losses[-1] < losses[0] / 10 for losses in ranks.view["losses"])
+print("ok: one model, trained by 4 ranks, equal on all of them")
+
+# %% [markdown] tags=["claim"]
+# ## A rank that fails does not take the others with it.
+
+# %% [markdown] tags=["predict"]
+# Rank 2 raises an exception. The other three are in a barrier, where each waits for all.
+# How many seconds pass until you can run the next cell?
+#
+# *Your number:*
+
+# %% tags=["break", "raises-exception"]
+# %%px
+if rank == 2:
+    raise RuntimeError("my data is gone")
+dist.barrier()
+
+# %% [markdown] tags=["read"]
+# The first line names the culprit, rank 2, and its line. The others were **released**: left
+# alone, they would wait for 1,800 s, which is Gloo's limit. Their variables are kept.
+#
+# What is lost is the **group**, the tie between the ranks. They joined a new one at once. But
+# `model` still holds the old group, as the last line says. So wrap it again; its weights are there.
+
+# %% tags=["mend"]
+# %%px
+model = DDP(model.module)
+score_after = accuracy(model.module, digits.test_images, digits.test_labels)
+print(f"nothing lost: {score_after == score}")
+
+# %% tags=["check"]
+assert ranks.view["score_after"] == ranks.view["score"]
+print("ok: 4 ranks go on with the weights they had")
+
+# %% [markdown] tags=["claim"]
+# ## A killed rank comes back empty.
+
+# %% [markdown] tags=["predict"]
+# Now rank 1's process is killed, as happens when memory runs out. Of the four ranks, how many
+# will still have `model` afterwards?
+#
+# *Your number:*
+
+# %% tags=["break", "raises-exception"]
+# %%px
+import os, signal
+
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+dist.barrier()
+
+# %% tags=["run"]
+# %%px
+print("I have a model:", "model" in globals())
+
+# %% tags=["mend"]
+# %%px
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from ddp_lessons.process_group import rank_device
+from ddp_lessons.workloads import accuracy, digits_model, load_digits
+
+rank, device = dist.get_rank(), rank_device()
+digits = load_digits().to(device)
+mine = model.module if "model" in globals() else digits_model(seed=7).to(device)
+model = DDP(mine)
+score_after = accuracy(model.module, digits.test_images, digits.test_labels)
+print(f"95 % or more: {score_after >= 0.95}")
+
+# %% tags=["picture", "nbval-ignore-output"]
+ranks.status()
+
+# %% [markdown] tags=["read"]
+# A new process took the number 1. Its memory is empty, so three of four had the model. Making
+# the DDP model again was the cure: it copies rank 0's weights to all, and the newborn, with
+# weights drawn at random, also gets 95 % right.
+#
+# The table shows where to look: which processes there are, and what they hold. The cluster tab
+# in JupyterLab's left side bar lists them too.
+
+# %% tags=["check"]
+assert len(set(ranks.view["score_after"])) == 1
+assert min(ranks.view["score_after"]) >= 0.95
+print("ok: rank 1 is new, and has the weights of the other 3")
+
+# %% [markdown] tags=["claim"]
+# ## PyTorch brings its own CUDA runtime.
+
+# %% [markdown] tags=["predict"]
+# A guide says: to use a GPU, install the CUDA toolkit next to PyTorch. How many CUDA libraries
+# has a rank loaded from outside its Python environment, the driver's `libcuda` left out?
+#
+# *Your number:*
+
+# %% tags=["run"]
+# %%px
+import re, sys
+from pathlib import Path
+
+home = (sys.prefix, str(Path(torch.__file__).parents[1]))
+with open("/proc/self/maps") as maps:
+    files = {line.split()[-1] for line in maps if ".so" in line}
+cuda = [f for f in files if re.search(r"/lib(cuda|cudart|cudnn|cublas|nccl)[^/]*$", f)]
+outside = [f for f in cuda if not f.startswith(home) and "libcuda.so" not in f]
+print(f"CUDA libraries from outside: {len(outside)}")
+
+# %% [markdown] tags=["read"]
+# It is 0 on every rank, with a GPU or without. The wheel carries the CUDA runtime, and NCCL, which
+# moves tensors between GPUs. The machine has to bring one thing, the driver. So the guide's claim,
+# C01 in our list, is **false**. Without a GPU nothing of CUDA is needed at all. In a terminal,
+# `ddp-lessons doctor` prints what this machine has.
+
+# %% tags=["check"]
+assert ranks.view["outside"] == [[]] * 4
+print("ok: C01 is false, 0 CUDA libraries came from a toolkit")
+
+# %% [markdown] tags=["recap"]
+# You have run one cell in four processes, trained one model in all of them, and lost two ranks
+# without losing the run.
+#
+# Rule of thumb: **every rank runs the same code on its own data; what they share, they send.**
+
+# %% [markdown] tags=["next"]
+# - **Exercise** 00: a first function, to learn how checking, hints and reset work. It comes with the exercises.
+# - **Next lesson**, 01: how do strangers become a group?
+# - **Sources**: S. Li and others,
+#   [PyTorch Distributed](https://arxiv.org/abs/2006.15704), VLDB 2020, section 3, on how DDP
+#   averages gradients; the
+#   [DDP notes](https://docs.pytorch.org/docs/stable/notes/ddp.html) of PyTorch's documentation.
+
+# %% tags=["teardown"]
+ranks.stop()
