@@ -70,12 +70,29 @@ def diagnose(places, running):
 
 def is_deadlock(places, running):
     """
-    Tell whether every running rank waits for a peer, with no time limit of its own near.
+    Tell whether every running rank waits in vain, with no time limit of its own near.
     """
     return bool(running) and all(
-        places.get(rank) is not None and waits(places[rank]) and not _is_patient(places[rank])
+        waits(places.get(rank))
+        and not _is_patient(places[rank])
+        and not _is_under_way(rank, places, running)
         for rank in running
     )
+
+
+def _is_under_way(rank, places, running):
+    # What all its ranks have called alike takes as long as its data needs: that is no deadlock.
+    place = places[rank]
+    if place["call"] in _POINT_TO_POINT:
+        peer = places.get(place["peer"])
+        return (
+            waits(peer)
+            and {place["call"], peer["call"]} == _POINT_TO_POINT
+            and (peer["peer"] in (rank, None))
+        )
+    if place["call"] in _FORMING or _last(place) is None:
+        return False
+    return not _awaited(rank, places, running) and _mismatch(places) is None
 
 
 def waits(place):
@@ -199,14 +216,30 @@ def _missing(places, running, waits_for):
                 f"{rank_names(culprits)} finished the cell without {_partner(call)}; {waiters} {where}",
                 culprits,
             )
-        first = places.get(culprits[0])
-        if first is None:
-            return f"{rank_names(culprits)} does not answer; {waiters} for it {where}", culprits
-        return (
-            f"{rank_names(culprits)} is at line {first['line']}: {first['code']}; "
-            f"{waiters} for it {where}"
-        ), culprits
+        them = "it" if len(culprits) == 1 else "them"
+        return f"{_whereabouts(culprits, places)}; {waiters} for {them} {where}", culprits
     return None
+
+
+def _whereabouts(ranks, places):
+    """
+    Return "rank 2 is at line 3: sleep(9); ranks 0 and 1 do not answer".
+    """
+    at = {}
+    for rank in ranks:
+        place = places.get(rank)
+        if place is None:
+            spot = ""
+        elif place["line"]:
+            spot = f"at line {place['line']}: {place['code']}"
+        else:
+            spot = "not in the cell"
+        at.setdefault(spot, []).append(rank)
+    parts = []
+    for spot, those in at.items():
+        be, do = ("is", "does") if len(those) == 1 else ("are", "do")
+        parts.append(f"{rank_names(those)} {f'{be} {spot}' if spot else f'{do} not answer'}")
+    return "; ".join(parts)
 
 
 def _partner(call):

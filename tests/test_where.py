@@ -1,0 +1,185 @@
+"""
+Where a rank is, read from the stack of a thread that really waits.
+"""
+
+import linecache
+import threading
+
+import pytest
+from waiting import wait_until
+
+from ddp_lessons.ranks.where import (
+    line_of_error,
+    main_thread_place,
+    text_of_error,
+    waiting_call,
+)
+
+CELL_FILE = "/tmp/ipykernel_1/cell.py"
+
+
+def place_of(source, inside=("<module>",), **names):
+    """
+    Run a cell in a thread until it waits, and return the place it is at.
+
+    Args:
+        source: The cell. It waits for `gate` in the end, and sets `ready` just before it waits.
+        inside: Names that the innermost function may have once it waits.
+        names: Its namespace.
+    """
+    linecache.cache[CELL_FILE] = (len(source), None, source.splitlines(keepends=True), CELL_FILE)
+    gate = threading.Lock()
+    gate.acquire()
+    names = {"gate": gate, **names}
+    thread = threading.Thread(target=exec, args=(compile(source, CELL_FILE, "exec"), names))
+    thread.start()
+
+    def look():
+        place = main_thread_place(thread.ident, CELL_FILE, source)
+        return place if names.get("ready") and place["function"] in inside else None
+
+    try:
+        return wait_until(look, 5, "the cell to wait")
+    finally:
+        gate.release()
+        thread.join(5)
+        assert not thread.is_alive()
+
+
+class Handle:
+    """
+    Stands for torch's handle of a collective: its `wait` is C and leaves no Python frame.
+    """
+
+    def __init__(self, gate):
+        self.wait = gate.acquire
+
+
+def test_place_is_the_line_of_the_cell():
+    """
+    Also from within a function of the cell: the innermost line of the learner's own code.
+    """
+    source = "def f():\n    global ready\n    ready = 1; gate.acquire()\n\nf()\n"
+    place = place_of(source, inside=("f",))
+    assert (place["line"], place["code"]) == (3, "ready = 1; gate.acquire()")
+    assert (place["call"], place["function"]) == ("", "f")
+
+
+def test_place_knows_a_handle_that_is_waited_for():
+    """
+    An asynchronous collective is waited for in C++: only the text of the line tells.
+    """
+    source = "handle = make(gate)\nready = True; handle.wait()\n"
+    place = place_of(source, make=Handle)
+    assert (place["line"], place["call"]) == (2, "wait")
+
+
+def test_place_knows_a_handle_waited_for_in_a_library():
+    """
+    A ring all-reduce of the package waits for its handles where the cell's line does not show it.
+    """
+    library = "def ring(handle):\n    handle.wait()\n"
+    linecache.cache["/lib/ring.py"] = (len(library), None, library.splitlines(True), "/lib/ring.py")
+    names = {"make": Handle}
+    exec(compile(library, "/lib/ring.py", "exec"), names)
+    place = place_of("ready = True; ring(make(gate))\n", inside=("ring",), **names)
+    assert (place["line"], place["call"]) == (1, "wait")
+
+
+@pytest.mark.parametrize(
+    ("wait", "inside"),
+    [
+        ("threading.Event().wait(0.5)", ("wait",)),
+        ("subprocess.Popen(['sleep', '0.5']).wait()", ("_wait", "_try_wait")),
+    ],
+)
+def test_place_of_another_kind_of_wait_is_no_communication(wait, inside):
+    """
+    Ranks that all wait for a thread or a process were once taken for a deadlock and ended.
+    """
+    source = f"import threading, subprocess\nready = True; {wait}; gate.acquire()\n"
+    place = place_of(source, inside)
+    assert (place["line"], place["call"]) == (2, "")
+
+
+def test_place_reads_peer_and_limit_of_a_torch_call():
+    """
+    The frames are those of torch's own functions, whose arguments say whom they wait for.
+    """
+    file = "/site-packages/torch/distributed/distributed_c10d.py"
+    source = (
+        "from datetime import timedelta\n"
+        "def recv(tensor, src=None, group=None):\n    gate.acquire()\n"
+        "def monitored_barrier(timeout=None):\n    gate.acquire()\n"
+    )
+    for cell, call, peer, timeout_s in (
+        ("ready = 1; recv(None, src=3)\n", "recv", 3, None),
+        ("ready = 1; recv(None)\n", "recv", None, None),
+        ("ready = 1; monitored_barrier(timedelta(seconds=7))\n", "monitored_barrier", None, 7.0),
+    ):
+        code = compile(source, file, "exec")
+        place = place_of(f"exec(code)\n{cell}", inside=(call,), code=code)
+        assert (place["line"], place["call"]) == (2, call)
+        assert (place["peer"], place["timeout_s"]) == (peer, timeout_s)
+
+
+@pytest.mark.parametrize(
+    ("file", "function", "call"),
+    [
+        ("/x/torch/distributed/distributed_c10d.py", "all_reduce", "all_reduce"),
+        ("C:\\x\\torch\\distributed\\distributed_c10d.py", "recv", "recv"),
+        ("/x/torch/distributed/distributed_c10d.py", "get_rank", ""),
+        ("/home/me/distributed_c10d.py", "all_reduce", ""),
+        ("/tmp/ipykernel_1/1.py", "all_reduce", ""),
+        ("/x/torch/autograd/graph.py", "_engine_run_backward", "backward"),
+        ("/x/torch/nn/parallel/distributed.py", "_pre_forward", "DDP forward"),
+    ],
+)
+def test_waiting_call_knows_torch_by_its_files(file, function, call):
+    """
+    A learner's own all_reduce, which lesson 03 has them write, is not torch's.
+    """
+    assert waiting_call(file, function) == call
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("bad shard", "bad shard"),
+        ("first\nsecond", "first"),
+        ("<object at 0x7f00beef> is odd", "<object> is odd"),
+        (
+            "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] "
+            "Connection closed by peer [127.0.0.1]:39241",
+            "Connection closed by peer",
+        ),
+        ("no [0, 1] here", "no [0, 1] here"),
+    ],
+)
+def test_text_of_error_is_the_same_on_every_run(text, told):
+    """
+    nbval compares the text of an error, so no address, port or build path may stand in it.
+    """
+    assert text_of_error(RuntimeError(text)) == told
+
+
+def test_line_of_error_is_the_learners_own():
+    """
+    The deepest frame of an error is in torch; the line to look at is the cell's.
+    """
+    source = "def f(x):\n    return int(x)\n\nf('a')\n"
+    with pytest.raises(ValueError, match="invalid literal") as caught:
+        exec(compile(source, CELL_FILE, "exec"), {})
+    assert line_of_error(caught.value, CELL_FILE) == 2
+    assert line_of_error(caught.value, "another") is None
+
+
+def test_line_of_error_of_a_cell_that_does_not_parse():
+    """
+    A cell that never ran has no frame; the parser knows the line.
+    """
+    with pytest.raises(SyntaxError) as caught:
+        compile("x = 1\ny = (\n", CELL_FILE, "exec")
+    caught.value.__traceback__ = None
+    assert line_of_error(caught.value, CELL_FILE) == 2
+    assert text_of_error(caught.value) == "'(' was never closed"
