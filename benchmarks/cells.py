@@ -1,0 +1,48 @@
+"""
+Measure how long a `%%px` cell takes on 4 ranks, inside the kernel: ours and ipyparallel's.
+"""
+
+import tempfile
+from statistics import median, quantiles
+
+from kernel import running_kernel
+from starting import FIRST_ALL_REDUCE, START_OURS
+
+NUM_CELLS = 200
+_TIMER = """\
+def _times_s(magic, source, num_cells):
+    run, clock, times = get_ipython().run_cell_magic, _time.perf_counter, []
+    for _ in range(num_cells):
+        began = clock()
+        run(magic, "", source)
+        times.append(clock() - began)
+    return times
+ranks.view.activate("_stock")  # ipyparallel's own %%px on the same engines, as %%px_stock
+"""
+_CELLS = {"plain": "x = 1", "all_reduce": "dist.all_reduce(total)"}
+_MAGICS = {"ours": "px", "stock": "px_stock"}
+
+
+def measure(round_number):
+    """
+    Time cells in a fresh kernel, ours and ipyparallel's in turn.
+
+    Args:
+        round_number: From 0; decides which is first.
+
+    Returns:
+        dict: From the name of a sample to its milliseconds.
+    """
+    magics = list(_MAGICS)[:: -1 if round_number % 2 else 1]
+    samples = {}
+    with tempfile.TemporaryDirectory() as folder, running_kernel(folder) as kernel:
+        for cell in (START_OURS, FIRST_ALL_REDUCE, _TIMER):
+            kernel.run_well(cell)
+        for name, source in _CELLS.items():
+            for magic in magics:
+                call = f"_times_s({_MAGICS[magic]!r}, {source!r}, {NUM_CELLS})"
+                times_ms = [1000 * seconds for seconds in kernel.value(call)]
+                samples[f"cell_{name}_{magic}_ms"] = median(times_ms)
+                samples[f"cell_{name}_{magic}_p95_ms"] = quantiles(times_ms, n=20)[-1]
+        kernel.run_well("ranks.stop()")
+    return samples

@@ -1,0 +1,200 @@
+"""
+A notebook's kernel, driven cell by cell, that tells when each cell began and ended.
+"""
+
+import ast
+import contextlib
+import os
+import sys
+import threading
+import time
+from dataclasses import dataclass
+
+import psutil
+from jupyter_client.manager import start_new_kernel
+
+# In the kernel: when it began and ended each cell, by the monotonic clock.
+_CLOCK = """\
+import time as _time
+_cells = []
+def _end(result):
+    if _cells:
+        _cells[-1].append(_time.monotonic())
+get_ipython().events.register("pre_run_cell", lambda info: _cells.append([_time.monotonic()]))
+get_ipython().events.register("post_run_cell", _end)
+"""
+_END_WITHIN_S = 10
+
+
+class BenchmarkFailed(Exception):
+    """
+    Something that was to be measured did not work, so that no time can be told.
+    """
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """
+    What a cell did, seen from outside. `prompt_s` is when the prompt was back, on the monotonic
+    clock; so is `stopped_s`, when Stop was pressed, or None.
+    """
+
+    status: str
+    text: str
+    error: str
+    prompt_s: float
+    stopped_s: float | None = None
+
+
+class Kernel:
+    """
+    A running kernel with folders of its own.
+
+    Args:
+        folder: An empty folder for IPython's settings and logs.
+    """
+
+    def __init__(self, folder):
+        env = {**environment(), "IPYTHONDIR": str(folder), "IPP_NONINTERACTIVE": "1"}
+        self.manager, self.client = start_new_kernel(
+            kernel_name="python3", env=env, extra_arguments=["--log-level=ERROR"]
+        )
+        self.run(_CLOCK)
+
+    def run(self, source, stop_when=None, timeout_s=120):
+        """
+        Run a cell and wait for the prompt.
+
+        Args:
+            source: The cell's text.
+            stop_when: Stop is pressed as soon as this returns True.
+            timeout_s: Seconds to wait before giving up.
+
+        Returns:
+            CellResult: What it did.
+        """
+        text, errors = [], []
+
+        def collect(message):
+            content = message["content"]
+            if message["msg_type"] == "stream":
+                text.append(content["text"])
+            elif message["msg_type"] == "error":
+                errors.append(f"{content['ename']}: {content['evalue']}")
+
+        stopper = _Stopper(self.manager.interrupt_kernel, stop_when)
+        try:
+            reply = self.client.execute_interactive(source, timeout=timeout_s, output_hook=collect)
+            prompt_s = time.monotonic()
+        except TimeoutError:
+            raise BenchmarkFailed(f"A cell did not end in {timeout_s} s:\n{source}") from None
+        finally:
+            stopper.end()
+        status = reply["content"]["status"]
+        return CellResult(status, "".join(text), "".join(errors), prompt_s, stopper.stopped_s)
+
+    def run_well(self, source):
+        """
+        Run a cell that must not fail, and return its CellResult.
+        """
+        result = self.run(source)
+        if result.status != "ok":
+            raise BenchmarkFailed(f"{result.error or result.status}\nin the cell:\n{source}")
+        return result
+
+    def value(self, expression):
+        """
+        Return the value of an expression in the kernel: anything that Python reads as written.
+        """
+        return ast.literal_eval(self.run_well(f"print(repr({expression}))").text.strip())
+
+    def seconds_of(self, *cells):
+        """
+        Run cells one after another, as Run All does.
+
+        Returns:
+            float: Seconds from when the kernel began the first to when it ended the last.
+        """
+        first = self.value("len(_cells)")  # counts the cell that asks
+        for cell in cells:
+            self.run_well(cell)
+        return self.value(f"_cells[{first + len(cells) - 1}][1] - _cells[{first}][0]")
+
+    @property
+    def pid(self):
+        """
+        Process id of the kernel.
+        """
+        return self.manager.provisioner.pid
+
+    def close(self):
+        """
+        End the kernel, and whatever it started that is still there.
+        """
+        with ending(self.pid):
+            self.client.stop_channels()
+            self.manager.shutdown_kernel(now=True)
+
+
+class _Stopper:
+    """
+    Press Stop once, when it is time.
+    """
+
+    def __init__(self, press, stop_when):
+        self.stopped_s = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._wait, args=(press, stop_when), daemon=True)
+        if stop_when is not None:
+            self._thread.start()
+
+    def _wait(self, press, stop_when):
+        while not self._ended.wait(0.002):
+            if stop_when():
+                self.stopped_s = time.monotonic()
+                press()
+                return
+
+    def end(self):
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+
+@contextlib.contextmanager
+def running_kernel(folder):
+    """
+    Give a Kernel that ends with the block.
+    """
+    kernel = Kernel(folder)
+    try:
+        yield kernel
+    finally:
+        kernel.close()
+
+
+@contextlib.contextmanager
+def ending(pid):
+    """
+    Wait, after the block, for all that a process has started, and kill what does not end.
+
+    Args:
+        pid: Process id, which the block ends.
+    """
+    started = psutil.Process(pid).children(recursive=True)
+    try:
+        yield
+    finally:
+        _, left = psutil.wait_procs(started, timeout=_END_WITHIN_S)
+        for process in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+
+
+def environment():
+    """
+    Return the environment that everything measured here runs in.
+    """
+    # Gloo looks the machine's own name up unless told which interface to use, and a slow look-up
+    # would count against those that do not tell it.
+    return {**os.environ, "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo"}
