@@ -50,16 +50,16 @@ def join_group(store_file, rank, world_size, backend="gloo", device=None, timeou
     Source: torch.distributed documentation, "Initialization". Lesson: 01_process_group.
     """
     store = dist.FileStore(os.fspath(store_file), world_size)
-    options = {}
-    if device is not None and torch.device(device).type == "cuda" and backend == "nccl":
-        options["device_id"] = torch.device(device)
+    on_gpu = device is not None and torch.device(device).type == "cuda"
+    if on_gpu:
+        torch.cuda.set_device(device)
     dist.init_process_group(
         backend,
         store=store,
         rank=rank,
         world_size=world_size,
         timeout=timedelta(seconds=timeout_s or DEFAULT_TIMEOUT_S),
-        **options,
+        device_id=torch.device(device) if on_gpu and backend == "nccl" else None,
     )
 
 

@@ -74,7 +74,7 @@ class Kernel:
 
     def value(self, expression):
         """
-        Return the value of an expression in the kernel: anything that `repr` writes and Python reads.
+        Return the value of an expression in the kernel, if Python can read what `repr` writes.
         """
         import ast
 

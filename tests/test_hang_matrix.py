@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - each row of the matrix stands on one line
 """
 A cell never hangs: every way in which a rank can fail, at 2 and at 4 ranks, in a real kernel.
 
@@ -15,7 +16,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-
 from kernels import running_kernel
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(180)]
@@ -265,7 +265,7 @@ def resources(kernel, without):
     pids = {f"rank {rank}": pid for rank, pid in pids.items() if rank not in without}
     pids["warden"] = kernel.value("ranks.keeper.warden_pid")
     pids["kernel"] = kernel.pid
-    lines = set(kernel.value("ranks.controller_ports"))  # ZMQ opens its lines when it likes
+    lines = set(kernel.value("ranks.control.controller_ports"))  # ZMQ opens its lines when it likes
     held = {}
     for name, pid in pids.items():
         process = psutil.Process(pid)

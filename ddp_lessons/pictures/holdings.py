@@ -20,8 +20,7 @@ def holdings_picture(names, held, kernel=None):
     Returns:
         Picture: The table.
     """
-    rows = [] if kernel is None else [("kernel", kernel)]
-    rows += list(enumerate(held))
+    rows = [*([] if kernel is None else [("kernel", kernel)]), *enumerate(held)]
     widths = [
         max([text_width(name), *(text_width(row.get(name, "")) for _, row in rows)]) + 2 * _PAD
         for name in names

@@ -116,8 +116,6 @@ class Canvas:
             f'height="{self.height:g}" viewBox="0 0 {self.width:g} {self.height:g}" role="img" '
             f'font-family="{escape(FONT)}">'
         )
-        panel = (
-            f'<rect width="{self.width:g}" height="{self.height:g}" rx="8" fill="{PANEL}"/>'
-        )
+        panel = f'<rect width="{self.width:g}" height="{self.height:g}" rx="8" fill="{PANEL}"/>'
         parts = [head, f"<title>{escape(title)}</title>", panel, *self._shapes, "</svg>"]
         return Picture(title, "\n".join(parts))

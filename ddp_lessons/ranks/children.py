@@ -92,7 +92,7 @@ def run_rank(rank, environment, num_threads, connection_file, profile_dir, folde
 
     # A forked child inherits NumPy's random state; two ranks must not draw the same numbers
     # by accident. Python's own generator reseeds itself, torch starts every process alike.
-    numpy.random.seed(random.getrandbits(32))
+    numpy.random.seed(random.getrandbits(32))  # noqa: NPY002 - it is this state that is shared
     torch.set_num_threads(num_threads)
     run_engine(rank, connection_file, profile_dir)
 

@@ -212,10 +212,8 @@ def _missing(places, running, waits_for):
         line = places[victims[0]]["line"]
         where = f"in {call}" + (f" (line {line})" if line else "")
         if state == "finished":
-            return (
-                f"{rank_names(culprits)} finished the cell without {_partner(call)}; {waiters} {where}",
-                culprits,
-            )
+            done = f"{rank_names(culprits)} finished the cell without {_partner(call)}"
+            return f"{done}; {waiters} {where}", culprits
         them = "it" if len(culprits) == 1 else "them"
         return f"{_whereabouts(culprits, places)}; {waiters} for {them} {where}", culprits
     return None

@@ -8,7 +8,6 @@ waiting inside C++, where no signal handler of Python's runs. Two ways lead to i
 - SIGINT, seen through a wake-up pipe: the same as a `release` request.
 """
 
-import gc
 import hashlib
 import json
 import os
@@ -92,7 +91,7 @@ class Guard:
         while True:
             ready, _, _ = select.select([reader], [], [], 1.0)
             if ready and signal.SIGINT in os.read(reader, 64) and not self.released:
-                self._free_main_thread()
+                self.free_main_thread()
             if os.getppid() != parent_pid:  # for systems that cannot tie a child to its parent
                 os._exit(1)
 
@@ -191,7 +190,10 @@ class Guard:
             if group in world.pg_group_ranks
         }
 
-    def _free_main_thread(self):
+    def free_main_thread(self):
+        """
+        Cut this rank's communication, so that every wait in it ends.
+        """
         self.released = True
         release(self._spared_sockets, self._main_thread_id)
 
@@ -199,7 +201,7 @@ class Guard:
         """
         Free the main thread, whatever it waits for, and interrupt a running cell.
         """
-        self._free_main_thread()
+        self.free_main_thread()
         if self.busy:
             os.kill(os.getpid(), signal.SIGINT)
 
@@ -214,70 +216,4 @@ def current_guard():
     """
     from ipykernel.zmqshell import ZMQInteractiveShell
 
-    return ZMQInteractiveShell.instance().ddp_lessons_guard
-
-
-def join(store_file, world_size, backend, device, timeout_s=None):
-    """
-    Join this rank to the group of all ranks, after leaving the one that it may be in.
-
-    Collective: every rank must call it.
-
-    Returns:
-        list[str]: Names in the learner's namespace whose objects still hold an earlier group,
-        such as a DDP model. They must be made again.
-    """
-    from ddp_lessons.process_group import join_group
-
-    leave()
-    join_group(store_file, current_guard().rank, world_size, backend, device, timeout_s)
-    return holders_of_old_groups()
-
-
-def leave():
-    """
-    Leave the group, also when its sockets are cut, and drop the tracebacks that may hold it.
-
-    Returns:
-        list[str]: As `join`.
-    """
-    dist = sys.modules.get("torch.distributed")
-    if dist is None or not dist.is_initialized():
-        return []
-    guard = current_guard()
-    _forget_exceptions(guard.shell)
-    # A thread of Gloo's that still waits for a peer would block the group's destruction.
-    release(guard._spared_sockets, guard._main_thread_id)
-    dist.destroy_process_group()
-    gc.collect()
-    return holders_of_old_groups()
-
-
-def _forget_exceptions(shell):
-    # The last exception holds the frames that hold the group, with its sockets and threads.
-    shell.InteractiveTB.tb = None
-    shell.last_execution_result = None
-    for name in ("last_exc", "last_value", "last_traceback", "last_type"):
-        if hasattr(sys, name):
-            delattr(sys, name)
-
-
-def holders_of_old_groups():
-    """
-    Return the names in the learner's namespace that hold a process group which is no more.
-    """
-    import torch.distributed as dist
-    from torch.nn.parallel import DistributedDataParallel
-
-    living = set(dist.distributed_c10d._world.pg_map)
-    found = []
-    for name, value in current_guard().shell.user_ns.items():
-        if isinstance(value, DistributedDataParallel):
-            group = value.process_group
-        elif isinstance(value, dist.ProcessGroup):
-            group = value
-        else:
-            continue
-        if not name.startswith("_") and group not in living:
-            found.append(name)
-    return sorted(found)
+    return vars(ZMQInteractiveShell.instance())["ddp_lessons_guard"]

@@ -2,9 +2,9 @@
 `%%px` and `%px` with a guard: ipyparallel's magics, their arguments and their names, our waiting.
 """
 
-from IPython.core.error import UsageError
 from ipyparallel.client.asyncresult import AsyncResult
 from ipyparallel.client.magics import ParallelMagics
+from IPython.core.error import UsageError
 
 from ddp_lessons.ranks.cells import CellRun, run_cell
 
@@ -43,6 +43,7 @@ class RankMagics(ParallelMagics):
         if not block or save_name:
             return self._run_with_result(cell, targets, block, save_name)
         run_cell(self.ranks, cell, targets)
+        return None
 
     def _target_ranks(self):
         targets = self.view.targets
@@ -72,3 +73,4 @@ class RankMagics(ParallelMagics):
         error = run.wait()
         if error is not None:
             raise error
+        return None

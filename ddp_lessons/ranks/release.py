@@ -111,8 +111,9 @@ def close_stores(frame):
     for store in _stores_in_use(frame):
         root = _root_store(store)
         root.set_timeout(_SHORTEST)
-        if isinstance(root, FileStore) and os.path.exists(root.path):
-            _lock_out(root.path)
+        path = root.path if isinstance(root, FileStore) else None  # type: ignore[attr-defined]
+        if path is not None and os.path.exists(path):
+            _lock_out(path)
 
 
 def abort_nccl():

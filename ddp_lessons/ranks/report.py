@@ -5,7 +5,7 @@ The first line names the culprit and its line; the victims are folded under it.
 """
 
 import signal
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ddp_lessons.ranks.diagnosis import rank_names
 
@@ -34,7 +34,6 @@ class Outcome:
     traceback: str = ""
     exit_code: int | None = None
     digest: str = ""
-    extra: dict = field(default_factory=dict)
 
 
 def _at(outcome):
@@ -48,7 +47,9 @@ def how_it_died(exit_code):
     if exit_code is None:
         return "its process has ended"
     if exit_code < 0:
-        name = signal.Signals(-exit_code).name
+        number = -exit_code
+        known = number in set(signal.Signals)  # not all of the real-time signals have a name
+        name = signal.Signals(number).name if known else f"signal {number}"
         hint = " (Linux does this when memory runs out)" if name == "SIGKILL" else ""
         return f"its process was ended by {name}{hint}"
     return f"its process exited with code {exit_code}"
@@ -109,18 +110,36 @@ def stale_sentence(names):
     return f"{listed} {verb} the old group: run the cell that makes {again} again."
 
 
-def group_sentence(joined, stale, regrouped):
+@dataclass(frozen=True)
+class Recovery:
     """
-    Say what has become of the process group.
+    What was done to make ranks usable again.
+
+    Args:
+        replaced: Ranks that have new processes.
+        regrouped: Whether the old groups were left.
+        joined: Whether all ranks are in a new group.
+        stale: Names of objects that hold an old group.
     """
-    if not regrouped:
-        return ""
-    fate = (
-        "The ranks have joined a new group."
-        if joined
-        else "The group is gone: run the cell that makes it again."
-    )
-    return f"{fate} {stale_sentence(stale)}".rstrip()
+
+    replaced: list
+    regrouped: bool
+    joined: bool
+    stale: list
+
+    def sentences(self):
+        """
+        Say it, a sentence a line.
+        """
+        lines = [replaced_sentence(self.replaced)]
+        if self.regrouped:
+            fate = (
+                "The ranks have joined a new group."
+                if self.joined
+                else "The group is gone: run the cell that makes it again."
+            )
+            lines.append(f"{fate} {stale_sentence(self.stale)}".rstrip())
+        return [line for line in lines if line]
 
 
 def replaced_sentence(replaced):

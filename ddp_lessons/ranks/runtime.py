@@ -29,8 +29,8 @@ def _parent_folder():
         raise StartFailed(_not_writable(parent, error)) from None
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
         raise StartFailed(
-            f"The runtime folder belongs to somebody else: it must be a folder of yours (got {parent}). "
-            "Set DDP_LESSONS_RUNTIME_DIR to a private folder."
+            "The runtime folder belongs to somebody else: it must be a folder of yours "
+            f"(got {parent}). Set DDP_LESSONS_RUNTIME_DIR to a private folder."
         )
     if info.st_mode & 0o077 and not override:
         parent.chmod(0o700)

@@ -40,8 +40,8 @@ def start_ranks(n=None, *, device="auto", launcher="auto", join=True, timeout_s=
     asked = (n, device, launcher, join)
     _check_launcher(launcher)
     if _current is not None and _current.alive and _current.asked == asked:
-        if _current.replace_dead() and join:
-            _current.join()  # the others are in a group that has lost a member
+        if _current.dead:
+            _current.recover()
         print(_current)
         return _current
     from ddp_lessons.ranks.starting import check_early, start

@@ -30,7 +30,9 @@ def this_machine(facts):
     Args:
         facts: What the warden found once it had torch: `num_gpus`, `has_nccl`.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    )
     return Machine(
         num_cores=cores,
         num_gpus=facts["num_gpus"],
@@ -71,7 +73,7 @@ def start(asked, timeout_s):
     Returns:
         Ranks: Running, and joined if asked.
     """
-    n, device, launcher, join = asked
+    launcher = asked[2]
     fork = launcher == "fork" or (launcher == "auto" and can_fork()[0])
     keeper = Keeper(fork=fork)
     try:
@@ -147,7 +149,7 @@ def _start_with(keeper, asked, timeout_s):
     placement = place(n, device, this_machine(keeper.facts))
     ranks = Ranks(asked, keeper, cluster, client, placement)
     try:
-        ranks.launch(timeout_s)
+        ranks.engines.launch(timeout_s)
         if join:
             ranks.join()
     except BaseException:

@@ -1,5 +1,5 @@
 """
-The few system calls that keep processes together: die with a parent, adopt orphans, wait for a process.
+The few system calls that keep processes together: die with a parent, adopt orphans, watch one end.
 
 Linux has all of them. Elsewhere each does what that system can, and says so.
 """

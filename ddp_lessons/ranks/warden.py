@@ -212,7 +212,10 @@ def _reap():
 
 def main(argv):
     """
-    Run a warden. Arguments: descriptor of the link, process id of the kernel, folder, "fork" or "spawn".
+    Run a warden.
+
+    Args:
+        argv: Descriptor of the link, process id of the kernel, folder, and "fork" or "spawn".
     """
     fd, kernel_pid, folder, how = argv
     # Threads of OpenBLAS would forbid forking; ranks divide the cores among themselves anyway.

@@ -120,14 +120,14 @@ def main_thread_place(main_thread_id, cell_file, cell_source):
     """
     place = {"line": None, "code": "", "call": "", "function": "", "peer": None, "group": None}
     place["timeout_s"] = None
-    frame = sys._current_frames().get(main_thread_id)
-    if frame is None or cell_file is None:
+    inner = sys._current_frames().get(main_thread_id)
+    if inner is None or cell_file is None:
         return place
-    place["function"] = frame.f_code.co_name
+    place["function"] = inner.f_code.co_name
     # A handle's wait is C++ and has no frame; one that has, of a thread or process, is no
     # communication.
-    innermost = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
-    for frame in _frames(frame):
+    innermost = linecache.getline(inner.f_code.co_filename, inner.f_lineno)
+    for frame in _frames(inner):
         code = frame.f_code
         call = waiting_call(code.co_filename, code.co_name)
         if call in _WAITING_CALLS:
@@ -166,7 +166,8 @@ def recorded_collectives(since_ns=0):
     """
     from torch._C import _distributed_c10d
 
-    entries = json.loads(_distributed_c10d._dump_fr_trace_json()).get("entries", [])
+    dump = _distributed_c10d._dump_fr_trace_json()  # type: ignore[attr-defined]
+    entries = json.loads(dump).get("entries", [])
     return [
         {
             "name": _collective_name(entry),

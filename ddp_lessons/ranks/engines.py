@@ -1,0 +1,154 @@
+"""
+The processes of the ranks: start them, know which have died, put new ones in their place.
+"""
+
+import signal
+import time
+
+import psutil
+
+from ddp_lessons.errors import RanksGone, StartFailed
+from ddp_lessons.ranks.diagnosis import rank_names
+
+_FORGET_S = 5.0
+_REPLACE_S = 10.0
+
+
+class Engines:
+    """
+    One ipyparallel engine a rank, whose id is the rank.
+
+    Args:
+        keeper: The warden's Keeper.
+        cluster: ipyparallel's cluster.
+        client: ipyparallel's client.
+        placement: The Placement of the ranks.
+        launcher: Name of the launcher, as `start_ranks` takes it.
+    """
+
+    def __init__(self, keeper, cluster, client, placement, launcher):
+        self._keeper = keeper
+        self._cluster = cluster
+        self._client = client
+        self._placement = placement
+        self._launcher = launcher
+        self._engine_set = None
+
+    @property
+    def has_warden(self):
+        """
+        Whether our warden is the ranks' parent; ipyparallel's other launchers have none.
+        """
+        return self._launcher in ("auto", "fork", "spawn")
+
+    @property
+    def _ranks(self):
+        return range(self._placement.world_size)
+
+    def launch(self, timeout_s):
+        """
+        Start all engines and wait until they have registered.
+        """
+        engine_set_id = self._cluster.start_engines_sync(
+            n=0 if self.has_warden else len(self._ranks), environment=self._shared_environment()
+        )
+        self._engine_set = self._cluster.engines[engine_set_id]
+        if self.has_warden:
+            self._engine_set.num_threads = self._placement.num_threads
+            loopback = _loopback_only()
+            environments = [
+                {**loopback, "DDP_LESSONS_DEVICE": device} for device in self._placement.devices
+            ]
+            self._engine_set.start_all(len(self._ranks), environments)
+        self._wait_until_registered(self._ranks, timeout_s)
+
+    def stop(self):
+        """
+        End engines that are not the warden's; the warden ends its own.
+        """
+        if not self.has_warden:
+            self._cluster.stop_engines_sync()
+
+    def _shared_environment(self):
+        # All that ipyparallel's own launchers can give: the same variables for every engine.
+        return {
+            "WORLD_SIZE": str(len(self._ranks)),
+            "OMP_NUM_THREADS": str(self._placement.num_threads),
+            **(_loopback_only() if self._launcher in ("local", "mpi") else {}),
+        }
+
+    def _wait_until_registered(self, ranks, timeout_s):
+        wanted = set(ranks)
+        deadline = time.monotonic() + timeout_s
+        while not wanted <= set(self._client.ids):
+            missing = sorted(wanted - set(self._client.ids))
+            ended = [rank for rank in missing if self._ended_early(rank)]
+            if ended or self._keeper.error or self._keeper.gone or time.monotonic() > deadline:
+                silent = ended or missing
+                logs = self._keeper.log_tail("warden", *(f"rank-{rank}" for rank in silent))
+                raise StartFailed(
+                    f"Ranks could not be started: {rank_names(silent)} did not come up."
+                    f'{logs} Run "ddp-lessons doctor" to see what is wrong.'
+                )
+            time.sleep(0.002)  # polls; ipyparallel's own wait wakes up less often
+
+    def _ended_early(self, rank):
+        return self.has_warden and self._keeper.last_word.get(rank) == "died"
+
+    @property
+    def dead(self):
+        """
+        Ranks whose process has ended and was not replaced yet.
+        """
+        living = self._keeper.pids if self.has_warden else self._client.ids
+        return [rank for rank in self._ranks if rank not in living]
+
+    def kill(self, ranks):
+        """
+        End the processes of ranks that nothing else can free.
+        """
+        self._keeper.signal_ranks(ranks, signal.SIGKILL)
+
+    def replace_dead(self):
+        """
+        Put a new process in the place of each dead rank, with the same number.
+
+        Returns:
+            list[int]: The ranks that were replaced. Their variables are gone; they are in no group.
+
+        Raises:
+            RanksGone: The ranks are another launcher's, which cannot replace one.
+        """
+        dead = self.dead
+        if not dead:
+            return []
+        if not self.has_warden:
+            raise RanksGone(
+                f"{rank_names(dead)} died: launcher={self._launcher!r} cannot replace a rank. "
+                "Call ranks.stop(), then start_ranks()."
+            )
+        for rank in dead:
+            self._forget(rank)
+        for rank in dead:
+            self._keeper.last_word.pop(rank, None)
+            self._engine_set.start_rank(rank)
+        self._wait_until_registered(dead, _REPLACE_S)
+        return dead
+
+    def _forget(self, rank):
+        # The hub frees the number once it hears that the engine left; nobody else will tell it.
+        client = self._client
+        if rank not in client.ids:
+            return
+        client._send(client._query_stream, "unregistration_request", content={"id": rank})
+        deadline = time.monotonic() + _FORGET_S
+        while rank in client.ids and time.monotonic() < deadline:
+            time.sleep(0.002)
+
+
+def _loopback_only():
+    name = "lo"
+    for interface, addresses in psutil.net_if_addrs().items():
+        if any(address.address == "127.0.0.1" for address in addresses):
+            name = interface
+    return {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": name}
