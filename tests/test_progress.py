@@ -1,0 +1,111 @@
+"""
+Standing still or computing: told by CPU time, on a clock and processes that are made up.
+"""
+
+import pytest
+
+from ddp_lessons.ranks.progress import BUSY_SHARE, Progress
+
+
+class Machine:
+    """
+    A clock, and processes that use CPU time as they are told.
+    """
+
+    def __init__(self, num_processes=4):
+        self.now = 100.0
+        self.used = dict.fromkeys(range(num_processes), 5.0)
+        self.progress = Progress(
+            pids=lambda: list(range(num_processes)),
+            clock=lambda: self.now,
+            cpu_seconds=self.used.get,
+        )
+
+    def run(self, seconds, share=0.0, every_s=0.2):
+        """
+        Let time pass in which process 0 uses a share of a core; look every now and then.
+        """
+        for _ in range(round(seconds / every_s)):
+            self.now += every_s
+            self.used[0] += share * every_s
+            self.progress.sample()
+
+
+def test_progress_counts_the_seconds_of_standing_still():
+    """
+    The wait for a peer that never comes: no CPU time at all.
+    """
+    machine = Machine()
+    machine.run(4.0)
+    assert machine.progress.still_s == pytest.approx(4.0)
+
+
+def test_progress_of_a_rank_that_computes():
+    """
+    One busy rank is enough: the others wait for it, and that is no standstill.
+    """
+    machine = Machine()
+    machine.run(10.0, share=0.9)
+    assert machine.progress.still_s == pytest.approx(0.0)
+
+
+def test_progress_sees_the_moment_of_the_last_work():
+    """
+    A cell computes, then hangs: the seconds are counted from the hang.
+    """
+    machine = Machine()
+    machine.run(6.0, share=0.8)
+    machine.run(2.0)
+    assert machine.progress.still_s == pytest.approx(2.0)
+    machine.run(0.2, share=1.0)
+    assert machine.progress.still_s == pytest.approx(0.0)
+
+
+def test_progress_is_not_fooled_by_heartbeats():
+    """
+    Idle ranks beat and answer questions. A hundredth of a core each is not computing.
+    """
+    machine = Machine()
+    machine.run(5.0, share=0.04)
+    assert machine.progress.still_s == pytest.approx(5.0)
+
+
+def test_progress_takes_a_rank_on_a_crowded_machine_for_busy():
+    """
+    Where four ranks share two cores with others, each may get a quarter of one.
+    """
+    machine = Machine()
+    machine.run(5.0, share=1.5 * BUSY_SHARE)
+    assert machine.progress.still_s == pytest.approx(0.0)
+
+
+def test_progress_overlooks_rounding():
+    """
+    /proc counts in hundredths of a second: two looks close together may differ by one.
+    """
+    machine = Machine()
+    machine.run(1.0, share=1.0, every_s=0.01)
+    assert machine.progress.still_s == pytest.approx(1.0)
+
+
+def test_progress_survives_a_process_that_ends():
+    """
+    Its CPU time vanishes from the sum; that is neither work nor an error.
+    """
+    machine = Machine()
+    machine.run(1.0)
+    machine.used[3] = None
+    machine.run(1.0)
+    assert machine.progress.still_s == pytest.approx(2.0)
+    machine.run(0.4, share=0.9)
+    assert machine.progress.still_s == pytest.approx(0.0)
+
+
+def test_progress_without_processes():
+    """
+    Ranks on other machines cannot be measured. They stand still as far as this can tell.
+    """
+    machine = Machine(num_processes=0)
+    machine.now += 3.0
+    machine.progress.sample()
+    assert machine.progress.still_s == pytest.approx(3.0)

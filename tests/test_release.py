@@ -1,0 +1,249 @@
+"""
+Freeing a thread that waits inside torch: what is cut, what is spared, and that it comes back.
+
+Two ranks are two threads of this process here, so every wait can be watched from next to it.
+"""
+
+import os
+import socket
+import sys
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from waiting import wait_until
+
+from ddp_lessons.ranks.release import close_stores, cut_group_sockets, open_sockets, release
+
+LIMIT_S = 30.0
+"""
+What a wait would take if nothing freed it.
+"""
+SOON_S = 2.0
+
+
+class Waiting:
+    """
+    A thread that does something which waits, and what became of it.
+    """
+
+    def __init__(self, work, *args):
+        self.error = None
+        self.thread = threading.Thread(target=self._run, args=(work, *args), daemon=True)
+        self.thread.start()
+
+    def _run(self, work, *args):
+        try:
+            work(*args)
+        except Exception as error:
+            self.error = error
+
+    def frame_in(self, function):
+        """
+        Return the thread's frame once it stays at one place of a function of this file.
+        """
+        seen = []
+
+        def look():
+            frame = sys._current_frames().get(self.thread.ident)
+            if frame is None or frame.f_code.co_name != function:
+                return None
+            seen.append(frame.f_lasti)
+            return frame if seen[-5:] == 5 * [frame.f_lasti] else None
+
+        return wait_until(look, 5, f"a thread to wait in {function}")
+
+    def came_back(self):
+        """
+        Return the seconds until the thread ended.
+        """
+        began = time.monotonic()
+        self.thread.join(LIMIT_S / 2)
+        assert not self.thread.is_alive(), "it still waits"
+        return time.monotonic() - began
+
+
+def connected_pair(family=socket.AF_INET):
+    """
+    Return two connected TCP sockets, and the one that listens.
+    """
+    listener = socket.create_server(("localhost", 0), family=family)
+    client = socket.create_connection(listener.getsockname()[:2])
+    server, _ = listener.accept()
+    return client, server, listener
+
+
+def is_open(sock):
+    """
+    Tell whether the other end has been shut down.
+    """
+    sock.setblocking(False)
+    try:
+        return sock.recv(1) != b""
+    except BlockingIOError:
+        return True
+
+
+def test_cut_group_sockets_cuts_what_torch_would_have():
+    """
+    A descriptor without a Python object, as C++ code has them: both ends hear of it.
+    """
+    before = open_sockets()
+    client, server, listener = connected_pair()
+    fd = client.detach()
+    assert cut_group_sockets(before) == 1
+    assert not is_open(server)
+    os.close(fd)
+    server.close()
+    listener.close()
+
+
+def test_cut_group_sockets_spares_the_learners_own():
+    """
+    A logger's connection or a download is a Python socket; it has nothing to do with the group.
+    """
+    before = open_sockets()
+    sockets = connected_pair()
+    assert open_sockets() - before == {sock.fileno() for sock in sockets}
+    assert cut_group_sockets(before) == 0
+    assert is_open(sockets[0])
+    assert is_open(sockets[1])
+    for sock in sockets:
+        sock.close()
+
+
+def test_cut_group_sockets_spares_what_listens():
+    """
+    Gloo's listening socket: closing it kills the process.
+    """
+    before = open_sockets()
+    fd = socket.create_server(("127.0.0.1", 0)).detach()
+    assert cut_group_sockets(before) == 0
+    with socket.socket(fileno=fd) as listener:
+        socket.create_connection(listener.getsockname()).close()
+
+
+def test_cut_group_sockets_spares_what_it_is_told_to():
+    """
+    ZeroMQ's sockets are C++ too. They were open before there was a group.
+    """
+    client, server, listener = connected_pair()
+    fd = client.detach()
+    assert cut_group_sockets(open_sockets()) == 0
+    assert is_open(server)
+    os.close(fd)
+    server.close()
+    listener.close()
+
+
+def test_cut_group_sockets_spares_sockets_of_the_file_system():
+    """
+    Unix sockets belong to ZeroMQ, to the keeper's line, or to the learner; never to Gloo.
+    """
+    before = open_sockets()
+    left, right = socket.socketpair(socket.AF_UNIX)
+    fd = left.detach()
+    assert cut_group_sockets(before) == 0
+    assert is_open(right)
+    os.close(fd)
+    right.close()
+
+
+@pytest.fixture
+def gloo_pair(monkeypatch):
+    """
+    Give two ranks of a Gloo group, and the descriptors that were open before.
+    """
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    before = open_sockets()
+    store, groups = dist.HashStore(), {}
+
+    def join(rank):
+        groups[rank] = dist.ProcessGroupGloo(store, rank, 2, timedelta(seconds=LIMIT_S))
+
+    joining = [Waiting(join, rank) for rank in range(2)]
+    for each in joining:
+        each.came_back()
+        assert each.error is None
+    yield groups, before
+    groups.clear()
+
+
+@pytest.mark.parametrize("name", ["allreduce", "barrier", "recv", "broadcast"])
+def test_release_frees_a_rank_that_waits_in_gloo(gloo_pair, name):
+    """
+    torch's own `abort` and `shutdown` do not. The rank gets a RuntimeError, and its data stays.
+    """
+    groups, before = gloo_pair
+    tensor = torch.ones(3)
+
+    def wait_for_the_other():
+        group = groups[1]
+        if name == "barrier":
+            group.barrier().wait()
+        elif name == "recv":
+            group.recv([tensor], 0, 0).wait()
+        else:
+            getattr(group, name)([tensor]).wait()
+
+    waiting = Waiting(wait_for_the_other)
+    waiting.frame_in("wait_for_the_other")
+    release(before, waiting.thread.ident)
+    assert waiting.came_back() < SOON_S
+    assert isinstance(waiting.error, RuntimeError)
+    assert tensor.shape == (3,)
+
+
+@pytest.mark.parametrize("prefixes", [(), ("default",), ("default", "0")])
+def test_close_stores_frees_a_rank_that_waits_in_a_file_store(tmp_path, prefixes):
+    """
+    `init_process_group` waits in `store.get` for ranks that never come: no socket to cut there.
+    """
+    store = dist.FileStore(str(tmp_path / "store"), 2)
+    for prefix in prefixes:
+        store = dist.PrefixStore(prefix, store)
+    store.set_timeout(timedelta(seconds=LIMIT_S))
+    store.set("present", "1")
+
+    def get_what_never_comes(store):
+        store.get("never")
+
+    waiting = Waiting(get_what_never_comes, store)
+    close_stores(waiting.frame_in("get_what_never_comes"))
+    assert waiting.came_back() < SOON_S
+    assert isinstance(waiting.error, RuntimeError)
+
+
+def test_close_stores_twice_and_on_a_store_without_a_file(tmp_path):
+    """
+    Several ranks share the file and are released at once; a HashStore has none at all.
+    """
+    store, memory = dist.FileStore(str(tmp_path / "store"), 1), dist.HashStore()
+    store.set("present", "1")
+    frame = sys._getframe()
+    close_stores(frame)
+    close_stores(frame)
+    with pytest.raises(OSError, match="symbolic links"):
+        open(tmp_path / "store").close()
+    assert memory.num_keys() == 0
+
+
+def test_release_frees_a_rank_that_waits_in_a_tcp_store():
+    """
+    With join=False the learner may use `tcp://`: its client waits on a socket of torch's.
+    """
+    before = open_sockets()
+    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = dist.TCPStore("127.0.0.1", server.port, timeout=timedelta(seconds=LIMIT_S))
+
+    def get_what_never_comes(store):
+        store.get("never")
+
+    waiting = Waiting(get_what_never_comes, store)
+    waiting.frame_in("get_what_never_comes")
+    release(before, waiting.thread.ident)
+    assert waiting.came_back() < SOON_S
+    assert isinstance(waiting.error, RuntimeError)
