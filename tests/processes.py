@@ -1,0 +1,88 @@
+"""
+Find the processes of a test, and see them end.
+"""
+
+import contextlib
+import os
+import uuid
+
+import psutil
+from waiting import wait_until
+
+MARK = "DDP_LESSONS_TEST_MARK"
+
+
+def new_mark():
+    """
+    Return an environment by which a kernel and all that comes of it can be found.
+    """
+    return {MARK: uuid.uuid4().hex}
+
+
+def marked(mark, but=()):
+    """
+    Return the living processes that inherited a mark, whoever their parent is now.
+
+    Args:
+        mark: What `new_mark` gave.
+        but: Process ids to leave out.
+    """
+    found = []
+    for process in psutil.process_iter():
+        if process.pid in but:
+            continue
+        with contextlib.suppress(psutil.Error, OSError):
+            has_mark = process.environ().get(MARK) == mark[MARK]
+            if has_mark and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def wait_until_gone(mark, timeout_s, but=()):
+    """
+    Wait until no process with a mark is left.
+
+    Raises:
+        AssertionError: Some are. The message says which.
+    """
+    left = []
+
+    def look():
+        left[:] = marked(mark, but)
+        return not left
+
+    try:
+        wait_until(look, timeout_s, "processes to end")
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {[p.cmdline() for p in left if p.is_running()]}") from None
+
+
+def is_running(pid):
+    """
+    Tell whether a process runs; one that has ended and waits for its parent does not.
+    """
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def listening_addresses(process):
+    """
+    Return (protocol, address) of every socket on which a process listens, from psutil and, in case
+    it overlooks one, from the system's own tables.
+    """
+    found = set()
+    for connection in process.net_connections(kind="inet"):
+        if connection.status in (psutil.CONN_LISTEN, psutil.CONN_NONE):  # NONE is UDP
+            found.add((connection.type.name, connection.laddr.ip))
+    inodes = set()
+    for name in os.listdir(f"/proc/{process.pid}/fd"):
+        with contextlib.suppress(OSError):
+            inodes.add(os.readlink(f"/proc/{process.pid}/fd/{name}"))
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError), open(f"/proc/{process.pid}/net/{table}") as lines:
+            for words in map(str.split, list(lines)[1:]):
+                if words[3] == "0A" and f"socket:[{words[9]}]" in inodes:
+                    found.add((table, words[1].partition(":")[0]))
+    return found

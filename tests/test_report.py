@@ -1,0 +1,193 @@
+"""
+The sentences of a failed cell. nbval compares them, so they are held to the character.
+"""
+
+import signal
+
+import pytest
+
+from ddp_lessons.ranks.report import (
+    DIED,
+    OK,
+    RAISED,
+    RELEASED,
+    Outcome,
+    Recovery,
+    died_message,
+    how_it_died,
+    raised_message,
+    replaced_sentence,
+    stale_sentence,
+    victims_sentence,
+)
+
+
+def raised(ename, evalue, line=None, code="", traceback=""):
+    """
+    Return the outcome of a rank that raised.
+    """
+    return Outcome(RAISED, ename=ename, evalue=evalue, line=line, code=code, traceback=traceback)
+
+
+def test_raised_message_names_the_culprit_and_its_line():
+    """
+    The first line is what a learner reads; the traceback below it is the culprit's alone.
+    """
+    outcomes = {
+        0: Outcome(RELEASED, line=5),
+        1: Outcome(RELEASED, line=5),
+        2: raised("ValueError", "bad shard", 3, "load(shard)", "Traceback\n  ...\nValueError"),
+    }
+    message, traceback = raised_message(outcomes)
+    assert message == "rank 2 raised ValueError: bad shard at line 3: load(shard)"
+    assert traceback == ["Traceback", "  ...", "ValueError"]
+    assert victims_sentence(outcomes) == (
+        "ranks 0 and 1 were released at line 5; variables are kept."
+    )
+
+
+def test_raised_message_says_the_same_thing_once():
+    """
+    A typo fails alike on every rank: four times the same line would hide it.
+    """
+    outcomes = {rank: raised("NameError", "name 'x' is not defined", 1, "x") for rank in range(4)}
+    message, _ = raised_message(outcomes)
+    assert message == "ranks 0-3 raised NameError: name 'x' is not defined at line 1: x"
+
+
+def test_raised_message_is_in_rank_order():
+    """
+    Replies come in any order. The first line and the traceback are of one rank, on every run.
+    """
+    outcomes = {
+        3: raised("ValueError", "three", 2, "f(3)", "of 3"),
+        1: raised("ValueError", "one", 2, "f(1)", "of 1"),
+        2: raised("ValueError", "three", 2, "f(3)", "of 2"),
+    }
+    message, traceback = raised_message(outcomes)
+    assert message.splitlines() == [
+        "rank 1 raised ValueError: one at line 2: f(1)",
+        "ranks 2 and 3 raised ValueError: three at line 2: f(3)",
+    ]
+    assert traceback == ["of 1"]
+
+
+def test_raised_message_without_text_or_line():
+    """
+    `raise KeyboardInterrupt` has no text, and an error before the cell has no line.
+    """
+    assert raised_message({0: raised("AssertionError", "")})[0] == "rank 0 raised AssertionError"
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "words"),
+    [
+        (
+            -signal.SIGKILL,
+            "its process was ended by SIGKILL (Linux does this when memory runs out)",
+        ),
+        (-signal.SIGSEGV, "its process was ended by SIGSEGV"),
+        (-(signal.SIGRTMIN + 1), f"its process was ended by signal {signal.SIGRTMIN + 1}"),
+        (3, "its process exited with code 3"),
+        (0, "its process exited with code 0"),
+        (None, "its process has ended"),
+    ],
+)
+def test_how_it_died_names_the_signal(exit_code, words):
+    """
+    Numbers mean nothing to a learner; that SIGKILL is how Linux takes memory back is worth saying.
+    """
+    assert how_it_died(exit_code) == words
+
+
+def test_died_message_has_a_line_for_each():
+    """
+    In rank order, with the line that each was at if it is known.
+    """
+    outcomes = {
+        2: Outcome(DIED, exit_code=1),
+        0: Outcome(OK),
+        1: Outcome(DIED, exit_code=-signal.SIGSEGV, line=4, code="crash()"),
+    }
+    assert died_message(outcomes).splitlines() == [
+        "rank 1 died: its process was ended by SIGSEGV at line 4: crash()",
+        "rank 2 died: its process exited with code 1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "sentence"),
+    [
+        ({0: Outcome(OK), 1: Outcome(RAISED)}, ""),
+        ({1: Outcome(RELEASED)}, "rank 1 was released; variables are kept."),
+        ({1: Outcome(RELEASED, line=2)}, "rank 1 was released at line 2; variables are kept."),
+        (
+            {0: Outcome(RELEASED, line=2), 3: Outcome(RELEASED, line=4)},
+            "ranks 0 and 3 were released; variables are kept.",
+        ),
+    ],
+)
+def test_victims_sentence_folds_the_others(outcomes, sentence):
+    """
+    Victims of a fault are told in one line, and none is told where there are none.
+    """
+    assert victims_sentence(outcomes) == sentence
+
+
+@pytest.mark.parametrize(
+    ("names", "sentence"),
+    [
+        ([], ""),
+        (["model"], "`model` holds the old group: run the cell that makes it again."),
+        (
+            ["model", "pair"],
+            "`model`, `pair` hold the old group: run the cell that makes them again.",
+        ),
+    ],
+)
+def test_stale_sentence_names_what_to_make_again(names, sentence):
+    """
+    A DDP model keeps a group that is no more, and nothing in torch says so.
+    """
+    assert stale_sentence(names) == sentence
+
+
+@pytest.mark.parametrize(
+    ("recovery", "lines"),
+    [
+        (Recovery([], False, True, []), []),
+        (Recovery([], True, True, []), ["The ranks have joined a new group."]),
+        (
+            Recovery([], True, False, []),
+            ["The group is gone: run the cell that makes it again."],
+        ),
+        (
+            Recovery([1], True, True, ["model"]),
+            [
+                "A new rank 1 is in place; its variables are gone.",
+                "The ranks have joined a new group. "
+                "`model` holds the old group: run the cell that makes it again.",
+            ],
+        ),
+    ],
+)
+def test_recovery_says_what_became_of_ranks_and_group(recovery, lines):
+    """
+    In lesson 01 the learner makes the group, so the learner has to make it again.
+    """
+    assert recovery.sentences() == lines
+
+
+@pytest.mark.parametrize(
+    ("replaced", "sentence"),
+    [
+        ([], ""),
+        ([1], "A new rank 1 is in place; its variables are gone."),
+        ([1, 3], "New ranks 1 and 3 are in place; their variables are gone."),
+    ],
+)
+def test_replaced_sentence_says_what_was_lost(replaced, sentence):
+    """
+    The numbers stay, the variables do not: that is why earlier cells have to be run again.
+    """
+    assert replaced_sentence(replaced) == sentence
