@@ -13,7 +13,7 @@ FAINT = "#6b7280"
 PANEL = "#fbfbfd"
 LINE = "#9aa1ad"
 RANK_COLOURS = (
-    "#4c78a8", "#e8871e", "#3f9b5f", "#c2508f", "#7d5ba6", "#2a9d9d", "#a8783c", "#7f8a2e",
+    "#4c78a8", "#cf6f0c", "#3f9b5f", "#c2508f", "#7d5ba6", "#23898f", "#a8783c", "#7f8a2e",
 )  # fmt: skip
 FONT = "ui-sans-serif, 'DejaVu Sans', Helvetica, Arial, sans-serif"
 CHAR_WIDTH = 0.62

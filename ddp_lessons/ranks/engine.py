@@ -12,7 +12,7 @@ import signal
 import sys
 
 from ipyparallel.engine.app import IPEngine
-from traitlets import default
+from traitlets import Integer, default
 
 from ddp_lessons.ranks.guard import Guard
 
@@ -23,6 +23,9 @@ class RankEngine(IPEngine):
     """
     An ipyparallel engine that asks for its rank as its id and obeys the guard's requests.
     """
+
+    # Without a warden, this is how a rank learns that its controller is gone: after 7 times 0.6 s.
+    max_heartbeat_misses = Integer(7, config=True)
 
     @default("id")
     def _id_default(self):

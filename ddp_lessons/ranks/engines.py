@@ -12,6 +12,7 @@ from ddp_lessons.ranks.diagnosis import rank_names
 
 _FORGET_S = 5.0
 _REPLACE_S = 10.0
+_LOG_LINES = 12
 
 
 class Engines:
@@ -85,12 +86,18 @@ class Engines:
             ended = [rank for rank in missing if self._ended_early(rank)]
             if ended or self._keeper.error or self._keeper.gone or time.monotonic() > deadline:
                 silent = ended or missing
-                logs = self._keeper.log_tail("warden", *(f"rank-{rank}" for rank in silent))
+                logs = self._log_tail(silent)
                 raise StartFailed(
                     f"Ranks could not be started: {rank_names(silent)} did not come up."
                     f'{logs} Run "ddp-lessons doctor" to see what is wrong.'
                 )
             time.sleep(0.002)  # polls; ipyparallel's own wait wakes up less often
+
+    def _log_tail(self, ranks):
+        if self.has_warden:
+            return self._keeper.log_tail("warden", *(f"rank-{rank}" for rank in ranks))
+        said = self._engine_set.get_output().strip().splitlines()[-_LOG_LINES:]
+        return "".join(f"\n  {self._launcher}: {line}" for line in said) + ("\n" if said else "")
 
     def _ended_early(self, rank):
         return self.has_warden and self._keeper.last_word.get(rank) == "died"

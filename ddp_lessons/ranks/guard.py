@@ -102,7 +102,7 @@ class Guard:
         self._cell_source = info.raw_cell or ""
         cell = self.shell.transform_cell(self._cell_source)
         self._cell_file = self.shell.compile.get_code_name(
-            cell, self._cell_source, self.shell.execution_count
+            self._cell_source, cell, self.shell.execution_count
         )
         self._cell_began_ns = time.time_ns()
         self._counts_before = self._counts()
