@@ -119,8 +119,9 @@ def _luminance(colour):
 
 def test_rank_colours_are_fixed_distinct_and_readable():
     """
-    White text on each colour keeps a contrast of at least 3 to 1, what WCAG asks for bold labels; numbers stand
-    beside the colours, so nothing hangs on telling two apart.
+    White text on each colour keeps a contrast of at least 3 to 1, what WCAG asks of bold labels.
+
+    Numbers stand beside the colours, so nothing hangs on telling two apart.
     """
     assert len(set(RANK_COLOURS)) == len(RANK_COLOURS)
     assert rank_colour(0) == rank_colour(len(RANK_COLOURS)) == "#4c78a8"
