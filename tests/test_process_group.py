@@ -2,49 +2,32 @@
 Joining and leaving a group, against torch's own view of it.
 """
 
-import multiprocessing
-
 import pytest
 import torch
 import torch.distributed as dist
+from worlds import run_world
 
 from ddp_lessons.process_group import join_group, leave_group, rank_device
 
 
-def _member(store_file, rank, world_size, answers):
+def _join_add_leave(rank, world_size, store_file):
     join_group(store_file, rank, world_size)
     total = torch.tensor([float(rank + 1)])
     dist.all_reduce(total)
-    answers.put((rank, dist.get_rank(), dist.get_world_size(), dist.get_backend(), total.item()))
+    seen = (dist.get_rank(), dist.get_world_size(), dist.get_backend(), total.item())
     leave_group()
-    answers.put((rank, dist.is_initialized()))
+    return (*seen, dist.is_initialized())
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_join_group_makes_a_group_that_adds_up(tmp_path, monkeypatch, world_size):
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_join_group_makes_a_group_that_adds_up(tmp_path, world_size):
     """
-    The group has the size, the numbers and the backend that were asked for, and it works.
+    The group has the size, the numbers and the backend that were asked for, works, and ends.
     """
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    context = multiprocessing.get_context("spawn")
-    answers = context.Queue()
-    store_file = str(tmp_path / "store")
-    members = [
-        context.Process(target=_member, args=(store_file, rank, world_size, answers))
-        for rank in range(world_size)
-    ]
-    for member in members:
-        member.start()
-    told = [answers.get(timeout=60) for _ in range(2 * world_size)]
-    for member in members:
-        member.join(timeout=60)
-        assert member.exitcode == 0
+    seen = run_world(world_size, _join_add_leave, str(tmp_path / "store"), join=False)
     total = float(sum(range(1, world_size + 1)))
-    assert sorted(t for t in told if len(t) == 5) == [
-        (rank, rank, world_size, "gloo", total) for rank in range(world_size)
-    ]
-    assert sorted(t for t in told if len(t) == 2) == [(rank, False) for rank in range(world_size)]
+    assert seen == [(rank, world_size, "gloo", total, False) for rank in range(world_size)]
 
 
 def test_leave_group_outside_a_group_does_nothing():
