@@ -127,14 +127,23 @@ class Keeper:
             done = self._changed.wait_for(lambda: condition() or self.error or self.gone, timeout_s)
             if condition():
                 return
-            if self.error or self.gone:
-                fault = self.error or "the warden ended"
-                raise StartFailed(f"Ranks could not be started: {fault}.{self.log_tail()}")
+            self.check()
             if not done:
                 raise StartFailed(
                     f"Ranks could not be started: {what} did not happen in {timeout_s:.0f} s."
                     f'{self.log_tail()} Run "ddp-lessons doctor" to see what this machine lacks.'
                 )
+
+    def check(self):
+        """
+        Do nothing while all is well.
+
+        Raises:
+            StartFailed: The warden reported an error or ended.
+        """
+        if self.error or self.gone:
+            fault = self.error or "the warden ended"
+            raise StartFailed(f"Ranks could not be started: {fault}.{self.log_tail()}")
 
     def log_tail(self, *names):
         """

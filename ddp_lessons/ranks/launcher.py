@@ -113,8 +113,8 @@ class WardenControllerLauncher(_WardenLauncher, ipp_launcher.ControllerLauncher)
         paths = list(self.connection_files.values())
         deadline = asyncio.get_running_loop().time() + (timeout or self.connection_info_timeout)
         while not all(_is_complete(path) for path in paths):
-            if self.keeper is not None and (self.keeper.error or self.keeper.gone):
-                break
+            if self.keeper is not None:
+                self.keeper.check()
             if asyncio.get_running_loop().time() > deadline:
                 break
             await asyncio.sleep(0.005)
