@@ -50,17 +50,8 @@ class Engines:
         """
         Start all engines and wait until they have registered.
         """
-        engine_set_id = self._cluster.start_engines_sync(
-            n=0 if self.has_warden else len(self._ranks), environment=self._shared_environment()
-        )
+        engine_set_id = self._cluster.start_engines_sync(n=len(self._ranks), **self._options())
         self._engine_set = self._cluster.engines[engine_set_id]
-        if self.has_warden:
-            self._engine_set.num_threads = self._placement.num_threads
-            loopback = _loopback_only()
-            environments = [
-                {**loopback, "DDP_LESSONS_DEVICE": device} for device in self._placement.devices
-            ]
-            self._engine_set.start_all(len(self._ranks), environments)
         self._wait_until_registered(self._ranks, timeout_s)
 
     def stop(self):
@@ -70,13 +61,21 @@ class Engines:
         if not self.has_warden:
             self._cluster.stop_engines_sync()
 
-    def _shared_environment(self):
+    def _options(self):
+        placement = self._placement
+        if self.has_warden:
+            loopback = _loopback_only()
+            environments = [
+                {**loopback, "DDP_LESSONS_DEVICE": device} for device in placement.devices
+            ]
+            return {"environments": environments, "num_threads": placement.num_threads}
         # All that ipyparallel's own launchers can give: the same variables for every engine.
-        return {
+        shared = {
             "WORLD_SIZE": str(len(self._ranks)),
-            "OMP_NUM_THREADS": str(self._placement.num_threads),
-            **(_loopback_only() if self._launcher in ("local", "mpi") else {}),
+            "OMP_NUM_THREADS": str(placement.num_threads),
         }
+        on_this_machine = self._launcher in ("local", "mpi")
+        return {"environment": {**shared, **(_loopback_only() if on_this_machine else {})}}
 
     def _wait_until_registered(self, ranks, timeout_s):
         wanted = set(ranks)

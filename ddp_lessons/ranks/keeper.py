@@ -89,6 +89,7 @@ class Keeper:
                 self._note(message)
                 for listener in list(self._listeners):
                     listener(message)
+        self._process.wait()  # the link closes as the warden ends
         self._note({"at": "gone"})
         for listener in list(self._listeners):
             listener({"at": "gone"})

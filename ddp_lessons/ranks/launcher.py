@@ -75,19 +75,25 @@ class _WardenLauncher(ipp_launcher.BaseLauncher):
         return launcher
 
     def poll(self):
-        running = psutil.pid_exists(self.warden_pid)
-        return None if running else 0
+        try:
+            ended = psutil.Process(self.warden_pid).status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            ended = True
+        return 0 if ended else None
 
     async def join(self, timeout=None):
-        process = psutil.Process(self.warden_pid)
-        await asyncio.get_running_loop().run_in_executor(None, process.wait, timeout)
+        deadline = asyncio.get_running_loop().time() + (timeout or float("inf"))
+        while self.poll() is None:
+            if asyncio.get_running_loop().time() > deadline:
+                raise TimeoutError(f"warden {self.warden_pid} did not end in {timeout} s")
+            await asyncio.sleep(0.02)
 
     async def stop(self):
         # Ranks and controller have one parent and end together.
         try:
             os.kill(self.warden_pid, signal.SIGTERM)
             await self.join(timeout=10)
-        except (ProcessLookupError, psutil.NoSuchProcess):
+        except ProcessLookupError:
             pass  # it has ended already
         self.notify_stop({"exit_code": 0, "identifier": self.identifier})
 
@@ -142,26 +148,19 @@ class WardenEngineLauncher(_WardenLauncher, ipp_launcher.EngineLauncher):
         Order ranks 0 to n-1. They are ready once they have registered.
         """
         self._adopt_keeper()
+        self.n = n
         if self.keeper.facts is None:
             self.keeper.order("import torch")
-        self.start_all(n, [{}] * n)
-        self.notify_start(self.warden_pid)
-
-    def start_all(self, n, environments):
-        """
-        Order ranks 0 to n-1, each with environment variables of its own.
-        """
-        self.n = n
-        self.environments = environments
         for rank in range(n):
             self.start_rank(rank)
+        self.notify_start(self.warden_pid)
 
     def start_rank(self, rank):
         """
         Order one rank; also used to replace one that has died.
         """
         environment = {
-            **self.environments[rank],
+            **(self.environments[rank] if self.environments else {}),
             "RANK": str(rank),
             "WORLD_SIZE": str(self.n),
             "LOCAL_RANK": str(rank),

@@ -150,6 +150,7 @@ class Warden:
             if pid == self.controller_pid:
                 self.controller_pid = None
                 self.link.send(at="controller died", code=code)
+                self._running = False  # no cell could reach a rank any more
             elif pid in self.ranks:
                 self.link.send(at="died", rank=self.ranks.pop(pid), pid=pid, code=code)
 
