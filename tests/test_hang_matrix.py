@@ -442,3 +442,46 @@ def test_mishap_old_model_after_regroup_raises(kernel):
     assert result.status == "error"
     assert re.search(r"`model`.* holds? the old group", result.evalue)
     check_usable(kernel, lost=[])
+
+
+STUCK = """
+def stuck():
+    import torch.distributed as dist
+    if dist.get_rank() != 0:
+        dist.barrier()
+"""
+
+
+def test_mishap_function_of_a_view_is_freed_by_the_next_cell(kernel):
+    """
+    ipyparallel's own views have no guard in the kernel; what they leave stuck, the next cell frees.
+    """
+    assert kernel.run(PREPARE).status == "ok"
+    assert kernel.run(STUCK).status == "ok"
+    kernel.run("result = ranks.view.apply_async(stuck)")
+    freed = kernel.run("%%px\nprint('through')")
+    assert freed.status == "ok", freed
+    assert "Ranks were stuck in a call from before this cell, and were released." in freed.text
+    assert freed.seconds < PROMPT_S
+    check_usable(kernel, lost=[])
+    kernel.run("result = ranks.view.apply_async(stuck)")
+    assert kernel.run("ranks.regroup()").status == "ok"
+    check_usable(kernel, lost=[])
+
+
+def test_mishap_view_of_a_dead_rank_raises(kernel):
+    """
+    Whoever waits for a rank that dies, or asks one that is dead, must hear of it at once.
+    """
+    assert kernel.run(PREPARE).status == "ok"
+    assert kernel.run("import os, time").status == "ok"
+    waiting = kernel.run(
+        "result = ranks.view.apply_async(time.sleep, 60)\n"
+        "os.kill(ranks.keeper.pids[1], 9)\nresult.get()",
+        stop_after_s=(20,),
+    )
+    assert waiting.status == "error", waiting
+    wait_until(lambda: kernel.value("ranks.client.ids") != list(range(kernel.world_size)))
+    assert kernel.run("ranks.view['rank']").seconds < PROMPT_S
+    assert kernel.run("%%px\nprint(1)").ename == "RankDied"
+    check_usable(kernel, lost=[1])

@@ -66,6 +66,7 @@ def run_controller(argv):
     """
     Run ipyparallel's controller in this process.
     """
+    os.umask(0o077)  # it writes the engines' ids beside the connection files
     # A kill -9 of the controller would leave its helper processes; the hook ties them to it.
     os.register_at_fork(after_in_child=_die_with_controller)
     from ipyparallel.controller.app import main

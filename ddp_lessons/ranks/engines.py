@@ -34,6 +34,7 @@ class Engines:
         self._placement = placement
         self._launcher = launcher
         self._engine_set = None
+        keeper.on_event(self._on_keeper_event)
 
     @property
     def has_warden(self):
@@ -134,21 +135,21 @@ class Engines:
                 "Call ranks.stop(), then start_ranks()."
             )
         for rank in dead:
-            self._forget(rank)
-        for rank in dead:
+            self._wait_until_forgotten(rank)
             self._keeper.last_word.pop(rank, None)
             self._engine_set.start_rank(rank)
         self._wait_until_registered(dead, _REPLACE_S)
         return dead
 
-    def _forget(self, rank):
-        # The hub frees the number once it hears that the engine left; nobody else will tell it.
-        client = self._client
-        if rank not in client.ids:
-            return
-        client._send(client._query_stream, "unregistration_request", content={"id": rank})
+    def _on_keeper_event(self, message):
+        # The hub is told at once: it frees the number, and whoever waits for that rank hears of it.
+        if message["at"] == "died" and message["rank"] in self._client.ids:
+            client, content = self._client, {"id": message["rank"]}
+            client._send(client._query_stream, "unregistration_request", content=content)
+
+    def _wait_until_forgotten(self, rank):
         deadline = time.monotonic() + _FORGET_S
-        while rank in client.ids and time.monotonic() < deadline:
+        while rank in self._client.ids and time.monotonic() < deadline:
             time.sleep(0.002)
 
 

@@ -68,6 +68,8 @@ class Guard:
         kernel.post_handler_hook = lambda: None
         finish_metadata = kernel.finish_metadata
         kernel.finish_metadata = lambda *args: self._add_report(args[-1], finish_metadata(*args))
+        do_apply = kernel.do_apply
+        kernel.do_apply = lambda *args: self._guard_apply(do_apply, args)
         self.shell.ask_exit = _refuse_exit
         warnings.filterwarnings("ignore", message="To exit: use 'exit'")
         showtraceback = self.shell.showtraceback
@@ -125,6 +127,16 @@ class Guard:
             self._report["line"] = line_of_error(error, self._cell_file)
             self._report["code"] = source_line(self._cell_source, self._report["line"])
         self._cell_file = None
+
+    def _guard_apply(self, do_apply, args):
+        # A function that a view sends can wait for ever too; it has no cell and no lines.
+        self.released = False
+        self._cell_began_ns = time.time_ns()
+        self.busy = True
+        try:
+            return do_apply(*args)
+        finally:
+            self.busy = False
 
     def _add_report(self, reply, metadata):
         # ipyparallel's client keeps a reply's content and an error's engine_info, no metadata.

@@ -41,6 +41,16 @@ class RanksCluster(ipp.Cluster):
         super().write_cluster_file()
         os.chmod(self.cluster_file, 0o600)
 
+    def close(self):
+        """
+        End the thread in which ipyparallel runs this cluster's coroutines; it never ends it itself.
+        """
+        if self._async_thread is not None:
+            self._thread_loop.add_callback(self._thread_loop.stop)
+            self._async_thread.join()
+            self._thread_loop.close()
+            self._async_thread = None
+
 
 class _WardenLauncher(ipp_launcher.BaseLauncher):
     """

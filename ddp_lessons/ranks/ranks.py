@@ -4,6 +4,7 @@ A running set of ranks, seen from the kernel.
 
 import functools
 import itertools
+import time
 from concurrent.futures import wait
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from ddp_lessons.ranks.report import Recovery, stale_sentence
 from ddp_lessons.ranks.status import Status
 
 _REJOIN_S = 5.0
+_IDLE_WITHIN_S = 0.2
 
 
 class Ranks:
@@ -109,6 +111,7 @@ class Ranks:
         self._stopped = True
         self.client.close(linger=0)
         self.engines.stop()
+        self.cluster.close()
         self.keeper.stop()
 
     # ---- groups ----
@@ -146,8 +149,16 @@ class Ranks:
         Prints the names of objects, such as DDP models, that hold the old group and must be made
         again.
         """
+        self._end_what_runs()
         stale = self.join()
         print(f"{len(self)} ranks joined a new group. {stale_sentence(stale)}".rstrip())
+
+    def _end_what_runs(self):
+        # What a view has sent may be stuck, or about to be: free ranks until each answers again.
+        answers = [self.client.direct_view(rank).apply_async(int) for rank in range(len(self))]
+        deadline = time.monotonic() + _REJOIN_S
+        while wait(answers, timeout=_IDLE_WITHIN_S).not_done and time.monotonic() < deadline:
+            self.control.release_all()
 
     @property
     def store_folder(self):
@@ -194,5 +205,6 @@ class Ranks:
         replaced = self.engines.replace_dead()
         stale = []
         if regroup:
+            self._end_what_runs()
             stale = self.join() if self.joined else self.leave()
         return Recovery(replaced, regroup, self.joined, stale)

@@ -2,6 +2,7 @@
 Bring up one set of ranks: warden, controller, client, engines, in an order that wastes no time.
 """
 
+import contextlib
 import os
 import secrets
 import sys
@@ -143,16 +144,17 @@ def _start_with(keeper, asked, timeout_s):
         log_level=40,
     )
     cluster.keeper = keeper
-    cluster.start_controller_sync()
-    client = cluster.connect_client_sync()
-    keeper.wait_for(lambda: keeper.facts, timeout_s, "importing torch")
-    placement = place(n, device, this_machine(keeper.facts))
-    ranks = Ranks(asked, keeper, cluster, client, placement)
-    try:
+    with contextlib.ExitStack() as undo:
+        undo.callback(cluster.close)
+        cluster.start_controller_sync()
+        client = cluster.connect_client_sync()
+        undo.callback(client.close, linger=0)
+        keeper.wait_for(lambda: keeper.facts, timeout_s, "importing torch")
+        placement = place(n, device, this_machine(keeper.facts))
+        ranks = Ranks(asked, keeper, cluster, client, placement)
+        undo.callback(ranks.stop)
         ranks.engines.launch(timeout_s)
         if join:
             ranks.join()
-    except BaseException:
-        ranks.stop()
-        raise
+        undo.pop_all()
     return ranks

@@ -32,6 +32,10 @@ def conclude(ranks, outcomes, lookout, stopped):
         return ranks_are_gone()
     kinds = {outcome.kind for outcome in outcomes.values()}
     alike = len({outcome.digest for outcome in outcomes.values()}) == 1
+    if kinds == {OK} and not stopped and lookout.released_at is not None:
+        print("Ranks were stuck in a call from before this cell, and were released.")
+        print("\n".join(ranks.recover().sentences()))
+        return None
     if kinds == {OK} and not stopped and alike:
         return None
     places = {} if DIED in kinds else lookout.all_places([])

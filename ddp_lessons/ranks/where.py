@@ -121,7 +121,7 @@ def main_thread_place(main_thread_id, cell_file, cell_source):
     place = {"line": None, "code": "", "call": "", "function": "", "peer": None, "group": None}
     place["timeout_s"] = None
     inner = sys._current_frames().get(main_thread_id)
-    if inner is None or cell_file is None:
+    if inner is None:
         return place
     place["function"] = inner.f_code.co_name
     # A handle's wait is C++ and has no frame; one that has, of a thread or process, is no

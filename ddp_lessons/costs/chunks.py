@@ -1,0 +1,69 @@
+"""
+How a tensor is cut into chunks that ranks pass on: as evenly as torch.tensor_split cuts it.
+"""
+
+from itertools import accumulate
+
+from ddp_lessons.errors import BadInput
+
+
+def chunk_lengths(num_elements, num_chunks):
+    """
+    Return the length of each chunk: the first `num_elements % num_chunks` are one longer.
+
+    Args:
+        num_elements: Elements to divide, 0 or more.
+        num_chunks: Chunks to divide them into, at least 1. Some are empty if elements are fewer.
+
+    Returns:
+        tuple of int: One length a chunk, in elements.
+
+    Raises:
+        BadInput: A count is negative or no whole number, or there is no chunk.
+
+    Source: torch.tensor_split documentation. Lesson: 03_ring.
+    """
+    need_count("num_elements", num_elements)
+    need_count("num_chunks", num_chunks, at_least=1)
+    length, num_longer = divmod(num_elements, num_chunks)
+    return tuple(length + (chunk < num_longer) for chunk in range(num_chunks))
+
+
+def chunk_bounds(num_elements, num_chunks):
+    """
+    Return where each chunk starts and stops.
+
+    Args:
+        num_elements: Elements to divide, 0 or more.
+        num_chunks: Chunks to divide them into, at least 1.
+
+    Returns:
+        tuple of (int, int): Start and stop of each chunk, in elements.
+
+    Raises:
+        BadInput: A count is negative or no whole number, or there is no chunk.
+
+    Lesson: 03_ring.
+    """
+    lengths = chunk_lengths(num_elements, num_chunks)
+    stops = tuple(accumulate(lengths))
+    return tuple((stop - length, stop) for length, stop in zip(lengths, stops, strict=True))
+
+
+def need_count(name, value, at_least=0):
+    """
+    Refuse what is no whole number, or too small a one.
+
+    Args:
+        name: Name of the argument, for the message.
+        value: What was given.
+        at_least: Smallest number that will do.
+
+    Raises:
+        BadInput: It is not such a number.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
+        raise BadInput(
+            f"Bad {name}: expected a whole number of at least {at_least} (got {value!r}). "
+            f"Pass another {name}."
+        )

@@ -1,0 +1,272 @@
+"""
+What a schedule costs on a link: messages, bytes and seconds of each rank.
+
+The model is the latency-bandwidth one: a message of n bytes takes latency + n / bandwidth, and a
+rank sends one message and receives one at a time. It knows nothing of lines that cross, of caches
+or of a slow rank; where a measurement differs, one of these is why.
+"""
+
+from dataclasses import dataclass
+
+from ddp_lessons.costs.chunks import need_count
+from ddp_lessons.costs.schedules import known_algorithms, schedule
+from ddp_lessons.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Link:
+    """
+    What a message costs.
+
+    Args:
+        latency_s: Seconds that a message of no bytes takes.
+        bandwidth_bytes_per_s: Bytes a second that it takes beyond that.
+        add_s_per_byte: Seconds to add a received byte to one's own.
+
+    Raises:
+        BadInput: A number is negative, or the bandwidth is not positive.
+
+    Source: Hockney, "The communication challenge for MPP: Intel Paragon and Meiko CS-2", 1994; the
+    third number from Thakur, Rabenseifner, Gropp, 2005. Lesson: 03_ring.
+    """
+
+    latency_s: float
+    bandwidth_bytes_per_s: float
+    add_s_per_byte: float = 0.0
+
+    def __post_init__(self):
+        for name in ("latency_s", "add_s_per_byte"):
+            if not getattr(self, name) >= 0:
+                raise BadInput(
+                    f"Bad {name}: expected a number of at least 0 (got {getattr(self, name)!r}). "
+                    "Pass seconds."
+                )
+        if not self.bandwidth_bytes_per_s > 0:
+            raise BadInput(
+                "Bad bandwidth_bytes_per_s: expected a number above 0 "
+                f"(got {self.bandwidth_bytes_per_s!r}). Pass bytes a second."
+            )
+
+    def message_s(self, num_bytes, adds=False):
+        """
+        Return the seconds of one message.
+
+        Args:
+            num_bytes: Its length in bytes.
+            adds: Whether the receiver adds it to its own.
+        """
+        per_byte = 1 / self.bandwidth_bytes_per_s + adds * self.add_s_per_byte
+        return self.latency_s + num_bytes * per_byte
+
+
+@dataclass(frozen=True)
+class RankCost:
+    """
+    What one rank pays for one collective.
+
+    Args:
+        rank: The rank.
+        num_sent: Messages that it sends.
+        num_received: Messages that it receives.
+        sent_bytes: Bytes that it sends.
+        received_bytes: Bytes that it receives.
+        finish_s: Seconds from the start, at which all begin together, to its last message.
+    """
+
+    rank: int
+    num_sent: int
+    num_received: int
+    sent_bytes: int
+    received_bytes: int
+    finish_s: float
+
+
+def rank_costs(plan, element_bytes, link=None):
+    """
+    Count what each rank pays for a schedule.
+
+    Args:
+        plan: A Schedule.
+        element_bytes: Bytes of an element, 4 for float32.
+        link: A Link; None counts messages and bytes only, and finishes at 0 s.
+
+    Returns:
+        list of RankCost: One a rank, in rank order. Bytes are exact, for any length.
+
+    Raises:
+        BadInput: `element_bytes` is no whole number of at least 1.
+
+    Lesson: 03_ring.
+    """
+    need_count("element_bytes", element_bytes, at_least=1)
+    ranks = range(plan.world_size)
+    num_sent, num_received = [0 for _ in ranks], [0 for _ in ranks]
+    sent, received = [0 for _ in ranks], [0 for _ in ranks]
+    clock_s = [0.0 for _ in ranks]
+    for step in plan.steps:
+        after_s = list(clock_s)
+        for transfer in step:
+            a, b = transfer.sender, transfer.receiver
+            num_bytes = plan.num_elements(transfer) * element_bytes
+            num_sent[a] += 1
+            num_received[b] += 1
+            sent[a] += num_bytes
+            received[b] += num_bytes
+            if link is not None:
+                # A message starts when both ends are done with their step before.
+                end_s = max(clock_s[a], clock_s[b]) + link.message_s(num_bytes, transfer.adds)
+                after_s[a], after_s[b] = max(after_s[a], end_s), max(after_s[b], end_s)
+        clock_s = after_s
+    return [
+        RankCost(r, num_sent[r], num_received[r], sent[r], received[r], clock_s[r]) for r in ranks
+    ]
+
+
+def sent_bytes(collective, algorithm, world_size, num_elements, element_bytes, root=0):
+    """
+    Count the bytes that each rank sends.
+
+    Args:
+        collective: A key of `ALGORITHMS`.
+        algorithm: One of its algorithms.
+        world_size: Number of ranks.
+        num_elements: Length of the whole tensor.
+        element_bytes: Bytes of an element.
+        root: The rank in the middle, where there is one.
+
+    Returns:
+        list of int: Bytes, one number a rank. Their sum is the same for a hub and for a ring
+        all-reduce: what differs is the busiest rank.
+
+    Raises:
+        BadInput: An argument is out of range.
+
+    Lesson: 03_ring.
+    """
+    plan = schedule(collective, algorithm, world_size, num_elements, root)
+    return [cost.sent_bytes for cost in rank_costs(plan, element_bytes)]
+
+
+def _log2_up(w):
+    return (w - 1).bit_length()
+
+
+_CRITICAL = {
+    # (rounds, bytes in units of the tensor's) one after the other, for w ranks.
+    ("broadcast", "hub"): lambda w: (w - 1, w - 1),
+    ("broadcast", "ring"): lambda w: (2 * w - 2, (2 * w - 2) / w),
+    ("broadcast", "tree"): lambda w: (_log2_up(w), _log2_up(w)),
+    ("reduce", "hub"): lambda w: (w - 1, w - 1),
+    ("reduce", "ring"): lambda w: (2 * w - 2, (2 * w - 2) / w),
+    ("reduce", "tree"): lambda w: (_log2_up(w), _log2_up(w)),
+    ("all_reduce", "hub"): lambda w: (2 * (w - 1), 2 * (w - 1)),
+    ("all_reduce", "ring"): lambda w: (2 * (w - 1), 2 * (w - 1) / w),
+    ("all_reduce", "tree"): lambda w: (2 * _log2_up(w), 2 * _log2_up(w)),
+    ("all_reduce", "recursive_doubling"): lambda w: (_doubling_rounds(w), _doubling_rounds(w)),
+    ("all_reduce", "halving_doubling"): lambda w: (
+        2 * (w.bit_length() - 1) + 2 * _folded(w),
+        2 * (1 - 1 / _core(w)) + 2 * _folded(w),
+    ),
+    ("reduce_scatter", "hub"): lambda w: (2 * (w - 1), (w - 1) * (1 + 1 / w)),
+    ("reduce_scatter", "ring"): lambda w: (w - 1, (w - 1) / w),
+    ("all_gather", "hub"): lambda w: (2 * (w - 1), (w - 1) / w + (w - 1) ** 2 / w),
+    ("all_gather", "ring"): lambda w: (w - 1, (w - 1) / w),
+    ("all_to_all", "hub"): lambda w: (2 * (w - 1), 2 * (w - 1) ** 2 / w),
+    ("all_to_all", "ring"): lambda w: (w - 1, (w - 1) / 2),
+    ("all_to_all", "pairwise"): lambda w: (w - 1, (w - 1) / w),
+    ("barrier", "hub"): lambda w: (2 * (w - 1), 0),
+    ("barrier", "ring"): lambda w: (2 * w - 1 if w > 1 else 0, 0),
+    ("barrier", "tree"): lambda w: (2 * _log2_up(w), 0),
+    ("barrier", "dissemination"): lambda w: (_log2_up(w), 0),
+}
+
+
+def _core(w):
+    return 1 << (w.bit_length() - 1)
+
+
+def _folded(w):
+    return int(w != _core(w))
+
+
+def _doubling_rounds(w):
+    return w.bit_length() - 1 + 2 * _folded(w)
+
+
+def critical_path(collective, algorithm, world_size):
+    """
+    Return what has to happen one after the other, by formula, for thousands of ranks too.
+
+    Args:
+        collective: A key of `ALGORITHMS`.
+        algorithm: One of its algorithms.
+        world_size: Number of ranks.
+
+    Returns:
+        tuple of (int, float): Rounds, and bytes as a multiple of the whole tensor's bytes. Exact
+        where the length divides by the number of chunks.
+
+    Raises:
+        BadInput: The pair has no formula; `rank_costs` counts it from its schedule.
+
+    Source: Thakur, Rabenseifner, Gropp, 2005; Patarasuk, Yuan, 2009. Lesson: 03_ring.
+    """
+    known_algorithms(collective, algorithm)
+    need_count("world_size", world_size, at_least=1)
+    if (collective, algorithm) not in _CRITICAL:
+        raise BadInput(
+            f"No formula for {collective}: expected another algorithm (got {algorithm!r}). "
+            "Count it with rank_costs."
+        )
+    if world_size == 1:
+        return 0, 0.0
+    rounds, share = _CRITICAL[collective, algorithm](world_size)
+    return rounds, float(share)
+
+
+def collective_s(collective, algorithm, world_size, num_bytes, link):
+    """
+    Return the seconds of a collective by formula: rounds times latency, bytes over bandwidth.
+
+    Args:
+        collective: A key of `ALGORITHMS`.
+        algorithm: One of its algorithms.
+        world_size: Number of ranks.
+        num_bytes: Bytes of the whole tensor.
+        link: A Link. Its `add_s_per_byte` is left out; `rank_costs` counts it.
+
+    Raises:
+        BadInput: The pair has no formula, or a count is out of range.
+
+    Lesson: 03_ring.
+    """
+    rounds, share = critical_path(collective, algorithm, world_size)
+    return rounds * link.latency_s + share * num_bytes / link.bandwidth_bytes_per_s
+
+
+def crossover_bytes(collective, one, other, world_size, link):
+    """
+    Return the size at which two algorithms take equally long.
+
+    Args:
+        collective: A key of `ALGORITHMS`.
+        one: An algorithm.
+        other: Another algorithm.
+        world_size: Number of ranks.
+        link: A Link.
+
+    Returns:
+        float: Bytes of the whole tensor; below it the one with fewer rounds is faster. None if
+        one of them is at least as fast at every size above 0.
+
+    Raises:
+        BadInput: A pair has no formula, or a count is out of range.
+
+    Lesson: 03_ring.
+    """
+    rounds_one, share_one = critical_path(collective, one, world_size)
+    rounds_other, share_other = critical_path(collective, other, world_size)
+    if (rounds_one - rounds_other) * (share_other - share_one) <= 0:
+        return None
+    fewer_s = (rounds_one - rounds_other) * link.latency_s
+    return fewer_s * link.bandwidth_bytes_per_s / (share_other - share_one)

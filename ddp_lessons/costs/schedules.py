@@ -1,0 +1,207 @@
+"""
+Who sends what to whom, in which step: each collective by each algorithm, exact to the element.
+
+A schedule is a list of steps. In a step every rank sends at most one message and receives at most
+one, both at once. A message carries one chunk or several; the receiver adds them to its own or
+keeps them as they are. From that follow messages, bytes and seconds, and who holds what when.
+
+`num_elements` is always the length of the whole tensor: what all-reduce and broadcast are given,
+what reduce-scatter and all-to-all take in on each rank, what all-gather and gather put out. Chunk
+i belongs to rank i wherever each rank has one chunk. A message that carries only empty chunks is
+a message all the same.
+"""
+
+from dataclasses import dataclass
+
+from ddp_lessons.costs import algorithms
+from ddp_lessons.costs.chunks import chunk_lengths, need_count
+from ddp_lessons.errors import BadInput
+
+_BUILDERS = {
+    "broadcast": {
+        "hub": algorithms.broadcast_hub,
+        "ring": algorithms.broadcast_ring,
+        "tree": algorithms.broadcast_tree,
+    },
+    "scatter": {"hub": algorithms.scatter_hub, "tree": algorithms.scatter_tree},
+    "gather": {"hub": algorithms.gather_hub, "tree": algorithms.gather_tree},
+    "reduce": {
+        "hub": algorithms.reduce_hub,
+        "ring": algorithms.reduce_ring,
+        "tree": algorithms.reduce_tree,
+    },
+    "all_reduce": {
+        "hub": algorithms.all_reduce_hub,
+        "ring": algorithms.all_reduce_ring,
+        "tree": algorithms.all_reduce_tree,
+        "recursive_doubling": algorithms.all_reduce_doubling,
+        "halving_doubling": algorithms.all_reduce_halving_doubling,
+    },
+    "reduce_scatter": {
+        "hub": algorithms.reduce_scatter_hub,
+        "ring": algorithms.reduce_scatter_ring,
+        "recursive_halving": algorithms.reduce_scatter_halving,
+    },
+    "all_gather": {
+        "hub": algorithms.all_gather_hub,
+        "ring": algorithms.all_gather_ring,
+        "recursive_doubling": algorithms.all_gather_doubling,
+    },
+    "all_to_all": {
+        "hub": algorithms.all_to_all_hub,
+        "ring": algorithms.all_to_all_ring,
+        "pairwise": algorithms.all_to_all_pairwise,
+    },
+    "barrier": {
+        "hub": algorithms.all_reduce_hub,
+        "ring": algorithms.barrier_ring,
+        "tree": algorithms.all_reduce_tree,
+        "dissemination": algorithms.barrier_dissemination,
+    },
+}
+
+ALGORITHMS = {collective: tuple(builders) for collective, builders in _BUILDERS.items()}
+"""
+The algorithms known for each collective.
+"""
+
+_ONE_CHUNK = {
+    ("broadcast", "hub"), ("broadcast", "tree"), ("reduce", "hub"), ("reduce", "tree"),
+    ("all_reduce", "hub"), ("all_reduce", "tree"), ("all_reduce", "recursive_doubling"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """
+    Every message of one collective.
+
+    Args:
+        collective: Its name, as in torch.distributed.
+        algorithm: How it is done.
+        world_size: Number of ranks.
+        root: The rank in the middle, or at the root of the tree.
+        lengths: Length of each chunk, in elements.
+        steps: For each step a tuple of Transfer; those of one step happen at the same time.
+    """
+
+    collective: str
+    algorithm: str
+    world_size: int
+    root: int
+    lengths: tuple
+    steps: tuple
+
+    def num_elements(self, transfer):
+        """
+        Return how many elements a transfer carries.
+        """
+        return sum(self.lengths[chunk] for chunk in transfer.chunks)
+
+    def holdings(self):
+        """
+        Play the schedule and return who holds what, at the start and after each step.
+
+        Returns:
+            list: For each moment, for each rank, for each chunk: the sorted tuple of ranks whose
+            data are summed in what it holds; empty where it holds nothing.
+
+        Raises:
+            AssertionError: A rank sends what it does not hold or adds a part twice, which would
+                be a mistake in the algorithm.
+
+        Lesson: 03_ring.
+        """
+        held = [[frozenset(part) for part in row] for row in self._start()]
+        moments = [held]
+        for step in self.steps:
+            after = [list(row) for row in held]
+            for sender, receiver, chunks, adds in step:
+                for chunk in chunks:
+                    sent, own = held[sender][chunk], after[receiver][chunk]
+                    assert sent, f"rank {sender} sends chunk {chunk}, which it does not hold"
+                    # A barrier carries no data: to hear twice of the same rank does no harm.
+                    twice = adds and self.collective != "barrier" and sent & own
+                    assert not twice, f"rank {receiver} adds a part of chunk {chunk} twice"
+                    after[receiver][chunk] = sent | own if adds else sent
+            held = after
+            moments.append(held)
+        return [[[tuple(sorted(part)) for part in row] for row in held] for held in moments]
+
+    def _start(self):
+        ranks, chunks = range(self.world_size), range(len(self.lengths))
+        if self.collective in ("broadcast", "scatter"):
+            return [[(r,) if r == self.root else () for _ in chunks] for r in ranks]
+        if self.collective in ("all_gather", "gather"):
+            return [[(r,) if chunk == r else () for chunk in chunks] for r in ranks]
+        if self.collective == "all_to_all":
+            return [[(r,) if chunk // self.world_size == r else () for chunk in chunks]
+                    for r in ranks]  # fmt: skip
+        return [[(r,) for _ in chunks] for r in ranks]
+
+
+def schedule(collective, algorithm, world_size, num_elements=0, root=0):
+    """
+    Plan every message of a collective.
+
+    Args:
+        collective: A key of `ALGORITHMS`, for example "all_reduce".
+        algorithm: One of its algorithms, for example "ring".
+        world_size: Number of ranks.
+        num_elements: Length of the whole tensor; a barrier has none.
+        root: The rank in the middle, where there is one.
+
+    Returns:
+        Schedule: Its steps.
+
+    Raises:
+        BadInput: The collective, the algorithm, a count or the root does not exist.
+
+    Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in
+    MPICH", 2005 (trees, recursive doubling and halving); Patarasuk, Yuan, "Bandwidth optimal
+    all-reduce algorithms for clusters of workstations", 2009 (ring). Lesson: 03_ring.
+    """
+    builders = known_algorithms(collective, algorithm)
+    need_count("world_size", world_size, at_least=1)
+    need_count("num_elements", num_elements)
+    if isinstance(root, bool) or root not in range(world_size):
+        raise BadInput(
+            f"No such root: expected a rank from 0 to {world_size - 1} (got {root!r}). "
+            "Pass a rank of the group."
+        )
+    num_chunks = world_size
+    if collective == "barrier":
+        num_chunks, num_elements = 1, 0
+    elif (collective, algorithm) in _ONE_CHUNK:
+        num_chunks = 1
+    elif algorithm == "halving_doubling":
+        num_chunks = algorithms.power_of_two_below(world_size)
+    lengths = chunk_lengths(num_elements, num_chunks)
+    if collective == "all_to_all":
+        lengths = lengths * world_size  # chunk s * w + d goes from rank s to rank d
+    steps = tuple(tuple(step) for step in builders[algorithm](world_size, root))
+    return Schedule(collective, algorithm, world_size, root, lengths, steps)
+
+
+def known_algorithms(collective, algorithm):
+    """
+    Return the builders of a collective; refuse a name that is not known.
+
+    Args:
+        collective: A key of `ALGORITHMS`.
+        algorithm: One of its algorithms.
+
+    Raises:
+        BadInput: There is no such collective or algorithm.
+    """
+    if collective not in _BUILDERS:
+        raise BadInput(
+            f"No such collective: expected one of {', '.join(ALGORITHMS)} (got {collective!r}). "
+            "Pass one of these."
+        )
+    if algorithm not in _BUILDERS[collective]:
+        raise BadInput(
+            f"No such algorithm for {collective}: expected one of "
+            f"{', '.join(ALGORITHMS[collective])} (got {algorithm!r}). Pass one of these."
+        )
+    return _BUILDERS[collective]

@@ -1,0 +1,245 @@
+"""
+What every replica does, however it sends its gradients.
+
+Shapes: a gradient has the shape and dtype of its parameter; buckets are in `buckets`.
+
+    forward    rank 0's buffers are copied to all ranks, then the module runs
+    backward   autograd fills `.grad` with this rank's gradient and calls a hook for each parameter
+    its end    the engine calls `wait_for_gradients`: every `.grad` becomes the mean over ranks
+"""
+
+import contextlib
+import functools
+import weakref
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ..errors import BadInput
+from .buckets import broadcast_from_first, check_alike, tensor_facts
+
+
+class Replica(nn.Module):
+    """
+    Keep a module equal on all ranks: start from rank 0's weights, average every gradient.
+
+    A subclass says in `_averages` how gradients are sent. The rules are those of torch's
+    `DistributedDataParallel`: a forward decides whether the next backward is averaged; it is
+    averaged once; a parameter that autograd did not reach counts as a gradient of zero on this
+    rank. One rule is kinder: where DDP would raise at the next forward because a parameter had no
+    gradient on any rank, that gradient is zero everywhere. An optimizer with momentum or weight
+    decay still moves such a parameter; with `find_unused_parameters` its gradient is left alone.
+
+    Collective: every rank must make it, with the same module and arguments.
+
+    Args:
+        module: The module to wrap. Its weights and buffers become those of rank 0. Parameters
+            that do not require gradients are left out, tied ones are averaged once. Gradients
+            must be dense.
+        group: The process group, or None for the default group.
+        broadcast_buffers: Copy rank 0's buffers to all ranks before each synchronised forward.
+        find_unused_parameters: Ask, with one more message a step, which parameters any rank used,
+            and leave the gradients of all others as they were.
+
+    Raises:
+        BadInput: The module differs between ranks, has nothing to train, or has sparse gradients.
+
+    Source: torch documentation, `torch.nn.parallel.DistributedDataParallel`; S. Li et al.,
+    "PyTorch Distributed", VLDB 2020, section 3. Lesson: 05_replicas.
+    """
+
+    def __init__(
+        self, module, group=None, broadcast_buffers=True, find_unused_parameters=False, **options
+    ):
+        super().__init__()
+        self.module = module
+        self.group = group
+        self.world_size = dist.get_world_size(group)
+        self.broadcast_buffers = broadcast_buffers
+        self.find_unused_parameters = find_unused_parameters
+        named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        self.names = [name for name, _ in named]
+        self.trained = [parameter for _, parameter in named]
+        check_alike(
+            {
+                "fault": _fault(module, self.trained),
+                "class": type(self).__name__,
+                "broadcast_buffers": broadcast_buffers,
+                "find_unused_parameters": find_unused_parameters,
+                **options,
+                **tensor_facts(module.named_parameters()),
+                **tensor_facts(module.named_buffers()),
+            },
+            group,
+        )
+        self._will_sync = True  # False inside no_sync
+        self._buffers_due = True
+        self._awaited = False  # a backward whose gradients are to be averaged is to come
+        self._callback_queued = False
+        self._used = [False] * len(self.trained)
+        self._weight = None
+        self.broadcast_parameters()
+        # A hook that held the replica would keep it and its buckets alive as long as the module,
+        # and would go on averaging after the module was wrapped anew.
+        for index, parameter in enumerate(self.trained):
+            parameter.register_post_accumulate_grad_hook(
+                functools.partial(_on_gradient, weakref.ref(self), index)
+            )
+
+    def broadcast_parameters(self):
+        """
+        Make all parameters and buffers equal to those of rank 0. Making a replica does it.
+
+        Collective: every rank must call it.
+        """
+        broadcast_from_first([*self.module.parameters(), *self.module.buffers()], self.group)
+
+    def forward(self, *args, **kwargs):
+        """
+        Run the module, after making buffers equal to rank 0's if they are due.
+
+        Collective: every rank must call it if the module has buffers, unless inside `no_sync`.
+        """
+        if self._buffers_due and self.broadcast_buffers:
+            broadcast_from_first(self.module.buffers(), self.group)
+        output = self.module(*args, **kwargs)
+        # As in DDP a forward without gradients, or inside no_sync, leaves buffers for later.
+        self._buffers_due = torch.is_grad_enabled() and self._will_sync
+        if self._buffers_due:
+            self._awaited, self._callback_queued = True, False
+            self._start_backward()
+        return output
+
+    @contextlib.contextmanager
+    def no_sync(self):
+        """
+        Leave the gradients of forwards in this block local, so that they add up without messages.
+
+        The next backward whose forward is outside averages all that has added up.
+        """
+        before, self._will_sync = self._will_sync, False
+        try:
+            yield
+        finally:
+            self._will_sync = before
+
+    def weigh_by(self, num_samples):
+        """
+        Weigh this rank's next gradient by its share of all samples in place of 1 / world_size.
+
+        With losses that are means over unequal shards, the averaged gradient is then that of
+        one process on the whole batch. A rank without samples adds nothing, even if its gradient
+        is not a number. Holds for one averaged backward.
+
+        Collective: every rank must call it before that backward.
+
+        Args:
+            num_samples: How many samples this rank's loss is a mean of; 0 or more.
+
+        Raises:
+            BadInput: A rank gives a negative number, or no rank has a sample.
+        """
+        counts = torch.zeros(self.world_size, dtype=torch.int64, device=self.trained[0].device)
+        rank = dist.get_rank(self.group)
+        counts[rank] = num_samples
+        dist.all_reduce(counts, group=self.group)
+        if min(counts.tolist()) < 0 or not counts.any():
+            raise BadInput(
+                "Bad weights: every rank must give 0 samples or more, and one of them at least 1 "
+                f"(got {num_samples}, rank {rank} of {self.world_size}). Count the shard's samples."
+            )
+        self._weight = num_samples / sum(counts.tolist())
+
+    @torch.no_grad()
+    def wait_for_gradients(self):
+        """
+        Finish averaging: afterwards `.grad` is the same on every rank.
+
+        The autograd engine calls it at the end of backward, so that a training loop need not. Call
+        it on a rank whose backward reached no parameter at all; otherwise it does nothing.
+
+        Collective: every rank must reach it, through its backward or by a call.
+        """
+        if not self._awaited:
+            return
+        self._awaited = False
+        averages = self._averages()
+        used = self._used_by_any()
+        for parameter, average, is_used in zip(self.trained, averages, used, strict=True):
+            if is_used:
+                self._store(parameter, average)
+        self._used = [False] * len(self.trained)
+        self._weight = None
+
+    def _start_backward(self):
+        """
+        Forget an unfinished step; a subclass with state of its own extends it.
+        """
+
+    def _gradient_ready(self, index):
+        """
+        Hear that a gradient is complete; a subclass may send it at once.
+        """
+
+    def _averages(self):
+        """
+        Return the averaged gradients in the order of `trained`.
+        """
+        raise NotImplementedError
+
+    def _weighted(self, parameter, out=None):
+        """
+        Return what this rank adds to the average: its gradient by its weight, or zeros.
+        """
+        out = torch.empty_like(parameter) if out is None else out
+        # DDP, too, multiplies by 1 / world_size before it adds up: the roundings are the same.
+        weight = 1 / self.world_size if self._weight is None else self._weight
+        if parameter.grad is None or weight == 0:
+            return out.zero_()
+        return torch.mul(parameter.grad, weight, out=out)
+
+    def _store(self, parameter, average):
+        if parameter.grad is None:
+            parameter.grad = average.clone()
+        else:
+            parameter.grad.copy_(average)
+
+    def _used_by_any(self):
+        if not self.find_unused_parameters:
+            return [True] * len(self.trained)
+        used = torch.tensor(self._used, dtype=torch.int32, device=self.trained[0].device)
+        dist.all_reduce(used, op=dist.ReduceOp.MAX, group=self.group)
+        return [bool(flag) for flag in used.tolist()]
+
+
+def _on_gradient(replica_ref, index, parameter):
+    """
+    Follow a gradient that autograd has just added to `parameter.grad`.
+    """
+    replica = replica_ref()
+    if replica is None:
+        return
+    replica._used[index] = True  # also inside no_sync: the gradient waits to be averaged
+    if not replica._awaited:
+        return
+    if not replica._callback_queued:
+        replica._callback_queued = True
+        torch.autograd.Variable._execution_engine.queue_callback(replica.wait_for_gradients)
+    with torch.no_grad():
+        replica._gradient_ready(index)
+
+
+def _fault(module, trained):
+    if not trained:
+        return (
+            "Nothing to train: at least one parameter must require a gradient "
+            "(got none). Use the module as it is."
+        )
+    for name, part in module.named_modules():
+        if getattr(part, "sparse", False):
+            return (
+                "Sparse gradients: every gradient must be dense "
+                f"(got sparse=True in {name or 'the module'}). Make it without sparse=True."
+            )
+    return None

@@ -1,0 +1,165 @@
+"""
+Plan which tensors travel together, and lay them out in one flat tensor.
+
+Shapes: a bucket of tensors with n_1, n_2, ... elements is one flat tensor (n_1 + n_2 + ...,);
+each tensor is a view of its part, in its own shape and strides.
+"""
+
+import math
+
+import torch
+import torch.distributed as dist
+
+from ..errors import BadInput
+
+MIB = 1 << 20
+BUCKET_CAP_BYTES = 25 * MIB
+"""
+When a bucket is full: torch's own default for DDP (`bucket_cap_mb=25`).
+"""
+FIRST_BUCKET_CAP_BYTES = 1 * MIB
+"""
+The first bucket is small, as in torch's DDP, so that communication starts early in backward.
+"""
+
+
+def plan_buckets(tensors, cap_bytes=BUCKET_CAP_BYTES, first_cap_bytes=None):
+    """
+    Group tensors into buckets in the order given; a bucket closes once it holds `cap_bytes`.
+
+    A tensor is never split, so that a bucket may hold more than the cap. Tensors of different
+    dtypes or devices never share a bucket. A bucket stands where its first tensor does.
+
+    Args:
+        tensors: Sequence of tensors; of a tensor only size, dtype and device matter. Give
+            parameters in reverse, for this is about the order in which gradients become ready.
+        cap_bytes: Bytes at which a bucket is full.
+        first_cap_bytes: The same for the first bucket of each dtype and device, or None.
+
+    Returns:
+        list[tuple[int, ...]]: For each bucket the positions of its tensors.
+
+    Raises:
+        BadInput: A cap is not positive.
+
+    Source: S. Li et al., "PyTorch Distributed", VLDB 2020, section 3.2.2. Lesson: 05_replicas.
+    """
+    first_cap_bytes = cap_bytes if first_cap_bytes is None else first_cap_bytes
+    if min(cap_bytes, first_cap_bytes) <= 0:
+        raise BadInput(
+            "Bad bucket cap: it must be more than 0 bytes "
+            f"(got {min(cap_bytes, first_cap_bytes)}). Give a larger cap."
+        )
+    closed, is_open, num_bytes, caps = [], {}, {}, {}
+    for index, tensor in enumerate(tensors):
+        kind = (tensor.dtype, tensor.device)
+        is_open.setdefault(kind, []).append(index)
+        num_bytes[kind] = num_bytes.get(kind, 0) + tensor.numel() * tensor.element_size()
+        if num_bytes[kind] >= caps.get(kind, first_cap_bytes):
+            closed.append(tuple(is_open.pop(kind)))
+            num_bytes[kind], caps[kind] = 0, cap_bytes
+    return sorted([*closed, *(tuple(bucket) for bucket in is_open.values())])
+
+
+def make_bucket(tensors):
+    """
+    Make room for tensors that travel together.
+
+    Args:
+        tensors: Tensors of one dtype and device, at least one.
+
+    Returns:
+        tuple: A flat tensor of zeros, and a list of views of it: one in the shape of each tensor.
+    """
+    sizes = [tensor.numel() for tensor in tensors]
+    flat = torch.zeros(sum(sizes), dtype=tensors[0].dtype, device=tensors[0].device)
+    parts = flat.split(sizes)
+    return flat, [_shaped_like(part, tensor) for part, tensor in zip(parts, tensors, strict=True)]
+
+
+def _shaped_like(part, tensor):
+    # A transposed weight keeps its strides, so that copies run straight through memory. One
+    # with holes (a slice of something) cannot; torch then gives a meta twin other strides.
+    if torch.empty_like(tensor, device="meta").stride() == tensor.stride():
+        return part.as_strided(tensor.shape, tensor.stride(), part.storage_offset())
+    return part.view(tensor.shape)
+
+
+def broadcast_from_first(tensors, group=None):
+    """
+    Overwrite tensors with those of the group's rank 0, some MiB a message.
+
+    Collective: every rank must call it, with tensors of the same shapes and dtypes.
+
+    Args:
+        tensors: Tensors of any shapes, strides and dtypes; changed in place, but for rank 0.
+        group: The process group, or None for the default group.
+
+    Lesson: 05_replicas.
+    """
+    tensors = [tensor.detach() for tensor in tensors]
+    for bucket in plan_buckets(tensors):
+        members = [tensors[index] for index in bucket]
+        flat, views = make_bucket(members)
+        if not flat.numel():
+            continue
+        is_first = dist.get_rank(group) == 0
+        for member, view in zip(members, views, strict=True):
+            if is_first:
+                view.copy_(member)
+        dist.broadcast(flat, group_src=0, group=group)
+        for member, view in zip(members, views, strict=True):
+            if not is_first:
+                member.copy_(view)
+
+
+def check_alike(facts, group=None):
+    """
+    Raise on every rank unless all of them say the same, so that none is left waiting.
+
+    Collective: every rank must call it.
+
+    Args:
+        facts: dict from the name of a fact to something that pickles and compares. What stands
+            under "fault" is a message, or None: any message is raised on all ranks.
+        group: The process group, or None for the default group.
+
+    Raises:
+        BadInput: Two ranks differ, or one has a fault. The message names fact and rank.
+
+    Lesson: 05_replicas.
+    """
+    world_size = dist.get_world_size(group)
+    all_facts = [None] * world_size
+    dist.all_gather_object(all_facts, facts, group=group)
+    for rank, theirs in enumerate(all_facts):
+        if theirs.get("fault"):
+            raise BadInput(theirs["fault"])
+        for name in [*facts, *theirs]:
+            expected, value = (f.get(name, "nothing") for f in (all_facts[0], theirs))
+            if value != expected:
+                raise BadInput(
+                    f"Replicas differ: {name} must be {expected} as on rank 0 "
+                    f"(got {value}, rank {rank} of {world_size}). Build the same on every rank."
+                )
+
+
+def tensor_facts(named_tensors):
+    """
+    Return what must be the same of tensors on every rank, for `check_alike`.
+
+    Args:
+        named_tensors: Iterable of names and tensors.
+    """
+    return {
+        name: f"{tuple(tensor.shape)} {tensor.dtype}"
+        + (" trained" if tensor.requires_grad else "")
+        for name, tensor in named_tensors
+    }
+
+
+def num_mib(tensors):
+    """
+    Return how many MiB tensors hold, as a float.
+    """
+    return math.fsum(t.numel() * t.element_size() for t in tensors) / MIB

@@ -1,0 +1,131 @@
+"""
+The replica that sends a bucket while backward is still computing the next.
+
+Shapes: a bucket is a flat tensor that lives as long as the replica; gradients are views of it.
+
+    backward  | layer 3 | layer 2 | layer 1 |
+    messages            | bucket 0: layer 3 | bucket 1: layers 2 and 1 |
+"""
+
+import torch
+import torch.distributed as dist
+
+from .buckets import BUCKET_CAP_BYTES, FIRST_BUCKET_CAP_BYTES, make_bucket
+from .simple import BucketedReplica
+
+
+class OverlappedReplica(BucketedReplica):
+    """
+    Average each bucket as soon as its last gradient is ready, while backward goes on.
+
+    Buckets are always sent in the same order, also if one that comes later is ready first: ranks
+    whose gradients are ready in different orders still send the same message at the same time.
+
+    Collective: every rank must make it, with the same module and arguments.
+
+    Args:
+        module, group, broadcast_buffers, find_unused_parameters: As in Replica.
+        bucket_cap_bytes, first_bucket_cap_bytes: As in BucketedReplica.
+        gradient_as_bucket_view: Let `.grad` be a view of the bucket, which saves a copy and the
+            memory of one more gradient. As in DDP a gradient is then overwritten by the next
+            averaged backward: clone what you want to keep.
+
+    Raises:
+        BadInput: As BucketedReplica.
+
+    Source: S. Li et al., "PyTorch Distributed", VLDB 2020, section 3.2.3. Lesson: 05_replicas.
+    """
+
+    def __init__(
+        self,
+        module,
+        group=None,
+        broadcast_buffers=True,
+        find_unused_parameters=False,
+        bucket_cap_bytes=BUCKET_CAP_BYTES,
+        first_bucket_cap_bytes=FIRST_BUCKET_CAP_BYTES,
+        gradient_as_bucket_view=True,
+    ):
+        super().__init__(
+            module,
+            group,
+            broadcast_buffers,
+            find_unused_parameters,
+            bucket_cap_bytes,
+            first_bucket_cap_bytes,
+        )
+        self.gradient_as_bucket_view = gradient_as_bucket_view
+        self._flats, self._views = [], [None] * len(self.trained)
+        self._bucket_of = [0] * len(self.trained)
+        for number, bucket in enumerate(self.buckets):
+            flat, views = make_bucket([self.trained[index] for index in bucket])
+            self._flats.append(flat)
+            for index, view in zip(bucket, views, strict=True):
+                self._views[index], self._bucket_of[index] = view, number
+        self._works = []
+        self._start_backward()
+
+    def _start_backward(self):
+        self._finish_works()  # of a backward that raised: Gloo may still write into the buckets
+        self._is_ready = [False] * len(self.trained)
+        self._num_missing = [len(bucket) for bucket in self.buckets]
+
+    def _gradient_ready(self, index):
+        self._fill(index)
+        self._launch_full_buckets()
+
+    def _fill(self, index):
+        parameter, view = self.trained[index], self._views[index]
+        self._weighted(parameter, out=view)
+        if self.gradient_as_bucket_view and parameter.grad is not None:
+            parameter.grad = view  # frees the gradient that autograd made
+        self._is_ready[index] = True
+        self._num_missing[self._bucket_of[index]] -= 1
+
+    def _launch_full_buckets(self):
+        while len(self._works) < len(self.buckets) and not self._num_missing[len(self._works)]:
+            self._works.append(self._launch(len(self._works)))
+
+    def _launch(self, number):
+        """
+        Start to add a bucket up over the ranks; return a handle to wait for.
+        """
+        flat = self._flats[number]
+        return dist.all_reduce(flat, group=self.group, async_op=True) if flat.numel() else None
+
+    def _averages(self):
+        for index, is_ready in enumerate(self._is_ready):
+            if not is_ready:
+                self._fill(index)  # what autograd did not reach adds its old gradient, or zeros
+        self._launch_full_buckets()
+        self._finish_works()
+        return self._views
+
+    def _finish_works(self):
+        works, self._works = self._works, []
+        for work in works:
+            if work is not None:
+                work.wait()
+
+    def _store(self, parameter, average):
+        if self.gradient_as_bucket_view:
+            parameter.grad = average
+        else:
+            super()._store(parameter, average)
+
+    @property
+    def num_in_flight(self):
+        """
+        Number of buckets whose all-reduce was started and not yet waited for.
+        """
+        return sum(work is not None for work in self._works)
+
+
+def bucket_bytes(replica):
+    """
+    Return the bytes of each bucket of a bucketed replica, in the order in which they are sent.
+    """
+    return [
+        sum(replica.trained[i].numel() * replica.trained[i].element_size() for i in bucket)
+        for bucket in replica.buckets
+    ]
