@@ -1,7 +1,8 @@
 """
 The steps of each algorithm: for a world size and a root, who sends which chunks to whom.
 
-Every builder takes `(world_size, root)` and returns a list of steps, each a list of Transfer.
+Every builder takes `(world_size, root)` and returns a list of steps, each a list of Transfer. Its
+name says collective and algorithm; `schedule` is the door to them all, and says whence they come.
 """
 
 from typing import NamedTuple

@@ -156,6 +156,8 @@ _CRITICAL = {
     ("broadcast", "hub"): lambda w: (w - 1, w - 1),
     ("broadcast", "ring"): lambda w: (2 * w - 2, (2 * w - 2) / w),
     ("broadcast", "tree"): lambda w: (_log2_up(w), _log2_up(w)),
+    ("scatter", "hub"): lambda w: (w - 1, (w - 1) / w),
+    ("gather", "hub"): lambda w: (w - 1, (w - 1) / w),
     ("reduce", "hub"): lambda w: (w - 1, w - 1),
     ("reduce", "ring"): lambda w: (2 * w - 2, (2 * w - 2) / w),
     ("reduce", "tree"): lambda w: (_log2_up(w), _log2_up(w)),
