@@ -67,6 +67,10 @@ class Kernel:
             collect(message)
             idle = message["content"].get("execution_state") == "idle"
         reply = self.client.get_shell_msg(timeout=5)
+        while (
+            reply["parent_header"].get("msg_id") != request
+        ):  # an answer to the start-up's question
+            reply = self.client.get_shell_msg(timeout=5)
         seconds = time.monotonic() - began
         return CellResult(
             reply["content"]["status"], "".join(text), error["ename"], error["evalue"], seconds

@@ -12,6 +12,7 @@ import time
 from ddp_lessons.ranks.diagnosis import diagnose, is_deadlock, waits
 from ddp_lessons.ranks.progress import Progress
 from ddp_lessons.ranks.stacks import place_from_outside
+from ddp_lessons.ranks.system import main_thread_sleeps
 from ddp_lessons.ranks.where import source_line
 
 LOOK_EVERY_S = 0.2
@@ -20,9 +21,11 @@ _QUIET_S = 0.35
 _DEADLOCK_S = 0.45
 _GRACE_WAITING_S = 0.15
 _GRACE_COMPUTING_S = 0.6
-_FREE_WITHIN_S = 0.7
-_FREE_SILENT_WITHIN_S = 0.3
 _FREE_COMPUTING_WITHIN_S = 10.0
+_LOOKS = {True: 4, False: 2}
+"""
+How often in a row a rank is seen asleep before it is given up, by whether its guard answers.
+"""
 
 
 class Lookout:
@@ -44,6 +47,7 @@ class Lookout:
         self.released_at = None
         self.last_places = {}
         self._silent = set()
+        self._num_asleep = {}
         self._progress = None
         self._same_since = time.monotonic()
         self._table_shown = False
@@ -128,20 +132,22 @@ class Lookout:
 
     def _release(self, running):
         self.released_at = time.monotonic()
-        self._progress = self._new_progress()
         self.ranks.control.release_all()
         self.ranks.control.cut(self._silent & set(running))
 
     def _replace_what_stays(self, running, now):
-        age = now - self.released_at
-        all_silent = set(running) <= self._silent
-        if age < (_FREE_SILENT_WITHIN_S if all_silent else _FREE_WITHIN_S):
-            return
-        # A rank inside a long computation in C will notice; its variables are worth the wait,
-        # unless somebody has pressed Stop.
-        computes = self._progress.still_s < _FREE_WITHIN_S
-        if computes and age < _FREE_COMPUTING_WITHIN_S and self.diagnosis is None:
-            return
-        if self.ranks.engines.has_warden:
-            self._ask(running)
-            self.ranks.engines.kill(running)
+        answers = self.ranks.control.places(running)
+        for rank in running:
+            pid = self.ranks.keeper.pids.get(rank)
+            asleep = pid is not None and main_thread_sleeps(pid)
+            self._num_asleep[rank] = self._num_asleep.get(rank, 0) + 1 if asleep else 0
+        # Nobody is killed for being slow: a rank inside a long computation, or on a crowded
+        # machine, will notice. Only one that sleeps on after it was freed is beyond help.
+        overdue = now - self.released_at > _FREE_COMPUTING_WITHIN_S
+        lost = [
+            rank for rank in running if overdue or self._num_asleep[rank] >= _LOOKS[rank in answers]
+        ]
+        if lost and self.ranks.engines.has_warden:
+            self.ranks.engines.kill(lost)
+        elif answers:
+            self.ranks.control.release_all()  # what was freed may have begun to wait anew
