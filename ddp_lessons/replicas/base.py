@@ -141,15 +141,15 @@ class Replica(nn.Module):
             BadInput: A rank gives a negative number, or no rank has a sample.
         """
         counts = torch.zeros(self.world_size, dtype=torch.int64, device=self.trained[0].device)
-        rank = dist.get_rank(self.group)
-        counts[rank] = num_samples
+        counts[dist.get_rank(self.group)] = num_samples
         dist.all_reduce(counts, group=self.group)
-        if min(counts.tolist()) < 0 or not counts.any():
+        total, least, rank = counts.sum().item(), counts.min().item(), counts.argmin().item()
+        if least < 0 or not total:
             raise BadInput(
                 "Bad weights: every rank must give 0 samples or more, and one of them at least 1 "
-                f"(got {num_samples}, rank {rank} of {self.world_size}). Count the shard's samples."
+                f"(got {least}, rank {rank} of {self.world_size}). Count the shard's samples."
             )
-        self._weight = num_samples / sum(counts.tolist())
+        self._weight = num_samples / total
 
     @torch.no_grad()
     def wait_for_gradients(self):

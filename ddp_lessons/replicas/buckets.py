@@ -5,8 +5,6 @@ Shapes: a bucket of tensors with n_1, n_2, ... elements is one flat tensor (n_1 
 each tensor is a view of its part, in its own shape and strides.
 """
 
-import math
-
 import torch
 import torch.distributed as dist
 
@@ -130,12 +128,12 @@ def check_alike(facts, group=None):
     Lesson: 05_replicas.
     """
     world_size = dist.get_world_size(group)
-    all_facts = [None] * world_size
+    all_facts: list = [None] * world_size
     dist.all_gather_object(all_facts, facts, group=group)
     for rank, theirs in enumerate(all_facts):
         if theirs.get("fault"):
             raise BadInput(theirs["fault"])
-        for name in [*facts, *theirs]:
+        for name in [*all_facts[0], *theirs]:
             expected, value = (f.get(name, "nothing") for f in (all_facts[0], theirs))
             if value != expected:
                 raise BadInput(
@@ -152,14 +150,6 @@ def tensor_facts(named_tensors):
         named_tensors: Iterable of names and tensors.
     """
     return {
-        name: f"{tuple(tensor.shape)} {tensor.dtype}"
-        + (" trained" if tensor.requires_grad else "")
+        name: f"{tuple(tensor.shape)} {tensor.dtype}" + (" trained" if tensor.requires_grad else "")
         for name, tensor in named_tensors
     }
-
-
-def num_mib(tensors):
-    """
-    Return how many MiB tensors hold, as a float.
-    """
-    return math.fsum(t.numel() * t.element_size() for t in tensors) / MIB

@@ -7,7 +7,6 @@ Shapes: a bucket is a flat tensor that lives as long as the replica; gradients a
     messages            | bucket 0: layer 3 | bucket 1: layers 2 and 1 |
 """
 
-import torch
 import torch.distributed as dist
 
 from .buckets import BUCKET_CAP_BYTES, FIRST_BUCKET_CAP_BYTES, make_bucket
@@ -112,20 +111,3 @@ class OverlappedReplica(BucketedReplica):
             parameter.grad = average
         else:
             super()._store(parameter, average)
-
-    @property
-    def num_in_flight(self):
-        """
-        Number of buckets whose all-reduce was started and not yet waited for.
-        """
-        return sum(work is not None for work in self._works)
-
-
-def bucket_bytes(replica):
-    """
-    Return the bytes of each bucket of a bucketed replica, in the order in which they are sent.
-    """
-    return [
-        sum(replica.trained[i].numel() * replica.trained[i].element_size() for i in bucket)
-        for bucket in replica.buckets
-    ]

@@ -70,6 +70,16 @@ class BucketedReplica(Replica):
         plan = plan_buckets(self.trained[::-1], bucket_cap_bytes, first_bucket_cap_bytes)
         self.buckets = [tuple(last - position for position in bucket) for bucket in plan]
 
+    @property
+    def bucket_bytes(self):
+        """
+        Bytes of each bucket, in the order in which they are sent.
+        """
+        return [
+            sum(self.trained[i].numel() * self.trained[i].element_size() for i in bucket)
+            for bucket in self.buckets
+        ]
+
     def _averages(self):
         averages = [None] * len(self.trained)
         for bucket in self.buckets:
@@ -99,6 +109,4 @@ class FlatReplica(BucketedReplica):
 
     def __init__(self, module, group=None, broadcast_buffers=True, find_unused_parameters=False):
         endless = sys.maxsize
-        super().__init__(
-            module, group, broadcast_buffers, find_unused_parameters, endless, endless
-        )
+        super().__init__(module, group, broadcast_buffers, find_unused_parameters, endless, endless)
