@@ -15,19 +15,6 @@ TAG = 2_002
 Tag of all messages here, so that they do not mix with the caller's own, which have tag 0.
 """
 
-_INTEGERS = {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
-_FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
-_COMPLEX = {torch.complex64, torch.complex128}
-_REAL = _INTEGERS | _FLOATS | {torch.bool}
-
-_OPS = {
-    dist.ReduceOp.SUM: (torch.add, _REAL | _COMPLEX),
-    dist.ReduceOp.AVG: (torch.add, _FLOATS | _COMPLEX),
-    dist.ReduceOp.PRODUCT: (torch.mul, _REAL),
-    dist.ReduceOp.MIN: (torch.minimum, _REAL),
-    dist.ReduceOp.MAX: (torch.maximum, _REAL),
-}
-
 
 class Peers:
     """
@@ -68,9 +55,7 @@ class Peers:
             got: The value that came.
             next_step: What to do, without a full stop.
         """
-        return BadInput(
-            f"{fault} (got {got}, rank {self.rank} of {self.world_size}). {next_step}."
-        )
+        return BadInput(f"{fault} (got {got}, rank {self.rank} of {self.world_size}). {next_step}.")
 
     def in_group(self, global_rank, name):
         """
@@ -108,6 +93,18 @@ class Peers:
         if flat.numel():
             dist.recv(flat, group=self.group, tag=TAG, group_src=source)
 
+    def start_send(self, flat, to):
+        """
+        Begin to send a flat tensor, which must not change before the returned handle's `wait()`.
+        """
+        return dist.isend(flat, group=self.group, tag=TAG, group_dst=to)
+
+    def start_receive(self, flat, source):
+        """
+        Begin to fill a flat tensor, which may be read after the returned handle's `wait()`.
+        """
+        return dist.irecv(flat, group=self.group, tag=TAG, group_src=source)
+
     def exchange(self, outgoing, to, incoming, source):
         """
         Send one flat tensor while another arrives. Does not deadlock, whatever their size.
@@ -121,18 +118,26 @@ class Peers:
             incoming: (m,) to fill; shares no memory with `outgoing`.
             source: Rank to receive from.
         """
-        swaps = []
-        # The receive comes first, so that the peer's numbers find a place when they arrive.
-        if incoming.numel():
-            swaps.append(self._half(dist.irecv, incoming, source))
-        if outgoing.numel():
-            swaps.append(self._half(dist.isend, outgoing, to))
-        # NCCL runs calls one after the other unless they come in a batch.
-        for work in dist.batch_isend_irecv(swaps) if swaps else ():
+        if outgoing.is_cuda:
+            works = self._batch(outgoing, to, incoming, source)
+        else:
+            # The receive comes first: numbers that find a place when they arrive do not wait.
+            works = [self.start_receive(incoming, source)] if incoming.numel() else []
+            works += [self.start_send(outgoing, to)] if outgoing.numel() else []
+        for work in works:
             work.wait()
 
-    def _half(self, call, flat, peer):
-        return dist.P2POp(call, flat, group=self.group, tag=TAG, group_peer=peer)
+    def _batch(self, outgoing, to, incoming, source):
+        """
+        Begin both at once: NCCL runs calls one after the other unless they come in a batch.
+        """
+        halves = [(dist.irecv, incoming, source), (dist.isend, outgoing, to)]
+        batch = [
+            dist.P2POp(call, flat, group=self.group, tag=TAG, group_peer=peer)
+            for call, flat, peer in halves
+            if flat.numel()
+        ]
+        return dist.batch_isend_irecv(batch) if batch else []
 
     def flatten(self, tensor):
         """
@@ -145,71 +150,16 @@ class Peers:
             flat = flat.cpu()
         return flat.contiguous().view(-1)
 
+    def token(self):
+        """
+        Return one small tensor that says no more than "I am here".
+        """
+        on_gpu = "cpu" not in dist.get_backend_config(self.group)
+        return torch.ones(1, dtype=torch.uint8, device="cuda" if on_gpu else "cpu")
+
     def put_back(self, flat, tensor):
         """
         Write a flat tensor's numbers into the tensor that `flatten` made it from.
         """
         if flat.data_ptr() != tensor.data_ptr() or not tensor.is_contiguous():
             tensor.detach().copy_(flat.view(tensor.shape))
-
-    def check_tensors(self, tensors, name, written=False):
-        """
-        Refuse what cannot be sent, before the first message.
-
-        Args:
-            tensors: List of what should be dense tensors.
-            name: What the caller calls them, for the message.
-            written: They will hold the result, so no two of their numbers may share memory.
-
-        Raises:
-            BadInput: One is no dense tensor, or is an expanded one that is written to.
-        """
-        for tensor in tensors:
-            if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
-                raise self.fault(
-                    f"Cannot be sent: {name} must be a dense tensor",
-                    type(tensor).__name__ if not isinstance(tensor, torch.Tensor) else tensor.layout,
-                    "Collect lists and dictionaries of tensors into one tensor first",
-                )
-            if written and not tensor.is_contiguous() and _is_expanded(tensor):
-                raise self.fault(
-                    f"Cannot be written: the numbers of {name} must not share memory",
-                    f"a tensor with strides {tensor.stride()}",
-                    "Call .clone() on it first",
-                )
-
-    def check_list(self, tensors, name, like=None, written=False):
-        """
-        Refuse a list that is not one dense tensor a rank, before the first message.
-
-        Args:
-            tensors: What should be a list of w tensors.
-            name: What the caller calls it, for the message.
-            like: Every tensor must have this one's shape and dtype, or None if shapes may differ.
-            written: As in `check_tensors`.
-
-        Raises:
-            BadInput: The list has another length, or a tensor does not fit.
-        """
-        if not isinstance(tensors, (list, tuple)) or len(tensors) != self.world_size:
-            got = f"{len(tensors)}" if isinstance(tensors, (list, tuple)) else "no list"
-            raise self.fault(
-                f"Wrong list: {name} must hold one tensor a rank, {self.world_size} in all",
-                got,
-                "Make the list as long as the group is large",
-            )
-        self.check_tensors(tensors, name, written)
-        for tensor in tensors if like is not None else ():
-            if tensor.shape != like.shape or tensor.dtype != like.dtype:
-                raise self.fault(
-                    f"Wrong tensor: {name} must hold {like.dtype} of shape {tuple(like.shape)}",
-                    f"{tensor.dtype} of shape {tuple(tensor.shape)}",
-                    "Give all tensors of one collective the same shape and dtype",
-                )
-
-
-def _is_expanded(tensor):
-    return any(
-        stride == 0 and size > 1
-        for stride, size in zip(tensor.stride(), tensor.shape, strict=True)
-    )

@@ -1,0 +1,110 @@
+"""
+Refuse wrong arguments before the first message, so that no rank waits for one that raised.
+
+Legend: w ranks. `peers` are the Peers of the call; `name` is what the caller's tensors are called.
+"""
+
+import torch
+
+
+def check_tensors(tensors, name, peers, written=False):
+    """
+    Refuse what cannot be sent, or cannot be written.
+
+    Args:
+        tensors: List of what should be dense tensors.
+        name: What the caller calls them.
+        peers: The Peers.
+        written: They will hold the result, so no two numbers of one may share memory.
+
+    Raises:
+        BadInput: One is no dense tensor, or is an expanded one that will be written.
+    """
+    for tensor in tensors:
+        if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
+            raise peers.fault(
+                f"Cannot be sent: {name} must be made of dense tensors",
+                getattr(tensor, "layout", type(tensor).__name__),
+                "Make it dense, or one tensor of many, first",
+            )
+        if written and _shares_memory(tensor):
+            raise peers.fault(
+                f"Cannot be written: the numbers of {name} must not share memory",
+                f"strides {tensor.stride()}",
+                "Call .clone() on it first",
+            )
+
+
+def check_list(tensors, name, peers, like=None, dtype=None, written=False):
+    """
+    Refuse a list that does not hold one fitting tensor a rank.
+
+    Args:
+        tensors: What should be a list of w tensors.
+        name: What the caller calls it.
+        peers: The Peers.
+        like: Tensor whose shape and dtype all must have; None if they may differ.
+        dtype: The dtype that all must have; None is that of `like`, if any.
+        written: As in `check_tensors`.
+
+    Raises:
+        BadInput: It is no list, has another length, or holds a tensor that does not fit.
+    """
+    is_list = isinstance(tensors, (list, tuple))
+    if not is_list or len(tensors) != peers.world_size:
+        raise peers.fault(
+            f"Wrong list: {name} must hold one tensor a rank, {peers.world_size} in all",
+            len(tensors) if is_list else type(tensors).__name__,
+            "Make the list as long as the group is large",
+        )
+    check_tensors(tensors, name, peers, written)
+    if like is not None:
+        dtype = like.dtype
+    for tensor in tensors:
+        if like is not None and tensor.shape != like.shape:
+            raise peers.fault(
+                f"Wrong shape: tensors of {name} must have shape {tuple(like.shape)}",
+                tuple(tensor.shape),
+                "Give all tensors of this call one shape",
+            )
+        if dtype is not None and tensor.dtype != dtype:
+            raise peers.fault(
+                f"Wrong dtype: tensors of {name} must be {dtype}",
+                tensor.dtype,
+                "Give all tensors of this call one dtype",
+            )
+
+
+def check_root_list(tensors, name, root, peers, like, written=False):
+    """
+    Refuse a list that does not fit on the root, or that is there on another rank.
+
+    Args:
+        tensors: A list of w tensors on the root, None elsewhere.
+        name: What the caller calls it.
+        root: Rank in the group that must give the list.
+        peers: The Peers.
+        like: Tensor whose shape and dtype all must have.
+        written: As in `check_tensors`.
+
+    Raises:
+        BadInput: The list does not fit on the root, or another rank gives one.
+    """
+    if peers.rank == root:
+        check_list(tensors, name, peers, like=like, written=written)
+    elif tensors:
+        raise peers.fault(
+            f"List on the wrong rank: {name} belongs to rank {root} of the group alone",
+            f"{len(tensors)} tensors",
+            "Give None on the other ranks",
+        )
+
+
+def _shares_memory(tensor):
+    """
+    Tell whether a tensor was expanded: a stride of 0 makes several indices one number.
+    """
+    if tensor.is_contiguous():
+        return False
+    sizes = zip(tensor.stride(), tensor.shape, strict=True)
+    return any(stride == 0 and size > 1 for stride, size in sizes)
