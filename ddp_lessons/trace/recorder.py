@@ -1,0 +1,219 @@
+"""
+Record what a rank does in a block of code.
+"""
+
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+
+from ..errors import BadInput
+from .events import COLLECTIVE, GRADIENT, MARK, MESSAGE, SPAN, Event
+from .operations import tensor_bytes
+from .tap import TAP
+
+
+def trace(*models):
+    """
+    Record every communication of this rank in a block of code, whoever issues it.
+
+    Seen are calls from Python and from autograd hooks, what DDP's reducer issues in C++, subgroups,
+    batches of messages and object collectives, on Gloo, NCCL and every other backend written in
+    C++. The group and the DDP model may be older than the block. Outside of one it costs nothing.
+
+    Args:
+        models: Modules whose gradients are recorded as they become ready.
+
+    Returns:
+        Recorder: A sequence of events and a context manager: `with trace(model) as events:`.
+
+    Lesson: 02_collectives.
+    """
+    return Recorder(*models)
+
+
+class Recorder(Sequence):
+    """
+    Hold the events of one rank, in the order in which they happened.
+
+    Args:
+        models: Modules whose gradients are recorded as they become ready.
+
+    Lesson: 02_collectives.
+    """
+
+    def __init__(self, *models):
+        self._models = models
+        self._lock = threading.Lock()
+        self._events = []
+        self._index = 0
+        self._sequences = {}
+        self._backwards = {}
+        self._hooks = []
+        self._rank = 0
+        self._is_on = False
+
+    def start(self):
+        """
+        Switch recording on, and return this recorder.
+
+        Raises:
+            BadInput: It is on already.
+        """
+        if self._is_on:
+            raise BadInput(
+                "The trace is on already: a recorder is started once at a time (got a second "
+                "start). Call stop() first, or open another trace()."
+            )
+        self._rank = dist.get_rank() if dist.is_initialized() else 0
+        self._is_on = True
+        TAP.open(self)
+        for model in self._models:
+            for name, parameter in model.named_parameters():
+                if parameter.requires_grad:
+                    self._hooks.append(_hook_first(parameter, self._gradient_hook(name)))
+        return self
+
+    def stop(self):
+        """
+        Switch recording off. Does nothing when it is off.
+        """
+        if self._is_on:
+            self._is_on = False
+            TAP.close(self)
+            while self._hooks:
+                self._hooks.pop().remove()
+
+    def __enter__(self):
+        return self.start()
+
+    def __exit__(self, *_):
+        self.stop()
+
+    def mark(self, name):
+        """
+        Record that the code has come to a place, such as the end of a step.
+        """
+        now = time.monotonic_ns()
+        self._append({"kind": MARK, "name": name, "rank": self._rank, "end_ns": now}, now)
+
+    @contextmanager
+    def span(self, name):
+        """
+        Record how long a part of the code takes, such as the forward pass.
+        """
+        event = self._append({"kind": SPAN, "name": name, "rank": self._rank})
+        try:
+            yield event
+        finally:
+            event.end_ns = time.monotonic_ns()
+            event.wait_index = self._next_index()
+
+    def called(self, call):
+        """
+        Record a call that is about to reach its backend.
+
+        Args:
+            call: Fields of Event, and "graph_task", torch's number of the backward pass.
+
+        Returns:
+            tuple: This recorder and the event, which is completed later.
+        """
+        call = dict(call)
+        backward = self._backward(call.pop("graph_task"))
+        return self, self._append({**call, "backward": backward})
+
+    def completed(self, event):
+        """
+        Record that a call is complete, unless that is known already. Any thread may tell.
+        """
+        if event.end_ns is None:
+            event.end_ns = time.monotonic_ns()
+
+    def waited(self, event, start_ns):
+        """
+        Record that Python has waited for a call since `start_ns`.
+        """
+        event.wait_start_ns, event.wait_end_ns = start_ns, time.monotonic_ns()
+        event.wait_index = self._next_index()
+
+    def came_from(self, event, group_rank):
+        """
+        Record who sent what was received from anyone.
+        """
+        event.peer = event.ranks[group_rank]
+        with self._lock:
+            event.sequence = self._next_sequence(event)
+
+    def _gradient_hook(self, name):
+        def ready(gradient):
+            fields = {
+                "kind": GRADIENT, "name": name, "rank": self._rank,
+                "backward": self._backward(torch._C._current_graph_task_id()),
+                "output_bytes": tensor_bytes(gradient),
+                "dtype": str(gradient.dtype).removeprefix("torch."),
+            }  # fmt: skip
+            now = time.monotonic_ns()
+            self._append({**fields, "end_ns": now}, now)
+
+        return ready
+
+    def _append(self, fields, start_ns=None):
+        with self._lock:
+            start_ns = start_ns or time.monotonic_ns()
+            event = Event(index=self._index, start_ns=start_ns, **fields)
+            self._index += 1
+            if event.kind == COLLECTIVE or (event.kind == MESSAGE and event.peer is not None):
+                event.sequence = self._next_sequence(event)
+            self._events.append(event)
+        return event
+
+    def _next_index(self):
+        with self._lock:
+            self._index += 1
+            return self._index - 1
+
+    def _next_sequence(self, event):
+        is_message = event.kind == MESSAGE
+        key = (event.group, *((event.name, event.peer, event.tag) if is_message else ()))
+        number = self._sequences.get(key, 0)
+        self._sequences[key] = number + 1
+        return number
+
+    def _backward(self, graph_task):
+        if graph_task < 0:
+            return None
+        # torch counts all backward passes of the process; a trace counts its own.
+        with self._lock:
+            return self._backwards.setdefault(graph_task, len(self._backwards))
+
+    def __len__(self):
+        return len(self._events)
+
+    def __getitem__(self, place):
+        return self._events[place]
+
+    def __reduce__(self):
+        return (list, (list(self._events),))  # events travel; locks and models do not
+
+    def __repr__(self):
+        num_calls = sum(event.is_communication for event in self._events)
+        return f"<trace of rank {self._rank}: {len(self)} events, {num_calls} communications>"
+
+
+def _hook_first(parameter, hook):
+    """
+    Call `hook` with a parameter's gradient before any hook that is there already.
+
+    A hook that communicates as soon as it has the last gradient would otherwise seem to start
+    before that gradient was ready.
+    """
+    handle = parameter.register_hook(hook)
+    hooks = parameter._backward_hooks
+    others = [(number, other) for number, other in hooks.items() if number != handle.id]
+    hooks.clear()
+    hooks.update([(handle.id, hook), *others])
+    return handle

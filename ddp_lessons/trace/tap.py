@@ -1,0 +1,135 @@
+"""
+Listen to every call of every process group of this process, without touching one of them.
+
+The reducer of DDP, the hooks of autograd, functional collectives and Python calls all meet in
+torch's dispatcher, at the operations of the namespace `c10d`. A kernel under the key BackendSelect
+is asked just before the backend's own, whatever the device, the grad mode and the thread. It notes
+the call and passes it on. So a group, or a DDP model, may be older than the trace; and when the
+kernels are gone the dispatcher's table is as it was.
+
+Not seen: a process group that is itself written in Python, because it overrides the methods that
+would ask the dispatcher.
+"""
+
+import threading
+import time
+from collections import OrderedDict
+
+import torch
+from torch._C._distributed_c10d import Work
+
+from .operations import OPERATIONS, read_call
+
+MAX_HELD_WORKS = 32
+"""
+How many handles that nobody waited for are kept. Each keeps its tensors alive.
+"""
+
+
+class Tap:
+    """
+    Tell recorders of every call, and of every wait from Python, while at least one is open.
+    """
+
+    def __init__(self):
+        self._lock = threading.RLock()
+        self._recorders: tuple = ()
+        self._library: torch.library.Library | None = None
+        self._wait = Work.wait
+        self._held = OrderedDict()  # id of a Work -> (the Work, its events)
+
+    def open(self, recorder):
+        """
+        Tell `recorder` of all calls from now on. The first one puts the kernels in place.
+        """
+        with self._lock:
+            self._recorders += (recorder,)
+            if self._library is None:
+                self._install()
+
+    def close(self, recorder):
+        """
+        Tell `recorder` no more. The last one takes the kernels away.
+        """
+        with self._lock:
+            self._recorders = tuple(other for other in self._recorders if other is not recorder)
+            if not self._recorders:
+                self._remove()
+
+    def _install(self):
+        self._library = torch.library.Library("c10d", "IMPL")
+        for name, operation in OPERATIONS.items():
+            kernel = self._kernel(getattr(torch.ops.c10d, name).default, operation)
+            self._library.impl(name, kernel, "BackendSelect", with_keyset=True)
+        self._wait = Work.wait
+        Work.wait = self._traced_wait(self._wait)  # type: ignore[method-assign]
+
+    def _remove(self):
+        library, self._library = self._library, None
+        library._destroy()
+        Work.wait = self._wait  # type: ignore[method-assign]
+        self._held.clear()  # a Work of Gloo keeps its sockets open
+
+    def _kernel(self, overload, operation):
+        below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+
+        def kernel(keyset, *args, **kwargs):
+            call = read_call(operation, args)
+            call["graph_task"] = torch._C._current_graph_task_id()
+            events = [recorder.called(call) for recorder in self._recorders]
+            result = overload.redispatch(keyset & below, *args, **kwargs)
+            self._watch(events, result[-1] if isinstance(result, tuple) else result)
+            return result
+
+        return kernel
+
+    def _watch(self, events, boxed_work):
+        if boxed_work is None:  # the call itself waited, as monitored_barrier does
+            for recorder, event in events:
+                recorder.completed(event)
+                recorder.waited(event, event.start_ns)
+            return
+        work = Work.unbox(boxed_work)
+        if work is None:  # inside a coalesced batch NCCL has one Work for all, made at its end
+            return
+        with self._lock:
+            # As long as this handle lives, pybind11 gives the same Python object to the caller.
+            self._held[id(work)] = (work, events)
+            if len(self._held) > MAX_HELD_WORKS:
+                self._held.popitem(last=False)
+        try:
+            future = work.get_future()
+        except RuntimeError:
+            return  # Gloo's messages have no future: they are complete when a wait returns
+        future.add_done_callback(lambda future: _complete(events, future))
+
+    def _traced_wait(self, wait):
+        def traced_wait(work, *args, **kwargs):
+            start_ns = time.monotonic_ns()
+            finished = wait(work, *args, **kwargs)
+            with self._lock:
+                _, events = self._held.pop(id(work), (None, ()))
+            for recorder, event in events:
+                if event.name == "recv" and event.peer is None:
+                    recorder.came_from(event, work._source_rank())
+                recorder.completed(event)
+                recorder.waited(event, start_ns)
+            return finished
+
+        traced_wait.__doc__ = wait.__doc__
+        return traced_wait
+
+
+def _complete(events, future):
+    try:
+        future.value()
+    except Exception:
+        return  # it failed: it has no end
+    for recorder, event in events:
+        recorder.completed(event)
+
+
+TAP = Tap()
+"""
+The one tap. The table of torch's dispatcher is one per process, and this mirrors it.
+"""
