@@ -4,8 +4,28 @@ Pictures of what ranks do: SVG from plain data, PNG for what was measured. No to
 The same data give the same bytes, so a picture in a notebook is a test of what it shows.
 """
 
+from ddp_lessons.pictures.buckets import buckets_picture
+from ddp_lessons.pictures.collectives import collective_picture
 from ddp_lessons.pictures.holdings import holdings_picture
+from ddp_lessons.pictures.memory import memory_picture
 from ddp_lessons.pictures.plots import loss_plot
 from ddp_lessons.pictures.processes import processes_picture
+from ddp_lessons.pictures.samples import samples_picture
+from ddp_lessons.pictures.shards import shards_picture
+from ddp_lessons.pictures.steps import steps_picture
+from ddp_lessons.pictures.svg import Picture
+from ddp_lessons.pictures.timeline import timeline_picture
 
-__all__ = ["holdings_picture", "loss_plot", "processes_picture"]
+__all__ = [
+    "Picture",
+    "buckets_picture",
+    "collective_picture",
+    "holdings_picture",
+    "loss_plot",
+    "memory_picture",
+    "processes_picture",
+    "samples_picture",
+    "shards_picture",
+    "steps_picture",
+    "timeline_picture",
+]

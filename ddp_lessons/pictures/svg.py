@@ -6,6 +6,8 @@ brings a light panel with dark ink, which reads well in light and in dark themes
 same colour everywhere and its number beside it, so that nothing hangs on colour alone.
 """
 
+import re
+import unicodedata
 from html import escape
 
 INK = "#1f2430"
@@ -15,6 +17,10 @@ LINE = "#9aa1ad"
 RANK_COLOURS = (
     "#4c78a8", "#cf6f0c", "#3f9b5f", "#c2508f", "#7d5ba6", "#23898f", "#a8783c", "#7f8a2e",
 )  # fmt: skip
+PATTERNS = ("solid", "hatch", "dots", "grid", "hollow", "lines")
+"""
+Fills that differ without colour, for kinds of things; colour tells the rank.
+"""
 FONT = "ui-sans-serif, 'DejaVu Sans', Helvetica, Arial, sans-serif"
 CHAR_WIDTH = 0.62
 """
@@ -33,7 +39,24 @@ def text_width(text, size=13):
     """
     Return the width in pixels that a text takes at most, near enough.
     """
-    return len(str(text)) * size * CHAR_WIDTH
+    # Characters of East Asian scripts and emoji are as wide as they are high, and a little more.
+    wide = sum(unicodedata.east_asian_width(char) in "WF" for char in str(text))
+    return (len(str(text)) - wide) * size * CHAR_WIDTH + wide * size * 1.1
+
+
+def shorten(text, most=24):
+    """
+    Return a text that is no longer than a number of characters; its end tells if it was cut.
+    """
+    text = str(text)
+    return text if len(text) <= most else text[: most - 1] + "\u2026"
+
+
+def plain(text):
+    """
+    Return a text that XML can hold: characters that it forbids become a mark.
+    """
+    return re.sub("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]", "\ufffd", str(text))
 
 
 class Picture:
@@ -69,12 +92,17 @@ class Canvas:
         self.width = width
         self.height = height
         self._shapes = []
+        self._patterns = {}
 
-    def box(self, x, y, width, height, fill="none", stroke=LINE, dashed=False, radius=6):
+    def box(
+        self, x, y, width, height, fill="none", stroke=LINE, dashed=False, radius=6, stroke_width=1
+    ):
         """
         Draw a box with round corners.
         """
         dash = ' stroke-dasharray="4 3"' if dashed else ""
+        if stroke_width != 1:
+            dash += f' stroke-width="{stroke_width:g}"'
         self._shapes.append(
             f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="{radius:g}" '
             f'fill="{fill}" stroke="{stroke}"{dash}/>'
@@ -82,12 +110,16 @@ class Canvas:
 
     def text(self, x, y, text, fill=INK, size=13, anchor="middle", bold=False):
         """
-        Write one line; `y` is the middle of its height.
+        Write one line; `y` is the middle of its height. The canvas grows if it does not fit.
         """
+        text = plain(text)
+        beyond = {"start": 1, "middle": 0.5, "end": 0}[anchor] * text_width(text, size)
+        self.width = max(self.width, x + beyond + 8)
+        self.height = max(self.height, y + size / 2 + 4)
         weight = ' font-weight="600"' if bold else ""
         self._shapes.append(
             f'<text x="{x:g}" y="{y + 0.35 * size:g}" fill="{fill}" font-size="{size:g}" '
-            f'text-anchor="{anchor}"{weight}>{escape(str(text))}</text>'
+            f'text-anchor="{anchor}"{weight}>{escape(text)}</text>'
         )
 
     def line(self, x1, y1, x2, y2, stroke=LINE, dashed=False):
@@ -107,15 +139,70 @@ class Canvas:
         self.box(x, y, width, height, fill=rank_colour(rank), stroke="none", radius=13)
         self.text(x + width / 2, y + height / 2, f"rank {rank}", fill="#ffffff", bold=True)
 
+    def tag(self, x, y, text, size=11):
+        """
+        Write one line in the middle of a light pill of its own, so that it reads on any pattern.
+        """
+        width = text_width(text, size) + 6
+        self.box(x - width / 2, y - 8, width, 16, fill=PANEL, stroke="none", radius=4)
+        self.text(x, y, text, size=size)
+
+    def band(self, points, fill):
+        """
+        Fill the shape between some points, faintly, so that what crosses it can be seen.
+        """
+        corners = " ".join(f"{x:g},{y:g}" for x, y in points)
+        self._shapes.append(f'<polygon points="{corners}" fill="{fill}" fill-opacity="0.22"/>')
+
+    def fill(self, pattern, colour):
+        """
+        Return the fill that shows a colour in one of PATTERNS.
+        """
+        if pattern == "solid":
+            return colour
+        if pattern == "hollow":
+            return "#ffffff"
+        # The name says what it looks like, so two pictures on one page cannot spoil each other.
+        name = f"{pattern}-{colour.lstrip('#')}"
+        ink = f'stroke="{colour}" stroke-width="2"'
+        shape = {
+            "hatch": f'<path d="M-2 2L2 -2M0 8L8 0M6 10L10 6" {ink}/>',
+            "dots": f'<circle cx="4" cy="4" r="2.2" fill="{colour}"/>',
+            "grid": f'<path d="M0 4H8M4 0V8" {ink}/>',
+            "lines": f'<path d="M0 4H8" {ink}/>',
+        }[pattern]
+        self._patterns[name] = (
+            f'<pattern id="{name}" width="8" height="8" patternUnits="userSpaceOnUse">'
+            f'<rect width="8" height="8" fill="#ffffff"/>{shape}</pattern>'
+        )
+        return f"url(#{name})"
+
+    def legend(self, x, y, entries):
+        """
+        Draw a row of samples with their names, and return where it ends.
+
+        Args:
+            x: Left edge.
+            y: Middle of its height.
+            entries: Pairs (name, pattern).
+        """
+        for name, pattern in entries:
+            self.box(x, y - 7, 22, 14, fill=self.fill(pattern, FAINT), stroke=FAINT, radius=3)
+            self.text(x + 28, y, name, size=12, anchor="start")
+            x += 28 + text_width(name, 12) + 16
+        return x
+
     def picture(self, title):
         """
         Return the finished Picture.
         """
+        title = plain(title)
         head = (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{self.width:g}" '
             f'height="{self.height:g}" viewBox="0 0 {self.width:g} {self.height:g}" role="img" '
             f'font-family="{escape(FONT)}">'
         )
         panel = f'<rect width="{self.width:g}" height="{self.height:g}" rx="8" fill="{PANEL}"/>'
-        parts = [head, f"<title>{escape(title)}</title>", panel, *self._shapes, "</svg>"]
+        defs = [f"<defs>{''.join(self._patterns.values())}</defs>"] if self._patterns else []
+        parts = [head, f"<title>{escape(title)}</title>", *defs, panel, *self._shapes, "</svg>"]
         return Picture(title, "\n".join(parts))

@@ -1,0 +1,53 @@
+"""
+What pictures refuse: data that cannot be drawn, with a sentence that says what is wrong.
+"""
+
+from math import isfinite
+
+from ddp_lessons.errors import BadInput
+
+
+def need(holds, fault, expected, got, next_step):
+    """
+    Refuse data unless a condition holds.
+
+    Args:
+        holds: The condition.
+        fault: What is wrong otherwise, in a few words.
+        expected: What it should be.
+        got: What it is.
+        next_step: What to do.
+
+    Raises:
+        BadInput: It does not hold.
+    """
+    if not holds:
+        raise BadInput(f"{fault}: expected {expected} (got {got}). {next_step}.")
+
+
+def need_some(rows, what):
+    """
+    Refuse a list that is empty.
+
+    Args:
+        rows: The list.
+        what: What it holds, for the message, for example "ranks".
+
+    Raises:
+        BadInput: It is empty.
+    """
+    need(len(rows) > 0, f"No {what} to draw", "at least one", "none", f"Pass the {what}")
+
+
+def is_amount(value):
+    """
+    Return whether a value is a finite number of at least 0.
+    """
+    return isinstance(value, int | float) and isfinite(value) and value >= 0
+
+
+def is_rank(value):
+    """
+    Return whether a value can be a rank.
+    """
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -1,0 +1,301 @@
+"""
+Each picture shows its data: every one, once, at its place; and refuses what it cannot show.
+"""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sample_pictures import ALL_GATHER, BUCKETS, PARAMETERS, RING, SVG, TRACK, parse
+
+from ddp_lessons.errors import BadInput
+from ddp_lessons.pictures import (
+    buckets_picture,
+    collective_picture,
+    memory_picture,
+    samples_picture,
+    shards_picture,
+    steps_picture,
+    timeline_picture,
+)
+from ddp_lessons.pictures.scales import byte_text, ticks
+from ddp_lessons.pictures.svg import rank_colour
+
+
+def texts(picture):
+    """
+    Return all texts of a picture, in order.
+    """
+    return [element.text for element in parse(picture).iter(f"{SVG}text")]
+
+
+def rects(picture, **attributes):
+    """
+    Return the boxes of a picture that have some attributes; an underscore stands for a dash.
+    """
+    return [
+        element
+        for element in parse(picture)
+        if element.tag == f"{SVG}rect"
+        and all(element.get(k.replace("_", "-")) == v for k, v in attributes.items())
+    ]
+
+
+def test_collective_picture_draws_each_value_once():
+    """
+    What a rank holds is the picture's only message.
+    """
+    picture = collective_picture("all_reduce", [["a", "b"], ["c"]], [["d", "b"], ["e"]])
+    drawn = texts(picture)
+    for value in "acde":
+        assert drawn.count(value) == 1
+    assert drawn.count("b") == 2  # before and after, unchanged
+    assert {"before", "after", "all_reduce", "rank 0", "rank 1"} <= set(drawn)
+    assert len(rects(picture, stroke_width="3")) == 2  # d and e
+
+
+def test_collective_picture_shows_what_was_never_there():
+    """
+    None is nothing; zero and the empty text are values.
+    """
+    picture = collective_picture("gather", [[None], [0]], [["", 0], []])
+    assert len(rects(picture, stroke_dasharray="4 3")) == 1 + 2  # before, and rank 1 after
+    assert len(rects(picture, stroke_width="3")) == 2
+
+
+def test_steps_picture_draws_every_part_and_every_arrival():
+    """
+    The squares of the last panel are all ranks in all chunks; each message is one thick border.
+    """
+    picture = steps_picture(RING.holdings(), RING.steps)
+    parts = [part for held in RING.holdings() for row in held for chunk in row for part in chunk]
+    squares = [box for rank in range(4) for box in rects(picture, fill=rank_colour(rank))]
+    chips = 7 * 4
+    assert len(squares) == len(parts) + chips
+    assert len(rects(picture, stroke_width="2.5")) == 6 * 4
+    drawn = texts(picture)
+    assert drawn.count("chunk 2 from rank 3") == 2  # in step 1 to be added, in step 5 done
+    assert sum(text.startswith("chunk ") and "from" in text for text in drawn if text) == 24
+
+
+def test_steps_picture_shows_empty_chunks_and_many_in_one_message():
+    """
+    An all-gather starts with holes; recursive doubling fills several at once.
+    """
+    picture = steps_picture(ALL_GATHER.holdings(), ALL_GATHER.steps)
+    holes = [chunk for held in ALL_GATHER.holdings() for row in held for chunk in row if not chunk]
+    assert len(rects(picture, stroke_dasharray="4 3")) == len(holes) > 0
+    assert "chunks 0 1 from rank 1" in texts(picture)
+
+
+def test_samples_picture_hatches_the_padding_of_distributed_sampler():
+    """
+    Ten samples on four ranks: two of them are seen twice, which is what a value check misses.
+    """
+    data = pytest.importorskip("torch.utils.data")
+    rows = []
+    for rank in range(4):
+        sampler = data.DistributedSampler(range(10), num_replicas=4, rank=rank, shuffle=False)
+        indices = list(sampler)
+        rows.append([indices[:2], indices[2:]])
+    picture = samples_picture(rows, num_samples=10)
+    assert picture.title == "Samples that 4 ranks see in 2 steps: 12 seen, 2 of them before"
+    drawn = texts(picture)
+    assert [drawn.count(str(sample)) for sample in range(10)] == [2, 2] + [1] * 8
+    assert "12 seen, 2 of them seen before; of 10 samples never seen: none" in drawn
+
+
+def test_samples_picture_shows_ranks_that_see_the_same():
+    """
+    A sampler that the loader never got: every rank sees all samples, and the rest is never seen.
+    """
+    picture = samples_picture([[[0, 1]], [[0, 1]]], num_samples=20)
+    assert "2 of them before" in picture.title
+    last = next(text for text in texts(picture) if "never seen" in text)
+    assert last.endswith("never seen: 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13 and 6 more")
+
+
+def test_samples_picture_takes_the_integers_of_torch():
+    """
+    Indices of a tensor compare by identity in a set; here they count as the numbers they are.
+    """
+    torch = pytest.importorskip("torch")
+    picture = samples_picture([[torch.tensor([0, 1])], [torch.tensor([1, 2])]])
+    assert "4 seen, 1 of them before" in picture.title
+
+
+def test_buckets_picture_names_every_parameter_on_both_sides():
+    """
+    The order of sending is not the order of the model; both must be read off.
+    """
+    picture = buckets_picture(PARAMETERS, BUCKETS)
+    drawn = texts(picture)
+    for name, _ in PARAMETERS:
+        assert drawn.count(name) == 1
+    assert [text for text in drawn if text[1:3] == ". "] == [
+        "1. head.bias", "2. head.weight", "1. layers.1.bias", "2. layers.1.weight",
+        "3. layers.0.bias", "1. layers.0.weight",
+    ]  # fmt: skip
+    assert "bucket 0: 2.54 KiB" in drawn  # 2,600 bytes
+    assert "64 KiB, in no bucket" in drawn
+    assert len(rects(picture, stroke_dasharray="4 3")) == 1
+    assert len(parse(picture).findall(f"{SVG}line")) == 6
+
+
+def test_timeline_picture_draws_spans_where_they_were():
+    """
+    Lengths on paper are lengths in time: 680 pixels for 12.5 ms.
+    """
+    picture = timeline_picture([TRACK], "time in ms")
+    blue = rank_colour(0)
+    bars = [
+        box for box in rects(picture)
+        if box.get("height") == "20" and (box.get("fill") == blue or blue[1:] in box.get("fill"))
+    ]  # fmt: skip
+    assert len(bars) == len(TRACK)
+    at = sorted((float(b.get("x")), float(b.get("width"))) for b in bars)
+    scale = 680 / 12.5
+    wanted = sorted((92 + start * scale, (stop - start) * scale) for _, start, stop, _ in TRACK)
+    # Numbers are written with six digits: an error of half a unit in the last, below 1,000.
+    assert at == [pytest.approx(pair, abs=5e-4) for pair in wanted]
+    assert {"time in ms", "0", "2", "12", "bucket 1", "backward"} <= set(texts(picture))
+
+
+def test_timeline_picture_gives_overlapping_spans_lanes_of_their_own():
+    """
+    Two buckets under way at once must both be seen.
+    """
+    picture = timeline_picture([TRACK], "time in ms")
+    tops = {box.get("y") for box in rects(picture) if box.get("height") == "20"}
+    assert len(tops) == 3  # compute and waiting, bucket 0, bucket 1
+
+
+def test_timeline_picture_counts_events_in_whole_numbers():
+    """
+    There is no event one and a half.
+    """
+    picture = timeline_picture([[("compute", 0, 2)]], "events, in order")
+    assert [text for text in texts(picture) if text[0].isdigit()] == ["0", "1", "2"]
+
+
+def test_shards_picture_joins_what_moves():
+    """
+    From 4 ranks to 2: each reader takes from two writers.
+    """
+    saved = {"w": [(r, 4 * r, 4 * r + 4) for r in range(4)]}
+    loaded = {"w": [(0, 0, 8), (1, 8, 16)]}
+    picture = shards_picture({"w": 16}, saved, loaded)
+    bands = [(b.get("fill"), b.get("points")) for b in parse(picture).iter(f"{SVG}polygon")]
+    assert [fill for fill, _ in bands] == [rank_colour(rank) for rank in range(4)]
+    drawn = texts(picture)
+    assert [drawn.count(s) for s in ("0:4", "4:8", "8:12", "12:16", "0:8", "8:16")] == [1] * 6
+    assert "w: 16 rows" in drawn
+    assert "held by 4 ranks and loaded by 2 ranks" in picture.title
+
+
+def test_shards_picture_shows_holes_copies_and_ranks_without_rows():
+    """
+    A checkpoint with a hole cannot be loaded; one with copies is larger than it need be.
+    """
+    picture = shards_picture({"w": 10}, {"w": [(0, 0, 4), (1, 2, 4), (2, 9, 9), (3, 6, 10)]})
+    drawn = texts(picture)
+    assert drawn.count("nobody") == 1
+    assert "no rows saved: rank 2" in drawn
+    tops = {box.get("y") for box in rects(picture, stroke="none")}
+    assert len(tops) == 2  # the copy stands below
+    thin = shards_picture({"w": 640}, {"w": [(5, 0, 12), (6, 12, 13), (7, 13, 640)]})
+    assert "5" in texts(thin)  # room for a number only
+    assert "6" not in texts(thin)
+
+
+def test_memory_picture_bars_are_as_long_as_their_bytes():
+    """
+    560 pixels for the fullest rank; the same kind has the same pattern everywhere.
+    """
+    picture = memory_picture([{"a": 1024, "b": 3072}, {"b": 2048, "a": 0}])
+    bars = [box for box in rects(picture) if box.get("height") == "28"]
+    assert [float(bar.get("width")) for bar in bars] == [140, 420, 280]
+    assert [bar.get("fill").partition("-")[0] for bar in bars[1:]] == ["url(#hatch"] * 2
+    drawn = texts(picture)
+    assert {"memory in KiB", "a", "b", "4 KiB", "1 KiB", "3 KiB"} <= set(drawn)
+    assert drawn.count("2 KiB") == 2  # the part and the total
+
+
+@given(high=st.floats(1e-9, 1e15), most=st.integers(3, 12))
+def test_ticks_are_few_round_and_reach_the_end(high, most):
+    """
+    At most that many steps, the last within a step of the end.
+    """
+    marks = ticks(high, most)
+    assert marks[0] == 0
+    assert 1 <= len(marks) - 1 <= most
+    step = marks[1]
+    assert f"{step:.0e}"[0] in "125"
+    # Multiples and quotients of doubles: the room that the function leaves is 1e-9.
+    assert high - step * (1 + 1e-6) < marks[-1] <= high * (1 + 2e-9)
+
+
+def test_byte_text_reads_well():
+    """
+    Whole where it is whole, three digits where it is not.
+    """
+    assert [byte_text(n) for n in (0, 1, 1023, 1024, 1536, 2**20, 10**9, 2**40, 2**51)] == [
+        "0 B", "1 B", "1023 B", "1 KiB", "1.5 KiB", "1 MiB", "954 MiB", "1 TiB", "2048 TiB",
+    ]  # fmt: skip
+
+
+HELD = [[[(0,)]], [[(0,)]]]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: collective_picture("x", [], []), "No ranks to draw"),
+        (lambda: collective_picture("x", [[1]], []), "Ranks differ: expected 1 ranks after"),
+        (lambda: steps_picture([], []), "No moments to draw"),
+        (lambda: steps_picture([[]], []), "No ranks to draw"),
+        (lambda: steps_picture(HELD, []), "Steps do not fit: expected 1 steps"),
+        (lambda: steps_picture([[[()]], [[(), ()]]], [[]]), "Moments differ"),
+        (lambda: steps_picture([[[()] * 9] * 9], []), "No room: expected 1 to 8 .*9 and 9"),
+        (lambda: steps_picture([[[]]], []), "No room"),
+        (lambda: steps_picture([[[(1,)]]], []), "No such rank"),
+        (lambda: steps_picture(HELD, [[(0, 1, (0,))]]), "No such message: .*0 to 1"),
+        (lambda: steps_picture(HELD, [[(0, 0, (1,))]]), "No such message: .*step 1"),
+        (lambda: samples_picture([]), "No ranks to draw"),
+        (lambda: samples_picture([[], []]), "No batches to draw"),
+        (lambda: samples_picture([[[-1]]]), "No such sample: .*got -1"),
+        (lambda: samples_picture([[[0.5]]]), "No such sample: .*got 0.5"),
+        (lambda: samples_picture([[[True]]]), "No such sample"),
+        (lambda: samples_picture([[[5]]], num_samples=5), "No such sample: .* below 5"),
+        (lambda: samples_picture([[list(range(601))]]), "Too many samples"),
+        (lambda: buckets_picture([], []), "No parameters to draw"),
+        (lambda: buckets_picture([(str(k), 1) for k in range(121)], []), "Too many parameters"),
+        (lambda: buckets_picture([("a", -1)], []), "Bad size"),
+        (lambda: buckets_picture([("a", 1), ("a", 1)], []), "Parameter twice"),
+        (lambda: buckets_picture([("a", 1)], [["b"]]), "Unknown parameter: .*'b' in bucket 0"),
+        (lambda: buckets_picture([("a", 1)], [["a"], ["a"]]), "Parameter twice: .*in bucket 1"),
+        (lambda: timeline_picture([], "s"), "No ranks to draw"),
+        (lambda: timeline_picture([[]], "s"), "No spans to draw"),
+        (lambda: timeline_picture([[("compute", 0, 1)]], " "), "No unit on the axis"),
+        (lambda: timeline_picture([[("sleep", 0, 1)]], "s"), "Unknown kind: .*'sleep' on rank 0"),
+        (lambda: timeline_picture([[("compute", 2, 1)]], "s"), "Bad span: .*2 to 1 on rank 0"),
+        (lambda: timeline_picture([[("compute", 0, float("nan"))]], "s"), "Bad span"),
+        (lambda: timeline_picture([[("compute", 0)]], "s"), "Bad span: .*2 values"),
+        (lambda: timeline_picture([[("compute", 0, 0)]], "s"), "Nothing lasts"),
+        (lambda: shards_picture({}, {}), "No tensors to draw"),
+        (lambda: shards_picture({"a": 1}, {}), "Tensors differ in what is saved"),
+        (lambda: shards_picture({"a": 1}, {"a": []}, {"b": []}), "differ in what is loaded"),
+        (lambda: shards_picture({"a": -1}, {"a": []}), "Bad size"),
+        (lambda: shards_picture({"a": 4}, {"a": [(0, 0, 5)]}), "Bad slice: .*0 to 5 of 'a'"),
+        (lambda: shards_picture({"a": 4}, {"a": [(0, 0, 1)] * 33}), "Too many slices"),
+        (lambda: memory_picture([]), "No ranks to draw"),
+        (lambda: memory_picture([{}]), "Kinds do not fit: .*got 0"),
+        (lambda: memory_picture([dict.fromkeys("abcdefg", 1)]), "Kinds do not fit: .*got 7"),
+        (lambda: memory_picture([{"a": "1"}]), "Bad size: .*'1' for 'a', rank 0"),
+    ],
+)
+def test_pictures_refuse_what_they_cannot_show(call, message):
+    """
+    A wrong picture is believed; an error is read.
+    """
+    with pytest.raises(BadInput, match=message):
+        call()
