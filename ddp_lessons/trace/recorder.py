@@ -98,6 +98,7 @@ class Recorder(Sequence):
         Record that the code has come to a place, such as the end of a step.
         """
         now = time.monotonic_ns()
+        TAP.settle()
         self._append({"kind": MARK, "name": name, "rank": self._rank, "end_ns": now}, now)
 
     @contextmanager
@@ -109,6 +110,7 @@ class Recorder(Sequence):
         try:
             yield event
         finally:
+            TAP.settle()
             event.end_ns = time.monotonic_ns()
             event.wait_index = self._next_index()
 

@@ -36,7 +36,7 @@ class Tap:
         self._recorders: tuple = ()
         self._library: torch.library.Library | None = None
         self._wait = Work.wait
-        self._held = OrderedDict()  # id of a Work -> (the Work, its events)
+        self._held = OrderedDict()  # id of a Work -> (the Work, its future, its events)
 
     def open(self, recorder):
         """
@@ -51,10 +51,23 @@ class Tap:
         """
         Tell `recorder` no more. The last one takes the kernels away.
         """
+        self.settle()
         with self._lock:
             self._recorders = tuple(other for other in self._recorders if other is not recorder)
             if not self._recorders:
                 self._remove()
+
+    def settle(self):
+        """
+        Give an end to all calls that are complete by now.
+
+        When a call completes, C++ may wake the thread that waits before it tells us.
+        """
+        with self._lock:
+            held = list(self._held.values())
+        for _, future, events in held:
+            if future is not None and future.done():
+                _complete(events, future)
 
     def _install(self):
         self._library = torch.library.Library("c10d", "IMPL")
@@ -92,23 +105,24 @@ class Tap:
         work = Work.unbox(boxed_work)
         if work is None:  # inside a coalesced batch NCCL has one Work for all, made at its end
             return
-        with self._lock:
-            # As long as this handle lives, pybind11 gives the same Python object to the caller.
-            self._held[id(work)] = (work, events)
-            if len(self._held) > MAX_HELD_WORKS:
-                self._held.popitem(last=False)
         try:
             future = work.get_future()
         except RuntimeError:
-            return  # Gloo's messages have no future: they are complete when a wait returns
-        future.add_done_callback(lambda future: _complete(events, future))
+            future = None  # Gloo's messages have none: they are complete when a wait returns
+        with self._lock:
+            # As long as this handle lives, pybind11 gives the same Python object to the caller.
+            self._held[id(work)] = (work, future, events)
+            if len(self._held) > MAX_HELD_WORKS:
+                self._held.popitem(last=False)
+        if future is not None:
+            future.add_done_callback(lambda future: _complete(events, future))
 
     def _traced_wait(self, wait):
         def traced_wait(work, *args, **kwargs):
             start_ns = time.monotonic_ns()
             finished = wait(work, *args, **kwargs)
             with self._lock:
-                _, events = self._held.pop(id(work), (None, ()))
+                *_, events = self._held.pop(id(work), (None, None, ()))
             for recorder, event in events:
                 if event.name == "recv" and event.peer is None:
                     recorder.came_from(event, work._source_rank())
