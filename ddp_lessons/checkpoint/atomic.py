@@ -1,0 +1,181 @@
+"""
+Save one file so that it is either the old one or the new one, never half of either.
+
+Legend: rank r of w. Rank 0 writes; a state is nested dicts, lists and tuples of tensors, numbers
+and strings.
+"""
+
+import contextlib
+import hashlib
+import os
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from .faults import CheckpointRefused, agree, place
+from .safe import read_state, sealed
+
+
+class HashedFile:
+    """
+    A file to write to that counts and hashes what passes through, and keeps its first OSError.
+
+    Args:
+        file: A binary file that is open for writing.
+    """
+
+    def __init__(self, file):
+        self._file = file
+        self._sha256 = hashlib.sha256()
+        self.num_bytes = 0
+        self.error = None
+
+    def write(self, data):
+        """
+        Write all of `data` and return its length in bytes.
+        """
+        try:
+            self._file.write(data)
+        except OSError as error:
+            self.error = error
+            raise
+        self._sha256.update(data)
+        length = len(data)
+        self.num_bytes += length
+        return length
+
+    def flush(self):
+        """
+        Hand what is buffered to the operating system.
+        """
+        self._file.flush()
+
+    def hexdigest(self):
+        """
+        Return the SHA-256 of all that was written, as 64 hexadecimal digits.
+        """
+        return self._sha256.hexdigest()
+
+
+def sync_folder(folder):
+    """
+    Wait until the names in a folder are on the disk. A synced file may still lack its name.
+
+    Source: fsync(2), Linux manual pages. Lesson: 08_checkpoint.
+    """
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_atomically(path, write):
+    """
+    Replace the file at `path` by what `write` writes, wholly or not at all.
+
+    The new file grows under another name in the same folder, since a rename is atomic within one
+    file system only. It is on the disk before it takes the name of the old one.
+
+    Args:
+        path: The file. Its folder must exist; the file need not.
+        write: Called with a HashedFile.
+
+    Returns:
+        HashedFile: Knows the length in bytes and the SHA-256 of the file.
+
+    Raises:
+        OSError: No room, or no permission. The old file is as it was, the new one is removed.
+
+    Source: rename(2) and fsync(2), Linux manual pages. Lesson: 08_checkpoint.
+    """
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            hashed = HashedFile(file)
+            write(hashed)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, RuntimeError) and hashed.error is not None:
+            # torch.save reports a full disk as a wrong position in its archive.
+            raise hashed.error from error
+        raise
+    sync_folder(path.parent)
+    return hashed
+
+
+def write_state(state, path):
+    """
+    Write a state atomically from this process alone.
+
+    Returns:
+        HashedFile: Knows the length in bytes and the SHA-256 of the file.
+    """
+    return write_atomically(path, lambda file: torch.save(sealed(state), file))
+
+
+def save(state, path, group=None):
+    """
+    Save a state from rank 0; return on every rank once it is on the disk.
+
+    Killed at any moment, it leaves the earlier file or the new one.
+
+    Collective: every rank must call it. The state of rank 0 counts; others may pass None.
+
+    Args:
+        state: Nested dicts, lists and tuples of tensors, numbers, strings and None.
+        path: The file. It is replaced if it exists.
+        group: The process group; None is the default group, or no group at all.
+
+    Raises:
+        SaveFailed: On every rank, if rank 0 could not save. The earlier file is as it was.
+
+    Lesson: 08_checkpoint, task 08.1.
+    """
+    rank, _ = place(group)
+    error = None
+    if rank == 0:
+        try:
+            write_state(state, path)
+        except BaseException as caught:  # also Ctrl-C: the others must hear of it
+            error = caught
+    agree(error, group)
+
+
+def load(path, device="cpu", group=None):
+    """
+    Load a state that `save` saved, on every rank, or refuse it on every rank.
+
+    Collective: every rank must call it. Rank 0 judges the file first, so that all ranks agree.
+
+    Args:
+        path: The file, on a disk that every rank can read.
+        device: Where the tensors go.
+        group: The process group; None is the default group, or no group at all.
+
+    Returns:
+        The state, without ever having run code from the file.
+
+    Raises:
+        CheckpointRefused: On every rank. The message says what is wrong with the file.
+
+    Lesson: 08_checkpoint.
+    """
+    rank, world_size = place(group)
+    verdict, state = [""], None
+    if rank == 0:
+        try:
+            state = read_state(path, device)
+        except CheckpointRefused as error:
+            verdict = [str(error)]
+    if world_size > 1:
+        dist.broadcast_object_list(verdict, group=group, group_src=0)
+    if verdict[0]:
+        raise CheckpointRefused(verdict[0])
+    return state if rank == 0 else read_state(path, device)

@@ -1,0 +1,84 @@
+"""
+What can go wrong with a checkpoint, and how every rank learns of it.
+
+Legend: rank r of w, where w is the size of the group.
+"""
+
+import torch.distributed as dist
+
+from ddp_lessons.errors import DDPLessonsError
+
+
+class SaveFailed(DDPLessonsError, RuntimeError):
+    """
+    A checkpoint was not saved. Those saved before are as they were.
+    """
+
+
+class CheckpointRefused(DDPLessonsError, ValueError):
+    """
+    A checkpoint was not loaded: it is missing, damaged, unfinished, foreign, or holds code.
+    """
+
+
+def place(group=None):
+    """
+    Return (rank, world_size) within a group; (0, 1) in a process that has joined none.
+
+    Args:
+        group: The process group; None is the default group.
+    """
+    if not dist.is_initialized():
+        return 0, 1
+    return dist.get_rank(group), dist.get_world_size(group)
+
+
+def in_words(error):
+    """
+    Return an error as one short line without paths or addresses.
+    """
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    lines = str(error).splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0][:120]}".rstrip(": ")
+
+
+def agree(error, group=None):
+    """
+    Return on every rank once all ranks have come, or raise on every rank if one had an error.
+
+    A rank that just raised would leave the others waiting in the next collective. So each rank
+    first says how it fared. This is the barrier of a save as well: who returns knows that all
+    ranks have done their part.
+
+    Collective: every rank must call it, above all one that has failed.
+
+    Args:
+        error: The exception that this rank caught, or None.
+        group: The process group; None is the default group.
+
+    Raises:
+        SaveFailed: Some rank had an error. The message names the lowest such rank.
+        BaseException: This rank's own, if it is no Exception, such as KeyboardInterrupt.
+
+    Lesson: 08_checkpoint.
+    """
+    rank, world_size = place(group)
+    words = [None] * world_size
+    words[rank] = None if error is None else in_words(error)
+    if dist.is_initialized():
+        dist.all_gather_object(words, words[rank], group=group)
+    if error is not None and not isinstance(error, Exception) and not _is_from_dcp(error):
+        raise error
+    failed = [number for number in range(world_size) if words[number] is not None]
+    if failed:
+        raise SaveFailed(
+            f"checkpoint not saved: expected every rank to finish its part (got "
+            f"{words[failed[0]]}, rank {failed[0]} of {world_size}). Earlier checkpoints are "
+            f"whole; mend the cause and save again."
+        ) from error
+
+
+def _is_from_dcp(error):
+    # torch's CheckpointException is no Exception: `except Exception` lets it through.
+    return type(error).__module__.startswith("torch.distributed.checkpoint")

@@ -1,0 +1,169 @@
+"""
+Read checkpoints without running what they hold.
+
+A pickle is a small program, and reading it with `pickle.load` runs it. torch's own loader with
+`weights_only=True` runs only what builds tensors and plain containers. torch's DCP reads its
+metadata, and all that is no tensor, with the full pickle; the reader and the planner of this
+module put the safe way in their place.
+"""
+
+import io
+import pickle
+import zipfile
+from pathlib import Path
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.metadata import StorageMeta
+from torch.serialization import get_unsafe_globals_in_checkpoint
+
+from .faults import CheckpointRefused
+
+FORMAT = "ddp_lessons.checkpoint"
+VERSION = 1
+_ZIP_START = b"PK\x03\x04"
+_SAFE_CLASSES = {
+    "torch.distributed.checkpoint.metadata": {
+        "BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex",
+        "StorageMeta", "TensorProperties", "TensorStorageMetadata", "_MEM_FORMAT_ENCODING",
+    },
+    "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
+    "torch.serialization": {"_get_layout"},
+    "pathlib": {"PosixPath", "WindowsPath"},
+    "pathlib._local": {"PosixPath", "WindowsPath"},
+    "torch": {"Size"},
+}  # fmt: skip
+"""
+What DCP's metadata is made of: plain records, sizes and paths. None of them acts when it is built.
+"""
+
+
+def sealed(state):
+    """
+    Return a state in an envelope that tells our files from others.
+    """
+    return {"format": FORMAT, "version": VERSION, "state": state}
+
+
+def read_state(path, device="cpu", verified=False):
+    """
+    Read a state from one file, in this process alone.
+
+    torch.save writes a checksum of every tensor, and torch.load does not look at it: a flipped bit
+    would come back as a weight. So the checksums are compared first.
+
+    Args:
+        path: A file that `write_state` wrote.
+        device: Where the tensors go.
+        verified: The file's own SHA-256 was compared just now, so its checksums need not be.
+
+    Raises:
+        CheckpointRefused: The file is missing, damaged, foreign, or holds code. No code was run.
+
+    Source: torch.load documentation, `weights_only`. Lesson: 08_checkpoint.
+    """
+    path = Path(path)
+    try:
+        with open(path, "rb") as file:
+            start = file.read(len(_ZIP_START))
+    except OSError as error:
+        raise _refused(f"expected a file that can be read (got {error.strerror})") from error
+    if start != _ZIP_START:
+        # An old-style or bare pickle is refused before any unpickler sees it.
+        raise _refused("expected a file of torch.save (got one that begins otherwise)")
+    try:
+        if not verified:
+            with zipfile.ZipFile(path) as archive:
+                damaged = archive.testzip()
+            if damaged is not None:
+                raise zipfile.BadZipFile(damaged)
+        envelope = torch.load(path, map_location=device, weights_only=True)
+    except Exception as error:
+        raise _refused(_why_unreadable(path)) from error
+    if not isinstance(envelope, dict) or envelope.get("format") != FORMAT:
+        raise _refused("expected a file that checkpoint.save wrote (got another program's)")
+    if envelope.get("version") != VERSION or "state" not in envelope:
+        raise _refused(f"expected version {VERSION} (got {str(envelope.get('version'))[:20]})")
+    return envelope["state"]
+
+
+class SafeReader(dcp.FileSystemReader):
+    """
+    Read a sharded checkpoint of DCP whose metadata may hold nothing but plain records.
+
+    Source: torch.distributed.checkpoint documentation, `FileSystemReader`. Lesson: 08_checkpoint.
+    """
+
+    def read_metadata(self, *args, **kwargs):
+        """
+        Return DCP's metadata.
+
+        Raises:
+            CheckpointRefused: It is missing, damaged, holds code, or names files elsewhere.
+        """
+        try:
+            data = (Path(self.path) / ".metadata").read_bytes()
+        except OSError as error:
+            raise _refused(f"expected DCP's metadata (got {error.strerror})") from error
+        try:
+            metadata = _MetadataUnpickler(io.BytesIO(data)).load()
+            names = {info.relative_path for info in metadata.storage_data.values()}
+        except CheckpointRefused:
+            raise
+        except Exception as error:
+            raise _refused("expected DCP's metadata (got damaged data)") from error
+        if any(Path(name).name != name for name in names):
+            raise _refused("expected shards in the checkpoint's own folder (got a path)")
+        if metadata.storage_meta is None:
+            metadata.storage_meta = StorageMeta()
+        metadata.storage_meta.load_id = self.load_id
+        return metadata
+
+
+class SafePlanner(dcp.DefaultLoadPlanner):
+    """
+    Load a sharded checkpoint of DCP whose values that are no tensors may hold no code.
+
+    Source: torch.distributed.checkpoint documentation, `DefaultLoadPlanner`. Lesson: 08_checkpoint.
+    """
+
+    def load_bytes(self, read_item, value):
+        """
+        Take over one value that is no tensor, such as a learning rate.
+
+        Raises:
+            CheckpointRefused: The value holds code, which was not run.
+        """
+        try:
+            content = torch.load(value, weights_only=True)
+        except Exception as error:
+            raise _refused("expected plain values (got code or damaged data)") from error
+        # DCP's planner reads with the full pickle, so it gets what we have read, written anew.
+        clean = io.BytesIO()
+        torch.save(content, clean)
+        clean.seek(0)
+        super().load_bytes(read_item, clean)
+
+
+class _MetadataUnpickler(pickle.Unpickler):
+    def find_class(self, module, name):
+        is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
+        if is_dtype or name in _SAFE_CLASSES.get(module, ()):
+            return super().find_class(module, name)
+        raise _refused(f"expected tensors and plain values (got code: {module}.{name})")
+
+
+def _why_unreadable(path):
+    try:
+        names = sorted(get_unsafe_globals_in_checkpoint(path))
+    except Exception:
+        names = []
+    if names:
+        return f"expected tensors and plain values (got code: {', '.join(names)[:120]})"
+    return "expected a whole file (got a damaged or truncated one)"
+
+
+def _refused(fault):
+    return CheckpointRefused(
+        f"checkpoint refused: {fault}. Load an earlier one; nothing in this one was run."
+    )

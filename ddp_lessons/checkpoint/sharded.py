@@ -1,0 +1,185 @@
+"""
+Save and load in parts, each rank its own, through torch's distributed checkpoint (DCP).
+
+Legend: a tensor of n numbers that w ranks share is a DTensor, of which each rank holds about n / w.
+DCP stores the parts with their place in the whole, so another number of ranks can load them.
+"""
+
+import warnings
+from pathlib import Path
+
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+from .atomic import write_state
+from .faults import CheckpointRefused, agree, in_words, place
+from .housekeeping import REST_FILE
+from .manifest import checksum
+from .safe import SafePlanner, SafeReader, read_state
+from .state import check_fits, restore_rest
+
+
+def capture_shards(run):
+    """
+    Return {"model": ..., "optimizer": ..., "fresh": ...} of a run, each rank its own parts.
+
+    DCP lets an optimizer that made no step yet make one, with gradients of zero, to learn what its
+    state looks like. Adam would count that step, so it is undone here, and noted as "fresh".
+
+    Collective: every rank must call it.
+
+    Source: torch.distributed.checkpoint.state_dict documentation, `get_state_dict`.
+    Lesson: 08_checkpoint, task 08.4.
+    """
+    fresh = not run.optimizer.state
+    model, optimizer = get_state_dict(run.model, run.optimizer)
+    if fresh:
+        run.optimizer.state.clear()
+    return {"model": model, "optimizer": optimizer, "fresh": fresh}
+
+
+def write_rest(rest, folder):
+    """
+    Write what is no model and no optimizer: schedule, random numbers, place in the data.
+    """
+    write_state(rest, Path(folder) / REST_FILE)
+
+
+def write_shards(shards, folder, group=None):
+    """
+    Write every rank's part into a folder that exists. Each file is synced.
+
+    Collective: every rank must call it.
+
+    Args:
+        shards: What `capture_shards` returned.
+        folder: An empty folder that every rank can write to.
+        group: The process group; None is the default group, or no group at all.
+
+    Raises:
+        SaveFailed: On every rank, if one could not write.
+
+    Source: torch.distributed.checkpoint documentation, `save`. Lesson: 08_checkpoint.
+    """
+    error = None
+    try:
+        with _one_process_is_fine():
+            dcp.save(
+                shards,
+                storage_writer=dcp.FileSystemWriter(folder),
+                process_group=group,
+                no_dist=not dist.is_initialized(),
+            )
+    except BaseException as caught:  # DCP's CheckpointException is no Exception
+        error = caught
+    agree(error, group)
+
+
+def write_shards_async(shards, folder, group):
+    """
+    Copy every rank's part, and return while DCP still writes the copies in the background.
+
+    Collective: every rank must call it. The group must be used by nothing else meanwhile, or the
+    messages of the two threads get mixed up.
+
+    Returns:
+        concurrent.futures.Future: Its `result()` waits for the files.
+
+    Source: torch.distributed.checkpoint documentation, `async_save`. Lesson: 08_checkpoint.
+    """
+    with _one_process_is_fine():
+        return dcp.async_save(
+            shards,
+            storage_writer=dcp.FileSystemWriter(folder),
+            process_group=group,
+            no_dist=not dist.is_initialized(),
+        )
+
+
+def checksums(folder, group=None):
+    """
+    Return the checksum of every file of a folder; each rank reads a share of them.
+
+    Collective: every rank must call it.
+
+    Returns:
+        dict: From a file's name to its checksum, the same on every rank.
+
+    Raises:
+        SaveFailed: On every rank, if one could not read.
+    """
+    rank, world_size = place(group)
+    error, mine = None, {}
+    try:
+        paths = sorted(path for path in Path(folder).iterdir() if path.is_file())
+        mine = {path.name: checksum(path) for path in paths[rank::world_size]}
+    except Exception as caught:
+        error = caught
+    agree(error, group)
+    shares = [mine] * world_size
+    if dist.is_initialized():
+        dist.all_gather_object(shares, mine, group=group)
+    return {name: entry for share in shares for name, entry in share.items()}
+
+
+def load_shards(run, folder, group=None, exact=True):
+    """
+    Put a run back to what a folder holds, each rank reading the parts that it needs.
+
+    The ranks that load may be more or fewer than those that saved.
+
+    Collective: every rank must call it.
+
+    Args:
+        run: A Run of the same model and optimizer, sharded in any way or not at all.
+        folder: A folder that `write_shards` filled.
+        group: The process group; None is the default group, or no group at all.
+        exact: As for `restore`: False if the number of ranks may differ.
+
+    Raises:
+        CheckpointRefused: On every rank; the run may hold a part of what was loaded.
+
+    Source: torch.distributed.checkpoint documentation, `load`. Lesson: 08_checkpoint, task 08.4.
+    """
+    rest = read_state(Path(folder) / REST_FILE)
+    check_fits(run, rest, group, exact)
+    run.optimizer.zero_grad(set_to_none=True)  # with gradients, DCP makes no state to load into
+    shards = capture_shards(run)
+    try:
+        with _one_process_is_fine():
+            dcp.load(
+                shards,
+                storage_reader=SafeReader(folder),
+                planner=SafePlanner(),
+                process_group=group,
+                no_dist=not dist.is_initialized(),
+            )
+    except dcp.CheckpointException as error:
+        fault = next((fault for fault, _ in error.failures.values()), error)
+        raise _refused(fault) from error
+    set_state_dict(
+        run.model,
+        run.optimizer,
+        model_state_dict=shards["model"],
+        optim_state_dict=shards["optimizer"],
+    )
+    if shards["fresh"]:
+        run.optimizer.state.clear()
+    restore_rest(run, rest, group, exact)
+
+
+def _refused(fault):
+    if isinstance(fault, CheckpointRefused):
+        return CheckpointRefused(str(fault))
+    return CheckpointRefused(
+        f"checkpoint does not fit: expected the shards of this model and optimizer (got "
+        f"{in_words(fault)}). Make the same model as the run that saved it."
+    )
+
+
+class _one_process_is_fine(warnings.catch_warnings):
+    # DCP warns where there is no process group: a run in one process is meant here.
+    def __enter__(self):
+        super().__enter__()
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
