@@ -12,6 +12,7 @@ import traceback
 from pathlib import Path
 
 from ddp_lessons.ranks import system
+from ddp_lessons.ranks.controller import hold_ports, ports_argument
 from ddp_lessons.ranks.runtime import open_private
 
 STACK_SIGNAL = signal.SIGUSR2
@@ -71,7 +72,8 @@ def run_controller(argv):
     os.register_at_fork(after_in_child=_die_with_controller)
     from ipyparallel.controller.app import main
 
-    main(argv=argv)
+    held = hold_ports()
+    main(argv=[*argv, ports_argument(held)])
 
 
 def _die_with_controller():

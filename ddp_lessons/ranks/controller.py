@@ -3,7 +3,12 @@ What ipyparallel's controller is told when it starts for a set of ranks.
 """
 
 import os
+import socket
 
+NUM_PORTS = 20
+"""
+Ports to hold for a controller: it binds fifteen.
+"""
 LOOPBACK = "127.0.0.1"
 EVERY_INTERFACE = "*"
 
@@ -30,3 +35,30 @@ def controller_arguments(profile_dir, cluster_id, listen=LOOPBACK):
         "--IPController.use_threads=True",
         "--IPController.broadcast_scheduler_depth=0",
     ]
+
+
+def hold_ports(num_ports=NUM_PORTS):
+    """
+    Take free ports that this process alone can listen on as long as the sockets are open.
+
+    ipyparallel finds free ports, lets go of them and listens on them later: of controllers that
+    start at the same moment two get the same port. Nobody is given a port that is bound, while
+    ZeroMQ, which shares addresses, may listen on it.
+
+    Returns:
+        list[socket.socket]: Bound sockets, which listen to nobody.
+    """
+    held = []
+    for _ in range(num_ports):
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(("", 0))
+        held.append(sock)
+    return held
+
+
+def ports_argument(held):
+    """
+    Return the controller's command line argument for the ports that are held for it.
+    """
+    return "--ports=" + ",".join(str(sock.getsockname()[1]) for sock in held)

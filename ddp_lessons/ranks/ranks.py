@@ -116,9 +116,12 @@ class Ranks:
 
     # ---- groups ----
 
-    def join(self):
+    def join(self, timeout_s=_REJOIN_S):
         """
         Join all ranks to a new default process group.
+
+        Args:
+            timeout_s: Seconds to wait for all ranks. The first time takes NCCL longer.
 
         Returns:
             list[str]: Names in the ranks' namespaces that hold an earlier group.
@@ -130,7 +133,7 @@ class Ranks:
             (str(store_file), len(self), self.placement.backend, device)
             for device in self.placement.devices
         ]
-        return self._call_guards("join", arguments)
+        return self._call_guards("join", arguments, timeout_s)
 
     def leave(self):
         """
@@ -170,15 +173,15 @@ class Ranks:
         # Ranks on other machines see what the connection files are on, so that is shared.
         return Path(self.cluster.profile_dir) / "security"
 
-    def _call_guards(self, name, arguments):
+    def _call_guards(self, name, arguments, timeout_s=_REJOIN_S):
         futures = []
         for rank, args in enumerate(arguments):
             view = self.client.direct_view(rank)
             futures.append(view.apply_async(getattr(membership, name), *args))
-        done, late = wait(futures, timeout=_REJOIN_S)
+        done, late = wait(futures, timeout=timeout_s)
         if late:
             raise StartFailed(
-                f"Ranks did not {name} a group within {_REJOIN_S:.0f} s: all must answer "
+                f"Ranks did not {name} a group within {timeout_s:.0f} s: all must answer "
                 f"({len(done)} of {len(futures)} did). Call ranks.stop(), then start_ranks()."
             )
         return sorted({stale for future in futures for stale in future.result()})

@@ -83,9 +83,13 @@ def start(asked, timeout_s):
         keeper.stop()
         raise
     except OSError as error:
+        fault = error.strerror or error
+        if isinstance(error, TimeoutError):
+            fault = f"the controller did not answer in {timeout_s:.0f} s"
+        logs = keeper.log_tail()
         keeper.stop()
         raise StartFailed(
-            f"Ranks could not be started: {error.strerror or error}.{keeper.log_tail()} "
+            f"Ranks could not be started: {fault}.{logs} "
             'Run "ddp-lessons doctor" to see what this machine lacks.'
         ) from error
     except BaseException:
@@ -147,7 +151,7 @@ def _start_with(keeper, asked, timeout_s):
     with contextlib.ExitStack() as undo:
         undo.callback(cluster.close)
         cluster.start_controller_sync()
-        client = cluster.connect_client_sync()
+        client = cluster.connect_client_sync(timeout=timeout_s)
         undo.callback(client.close, linger=0)
         keeper.wait_for(lambda: keeper.facts, timeout_s, "importing torch")
         placement = place(n, device, this_machine(keeper.facts))
@@ -155,6 +159,6 @@ def _start_with(keeper, asked, timeout_s):
         undo.callback(ranks.stop)
         ranks.engines.launch(timeout_s)
         if join:
-            ranks.join()
+            ranks.join(timeout_s)
         undo.pop_all()
     return ranks

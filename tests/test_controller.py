@@ -1,0 +1,77 @@
+"""
+The ports of a controller: its own, also where many controllers start at the same moment.
+"""
+
+import errno
+import socket
+
+import pytest
+import zmq
+from ipyparallel.controller.app import IPController
+
+from ddp_lessons.ranks.controller import (
+    EVERY_INTERFACE,
+    NUM_PORTS,
+    controller_arguments,
+    hold_ports,
+    ports_argument,
+)
+
+
+@pytest.fixture
+def held():
+    """
+    Give the sockets that hold a controller's ports.
+    """
+    sockets = hold_ports()
+    yield sockets
+    for sock in sockets:
+        sock.close()
+
+
+def test_hold_ports_keeps_others_away(held):
+    """
+    Eight notebooks that start at once got each other's ports about once in thirty starts.
+    """
+    ports = {sock.getsockname()[1] for sock in held}
+    assert len(ports) == NUM_PORTS
+    for port in ports:
+        with socket.socket() as other, pytest.raises(OSError, match="in use") as caught:
+            other.bind(("127.0.0.1", port))
+        assert caught.value.errno == errno.EADDRINUSE
+        with socket.socket() as caller, pytest.raises(ConnectionRefusedError):
+            caller.connect(("127.0.0.1", port))
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "*"])
+def test_hold_ports_lets_zeromq_listen(held, address):
+    """
+    The controller listens on the port while it is held, on loopback or for other machines.
+    """
+    port = held[0].getsockname()[1]
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        router.bind(f"tcp://{address}:{port}")
+        with socket.create_connection(("127.0.0.1", port), timeout=5):
+            pass
+        with context.socket(zmq.ROUTER) as second, pytest.raises(zmq.ZMQError, match="in use"):
+            second.bind(f"tcp://127.0.0.1:{port}")
+
+
+def test_controller_takes_the_ports_that_are_held(held, tmp_path):
+    """
+    Its command line is read as ipyparallel reads it.
+    """
+    controller = IPController()
+    arguments = controller_arguments(tmp_path, "some-ranks")
+    controller.parse_command_line([*arguments, ports_argument(held)])
+    assert controller.ports == [sock.getsockname()[1] for sock in held]
+    assert controller.cluster_id == "some-ranks"
+    assert controller.ip == "127.0.0.1"
+
+
+def test_controller_listens_on_loopback_unless_told(tmp_path):
+    """
+    Ranks on other machines need more; a learner's laptop does not.
+    """
+    assert "--ip=127.0.0.1" in controller_arguments(tmp_path, "some-ranks")
+    assert "--ip=*" in controller_arguments(tmp_path, "some-ranks", EVERY_INTERFACE)
