@@ -2,20 +2,13 @@
 What a collective costs: messages, bytes and seconds, by algorithm. Pure arithmetic, no torch.
 """
 
-from ddp_lessons.costs.algorithms import Transfer
 from ddp_lessons.costs.chunks import chunk_bounds, chunk_lengths
 from ddp_lessons.costs.fit import Fit, Interval, fit
-from ddp_lessons.costs.link import (
-    Link,
-    RankCost,
-    collective_s,
-    critical_path,
-    crossover_bytes,
-    rank_costs,
-    sent_bytes,
-)
+from ddp_lessons.costs.formulas import collective_s, critical_path, crossover_bytes
+from ddp_lessons.costs.link import Link, RankCost, rank_costs, sent_bytes
 from ddp_lessons.costs.schedules import ALGORITHMS, Schedule, schedule
 from ddp_lessons.costs.steps import StepModel, amdahl_speedup, overlapped_finish_s
+from ddp_lessons.costs.transfers import Transfer
 
 __all__ = [
     "ALGORITHMS",

@@ -9,7 +9,7 @@ or of a slow rank; where a measurement differs, one of these is why.
 from dataclasses import dataclass
 
 from ddp_lessons.costs.chunks import need_count
-from ddp_lessons.costs.schedules import known_algorithms, schedule
+from ddp_lessons.costs.schedules import schedule
 from ddp_lessons.errors import BadInput
 
 
@@ -105,7 +105,7 @@ def rank_costs(plan, element_bytes, link=None):
     clock_s = [0.0 for _ in ranks]
     for step in plan.steps:
         after_s = list(clock_s)
-        for transfer in step:
+        for transfer in filter(plan.is_sent, step):
             a, b = transfer.sender, transfer.receiver
             num_bytes = plan.num_elements(transfer) * element_bytes
             num_sent[a] += 1
@@ -145,130 +145,3 @@ def sent_bytes(collective, algorithm, world_size, num_elements, element_bytes, r
     """
     plan = schedule(collective, algorithm, world_size, num_elements, root)
     return [cost.sent_bytes for cost in rank_costs(plan, element_bytes)]
-
-
-def _log2_up(w):
-    return (w - 1).bit_length()
-
-
-_CRITICAL = {
-    # (rounds, bytes in units of the tensor's) one after the other, for w ranks.
-    ("broadcast", "hub"): lambda w: (w - 1, w - 1),
-    ("broadcast", "ring"): lambda w: (2 * w - 2, (2 * w - 2) / w),
-    ("broadcast", "tree"): lambda w: (_log2_up(w), _log2_up(w)),
-    ("scatter", "hub"): lambda w: (w - 1, (w - 1) / w),
-    ("gather", "hub"): lambda w: (w - 1, (w - 1) / w),
-    ("reduce", "hub"): lambda w: (w - 1, w - 1),
-    ("reduce", "ring"): lambda w: (2 * w - 2, (2 * w - 2) / w),
-    ("reduce", "tree"): lambda w: (_log2_up(w), _log2_up(w)),
-    ("all_reduce", "hub"): lambda w: (2 * (w - 1), 2 * (w - 1)),
-    ("all_reduce", "ring"): lambda w: (2 * (w - 1), 2 * (w - 1) / w),
-    ("all_reduce", "tree"): lambda w: (2 * _log2_up(w), 2 * _log2_up(w)),
-    ("all_reduce", "recursive_doubling"): lambda w: (_doubling_rounds(w), _doubling_rounds(w)),
-    ("all_reduce", "halving_doubling"): lambda w: (
-        2 * (w.bit_length() - 1) + 2 * _folded(w),
-        2 * (1 - 1 / _core(w)) + 2 * _folded(w),
-    ),
-    ("reduce_scatter", "hub"): lambda w: (2 * (w - 1), (w - 1) * (1 + 1 / w)),
-    ("reduce_scatter", "ring"): lambda w: (w - 1, (w - 1) / w),
-    ("all_gather", "hub"): lambda w: (2 * (w - 1), (w - 1) / w + (w - 1) ** 2 / w),
-    ("all_gather", "ring"): lambda w: (w - 1, (w - 1) / w),
-    ("all_to_all", "hub"): lambda w: (2 * (w - 1), 2 * (w - 1) ** 2 / w),
-    ("all_to_all", "ring"): lambda w: (w - 1, (w - 1) / 2),
-    ("all_to_all", "pairwise"): lambda w: (w - 1, (w - 1) / w),
-    ("barrier", "hub"): lambda w: (2 * (w - 1), 0),
-    ("barrier", "ring"): lambda w: (2 * w - 1 if w > 1 else 0, 0),
-    ("barrier", "tree"): lambda w: (2 * _log2_up(w), 0),
-    ("barrier", "dissemination"): lambda w: (_log2_up(w), 0),
-}
-
-
-def _core(w):
-    return 1 << (w.bit_length() - 1)
-
-
-def _folded(w):
-    return int(w != _core(w))
-
-
-def _doubling_rounds(w):
-    return w.bit_length() - 1 + 2 * _folded(w)
-
-
-def critical_path(collective, algorithm, world_size):
-    """
-    Return what has to happen one after the other, by formula, for thousands of ranks too.
-
-    Args:
-        collective: A key of `ALGORITHMS`.
-        algorithm: One of its algorithms.
-        world_size: Number of ranks.
-
-    Returns:
-        tuple of (int, float): Rounds, and bytes as a multiple of the whole tensor's bytes. Exact
-        where the length divides by the number of chunks.
-
-    Raises:
-        BadInput: The pair has no formula; `rank_costs` counts it from its schedule.
-
-    Source: Thakur, Rabenseifner, Gropp, 2005; Patarasuk, Yuan, 2009. Lesson: 03_ring.
-    """
-    known_algorithms(collective, algorithm)
-    need_count("world_size", world_size, at_least=1)
-    if (collective, algorithm) not in _CRITICAL:
-        raise BadInput(
-            f"No formula for {collective}: expected another algorithm (got {algorithm!r}). "
-            "Count it with rank_costs."
-        )
-    if world_size == 1:
-        return 0, 0.0
-    rounds, share = _CRITICAL[collective, algorithm](world_size)
-    return rounds, float(share)
-
-
-def collective_s(collective, algorithm, world_size, num_bytes, link):
-    """
-    Return the seconds of a collective by formula: rounds times latency, bytes over bandwidth.
-
-    Args:
-        collective: A key of `ALGORITHMS`.
-        algorithm: One of its algorithms.
-        world_size: Number of ranks.
-        num_bytes: Bytes of the whole tensor.
-        link: A Link. Its `add_s_per_byte` is left out; `rank_costs` counts it.
-
-    Raises:
-        BadInput: The pair has no formula, or a count is out of range.
-
-    Lesson: 03_ring.
-    """
-    rounds, share = critical_path(collective, algorithm, world_size)
-    return rounds * link.latency_s + share * num_bytes / link.bandwidth_bytes_per_s
-
-
-def crossover_bytes(collective, one, other, world_size, link):
-    """
-    Return the size at which two algorithms take equally long.
-
-    Args:
-        collective: A key of `ALGORITHMS`.
-        one: An algorithm.
-        other: Another algorithm.
-        world_size: Number of ranks.
-        link: A Link.
-
-    Returns:
-        float: Bytes of the whole tensor; below it the one with fewer rounds is faster. None if
-        one of them is at least as fast at every size above 0.
-
-    Raises:
-        BadInput: A pair has no formula, or a count is out of range.
-
-    Lesson: 03_ring.
-    """
-    rounds_one, share_one = critical_path(collective, one, world_size)
-    rounds_other, share_other = critical_path(collective, other, world_size)
-    if (rounds_one - rounds_other) * (share_other - share_one) <= 0:
-        return None
-    fewer_s = (rounds_one - rounds_other) * link.latency_s
-    return fewer_s * link.bandwidth_bytes_per_s / (share_other - share_one)

@@ -7,56 +7,60 @@ keeps them as they are. From that follow messages, bytes and seconds, and who ho
 
 `num_elements` is always the length of the whole tensor: what all-reduce and broadcast are given,
 what reduce-scatter and all-to-all take in on each rank, what all-gather and gather put out. Chunk
-i belongs to rank i wherever each rank has one chunk. A message that carries only empty chunks is
-a message all the same.
+i belongs to rank i wherever each rank has one chunk. A message whose chunks are all empty is not
+sent, except in a barrier, where it is the point.
 """
 
 from dataclasses import dataclass
 
-from ddp_lessons.costs import algorithms
+from ddp_lessons.costs import hub_and_ring, rounds
 from ddp_lessons.costs.chunks import chunk_lengths, need_count
+from ddp_lessons.costs.transfers import power_of_two_below
 from ddp_lessons.errors import BadInput
 
 _BUILDERS = {
     "broadcast": {
-        "hub": algorithms.broadcast_hub,
-        "ring": algorithms.broadcast_ring,
-        "tree": algorithms.broadcast_tree,
+        "hub": hub_and_ring.broadcast_hub,
+        "ring": hub_and_ring.broadcast_ring,
+        "tree": rounds.broadcast_tree,
     },
-    "scatter": {"hub": algorithms.scatter_hub, "tree": algorithms.scatter_tree},
-    "gather": {"hub": algorithms.gather_hub, "tree": algorithms.gather_tree},
+    "scatter": {"hub": hub_and_ring.scatter_hub, "tree": rounds.scatter_tree},
+    "gather": {"hub": hub_and_ring.gather_hub, "tree": rounds.gather_tree},
     "reduce": {
-        "hub": algorithms.reduce_hub,
-        "ring": algorithms.reduce_ring,
-        "tree": algorithms.reduce_tree,
+        "hub": hub_and_ring.reduce_hub,
+        "ring": hub_and_ring.reduce_ring,
+        "tree": rounds.reduce_tree,
     },
     "all_reduce": {
-        "hub": algorithms.all_reduce_hub,
-        "ring": algorithms.all_reduce_ring,
-        "tree": algorithms.all_reduce_tree,
-        "recursive_doubling": algorithms.all_reduce_doubling,
-        "halving_doubling": algorithms.all_reduce_halving_doubling,
+        "hub": hub_and_ring.all_reduce_hub,
+        "ring": hub_and_ring.all_reduce_ring,
+        "tree": rounds.all_reduce_tree,
+        "recursive_doubling": rounds.all_reduce_doubling,
+        "halving_doubling": rounds.all_reduce_halving_doubling,
     },
     "reduce_scatter": {
-        "hub": algorithms.reduce_scatter_hub,
-        "ring": algorithms.reduce_scatter_ring,
-        "recursive_halving": algorithms.reduce_scatter_halving,
+        "hub": hub_and_ring.reduce_scatter_hub,
+        "ring": hub_and_ring.reduce_scatter_ring,
+        "bruck": rounds.reduce_scatter_bruck,
+        "recursive_halving": rounds.reduce_scatter_halving,
     },
     "all_gather": {
-        "hub": algorithms.all_gather_hub,
-        "ring": algorithms.all_gather_ring,
-        "recursive_doubling": algorithms.all_gather_doubling,
+        "hub": hub_and_ring.all_gather_hub,
+        "ring": hub_and_ring.all_gather_ring,
+        "bruck": rounds.all_gather_bruck,
+        "recursive_doubling": rounds.all_gather_doubling,
     },
     "all_to_all": {
-        "hub": algorithms.all_to_all_hub,
-        "ring": algorithms.all_to_all_ring,
-        "pairwise": algorithms.all_to_all_pairwise,
+        "hub": hub_and_ring.all_to_all_hub,
+        "ring": hub_and_ring.all_to_all_ring,
+        "pairwise": hub_and_ring.all_to_all_pairwise,
+        "bruck": rounds.all_to_all_bruck,
     },
     "barrier": {
-        "hub": algorithms.all_reduce_hub,
-        "ring": algorithms.barrier_ring,
-        "tree": algorithms.all_reduce_tree,
-        "dissemination": algorithms.barrier_dissemination,
+        "hub": hub_and_ring.all_reduce_hub,
+        "ring": hub_and_ring.barrier_ring,
+        "tree": rounds.all_reduce_tree,
+        "dissemination": rounds.barrier_dissemination,
     },
 }
 
@@ -91,6 +95,12 @@ class Schedule:
     root: int
     lengths: tuple
     steps: tuple
+
+    def is_sent(self, transfer):
+        """
+        Return whether a transfer is a message: it carries something, or is a barrier's.
+        """
+        return self.collective == "barrier" or self.num_elements(transfer) > 0
 
     def num_elements(self, transfer):
         """
@@ -159,7 +169,9 @@ def schedule(collective, algorithm, world_size, num_elements=0, root=0):
 
     Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in
     MPICH", 2005 (trees, recursive doubling and halving); Patarasuk, Yuan, "Bandwidth optimal
-    all-reduce algorithms for clusters of workstations", 2009 (ring). Lesson: 03_ring.
+    all-reduce algorithms for clusters of workstations", 2009 (ring); Bruck et al., "Efficient
+    algorithms for all-to-all communications in multiport message-passing systems", 1997 (bruck).
+    Lesson: 03_ring.
     """
     builders = known_algorithms(collective, algorithm)
     need_count("world_size", world_size, at_least=1)
@@ -175,7 +187,7 @@ def schedule(collective, algorithm, world_size, num_elements=0, root=0):
     elif (collective, algorithm) in _ONE_CHUNK:
         num_chunks = 1
     elif algorithm == "halving_doubling":
-        num_chunks = algorithms.power_of_two_below(world_size)
+        num_chunks = power_of_two_below(world_size)
     lengths = chunk_lengths(num_elements, num_chunks)
     if collective == "all_to_all":
         lengths = lengths * world_size  # chunk s * w + d goes from rank s to rank d
