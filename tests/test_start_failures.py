@@ -2,6 +2,8 @@
 Starts that cannot succeed: each says what is wrong, and nothing is left running or lying about.
 """
 
+import re
+
 import psutil
 import pytest
 from kernels import running_kernel
@@ -138,7 +140,7 @@ def test_start_with_a_torch_that_cannot_be_imported(kernel, tmp_path, launcher):
 
 
 DIES = """
-import re
+import os
 import sys
 
 if "ddp_lessons.ranks.children" in sys.orig_argv:
@@ -166,11 +168,8 @@ def test_start_that_takes_too_long(kernel):
     """
     ename, said = refusal(kernel, "2, timeout_s=0.01")
     assert ename == "StartFailed"
-    assert re.match(
-        r"Ranks could not be started: (the controller did not answer|importing torch did not happen)"
-        r" in 0 s\.",
-        said,
-    )
+    step = "(the controller did not answer|importing torch did not happen)"
+    assert re.match(rf"Ranks could not be started: {step} in 0 s\.", said)
 
 
 @pytest.mark.parametrize("after_s", [0.05, 0.3, 0.6, 0.9, 1.2])
