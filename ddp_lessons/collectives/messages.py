@@ -96,6 +96,7 @@ class Peers:
     def start_send(self, flat, to):
         """
         Begin to send a flat tensor, which must not change before the returned handle's `wait()`.
+        An empty one is sent too.
         """
         return dist.isend(flat, group=self.group, tag=TAG, group_dst=to)
 

@@ -76,7 +76,9 @@ def finish(op, flat, world_size):
         world_size: Number of ranks.
     """
     if op == dist.ReduceOp.AVG:
-        flat.div_(world_size)
+        # Real and imaginary parts by themselves, or a complex division would round twice.
+        parts = torch.view_as_real(flat) if flat.is_complex() else flat
+        parts.div_(world_size)
 
 
 def _name(op):

@@ -88,8 +88,9 @@ def _travel(chunks, ring_steps, op, peers):
     Chunk r - 1 leaves rank r first. Every later chunk that leaves is the one that has just come.
     """
     r, w = peers.rank, peers.world_size
-    num_segments = -(-max(chunk.nbytes for chunk in chunks) // SEGMENT_BYTES)
-    table = [chunk.tensor_split(max(num_segments, 1)) for chunk in chunks]
+    # Rounded up; a tensor without numbers still makes one segment, an empty one.
+    num_segments = max(-(-max(chunk.nbytes for chunk in chunks) // SEGMENT_BYTES), 1)
+    table = [chunk.tensor_split(num_segments) for chunk in chunks]
     arriving = [(step, part) for step in ring_steps for part in table[(r - 2 - step) % w]]
     num_onward = len(arriving) - num_segments  # the last step's segments have come to their end
     spare = _spare_buffers(table, min(NUM_AHEAD, len(arriving)))
