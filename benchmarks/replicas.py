@@ -5,7 +5,8 @@ Measure each replica against torch's DDP: time of a step, number of collectives,
     python benchmarks/replicas.py --repeats 31 --json replicas.json
 
 In each round every replica does one step, in an order that rotates, so that a slow moment harms
-all alike. The limit is on the median of the ratios within rounds.
+all alike. The limit is on the median of the ratios within rounds. "Overlap" is the share of
+communication that backward hides, "exposed" what is left of it after the last gradient.
 """
 
 import argparse
@@ -114,6 +115,13 @@ class Clock:
         hidden_s = max(self.ready_s) - min(self.begun_s)
         return min(1.0, max(0.0, hidden_s) / communication_s)
 
+    @property
+    def exposed_s(self):
+        """
+        Seconds from the last gradient to the end of the last message.
+        """
+        return max(self.ended_s) - max(self.ready_s)
+
 
 def step(replica, optimizer, images):
     """
@@ -129,7 +137,7 @@ def step(replica, optimizer, images):
 
 def measure(rank, store_file, num_repeats, pipe):
     """
-    Run all rounds on one rank; rank 0 sends seconds, collectives and overlap by kind.
+    Run all rounds on one rank; rank 0 sends what was measured of each kind.
     """
     os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
     torch.set_num_threads(1)
@@ -150,13 +158,18 @@ def measure(rank, store_file, num_repeats, pipe):
     # The clock costs time itself, so that it comes last and counts in no step above.
     for name, replica in replicas.items():
         with Clock(replica) as clock:
-            shares = []
+            shares, exposed_s = [], []
             for _ in range(5):
                 clock.ready_s, clock.begun_s, clock.ended_s = [], [], []
                 step(replica, optimizers[name], images)
                 dist.barrier()
                 shares.append(clock.overlap)
-        answer[name] |= {"num_collectives": clock.num_collectives, "overlap": median(shares)}
+                exposed_s.append(clock.exposed_s)
+        answer[name] |= {
+            "num_collectives": clock.num_collectives,
+            "overlap": median(shares),
+            "exposed_s": median(exposed_s),
+        }
     answer["parameter_bytes"] = parameter_bytes(replicas["DDP"])
     if rank == 0:
         pipe.send(answer)
@@ -200,7 +213,16 @@ def show(measured):
     Print the table.
     """
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("Replica", "ms a step", "least", "of DDP", "collectives", "overlap", ""):
+    for heading in (
+        "Replica",
+        "ms a step",
+        "least",
+        "of DDP",
+        "collectives",
+        "overlap",
+        "exposed ms",
+        "",
+    ):
         table.add_column(heading, justify="left" if heading == "Replica" else "right")
     for name in KINDS:
         row, limit = measured[name], ""
@@ -213,6 +235,7 @@ def show(measured):
             f"{row['ratio']:.2f}",
             str(row["num_collectives"]),
             f"{row['overlap']:.0%}",
+            f"{1e3 * row['exposed_s']:.1f}",
             limit,
         )
     Console(highlight=False, width=100).print(table)

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 from worlds import run_world
 
 from ddp_lessons.errors import BadInput
@@ -500,6 +501,28 @@ def test_replicas_with_unused_parameters_do_not_hang(world_size, find_unused):
             assert expected is None
 
 
+def _left_alone(rank, world_size):
+    x = torch.full((1, 2), rank + 1 / 3)
+    answers = []
+    for kind in (*KINDS, DistributedDataParallel):
+        ours = kind(Branches(), find_unused_parameters=True)
+        ours(x, (0, 1, 2)).backward()
+        before = gradients(ours)
+        ours(x, (0,)).backward()
+        after = gradients(ours)
+        answers.append((same(before[1:], after[1:]), same(before[:1], after[:1])))
+    return answers
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_find_unused_parameters_leaves_old_gradients_alone(world_size):
+    """
+    What no rank used keeps its gradient bit for bit: a third of it, three times, would not be it.
+    """
+    assert run_world(world_size, _left_alone) == [[(True, False)] * 6] * world_size
+
+
 def _ready_in_other_orders(rank, world_size):
     order = (0, 1, 2) if rank == 0 else (2, 1, 0)
     x = torch.full((1, 2), float(rank + 1))
@@ -540,6 +563,85 @@ def test_wait_for_gradients_stands_in_for_a_backward():
     A rank without a loss in a step must still take part, or the others wait for ever.
     """
     assert run_world(2, _no_backward) == [[3.0] * len(KINDS)] * 2
+
+
+class Checkpointed(nn.Module):
+    """
+    Runs its layers under activation checkpoints, so that backward runs backwards within it.
+    """
+
+    def __init__(self, layers, use_reentrant):
+        super().__init__()
+        self.layers = layers
+        self.use_reentrant = use_reentrant
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = checkpoint(layer, x, use_reentrant=self.use_reentrant)
+        return {"out": x}
+
+
+def _checkpoints(rank, world_size):
+    x = batch(rank).requires_grad_()
+    expected = DistributedDataParallel(mlp())
+    expected(x).square().mean().backward()
+    answers = []
+    for kind in KINDS:
+        for use_reentrant in (True, False):
+            ours = kind(Checkpointed(mlp(), use_reentrant))
+            ours(x)["out"].square().mean().backward()
+            answers.append(same(gradients(ours), gradients(expected)))
+    twice = nn.Linear(7, 7)
+    ours = OverlappedReplica(Checkpointed(nn.ModuleList([twice, twice]), use_reentrant=True))
+    with pytest.raises(BadInput) as refused:
+        ours(x)["out"].sum().backward()
+    return answers, str(refused.value)
+
+
+@pytest.mark.ranks
+def test_replicas_wait_for_the_outer_backward():
+    """
+    A reentrant checkpoint runs a backward of its own; at its end most gradients are missing.
+
+    Two ranks, so that the layout of messages cannot change a sum.
+    """
+    for rank, (answers, refused) in enumerate(run_world(2, _checkpoints)):
+        assert answers == [True] * 10
+        assert refused == (
+            "Gradient ready twice: backward must reach a parameter once "
+            f"(got layers.0.bias, rank {rank} of 2). Use checkpoint(..., use_reentrant=False)."
+        )
+
+
+class Aside(nn.Module):
+    """
+    Keeps its loss to itself: what forward returns is not what backward starts from.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.layer = _one_float_a_rank()
+
+    def forward(self, x):
+        self.loss = self.layer(x).sum()
+
+
+def _loss_aside(rank, world_size):
+    seen = []
+    for kind in KINDS:
+        ours = kind(Aside())
+        ours(torch.tensor([[4.0 * (rank + 1)]]))
+        ours.module.loss.backward()
+        seen.append(ours.module.layer.weight.grad.item())
+    return seen
+
+
+@pytest.mark.ranks
+def test_replicas_follow_a_loss_that_forward_does_not_return():
+    """
+    The first gradient then tells that backward has begun.
+    """
+    assert run_world(2, _loss_aside) == [[6.0] * len(KINDS)] * 2
 
 
 # What is sent, and when
@@ -917,7 +1019,7 @@ def _subgroup(rank, world_size):
     other = torch.empty_like(ours.module.scalar.grad)
     dist.broadcast(other, src=1, group=group)
     extra = torch.tensor([float(rank)])
-    broadcast_from_first([extra], group)
+    broadcast_from_first([extra, torch.empty(0, dtype=torch.int64)], group)
     return ours.module.steps.item(), extra.item(), math.isfinite(ours.module.scalar.grad.item())
 
 

@@ -9,8 +9,9 @@ DDP from scratch in four steps that share their methods: naive, flat, bucketed, 
 Each wraps a module as `DistributedDataParallel` does, and the training loop stays as it is.
 """
 
+from .alike import check_alike
 from .base import Replica
-from .buckets import broadcast_from_first, check_alike, plan_buckets
+from .buckets import broadcast_from_first, plan_buckets
 from .overlapped import OverlappedReplica
 from .simple import BucketedReplica, FlatReplica, NaiveReplica
 

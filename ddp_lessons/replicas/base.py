@@ -15,9 +15,11 @@ import weakref
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from ..errors import BadInput
-from .buckets import broadcast_from_first, check_alike, tensor_facts
+from .alike import check_alike, fault_of, tensor_facts
+from .buckets import broadcast_from_first
 
 
 class Replica(nn.Module):
@@ -41,6 +43,7 @@ class Replica(nn.Module):
         broadcast_buffers: Copy rank 0's buffers to all ranks before each synchronised forward.
         find_unused_parameters: Ask, with one more message a step, which parameters any rank used,
             and leave the gradients of all others as they were.
+        options: What a subclass wants to be the same on every rank, by name.
 
     Raises:
         BadInput: The module differs between ranks, has nothing to train, or has sparse gradients.
@@ -63,7 +66,7 @@ class Replica(nn.Module):
         self.trained = [parameter for _, parameter in named]
         check_alike(
             {
-                "fault": _fault(module, self.trained),
+                "fault": fault_of(module),
                 "class": type(self).__name__,
                 "broadcast_buffers": broadcast_buffers,
                 "find_unused_parameters": find_unused_parameters,
@@ -99,7 +102,8 @@ class Replica(nn.Module):
         """
         Run the module, after making buffers equal to rank 0's if they are due.
 
-        Collective: every rank must call it if the module has buffers, unless inside `no_sync`.
+        Collective: every rank must call it, if the module has buffers. After a forward inside
+        `no_sync` or without gradients, the next one sends nothing.
         """
         if self._buffers_due and self.broadcast_buffers:
             broadcast_from_first(self.module.buffers(), self.group)
@@ -109,7 +113,20 @@ class Replica(nn.Module):
         if self._buffers_due:
             self._awaited, self._callback_queued = True, False
             self._start_backward()
+            self._watch(output)
         return output
+
+    def _watch(self, output):
+        # A hook on the output runs in the backward that the learner called. A parameter's may run
+        # in one within it, of a reentrant checkpoint, at whose end gradients are still missing.
+        for leaf in tree_leaves(output):
+            if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
+                leaf.register_hook(functools.partial(_on_backward, weakref.ref(self)))
+
+    def _queue_waiting(self):
+        if self._awaited and not self._callback_queued:
+            self._callback_queued = True
+            torch.autograd.Variable._execution_engine.queue_callback(self.wait_for_gradients)
 
     @contextlib.contextmanager
     def no_sync(self):
@@ -213,6 +230,15 @@ class Replica(nn.Module):
         return [bool(flag) for flag in used.tolist()]
 
 
+def _on_backward(replica_ref, _):
+    """
+    Have the engine average gradients when the backward that has just begun is over.
+    """
+    replica = replica_ref()
+    if replica is not None:
+        replica._queue_waiting()
+
+
 def _on_gradient(replica_ref, index, parameter):
     """
     Follow a gradient that autograd has just added to `parameter.grad`.
@@ -223,23 +249,6 @@ def _on_gradient(replica_ref, index, parameter):
     replica._used[index] = True  # also inside no_sync: the gradient waits to be averaged
     if not replica._awaited:
         return
-    if not replica._callback_queued:
-        replica._callback_queued = True
-        torch.autograd.Variable._execution_engine.queue_callback(replica.wait_for_gradients)
+    replica._queue_waiting()  # already done, unless the loss bypasses the output
     with torch.no_grad():
         replica._gradient_ready(index)
-
-
-def _fault(module, trained):
-    if not trained:
-        return (
-            "Nothing to train: at least one parameter must require a gradient "
-            "(got none). Use the module as it is."
-        )
-    for name, part in module.named_modules():
-        if getattr(part, "sparse", False):
-            return (
-                "Sparse gradients: every gradient must be dense "
-                f"(got sparse=True in {name or 'the module'}). Make it without sparse=True."
-            )
-    return None

@@ -9,6 +9,7 @@ Shapes: a bucket is a flat tensor that lives as long as the replica; gradients a
 
 import torch.distributed as dist
 
+from ..errors import BadInput
 from .buckets import BUCKET_CAP_BYTES, FIRST_BUCKET_CAP_BYTES, make_bucket
 from .simple import BucketedReplica
 
@@ -30,7 +31,8 @@ class OverlappedReplica(BucketedReplica):
             averaged backward: clone what you want to keep.
 
     Raises:
-        BadInput: As BucketedReplica.
+        BadInput: As BucketedReplica; in backward, if a parameter is reached a second time, as
+            reentrant checkpoints that share one do.
 
     Source: S. Li et al., "PyTorch Distributed", VLDB 2020, section 3.2.3. Lesson: 05_replicas.
     """
@@ -54,7 +56,8 @@ class OverlappedReplica(BucketedReplica):
             first_bucket_cap_bytes,
         )
         self.gradient_as_bucket_view = gradient_as_bucket_view
-        self._flats, self._views = [], [None] * len(self.trained)
+        self._flats = []
+        self._views: list = [None] * len(self.trained)
         self._bucket_of = [0] * len(self.trained)
         for number, bucket in enumerate(self.buckets):
             flat, views = make_bucket([self.trained[index] for index in bucket])
@@ -70,14 +73,19 @@ class OverlappedReplica(BucketedReplica):
         self._num_missing = [len(bucket) for bucket in self.buckets]
 
     def _gradient_ready(self, index):
+        if self._is_ready[index]:  # what was sent was only a part of it
+            raise BadInput(
+                "Gradient ready twice: backward must reach a parameter once "
+                f"(got {self.names[index]}, rank {dist.get_rank(self.group)} of "
+                f"{self.world_size}). Use checkpoint(..., use_reentrant=False)."
+            )
         self._fill(index)
+        if self.gradient_as_bucket_view:
+            self.trained[index].grad = self._views[index]  # frees the one that autograd made
         self._launch_full_buckets()
 
     def _fill(self, index):
-        parameter, view = self.trained[index], self._views[index]
-        self._weighted(parameter, out=view)
-        if self.gradient_as_bucket_view and parameter.grad is not None:
-            parameter.grad = view  # frees the gradient that autograd made
+        self._weighted(self.trained[index], out=self._views[index])
         self._is_ready[index] = True
         self._num_missing[self._bucket_of[index]] -= 1
 
@@ -94,8 +102,11 @@ class OverlappedReplica(BucketedReplica):
 
     def _averages(self):
         for index, is_ready in enumerate(self._is_ready):
-            if not is_ready:
-                self._fill(index)  # what autograd did not reach adds its old gradient, or zeros
+            if not is_ready:  # what autograd did not reach adds its old gradient, or zeros
+                parameter = self.trained[index]
+                if self.find_unused_parameters and parameter.grad is self._views[index]:
+                    parameter.grad = parameter.grad.clone()  # it may have to stay as it is
+                self._fill(index)
         self._launch_full_buckets()
         self._finish_works()
         return self._views

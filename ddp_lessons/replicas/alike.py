@@ -1,0 +1,69 @@
+"""
+Agree on every rank that replicas can be made, before the first message that could hang.
+"""
+
+import torch.distributed as dist
+
+from ..errors import BadInput
+
+
+def check_alike(facts, group=None):
+    """
+    Raise on every rank unless all of them say the same, so that none is left waiting.
+
+    Collective: every rank must call it.
+
+    Args:
+        facts: dict from the name of a fact to something that pickles and compares. What stands
+            under "fault" is a message, or None: any message is raised on all ranks.
+        group: The process group, or None for the default group.
+
+    Raises:
+        BadInput: Two ranks differ, or one has a fault. The message names fact and rank.
+
+    Lesson: 05_replicas.
+    """
+    world_size = dist.get_world_size(group)
+    all_facts: list = [None] * world_size
+    dist.all_gather_object(all_facts, facts, group=group)
+    for rank, theirs in enumerate(all_facts):
+        if theirs.get("fault"):
+            raise BadInput(theirs["fault"])
+        for name in [*all_facts[0], *theirs]:
+            expected, value = (f.get(name, "nothing") for f in (all_facts[0], theirs))
+            if value != expected:
+                raise BadInput(
+                    f"Replicas differ: {name} must be {expected} as on rank 0 "
+                    f"(got {value}, rank {rank} of {world_size}). Build the same on every rank."
+                )
+
+
+def tensor_facts(named_tensors):
+    """
+    Return what must be the same of tensors on every rank, for `check_alike`.
+
+    Args:
+        named_tensors: Iterable of names and tensors.
+    """
+    return {
+        name: f"{tuple(tensor.shape)} {tensor.dtype}" + (" trained" if tensor.requires_grad else "")
+        for name, tensor in named_tensors
+    }
+
+
+def fault_of(module):
+    """
+    Return why a module cannot be a replica, as a message, or None.
+    """
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        return (
+            "Nothing to train: at least one parameter must require a gradient "
+            "(got none). Use the module as it is."
+        )
+    for name, part in module.named_modules():
+        if getattr(part, "sparse", False):
+            return (
+                "Sparse gradients: every gradient must be dense "
+                f"(got sparse=True in {name or 'the module'}). Make it without sparse=True."
+            )
+    return None
