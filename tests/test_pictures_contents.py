@@ -84,7 +84,7 @@ def test_steps_picture_shows_empty_chunks_and_many_in_one_message():
     picture = steps_picture(ALL_GATHER.holdings(), ALL_GATHER.steps)
     holes = [chunk for held in ALL_GATHER.holdings() for row in held for chunk in row if not chunk]
     assert len(rects(picture, stroke_dasharray="4 3")) == len(holes) > 0
-    assert "chunks 0 1 from rank 1" in texts(picture)
+    assert "chunks 0 1 from rank 0" in texts(picture)
 
 
 def test_samples_picture_hatches_the_padding_of_distributed_sampler():

@@ -15,6 +15,7 @@ from ddp_lessons.pictures.shards import shards_picture
 from ddp_lessons.pictures.steps import steps_picture
 from ddp_lessons.pictures.svg import Picture
 from ddp_lessons.pictures.timeline import timeline_picture
+from ddp_lessons.pictures.tracks import timeline_tracks
 
 __all__ = [
     "Picture",
@@ -28,4 +29,5 @@ __all__ = [
     "shards_picture",
     "steps_picture",
     "timeline_picture",
+    "timeline_tracks",
 ]

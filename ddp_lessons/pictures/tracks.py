@@ -1,0 +1,58 @@
+"""
+From a trace to the spans of a timeline.
+"""
+
+from ddp_lessons.pictures.inputs import need_some
+
+
+def timeline_tracks(placed):
+    """
+    Return the spans that `timeline_picture` draws, from events with their place on a clock.
+
+    Collectives and messages are communication. Spans that the user marked are compute, and so is
+    a backward pass from its first gradient to its last. On the wall clock the times in which Python
+    waited are waiting; a logical clock knows no durations, so it has none. Communication that never
+    ended is drawn to the end of the picture, and its label says so.
+
+    Args:
+        placed: What `ddp_lessons.trace.merge` returns: objects with `event`, `start` and `end`.
+
+    Returns:
+        list: For each rank its spans (kind, start, stop, label), in the unit of the clock.
+
+    Raises:
+        BadInput: There is no event.
+
+    Lesson: 05_replicas.
+    """
+    placed = list(placed)
+    need_some(placed, "events")
+    last = max(it.start if it.end is None else it.end for it in placed)
+    tracks = [[] for _ in range(1 + max(it.event.rank for it in placed))]
+    backwards = {}
+    for it in placed:
+        event, spans = it.event, tracks[it.event.rank]
+        if event.kind in ("collective", "message"):
+            label = event.name if it.end is not None else f"{event.name}, never ended"
+            stop = last if it.end is None else it.end
+            spans.append(("communication", it.start, max(it.start, stop), label))
+            spans += _waiting(it)
+        elif event.kind == "span" and it.end is not None:
+            spans.append(("compute", it.start, it.end, event.name))
+        elif event.kind == "gradient":
+            backwards.setdefault((event.rank, event.backward), []).append(it.start)
+    for (rank, _), times in backwards.items():
+        tracks[rank].append(("compute", min(times), max(times), "backward"))
+    return tracks
+
+
+def _waiting(it):
+    event = it.event
+    # Whole numbers are a logical clock's; on the wall's a moment is a float, in microseconds.
+    if isinstance(it.start, int) or event.wait_start_ns is None or event.wait_end_ns is None:
+        return []
+    start, stop = (
+        it.start + (moment_ns - event.start_ns) / 1000
+        for moment_ns in (event.wait_start_ns, event.wait_end_ns)
+    )
+    return [("waiting", start, stop, "wait")]
