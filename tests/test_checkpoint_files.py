@@ -112,8 +112,9 @@ def test_a_full_disk_fails_the_save_on_every_rank(tmp_path, world_size):
     answers = run_world(world_size, _limited, str(tmp_path / "file.pt"), 0, timeout_s=30)
     for fault, number, left in answers:
         assert fault == (
-            "checkpoint not saved: expected every rank to finish its part (got File too large, rank "
-            f"0 of {world_size}). Earlier checkpoints are whole; mend the cause and save again."
+            "checkpoint not saved: expected every rank to finish its part (got File too large, "
+            f"rank 0 of {world_size}). Earlier checkpoints are whole; mend the cause and save "
+            "again."
         )
         assert (number, left) == (1, ["file.pt"])
 
@@ -133,7 +134,7 @@ def test_a_real_full_disk_fails_the_save(tmp_path):
         assert os.listdir(tmp_path) == ["file.pt"]
         with pytest.raises(RuntimeError):
             naive.save(_state(2, num_bytes=1 << 19), tmp_path / "file.pt")
-        with pytest.raises(RuntimeError):
+        with pytest.raises((RuntimeError, OSError)):
             naive.load(tmp_path / "file.pt")
     finally:
         subprocess.run(["umount", "-l", str(tmp_path)], check=True)
@@ -168,7 +169,7 @@ def test_written_in_place_a_killed_save_leaves_nothing(tmp_path):
         naive.save(_state(2), _Fuse(path, num_bytes=1 << 15))
         os._exit(0)
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
-    with pytest.raises(RuntimeError):
+    with pytest.raises((RuntimeError, OSError)):
         naive.load(path)
     with pytest.raises(CheckpointRefused, match=r"got a damaged or truncated one"):
         load(path)

@@ -54,8 +54,8 @@ class Checkpoints:
     """
 
     def __init__(self, root, keep_last=3, keep_every=None, group=None):
-        for name, number in (("keep_last", keep_last), ("keep_every", keep_every or 1)):
-            if number < 1:
+        for name, number in (("keep_last", keep_last), ("keep_every", keep_every)):
+            if number is not None and number < 1:
                 raise BadInput(f"bad {name}: expected 1 or more (got {number}). Keep one at least.")
         self.root = Path(root)
         self._keep_last, self._keep_every, self._group = keep_last, keep_every, group

@@ -118,7 +118,7 @@ def sweep(root):
 
 def keep_only(root, newest, keep_last, keep_every=None):
     """
-    Remove old checkpoints. What is damaged or unfinished stays, and does not count.
+    Remove old checkpoints. What is unfinished or cut short stays, and does not count.
 
     Args:
         root: The folder of all checkpoints.

@@ -63,14 +63,14 @@ def write_shards(shards, folder, group=None):
     Source: torch.distributed.checkpoint documentation, `save`. Lesson: 08_checkpoint.
     """
     error = None
+    _one_process_is_fine()
     try:
-        with _one_process_is_fine():
-            dcp.save(
-                shards,
-                storage_writer=dcp.FileSystemWriter(folder),
-                process_group=group,
-                no_dist=not dist.is_initialized(),
-            )
+        dcp.save(
+            shards,
+            storage_writer=dcp.FileSystemWriter(folder),
+            process_group=group,
+            no_dist=not dist.is_initialized(),
+        )
     except BaseException as caught:  # DCP's CheckpointException is no Exception
         error = caught
     agree(error, group)
@@ -88,13 +88,13 @@ def write_shards_async(shards, folder, group):
 
     Source: torch.distributed.checkpoint documentation, `async_save`. Lesson: 08_checkpoint.
     """
-    with _one_process_is_fine():
-        return dcp.async_save(
-            shards,
-            storage_writer=dcp.FileSystemWriter(folder),
-            process_group=group,
-            no_dist=not dist.is_initialized(),
-        )
+    _one_process_is_fine()
+    return dcp.async_save(
+        shards,
+        storage_writer=dcp.FileSystemWriter(folder),
+        process_group=group,
+        no_dist=not dist.is_initialized(),
+    )
 
 
 def checksums(folder, group=None):
@@ -146,15 +146,15 @@ def load_shards(run, folder, group=None, exact=True):
     check_fits(run, rest, group, exact)
     run.optimizer.zero_grad(set_to_none=True)  # with gradients, DCP makes no state to load into
     shards = capture_shards(run)
+    _one_process_is_fine()
     try:
-        with _one_process_is_fine():
-            dcp.load(
-                shards,
-                storage_reader=SafeReader(folder),
-                planner=SafePlanner(),
-                process_group=group,
-                no_dist=not dist.is_initialized(),
-            )
+        dcp.load(
+            shards,
+            storage_reader=SafeReader(folder),
+            planner=SafePlanner(),
+            process_group=group,
+            no_dist=not dist.is_initialized(),
+        )
     except dcp.CheckpointException as error:
         fault = next((fault for fault, _ in error.failures.values()), error)
         raise _refused(fault) from error
@@ -178,8 +178,7 @@ def _refused(fault):
     )
 
 
-class _one_process_is_fine(warnings.catch_warnings):
-    # DCP warns where there is no process group: a run in one process is meant here.
-    def __enter__(self):
-        super().__enter__()
+def _one_process_is_fine():
+    # DCP warns where there is no process group, also from its thread, long after the call.
+    if not dist.is_initialized():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
