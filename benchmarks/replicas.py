@@ -10,6 +10,7 @@ communication that backward hides, "exposed" what is left of it after the last g
 """
 
 import argparse
+import functools
 import itertools
 import json
 import multiprocessing
@@ -28,7 +29,7 @@ from rich.table import Table
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ddp_lessons.ddp import parameter_bytes
+from ddp_lessons.ddp import Overlap, overlap, parameter_bytes, rebuilt_buckets
 from ddp_lessons.process_group import join_group, leave_group
 from ddp_lessons.replicas import BucketedReplica, FlatReplica, NaiveReplica, OverlappedReplica
 
@@ -38,10 +39,12 @@ NUM_SAMPLES = 32
 LIMIT = 1.10
 KINDS = {
     "DDP": DistributedDataParallel,
+    "DDP, views": functools.partial(DistributedDataParallel, gradient_as_bucket_view=True),
     "naive": NaiveReplica,
     "flat": FlatReplica,
     "bucketed": BucketedReplica,
     "overlapped": OverlappedReplica,
+    "overlapped, copies": functools.partial(OverlappedReplica, gradient_as_bucket_view=False),
 }
 
 
@@ -61,7 +64,7 @@ def model():
 
 class Clock:
     """
-    When the gradients and the messages of one step came: for ours by wrapping what they call.
+    When the gradients and the messages of one step of a replica of ours came.
     """
 
     def __init__(self, replica):
@@ -70,27 +73,16 @@ class Clock:
             parameter.register_post_accumulate_grad_hook(
                 lambda _: self.ready_s.append(time.perf_counter())
             )
-        if isinstance(replica, DistributedDataParallel):
-            replica.register_comm_hook(None, self._ddp_hook)
 
     def __enter__(self):
         self._all_reduce = dist.all_reduce
-        dist.all_reduce = self._ours
+        dist.all_reduce = self._note
         return self
 
     def __exit__(self, *_):
         dist.all_reduce = self._all_reduce
 
-    def _ddp_hook(self, _, bucket):
-        flat = bucket.buffer().div_(dist.get_world_size())
-        self.begun_s.append(time.perf_counter())
-        return self._all_reduce(flat, async_op=True).get_future().then(self._ddp_ended)
-
-    def _ddp_ended(self, future):
-        self.ended_s.append(time.perf_counter())
-        return future.value()[0]
-
-    def _ours(self, tensor, *args, async_op=False, **kwargs):
+    def _note(self, tensor, *args, async_op=False, **kwargs):
         self.begun_s.append(time.perf_counter())
         work = self._all_reduce(tensor, *args, async_op=True, **kwargs)
         work.get_future().then(lambda _: self.ended_s.append(time.perf_counter()))
@@ -100,27 +92,36 @@ class Clock:
         return None
 
     @property
-    def num_collectives(self):
-        """
-        Messages in the step.
-        """
-        return len(self.begun_s)
-
-    @property
     def overlap(self):
         """
-        Share of the time from the first message to the end of the last that backward hides.
+        Overlap of the step, by DDP's rule: from the first message to the end of the last.
         """
-        communication_s = max(self.ended_s) - min(self.begun_s)
-        hidden_s = max(self.ready_s) - min(self.begun_s)
-        return min(1.0, max(0.0, hidden_s) / communication_s)
+        begun_s, ready_s = min(self.begun_s), max(self.ready_s)
+        backward_s = ready_s - min(self.ready_s)  # from its first gradient on
+        return Overlap(backward_s, max(self.ended_s) - begun_s, max(0, ready_s - begun_s))
 
-    @property
-    def exposed_s(self):
-        """
-        Seconds from the last gradient to the end of the last message.
-        """
-        return max(self.ended_s) - max(self.ready_s)
+
+def look_inside(replica, optimizer, images, num_steps=5):
+    """
+    Return how many collectives a step has, and an Overlap for each of some steps.
+
+    DDP is asked for its own timers; ours is timed where it calls all_reduce. Both cost time, so
+    that these steps count in no other figure.
+    """
+    overlaps = []
+    if isinstance(replica, DistributedDataParallel):
+        replica._set_ddp_runtime_logging_sample_rate(1)
+        for _ in range(num_steps + 1):  # DDP tells of a step when the next begins
+            step(replica, optimizer, images)
+            overlaps.append(overlap(replica))
+        return len(rebuilt_buckets(replica)), overlaps[1:]
+    with Clock(replica) as clock:
+        for _ in range(num_steps):
+            clock.ready_s, clock.begun_s, clock.ended_s = [], [], []
+            step(replica, optimizer, images)
+            dist.barrier()
+            overlaps.append(clock.overlap)
+    return len(clock.begun_s), overlaps
 
 
 def step(replica, optimizer, images):
@@ -155,20 +156,12 @@ def measure(rank, store_file, num_repeats, pipe):
             if number >= NUM_WARM_UP:
                 samples[name].append(seconds)
     answer = {name: {"step_s": samples[name]} for name in names}
-    # The clock costs time itself, so that it comes last and counts in no step above.
     for name, replica in replicas.items():
-        with Clock(replica) as clock:
-            shares, exposed_s = [], []
-            for _ in range(5):
-                clock.ready_s, clock.begun_s, clock.ended_s = [], [], []
-                step(replica, optimizers[name], images)
-                dist.barrier()
-                shares.append(clock.overlap)
-                exposed_s.append(clock.exposed_s)
+        num_collectives, overlaps = look_inside(replica, optimizers[name], images)
         answer[name] |= {
-            "num_collectives": clock.num_collectives,
-            "overlap": median(shares),
-            "exposed_s": median(exposed_s),
+            "num_collectives": num_collectives,
+            "overlap": median(found.share for found in overlaps),
+            "exposed_s": median(found.communication_s - found.overlap_s for found in overlaps),
         }
     answer["parameter_bytes"] = parameter_bytes(replicas["DDP"])
     if rank == 0:

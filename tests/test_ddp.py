@@ -104,6 +104,32 @@ def test_bucket_recorder_sees_buckets_rebuilt_in_the_order_of_gradients(world_si
         )
 
 
+def _keeps_buckets(rank, world_size):
+    model = DistributedDataParallel(
+        Backwards(), bucket_cap_mb=100 / 2**20, find_unused_parameters=True
+    )
+    before, recorder = buckets_before_rebuild(model), BucketRecorder(model)
+    for step in range(2):
+        model(shard(rank, step)).sum().backward()
+    with pytest.raises(BadInput) as refused:
+        rebuilt_buckets(model)
+    return before, [[bucket.names for bucket in step] for step in recorder.steps], refused.value
+
+
+@pytest.mark.ranks
+def test_ddp_keeps_its_buckets_if_it_looks_for_unused_parameters():
+    """
+    The order of gradients may change with every step, so that no order is better than the first.
+    """
+    for before, steps, refused in run_world(2, _keeps_buckets):
+        assert before == [4 * 40, 4 * (3 + 24)]
+        assert steps == [[("first.weight",), ("last.weight", "last.bias")]] * 2
+        assert str(refused) == (
+            "Buckets never rebuilt: DDP must not look for unused parameters "
+            "(got find_unused_parameters=True). Use a BucketRecorder."
+        )
+
+
 def _overlap(rank, world_size):
     layers = [nn.Linear(64, 64) for _ in range(6)]
     model = DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=1 / 2**20)

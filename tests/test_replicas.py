@@ -615,7 +615,7 @@ def test_replicas_wait_for_the_outer_backward():
 
 class Aside(nn.Module):
     """
-    Keeps its loss to itself: what forward returns is not what backward starts from.
+    Keeps its loss to itself: backward does not start from what forward returns, a parameter.
     """
 
     def __init__(self):
@@ -624,6 +624,7 @@ class Aside(nn.Module):
 
     def forward(self, x):
         self.loss = self.layer(x).sum()
+        return self.layer.weight
 
 
 def _loss_aside(rank, world_size):
@@ -632,6 +633,7 @@ def _loss_aside(rank, world_size):
         ours = kind(Aside())
         ours(torch.tensor([[4.0 * (rank + 1)]]))
         ours.module.loss.backward()
+        assert not ours.module.layer.weight._backward_hooks, "a hook more with every forward"
         seen.append(ours.module.layer.weight.grad.item())
     return seen
 

@@ -65,7 +65,7 @@ class HalfPrecisionState(_FeedbackState):
     Args:
         group: The process group of the DDP model, or None for the default group.
         error_feedback: Keep what rounding took away and add it to the next gradient.
-        dtype: torch.bfloat16 or torch.float16.
+        dtype: torch.bfloat16, or torch.float16: finer steps, but no number beyond 65,504.
 
     Raises:
         BadInput: Another dtype.

@@ -1,5 +1,7 @@
 """
 What a communication hook saves, and what it costs in accuracy.
+
+Shapes: a bucket is flat (n,), and so is its average.
 """
 
 from dataclasses import dataclass

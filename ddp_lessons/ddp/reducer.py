@@ -2,9 +2,9 @@
 What DDP's reducer did: which buckets it sent, in which order, and behind how much of backward.
 
 Shapes: a bucket of parameters with n_1, n_2, ... elements is one flat tensor (n_1 + n_2 + ...,).
-The reducer starts with one bucket a dtype (with `find_unused_parameters`: in reverse order of
-the parameters), watches one backward, and rebuilds its buckets in the order in which gradients
-became ready.
+The reducer starts with one bucket for each dtype, watches one backward, and then makes new
+buckets in the order in which gradients became ready. With `find_unused_parameters` it starts with
+buckets of the usual size, parameters in reverse, and keeps them.
 """
 
 from dataclasses import dataclass
@@ -104,11 +104,16 @@ def rebuilt_buckets(ddp_model):
         ddp_model: A DistributedDataParallel that has begun its second forward.
 
     Raises:
-        BadInput: It has not rebuilt its buckets yet.
+        BadInput: It has not rebuilt its buckets yet, or never will.
 
     Lesson: 06_ddp.
     """
     data = ddp_model._get_ddp_logging_data()
+    if data["find_unused_parameters"]:
+        raise BadInput(
+            "Buckets never rebuilt: DDP must not look for unused parameters "
+            "(got find_unused_parameters=True). Use a BucketRecorder."
+        )
     if not data.get("has_rebuilt_buckets"):
         raise BadInput(
             "Buckets not rebuilt: DDP must have begun its second forward "

@@ -120,7 +120,7 @@ class Replica(nn.Module):
         # A hook on the output runs in the backward that the learner called. A parameter's may run
         # in one within it, of a reentrant checkpoint, at whose end gradients are still missing.
         for leaf in tree_leaves(output):
-            if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
+            if isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None:
                 leaf.register_hook(functools.partial(_on_backward, weakref.ref(self)))
 
     def _queue_waiting(self):
