@@ -103,7 +103,8 @@ def test_every_picture_is_exported_and_sampled():
     """
     assert pictures.__all__ == sorted(pictures.__all__)
     drawn = {name.partition("_")[0] + "_picture" for name in SAMPLES}
-    elsewhere = {"Picture", "holdings_picture", "loss_plot", "processes_picture", "timeline_tracks"}
+    elsewhere = {"Picture", "holdings_picture", "loss_plot", "processes_picture", "timeline_plot",
+                 "timeline_tracks", "times_plot"}  # fmt: skip
     assert drawn | elsewhere == set(pictures.__all__)
 
 

@@ -8,7 +8,7 @@ from ddp_lessons.pictures.buckets import buckets_picture
 from ddp_lessons.pictures.collectives import collective_picture
 from ddp_lessons.pictures.holdings import holdings_picture
 from ddp_lessons.pictures.memory import memory_picture
-from ddp_lessons.pictures.plots import loss_plot
+from ddp_lessons.pictures.plots import loss_plot, timeline_plot, times_plot
 from ddp_lessons.pictures.processes import processes_picture
 from ddp_lessons.pictures.samples import samples_picture
 from ddp_lessons.pictures.shards import shards_picture
@@ -29,5 +29,7 @@ __all__ = [
     "shards_picture",
     "steps_picture",
     "timeline_picture",
+    "timeline_plot",
     "timeline_tracks",
+    "times_plot",
 ]

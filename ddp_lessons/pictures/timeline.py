@@ -19,7 +19,8 @@ def timeline_picture(tracks, axis):
     Draw what each rank does over time.
 
     Communication has lanes of its own under compute and waiting, so that overlap is seen. What
-    runs at the same time in one lane gets a further lane.
+    runs at the same time in one lane gets a further lane. For measured times use `timeline_plot`:
+    nbval compares this picture, byte for byte.
 
     Args:
         tracks: For each rank, in rank order, its spans: (kind, start, stop) or (kind, start, stop,
@@ -36,18 +37,9 @@ def timeline_picture(tracks, axis):
 
     Lessons: 05_replicas, 11_speed.
     """
-    need_some(tracks, "ranks")
-    need(bool(str(axis).strip()), "No unit on the axis", "what it counts, with its unit",
-         "nothing", "Pass for example 'time in ms'")  # fmt: skip
-    for rank, spans in enumerate(tracks):
-        for span in spans:
-            _check_span(rank, span)
-    stops = [span[2] for spans in tracks for span in spans]
-    need_some(stops, "spans")
-    end = max(stops)
-    need(end > 0, "Nothing lasts", "a span that stops after 0", "none", "Pass times")
+    end = check_tracks(tracks, axis)
     whole = all(isinstance(time, int) for spans in tracks for s in spans for time in s[1:3])
-    lanes = [_lanes(spans) for spans in tracks]
+    lanes = [lanes_of(spans) for spans in tracks]
     height = _TOP + sum(_height(one) + _GAP for one in lanes)
     canvas = Canvas(_LEFT + _WIDTH + 30, height + 46)
     canvas.legend(_LEFT, 20, list(KINDS.items()))
@@ -70,6 +62,29 @@ def timeline_picture(tracks, axis):
     return canvas.picture(f"When {len(tracks)} ranks compute, communicate and wait: {axis}")
 
 
+def check_tracks(tracks, axis):
+    """
+    Refuse what is no timeline, and return where it ends.
+
+    Args:
+        tracks: As in `timeline_picture`.
+        axis: As in `timeline_picture`.
+
+    Raises:
+        BadInput: As in `timeline_picture`.
+    """
+    need_some(tracks, "ranks")
+    need(bool(str(axis).strip()), "No unit on the axis", "what it counts, with its unit",
+         "nothing", "Pass for example 'time in ms'")  # fmt: skip
+    for rank, spans in enumerate(tracks):
+        for span in spans:
+            _check_span(rank, span)
+    stops = [span[2] for spans in tracks for span in spans]
+    need_some(stops, "spans")
+    need(max(stops) > 0, "Nothing lasts", "a span that stops after 0", "none", "Pass times")
+    return max(stops)
+
+
 def _check_span(rank, span):
     need(len(span) in (3, 4), "Bad span", "(kind, start, stop) and perhaps a label",
          f"{len(span)} values on rank {rank}", "Pass three or four")  # fmt: skip
@@ -86,7 +101,13 @@ def _height(lanes):
     return _LANE * max(1, len(lanes))
 
 
-def _lanes(spans):
+def lanes_of(spans):
+    """
+    Return spans in lanes in which none overlap: compute and waiting first, then communication.
+
+    Args:
+        spans: Those of one rank.
+    """
     lanes = []
     for talks in (False, True):
         own = []
