@@ -68,6 +68,8 @@ OPERATIONS = {
     "recv_any_source_": Operation("recv", outputs=0, tag=2, kind=MESSAGE),
 }
 
+_REDUCTIONS = {kind.value: name for name, kind in dist.ReduceOp.RedOpType.__members__.items()}
+
 
 def read_call(operation, args):
     """
@@ -84,9 +86,11 @@ def read_call(operation, args):
     ranks = group_ranks(group)
     here = group.rank()
     peer = None if operation.peer is None else args[operation.peer]
-    inputs = _flat(args[operation.inputs]) if operation.inputs is not None else []
-    outputs = _flat(args[operation.outputs]) if operation.outputs is not None else []
-    tensors = inputs or outputs
+    input_bytes, dtype = _read_tensors(args, operation.inputs)
+    output_bytes = input_bytes
+    if operation.outputs != operation.inputs:
+        output_bytes, output_dtype = _read_tensors(args, operation.outputs)
+        dtype = dtype or output_dtype
     is_reader = operation.reads == "all" or here == peer
     is_writer = operation.writes == "all" or (here == peer) == (operation.writes == "root")
     return {
@@ -97,10 +101,10 @@ def read_call(operation, args):
         "ranks": ranks,
         "peer": None if peer is None else ranks[peer],
         "tag": None if operation.tag is None else args[operation.tag],
-        "input_bytes": sum(map(tensor_bytes, inputs)) if is_reader else 0,
-        "output_bytes": sum(map(tensor_bytes, outputs)) if is_writer else 0,
-        "dtype": str(tensors[0].dtype).removeprefix("torch.") if tensors else None,
-        "reduce_op": _reduction(args[operation.reduce_op]) if operation.reduce_op else None,
+        "input_bytes": input_bytes if is_reader else 0,
+        "output_bytes": output_bytes if is_writer else 0,
+        "dtype": dtype,
+        "reduce_op": _REDUCTIONS[args[operation.reduce_op].op()] if operation.reduce_op else None,
     }
 
 
@@ -125,12 +129,25 @@ def tensor_bytes(tensor):
     return tensor.numel() * tensor.element_size()
 
 
-def _flat(value):
-    if isinstance(value, torch.Tensor):
-        return [value]
-    return [tensor for item in value for tensor in _flat(item)]
+def dtype_name(tensor):
+    """
+    Return the name of a tensor's element type, such as "float32".
+    """
+    return str(tensor.dtype).removeprefix("torch.")
 
 
-def _reduction(reduce_op):
-    number = reduce_op.op()  # a TorchScript object: it has the number, not the name
-    return dist.ReduceOp.RedOpType(number).name
+def _read_tensors(args, position):
+    """
+    Return the bytes and the dtype of the tensors at a position: one, a list, or lists of lists.
+    """
+    if position is None:
+        return 0, None
+    tensors = args[position]
+    if isinstance(tensors, torch.Tensor):
+        return tensor_bytes(tensors), dtype_name(tensors)
+    if tensors and isinstance(tensors[0], list):
+        tensors = [tensor for inner in tensors for tensor in inner]
+    num_bytes = 0
+    for tensor in tensors:
+        num_bytes += tensor_bytes(tensor)
+    return num_bytes, dtype_name(tensors[0]) if tensors else None

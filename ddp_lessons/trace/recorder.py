@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from ..errors import BadInput
 from .events import COLLECTIVE, GRADIENT, MARK, MESSAGE, SPAN, Event
-from .operations import tensor_bytes
+from .operations import dtype_name, tensor_bytes
 from .tap import TAP
 
 
@@ -114,19 +114,20 @@ class Recorder(Sequence):
             event.end_ns = time.monotonic_ns()
             event.wait_index = self._next_index()
 
-    def called(self, call):
+    def called(self, call, graph_task):
         """
         Record a call that is about to reach its backend.
 
         Args:
-            call: Fields of Event, and "graph_task", torch's number of the backward pass.
+            call: Fields of Event.
+            graph_task: torch's number of the backward pass; -1 outside of one.
 
         Returns:
             tuple: This recorder and the event, which is completed later.
         """
-        call = dict(call)
-        backward = self._backward(call.pop("graph_task"))
-        return self, self._append({**call, "backward": backward})
+        event = self._append(call)
+        event.backward = self._backward(graph_task)
+        return self, event
 
     def completed(self, event):
         """
@@ -155,8 +156,7 @@ class Recorder(Sequence):
             fields = {
                 "kind": GRADIENT, "name": name, "rank": self._rank,
                 "backward": self._backward(torch._C._current_graph_task_id()),
-                "output_bytes": tensor_bytes(gradient),
-                "dtype": str(gradient.dtype).removeprefix("torch."),
+                "output_bytes": tensor_bytes(gradient), "dtype": dtype_name(gradient),
             }  # fmt: skip
             now = time.monotonic_ns()
             self._append({**fields, "end_ns": now}, now)

@@ -86,11 +86,13 @@ class Tap:
     def _kernel(self, overload, operation):
         below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
 
-        def kernel(keyset, *args, **kwargs):
+        redispatch = overload._handle.redispatch_boxed
+
+        def kernel(keyset, *args):
             call = read_call(operation, args)
-            call["graph_task"] = torch._C._current_graph_task_id()
-            events = [recorder.called(call) for recorder in self._recorders]
-            result = overload.redispatch(keyset & below, *args, **kwargs)
+            graph_task = torch._C._current_graph_task_id()
+            events = [recorder.called(call, graph_task) for recorder in self._recorders]
+            result = redispatch(keyset & below, *args)
             self._watch(events, result[-1] if isinstance(result, tuple) else result)
             return result
 

@@ -154,11 +154,12 @@ if rank == 2:
 dist.barrier()
 
 # %% [markdown] tags=["read"]
-# The first line names the culprit, rank 2, and its line. The others were **released**: left
-# alone, they would wait for 1,800 s, which is Gloo's limit. Their variables are kept.
+# The first line names the culprit, rank 2, and its line, counted from the one after `%%px`. The
+# others were **released**: left alone, they would wait for Gloo's limit of 1,800 s. Their
+# variables are kept.
 #
 # What is lost is the **group**, the tie between the ranks. They joined a new one at once. But
-# `model` still holds the old group, as the last line says. So wrap it again; its weights are there.
+# `model` still holds the old group, as the third line says. So wrap it again; its weights are there.
 
 # %% tags=["mend"]
 # %%px
