@@ -2,6 +2,8 @@
 The command line: what it says, what it starts, and how it fails.
 """
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -132,13 +134,26 @@ def test_lab_passes_options_on(monkeypatch, course):
     """
     started = []
     monkeypatch.chdir(course)
-    monkeypatch.setattr(lab.os, "execv", lambda path, command: started.append(command))
+    monkeypatch.setattr(lab.os, "execve", lambda path, command, env: started.append(command))
     result = invoke("lab", "--port", "9123", "--no-browser", "--ServerApp.token=x", "--debug")
     assert result.exit_code == 0, result.output
     (command,) = started
     assert "--ServerApp.port=9123" in command
     assert "--no-browser" in command
     assert command[-2:] == ["--ServerApp.token=x", "--debug"]
+
+
+def test_lab_environment_keeps_the_user_s_settings(tmp_path):
+    """
+    What somebody has configured wins over the course's defaults.
+    """
+    first = lab.lab_environment({"HOME": "/home/me"})
+    assert first["HOME"] == "/home/me"
+    folder = Path(first["JUPYTER_CONFIG_PATH"])
+    defaults = json.loads((folder / "labconfig" / "default_setting_overrides.json").read_text())
+    assert defaults["@jupyterlab/apputils-extension:notification"]["fetchNews"] == "false"
+    both = lab.lab_environment({"JUPYTER_CONFIG_PATH": str(tmp_path)})
+    assert both["JUPYTER_CONFIG_PATH"].split(os.pathsep) == [str(tmp_path), str(folder)]
 
 
 def test_lab_allows_root_to_root_only(course):

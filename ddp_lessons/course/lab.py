@@ -10,6 +10,7 @@ from pathlib import Path
 from ddp_lessons.errors import BadInput, StartFailed
 
 FIRST_LESSON = Path("notebooks") / "00_ranks.ipynb"
+_SETTINGS = Path(__file__).parent / "jupyter"  # the course's defaults; a learner's own settings win
 
 
 def find_course(start=None):
@@ -70,6 +71,21 @@ def lab_command(course, port=None, browser=True, rest=(), is_root=False):
     return [*command, *rest]
 
 
+def lab_environment(environment):
+    """
+    Return the environment in which JupyterLab has the course's defaults for its settings.
+
+    Without them it asks in a corner of the first lesson whether it may fetch news, also where
+    it has no address to fetch them from.
+
+    Args:
+        environment: The environment variables without them.
+    """
+    # What comes first wins.
+    path = [*filter(None, [environment.get("JUPYTER_CONFIG_PATH")]), str(_SETTINGS)]
+    return {**environment, "JUPYTER_CONFIG_PATH": os.pathsep.join(path)}
+
+
 def open_lab(port=None, browser=True, rest=()):
     """
     Become JupyterLab: this process is replaced, so that Ctrl-C and signals go straight to it.
@@ -93,4 +109,4 @@ def open_lab(port=None, browser=True, rest=()):
     command = lab_command(course, port, browser, rest, is_root)
     os.chdir(course)
     sys.stdout.flush()
-    os.execv(command[0], command)
+    os.execve(command[0], command, lab_environment(os.environ))
