@@ -1,0 +1,89 @@
+"""
+A browser and a JupyterLab server for the tests that look at lessons as learners do.
+"""
+
+import os
+import shutil
+
+import pytest
+from lab_page import HEIGHT, WIDTH, LabPage
+from lab_server import LabServer
+from playwright.sync_api import sync_playwright
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome")
+_ARGUMENTS = (
+    "--no-sandbox",  # which containers do not allow; the pages are our own
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--no-first-run",
+)
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """
+    Give a browser that this machine has. Without one: skip at home, fail in CI.
+    """
+    path = next(filter(None, map(shutil.which, _NAMES)), None)
+    if path is None:
+        missing = "needs Chromium; on Debian: apt-get install chromium"
+        pytest.fail(missing) if os.environ.get("CI") else pytest.skip(missing)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=_ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def make_server(chromium, tmp_path_factory):
+    """
+    Give a function that starts a JupyterLab server. What is left of them in the end is killed.
+    """
+    servers = []
+
+    def make():
+        servers.append(LabServer(tmp_path_factory.mktemp("lab")))
+        return servers[-1]
+
+    yield make
+    for server in servers:
+        server.kill()
+
+
+@pytest.fixture(scope="session")
+def shared_server(chromium, tmp_path_factory):
+    """
+    Give a JupyterLab server that most tests share, one after the other.
+    """
+    server = LabServer(tmp_path_factory.mktemp("lab"))
+    try:
+        yield server
+        assert server.stop() == []
+    finally:
+        server.kill()
+
+
+@pytest.fixture
+def new_page(chromium):
+    """
+    Give a function from a server to a new page on it, with cookies and storage of its own.
+    """
+    contexts = []
+
+    def make(server):
+        contexts.append(chromium.new_context(viewport={"width": WIDTH, "height": HEIGHT}))
+        return LabPage(contexts[-1].new_page(), server)
+
+    yield make
+    for context in contexts:
+        context.close()
+
+
+@pytest.fixture
+def lab(new_page, shared_server):
+    """
+    Give a page on the shared server, whose kernels are ended afterwards.
+    """
+    yield new_page(shared_server)
+    shared_server.end_kernels()

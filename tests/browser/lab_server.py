@@ -1,0 +1,167 @@
+"""
+A real JupyterLab on a copy of the lessons, started as `make lab` starts it, and its processes.
+"""
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).parents[2]
+
+_MARK = "DDP_LESSONS_BROWSER_TEST"  # inherited by every process of one server
+_NOT_INHERITED = ("JUPYTER", "IPYTHON", "IPP_", "PYTEST")
+_START_S = 60.0
+_END_S = 20.0
+
+
+def wait_until(condition, deadline_s):
+    """
+    Wait until a condition outside the browser holds.
+
+    Returns:
+        bool: Whether it held before the deadline.
+    """
+    deadline = time.monotonic() + deadline_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)  # polls: processes and files that end or change tell nobody
+    return True
+
+
+class LabServer:
+    """
+    A running JupyterLab that knows nothing of this user's settings, notebooks and kernels.
+
+    Args:
+        folder: An empty folder for all that it reads and writes.
+    """
+
+    def __init__(self, folder):
+        self.course = folder / "course"
+        self.notebooks = self.course / "notebooks"
+        shutil.copytree(ROOT / "notebooks", self.notebooks)
+        self._log = folder / "lab.log"
+        self._mark = secrets.token_hex()
+        environment = {
+            **{k: v for k, v in os.environ.items() if not k.startswith(_NOT_INHERITED)},
+            **{f"JUPYTER_{kind}_DIR": str(folder / kind) for kind in ("CONFIG", "DATA", "RUNTIME")},
+            "IPYTHONDIR": str(folder / "ipython"),
+            "JUPYTER_TOKEN": secrets.token_hex(),
+            _MARK: self._mark,
+        }
+        command = [sys.executable, "-m", "ddp_lessons.course.cli", "lab", "--no-browser"]
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [*command, "--ServerApp.port=0"],
+                cwd=self.course,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        self._token = environment["JUPYTER_TOKEN"]
+        self._port = self._wait_for_port(folder / "RUNTIME" / f"jpserver-{self.pid}.json")
+
+    def _wait_for_port(self, info):
+        ready = wait_until(lambda: info.exists() or self._process.poll() is not None, _START_S)
+        if not ready or not info.exists():
+            self.kill()
+            raise AssertionError(f"JupyterLab did not start:\n{self._log.read_text()}")
+        assert wait_until(lambda: info.read_text().endswith("}"), _START_S)
+        return json.loads(info.read_text())["port"]
+
+    @property
+    def pid(self):
+        """
+        Process id of the server.
+        """
+        return self._process.pid
+
+    def address(self, path="", query=""):
+        """
+        Return the address of a path of this server, with the token that opens it.
+        """
+        return f"http://127.0.0.1:{self._port}/{path}?{query}token={self._token}"
+
+    def processes(self):
+        """
+        Return every living process of this server, itself and detached ones included.
+        """
+        found = []
+        for process in psutil.process_iter():
+            try:
+                is_alive = process.status() != psutil.STATUS_ZOMBIE
+                if is_alive and process.environ().get(_MARK) == self._mark:
+                    found.append(process)
+            except (psutil.Error, OSError):
+                continue  # another user's, or already gone
+        return found
+
+    def rank_processes(self):
+        """
+        Return every living rank, controller and warden of this server's kernels.
+        """
+        found = []
+        for process in self.processes():
+            try:
+                if any("ddp_lessons.ranks" in word for word in process.cmdline()):
+                    found.append(process)
+            except psutil.Error:
+                continue  # already gone
+        return found
+
+    def is_alone(self):
+        """
+        Return whether the server is the only one left of its processes.
+        """
+        return [process.pid for process in self.processes()] == [self.pid]
+
+    def end_kernels(self):
+        """
+        End every kernel, as closing its notebook does.
+        """
+        for session in json.loads(self._ask("GET", "api/sessions")):
+            self._ask("DELETE", f"api/sessions/{session['id']}")
+
+    def _ask(self, method, path):
+        request = urllib.request.Request(self.address(path), method=method)
+        with urllib.request.urlopen(request, timeout=_END_S) as answer:
+            return answer.read()
+
+    def stop(self, signum=signal.SIGTERM, within_s=_END_S):
+        """
+        Stop the server.
+
+        Returns:
+            list: Its processes that are still there when the time is over, killed now.
+        """
+        self._process.send_signal(signum)
+        left = [] if self.has_ended(within_s) else self.processes()
+        self.kill()
+        return left
+
+    def has_ended(self, within_s):
+        """
+        Wait for the end of all its processes, and return whether it came in time.
+        """
+        return wait_until(
+            lambda: self._process.poll() is not None and not self.processes(), within_s
+        )
+
+    def kill(self):
+        """
+        Kill what is left.
+        """
+        for process in self.processes():
+            process.kill()
+        self._process.wait()

@@ -1,0 +1,74 @@
+"""
+However a notebook ends, no process of its ranks outlives it, not even one that is in a cell.
+"""
+
+import signal
+
+import pytest
+from lab_server import wait_until
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+
+RANKS_GONE_S = 5.0
+BROWSER_S = 5.0  # for an order to get from a click to the kernel, on a machine that is busy
+SERVER_GONE_S = 20.0
+NUM_RANKS = 2
+OTHERS = 2  # their controller and their warden, which are the ranks' siblings and parent
+START = f"from ddp_lessons import start_ranks\nranks = start_ranks({NUM_RANKS})"
+BUSY = "%%px\nimport pathlib, time\npathlib.Path('busy').touch()\ntime.sleep(600)"
+
+
+@pytest.fixture
+def busy_lab(new_page, make_server):
+    """
+    Give a page whose ranks are in a cell that does not end, on a server of its own.
+    """
+    lab = new_page(make_server())
+    lab.open_notebook("busy.ipynb", START, BUSY)
+    assert f"{NUM_RANKS} ranks ready" in lab.run_cell(0)
+    lab.start_cell(1)
+    assert wait_until((lab.server.notebooks / "busy").exists, 30)
+    # This also shows that the search below finds what there is.
+    assert len(lab.server.rank_processes()) >= NUM_RANKS + OTHERS
+    return lab
+
+
+def check_ranks_are_gone(server):
+    gone = wait_until(lambda: not server.rank_processes(), RANKS_GONE_S + BROWSER_S)
+    assert gone, server.rank_processes()
+
+
+def test_restart_and_close_leave_no_process(busy_lab):
+    """
+    Restart is the answer to everything, and a closed notebook must not keep a server's memory.
+    """
+    lab, server = busy_lab, busy_lab.server
+    lab.choose("Kernel", "Restart Kernel…")
+    lab.confirm()
+    check_ranks_are_gone(server)
+
+    lab.wait_for_kernel("idle")
+    assert f"{NUM_RANKS} ranks ready" in lab.run_cell(0)
+    assert len(server.rank_processes()) >= NUM_RANKS + OTHERS
+    lab.save("busy.ipynb")
+    lab.choose("File", "Close and Shut Down Notebook…")
+    lab.confirm()
+    check_ranks_are_gone(server)
+    assert wait_until(server.is_alone, SERVER_GONE_S), server.processes()
+
+
+def test_shut_down_leaves_no_process(busy_lab):
+    """
+    Who shuts JupyterLab down from its menu has closed everything.
+    """
+    busy_lab.choose("File", "Shut Down")
+    busy_lab.confirm()
+    check_ranks_are_gone(busy_lab.server)
+    assert busy_lab.server.has_ended(SERVER_GONE_S), busy_lab.server.processes()
+
+
+def test_killed_server_leaves_no_process(busy_lab):
+    """
+    A closed terminal or an ended job gives the server no time to tidy up.
+    """
+    assert busy_lab.server.stop(signal.SIGKILL, within_s=RANKS_GONE_S + BROWSER_S) == []

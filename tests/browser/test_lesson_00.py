@@ -1,0 +1,89 @@
+"""
+Lesson 00 in a real browser: the first thing that anyone sees.
+
+The README's picture, docs/lesson_00.png, is the screenshot light_01.png that this test leaves.
+"""
+
+import pytest
+from lab_server import ROOT
+
+from ddp_lessons.course.canonical import canonical, read_notebook
+from ddp_lessons.course.cells import IGNORED, RAISES, tags_of
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+
+STEM = "00_ranks"
+MACHINE = "setup"  # prints what this machine has
+
+
+@pytest.fixture(scope="module")
+def stored():
+    return read_notebook(ROOT / "notebooks" / f"{STEM}.ipynb")
+
+
+def test_lesson_00_runs_in_the_browser(lab, stored):
+    """
+    Whoever opens JupyterLab and chooses Run All Cells sees what the lesson promises, in any theme.
+    """
+    cells = [cell for cell in stored.cells if cell.cell_type == "code"]
+    lab.open_lab()
+    assert lab.page.url.endswith(f"/lab/tree/notebooks/{STEM}.ipynb")
+    assert lab.page.get_by_role("heading", level=1).inner_text().startswith("What happens when")
+    assert lab.questions() == []
+
+    lab.run_all(until=len(cells) - 1)
+    assert lab.prompts() == [f"[{n}]:" for n in range(1, len(cells) + 1)]
+    check_outputs(canonical(lab.save(f"{STEM}.ipynb"), STEM), cells)
+    check_errors(lab, cells)
+    check_pictures(lab, cells)
+
+    assert lab.photograph("light") == []
+    lab.use_theme("JupyterLab Dark")
+    assert lab.photograph("dark") == []
+    assert lab.questions() == []
+
+
+def check_outputs(saved, cells):
+    ran = [cell for cell in saved.cells if cell.cell_type == "code"]
+    assert [cell.source for cell in ran] == [cell.source for cell in cells]
+    for cell, expected in zip(ran, cells, strict=True):
+        assert [shape(output) for output in cell.outputs] == [
+            shape(output) for output in expected.outputs
+        ]
+        if not {IGNORED, MACHINE} & set(tags_of(expected)):
+            assert [text(output) for output in cell.outputs] == [
+                text(output) for output in expected.outputs
+            ]
+
+
+def shape(output):
+    return (
+        output.output_type,
+        output.get("name"),
+        output.get("ename"),
+        sorted(output.get("data", "")),
+    )
+
+
+def text(output):
+    data = {kind: it for kind, it in output.get("data", {}).items() if kind != "image/png"}
+    return {**output, "data": data}
+
+
+def check_errors(lab, cells):
+    broken = [number for number, cell in enumerate(cells) if RAISES in tags_of(cell)]
+    lines = [lab.visible_error_line(number) for number in broken]
+    assert lines == [cells[number].outputs[0].evalue.splitlines()[0] for number in broken]
+    assert [line.split(":")[0] for line in lines] == [
+        "rank 2 raised RuntimeError",
+        "rank 1 died",
+    ]
+
+
+def check_pictures(lab, cells):
+    wanted = ("image/png", "image/svg+xml")
+    kinds = [kind for c in cells for o in c.outputs for kind in o.get("data", {}) if kind in wanted]
+    pictures = lab.pictures()
+    assert [kind for kind, _, _ in pictures] == kinds
+    assert set(kinds) == set(wanted)
+    assert all(width > 50 and height > 50 for _, width, height in pictures), pictures
