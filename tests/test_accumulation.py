@@ -16,6 +16,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.utils.data import DataLoader
 from worlds import run_world
 
 from ddp_lessons.accumulation import (
@@ -33,6 +34,7 @@ from ddp_lessons.accumulation import (
 )
 from ddp_lessons.errors import BadInput
 from ddp_lessons.replicas import NaiveReplica, OverlappedReplica
+from ddp_lessons.samplers import ResumableSampler
 
 EPS = torch.finfo(torch.float64).eps
 WORLD_SIZES = [1, 2, 3, 4]
@@ -283,6 +285,56 @@ def test_last_short_window_has_the_whole_weight():
     for inputs, targets in parts:
         (mean_loss(model, inputs, targets) / 4).backward()
     assert ((gradients(model) - whole / 2).abs() <= bound).all()
+
+
+def test_unequal_micro_batches_weigh_by_their_samples():
+    """
+    In one process, too, the mean of means is not the mean.
+    """
+    whole, bound = oracle(4)
+    parts = parts_of(0, [[3, 1]])
+    assert ((run_window(Toy(), parts, sizes=[3, 1]) - whole).abs() <= bound).all()
+    assert ((run_window(Toy(), parts) - whole).abs() > bound).any()
+
+
+def _window_in_a_subgroup(rank, world_size):
+    pair = dist.new_group([0, 1])
+    if rank == 2:
+        return None
+    everyone, own = sized(rank, "unequal", 2)
+    results = []
+    for model in (
+        DistributedDataParallel(Toy(), process_group=pair),
+        NaiveReplica(Toy(), group=pair),
+    ):
+        gradient = run_window(model, parts_of(rank, everyone), sizes=own, across_ranks=True)
+        results.append(sent(gradient))
+    return results
+
+
+@pytest.mark.ranks
+def test_window_weighs_over_the_group_that_the_model_averages_over():
+    """
+    Weights over all ranks would wait for one that has another model.
+    """
+    whole, bound = oracle(sum(map(sum, SHARES["unequal"][:2])))
+    first, second, outside = run_world(3, _window_in_a_subgroup)
+    assert outside is None
+    for gradient in first + second:
+        assert ((exactly(gradient) - whole).abs() <= bound).all()
+
+
+def test_state_after_a_window_counts_its_batches():
+    """
+    A window takes as many batches from the loader as it steps with, and none ahead.
+    """
+    sampler = ResumableSampler(range(20), rank=0, world_size=2)
+    loader = DataLoader(range(20), 2, sampler=sampler)
+    positions = [
+        (len(batches), sampler.state_dict()["position"])
+        for batches in windows(sampler.deliver(loader), 2)
+    ]
+    assert positions == [(2, 8), (2, 16), (1, 20)]
 
 
 def test_forgetting_to_divide_multiplies_the_gradient():

@@ -137,6 +137,8 @@ def test_a_sampler_that_the_loader_never_gets_distributes_nothing():
         without.append([int(i) for i in DataLoader(range(10))])
         with_it.append([int(i) for i in DataLoader(range(10), sampler=sampler)])
     assert without[0] == without[1] == list(range(10))
+    as_tensors = [set(map(torch.tensor, seen)) for seen in without]
+    assert not as_tensors[0] & as_tensors[1], "in a set of tensors the overlap is not seen"
     assert not set(with_it[0]) & set(with_it[1])
     assert sorted(with_it[0] + with_it[1]) == list(range(10))
 

@@ -209,7 +209,8 @@ def _shares_of_all_ranks(model, sizes, group):
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     num_samples = torch.tensor(sum(sizes), dtype=torch.int64, device=device)
     if group is None:  # DDP and our replicas name it differently
-        group = getattr(model, "process_group", None) or getattr(model, "group", None)
+        own = (getattr(model, name, None) for name in ("process_group", "group"))
+        group = next((g for g in own if isinstance(g, dist.ProcessGroup)), None)
     dist.all_reduce(num_samples, group=group)
     world_size = dist.get_world_size(group)
     return [world_size * size / num_samples.item() for size in sizes]
