@@ -29,9 +29,10 @@ class Replica(nn.Module):
     A subclass says in `_averages` how gradients are sent. The rules are those of torch's
     `DistributedDataParallel`: a forward decides whether the next backward is averaged; it is
     averaged once; a parameter that autograd did not reach counts as a gradient of zero on this
-    rank. One rule is kinder: DDP raises at the next forward if a rank left a parameter out; here the
-    average is taken, and is zero if all ranks left it out. An optimizer with momentum or weight
-    decay still moves such a parameter; with `find_unused_parameters` its gradient is left alone.
+    rank. One rule is kinder: DDP raises at the next forward if a rank left a parameter out; here
+    the average is taken, and is zero if all ranks left it out. An optimizer with momentum or
+    weight decay still moves such a parameter; with `find_unused_parameters` its gradient is left
+    alone.
 
     Collective: every rank must make it, with the same module and arguments.
 
