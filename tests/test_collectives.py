@@ -148,7 +148,7 @@ def _average_complex(rank, w):
 @pytest.mark.ranks
 def test_all_reduce_averages_complex_numbers_by_parts():
     """
-    Each part is rounded once. A complex division rounds twice, and torch has it in some of its calls.
+    Each part is rounded once; a complex division may round more often.
     """
     assert run_world(3, _average_complex) == [[True, True]] * 3
 

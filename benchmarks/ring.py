@@ -1,0 +1,228 @@
+"""
+Measure our rings against Gloo's own all-reduce, over sizes, on 2 and on 4 ranks.
+
+    python benchmarks/ring.py [--repeats 15] [--world-sizes 2 4] [--sizes-kib 1 ... ] [--no-fail]
+
+Every round times each way once, one after the other in turns, in the same ranks, so that a slow
+moment harms all alike. A sample is the time of the slowest rank, after a barrier; of short tensors
+it is the mean of 10 calls in a row, and there are three times as many. Limits: the pipelined ring
+takes at most 1.25 x Gloo's time at 1 KiB and at 64 MiB, by the medians.
+
+"Best quarter" is the median of the fastest quarter of the samples. On a busy machine it is nearer
+to what a quiet one shows: the scheduler gives each thread a share, and Gloo works in three
+threads of a rank where ours works in two, so neighbours slow ours down more.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from figures import RATIO, Plan, make_figures, missed, show_figures
+from machine import describe_machine, machine_slug
+
+from ddp_lessons.collectives import log_rounds, naive
+from ddp_lessons.process_group import join_group, leave_group
+from ddp_lessons.ring import pipelined, textbook
+
+RESULTS = Path(__file__).with_name("results")
+WAYS = {
+    "gloo": dist.all_reduce,
+    "pipelined": pipelined.all_reduce,
+    "textbook": textbook.all_reduce,
+    "log rounds": log_rounds.all_reduce,
+    "hub": naive.all_reduce,
+}
+SIZES_KIB = (1, 16, 256, 4 << 10, 64 << 10)
+LIMIT = 1.25
+LIMITED_SIZES_KIB = (1, 64 << 10)
+FEWEST_REPEATS = 15
+_SHORT_KIB = 64
+_CALLS_OF_SHORT = 10
+_ROUNDS_OF_SHORT = 3
+
+
+def measure(world_size, sizes_kib, num_rounds):
+    """
+    Start ranks, time every way at every size, and return the slowest rank's times.
+
+    Args:
+        world_size: Number of ranks.
+        sizes_kib: Sizes of the tensor, in KiB.
+        num_rounds: Samples of each way and size.
+
+    Returns:
+        dict: From (size in KiB, way) to a list of milliseconds, one a round.
+    """
+    with tempfile.TemporaryDirectory(prefix="bench-ring-") as folder:
+        arguments = (world_size, folder, sizes_kib, num_rounds)
+        mp.start_processes(_rank_main, arguments, nprocs=world_size, start_method="forkserver")
+        ranks = [torch.load(Path(folder) / f"{rank}.pt") for rank in range(world_size)]
+    return {
+        key: [max(times) for times in zip(*(of[key] for of in ranks), strict=True)]
+        for key in ranks[0]
+    }
+
+
+def _rank_main(rank, world_size, folder, sizes_kib, num_rounds):
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)
+    join_group(Path(folder) / "store", rank, world_size)
+    samples = {}
+    for size_kib in sizes_kib:
+        tensor = torch.zeros(size_kib << 8)  # float32, so 256 numbers a KiB
+        is_short = size_kib <= _SHORT_KIB
+        num_calls = _CALLS_OF_SHORT if is_short else 1
+        last_round = num_rounds * (_ROUNDS_OF_SHORT if is_short else 1)
+        for round_number in range(-1, last_round):  # the first round warms up
+            for way in _in_turns(list(WAYS), round_number):
+                elapsed_ms = _time(WAYS[way], tensor, num_calls)
+                if round_number >= 0:
+                    samples.setdefault((size_kib, way), []).append(elapsed_ms)
+    torch.save(samples, Path(folder) / f"{rank}.pt")
+    dist.barrier()
+    leave_group()
+
+
+def _in_turns(names, round_number):
+    """
+    Every other round goes backwards, so that no way always follows the same one.
+    """
+    return names if round_number % 2 else names[::-1]
+
+
+def _time(all_reduce, tensor, num_calls):
+    dist.barrier()
+    began_s = time.perf_counter()
+    for _ in range(num_calls):
+        all_reduce(tensor)
+    return (time.perf_counter() - began_s) / num_calls * 1e3
+
+
+def make_plans(world_sizes, sizes_kib):
+    """
+    Return the table's lines: every way of ours against Gloo, at every size.
+    """
+    plans = []
+    for world_size in world_sizes:
+        for size_kib in sizes_kib:
+            for way in list(WAYS)[1:]:
+                limited = way == "pipelined" and size_kib in LIMITED_SIZES_KIB
+                plans.append(
+                    Plan(
+                        f"{way}, {size_name(size_kib)}, {world_size} ranks",
+                        "ms",
+                        (world_size, size_kib, way),
+                        "Gloo's all_reduce",
+                        (world_size, size_kib, "gloo"),
+                        LIMIT if limited else None,
+                        RATIO,
+                    )
+                )
+            plans.append(
+                Plan(
+                    f"pipelined, {size_name(size_kib)}, {world_size} ranks, best quarter",
+                    "ms",
+                    (world_size, size_kib, "pipelined", "best"),
+                    "Gloo's best quarter",
+                    (world_size, size_kib, "gloo", "best"),
+                )
+            )
+    return plans
+
+
+def best_quarters(samples):
+    """
+    Return the fastest quarter of each list of samples, under its key with "best" added.
+    """
+    return {
+        (*key, "best"): sorted(times_ms)[: max(len(times_ms) // 4, 1)]
+        for key, times_ms in samples.items()
+    }
+
+
+def size_name(size_kib):
+    """
+    Return a size in the largest unit that it is a whole number of.
+    """
+    return f"{size_kib >> 10} MiB" if size_kib % 1024 == 0 else f"{size_kib} KiB"
+
+
+def parse_arguments(argv):
+    """
+    Return the command line's arguments.
+    """
+    parser = argparse.ArgumentParser(description=__doc__.strip().partition("\n")[0])
+    parser.add_argument(
+        "--repeats", type=int, default=FEWEST_REPEATS, metavar="N", help="rounds (default: 15)"
+    )
+    parser.add_argument("--world-sizes", type=int, nargs="+", default=[2, 4], metavar="W")
+    parser.add_argument("--sizes-kib", type=int, nargs="+", default=list(SIZES_KIB), metavar="K")
+    parser.add_argument("--no-fail", action="store_true", help="exit with 0 if a limit is missed")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE",
+        help="where to write (default: benchmarks/results/, if all was measured 15 times or more)",
+    )  # fmt: skip
+    arguments = parser.parse_args(argv)
+    if min(arguments.repeats, *arguments.world_sizes, *arguments.sizes_kib) < 1:
+        parser.error("every number must be a whole number from 1")
+    return arguments
+
+
+def main(argv):
+    """
+    Measure, print, write.
+
+    Returns:
+        int: Exit status: 1 if a limit is missed.
+    """
+    arguments = parse_arguments(argv)
+    machine = describe_machine()
+    samples = {}
+    for world_size in arguments.world_sizes:
+        began_s = time.monotonic()
+        measured = measure(world_size, arguments.sizes_kib, arguments.repeats)
+        samples |= {(world_size, *key): times_ms for key, times_ms in measured.items()}
+        print(f"{world_size} ranks: {time.monotonic() - began_s:.0f} s", flush=True)
+    samples |= best_quarters(samples)
+    figures = make_figures(make_plans(arguments.world_sizes, arguments.sizes_kib), samples)
+    show_figures(figures)
+    whole = parse_arguments([])
+    is_whole = (
+        arguments.repeats >= whole.repeats
+        and arguments.sizes_kib == whole.sizes_kib
+        and arguments.world_sizes == whole.world_sizes
+    )
+    file = arguments.json or (RESULTS / f"ring-{machine_slug(machine)}.json" if is_whole else None)
+    if file is not None:
+        document = {
+            "command": " ".join(["python benchmarks/ring.py", *_without_file(argv)]),
+            "date": datetime.now(UTC).date().isoformat(),
+            "machine": machine,
+            "figures": [figure.as_data() for figure in figures],
+        }
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(document, indent=1) + "\n")
+        print(f"written: {file.name}")
+    return 1 if missed(figures) and not arguments.no_fail else 0
+
+
+def _without_file(argv):
+    """
+    Return the command line without the file that it writes, which is a place on one machine.
+    """
+    if "--json" not in argv:
+        return argv
+    place = argv.index("--json")
+    return argv[:place] + argv[place + 2 :]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
