@@ -14,7 +14,15 @@ from datetime import timedelta
 from multiprocessing.connection import wait
 from pathlib import Path
 
-_PRELOADED = ["torch", "torch.distributed", "torch.nn.parallel", "pytest", "hypothesis", "worlds"]
+_PRELOADED = [
+    "torch",
+    "torch.distributed",
+    "torch.nn.parallel",
+    "torch._dynamo",
+    "pytest",
+    "hypothesis",
+    "worlds",
+]
 _GROUP_TIMEOUT = timedelta(seconds=30)
 
 
