@@ -37,6 +37,9 @@ def in_words(error):
     """
     Return an error as one short line without paths or addresses.
     """
+    # torch's CheckpointException holds the error of each rank; the first says what happened.
+    for first, _ in getattr(error, "failures", {}).values():
+        return in_words(first)
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     lines = str(error).splitlines() or [""]
@@ -68,8 +71,8 @@ def agree(error, group=None):
     words[rank] = None if error is None else in_words(error)
     if dist.is_initialized():
         dist.all_gather_object(words, words[rank], group=group)
-    if error is not None and not isinstance(error, Exception) and not _is_from_dcp(error):
-        raise error
+    if error is not None and not isinstance(error, Exception) and not hasattr(error, "failures"):
+        raise error  # but not a CheckpointException, which is no Exception either
     failed = [number for number in range(world_size) if words[number] is not None]
     if failed:
         raise SaveFailed(
@@ -77,8 +80,3 @@ def agree(error, group=None):
             f"{words[failed[0]]}, rank {failed[0]} of {world_size}). Earlier checkpoints are "
             f"whole; mend the cause and save again."
         ) from error
-
-
-def _is_from_dcp(error):
-    # torch's CheckpointException is no Exception: `except Exception` lets it through.
-    return type(error).__module__.startswith("torch.distributed.checkpoint")

@@ -163,7 +163,7 @@ def choose(root, readable=True):
 
 def _read(folder):
     kind = read_manifest(folder).kind
-    read_state(folder / (WHOLE_FILE if kind == WHOLE else REST_FILE), verified=True)
+    read_state(folder / (WHOLE_FILE if kind == WHOLE else REST_FILE), "meta", verified=True)
     if kind == SHARDED:
         SafeReader(folder).read_metadata()
 

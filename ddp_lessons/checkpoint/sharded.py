@@ -5,11 +5,13 @@ Legend: a tensor of n numbers that w ranks share is a DTensor, of which each ran
 DCP stores the parts with their place in the whole, so another number of ranks can load them.
 """
 
+import contextlib
 import warnings
 from pathlib import Path
 
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.filesystem import FileSystem
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from .atomic import write_state
@@ -67,7 +69,7 @@ def write_shards(shards, folder, group=None):
     try:
         dcp.save(
             shards,
-            storage_writer=dcp.FileSystemWriter(folder),
+            storage_writer=_writer(folder),
             process_group=group,
             no_dist=not dist.is_initialized(),
         )
@@ -91,7 +93,7 @@ def write_shards_async(shards, folder, group):
     _one_process_is_fine()
     return dcp.async_save(
         shards,
-        storage_writer=dcp.FileSystemWriter(folder),
+        storage_writer=_writer(folder),
         process_group=group,
         no_dist=not dist.is_initialized(),
     )
@@ -167,6 +169,25 @@ def load_shards(run, folder, group=None, exact=True):
     if shards["fresh"]:
         run.optimizer.state.clear()
     restore_rest(run, rest, group, exact)
+
+
+class _PlainErrors(FileSystem):
+    @contextlib.contextmanager
+    def create_stream(self, path, mode):
+        try:
+            with super().create_stream(path, mode) as stream:
+                yield stream
+        except RuntimeError as error:
+            # torch.save reports a full disk as a wrong position in its archive.
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from None
+            raise
+
+
+def _writer(folder):
+    writer = dcp.FileSystemWriter(folder)
+    writer.fs = _PlainErrors()
+    return writer
 
 
 def _refused(fault):

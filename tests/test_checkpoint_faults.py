@@ -1,0 +1,209 @@
+"""
+What goes wrong in one process, and in a group of one, is said as in a group of many.
+"""
+
+import contextlib
+import resource
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from checkpoint_runs import fingerprint, make_run, train
+
+from ddp_lessons.checkpoint import (
+    CheckpointRefused,
+    Checkpoints,
+    Run,
+    SaveFailed,
+    capture,
+    load,
+    restore,
+    save,
+)
+from ddp_lessons.checkpoint import sharded as sharded_module
+from ddp_lessons.checkpoint.faults import agree, place
+from ddp_lessons.checkpoint.manifest import read_manifest
+from ddp_lessons.process_group import join_group, leave_group
+
+
+@pytest.fixture
+def group_of_one(tmp_path):
+    """
+    A process group in the process of the test.
+    """
+    join_group(tmp_path / "store", 0, 1)
+    yield
+    leave_group()
+
+
+@contextlib.contextmanager
+def file_size_limit(num_bytes):
+    """
+    Let no file of this process grow beyond `num_bytes`.
+    """
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.usefixtures("group_of_one")
+@pytest.mark.parametrize("how", ["save", "save_sharded", "save_async"])
+def test_a_group_of_one_saves_and_loads(tmp_path, how):
+    """
+    The smallest world goes the same way as a large one.
+    """
+    run, checkpoints = make_run(adam=True), Checkpoints(tmp_path / "root")
+    train(run, 2)
+    getattr(checkpoints, how)(run)
+    checkpoints.close()
+    train(run, 3)
+    wanted = fingerprint(run)
+    resumed = make_run(seed=6, adam=True)
+    checkpoints.load(resumed)
+    train(resumed, 3)
+    assert fingerprint(resumed) == wanted
+    assert place() == (0, 1)
+
+
+@pytest.mark.usefixtures("group_of_one")
+def test_a_group_of_one_saves_one_file(tmp_path):
+    """
+    The same for the single file.
+    """
+    run = make_run()
+    save(capture(run), tmp_path / "file.pt")
+    restore(run, load(tmp_path / "file.pt"))
+    with pytest.raises(CheckpointRefused, match="No such file"):
+        load(tmp_path / "none.pt")
+    dist.barrier()
+
+
+def test_a_subgroup_saves_for_itself(tmp_path):
+    """
+    The group is an argument, also where the save in the background makes its own.
+    """
+    join_group(tmp_path / "store", 0, 1)
+    try:
+        group, run = dist.new_group([0]), make_run()
+        checkpoints = Checkpoints(tmp_path / "root", group=group)
+        checkpoints.save_async(run)
+        checkpoints.close()
+        assert checkpoints.load(run).kind == "sharded"
+    finally:
+        leave_group()
+
+
+@pytest.mark.parametrize("how", ["save", "save_sharded", "save_async"])
+def test_a_full_disk_in_one_process(tmp_path, how):
+    """
+    torch.save speaks of a wrong position in its archive; the user hears of the disk.
+    """
+    model = torch.nn.Linear(1 << 13, 4)
+    run = Run(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(run)
+    run.step = 1
+
+    def save_and_wait():
+        getattr(checkpoints, how)(run)
+        checkpoints.wait()
+
+    with file_size_limit(1 << 15), pytest.raises(SaveFailed, match="got File too large, rank 0"):
+        save_and_wait()
+    assert checkpoints.latest().step == 0
+    getattr(checkpoints, how)(run)
+    checkpoints.close()
+    assert checkpoints.latest().step == 1
+
+
+def test_no_right_to_write(tmp_path):
+    """
+    A file stands where the folder should be.
+    """
+    (tmp_path / "root").write_text("in the way")
+    for how in ("save", "save_sharded", "save_async"):
+        with pytest.raises(SaveFailed, match=r"got (Not a directory|File exists), rank 0 of 1"):
+            getattr(Checkpoints(tmp_path / "root"), how)(make_run())
+    with pytest.raises(SaveFailed, match="got No such file or directory"):
+        sharded_module.checksums(tmp_path / "none")
+
+
+def test_agree_lets_stop_through_and_words_an_error_of_dcp():
+    """
+    torch's CheckpointException is a BaseException, as Ctrl-C is, and is not meant to end a program.
+    """
+    agree(None)
+    with pytest.raises(KeyboardInterrupt):
+        agree(KeyboardInterrupt())
+    fault = dcp.CheckpointException("write", {0: (OSError(28, "No space left on device"), None)})
+    with pytest.raises(SaveFailed, match="got No space left on device, rank 0 of 1"):
+        agree(fault)
+
+
+def test_shards_of_another_model_are_refused(tmp_path):
+    """
+    In one process as on several ranks.
+    """
+    run, checkpoints = make_run(), Checkpoints(tmp_path)
+    checkpoints.save_sharded(run)
+    run.model = torch.nn.Linear(2, 2)
+    run.optimizer = torch.optim.SGD(run.model.parameters(), lr=0.1)
+    with pytest.raises(CheckpointRefused, match="does not fit: expected the shards of this model"):
+        checkpoints.load(run)
+
+
+def test_hostile_values_in_shards_are_refused_by_load(tmp_path):
+    """
+    DCP wraps what its planner raises; the reason comes out as it was.
+    """
+    run, checkpoints = make_run(), Checkpoints(tmp_path)
+    train(run, 1)
+    run.optimizer.param_groups[0]["note"] = print
+    checkpoints.save_sharded(run)
+    with pytest.raises(CheckpointRefused, match="expected plain values"):
+        checkpoints.load(run)
+
+
+def test_what_a_killed_run_left_is_swept(tmp_path):
+    """
+    Half a folder is removed by the next save, and never taken for a checkpoint.
+    """
+    for name in (".step-00000003.tmp", ".step-00000001.old", "notes"):
+        (tmp_path / name).mkdir()
+    checkpoints = Checkpoints(tmp_path)
+    assert checkpoints.names() == []
+    checkpoints.save(make_run())
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["notes", "step-00000000"]
+    with pytest.raises(CheckpointRefused, match="no checkpoint: expected a folder"):
+        read_manifest(tmp_path / "none")
+
+
+def test_another_number_of_ranks_takes_rank_0s_place_in_the_data(tmp_path):
+    """
+    Random numbers stay as they are, as there are none saved for the new ranks.
+    """
+    run = make_run()
+    train(run, 2)
+    state = capture(run)
+    state["world_size"] = 2
+    state["ranks"] = state["ranks"] * 2
+    resumed = make_run(seed=2)
+    with pytest.raises(CheckpointRefused, match=r"expected 2 ranks \(got 1, rank 0 of 1\)"):
+        restore(resumed, state)
+    restore(resumed, state, exact=False)
+    assert resumed.sampler.state_dict() == run.sampler.state_dict()
+
+
+@pytest.mark.usefixtures("group_of_one")
+def test_the_module_inside_ddp_is_what_is_saved():
+    """
+    A checkpoint loads with and without DistributedDataParallel.
+    """
+    run = make_run()
+    names = list(capture(run)["model"])
+    run.model = torch.nn.parallel.DistributedDataParallel(run.model)
+    assert list(capture(run)["model"]) == names
