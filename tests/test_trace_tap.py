@@ -1,0 +1,154 @@
+"""
+The tap, in one process: two ranks are two threads, each with a group of its own.
+"""
+
+import threading
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from ddp_lessons.trace import clock_offsets_ns, collectives, match, overlaps_backward, trace
+from ddp_lessons.trace.tap import MAX_HELD_WORKS, TAP
+
+TIMEOUT = timedelta(seconds=20)
+
+
+@pytest.fixture
+def one_rank():
+    """
+    Join a group of one.
+    """
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def _group(store, rank):
+    group = dist.ProcessGroup(store, rank, 2)
+    gloo = dist.ProcessGroupGloo(store, rank, 2, TIMEOUT)
+    group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
+    group._set_group_name("threads")
+    return group
+
+
+def test_tap_hears_messages_between_threads():
+    """
+    Who is meant by a receive from anyone is known only when it has come.
+    """
+    store, came = dist.HashStore(), []
+
+    def rank_1():
+        group = _group(store, 1)
+        group.send([torch.ones(3)], 0, 5).wait()
+        group.recv([torch.ones(2)], 0, 6).wait()
+
+    def rank_0():
+        group = _group(store, 0)
+        work = group.recv_anysource([torch.zeros(3)], 5)
+        work.wait()
+        came.append(work._source_rank())
+        group.send([torch.ones(2)], 1, 6).wait()
+
+    with trace() as events:
+        threads = [threading.Thread(target=rank) for rank in (rank_0, rank_1)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert came == [1]
+    told = sorted((e.rank, e.name, e.peer, e.tag, e.input_bytes, e.output_bytes) for e in events)
+    assert told == [
+        (0, "recv", 1, 5, 0, 12), (0, "send", 1, 6, 8, 0),
+        (1, "recv", 0, 6, 0, 8), (1, "send", 0, 5, 12, 0),
+    ]  # fmt: skip
+    assert all(e.start_ns <= e.wait_start_ns <= e.wait_end_ns for e in events)
+    traces = [[event for event in events if event.rank == rank] for rank in range(2)]
+    assert len(match(traces)) == 2
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_tap_hears_the_reducer_and_hooks_come_and_go():
+    """
+    A learner's own hooks stay, in their order, when the trace is gone.
+    """
+    model = torch.nn.Sequential(*(torch.nn.Linear(16, 16) for _ in range(3)))
+    model[0].bias.requires_grad_(False)
+    ddp = DistributedDataParallel(model, bucket_cap_mb=0.001)
+    called = []
+    for number in range(3):
+        model[2].weight.register_hook(lambda _, number=number: called.append(number))
+    with trace(model) as events:
+        for _ in range(2):
+            ddp(torch.ones(2, 16)).sum().backward()
+    assert called == [0, 1, 2] * 2
+    assert len(model[2].weight._backward_hooks) == 3
+    assert overlaps_backward(events)
+    assert {e.backward for e in events if e.kind == "gradient"} == {0, 1}
+    assert len([e for e in events if e.kind == "gradient"]) == 2 * 5
+    assert "all_reduce" in collectives(events)
+    assert all(e.end_ns for e in events)
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_tap_keeps_few_handles_and_lets_go_of_them():
+    """
+    A handle keeps its tensors, and on Gloo its sockets, alive.
+    """
+    handles = []
+    with trace() as events:
+        for _ in range(MAX_HELD_WORKS + 3):
+            handles.append(dist.all_reduce(torch.ones(1), async_op=True))
+        assert len(TAP._held) == MAX_HELD_WORKS
+        dist.all_to_all([torch.zeros(2)], [torch.ones(2)])
+        dist.all_gather([torch.zeros(0)], torch.ones(0))
+        dist.monitored_barrier()
+    assert not TAP._held
+    for handle in handles:
+        handle.wait()
+    assert [e.output_bytes for e in events[-3:]] == [8, 0, 0]
+    assert events[-1].wait_index == events[-1].index + 1
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_tap_hears_sparse_tensors():
+    """
+    What a sparse tensor costs is its indices and its values.
+    """
+    sparse = torch.sparse_coo_tensor([[0, 2]], [1.0, 2.0], (5,), check_invariants=True)
+    with trace() as events:
+        dist.all_reduce(sparse)
+    assert events[0].input_bytes == 2 * 8 + 2 * 4
+    assert clock_offsets_ns(machine="here") == [0]
+
+
+def test_tap_gives_no_end_to_what_nobody_joined():
+    """
+    A future that failed is complete for torch; for a trace the call has no end.
+    """
+    store, failed = dist.HashStore(), []
+
+    def rank(number):
+        gloo = dist.ProcessGroupGloo(store, number, 2, timedelta(seconds=0.2))
+        group = dist.ProcessGroup(store, number, 2)
+        group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
+        group._set_group_name("threads")
+        if number == 0:
+            work = group.allreduce([torch.ones(1)])
+            try:
+                work.wait()
+            except RuntimeError:
+                failed.append(number)
+        here.wait()  # rank 1 is in the group, and at no collective
+
+    here = threading.Barrier(2)
+    with trace() as events:
+        threads = [threading.Thread(target=rank, args=(number,)) for number in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert failed == [0]
+    assert [(e.name, e.end_ns, e.wait_end_ns) for e in events] == [("all_reduce", None, None)]
