@@ -197,6 +197,19 @@ def test_a_hostile_file_is_refused_and_its_code_does_not_run(tmp_path):
     assert trap.exists(), "the trap is a real one"
 
 
+def test_code_is_refused_when_it_is_saved(tmp_path):
+    """
+    A state that saves and does not load would be found out when it is too late.
+    """
+    save(_state(1), tmp_path / "file.pt")
+    with pytest.raises(SaveFailed, match=r"got state holds code: .* \(got _?io\.open\), rank 0"):
+        save({"x": _Hostile(str(tmp_path / "trap"))}, tmp_path / "file.pt")
+    with pytest.raises(SaveFailed, match="rank 0 of 1"):
+        save({"x": lambda: 0}, tmp_path / "file.pt")
+    assert load(tmp_path / "file.pt")["number"] == 1
+    assert os.listdir(tmp_path) == ["file.pt"]
+
+
 @pytest.mark.parametrize("legacy", [False, True])
 def test_a_bare_pickle_is_refused_unread(tmp_path, legacy):
     """

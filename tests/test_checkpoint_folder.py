@@ -15,9 +15,10 @@ import torch
 from checkpoint_runs import fingerprint, make_run, train
 from worlds import run_world
 
-from ddp_lessons.checkpoint import CheckpointRefused, Checkpoints, Run, SaveFailed
+from ddp_lessons.checkpoint import CheckpointRefused, Checkpoints, Run, SaveFailed, capture
 from ddp_lessons.checkpoint.housekeeping import WHOLE_FILE
-from ddp_lessons.checkpoint.manifest import MANIFEST
+from ddp_lessons.checkpoint.manifest import MANIFEST, WHOLE, Manifest, checksum, write_manifest
+from ddp_lessons.checkpoint.safe import sealed
 from ddp_lessons.errors import BadInput
 
 NUM_KILLS = 50
@@ -225,8 +226,10 @@ def test_code_behind_right_checksums_is_skipped(tmp_path):
     checkpoints, run, trap = Checkpoints(tmp_path / "root"), _plain_run(1), tmp_path / "trap"
     checkpoints.save(run)
     run = _plain_run(2)
-    run.sampler = type("Sampler", (), {"state_dict": lambda self: _Hostile(str(trap))})()
     checkpoints.save(run)
+    folder = tmp_path / "root" / "step-00000002"
+    torch.save(sealed({**capture(run), "x": _Hostile(str(trap))}), folder / WHOLE_FILE)
+    write_manifest(folder, Manifest(2, WHOLE, 1, {WHOLE_FILE: checksum(folder / WHOLE_FILE)}))
     choice = checkpoints.latest()
     assert choice.step == 1
     assert "got code:" in choice.skipped[0][1]

@@ -331,6 +331,17 @@ def test_metadata_without_a_record_of_its_storage_loads(tmp_path):
     assert SafeReader(folder).read_metadata().storage_meta is not None
 
 
+def test_an_error_of_torch_itself_stays_what_it_is(tmp_path):
+    """
+    Only a full disk is renamed: another RuntimeError speaks for itself.
+    """
+    with (
+        pytest.raises(RuntimeError, match="another"),
+        sharded_module._PlainErrors().create_stream(tmp_path / "file", "wb"),
+    ):
+        raise RuntimeError("another")
+
+
 def _other_model(rank, world_size, root):
     run, checkpoints = make_run(), Checkpoints(root)
     checkpoints.save_sharded(run)

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from .faults import CheckpointRefused, agree, place
-from .safe import read_state, sealed
+from .safe import check_plain, read_state, sealed
 
 
 class HashedFile:
@@ -68,7 +68,7 @@ def sync_folder(folder):
         os.close(handle)
 
 
-def write_atomically(path, write, hashes=True):
+def write_atomically(path, write, hashes=True, check=None):
     """
     Replace the file at `path` by what `write` writes, wholly or not at all.
 
@@ -79,6 +79,7 @@ def write_atomically(path, write, hashes=True):
         path: The file. Its folder must exist; the file need not.
         write: Called with a HashedFile.
         hashes: Take the SHA-256 of what is written.
+        check: Called with the path of the new file before it takes its name, or None.
 
     Returns:
         HashedFile: Knows the length in bytes and the SHA-256 of the file.
@@ -96,6 +97,8 @@ def write_atomically(path, write, hashes=True):
             write(hashed)
             file.flush()
             os.fsync(file.fileno())
+        if check is not None:
+            check(temporary)
         os.replace(temporary, path)
     except BaseException as error:
         with contextlib.suppress(OSError):
@@ -114,8 +117,13 @@ def write_state(state, path, hashes=True):
 
     Returns:
         HashedFile: Knows the length in bytes and the SHA-256 of the file.
+
+    Raises:
+        BadInput: The state holds what `load` would refuse. Better to hear of it now than then.
     """
-    return write_atomically(path, lambda file: torch.save(sealed(state), file), hashes)
+    return write_atomically(
+        path, lambda file: torch.save(sealed(state), file), hashes, check=check_plain
+    )
 
 
 def save(state, path, group=None):

@@ -42,8 +42,12 @@ def in_words(error):
         return in_words(first)
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    lines = str(error).splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0][:120]}".rstrip(": ")
+    line = (str(error).splitlines() or [""])[0][:120].rstrip(".")
+    return (
+        line
+        if isinstance(error, DDPLessonsError)
+        else f"{type(error).__name__}: {line}".rstrip(": ")
+    )
 
 
 def agree(error, group=None):

@@ -155,9 +155,8 @@ class Checkpoints:
 
         Collective: every rank must call it.
         """
-        rank, world_size = place(self._group)
-        choice = [choose(self.root) if rank == 0 else None]
-        if world_size > 1:
+        choice = [choose(self.root) if place(self._group)[0] == 0 else None]
+        if dist.is_initialized():
             dist.broadcast_object_list(choice, group=self._group, group_src=0)
         return choice[0]
 

@@ -17,6 +17,8 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.metadata import StorageMeta
 from torch.serialization import get_unsafe_globals_in_checkpoint
 
+from ddp_lessons.errors import BadInput
+
 from .faults import CheckpointRefused
 
 FORMAT = "ddp_lessons.checkpoint"
@@ -43,6 +45,17 @@ def sealed(state):
     Return a state in an envelope that tells our files from others.
     """
     return {"format": FORMAT, "version": VERSION, "state": state}
+
+
+def check_plain(path):
+    """
+    Raise BadInput if a file of torch.save holds more than tensors and plain values.
+
+    Source: torch.serialization documentation, `get_unsafe_globals_in_checkpoint`.
+    """
+    names = sorted(get_unsafe_globals_in_checkpoint(path))
+    if names:
+        raise BadInput(f"state holds code: expected plain values (got {', '.join(names)[:80]}).")
 
 
 def read_state(path, device="cpu", verified=False):
