@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ddp_lessons.trace import clock_offsets_ns, collectives, match, overlaps_backward, trace
-from ddp_lessons.trace.tap import MAX_HELD_WORKS, TAP
+from ddp_lessons.trace.tap import MAX_HELD_WORKS, TAP, Tap
 
 TIMEOUT = timedelta(seconds=20)
 
@@ -104,11 +104,12 @@ def test_tap_keeps_few_handles_and_lets_go_of_them():
         assert len(TAP._held) == MAX_HELD_WORKS
         dist.all_to_all([torch.zeros(2)], [torch.ones(2)])
         dist.all_gather([torch.zeros(0)], torch.ones(0))
+        dist.all_to_all_single(torch.zeros(4), torch.ones(4))
         dist.monitored_barrier()
     assert not TAP._held
     for handle in handles:
         handle.wait()
-    assert [e.output_bytes for e in events[-3:]] == [8, 0, 0]
+    assert [e.output_bytes for e in events[-4:]] == [8, 0, 16, 0]
     assert events[-1].wait_index == events[-1].index + 1
 
 
@@ -152,3 +153,22 @@ def test_tap_gives_no_end_to_what_nobody_joined():
             thread.join()
     assert failed == [0]
     assert [(e.name, e.end_ns, e.wait_end_ns) for e in events] == [("all_reduce", None, None)]
+
+
+def test_tap_lets_backend_threads_finish_telling():
+    """
+    A thread that calls Python while the interpreter ends takes the process down with it.
+    """
+    tap, asked = Tap(), []
+
+    class Future:
+        def done(self):
+            asked.append(len(asked))
+            if len(asked) == 3:
+                tap._untold.clear()  # the thread has told us
+            return True
+
+    tap._untold[0] = Future()
+    tap.close(object())
+    assert asked == [0, 1, 2]
+    assert Tap().close(object()) is None

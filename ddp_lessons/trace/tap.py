@@ -14,11 +14,17 @@ would ask the dispatcher.
 import threading
 import time
 from collections import OrderedDict
+from itertools import count
 
 import torch
 from torch._C._distributed_c10d import Work
 
 from .operations import OPERATIONS, read_call
+
+MAX_LINGER_S = 1.0
+"""
+How long closing waits for backend threads that are about to tell of calls that are complete.
+"""
 
 MAX_HELD_WORKS = 32
 """
@@ -37,6 +43,8 @@ class Tap:
         self._library: torch.library.Library | None = None
         self._wait = Work.wait
         self._held = OrderedDict()  # id of a Work -> (the Work, its future, its events)
+        self._untold = {}  # number of a call -> its future, until the backend's thread has told us
+        self._numbers = count()
 
     def open(self, recorder):
         """
@@ -52,9 +60,10 @@ class Tap:
         Tell `recorder` no more. The last one takes the kernels away.
         """
         self.settle()
+        self._linger()
         with self._lock:
             self._recorders = tuple(other for other in self._recorders if other is not recorder)
-            if not self._recorders:
+            if not self._recorders and self._library is not None:
                 self._remove()
 
     def settle(self):
@@ -68,6 +77,14 @@ class Tap:
         for _, future, events in held:
             if future is not None and future.done():
                 _complete(events, future)
+
+    def _linger(self):
+        # A backend's thread that still wants to run Python when the interpreter ends would kill it.
+        deadline = time.monotonic() + MAX_LINGER_S
+        while time.monotonic() < deadline:
+            if not any(future.done() for future in list(self._untold.values())):
+                return
+            time.sleep(0.0002)
 
     def _install(self):
         self._library = torch.library.Library("c10d", "IMPL")
@@ -117,7 +134,14 @@ class Tap:
             if len(self._held) > MAX_HELD_WORKS:
                 self._held.popitem(last=False)
         if future is not None:
-            future.add_done_callback(lambda future: _complete(events, future))
+            number = next(self._numbers)
+            self._untold[number] = future
+
+            def tell(future):
+                _complete(events, future)
+                self._untold.pop(number, None)
+
+            future.add_done_callback(tell)
 
     def _traced_wait(self, wait):
         def traced_wait(work, *args, **kwargs):
