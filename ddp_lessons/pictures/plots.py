@@ -5,7 +5,7 @@ Plots of what was measured. They are PNG, because measured numbers differ from r
 import io
 
 from ddp_lessons.pictures.inputs import is_amount, need, need_some
-from ddp_lessons.pictures.svg import FAINT, INK, PANEL, rank_colour
+from ddp_lessons.pictures.svg import FAINT, INK, LINE, PANEL, rank_colour
 from ddp_lessons.pictures.timeline import check_tracks, lanes_of
 
 _DASHES = ("-", "--", "-.", ":")
@@ -160,4 +160,5 @@ def _axes(width, height):
     axes = figure.subplots()
     axes.set_facecolor(PANEL)
     axes.tick_params(colors=FAINT, which="both")
+    axes.spines[:].set_color(LINE)
     return figure, axes

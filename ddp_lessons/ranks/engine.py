@@ -82,6 +82,8 @@ def run_engine(rank, connection_file, profile_dir):
         timeout=30.0,
         log_level=logging.ERROR,
     )
+    # Colours of one theme are unreadable on the red of an error in the other.
+    engine.config.InteractiveShell.colors = "nocolor"
     engine.initialize(argv=["--profile-dir", os.fspath(profile_dir)])
     engine.start()
 

@@ -4,6 +4,7 @@ The words in which a failed cell is told: pure functions from outcomes to text.
 The first line names the culprit and its line; the victims are folded under it.
 """
 
+import re
 import signal
 from dataclasses import dataclass
 
@@ -72,7 +73,9 @@ def raised_message(outcomes):
         text = f"{outcome.ename}: {outcome.evalue}".rstrip(": ")
         lines.append(f"{rank_names(ranks)} raised {text}{_at(outcome)}")
     first = raised[min(raised)]
-    return "\n".join(lines), first.traceback.splitlines()
+    # The rank's own prompt number is not the one that the learner sees beside the cell.
+    traceback = re.sub(r"Cell In\[\d+\], line", "Cell, line", first.traceback)
+    return "\n".join(lines), traceback.splitlines()
 
 
 def died_message(outcomes):

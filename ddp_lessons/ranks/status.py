@@ -70,7 +70,8 @@ class Status:
             for line in body
         )
         title = html.escape(self.title)
-        return f"<table><caption>{title}</caption><tr>{head}</tr>{lines}</table>"
+        style = "white-space: nowrap; text-align: left"
+        return f'<table><caption style="{style}">{title}</caption><tr>{head}</tr>{lines}</table>'
 
 
 def _state(ranks, rank, busy):

@@ -10,7 +10,7 @@
 # - **train** one model in four processes, and check that all of them hold the same one;
 # - **carry on** after one of them has failed, or was killed.
 
-# %% tags=["setup"]
+# %% tags=["setup", "nbval-ignore-output"]
 from ddp_lessons import start_ranks
 from ddp_lessons.pictures import holdings_picture, loss_plot, processes_picture
 
@@ -125,7 +125,7 @@ num_equal = sum(torch.equal(weights, other) for other in everyone)
 print(f"95 % or more: {score >= 0.95}. Equal models: {num_equal} of {world_size}")
 
 # %% [markdown] tags=["read"]
-# It gets 95 % or more right, though no rank saw more than 360 digits. Each rank has its own
+# It gets 95&nbsp;% or more right, though no rank saw more than 360 digits. Each rank has its own
 # loss curve, for its own digits, and yet all 4 models are equal to the last bit.
 #
 # `DistributedDataParallel`, **DDP**, did that. It copied rank 0's weights to all at the start.
@@ -155,7 +155,7 @@ dist.barrier()
 
 # %% [markdown] tags=["read"]
 # The first line names the culprit, rank 2, and its line, counted from the one after `%%px`. The
-# others were **released**: left alone, they would wait for Gloo's limit of 1,800 s. Their
+# others were **released**: left alone, they would wait for Gloo's limit of 1,800&nbsp;s. Their
 # variables are kept.
 #
 # What is lost is the **group**, the tie between the ranks. They joined a new one at once. But
@@ -212,10 +212,10 @@ ranks.status()
 # %% [markdown] tags=["read"]
 # A new process took the number 1. Its memory is empty, so three of four had the model. Making
 # the DDP model again was the cure: it copies rank 0's weights to all, and the newborn, with
-# weights drawn at random, also gets 95 % right.
+# weights drawn at random, also gets 95&nbsp;% right.
 #
-# The table shows where to look: which processes there are, and what they hold. The cluster tab
-# in JupyterLab's left side bar lists them too.
+# The table shows which processes there are. The tab marked IP in JupyterLab's left side bar
+# lists these ranks too, and can end them.
 
 # %% tags=["check"]
 assert len(set(ranks.view["score_after"])) == 1
