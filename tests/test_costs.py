@@ -6,7 +6,7 @@ import math
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ddp_lessons.costs import (
@@ -351,6 +351,51 @@ def test_fit_sees_the_latency_where_plain_least_squares_does_not():
     assert abs(mean_s - slope * mean_n - 1e-5) > 10 * 1e-5
 
 
+def test_fit_is_not_ruled_by_one_time_that_was_interrupted():
+    """
+    A busy machine makes times longer. The pull of one is bounded: the fit is off by less than
+    half of what that time is, in logarithms, and the intervals, which it widens, hold the truth.
+    """
+    truth = [(4**k, 1e-5 + 4**k / 1e9) for k in range(3, 13)]
+    for broken in range(10):
+        samples = [(n, s * 30 if k == broken else s) for k, (n, s) in enumerate(truth)]
+        found = fit(samples)
+        assert 30**-0.5 < found.latency_s.value / 1e-5 < 30**0.5
+        assert 30**-0.5 < found.bandwidth_bytes_per_s.value / 1e9 < 30**0.5
+        assert 1e-5 in found.latency_s
+        assert 1e9 in found.bandwidth_bytes_per_s
+
+
+def test_fit_finds_its_way_from_far_off():
+    """
+    The first and the last time are wrong a hundredfold, and they are where the search starts.
+    """
+    truth = [(4**k, 1e-5 + 4**k / 1e9) for k in range(1, 15)]
+    samples = [(truth[0][0], truth[0][1] * 100), *truth[1:-1], (truth[-1][0], truth[-1][1] / 100)]
+    found = fit(samples)
+    assert 1e-5 in found.latency_s
+    assert 1e9 in found.bandwidth_bytes_per_s
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    samples=st.lists(
+        st.tuples(st.integers(0, 10**10), st.floats(1e-9, 1e3)), min_size=3, max_size=12
+    )
+)
+@example([(100, 4e-6), (1000, 7.47e-4), (1, 3e-6)])  # a full step would lead to times below 0
+def test_fit_of_anything_ends_in_order_or_in_a_plain_error(samples):
+    """
+    A learner's measurements may be nonsense; the answer must be bounds in order or BadInput.
+    """
+    try:
+        found = fit(samples)
+    except BadInput:
+        return
+    for interval in (found.latency_s, found.bandwidth_bytes_per_s, found.predict(1000)):
+        assert 0 <= interval.low <= interval.value <= interval.high
+
+
 def test_fit_never_says_that_a_message_takes_less_than_no_time():
     """
     Large sizes alone cannot tell the latency: 0 is then the best that is possible, and it says so.
@@ -422,6 +467,7 @@ def test_overlapped_finish_waits_for_gradients_and_for_the_link():
         (lambda: fit([(1, 1.0)] * 5), "Too few measurements: .*got 5, of 1"),
         (lambda: fit([(1, 1.0), (2, 0.0), (3, 1.0)]), "Bad measurement"),
         (lambda: fit([(1, 3.0), (10**6, 2.0), (10**7, 1.0)]), "No bandwidth to be told"),
+        (lambda: fit([(10**9, 1.0), (10**9 + 1, 1.1), (10**9, 1.2)]), "Sizes too alike"),
         (lambda: fit([(1, 1.0), (2, 2.0), (3, 3.0)], 0, 0), "Nothing was sent"),
         (lambda: fit([(1, 1.0), (2, 2.0), (3, 3.0)], confidence=95), "Bad confidence"),
         (lambda: amdahl_speedup(1.5, 2), "Bad serial_share"),

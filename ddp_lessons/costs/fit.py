@@ -1,18 +1,19 @@
 """
 Latency and bandwidth from measurements, with how sure one may be of them.
 
-Sizes run over many decades, and a measurement is off by a share of its time rather than by a
-fixed number of seconds. So the fit weighs each sample by 1 / (its expected seconds) squared; plain
-least squares would look at the largest sizes only and find no latency at all.
+Sizes run over many decades, and a busy machine makes a time longer by a factor, not by a fixed
+number of seconds. So the fit makes the squares of log(measured / expected) least: each size has
+the same say, and a time that is ten times too long pulls no harder than one ten times too short.
+Plain least squares would look at the largest sizes only and find no latency at all.
 """
 
 from dataclasses import dataclass
-from math import inf, isfinite, sqrt
+from math import exp, inf, isfinite, log, sqrt
 
 from ddp_lessons.costs.link import Link
 from ddp_lessons.errors import BadInput
 
-_MOST_ROUNDS = 50
+_MOST_ROUNDS = 200
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Fit:
     Args:
         latency_s: Interval of the latency, in seconds.
         bandwidth_bytes_per_s: Interval of the bandwidth.
-        error_share: Standard deviation of the measured over the fitted seconds, as a share.
+        error_share: Standard deviation of log(measured / fitted): 0.05 is about 5 %.
         confidence: Of the intervals, for example 0.95.
         num_samples: Measurements behind it.
     """
@@ -82,14 +83,14 @@ class Fit:
         y = (self._byte_share if byte_share is None else byte_share) * num_bytes
         value = x * self.latency_s.value + y / self.bandwidth_bytes_per_s.value
         aa, ab, bb = self._covariance
-        spread = sqrt(max(0.0, x * x * aa + 2 * x * y * ab + y * y * bb))
-        reach = self._quantile * sqrt(spread**2 + (self.error_share * value) ** 2)
-        return Interval(value, max(0.0, value - reach), value + reach)
+        spread = sqrt(max(0.0, x * x * aa + 2 * x * y * ab + y * y * bb)) / value
+        factor = exp(min(700.0, self._quantile * sqrt(spread**2 + self.error_share**2)))
+        return Interval(value, value / factor, value * factor)
 
 
 def fit(samples, num_rounds=1, byte_share=1.0, confidence=0.95):
     """
-    Fit latency and bandwidth to measured times by weighted least squares.
+    Fit latency and bandwidth to measured times by least squares of their logarithms.
 
     Args:
         samples: Pairs (bytes, seconds), at least three, of at least two sizes. Take the median
@@ -107,39 +108,21 @@ def fit(samples, num_rounds=1, byte_share=1.0, confidence=0.95):
         BadInput: Too few samples or sizes, an impossible number, or times that do not grow with
             the size, from which no bandwidth can be told.
 
-    Source: weighted least squares, for example Draper, Smith, "Applied Regression Analysis", 1998.
+    Source: the Gauss-Newton method and its intervals, for example in Bates, Watts, "Nonlinear
+    Regression Analysis and Its Applications", 1988.
     Lesson: 03_ring.
     """
     points = _checked(samples, num_rounds, byte_share, confidence)
     rows = [(num_rounds, byte_share * num_bytes, seconds) for num_bytes, seconds in points]
-    expected = [seconds for *_, seconds in rows]
-    # Weights come from the expected times, not from the measured ones, or low outliers would
-    # weigh most. The expected times come from the fit: so it is repeated until it rests.
-    for _ in range(_MOST_ROUNDS):
-        solution = _solve(rows, expected)
-        before = expected
-        expected = [
-            max(x * solution[0] + y * solution[1], 1e-3 * seconds) for x, y, seconds in rows
-        ]
-        if all(abs(a - b) <= 1e-12 * a for a, b in zip(expected, before, strict=True)):
-            break
-    latency_s, s_per_byte, (aa, ab, bb) = solution
+    (latency_s, s_per_byte), (aa, ab, bb) = _least_squares(rows)
     free = len(rows) - 2
-    noise = sqrt(
-        sum(
-            ((seconds - x * latency_s - y * s_per_byte) / t) ** 2
-            for (x, y, seconds), t in zip(rows, expected, strict=True)
-        )
-        / free
-    )
+    noise = sqrt(_misfit(rows, latency_s, s_per_byte) / free)
     covariance = tuple(noise**2 * entry for entry in (aa, ab, bb))
     quantile = _student_t(free, confidence)
     a_reach, b_reach = (quantile * sqrt(covariance[k]) for k in (0, 2))
     if latency_s < 0:
         # A latency cannot be negative. The best fit that is allowed then has none.
-        weights = [1 / t**2 for t in expected]
-        above = sum(w * y * s for w, (_, y, s) in zip(weights, rows, strict=True))
-        s_per_byte = above / sum(w * y * y for w, (_, y, _) in zip(weights, rows, strict=True))
+        s_per_byte = exp(sum(log(seconds / y) for _, y, seconds in rows) / len(rows))
     if s_per_byte <= 0:
         raise BadInput(
             "No bandwidth to be told: expected seconds that grow with the bytes (got times that "
@@ -184,21 +167,59 @@ def _checked(samples, num_rounds, byte_share, confidence):
     return points
 
 
-def _solve(rows, expected):
+def _least_squares(rows):
+    """
+    Return the two numbers with the least misfit, and the inverse of their normal equations.
+    """
+    (x, _, shortest_s), (_, y, longest_s) = (
+        choose(rows, key=lambda row: row[1]) for choose in (min, max)
+    )
+    best = (shortest_s / x, longest_s / y)  # both positive, so all expected times are
+    misfit = _misfit(rows, *best)
+    for _ in range(_MOST_ROUNDS):
+        step, _ = _newton_step(rows, *best)
+        share, tried = 1.0, (best[0] + step[0], best[1] + step[1])
+        # A full step may lead too far, or to times below 0: then half of it, and half again.
+        while _misfit(rows, *tried) > misfit and share > 1e-9:
+            share /= 2
+            tried = (best[0] + share * step[0], best[1] + share * step[1])
+        moved = max(abs(x * (tried[0] - best[0]) + y * (tried[1] - best[1])) / seconds
+                    for x, y, seconds in rows)  # fmt: skip
+        best, misfit = tried, _misfit(rows, *tried)
+        if moved < 1e-14:
+            break
+    return best, _newton_step(rows, *best)[1]
+
+
+def _misfit(rows, latency_s, s_per_byte):
+    expected = [x * latency_s + y * s_per_byte for x, y, _ in rows]
+    if min(expected) <= 0:
+        return inf
+    return sum(log(seconds / t) ** 2 for (*_, seconds), t in zip(rows, expected, strict=True))
+
+
+def _newton_step(rows, latency_s, s_per_byte):
     # Normal equations of two unknowns, each row divided by its expected seconds.
-    weighted = [
-        (x / t, y / t, seconds / t) for (x, y, seconds), t in zip(rows, expected, strict=True)
+    expected = [x * latency_s + y * s_per_byte for x, y, _ in rows]
+    scaled = [
+        (x / t, y / t, log(seconds / t)) for (x, y, seconds), t in zip(rows, expected, strict=True)
     ]
     # Bytes are large beside rounds; in units of the largest the equations keep their digits.
-    unit = max(y for _, y, _ in weighted)
-    xx = sum(x * x for x, _, _ in weighted)
-    xy = sum(x * y / unit for x, y, _ in weighted)
-    yy = sum((y / unit) ** 2 for _, y, _ in weighted)
-    xs = sum(x * s for x, _, s in weighted)
-    ys = sum(y / unit * s for _, y, s in weighted)
+    unit = max(y for _, y, _ in scaled)
+    xx = sum(x * x for x, _, _ in scaled)
+    xy = sum(x * y / unit for x, y, _ in scaled)
+    yy = sum((y / unit) ** 2 for _, y, _ in scaled)
+    xs = sum(x * s for x, _, s in scaled)
+    ys = sum(y / unit * s for _, y, s in scaled)
     det = xx * yy - xy * xy
-    latency_s, s_per_byte = (yy * xs - xy * ys) / det, (xx * ys - xy * xs) / det / unit
-    return latency_s, s_per_byte, (yy / det, -xy / det / unit, xx / det / unit**2)
+    # Below this the difference of the two products is mostly rounding.
+    if det <= 1e-12 * xx * yy:
+        raise BadInput(
+            "Sizes too alike: expected sizes that tell latency from bandwidth (got nearly one). "
+            "Measure small and large ones."
+        )
+    step = (yy * xs - xy * ys) / det, (xx * ys - xy * xs) / det / unit
+    return step, (yy / det, -xy / det / unit, xx / det / unit**2)
 
 
 def _student_t(free, confidence):
