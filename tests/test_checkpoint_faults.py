@@ -21,6 +21,7 @@ from ddp_lessons.checkpoint import (
     restore,
     save,
 )
+from ddp_lessons.checkpoint import folder as folder_module
 from ddp_lessons.checkpoint import sharded as sharded_module
 from ddp_lessons.checkpoint.faults import agree, place
 from ddp_lessons.checkpoint.manifest import read_manifest
@@ -156,13 +157,18 @@ def test_shards_of_another_model_are_refused(tmp_path):
         checkpoints.load(run)
 
 
-def test_hostile_values_in_shards_are_refused_by_load(tmp_path):
+def test_code_among_the_settings_is_refused_at_both_ends(tmp_path, monkeypatch):
     """
-    DCP wraps what its planner raises; the reason comes out as it was.
+    When it is saved, and, should it have been saved, when it is loaded: DCP wraps what its planner
+    raises, and the reason comes out as it was.
     """
     run, checkpoints = make_run(), Checkpoints(tmp_path)
     train(run, 1)
     run.optimizer.param_groups[0]["note"] = print
+    with pytest.raises(SaveFailed, match="state holds code: expected plain values"):
+        checkpoints.save_sharded(run)
+    assert checkpoints.names() == []
+    monkeypatch.setattr(folder_module, "check_values", lambda shards, group: None)
     checkpoints.save_sharded(run)
     with pytest.raises(CheckpointRefused, match="expected plain values"):
         checkpoints.load(run)

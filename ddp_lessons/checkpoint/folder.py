@@ -28,6 +28,7 @@ from .manifest import SHARDED, WHOLE, Manifest
 from .safe import read_state
 from .sharded import (
     capture_shards,
+    check_values,
     checksums,
     load_shards,
     write_rest,
@@ -192,6 +193,7 @@ class Checkpoints:
         # In the background the run goes on, so what it changes in place must be copied.
         rest = copy.deepcopy(capture_rest(run, group))
         shards = capture_shards(run)
+        check_values(shards, group)
         self._on_rank_0(lambda: begin(self.root, run.step), group)
         return rest, shards, hidden_folder(self.root, run.step)
 

@@ -6,9 +6,11 @@ DCP stores the parts with their place in the whole, so another number of ranks c
 """
 
 import contextlib
+import io
 import warnings
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.filesystem import FileSystem
@@ -18,7 +20,7 @@ from .atomic import write_state
 from .faults import CheckpointRefused, agree, in_words, place
 from .housekeeping import REST_FILE
 from .manifest import checksum
-from .safe import SafePlanner, SafeReader, read_state
+from .safe import SafePlanner, SafeReader, check_plain, read_state
 from .state import check_fits, restore_rest
 
 
@@ -39,6 +41,29 @@ def capture_shards(run):
     if fresh:
         run.optimizer.state.clear()
     return {"model": model, "optimizer": optimizer, "fresh": fresh}
+
+
+def check_values(shards, group=None):
+    """
+    Raise on every rank if the optimizer's settings are more than plain values on some rank.
+
+    Collective: every rank must call it.
+
+    Args:
+        shards: What `capture_shards` returned.
+        group: The process group; None is the default group, or no group at all.
+
+    Raises:
+        SaveFailed: On every rank. `load_shards` would refuse what was saved.
+    """
+    error, content = None, io.BytesIO()
+    try:
+        torch.save(shards["optimizer"]["param_groups"], content)
+        content.seek(0)
+        check_plain(content)
+    except Exception as caught:
+        error = caught
+    agree(error, group)
 
 
 def write_rest(rest, folder):
