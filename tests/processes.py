@@ -67,6 +67,13 @@ def is_running(pid):
         return False
 
 
+def holds_at_most(process, num_fds, num_threads):
+    """
+    Tell whether a process has no more descriptors and threads than these.
+    """
+    return process.num_fds() <= num_fds and process.num_threads() <= num_threads
+
+
 def listening_addresses(process):
     """
     Return (protocol, address) of every socket on which a process listens, from psutil and, in case

@@ -160,8 +160,9 @@ def test_kernel_shut_down_leaves_nothing(session):
 
 def test_warden_killed_leaves_no_process(session):
     """
-    Nobody is left to remove files; the next cell says what happened, and ranks can be started anew.
+    The next cell says what happened. Files stay until ranks are started anew, or the kernel ends.
     """
+    left = session.files()
     os.kill(session.warden_pid, signal.SIGKILL)
     session.assert_nothing_left(but_files=True)
     result = session.kernel.run("%px print(1)")
@@ -169,6 +170,8 @@ def test_warden_killed_leaves_no_process(session):
     assert result.seconds < 2.0
     assert session.kernel.run(START.format(2)).status == "ok"
     assert session.kernel.run(ALL_REDUCE).text == "[0] 2.0\n[1] 2.0\n"
+    assert left
+    assert not any(path.exists() for path in left)
 
 
 def test_warden_killed_during_a_cell(session):

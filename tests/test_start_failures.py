@@ -7,7 +7,8 @@ import re
 import psutil
 import pytest
 from kernels import running_kernel
-from processes import new_mark, wait_until_gone
+from processes import holds_at_most, new_mark, wait_until_gone
+from waiting import wait_until
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(120)]
 
@@ -27,18 +28,10 @@ def kernel(tmp_path_factory):
     ) as kernel:
         kernel.mark, kernel.runtime, kernel.ipython = mark, runtime, ipython
         kernel.run("import gc, os\nfrom ddp_lessons.ranks import start_ranks")
-        kernel.run("start_ranks(1).stop()")
-        kernel.held = held(kernel)
+        kernel.run("start_ranks(1).stop(); gc.collect()")
+        kernel.process = psutil.Process(kernel.pid)
+        kernel.held = kernel.process.num_fds(), kernel.process.num_threads()
         yield kernel
-
-
-def held(kernel):
-    """
-    Return how many descriptors and threads a kernel has.
-    """
-    kernel.run("gc.collect()")
-    process = psutil.Process(kernel.pid)
-    return process.num_fds(), process.num_threads()
 
 
 def refusal(kernel, call, **environment):
@@ -194,6 +187,8 @@ def test_start_after_all_that(kernel):
     assert kernel.run("%px print(1)").text == "[0] 1\n[1] 1\n"
     (folder,) = kernel.runtime.iterdir()
     assert kernel.value("str(ranks.keeper.folder)") == str(folder)
-    kernel.run("ranks.stop()")
+    kernel.run("ranks.stop(); gc.collect()")
     nothing_is_left(kernel)
-    assert all(now <= before for now, before in zip(held(kernel), kernel.held, strict=True))
+    wait_until(
+        lambda: holds_at_most(kernel.process, *kernel.held), 5, f"no more than {kernel.held}"
+    )

@@ -7,10 +7,15 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 from ddp_lessons.errors import RanksGone, StartFailed
 from ddp_lessons.ranks.link import link_pair
-from ddp_lessons.ranks.runtime import make_runtime_folder, open_private
+from ddp_lessons.ranks.runtime import (
+    make_runtime_folder,
+    open_private,
+    remove_runtime_folder,
+)
 
 _LOG_LINES = 12
 
@@ -33,26 +38,35 @@ class Keeper:
         self.gone = False
         self.last_word = {}  # rank -> "started" or "died"
         self.last_death = {}  # rank -> exit code, or minus the signal, of its last dead process
+        self._files = []
         self._listeners = []
         self._changed = threading.Condition()
-        ours, theirs = link_pair()
-        self._link = ours
+        self._link, theirs = link_pair()
+        try:
+            self._process = self._start_warden(theirs, "fork" if fork else "spawn")
+        except BaseException:  # Stop, or no memory for a process
+            self._link.close()  # a warden that has come up by now ends
+            remove_runtime_folder(self.folder)
+            raise
+        finally:
+            theirs.sock.close()
+        self.warden_pid = self._process.pid
+        threading.Thread(target=self._listen, name="ddp-lessons-keeper", daemon=True).start()
+
+    def _start_warden(self, link, how):
         command = [
             sys.executable, "-m", "ddp_lessons.ranks.warden",
-            str(theirs.fileno()), str(os.getpid()), str(self.folder), "fork" if fork else "spawn",
+            str(link.fileno()), str(os.getpid()), str(self.folder), how,
         ]  # fmt: skip
         with os.fdopen(open_private(self.folder / "warden.log"), "ab") as log:
-            self._process = subprocess.Popen(
+            return subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[link.fileno()],
                 start_new_session=True,  # Ctrl-C in a terminal is for the kernel alone
             )
-        theirs.sock.close()
-        self.warden_pid = self._process.pid
-        threading.Thread(target=self._listen, name="ddp-lessons-keeper", daemon=True).start()
 
     def order(self, do, **details):
         """
@@ -70,6 +84,13 @@ class Keeper:
         """
         self.controller_ordered = True
         self.order("start controller", argv=arguments)
+
+    def remove_at_end(self, paths):
+        """
+        Have files removed when the ranks end, whoever is left to do it.
+        """
+        self._files += paths
+        self.order("remove at end", paths=paths)
 
     def on_event(self, listener):
         """
@@ -176,3 +197,6 @@ class Keeper:
             self._process.send_signal(signal.SIGKILL)  # ranks and controller are tied to it
             self._process.wait()
         self._link.close()
+        for path in self._files:  # nothing is left to do, unless the warden was killed
+            Path(path).unlink(missing_ok=True)
+        remove_runtime_folder(self.folder)

@@ -45,11 +45,11 @@ class RanksCluster(ipp.Cluster):
         """
         End the thread in which ipyparallel runs this cluster's coroutines; it never ends it itself.
         """
-        if self._async_thread is not None:
+        thread = self.__dict__.pop("_async_thread", None)
+        if thread is not None:
             self._thread_loop.add_callback(self._thread_loop.stop)
-            self._async_thread.join()
+            thread.join()
             self._thread_loop.close()
-            self._async_thread = None
 
 
 class _WardenLauncher(ipp_launcher.BaseLauncher):

@@ -62,10 +62,12 @@ def make_runtime_folder():
         probe = folder / "probe"
         probe.write_bytes(b"\0" * _NEEDED_BYTES)
         probe.unlink()
-    except OSError as error:
+    except BaseException as error:  # also Stop, while a slow disk writes
         if folder is not None:
             remove_runtime_folder(folder)
-        raise StartFailed(_not_writable(parent, error)) from None
+        if isinstance(error, OSError):
+            raise StartFailed(_not_writable(parent, error)) from None
+        raise
     return folder
 
 

@@ -121,14 +121,13 @@ def _start_with(keeper, asked, timeout_s):
     profile_dir = _profile_folder(keeper.folder / "profile")
     security = Path(profile_dir) / "security"
     from_launcher = launcher not in ("auto", "fork", "spawn")
-    keeper.order(
-        "remove at end",
-        paths=[
+    keeper.remove_at_end(
+        [
             str(security / f"cluster-{cluster_id}.json"),
             str(security / f"ipcontroller-{cluster_id}-client.json"),
             str(security / f"ipcontroller-{cluster_id}-engine.json"),
             str(Path(profile_dir) / "log" / f"engines{cluster_id}.json"),
-        ],
+        ]
     )
     listen = EVERY_INTERFACE if launcher in ("slurm", "ssh") else LOOPBACK
     keeper.order_controller(controller_arguments(profile_dir, cluster_id, listen))
