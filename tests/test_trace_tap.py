@@ -122,6 +122,10 @@ def test_tap_hears_sparse_tensors():
     with trace() as events:
         dist.all_reduce(sparse)
     assert events[0].input_bytes == 2 * 8 + 2 * 4
+    table = torch.nn.Embedding(1000, 3, sparse=True)
+    with trace(table) as events:
+        table(torch.tensor([4, 7])).sum().backward()
+    assert [e.output_bytes for e in events] == [2 * 8 + 2 * 3 * 4]
     assert clock_offsets_ns(machine="here") == [0]
 
 

@@ -74,7 +74,7 @@ class Recorder(Sequence):
         for model in self._models:
             for name, parameter in model.named_parameters():
                 if parameter.requires_grad:
-                    self._hooks.append(_hook_first(parameter, self._gradient_hook(name)))
+                    self._hooks.append(_hook_first(parameter, self._gradient_hook(name, parameter)))
         return self
 
     def stop(self):
@@ -151,15 +151,19 @@ class Recorder(Sequence):
         with self._lock:
             event.sequence = self._next_sequence(event)
 
-    def _gradient_hook(self, name):
+    def _gradient_hook(self, name, parameter):
+        # What does not change is put together once: the hook runs in the middle of a step.
+        fields = {
+            "kind": GRADIENT, "name": name, "rank": self._rank,
+            "output_bytes": tensor_bytes(parameter), "dtype": dtype_name(parameter),
+        }  # fmt: skip
+
         def ready(gradient):
-            fields = {
-                "kind": GRADIENT, "name": name, "rank": self._rank,
-                "backward": self._backward(torch._C._current_graph_task_id()),
-                "output_bytes": tensor_bytes(gradient), "dtype": dtype_name(gradient),
-            }  # fmt: skip
-            now = time.monotonic_ns()
-            self._append({**fields, "end_ns": now}, now)
+            event = self._append(fields)
+            event.end_ns = event.start_ns
+            event.backward = self._backward(torch._C._current_graph_task_id())
+            if gradient.is_sparse:
+                event.output_bytes = tensor_bytes(gradient)
 
         return ready
 
