@@ -9,7 +9,9 @@ Every error that this package raises on purpose, in one tree.
     |   |-- RankRaised                  a rank raised
     |   |-- RankDied                    a rank's process ended; a new rank took its place
     |   `-- CellStopped                 Stop was pressed while ranks were busy
-    `-- NotebookRefused                 a notebook breaks a rule of the course
+    |-- NotebookRefused (also ValueError)   a notebook breaks a rule of the course
+    |-- SaveFailed (also RuntimeError)      a checkpoint was not saved
+    `-- CheckpointRefused (also ValueError) a checkpoint was not loaded
 
 A message reads `<fault>: <expected> (got <value>, rank r of w). <next step>.` It holds no
 address, process number, port or long float, because nbval compares it.
@@ -81,4 +83,16 @@ class CellStopped(CellFailed):
 class NotebookRefused(DDPLessonsError, ValueError):
     """
     A notebook breaks a rule of the course. The message names the cell and the rule.
+    """
+
+
+class SaveFailed(DDPLessonsError, RuntimeError):
+    """
+    A checkpoint was not saved. Those saved before are as they were.
+    """
+
+
+class CheckpointRefused(DDPLessonsError, ValueError):
+    """
+    A checkpoint was not loaded: it is missing, damaged, unfinished, foreign, or holds code.
     """

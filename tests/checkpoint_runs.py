@@ -10,15 +10,10 @@ import random
 import numpy as np
 import torch
 import torch.distributed as dist
-import worlds
 from torch.nn.parallel import DistributedDataParallel
 
 from ddp_lessons.checkpoint import Run
 from ddp_lessons.checkpoint.faults import place
-
-# What takes seconds to import, and every rank of every world would pay for: torch's DCP, FSDP, and
-# Dynamo, which the first optimizer imports.
-worlds._PRELOADED += ["ddp_lessons.checkpoint", "torch.distributed.fsdp", "torch._dynamo"]
 
 NUM_SAMPLES = 26  # no multiple of 4 ranks times 2: the last batch of an epoch is a short one
 BATCH = 2

@@ -5,7 +5,6 @@ What torch's DDP does, seen from inside, and the hooks that make its messages sm
 import pytest
 import torch
 import torch.distributed as dist
-import worlds
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd
 from torch.nn.parallel import DistributedDataParallel
@@ -33,9 +32,6 @@ from ddp_lessons.ddp import (
     unused_parameters,
 )
 from ddp_lessons.errors import BadInput
-
-# Making a DDP imports torch._dynamo, which takes seconds: once in the server, not in every rank.
-worlds._PRELOADED.append("torch._dynamo")
 
 WORLD_SIZES = [1, 2, 3, 4]
 EPS = torch.finfo(torch.float32).eps

@@ -9,7 +9,6 @@ import math
 import pytest
 import torch
 import torch.distributed as dist
-import worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -27,9 +26,6 @@ from ddp_lessons.replicas import (
     broadcast_from_first,
     plan_buckets,
 )
-
-# Making a DDP imports torch._dynamo, which takes seconds: once in the server, not in every rank.
-worlds._PRELOADED.append("torch._dynamo")
 
 COPYING = functools.partial(OverlappedReplica, gradient_as_bucket_view=False)
 KINDS = (NaiveReplica, FlatReplica, BucketedReplica, OverlappedReplica, COPYING)

@@ -19,6 +19,8 @@ _PRELOADED = [
     "torch.distributed",
     "torch.nn.parallel",
     "torch._dynamo",
+    "torch.distributed.fsdp",
+    "ddp_lessons.checkpoint",
     "pytest",
     "hypothesis",
     "worlds",

@@ -6,8 +6,9 @@ without running code), manifest and housekeeping (a folder of them), sharded (ev
 folder (all of it together).
 """
 
+from ddp_lessons.errors import CheckpointRefused, SaveFailed
+
 from .atomic import load, save
-from .faults import CheckpointRefused, SaveFailed
 from .folder import Checkpoints
 from .housekeeping import Choice
 from .state import Run, capture, capture_rng, restore, restore_rng

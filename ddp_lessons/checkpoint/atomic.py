@@ -13,7 +13,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from .faults import CheckpointRefused, agree, place
+from ddp_lessons.errors import CheckpointRefused
+
+from .faults import agree, place
 from .safe import check_plain, read_state, sealed
 
 

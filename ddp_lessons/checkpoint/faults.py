@@ -6,19 +6,7 @@ Legend: rank r of w, where w is the size of the group.
 
 import torch.distributed as dist
 
-from ddp_lessons.errors import DDPLessonsError
-
-
-class SaveFailed(DDPLessonsError, RuntimeError):
-    """
-    A checkpoint was not saved. Those saved before are as they were.
-    """
-
-
-class CheckpointRefused(DDPLessonsError, ValueError):
-    """
-    A checkpoint was not loaded: it is missing, damaged, unfinished, foreign, or holds code.
-    """
+from ddp_lessons.errors import DDPLessonsError, SaveFailed
 
 
 def place(group=None):

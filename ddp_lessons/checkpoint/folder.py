@@ -10,10 +10,10 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from ddp_lessons.errors import BadInput
+from ddp_lessons.errors import BadInput, CheckpointRefused
 
 from .atomic import write_state
-from .faults import CheckpointRefused, agree, place
+from .faults import agree, place
 from .housekeeping import (
     WHOLE_FILE,
     begin,

@@ -17,8 +17,9 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddp_lessons.errors import CheckpointRefused
+
 from .atomic import sync_folder
-from .faults import CheckpointRefused
 from .manifest import SHARDED, WHOLE, read_manifest, verify, write_manifest
 from .safe import SafeReader, read_state
 

@@ -10,8 +10,9 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ddp_lessons.errors import CheckpointRefused
+
 from .atomic import write_atomically
-from .faults import CheckpointRefused
 from .safe import FORMAT, VERSION
 
 MANIFEST = "manifest.json"

@@ -17,9 +17,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.metadata import StorageMeta
 from torch.serialization import get_unsafe_globals_in_checkpoint
 
-from ddp_lessons.errors import BadInput
-
-from .faults import CheckpointRefused
+from ddp_lessons.errors import BadInput, CheckpointRefused
 
 FORMAT = "ddp_lessons.checkpoint"
 VERSION = 1

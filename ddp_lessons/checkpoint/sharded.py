@@ -16,8 +16,10 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.filesystem import FileSystem
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
+from ddp_lessons.errors import CheckpointRefused
+
 from .atomic import write_state
-from .faults import CheckpointRefused, agree, in_words, place
+from .faults import agree, in_words, place
 from .housekeeping import REST_FILE
 from .manifest import checksum
 from .safe import SafePlanner, SafeReader, check_plain, read_state

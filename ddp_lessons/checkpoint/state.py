@@ -14,9 +14,9 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from ddp_lessons.errors import BadInput
+from ddp_lessons.errors import BadInput, CheckpointRefused
 
-from .faults import CheckpointRefused, place
+from .faults import place
 
 
 @dataclass
