@@ -5,7 +5,8 @@ Who waits for whom, and whose fault it is, from made-up places: a wrong name sen
 import pytest
 from made_up_places import at, call, finished, receiving, reducing, sending
 
-from ddp_lessons.ranks.diagnosis import diagnose, is_deadlock, rank_names, waits
+from ddp_lessons.ranks.diagnosis import diagnose, is_deadlock, waits
+from ddp_lessons.ranks.telling import rank_names
 
 PAIR = {"0": [0, 1, 2, 3], "pair": [0, 2]}
 SLEEPING = at(3, "time.sleep(60)")
@@ -59,7 +60,7 @@ def test_diagnose_names_the_rank_that_finished():
     [
         (call("broadcast", 1), "broadcast float[4]"),
         (call("all_reduce", 1, size=(3,)), "all_reduce float[3]"),
-        (call("all_reduce", 1, size=(2, 2)), "all_reduce float[2, 2]"),
+        (call("all_reduce", 1, size=(2, 3)), "all_reduce float[2, 3]"),
         (call("all_reduce", 1, dtype="Int"), "all_reduce int[4]"),
     ],
 )
@@ -224,3 +225,16 @@ def test_diagnose_is_silent_about_a_cell_that_computes():
     assert (found.sentence, found.culprits) == ("", ())
     assert not any(waits(place) for place in places.values())
     assert not is_deadlock(places, [0, 1])
+
+
+def test_diagnose_counts_elements_not_shapes():
+    """
+    torch reduces a [6] with a [2, 3] rightly, so a cell that does it is right too.
+    """
+    places = {
+        0: finished([call("all_reduce", 1, size=(6,))]),
+        1: finished([call("all_reduce", 1, size=(2, 3))]),
+    }
+    assert diagnose(places, []).sentence == ""
+    places[1] = finished([call("all_reduce", 1, size=(2, 4))])
+    assert "rank 1 called all_reduce float[2, 4]" in diagnose(places, []).sentence

@@ -5,15 +5,22 @@ A *place* is what `Guard.place` returns. A rank that finished its cell has a pla
 line; a rank that did not answer has None.
 """
 
+import math
 from dataclasses import dataclass
+
+from ddp_lessons.ranks.telling import (
+    FORMING,
+    POINT_TO_POINT,
+    call_name,
+    last_collective,
+    rank_names,
+    stall_table,
+)
 
 COMPARED_SIZES = {"all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor"}
 """
-Collectives to which every rank must bring a tensor of the same shape.
+Collectives to which every rank must bring as many elements.
 """
-_POINT_TO_POINT = {"send", "recv"}
-_INDIRECT = {"backward", "wait", "DDP forward"}
-_FORMING = {"init_process_group", "new_group", "new_subgroups", "split_group"}
 _PATIENCE_S = 60.0
 
 
@@ -35,18 +42,6 @@ class Diagnosis:
     table: str
 
 
-def rank_names(ranks):
-    """
-    Return "rank 2", "ranks 0 and 1", "ranks 0, 1 and 3" or "ranks 0-3".
-    """
-    ranks = sorted(ranks)
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1:
-        return f"ranks {ranks[0]}-{ranks[-1]}"
-    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
-
-
 def diagnose(places, running):
     """
     Say what holds a cell up.
@@ -65,7 +60,7 @@ def diagnose(places, running):
         or _circle(places, running, waits_for)
         or ("", ())
     )
-    return Diagnosis(sentence, tuple(culprits), waits_for, _table(places, running, waits_for))
+    return Diagnosis(sentence, tuple(culprits), waits_for, stall_table(places, running, waits_for))
 
 
 def is_deadlock(places, running):
@@ -83,14 +78,14 @@ def is_deadlock(places, running):
 def _is_under_way(rank, places, running):
     # What all its ranks have called alike takes as long as its data needs: that is no deadlock.
     place = places[rank]
-    if place["call"] in _POINT_TO_POINT:
+    if place["call"] in POINT_TO_POINT:
         peer = places.get(place["peer"])
         return (
             waits(peer)
-            and {place["call"], peer["call"]} == _POINT_TO_POINT
+            and {place["call"], peer["call"]} == POINT_TO_POINT
             and (peer["peer"] in (rank, None))
         )
-    if place["call"] in _FORMING or _last(place) is None:
+    if place["call"] in FORMING or last_collective(place) is None:
         return False
     return not _awaited(rank, places, running) and _mismatch(places) is None
 
@@ -103,26 +98,9 @@ def waits(place):
 
 
 def _is_patient(place):
-    last = _last(place)
+    last = last_collective(place)
     limits = [place["timeout_s"], last["timeout_s"] if last else None]
     return any(limit is not None and limit < _PATIENCE_S for limit in limits)
-
-
-def _last(place):
-    return place["collectives"][-1] if place and place["collectives"] else None
-
-
-def _number_name(place):
-    """
-    Return "all_reduce 3": the call that a place waits in, with its number in its group.
-    """
-    call, last = place["call"], _last(place)
-    if call in _POINT_TO_POINT or call in _FORMING or last is None:
-        return call
-    if call in _INDIRECT or call == last["name"]:
-        within = f" in {call}" if call in _INDIRECT else ""
-        return f"{last['name']} {last['number']}{within}"
-    return call
 
 
 def _find(place, collective):
@@ -136,11 +114,11 @@ def _awaited(rank, places, running):
     place = places[rank]
     if not waits(place):
         return ()
-    if place["call"] in _POINT_TO_POINT:
+    if place["call"] in POINT_TO_POINT:
         return () if place["peer"] is None else (place["peer"],)
     others = [other for other in places if other != rank]
-    last = _last(place)
-    if place["call"] in _FORMING or last is None:
+    last = last_collective(place)
+    if place["call"] in FORMING or last is None:
         return tuple(
             o for o in others if not waits(places[o]) or places[o]["call"] != place["call"]
         )
@@ -161,9 +139,11 @@ def _describe(collective):
 
 
 def _signature(collective):
-    sizes = collective["sizes"] if collective["name"] in COMPARED_SIZES else None
-    dtypes = collective["dtypes"] if collective["name"] in COMPARED_SIZES else None
-    return repr((collective["name"], sizes, dtypes))
+    if collective["name"] not in COMPARED_SIZES:
+        return collective["name"]
+    # Elements are what goes over the wire: torch reduces a [6] and a [2, 3] rightly.
+    counts = [math.prod(size) for size in collective["sizes"]]
+    return repr((collective["name"], counts, collective["dtypes"]))
 
 
 def _mismatch(places):
@@ -207,7 +187,7 @@ def _missing(places, running, waits_for):
         if not culprits:
             continue
         victims = [r for r, peers in waits_for.items() if set(peers) & set(culprits)]
-        call = _number_name(places[victims[0]])
+        call = call_name(places[victims[0]])
         waiters = f"{rank_names(victims)} wait{'s' if len(victims) == 1 else ''}"
         line = places[victims[0]]["line"]
         where = f"in {call}" + (f" (line {line})" if line else "")
@@ -252,36 +232,14 @@ def _circle(places, running, waits_for):
     if not waiting or len(waiting) != len(running):
         return None
     calls = {places[rank]["call"] for rank in waiting}
-    if len(calls) == 1 and calls <= _POINT_TO_POINT:
+    if len(calls) == 1 and calls <= POINT_TO_POINT:
         call = calls.pop()
         other = "sends" if call == "recv" else "receives"
         line = places[waiting[0]]["line"]
         return f"{rank_names(waiting)} all wait in {call} (line {line}), and none {other}", waiting
     parts = [
-        f"rank {rank} waits in {_number_name(places[rank])}"
+        f"rank {rank} waits in {call_name(places[rank])}"
         + (f" for {rank_names(waits_for[rank])}" if waits_for[rank] else "")
         for rank in waiting
     ]
     return "; ".join(parts), waiting
-
-
-def _table(places, running, waits_for):
-    rows = [("rank", "line", "in", "waits for")]
-    for rank in sorted(places):
-        place = places[rank]
-        if rank not in running:
-            last = _last(place)
-            done = f"last: {last['name']} {last['number']}" if last else "-"
-            rows.append((str(rank), "finished", done, "-"))
-        elif place is None:
-            rows.append((str(rank), "?", "does not answer", "?"))
-        else:
-            line = f"{place['line']}: {place['code']}" if place["line"] else place["function"]
-            call = _number_name(place) if place["call"] else "no communication"
-            peers = ", ".join(map(str, waits_for[rank])) or "-"
-            rows.append((str(rank), line, call, peers))
-    widths = [max(len(row[i]) for row in rows) for i in range(4)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )

@@ -8,7 +8,7 @@ import time
 import psutil
 
 from ddp_lessons.errors import RanksGone, StartFailed
-from ddp_lessons.ranks.diagnosis import rank_names
+from ddp_lessons.ranks.telling import rank_names
 
 _FORGET_S = 5.0
 _REPLACE_S = 10.0

@@ -8,7 +8,7 @@ import re
 import signal
 from dataclasses import dataclass
 
-from ddp_lessons.ranks.diagnosis import rank_names
+from ddp_lessons.ranks.telling import rank_names
 
 OK, RAISED, RELEASED, DIED = "ok", "raised", "released", "died"
 

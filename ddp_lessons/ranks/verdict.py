@@ -4,8 +4,9 @@ From how a cell ended on each rank to one error, or none.
 
 from ddp_lessons.errors import CellStopped, RankDied, RankRaised, RanksGone
 from ddp_lessons.ranks import report
-from ddp_lessons.ranks.diagnosis import diagnose, rank_names
+from ddp_lessons.ranks.diagnosis import diagnose
 from ddp_lessons.ranks.report import DIED, OK, RAISED, Outcome
+from ddp_lessons.ranks.telling import rank_names
 
 
 def ranks_are_gone():

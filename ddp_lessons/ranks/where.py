@@ -52,9 +52,14 @@ def _peer(frame):
     Return the global rank that a send or recv waits for, or None for any.
     """
     names = frame.f_locals
-    for name in ("dst", "group_dst", "src", "group_src"):
+    for name in ("dst", "src"):
         if isinstance(names.get(name), int):
             return names[name]
+    for name in ("group_dst", "group_src"):
+        if isinstance(names.get(name), int):
+            distributed = sys.modules["torch.distributed"].distributed_c10d
+            group = names.get("group") or distributed.GroupMember.WORLD
+            return distributed.get_global_rank(group, names[name])
     return None
 
 
