@@ -3,10 +3,11 @@ A page of JupyterLab, used as a learner uses it: menus, buttons, keys, and what 
 """
 
 import re
+import time
 from pathlib import Path
 
 import nbformat
-from playwright.sync_api import TimeoutError, expect
+from playwright.sync_api import TimeoutError
 
 SCREENSHOTS = Path(__file__).parent / "screenshots"
 
@@ -195,10 +196,15 @@ class LabPage:
         """
         cell = self.cell(number)
         output = cell.locator(".jp-OutputArea-output").first.and_(cell.locator(_ERROR))
-        output.scroll_into_view_if_needed()
-        # What is out of sight is not laid out, and has no inner text.
-        expect(output).to_have_text(re.compile(r"\S"), use_inner_text=True)
-        return output.inner_text().splitlines()[0]
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            # What is out of sight is not laid out and has no inner text; and the page may still
+            # move as cells above come into being, so the text is taken as soon as it is there.
+            output.scroll_into_view_if_needed()
+            lines = output.inner_text().strip().splitlines()
+            if lines:
+                return lines[0]
+            assert time.monotonic() < deadline, f"no error is seen under code cell {number}"
 
     def pictures(self):
         """
