@@ -17,6 +17,9 @@ from pathlib import Path
 import psutil
 import pytest
 from kernels import running_kernel
+from waiting import wait_until
+
+from ddp_lessons.ranks.telling import rank_names
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(180)]
 
@@ -186,27 +189,6 @@ def kernel(request):
         yield kernel
 
 
-def wait_until(condition, timeout_s=5.0):
-    """
-    Wait until a condition holds; fail if it does not in time.
-    """
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "condition did not come true in time"
-
-
-def names(ranks):
-    """
-    Say ranks as the messages do.
-    """
-    ranks = list(ranks)
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    if ranks[-1] - ranks[0] == len(ranks) - 1 and len(ranks) > 2:
-        return f"ranks {ranks[0]}-{ranks[-1]}"
-    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
-
-
 def fill(text, kernel):
     """
     Put the culprit, its left neighbour and the victims into a text.
@@ -214,7 +196,7 @@ def fill(text, kernel):
     culprit = kernel.world_size // 2
     victims = [rank for rank in range(kernel.world_size) if rank != culprit]
     text = text.replace("{C}", str(culprit)).replace("{B}", str(culprit - 1))
-    return text.replace("{V}", names(victims))
+    return text.replace("{V}", rank_names(victims))
 
 
 def run_mishap(kernel, mishap):
@@ -312,7 +294,7 @@ def test_mishap_of_an_idle_rank_is_told_by_the_next_cell(kernel):
     assert kernel.run(PREPARE).status == "ok"
     culprit = kernel.world_size // 2
     assert kernel.run(f"import os\nos.kill(ranks.keeper.pids[{culprit}], 9)").status == "ok"
-    wait_until(lambda: kernel.value("ranks.dead") == [culprit])
+    wait_until(lambda: kernel.value("ranks.dead") == [culprit], 5.0, "news of the death")
     result = kernel.run("%%px\ndist.all_reduce(t)")
     assert result.ename == "RankDied"
     assert result.evalue.splitlines()[0].startswith(
@@ -482,7 +464,11 @@ def test_mishap_view_of_a_dead_rank_raises(kernel):
     )
     assert waiting.status == "error", waiting
     assert waiting.seconds < 1.5 + PROMPT_S
-    wait_until(lambda: kernel.value("ranks.client.ids") != list(range(kernel.world_size)))
+    wait_until(
+        lambda: kernel.value("ranks.client.ids") != list(range(kernel.world_size)),
+        5.0,
+        "news of the death",
+    )
     assert kernel.run("ranks.view['rank']").seconds < PROMPT_S
     assert kernel.run("%%px\nprint(1)").ename == "RankDied"
     check_usable(kernel, lost=[1])
