@@ -257,13 +257,13 @@ def _count_short(rank, w, num_bytes):
 
 
 @pytest.mark.ranks
-def test_short_tensors_go_by_recursive_doubling():
+def test_short_tensors_go_by_a_tree():
     """
-    1 KiB is all latency: 2 messages of a rank in place of 6, and the ring from there on.
+    1 KiB is all latency: 6 messages in all in place of 6 of each rank, and the ring from there on.
     """
     short_bytes = segments.SHORT_BYTES
-    assert run_world(4, _count_short, 1024) == [2] * 4
-    assert run_world(4, _count_short, short_bytes) == [2] * 4
+    assert run_world(4, _count_short, 1024) == [2, 2, 1, 1]
+    assert run_world(4, _count_short, short_bytes) == [2, 2, 1, 1]
     assert run_world(4, _count_short, short_bytes + 1) == [6] * 4
 
 

@@ -25,5 +25,5 @@ The ring, one chunk a step.
 
 pipelined = AllRankCalls(segments)
 """
-The ring, in segments; messages too short for a ring go by recursive doubling.
+The ring, in segments; tensors too short for a ring go up a tree and down again.
 """
