@@ -1,15 +1,24 @@
 """
-Small seeded models and real data that needs no download.
+Real data that needs no download, and classifiers of it in three sizes.
 
 Shapes: N samples; a digit is an 8 x 8 picture, flattened to 64 numbers from 0 to 1; 10 classes.
 """
 
+import itertools
 from dataclasses import dataclass
 
 import torch
 
+from ..errors import BadInput
+from .seeds import rank_generator, seeded
+
 NUM_PIXELS = 64
 NUM_CLASSES = 10
+DIGITS_WIDTHS = {"small": (64,), "medium": (256, 256), "large": (1024, 1024)}
+"""
+Widths of the hidden layers of `digits_model`, by size.
+"""
+
 _HELD_OUT_EVERY = 5
 
 
@@ -57,23 +66,59 @@ def load_digits():
     return Digits(images[~held_out], labels[~held_out], images[held_out], labels[held_out])
 
 
-def digits_model(seed):
+def digits_batch(digits, num_samples, seed=0, rank=0, step=0):
     """
-    Make a small classifier of digits whose first weights depend on the seed alone.
+    Draw training samples at random, different ones on each rank.
+
+    Ranks draw on their own, so that two may draw the same sample: a sampler is what divides.
+
+    Args:
+        digits: A Digits.
+        num_samples: Number of samples, N, at most as many as there are.
+        seed: The same on every rank.
+        rank: This rank.
+        step: Number of the step: a resumed run draws the samples that it would have drawn.
+
+    Returns:
+        tuple: images (N, 64) float32 and labels (N,) int64; no sample is in them twice.
+
+    Lesson: 05_replicas, 07_accumulation.
+    """
+    order = torch.randperm(len(digits.train_labels), generator=rank_generator(seed, rank, step))
+    chosen = order[:num_samples].to(digits.train_labels.device)
+    return digits.train_images[chosen], digits.train_labels[chosen]
+
+
+def digits_model(seed, size="small"):
+    """
+    Make a classifier of digits whose first weights depend on the seed alone.
 
     Args:
         seed: Two models of one seed are equal. The global random state is left as it was.
+        size: "small", 4,810 parameters; "medium", 85,002; "large", 1,126,410, which are 4.3 MiB
+            in float32, more than DDP puts into its first bucket.
 
     Returns:
-        torch.nn.Sequential: (N, 64) -> (N, 10) logits; 4,810 parameters.
+        torch.nn.Sequential: (N, 64) -> (N, 10) logits.
 
-    Lesson: 00_ranks.
+    Raises:
+        BadInput: There is no such size.
+
+    Lesson: 00_ranks, 05_replicas, 06_ddp.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return torch.nn.Sequential(
-            torch.nn.Linear(NUM_PIXELS, 64), torch.nn.ReLU(), torch.nn.Linear(64, NUM_CLASSES)
+    if size not in DIGITS_WIDTHS:
+        raise BadInput(
+            f"Unknown size: expected one of {', '.join(DIGITS_WIDTHS)} (got {size!r}). "
+            "Choose one of them."
         )
+    widths = (NUM_PIXELS, *DIGITS_WIDTHS[size], NUM_CLASSES)
+    with seeded(seed):
+        layers = [
+            layer
+            for num_in, num_out in itertools.pairwise(widths)
+            for layer in (torch.nn.Linear(num_in, num_out), torch.nn.ReLU())
+        ]
+    return torch.nn.Sequential(*layers[:-1])  # logits may be negative
 
 
 def accuracy(model, images, labels):
