@@ -8,6 +8,7 @@ from ddp_lessons.costs import schedule
 from ddp_lessons.pictures import (
     buckets_picture,
     collective_picture,
+    collectives_picture,
     memory_picture,
     samples_picture,
     shards_picture,
@@ -61,6 +62,16 @@ def sample_pictures():
         ),
         "collective_gather": collective_picture(
             "gather", [["a"], ["bb"], []], [["a", "bb", None], [], ["a longer value than fits in"]]
+        ),
+        "collectives_rooted": collectives_picture(
+            [
+                [
+                    ("scatter", [5, 6] if r == 0 else [], [5 + r]),
+                    ("gather", [r], [0, 1][: 2 - 2 * r]),
+                    ("all_to_all", [10**r] * 9, [10**r] * 9),
+                ]
+                for r in range(2)
+            ]
         ),
         "steps_ring": steps_picture(RING.holdings(), RING.steps),
         "steps_gather": steps_picture(ALL_GATHER.holdings(), ALL_GATHER.steps),

@@ -11,6 +11,7 @@ from ddp_lessons.errors import BadInput
 from ddp_lessons.pictures import (
     buckets_picture,
     collective_picture,
+    collectives_picture,
     memory_picture,
     samples_picture,
     shards_picture,
@@ -60,6 +61,34 @@ def test_collective_picture_shows_what_was_never_there():
     picture = collective_picture("gather", [[None], [0]], [["", 0], []])
     assert len(rects(picture, stroke_dasharray="4 3")) == 1 + 2  # before, and rank 1 after
     assert len(rects(picture, stroke_width="3")) == 2
+
+
+def test_collectives_picture_draws_each_as_it_is_drawn_alone():
+    """
+    A panel says the same in company, and in the order given; the note stands once.
+    """
+    held = [[("reduce", ["a"], ["b"]), ("gather", ["c"], ["d", "e"])], [("reduce", [], []),
+            ("gather", [None], ["f", "g"])]]  # fmt: skip
+    alone = []
+    for rows in zip(*held, strict=True):
+        picture = collective_picture(rows[0][0], [row[1] for row in rows], [row[2] for row in rows])
+        *panel, note = texts(picture)
+        alone += panel
+    together = texts(collectives_picture(held))
+    assert together == [*alone, note]
+
+
+def test_collectives_picture_goes_to_the_next_line_when_there_is_no_room():
+    """
+    A page is about 900 pixels wide, so a picture that is wider would have to be scrolled.
+    """
+    two = [[("one", ["a"], ["b"]), ("two", ["a"], ["b"])]]
+    many = [[(f"number {k}", ["a"], ["b"]) for k in range(9)]]
+    roots = [parse(collectives_picture(held)) for held in ([two[0][:1]], two, many)]
+    widths = [float(root.get("width")) for root in roots]
+    heights = [float(root.get("height")) for root in roots]
+    assert widths[0] < widths[1] < widths[2] <= 900
+    assert heights[0] == heights[1] < heights[2]
 
 
 def test_steps_picture_draws_every_part_and_every_arrival():
@@ -251,6 +280,12 @@ HELD = [[[(0,)]], [[(0,)]]]
     [
         (lambda: collective_picture("x", [], []), "No ranks to draw"),
         (lambda: collective_picture("x", [[1]], []), "Ranks differ: expected 1 ranks after"),
+        (lambda: collectives_picture([]), "No ranks to draw"),
+        (lambda: collectives_picture([[]]), "No collectives to draw"),
+        (
+            lambda: collectives_picture([[("x", [], [])], []]),
+            "Collectives differ: expected x on every rank .got none on rank 1",
+        ),
         (lambda: steps_picture([], []), "No moments to draw"),
         (lambda: steps_picture([[]], []), "No ranks to draw"),
         (lambda: steps_picture(HELD, []), "Steps do not fit: expected 1 steps"),

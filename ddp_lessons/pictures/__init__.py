@@ -5,7 +5,7 @@ The same data give the same bytes, so a picture in a notebook is a test of what 
 """
 
 from ddp_lessons.pictures.buckets import buckets_picture
-from ddp_lessons.pictures.collectives import collective_picture
+from ddp_lessons.pictures.collectives import collective_picture, collectives_picture
 from ddp_lessons.pictures.holdings import holdings_picture
 from ddp_lessons.pictures.memory import memory_picture
 from ddp_lessons.pictures.plots import loss_plot, timeline_plot, times_plot
@@ -21,6 +21,7 @@ __all__ = [
     "Picture",
     "buckets_picture",
     "collective_picture",
+    "collectives_picture",
     "holdings_picture",
     "loss_plot",
     "memory_picture",

@@ -1,11 +1,12 @@
 """
-Before and after a collective: what each rank holds, side by side.
+Before and after a collective, or several: what each rank holds, side by side.
 """
 
 from ddp_lessons.pictures.inputs import need, need_some
 from ddp_lessons.pictures.svg import FAINT, INK, Canvas, rank_colour, shorten, text_width
 
 _ROW, _LEFT, _CELL_PAD, _TOP, _MIDDLE = 36, 92, 10, 40, 24
+_MOST_WIDTH, _BESIDE = 900, 24
 
 
 def collective_picture(name, before, after):
@@ -26,30 +27,91 @@ def collective_picture(name, before, after):
 
     Lesson: 02_collectives.
     """
+    canvas = Canvas(0, 0)
+    _, height = _panel(canvas, 0, 0, name, before, after)
+    _note(canvas, height)
+    return canvas.picture(f"What {len(before)} ranks hold before and after {name}")
+
+
+def collectives_picture(held):
+    """
+    Draw what each rank holds before and after several collectives, each as in `collective_picture`.
+
+    Args:
+        held: For each rank, in rank order, a list of (name, before, after): a collective, and the
+            values that the rank holds before and after it. All ranks have the same collectives.
+
+    Returns:
+        Picture: A panel for each collective, in the order given, beside each other where there is
+        room.
+
+    Raises:
+        BadInput: There is no rank or no collective, or ranks have other ones.
+
+    Lesson: 02_collectives.
+    """
+    need_some(held, "ranks")
+    need_some(held[0], "collectives")
+    names = [name for name, *_ in held[0]]
+    for rank, rows in enumerate(held):
+        own = [name for name, *_ in rows]
+        got = f"{', '.join(own) or 'none'} on rank {rank}"
+        need(own == names, "Collectives differ", f"{', '.join(names)} on every rank", got,
+             "Pass what every rank holds")  # fmt: skip
+    canvas = Canvas(0, 0)
+    x, y, bottom = 0, 0, 0
+    for name, rows in zip(names, zip(*held, strict=True), strict=True):
+        before, after = [row[1] for row in rows], [row[2] for row in rows]
+        width, height = _panel_size(name, before, after)
+        if x and x + width > _MOST_WIDTH:
+            x, y = 0, bottom
+        _panel(canvas, x, y, name, before, after)
+        x, bottom = x + width + _BESIDE, max(bottom, y + height)
+    _note(canvas, bottom)
+    return canvas.picture(f"What {len(held)} ranks hold before and after {', '.join(names)}")
+
+
+def _panel(canvas, left, top, name, before, after):
+    """
+    Draw one collective with its upper left corner at a point, and return its width and height.
+    """
+    width, height = _panel_size(name, before, after)
+    canvas.width, canvas.height = max(canvas.width, left + width), max(canvas.height, top + height)
+    old, new = [[list(row) for row in rows] for rows in (before, after)]
+    arrow, old_widths, new_widths = _arrow_width(name), _widths(old), _widths(new)
+    start = left + _LEFT
+    right = start + sum(old_widths) + arrow
+    canvas.text(start, top + 20, "before", anchor="start", bold=True)
+    canvas.text(right, top + 20, "after", anchor="start", bold=True)
+    for rank, (row, changed) in enumerate(zip(old, new, strict=True)):
+        y = top + _TOP + rank * _ROW
+        canvas.chip(left + 10, y + 4, rank)
+        _cells(canvas, start, y, rank, row, old_widths, None)
+        _cells(canvas, right, y, rank, changed, new_widths, row)
+    middle = top + _TOP + _ROW * len(old) / 2
+    canvas.text(right - arrow / 2, middle - 14, name, bold=True)
+    tail, head = right - arrow + 14, right - 14
+    canvas.line(tail, middle, head, middle, stroke=INK)
+    canvas.line(head - 8, middle - 6, head, middle, stroke=INK)
+    canvas.line(head - 8, middle + 6, head, middle, stroke=INK)
+    return width, height
+
+
+def _panel_size(name, before, after):
     need_some(before, "ranks")
     need(len(before) == len(after), "Ranks differ", f"{len(before)} ranks after, as before",
          len(after), "Pass what every rank holds")  # fmt: skip
-    old, new = [[list(row) for row in rows] for rows in (before, after)]
-    arrow = max(text_width(name), 40) + 2 * _MIDDLE
-    old_widths, new_widths = _widths(old), _widths(new)
-    right = _LEFT + sum(old_widths) + arrow
-    height = _TOP + _ROW * len(old)
-    canvas = Canvas(right + sum(new_widths) + 16, height + 34)
-    canvas.text(_LEFT, 20, "before", anchor="start", bold=True)
-    canvas.text(right, 20, "after", anchor="start", bold=True)
-    for rank, (row, changed) in enumerate(zip(old, new, strict=True)):
-        y = _TOP + rank * _ROW
-        canvas.chip(10, y + 4, rank)
-        _cells(canvas, _LEFT, y, rank, row, old_widths, None)
-        _cells(canvas, right, y, rank, changed, new_widths, row)
-    middle = _TOP + _ROW * len(old) / 2
-    canvas.text(right - arrow / 2, middle - 14, name, bold=True)
-    start, stop = right - arrow + 14, right - 14
-    canvas.line(start, middle, stop, middle, stroke=INK)
-    canvas.line(stop - 8, middle - 6, stop, middle, stroke=INK)
-    canvas.line(stop - 8, middle + 6, stop, middle, stroke=INK)
-    canvas.text(10, height + 16, "thick border: changed, dashed: nothing there", FAINT, 11, "start")
-    return canvas.picture(f"What {len(old)} ranks hold before and after {name}")
+    cells = sum(_widths(before)) + sum(_widths(after))
+    return _LEFT + cells + _arrow_width(name) + 16, _TOP + _ROW * len(before) + 8
+
+
+def _arrow_width(name):
+    return max(text_width(name), 40) + 2 * _MIDDLE
+
+
+def _note(canvas, y):
+    canvas.height = y + 26
+    canvas.text(10, y + 8, "thick border: changed, dashed: nothing there", FAINT, 11, "start")
 
 
 def _widths(rows):
