@@ -6,6 +6,8 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import contextmanager
+from itertools import count
+from operator import attrgetter
 
 import torch
 import torch.distributed as dist
@@ -49,7 +51,8 @@ class Recorder(Sequence):
         self._models = models
         self._lock = threading.Lock()
         self._events = []
-        self._index = 0
+        self._gradients = []  # what hooks noted, until somebody reads: (index, time, backward, fields)
+        self._indices = count()
         self._sequences = {}
         self._backwards = {}
         self._hooks = []
@@ -152,35 +155,47 @@ class Recorder(Sequence):
             event.sequence = self._next_sequence(event)
 
     def _gradient_hook(self, name, parameter):
-        # What does not change is put together once: the hook runs in the middle of a step.
+        # The hook runs in the middle of a step, so it only notes; events are made when one reads.
         fields = {
             "kind": GRADIENT, "name": name, "rank": self._rank,
             "output_bytes": tensor_bytes(parameter), "dtype": dtype_name(parameter),
         }  # fmt: skip
+        note, next_index = self._gradients.append, self._indices.__next__
+        now_ns, backward, task = time.monotonic_ns, self._backward, torch._C._current_graph_task_id
 
         def ready(gradient):
-            event = self._append(fields)
-            event.end_ns = event.start_ns
-            event.backward = self._backward(torch._C._current_graph_task_id())
+            of_this = fields
             if gradient.is_sparse:
-                event.output_bytes = tensor_bytes(gradient)
+                of_this = fields | {"output_bytes": tensor_bytes(gradient)}
+            note((next_index(), now_ns(), backward(task()), of_this))
 
         return ready
+
+    def _read(self):
+        """
+        Return all events in order, with those that hooks have noted.
+        """
+        with self._lock:
+            noted = self._gradients[:]
+            del self._gradients[: len(noted)]
+            for index, at_ns, backward, fields in noted:
+                times = {"start_ns": at_ns, "end_ns": at_ns}
+                self._events.append(Event(index=index, backward=backward, **times, **fields))
+            if noted:
+                self._events.sort(key=attrgetter("index"))
+            return self._events
 
     def _append(self, fields, start_ns=None):
         with self._lock:
             start_ns = start_ns or time.monotonic_ns()
-            event = Event(index=self._index, start_ns=start_ns, **fields)
-            self._index += 1
+            event = Event(index=next(self._indices), start_ns=start_ns, **fields)
             if event.kind == COLLECTIVE or (event.kind == MESSAGE and event.peer is not None):
                 event.sequence = self._next_sequence(event)
             self._events.append(event)
         return event
 
     def _next_index(self):
-        with self._lock:
-            self._index += 1
-            return self._index - 1
+        return next(self._indices)
 
     def _next_sequence(self, event):
         is_message = event.kind == MESSAGE
@@ -193,20 +208,26 @@ class Recorder(Sequence):
         if graph_task < 0:
             return None
         # torch counts all backward passes of the process; a trace counts its own.
+        number = self._backwards.get(graph_task)
+        if number is not None:
+            return number
         with self._lock:
             return self._backwards.setdefault(graph_task, len(self._backwards))
 
     def __len__(self):
-        return len(self._events)
+        return len(self._read())
 
     def __getitem__(self, place):
-        return self._events[place]
+        return self._read()[place]
+
+    def __iter__(self):
+        return iter(list(self._read()))
 
     def __reduce__(self):
-        return (list, (list(self._events),))  # events travel; locks and models do not
+        return (list, (list(self._read()),))  # events travel; locks and models do not
 
     def __repr__(self):
-        num_calls = sum(event.is_communication for event in self._events)
+        num_calls = sum(event.is_communication for event in self)
         return f"<trace of rank {self._rank}: {len(self)} events, {num_calls} communications>"
 
 
