@@ -5,7 +5,9 @@ A run has all that can go wrong: dropout, momentum, a schedule, a shuffle that k
 numbers drawn from Python and NumPy in every step.
 """
 
+import contextlib
 import random
+import resource
 
 import numpy as np
 import torch
@@ -117,3 +119,16 @@ def _bits(value):
         return value
     value = value.full_tensor() if hasattr(value, "full_tensor") else value
     return value.contiguous().view(-1).view(torch.uint8).tolist()
+
+
+@contextlib.contextmanager
+def file_size_limit(num_bytes):
+    """
+    Let no file of this process grow beyond `num_bytes`.
+    """
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -1,5 +1,5 @@
 """
-What every test shares: the order, cheapest first, and the GPU that some need.
+What every test shares: the order, cheapest first; a group of one; and the GPU that some need.
 """
 
 import pytest
@@ -14,6 +14,18 @@ def _cost(item):
     return max(
         (ORDER.index(name) + 1 for name in ORDER if item.get_closest_marker(name)), default=0
     )
+
+
+@pytest.fixture
+def lone_group():
+    """
+    A group of this process alone: the smallest world there is.
+    """
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
 
 
 def pytest_collection_modifyitems(items):

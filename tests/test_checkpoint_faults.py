@@ -2,14 +2,11 @@
 What goes wrong in one process, and in a group of one, is said as in a group of many.
 """
 
-import contextlib
-import resource
-
 import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from checkpoint_runs import fingerprint, make_run, train
+from checkpoint_runs import file_size_limit, fingerprint, make_run, train
 
 from ddp_lessons.checkpoint import (
     CheckpointRefused,
@@ -25,33 +22,9 @@ from ddp_lessons.checkpoint import folder as folder_module
 from ddp_lessons.checkpoint import sharded as sharded_module
 from ddp_lessons.checkpoint.faults import agree, place
 from ddp_lessons.checkpoint.manifest import read_manifest
-from ddp_lessons.process_group import join_group, leave_group
 
 
-@pytest.fixture
-def group_of_one(tmp_path):
-    """
-    A process group in the process of the test.
-    """
-    join_group(tmp_path / "store", 0, 1)
-    yield
-    leave_group()
-
-
-@contextlib.contextmanager
-def file_size_limit(num_bytes):
-    """
-    Let no file of this process grow beyond `num_bytes`.
-    """
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-@pytest.mark.usefixtures("group_of_one")
+@pytest.mark.usefixtures("lone_group")
 @pytest.mark.parametrize("how", ["save", "save_sharded", "save_async"])
 def test_a_group_of_one_saves_and_loads(tmp_path, how):
     """
@@ -70,7 +43,7 @@ def test_a_group_of_one_saves_and_loads(tmp_path, how):
     assert place() == (0, 1)
 
 
-@pytest.mark.usefixtures("group_of_one")
+@pytest.mark.usefixtures("lone_group")
 def test_a_group_of_one_saves_one_file(tmp_path):
     """
     The same for the single file.
@@ -83,19 +56,16 @@ def test_a_group_of_one_saves_one_file(tmp_path):
     dist.barrier()
 
 
+@pytest.mark.usefixtures("lone_group")
 def test_a_subgroup_saves_for_itself(tmp_path):
     """
     The group is an argument, also where the save in the background makes its own.
     """
-    join_group(tmp_path / "store", 0, 1)
-    try:
-        group, run = dist.new_group([0]), make_run()
-        checkpoints = Checkpoints(tmp_path / "root", group=group)
-        checkpoints.save_async(run)
-        checkpoints.close()
-        assert checkpoints.load(run).kind == "sharded"
-    finally:
-        leave_group()
+    group, run = dist.new_group([0]), make_run()
+    checkpoints = Checkpoints(tmp_path / "root", group=group)
+    checkpoints.save_async(run)
+    checkpoints.close()
+    assert checkpoints.load(run).kind == "sharded"
 
 
 @pytest.mark.parametrize("how", ["save", "save_sharded", "save_async"])
@@ -204,7 +174,7 @@ def test_another_number_of_ranks_takes_rank_0s_place_in_the_data(tmp_path):
     assert resumed.sampler.state_dict() == run.sampler.state_dict()
 
 
-@pytest.mark.usefixtures("group_of_one")
+@pytest.mark.usefixtures("lone_group")
 def test_the_module_inside_ddp_is_what_is_saved():
     """
     A checkpoint loads with and without DistributedDataParallel.

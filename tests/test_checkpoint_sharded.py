@@ -2,6 +2,7 @@
 Each rank its own part: the parts make up the whole again, on any number of ranks.
 """
 
+import contextlib
 import io
 import os
 import pickle
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from checkpoint_runs import fingerprint, make_run, train
+from checkpoint_runs import file_size_limit, fingerprint, make_run, train
 from torch.distributed.fsdp import fully_shard
 from worlds import run_world
 
@@ -179,23 +180,20 @@ def test_saved_by_four_ranks_loaded_by_two_and_by_one(tmp_path):
 
 
 def _limited(rank, world_size, root, save):
-    import resource
-
     run, checkpoints = make_run(), Checkpoints(root)
     # DCP deals the tensors out, so that each rank has a weight of 256 KiB to write.
     run.model = torch.nn.Sequential(*[torch.nn.Linear(1 << 14, 4, False) for _ in range(3)])
     run.optimizer = torch.optim.SGD(run.model.parameters(), lr=0.1)
     checkpoints.save_sharded(run)
-    if rank == world_size - 1:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 15, resource.RLIM_INFINITY))
     run.step = 1
-    try:
-        getattr(checkpoints, save)(run)
-        checkpoints.wait()
-        fault = None
-    except SaveFailed as error:
-        fault = str(error)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    is_last = rank == world_size - 1
+    with file_size_limit(1 << 15) if is_last else contextlib.nullcontext():
+        try:
+            getattr(checkpoints, save)(run)
+            checkpoints.wait()
+            fault = None
+        except SaveFailed as error:
+            fault = str(error)
     step = checkpoints.latest().step
     checkpoints.save_sharded(run)
     after = checkpoints.latest().step

@@ -5,15 +5,14 @@ Both rings against torch's own collectives, float64, and the fewest bytes there 
 import pytest
 import torch
 import torch.distributed as dist
+from collective_values import OPS, WORLD_SIZES, values
 from counting import counted_sends
 from worlds import RankFailed, run_world
 
 from ddp_lessons.collectives import Peers
 from ddp_lessons.ring import pipelined, segments, steps, textbook
 
-WORLD_SIZES = [1, 2, 3, 4]
 RINGS = [textbook, pipelined]
-OPS = ["SUM", "AVG", "PRODUCT", "MIN", "MAX"]
 LENGTHS = [0, 1, 3, 7, 301]
 
 
@@ -28,14 +27,9 @@ def _small_segments():
     segments.SHORT_BYTES = -1
 
 
-def _numbers(length, dtype, rank, salt=0):
-    generator = torch.Generator().manual_seed(100 * rank + salt)
-    return torch.randint(0, 4, (length,), generator=generator).to(dtype)
-
-
 def _three_calls(calls, rank, w, length, dtype, op):
-    everywhere = _numbers(length, dtype, rank)
-    row = [_numbers(length, dtype, rank, salt=1 + other) for other in range(w)]
+    everywhere = values((length,), dtype, rank)
+    row = [values((length,), dtype, rank, salt=1 + other) for other in range(w)]
     part = torch.empty_like(row[0])
     parts = [torch.empty_like(part) for _ in range(w)]
     calls.all_gather(parts, everywhere)

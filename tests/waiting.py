@@ -4,7 +4,19 @@ Wait for something to become true, in place of sleeping and hoping.
 
 import time
 
-_POLL_S = 0.01
+_POLL_S = 0.01  # polls: files, processes and threads that end or change tell nobody
+
+
+def comes_true(condition, timeout_s):
+    """
+    Call `condition` until it is true, and return what it returned last: false if it never was.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        found = condition()
+        if found or time.monotonic() > deadline:
+            return found
+        time.sleep(_POLL_S)
 
 
 def wait_until(condition, timeout_s, what):
@@ -14,11 +26,7 @@ def wait_until(condition, timeout_s, what):
     Raises:
         AssertionError: It was never true. The message says what was waited for.
     """
-    deadline = time.monotonic() + timeout_s
-    while True:
-        found = condition()
-        if found:
-            return found
-        if time.monotonic() > deadline:
-            raise AssertionError(f"waited {timeout_s} s in vain for {what}")
-        time.sleep(_POLL_S)
+    found = comes_true(condition, timeout_s)
+    if not found:
+        raise AssertionError(f"waited {timeout_s} s in vain for {what}")
+    return found

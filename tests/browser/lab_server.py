@@ -9,11 +9,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
 
 import psutil
+from waiting import comes_true, wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,21 +21,6 @@ _MARK = "DDP_LESSONS_BROWSER_TEST"  # inherited by every process of one server
 _NOT_INHERITED = ("JUPYTER", "IPYTHON", "IPP_", "PYTEST")
 _START_S = 60.0
 _END_S = 20.0
-
-
-def wait_until(condition, deadline_s):
-    """
-    Wait until a condition outside the browser holds.
-
-    Returns:
-        bool: Whether it held before the deadline.
-    """
-    deadline = time.monotonic() + deadline_s
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)  # polls: processes and files that end or change tell nobody
-    return True
 
 
 class LabServer:
@@ -73,11 +58,11 @@ class LabServer:
         self._port = self._wait_for_port(folder / "RUNTIME" / f"jpserver-{self.pid}.json")
 
     def _wait_for_port(self, info):
-        ready = wait_until(lambda: info.exists() or self._process.poll() is not None, _START_S)
+        ready = comes_true(lambda: info.exists() or self._process.poll() is not None, _START_S)
         if not ready or not info.exists():
             self.kill()
             raise AssertionError(f"JupyterLab did not start:\n{self._log.read_text()}")
-        assert wait_until(lambda: info.read_text().endswith("}"), _START_S)
+        wait_until(lambda: info.read_text().endswith("}"), _START_S, "the server's port")
         return json.loads(info.read_text())["port"]
 
     @property
@@ -154,7 +139,7 @@ class LabServer:
         """
         Wait for the end of all its processes, and return whether it came in time.
         """
-        return wait_until(
+        return comes_true(
             lambda: self._process.poll() is not None and not self.processes(), within_s
         )
 

@@ -5,7 +5,7 @@ However a notebook ends, no process of its ranks outlives it, not even one that 
 import signal
 
 import pytest
-from lab_server import wait_until
+from waiting import comes_true, wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
@@ -27,14 +27,14 @@ def busy_lab(new_page, make_server):
     lab.open_notebook("busy.ipynb", START, BUSY)
     assert f"{NUM_RANKS} ranks ready" in lab.run_cell(0)
     lab.start_cell(1)
-    assert wait_until((lab.server.notebooks / "busy").exists, 30)
+    wait_until((lab.server.notebooks / "busy").exists, 30, "the cell to be busy")
     # This also shows that the search below finds what there is.
     assert len(lab.server.rank_processes()) >= NUM_RANKS + OTHERS
     return lab
 
 
 def check_ranks_are_gone(server):
-    gone = wait_until(lambda: not server.rank_processes(), RANKS_GONE_S + BROWSER_S)
+    gone = comes_true(lambda: not server.rank_processes(), RANKS_GONE_S + BROWSER_S)
     assert gone, server.rank_processes()
 
 
@@ -54,7 +54,7 @@ def test_restart_and_close_leave_no_process(busy_lab):
     lab.choose("File", "Close and Shut Down Notebook…")
     lab.confirm()
     check_ranks_are_gone(server)
-    assert wait_until(server.is_alone, SERVER_GONE_S), server.processes()
+    assert comes_true(server.is_alone, SERVER_GONE_S), server.processes()
 
 
 def test_shut_down_leaves_no_process(busy_lab):

@@ -6,7 +6,7 @@ import time
 
 import pytest
 from lab_page import NOT_RUN, RUNNING
-from lab_server import wait_until
+from waiting import wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
@@ -34,7 +34,7 @@ def test_stop_button_ends_a_deadlock(lab):
     lab.start_cell(1)
     assert lab.prompts()[1] == RUNNING
     here = [lab.server.notebooks / f"here-{rank}" for rank in range(4)]
-    assert wait_until(lambda: all(path.exists() for path in here), 30)
+    wait_until(lambda: all(path.exists() for path in here), 30, "all ranks to be in the cell")
 
     began = time.monotonic()
     lab.press_stop()

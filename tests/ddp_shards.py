@@ -1,0 +1,24 @@
+"""
+Data that differ between ranks, for tests that look inside DDP.
+"""
+
+import torch
+from torch import nn
+
+WORLD_SIZES = [1, 2, 3, 4]
+
+
+def shard(rank, step=0, num_samples=4, width=5):
+    """
+    Return the samples of a rank: other numbers on every rank and step.
+    """
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    return torch.randn(num_samples, width, generator=generator)
+
+
+def net(seed=0):
+    """
+    Make a network of two layers, (N, 5) -> (N, 3).
+    """
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
