@@ -53,7 +53,7 @@ with trace() as events:
     elif rank == 1:
         dist.recv(box, src=0)
 after, num_sent = held(box), sum(event.input_bytes for event in events)
-print(f"{len(events)} calls, {num_sent} bytes sent")
+print(f"calls: {len(events)}, bytes sent: {num_sent}")
 
 # %% tags=["picture"]
 collective_picture("send, recv", ranks.view["before"], ranks.view["after"])
@@ -63,7 +63,7 @@ collective_picture("send, recv", ranks.view["before"], ranks.view["after"])
 # here, and a `recv` there that names the sender and brings a tensor to write into. What travels
 # is the numbers. Their shape and dtype do not, so both sides must know them before.
 #
-# `trace` notes each communication of a rank. It knows the bytes, because the call says so.
+# `trace` notes each communication of a rank, with its bytes.
 
 # %% tags=["check"]
 assert ranks.view["num_sent"] == [32] + [0] * (world_size - 1)
@@ -76,8 +76,9 @@ print("ok: 32 bytes from rank 0 to rank 1, and nothing for the others")
 
 # %% [markdown] tags=["predict"]
 # A **collective** is a call that all ranks of a group make. Four of them have a **root**, the
-# one rank that gives or takes. Each rank will end with one number of 8 bytes, or start with one.
-# How many bytes does `scatter` read on rank 0?
+# one rank that gives or takes. `scatter` hands out a list of the root, one part to each of the
+# four ranks. Each part has 8 bytes. How many bytes go into the call on rank 0, and how many come
+# out?
 #
 # *Your number:*
 
@@ -108,12 +109,12 @@ print("bytes in>out:", *[f"{name} {i}>{o}" for name, (i, o) in sizes.items()], s
 collectives_picture(ranks.view["seen"])
 
 # %% [markdown] tags=["read"]
-# `scatter` reads 32 bytes on rank 0 and writes 8 on every rank. `gather` is the way back.
-# `broadcast` gives all the same number. `reduce` takes a number from each and adds them on the
-# way: each digit of 1111 came from another rank.
+# On rank 0 32 bytes go into `scatter`, and 8 come out, as on every rank. `gather` is the way
+# back. `broadcast` gives all the same number. `reduce` takes a number from each and adds them on
+# the way: each digit of 1111 came from another rank.
 #
-# See what `reduce` left on the other ranks. It used their tensors for half-done sums. Only the
-# root's result is promised; another backend leaves other numbers there.
+# See what `reduce` left on ranks 1 and 2: half-done sums, for which it used their tensors. Only
+# the root's result is promised; another backend leaves other numbers there.
 
 # %% tags=["run"]
 # %%px
@@ -134,7 +135,7 @@ print(f"messages sent: {messages[0]} from a hub, {messages[1]} in rounds")
 # 3 from the root, one after the other. Its neighbour in
 # [rounds.py](../ddp_lessons/collectives/rounds.py) lets rank 1 pass the number on while rank 0
 # sends its second: 3 messages again, in 2 rounds. What ranks hold afterwards is the same, so
-# torch may choose for you.
+# a backend is free to choose. Which way is the cheapest is the next lesson's question.
 
 # %% tags=["check"]
 after = [{name: now for name, _, now in rows} for rows in ranks.view["seen"]]
@@ -230,11 +231,12 @@ late = [work.is_completed() for work in works]
 print(f"complete: {sum(late)} of {len(works)}, total: {result}")
 
 # %% [markdown] tags=["read"]
-# 0 of 2 on each of the three. Between the two cells their Python was free, so a rank may compute
-# there. That is how DDP hides its communication behind the backward pass.
+# 0 of 2 on each of the three. Between the cells their Python was free, so a rank may compute
+# while it communicates.
 #
-# Until `wait()` returns, the tensor belongs to the call. Neither write it nor read it: you would
-# get the old numbers, the new ones, or half of each. A call without `async_op` waits for you.
+# Until `wait()` returns, the tensor belongs to the call: neither write it nor read it. A call
+# without `async_op` waits for you. With NCCL, `wait()` lets the GPU wait and not Python; what the
+# GPU is asked for next comes after it, so the rule is the same.
 
 # %% tags=["check"]
 assert ranks.view["early"] == [[]] + [[False, False]] * (world_size - 1)
@@ -272,8 +274,8 @@ print(", ".join(f"{name} {given}" for name, given in sizes))
 # you trust.
 #
 # Each call became two collectives: first the length, 8 bytes, so that receivers can make room,
-# then the pickle. A loss takes 8 bytes as a tensor, and several times that as an object. Use
-# objects for settings, once; use tensors in the training loop.
+# then the pickle. A loss takes 4 bytes as a tensor, and took 31 as an object. Use objects for
+# settings, once; use tensors in the training loop.
 
 # %% tags=["check"]
 names = [[name for name, _ in sizes] for sizes in ranks.view["sizes"]]
@@ -301,11 +303,10 @@ dist.recv(incoming, src=left)
 
 # %% [markdown] tags=["read"]
 # From 1 byte on. This is a **deadlock**: each waits for another, and none can go on. The table
-# says it: rank 0 is in `send` and waits for rank 1, and so on round. Gloo's `send` waits until
-# its receiver has called `recv`. MPI may keep small messages in a buffer, so there the same
-# mistake sleeps until a message grows.
-#
-# Left alone, ranks wait until the group's limit. Here they were released, and joined a new group.
+# shows the circle: rank 0 is in `send` and waits for rank 1, and so on round. Gloo's `send` waits
+# until the receiver has called `recv`. MPI may keep a small message in a buffer, so there the
+# same mistake sleeps until a message grows. With NCCL a call only queues work, and a rank stops
+# where it needs the result.
 
 # %% tags=["mend"]
 # %%px
@@ -315,33 +316,39 @@ both = [dist.P2POp(dist.isend, outgoing, right), dist.P2POp(dist.irecv, incoming
 for work in dist.batch_isend_irecv(both):
     work.wait()
 arrived = bool((incoming == left).all())
-print(f"{incoming.nbytes} bytes from rank {left} arrived: {arrived}")
+print(f"{incoming.nbytes // 2**20} MiB from rank {left} arrived: {arrived}")
+
+# %% [markdown] tags=["read"]
+# Both calls are under way before a rank waits for either, so 4 MiB pass as well as 1 byte would.
+#
+# Now a collective. Rank 0 wants to print the sum of all losses, and nobody else needs it. So only
+# rank 0 asks for it.
 
 # %% tags=["break", "raises-exception"]
 # %%px
 loss = torch.tensor([float(10**rank)], device=device)
-if rank == 0:  # only rank 0 prints the loss, so only rank 0 asks for it
-    dist.reduce(loss, dst=0)
-    print(f"loss: {loss.item()}")
-dist.barrier()
-
-# %% tags=["mend"]
-# %%px
-dist.reduce(loss, dst=0)  # all ranks call it; only the root has the sum
 if rank == 0:
+    dist.reduce(loss, dst=0)
     print(f"sum of losses: {loss.item()}")
 dist.barrier()
 
 # %% [markdown] tags=["read"]
-# The first mend starts both calls before it waits for either, so 4194304 bytes pass as well. The
-# second break is the one that people really write. Calls have no names on the wire: the n-th call
-# of one rank meets the n-th of the others. Rank 0 was in `reduce`, the others in `barrier`. So
-# all ranks make the same collectives in the same order; only the printing may be rank 0's alone.
+# Calls have no names on the way. The first collective of one rank meets the first of the others,
+# and collective 1 was `reduce` on rank 0, `barrier` elsewhere. It waits for ranks that wait for
+# it. All must make the same collectives in the same order. Only the printing may be rank 0's
+# alone.
+
+# %% tags=["mend"]
+# %%px
+dist.reduce(loss, dst=0)
+if rank == 0:
+    print(f"sum of losses: {loss.item()}")
+dist.barrier()
 
 # %% tags=["check"]
 assert ranks.view["arrived"] == [True] * world_size
-assert ranks[0]["loss"].item() == sum(10**r for r in range(world_size))
-print("ok: both deadlocks are mended, at 4 MiB a message")
+assert ranks.view["loss"][0].item() == sum(10**r for r in range(world_size))
+print("ok: both deadlocks are mended: messages of 4 MiB arrive, and the sum is right")
 
 # %% [markdown] tags=["recap"]
 # You have seen eight collectives and the barrier by what ranks hold and by their bytes, you have
