@@ -63,10 +63,10 @@ def _everything(rank, world_size):
         with events.span("step"):
             ddp(torch.ones(2, 16)).sum().backward()
         handles = [dist.all_reduce(torch.ones(4096), async_op=True) for _ in range(3)]
-        dist.batch_isend_irecv([dist.P2POp(dist.isend, torch.ones(1), (rank + 1) % world_size),
-                                dist.P2POp(dist.irecv, torch.ones(1), (rank - 1) % world_size),
-                                ])[1].wait()  # fmt: skip
-        for handle in handles:
+        send = dist.P2POp(dist.isend, torch.ones(1), (rank + 1) % world_size)
+        receive = dist.P2POp(dist.irecv, torch.ones(1), (rank - 1) % world_size)
+        # A send whose handle is dropped before it is through closes the connection.
+        for handle in [*dist.batch_isend_irecv([send, receive]), *handles]:
             handle.wait()
         events.mark("done")
     return gather(events)

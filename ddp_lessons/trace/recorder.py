@@ -51,7 +51,7 @@ class Recorder(Sequence):
         self._models = models
         self._lock = threading.Lock()
         self._events = []
-        self._gradients = []  # what hooks noted, until somebody reads: (index, time, backward, fields)
+        self._gradients = []  # what hooks noted: (index, time, backward, fields)
         self._indices = count()
         self._sequences = {}
         self._backwards = {}
