@@ -65,6 +65,11 @@ def _wrong_calls(rank, w):
             lambda calls: calls.all_gather(three, two[0]),
             "Wrong shape: tensors of tensor_list must have shape (2,) (got (3,), {here}).",
         ),
+        "all_gather into one tensor many times": (
+            lambda calls: calls.all_gather([two[0]] * w, two[1]),
+            "Cannot be written: each tensor of tensor_list needs memory of its own "
+            "(got the same for 0 and 1, {here}). Make a new tensor for each rank.",
+        ),
         "reduce_scatter of other dtypes": (
             lambda calls: calls.reduce_scatter(_ones(2, dtype=torch.float64), two),
             "Wrong dtype: tensors of input_list must be torch.float64 (got torch.float32, {here}).",

@@ -48,7 +48,8 @@ def check_list(tensors, name, peers, like=None, dtype=None, written=False):
         written: As in `check_tensors`.
 
     Raises:
-        BadInput: It is no list, has another length, or holds a tensor that does not fit.
+        BadInput: It is no list, has another length, holds a tensor that does not fit, or one
+            tensor twice where all will be written.
     """
     is_list = isinstance(tensors, (list, tuple))
     if not is_list or len(tensors) != peers.world_size:
@@ -58,6 +59,8 @@ def check_list(tensors, name, peers, like=None, dtype=None, written=False):
             "Make the list as long as the group is large",
         )
     check_tensors(tensors, name, peers, written)
+    if written:
+        _check_apart(tensors, name, peers)
     if like is not None:
         dtype = like.dtype
     for tensor in tensors:
@@ -98,6 +101,21 @@ def check_root_list(tensors, name, root, peers, like, written=False):
             f"{len(tensors)} tensors",
             "Give None on the other ranks",
         )
+
+
+def _check_apart(tensors, name, peers):
+    """
+    Refuse a list such as `[torch.empty(3)] * w`: what comes last would be all that is left.
+    """
+    first_with: dict = {}
+    for place, tensor in enumerate(tensors):
+        other = first_with.setdefault(tensor.data_ptr(), place) if tensor.numel() else place
+        if other != place:
+            raise peers.fault(
+                f"Cannot be written: each tensor of {name} needs memory of its own",
+                f"the same for {other} and {place}",
+                "Make a new tensor for each rank",
+            )
 
 
 def _shares_memory(tensor):

@@ -110,8 +110,9 @@ class Peers:
         """
         Send one flat tensor while another arrives. Does not deadlock, whatever their size.
 
-        If every rank waited for its `send` to end before it called `receive`, large messages
-        would wait for ever: no rank would be there to take them. Here both are under way first.
+        If every rank waited for its `send` to end before it called `receive`, no rank would be
+        there to take a message, and all would wait for ever: on Gloo at any size, elsewhere
+        perhaps only when messages are too large for a buffer. Here both are under way first.
 
         Args:
             outgoing: (n,) to send.
