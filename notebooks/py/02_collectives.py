@@ -231,8 +231,8 @@ late = [work.is_completed() for work in works]
 print(f"complete: {sum(late)} of {len(works)}, total: {result}")
 
 # %% [markdown] tags=["read"]
-# 0 of 2 on each of the three. Between the cells their Python was free, so a rank may compute
-# while it communicates.
+# 0 of 2 on each of the three: a barrier, too, is complete only when the last rank has come.
+# Between the cells their Python was free, so a rank may compute while it communicates.
 #
 # Until `wait()` returns, the tensor belongs to the call: neither write it nor read it. A call
 # without `async_op` waits for you. With NCCL, `wait()` lets the GPU wait and not Python; what the
