@@ -137,33 +137,23 @@ def all_reduce_doubling(w, root=0):
     return _with_fold(pairs, steps, lambda idle: (0,), lambda idle: (0,), True)
 
 
+def _owned_around(k, hop, owned):
+    # What the workers own together that are in one half with worker k, `hop` of them.
+    return [chunk for j, chunks in enumerate(owned) if j // hop == k // hop for chunk in chunks]
+
+
 def _halving(workers, owned):
     # What a rank sends to its partner is what the partner's half of the workers will own.
-    num = len(workers)
     return [
-        _exchange(
-            workers,
-            hop,
-            lambda k, peer, hop=hop: [
-                c for j in range(num) if j // hop == peer // hop for c in owned[j]
-            ],
-            True,
-        )
+        _exchange(workers, hop, lambda k, peer, hop=hop: _owned_around(peer, hop, owned), True)
         for hop in reversed(_hops(workers))
     ]
 
 
 def _doubling(workers, owned):
-    num = len(workers)
+    # What a rank sends is what its own half of the workers has by now.
     return [
-        _exchange(
-            workers,
-            hop,
-            lambda k, peer, hop=hop: [
-                c for j in range(num) if j // hop == k // hop for c in owned[j]
-            ],
-            False,
-        )
+        _exchange(workers, hop, lambda k, peer, hop=hop: _owned_around(k, hop, owned), False)
         for hop in _hops(workers)
     ]
 

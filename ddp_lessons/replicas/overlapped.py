@@ -10,7 +10,7 @@ Shapes: a bucket is a flat tensor that lives as long as the replica; gradients a
 import torch.distributed as dist
 
 from ..errors import BadInput
-from .buckets import BUCKET_CAP_BYTES, FIRST_BUCKET_CAP_BYTES, make_bucket
+from .buckets import make_bucket
 from .simple import BucketedReplica
 
 
@@ -24,8 +24,7 @@ class OverlappedReplica(BucketedReplica):
     Collective: every rank must make it, with the same module and arguments.
 
     Args:
-        module, group, broadcast_buffers, find_unused_parameters: As in Replica.
-        bucket_cap_bytes, first_bucket_cap_bytes: As in BucketedReplica.
+        args, options: As BucketedReplica's.
         gradient_as_bucket_view: Let `.grad` be a view of the bucket, which saves a copy and the
             memory of one more gradient. As in DDP a gradient is then overwritten by the next
             averaged backward: clone what you want to keep.
@@ -37,24 +36,8 @@ class OverlappedReplica(BucketedReplica):
     Source: S. Li et al., "PyTorch Distributed", VLDB 2020, section 3.2.3. Lesson: 05_replicas.
     """
 
-    def __init__(
-        self,
-        module,
-        group=None,
-        broadcast_buffers=True,
-        find_unused_parameters=False,
-        bucket_cap_bytes=BUCKET_CAP_BYTES,
-        first_bucket_cap_bytes=FIRST_BUCKET_CAP_BYTES,
-        gradient_as_bucket_view=True,
-    ):
-        super().__init__(
-            module,
-            group,
-            broadcast_buffers,
-            find_unused_parameters,
-            bucket_cap_bytes,
-            first_bucket_cap_bytes,
-        )
+    def __init__(self, *args, gradient_as_bucket_view=True, **options):
+        super().__init__(*args, **options)
         self.gradient_as_bucket_view = gradient_as_bucket_view
         self._flats = []
         self._views: list = [None] * len(self.trained)

@@ -7,7 +7,7 @@ the same on every rank, and another number of ranks can share what is left.
 """
 
 from ..errors import BadInput
-from .shards import ShardSampler, shard_indices, shard_length, shard_repeats
+from .shards import ShardSampler
 
 _SAME = ("num_samples", "shuffle", "seed")
 
@@ -27,17 +27,10 @@ class ResumableSampler(ShardSampler):
     lost but, with `drop_last`, fewer than world_size at the end. It does not hold that batches have
     the same samples: the global batch is as large as before only if each rank's batch is adapted.
 
-    Args:
-        dataset: Anything with a length, N.
-        shuffle: Whether to shuffle, anew in every epoch that `set_epoch` announces.
-        seed: The same on every rank.
-        drop_last: Leave the tail out instead of repeating the beginning.
-        rank: This rank; None asks the group.
-        world_size: Number of ranks; None asks the group.
-        group: The process group, or None for the default group.
+    `len` is how many samples are left at the start of this pass, or of the next if it is resumed;
+    `repeats` tells which places of that pass are padding.
 
-    Raises:
-        BadInput: There is no group to ask, or the rank is not in the world.
+    Args and Raises: as ShardSampler.
 
     Source: torchdata documentation, "Stateful DataLoader Tutorial". Lesson: 04_samplers,
     08_checkpoint.
@@ -70,39 +63,12 @@ class ResumableSampler(ShardSampler):
             self._start = 0
         self._pending = False
         self._num_drawn = 0
-        return self._draw(
-            shard_indices(
-                self.num_samples,
-                self.rank,
-                self.world_size,
-                self.shuffle,
-                self.seed,
-                self.epoch,
-                self.drop_last,
-                self._start,
-            )
-        )
+        return self._draw(super().__iter__())
 
     def _draw(self, indices):
         for number, index in enumerate(indices, start=1):
             self._num_drawn = number
             yield index
-
-    def __len__(self):
-        """
-        Return how many samples are left at the start of this pass, or of the next if it is resumed.
-        """
-        num_left = max(0, self.num_samples - self._start)
-        return shard_length(num_left, self.world_size, self.drop_last)
-
-    @property
-    def repeats(self):
-        """
-        Which places of this pass are padding, as `shard_repeats` tells.
-        """
-        return shard_repeats(
-            self.num_samples, self.rank, self.world_size, self.drop_last, self._start
-        )
 
     def deliver(self, loader):
         """

@@ -151,6 +151,8 @@ class ShardSampler(Sampler):
     04_samplers.
     """
 
+    _start = 0  # how many places of the epoch's order were seen before: none
+
     def __init__(
         self,
         dataset,
@@ -185,15 +187,19 @@ class ShardSampler(Sampler):
                 self.seed,
                 self.epoch,
                 self.drop_last,
+                self._start,
             )
         )
 
     def __len__(self):
-        return shard_length(self.num_samples, self.world_size, self.drop_last)
+        num_left = max(0, self.num_samples - self._start)
+        return shard_length(num_left, self.world_size, self.drop_last)
 
     @property
     def repeats(self):
         """
         Which places of this rank's shard are padding, as `shard_repeats` tells.
         """
-        return shard_repeats(self.num_samples, self.rank, self.world_size, self.drop_last)
+        return shard_repeats(
+            self.num_samples, self.rank, self.world_size, self.drop_last, self._start
+        )
