@@ -6,7 +6,7 @@ SHELL := /bin/sh
 PY = "$$(scripts/setup.sh --where)"
 export PYTHON TORCH
 
-.PHONY: setup lab test check bench build verify lock format clean help
+.PHONY: setup lab test soak check bench build verify lock format clean help
 
 setup: ## Put everything into .venv, or into the active environment. At once if done already.
 	@scripts/setup.sh
@@ -16,6 +16,9 @@ lab: setup ## Open JupyterLab at lesson 00. More arguments: make lab ARGS="--por
 
 test: setup ## Run every test, cheapest first. Some of them: make test ARGS="-k ring"
 	@$(PY) -m pytest $(ARGS)
+
+soak: setup ## Run every lesson three times, on busy cores, and on 2 ranks. Takes many minutes.
+	@$(PY) -m pytest -m soak $(ARGS)
 
 check: setup ## Format, lint, types, spelling, tests: the one command before a commit.
 	@$(PY) -m ruff format --check --quiet .

@@ -28,10 +28,17 @@ def lone_group():
     dist.destroy_process_group()
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     """
     Run cheap tests first, so that a plain mistake shows within seconds; skip GPU tests without one.
+
+    Tests that soak are run by name only: they take as long as all others together.
     """
+    if "soak" not in config.option.markexpr:
+        soaking = [item for item in items if item.get_closest_marker("soak")]
+        if soaking:
+            config.hook.pytest_deselected(items=soaking)
+            items[:] = [item for item in items if not item.get_closest_marker("soak")]
     items.sort(key=_cost)
     gpu_items = [item for item in items if item.get_closest_marker("gpu")]
     if gpu_items:
