@@ -235,8 +235,8 @@ print(f"complete: {sum(late)} of {len(works)}, total: {result}")
 # Between the cells their Python was free, so a rank may compute while it communicates.
 #
 # Until `wait()` returns, the tensor belongs to the call: neither write it nor read it. A call
-# without `async_op` waits for you. With NCCL, `wait()` lets the GPU wait and not Python; what the
-# GPU is asked for next comes after it, so the rule is the same.
+# without `async_op` waits for you. With NCCL, `wait()` makes the GPU wait, not Python; the rule
+# is the same.
 
 # %% tags=["check"]
 assert ranks.view["early"] == [[]] + [[False, False]] * (world_size - 1)
