@@ -366,7 +366,7 @@ print("ok: both deadlocks are mended: messages of 4 MiB arrive, and the sum is r
 #   communication", "Synchronous and asynchronous collective operations" and "Collective
 #   functions"; S. Arnold,
 #   [Writing Distributed Applications with PyTorch](https://docs.pytorch.org/tutorials/intermediate/dist_tuto.html),
-#   with a picture of each; NVIDIA's
+#   with pictures of six collectives; NVIDIA's
 #   [Point-to-point communication](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/p2p.html),
 #   on calls that must be started together.
 
