@@ -27,6 +27,8 @@ class Figure:
         reference_samples: The same of the reference, or ().
         limit: The most that is allowed, or None if the figure is only shown.
         limit_on: "value" or "ratio": what the limit is for.
+        is_paired: Whether the ratio is the median of the ratios within rounds, which a slow minute
+            harms less, and not that of the medians.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Figure:
     reference_samples: tuple = ()
     limit: float | None = None
     limit_on: str = VALUE
+    is_paired: bool = False
 
     @property
     def value(self):
@@ -54,9 +57,14 @@ class Figure:
     @property
     def ratio(self):
         """
-        Value over reference, or None.
+        Value over reference, by `is_paired`, or None.
         """
-        return self.value / self.reference if self.reference_samples else None
+        if not self.reference_samples:
+            return None
+        if self.is_paired:
+            pairs = zip(self.samples, self.reference_samples, strict=True)
+            return median(ours / theirs for ours, theirs in pairs)
+        return self.value / self.reference
 
     @property
     def verdict(self):
@@ -100,6 +108,7 @@ class Plan:
     reference_sample: str = ""
     limit: float | None = None
     limit_on: str = VALUE
+    is_paired: bool = False
 
 
 def make_figures(plans, samples):
@@ -122,6 +131,7 @@ def make_figures(plans, samples):
             tuple(samples.get(plan.reference_sample, ())),
             plan.limit,
             plan.limit_on,
+            plan.is_paired,
         )
         for plan in plans
         if samples.get(plan.sample)

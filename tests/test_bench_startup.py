@@ -41,6 +41,16 @@ def test_figure_value_is_the_median_and_not_the_mean(figures):
     assert (figure.value, figure.reference, figure.ratio) == (2.0, 4.0, 0.5)
 
 
+def test_figure_ratio_of_pairs_is_within_rounds(figures):
+    """
+    Two rounds of three were slow for both: the medians are of different rounds.
+    """
+    samples, reference_samples = (1.0, 10.0, 30.0), (2.0, 40.0, 10.0)
+    figure = figures.Figure("step", "ms", samples, "other", reference_samples, is_paired=True)
+    assert figure.ratio == 0.5
+    assert figures.Figure("step", "ms", samples, "other", reference_samples).ratio == 1.0
+
+
 @pytest.mark.parametrize(
     ("limit", "limit_on", "verdict"),
     [

@@ -1,0 +1,75 @@
+"""
+Run a function on the ranks of a group that is made for it, on this machine's CPU.
+"""
+
+import multiprocessing
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+from kernel import BenchmarkFailed
+
+from ddp_lessons.process_group import join_group, leave_group
+
+
+def run_ranks(num_ranks, function, *args):
+    """
+    Call `function(rank, *args)` on each rank of a new group, with one thread each.
+
+    Args:
+        num_ranks: Number of ranks.
+        function: A function at the top level of a module.
+        args: Further arguments, the same on every rank; they must pickle.
+
+    Returns:
+        list: What each rank returned, in rank order.
+
+    Raises:
+        BenchmarkFailed: A rank raised or died. Its traceback is on standard error.
+    """
+    context = multiprocessing.get_context("spawn")
+    pipes, members = [], []
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        for rank in range(num_ranks):
+            ours, theirs = context.Pipe(duplex=False)
+            job = (rank, num_ranks, str(Path(folder, "store")), function, args, theirs)
+            member = context.Process(target=_member, args=job, daemon=True)
+            member.start()
+            theirs.close()
+            pipes.append(ours)
+            members.append(member)
+        try:
+            answers = [pipe.recv() for pipe in pipes]
+            for member in members:
+                member.join()
+        except EOFError:
+            raise BenchmarkFailed("a rank raised or died, see above") from None
+        finally:
+            for member in members:  # a rank that raised leaves the others waiting
+                member.kill()
+                member.join()
+    return answers
+
+
+def _member(rank, num_ranks, store, function, args, pipe):
+    # Gloo would look the machine's own name up, which may be slow, or be another interface.
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
+    torch.set_num_threads(1)
+    join_group(store, rank, num_ranks)
+    answer = function(rank, *args)
+    leave_group()
+    pipe.send(answer)
+
+
+def in_turns(names, round_number):
+    """
+    Return names in an order that begins with another one in each round.
+
+    Args:
+        names: A list.
+        round_number: From 0.
+    """
+    first = round_number % len(names)
+    return names[first:] + names[:first]
