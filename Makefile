@@ -6,7 +6,11 @@ SHELL := /bin/sh
 PY = "$$(scripts/setup.sh --where)"
 export PYTHON TORCH
 
-.PHONY: setup lab test soak check bench build verify lock format clean help
+# Tests of what a learner reads as a textbook: `make coverage` runs them.
+SUBJECT_TESTS = $(foreach part,costs trace pictures process_group collectives ring samplers \
+  replicas ddp accumulation checkpoint workloads pitfalls,$(wildcard tests/test_$(part)*.py))
+
+.PHONY: setup lab test coverage soak check bench build verify lock format clean help
 
 setup: ## Put everything into .venv, or into the active environment. At once if done already.
 	@scripts/setup.sh
@@ -16,6 +20,12 @@ lab: setup ## Open JupyterLab at lesson 00. More arguments: make lab ARGS="--por
 
 test: setup ## Run every test, cheapest first. Some of them: make test ARGS="-k ring"
 	@$(PY) -m pytest $(ARGS)
+
+coverage: setup ## Hold the tests of the subject to every line of it that needs no GPU.
+	@$(PY) -m coverage erase
+	@$(PY) -m coverage run -m pytest $(SUBJECT_TESTS) $(ARGS)
+	@$(PY) -m coverage combine --quiet
+	@$(PY) -m coverage report
 
 soak: setup ## Run every lesson three times, on busy cores, and on 2 ranks. Takes many minutes.
 	@$(PY) -m pytest -m soak $(ARGS)

@@ -2,17 +2,17 @@
 One file: whole or not there, whatever happens to the process, the disk or the file.
 """
 
+import contextlib
 import os
 import pickle
 import random
-import resource
 import signal
 import subprocess
 import zipfile
 
-import checkpoint_runs  # noqa: F401, loads torch's DCP once for all ranks
 import pytest
 import torch
+from checkpoint_runs import file_size_limit
 from worlds import run_world
 
 from ddp_lessons.checkpoint import CheckpointRefused, SaveFailed, load, naive, save
@@ -91,14 +91,13 @@ def test_every_rank_writing_one_path_spoils_it(tmp_path, world_size):
 
 def _limited(rank, world_size, path, limited_rank):
     save(_state(1), path)
-    if rank == limited_rank:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 15, resource.RLIM_INFINITY))
-    try:
-        save(_state(2), path)
-        return "saved"
-    except SaveFailed as error:
-        return str(error), load(path)["number"], sorted(os.listdir(os.path.dirname(path)))
+    is_limited = rank == limited_rank
+    with file_size_limit(1 << 15) if is_limited else contextlib.nullcontext():
+        try:
+            save(_state(2), path)
+            return "saved"
+        except SaveFailed as error:
+            return str(error), load(path)["number"], sorted(os.listdir(os.path.dirname(path)))
 
 
 @pytest.mark.ranks

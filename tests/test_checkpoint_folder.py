@@ -2,6 +2,7 @@
 A folder of checkpoints: killed at any moment, it still holds one that loads.
 """
 
+import contextlib
 import os
 import random
 import shutil
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoint_runs import fingerprint, make_run, train
+from checkpoint_runs import file_size_limit, fingerprint, make_run, train
 from worlds import run_world
 
 from ddp_lessons.checkpoint import CheckpointRefused, Checkpoints, Run, SaveFailed, capture
@@ -295,16 +296,13 @@ def test_save_and_load_go_on_bitwise(tmp_path, world_size):
 
 
 def _limited(rank, world_size, root):
-    import resource
-
     checkpoints = Checkpoints(root)
     checkpoints.save(_plain_run(1))
-    if rank == 0:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 15, resource.RLIM_INFINITY))
-    try:
-        checkpoints.save(_plain_run(2))
-    except SaveFailed as error:
-        return str(error), checkpoints.latest().step, os.listdir(root)
+    with file_size_limit(1 << 15) if rank == 0 else contextlib.nullcontext():
+        try:
+            checkpoints.save(_plain_run(2))
+        except SaveFailed as error:
+            return str(error), checkpoints.latest().step, os.listdir(root)
 
 
 @pytest.mark.ranks

@@ -50,6 +50,16 @@ def test_load_digits_splits_without_overlap_or_loss():
     assert not any(tuple(row.tolist()) in rows for row in digits.test_images)
 
 
+def test_digits_to_moves_every_part():
+    """
+    A part that stays behind shows as an error about devices, far from here. "meta" is everywhere.
+    """
+    digits = load_digits().to("meta")
+    parts = (digits.train_images, digits.train_labels, digits.test_images, digits.test_labels)
+    assert [part.device.type for part in parts] == ["meta"] * 4
+    assert digits.train_images.shape == (1437, 64)
+
+
 def test_load_digits_has_all_classes_in_both_parts():
     """
     A class that one part lacks cannot be learned, or not be judged: half an even share at least.

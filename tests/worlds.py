@@ -7,6 +7,7 @@ of a second. Each world has a group of its own on Gloo, over loopback and a file
 
 import multiprocessing
 import os
+import sys
 import tempfile
 import time
 import traceback
@@ -115,5 +116,17 @@ def _member(rank, world_size, folder, join, function, args, pipe):
             dist.destroy_process_group()
     except BaseException:
         answer = (False, traceback.format_exc())
+    _save_coverage()
     pipe.send(answer)
     pipe.close()
+
+
+def _save_coverage():
+    """
+    Write down which lines this rank ran, if that is measured: once it has answered, it is killed.
+    """
+    coverage = sys.modules.get("coverage")
+    measured = coverage and coverage.Coverage.current()
+    if measured:
+        measured.stop()
+        measured.save()
