@@ -13,10 +13,7 @@ import argparse
 import functools
 import itertools
 import json
-import multiprocessing
-import os
 import sys
-import tempfile
 import time
 from pathlib import Path
 from statistics import median
@@ -28,9 +25,9 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from worlds import in_turns, run_ranks
 
 from ddp_lessons.ddp import Overlap, overlap, parameter_bytes, rebuilt_buckets
-from ddp_lessons.process_group import join_group, leave_group
 from ddp_lessons.replicas import BucketedReplica, FlatReplica, NaiveReplica, OverlappedReplica
 
 NUM_RANKS = 2
@@ -136,13 +133,10 @@ def step(replica, optimizer, images):
     return time.perf_counter() - begin_s
 
 
-def measure(rank, store_file, num_repeats, pipe):
+def measure(rank, num_repeats):
     """
-    Run all rounds on one rank; rank 0 sends what was measured of each kind.
+    Run all rounds on one rank; return what was measured of each kind.
     """
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
-    torch.set_num_threads(1)
-    join_group(store_file, rank, NUM_RANKS)
     torch.manual_seed(rank)
     images = torch.randn(NUM_SAMPLES, 1024)
     replicas = {name: kind(model()) for name, kind in KINDS.items()}
@@ -150,8 +144,7 @@ def measure(rank, store_file, num_repeats, pipe):
     samples = {name: [] for name in KINDS}
     names = list(KINDS)
     for number in range(NUM_WARM_UP + num_repeats):
-        first = number % len(names)
-        for name in names[first:] + names[:first]:
+        for name in in_turns(names, number):
             seconds = step(replicas[name], optimizers[name], images)
             if number >= NUM_WARM_UP:
                 samples[name].append(seconds)
@@ -164,31 +157,7 @@ def measure(rank, store_file, num_repeats, pipe):
             "exposed_s": median(found.communication_s - found.overlap_s for found in overlaps),
         }
     answer["parameter_bytes"] = parameter_bytes(replicas["DDP"])
-    if rank == 0:
-        pipe.send(answer)
-    leave_group()
-
-
-def run(num_repeats):
-    """
-    Start the ranks and return what rank 0 measured.
-    """
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
-    with tempfile.TemporaryDirectory() as folder:
-        store_file = str(Path(folder) / "store")
-        ranks = [
-            context.Process(target=measure, args=(rank, store_file, num_repeats, theirs))
-            for rank in range(NUM_RANKS)
-        ]
-        for process in ranks:
-            process.start()
-        theirs.close()
-        try:
-            return ours.recv()
-        finally:
-            for process in ranks:
-                process.join()
+    return answer
 
 
 def add_ratios(measured):
@@ -243,7 +212,7 @@ def main():
     parser.add_argument("--json", type=Path, help="write every sample here")
     parser.add_argument("--no-fail", action="store_true", help="only report")
     arguments = parser.parse_args()
-    measured = run(arguments.repeats)
+    measured = run_ranks(NUM_RANKS, measure, arguments.repeats)[0]
     add_ratios(measured)
     show(measured)
     if arguments.json:

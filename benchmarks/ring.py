@@ -14,21 +14,18 @@ about either way, and a fastest sample is one that the neighbours left alone.
 
 import argparse
 import json
-import os
 import sys
-import tempfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from figures import RATIO, Plan, make_figures, missed, show_figures
 from machine import describe_machine, machine_slug
+from worlds import run_ranks
 
 from ddp_lessons.collectives import log_rounds, naive
-from ddp_lessons.process_group import join_group, leave_group
 from ddp_lessons.ring import pipelined, textbook
 
 RESULTS = Path(__file__).with_name("results")
@@ -60,20 +57,14 @@ def measure(world_size, sizes_kib, num_rounds):
     Returns:
         dict: From (size in KiB, way) to a list of milliseconds, one a round.
     """
-    with tempfile.TemporaryDirectory(prefix="bench-ring-") as folder:
-        arguments = (world_size, folder, sizes_kib, num_rounds)
-        mp.start_processes(_rank_main, arguments, nprocs=world_size, start_method="forkserver")
-        ranks = [torch.load(Path(folder) / f"{rank}.pt") for rank in range(world_size)]
+    ranks = run_ranks(world_size, _measure_on, sizes_kib, num_rounds)
     return {
         key: [max(times) for times in zip(*(of[key] for of in ranks), strict=True)]
         for key in ranks[0]
     }
 
 
-def _rank_main(rank, world_size, folder, sizes_kib, num_rounds):
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    torch.set_num_threads(1)
-    join_group(Path(folder) / "store", rank, world_size)
+def _measure_on(rank, sizes_kib, num_rounds):
     samples = {}
     for size_kib in sizes_kib:
         tensor = torch.zeros(size_kib << 8)  # float32, so 256 numbers a KiB
@@ -85,9 +76,7 @@ def _rank_main(rank, world_size, folder, sizes_kib, num_rounds):
                 elapsed_ms = _time(WAYS[way], tensor, num_calls)
                 if round_number >= 0:
                     samples.setdefault((size_kib, way), []).append(elapsed_ms)
-    torch.save(samples, Path(folder) / f"{rank}.pt")
-    dist.barrier()
-    leave_group()
+    return samples
 
 
 def _in_turns(names, round_number):
