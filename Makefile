@@ -10,6 +10,9 @@ export PYTHON TORCH
 SUBJECT_TESTS = $(foreach part,costs trace pictures process_group collectives ring samplers \
   replicas ddp accumulation checkpoint workloads pitfalls,$(wildcard tests/test_$(part)*.py))
 
+# Benchmarks, one after the other: each measures alone.
+BENCHMARKS = startup training_step ring replicas trace_overhead checkpoint
+
 .PHONY: setup lab test coverage soak check bench build verify lock format clean help
 
 setup: ## Put everything into .venv, or into the active environment. At once if done already.
@@ -37,8 +40,10 @@ check: setup ## Format, lint, types, spelling, tests: the one command before a c
 	@$(PY) -m codespell_lib
 	@$(PY) -m pytest $(ARGS)
 
-bench: setup ## Measure what must be fast, side by side with what one would use instead.
-	@$(PY) benchmarks/startup.py $(ARGS)
+bench: setup ## Measure what must be fast. One only: make bench BENCHMARKS=ring ARGS="--no-fail"
+	@status=0; for name in $(BENCHMARKS); do \
+	  echo "== $$name"; $(PY) benchmarks/$$name.py $(ARGS) || status=1; \
+	done; exit $$status
 
 build: setup ## Rebuild notebooks from their text. Some of them: make build ARGS=00_ranks
 	@$(PY) -m ddp_lessons.course build $(ARGS)
