@@ -5,10 +5,12 @@ Every error that this package raises on purpose, in one tree.
     |-- BadInput (also ValueError)      an argument is wrong; nothing was started
     |-- StartFailed                     ranks could not be started; nothing is left running
     |-- RanksGone                       the ranks were stopped, or their warden died
+    |-- RanksMissing (also RuntimeError)    ranks did not come to a group in time
     |-- CellFailed                      a cell failed on some rank; the others were released
     |   |-- RankRaised                  a rank raised
     |   |-- RankDied                    a rank's process ended; a new rank took its place
     |   `-- CellStopped                 Stop was pressed while ranks were busy
+    |-- WrongAnswer (also AssertionError)   an exercise is not solved yet
     |-- NotebookRefused (also ValueError)   a notebook breaks a rule of the course
     |-- SaveFailed (also RuntimeError)      a checkpoint was not saved
     `-- CheckpointRefused (also ValueError) a checkpoint was not loaded
@@ -40,6 +42,20 @@ class RanksGone(DDPLessonsError, RuntimeError):
     """
     The ranks that a call needs were stopped or have died with their warden.
     """
+
+
+class RanksMissing(DDPLessonsError, RuntimeError):
+    """
+    Some ranks did not come to a group, or to a meeting of one, in time. Nothing else has changed.
+
+    Args:
+        message: Who is missing, of how many, after how long.
+        ranks: The missing ranks, in rising order; empty if it was no rank.
+    """
+
+    def __init__(self, message, ranks=()):
+        super().__init__(message)
+        self.ranks = list(ranks)
 
 
 class CellFailed(DDPLessonsError, RuntimeError):
@@ -78,6 +94,28 @@ class CellStopped(CellFailed):
     """
     Stop was pressed while a cell was running. Every rank was released.
     """
+
+
+class WrongAnswer(DDPLessonsError, AssertionError):
+    """
+    An exercise is not solved yet: what was called, what came back, what was expected, and a hint.
+
+    Args:
+        message: All of it, without the solution.
+        mistake: The mistake's name in its task, such as "left-handle".
+        hint: The hint for that mistake.
+    """
+
+    def __init__(self, message, mistake="", hint=""):
+        super().__init__(message)
+        self.mistake = mistake
+        self.hint = hint
+
+    def _render_traceback_(self):
+        """
+        Return the lines that IPython shows in place of a traceback of this package's own code.
+        """
+        return str(self).splitlines()
 
 
 class NotebookRefused(DDPLessonsError, ValueError):

@@ -1,33 +1,185 @@
 """
-Joining and leaving a group, against torch's own view of it.
+Joining and leaving a group over a file, TCP and the environment, against torch's own view of it.
 """
+
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
 import torch.distributed as dist
 from worlds import run_world
 
-from ddp_lessons.process_group import join_group, leave_group, rank_device
+from ddp_lessons.errors import BadInput
+from ddp_lessons.process_group import (
+    env_store,
+    file_store,
+    join_group,
+    join_group_env,
+    join_group_store,
+    join_group_tcp,
+    leave_group,
+    rank_device,
+    tcp_store,
+)
+
+VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
-def _join_add_leave(rank, world_size, store_file):
-    join_group(store_file, rank, world_size)
+def _publish(folder, port):
+    file_store(f"{folder}/port", -1).set("port", str(port))
+
+
+def _published(folder):
+    return int(file_store(f"{folder}/port", -1).get("port"))
+
+
+def _join_file(rank, world_size, folder):
+    join_group(f"{folder}/store", rank, world_size, deadline_s=30.0)
+
+
+def _join_file_as_torch_waits(rank, world_size, folder):
+    join_group(f"{folder}/store", rank, world_size)
+
+
+def _join_tcp(rank, world_size, folder):
+    port = _published(folder) if rank else 0
+    publish = (lambda port: _publish(folder, port)) if rank == 0 else None
+    join_group_tcp("127.0.0.1", port, rank, world_size, deadline_s=30.0, publish=publish)
+
+
+def _join_env(rank, world_size, folder):
+    # The store is held by rank 0 beside the group, as torchrun's agent holds it.
+    store = tcp_store("127.0.0.1", 0, 0, 30.0) if rank == 0 else None
+    if store is not None:
+        _publish(folder, store.port)
+    values = (str(rank), str(world_size), "127.0.0.1", str(_published(folder)))
+    os.environ.update(zip(VARIABLES, values, strict=True), TORCHELASTIC_USE_AGENT_STORE="True")
+    join_group_env(deadline_s=30.0)
+    return store
+
+
+def _join_add_leave(rank, world_size, join, folder):
+    held = join(rank, world_size, folder)
     total = torch.tensor([float(rank + 1)])
     dist.all_reduce(total)
     seen = (dist.get_rank(), dist.get_world_size(), dist.get_backend(), total.item())
+    dist.barrier()
     leave_group()
+    del held
     return (*seen, dist.is_initialized())
 
 
 @pytest.mark.ranks
+@pytest.mark.parametrize("join", [_join_file, _join_file_as_torch_waits, _join_tcp, _join_env])
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-def test_join_group_makes_a_group_that_adds_up(tmp_path, world_size):
+def test_join_makes_a_group_that_adds_up(tmp_path, world_size, join):
     """
     The group has the size, the numbers and the backend that were asked for, works, and ends.
     """
-    seen = run_world(world_size, _join_add_leave, str(tmp_path / "store"), join=False)
+    seen = run_world(world_size, _join_add_leave, join, str(tmp_path), join=False)
     total = float(sum(range(1, world_size + 1)))
     assert seen == [(rank, world_size, "gloo", total, False) for rank in range(world_size)]
+
+
+SCRIPT = """
+import torch, torch.distributed as dist
+from ddp_lessons.process_group import join_group_env, leave_group
+join_group_env(deadline_s=60.0)
+total = torch.ones(1)
+dist.all_reduce(total)
+assert total.item() == dist.get_world_size() == 2
+leave_group()
+"""
+
+
+@pytest.mark.ranks
+def test_join_group_env_joins_what_torchrun_starts(tmp_path):
+    """
+    The variables are torchrun's, and so is the store, which its agent holds.
+    """
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    done = subprocess.run(
+        [*torchrun, "--nproc-per-node=2", str(script)], capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_env_store_without_an_agent_is_held_by_rank_0(monkeypatch):
+    """
+    A launcher that sets only the four variables leaves the store to rank 0.
+    """
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+    for name, value in zip(VARIABLES, ("0", "1", "127.0.0.1", "0"), strict=True):
+        monkeypatch.setenv(name, value)
+    store, rank, world_size = env_store(5.0)
+    store.set("key", "value")
+    assert (store.get("key"), rank, world_size) == (b"value", 0, 1)
+
+
+def test_env_store_names_every_variable_that_is_missing(monkeypatch):
+    """
+    torch names one on each try; four tries for one fault are three too many.
+    """
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(BadInput) as refused:
+        env_store(1.0)
+    assert str(refused.value) == (
+        "The environment does not say how to join: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT "
+        "(got no RANK, no WORLD_SIZE, no MASTER_ADDR, no MASTER_PORT). Set them, or start with "
+        "torchrun, which does."
+    )
+    for name in VARIABLES:
+        monkeypatch.setenv(name, "first")
+    with pytest.raises(BadInput, match=r"RANK is no number: a whole number \(got 'first'\)\."):
+        env_store(1.0)
+
+
+@pytest.mark.parametrize(("port", "rank"), [(-1, 0), (65536, 1), (0, 1)])
+def test_tcp_store_refuses_a_port_that_cannot_be(port, rank):
+    """
+    Port 0 asks the owner's system to choose; for the others it is no address.
+    """
+    with pytest.raises(BadInput, match="The port of the store is none"):
+        tcp_store("127.0.0.1", port, rank, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("rank", "world_size", "backend", "timeout_s", "message"),
+    [
+        (0, 0, "gloo", None, "The world is empty"),
+        (4, 4, "gloo", None, "The rank is not of this world"),
+        (0, 1, "gloo", 0, "The timeout leaves no time: seconds above 0 "),
+        (0, 1, "nonsense", None, "There is no backend nonsense: "),
+    ],
+)
+def test_join_group_refuses_before_it_opens_anything(
+    tmp_path, rank, world_size, backend, timeout_s, message
+):
+    """
+    A rank that is refused after it has met the others leaves them waiting.
+    """
+    with pytest.raises(BadInput) as refused:
+        join_group(tmp_path / "store", rank, world_size, backend, timeout_s=timeout_s)
+    assert str(refused.value).startswith(message)
+    assert not (tmp_path / "store").exists()
+    assert not dist.is_initialized()
+
+
+def test_join_group_inside_a_group_is_refused(lone_group):
+    """
+    A cell that joins and is run twice must say what to do.
+    """
+    with pytest.raises(BadInput) as refused:
+        join_group_store(dist.HashStore(), 0, 1)
+    assert str(refused.value) == (
+        "This process is in a group: it can be in one default group (got rank 0 of 1). "
+        "Call leave_group() first."
+    )
 
 
 def test_leave_group_outside_a_group_does_nothing():
@@ -57,3 +209,15 @@ def test_rank_device_spreads_local_ranks_over_gpus(monkeypatch):
     monkeypatch.delenv("DDP_LESSONS_DEVICE", raising=False)
     monkeypatch.setenv("LOCAL_RANK", str(torch.cuda.device_count()))
     assert rank_device() == torch.device("cuda:0")
+
+
+@pytest.mark.gpu
+def test_join_group_binds_nccl_to_its_gpu(tmp_path):
+    """
+    NCCL's first collective must find the GPU that was asked for.
+    """
+    join_group(tmp_path / "store", 0, 1, "nccl", torch.device("cuda:0"), deadline_s=30.0)
+    total = torch.ones(1, device="cuda:0")
+    dist.all_reduce(total)
+    assert total.item() == 1.0
+    leave_group()
