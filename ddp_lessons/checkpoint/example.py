@@ -1,0 +1,83 @@
+"""
+A small run with everything that a checkpoint can forget.
+
+Shapes: N samples, images (N, F). Legend: rank r of w, each with a seed and a shard of its own.
+"""
+
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy, dropout
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import BatchSampler
+
+from ddp_lessons.samplers import ResumableSampler
+
+from .faults import place
+from .state import Run
+
+
+def make_run(model, images):
+    """
+    Make a run of momentum, a falling rate, a shuffle that knows its place, and random numbers.
+
+    DDP orders its buckets anew when its second forward begins, and sums in another order round
+    otherwise. So a resumed run would differ from the one that went on, in the last bits of its
+    first step. Two idle passes put that behind every run.
+
+    Collective: every rank must call it.
+
+    Args:
+        model: Equal on all ranks, or DDP takes that of rank 0.
+        images: (N, F) float32, all of them on every rank.
+
+    Returns:
+        Run: At step 0. Torch's generator has the rank for a seed, so that each rank's noise is
+        another.
+
+    Lesson: 08_checkpoint.
+    """
+    rank, world_size = place()
+    torch.manual_seed(rank)
+    model = DistributedDataParallel(model) if dist.is_initialized() else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(2):
+        model(images[:1]).sum().backward()
+        optimizer.zero_grad()
+    return Run(
+        model,
+        optimizer,
+        scheduler=torch.optim.lr_scheduler.StepLR(optimizer, step_size=10, gamma=0.5),
+        sampler=ResumableSampler(range(len(images)), rank=rank, world_size=world_size),
+    )
+
+
+def train(run, images, labels, num_steps):  # noqa: RET503 - its epochs do not end
+    """
+    Make some more steps of 16 samples a rank, with noise on the images, and return the last loss.
+
+    Collective: every rank must call it.
+
+    Args:
+        run: From `make_run`, at any step.
+        images: (N, F) float32, all of them on every rank.
+        labels: (N,) int64.
+        num_steps: Steps to make, at least 1.
+
+    Returns:
+        float: The loss of this rank's last batch.
+
+    Lesson: 08_checkpoint.
+    """
+    last_step = run.step + num_steps
+    run.sampler.load_state_dict(run.sampler.state_dict())  # go on where the last call left
+    for epoch in run.remaining_epochs(float("inf")):
+        run.sampler.set_epoch(epoch)
+        for batch in BatchSampler(run.sampler, 16, drop_last=False):
+            loss = cross_entropy(run.model(dropout(images[batch], 0.1)), labels[batch])
+            run.optimizer.zero_grad()
+            loss.backward()
+            run.optimizer.step()
+            run.scheduler.step()
+            run.step += 1
+            if run.step == last_step:
+                return loss.item()
