@@ -23,7 +23,7 @@ def test_load_text_is_what_its_note_says():
     written = text.decode(torch.cat([text.train, text.held_out]))
     assert written == (FOLDER / "as_you_like_it.txt").read_text()
     note = (FOLDER / "as_you_like_it.md").read_text()
-    assert f"{len(written):,}\ncharacters, {len(text.characters)} different" in note
+    assert f"{len(written):,} characters, {len(text.characters)} different" in note
     assert "public domain" in note
     assert written.startswith("ACT I\n")
     assert "ACT II\n" in written
