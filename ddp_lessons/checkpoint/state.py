@@ -193,6 +193,9 @@ def restore(run, state, group=None, exact=True):
     within an epoch goes on exactly only if its loader has a `generator` of its own, or if the
     iterator is made before this call.
 
+    DDP orders its buckets anew when its second forward begins, and sums in another order round
+    otherwise. So the last bits are equal only if the model has made two passes before this call.
+
     Args:
         run: A Run of the same model, optimizer and so on; its values are replaced.
         state: What `capture` returned, or `load` read.
