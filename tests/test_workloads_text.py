@@ -106,6 +106,18 @@ def test_language_model_refuses_a_piece_that_is_too_long():
         language_model(63, seed=0)(torch.zeros(1, 33, dtype=torch.int64))
 
 
+@pytest.fixture
+def one_thread():
+    """
+    Compute on one thread: operations so small wait longer for each other than they take.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
 def test_language_model_learns_more_than_how_frequent_characters_are():
     """
     Below the entropy of single characters there is only what context tells, on held-out text.
