@@ -22,7 +22,7 @@ def make_run(model, images):
 
     DDP orders its buckets anew when its second forward begins, and sums in another order round
     otherwise. So a resumed run would differ from the one that went on, in the last bits of its
-    first step. Two idle passes put that behind every run.
+    first step. One idle pass puts that behind every run.
 
     Collective: every rank must call it.
 
@@ -40,9 +40,8 @@ def make_run(model, images):
     torch.manual_seed(rank)
     model = DistributedDataParallel(model) if dist.is_initialized() else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    for _ in range(2):
-        model(images[:1]).sum().backward()
-        optimizer.zero_grad()
+    model(images[:1]).sum().backward()
+    optimizer.zero_grad()
     return Run(
         model,
         optimizer,

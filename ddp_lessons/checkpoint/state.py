@@ -194,7 +194,8 @@ def restore(run, state, group=None, exact=True):
     iterator is made before this call.
 
     DDP orders its buckets anew when its second forward begins, and sums in another order round
-    otherwise. So the last bits are equal only if the model has made two passes before this call.
+    otherwise. So the last bits are equal only if the model has made a pass, backward included,
+    before this call.
 
     Args:
         run: A Run of the same model, optimizer and so on; its values are replaced.

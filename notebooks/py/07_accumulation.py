@@ -1,7 +1,9 @@
 # %% [markdown] tags=["title"]
 # # When should ranks talk?
 #
-# 30 minutes; works with any number of ranks from 2, written for 4 ranks. Builds on 06_ddp.
+# 30 minutes, 4 ranks; works with any number of ranks from 2. It builds on
+# [06_ddp](06_ddp.ipynb), which looks inside DDP, and on the epochs of
+# [04_samplers](04_samplers.ipynb).
 
 # %% [markdown] tags=["goal"]
 # When you are through, you can
@@ -237,12 +239,12 @@ memory_picture([used["micro"] for used in ranks.view["used"]])
 
 # %% [markdown] tags=["read"]
 # The eighth part: 85.2 KiB of activations instead of 681 KiB. All else stays as it was. So
-# C17, that accumulation helps when the *parameters* do not fit, is **false**. Sharding them helps
-# there.
+# C17, that accumulation helps when the *parameters* do not fit, is **false**. For that,
+# ranks must split them, as later lessons do.
 #
 # `clone` gives a micro-batch memory of its own, as a loader does; a slice would keep the whole
-# batch alive. **Autocast** computes in a type of half the bytes where that is safe. It, too, saves
-# activations only.
+# batch alive. Autocast, which computes in a type of half the bytes where that is safe, also
+# saves activations only.
 
 # %% tags=["check"]
 for used in ranks.view["used"]:
@@ -256,7 +258,7 @@ print("ok: C17 is false, an eighth of the activations, and all of the parameters
 # ## Gradients are clipped once, after the sync.
 
 # %% [markdown] tags=["predict"]
-# To **clip** is to shorten a gradient that is longer than a limit. A loop on one device clips
+# To clip is to shorten a gradient that is longer than a limit. A loop on one device clips
 # after each `backward`; now it accumulates 4 micro-batches. By how many percent does its step
 # differ from the right one?
 #

@@ -1,7 +1,8 @@
 # %% [markdown] tags=["title"]
 # # What must be saved so that nothing is lost?
 #
-# 30 minutes, 4 ranks, and 2 at the end. Builds on 07_accumulation.
+# 30 minutes, 4 ranks. At its end 2 ranks take over. It builds on [06_ddp](06_ddp.ipynb), for the
+# buckets of DDP, and on the shuffles of [04_samplers](04_samplers.ipynb).
 
 # %% [markdown] tags=["goal"]
 # When you are through, you can
@@ -59,7 +60,8 @@ print("mine is back:", torch.equal(back, mine))
 # What remains is the last one's, or a mixture.
 #
 # Gather what differs between ranks, let one rank write, and let the others wait in a barrier. What
-# is equal on all, such as the weights, needs no gathering.
+# is equal on all, such as the weights, needs no gathering. A file from which a run can go on is a
+# **checkpoint**.
 
 # %% tags=["check"]
 assert all(sum(found) <= 1 for found in ranks.view["found"])
@@ -252,8 +254,8 @@ print(f"from step {choice.step} to {run.step}: {num_wrong} weights differ")
 #
 # `Checkpoints` keeps all that the first line lists: 0 weights differ, though rank 2 was killed. So
 # C21, checkpoints let training resume, is **half true**. One trap is left: DDP orders its buckets
-# anew after step 1, and sums in another order round otherwise. So `make_run` begins with two idle
-# passes.
+# anew after step 1, and sums in another order round otherwise. So `make_run` begins with an idle
+# pass.
 
 # %% tags=["check"]
 assert set(ranks.view["num_wrong"]) == {0}
