@@ -39,7 +39,7 @@ from ddp_lessons.workloads import digits_model, load_digits
 
 rank, world_size, device = dist.get_rank(), dist.get_world_size(), rank_device()
 digits = load_digits().to(device)
-images = digits.train_images[rank:1436:world_size]
+images = digits.train_images[rank:1436:world_size]  # one digit is left out
 labels = digits.train_labels[rank:1436:world_size]
 model = DDP(digits_model(seed=0).to(device))
 parameters = list(model.parameters())
