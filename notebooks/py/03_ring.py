@@ -66,7 +66,7 @@ for way in ranks.view["sent"][0]:
 # either way: each of three ranks must give its numbers away once and get the sum once.
 #
 # What differs is the busiest rank. A hub of n sends n - 1 tensors, one after the other. In a ring
-# of n a rank sends 2 (n - 1) / n tensors: less than two, however many join. That is the least.
+# of n a rank sends 2 (n - 1) / n tensors: less than two, however many join. None can do with less.
 
 # %% tags=["check"]
 for n in range(2, world_size + 1):
@@ -96,9 +96,7 @@ def num_received():  # bytes, over all TCP connections of this process
         try:
             link = socket.socket(fileno=os.dup(int(name)))
             facts = link.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 136)
-            total += struct.unpack_from("Q", facts, 128)[
-                0
-            ]  # its field tcpi_bytes_received
+            total += struct.unpack_from("Q", facts, 128)[0]  # tcpi_bytes_received
             link.close()
         except (OSError, struct.error):
             pass  # a file, or another kind of socket
@@ -125,9 +123,8 @@ print(", ".join(f"{name} {share} tensors" for name, share in received.items()))
 # root, but no rank that gathers everything.
 
 # %% tags=["check"]
-shares = {
-    name: [own[name] for own in ranks.view["received"]] for name in ("hub", "torch")
-}
+received = ranks.view["received"]
+shares = {name: [own[name] for own in received] for name in ("hub", "torch")}
 assert shares["hub"] == [3.0, 1.0, 1.0, 1.0]
 assert shares["torch"] == [1.5] * 4
 print("ok: C04 is false, all 4 ranks received as much: 1.5 tensors")
@@ -263,11 +260,11 @@ times = {2**k: one_way_s(2**k) for k in range(10, 23, 2)}
 
 # %% tags=["run", "nbval-ignore-output"]
 times, new = ranks.view["times"][0], 3 * 2**20
-guess = (model := fit(times.items(), confidence=0.999)).predict(new)
-print(f"latency {model.latency_s.value * 1e6:.0f} us")
-print(f"bandwidth {model.bandwidth_bytes_per_s.value / 2**30:.1f} GiB/s")
-us, ratio = guess.value * 1e6, guess.value / times[2**10]
-print(f"{new} bytes: {us:.0f} us, {ratio:.0f} times as long as 1 KiB")
+model = fit(times.items(), confidence=0.999)
+guess, link = model.predict(new), model.link
+print(f"latency {link.latency_s * 1e6:.0f} us")
+print(f"bandwidth {link.bandwidth_bytes_per_s / 2**30:.1f} GiB/s")
+print(f"{new} bytes: {guess.value / times[2**10]:.0f} times as long as 1 KiB")
 
 # %% tags=["run"]
 # %%px
@@ -280,9 +277,8 @@ if rank == 0:
 measured = ranks.view["measured"][0]
 sizes = [2**k for k in range(10, 24)]
 band = [(n, g.value, g.low, g.high) for n in sizes for g in [model.predict(n)]]
-times_plot(
-    {"fitted": times.items(), "measured later": [(new, measured)]}, {"model": band}
-)
+both = {"fitted": times.items(), "measured later": [(new, measured)]}
+times_plot(both, {"model": band})
 
 # %% [markdown] tags=["read"]
 # The model was fitted to 7 sizes, and 3145728 bytes were not among them. The measurement lies
@@ -346,7 +342,7 @@ for name, sizes in took_s[0].items():
 times_plot({name: sizes.items() for name, sizes in best_s.items()})
 
 # %% [markdown] tags=["read"]
-# A tree of 1,024 takes 20 rounds for 2046, but moves 20.0 tensors in a row for 2.0. Rounds cost latency, bytes cost bandwidth. So a tree wins below some size, a ring
+# A tree of 1,024 takes 20 rounds for 2046, but moves 20.0 tensors one after the other for 2.0. Rounds cost latency, bytes cost bandwidth. So a tree wins below some size, a ring
 # above it, and libraries choose by size.
 #
 # Four ranks are few: 4 rounds or 6. Here they share one memory, so no link is the busiest, and the

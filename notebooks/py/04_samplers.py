@@ -58,7 +58,7 @@ samples_picture(ranks.view["batches"], num_samples=10)
 # %% [markdown] tags=["read"]
 # They fetch 12. In each step the four ranks see four different samples: the same step, but not the
 # same data. So a claim that you will read, that in synchronous training every device processes the
-# same data, C07 in our list, is **false**. What is the same is the weights.
+# same data, C07 in our list, is **false**. What is the same is the weights, as lesson 00 showed.
 #
 # Ten do not divide by four. The sampler repeats 2 samples, so that all ranks have equally many.
 # This is **padding**.
@@ -302,12 +302,12 @@ print(f"{len(fair)} steps; fewer than 20 samples: {num_fair < 20}")
 timeline_plot(timeline_tracks(merge(ranks.view["after"], "wall")), "microseconds")
 
 # %% [markdown] tags=["read"]
-# With another learning rate rank 3 gets 30 samples as before, and the others wait as long. Only
-# the weights come out otherwise. So C08, that the learning rate balances load, is **false**.
+# Hatched is an all-reduce: three ranks are in it early, and wait for rank 3. With another learning
+# rate, in the last 3 steps, rank 3 still gets 30 samples. Only the weights differ. So C08,
+# that the learning rate balances load, is **false**.
 #
-# Shares move load. Each rank measured its samples a second, its **throughput**, before it waited for
-# others. Shares by throughput gave rank 3 fewer than 20, in 3 steps as before. Batches now differ in
-# size, so a mean over ranks should weigh them by samples.
+# Shares move load. Each rank measured its samples a second, its **throughput**. Shares by that gave
+# rank 3 fewer than 20. Batches now differ in size, so a mean over ranks should weigh them by samples.
 
 # %% tags=["check"]
 assert ranks.view["num_seen"] == ranks.view["num_seen_lr"] == [30] * 4
