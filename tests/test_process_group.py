@@ -94,6 +94,23 @@ leave_group()
 """
 
 
+def _fail_alone_then_join(rank, world_size, folder):
+    if rank == 0:
+        with pytest.raises(BadInput):
+            join_group(f"{folder}/alone", rank, world_size, timeout_s=0)
+        with pytest.raises(RuntimeError):  # by torch: it names nobody
+            join_group(f"{folder}/alone", rank, world_size, timeout_s=0.001)
+    return _join_add_leave(rank, world_size, _join_file, folder)[3]
+
+
+@pytest.mark.ranks
+def test_join_group_works_after_one_rank_has_failed_to_join(tmp_path):
+    """
+    torch counts a join that failed, on that rank alone: the next one must not wait for ever.
+    """
+    assert run_world(2, _fail_alone_then_join, str(tmp_path), join=False) == [3.0, 3.0]
+
+
 @pytest.mark.ranks
 def test_join_group_env_joins_what_torchrun_starts(tmp_path):
     """

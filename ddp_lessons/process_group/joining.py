@@ -63,6 +63,7 @@ def join_group_store(
     on_gpu = device is not None and torch.device(device).type == "cuda"
     if on_gpu:
         torch.cuda.set_device(device)
+    _count_groups_anew()
     dist.init_process_group(
         backend,
         store=store,
@@ -164,6 +165,12 @@ def leave_group():
     """
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+def _count_groups_anew():
+    # torch names groups by a count, and ranks meet under the name. A join that failed has counted
+    # too, so that this rank would wait for ever under a name that the others do not know.
+    dist.distributed_c10d._world.group_count = 0
 
 
 def _check(rank, world_size, backend, timeout_s):

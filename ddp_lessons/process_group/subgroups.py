@@ -2,8 +2,9 @@
 Subgroups: groups within the group, made by all ranks together.
 
 Every rank calls `new_group` for every subgroup, in the same order, also for those it is not in.
-Two things depend on it: torch numbers the groups by counting the calls, and a group's ranks meet
-under that number; and the call ends with a meeting of all ranks.
+torch numbers groups by counting these calls, on each rank by itself, and the ranks of a group meet
+under its number. A rank that skipped a call is out of step: its next group has another number than
+on the others, who wait for it, or meet it in a group that they did not mean.
 """
 
 import torch.distributed as dist
