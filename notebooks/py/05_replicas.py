@@ -173,7 +173,7 @@ print(f"the mean is off by less than {len(all_images)} roundings: {error < limit
 
 # %% [markdown] tags=["read"]
 # C12 is **false**, twice over. `all_reduce` takes one tensor, so a list of them is a `TypeError`.
-# And the sum is 4.000 times too large: in effect a learning rate four times as high.
+# And the sum is 4.000 times the right gradient: steps four times as long.
 #
 # Divided by the world size, it is what one process on the whole batch finds. In float64 they differ
 # by rounding alone, for numbers are added in another order. This needs shards of equal size: only
@@ -189,7 +189,7 @@ print("ok: C12 is false, a sum is the world size times the mean")
 
 # %% [markdown] tags=["predict"]
 # The next model has three layers, each with a weight and a bias. Our loop sends a message for each
-# parameter. How many messages is that in a step, and how many do the same work at the least?
+# parameter. So does the package's `NaiveReplica`; two others, used alike, send fewer. How many messages is that in a step, and how many do the same work at the least?
 #
 # *Your number:*
 
@@ -234,7 +234,7 @@ buckets_picture(ranks.view["sizes"][0], ranks.view["plan"][0])
 # All send 340,008 bytes, in 6 messages or in 1, and arrive at the same gradient but for rounding. Each message
 # costs its latency once, so fewer are faster.
 #
-# One **flat** message needs all gradients in one tensor, and so cannot leave before the last is
+# One flat message needs all gradients in one tensor, and so cannot leave before the last is
 # ready. A **bucket** is the middle way: some parameters share a flat tensor, up to a size. The last
 # layers are on top, since `backward` reaches them first.
 
@@ -376,7 +376,9 @@ print("ok: tied once, frozen never, unused as zeros")
 #   [PyTorch Distributed](https://arxiv.org/abs/2006.15704), VLDB 2020, section 3.2, on the naive
 #   way, bucketing and overlap;
 #   [DDP notes](https://docs.pytorch.org/docs/stable/notes/ddp.html) of PyTorch's documentation,
-#   section "Internal Design". The replicas of this lesson are in
+#   section "Internal Design"; Hugging Face,
+#   [The Ultra-Scale Playbook](https://huggingface.co/spaces/nanotron/ultrascale-playbook), the chapter
+#   on data parallelism. The replicas of this lesson are in
 #   [ddp_lessons/replicas](../ddp_lessons/replicas/base.py); `overlapped.py` is the one to read.
 
 # %% tags=["teardown"]
