@@ -94,12 +94,12 @@ def num_received():  # bytes, over all TCP connections of this process
     total = 0
     for name in os.listdir("/proc/self/fd"):
         try:
-            link = socket.socket(fileno=os.dup(int(name)))
-            facts = link.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 136)
-            total += struct.unpack_from("Q", facts, 128)[0]  # tcpi_bytes_received
-            link.close()
+            if os.readlink(f"/proc/self/fd/{name}").startswith("socket"):
+                with socket.socket(fileno=os.dup(int(name))) as link:
+                    facts = link.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 136)
+                total += struct.unpack_from("Q", facts, 128)[0]  # tcpi_bytes_received
         except (OSError, struct.error):
-            pass  # a file, or another kind of socket
+            pass  # another kind of socket
     return total
 
 
