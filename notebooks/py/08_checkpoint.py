@@ -376,7 +376,7 @@ shards_picture(sizes, slices(saved), slices(ranks.view["rows"]))
 # %% [markdown] tags=["read"]
 # Ranks 0 to 2 saved 3 rows each, rank 3 one; now two ranks have 5 each. Each rank wrote a file of
 # its own, and at the same time. A table says which rows are where, so each rank reads what it
-# needs, and nobody ever holds all. That is torch's **DCP**, distributed checkpoint.
+# needs, and nobody need hold all. That is torch's **DCP**, distributed checkpoint.
 #
 # `exact=False` admits what cannot be: the random numbers of four ranks do not fit two. So this run
 # goes on, but not bit for bit.
