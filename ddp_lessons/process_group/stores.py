@@ -117,8 +117,9 @@ def _wait_for_owner(host, port, rank, timeout_s, owner):
     # torch's own attempt to connect prints a page of C++ frames when it fails.
     give_up_at = time.monotonic() + timeout_s
     while True:
+        left_s = max(give_up_at - time.monotonic(), _KNOCK_EVERY_S)
         try:
-            with socket.create_connection((host, port), timeout=max(timeout_s, _KNOCK_EVERY_S)):
+            with socket.create_connection((host, port), timeout=left_s):
                 return
         except OSError:
             if time.monotonic() >= give_up_at:

@@ -48,13 +48,16 @@ ranks.view["folder"] = folder.name
 # %%px
 if rank != 0:
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
-store.set(f"letter of {rank}", "abcd"[rank])
+letter = "abcd"[rank]
+store.set(f"letter of {rank}", letter)
 neighbour = store.get(f"letter of {(rank + 1) % world_size}").decode()
 num_come = store.add("num_come", 1)
 print(f"my neighbour wrote {neighbour}")
 
 # %% tags=["picture"]
-holdings_picture(["neighbour"], [{"neighbour": n} for n in ranks.view["neighbour"]])
+wrote_and_read = zip(ranks.view["letter"], ranks.view["neighbour"], strict=True)
+rows = [{"wrote": wrote, "read": read} for wrote, read in wrote_and_read]
+holdings_picture(["wrote", "read"], rows)
 
 # %% tags=["run"]
 # %%px
@@ -66,7 +69,7 @@ print(f"the counter shows {total_come}")
 # dictionary that all ranks share. `get` waits until the key is there, so nobody has to come first.
 #
 # This one is in rank 0's memory; the others reach it over the network. They had to be told its
-# port. Here our kernel told them. In a cluster the launcher does.
+# port. Here our kernel told them. In a cluster it is whatever starts the ranks, such as `torchrun`.
 
 # %% tags=["check"]
 assert ranks.view["neighbour"] == list("bcda")
@@ -87,11 +90,11 @@ print("ok: 4 ranks wrote into one dictionary, and read from it")
 # %% tags=["run"]
 # %%px
 dist.destroy_process_group()
-del os.environ["RANK"], os.environ["WORLD_SIZE"]
+del os.environ["RANK"], os.environ["WORLD_SIZE"]  # start_ranks had set these two
 names = ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"]
 values = [rank, world_size, "127.0.0.1", port]
 wanted = []
-for name, value in zip(names, values):
+for name, value in zip(names, values, strict=True):
     try:
         dist.init_process_group(backend="nccl", timeout=limit)
     except ValueError as error:
@@ -111,7 +114,7 @@ os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"  # the store is open already
 ways = {
     "env": {},
     "file": {"init_method": f"file://{folder}/store", **me},
-    "tcp": {"store": dist.PrefixStore("by hand", store), **me},
+    "tcp": {"store": dist.PrefixStore("by hand", store), **me},  # keys: "by hand/..."
 }
 totals = {}
 for way, pieces in ways.items():
@@ -126,8 +129,9 @@ print(totals)
 holdings_picture(["env", "file", "tcp"], ranks.view["totals"])
 
 # %% [markdown] tags=["read"]
-# Each digit of 1111 came from another rank, so all four met, three times. `file` uses a **file
-# store**, for ranks that see one disk. `tcp` took the store that we had made ourselves.
+# Each digit of 1111 came from another rank, so all four met, three times. `env` read the four
+# variables. `file` made a **file store**, one for ranks that see the same disk. `tcp` took the
+# store that we had opened ourselves.
 #
 # So C02, the guide's claim, is **half true**. The call does set communication up, once it has a
 # rank, a world size and a store. The backend's name alone sets up nothing.
