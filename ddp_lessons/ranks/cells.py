@@ -82,6 +82,12 @@ class CellRun:
         """
         self.ranks.keeper.off_event(self._on_keeper_event)
 
+    def stop(self):
+        """
+        Free every rank, as when Stop is pressed. Any thread may call it while another waits.
+        """
+        self._events.put(("stop", None, None))
+
     @property
     def running(self):
         """
@@ -96,7 +102,7 @@ class CellRun:
         Returns:
             DDPLessonsError or None: What to raise.
         """
-        with _StopCatcher(lambda: self._events.put(("stop", None, None))):
+        with _StopCatcher(self.stop):
             look_at = time.monotonic() + LOOK_EVERY_S
             while self.running:
                 self._take_events()

@@ -110,6 +110,16 @@ class Guard:
         self._counts_before = self._counts()
         self.busy = True
 
+    def tell_lines_of(self, file, source):
+        """
+        Until the cell ends, say where this rank is by lines of another cell, whose function runs.
+
+        Args:
+            file: The name under which IPython compiled that cell.
+            source: Its text.
+        """
+        self._cell_file, self._cell_source = file, source
+
     def _after_cell(self, result):
         self.busy = False
         self._report = {

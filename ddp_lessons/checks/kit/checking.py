@@ -1,0 +1,182 @@
+"""
+Check an answer on the running ranks, from the kernel: run its cases, judge them, say what holds.
+"""
+
+import pickle
+import shutil
+import tempfile
+import threading
+import time
+from concurrent.futures import wait
+from dataclasses import dataclass, field
+
+from ddp_lessons.checks.kit import judging, on_ranks, state
+from ddp_lessons.checks.kit.tasks import module_of
+from ddp_lessons.errors import CellStopped, RanksGone, StartFailed, WrongAnswer
+from ddp_lessons.ranks.cells import CellRun
+from ddp_lessons.ranks.session import current_ranks
+from ddp_lessons.ranks.verdict import ranks_are_gone, replace_the_idle_dead
+
+DEADLINE_S = 7.0
+"""
+How long all cases together may take. A rank that cannot be stopped is replaced 10 s later.
+"""
+_ANSWER_WITHIN_S = 5.0
+_GROUPS_WITHIN_S = 30.0
+_SHORTEST_S = 0.1
+
+_last_runs: dict = {}
+
+
+@dataclass
+class Run:
+    """
+    Hold one check of an answer.
+
+    Args:
+        task: The Task.
+        ranks: The Ranks.
+        folder: A folder that all cases share.
+        ends_at: When its time is over, on the monotonic clock.
+        played: A Played for each case that every rank of it went through, in order.
+    """
+
+    task: object
+    ranks: object
+    folder: str
+    ends_at: float
+    played: list = field(default_factory=list)
+
+
+def check(task, ranks=None):
+    """
+    Check an answer and print the ok line, or say what is wrong.
+
+    Args:
+        task: The Task.
+        ranks: The Ranks; default: those that run.
+
+    Raises:
+        WrongAnswer: The answer is not right yet.
+        CellStopped: Stop was pressed.
+        RanksGone: No ranks are running.
+    """
+    _last_runs.pop(task.number, None)
+    try:
+        said = run_and_judge(task, ranks or current_ranks())
+    except WrongAnswer:
+        state.note_check(task.number, passed=False)
+        raise
+    state.note_check(task.number, passed=True)
+    print(f"ok: {task.number} {task.name}, {said}")
+
+
+def last_run(task):
+    """
+    Return the Run of the last check of a task, or None.
+    """
+    return _last_runs.get(task.number)
+
+
+def run_and_judge(task, ranks):
+    """
+    Run an answer in new cases and return what its ok line says.
+
+    Args:
+        task: The Task.
+        ranks: The Ranks.
+
+    Raises:
+        WrongAnswer: The answer is not right yet.
+    """
+    if not ranks.alive:
+        raise ranks_are_gone()
+    if ranks.dead:
+        raise replace_the_idle_dead(ranks)
+    cases = task.new_cases(len(ranks))
+    looks = _ask(ranks, range(len(ranks)), on_ranks.look, module_of(task), task.name)
+    judging.judge_looks(task, looks)
+    if task.in_group:
+        _make_groups(ranks, {case.world_size for case in cases} - {len(ranks), *looks[0]["sizes"]})
+    else:
+        ranks.leave()
+    folder = tempfile.mkdtemp(prefix="check-", dir=ranks.store_folder)
+    run = Run(task, ranks, folder, time.monotonic() + DEADLINE_S)
+    _last_runs[task.number] = run
+    try:
+        for case in cases:
+            run.played.append(_play(run, case))
+            judging.judge_case(run.played[-1])
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if not task.in_group:
+            ranks.join()
+    return task.ok(run.played) if callable(task.ok) else task.ok
+
+
+def _make_groups(ranks, sizes):
+    if sizes:
+        source = _call(on_ranks.make_groups, sorted(sizes))
+        error, *_ = _run_cell(ranks, range(len(ranks)), source, _GROUPS_WITHIN_S)
+        if error is not None:
+            raise error
+
+
+def _play(run, case):
+    """
+    Run one case and return the Played; raise the WrongAnswer if it did not come to its end.
+    """
+    task, members = run.task, range(case.world_size)
+    told = (case.world_size, case.data, case.seed)
+    source = _call(on_ranks.play, module_of(task), task.number, told, run.folder)
+    left_s = max(run.ends_at - time.monotonic(), _SHORTEST_S)
+    error, outcomes, is_late = _run_cell(run.ranks, members, source, left_s)
+    kept = _ask(run.ranks, members, on_ranks.take)
+    if error is not None:
+        printed = [text for _, text, _ in kept]
+        raise judging.wrong_end(task, case, error, outcomes, is_late, printed)
+    if task.in_group and not all(is_in_group for *_, is_in_group in kept):
+        run.ranks.join()
+        what = "After it, ranks are in no group any more."
+        raise judging.wrong(task, "group-left", [f"Tried with {case}.", what])
+    seen = [pickle.loads(pickled) for pickled, *_ in kept]
+    return judging.Played(task, case, seen, [text for _, text, _ in kept])
+
+
+def _call(function, *args):
+    # One expression, so that no name is left behind in the learner's namespace.
+    module = f"__import__({function.__module__!r}, fromlist=['{function.__name__}'])"
+    return f"{module}.{function.__name__}(*{args!r})"
+
+
+def _run_cell(ranks, members, source, limit_s):
+    cell = CellRun(ranks, source, members)
+    late = threading.Event()
+
+    def stop():
+        late.set()
+        cell.stop()
+
+    timer = threading.Timer(limit_s, stop)
+    timer.daemon = True
+    cell.submit()
+    timer.start()
+    try:
+        error = cell.wait()
+    finally:
+        timer.cancel()
+    if isinstance(error, RanksGone) or (isinstance(error, CellStopped) and not late.is_set()):
+        raise error
+    return error, cell.outcomes, late.is_set()
+
+
+def _ask(ranks, members, function, *args):
+    futures = [ranks.client.direct_view(rank).apply_async(function, *args) for rank in members]
+    _, silent = wait(futures, timeout=_ANSWER_WITHIN_S)
+    if silent:
+        raise StartFailed(
+            f"Ranks did not answer within {_ANSWER_WITHIN_S:.0f} s: all must "
+            f"({len(futures) - len(silent)} of {len(futures)} did). Restart them with "
+            "ranks.stop() and start_ranks()."
+        )
+    return [future.result() for future in futures]

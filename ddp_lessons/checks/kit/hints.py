@@ -1,0 +1,31 @@
+"""
+Hints, one at a time.
+"""
+
+from ddp_lessons.checks.kit import state
+from ddp_lessons.checks.kit.tasks import find_task
+
+
+def hint(number):
+    """
+    Print the next hint of a task; after the last, the last again.
+
+    Args:
+        number: The task's number, such as "02.1".
+
+    Raises:
+        BadInput: There is no such task.
+    """
+    print(next_hint(number))
+
+
+def next_hint(number):
+    """
+    Return the next hint of a task and note that it was taken.
+    """
+    task = find_task(number)
+    place = state.note_hint(number, len(task.hints))
+    text = f"Hint {place + 1} of {len(task.hints)}: {task.hints[place]}"
+    if place + 1 == len(task.hints):
+        text += "\nThat was the last one."
+    return text

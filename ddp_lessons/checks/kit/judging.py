@@ -1,0 +1,269 @@
+"""
+Judge what was seen: what is wrong with every answer that does so, and the words for it.
+"""
+
+from dataclasses import dataclass
+
+from ddp_lessons.checks.kit.numbers import words
+from ddp_lessons.checks.kit.plain import equal
+from ddp_lessons.errors import RankDied, WrongAnswer
+from ddp_lessons.ranks.report import RAISED
+from ddp_lessons.ranks.telling import rank_names
+from ddp_lessons.trace import unmatched
+
+BLANK = "is still blank"
+MAX_PRINTED_LINES = 5
+MAX_COLUMNS = 80
+
+COMMON = {
+    "missing": "Run the cell that defines it, with %%px as its first line, so that every rank has it.",
+    "blank": "Replace the line that raises NotImplementedError by your own code, run that cell, "
+    "and run this one again.",
+    "replaced": "Put torch's own functions back: ranks.stop(), then run the notebook from the top.",
+    "forbidden": "Read in the task which calls you may use.",
+    "raised": "The line that is named is yours. Think of the world sizes and lengths it fails for.",
+    "died": "A rank's process must live on: call neither exit nor kill.",
+    "late": "Find the loop that does not end, on some rank or for some size.",
+    "deadlock": "Write down for each rank what it calls, in order, and find the call that no other "
+    "rank answers.",
+    "mismatch": "All ranks of a group must make the same collective calls in the same order.",
+    "nothing": "End the function with a return.",
+    "unwaited": "Keep the handle that the call returned, and wait for it before you return.",
+    "unreceived": "Count for each rank what it sends and what it receives: every send needs its recv.",
+    "input-changed": "Work on a copy: tensor.clone().",
+    "view": "Return a tensor of its own, which does not share memory with the argument.",
+    "group-left": "Leave the group as you found it.",
+    "dtype": "Make new tensors with the dtype of the one that you were given.",
+    "shape": "Compare the shape of what you return with the one that the task asks for.",
+    "values": "Take two ranks and two numbers, and go through your lines with a pencil.",
+}
+"""
+Mistakes that any answer can make, and the hint that each gets if the task has none of its own.
+"""
+
+
+@dataclass
+class Played:
+    """
+    Hold one case that every rank of it went through.
+
+    Args:
+        task: The Task.
+        case: The Case.
+        seen: A Seen for each rank, in rank order.
+        printed: What each rank printed.
+    """
+
+    task: object
+    case: object
+    seen: list
+    printed: list
+
+    @property
+    def traces(self):
+        """
+        For each rank the events of all its calls.
+        """
+        return [[event for call in seen.calls for event in call.events] for seen in self.seen]
+
+    @property
+    def before(self):
+        """
+        For each rank the first argument of its last call, as it was before.
+        """
+        return [seen.calls[-1].before[0] for seen in self.seen]
+
+    @property
+    def after(self):
+        """
+        For each rank the same argument afterwards.
+        """
+        return [seen.calls[-1].after[0] for seen in self.seen]
+
+    @property
+    def results(self):
+        """
+        For each rank what its last call returned.
+        """
+        return [seen.calls[-1].result for seen in self.seen]
+
+    @property
+    def names(self):
+        """
+        For each rank the names of the calls that it made, in order.
+        """
+        return [[e.name for e in events if e.is_communication] for events in self.traces]
+
+    def wrong(self, mistake, rank=None, *, got=None, expected=None, fact=""):
+        """
+        Return the WrongAnswer for a mistake in this case.
+
+        Args:
+            mistake: Its name in the task's `mistakes`, or in COMMON.
+            rank: The rank on which it shows; None: all of them together.
+            got: What came back there, if that tells something.
+            expected: What should have.
+            fact: A sentence that says what is wrong, without the solution.
+        """
+        where = f"Tried with {self.case}."
+        who = "" if rank is None else f"rank {rank} of {self.case.world_size}"
+        called = "" if rank is None else f"{who} called: {', '.join(self.names[rank]) or 'nothing'}"
+        lines = [fact, where, called]
+        if got is not None:
+            lines.append(f"{who or 'the ranks'} gave: {words(got)}".strip())
+        if expected is not None:
+            lines.append(f"expected: {words(expected)}")
+        return wrong(self.task, mistake, [*lines, *printed_lines(self.printed)])
+
+    def expect(self, rank, got, expected, most_off=None, dtype=None, mistake="values"):
+        """
+        Refuse a result that is not the tensor that was expected.
+
+        Args:
+            rank: The rank that gave it.
+            got: What it gave.
+            expected: The tensor that is right.
+            most_off: For each element how far it may be off, as `numbers.sum_error` returns it.
+                None: not at all.
+            dtype: The dtype that is right; default: that of `expected`.
+            mistake: The mistake's name if the numbers differ.
+
+        Raises:
+            WrongAnswer: It is no tensor, or one of another dtype, shape or value.
+        """
+        both = {"got": got, "expected": expected}
+        if not hasattr(got, "dtype"):
+            raise self.wrong("nothing", rank, **both, fact="It must return a tensor.")
+        if got.dtype != (dtype or expected.dtype):
+            raise self.wrong("dtype", rank, **both, fact="The dtype is not the one expected.")
+        if got.shape != expected.shape:
+            raise self.wrong("shape", rank, **both, fact="The shape is not the one expected.")
+        if most_off is None:
+            same = got == expected
+        else:
+            same = (got.double() - expected.double()).abs() <= most_off
+        if not bool(same.all()):
+            raise self.wrong(mistake, rank, **both, fact="The numbers are not those expected.")
+
+
+def wrong(task, mistake, lines):
+    """
+    Return a WrongAnswer.
+
+    Args:
+        task: The Task.
+        mistake: Its name in the task's `mistakes`, or in COMMON.
+        lines: What happened; empty ones are left out.
+    """
+    hint = {**COMMON, **task.mistakes}[mistake]
+    text = [f"Task {task.number}, {task.name}, is not solved yet.", *lines, f"Hint: {hint}"]
+    return WrongAnswer("\n".join(line for line in text if line), mistake, hint)
+
+
+def judge_looks(task, looks):
+    """
+    Refuse to run an answer that is not there, or beside functions that are not torch's.
+
+    Args:
+        task: The Task.
+        looks: For each rank what `on_ranks.look` returned.
+    """
+    missing = [rank for rank, look in enumerate(looks) if not look["defined"]]
+    if missing:
+        what = f"{task.name} is not defined on {rank_names(missing)}."
+        raise wrong(task, "missing", [what])
+    for rank, look in enumerate(looks):
+        if look["replaced"]:
+            names = ", ".join(dict.fromkeys(look["replaced"]))
+            what = f"On rank {rank}, these of torch.distributed are not torch's own: {names}."
+            raise wrong(task, "replaced", [what])
+
+
+def judge_case(played):
+    """
+    Raise the WrongAnswer for the first mistake that a case shows, if it shows one.
+    """
+    _judge_common(played)
+    played.task.judge(played)
+
+
+def _judge_common(played):
+    task = played.task
+    for rank, events in enumerate(played.traces):
+        for event in events:
+            if event.is_communication and not _may_call(task, event.name):
+                fact = f"It calls {event.name}, which is not allowed here."
+                raise played.wrong("forbidden", rank, fact=fact)
+    for seen in played.seen:
+        for call in seen.calls:
+            _judge_call(played, seen.rank, call)
+    for event, missing in unmatched(played.traces):
+        if event.is_send and missing:
+            fact = (
+                f"Rank {event.rank} sends to rank {event.peer} what rank {event.peer} never takes."
+            )
+            raise played.wrong("unreceived", event.rank, fact=fact)
+
+
+def _judge_call(played, rank, call):
+    task = played.task
+    if task.returns and call.result is None:
+        raise played.wrong("nothing", rank, fact="It returns nothing.")
+    for event in call.events:
+        if event.is_communication and event.wait_index is None and event.backward is None:
+            fact = f"It returns while its {event.name} may still be under way."
+            raise played.wrong("unwaited", rank, fact=fact)
+    if task.in_place:
+        return
+    if not equal(call.before, call.after):
+        fact = "It changes what it was given."
+        before, after = next(
+            (one, other)
+            for one, other in zip(call.before, call.after, strict=True)
+            if not equal(one, other)
+        )
+        raise played.wrong("input-changed", rank, got=after, expected=before, fact=fact)
+    if call.shares_input:
+        fact = "What it returns is the argument itself, or a view of it."
+        raise played.wrong("view", rank, fact=fact)
+
+
+def _may_call(task, name):
+    return (task.allowed is None or name in task.allowed) and name not in task.forbidden
+
+
+def wrong_end(task, case, error, outcomes, is_late, printed):
+    """
+    Return the WrongAnswer for a case that some rank did not get through.
+
+    Args:
+        task: The Task.
+        case: The Case.
+        error: The error that its cell ended with.
+        outcomes: For each rank its Outcome.
+        is_late: Whether the time was over.
+        printed: What each rank printed.
+    """
+    raised = [outcome for outcome in outcomes.values() if outcome.kind == RAISED]
+    if raised and all(BLANK in outcome.evalue for outcome in raised):
+        what = f"{task.name} {BLANK}: there is no code of yours in it."
+        return wrong(task, "blank", [what])
+    lines = [f"Tried with {case}.", *str(error).splitlines(), *printed_lines(printed)]
+    if is_late:
+        return wrong(task, "late", ["It did not come to an end in time.", *lines])
+    if str(error).startswith("Deadlock"):
+        return wrong(task, "deadlock", lines)
+    if isinstance(error, RankDied):
+        return wrong(task, "died", lines)
+    return wrong(task, "raised" if raised else "mismatch", lines)
+
+
+def printed_lines(printed):
+    """
+    Return the first lines of what ranks printed, each with its rank, as cells show them.
+    """
+    return [
+        f"[{rank}] {line[:MAX_COLUMNS]}"
+        for rank, text in enumerate(printed)
+        for line in text.splitlines()[:MAX_PRINTED_LINES]
+    ]

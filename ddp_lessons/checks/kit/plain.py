@@ -1,0 +1,104 @@
+"""
+Copies that travel: of tensors, numbers and what holds them; of anything else, its name.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+MAX_BYTES = 8 << 20
+MAX_DEPTH = 6
+_SCALARS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.Size)
+
+
+@dataclass(frozen=True)
+class Other:
+    """
+    Stand for a value that does not travel.
+
+    Args:
+        kind: The name of its type.
+        why: Why not.
+    """
+
+    kind: str
+    why: str = ""
+
+    def __repr__(self):
+        return f"a {self.kind}{f' ({self.why})' if self.why else ''}"
+
+
+def plain(value, depth=0):
+    """
+    Return a copy of a value that shares no memory with it and that pickles.
+
+    Tensors become dense ones on the CPU. Of what is neither tensor, number, text, list, tuple, set
+    nor dictionary, the name of its type remains.
+    """
+    if isinstance(value, torch.Tensor):
+        if value.numel() * value.element_size() > MAX_BYTES:
+            return Other("tensor", f"{tuple(value.shape)}, too large to compare")
+        return value.detach().to("cpu").to_dense().clone(memory_format=torch.contiguous_format)
+    if isinstance(value, _SCALARS):
+        return value
+    if depth == MAX_DEPTH:
+        return Other(type(value).__name__, "nested too deep")
+    if type(value) in (list, tuple, set, frozenset):
+        return type(value)(plain(one, depth + 1) for one in value)
+    if isinstance(value, tuple):
+        return tuple(plain(one, depth + 1) for one in value)
+    if isinstance(value, dict):
+        return {plain(key, MAX_DEPTH): plain(one, depth + 1) for key, one in value.items()}
+    return Other(type(value).__name__)
+
+
+def tensors_in(value, depth=0):
+    """
+    Return the tensors in a value and in the lists, tuples and dictionaries that it is made of.
+    """
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple) and depth < MAX_DEPTH:
+        return [tensor for one in value for tensor in tensors_in(one, depth + 1)]
+    return []
+
+
+def share_memory(values, others):
+    """
+    Tell whether a tensor of the one lies in the memory of a tensor of the other.
+    """
+    memory = {_memory(tensor) for tensor in tensors_in(values)} - {0}
+    return any(_memory(tensor) in memory for tensor in tensors_in(others))
+
+
+def _memory(tensor):
+    return tensor.untyped_storage().data_ptr() if tensor.layout == torch.strided else 0
+
+
+def equal(one, other):
+    """
+    Tell whether two plain values are the same: type, shape, dtype and every bit of a number.
+    """
+    if isinstance(one, torch.Tensor):
+        return same_bits(one, other)
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(equal, one, other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
+    return one == other
+
+
+def same_bits(one, other):
+    """
+    Tell whether two tensors have one dtype, one shape and the same bytes; NaN equals NaN.
+    """
+    if not isinstance(other, torch.Tensor) or (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    if not one.numel():
+        return True
+    one, other = (tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other))
+    return bool((one == other).all())

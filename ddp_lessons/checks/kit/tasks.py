@@ -1,0 +1,181 @@
+"""
+What a task is: its cases, what each rank does in one, and who judges what came of it.
+"""
+
+import importlib
+import pkgutil
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+
+import ddp_lessons.checks
+from ddp_lessons.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Case:
+    """
+    Hold one case in which an answer is tried: the world, and what it is given.
+
+    Args:
+        world_size: Number of ranks; they are 0 to world_size - 1, and the default group.
+        data: Plain values (numbers, strings, lists) that tell the case from others.
+        seed: What its random numbers are drawn from. None: drawn anew at every check.
+    """
+
+    world_size: int
+    data: dict = field(default_factory=dict)
+    seed: int | None = None
+
+    def __getitem__(self, name):
+        return self.data[name]
+
+    def __str__(self):
+        ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
+        return ", ".join([ranks, *(f"{name} {value}" for name, value in self.data.items())])
+
+
+@dataclass(frozen=True)
+class Task:
+    """
+    Hold one task of an exercise. Call it to check the learner's answer.
+
+    Args:
+        number: Such as "02.1": the lesson's number and the task's.
+        name: What the learner defines on the ranks, such as "all_reduce".
+        cases: Function of a random.Random that returns Cases. The first one is drawn by `picture`
+            and must be the same every time, so give it a seed.
+        act: Function (here, answer) that each rank of a case runs. It makes the arguments and
+            calls `here.call(answer, ...)`; what it returns is kept too.
+        judge: Function of a Played. Raises `played.wrong(...)` if a case shows a mistake.
+        ok: What the ok line says after the task's name, or a function of all Played that returns
+            it. It must be the same at every check of the same answer.
+        draw: Function of the first Played that returns a Picture.
+        hints: At least three, from the concept to the key line.
+        mistakes: Name of a mistake -> its hint. Those of `judging.COMMON` may be worded anew.
+        allowed: Names of the calls that an answer may make, as a trace names them; None: any.
+        forbidden: Names of the calls that it may not make.
+        in_place: Whether the answer may change its arguments, or return one or a view of one.
+        returns: Whether it must return something.
+        in_group: Whether the ranks are in a group. False: the answer joins one by itself.
+    """
+
+    number: str
+    name: str
+    cases: Callable
+    act: Callable
+    judge: Callable
+    ok: Any
+    draw: Callable
+    hints: tuple
+    mistakes: dict
+    allowed: tuple | None = None
+    forbidden: tuple = ()
+    in_place: bool = False
+    returns: bool = True
+    in_group: bool = True
+
+    def __call__(self, ranks=None):
+        """
+        Check the answer on the running ranks. Prints one line that starts with "ok:".
+
+        Args:
+            ranks: The Ranks; default: those that run.
+
+        Raises:
+            WrongAnswer: It is not right yet. The message says how, and holds a hint.
+            RanksGone: No ranks are running.
+        """
+        from ddp_lessons.checks.kit.checking import check
+
+        check(self, ranks)
+
+    def picture(self):
+        """
+        Draw what the answer did in the first case of the last check.
+
+        Returns:
+            Picture: What the task's `draw` makes of it.
+
+        Raises:
+            BadInput: There was no check yet, or it did not get that far.
+        """
+        from ddp_lessons.checks.kit.checking import last_run
+
+        run = last_run(self)
+        if run is None or not run.played:
+            raise BadInput(
+                f"Nothing to draw: task {self.number} must have been run (got no run that came "
+                "to an end). Run its check first."
+            )
+        return self.draw(run.played[0])
+
+    def __repr__(self):
+        return f"<task {self.number}: {self.name}>"
+
+    def new_cases(self, max_world_size):
+        """
+        Return the cases of one check, drawn anew, that fit on so many ranks.
+        """
+        cases = [
+            replace(case, seed=secrets.randbits(40)) if case.seed is None else case
+            for case in self.cases(Random(secrets.randbits(64)))
+            if case.world_size <= max_world_size
+        ]
+        if not cases:
+            raise BadInput(
+                f"Too few ranks: task {self.number} needs more of them (got {max_world_size}). "
+                "Run start_ranks(4)."
+            )
+        return cases
+
+
+def all_tasks():
+    """
+    Return every task of the course as {number: Task}, in the order of the numbers.
+    """
+    found = {}
+    for module in pkgutil.iter_modules(ddp_lessons.checks.__path__):
+        if not module.ispkg:
+            tasks = tasks_of(importlib.import_module(f"ddp_lessons.checks.{module.name}"))
+            found.update({task.number: task for task in tasks})
+    return dict(sorted(found.items()))
+
+
+def tasks_of(module):
+    """
+    Return the tasks that a module of `ddp_lessons.checks` defines, in its order.
+    """
+    return [value for value in vars(module).values() if isinstance(value, Task)]
+
+
+def module_of(task):
+    """
+    Return the full name of the module that defines a task.
+    """
+    return task.act.__module__
+
+
+def stem_of(task):
+    """
+    Return the stem of a task's exercise, such as "02_collectives".
+    """
+    return f"{task.number.partition('.')[0]}_{module_of(task).rpartition('.')[2]}"
+
+
+def find_task(number):
+    """
+    Return the task with a number such as "02.1".
+
+    Raises:
+        BadInput: There is none.
+    """
+    tasks = all_tasks()
+    if number not in tasks:
+        raise BadInput(
+            f"Unknown task: expected one of {', '.join(tasks)} (got {number!r}). "
+            "Take the number from the heading of the task."
+        )
+    return tasks[number]

@@ -1,0 +1,69 @@
+"""
+Exercise 00: a first function on four ranks.
+"""
+
+from ddp_lessons.checks.kit import Case, Task
+from ddp_lessons.pictures import holdings_picture
+
+
+def _cases(draw):
+    yield Case(4, {"items": list(range(10, 22))}, seed=0)
+    for world_size in (1, 2, 3, 4):
+        start, length = draw.randint(0, 90), draw.randint(5, 13)
+        yield Case(world_size, {"items": list(range(start, start + length))})
+    yield Case(3, {"items": [7]})
+
+
+def _act(here, my_items):
+    here.call(my_items, list(here["items"]))
+
+
+def _judge(played):
+    items, num_ranks = played.case["items"], played.case.world_size
+    for rank, got in enumerate(played.results):
+        expected, both = items[rank::num_ranks], {"got": got}
+        if not isinstance(got, list):
+            raise played.wrong("no-list", rank, **both, fact="It must return a list.")
+        if got == expected:
+            continue
+        if got == items and num_ranks > 1:
+            raise played.wrong("all-items", rank, **both, fact="This rank took every item.")
+        if got == items[rank::4]:
+            raise played.wrong("fixed-size", rank, **both, expected=expected)
+        if sorted(got) == sorted(expected):
+            raise played.wrong("order", rank, **both, fact="The items are out of order.")
+        fact = "These are not this rank's items."
+        raise played.wrong("other-items", rank, **both, expected=expected, fact=fact)
+
+
+def _draw(played):
+    shares = [", ".join(map(str, got)) for got in played.results]
+    return holdings_picture(["my items"], [{"my items": share} for share in shares])
+
+
+my_items = Task(
+    number="00.1",
+    name="my_items",
+    cases=_cases,
+    act=_act,
+    judge=_judge,
+    ok="each item on exactly one rank, without a message",
+    draw=_draw,
+    hints=(
+        "All ranks run the same line. What makes their answers differ is their rank.",
+        "Rank 0 takes the items at places 0, 4, 8 and so on if there are 4 ranks; rank 1 those "
+        "at 1, 5, 9.",
+        "A slice has a start and a step: items[start::step].",
+        "The start is dist.get_rank(), the step is dist.get_world_size().",
+    ),
+    mistakes={
+        "nothing": "The function prints or computes something, but does not return it.",
+        "no-list": "Return a list, as items is one.",
+        "all-items": "Every rank must leave most items to the others: use its rank.",
+        "fixed-size": "Ask how many ranks there are; it is not always 4.",
+        "order": "Keep the items in the order in which they came.",
+        "other-items": "Rank r takes the items at places r, r + w, r + 2w and so on, for w ranks.",
+        "forbidden": "Each rank can tell by itself which items are its own: send nothing.",
+    },
+    allowed=(),
+)
