@@ -10,6 +10,7 @@ from pathlib import Path
 import nbformat
 
 from ddp_lessons.course import execute, rules
+from ddp_lessons.course.blanks import blank_of
 from ddp_lessons.course.canonical import canonical, dumps, plain_lines
 from ddp_lessons.course.cells import role_of
 from ddp_lessons.course.owned import DEADLINE_STATUS, run_owned
@@ -54,6 +55,8 @@ def build(place, *, cell_timeout_s=CELL_TIMEOUT_S, deadline_s=DEADLINE_S):
     """
     Run a text twin from the top and replace its notebook, or refuse and leave it alone.
 
+    Of an exercise the learner's notebook is written too, from the same text.
+
     Args:
         place: The place of both files.
         cell_timeout_s: Seconds that one cell may take.
@@ -69,6 +72,7 @@ def build(place, *, cell_timeout_s=CELL_TIMEOUT_S, deadline_s=DEADLINE_S):
     twin = canonical(read_twin(place.text), place.stem)
     # What the source alone shows is refused before it is run.
     rules.refuse(name, rules.findings(twin, has_run=False, **kind))
+    blank = None if place.is_lesson else dumps(blank_of(place, twin))
     notebook = canonical(_run(place, twin, cell_timeout_s, deadline_s), place.stem)
     broken = rules.findings(notebook, machine_paths=machine_paths(), **kind)
     if any(finding.rule == "error" for finding in broken):
@@ -77,6 +81,8 @@ def build(place, *, cell_timeout_s=CELL_TIMEOUT_S, deadline_s=DEADLINE_S):
         _show_traceback(notebook, broken[0].cell)
     rules.refuse(name, broken)
     _replace(place.notebook, dumps(notebook))
+    if blank is not None:
+        _replace(place.blank, blank)
     return notebook
 
 

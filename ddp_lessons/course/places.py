@@ -3,6 +3,7 @@ Where the notebooks of the course live: one stem names a text twin and its noteb
 
     notebooks/py/<stem>.py    ->  notebooks/<stem>.ipynb             a lesson
     exercises/py/<stem>.py    ->  exercises/solutions/<stem>.ipynb   an exercise, solved
+                              ->  exercises/<stem>.ipynb             the same, for learners to solve
 """
 
 from dataclasses import dataclass
@@ -40,6 +41,13 @@ class Place:
         Say whether the rhythm of a lesson is asked of this notebook.
         """
         return self.kind == "lesson"
+
+    @property
+    def blank(self):
+        """
+        The notebook that learners solve, of an exercise; None for a lesson.
+        """
+        return None if self.is_lesson else self.notebook.parents[1] / self.notebook.name
 
 
 def find_root(start=None):

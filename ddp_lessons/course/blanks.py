@@ -1,0 +1,82 @@
+"""
+Make the notebook that learners fill in from the solved one.
+
+    # solution              a line of its own in an answer cell, indented as the code is
+    ...                     what the learner writes
+    # end of solution
+
+In the blank, such a part is one line that raises and names the task. What stands outside of it,
+the signature and the pseudo-code, stays.
+"""
+
+import re
+
+import nbformat
+
+from ddp_lessons.course.canonical import canonical
+from ddp_lessons.course.cells import numbered
+from ddp_lessons.errors import NotebookRefused
+
+_BEGIN = "# solution"
+_END = "# end of solution"
+_HEADING = re.compile(r"^## (\d\d\.\d) ", re.MULTILINE)
+
+
+def blank_of(place, twin):
+    """
+    Return the learner's notebook: no outputs, no counts, and a gap in place of each solution.
+
+    Args:
+        place: The place of an exercise.
+        twin: Its text as a notebook.
+
+    Raises:
+        NotebookRefused: A marker is missing, or stands before the first heading of a task.
+    """
+    notebook = nbformat.from_dict({**twin, "cells": [dict(cell) for cell in twin["cells"]]})
+    task = None
+    num_gaps = 0
+    for number, cell in numbered(notebook):
+        if cell["cell_type"] == "markdown":
+            headings = _HEADING.findall(cell["source"])
+            task = headings[-1] if headings else task
+            continue
+        where = f"{place.text.name}, cell {number}, solution"
+        cell["source"], gaps = _blank_source(cell["source"], task, where)
+        cell["outputs"], cell["execution_count"] = [], None
+        num_gaps += gaps
+    if not num_gaps:
+        raise NotebookRefused(
+            f"{place.text.name}, solution: expected a part between '{_BEGIN}' and '{_END}' "
+            "(got none). Mark what learners write."
+        )
+    return canonical(notebook, place.stem)
+
+
+def _blank_source(source, task, where):
+    lines, gaps, is_solution = [], 0, False
+    for line in source.splitlines():
+        mark = line.strip()
+        if mark in (_BEGIN, _END) and is_solution == (mark == _BEGIN):
+            raise NotebookRefused(
+                f"{where}: expected '{_BEGIN}' and '{_END}' in turns (got '{mark}' again). "
+                "Add the other one."
+            )
+        if mark == _BEGIN:
+            if task is None:
+                raise NotebookRefused(
+                    f"{where}: expected a heading such as '## 02.1 All-reduce' above "
+                    "(got none). Say which task it is."
+                )
+            indent = line[: len(line) - len(line.lstrip())]
+            lines.append(f'{indent}raise NotImplementedError("Task {task} is still blank")')
+            gaps, is_solution = gaps + 1, True
+        elif mark == _END:
+            is_solution = False
+        elif not is_solution:
+            lines.append(line)
+    if is_solution:
+        raise NotebookRefused(
+            f"{where}: expected '{_END}' (got the end of the cell). Add it after the solution."
+        )
+    return "\n".join(lines), gaps

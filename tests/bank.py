@@ -1,0 +1,81 @@
+"""
+The bank of answers that checks are proven by: wrong ones, each with the hint that it must get, and
+right ones that nobody would expect.
+
+    python tests/bank.py          print it: task, answer, hint
+    python tests/bank.py 03       of one exercise
+"""
+
+import importlib
+import pkgutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Answer:
+    """
+    Hold one answer to a task.
+
+    Args:
+        task: The task's number, such as "02.1".
+        name: What it does, in a few words.
+        mistake: The mistake that its check must name; None: it is right.
+        source: The cell that defines it, without its first line `%%px`.
+    """
+
+    task: str
+    name: str
+    mistake: str | None
+    source: str
+
+
+def all_answers():
+    """
+    Return every answer of `tests/wrong_answers`, in the order of the tasks.
+    """
+    import wrong_answers
+
+    modules = [
+        importlib.import_module(f"wrong_answers.{found.name}")
+        for found in pkgutil.iter_modules(wrong_answers.__path__)
+    ]
+    answers = [answer for module in modules for answer in module.ANSWERS]
+    return sorted(answers, key=lambda answer: answer.task)
+
+
+def hint_of(task, mistake):
+    """
+    Return the hint that a Task gives for a mistake.
+    """
+    from ddp_lessons.checks.kit.judging import COMMON
+
+    return (COMMON | task.mistakes)[mistake]
+
+
+def main(arguments):
+    """
+    Print the table of wrong answers.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from ddp_lessons.checks.kit.tasks import all_tasks
+
+    wanted, tasks = arguments[0] if arguments else "", all_tasks()
+    table = Table("Task", "Wrong answer", "Hint", title="What the checks refuse")
+    num_wrong = 0
+    for answer in all_answers():
+        if answer.mistake is not None and answer.task.startswith(wanted):
+            num_wrong += 1
+            task = tasks[answer.task]
+            table.add_row(f"{task.number} {task.name}", answer.name, hint_of(task, answer.mistake))
+    Console().print(table)
+    print(f"{num_wrong} wrong answers")
+
+
+if __name__ == "__main__":
+    # Modules of the bank import this file by its name, so that there is one class Answer.
+    sys.path.insert(0, str(Path(__file__).parent))
+    importlib.import_module("bank").main(sys.argv[1:])

@@ -1,0 +1,157 @@
+"""
+The proofs of the exercises: blanks fail, wrong answers get their own hint, right ones pass.
+"""
+
+import pytest
+from bank import all_answers, hint_of
+
+from ddp_lessons import start_ranks, stop_ranks
+from ddp_lessons.checks.kit import state
+from ddp_lessons.checks.kit.checking import run_and_judge
+from ddp_lessons.checks.kit.tasks import all_tasks, stem_of
+from ddp_lessons.course.canonical import read_notebook
+from ddp_lessons.course.cells import tags_of
+from ddp_lessons.course.places import all_places, find_root
+from ddp_lessons.errors import WrongAnswer
+from ddp_lessons.ranks.cells import run_cell
+
+ROOT = find_root(__file__.rpartition("/")[0])
+NUM_TASKS = {"00": 1, "01": 3, "02": 4, "03": 5, "04": 4, "05": 4, "06": 4, "07": 4, "08": 5}
+FEWEST_HINTS = 3
+FEWEST_WRONG = 4
+TASKS = all_tasks()
+ANSWERS = all_answers()
+EXERCISES = {place.stem: place for place in all_places(ROOT) if not place.is_lesson}
+WRONG = [answer for answer in ANSWERS if answer.mistake is not None]
+UNUSUAL = [answer for answer in ANSWERS if answer.mistake is None]
+
+every_task = pytest.mark.parametrize("number", TASKS)
+
+
+def name_of(answer):
+    """
+    Return what a test of an answer is called.
+    """
+    return f"{answer.task} {answer.name}".replace(" ", "_")
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    """
+    Four ranks for all answers: what one leaves behind, the next one has to bear.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DDP_LESSONS_STATE_DIR", str(tmp_path_factory.mktemp("state")))
+        yield start_ranks(4)
+    stop_ranks()
+
+
+def answer_cells(notebook):
+    """
+    Return {number of a task: source of its answer cell, without %%px}.
+    """
+    answers, number = {}, None
+    for cell in notebook["cells"]:
+        if cell["source"].startswith("## ") and "task" in tags_of(cell):
+            number = cell["source"].split()[1]
+        if "answer" in tags_of(cell):
+            first, _, rest = cell["source"].partition("\n")
+            assert first == "%%px"
+            answers[number] = answers.get(number, "") + rest + "\n"
+    return answers
+
+
+def refusal(ranks, number, source):
+    """
+    Give an answer to the ranks, check it, and return the WrongAnswer.
+    """
+    run_cell(ranks, source)
+    with pytest.raises(WrongAnswer) as caught:
+        run_and_judge(TASKS[number], ranks)
+    return caught.value
+
+
+def test_every_task_of_the_syllabus_is_there():
+    """
+    A lesson without its tasks teaches half.
+    """
+    numbers = [f"{lesson}.{n}" for lesson, most in NUM_TASKS.items() for n in range(1, most + 1)]
+    assert list(TASKS) == numbers
+    assert sorted(EXERCISES) == sorted({stem_of(task) for task in TASKS.values()})
+
+
+@every_task
+def test_task_has_hints_wrong_answers_an_unusual_one_and_a_picture(number):
+    """
+    A check is proven by what it refuses, and by the right answer that it does not.
+    """
+    task = TASKS[number]
+    assert len(task.hints) >= FEWEST_HINTS
+    assert len(set(task.hints)) == len(task.hints)
+    assert len({a.mistake for a in WRONG if a.task == number}) >= FEWEST_WRONG
+    assert any(a.task == number for a in UNUSUAL)
+    notebook = read_notebook(EXERCISES[stem_of(task)].notebook)
+    sources = [cell["source"] for cell in notebook["cells"]]
+    assert any(f"check.{task.name}()" in source for source in sources)
+    assert any(f"check.{task.name}.picture()" in source for source in sources)
+
+
+@every_task
+def test_every_hint_of_a_mistake_is_proven_by_an_answer(number):
+    """
+    A hint that no answer gets is a guess.
+    """
+    proven = {answer.mistake for answer in WRONG if answer.task == number}
+    assert set(TASKS[number].mistakes) - proven == set()
+
+
+@pytest.mark.ranks
+@every_task
+def test_blank_fails_with_a_message_that_a_beginner_understands(ranks, number):
+    """
+    Whoever runs the notebook as it comes must learn what to do.
+    """
+    task = TASKS[number]
+    blank = answer_cells(read_notebook(EXERCISES[stem_of(task)].blank))[number]
+    error = refusal(ranks, number, blank)
+    assert error.mistake == "blank"
+    assert f"{task.name} is still blank" in str(error)
+    assert "Replace the line that raises NotImplementedError" in str(error)
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("answer", WRONG, ids=name_of)
+def test_wrong_answer_gets_its_own_hint(ranks, answer):
+    """
+    The mistake is told apart from others, with what was tried and the hint for it.
+    """
+    error = refusal(ranks, answer.task, answer.source)
+    task = TASKS[answer.task]
+    assert error.mistake == answer.mistake, str(error)
+    assert error.hint == hint_of(task, answer.mistake)
+    assert str(error).endswith(f"Hint: {error.hint}")
+    assert task.hints[-1] not in str(error)  # what it would take to write it down
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("answer", UNUSUAL, ids=name_of)
+def test_unusual_right_answer_passes(ranks, answer):
+    """
+    Checks judge what ranks do, not how an answer is written.
+    """
+    run_cell(ranks, answer.source)
+    assert run_and_judge(TASKS[answer.task], ranks)
+
+
+@pytest.mark.ranks
+@every_task
+def test_solution_passes_and_draws_its_picture(ranks, number):
+    """
+    The same answer gets the same line, and a picture of what it did.
+    """
+    task = TASKS[number]
+    solution = answer_cells(read_notebook(EXERCISES[stem_of(task)].notebook))[number]
+    run_cell(ranks, solution)
+    task(ranks)
+    assert state.row_of(number)["is_passed"]
+    assert task.picture()._repr_svg_().startswith("<svg")

@@ -1,0 +1,99 @@
+"""
+Answers to exercise 00.
+"""
+
+from bank import Answer
+
+ANSWERS = [
+    Answer(
+        "00.1",
+        "prints its share",
+        "nothing",
+        """\
+import torch.distributed as dist
+
+def my_items(items):
+    print(items[dist.get_rank() :: dist.get_world_size()])
+""",
+    ),
+    Answer(
+        "00.1",
+        "takes every item",
+        "all-items",
+        """\
+def my_items(items):
+    return items
+""",
+    ),
+    Answer(
+        "00.1",
+        "counts on four ranks",
+        "fixed-size",
+        """\
+import torch.distributed as dist
+
+def my_items(items):
+    return items[dist.get_rank() :: 4]
+""",
+    ),
+    Answer(
+        "00.1",
+        "takes them from the end",
+        "order",
+        """\
+import torch.distributed as dist
+
+def my_items(items):
+    return items[dist.get_rank() :: dist.get_world_size()][::-1]
+""",
+    ),
+    Answer(
+        "00.1",
+        "takes a block",
+        "other-items",
+        """\
+import torch.distributed as dist
+
+def my_items(items):
+    size = -(-len(items) // dist.get_world_size())
+    return items[dist.get_rank() * size :][:size]
+""",
+    ),
+    Answer(
+        "00.1",
+        "yields them",
+        "no-list",
+        """\
+import torch.distributed as dist
+
+def my_items(items):
+    return tuple(items[dist.get_rank() :: dist.get_world_size()])
+""",
+    ),
+    Answer(
+        "00.1",
+        "lets rank 0 send them",
+        "forbidden",
+        """\
+import torch.distributed as dist
+
+def my_items(items):
+    shares = [items[r :: dist.get_world_size()] for r in range(dist.get_world_size())]
+    mine = [None]
+    dist.scatter_object_list(mine, shares if dist.get_rank() == 0 else None)
+    return mine[0]
+""",
+    ),
+    Answer(
+        "00.1",
+        "goes through the places one by one",
+        None,
+        """\
+import torch.distributed as dist
+
+def my_items(items):
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    return [item for place, item in enumerate(items) if place % world_size == rank]
+""",
+    ),
+]
