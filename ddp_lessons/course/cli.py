@@ -1,9 +1,11 @@
 """
-The command line: `ddp-lessons doctor`, `ddp-lessons lab`.
+The command line: `ddp-lessons doctor`, `lab`, and what learners need for the exercises.
 
 Each command imports what it needs when it runs, so that `--help` answers at once.
 """
 
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -71,10 +73,142 @@ def lab(
     """
     from ddp_lessons.course.lab import open_lab
 
-    try:
+    with _told_in_one_line("lab"):
         open_lab(port, not no_browser, context.args)
+
+
+_Stem = Annotated[str, typer.Argument(metavar="EXERCISE", help="Such as 02_collectives, or 02.")]
+_Number = Annotated[str, typer.Argument(metavar="TASK", help="Such as 02.1.")]
+_Folder = Annotated[
+    Path | None,
+    typer.Option("--folder", help="Where your exercises are.", show_default="here, or the course"),
+]
+
+
+@app.command()
+def check(
+    stem: Annotated[
+        str | None,
+        typer.Argument(metavar="[EXERCISE]", help="Such as 02_collectives, or 02; else all."),
+    ] = None,
+    folder: _Folder = None,
+):
+    """
+    Run your exercises in fresh kernels and say for each task what holds, and the hint where not.
+
+    Stored outputs do not count. Exits with status 1 if a task is not solved.
+    """
+    from ddp_lessons.checks.kit.tasks import all_tasks, stem_of
+    from ddp_lessons.course import exercises
+
+    with _told_in_one_line("check"):
+        stems = [stem] if stem else list(dict.fromkeys(map(stem_of, all_tasks().values())))
+        num_open = 0
+        for one in stems:
+            place = exercises.exercise_place(one)
+            path = exercises.learners_notebook(place, folder)
+            typer.echo(f"{path.name}")
+            for result in exercises.check_notebook(path, place):
+                mark = "solved" if result.is_solved else "open"
+                typer.echo(f"  {result.task.number} {result.task.name}: {mark}")
+                for line in result.told.splitlines():
+                    typer.echo(f"      {line}")
+                num_open += not result.is_solved
+    raise typer.Exit(1 if num_open else 0)
+
+
+@app.command()
+def progress():
+    """
+    Show a table of all tasks: what is solved, and how many checks and hints it took.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from ddp_lessons.checks.kit import state
+    from ddp_lessons.checks.kit.tasks import all_tasks
+
+    table = Table("Task", "Name", "Solved", "Checks", "Hints")
+    tasks, num_solved = all_tasks(), 0
+    for number, task in tasks.items():
+        row = state.row_of(number)
+        num_solved += row["is_passed"]
+        solved = "yes" if row["is_passed"] else ""
+        shown = [str(row[name]) if row[name] else "" for name in ("checks", "hints")]
+        table.add_row(number, task.name, solved, *shown)
+    Console().print(table)
+    typer.echo(f"{num_solved} of {len(tasks)} tasks solved")
+
+
+@app.command()
+def hint(number: _Number):
+    """
+    Print the next hint of a task.
+    """
+    from ddp_lessons.checks.kit.hints import next_hint
+
+    with _told_in_one_line("hint"):
+        typer.echo(next_hint(number))
+
+
+@app.command()
+def copy(folder: Annotated[Path, typer.Argument(help="A folder of your own.")]):
+    """
+    Copy the exercises into a folder of your own. Files that are there already stay as they are.
+
+    Work there, and an update of the course never meets your edits.
+    """
+    from ddp_lessons.course import exercises
+
+    with _told_in_one_line("copy"):
+        copied, left = exercises.copy_exercises(folder)
+    typer.echo(f"copied: {', '.join(copied) or 'nothing new'}")
+    if left:
+        typer.echo(f"left as they are: {', '.join(left)}")
+
+
+@app.command()
+def reset(stem: _Stem, folder: _Folder = None):
+    """
+    Bring an exercise's blank back. What you have written is kept in a file beside it.
+    """
+    from ddp_lessons.course import exercises
+
+    with _told_in_one_line("reset"):
+        place = exercises.exercise_place(stem)
+        path = exercises.learners_notebook(place, folder)
+        kept = exercises.reset_notebook(path, place)
+    typer.echo(f"{path.name} is blank again")
+    if kept is not None:
+        typer.echo(f"your answer is in {kept.name}")
+
+
+@app.command()
+def solution(
+    number: _Number,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+):
+    """
+    Show the solution of a task. Asks first.
+    """
+    from ddp_lessons.checks.kit import state
+    from ddp_lessons.checks.kit.tasks import find_task
+    from ddp_lessons.course import exercises
+
+    with _told_in_one_line("solution"):
+        task = find_task(number)
+        num_left = len(task.hints) - state.row_of(number)["hints"]
+        left = f" There are {num_left} more hints: ddp-lessons hint {number}." if num_left else ""
+        if yes or typer.confirm(f"Show the solution of {number} {task.name}?{left}"):
+            typer.echo(exercises.solution_of(number))
+
+
+@contextmanager
+def _told_in_one_line(command):
+    try:
+        yield
     except DDPLessonsError as error:
-        typer.echo(f"ddp-lessons lab: {error}", err=True)
+        typer.echo(f"ddp-lessons {command}: {error}", err=True)
         raise typer.Exit(1) from None
 
 

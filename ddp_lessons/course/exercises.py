@@ -1,0 +1,269 @@
+"""
+The learner's exercises from the terminal: find, check, copy, reset, and show a solution.
+
+Nothing here overwrites what a learner has written: `copy` leaves files that exist alone, and
+`reset` keeps the answer in a file beside the notebook.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddp_lessons.checks.kit.tasks import all_tasks, find_task, stem_of
+from ddp_lessons.course.blanks import blank_of
+from ddp_lessons.course.build import CELL_TIMEOUT_S, notebook_environment
+from ddp_lessons.course.canonical import ANSI, canonical, dumps, read_notebook
+from ddp_lessons.course.cells import numbered, tags_of
+from ddp_lessons.course.lab import find_course
+from ddp_lessons.course.places import all_places
+from ddp_lessons.course.twins import read_twin
+from ddp_lessons.errors import BadInput
+
+_MESSAGE = re.compile(r"Traceback:\s*\n(?P<told>.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Result:
+    """
+    Hold what a check of the terminal found about one task.
+
+    Args:
+        task: The Task.
+        is_solved: Whether its check passed.
+        told: What the check said if it did not.
+    """
+
+    task: object
+    is_solved: bool
+    told: str = ""
+
+
+def exercise_place(stem, course=None):
+    """
+    Return the place of an exercise in the course.
+
+    Args:
+        stem: Such as "02_collectives" or "02".
+        course: The course's folder; default: found.
+
+    Raises:
+        BadInput: There is no such exercise.
+    """
+    places = [place for place in all_places(course or find_course()) if not place.is_lesson]
+    for place in places:
+        if stem in (place.stem, place.stem.partition("_")[0]):
+            return place
+    raise BadInput(
+        f"Unknown exercise: expected one of {', '.join(place.stem for place in places)} "
+        f"(got {stem!r}). Name it as its file is named, without the ending."
+    )
+
+
+def learners_notebook(place, folder=None):
+    """
+    Return the path of the learner's notebook of an exercise.
+
+    It is the one in `folder`, else in the current folder, else in the course's own exercises.
+
+    Args:
+        place: The place of the exercise.
+        folder: Where the learner works.
+
+    Raises:
+        BadInput: There is none in `folder`.
+    """
+    name = place.blank.name
+    if folder is not None:
+        path = Path(folder) / name
+        if not path.is_file():
+            raise BadInput(
+                f"No such exercise here: expected {name} in the folder (got {folder}). "
+                f"Run `ddp-lessons copy {folder}` to put it there."
+            )
+        return path.resolve()
+    here = Path.cwd() / name
+    return here if here.is_file() else place.blank
+
+
+def tasks_of_stem(stem):
+    """
+    Return the tasks of an exercise, in order.
+    """
+    return [task for task in all_tasks().values() if stem_of(task) == stem]
+
+
+def check_notebook(path, place):
+    """
+    Run a learner's notebook under nbval and say for each of its tasks what came of its check.
+
+    Stored outputs do not count: every cell runs again in a fresh kernel.
+
+    Args:
+        path: The learner's notebook.
+        place: The place of its exercise, which knows the cells that check.
+
+    Returns:
+        list[Result]: One for each task.
+
+    Raises:
+        BadInput: The notebook cannot be read, or did not run.
+    """
+    try:
+        notebook = read_notebook(path)
+    except (OSError, ValueError) as error:
+        raise BadInput(
+            f"Not a notebook: {path.name} must be one that Jupyter can open (got {error}). "
+            f"Run `ddp-lessons reset {place.stem}` for a new one."
+        ) from None
+    blank = blank_of(place, canonical(read_twin(place.text), place.stem))
+    given = _fixed_sources(blank)
+    missing = [source for source in given if source not in _sources(notebook)]
+    failures = _run(path)
+    results = []
+    for task in tasks_of_stem(place.stem):
+        call = f"check.{task.name}()"
+        if missing and (call in missing or "start_ranks" in missing[0]):
+            told = (
+                "The cell that checks it, or the first cell, was changed or is missing. Put it "
+                f"back as it was, or run `ddp-lessons reset {place.stem}`."
+            )
+            results.append(Result(task, False, told))
+            continue
+        at = max(n for n, source in enumerate(_sources(notebook)) if source == call)
+        told = failures.get(at)
+        results.append(Result(task, told is None, told or ""))
+    return results
+
+
+def copy_exercises(folder, course=None):
+    """
+    Copy the exercises into a folder of the learner's own; leave those that are there alone.
+
+    So an update of the course never meets a learner's edits: run it again for what is new.
+
+    Args:
+        folder: Is made if it does not exist.
+        course: The course's folder; default: found.
+
+    Returns:
+        tuple: Names of the notebooks that were copied, and of those that were left alone.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    copied, left = [], []
+    for place in all_places(course or find_course()):
+        if place.is_lesson:
+            continue
+        target = folder / place.blank.name
+        try:
+            with open(target, "x", encoding="utf-8") as file:
+                file.write(_blank_text(place))
+        except FileExistsError:
+            left.append(target.name)
+        else:
+            copied.append(target.name)
+    return copied, left
+
+
+def reset_notebook(path, place):
+    """
+    Bring the blank back and keep what was there.
+
+    Args:
+        path: The learner's notebook; it need not exist.
+        place: The place of its exercise.
+
+    Returns:
+        Path or None: The file that now holds the learner's answer; None if there was none.
+    """
+    kept = None
+    if path.exists():
+        number = 1
+        while kept is None:
+            candidate = path.with_name(f"{path.stem}.kept-{number}.ipynb")
+            try:
+                os.link(path, candidate)  # fails if it exists, so that two resets lose nothing
+            except FileExistsError:
+                number += 1
+            else:
+                kept = candidate
+    new = path.with_name(f".{path.name}.{os.getpid()}.new")
+    new.write_text(_blank_text(place), encoding="utf-8")
+    new.replace(path)
+    return kept
+
+
+def solution_of(number):
+    """
+    Return the source of a task's solution.
+
+    Args:
+        number: Such as "02.1".
+
+    Raises:
+        BadInput: There is no such task.
+    """
+    place = exercise_place(stem_of(find_task(number)))
+    current, parts = None, []
+    for _, cell in numbered(read_twin(place.text)):
+        if cell["cell_type"] == "markdown" and cell["source"].startswith("## "):
+            current = cell["source"].split()[1]
+        if current == number and "answer" in tags_of(cell):
+            parts.append(cell["source"])
+    return "\n\n".join(parts)
+
+
+def _blank_text(place):
+    return dumps(blank_of(place, canonical(read_twin(place.text), place.stem)))
+
+
+def _sources(notebook):
+    return [cell["source"].strip() for _, cell in numbered(notebook, "code")]
+
+
+def _fixed_sources(blank):
+    """
+    Return what a learner must not change: how ranks are started, and every check.
+    """
+    cells = [cell for _, cell in numbered(blank, "code") if {"setup", "check"} & set(tags_of(cell))]
+    return [cell["source"].strip() for cell in cells]
+
+
+def _run(path):
+    """
+    Return {number of a code cell, from 0: what it raised}.
+    """
+    with tempfile.TemporaryDirectory(prefix="ddp-lessons-") as folder:
+        report = Path(folder) / "report.xml"
+        command = [sys.executable, "-P", "-m", "pytest", "-p", "nbval.plugin"]
+        command += ["-p", "no:cacheprovider", "-c", os.devnull, "--noconftest", "-q"]
+        command += [f"--rootdir={path.parent}", f"--junitxml={report}", "--color=no"]
+        command += ["--nbval-lax", "--nbval-current-env", f"--nbval-cell-timeout={CELL_TIMEOUT_S}"]
+        environment = notebook_environment() | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        done = subprocess.run(
+            [*command, str(path)], cwd=path.parent, env=environment, capture_output=True, text=True
+        )
+        if not report.is_file():
+            raise BadInput(
+                f"The notebook did not run: {path.name} must be one that nbval can run "
+                f"(got pytest status {done.returncode}).\n{done.stdout[-2000:]}"
+            )
+        cells = ElementTree.parse(report).iter("testcase")
+        return {
+            int(cell.get("name", "Cell -1").split()[1]): _told(cell)
+            for cell in cells
+            if cell.find("failure") is not None or cell.find("error") is not None
+        }
+
+
+def _told(cell):
+    failure = cell.find("failure")
+    text = ANSI.sub("", (cell.find("error") if failure is None else failure).text or "")
+    text = re.sub(r"#x1B\[[0-9;]*m", "", text)
+    found = _MESSAGE.search(text)
+    return (found["told"] if found else text).strip()
