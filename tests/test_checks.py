@@ -1,0 +1,187 @@
+"""
+A check ends, whatever the answer does, and leaves the ranks as they were.
+"""
+
+import time
+
+import pytest
+
+from ddp_lessons import start_ranks, stop_ranks
+from ddp_lessons.checks.kit.checking import run_and_judge
+from ddp_lessons.checks.kit.tasks import find_task
+from ddp_lessons.errors import WrongAnswer
+from ddp_lessons.ranks.cells import run_cell
+
+LONGEST_S = 20.0
+RIGHT = """
+    total = tensor.clone()
+    dist.reduce(total, dst=0)
+    dist.broadcast(total, src=0)
+    return total
+"""
+ANSWERS = {
+    # what it does: (mistake, what the message says, body)
+    "deadlocks": (
+        "deadlock",
+        "ranks 1-3 called",
+        "if dist.get_rank(): dist.barrier()\n    else: dist.reduce(tensor.clone(), dst=0)",
+    ),
+    "waits where nobody comes": (
+        "deadlock",
+        "rank 0",
+        "total = tensor.clone()\n    if dist.get_rank() == 0: dist.reduce(total, dst=0)\n"
+        "    return total",
+    ),
+    "raises on one rank": (
+        "raised",
+        "rank 1 raised ValueError: no idea",
+        "if dist.get_rank() == 1: raise ValueError('no idea')" + RIGHT,
+    ),
+    "returns nothing": ("nothing", "returns nothing", "dist.reduce(tensor.clone(), dst=0)"),
+    "returns a view": ("view", "the argument itself", "return tensor"),
+    "changes its input": ("input-changed", "changes what it was given", "tensor.zero_()" + RIGHT),
+    "leaves a handle": (
+        "unwaited",
+        "may still be under way",
+        "total = tensor.clone()\n    dist.reduce(total, dst=0)\n"
+        "    dist.broadcast(total, src=0, async_op=True)\n    return total",
+    ),
+    "calls what it may not": (
+        "forbidden",
+        "calls all_reduce",
+        "total = tensor.clone()\n    dist.all_reduce(total)\n    return total",
+    ),
+    "prints ten megabytes": (
+        "not-everywhere",
+        "[0] xxx",
+        "print('x' * 10_000_000)\n    total = tensor.clone()\n    dist.reduce(total, dst=0)\n"
+        "    return total",
+    ),
+    "loops for ever on one rank": (
+        "late",
+        "rank 1 is at line",
+        "while dist.get_rank() == 1: pass" + RIGHT,
+    ),
+    "leaves the group": (
+        "group-left",
+        "no group",
+        "dist.destroy_process_group()\n    return tensor",
+    ),
+}
+
+
+def cell(body):
+    """
+    Return a cell that defines the answer with such a body.
+    """
+    return (
+        f"import torch\nimport torch.distributed as dist\n\ndef all_reduce(tensor):\n    {body}\n"
+    )
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    """
+    Four ranks for all answers.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DDP_LESSONS_STATE_DIR", str(tmp_path_factory.mktemp("state")))
+        ranks = start_ranks(4)
+        yield ranks
+    stop_ranks()
+
+
+def check_it(ranks, source):
+    """
+    Run a cell, then the check of its answer, and return what was refused, or None.
+    """
+    run_cell(ranks, source)
+    began = time.monotonic()
+    try:
+        run_and_judge(find_task("02.1"), ranks)
+    except WrongAnswer as error:
+        return error
+    finally:
+        assert time.monotonic() - began < LONGEST_S
+    return None
+
+
+def assert_usable(ranks):
+    """
+    The ranks have their variables, and their next collective works.
+    """
+    run_cell(ranks, "import torch, torch.distributed as dist\nsum_ = torch.ones(1)")
+    run_cell(ranks, "dist.all_reduce(sum_)\nassert sum_.item() == 4")
+    assert ranks.view["kept"] == [0, 1, 2, 3]
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("name", ANSWERS)
+def test_check_ends_and_leaves_the_ranks_usable(ranks, name):
+    """
+    A learner tries again, whatever went wrong.
+    """
+    mistake, says, body = ANSWERS[name]
+    run_cell(ranks, "import torch.distributed as dist\nkept = dist.get_rank()")
+    error = check_it(ranks, cell(body))
+    assert (error and error.mistake) == mistake, error
+    assert says in str(error)
+    assert len(str(error)) < 5_000
+    assert_usable(ranks)
+
+
+@pytest.mark.ranks
+def test_check_survives_an_answer_that_ends_its_process(ranks):
+    """
+    New ranks take the place of the dead ones, and the next answer is checked as any other.
+    """
+    error = check_it(ranks, "import os" + cell("os._exit(3)").replace("import torch\n", "\n", 1))
+    assert error.mistake == "died"
+    assert check_it(ranks, cell(RIGHT.strip())) is None
+
+
+@pytest.mark.ranks
+def test_check_refuses_what_is_not_defined(ranks):
+    """
+    The cell that defines the answer was not run, or ran in the kernel alone.
+    """
+    run_cell(ranks, "globals().pop('all_reduce', None)")
+    assert check_it(ranks, "pass").mistake == "missing"
+
+
+@pytest.mark.ranks
+def test_check_is_not_fooled_by_a_replaced_function(ranks):
+    """
+    Who replaces torch's reduce by an all-reduce has learned something, but not this.
+    """
+    fake = "\nreal = dist.reduce\ndist.reduce = lambda tensor, dst: dist.all_reduce(tensor)\n"
+    error = check_it(ranks, cell(RIGHT.strip()) + fake)
+    assert error.mistake == "replaced"
+    assert "reduce" in str(error)
+    run_cell(ranks, "dist.reduce = real")
+
+
+@pytest.mark.ranks
+def test_check_is_not_fooled_by_answers_learned_by_heart(ranks):
+    """
+    Sizes and numbers are drawn anew each time, so what was right once is wrong the next time.
+    """
+    learned = """
+import torch, torch.distributed as dist
+if "seen" not in globals():
+    seen = []
+
+def all_reduce(tensor):
+    if replay:
+        return seen.pop(0)
+    total = tensor.clone()
+    dist.reduce(total, dst=0)
+    dist.broadcast(total, src=0)
+    seen.append(total.clone())
+    return total
+"""
+    ranks.stop()
+    fresh = start_ranks(4)
+    assert check_it(fresh, "replay = False" + learned) is None
+    assert check_it(fresh, "replay = True" + learned) is not None
+    fresh.stop()
