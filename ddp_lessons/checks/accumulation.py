@@ -21,6 +21,13 @@ from ddp_lessons.trace import collectives, merge
 from ddp_lessons.trace.events import GRADIENT
 
 
+def _known(played, *names):
+    """
+    Return the first of some mistakes that a task tells apart.
+    """
+    return next((name for name in names if name in played.task.mistakes), "values")
+
+
 def _judge_talk(played, num_syncs):
     """
     Refuse ranks that talk more often than that, hold too much, or are left inside `no_sync`.
@@ -33,12 +40,13 @@ def _judge_talk(played, num_syncs):
                 forward["forward"] and forward["backward"] is False
                 for forward in seen.kept["forwards"]
             )
-            raise played.wrong("forward-outside" if is_half else "cost", rank, fact=fact)
+            names = ["forward-outside", "cost"] if is_half else ["cost"]
+            raise played.wrong(_known(played, *names), rank, fact=fact)
         most, one = seen.kept["peak_bytes"], seen.kept["one_bytes"]
         if most > 2 * one:
             times = f"{most / one:.1f} times the activations of one micro-batch"
             raise played.wrong("memory", rank, fact=f"Rank {rank} holds {times} at a time.")
-        if not seen.kept["syncs"]:
+        if not seen.kept["syncs"] and "left-off" in played.task.mistakes:
             fact = "The model is left as in no_sync: it would never sync again."
             raise played.wrong("left-off", rank, fact=fact)
 
@@ -48,23 +56,12 @@ def _draw_timeline(played):
 
 
 WINDOW_MISTAKES = {
-    "forbidden": "A gradient adds up in .grad by itself. The only call that ranks need is DDP's "
-    "all-reduce.",
     "cost": "All micro-batches but the last run inside the model's no_sync.",
-    "forward-outside": "DDP decides in the forward whether to sync. So the forward, too, belongs "
-    "inside no_sync.",
     "no-sync": "The last micro-batch of a window runs outside of no_sync, and its backward syncs "
     "what has added up.",
     "undivided": "Each backward adds a whole mean. Weigh each loss, so that the sum is a mean.",
-    "zeroed": "Between the micro-batches of a window nobody may empty .grad.",
-    "divided-twice": "DDP divides by the number of ranks already.",
-    "summed": "An average over ranks is wanted, not a sum. DDP's own sync makes one.",
     "memory": "Forward and backward one micro-batch before you touch the next: only then are its "
     "activations given back.",
-    "left-off": "Use no_sync in a with statement: it turns the sync on again when it ends.",
-    "raised": "The line that is named is yours. Some parameters are frozen: their .grad is None.",
-    "deadlock": "All ranks have equally many windows. Each of them makes one sync for each window.",
-    "input-changed": "Leave the micro-batches as they are. Divide the loss, not the samples.",
 }
 
 # ---- 07.1 a window with one sync ----
@@ -105,7 +102,7 @@ def _judge_gradient(played, window, rank, got):
     if len(syncs) == 1 and syncs[0] is not None and syncs[0] < last:
         fact = f"Its sync is in backward {syncs[0] + 1} of {last + 1}."
         raise played.wrong("sync-early", rank, **both, fact=fact)
-    mistake = window.mistake(got, rank) or "values"
+    mistake = _known(played, window.mistake(got, rank))
     raise played.wrong(mistake, rank, **both, fact="The gradient is not the one expected.")
 
 
@@ -128,6 +125,18 @@ accumulate = Task(
     ),
     mistakes=WINDOW_MISTAKES
     | {
+        "forbidden": "A gradient adds up in .grad by itself. The only call that ranks need is "
+        "DDP's all-reduce.",
+        "forward-outside": "DDP decides in the forward whether to sync. So the forward, too, "
+        "belongs inside no_sync.",
+        "zeroed": "Between the micro-batches of a window nobody may empty .grad.",
+        "divided-twice": "DDP divides by the number of ranks already.",
+        "summed": "An average over ranks is wanted, not a sum. DDP's own sync makes one.",
+        "left-off": "Use no_sync in a with statement: it turns the sync on again when it ends.",
+        "raised": "The line that is named is yours. Some parameters are frozen: their .grad is "
+        "None.",
+        "deadlock": "All ranks sync, each once for the window: no rank has a part of its own.",
+        "input-changed": "Leave the micro-batches as they are. Divide the loss, not the samples.",
         "no-gradient": "Call backward on the loss of each micro-batch, and leave .grad full.",
         "sync-early": "What is added after the sync stays on its rank: sync with the last "
         "micro-batch, not before.",
@@ -196,7 +205,7 @@ def _judge_step(played, window, rank, got, before, which):
         slack = 2 * error + torch.finfo(got.dtype).eps * got.double().abs()
         if bool(((got.double() - before.double() - expected).abs() <= slack).all()):
             raise played.wrong("not-zeroed", rank, **both, fact=fact)
-    raise played.wrong(window.mistake(got, rank) or "values", rank, **both, fact=fact)
+    raise played.wrong(_known(played, window.mistake(got, rank)), rank, **both, fact=fact)
 
 
 def _draw_samples(played):
@@ -228,6 +237,10 @@ train_epoch = Task(
     ),
     mistakes=WINDOW_MISTAKES
     | {
+        "forward-outside": "DDP decides in the forward whether to sync. So the forward, too, "
+        "belongs inside no_sync.",
+        "zeroed": "Between the micro-batches of a window nobody may empty .grad.",
+        "divided-twice": "DDP divides by the number of ranks already.",
         "lost": "The batches that are left over at the end make a window too, and it needs a step.",
         "each-batch": "A step follows each window of k batches, not each batch.",
         "no-step": "Call optimizer.step() at the end of each window.",
@@ -285,7 +298,7 @@ def _judge_clip(played):
         if not bool(((got.double() - scale * whole).abs() <= slack).all()):
             both = {"got": got, "expected": scale * whole}
             fact = f"Clipped to {limit:g}, the gradient is not the one expected."
-            mistake = _clip_mistake(window, got.double(), limit, rank)
+            mistake = _known(played, _clip_mistake(window, got.double(), limit, rank))
             raise played.wrong(mistake, rank, **both, fact=fact)
         _judge_length(played, rank, result, length, length_error, limit)
     for rank, events in enumerate(played.traces):
@@ -333,7 +346,7 @@ def _clip_mistake(window, got, limit, rank):
         ("no-sync", _clip(own[rank], limit)),
     ]
     found = next((name for name, numbers in results if _is_near(got, numbers)), None)
-    return found or window.mistake(got, rank) or "values"
+    return found or window.mistake(got, rank)
 
 
 def _judge_length(played, rank, result, length, most_off, limit):
@@ -387,6 +400,8 @@ clipped_window = Task(
     ),
     mistakes=WINDOW_MISTAKES
     | {
+        "raised": "The line that is named is yours. Some parameters are frozen: their .grad is "
+        "None.",
         "no-gradient": "Leave the clipped gradient in .grad.",
         "nothing": "Return the length that the gradient had before it was clipped.",
         "no-length": "Return the length as a float or as a tensor of one number.",
@@ -599,7 +614,6 @@ plateau_step = Task(
         "raised": "The line that is named is yours. A rank may have no samples at all: then it "
         "cannot divide by its own number.",
         "deadlock": "A rank without samples still makes the call: its sum and its number are 0.",
-        "mismatch": "All ranks make the same call, whatever they have.",
         "values": "Take two ranks, one with 1 sample and one with 3, and go through your lines.",
     },
 )
