@@ -10,17 +10,19 @@ import pytest
 from toy_lesson import make_course
 
 from ddp_lessons.course import rules
+from ddp_lessons.course.blanks import blank_of
 from ddp_lessons.course.build import machine_paths
 from ddp_lessons.course.canonical import canonical, dumps, read_notebook
 from ddp_lessons.course.cells import IGNORED, tags_of
 from ddp_lessons.course.places import all_places
-from ddp_lessons.course.twins import refuse_unequal
+from ddp_lessons.course.twins import read_twin, refuse_unequal
 from ddp_lessons.course.verify import verify
 from ddp_lessons.errors import NotebookRefused
 
 ROOT = Path(__file__).parents[1]
 PLACES = all_places(ROOT)
 LESSONS = [place for place in PLACES if place.is_lesson]
+EXERCISES = [place for place in PLACES if not place.is_lesson]
 
 every_notebook = pytest.mark.parametrize(
     "place", [pytest.param(place, id=f"{place.kind}-{place.stem}") for place in PLACES]
@@ -61,6 +63,15 @@ def test_notebook_is_canonical(place):
     """
     text = place.notebook.read_text(encoding="utf-8")
     assert dumps(canonical(read_notebook(place.notebook), place.stem)) == text
+
+
+@pytest.mark.parametrize("place", [pytest.param(place, id=place.stem) for place in EXERCISES])
+def test_blank_is_what_its_solution_makes_of_it(place):
+    """
+    Learners fill in the text that was reviewed, with every gap in its place.
+    """
+    blank = blank_of(place, canonical(read_twin(place.text), place.stem))
+    assert place.blank.read_text(encoding="utf-8") == dumps(blank)
 
 
 @pytest.mark.notebooks

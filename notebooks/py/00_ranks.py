@@ -159,7 +159,8 @@ dist.barrier()
 # variables are kept.
 #
 # What is lost is the **group**, the tie between the ranks. They joined a new one at once. But
-# `model` still holds the old group, as the third line says. So wrap it again; its weights are there.
+# `model` still holds the old group, as the third line says. So wrap it again; its weights are
+# there.
 
 # %% tags=["mend"]
 # %%px
@@ -260,8 +261,9 @@ print("ok: C01 is false, 0 CUDA libraries came from a toolkit")
 # Rule of thumb: **every rank runs the same code on its own data; what they share, they send.**
 
 # %% [markdown] tags=["next"]
-# - **Exercise** 00: a first function, to learn how checking, hints and reset work. It comes with the exercises.
-# - **Next lesson**, 01: how do strangers become a group?
+# - **Exercise** [00](../exercises/00_ranks.ipynb): a first function, to learn how checking, hints
+#   and reset work.
+# - **Next lesson** [01](01_process_group.ipynb): how do strangers become a group?
 # - **Sources**: S. Li and others,
 #   [PyTorch Distributed](https://arxiv.org/abs/2006.15704), VLDB 2020, section 3, on how DDP
 #   averages gradients; the

@@ -318,8 +318,9 @@ print("ok: 3 ranks named the one that was missing, and 4 joined")
 # every rank, in the same order.**
 
 # %% [markdown] tags=["next"]
-# - **Exercise** 01: join a group, make even and odd subgroups, name the missing ranks.
-# - **Next lesson**, 02: what moves when ranks talk?
+# - **Exercise** [01](../exercises/01_process_group.ipynb): join a group, make even and odd
+#   subgroups, name the missing ranks.
+# - **Next lesson** [02](02_collectives.ipynb): what moves when ranks talk?
 # - **Sources**: PyTorch's documentation,
 #   [torch.distributed](https://docs.pytorch.org/docs/stable/distributed.html), sections
 #   "Initialization", "Distributed Key-Value Store" and "Groups"; S. Li and others,

@@ -358,17 +358,18 @@ print("ok: both deadlocks are mended: messages of 4 MiB arrive, and the sum is r
 # also be able to receive.**
 
 # %% [markdown] tags=["next"]
-# - **Exercise** 02: build an all-reduce from a reduce and a broadcast; gather tensors of unequal
-#   lengths; exchange with a neighbour without a deadlock at any size; broadcast in log2(n) rounds.
-# - **Next lesson**, 03: why does all-reduce need no centre?
+# - **Exercise** [02](../exercises/02_collectives.ipynb): build an all-reduce from a reduce and a
+#   broadcast; gather tensors of unequal lengths; exchange with a neighbour without a deadlock at
+#   any size; broadcast in log2(n) rounds.
+# - **Next lesson** [03](03_ring.ipynb): why does all-reduce need no centre?
 # - **Sources**: PyTorch's documentation of
 #   [torch.distributed](https://docs.pytorch.org/docs/stable/distributed.html), "Point-to-point
-#   communication", "Synchronous and asynchronous collective operations" and "Collective
-#   functions"; S. Arnold,
-#   [Writing Distributed Applications with PyTorch](https://docs.pytorch.org/tutorials/intermediate/dist_tuto.html),
-#   with pictures of six collectives; NVIDIA's
-#   [Point-to-point communication](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/p2p.html),
-#   on calls that must be started together.
+#   communication", "Synchronous and asynchronous collective operations" and "Collective functions";
+#   S. Arnold, [Writing Distributed Applications with
+#   PyTorch](https://docs.pytorch.org/tutorials/intermediate/dist_tuto.html), with pictures of six
+#   collectives; NVIDIA's [Point-to-point
+#   communication](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/p2p.html), on
+#   calls that must be started together.
 
 # %% tags=["teardown"]
 ranks.stop()

@@ -342,8 +342,9 @@ for name, sizes in took_s[0].items():
 times_plot({name: sizes.items() for name, sizes in best_s.items()})
 
 # %% [markdown] tags=["read"]
-# A tree of 1,024 takes 20 rounds for 2046, but moves 20.0 tensors one after the other for 2.0. Rounds cost latency, bytes cost bandwidth. So a tree wins below some size, a ring
-# above it, and libraries choose by size.
+# A tree of 1,024 takes 20 rounds for 2046, but moves 20.0 tensors one after the other for 2.0.
+# Rounds cost latency, bytes cost bandwidth. So a tree wins below some size, a ring above it, and
+# libraries choose by size.
 #
 # Four ranks are few: 4 rounds or 6. Here they share one memory, so no link is the busiest, and the
 # picture differs from run to run. Between machines the tree would fall behind.
@@ -365,16 +366,16 @@ print("ok: a tree wins at 1 MiB for 1,024 ranks; our ring keeps up with torch at
 # cost bytes.**
 
 # %% [markdown] tags=["next"]
-# - **Exercise** 03: write the two halves of a ring, then a ring for any length; fit latency and
-#   bandwidth; say a collective's bytes before it runs.
-# - **Next lesson**, 04: who sees which sample?
-# - **Sources**: P. Patarasuk and X. Yuan,
-#   [Bandwidth Optimal All-reduce Algorithms for Clusters of Workstations](https://doi.org/10.1016/j.jpdc.2008.09.002),
-#   2009, with the lower bound and the ring; Gloo's
-#   [index of algorithms](https://github.com/pytorch/gloo/blob/main/docs/algorithms.md), with
-#   steps and bytes of each; NVIDIA's
-#   [Massively Scale Your Deep Learning Training with NCCL 2.4](https://developer.nvidia.com/blog/massively-scale-deep-learning-training-nccl-2-4/),
-#   on rings and trees.
+# - **Exercise** [03](../exercises/03_ring.ipynb): write the two halves of a ring, then a ring for
+#   any length; fit latency and bandwidth; say a collective's bytes before it runs.
+# - **Next lesson** [04](04_samplers.ipynb): who sees which sample?
+# - **Sources**: P. Patarasuk and X. Yuan, [Bandwidth Optimal All-reduce Algorithms for Clusters of
+#   Workstations](https://doi.org/10.1016/j.jpdc.2008.09.002), 2009, with the lower bound and the
+#   ring; Gloo's [index of
+#   algorithms](https://github.com/pytorch/gloo/blob/main/docs/algorithms.md), with steps and bytes
+#   of each; NVIDIA's [Massively Scale Your Deep Learning Training with NCCL
+#   2.4](https://developer.nvidia.com/blog/massively-scale-deep-learning-training-nccl-2-4/), on
+#   rings and trees.
 
 # %% tags=["teardown"]
 ranks.stop()

@@ -134,9 +134,9 @@ batches = batches_of(loader)
 print(f"{sum(map(len, batches))} samples in {len(batches)} steps")
 
 # %% [markdown] tags=["read"]
-# Each rank fetches all 10, together 40. Four ranks do the work of one, four times. The loss falls as
-# it should, so you do not notice. So the claim that creating the sampler distributes the data, C05,
-# is **false**: only `sampler=sampler` does.
+# Each rank fetches all 10, together 40. Four ranks do the work of one, four times. The loss falls
+# as it should, so you do not notice. So the claim that creating the sampler distributes the data,
+# C05, is **false**: only `sampler=sampler` does.
 #
 # Two things give it away: the number of steps, 5 where 2 were meant, and the first batch, which is
 # the same on all ranks. Print both once.
@@ -307,7 +307,8 @@ timeline_plot(timeline_tracks(merge(ranks.view["after"], "wall")), "microseconds
 # that the learning rate balances load, is **false**.
 #
 # Shares move load. Each rank measured its samples a second, its **throughput**. Shares by that gave
-# rank 3 fewer than 20. Batches now differ in size, so a mean over ranks should weigh them by samples.
+# rank 3 fewer than 20. Batches now differ in size, so a mean over ranks should weigh them by
+# samples.
 
 # %% tags=["check"]
 assert ranks.view["num_seen"] == ranks.view["num_seen_lr"] == [30] * 4
@@ -328,14 +329,14 @@ print("ok: C08 is false; fair shares took less than two thirds of the time")
 # sample once.**
 
 # %% [markdown] tags=["next"]
-# - **Exercise** 04: share out indices; an accuracy that is exact; a sampler that goes on in the
-#   middle of an epoch; shares that follow the ranks' speed.
-# - **Next lesson**, 05: how do replicas stay equal?
+# - **Exercise** [04](../exercises/04_samplers.ipynb): share out indices; an accuracy that is exact;
+#   a sampler that goes on in the middle of an epoch; shares that follow the ranks' speed.
+# - **Next lesson** [05](05_replicas.ipynb): how do replicas stay equal?
 # - **Sources**: PyTorch's documentation of
 #   [torch.utils.data](https://docs.pytorch.org/docs/stable/data.html), `DistributedSampler`, with
-#   its warning about `set_epoch`; A. Gu,
-#   [Distributed Training with Uneven Inputs Using the Join Context Manager](https://docs.pytorch.org/tutorials/advanced/generic_join.html),
-#   on how a rank that is through answers the others; and the page of
+#   its warning about `set_epoch`; A. Gu, [Distributed Training with Uneven Inputs Using the Join
+#   Context Manager](https://docs.pytorch.org/tutorials/advanced/generic_join.html), on how a rank
+#   that is through answers the others; and the page of
 #   [Join](https://docs.pytorch.org/docs/stable/distributed.algorithms.join.html).
 
 # %% tags=["teardown"]

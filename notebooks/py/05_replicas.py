@@ -1,7 +1,8 @@
 # %% [markdown] tags=["title"]
 # # How do replicas stay equal?
 #
-# 30 minutes; works with any number of ranks from 2, written for 4 ranks. Builds on 02_collectives.
+# 30 minutes, 4 ranks; works with any number of ranks from 2. It builds on
+# [02_collectives](02_collectives.ipynb): all-reduce, handles, and the bytes of a call.
 
 # %% [markdown] tags=["goal"]
 # When you are through, you can
@@ -189,7 +190,8 @@ print("ok: C12 is false, a sum is the world size times the mean")
 
 # %% [markdown] tags=["predict"]
 # The next model has three layers, each with a weight and a bias. Our loop sends a message for each
-# parameter. So does the package's `NaiveReplica`; two others, used alike, send fewer. How many messages is that in a step, and how many do the same work at the least?
+# parameter. So does the package's `NaiveReplica`; two others, used alike, send fewer. How many
+# messages is that in a step, and how many do the same work at the least?
 #
 # *Your number:*
 
@@ -231,8 +233,8 @@ plan = [[bucketed.names[i] for i in bucket] for bucket in bucketed.buckets]
 buckets_picture(ranks.view["sizes"][0], ranks.view["plan"][0])
 
 # %% [markdown] tags=["read"]
-# All send 340,008 bytes, in 6 messages or in 1, and arrive at the same gradient but for rounding. Each message
-# costs its latency once, so fewer are faster.
+# All send 340,008 bytes, in 6 messages or in 1, and arrive at the same gradient but for rounding.
+# Each message costs its latency once, so fewer are faster.
 #
 # One flat message needs all gradients in one tensor, and so cannot leave before the last is
 # ready. A **bucket** is the middle way: some parameters share a flat tensor, up to a size. The last
@@ -304,8 +306,8 @@ timeline_picture(
 # has nothing left to hide behind. With buckets it is 2 of three. The bars in the second picture
 # start under `backward`: that is **overlap**, sending while computing. After `backward` it is 0.
 #
-# `OverlappedReplica` is our hook plus buckets. It sends them in a fixed order, since ranks must call
-# their collectives in the same order. DDP works the same way.
+# `OverlappedReplica` is our hook plus buckets. It sends them in a fixed order, since ranks must
+# call their collectives in the same order. DDP works the same way.
 
 # %% tags=["check"]
 assert ranks.view["early"] == [{"after": 0, "by hooks": 5, "in buckets": 2}] * len(
@@ -352,9 +354,10 @@ print(f"different gradients: {num_mended}")
 # Four are sent: `parameters()` names a tied weight once, and the frozen bias is left out, on every
 # rank alike.
 #
-# `if parameter.grad is not None` is another matter. Only the last rank used the spare head, so it sent
-# 2 messages more, and waited for ranks that had finished. The mend: who has no gradient sends zeros.
-# Now all hold 1 and the same gradient. What is sent may depend on the model, never on a rank's data.
+# `if parameter.grad is not None` is another matter. Only the last rank used the spare head, so it
+# sent 2 messages more, and waited for ranks that had finished. The mend: who has no gradient sends
+# zeros. Now all hold 1 and the same gradient. What is sent may depend on the model, never on a
+# rank's data.
 
 # %% tags=["check"]
 assert ranks.view["num_sent"] == [4] * len(ranks)
@@ -363,22 +366,21 @@ print("ok: tied once, frozen never, unused as zeros")
 
 # %% [markdown] tags=["recap"]
 # You have written data-parallel training from a broadcast, an all-reduce and a division. You have
-# counted its messages as naive loop, flat tensor and buckets. And you have sent gradients from hooks
-# while `backward` was still computing.
+# counted its messages as naive loop, flat tensor and buckets. And you have sent gradients from
+# hooks while `backward` was still computing.
 #
 # Rule of thumb: **equal start, equal gradients, equal steps; and every rank sends the same.**
 
 # %% [markdown] tags=["next"]
-# - **Exercise** 05: start replicas equal, average their gradients, plan buckets, and write a replica that
-#   overlaps.
-# - **Next lesson**, 06: what does DistributedDataParallel do for you?
-# - **Sources**: S. Li and others,
-#   [PyTorch Distributed](https://arxiv.org/abs/2006.15704), VLDB 2020, section 3.2, on the naive
-#   way, bucketing and overlap;
-#   [DDP notes](https://docs.pytorch.org/docs/stable/notes/ddp.html) of PyTorch's documentation,
-#   section "Internal Design"; Hugging Face,
-#   [The Ultra-Scale Playbook](https://huggingface.co/spaces/nanotron/ultrascale-playbook), the chapter
-#   on data parallelism. The replicas of this lesson are in
+# - **Exercise** [05](../exercises/05_replicas.ipynb): start replicas equal, average their
+#   gradients, plan buckets, and write a replica that overlaps.
+# - **Next lesson** [06](06_ddp.ipynb): what does DistributedDataParallel do for you?
+# - **Sources**: S. Li and others, [PyTorch Distributed](https://arxiv.org/abs/2006.15704), VLDB
+#   2020, section 3.2, on the naive way, bucketing and overlap; [DDP
+#   notes](https://docs.pytorch.org/docs/stable/notes/ddp.html) of PyTorch's documentation, section
+#   "Internal Design"; Hugging Face, [The Ultra-Scale
+#   Playbook](https://huggingface.co/spaces/nanotron/ultrascale-playbook), the chapter on data
+#   parallelism. The replicas of this lesson are in
 #   [ddp_lessons/replicas](../ddp_lessons/replicas/base.py); `overlapped.py` is the one to read.
 
 # %% tags=["teardown"]

@@ -1,7 +1,8 @@
 # %% [markdown] tags=["title"]
 # # What does DistributedDataParallel do for you?
 #
-# 30 minutes; works with any number of ranks from 2, written for 4 ranks. Builds on 05_replicas.
+# 30 minutes, 4 ranks; works with any number of ranks from 2. It builds on
+# [05_replicas](05_replicas.ipynb): replicas, hooks, buckets and overlap.
 
 # %% [markdown] tags=["goal"]
 # When you are through, you can
@@ -91,10 +92,10 @@ else:
 # C09 is **false**. `DataParallel` sent 0 messages, and from step 1 on there were 4 models. With DDP
 # there is 1.
 #
-# C29 calls `DataParallel` simplest, and good enough on one machine: **half true**. It is one line, and its
-# output is right. But it is one process: a thread for each GPU under one Python lock, weights copied out
-# and outputs gathered every step. The cell above measures that; without GPUs, `DataParallel`
-# just calls the module.
+# C29 calls `DataParallel` simplest, and good enough on one machine: **half true**. It is one line,
+# and its output is right. But it is one process: a thread for each GPU under one Python lock,
+# weights copied out and outputs gathered every step. The cell above measures that; without GPUs,
+# `DataParallel` just calls the module.
 
 # %% tags=["check"]
 assert ranks.view["apart"] == [[len(ranks)] * 5] * len(ranks)
@@ -132,8 +133,8 @@ print(
 # On 0 ranks. There are still 4 different gradients, so C11 is **false**. `backward()` was over, and
 # adding up losses touches no gradient.
 #
-# What did change is rank 0's loss: it is now the sum over all ranks. Printed as it is, it grows with
-# the world size. For a log, divide it. For gradients, wrap the model in DDP.
+# What did change is rank 0's loss: it is now the sum over all ranks. Printed as it is, it grows
+# with the world size. For a log, divide it. For gradients, wrap the model in DDP.
 
 # %% tags=["check"]
 assert not any(ranks.view["has_changed"])
@@ -189,14 +190,14 @@ buckets_picture(ranks.view["sizes"][0], ranks.view["plans"][0][1])
 # A rank holds 340,008 bytes, alone in a group or with others. So C13 is **false** for DDP: it
 # replicates the model, and splits the data.
 #
-# The pictures are steps 1 and 2. Step 1 has 1 bucket, in the model's order. DDP watches in which order
-# gradients become ready, and then makes 3 buckets, last layer first. So the first step overlaps
-# nothing: leave it out when you measure.
+# The pictures are steps 1 and 2. Step 1 has 1 bucket, in the model's order. DDP watches in which
+# order gradients become ready, and then makes 3 buckets, last layer first. So the first step
+# overlaps nothing: leave it out when you measure.
 
 # %% [markdown] tags=["read"]
 # Gradients lie in 6 tensors of their own, and are copied to the buckets and back. With
-# `gradient_as_bucket_view=True` they are **views**, that is windows onto the memory of the 3 buckets.
-# That saves the copies, and as much memory as the gradients take.
+# `gradient_as_bucket_view=True` they are **views**, that is windows onto the memory of the 3
+# buckets. That saves the copies, and as much memory as the gradients take.
 
 # %% tags=["check"]
 order = [["4.bias", "4.weight"], ["2.bias", "2.weight"], ["0.bias", "0.weight"]]
@@ -253,9 +254,9 @@ if rank == 0:
 # C14 is **false**: there is no `sync_buffers`, and no need of one. The next `forward` begins with
 # broadcasts from rank 0, one for each dtype, and the ranks are apart by 0.0.
 #
-# But look what is kept: the mean of 1 rank's digits, rank 0's. It is off the mean of all by 0.10, and that
-# error is in every evaluation. Switch `broadcast_buffers` off, and **pool** the statistics, that is
-# combine those of all ranks, before you evaluate or save.
+# But look what is kept: the mean of 1 rank's digits, rank 0's. It is off the mean of all by 0.10,
+# and that error is in every evaluation. Switch `broadcast_buffers` off, and **pool** the
+# statistics, that is combine those of all ranks, before you evaluate or save.
 
 # %% tags=["check"]
 assert min(ranks.view["before"]) > 0.01
@@ -306,7 +307,8 @@ if rank == 0:
 
 # %% [markdown] tags=["read"]
 # The first `backward` ended without a word, and left 4 different gradients: the only bucket never
-# filled, so nothing was sent. The error comes at the second `forward`. `unused_by_rank` names the culprits.
+# filled, so nothing was sent. The error comes at the second `forward`. `unused_by_rank` names the
+# culprits.
 #
 # Two cures. `find_unused_parameters=True` looks for them in every step, and sends 24 bytes more, a
 # flag for each parameter, to agree on who used what. If the head is never used, freeze it before
@@ -323,9 +325,9 @@ print("ok: unnoticed in step 1, an error in step 2, and two cures")
 # ## A hook may send less, and what it left out later.
 
 # %% [markdown] tags=["predict"]
-# A **communication hook** gets each bucket and sends it in DDP's place, as `mean_hook` below. Of the
-# package's hooks, one sends halves in place of float32. Another sends the largest 1&nbsp;% of a bucket,
-# each with its place. How many percent of the bytes is that?
+# A **communication hook** gets each bucket and sends it in DDP's place, as `mean_hook` below. Of
+# the package's hooks, one sends halves in place of float32. Another sends the largest 1&nbsp;% of a
+# bucket, each with its place. How many percent of the bytes is that?
 #
 # *Your number:*
 
@@ -365,8 +367,8 @@ if rank == 0:
 # Half the bytes cost an error of 0.004 of the gradient. The largest 1&nbsp;% are 2% of the bytes,
 # since each travels with its place.
 #
-# Forgetful, 11% of the loss is left after 100 steps. With **error feedback** it is 1%, as by the mean: a
-# rank keeps what it did not send, and adds it to its next gradient. Its error a step is
+# Forgetful, 11% of the loss is left after 100 steps. With **error feedback** it is 1%, as by the
+# mean: a rank keeps what it did not send, and adds it to its next gradient. Its error a step is
 # larger, 4 against 0.9: it sends old debts too. Judge a hook by the training.
 
 # %% tags=["check"]
@@ -385,17 +387,16 @@ print("ok: half or 2 % of the bytes, and feedback pays the rest later")
 # Rule of thumb: **wrap once, call the wrapper, and let every rank reach every parameter.**
 
 # %% [markdown] tags=["next"]
-# - **Exercise** 06: write a half-precision hook with error feedback, find an unused branch, keep BatchNorm
-#   honest, and mend four broken scripts.
-# - **Next lesson**, 07: when should ranks talk?
-# - **Sources**: S. Li and others,
-#   [PyTorch Distributed](https://arxiv.org/abs/2006.15704), VLDB 2020, section 4, on how DDP is
-#   built; PyTorch's pages on
+# - **Exercise** [06](../exercises/06_ddp.ipynb): write a half-precision hook with error feedback,
+#   find an unused branch, keep BatchNorm honest, and mend four broken scripts.
+# - **Next lesson** [07](07_accumulation.ipynb): when should ranks talk?
+# - **Sources**: S. Li and others, [PyTorch Distributed](https://arxiv.org/abs/2006.15704), VLDB
+#   2020, section 4, on how DDP is built; PyTorch's pages on
 #   [DDP](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html),
-#   [its notes](https://docs.pytorch.org/docs/stable/notes/ddp.html) and
-#   [communication hooks](https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html); on error feedback, S. P. Karimireddy and
-#   others, [Error Feedback Fixes SignSGD](https://arxiv.org/abs/1901.09847), ICML 2019. The hooks of this
-#   lesson are in [ddp_lessons/ddp](../ddp_lessons/ddp/feedback.py).
+#   [its notes](https://docs.pytorch.org/docs/stable/notes/ddp.html) and [communication
+#   hooks](https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html); on error feedback, S. P.
+#   Karimireddy and others, [Error Feedback Fixes SignSGD](https://arxiv.org/abs/1901.09847), ICML
+#   2019. The hooks of this lesson are in [ddp_lessons/ddp](../ddp_lessons/ddp/feedback.py).
 
 # %% tags=["teardown"]
 ranks.stop()

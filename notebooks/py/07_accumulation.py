@@ -285,8 +285,8 @@ off = ((early - late).norm() / late.norm()).item()
 print(f"{off:.0%} off. Length {length:.2f}, {', '.join(collectives(clipping))}")
 
 # %% [markdown] tags=["read"]
-# 60&nbsp;% off, though both steps have the same length. Each clip shortens the sum so far, and the next
-# micro-batch then comes in whole: the last one counts most. And before the sync, each rank
+# 60&nbsp;% off, though both steps have the same length. Each clip shortens the sum so far, and the
+# next micro-batch then comes in whole: the last one counts most. And before the sync, each rank
 # shortens by a factor of its own.
 #
 # After the sync, all ranks hold equal gradients. So each finds the length 0.42 by itself, and
@@ -408,15 +408,15 @@ print("ok: C19 is half true, only the rate that follows a metric needed messages
 # Rule of thumb: **add up locally, weigh by samples, sync once, then clip, step and zero.**
 
 # %% [markdown] tags=["next"]
-# - **Exercise** 07: a window with one sync, the last window, clipping by the global norm, and a
-#   plateau schedule that all ranks agree on.
-# - **Next lesson**, 08: what must be saved so that nothing is lost?
-# - **Sources**: P. Goyal and others,
-#   [Accurate, Large Minibatch SGD](https://arxiv.org/abs/1706.02677), 2017, sections 2.1 and 2.2
-#   on the linear rule and its warm-up; PyTorch's documentation of
+# - **Exercise** [07](../exercises/07_accumulation.ipynb): a window with one sync, the last window,
+#   clipping by the global norm, and a plateau schedule that all ranks agree on.
+# - **Next lesson** [08](08_checkpoint.ipynb): what must be saved so that nothing is lost?
+# - **Sources**: P. Goyal and others, [Accurate, Large Minibatch
+#   SGD](https://arxiv.org/abs/1706.02677), 2017, sections 2.1 and 2.2 on the linear rule and its
+#   warm-up; PyTorch's documentation of
 #   [`DistributedDataParallel.no_sync`](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html);
-#   Hugging Face's guide
-#   [Gradient synchronization](https://huggingface.co/docs/accelerate/concept_guides/gradient_synchronization),
+#   Hugging Face's guide [Gradient
+#   synchronization](https://huggingface.co/docs/accelerate/concept_guides/gradient_synchronization),
 #   on what a needless sync costs.
 
 # %% tags=["teardown"]

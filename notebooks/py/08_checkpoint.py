@@ -159,8 +159,9 @@ if rank == 0:
     print(f"loaded without an error: {damaged[:3].tolist()}", *refusals, sep="\n")
 
 # %% [markdown] tags=["read"]
-# None: a weight of 1.0 came back infinite. The file has checksums, and `torch.load` does not look. The stranger's file is a **pickle**, a small program that builds objects, and loading
-# ran it. (`weights_only=True`, now the default, refuses that one.)
+# None: a weight of 1.0 came back infinite. The file has checksums, and `torch.load` does not look.
+# The stranger's file is a **pickle**, a small program that builds objects, and loading ran it.
+# (`weights_only=True`, now the default, refuses that one.)
 #
 # `load` compares checksums and runs nothing. C20, save with `torch.save` and load with
 # `torch.load`, is **half true**: four ranks, a kill, one bit or a stranger spoil it.
@@ -395,15 +396,15 @@ print("ok: saved by 4 ranks, loaded by 2, every weight the same")
 # Rule of thumb: **a checkpoint is good when you have resumed from it, and compared.**
 
 # %% [markdown] tags=["next"]
-# - **Exercise** 08: an atomic save, capture and restore, a resume in the middle of an epoch, and
-#   shards for another number of ranks.
+# - **Exercise** [08](../exercises/08_checkpoint.ipynb): an atomic save, capture and restore, a
+#   resume in the middle of an epoch, and shards for another number of ranks.
 # - **Next lesson**, 09: the same run without a notebook.
-# - **Sources**: T. Pillai and others,
-#   [All File Systems Are Not Created Equal](https://www.usenix.org/conference/osdi14/technical-sessions/presentation/pillai),
-#   OSDI 2014, on what a crash leaves of a file; PyTorch's documentation of
+# - **Sources**: T. Pillai and others, [All File Systems Are Not Created
+#   Equal](https://www.usenix.org/conference/osdi14/technical-sessions/presentation/pillai), OSDI
+#   2014, on what a crash leaves of a file; PyTorch's documentation of
 #   [`torch.distributed.checkpoint`](https://docs.pytorch.org/docs/stable/distributed.checkpoint.html);
-#   PyTorch's recipe
-#   [Asynchronous Saving with DCP](https://docs.pytorch.org/tutorials/recipes/distributed_async_checkpoint_recipe.html).
+#   PyTorch's recipe [Asynchronous Saving with
+#   DCP](https://docs.pytorch.org/tutorials/recipes/distributed_async_checkpoint_recipe.html).
 
 # %% tags=["teardown"]
 ranks.stop()
