@@ -70,7 +70,13 @@ class LabPage:
         cells = [nbformat.v4.new_code_cell(source) for source in sources]
         notebook = nbformat.v4.new_notebook(cells=cells, metadata=_METADATA)
         nbformat.write(notebook, self.server.notebooks / name)
-        self._go_to(self.server.address(f"lab/tree/notebooks/{name}", query="reset&"))
+        self.open_file(f"notebooks/{name}")
+
+    def open_file(self, path):
+        """
+        Open a notebook of the server's folder alone.
+        """
+        self._go_to(self.server.address(f"lab/tree/{path}", query="reset&"))
 
     def _go_to(self, address):
         self.page.goto(address)
@@ -169,6 +175,14 @@ class LabPage:
         self.start_cell(number)
         self.wait_for_cell(number)
         return self.output(number)
+
+    def write_cell(self, number, source):
+        """
+        Replace the text of a code cell, counted from 0, by typing.
+        """
+        self.cell(number).locator(".cm-content").click()
+        self.page.keyboard.press("Control+A")
+        self.page.keyboard.insert_text(source)
 
     def press_stop(self):
         """

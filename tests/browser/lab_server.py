@@ -35,6 +35,7 @@ class LabServer:
         self.course = folder / "course"
         self.notebooks = self.course / "notebooks"
         shutil.copytree(ROOT / "notebooks", self.notebooks)
+        shutil.copytree(ROOT / "exercises", self.course / "exercises")
         self._log = folder / "lab.log"
         self._mark = secrets.token_hex()
         environment = {
@@ -42,6 +43,7 @@ class LabServer:
             **{f"JUPYTER_{kind}_DIR": str(folder / kind) for kind in ("CONFIG", "DATA", "RUNTIME")},
             "IPYTHONDIR": str(folder / "ipython"),
             "JUPYTER_TOKEN": secrets.token_hex(),
+            "DDP_LESSONS_STATE_DIR": str(folder / "state"),
             _MARK: self._mark,
         }
         command = [sys.executable, "-m", "ddp_lessons.course.cli", "lab", "--no-browser"]

@@ -1,0 +1,57 @@
+"""
+An exercise in a real browser: wrong, a hint, another hint, right.
+"""
+
+import pytest
+from lab_server import ROOT
+
+from ddp_lessons.checks.kit.tasks import find_task
+from ddp_lessons.course.canonical import read_notebook
+from ddp_lessons.course.exercises import exercise_place, solution_of
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+
+TASK = find_task("02.1")
+SETUP, ANSWER, CHECK, PICTURE = range(4)  # the code cells of the first task, from 0
+WRONG = """%%px
+import torch.distributed as dist
+
+def all_reduce(tensor):
+    total = tensor.clone()
+    dist.reduce(total, dst=0)
+    return total
+"""
+
+
+def test_a_learner_goes_from_a_wrong_answer_over_hints_to_the_picture(lab):
+    """
+    This is what an exercise is for.
+    """
+    place = exercise_place("02", ROOT)
+    cells = [c for c in read_notebook(place.blank).cells if c.cell_type == "code"]
+    assert cells[CHECK].source == f"check.{TASK.name}()"
+    last = len(cells) - 1  # it stops the ranks; here it is used to ask for hints
+
+    lab.open_file(f"exercises/{place.blank.name}")
+    assert "4 ranks ready" in lab.run_cell(SETUP)
+    lab.run_cell(ANSWER)
+    assert "all_reduce is still blank" in lab.run_cell(CHECK)
+
+    lab.write_cell(ANSWER, WRONG)
+    lab.run_cell(ANSWER)
+    refused = lab.run_cell(CHECK)
+    assert f"Hint: {TASK.mistakes['not-everywhere']}" in refused
+    assert "Traceback" not in refused
+    assert "judging.py" not in refused
+
+    lab.write_cell(last, 'hint("02.1")')
+    assert TASK.hints[0] in lab.run_cell(last)
+    assert TASK.hints[1] in lab.run_cell(last)
+
+    lab.write_cell(ANSWER, solution_of("02.1"))
+    lab.run_cell(ANSWER)
+    assert lab.run_cell(CHECK).startswith(f"ok: 02.1 {TASK.name}, ")
+    lab.run_cell(PICTURE)
+    (picture,) = lab.pictures()
+    assert picture[0] == "image/svg+xml"
+    assert lab.photograph("exercise") == []
