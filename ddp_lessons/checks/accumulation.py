@@ -93,17 +93,18 @@ def _judge_gradient(played, window, rank, got):
     expected, _ = window.right()
     if got is None:
         fact = "There is no gradient in .grad."
-        raise played.wrong("no-gradient", rank, expected=expected, fact=fact)
+        raise played.wrong("no-gradient", rank, fact=fact)
     if window.agrees(got, window.all()):
         return
-    both = {"got": got, "expected": expected}
+    both = {"got": got, "expected": expected.to(got.dtype)}
     syncs = [event.backward for event in played.traces[rank] if event.is_communication]
     last = max([0, *(e.backward for e in played.traces[rank] if e.kind == GRADIENT)])
     if len(syncs) == 1 and syncs[0] is not None and syncs[0] < last:
         fact = f"Its sync is in backward {syncs[0] + 1} of {last + 1}."
         raise played.wrong("sync-early", rank, **both, fact=fact)
     mistake = _known(played, window.mistake(got, rank))
-    raise played.wrong(mistake, rank, **both, fact="The gradient is not the one expected.")
+    fact = "The gradient, of 6 weights and then the bias, is not the one expected."
+    raise played.wrong(mistake, rank, **both, fact=fact)
 
 
 accumulate = Task(
@@ -193,12 +194,12 @@ def _judge_num_steps(played, rank, got, expected, is_alike):
 
 def _judge_step(played, window, rank, got, before, which):
     expected, error = window.right()
-    both = {"got": got, "expected": expected}
     if got is None or not got.any():
         fact = f"{which} has no gradient to go by."
-        raise played.wrong("zeroed-first", rank, expected=expected, fact=fact)
+        raise played.wrong("zeroed-first", rank, fact=fact)
     if window.agrees(got, window.all()):
         return
+    both = {"got": got, "expected": expected.to(got.dtype)}
     fact = f"{which} goes by another gradient than the mean over its samples."
     if before is not None:
         # The sum of both is rounded once more.
@@ -296,7 +297,7 @@ def _judge_clip(played):
         if got is None:
             raise played.wrong("no-gradient", rank, fact="There is no gradient in .grad.")
         if not bool(((got.double() - scale * whole).abs() <= slack).all()):
-            both = {"got": got, "expected": scale * whole}
+            both = {"got": got, "expected": (scale * whole).to(got.dtype)}
             fact = f"Clipped to {limit:g}, the gradient is not the one expected."
             mistake = _known(played, _clip_mistake(window, got.double(), limit, rank))
             raise played.wrong(mistake, rank, **both, fact=fact)
@@ -374,10 +375,19 @@ def _draw_lengths(played):
     names = ["length before", "limit", "length after", "collectives"]
     rows = []
     for seen, result, events in zip(played.seen, played.results, played.traces, strict=True):
-        numbers = float(result), seen.kept["limit"], seen.kept["gradient"].norm().item()
-        texts = [*(f"{number:.2f}" for number in numbers), str(len(collectives(events)))]
+        kept = seen.kept
+        after = None if kept["gradient"] is None else kept["gradient"].norm()
+        texts = [*map(_short, (result, kept["limit"], after)), str(len(collectives(events)))]
         rows.append(dict(zip(names, texts, strict=True)))
     return holdings_picture(names, rows)
+
+
+def _short(number):
+    # A wrong answer is drawn too, and it may have returned anything.
+    try:
+        return f"{float(number):.2f}"
+    except (TypeError, ValueError, RuntimeError):
+        return "no number"
 
 
 clipped_window = Task(
@@ -590,8 +600,8 @@ plateau_step = Task(
         "The mean over all samples is the sum of all losses by the number of all samples. Both "
         "are sums over ranks.",
         "Two sums need one message: put both numbers into one tensor.",
-        "both = torch.tensor([total, num_samples], dtype=torch.float64); dist.all_reduce(both); "
-        "then divide, feed the schedule, and return what you fed.",
+        "both = torch.tensor([total, num_samples], dtype=torch.float64, device=rank_device()); "
+        "dist.all_reduce(both); then divide, feed the schedule, and return what you fed.",
     ),
     mistakes={
         "alone": "Each rank goes by its own loss, so their rates part. Let ranks talk first.",

@@ -121,10 +121,10 @@ class Window:
         self.gradients, self.errors = (torch.stack(one) for one in zip(*both, strict=True))
         self._own = {  # of one rank's micro-batches
             "right": sizes / sizes.sum(),
-            "mean-of-means": torch.ones(len(sizes)) / len(sizes),
-            "by-k": torch.ones(len(sizes)) / k,
+            "mean-of-means": torch.ones_like(sizes) / len(sizes),
+            "by-k": torch.ones_like(sizes) / k,
             "by-k samples": sizes / sizes.max() / k,
-            "undivided": torch.ones(len(sizes)),
+            "undivided": torch.ones_like(sizes),
         }
 
     def of(self, shares):
