@@ -1,0 +1,827 @@
+"""
+Exercise 05: how replicas stay equal.
+
+Legend: w ranks; m micro-batches in a step. A gradient is kept as a table: name of a parameter ->
+tensor or None, in the order of `named_parameters`.
+"""
+
+from itertools import zip_longest
+
+import torch
+from torch import nn
+
+from ddp_lessons.checks.kit import Case, Task, equal, whole_numbers
+from ddp_lessons.pictures import (
+    buckets_picture,
+    collective_picture,
+    timeline_picture,
+    timeline_tracks,
+)
+from ddp_lessons.ranks.telling import rank_names
+from ddp_lessons.trace import merge
+from ddp_lessons.trace.events import GRADIENT
+
+HEAD_SIZE = 3
+MOST_COUNT = 10**6
+COUNT_BYTES = 8  # of a number of samples, in int64 or float64
+
+
+class _Layer(nn.Module):
+    """
+    A weight and a bias, filled with whole numbers.
+    """
+
+    def __init__(self, numbers, num_weights):
+        super().__init__()
+        self.weight = nn.Parameter(numbers[:num_weights].clone())
+        self.bias = nn.Parameter(numbers[num_weights:].clone())
+
+
+class _Model(nn.Module):
+    """
+    Layers and a head. The head's weight is layer 0's; the bias of layer 1 is frozen.
+
+    The gradient of each parameter is the input that meets it: whole numbers, known beforehand.
+
+    Args:
+        case: The Case; `case["layers"]` holds the numbers of weights and biases of each layer.
+        rank: Whose first weights; None: the same on all ranks.
+        dtype: Another dtype than the case's, for an oracle.
+    """
+
+    def __init__(self, case, rank=None, dtype=None):
+        super().__init__()
+        dtype = dtype or getattr(torch, case["dtype"])
+        sizes = [*case["layers"], [case["layers"][0][0], HEAD_SIZE]]
+        own = [sum(size) for size in sizes]
+        *parts, rest = whole_numbers(case, rank, [sum(own) + 5], dtype).split([*own, 5])
+        names = [*(f"layer{number}" for number in range(len(case["layers"]))), "head"]
+        for name, (num_weights, _), part in zip(names, sizes, parts, strict=True):
+            self.add_module(name, _Layer(part, num_weights))
+        self.head.weight = self.layer0.weight
+        self.layer1.bias.requires_grad = False
+        count = whole_numbers(case, rank, [], torch.int64, most=MOST_COUNT).abs()
+        self.register_buffer("mean", rest[:2].clone())
+        self.register_buffer("count", count)
+        self.register_buffer("mask", rest[2:].clone(), persistent=False)
+
+    def forward(self, inputs, names):
+        """
+        Return a loss; `inputs` are by name of a parameter, `names` the layers to go through.
+        """
+        loss = inputs["layer0.weight"].new_zeros(())
+        for name in names:
+            layer = getattr(self, name)
+            loss = loss + (layer.weight * inputs[f"{name}.weight"]).sum()
+            loss = loss + (layer.bias * inputs[f"{name}.bias"]).sum()
+        return loss
+
+
+def _inputs(case, rank, model, batch=0):
+    """
+    Return the inputs of one batch of a rank, by name; a tied weight has one for each name.
+    """
+    named = dict(model.named_parameters(remove_duplicate=False))
+    sizes = [parameter.numel() for parameter in named.values()]
+    # Rows of one draw: they differ.
+    numbers = whole_numbers(case, rank, [batch + 1, sum(sizes)])[batch]
+    first = next(iter(named.values()))
+    parts = numbers.to(first.device, first.dtype).split(sizes)
+    return dict(zip(named, parts, strict=True))
+
+
+def _layers(model):
+    return [name for name, _ in model.named_children()]
+
+
+def _gradient(model):
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+def _trained(model):
+    return [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+
+
+def _bytes(model, names):
+    named = dict(model.named_parameters())
+    return sum(named[name].numel() * named[name].element_size() for name in names)
+
+
+def _weighted(gradients, weights):
+    """
+    Return the weighted sum of gradients, and the sum of its absolute terms, as float64 tables.
+    """
+    total, size = {}, {}
+    for name in gradients[0]:
+        terms = [
+            torch.zeros((), dtype=torch.float64) if gradient[name] is None else gradient[name]
+            for gradient in gradients
+        ]
+        pairs = list(zip(weights, terms, strict=True))
+        total[name] = sum(weight * term.double() for weight, term in pairs)
+        size[name] = sum(abs(weight) * term.double().abs() for weight, term in pairs)
+    return total, size
+
+
+def _zeros_for_none(got, like):
+    return torch.zeros(like.shape, dtype=torch.float64) if got is None else got.double()
+
+
+def _agrees(got, gradients, weights, num_roundings, unit):
+    """
+    Tell whether a table is the weighted sum, if no term goes through more roundings than that.
+    """
+    total, size = _weighted(gradients, weights)
+    share = num_roundings * unit / (1 - num_roundings * unit)
+    return all(
+        bool(((_zeros_for_none(got[name], one) - one).abs() <= share * size[name]).all())
+        for name, one in total.items()
+    )
+
+
+def _first_apart(got, total):
+    """
+    Return the name of the first parameter that is farthest from a table, by its largest number.
+    """
+    return max(
+        total,
+        key=lambda name: float((_zeros_for_none(got[name], total[name]) - total[name]).abs().max()),
+    )
+
+
+# ---- 05.1 start equal ----
+
+
+def _start_cases(draw):
+    yield Case(4, {"layers": [[2, 1], [2, 1]], "dtype": "float32"}, seed=0)
+    for world_size, dtype in ((1, "float32"), (2, "bfloat16"), (3, "float64")):
+        yield Case(world_size, {"layers": _random_layers(draw, 2), "dtype": dtype})
+
+
+def _random_layers(draw, num_layers):
+    return [[draw.randint(4, 12), draw.randint(1, 4)] for _ in range(num_layers)]
+
+
+def _tensors(model):
+    return dict([*model.named_parameters(), *model.named_buffers()])
+
+
+def _start_act(here, start_equal):
+    model = _Model(here.case, here.rank).to(here.device)
+    before = dict(model.named_parameters())
+    here.call(start_equal, model)
+    after = dict(model.named_parameters())
+    return {
+        "tensors": _tensors(model),
+        "replaced": [name for name, one in before.items() if after.get(name) is not one],
+    }
+
+
+def _start_judge(played):
+    case = played.case
+    before = [_tensors(_Model(case, rank)) for rank in range(case.world_size)]
+    for seen in played.seen:
+        _judge_start(played, seen.rank, seen.kept["tensors"], before)
+    for seen in played.seen:
+        if seen.kept["replaced"]:
+            fact = f"{seen.kept['replaced'][0]} is another Parameter than before."
+            raise played.wrong("replaced", seen.rank, fact=fact)
+    most_bytes = sum(tensor.nbytes for tensor in before[0].values())
+    for rank, events in enumerate(played.traces):
+        moved = [event for event in events if event.is_communication]
+        num_bytes = sum(max(event.input_bytes, event.output_bytes) for event in moved)
+        if num_bytes > most_bytes and any(event.dtype == "uint8" for event in moved):
+            raise played.wrong("objects", rank, fact="It sends tensors as pickled objects.")
+        if len(moved) > len(before[0]):
+            fact = f"It makes {len(moved)} calls; {len(before[0])} tensors need no more than that."
+            raise played.wrong("cost", rank, fact=fact)
+        if num_bytes > most_bytes:
+            fact = f"{num_bytes} bytes go through its calls; the model has {most_bytes}."
+            raise played.wrong("cost", rank, fact=fact)
+
+
+def _judge_start(played, rank, got, before):
+    expected, own = before[0], before[rank]
+    wrong = [name for name in expected if not equal(got.get(name), expected[name].detach())]
+    if not wrong:
+        return
+    name, kept = wrong[0], played.seen[0].kept["tensors"]
+    both = {"got": got.get(name), "expected": expected[name].detach()}
+    fact = f"{name} is not that of rank 0."
+    is_own = all(equal(got.get(one), own[one].detach()) for one in wrong)
+    if rank == 0:
+        others = [tensors[name].detach() for tensors in before[1:]]
+        came = any(equal(both["got"], other) for other in others)
+        fact = f"{name} of rank 0 has changed."
+        raise played.wrong("other-root" if came else "not-rank-0", rank, **both, fact=fact)
+    if is_own and wrong == list(expected):
+        raise played.wrong("unchanged", rank, **both, fact="Nothing has changed on this rank.")
+    if is_own and wrong == ["mask"]:
+        raise played.wrong("not-saved", rank, **both, fact=fact)
+    if is_own and set(wrong) <= {"mean", "count", "mask"}:
+        raise played.wrong("buffers", rank, **both, fact=fact)
+    if is_own and wrong == ["layer1.bias"]:
+        raise played.wrong("frozen", rank, **both, fact=fact)
+    if equal(both["got"], kept[name]):
+        raise played.wrong("not-rank-0", rank, **both, fact=fact)
+    raise played.wrong("values", rank, **both, fact=fact)
+
+
+def _start_draw(played):
+    before = [_tensors(_Model(played.case, rank)) for rank in range(played.case.world_size)]
+    rows = [
+        [[_first_number(name, one) for name, one in table.items()] for table in tables]
+        for tables in (before, [seen.kept["tensors"] for seen in played.seen])
+    ]
+    return collective_picture("start_equal", *rows)
+
+
+def _first_number(name, tensor):
+    short = name.replace("layer", "").replace("weight", "w").replace("bias", "b")
+    return f"{short} {tensor.reshape(-1)[0].item():g}"
+
+
+start_equal = Task(
+    number="05.1",
+    name="start_equal",
+    cases=_start_cases,
+    act=_start_act,
+    judge=_start_judge,
+    ok="all parameters and buffers are rank 0's, one message a tensor at most",
+    draw=_start_draw,
+    hints=(
+        "One rank's model must come to all. Which collective does that, and what is in a model "
+        "beside what is trained?",
+        "model.parameters() names each parameter once, frozen ones too. model.buffers() has the "
+        "rest.",
+        "dist.broadcast writes into the tensor that it is given, on every rank but src. "
+        "Give it tensor.detach(), which shares its memory.",
+        "for tensor in [*model.parameters(), *model.buffers()]: one call, with src=0.",
+    ),
+    mistakes={
+        "unchanged": "What was received must land in the model's own tensors.",
+        "frozen": "A frozen parameter takes part in every forward. It must be equal, too.",
+        "buffers": "A model holds more than parameters: numbers that no step changes are in its "
+        "buffers.",
+        "not-saved": "A state_dict leaves out buffers that are not to be saved. The model has "
+        "another list of them.",
+        "not-rank-0": "The replicas may all start from one model, but it is to be rank 0's, and "
+        "rank 0's stays as it is.",
+        "other-root": "Let rank 0 send, and all others receive.",
+        "replaced": "Write into the tensors that are there. An optimizer that was made before "
+        "holds those.",
+        "objects": "Send the numbers themselves: one broadcast for a tensor.",
+        "cost": "Send each tensor once. A tied weight has two names, and is one tensor.",
+    },
+    returns=False,
+)
+
+# ---- 05.2 average gradients ----
+
+
+def _average_cases(draw):
+    first = {"layers": [[2, 1], [2, 1]], "dtype": "float32"}
+    yield Case(4, {**first, "samples": [4, 2, 1, 1], "without the head": [3]}, seed=0)
+    for world_size, dtype, without in ((1, "float32", []), (2, "float64", [0, 1])):
+        samples = draw.sample(range(1, 9), world_size)
+        data = {"layers": _random_layers(draw, 3), "dtype": dtype, "samples": samples}
+        yield Case(world_size, {**data, "without the head": without})
+    samples = draw.sample([0, draw.randint(1, 3), draw.randint(4, 9)], 3)
+    data = {"layers": _random_layers(draw, 3), "dtype": "float32", "samples": samples}
+    yield Case(3, {**data, "without the head": []})
+    # So many numbers in so few bits that no order of adding them up gives what another does.
+    layers = [[draw.randint(40, 60), 30], [draw.randint(40, 60), 30]]
+    data = {"layers": layers, "dtype": "bfloat16", "samples": [5, 5, 5]}
+    yield Case(3, {**data, "without the head": [draw.randint(0, 2)]})
+
+
+def _backward_once(case, rank, model):
+    if case["samples"][rank]:
+        names = _layers(model)
+        names = names[:-1] if rank in case["without the head"] else names
+        model(_inputs(case, rank, model), names).backward()
+    return model
+
+
+def _average_act(here, average_gradients):
+    model = _backward_once(here.case, here.rank, _Model(here.case).to(here.device))
+    here.call(average_gradients, model, here["samples"][here.rank])
+    return {"gradient": _gradient(model), "weights": _tensors(model)}
+
+
+def _own_gradients(case):
+    models = [_Model(case, dtype=torch.float64) for _ in range(case.world_size)]
+    return [_gradient(_backward_once(case, rank, model)) for rank, model in enumerate(models)]
+
+
+def _average_judge(played):
+    case = played.case
+    own, samples = _own_gradients(case), case["samples"]
+    model = _Model(case)
+    for seen in played.seen:
+        _judge_untouched(played, seen, model)
+    right = [num / sum(samples) for num in samples]
+    # A share and its product, at most w - 1 sums, and a division before or after: 3 + (w - 1),
+    # and two more for whoever first makes an average and then weighs it anew.
+    judged = {
+        "num_roundings": case.world_size + 4,
+        "unit": torch.finfo(getattr(torch, case["dtype"])).eps / 2,
+    }
+    fits = [_agrees(seen.kept["gradient"], own, right, **judged) for seen in played.seen]
+    for seen, is_right in zip(played.seen, fits, strict=True):
+        if not is_right:
+            raise _average_mistake(played, seen, own, fits, judged)
+    _judge_average_cost(played, model)
+    for seen in played.seen:
+        if not equal(seen.kept["gradient"], played.seen[0].kept["gradient"]):
+            fact = (
+                f"Its gradient and that of rank 0 differ by rounding ({rank_names([seen.rank])})."
+            )
+            raise played.wrong("apart", seen.rank, fact=fact)
+
+
+def _judge_untouched(played, seen, model):
+    gradient, first = seen.kept["gradient"], _tensors(model)
+    changed = [
+        name for name, one in first.items() if not equal(seen.kept["weights"][name], one.detach())
+    ]
+    if changed:
+        fact = f"{changed[0]} itself has changed."
+        raise played.wrong("own", seen.rank, fact=fact)
+    if gradient["layer1.bias"] is not None:
+        fact = "layer1.bias is frozen, and has a gradient now."
+        raise played.wrong("frozen", seen.rank, got=gradient["layer1.bias"], fact=fact)
+    for name in _trained(model):
+        if gradient[name] is not None and gradient[name].dtype != first[name].dtype:
+            fact = f"The gradient of {name} has another dtype than the parameter."
+            raise played.wrong("dtype", seen.rank, got=gradient[name], fact=fact)
+
+
+def _average_mistake(played, seen, own, fits, judged):
+    case, rank = played.case, seen.rank
+    samples, w = case["samples"], case.world_size
+    shares = [num / sum(samples) for num in samples]
+    own_only = [float(other == rank) for other in range(w)]
+    used = [num * (other not in case["without the head"]) for other, num in enumerate(samples)]
+    names = [
+        ("mean-of-means", [1 / w] * w),
+        ("summed", [1.0] * w),
+        ("twice", [1 / w**2] * w),
+        ("twice", [share / w for share in shares]),
+        ("undivided", samples),
+        ("undivided", [num / w for num in samples]),
+        ("own", own_only),
+        ("own", [one * share for one, share in zip(own_only, shares, strict=True)]),
+    ]
+    got = seen.kept["gradient"]
+    found = next((name for name, row in names if _agrees(got, own, row, **judged)), "values")
+    total, _ = _weighted(own, shares)
+    apart = _first_apart(got, total)
+    head, by_users = {"head.bias"}, [num / max(sum(used), 1) for num in used]
+    parts = [{name: table[name] for name in head} for table in (got, *own)]
+    if found == "values" and _agrees(parts[0], parts[1:], by_users, **judged):
+        found, apart = "only-users", "head.bias"
+    if any(fits):
+        found = "one-rank"
+    both = {"got": got[apart], "expected": total[apart].to(seen.kept["weights"][apart].dtype)}
+    fact = f"The gradient of {apart} is not that of the whole batch."
+    return played.wrong(found, rank, **both, fact=fact)
+
+
+def _judge_average_cost(played, model):
+    names = _trained(model)
+    most_bytes = _bytes(model, names) + COUNT_BYTES
+    for rank, events in enumerate(played.traces):
+        moved = [event for event in events if event.is_communication]
+        num_bytes = sum(event.input_bytes for event in moved)
+        if num_bytes > most_bytes and any(event.dtype == "uint8" for event in moved):
+            raise played.wrong("objects", rank, fact="It sends tensors as pickled objects.")
+        if len(moved) > len(names) + 1:
+            fact = f"It makes {len(moved)} calls; {len(names)} trained parameters need one more."
+            raise played.wrong("cost", rank, fact=fact)
+        if num_bytes > most_bytes:
+            fact = f"{num_bytes} bytes go into its calls; {most_bytes} are enough."
+            raise played.wrong("cost", rank, fact=fact)
+
+
+def _average_draw(played):
+    case = played.case
+    rows = []
+    for gradients in (_own_gradients(case), [seen.kept["gradient"] for seen in played.seen]):
+        names = _trained(_Model(case))
+        firsts = [[gradient[name] for name in names] for gradient in gradients]
+        rows.append([[None if g is None else f"{g[0].item():g}" for g in row] for row in firsts])
+    return collective_picture("average_gradients", *rows)
+
+
+average_gradients = Task(
+    number="05.2",
+    name="average_gradients",
+    cases=_average_cases,
+    act=_average_act,
+    judge=_average_judge,
+    ok="every .grad is that of the whole batch, one message a parameter and one more at most",
+    draw=_average_draw,
+    hints=(
+        "The mean over all samples is a sum over ranks, in which each rank's mean counts with its "
+        "share of the samples.",
+        "A rank's share is num_samples by the sum of all ranks' num_samples. That sum takes one "
+        "message. Then it is one all-reduce for each trained parameter.",
+        "What is sent may depend on the model, never on a rank's data: a rank whose .grad is None "
+        "sends zeros.",
+        "For each parameter that requires a gradient: if grad is None, make it zeros_like; "
+        "multiply it by num_samples / total; all_reduce it.",
+    ),
+    mistakes={
+        "summed": "A sum over ranks is several times too long. A mean is wanted.",
+        "twice": "Something was divided once too often: the shares of all ranks must add up to 1.",
+        "mean-of-means": "Ranks have unequally many samples: each sample must count the same, not "
+        "each rank.",
+        "undivided": "A share is a part of all samples. Find out how many there are in all.",
+        "only-users": "A sample that did not use a parameter has a gradient of zero for it, and "
+        "counts.",
+        "own": "What came of the messages must be in .grad. The weights stay as they are.",
+        "one-rank": "Every rank needs the average, for every rank makes a step.",
+        "frozen": "A frozen parameter has no gradient, on any rank: leave it alone.",
+        "deadlock": "A rank that has no gradient for a parameter must make the same calls as the "
+        "others.",
+        "raised": "A rank may have no gradient for a parameter: its .grad is None.",
+        "objects": "Send the numbers themselves, as tensors.",
+        "cost": "One message a trained parameter, and one for the number of samples. A tied weight "
+        "has two names, and one gradient.",
+        "apart": "Ranks that add the same numbers in another order round otherwise. Then replicas "
+        "drift apart: all must add up in one order.",
+    },
+    returns=False,
+)
+
+# ---- 05.3 plan buckets ----
+
+
+def _plan_cases(draw):
+    layers = [[2, 2], [5, 3], [8, 2], [4, 4], [9, 1]]
+    caps = {"cap_bytes": 40, "first_cap_bytes": 16}
+    yield Case(4, {"layers": layers, "dtype": "float32", **caps}, seed=0)
+    for world_size, dtype, size in ((1, "bfloat16", 2), (2, "float64", 8), (3, "float32", 4)):
+        layers = _random_layers(draw, draw.randint(4, 6))
+        caps = {"cap_bytes": size * draw.randint(12, 20), "first_cap_bytes": size * HEAD_SIZE}
+        yield Case(world_size, {"layers": layers, "dtype": dtype, **caps})
+    # All in one bucket, which the last parameter fills exactly.
+    layers = _random_layers(draw, 3)
+    num_trained = sum(map(sum, layers)) - layers[1][1] + HEAD_SIZE
+    caps = {"cap_bytes": 10**6, "first_cap_bytes": 4 * num_trained}
+    yield Case(2, {"layers": layers, "dtype": "float32", **caps})
+
+
+def _plan(case, model, mistake=None):
+    """
+    Return the plan that is wanted, or the one that comes of a mistake.
+    """
+    cap = case["cap_bytes"]
+    first = cap if mistake == "first-cap" else case["first_cap_bytes"]
+    named = list(model.named_parameters(remove_duplicate=mistake != "tied"))
+    buckets, bucket, num_bytes = [], [], 0
+    for name, parameter in named if mistake == "order" else named[::-1]:
+        if not parameter.requires_grad and mistake != "frozen":
+            continue
+        now = cap if buckets and mistake != "always-first" else first
+        own = parameter.numel() * (1 if mistake == "numbers" else parameter.element_size())
+        if mistake == "under-cap" and bucket and num_bytes + own > now:
+            buckets.append(bucket)
+            bucket, num_bytes = [], 0
+        bucket = [*bucket, name]
+        num_bytes += own
+        is_full = num_bytes > now if mistake == "one-late" else num_bytes >= now
+        if mistake == "each-alone" or (is_full and mistake != "under-cap"):
+            buckets.append(bucket)
+            bucket, num_bytes = [], (num_bytes if mistake == "not-reset" else 0)
+    return buckets + [bucket] * (bool(bucket) and mistake != "lost")
+
+
+_PLAN_MISTAKES = (
+    "order",
+    "frozen",
+    "tied",
+    "numbers",
+    "one-late",
+    "under-cap",
+    "lost",
+    "not-reset",
+    "first-cap",
+    "always-first",
+    "each-alone",
+)
+
+
+def _plan_act(here, plan_buckets):
+    model = _Model(here.case).to(here.device)
+    here.call(plan_buckets, model, here["cap_bytes"], here["first_cap_bytes"])
+
+
+def _plan_judge(played):
+    model = _Model(played.case)
+    expected = _plan(played.case, model)
+    for rank, got in enumerate(played.results):
+        if not isinstance(got, list) or not all(isinstance(one, list | tuple) for one in got):
+            fact = "It must return a list of lists."
+            raise played.wrong("no-list", rank, got=got, fact=fact)
+        if [set(one) for one in got] == [set(one) for one in expected]:
+            continue
+        if [] in [list(one) for one in got]:
+            raise played.wrong("empty", rank, got=got, fact="A bucket is empty.")
+        found = _plan_mistake(played.case, model, got, expected)
+        pairs = list(zip_longest(map(list, got), expected))
+        place = next(
+            n for n, (one, right) in enumerate(pairs) if set(one or ()) != set(right or ())
+        )
+        one, right = pairs[place]
+        both = {"got": one or "no such bucket", "expected": right or "no such bucket"}
+        fact = f"Bucket {place} is not the one expected, where the first is bucket 0."
+        raise played.wrong(found, rank, **both, fact=fact)
+    for rank, got in enumerate(played.results):
+        if [list(one) for one in got] != [list(one) for one in played.results[0]]:
+            pairs = zip(got, played.results[0], strict=True)
+            one, other = next((a, b) for a, b in pairs if list(a) != list(b))
+            fact = f"Where rank 0 has the bucket {other}, this rank has {one}."
+            raise played.wrong("ranks-differ", rank, fact=fact)
+
+
+def _plan_mistake(case, model, got, expected):
+    buckets = [set(one) for one in got]
+    for name in _PLAN_MISTAKES:
+        if buckets == [set(one) for one in _plan(case, model, name)]:
+            return "first-cap" if name == "always-first" else name
+    names = [name for one in got for name in one]
+    known = [name for one in expected for name in one]
+    if set(known) - set(names):
+        return "lost"
+    return "values"
+
+
+def _plan_draw(played):
+    named = dict(_Model(played.case).named_parameters())
+    sizes = [(name, _bytes(_Model(played.case), [name])) for name in named]
+    return buckets_picture(sizes, [list(one) for one in played.results[0]])
+
+
+plan_buckets = Task(
+    number="05.3",
+    name="plan_buckets",
+    cases=_plan_cases,
+    act=_plan_act,
+    judge=_plan_judge,
+    ok="one plan on every rank, first ready first, each trained parameter once",
+    draw=_plan_draw,
+    hints=(
+        "backward goes from the loss to the input. So the parameters that were made last have "
+        "their gradients first.",
+        "Keep one open bucket and count its bytes. After each parameter that you put in, ask "
+        "whether it is full; if so, close it, and open a new one.",
+        "A parameter has numel() * element_size() bytes. named_parameters() names a tied one once, "
+        "and its requires_grad tells whether it is frozen.",
+        "if num_bytes >= (cap_bytes if buckets else first_cap_bytes): append the open bucket to "
+        "buckets, and start again from [] and 0. What is open at the end is a bucket too.",
+    ),
+    mistakes={
+        "no-list": "Return a list of buckets. A bucket is a list of names.",
+        "order": "Which gradient is ready first in backward? Its bucket must be able to leave.",
+        "frozen": "A frozen parameter has no gradient, so nothing of it is sent.",
+        "tied": "A tied parameter has two names, but one gradient: plan it once, under its first "
+        "name.",
+        "numbers": "The caps are bytes, not numbers of numbers.",
+        "one-late": "A bucket that holds exactly its cap is full.",
+        "under-cap": "A bucket closes after the parameter that fills it, even if it is above the "
+        "cap then.",
+        "lost": "What is in the open bucket at the end must be sent too.",
+        "empty": "Where the last parameter fills its bucket, no other follows.",
+        "not-reset": "A new bucket holds 0 bytes.",
+        "first-cap": "The first bucket has first_cap_bytes, and each later one cap_bytes.",
+        "each-alone": "Each parameter has a message of its own here. Few large messages carry the "
+        "same at less cost.",
+        "ranks-differ": "Ranks add up bucket by bucket, number by number: all need the same plan "
+        "in the same order.",
+        "values": "Go through the parameters from the last to the first, and write down the open "
+        "bucket's bytes.",
+        "forbidden": "Every rank has the same model, so each can plan by itself: send nothing.",
+    },
+    allowed=(),
+)
+
+# ---- 05.4 an overlapped replica ----
+
+
+def _replica_cases(draw):
+    caps = {"cap_bytes": 40, "first_cap_bytes": 12, "dtype": "float32"}
+    times = {"micro_batches": 2, "steps": 2}
+    yield Case(4, {"layers": [[4, 2], [10, 2], [8, 2]], **caps, **times}, seed=0)
+    times = {"micro_batches": 1, "steps": 2}
+    yield Case(1, {"layers": _random_layers(draw, 3), **caps, **times})
+    # Layers 1 and 2 make buckets of one size, so messages in another order meet, and add up wrong.
+    num, caps = draw.randint(5, 9), {"first_cap_bytes": 8 * HEAD_SIZE, "dtype": "float64"}
+    layers = [[draw.randint(2, 9), draw.randint(1, 3)], [num, 2], [num - 2, 2]]
+    data = {"layers": layers, "cap_bytes": 8 * num, **caps}
+    yield Case(3, {**data, **times, "turned": [draw.randint(0, 2)]})
+    times = {"micro_batches": 1, "steps": 1}  # in a second step Gloo may abort the process
+    yield Case(2, {**data, **times, "without layer2": [draw.randint(0, 1)]})
+    times = {"micro_batches": 3, "steps": 2}
+    yield Case(3, {**data, **times, "without layer2": [draw.randint(0, 2)]})
+
+
+def _ways(case, rank):
+    """
+    Return the layers that each micro-batch of a rank goes through, in order.
+    """
+    names = [*(f"layer{number}" for number in range(len(case["layers"]))), "head"]
+    if rank in case.data.get("turned", ()):
+        names = ["layer0", "layer2", "layer1", "head"]
+    ways = [names] * case["micro_batches"]
+    if rank in case.data.get("without layer2", ()):
+        ways = [*ways[:-1], [name for name in names if name != "layer2"]]
+    return ways
+
+
+def _replica_act(here, make_replica):
+    model = _Model(here.case).to(here.device)
+    ways = _ways(here.case, here.rank)
+    replica = here.call(make_replica, model, _plan(here.case, model))
+
+    def step(number):
+        for place, way in enumerate(ways):
+            replica.will_sync = place + 1 == len(ways)
+            inputs = _inputs(here.case, here.rank, model, number * len(ways) + place)
+            model(inputs, way).backward()
+        replica.wait_for_gradients()
+
+    gradients = []
+    for number in range(here["steps"]):
+        here.call(step, number, watch=(model,))
+        gradients.append({name: _copy(one) for name, one in _gradient(model).items()})
+        model.zero_grad()
+    return gradients
+
+
+def _copy(gradient):
+    return None if gradient is None else gradient.clone()
+
+
+def _step_gradients(case, number, first=0, without=()):
+    """
+    Return each rank's gradient of one step, as it adds up from a micro-batch on.
+    """
+    tables = []
+    for rank in range(case.world_size):
+        model, ways = _Model(case, dtype=torch.float64), _ways(case, rank)
+        for place, way in list(enumerate(ways))[first:]:
+            batch = number * len(ways) + place
+            model(_inputs(case, rank, model, batch), way).backward()
+        table = _gradient(model)
+        tables.append({name: None if name in without else one for name, one in table.items()})
+        if rank not in case.data.get("without layer2", ()):
+            tables[-1] = table
+    return tables
+
+
+def _replica_judge(played):
+    case = played.case
+    model = _Model(case)
+    buckets = _plan(case, model)
+    for number in range(case["steps"]):
+        if case.world_size > 1:
+            for seen in played.seen:
+                _judge_messages(played, seen, number, model, buckets)
+        for seen in played.seen:
+            _judge_mean(played, seen, number)
+
+
+def _judge_messages(played, seen, number, model, buckets):
+    rank, events = seen.rank, seen.calls[1 + number].events
+    sent = [event for event in events if event.is_communication]
+    gradients = [event for event in events if event.kind == GRADIENT]
+    last = max(event.backward for event in gradients)
+    which = f"Step {number + 1} of {played.case['steps']}"
+    if any(event.backward is not None and event.backward < last for event in sent):
+        fact = f"{which}: it sends before the last micro-batch."
+        raise played.wrong("each-micro-batch", rank, fact=fact)
+    if len(sent) > len(buckets):
+        fact = f"{which}: it makes {len(sent)} calls; there are {len(buckets)} buckets."
+        raise played.wrong("cost", rank, fact=fact)
+    sizes = [_bytes(model, names) for names in buckets]
+    if [event.input_bytes for event in sent] != sizes:
+        fact = (
+            f"{which}: bytes of its messages: {[event.input_bytes for event in sent]}; "
+            f"of the buckets: {sizes}."
+        )
+        raise played.wrong("once" if number and not sent else "other-plan", rank, fact=fact)
+    index_of = {event.name: event.index for event in gradients if event.backward == last}
+    _judge_times(played, rank, which, sent, buckets, index_of)
+    if any(event.wait_index is None for event in sent):
+        fact = f"{which}: wait_for_gradients returns while a message may still be under way."
+        raise played.wrong("unwaited", rank, fact=fact)
+
+
+def _judge_times(played, rank, which, sent, buckets, index_of):
+    """
+    Refuse a message that leaves too early, too late, or that holds backward up.
+    """
+    is_odd = rank in [
+        *played.case.data.get("turned", ()),
+        *played.case.data.get("without layer2", ()),
+    ]
+    ready = 0.0
+    for number, (event, names) in enumerate(zip(sent, buckets, strict=True)):
+        ready = max([ready, *(index_of.get(name, float("inf")) for name in names)])
+        following = min([index for index in index_of.values() if index > ready], default=None)
+        if event.index < min(ready, max(index_of.values())):
+            fact = f"{which}: message {number} leaves before bucket {number} is complete."
+            raise played.wrong("order" if is_odd else "too-early", rank, fact=fact)
+        if following is None:
+            continue
+        if event.index > following:
+            fact = (
+                f"{which}: bucket {number} is complete before the last gradient, and leaves late."
+            )
+            raise played.wrong("late", rank, fact=fact)
+        if event.wait_index is not None and event.wait_index < following:
+            fact = f"{which}: backward stands still until message {number} is through."
+            raise played.wrong("blocks", rank, fact=fact)
+
+
+def _judge_mean(played, seen, number):
+    case, rank, got = played.case, seen.rank, seen.kept[number]
+    own, w = _step_gradients(case, number), case.world_size
+    # Whole numbers add up exactly. Divided before, each term is rounded, and w - 1 sums of them.
+    judged = {"num_roundings": w + 1, "unit": torch.finfo(getattr(torch, case["dtype"])).eps / 2}
+    mean = [1 / w] * w
+    if _agrees(got, own, mean, **judged):
+        return
+    last = _step_gradients(case, number, first=case["micro_batches"] - 1)
+    zeros = _step_gradients(case, number, without=("layer2.weight", "layer2.bias"))
+    own_only = [float(other == rank) for other in range(w)]
+    local, local_last = own[rank], last[rank]
+    names = [
+        ("summed", own, [1.0] * w),
+        ("twice", own, [1 / w**2] * w),
+        ("local", own, own_only),
+        ("last-only", last, mean),
+        ("last-only", [local, local_last, *last], [1.0, -1.0, *mean]),
+        ("zeros", zeros, mean),
+    ]
+    mistake = next((n for n, tables, row in names if _agrees(got, tables, row, **judged)), "values")
+    total, _ = _weighted(own, mean)
+    apart = _first_apart(got, total)
+    both = {"got": got[apart], "expected": total[apart].to(getattr(torch, case["dtype"]))}
+    fact = f"Step {number + 1}: the gradient of {apart} is not the mean over ranks."
+    raise played.wrong(mistake, rank, **both, fact=fact)
+
+
+def _replica_draw(played):
+    steps = [seen.calls[1].events for seen in played.seen]
+    return timeline_picture(timeline_tracks(merge(steps)), "events, in order")
+
+
+OverlappedReplica = Task(
+    number="05.4",
+    name="OverlappedReplica",
+    cases=_replica_cases,
+    act=_replica_act,
+    judge=_replica_judge,
+    ok="one message a bucket, each under way before the next gradient is ready",
+    draw=_replica_draw,
+    hints=(
+        "A bucket may leave in the hook of its last gradient. So count, for each bucket, how many "
+        "gradients are ready.",
+        "Send in the order of the plan: as long as the next bucket to be sent is full, send it. "
+        "What is still missing when backward is over goes out in wait_for_gradients.",
+        "all_reduce with async_op=True returns a handle at once. Keep it and the flat tensor "
+        "until wait_for_gradients.",
+        "In the hook: if self.will_sync, count; while len(self.sent) < len(self.buckets) and the "
+        "bucket at len(self.sent) is full, self.send_next(). It flattens .grad or zeros, divides "
+        "by the world size, starts the all_reduce, and appends to self.sent.",
+    ),
+    mistakes={
+        "each-micro-batch": "Gradients add up in .grad. Send only while will_sync is True.",
+        "cost": "All gradients of a bucket travel in one flat tensor: one message a bucket.",
+        "other-plan": "Message k holds the gradients of bucket k, and nothing else.",
+        "once": "A step must leave the replica as it was at the start: empty what you counted and "
+        "kept.",
+        "too-early": "A bucket is complete when all of its gradients are ready, not the first.",
+        "order": "Ranks may reach layers in another order, or not at all. A bucket that is full "
+        "waits until all before it have been sent.",
+        "late": "Start a bucket's message in the hook of its last gradient: backward goes on "
+        "meanwhile.",
+        "blocks": "In a hook nobody may wait: start the message, and wait when backward is over.",
+        "unwaited": "wait_for_gradients waits for every handle before it reads a flat tensor.",
+        "summed": "A mean over ranks is wanted, not a sum.",
+        "twice": "Divide once by the number of ranks, before or after the sum.",
+        "local": "What the hook gets is the parameter. Its gradient is in .grad, and there the "
+        "mean must be in the end.",
+        "last-only": "The gradient of all micro-batches is in .grad. A hook on the tensor sees "
+        "only what the last one adds.",
+        "zeros": "A parameter that the last micro-batch did not use may have a gradient from an "
+        "earlier one.",
+        "raised": "A rank may not have used a parameter: its .grad is None.",
+        "deadlock": "Every rank sends every bucket, also if no gradient of its own is in it.",
+    },
+    in_place=True,
+    returns=False,
+)
