@@ -1,0 +1,704 @@
+"""
+Answers to exercise 04.
+"""
+
+from bank import Answer
+
+
+def _but(source, *changes):
+    """
+    Return a cell with some of its text put differently; changes are pairs (old, new).
+    """
+    for old, new in changes:
+        assert old in source, old
+        source = source.replace(old, new)
+    return source
+
+
+# ---- 04.1 shard indices ----
+
+_SHARDS = """\
+import torch
+import torch.distributed as dist
+
+
+def shard_indices(num_samples, seed, epoch):
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    generator = torch.Generator().manual_seed(seed + epoch)
+    order = torch.randperm(num_samples, generator=generator).tolist()
+    length = -(-num_samples // world_size)
+    padded = order * world_size
+    return padded[rank : length * world_size : world_size]
+"""
+_GENERATOR = "torch.Generator().manual_seed(seed + epoch)"
+_ROUNDED_UP = "-(-num_samples // world_size)"
+_PADDED = "padded = order * world_size"
+_TAKEN = "return padded[rank : length * world_size : world_size]"
+
+_SHARDS_BY_BLOCKS = """\
+import random
+import torch.distributed as dist
+
+
+def shard_indices(n, seed, epoch):
+    dice = random.Random(f"{seed}/{epoch}")
+    order = dice.sample(range(n), n)
+    length = (n + dist.get_world_size() - 1) // dist.get_world_size()
+    while len(order) < length * dist.get_world_size():
+        order.append(dice.randrange(n))
+    return tuple(order[length * dist.get_rank() :][:length])
+"""
+
+_SHARDS_OF_TORCH = """\
+import torch
+from torch.utils.data import DistributedSampler
+
+
+def shard_indices(num_samples, seed, epoch):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        order = torch.randperm(num_samples)
+    sampler = DistributedSampler(order, seed=seed)
+    sampler.set_epoch(epoch)
+    return [int(order[place]) for place in sampler]
+"""
+
+_OWN_PART_SHUFFLED = """\
+import random
+import torch.distributed as dist
+
+
+def shard_indices(num_samples, seed, epoch):
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    length = -(-num_samples // world_size)
+    mine = (list(range(num_samples)) * world_size)[rank::world_size][:length]
+    random.Random(seed + epoch).shuffle(mine)
+    return mine
+"""
+
+_SHARD_ANSWERS = [
+    ("unusual: blocks, Python's dice, padded with what is drawn again", None, _SHARDS_BY_BLOCKS),
+    ("unusual: torch's sampler over an order of its own", None, _SHARDS_OF_TORCH),
+    ("gives all samples to every rank", "all-samples", _but(_SHARDS, (_TAKEN, "return order"))),
+    (
+        "shuffles by a generator without a seed",
+        "unseeded",
+        _but(_SHARDS, ("num_samples, generator=generator", "num_samples")),
+    ),
+    (
+        "puts the rank into the seed",
+        "overlap",
+        _but(_SHARDS, ("seed + epoch)", "seed + epoch + rank)")),
+    ),
+    (
+        "seeds the global generator",
+        "global-state",
+        _but(
+            _SHARDS,
+            (_GENERATOR, "torch.manual_seed(seed + epoch)"),
+            ("num_samples, generator=generator", "num_samples"),
+        ),
+    ),
+    ("does not pad", "unequal", _but(_SHARDS, (_TAKEN, "return order[rank::world_size]"))),
+    ("drops the tail", "dropped", _but(_SHARDS, (_ROUNDED_UP, "num_samples // world_size"))),
+    (
+        "pads with a sample that is not there",
+        "no-sample",
+        _but(_SHARDS, (_PADDED, "padded = order + [num_samples] * world_size")),
+    ),
+    (
+        "repeats the order once at most",
+        "fewer",
+        _but(_SHARDS, (_PADDED, "padded = order + order[: length * world_size - num_samples]")),
+    ),
+    (
+        "fills a table that needs the padding to be there",
+        "raised",
+        _but(
+            _SHARDS,
+            (_PADDED, "padded = order + order[: length * world_size - num_samples]"),
+            (_TAKEN, "return torch.tensor(padded).view(length, world_size)[:, rank].tolist()"),
+        ),
+    ),
+    (
+        "rounds up one too far",
+        "too-long",
+        _but(_SHARDS, (_ROUNDED_UP, "num_samples // world_size + 2")),
+    ),
+    ("leaves the epoch out", "no-epoch", _but(_SHARDS, ("seed + epoch", "seed"))),
+    ("leaves the seed out", "no-seed", _but(_SHARDS, ("seed + epoch", "epoch"))),
+    (
+        "does not shuffle",
+        "no-shuffle",
+        _but(
+            _SHARDS,
+            ("torch.randperm(num_samples, generator=generator)", "torch.arange(num_samples)"),
+        ),
+    ),
+    ("shuffles only its own part", "own-share", _OWN_PART_SHUFFLED),
+    (
+        "sends the order of rank 0 to all",
+        "forbidden",
+        _but(
+            _SHARDS,
+            ("num_samples, generator=generator).tolist()", "num_samples)"),
+            (
+                "    length",
+                "    dist.broadcast(order, src=0)\n    order = order.tolist()\n    length",
+            ),
+        ),
+    ),
+    (
+        "returns tensors",
+        "no-list",
+        _but(_SHARDS, (".tolist()", ""), (_PADDED, "padded = list(order) * world_size")),
+    ),
+    ("prints its share", "nothing", _but(_SHARDS, (_TAKEN, f"print({_TAKEN[7:]})"))),
+]
+
+# ---- 04.2 exact accuracy ----
+
+_ACCURACY = """\
+import torch
+import torch.distributed as dist
+
+
+def exact_accuracy(predict, inputs, labels):
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    mine, labels_of_mine = inputs[rank::world_size], labels[rank::world_size]
+    num_right = (predict(mine) == labels_of_mine).sum()
+    dist.all_reduce(num_right)
+    return num_right.item() / len(inputs)
+"""
+_SLICES = "inputs[rank::world_size], labels[rank::world_size]"
+_COUNT = "num_right = (predict(mine) == labels_of_mine).sum()"
+_REDUCE = "dist.all_reduce(num_right)"
+_OWN_MEAN = ("labels_of_mine).sum()", "labels_of_mine).double().mean()")
+
+_ACCURACY_OF_BLOCKS = """\
+import torch
+import torch.distributed as dist
+
+
+def exact_accuracy(predict, inputs, labels):  # blocks, one by one, in float32, both counts gathered
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    begin, end = (len(inputs) * r // world_size for r in (rank, rank + 1))
+    right = [bool(predict(inputs[i : i + 1]) == labels[i]) for i in range(begin, end)]
+    counts = torch.tensor([sum(right), len(right)], dtype=torch.float32, device=inputs.device)
+    of_all = torch.empty(world_size, 2, device=inputs.device)
+    dist.all_gather_into_tensor(of_all, counts[None])
+    num_right, num_seen = of_all.sum(0)
+    return float(num_right / num_seen)
+"""
+
+_ACCURACY_BY_SAMPLER = """\
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, DistributedSampler
+
+
+def exact_accuracy(predict, inputs, labels):
+    sampler = DistributedSampler(range(len(inputs)), shuffle=False)
+    counts = torch.zeros(2, device=inputs.device)
+    for batch in DataLoader(range(len(inputs)), batch_size=4, sampler=sampler):
+        counts[0] += (predict(inputs[batch]) == labels[batch]).sum()
+        counts[1] += len(batch)
+    dist.all_reduce(counts)
+    return (counts[0] / counts[1]).item()
+"""
+
+_ACCURACY_OF_RANK_0 = """\
+import torch
+import torch.distributed as dist
+
+
+def exact_accuracy(predict, inputs, labels):
+    accuracy = torch.zeros((), dtype=torch.float64, device=inputs.device)
+    if dist.get_rank() == 0:
+        accuracy += (predict(inputs) == labels).double().mean()
+    dist.broadcast(accuracy, src=0)
+    return accuracy.item()
+"""
+
+_ACCURACY_ANSWERS = [
+    ("unusual: blocks, one by one, float32 counts", None, _ACCURACY_OF_BLOCKS),
+    (
+        "unusual: adds up shares of the whole, in float64",
+        None,
+        _but(
+            _ACCURACY,
+            ("labels_of_mine).sum()", "labels_of_mine).double().sum() / len(inputs)"),
+            (".item() / len(inputs)", ".item()"),
+        ),
+    ),
+    (
+        "averages the ranks' accuracies",
+        "mean-of-means",
+        _but(_ACCURACY, _OWN_MEAN, ("len(inputs)", "world_size")),
+    ),
+    (
+        "adds the ranks' accuracies up",
+        "mean-of-means",
+        _but(_ACCURACY, _OWN_MEAN, (" / len(inputs)", "")),
+    ),
+    (
+        "weighs the ranks' accuracies, of which one may be 0 / 0",
+        "no-samples",
+        _but(_ACCURACY, ("labels_of_mine).sum()", "labels_of_mine).double().mean() * len(mine)")),
+    ),
+    ("evaluates what the sampler has padded", "padding", _ACCURACY_BY_SAMPLER),
+    (
+        "leaves the tail out",
+        "lost",
+        _but(
+            _ACCURACY,
+            (
+                _SLICES,
+                "(x[rank::world_size][: len(x) // world_size] for x in (inputs, labels))",
+            ),
+        ),
+    ),
+    (
+        "evaluates everything everywhere",
+        "all-samples",
+        _but(
+            _ACCURACY, (_SLICES, "inputs, labels"), ("/ len(inputs)", "/ world_size / len(inputs)")
+        ),
+    ),
+    ("lets rank 0 do the work", "not-shared", _ACCURACY_OF_RANK_0),
+    (
+        "divides by its own samples",
+        "own-count",
+        _but(_ACCURACY, ("len(inputs)", "max(1, len(mine))")),
+    ),
+    (
+        "divides by its own samples and asks nobody",
+        "alone",
+        _but(_ACCURACY, (_REDUCE, ""), ("len(inputs)", "max(1, len(mine))")),
+    ),
+    ("divides by all samples and asks nobody", "alone", _but(_ACCURACY, (_REDUCE, ""))),
+    (
+        "reduces to rank 0 only",
+        "not-everywhere",
+        _but(_ACCURACY, (_REDUCE, "dist.reduce(num_right, dst=0)")),
+    ),
+    (
+        "returns the count",
+        "undivided",
+        _but(_ACCURACY, ("num_right.item() / len(inputs)", "float(num_right)")),
+    ),
+    (
+        "counts in the dtype of the inputs",
+        "rounded",
+        _but(_ACCURACY, ("labels_of_mine).sum()", "labels_of_mine).to(inputs.dtype).sum()")),
+    ),
+    (
+        "lets a rank without samples go",
+        "deadlock",
+        _but(_ACCURACY, (_COUNT, f"if len(mine) == 0:\n        return 0.0\n    {_COUNT}")),
+    ),
+    (
+        "gathers every answer, as an object",
+        "cost",
+        _but(
+            _ACCURACY,
+            (".sum()", ".tolist()"),
+            (_REDUCE, "parts = [None] * world_size\n    dist.all_gather_object(parts, num_right)"),
+            ("num_right.item()", "sum(map(sum, parts))"),
+        ),
+    ),
+    (
+        "adds up right ones and samples one after the other",
+        "cost",
+        _but(
+            _ACCURACY,
+            (
+                _REDUCE,
+                f"{_REDUCE}\n    num_seen = torch.tensor(len(mine), device=inputs.device)\n"
+                "    dist.all_reduce(num_seen)",
+            ),
+            ("len(inputs)", "num_seen.item()"),
+        ),
+    ),
+    ("returns a tensor", "no-float", _but(_ACCURACY, (".item()", ""))),
+    ("prints the accuracy", "nothing", _but(_ACCURACY, ("return ", "accuracy = "))),
+]
+
+# ---- 04.3 a sampler that resumes in the middle of an epoch ----
+
+_RESUME = """\
+from torch.utils.data import DistributedSampler
+
+
+class ResumableSampler(DistributedSampler):
+    def __init__(self, dataset, seed):
+        super().__init__(dataset, seed=seed)
+        self.num_given = 0
+
+    def set_epoch(self, epoch):
+        if epoch != self.epoch:
+            self.num_given = 0
+        super().set_epoch(epoch)
+
+    def __iter__(self):
+        mine = list(super().__iter__())
+        for index in mine[self.num_given :]:
+            self.num_given += 1
+            yield index
+
+    def state_dict(self):
+        return {"epoch": self.epoch, "num_given": self.num_given}
+
+    def load_state_dict(self, state):
+        self.epoch, self.num_given = state["epoch"], state["num_given"]
+"""
+_IF_OTHER = """\
+        if epoch != self.epoch:
+            self.num_given = 0
+"""
+_GIVE = """\
+            self.num_given += 1
+            yield index
+"""
+_STATE = '{"epoch": self.epoch, "num_given": self.num_given}'
+_LOAD = 'self.epoch, self.num_given = state["epoch"], state["num_given"]'
+
+_RESUME_BY_PLACES = """\
+import random
+import torch.distributed as dist
+
+
+class ResumableSampler:  # its own iterator and order; counts the places of all ranks together
+    def __init__(self, dataset, seed):
+        self.size, self.seed, self.epoch, self.place = len(dataset), seed, 0, 0
+
+    def set_epoch(self, epoch):
+        self.epoch, self.place = epoch, self.place if epoch == self.epoch else 0
+
+    def __iter__(self):
+        dice = random.Random(f"{self.seed} {self.epoch}")
+        order = dice.sample(range(self.size), self.size)
+        self.order = order + order[: -self.size % dist.get_world_size()]
+        return self
+
+    def __next__(self):
+        if self.place >= len(self.order):
+            raise StopIteration
+        self.place += dist.get_world_size()
+        return self.order[self.place - dist.get_world_size() + dist.get_rank()]
+
+    def state_dict(self):
+        return {"where": f"{self.epoch}:{self.place}"}
+
+    def load_state_dict(self, state):
+        self.epoch, self.place = map(int, state["where"].split(":"))
+"""
+
+_RESUME_BY_START = """\
+import itertools
+from torch.utils.data import DistributedSampler
+
+
+class ResumableSampler(DistributedSampler):  # where this run began, and what it has given since
+    def __init__(self, dataset, seed):
+        super().__init__(dataset, seed=seed)
+        self.start = self.given = 0
+
+    def set_epoch(self, epoch):
+        if epoch != self.epoch:
+            self.start = self.given = 0
+        self.epoch = epoch
+
+    def __iter__(self):
+        self.start, self.given = self.start + self.given, 0
+        return map(self.count, itertools.islice(super().__iter__(), self.start, None))
+
+    def count(self, index):
+        self.given += 1
+        return index
+
+    def state_dict(self):
+        return dict(epoch=self.epoch, start=self.start + self.given)
+
+    def load_state_dict(self, state):
+        self.epoch, self.start, self.given = state["epoch"], state["start"], 0
+"""
+
+_RESUME_ANSWERS = [
+    ("unusual: its own iterator and order, places of all ranks", None, _RESUME_BY_PLACES),
+    ("unusual: a start, and a count from there", None, _RESUME_BY_START),
+    ("never begins anew", "short-epoch", _but(_RESUME, (_IF_OTHER, ""))),
+    (
+        "begins anew at every set_epoch",
+        "restart",
+        _but(_RESUME, ("if epoch != self.epoch:", "if True:")),
+    ),
+    (
+        "does not save the count",
+        "restart",
+        _but(
+            _RESUME, (', "num_given": self.num_given', ""), (_LOAD, 'self.epoch = state["epoch"]')
+        ),
+    ),
+    (
+        "counts after the yield",
+        "one-twice",
+        _but(_RESUME, (_GIVE, "            yield index\n            self.num_given += 1\n")),
+    ),
+    (
+        "counts the whole list when it is made",
+        "all-at-once",
+        _but(
+            _RESUME,
+            (
+                "        for index in mine[",
+                "        rest = mine[self.num_given :]\n"
+                "        self.num_given = len(mine)\n        for index in mine[",
+            ),
+            ("in mine[self.num_given :]", "in rest"),
+            (_GIVE, "            yield index\n"),
+        ),
+    ),
+    (
+        "begins anew at the end, so that an ended epoch comes again",
+        "again",
+        _but(_RESUME, (_IF_OTHER, ""), (_GIVE, f"{_GIVE}        self.num_given = 0\n")),
+    ),
+    (
+        "saves the count without the epoch",
+        "no-epoch",
+        _but(
+            _RESUME,
+            ('"epoch": self.epoch, ', ""),
+            (_LOAD, 'self.num_given = state["num_given"]\n        self.was_loaded = True'),
+            ("self.num_given = 0\n\n", "self.num_given, self.was_loaded = 0, False\n\n"),
+            ("if epoch != self.epoch:", "if epoch != self.epoch and not self.was_loaded:"),
+        ),
+    ),
+    (
+        "counts from the restart",
+        "relative",
+        _but(
+            _RESUME,
+            ("self.num_given = 0\n", "self.skip = self.num_given = 0\n"),
+            ("        mine =", "        self.num_given = 0\n        mine ="),
+            ("mine[self.num_given :]", "mine[self.skip :]"),
+            (_LOAD, 'self.epoch, self.skip = state["epoch"], state["num_given"]'),
+        ),
+    ),
+    (
+        "saves the samples that are left",
+        "big-state",
+        _but(
+            _RESUME,
+            (_STATE, '{"epoch": self.epoch, "left": list(super().__iter__())[self.num_given :]}'),
+            (
+                _LOAD,
+                "self.epoch = state['epoch']\n"
+                "        self.num_given = len(self) - len(state['left'])",
+            ),
+        ),
+    ),
+    (
+        "saves everything that it has",
+        "big-state",
+        _but(_RESUME, (_STATE, "dict(vars(self))"), (_LOAD, "vars(self).update(state)")),
+    ),
+    (
+        "returns the dictionary in which it counts",
+        "live-state",
+        _but(
+            _RESUME,
+            (
+                "        super().__init__(dataset, seed=seed)\n        self.num_given = 0\n",
+                "        self.now = {}\n        super().__init__(dataset, seed=seed)\n"
+                '        self.now = {"epoch": 0, "num_given": 0}\n',
+            ),
+            (
+                _IF_OTHER,
+                '        if epoch != self.epoch:\n            self.now["num_given"] = 0\n'
+                '        self.now["epoch"] = epoch\n',
+            ),
+            ("self.num_given :", 'self.now["num_given"] :'),
+            ("self.num_given += 1", 'self.now["num_given"] += 1'),
+            (_STATE, "self.now"),
+            (_LOAD, 'self.now, self.epoch = state, state["epoch"]'),
+        ),
+    ),
+    (
+        "saves its rank",
+        "own-state",
+        _but(
+            _RESUME,
+            (_STATE, '{"epoch": self.epoch, "num_given": self.num_given, "rank": self.rank}'),
+        ),
+    ),
+    (
+        "saves the sample that comes next",
+        "raised",
+        _but(
+            _RESUME,
+            (_STATE, '{"epoch": self.epoch, "next": list(super().__iter__())[self.num_given]}'),
+            (
+                _LOAD,
+                'self.epoch = state["epoch"]\n'
+                '        self.num_given = list(super().__iter__()).index(state["next"])',
+            ),
+        ),
+    ),
+    (
+        "does not tell the sampler its epoch",
+        "same-order",
+        _but(
+            _RESUME,
+            ("super().set_epoch(epoch)", "self.now = epoch"),
+            ("epoch != self.epoch", 'epoch != getattr(self, "now", 0)'),
+        ),
+    ),
+    (
+        "takes the samples of all ranks",
+        "shares",
+        _but(_RESUME, ("list(super().__iter__())", "list(range(len(self.dataset)))")),
+    ),
+    (
+        "takes the state of rank 0",
+        "forbidden",
+        _but(
+            _RESUME,
+            ("from torch", "import torch.distributed as dist\nfrom torch"),
+            (
+                _LOAD,
+                "states = [state]\n"
+                "        dist.broadcast_object_list(states)\n"
+                f"        state = states[0]\n        {_LOAD}",
+            ),
+        ),
+    ),
+]
+
+# ---- 04.4 balanced shares ----
+
+_SHARES = """\
+import torch
+import torch.distributed as dist
+
+
+def balanced_shares(speed, num_samples):
+    world_size = dist.get_world_size()
+    parts = [torch.empty_like(speed) for _ in range(world_size)]
+    dist.all_gather(parts, speed)
+    speeds = [part.item() for part in parts]
+    exact = [num_samples * one / sum(speeds) for one in speeds]
+    shares = [int(part) for part in exact]
+    neediest = sorted(range(world_size), key=lambda r: shares[r] - exact[r])
+    for rank in neediest[: num_samples - sum(shares)]:
+        shares[rank] += 1
+    return shares
+"""
+_GATHER = """\
+    parts = [torch.empty_like(speed) for _ in range(world_size)]
+    dist.all_gather(parts, speed)
+    speeds = [part.item() for part in parts]
+"""
+_REST = """\
+    neediest = sorted(range(world_size), key=lambda r: shares[r] - exact[r])
+    for rank in neediest[: num_samples - sum(shares)]:
+        shares[rank] += 1
+"""
+
+_SHARES_BY_CUTS = """\
+import torch
+import torch.distributed as dist
+
+
+def balanced_shares(speed, num_samples):  # an all-reduce; rounds the running sum, not the shares
+    speeds = speed.new_zeros(dist.get_world_size())
+    speeds[dist.get_rank()] = speed[0]
+    dist.all_reduce(speeds)
+    cuts = (num_samples * speeds.cumsum(0) / speeds.sum()).round().long().tolist()
+    return [stop - start for start, stop in zip([0, *cuts], cuts)]
+"""
+
+_SHARES_ONE_BY_ONE = """\
+import torch
+import torch.distributed as dist
+
+
+def balanced_shares(speed, num_samples):  # float32; one sample after another to who lacks most
+    speeds = torch.empty(dist.get_world_size(), device=speed.device)
+    dist.all_gather_into_tensor(speeds, speed.float())
+    exact = num_samples * speeds / speeds.sum()
+    shares = exact.floor()
+    while shares.sum() < num_samples:
+        shares[(exact - shares).argmax()] += 1
+    return tuple(int(share) for share in shares)
+"""
+
+_BALANCED_ANSWERS = [
+    ("unusual: cuts of the running sum", None, _SHARES_BY_CUTS),
+    ("unusual: float32, one sample after another", None, _SHARES_ONE_BY_ONE),
+    ("rounds down", "sum", _but(_SHARES, (_REST, ""))),
+    ("rounds each share", "sum", _but(_SHARES, (_REST, ""), ("int(part)", "round(part)"))),
+    (
+        "gives the last rank what is left",
+        "rest-to-one",
+        _but(_SHARES, (_REST, "    shares[-1] += num_samples - sum(shares)\n")),
+    ),
+    ("shares equally", "equal", _but(_SHARES, ("one / sum(speeds)", "1 / world_size"))),
+    ("takes speeds for seconds", "inverted", _but(_SHARES, ("part.item()", "1 / part.item()"))),
+    (
+        "thinks that all are as fast as it is",
+        "alone",
+        _but(_SHARES, (_GATHER, "    speeds = [speed.item()] * world_size\n")),
+    ),
+    (
+        "gathers on rank 0 only",
+        "not-agreed",
+        _but(
+            _SHARES,
+            ("torch.empty_like(speed)", "speed.clone()"),
+            (
+                "dist.all_gather(parts, speed)",
+                "dist.gather(speed, None if dist.get_rank() else parts)",
+            ),
+        ),
+    ),
+    (
+        "rounds the speeds",
+        "whole-speeds",
+        _but(_SHARES, ("    parts =", "    speed = speed.long()\n    parts =")),
+    ),
+    (
+        "sorts the ranks by speed",
+        "order",
+        _but(_SHARES, ("[part.item() for part in parts]", "sorted(part.item() for part in parts)")),
+    ),
+    (
+        "returns its own share",
+        "no-list",
+        _but(_SHARES, ("return shares", "return shares[dist.get_rank()]")),
+    ),
+    ("returns shares with a fraction", "no-list", _but(_SHARES, ("return shares", "return exact"))),
+    ("gathers objects", "cost", _but(_SHARES, ("all_gather(", "all_gather_object("))),
+    (
+        "adds speeds up in the argument",
+        "input-changed",
+        _but(
+            _SHARES,
+            ("    exact", "    dist.all_reduce(speed)\n    exact"),
+            ("sum(speeds)", "speed.item()"),
+        ),
+    ),
+    ("prints the shares", "nothing", _but(_SHARES, ("return shares", "print(shares)"))),
+]
+
+ANSWERS = [
+    Answer(number, *answer)
+    for number, answers in (
+        ("04.1", _SHARD_ANSWERS),
+        ("04.2", _ACCURACY_ANSWERS),
+        ("04.3", _RESUME_ANSWERS),
+        ("04.4", _BALANCED_ANSWERS),
+    )
+    for answer in answers
+]
