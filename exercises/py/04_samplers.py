@@ -32,7 +32,7 @@ import torch.distributed as dist
 
 def shard_indices(num_samples, seed, epoch):
     """
-    Return the samples of this rank, a list of ceil(num_samples / world_size) whole numbers.
+    Return this rank's samples, a list of ceil(num_samples / world_size) numbers.
     """
     # shuffle all samples, on every rank alike; fill up; cut out this rank's share
     # solution
@@ -184,7 +184,7 @@ def balanced_shares(speed, num_samples):
     """
     Return the shares of all ranks, a list of world_size whole numbers.
     """
-    # tell each other the speeds; compute the exact shares; round them and keep their sum
+    # tell each other the speeds; compute exact shares; round, and keep the sum
     # solution
     world_size = dist.get_world_size()
     parts = [torch.empty_like(speed) for _ in range(world_size)]
