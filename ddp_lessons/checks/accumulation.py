@@ -10,6 +10,7 @@ import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ddp_lessons.checks.kit import Case, Task, generator
+from ddp_lessons.checks.kit.warm_up import first_ddp
 from ddp_lessons.checks.kit.windows import Watched, Window
 from ddp_lessons.pictures import (
     holdings_picture,
@@ -145,6 +146,7 @@ accumulate = Task(
     },
     allowed=("all_reduce",),
     returns=False,
+    warm_up=first_ddp,
 )
 
 # ---- 07.2 the last window ----
@@ -257,6 +259,7 @@ train_epoch = Task(
     },
     allowed=("all_reduce",),
     returns=False,
+    warm_up=first_ddp,
 )
 
 # ---- 07.3 clip by the global norm ----
@@ -437,6 +440,7 @@ clipped_window = Task(
         "values": "First make the window's gradient as in task 07.1; then scale it as a whole.",
     },
     allowed=("all_reduce",),
+    warm_up=first_ddp,
 )
 
 # ---- 07.4 a plateau schedule that all ranks agree on ----
@@ -626,4 +630,5 @@ plateau_step = Task(
         "deadlock": "A rank without samples still makes the call: its sum and its number are 0.",
         "values": "Take two ranks, one with 1 sample and one with 3, and go through your lines.",
     },
+    warm_up=first_ddp,  # the first optimizer imports the same
 )

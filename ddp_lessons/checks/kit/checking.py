@@ -22,7 +22,7 @@ DEADLINE_S = 7.0
 How long all cases together may take. A rank that cannot be stopped is replaced 10 s later.
 """
 _ANSWER_WITHIN_S = 5.0
-_GROUPS_WITHIN_S = 30.0
+_READY_WITHIN_S = 30.0
 _SHORTEST_S = 0.1
 
 _last_runs: dict = {}
@@ -97,7 +97,11 @@ def run_and_judge(task, ranks):
     looks = _ask(ranks, range(len(ranks)), on_ranks.look, module_of(task), task.name)
     judging.judge_looks(task, looks)
     if task.in_group:
-        _make_groups(ranks, {case.world_size for case in cases} - {len(ranks), *looks[0]["sizes"]})
+        sizes = {case.world_size for case in cases} - {len(ranks), *looks[0]["sizes"]}
+        if sizes:
+            _prepare(ranks, on_ranks.make_groups, sorted(sizes))
+        if task.warm_up is not None:
+            _prepare(ranks, task.warm_up)
     else:
         ranks.leave()
     folder = tempfile.mkdtemp(prefix="check-", dir=ranks.store_folder)
@@ -114,12 +118,11 @@ def run_and_judge(task, ranks):
     return task.ok(run.played) if callable(task.ok) else task.ok
 
 
-def _make_groups(ranks, sizes):
-    if sizes:
-        source = _call(on_ranks.make_groups, sorted(sizes))
-        error, *_ = _run_cell(ranks, range(len(ranks)), source, _GROUPS_WITHIN_S)
-        if error is not None:
-            raise error
+def _prepare(ranks, function, *args):
+    source = _call(function, *args)
+    error, *_ = _run_cell(ranks, range(len(ranks)), source, _READY_WITHIN_S)
+    if error is not None:
+        raise error
 
 
 def _play(run, case):

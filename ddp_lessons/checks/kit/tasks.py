@@ -60,6 +60,8 @@ class Task:
         in_place: Whether the answer may change its arguments, or return one or a view of one.
         returns: Whether it must return something.
         in_group: Whether the ranks are in a group. False: the answer joins one by itself.
+        warm_up: Function of a module that every rank calls before the clock of a check starts, for
+            what takes seconds the first time, such as `kit.warm_up.first_ddp`. None: nothing does.
     """
 
     number: str
@@ -76,6 +78,7 @@ class Task:
     in_place: bool = False
     returns: bool = True
     in_group: bool = True
+    warm_up: Callable | None = None
 
     def __call__(self, ranks=None):
         """
