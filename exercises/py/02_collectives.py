@@ -42,5 +42,127 @@ check.all_reduce()
 # %% tags=["picture"]
 check.all_reduce.picture()
 
+# %% [markdown] tags=["task"]
+# ## 02.2 All-gather of unequal lengths
+#
+# Every rank gives a tensor with one dimension. Dtypes are equal, lengths differ, and a length may
+# be 0. Return the tensors of all ranks as a list, in rank order. `dist.all_gather` takes tensors of
+# one length only, and you may use no other collective.
+#
+# The least it can cost each rank: 2 collectives. Into them go 8 bytes for a length, and as many
+# bytes as the longest tensor has.
+
+# %% tags=["answer"]
+# %%px
+import torch
+import torch.distributed as dist
+
+
+def all_gather_unequal(tensor):
+    """
+    Return a list: for each rank its tensor, of shape (its length,), in rank order.
+    """
+    # solution
+    world_size = dist.get_world_size()
+    length = torch.tensor([len(tensor)], device=tensor.device)
+    lengths = [torch.empty_like(length) for _ in range(world_size)]
+    dist.all_gather(lengths, length)
+    longest = max(int(n) for n in lengths)
+    padded = tensor.new_zeros(longest)
+    padded[: len(tensor)] = tensor
+    parts = [torch.empty_like(padded) for _ in range(world_size)]
+    dist.all_gather(parts, padded)
+    return [part[: int(n)] for part, n in zip(parts, lengths, strict=True)]
+    # end of solution
+
+
+# %% tags=["check"]
+check.all_gather_unequal()
+
+# %% tags=["picture"]
+check.all_gather_unequal.picture()
+
+# %% [markdown] tags=["task"]
+# ## 02.3 An exchange that cannot deadlock
+#
+# Ranks stand in a circle: to the right of rank r is rank r + 1, and to the right of the last one is
+# rank 0. Every rank gives its tensor to its right neighbour, and returns the one that comes from
+# its left neighbour. All have the same shape and dtype, from 0 numbers up to millions. One rank
+# alone returns a copy of its own.
+#
+# Use `dist.send`, `dist.recv`, `dist.isend` and `dist.irecv` only. The target: each rank sends 1
+# message, and no message has to wait until more than 1 other has arrived.
+
+# %% tags=["answer"]
+# %%px
+import torch
+import torch.distributed as dist
+
+
+def exchange(tensor):
+    """
+    Return the left neighbour's tensor: a new one, like the argument in shape and dtype.
+    """
+    # solution
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    if world_size == 1:
+        return tensor.clone()
+    arrived = torch.empty_like(tensor)
+    handle = dist.irecv(arrived, src=(rank - 1) % world_size)
+    dist.send(tensor, dst=(rank + 1) % world_size)
+    handle.wait()
+    return arrived
+    # end of solution
+
+
+# %% tags=["check"]
+check.exchange()
+
+# %% tags=["picture"]
+check.exchange.picture()
+
+# %% [markdown] tags=["task"]
+# ## 02.4 Broadcast in log2(w) rounds
+#
+# Every rank calls `broadcast(tensor, src)` with a tensor of the same shape and dtype. Return the
+# tensor of rank `src` on every rank, as a new one. Use `dist.send` and `dist.recv` (or `isend` and
+# `irecv`).
+#
+# A round is the time in which a rank can send one message. If only `src` sends, w ranks take w - 1
+# rounds. The target: w - 1 messages in all, in log2(w) rounds, rounded up. So 4 ranks take 2.
+#
+#     round 1:  1 rank has it, and sends it to 1 that does not
+#     round 2:  2 ranks have it, and send it to 2 that do not
+#     ...       until all have it; in the last round some may have nobody to send to
+
+# %% tags=["answer"]
+# %%px
+import torch
+import torch.distributed as dist
+
+
+def broadcast(tensor, src):
+    """
+    Return the tensor of rank src on every rank, of the shape and dtype of the argument.
+    """
+    # solution
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    got, place, distance = tensor.clone(), (rank - src) % world_size, 1
+    while distance < world_size:
+        if place < distance and place + distance < world_size:
+            dist.send(got, dst=(rank + distance) % world_size)
+        elif distance <= place < 2 * distance:
+            dist.recv(got, src=(rank - distance) % world_size)
+        distance *= 2
+    return got
+    # end of solution
+
+
+# %% tags=["check"]
+check.broadcast()
+
+# %% tags=["picture"]
+check.broadcast.picture()
+
 # %% tags=["teardown"]
 ranks.stop()

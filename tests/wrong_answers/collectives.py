@@ -6,6 +6,66 @@ from bank import Answer
 
 _IMPORTS = "import torch\nimport torch.distributed as dist\n\n"
 
+_GATHER = (
+    _IMPORTS
+    + """\
+def all_gather_unequal(tensor):
+    world_size = dist.get_world_size()
+    length = torch.tensor([len(tensor)], device=tensor.device)
+    lengths = [torch.empty_like(length) for _ in range(world_size)]
+    dist.all_gather(lengths, length)
+    longest = max(int(n) for n in lengths)
+    padded = tensor.new_zeros(longest)
+    padded[: len(tensor)] = tensor
+    parts = [torch.empty_like(padded) for _ in range(world_size)]
+    dist.all_gather(parts, padded)
+    return [part[: int(n)] for part, n in zip(parts, lengths)]
+"""
+)
+
+_EXCHANGE = (
+    _IMPORTS
+    + """\
+def exchange(tensor):
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    right, left = (rank + 1) % world_size, (rank - 1) % world_size
+    if world_size == 1:
+        return tensor.clone()
+    arrived = torch.empty_like(tensor)
+    handle = dist.irecv(arrived, src=left)
+    dist.send(tensor, dst=right)
+    handle.wait()
+    return arrived
+"""
+)
+_ITS_CALLS = """\
+    handle = dist.irecv(arrived, src=left)
+    dist.send(tensor, dst=right)
+    handle.wait()
+"""
+
+_BROADCAST = (
+    _IMPORTS
+    + """\
+def broadcast(tensor, src):
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    got, place, distance = tensor.clone(), (rank - src) % world_size, 1
+    while distance < world_size:
+        if place < distance and place + distance < world_size:
+            dist.send(got, dst=(rank + distance) % world_size)
+        elif distance <= place < 2 * distance:
+            dist.recv(got, src=(rank - distance) % world_size)
+        distance *= 2
+    return got
+"""
+)
+
+
+def _but(source, old, new):
+    assert old in source
+    return source.replace(old, new)
+
+
 ANSWERS = [
     Answer(
         "02.1",
@@ -127,6 +187,496 @@ def all_reduce(tensor):
     handle.wait()
     dist.broadcast(total, last)
     return total
+""",
+    ),
+    Answer(
+        "02.2",
+        "gathers tensors as if all were as long as its own",
+        "no-lengths",
+        _IMPORTS
+        + """\
+def all_gather_unequal(tensor):
+    parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, tensor)
+    return parts
+""",
+    ),
+    Answer(
+        "02.2",
+        "learns the lengths and does not fill up",
+        "died",
+        _IMPORTS
+        + """\
+def all_gather_unequal(tensor):
+    length = torch.tensor([len(tensor)])
+    lengths = [torch.empty_like(length) for _ in range(dist.get_world_size())]
+    dist.all_gather(lengths, length)
+    parts = [torch.empty_like(tensor) for _ in lengths]
+    dist.all_gather(parts, tensor)
+    return parts
+""",
+    ),
+    Answer(
+        "02.2",
+        "gathers into places of unequal lengths",
+        "raised",
+        _but(
+            _GATHER,
+            "torch.empty_like(padded) for _ in range(world_size)",
+            "tensor.new_empty(int(n)) for n in lengths",
+        ),
+    ),
+    Answer(
+        "02.2",
+        "keeps what was filled up",
+        "padding",
+        _but(_GATHER, "part[: int(n)]", "part"),
+    ),
+    Answer(
+        "02.2",
+        "cuts all parts to its own length",
+        "own-length",
+        _but(_GATHER, "part[: int(n)]", "part[: len(tensor)]"),
+    ),
+    Answer(
+        "02.2",
+        "sends lengths in the dtype of the tensor",
+        "length-dtype",
+        _but(_GATHER, "[len(tensor)], device", "[len(tensor)], dtype=tensor.dtype, device"),
+    ),
+    Answer(
+        "02.2",
+        "cuts where the zeros begin",
+        "zeros",
+        _IMPORTS
+        + """\
+def all_gather_unequal(tensor):
+    padded = tensor.new_zeros(1000)
+    padded[: len(tensor)] = tensor
+    parts = [torch.empty_like(padded) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, padded)
+    return [part[part != 0] for part in parts]
+""",
+    ),
+    Answer(
+        "02.2",
+        "gathers objects",
+        "objects",
+        _IMPORTS
+        + """\
+def all_gather_unequal(tensor):
+    parts = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, tensor)
+    return parts
+""",
+    ),
+    Answer(
+        "02.2",
+        "fills up to 1,000 numbers",
+        "too-wide",
+        _but(_GATHER, "max(int(n) for n in lengths)", "1000"),
+    ),
+    Answer(
+        "02.2",
+        "fills up with float32",
+        "dtype",
+        _but(_GATHER, "tensor.new_zeros(longest)", "torch.zeros(longest)"),
+    ),
+    Answer(
+        "02.2",
+        "gathers the lengths twice",
+        "cost",
+        _but(
+            _GATHER,
+            "    longest = max",
+            """\
+    dist.all_gather(lengths, length)
+    longest = max""",
+        ),
+    ),
+    Answer(
+        "02.2",
+        "returns one long tensor",
+        "no-list",
+        _but(
+            _GATHER,
+            "return [part[: int(n)] for part, n in zip(parts, lengths)]",
+            "return torch.cat([part[: int(n)] for part, n in zip(parts, lengths)])",
+        ),
+    ),
+    Answer(
+        "02.2",
+        "broadcasts from each rank in turn",
+        "forbidden",
+        _IMPORTS
+        + """\
+def all_gather_unequal(tensor):
+    length = torch.tensor([len(tensor)])
+    lengths = [torch.empty_like(length) for _ in range(dist.get_world_size())]
+    dist.all_gather(lengths, length)
+    parts = [tensor.new_empty(int(n)) for n in lengths]
+    parts[dist.get_rank()] = tensor.clone()
+    for src, part in enumerate(parts):
+        dist.broadcast(part, src=src)
+    return parts
+""",
+    ),
+    Answer(
+        "02.2",
+        "fills up in front, and gathers into one table",
+        None,
+        _IMPORTS
+        + """\
+def all_gather_unequal(x):
+    w = dist.get_world_size()
+    n = torch.empty(w, dtype=torch.int64, device=x.device)
+    dist.all_gather_into_tensor(n, torch.tensor([x.numel()], device=x.device))
+    most = int(n.max())
+    table = x.new_empty(w * most)
+    dist.all_gather_into_tensor(table, torch.cat([x.new_empty(most - len(x)), x]))
+    return tuple(row[most - k :] for row, k in zip(table.view(w, most), n.tolist()))
+""",
+    ),
+    Answer(
+        "02.3",
+        "sends first on every rank",
+        "deadlock",
+        _but(
+            _EXCHANGE,
+            _ITS_CALLS,
+            """\
+    dist.send(tensor, dst=right)
+    dist.recv(arrived, src=left)
+""",
+        ),
+    ),
+    Answer(
+        "02.3",
+        "receives first on every rank",
+        "deadlock",
+        _but(
+            _EXCHANGE,
+            _ITS_CALLS,
+            """\
+    dist.recv(arrived, src=left)
+    dist.send(tensor, dst=right)
+""",
+        ),
+    ),
+    Answer(
+        "02.3",
+        "trusts in buffers for small tensors",
+        "deadlock",
+        _but(
+            _EXCHANGE,
+            _ITS_CALLS,
+            """\
+    if tensor.nbytes > 1024:
+        handle = dist.irecv(arrived, src=left)
+        dist.send(tensor, dst=right)
+        handle.wait()
+    else:
+        dist.send(tensor, dst=right)
+        dist.recv(arrived, src=left)
+""",
+        ),
+    ),
+    Answer(
+        "02.3",
+        "drops the handle of its send",
+        "unwaited",
+        _but(
+            _EXCHANGE,
+            _ITS_CALLS,
+            """\
+    dist.isend(tensor, dst=right)
+    dist.recv(arrived, src=left)
+""",
+        ),
+    ),
+    Answer(
+        "02.3",
+        "does not wait for what comes",
+        "unwaited",
+        _but(
+            _EXCHANGE,
+            _ITS_CALLS,
+            """\
+    dist.irecv(arrived, src=left)
+    dist.send(tensor, dst=right)
+""",
+        ),
+    ),
+    Answer(
+        "02.3",
+        "sends to the left",
+        "direction",
+        _but(
+            _EXCHANGE,
+            _ITS_CALLS,
+            """\
+    handle = dist.irecv(arrived, src=right)
+    dist.send(tensor, dst=left)
+    handle.wait()
+""",
+        ),
+    ),
+    Answer(
+        "02.3",
+        "returns what it had",
+        "own",
+        _but(_EXCHANGE, "    return arrived", "    return tensor.clone()"),
+    ),
+    Answer(
+        "02.3",
+        "receives over its argument",
+        "input-changed",
+        _but(
+            _EXCHANGE,
+            _ITS_CALLS,
+            """\
+    handle = dist.isend(tensor.clone(), dst=right)
+    dist.recv(tensor, src=left)
+    handle.wait()
+    arrived = tensor.clone()
+""",
+        ),
+    ),
+    Answer(
+        "02.3",
+        "lets rank 0 begin, and the others follow one by one",
+        "turns",
+        _but(
+            _EXCHANGE,
+            _ITS_CALLS,
+            """\
+    if rank == 0:
+        dist.send(tensor, dst=right)
+        dist.recv(arrived, src=left)
+    else:
+        dist.recv(arrived, src=left)
+        dist.send(tensor, dst=right)
+""",
+        ),
+    ),
+    Answer(
+        "02.3",
+        "sends two halves",
+        "cost",
+        _but(
+            _EXCHANGE,
+            _ITS_CALLS,
+            """\
+    for mine, place in zip(tensor.view(-1).chunk(2), arrived.view(-1).chunk(2)):
+        handle = dist.irecv(place, src=left)
+        dist.send(mine, dst=right)
+        handle.wait()
+""",
+        ),
+    ),
+    Answer(
+        "02.3",
+        "gathers all tensors for one of them",
+        "forbidden",
+        _but(
+            _EXCHANGE,
+            _ITS_CALLS,
+            """\
+    everyone = [torch.empty_like(tensor) for _ in range(world_size)]
+    dist.all_gather(everyone, tensor)
+    arrived = everyone[left]
+""",
+        ),
+    ),
+    Answer(
+        "02.3",
+        "sends to itself if it is alone",
+        "raised",
+        _but(_EXCHANGE, "world_size == 1", "world_size == 0"),
+    ),
+    Answer(
+        "02.3",
+        "has no rank to the right of the last",
+        "raised",
+        _but(_EXCHANGE, "(rank + 1) % world_size, (", "rank + 1, ("),
+    ),
+    Answer(
+        "02.3",
+        "starts both calls as a batch",
+        None,
+        _but(
+            _EXCHANGE,
+            _ITS_CALLS,
+            """\
+    ops = [dist.P2POp(dist.isend, tensor, right), dist.P2POp(dist.irecv, arrived, left)]
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+""",
+        ),
+    ),
+    Answer(
+        "02.3",
+        "sends first on even ranks, receives first on odd ones",
+        None,
+        _but(
+            _EXCHANGE,
+            _ITS_CALLS,
+            """\
+    if rank % 2:
+        dist.recv(arrived, src=left)
+    dist.send(tensor, dst=right)
+    if rank % 2 == 0:
+        dist.recv(arrived, src=left)
+""",
+        ),
+    ),
+    Answer(
+        "02.4",
+        "sends all from src, one by one",
+        "one-sender",
+        _IMPORTS
+        + """\
+def broadcast(tensor, src):
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    got, place = tensor.clone(), (rank - src) % world_size
+    if place == 0:
+        for distance in range(1, world_size):
+            dist.send(got, dst=(src + distance) % world_size)
+    else:
+        dist.recv(got, src=src)
+    return got
+""",
+    ),
+    Answer(
+        "02.4",
+        "starts all sends of src at once",
+        "one-sender",
+        _IMPORTS
+        + """\
+def broadcast(tensor, src):
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    got, place = tensor.clone(), (rank - src) % world_size
+    others = [other for other in range(world_size) if other != src]
+    if place == 0:
+        for handle in [dist.isend(got, dst=other) for other in others]:
+            handle.wait()
+    else:
+        dist.recv(got, src=src)
+    return got
+""",
+    ),
+    Answer(
+        "02.4",
+        "passes it on in a chain",
+        "chain",
+        _IMPORTS
+        + """\
+def broadcast(tensor, src):
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    got, place = tensor.clone(), (rank - src) % world_size
+    if place > 0:
+        dist.recv(got, src=(rank - 1) % world_size)
+    if place < world_size - 1:
+        dist.send(got, dst=(rank + 1) % world_size)
+    return got
+""",
+    ),
+    Answer(
+        "02.4",
+        "forgets src",
+        "other-root",
+        _but(_BROADCAST, "(rank - src) % world_size", "rank"),
+    ),
+    Answer(
+        "02.4",
+        "sends beyond the last place",
+        "raised",
+        _but(
+            _BROADCAST,
+            """\
+if place < distance and place + distance < world_size:
+            dist.send(got, dst=(rank + distance) % world_size)""",
+            """\
+if place < distance:
+            dist.send(got, dst=rank + distance)""",
+        ),
+    ),
+    Answer(
+        "02.4",
+        "sends round to a rank that has it",
+        "deadlock",
+        _but(_BROADCAST, "place < distance and place + distance < world_size", "place < distance"),
+    ),
+    Answer(
+        "02.4",
+        "rounds log2 down",
+        "not-everywhere",
+        _but(_BROADCAST, "while distance < world_size", "while 2 * distance <= world_size"),
+    ),
+    Answer(
+        "02.4",
+        "sends on every rank in every round",
+        "cost",
+        _IMPORTS
+        + """\
+def broadcast(tensor, src):
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    got, place = tensor.clone(), (rank - src) % world_size
+    distance = 1
+    while distance < world_size:
+        arrived = torch.empty_like(got)
+        handle = dist.isend(got, dst=(rank + distance) % world_size)
+        dist.recv(arrived, src=(rank - distance) % world_size)
+        handle.wait()
+        got = arrived if distance <= place < 2 * distance else got
+        distance *= 2
+    return got
+""",
+    ),
+    Answer(
+        "02.4",
+        "calls torch's broadcast",
+        "forbidden",
+        _IMPORTS
+        + """\
+def broadcast(tensor, src):
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    got, place = tensor.clone(), (rank - src) % world_size
+    dist.broadcast(got, src=src)
+    return got
+""",
+    ),
+    Answer(
+        "02.4",
+        "writes into its argument, as torch does",
+        "view",
+        _but(_BROADCAST, "tensor.clone()", "tensor"),
+    ),
+    Answer(
+        "02.4",
+        "writes into its argument and returns a copy",
+        "input-changed",
+        _but(_but(_BROADCAST, "tensor.clone()", "tensor"), "return got", "return got.clone()"),
+    ),
+    Answer(
+        "02.4",
+        "takes the widest distance first, and waits at the end",
+        None,
+        _IMPORTS
+        + """\
+def broadcast(tensor, src):
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    got, place = tensor.clone(), (rank - src) % world_size
+    handles = []
+    for bit in reversed(range((world_size - 1).bit_length())):
+        distance = 1 << bit
+        if place % (2 * distance) == 0 and place + distance < world_size:
+            handles.append(dist.isend(got, dst=(rank + distance) % world_size))
+        elif place % (2 * distance) == distance:
+            dist.recv(got, src=(rank - distance) % world_size)
+    for handle in handles:
+        handle.wait()
+    return got
 """,
     ),
 ]

@@ -22,6 +22,7 @@ DEADLINE_S = 7.0
 How long all cases together may take. A rank that cannot be stopped is replaced 10 s later.
 """
 _ANSWER_WITHIN_S = 5.0
+_IMPORT_WITHIN_S = 30.0  # the first look imports the task's module: seconds, on a busy machine
 _READY_WITHIN_S = 30.0
 _SHORTEST_S = 0.1
 
@@ -94,7 +95,8 @@ def run_and_judge(task, ranks):
     if ranks.dead:
         raise replace_the_idle_dead(ranks)
     cases = task.new_cases(len(ranks))
-    looks = _ask(ranks, range(len(ranks)), on_ranks.look, module_of(task), task.name)
+    everyone, what = range(len(ranks)), (on_ranks.look, module_of(task), task.name)
+    looks = _ask(ranks, everyone, *what, within_s=_IMPORT_WITHIN_S)
     judging.judge_looks(task, looks)
     if task.in_group:
         sizes = {case.world_size for case in cases} - {len(ranks), *looks[0]["sizes"]}
@@ -111,6 +113,10 @@ def run_and_judge(task, ranks):
         for case in cases:
             run.played.append(_play(run, case))
             judging.judge_case(run.played[-1])
+    except WrongAnswer as error:
+        if error.mistake in judging.LEFT_UNDER_WAY and task.in_group:
+            ranks.join()  # a handle dropped may close a connection, a message meet a later call
+        raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         if not task.in_group:
@@ -173,12 +179,12 @@ def _run_cell(ranks, members, source, limit_s):
     return error, cell.outcomes, late.is_set()
 
 
-def _ask(ranks, members, function, *args):
+def _ask(ranks, members, function, *args, within_s=_ANSWER_WITHIN_S):
     futures = [ranks.client.direct_view(rank).apply_async(function, *args) for rank in members]
-    _, silent = wait(futures, timeout=_ANSWER_WITHIN_S)
+    _, silent = wait(futures, timeout=within_s)
     if silent:
         raise StartFailed(
-            f"Ranks did not answer within {_ANSWER_WITHIN_S:.0f} s: all must "
+            f"Ranks did not answer within {within_s:.0f} s: all must "
             f"({len(futures) - len(silent)} of {len(futures)} did). Restart them with "
             "ranks.stop() and start_ranks()."
         )

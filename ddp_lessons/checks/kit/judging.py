@@ -16,7 +16,7 @@ MAX_PRINTED_LINES = 5
 MAX_COLUMNS = 80
 
 COMMON = {
-    "missing": "Run the cell that defines it, with %%px as its first line, so that every rank has it.",
+    "missing": "Run the cell that defines it, with %%px as its first line: every rank needs it.",
     "blank": "Replace the line that raises NotImplementedError by your own code, run that cell, "
     "and run this one again.",
     "replaced": "Put torch's own functions back: ranks.stop(), then run the notebook from the top.",
@@ -29,7 +29,7 @@ COMMON = {
     "mismatch": "All ranks of a group must make the same collective calls in the same order.",
     "nothing": "End the function with a return.",
     "unwaited": "Keep the handle that the call returned, and wait for it before you return.",
-    "unreceived": "Count for each rank what it sends and what it receives: every send needs its recv.",
+    "unreceived": "Count for each rank what it sends and receives: every send needs its recv.",
     "input-changed": "Work on a copy: tensor.clone().",
     "view": "Return a tensor of its own, which does not share memory with the argument.",
     "group-left": "Leave the group as you found it.",
@@ -39,6 +39,11 @@ COMMON = {
 }
 """
 Mistakes that any answer can make, and the hint that each gets if the task has none of its own.
+"""
+
+LEFT_UNDER_WAY = ("unwaited", "unreceived")
+"""
+Mistakes after which messages may still be under way in the group.
 """
 
 

@@ -2,7 +2,7 @@
 What a check does on a rank: set up a case, run the learner's answer in it, keep what was seen.
 
 Legend: a case of n ranks runs on ranks 0 to n - 1, and their subgroup is the default group as long
-as it lasts. So an answer calls `dist.get_rank()` and `dist.all_reduce(tensor)` as in any world of n.
+as it lasts. So an answer calls `dist.get_rank()` and `dist.all_reduce(tensor)` as in a world of n.
 """
 
 import importlib
@@ -11,8 +11,7 @@ import io
 import linecache
 import pickle
 import random
-import sys
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,6 +27,7 @@ from ddp_lessons.trace import trace
 MAX_PRINTED = 1000
 _GROUP = "ddp-lessons check of {} ranks"
 _MISSING = object()
+_watching = ExitStack()
 _kept: list = []  # of the last play, until the kernel takes it: what was printed, a pickled Seen
 
 
@@ -173,6 +173,7 @@ def play(module, number, case, folder):
         folder: A folder for all cases.
     """
     _kept.clear()
+    _watch_on()
     task = next(
         value
         for value in vars(importlib.import_module(module)).values()
@@ -201,7 +202,15 @@ def take():
     """
     printed, seen = ([*_kept, None, None])[:2]
     _kept.clear()
+    _watching.close()
     return seen, getattr(printed, "text", ""), dist.is_initialized()
+
+
+def _watch_on():
+    # A trace holds the handles that nobody waited for. This one is open until all ranks are
+    # through: a handle dropped earlier may take a message with it that another rank waits for.
+    _watching.close()
+    _watching.enter_context(trace())
 
 
 def file_of(answer):
