@@ -14,6 +14,7 @@ from ddp_lessons.ranks.where import (
     text_of_error,
     waiting_call,
 )
+from ddp_lessons.trace.tap import TAP
 
 CELL_FILE = "/tmp/ipykernel_1/cell.py"
 
@@ -83,6 +84,15 @@ def test_place_knows_a_handle_waited_for_in_a_library():
     names = {"make": Handle}
     exec(compile(library, "/lib/ring.py", "exec"), names)
     place = place_of("ready = True; ring(make(gate))\n", inside=("ring",), **names)
+    assert (place["line"], place["call"]) == (1, "wait")
+
+
+def test_place_knows_a_handle_that_is_waited_for_while_a_trace_is_on():
+    """
+    A trace stands between the cell and the handle. A deadlock in it was once not seen as one.
+    """
+    wait = TAP._traced_wait(type(threading.Lock()).acquire)
+    place = place_of("ready = True; wait(gate)\n", inside=("traced_wait",), wait=wait)
     assert (place["line"], place["call"]) == (1, "wait")
 
 

@@ -12,6 +12,7 @@ from datetime import timedelta
 
 _C10D = "/torch/distributed/distributed_c10d.py"
 _DDP = "/torch/nn/parallel/distributed.py"
+_TAP = "/ddp_lessons/trace/tap.py"
 _WAITING_CALLS = {
     "all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "gather",
     "scatter", "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single",
@@ -38,6 +39,8 @@ def waiting_call(file, function):
         return "backward"
     if file.endswith(_DDP) and function == "_pre_forward":
         return "DDP forward"
+    if file.endswith(_TAP) and function == "traced_wait":
+        return "wait"
     return ""
 
 
