@@ -102,8 +102,9 @@ def test_steps_picture_draws_every_part_and_every_arrival():
     assert len(squares) == len(parts) + chips
     assert len(rects(picture, stroke_width="2.5")) == 6 * 4
     drawn = texts(picture)
-    assert drawn.count("chunk 2 from rank 3") == 2  # in step 1 to be added, in step 5 done
-    assert sum(text.startswith("chunk ") and "from" in text for text in drawn if text) == 24
+    assert drawn.count("from rank 3") == 6  # rank 0 hears from it in every step
+    assert sum(text.startswith("from rank") for text in drawn if text) == 24
+    assert float(parse(picture).get("width")) <= 900
 
 
 def test_steps_picture_shows_empty_chunks_and_many_in_one_message():
@@ -113,7 +114,7 @@ def test_steps_picture_shows_empty_chunks_and_many_in_one_message():
     picture = steps_picture(ALL_GATHER.holdings(), ALL_GATHER.steps)
     holes = [chunk for held in ALL_GATHER.holdings() for row in held for chunk in row if not chunk]
     assert len(rects(picture, stroke_dasharray="4 3")) == len(holes) > 0
-    assert "chunks 0 1 from rank 0" in texts(picture)
+    assert "from rank 0" in texts(picture)
 
 
 def test_samples_picture_hatches_the_padding_of_distributed_sampler():

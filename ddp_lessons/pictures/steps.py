@@ -5,7 +5,8 @@ A collective step by step: which rank's data are in which chunk, and what has ju
 from ddp_lessons.pictures.inputs import is_rank, need, need_some
 from ddp_lessons.pictures.svg import FAINT, INK, Canvas, rank_colour, text_width
 
-_PART, _GAP, _ROW, _LEFT, _TOP, _MOST = 14, 8, 32, 84, 46, 8
+_PART, _GAP, _ROW, _LEFT, _TOP, _MOST = 12, 6, 32, 76, 46, 8
+_MOST_WIDTH = 900  # what a notebook shows beside the file browser
 
 
 def steps_picture(holdings, moves):
@@ -13,7 +14,7 @@ def steps_picture(holdings, moves):
     Draw who holds what at the start and after each step of a collective.
 
     A chunk is a row of small squares, one for each rank whose data are summed in it. A chunk that
-    came in with the step has a thick border, and the line beside it says from which rank.
+    came in with the step has a thick border, and the words beside the row say from which rank.
 
     Args:
         holdings: For each moment, the first before any step, for each rank, for each chunk: the
@@ -41,7 +42,7 @@ def steps_picture(holdings, moves):
     longest = max([0, *(text_width(line, 11) for step in lines for line in step)])
     width = _LEFT + num_chunks * (chunk_width + _GAP) + longest + 12
     height = _TOP + num_ranks * _ROW + 14
-    num_columns = 1 if width > 520 or len(holdings) == 1 else 2
+    num_columns = 1 if 2 * width + 10 > _MOST_WIDTH or len(holdings) == 1 else 2
     num_rows = -(-len(holdings) // num_columns)
     canvas = Canvas(num_columns * width + 10, num_rows * height + 22)
     for moment, held in enumerate(holdings):
@@ -115,10 +116,6 @@ def _arrived(step):
 
 
 def _arrivals(step, rank):
-    texts = []
-    for sender, receiver, chunks, *_ in step:
-        if receiver == rank:
-            numbers = " ".join(str(chunk) for chunk in chunks)
-            word = "chunk" if len(chunks) == 1 else "chunks"
-            texts.append(f"{word} {numbers} from rank {sender}")
-    return ", ".join(texts)
+    # Which chunks came is what the thick borders say.
+    senders = dict.fromkeys(sender for sender, receiver, *_ in step if receiver == rank)
+    return f"from rank {', '.join(map(str, senders))}" if senders else ""

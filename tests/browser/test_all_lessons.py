@@ -29,6 +29,7 @@ def test_run_all_ends_without_an_error_that_is_not_meant(lab, place):
     failed = [n for n, shown in enumerate(outputs) if any(o.output_type == "error" for o in shown)]
     assert failed == meant
     assert all(width > 50 and height > 50 for _, width, height in lab.pictures())
+    lab.use_theme("JupyterLab Light")  # the server remembers what the last test chose
     assert lab.photograph(f"{place.stem}_light") == []
     lab.use_theme("JupyterLab Dark")
     assert lab.photograph(f"{place.stem}_dark") == []
