@@ -1,0 +1,671 @@
+"""
+Answers to exercise 03. Most are a right one with one thing changed: what is changed stands first.
+"""
+
+from bank import Answer
+
+# ---- what an answer begins with, and how a rank may send and receive in one step ----
+
+_HEAD = """\
+import torch
+import torch.distributed as dist
+
+def places():
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    return rank, world_size, (rank + 1) % world_size, (rank - 1) % world_size
+
+
+def swap(leaving, arriving, right, left):
+    handle = dist.irecv(arrived := arriving, src=left)
+    dist.send(leaving, dst=right)
+    handle.wait()
+    return arrived
+
+"""
+_SWAP = """\
+    handle = dist.irecv(arrived := arriving, src=left)
+    dist.send(leaving, dst=right)
+    handle.wait()
+"""
+_SEND_FIRST = """\
+    dist.send(leaving, dst=right)
+    dist.recv(arrived := arriving, src=left)
+"""
+_SEND_FIRST_IF_LARGE = """\
+    works = [dist.irecv(arrived := arriving, src=left)] if leaving.nbytes < 2**16 else []
+    dist.send(leaving, dst=right)
+    if not works:
+        dist.recv(arrived := arriving, src=left)
+    for work in works:
+        work.wait()
+"""
+_IN_TURN = """\
+    if dist.get_rank() == 0:
+        dist.send(leaving, dst=right)
+        dist.recv(arrived := arriving, src=left)
+    else:
+        dist.recv(arrived := arriving, src=left)
+        dist.send(leaving, dst=right)
+"""
+_EVEN_FIRST = _IN_TURN.replace("dist.get_rank() == 0", "dist.get_rank() % 2 == 0")
+_IN_PIECES = """\
+    arrived = arriving
+    for mine, theirs in zip(leaving.tensor_split(2), arriving.tensor_split(2)):
+        handle = dist.irecv(theirs, src=left)
+        dist.send(mine, dst=right)
+        handle.wait()
+"""
+_UNWAITED = """\
+    dist.isend(leaving, dst=right)
+    dist.recv(arrived := arriving, src=left)
+"""
+_BATCH = """\
+    arrived = arriving
+    sides = [(dist.isend, leaving, right), (dist.irecv, arriving, left)]
+    for work in dist.batch_isend_irecv([dist.P2POp(*side) for side in sides]):
+        work.wait()
+"""
+
+
+def _changed(source, *pairs):
+    for old, new in pairs:
+        assert source.count(old) == 1, old
+        source = source.replace(old, new)
+    return source
+
+
+# ---- 03.1 ----
+
+_SCATTER = """\
+def reduce_scatter(chunks):
+    rank, world_size, right, left = places()
+    passing = chunks[left].clone()
+    for step in range(world_size - 1):
+        growing = chunks[(rank - 2 - step) % world_size]
+        arrived = swap(passing, torch.empty_like(growing), right, left)
+        passing = arrived + growing
+    return passing
+"""
+_SCATTER_WHOLE = """\
+def reduce_scatter(chunks):
+    rank, world_size, right, left = places()
+    passing = torch.cat(chunks)
+    total = passing.clone()
+    for step in range(world_size - 1):
+        passing = swap(passing, torch.empty_like(total), right, left)
+        total += passing
+    return total.split([len(chunk) for chunk in chunks])[rank].clone()
+"""
+_SCATTER_DIRECT = """\
+def reduce_scatter(chunks):
+    rank, world_size, right, left = places()
+    total = chunks[rank].clone()
+    for far in range(1, world_size):
+        to, come = (rank + far) % world_size, (rank - far) % world_size
+        total += swap(chunks[to], torch.empty_like(total), to, come)
+    return total
+"""
+_SCATTER_LEFTWARDS = """\
+def reduce_scatter(chunks):
+    rank, world_size, right, left = places()
+    order = [(rank + 1 + step) % world_size for step in range(world_size)]
+    sums = {c: chunks[c].clone() for c in order}
+    for leaving, growing in zip(order, order[1:]):
+        arrived = torch.empty_like(sums[growing])
+        handle = dist.isend(sums[leaving], dst=left)
+        dist.recv(arrived, src=right)
+        handle.wait()
+        sums[growing].add_(arrived)
+    return sums[rank]
+"""
+
+_SCATTERS = [
+    ("passes the whole tensor round and adds", "whole-tensor", _HEAD + _SCATTER_WHOLE),
+    (
+        "waits in send before it receives",
+        "deadlock",
+        _changed(_HEAD, (_SWAP, _SEND_FIRST)) + _SCATTER,
+    ),
+    ("takes turns, from rank 0 on", "turns", _changed(_HEAD, (_SWAP, _IN_TURN)) + _SCATTER),
+    ("sends a chunk in two messages", "cost", _changed(_HEAD, (_SWAP, _IN_PIECES)) + _SCATTER),
+    ("does not wait for its sends", "unwaited", _changed(_HEAD, (_SWAP, _UNWAITED)) + _SCATTER),
+    ("sends each chunk straight to its rank", "not-ring", _HEAD + _SCATTER_DIRECT),
+    (
+        "starts with its own chunk, which ends one rank before home",
+        "wrong-chunk",
+        _HEAD
+        + _changed(
+            _SCATTER, ("chunks[left]", "chunks[rank]"), ("rank - 2 - step", "rank - 1 - step")
+        ),
+    ),
+    (
+        "passes on its own numbers only",
+        "not-all",
+        _HEAD
+        + _changed(
+            _SCATTER,
+            ("(passing, ", "(chunks[(rank - 1 - step) % world_size], "),
+        ),
+    ),
+    (
+        "passes on what came, and adds at the end only",
+        "not-all",
+        _HEAD
+        + _changed(
+            _SCATTER,
+            ("= arrived + growing", "= arrived"),
+            ("return passing", "return passing + chunks[rank]"),
+        ),
+    ),
+    (
+        "adds its own numbers once more at the end",
+        "twice",
+        _HEAD + _changed(_SCATTER, ("return passing", "return passing + chunks[rank]")),
+    ),
+    (
+        "makes every buffer as long as its own chunk",
+        "died",
+        _HEAD + _changed(_SCATTER, ("torch.empty_like(growing)", "torch.empty_like(chunks[rank])")),
+    ),
+    (
+        "adds into the chunks that it was given",
+        "input-changed",
+        _HEAD
+        + _changed(_SCATTER, ("passing = arrived + growing", "passing = growing.add_(arrived)")),
+    ),
+    ("alone, returns its argument", "view", _HEAD + _changed(_SCATTER, (".clone()", ""))),
+    (
+        "calls torch's reduce_scatter",
+        "forbidden",
+        _HEAD
+        + """\
+def reduce_scatter(chunks):
+    total = torch.empty_like(chunks[dist.get_rank()])
+    dist.reduce_scatter(total, chunks)
+    return total
+""",
+    ),
+    ("runs to the left, and sends before it receives", None, _HEAD + _SCATTER_LEFTWARDS),
+    ("lets even ranks send first", None, _changed(_HEAD, (_SWAP, _EVEN_FIRST)) + _SCATTER),
+    ("posts both sides in a batch", None, _changed(_HEAD, (_SWAP, _BATCH)) + _SCATTER),
+]
+
+# ---- 03.2 ----
+
+_GATHER = """\
+def all_gather(chunk, lengths):
+    rank, world_size, right, left = places()
+    parts = [chunk.new_empty(n) for n in lengths]
+    parts[rank].copy_(chunk)
+    for step in range(world_size - 1):
+        leaving = parts[(rank - step) % world_size]
+        swap(leaving, parts[(rank - 1 - step) % world_size], right, left)
+    return parts
+"""
+_GATHER_IN_ORDER_OF_ARRIVAL = """\
+def all_gather(chunk, lengths):
+    rank, world_size, right, left = places()
+    parts = [chunk.clone()]
+    for step in range(world_size - 1):
+        coming = chunk.new_empty(lengths[(rank - 1 - step) % world_size])
+        parts.append(swap(parts[-1], coming, right, left))
+    return parts
+"""
+_GATHER_DIRECT = """\
+def all_gather(chunk, lengths):
+    rank, world_size, right, left = places()
+    parts = [chunk.new_empty(n) for n in lengths]
+    parts[rank].copy_(chunk)
+    for far in range(1, world_size):
+        to, come = (rank + far) % world_size, (rank - far) % world_size
+        swap(chunk, parts[come], to, come)
+    return parts
+"""
+_GATHER_LEFTWARDS = """\
+def all_gather(chunk, lengths):
+    rank, world_size, right, left = places()
+    parts = {rank: chunk.clone()}
+    for step in range(1, world_size):
+        c = (rank + step) % world_size
+        parts[c] = torch.empty(lengths[c], dtype=chunk.dtype, device=chunk.device)
+        swap(parts[(c - 1) % world_size], parts[c], left, right)
+    return tuple(parts[c] for c in range(world_size))
+"""
+_GATHERS = [
+    ("keeps the order of arrival", "order", _HEAD + _GATHER_IN_ORDER_OF_ARRIVAL),
+    (
+        "returns one tensor",
+        "no-list",
+        _HEAD + _changed(_GATHER, ("return parts", "return torch.cat(parts)")),
+    ),
+    (
+        "sends its own chunk in every step",
+        "own-again",
+        _HEAD + _changed(_GATHER, ("parts[(rank - step) % world_size]", "chunk")),
+    ),
+    (
+        "leaves its own place empty",
+        "own-missing",
+        _HEAD
+        + _changed(
+            _GATHER,
+            ("    parts[rank].copy_(chunk)\n", "    parts[rank].zero_()\n"),
+            (
+                "parts[(rank - step) % world_size]",
+                "chunk if step == 0 else parts[(rank - step) % world_size]",
+            ),
+        ),
+    ),
+    (
+        "makes every part as long as its own",
+        "died",
+        _HEAD
+        + _changed(
+            _GATHER,
+            ("chunk.new_empty(n) for n in lengths", "torch.empty_like(chunk) for _ in lengths"),
+        ),
+    ),
+    (
+        "puts the argument itself in the list",
+        "view",
+        _HEAD + _changed(_GATHER, ("parts[rank].copy_(chunk)", "parts[rank] = chunk")),
+    ),
+    ("sends its chunk straight to each rank", "not-ring", _HEAD + _GATHER_DIRECT),
+    (
+        "waits in send before it receives",
+        "deadlock",
+        _changed(_HEAD, (_SWAP, _SEND_FIRST)) + _GATHER,
+    ),
+    ("takes turns, from rank 0 on", "turns", _changed(_HEAD, (_SWAP, _IN_TURN)) + _GATHER),
+    (
+        "goes once round completely, so that its own chunk comes home",
+        "cost",
+        _HEAD
+        + _changed(
+            _GATHER, ("range(world_size - 1)", "range(world_size if world_size > 1 else 0)")
+        ),
+    ),
+    (
+        "calls torch's all_gather",
+        "forbidden",
+        _HEAD
+        + """\
+def all_gather(chunk, lengths):
+    parts = [chunk.new_empty(n) for n in lengths]
+    dist.all_gather(parts, chunk)
+    return parts
+""",
+    ),
+    ("runs to the left, and returns a tuple", None, _HEAD + _GATHER_LEFTWARDS),
+    ("lets even ranks send first", None, _changed(_HEAD, (_SWAP, _EVEN_FIRST)) + _GATHER),
+]
+
+# ---- 03.3 ----
+
+_REDUCE = """\
+def all_reduce(tensor):
+    rank, world_size, right, left = places()
+    flat = tensor.flatten()
+    chunks = [chunk.clone() for chunk in flat.tensor_split(world_size)]
+    for step in range(world_size - 1):
+        growing = chunks[(rank - 2 - step) % world_size]
+        leaving = chunks[(rank - 1 - step) % world_size]
+        growing += swap(leaving, torch.empty_like(growing), right, left)
+    for step in range(world_size - 1):
+        leaving = chunks[(rank - step) % world_size]
+        swap(leaving, chunks[(rank - 1 - step) % world_size], right, left)
+    return torch.cat(chunks).view(tensor.shape)
+"""
+_REDUCE_WHOLE = """\
+def all_reduce(tensor):
+    rank, world_size, right, left = places()
+    passing = tensor.contiguous()
+    total = passing.clone()
+    for step in range(world_size - 1):
+        passing = swap(passing, torch.empty_like(total), right, left)
+        total += passing
+    return total
+"""
+_REDUCE_HUB = """\
+def all_reduce(tensor):
+    rank, world_size, right, left = places()
+    total = tensor.clone(memory_format=torch.contiguous_format)
+    for chunk in total.view(-1).tensor_split(world_size):
+        for other in range(1, world_size):
+            if rank == 0:
+                arrived = torch.empty_like(chunk)
+                dist.recv(arrived, src=other)
+                chunk += arrived
+            elif rank == other:
+                dist.send(chunk, dst=0)
+        for other in range(1, world_size):
+            if rank == 0:
+                dist.send(chunk, dst=other)
+            elif rank == other:
+                dist.recv(chunk, src=0)
+    return total
+"""
+_REDUCE_PADDED = """\
+def all_reduce(tensor):
+    rank, world_size, right, left = places()
+    length = -(-tensor.numel() // world_size)
+    table = tensor.new_zeros(world_size * length)
+    table[: tensor.numel()] = tensor.reshape(-1)
+    table = table.view(world_size, length)
+    for step in range(2 * (world_size - 1)):
+        arrived = swap(
+            table[(rank - step) % world_size], tensor.new_empty(length), right, left
+        )
+        c = (rank - 1 - step) % world_size
+        table[c] = table[c] + arrived if step < world_size - 1 else arrived
+    return table.view(-1)[: tensor.numel()].view(tensor.shape)
+"""
+_REDUCES = [
+    ("passes the whole tensor round and adds", "whole-tensor", _HEAD + _REDUCE_WHOLE),
+    (
+        "waits in send before it receives",
+        "deadlock",
+        _changed(_HEAD, (_SWAP, _SEND_FIRST)) + _REDUCE,
+    ),
+    (
+        "waits in send before it receives, if the chunk is large",
+        "deadlock",
+        _changed(_HEAD, (_SWAP, _SEND_FIRST_IF_LARGE)) + _REDUCE,
+    ),
+    ("takes turns, from rank 0 on", "turns", _changed(_HEAD, (_SWAP, _IN_TURN)) + _REDUCE),
+    ("sends a chunk in two messages", "cost", _changed(_HEAD, (_SWAP, _IN_PIECES)) + _REDUCE),
+    ("sends each chunk over a hub", "not-ring", _HEAD + _REDUCE_HUB),
+    (
+        "divides by the number of ranks",
+        "average",
+        _HEAD + _changed(_REDUCE, ("torch.cat(chunks)", "(torch.cat(chunks) / world_size)")),
+    ),
+    (
+        "leaves out what is left over when the length is divided",
+        "tail",
+        _HEAD
+        + _changed(
+            _REDUCE,
+            (
+                "flat.tensor_split(world_size)]",
+                "flat[: len(flat) // world_size * world_size].chunk(world_size)]",
+            ),
+            (
+                "torch.cat(chunks)",
+                "torch.cat([*chunks, flat[len(flat) // world_size * world_size :]])",
+            ),
+        ),
+    ),
+    (
+        "stops after the reduce-scatter",
+        "half-done",
+        _HEAD
+        + _changed(
+            _REDUCE,
+            (
+                "        swap(leaving, chunks[(rank - 1 - step) % world_size], right, left)\n",
+                "        pass\n",
+            ),
+        ),
+    ),
+    (
+        "sends finished chunks as bfloat16, to save bytes",
+        "bits",
+        _HEAD
+        + _changed(
+            _REDUCE,
+            (
+                "        swap(leaving, chunks[(rank - 1 - step) % world_size], right, left)\n",
+                "        arriving = chunks[(rank - 1 - step) % world_size]\n"
+                "        half = torch.empty_like(arriving, dtype=torch.bfloat16)\n"
+                "        arriving.copy_(swap(leaving.bfloat16(), half, right, left))\n",
+            ),
+        ),
+    ),
+    (
+        "wants a length that divides",
+        "raised",
+        _HEAD + _changed(_REDUCE, ("flat.tensor_split(world_size)]", "flat.view(world_size, -1)]")),
+    ),
+    (
+        "cuts by chunk, which may make fewer",
+        "raised",
+        _HEAD + _changed(_REDUCE, ("flat.tensor_split(world_size)]", "flat.chunk(world_size)]")),
+    ),
+    (
+        "wants a tensor that lies in one piece",
+        "raised",
+        _HEAD + _changed(_REDUCE, ("tensor.flatten()", "tensor.view(-1)")),
+    ),
+    ("returns it flat", "shape", _HEAD + _changed(_REDUCE, (".view(tensor.shape)", ""))),
+    (
+        "adds into views of its argument",
+        "input-changed",
+        _HEAD
+        + _changed(
+            _REDUCE,
+            (
+                "[chunk.clone() for chunk in flat.tensor_split(world_size)]",
+                "flat.tensor_split(world_size)",
+            ),
+        ),
+    ),
+    (
+        "calls torch's all_reduce",
+        "forbidden",
+        _HEAD
+        + """\
+def all_reduce(tensor):
+    total = tensor.clone()
+    dist.all_reduce(total)
+    return total
+""",
+    ),
+    ("fills up with zeros, and finishes chunks one rank before home", None, _HEAD + _REDUCE_PADDED),
+    ("lets even ranks send first", None, _changed(_HEAD, (_SWAP, _EVEN_FIRST)) + _REDUCE),
+]
+
+# ---- 03.4 ----
+
+_FIT = """\
+import numpy as np
+
+def fit_link(times):
+    sizes = np.array(list(times), dtype=np.float64)
+    least = np.array([min(tries) for tries in times.values()])
+    slope, latency_s = np.polyfit(sizes, least, 1, w=1 / least)
+    return latency_s, 1 / slope
+"""
+_FIT_ENDS = """\
+def fit_link(times):
+    points = sorted((n, min(tries)) for n, tries in times.items())
+    (n_first, first_s), (n_last, last_s) = points[0], points[-1]
+    bandwidth = (n_last - n_first) / (last_s - first_s)
+    return first_s - n_first / bandwidth, bandwidth
+"""
+_FIT_PACKAGE = """\
+from statistics import median
+from ddp_lessons.costs import fit
+
+def fit_link(times):
+    link = fit([(n, median(tries)) for n, tries in times.items()]).link
+    return [link.latency_s, link.bandwidth_bytes_per_s]
+"""
+_FITS = [
+    ("gives all points the say of their seconds", "no-say", _changed(_FIT, (", w=1 / least", ""))),
+    (
+        "weighs by the time, not by its inverse",
+        "no-say",
+        _changed(_FIT, ("w=1 / least", "w=least")),
+    ),
+    (
+        "takes the mean of the tries",
+        "interrupted",
+        _changed(_FIT, ("min(tries)", "sum(tries) / len(tries)")),
+    ),
+    ("takes the first try", "interrupted", _changed(_FIT, ("min(tries)", "tries[0]"))),
+    (
+        "returns the bandwidth first",
+        "swapped",
+        _changed(_FIT, ("latency_s, 1 / slope", "1 / slope, latency_s")),
+    ),
+    (
+        "returns seconds a byte",
+        "inverse",
+        _changed(_FIT, ("latency_s, 1 / slope", "latency_s, slope")),
+    ),
+    ("returns the bandwidth only", "no-pair", _changed(_FIT, ("return latency_s, 1", "return 1"))),
+    (
+        "takes the smallest message's time for the latency",
+        "smallest",
+        """\
+def fit_link(times):
+    least = {n: min(tries) for n, tries in times.items()}
+    small, large = min(least), max(least)
+    return least[small], (large - small) / (least[large] - least[small])
+""",
+    ),
+    (
+        "divides the largest message by its time",
+        "largest",
+        _changed(_FIT, ("1 / slope", "sizes[-1] / least[-1]")),
+    ),
+    (
+        "measures once more",
+        "forbidden",
+        "import torch.distributed as dist\n"
+        + _changed(_FIT, ("    slope,", "    dist.barrier()\n    slope,")),
+    ),
+    ("draws a line through both ends", None, _FIT_ENDS),
+    ("takes medians and the package's fit", None, _FIT_PACKAGE),
+]
+
+# ---- 03.5 ----
+
+_PREDICT = """\
+def predict_bytes(way, rank, world_size, num_elements, element_bytes):
+    if way == "hub":
+        num_sent = (world_size - 1 if rank == 0 else 1) * num_elements
+        return num_sent * element_bytes
+    length, num_longer = divmod(num_elements, world_size)
+    lengths = [length + (c < num_longer) for c in range(world_size)]
+    stays, last = lengths[rank], lengths[(rank + 1) % world_size]
+    return (2 * num_elements - stays - last) * element_bytes
+"""
+_PREDICT_STEPS = """\
+def predict_bytes(way, rank, world_size, num_elements, element_bytes):
+    if way == "hub":
+        copies = world_size - 1 if rank == 0 else 1
+        return copies * num_elements * element_bytes
+    ends = [c * (num_elements // world_size) + min(c, num_elements % world_size)
+            for c in range(world_size + 1)]
+    num_sent = 0
+    for first in (rank - 1, rank):
+        for step in range(world_size - 1):
+            c = (first - step) % world_size
+            num_sent += ends[c + 1] - ends[c]
+    return float(num_sent * element_bytes)
+"""
+_RING_BYTES = "(2 * num_elements - stays - last) * element_bytes"
+_PREDICTS = [
+    (
+        "takes a hub for a place where all send alike",
+        "hub-root",
+        _changed(_PREDICT, ("(world_size - 1 if rank == 0 else 1)", "(world_size - 1)")),
+    ),
+    (
+        "forgets that nobody sends where there is one rank",
+        "hub-root",
+        _changed(
+            _PREDICT,
+            (
+                "(world_size - 1 if rank == 0 else 1)",
+                "(world_size - 1 if world_size > 1 and rank == 0 else 1)",
+            ),
+        ),
+    ),
+    (
+        "takes the formula for lengths that divide",
+        "uneven",
+        _changed(
+            _PREDICT,
+            (_RING_BYTES, "2 * (world_size - 1) / world_size * num_elements * element_bytes"),
+        ),
+    ),
+    (
+        "takes all chunks to be as long as the longest",
+        "uneven",
+        _changed(_PREDICT, (_RING_BYTES, "2 * (world_size - 1) * lengths[0] * element_bytes")),
+    ),
+    (
+        "counts what it receives",
+        "received",
+        _changed(_PREDICT, ("lengths[(rank + 1) % world_size]", "lengths[rank - 1]")),
+    ),
+    (
+        "keeps its own chunk at home in both halves",
+        "second-half",
+        _changed(_PREDICT, ("lengths[(rank + 1) % world_size]", "lengths[rank]")),
+    ),
+    (
+        "counts the reduce-scatter only",
+        "one-half",
+        _changed(_PREDICT, ("2 * num_elements - stays - last", "num_elements - stays")),
+    ),
+    (
+        "forgets how long a number is",
+        "numbers",
+        _PREDICT.replace(" * element_bytes", ""),
+    ),
+    (
+        "tells what all ranks send together",
+        "together",
+        _PREDICT.replace("(world_size - 1 if rank == 0 else 1)", "2 * (world_size - 1)"),
+    ),
+    (
+        "returns a sentence",
+        "no-number",
+        _PREDICT.replace(
+            "return num_sent * element_bytes", 'return f"{num_sent * element_bytes} bytes"'
+        ),
+    ),
+    (
+        "runs it and looks",
+        "forbidden",
+        """\
+import torch
+from ddp_lessons.ring import textbook
+from ddp_lessons.collectives import naive
+from ddp_lessons.trace import trace
+
+def predict_bytes(way, rank, world_size, num_elements, element_bytes):
+    calls = naive if way == "hub" else textbook
+    with trace() as events:
+        calls.all_reduce(torch.zeros(num_elements * element_bytes, dtype=torch.uint8))
+    return sum(event.input_bytes for event in events)
+""",
+    ),
+    ("counts step by step, and returns a float", None, _PREDICT_STEPS),
+    (
+        "asks the package's schedules",
+        None,
+        """\
+from ddp_lessons.costs import sent_bytes
+
+def predict_bytes(way, rank, *counts):
+    return sent_bytes("all_reduce", way, *counts)[rank]
+""",
+    ),
+]
+
+ANSWERS = [
+    Answer(task, *answer)
+    for task, answers in {
+        "03.1": _SCATTERS,
+        "03.2": _GATHERS,
+        "03.3": _REDUCES,
+        "03.4": _FITS,
+        "03.5": _PREDICTS,
+    }.items()
+    for answer in answers
+]
