@@ -1,0 +1,854 @@
+"""
+Exercise 08: what must be saved so that nothing is lost?
+
+Legend: w ranks; a tensor of n rows of which rank r holds some; step s is made when s - 1 are done.
+"""
+
+import io
+import random
+import shutil
+from itertools import pairwise
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from ddp_lessons.checkpoint import Run
+from ddp_lessons.checks.kit import Case, Task, equal, generator, normal_numbers
+from ddp_lessons.checks.kit.disk import FileWatch
+from ddp_lessons.checks.kit.plain import plain
+from ddp_lessons.checks.kit.runs import (
+    BATCH_SIZE,
+    NUM_SAMPLES,
+    Killed,
+    NoisyRun,
+    WatchedCheckpoints,
+    gradient_of,
+    idle_passes,
+    live,
+)
+from ddp_lessons.checks.kit.warm_up import first_ddp
+from ddp_lessons.errors import BadInput
+from ddp_lessons.pictures import (
+    holdings_picture,
+    samples_picture,
+    shards_picture,
+    timeline_picture,
+)
+from ddp_lessons.ranks.guard import current_guard
+from ddp_lessons.trace import match
+from ddp_lessons.workloads import digits_model, load_digits
+
+# ---- 08.1 an atomic save ----
+
+
+def _save_cases(draw):
+    yield Case(4, {"numbers": 5000, "old file": True}, seed=0)
+    for world_size in (1, 2, 3):
+        old = world_size != 2
+        yield Case(world_size, {"numbers": draw.randint(100, 9000), "old file": old})
+
+
+def _state(case, rank, step):
+    return {
+        "step": step,
+        "weights": normal_numbers(case, rank, [case["numbers"]]) + step,
+        "rates": [0.1, 0.05],
+    }
+
+
+def _save_act(here, save):
+    path = here.folder / f"case-{here.case.seed}" / "run.pt"
+    if here.rank == 0:
+        path.parent.mkdir()
+        if here["old file"]:
+            torch.save(_state(here.case, 0, 1), path)
+    dist.barrier()
+    watch = FileWatch(path)
+    with watch:
+        here.call(save, _state(here.case, here.rank, 2), path)
+    try:
+        found = torch.load(path, weights_only=True)
+    except Exception:
+        found = None  # that is for the kernel to judge
+    names = {name: vars(watch)[name] for name in ("num_saves", "synced", "was_beside")}
+    dist.barrier()
+    others = sorted({file.name for file in path.parent.iterdir()} - {path.name})
+    return names | {"versions": watch.versions, "found": found, "others": others}
+
+
+def _save_judge(played):
+    for rank, seen in enumerate(played.seen[1:], start=1):
+        if seen.kept["num_saves"]:
+            fact = f"Rank {rank} writes a file, too."
+            raise played.wrong("every-rank", rank, fact=fact)
+    seen = played.seen[0].kept
+    contents = [content for _, content in seen["versions"]]
+    old, new = contents[0], contents[-1]
+    if new is None or new == old:
+        raise played.wrong("not-saved", 0, fact=f"After the call, {_under('the old', old)}.")
+    for content in contents[1:-1]:
+        if content is None:
+            fact = "Killed at one moment of the save, it leaves no file of that name at all."
+            raise played.wrong("gap", 0, fact=fact)
+        if content not in (old, new):
+            fact = (
+                f"Killed at one moment of the save, it leaves {len(content):,} bytes under the "
+                "name: neither the old file nor the new one."
+            )
+            raise played.wrong("in-place", 0, fact=fact)
+    expected = _state(played.case, 0, 2)
+    if not equal(_unsealed(seen["found"]), expected):
+        fact = "What torch.load finds in the file is not the state of rank 0."
+        raise played.wrong("other-state", 0, fact=fact)
+    if not seen["was_beside"]:
+        fact = "Just before it got its name, the new file was not in the same folder."
+        raise played.wrong("other-folder", 0, fact=fact)
+    if not seen["synced"]:
+        fact = "The file got its name before all of it was on the disk."
+        raise played.wrong("unsynced", 0, fact=fact)
+    _judge_wait(played, replaced_ns=seen["versions"][-1][0])
+    if seen["others"]:
+        fact = f"These files are left beside it: {', '.join(seen['others'])[:80]}."
+        raise played.wrong("left-over", 0, fact=fact)
+
+
+def _under(what, content):
+    return "there is no file" if content is None else f"{what} file is still there"
+
+
+def _unsealed(found):
+    # ddp_lessons.checkpoint puts a state into an envelope.
+    return found["state"] if isinstance(found, dict) and "state" in found else found
+
+
+def _judge_wait(played, replaced_ns):
+    told = {0}
+    for met in match(played.traces):
+        own = met.get(0)
+        if own is None or own.start_ns < replaced_ns or own.is_receive:
+            continue
+        rooted = own.name in ("reduce", "gather", "broadcast", "scatter")
+        if not rooted or (own.name in ("broadcast", "scatter") and own.peer == 0):
+            told |= set(met)
+    for rank in range(played.case.world_size):
+        if rank not in told:
+            fact = f"Rank {rank} may return before the file is there: nothing makes it wait."
+            raise played.wrong("no-wait", rank, fact=fact)
+
+
+def _save_draw(played):
+    old, new = (played.seen[0].kept["versions"][place][1] for place in (0, -1))
+    words = {old: "step 1", None: "nothing", new: "step 2"}
+    left = dict.fromkeys(words[content] for _, content in played.seen[0].kept["versions"])
+    rows = [{"on return": f"step {_unsealed(seen.kept['found'])['step']}"} for seen in played.seen]
+    rows[0] |= {"before": words[old], "after a kill": " or ".join(left)}
+    return holdings_picture(["before", "after a kill", "on return"], rows)
+
+
+save = Task(
+    number="08.1",
+    name="save",
+    cases=_save_cases,
+    act=_save_act,
+    judge=_save_judge,
+    ok="the old file or the new one at every moment, and nobody returns too soon",
+    draw=_save_draw,
+    hints=(
+        "Opening a file for writing empties it. So the old file must keep its name until the new "
+        "one is whole.",
+        "Write under another name in the same folder, and wait until that is on the disk. Then "
+        "give it the name: os.replace is done wholly or not at all.",
+        "To wait for the disk you need the open file: with open(other, 'wb') as file, torch.save "
+        "into it, file.flush(), and os.fsync(file.fileno()).",
+        "Rank 0 does all of that under `if dist.get_rank() == 0:`. After it, on every rank: "
+        "dist.barrier().",
+    ),
+    mistakes={
+        "every-rank": "Let rank 0 write, and nobody else.",
+        "not-saved": "After the call, the new state must be under the name that was given.",
+        "in-place": "Write under another name, and rename what is whole.",
+        "gap": "Do not remove the old file. os.replace puts the new one in its place in one act.",
+        "other-state": "The file must hold what rank 0 was given, as torch.save writes it.",
+        "other-folder": "A rename is atomic within one file system only. Write the new file beside "
+        "the old one: path.with_name(...).",
+        "unsynced": "Call os.fsync on the open file after all is written and flushed, and before "
+        "the rename.",
+        "no-wait": "A barrier belongs after the rename, and every rank must call it.",
+        "left-over": "Rename the file that you wrote; do not copy it.",
+        "deadlock": "Every rank must come to the barrier, not only the one that writes.",
+        "mismatch": "Every rank must come to the barrier, not only the one that writes.",
+        "raised": "Only one rank may touch the new file: it is gone when it has been renamed.",
+    },
+    returns=False,
+)
+
+# ---- 08.2 capture and restore ----
+
+_STEPS_BEFORE, _STEPS_AFTER = 4, 4
+_PARTS = ("weights", "optimizer", "schedule", "place", "noise", "step")
+
+
+def _capture_cases(draw):
+    yield Case(4, {"optimizer": "SGD"}, seed=0)
+    yield Case(1, {"optimizer": "AdamW"})
+    yield Case(draw.choice((2, 3)), {"optimizer": draw.choice(("SGD", "AdamW"))})
+
+
+def _capture_act(here, capture):
+    restore = current_guard().shell.user_ns.get("restore")
+    if not callable(restore):
+        return {"fault": "missing"}
+    first = NoisyRun(here, seed=here.case.seed)
+    first.go_on(_STEPS_BEFORE)
+    before = _parts(first.run)
+    state = here.call(capture, first.run)
+    kept = {"fault": None, "same": equal(before, _parts(first.run)), "saved": before}
+    content = io.BytesIO()
+    try:
+        torch.save(state, content)
+        content.seek(0)
+        state = torch.load(content, weights_only=True)
+    except Exception:
+        return kept | {"fault": "code"}
+    first.go_on(_STEPS_BEFORE + _STEPS_AFTER)
+    second = NoisyRun(here, seed=here.case.seed + 64)
+    second.go_on(here.case.seed % 3)
+    torch.randn(3)
+    restore(second.run, state)
+    kept["restored"] = _parts(second.run)
+    second.seen.clear()
+    if second.run.step < _STEPS_BEFORE + _STEPS_AFTER:
+        second.go_on(_STEPS_BEFORE + _STEPS_AFTER)
+    ended = {"right": first.weights(), "ended": second.weights()}
+    return kept | ended | {"seen": first.seen[_STEPS_BEFORE:] == second.seen}
+
+
+def _parts(run):
+    return plain(
+        {
+            "weights": run.model.state_dict(),
+            "optimizer": run.optimizer.state_dict()["state"],
+            "schedule": (run.scheduler.state_dict(), [g["lr"] for g in run.optimizer.param_groups]),
+            "place": (run.sampler.state_dict(), run.epoch),
+            "noise": torch.get_rng_state(),
+            "step": run.step,
+        }
+    )
+
+
+def _capture_judge(played):
+    for rank, seen in enumerate(played.seen):
+        _judge_restored(played, rank, seen.kept)
+    for rank, kept in enumerate(seen.kept for seen in played.seen):
+        if not (kept["seen"] and equal(kept["right"], kept["ended"])):
+            both = {"got": kept["ended"], "expected": kept["right"]}
+            fact = f"After {_STEPS_AFTER} more steps the weights differ."
+            raise played.wrong("values", rank, **both, fact=fact)
+
+
+def _judge_restored(played, rank, kept):
+    if kept["fault"] == "missing":
+        raise played.wrong("missing", rank, fact="restore is not defined on this rank.")
+    if kept["fault"] == "code":
+        fact = "torch.load refuses the state: it holds more than tensors and plain values."
+        raise played.wrong("code", rank, fact=fact)
+    if not kept["same"]:
+        raise played.wrong("capture-changes", rank, fact="capture changes the run itself.")
+    saved, restored = kept["saved"], kept["restored"]
+    differ = [part for part in _PARTS if not equal(saved[part], restored[part])]
+    fact = f"Not as it was: {', '.join(differ)}."
+    if "weights" in differ:
+        raise played.wrong("weights", rank, fact=fact)
+    if len(differ) == len(_PARTS) - 1 or set(differ) == set(_PARTS) - {"weights", "step"}:
+        raise played.wrong("weights-only", rank, fact=fact)
+    others = [seen.kept["saved"]["noise"] for seen in played.seen]
+    if "noise" in differ and rank and equal(restored["noise"], others[0]):
+        raise played.wrong("other-rank", rank, fact="This rank got the noise of rank 0.")
+    if differ:
+        raise played.wrong(differ[0], rank, fact=fact)
+
+
+def _capture_draw(played):
+    rows = []
+    for seen in played.seen:
+        parts = seen.kept["restored"]
+        rng = torch.Generator()
+        rng.set_state(parts["noise"])
+        state, epoch = parts["place"]
+        rows.append(
+            {
+                "step": parts["step"],
+                "rate": f"{parts['schedule'][1][0]:.2f}",
+                "place": f"epoch {epoch}, {state['position']} of {NUM_SAMPLES}",
+                "next noise": f"{torch.randn((), generator=rng).item():.2f}",
+            }
+        )
+    return holdings_picture(["step", "rate", "place", "next noise"], rows)
+
+
+capture = Task(
+    number="08.2",
+    name="capture",
+    cases=_capture_cases,
+    act=_capture_act,
+    judge=_capture_judge,
+    ok=f"{_STEPS_AFTER} more steps, and every bit of the weights is the same",
+    draw=_capture_draw,
+    warm_up=first_ddp,
+    hints=(
+        "Whatever changes from step to step, and has a say in the next one, must come back. Go "
+        "through one step of the loop and list it.",
+        "model, optimizer, scheduler and sampler each have state_dict and load_state_dict. The "
+        "rest are numbers, and the random numbers of torch.",
+        "torch.get_rng_state() returns the state of torch's random numbers as a tensor, and "
+        "torch.set_rng_state(state) puts it back.",
+        "The dictionary has seven entries: model, optimizer, scheduler, sampler, epoch, step, rng. "
+        "Each is restored by one line.",
+    ),
+    mistakes={
+        "missing": "Both functions must be on every rank. They stand in one cell: run it.",
+        "code": "Put state_dict() of an object into the state, never the object itself.",
+        "capture-changes": "capture only reads. It draws no random number and loads nothing.",
+        "weights": "model.load_state_dict takes what model.state_dict() returned.",
+        "weights-only": "The weights are the smallest part of it. What else moves the next step?",
+        "optimizer": "The optimizer remembers earlier gradients (momentum): it has a state_dict.",
+        "schedule": "The learning rate falls by a schedule, which counts steps of its own.",
+        "place": "Samples are gone through in epochs: restore the sampler's place and run.epoch.",
+        "noise": "The noise comes from torch's random numbers. They have a state, too.",
+        "other-rank": "Each rank has random numbers of its own: let each capture its own.",
+        "step": "run.step counts on from where it was.",
+        "values": "Something that the loop uses is not as it was. Restore random numbers last.",
+    },
+)
+
+# ---- 08.3 resume in the middle of an epoch ----
+
+
+def _train_cases(draw):
+    yield Case(4, {"epochs": 2, "every": 2, "kills": [4, 5]}, seed=0)
+    yield Case(1, {"epochs": 2, "every": 4, "kills": [draw.randint(5, 7), draw.randint(13, 15)]})
+    # One kill before anything was saved, and one right after an epoch's last save.
+    yield Case(2, {"epochs": 3, "every": 3, "kills": [2, 6, draw.randint(7, 11)]})
+    yield Case(3, {"epochs": 2, "every": 3, "kills": [draw.randint(4, 5)]})
+
+
+def _train_act(here, train):
+    right = NoisyRun(here, seed=here.case.seed)
+    steps_of_epoch = -(-len(right.run.sampler) // BATCH_SIZE)
+    num_steps = here["epochs"] * steps_of_epoch
+    right.go_on(num_steps)
+    lives = []
+    for kill in [*here["kills"], None, None]:
+        life = NoisyRun(here, seed=here.case.seed, killed_after=kill)
+        saves = WatchedCheckpoints(here.folder / f"case-{here.case.seed}", life)
+        given = (life.run, life.batches, life.step, saves, here["epochs"], here["every"])
+        live(here, saves, train, *given)
+        lives.append(
+            {
+                "seen": life.seen,
+                "saves": [step for _, step in saves.log],
+                "num_late": saves.num_late,
+                "weights": life.weights(),
+            }
+        )
+    return {"right": right.seen, "weights": right.weights(), "lives": lives}
+
+
+def _train_judge(played):
+    for rank, seen in enumerate(played.seen):
+        _judge_lives(played, rank, **seen.kept)
+
+
+def _judge_lives(played, rank, right, weights, lives):
+    every = played.case["every"]
+    done = 0  # steps that are safe on the disk
+    for number, (life, kill) in enumerate(
+        zip(lives, [*played.case["kills"], None, None], strict=True)
+    ):
+        stop = len(right) if kill is None else kill
+        due = [step for step in range(done + 1, stop + 1) if step % every == 0]
+        when = f"Start {number + 1}, with {done} of {len(right)} steps on the disk"
+        if life["num_late"]:
+            fact = f"{when}: it saves when the run is dead already."
+            raise played.wrong("saves-dead", rank, fact=fact)
+        if life["seen"] != right[done:stop]:
+            mistake = _name_the_samples(life["seen"], right, done, stop)
+            both = {"got": life["seen"], "expected": right[done:stop]}
+            fact = f"{when}: these are its (epoch, samples)."
+            raise played.wrong(mistake, rank, **both, fact=fact)
+        saved = [step for step in life["saves"] if step > done]
+        if not set(due) <= set(saved):
+            fact = f"{when}: it saves after steps {saved}, and {due} were due."
+            raise played.wrong("too-seldom", rank, fact=fact)
+        if len(saved) > len(due) + (kill is None):
+            fact = f"{when}: it saves after steps {saved}; {due} are enough."
+            raise played.wrong("too-often", rank, fact=fact)
+        done = max([done, *saved])
+    if not equal(lives[-2]["weights"], weights):
+        both = {"got": lives[-2]["weights"], "expected": weights}
+        fact = "The weights at the end differ from those of a run without kills."
+        raise played.wrong("values", rank, **both, fact=fact)
+
+
+def _name_the_samples(seen, right, done, stop):
+    if done == len(right) and seen:
+        return "after-end"
+    if done and seen[:1] == right[:1]:
+        return "from-start"
+    if any(one == two for one, two in pairwise(seen)):
+        return "twice"
+    samples = [batch for _, batch in seen]
+    if {epoch for epoch, _ in seen} == {0} and {epoch for epoch, _ in right[done:stop]} != {0}:
+        return "alike"
+    if seen and seen[0] in right:
+        first = right.index(seen[0])
+        if first != done:
+            return "lost" if first > done else "twice"
+    if not samples or len(seen) < stop - done:
+        return "lost"
+    return "twice" if any(one in right[:done] for one in seen) else "values"
+
+
+def _train_draw(played):
+    rows = [
+        [batch for life in seen.kept["lives"] for _, batch in life["seen"]] for seen in played.seen
+    ]
+    return samples_picture(rows, NUM_SAMPLES)
+
+
+train = Task(
+    number="08.3",
+    name="train",
+    cases=_train_cases,
+    act=_train_act,
+    judge=_train_judge,
+    ok="killed again and again, no sample lost or seen twice, every bit the same",
+    draw=_train_draw,
+    warm_up=first_ddp,
+    hints=(
+        "A program that was killed is started again from its first line. So the same function must "
+        "start a run and go on with one: it looks first what is on the disk.",
+        "saves.load(run) puts back the epoch, the step and the sampler's place. If there is no "
+        "checkpoint, it leaves the run as it is.",
+        "The outer loop begins at run.epoch, not at 0. In the epoch it comes back to, batches "
+        "yields only what was not seen.",
+        "for run.epoch in range(run.epoch, num_epochs): first set_epoch, then the loop over "
+        "batches: train_step, and saves.save(run) if run.step % every == 0.",
+    ),
+    mistakes={
+        "from-start": "Load the latest checkpoint before anything else, and begin at the epoch and "
+        "the place that came with it.",
+        "twice": "A checkpoint in the middle of epoch e says: go on in e. Keep run.epoch true, so "
+        "that the loop begins there.",
+        "lost": "A checkpoint in the middle of epoch e says: go on in e, and the sampler skips by "
+        "itself what was seen. Count an epoch when it is over, and a step when it is made.",
+        "alike": "Tell the sampler which epoch it is: run.sampler.set_epoch(run.epoch).",
+        "after-end": "A run that is over has no step left. Which epoch does its checkpoint name?",
+        "too-seldom": "Save after each step whose number can be divided by every.",
+        "too-often": "A save costs time. Save only after steps that every divides.",
+        "saves-dead": "A kill asks nobody: no except and no finally runs. Save while all is well.",
+        "deadlock": "saves.save and saves.load are collective: every rank must call them.",
+        "mismatch": "saves.save and saves.load are collective: every rank must call them.",
+    },
+    returns=False,
+)
+
+# ---- 08.4 shards for another number of ranks ----
+
+_NUM_COLUMNS = 3
+
+
+def _reshard_cases(draw):
+    yield Case(2, {"rows": 10, "pieces": [3, 3, 3, 1]}, seed=0)
+    for world_size in (1, 3, 4):
+        pieces = [draw.randint(1, 6) for _ in range(draw.randint(2, 5))] + [0]
+        draw.shuffle(pieces)
+        yield Case(world_size, {"rows": sum(pieces), "pieces": pieces})
+    yield Case(4, {"rows": 5, "pieces": [2, 3]})
+
+
+def _rows_of(case):
+    numbers = torch.arange(case["rows"])[:, None] * 10 + torch.arange(_NUM_COLUMNS)
+    shift = torch.randint(1, 100, (), generator=generator(case))
+    return (numbers + shift * 1000).float()
+
+
+def _own_part(case, rank):
+    size = -(-case["rows"] // case.world_size)
+    return tuple(min(place * size, case["rows"]) for place in (rank, rank + 1))
+
+
+def _reshard_act(here, reshard):
+    whole, start, table, reads = _rows_of(here.case), 0, [], []
+    root = here.folder / f"case-{here.case.seed}"
+    for number, length in enumerate(here["pieces"]):
+        table.append((f"part-{number}.pt", start, start + length))
+        start += length
+    if here.rank == 0:
+        root.mkdir()
+        for name, start, stop in table:
+            torch.save(whole[start:stop].clone(), root / name)
+    # The table is in no order, as in a real one.
+    random.Random(here.case.seed).shuffle(table)
+    dist.barrier()
+
+    def read(name, start, stop):
+        rows = torch.load(root / name, mmap=True, weights_only=True)
+        if not 0 <= start <= stop <= len(rows):
+            raise IndexError(f"{name} has rows 0 to {len(rows)} (got {start} to {stop})")
+        reads.append((name, int(start), int(stop)))
+        return rows[start:stop].clone()
+
+    begin, end = _own_part(here.case, here.rank)
+    own = torch.full((end - begin, _NUM_COLUMNS), float("nan"))
+    here.call(reshard, own, here["rows"], table, read)
+    starts = {name: start for name, start, _ in table}
+    return [(starts[name] + start, starts[name] + stop) for name, start, stop in reads]
+
+
+def _reshard_judge(played):
+    whole = _rows_of(played.case)
+    for rank, got in enumerate(played.after):
+        begin, end = _own_part(played.case, rank)
+        expected = whole[begin:end]
+        if not torch.equal(got, expected):
+            both = {"got": _numbers_of_rows(got, whole), "expected": [*range(begin, end)]}
+            fact = "own does not hold this rank's rows. These are the numbers of the rows in it."
+            mistake = _name_the_rows(both["got"], both["expected"])
+            raise played.wrong(mistake, rank, **both, fact=fact)
+    for rank, seen in enumerate(played.seen):
+        begin, end = _own_part(played.case, rank)
+        num_read = sum(stop - start for start, stop in seen.kept)
+        if num_read > end - begin:
+            fact = f"The rows are right, but it reads {num_read}; {end - begin} are its own."
+            raise played.wrong("reads-more", rank, fact=fact)
+
+
+def _numbers_of_rows(got, whole):
+    found = []
+    for row in got:
+        places = (whole == row).all(dim=1).nonzero().flatten().tolist()
+        found.append(places[0] if places else None)
+    return found
+
+
+def _name_the_rows(got, expected):
+    if got and all(one is None for one in got):
+        return "empty"
+    if None in got:
+        return "missing-rows"
+    if sorted(got) == expected:
+        return "order"
+    if all(two - one == 1 for one, two in pairwise(got)):
+        return "other-rows"
+    return "values"
+
+
+def _reshard_draw(played):
+    case, saved, start = played.case, [], 0
+    for rank, length in enumerate(case["pieces"]):
+        saved.append((rank, start, start + length))
+        start += length
+    loaded = [(seen.rank, *rows) for seen in played.seen for rows in sorted(seen.kept)]
+    return shards_picture({"weight": case["rows"]}, {"weight": saved}, {"weight": loaded})
+
+
+reshard = Task(
+    number="08.4",
+    name="reshard",
+    cases=_reshard_cases,
+    act=_reshard_act,
+    judge=_reshard_judge,
+    ok="each rank reads its own rows, once, and sends nothing",
+    draw=_reshard_draw,
+    hints=(
+        "Two things are known without a message: which rows this rank needs, and which rows lie in "
+        "which file. What it reads is where the two overlap.",
+        "This rank needs rows begin to begin + len(own). All ranks before it have "
+        "ceil(num_rows / world_size) rows each, as far as rows last.",
+        "Rows start to stop and begin to end overlap from max(start, begin) to min(stop, end), if "
+        "the first is less than the second.",
+        "A file counts from its own first row, and own from its own: for rows low to high, own"
+        "[low - begin : high - begin] = read(name, low - start, high - start).",
+    ),
+    mistakes={
+        "reads-more": "Read only what you need: from max of the starts to min of the stops.",
+        "empty": "Write into own itself: own[first:last] = rows. A new tensor is seen by nobody.",
+        "missing-rows": "Go through all files. A rank's rows may lie in several, of any length.",
+        "order": "The table is in no order. Where rows go in own follows from their numbers.",
+        "other-rows": "The ranks before have ceil(num_rows / world_size) rows each: round up. The "
+        "last rank may have fewer, or none.",
+        "values": "Take one file, and write down its rows in three ways: in the whole tensor, in "
+        "the file, in own.",
+        "raised": "read counts rows from the first of the file, and own from its own first row. A "
+        "file may have no row that you need, and a rank may have no rows at all.",
+        "forbidden": "No message is needed: every rank has the table, and can read every file.",
+    },
+    allowed=(),
+    in_place=True,
+    returns=False,
+)
+
+# ---- 08.5 the capstone: four ranks, a kill, two ranks ----
+
+_NUM_STEPS, _EVERY, _GLOBAL_BATCH, _MICRO_BATCH, _NUM_DIGITS = 5, 2, 32, 4, 128
+
+
+def _finish_cases(draw):
+    # The second case of a pair goes on with what the first has saved.
+    data = {"saved by": 4, "killed in step": 4}
+    yield Case(4, data, seed=0)
+    yield Case(2, data, seed=0)
+    data = {"saved by": 2, "killed in step": draw.randint(3, _NUM_STEPS)}
+    yield Case(2, data)
+    yield Case(1, data)
+
+
+def _first_digits():
+    first_ddp()
+    load_digits()  # which imports scikit-learn
+
+
+class _DigitsRun:
+    """
+    A run on digits that notes its steps, what is in them, and dies in one of them if it must.
+    """
+
+    def __init__(self, here, seed, killed_in=None):
+        self.steps, self.is_dead = [], False
+        self._samples, self._largest = 0, 0
+        inner = digits_model(seed).to(here.device)
+        self._list = list(inner.parameters())
+        optimizer = torch.optim.SGD(inner.parameters(), lr=0.1, momentum=0.9)
+        model = DistributedDataParallel(inner)
+        idle_passes(model, torch.ones(1, 64, device=here.device))
+        optimizer.zero_grad()
+        self.run = Run(model, optimizer)
+        self._killed_in = killed_in
+        inner.register_forward_pre_hook(self._on_forward)
+        optimizer.register_step_pre_hook(self._on_step)
+
+    def _on_forward(self, _, arguments):
+        # In the middle of a step: one micro-batch is done, and the step is not.
+        if self.run.step + 1 == self._killed_in and self._samples:
+            self.is_dead = True
+            raise Killed
+        self._samples += len(arguments[0])
+        self._largest = max(self._largest, len(arguments[0]))
+
+    def _on_step(self, *_):
+        if not self._samples:
+            return  # DCP makes a step with gradients of zero, to learn what the state looks like
+        self.steps.append(
+            {
+                "number": self.run.step + 1,
+                **self.state(),
+                "gradient": torch.cat([p.grad.flatten().cpu() for p in self._list]),
+                "samples": self._samples,
+                "largest": self._largest,
+            }
+        )
+        self._samples = self._largest = 0
+
+    def state(self):
+        """
+        Return copies of weights and momentum, those that are not there as zeros.
+        """
+        of = self.run.optimizer.state
+        both = [(p, of[p].get("momentum_buffer") if p in of else None) for p in self._list]
+        return {
+            "weights": [p.detach().cpu().clone() for p in self._list],
+            "optimizer": [torch.zeros_like(p) if m is None else m.clone() for p, m in both],
+        }
+
+
+def _finish_act(here, finish):
+    images, labels, batches = _digits_for(here)
+    given = (images, labels, batches, _MICRO_BATCH, _EVERY)
+    folders = {
+        name: here.folder / f"{name}-{here['saved by']}" for name in ("whole", "many", "few")
+    }
+    lives = {}
+
+    def play(name, folder, killed_in=None, seed=0):
+        life = _DigitsRun(here, seed, killed_in)
+        saves = WatchedCheckpoints(folders[folder], life)
+        live(here, saves, finish, life.run, saves, *given)
+        events = here.calls[-1].events if killed_in is None else []  # a killed call leaves none
+        lives[name] = {
+            "steps": life.steps,
+            "saves": saves.log,
+            "num_late": saves.num_late,
+            "num_syncs": sum(e.name == "all_reduce" and e.backward is not None for e in events),
+            "end": life.state(),
+        }
+
+    if here.world_size == here["saved by"]:
+        play("whole", "whole")
+        play("killed", "many", here["killed in step"])
+        if here.rank == 0:
+            if folders["many"].exists():
+                shutil.copytree(folders["many"], folders["few"])
+            torch.save(lives["whole"], here.folder / f"whole-{here['saved by']}.pt")
+        dist.barrier()
+        play("resumed", "many", seed=1)
+    else:
+        lives["whole"] = torch.load(here.folder / f"whole-{here['saved by']}.pt")
+        play("resumed", "few", seed=1)
+    return {"lives": lives, "images": images, "labels": labels, "batches": batches}
+
+
+def _digits_for(here):
+    path = here.folder / f"digits-{here['saved by']}.pt"
+    if here.world_size == here["saved by"] and here.rank == 0:
+        digits, rng = load_digits(), generator(here.case)
+        chosen = torch.randperm(len(digits.train_labels), generator=rng)[:_NUM_DIGITS]
+        batches = [
+            torch.randperm(_NUM_DIGITS, generator=rng)[:_GLOBAL_BATCH] for _ in range(_NUM_STEPS)
+        ]
+        torch.save([digits.train_images[chosen], digits.train_labels[chosen], batches], path)
+    dist.barrier()
+    if not path.exists():
+        raise BadInput(
+            f"Too few ranks: {here['saved by']} must save (got {here.world_size}). Run "
+            "start_ranks(4)."
+        )
+    images, labels, batches = torch.load(path)
+    return images.to(here.device), labels.to(here.device), batches
+
+
+def _finish_judge(played):
+    killed_in = played.case["killed in step"]
+    done = (killed_in - 1) // _EVERY * _EVERY
+    for rank, seen in enumerate(played.seen):
+        lives = seen.kept["lives"]
+        whole, resumed = lives["whole"], lives["resumed"]
+        if "killed" in lives:
+            _judge_life(played, rank, whole, 0, _NUM_STEPS, "Without a kill")
+            _judge_life(played, rank, lives["killed"], 0, killed_in - 1, "Until the kill")
+        when = f"After the kill, with {done} steps on the disk"
+        _judge_life(played, rank, resumed, done, _NUM_STEPS, when)
+        for part in ("weights", "optimizer"):
+            if not equal(resumed["steps"][0][part], whole["steps"][done][part]):
+                fact = f"{when}: its {part} are not what was saved."
+                fact = fact.replace("optimizer are", "optimizer's state is")
+                raise played.wrong(part, rank, fact=fact)
+        if "killed" in lives and not equal(resumed["end"], whole["end"]):
+            fact = "As many ranks as before, and the last bits differ from a run without a kill."
+            raise played.wrong("values", rank, fact=fact)
+
+
+def _judge_life(played, rank, life, done, stop, when):
+    w, kept = played.case.world_size, played.seen[rank].kept
+    numbers = [step["number"] for step in life["steps"]]
+    expected = [*range(done + 1, stop + 1)]
+    if life["num_late"]:
+        raise played.wrong("saves-dead", rank, fact=f"{when}: it saves a run that is dead.")
+    if numbers != expected:
+        both = {"got": numbers, "expected": expected}
+        fact = f"{when}: these are the numbers of its steps."
+        mistake = "from-start" if done and numbers[:1] == [1] else "steps"
+        if numbers and len(set(numbers)) == 1 < len(numbers):
+            mistake = "uncounted"
+        raise played.wrong(mistake, rank, **both, fact=fact)
+    due = [step for step in expected if step % _EVERY == 0]
+    saved = sorted({step for _, step in life["saves"]})
+    if saved != due:
+        fact = f"{when}: it saves after steps {saved}, and {due} were due."
+        raise played.wrong("save-steps", rank, fact=fact)
+    if any(name == "save" for name, _ in life["saves"]):
+        raise played.wrong("whole-file", rank, fact=f"{when}: rank 0 writes everything alone.")
+    for step in life["steps"]:
+        _judge_digits_step(played, rank, step, kept, w)
+    if life["num_syncs"] > len(expected):
+        fact = f"{when}: {life['num_syncs']} all-reduces for {len(expected)} steps."
+        raise played.wrong("cost", rank, fact=fact)
+
+
+def _judge_digits_step(played, rank, step, kept, w):
+    if step["largest"] > _MICRO_BATCH:
+        fact = f"A forward takes {step['largest']} samples; {_MICRO_BATCH} is the most."
+        raise played.wrong("memory", rank, fact=fact)
+    if step["samples"] > _GLOBAL_BATCH // w:
+        fact = f"It takes {step['samples']} samples a step; {_GLOBAL_BATCH // w} are its share."
+        raise played.wrong("all-samples", rank, fact=fact)
+    batch = kept["batches"][step["number"] - 1]
+    right, error = gradient_of(step["weights"], kept["images"][batch], kept["labels"][batch])
+    got = step["gradient"].double()
+    if bool(((got - right).abs() <= error).all()):
+        return
+    both = {"got": step["gradient"], "expected": right.float()}
+    fact = f"The gradient of step {step['number']} is not the mean over all its samples."
+    k = _GLOBAL_BATCH // w // _MICRO_BATCH
+    if bool(((got - k * right).abs() <= k * error).all()):
+        raise played.wrong("undivided", rank, **both, fact=fact)
+    raise played.wrong("gradient", rank, **both, fact=fact)
+
+
+def _finish_draw(played):
+    tracks = []
+    for seen in played.seen:
+        spans, now = [], 0
+        for name in ("killed", "resumed"):
+            life = seen.kept["lives"][name]
+            saved = {step for _, step in life["saves"]}
+            for step in life["steps"]:
+                spans.append(("compute", now, now + 2, f"step {step['number']}"))
+                now += 2
+                if step["number"] in saved:
+                    spans.append(("communication", now, now + 1, "save"))
+                    now += 1
+            if name == "killed":
+                spans.append(("waiting", now, now + 2, "killed"))
+                now += 2
+        tracks.append(spans)
+    return timeline_picture(tracks, "what was run, in order")
+
+
+finish = Task(
+    number="08.5",
+    name="finish",
+    cases=_finish_cases,
+    act=_finish_act,
+    judge=_finish_judge,
+    ok="every bit as without the kill, and with fewer ranks every step right to rounding",
+    draw=_finish_draw,
+    warm_up=_first_digits,
+    hints=(
+        "Three things you have written before: load what is there (08.3), share each batch among "
+        "the ranks there are (lesson 04), one sync a step (lesson 07).",
+        "What is left after loading is batches[run.step:]. Of each batch this rank takes "
+        "batch[rank::world_size], in parts of micro_batch samples.",
+        "saves.load(run, exact=False) lets another number of ranks go on. All parts of a step but "
+        "the last run under run.model.no_sync(), and each loss is divided by their number.",
+        "After the parts: run.optimizer.step(), run.optimizer.zero_grad(), run.step += 1, and "
+        "saves.save_sharded(run) if run.step % every == 0.",
+    ),
+    mistakes={
+        "from-start": "Load the latest checkpoint first. What is left is batches[run.step:].",
+        "steps": "Step number run.step + 1 trains on batches[run.step]. None is left out or made "
+        "twice.",
+        "uncounted": "Count each step in run.step before you save: the checkpoint is named by it.",
+        "save-steps": "Save after each step whose number every divides, and after no other.",
+        "whole-file": "Let every rank write its part at once: save_sharded.",
+        "saves-dead": "A kill asks nobody: no except and no finally runs. Save while all is well.",
+        "memory": "Give the model micro_batch samples at a time: split your share.",
+        "all-samples": "Each rank takes its own part of the batch only: rank and world_size tell "
+        "which.",
+        "undivided": "Each backward adds a whole mean. Divide each loss by the number of parts.",
+        "gradient": "Each sample of the batch counts once, on one rank. The gradient begins at zero in "
+        "each step, and ranks average what all parts have added up.",
+        "cost": "Only the last part of a step may sync: the others run under run.model.no_sync().",
+        "weights": "Load after nothing else has changed the run, and train only then.",
+        "optimizer": "The optimizer is part of the run: use saves.load and saves.save_sharded.",
+        "values": "Loading, sharing and adding up must be done in the same way in every run.",
+        "raised": "The run may have been saved by another number of ranks: exact=False allows it.",
+        "deadlock": "Loading, saving and the last part's backward are collective: every rank makes "
+        "each of them.",
+        "mismatch": "Loading, saving and the last part's backward are collective: every rank makes "
+        "each of them.",
+    },
+    in_place=True,
+    returns=False,
+)
