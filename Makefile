@@ -30,7 +30,7 @@ coverage: setup ## Hold the tests of the subject to every line of it that needs 
 	@$(PY) -m coverage combine --quiet
 	@$(PY) -m coverage report
 
-soak: setup ## Run every lesson three times, on busy cores, and on 2 ranks. Takes many minutes.
+soak: setup ## Run what takes long: every lesson three times, on busy cores, on 2 ranks, in a browser.
 	@$(PY) -m pytest -m soak $(ARGS)
 
 check: setup ## Format, lint, types, spelling, tests: the one command before a commit.

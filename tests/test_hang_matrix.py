@@ -25,7 +25,11 @@ pytestmark = [pytest.mark.ranks, pytest.mark.timeout(180)]
 PROMPT_S = 2.0
 
 
-@pytest.fixture(scope="module", params=[2, 4], ids=["2_ranks", "4_ranks"])
+TWO = pytest.param(2, id="2_ranks", marks=pytest.mark.soak)  # the same code, half of the ranks
+FOUR = pytest.param(4, id="4_ranks")
+
+
+@pytest.fixture(scope="module", params=[TWO, FOUR])
 def kernel(request):
     """
     A kernel with ranks; the mishaps happen to it one after another, as in a lesson.

@@ -48,6 +48,7 @@ def reply(kernel, request):
             return message["content"]["status"]
 
 
+@pytest.mark.soak
 def test_kernels_that_start_at_once_do_not_clash(tmp_path, monkeypatch):
     """
     A class opens the notebook: one user, one folder, one profile, one moment.
