@@ -150,15 +150,26 @@ def test_check_refuses_what_is_not_defined(ranks):
 
 
 @pytest.mark.ranks
-def test_check_is_not_fooled_by_a_replaced_function(ranks):
+@pytest.mark.parametrize(
+    "fake",
+    [
+        "lambda tensor, dst: dist.all_reduce(tensor)",
+        "functools.wraps(real)(lambda tensor, dst: dist.all_reduce(tensor))",
+        "functools.partial(dist.all_reduce)",
+        "Fake()",
+    ],
+)
+def test_check_is_not_fooled_by_a_replaced_function(ranks, fake):
     """
     Who replaces torch's reduce by an all-reduce has learned something, but not this.
     """
-    fake = "\nreal = dist.reduce\ndist.reduce = lambda tensor, dst: dist.all_reduce(tensor)\n"
-    error = check_it(ranks, cell(RIGHT.strip()) + fake)
-    assert error.mistake == "replaced"
-    assert "reduce" in str(error)
+    run_cell(ranks, "import functools, torch.distributed as dist\nreal = dist.reduce")
+    run_cell(ranks, "class Fake:\n    def __call__(self, tensor, dst): dist.all_reduce(tensor)")
+    error = check_it(ranks, cell(RIGHT.strip()) + f"\ndist.reduce = {fake}\n")
     run_cell(ranks, "dist.reduce = real")
+    assert error.mistake == "replaced"
+    assert "not torch's own: reduce." in str(error)
+    assert check_it(ranks, cell(RIGHT.strip())) is None
 
 
 @pytest.mark.ranks

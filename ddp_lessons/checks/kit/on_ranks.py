@@ -5,12 +5,14 @@ Legend: a case of n ranks runs on ranks 0 to n - 1, and their subgroup is the de
 as it lasts. So an answer calls `dist.get_rank()` and `dist.all_reduce(tensor)` as in a world of n.
 """
 
+import contextlib
 import importlib
 import inspect
 import io
 import linecache
 import pickle
 import random
+import types
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -138,18 +140,22 @@ def replaced_names():
     """
     Return what of torch.distributed was put in place of torch's own functions.
     """
-    home = str(Path(torch.__file__).parent)
     return sorted(
         name
         for module in (dist, dist.distributed_c10d)
         for name in (*dist.distributed_c10d.__all__, "new_group", "get_rank", "get_world_size")
-        if not _is_from(home, getattr(module, name, None))
+        if not _is_torchs(getattr(module, name, None))
     )
 
 
-def _is_from(home, thing):
-    code = getattr(inspect.unwrap(thing), "__code__", None) if callable(thing) else None
-    return code is None or code.co_filename.startswith((home, "<"))
+def _is_torchs(thing):
+    # By the code that would run, which no `__wrapped__` and no borrowed name can hide.
+    if isinstance(thing, types.FunctionType):
+        if thing.__code__.co_filename == contextlib.__file__:  # torch has a context manager there
+            thing = inspect.unwrap(thing)
+        return Path(torch.__file__).parent in Path(thing.__code__.co_filename).parents
+    is_instance = type(thing).__module__.partition(".")[0] == "torch"
+    return is_instance or not callable(thing) or thing.__module__.partition(".")[0] == "torch"
 
 
 def make_groups(sizes):
