@@ -1,0 +1,251 @@
+# %% [markdown] tags=["title"]
+# # Exercise 05: keep replicas equal, and hide the messages
+#
+# 45 minutes, after lesson [05_replicas](../notebooks/05_replicas.ipynb).
+# Stuck? `hint("05.1")` gives the next hint.
+#
+# All tasks use the same kind of model: layers named `layer0`, `layer1` and so on, then a `head`, each
+# with a `weight` and a `bias`. The head's weight is tied to that of `layer0`, and the bias of
+# `layer1` is frozen. A check tells how many numbers they hold: `layers [[4, 2], [10, 2]]` are two
+# layers, the first with 4 numbers in its weight and 2 in its bias.
+
+# %% tags=["setup", "nbval-ignore-output"]
+from ddp_lessons import start_ranks
+from ddp_lessons.checks import hint
+from ddp_lessons.checks import replicas as check
+
+ranks = start_ranks(4)
+
+# %% [markdown] tags=["task"]
+# ## 05.1 Start equal
+#
+# Every rank has made the same kind of model, with numbers of its own. Make all of them equal to rank
+# 0's: every parameter and every buffer. Write into the tensors that are there.
+#
+# The price: at most 1 message for each tensor, and no more bytes than the model has.
+
+# %% tags=["answer"]
+# %%px
+import torch
+import torch.distributed as dist
+
+
+def start_equal(model):
+    """
+    Make a model equal to that of rank 0, in place. Return nothing.
+    """
+    # solution
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.detach(), src=0)
+    # end of solution
+
+
+# %% tags=["check"]
+check.start_equal()
+
+# %% [markdown] tags=["task"]
+# What your ranks held, before and after: the first number of each parameter, then of the buffers
+# `mean`, `count` and `mask`.
+
+# %% tags=["picture"]
+check.start_equal.picture()
+
+# %% [markdown] tags=["task"]
+# ## 05.2 Average gradients
+#
+# Each rank has called `backward` with a loss that is a mean over its own `num_samples` samples. Make
+# every `.grad` of a trained parameter the gradient of the mean over **all** samples, on every rank,
+# to the same last bit. Ranks may have unequally many samples, also 0. A rank that did not use a
+# parameter has None as its `.grad`.
+#
+# The price: at most 1 message for each trained parameter and 1 more, and no more bytes than the
+# gradients have and 8 more. `rank_device()` is where the tensors of this rank live.
+
+# %% tags=["answer"]
+# %%px
+import torch
+import torch.distributed as dist
+from ddp_lessons.process_group import rank_device
+
+
+def average_gradients(model, num_samples):
+    """
+    Make every .grad that of the whole batch. Return nothing.
+    """
+    # find out how many samples all ranks have together
+    # for each trained parameter:
+    #     make this rank's part of the whole gradient, and add up the parts of all ranks
+    # solution
+    total = torch.tensor(float(num_samples), device=rank_device())
+    dist.all_reduce(total)
+    for parameter in model.parameters():
+        if not parameter.requires_grad:
+            continue
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        parameter.grad *= num_samples / total.item()
+        dist.all_reduce(parameter.grad)
+    # end of solution
+
+
+# %% tags=["check"]
+check.average_gradients()
+
+# %% [markdown] tags=["task"]
+# The first number of each gradient, before and after. The ranks had 4, 2, 1 and 1 samples, and rank
+# 3 did not use the head.
+
+# %% tags=["picture"]
+check.average_gradients.picture()
+
+# %% [markdown] tags=["task"]
+# ## 05.3 Plan buckets
+#
+# Say which parameters travel together. Go through the trained parameters from the last to the first,
+# since `backward` reaches the last one first. Put each into the open bucket. Once a bucket holds its
+# cap or more, it is full: close it, and open a new one. The cap of the first bucket is
+# `first_cap_bytes`, of all others `cap_bytes`.
+#
+# Return a list of buckets, each a list of names as in `model.named_parameters()`, the first to be sent
+# first. No bucket is empty, no parameter is in two. Every rank must come to the same plan, without
+# a message.
+
+# %% tags=["answer"]
+# %%px
+def plan_buckets(model, cap_bytes, first_cap_bytes):
+    """
+    Return the names of the parameters in each bucket, a list of lists.
+    """
+    # solution
+    buckets, bucket, num_bytes = [], [], 0
+    for name, parameter in reversed(list(model.named_parameters())):
+        if not parameter.requires_grad:
+            continue
+        bucket.append(name)
+        num_bytes += parameter.numel() * parameter.element_size()
+        if num_bytes >= (cap_bytes if buckets else first_cap_bytes):
+            buckets.append(bucket)
+            bucket, num_bytes = [], 0
+    return [*buckets, bucket] if bucket else buckets
+    # end of solution
+
+
+# %% tags=["check"]
+check.plan_buckets()
+
+# %% [markdown] tags=["task"]
+# Your plan for five layers of float32, with caps of 40 bytes, and 16 for the first.
+
+# %% tags=["picture"]
+check.plan_buckets.picture()
+
+# %% [markdown] tags=["task"]
+# ## 05.4 An overlapped replica
+#
+# Average the gradients of a model while `backward` is at work. Your replica gets a model that is
+# equal on all ranks, and a plan as in 05.3. The training loop uses it so, with equally many samples
+# on every rank:
+#
+# ```python
+# replica = OverlappedReplica(model, buckets)
+# for micro_batches in steps:
+#     for number, micro_batch in enumerate(micro_batches):
+#         replica.will_sync = number == len(micro_batches) - 1
+#         loss(model, micro_batch).backward()
+#     replica.wait_for_gradients()  # now every .grad is the mean over ranks
+#     optimizer.step()
+#     optimizer.zero_grad()
+# ```
+#
+# Gradients of micro-batches add up in `.grad`, and only the last one's `backward` may send. The
+# price: 1 message for each bucket and step, with the gradients of that bucket only, in the order of the
+# plan. A message starts before the next gradient is ready, and nobody waits inside `backward`.
+#
+# `__init__` is done: it hangs a hook on each parameter, which calls `gradient_ready` when that
+# parameter's `.grad` is complete. A rank may reach layers in another order than the others, or leave
+# some out.
+
+# %% tags=["answer"]
+# %%px
+import torch
+import torch.distributed as dist
+from functools import partial
+
+
+class OverlappedReplica:
+    """
+    Average gradients over ranks, bucket by bucket, while backward is at work.
+    """
+
+    def __init__(self, model, buckets):
+        named = dict(model.named_parameters())
+        self.buckets = [[named[name] for name in bucket] for bucket in buckets]
+        self.will_sync = True
+        self.start_step()
+        for number, bucket in enumerate(self.buckets):
+            for parameter in bucket:
+                hook = partial(self.gradient_ready, number)
+                parameter.register_post_accumulate_grad_hook(hook)
+
+    def start_step(self):
+        self.num_ready = [0] * len(self.buckets)  # gradients, for each bucket
+        self.sent = []  # for each bucket sent so far: its handle and its flat tensor
+
+    def gradient_ready(self, number, parameter):
+        """
+        Hear that a gradient in bucket `number` is complete. Send what can be sent.
+        """
+        # solution
+        if not self.will_sync:
+            return
+        self.num_ready[number] += 1
+        while len(self.sent) < len(self.buckets):
+            first = len(self.sent)
+            if self.num_ready[first] < len(self.buckets[first]):
+                break
+            self.send_next()
+        # end of solution
+
+    def send_next(self):
+        """
+        Start to average the first bucket that was not sent yet, and do not wait for it.
+        """
+        # flatten the gradients of the bucket into one tensor, zeros where there is none
+        # start the message, and keep the handle and the flat tensor in self.sent
+        # solution
+        bucket = self.buckets[len(self.sent)]
+        gradients = [
+            torch.zeros_like(p) if p.grad is None else p.grad for p in bucket
+        ]
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        flat /= dist.get_world_size()
+        self.sent.append((dist.all_reduce(flat, async_op=True), flat))
+        # end of solution
+
+    def wait_for_gradients(self):
+        """
+        Send what is left, wait, put the means into .grad, and prepare the next step.
+        """
+        # solution
+        while len(self.sent) < len(self.buckets):
+            self.send_next()
+        for bucket, (handle, flat) in zip(self.buckets, self.sent):
+            handle.wait()
+            parts = flat.split([parameter.numel() for parameter in bucket])
+            for parameter, part in zip(bucket, parts):
+                parameter.grad = part.view_as(parameter)
+        self.start_step()
+        # end of solution
+
+
+# %% tags=["check"]
+check.OverlappedReplica()
+
+# %% [markdown] tags=["task"]
+# One step of yours: two micro-batches, and the messages of four buckets under the second `backward`.
+
+# %% tags=["picture"]
+check.OverlappedReplica.picture()
+
+# %% tags=["teardown"]
+ranks.stop()
