@@ -7,7 +7,9 @@ import time
 import pytest
 
 from ddp_lessons import start_ranks, stop_ranks
+from ddp_lessons.checks.kit import Case, Played
 from ddp_lessons.checks.kit.checking import run_and_judge
+from ddp_lessons.checks.kit.on_ranks import Call, Seen
 from ddp_lessons.checks.kit.tasks import find_task
 from ddp_lessons.errors import WrongAnswer
 from ddp_lessons.ranks.cells import run_cell
@@ -36,6 +38,12 @@ ANSWERS = {
         "raised",
         "rank 1 raised ValueError: no idea",
         "if dist.get_rank() == 1: raise ValueError('no idea')" + RIGHT,
+    ),
+    "has a gap left": (
+        "blank",
+        "the line that says so is still in it",
+        "total = tensor.clone()\n    dist.reduce(total, dst=0)\n"
+        "    raise NotImplementedError('Task 02.1 is still blank')",
     ),
     "returns nothing": ("nothing", "returns nothing", "dist.reduce(tensor.clone(), dst=0)"),
     "returns a view": ("view", "the argument itself", "return tensor"),
@@ -113,6 +121,16 @@ def assert_usable(ranks):
     run_cell(ranks, "import torch, torch.distributed as dist\nsum_ = torch.ones(1)")
     run_cell(ranks, "dist.all_reduce(sum_)\nassert sum_.item() == 4")
     assert ranks.view["kept"] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("number", "is_told"), [("00.1", False), ("02.1", True)])
+def test_message_says_that_nothing_was_called_where_something_may_be(number, is_told):
+    """
+    In a task without messages the words would only puzzle.
+    """
+    seen = [Seen(0, [Call(before=())])]
+    error = Played(find_task(number), Case(1), seen, [""]).wrong("nothing", 0)
+    assert ("rank 0 of 1 called: nothing" in str(error)) is is_told
 
 
 @pytest.mark.ranks

@@ -112,7 +112,9 @@ class Played:
         """
         where = f"Tried with {self.case}."
         who = "" if rank is None else f"rank {rank} of {self.case.world_size}"
-        called = "" if rank is None else f"{who} called: {', '.join(self.names[rank]) or 'nothing'}"
+        called = ""
+        if rank is not None and (self.names[rank] or self.task.allowed != ()):
+            called = f"{who} called: {', '.join(self.names[rank]) or 'nothing'}"
         lines = [fact, where, called]
         if got is not None:
             lines.append(f"{who or 'the ranks'} gave: {words(got)}".strip())
@@ -251,7 +253,7 @@ def wrong_end(task, case, error, outcomes, is_late, printed):
     """
     raised = [outcome for outcome in outcomes.values() if outcome.kind == RAISED]
     if raised and all(BLANK in outcome.evalue for outcome in raised):
-        what = f"{task.name} {BLANK}: there is no code of yours in it."
+        what = f"{task.name} {BLANK}: the line that says so is still in it."
         return wrong(task, "blank", [what])
     lines = [f"Tried with {case}.", *str(error).splitlines(), *printed_lines(printed)]
     if is_late:
