@@ -108,8 +108,15 @@ def _length_mistake(lengths, num_samples, length):
 
 
 def _shard_draw(played):
-    batches = [[[index] for index in seen.calls[0].result] for seen in played.seen]
-    return samples_picture(batches, played.case["num_samples"])
+    num_samples = played.case["num_samples"]
+    shares = [seen.calls[0].result for seen in played.seen]
+    whole = [[one for one in _listed(share) if type(one) is int and one >= 0] for share in shares]
+    exist = all(one < num_samples for share in whole for one in share)
+    return samples_picture([[[one] for one in s] for s in whole], num_samples if exist else None)
+
+
+def _listed(value):
+    return value if isinstance(value, list | tuple) else []
 
 
 shard_indices = Task(
@@ -507,6 +514,8 @@ ResumableSampler = Task(
         "self.num_given.",
     ),
     mistakes={
+        "blank": "Replace the line that raises NotImplementedError by your own code, in all four "
+        "methods, run that cell, and run this one again.",
         "shares": "In an epoch without a restart, a rank must yield what super().__iter__() does: "
         "its own share, and nothing else.",
         "same-order": "Every epoch has an order of its own only if super().set_epoch is called "
@@ -621,9 +630,11 @@ def _balanced_mistake(shares, exact, speeds, num_samples):
 
 def _balanced_draw(played):
     speeds, num_samples = played.case["speeds"], played.case["num_samples"]
-    equal_share = num_samples / len(speeds)
+    epochs, shares = [[num_samples / len(speeds)] * len(speeds)], _listed(played.results[0])
+    if len(shares) == len(speeds) and all(isinstance(one, int | float) for one in shares):
+        epochs.append([max(0, one) for one in shares])
     tracks, begin = [[] for _ in speeds], 0.0
-    for shares in ([equal_share] * len(speeds), played.results[0]):
+    for shares in epochs:
         taken_s = [share / speed for share, speed in zip(shares, speeds, strict=True)]
         end = begin + max(taken_s)
         for track, own_s, share in zip(tracks, taken_s, shares, strict=True):

@@ -22,7 +22,7 @@ ranks = start_ranks(4)
 # repeats only fill up. N may be smaller than w. Another seed or another epoch gives another order,
 # shuffled over all samples; the same two give the same one again.
 #
-# The price: no message, and torch's global random state is afterwards as it was.
+# The price: no message. And leave torch's global random state as it was: dropout draws from it.
 
 # %% tags=["answer"]
 # %%px
@@ -107,6 +107,9 @@ check.exact_accuracy.picture()
 # same epoch must work too. A state that is taken after the last batch leaves nothing of its epoch.
 # After `load_state_dict` it makes no difference whether the loop calls `set_epoch` with the same
 # epoch or not. With another epoch, it begins at that epoch's beginning.
+#
+# The picture shows one epoch in three runs: the first was killed after step 0, the second after
+# step 1.
 
 # %% tags=["answer"]
 # %%px
@@ -173,6 +176,8 @@ check.ResumableSampler.picture()
 # The shares add up to `num_samples`. Each is less than 1 sample away from the exact share, which is
 # `num_samples * speed / (sum of all speeds)`. The price for each rank: 1 collective, and 8 w bytes
 # at most go into it.
+#
+# The picture shows what these speeds make of two epochs: first with equal shares, then with yours.
 
 # %% tags=["answer"]
 # %%px

@@ -427,6 +427,11 @@ class ResumableSampler(DistributedSampler):  # where this run began, and what it
 _RESUME_ANSWERS = [
     ("unusual: its own iterator and order, places of all ranks", None, _RESUME_BY_PLACES),
     ("unusual: a start, and a count from there", None, _RESUME_BY_START),
+    (
+        "fills three of the four gaps",
+        "blank",
+        _but(_RESUME, (_LOAD, 'raise NotImplementedError("Task 04.3 is still blank")')),
+    ),
     ("never begins anew", "short-epoch", _but(_RESUME, (_IF_OTHER, ""))),
     (
         "begins anew at every set_epoch",
