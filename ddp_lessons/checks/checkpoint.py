@@ -837,8 +837,8 @@ finish = Task(
         "all-samples": "Each rank takes its own part of the batch only: rank and world_size tell "
         "which.",
         "undivided": "Each backward adds a whole mean. Divide each loss by the number of parts.",
-        "gradient": "Each sample of the batch counts once, on one rank. The gradient begins at zero in "
-        "each step, and ranks average what all parts have added up.",
+        "gradient": "Each sample of the batch is counted once. The gradient begins at zero "
+        "in each step, and ranks average what all parts have added up.",
         "cost": "Only the last part of a step may sync: the others run under run.model.no_sync().",
         "weights": "Load after nothing else has changed the run, and train only then.",
         "optimizer": "The optimizer is part of the run: use saves.load and saves.save_sharded.",

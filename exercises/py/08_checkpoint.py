@@ -214,7 +214,7 @@ from torch.nn.functional import cross_entropy
 
 def finish(run, saves, images, labels, batches, micro_batch, every):
     """
-    Train to the end with the ranks there are, from the latest checkpoint if there is one.
+    Train to the end, from the latest checkpoint, with the ranks there are.
 
     Args:
         run: Has model (a DistributedDataParallel), optimizer and step, which is 0.

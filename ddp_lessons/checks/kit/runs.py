@@ -114,9 +114,7 @@ class NoisyRun:
         torch.manual_seed(seed)
         layers = nn.Linear(NUM_FEATURES, 8), nn.ReLU(), nn.Linear(8, NUM_CLASSES)
         model = DistributedDataParallel(nn.Sequential(*layers).to(here.device))
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-        if case.data.get("optimizer") == "AdamW":
-            optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        optimizer = _optimizer(case.data.get("optimizer"), model.parameters())
         idle_passes(model, self._images[:1])
         optimizer.zero_grad()
         torch.manual_seed(seed + here.rank)
@@ -167,6 +165,12 @@ class NoisyRun:
         Return all weights as one tensor.
         """
         return torch.cat([p.detach().flatten() for p in self.run.model.parameters()])
+
+
+def _optimizer(name, parameters):
+    if name == "AdamW":
+        return torch.optim.AdamW(parameters, lr=0.01)
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
 
 
 def gradient_of(parameters, images, labels):
