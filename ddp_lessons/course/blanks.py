@@ -6,7 +6,8 @@ Make the notebook that learners fill in from the solved one.
     # end of solution
 
 In the blank, such a part is one line that raises and names the task. What stands outside of it,
-the signature and the pseudo-code, stays.
+the signature and the pseudo-code, stays. Lines of it that begin with "# | " follow without that
+mark: code that is wrong on purpose, for learners to mend.
 """
 
 import re
@@ -19,6 +20,7 @@ from ddp_lessons.errors import NotebookRefused
 
 _BEGIN = "# solution"
 _END = "# end of solution"
+_WRONG = "# | "
 _HEADING = re.compile(r"^## (\d\d\.\d) ", re.MULTILINE)
 
 
@@ -75,6 +77,8 @@ def _blank_source(source, task, where):
             is_solution = False
         elif not is_solution:
             lines.append(line)
+        elif mark.startswith(_WRONG):
+            lines.append(line.replace(_WRONG, "", 1))
     if is_solution:
         raise NotebookRefused(
             f"{where}: expected '{_END}' (got the end of the cell). Add it after the solution."

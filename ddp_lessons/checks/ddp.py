@@ -1,0 +1,778 @@
+"""
+Exercise 06: what does DistributedDataParallel do for you?
+
+Legend: w ranks; N numbers in all gradients; S steps; C channels.
+"""
+
+import torch
+from torch import nn
+from torch.nn.functional import mse_loss
+from torch.nn.parallel import DistributedDataParallel
+
+from ddp_lessons.checks.kit import Case, Task, equal, normal_numbers, whole_numbers
+from ddp_lessons.checks.kit.judging import BLANK
+from ddp_lessons.checks.kit.regression import gradient, regression_batches
+from ddp_lessons.pictures import holdings_picture, timeline_picture, timeline_tracks
+from ddp_lessons.trace import merge
+
+
+def _note_waits_of_ddp(here):
+    # DDP waits in C++ for what it sends outside of backward. A trace sees no such wait.
+    for event in here.calls[-1].events:
+        if event.name in ("broadcast", "all_gather") and event.wait_index is None:
+            event.wait_index = event.index + 1
+
+
+# ---- 06.1 a half-precision hook with error feedback ----
+
+_BUCKET_MIB = 0.0003  # a long parameter fills a bucket, short ones share one
+_NUM_STEPS, _LATE_STEP = 5, 2
+_HALF_BYTES = 2
+_UNIT = torch.finfo(torch.bfloat16).eps / 2
+_BEYOND_FLOAT16 = 2.0**18
+
+
+class _Parts(nn.Module):
+    """
+    Have parameters whose gradients are the tensors that forward gets.
+    """
+
+    def __init__(self, case):
+        super().__init__()
+        dtype = getattr(torch, case["dtype"])
+        self.parts = nn.ParameterList(
+            [nn.Parameter(torch.zeros(length, dtype=dtype)) for length in case["lengths"]]
+        )
+
+    def forward(self, gradients):
+        """
+        Return a number whose gradient by part i is gradients[i].
+        """
+        return sum((p * g).sum() for p, g in zip(self.parts, gradients, strict=True))
+
+
+def _hook_cases(draw):
+    yield Case(4, {"lengths": [96, 20, 16, 120], "dtype": "float32"}, seed=0)
+    for world_size, dtype in ((1, "float32"), (2, "float64"), (3, "float32")):
+        lengths = [draw.randint(80, 130), *(draw.randint(9, 20) for _ in range(2)), 96]
+        yield Case(world_size, {"lengths": lengths, "dtype": dtype})
+
+
+def _kinds(case):
+    """
+    Return three masks (N,): numbers of all ranks, of one rank's first step, of one's later step.
+    """
+    places = torch.arange(sum(case["lengths"])) % 4
+    return places < 2, places == 2, places == 3
+
+
+def _gradients(case, rank):
+    """
+    Return what backward gives a rank in each step, (S, N).
+
+    All ranks have whole numbers, of which averages are exact in half precision. Of the others each
+    belongs to one rank, so that adding up rounds nothing, and to one step: later ones pay its debt.
+    """
+    dtype, shared_early_late = getattr(torch, case["dtype"]), _kinds(case)
+    shared, early, late = shared_early_late
+    num = len(shared)
+    is_own = torch.arange(num) // 4 % case.world_size == rank
+    numbers = normal_numbers(case, rank, (num,), dtype)
+    given = torch.zeros(_NUM_STEPS, num, dtype=dtype)
+    whole = whole_numbers(case, rank, (_NUM_STEPS, num), dtype)
+    given[:, shared] = case.world_size * whole[:, shared]
+    given[0, early & is_own] = numbers[early & is_own]
+    given[_LATE_STEP, late & is_own] = numbers[late & is_own] * _BEYOND_FLOAT16
+    return given
+
+
+def _hook_act(here, half_hook):
+    case = here.case
+    model = DistributedDataParallel(_Parts(case).to(here.device), bucket_cap_mb=_BUCKET_MIB)
+    steps = [list(row.split(case["lengths"])) for row in _gradients(case, here.rank)]
+    kinds, num_open, num_buckets = [], 0, 0
+    residuals: dict = {}
+
+    def hook(state, bucket):
+        nonlocal num_open, num_buckets
+        future = half_hook(state, bucket)
+        if not isinstance(future, torch._C.Future):  # of which torch.futures.Future is one
+            kinds.append(type(future).__name__)
+            future = torch.futures.Future()
+            future.set_result(bucket.buffer())
+        # On a GPU a future is done as soon as the work is queued.
+        num_open += here.device.type != "cpu" or not future.done()
+        num_buckets += 1
+        return future
+
+    def train():
+        averages = []
+        for gradients in steps:
+            model.zero_grad()
+            model([one.to(here.device) for one in gradients]).backward()
+            averages.append(gradient(model))
+        return averages
+
+    model.register_comm_hook(residuals, hook)
+    here.call(train, watch=(model,))
+    _note_waits_of_ddp(here)
+    return {
+        "kinds": kinds,
+        "num_open": num_open,
+        "num_buckets": num_buckets,
+        "num_residuals": len(residuals),
+    }
+
+
+def _hook_judge(played):
+    case = played.case
+    for seen in played.seen:
+        if seen.kept["kinds"]:
+            fact = f"The hook returned no future, but a {seen.kept['kinds'][0]}."
+            raise played.wrong("no-future", seen.rank, fact=fact)
+    given = [_gradients(case, rank).double() for rank in range(case.world_size)]
+    means = sum(given) / case.world_size
+    # Averages of whole numbers are exact. Of a debt, a later step leaves its rounding: u * u.
+    most_off = _UNIT**2 * sum(each.abs() for each in given) / case.world_size
+    never_open = case.world_size > 1 and not any(seen.kept["num_open"] for seen in played.seen)
+    for rank, result in enumerate(played.results):
+        got = torch.stack(result).double()
+        _judge_average(played, rank, got, means, most_off, never_open)
+        _judge_debts(played, rank, got, means, most_off)
+    for seen, events in zip(played.seen, played.traces, strict=True):
+        sent = [event for event in events if event.backward is not None and event.is_communication]
+        num_bytes, most = sum(event.input_bytes for event in sent), _HALF_BYTES * means.numel()
+        if not seen.kept["num_residuals"]:
+            fact = "The dictionary that the hook got is still empty."
+            raise played.wrong("elsewhere", seen.rank, fact=fact)
+        if num_bytes > most:
+            fact = f"{num_bytes} bytes went into its calls; {most} are enough."
+            raise played.wrong("bytes", seen.rank, fact=fact)
+        if len(sent) > seen.kept["num_buckets"]:
+            fact = f"It made {len(sent)} calls for {seen.kept['num_buckets']} buckets."
+            raise played.wrong("cost", seen.rank, fact=fact)
+    if never_open:
+        fact = "No rank ever left the hook before its all-reduce was through."
+        raise played.wrong("waits", fact=fact)
+
+
+def _judge_average(played, rank, got, means, most_off, never_open):
+    shared, *_ = _kinds(played.case)
+    got, means, most_off = (each[0, shared] for each in (got, means, most_off))
+    both = {"got": got, "expected": means}
+
+    def is_near(value):
+        return bool(((got - value).abs() <= played.case.world_size * most_off).all())
+
+    if bool(((got - means).abs() <= most_off).all()):
+        return
+    world_size = played.case.world_size
+    if is_near(world_size * means):
+        raise played.wrong("summed", rank, **both, fact="It gave sums, not means.")
+    if is_near(means / world_size):
+        raise played.wrong("divided-twice", rank, **both, fact="It gave means, divided by w again.")
+    if never_open:
+        fact = "Its future was done before the all-reduce was."
+        raise played.wrong("too-early", rank, **both, fact=fact)
+    raise played.wrong("values", rank, **both, fact="These are no averages.")
+
+
+def _judge_debts(played, rank, got, means, most_off):
+    _, early, late = _kinds(played.case)
+    if not got.isfinite().all():
+        largest = f"{means.abs().max():,.0f}"
+        raise played.wrong("overflow", rank, fact=f"It gave inf or nan for means up to {largest}.")
+    totals, right, most_off = got.sum(0), means.sum(0), most_off.sum(0)
+    off = totals - right
+    if bool((off.abs() <= most_off).all()):
+        return
+    owed = right - right.float().bfloat16().double()
+    both = {"got": totals[late], "expected": right[late]}
+
+    def is_off_by(times):
+        return bool(((off - times * owed).abs() <= most_off)[late].all())
+
+    steps = f"After {_NUM_STEPS} steps, what all of them sent does not add up to the means."
+    if is_off_by(0):
+        both = {"got": totals[early], "expected": right[early]}
+        fact = "What was owed after the first step was not paid. Later debts were."
+        raise played.wrong("rebuild", rank, **both, fact=fact)
+    if not got[_LATE_STEP + 1 :, late].any():
+        fact = f"{steps} What rounding took away was never sent."
+        raise played.wrong("no-feedback", rank, **both, fact=fact)
+    if is_off_by(-2):
+        fact = f"{steps} They are off by twice what rounding took away."
+        raise played.wrong("sign", rank, **both, fact=fact)
+    fact = f"{steps} What was owed was not paid once."
+    raise played.wrong("wrong-debt", rank, **both, fact=fact)
+
+
+def _draw_last_backward(played):
+    last = max(event.backward or 0 for event in played.traces[0])
+    shown = [[event for event in events if event.backward == last] for events in played.traces]
+    return timeline_picture(timeline_tracks(merge(shown)), "events of the last step, in order")
+
+
+half_hook = Task(
+    number="06.1",
+    name="half_hook",
+    cases=_hook_cases,
+    act=_hook_act,
+    judge=_hook_judge,
+    ok="2 bytes a number, one call a bucket, and every debt is paid",
+    draw=_draw_last_backward,
+    hints=(
+        "What rounding takes away is known at once, on this rank: what you wanted to send, less "
+        "what you sent. Add it to what you want to send next time.",
+        "target = bucket.buffer() / world_size, a new tensor; plus what is owed; message = "
+        "target.bfloat16(); owed from now on: target - message.",
+        "target.split([p.numel() for p in bucket.parameters()]) gives a view of each parameter's "
+        "part. residuals.get(parameter, 0) is what is owed for it.",
+        "dist.all_reduce(message, async_op=True).get_future() is ready when the message is; "
+        ".then(lambda _: buffer.copy_(message)) is a future of the result.",
+    ),
+    mistakes={
+        "raised": "The line that is named is yours. If sizes do not match: DDP makes new buckets "
+        "after its first step. Keep what is owed for each parameter.",
+        "no-future": "A hook returns a torch.futures.Future. The handle of an asynchronous call "
+        "has get_future().",
+        "too-early": "Let the future of the all-reduce make the result: .get_future().then(...).",
+        "summed": "all_reduce adds up. Somewhere the sum must be divided by the world size.",
+        "divided-twice": "Divide by the world size once: before the message or after it.",
+        "no-feedback": "Keep target - message, and add it to the next target.",
+        "rebuild": "DDP makes new buckets after its first step. Keep what is owed for each "
+        "parameter, so that it outlives its bucket.",
+        "sign": "What is owed is what you wanted to send, less what you sent.",
+        "wrong-debt": "What is owed after a step takes the place of what was owed before: it is "
+        "the whole target, old debts included, less the message.",
+        "overflow": "float16 ends at 65,504. bfloat16 goes as far as float32 does.",
+        "elsewhere": "Keep what is owed in `residuals`. Two models would share a global of yours.",
+        "bytes": "What all_reduce gets must itself be bfloat16.",
+        "cost": "Send the bucket as one tensor: parameters lie in it side by side.",
+        "waits": "A hook that waits stops backward. Return a future at once, and let `then` do "
+        "what comes after the message.",
+    },
+    returns=False,
+)
+
+# ---- 06.2 find the unused branch ----
+
+_MOST_FLAG_BYTES = 8
+_FROZEN, _ZERO = "fixed", "still"
+_HEADS = ("left", "right", "spare", _ZERO, _FROZEN)
+
+
+class _Branches(nn.Module):
+    """
+    Have heads of which a forward uses some. The gradient of the head "still" is always zero.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.trunk = nn.Linear(4, 4)
+        for name in _HEADS:
+            setattr(self, name, nn.Linear(4, 2))
+        self.get_submodule(_FROZEN).requires_grad_(False)
+
+    def forward(self, inputs, uses):
+        """
+        Return (N, 2) for inputs (N, 4).
+        """
+        hidden = self.trunk(inputs)
+        outputs = hidden[:, :2]
+        for name in uses:
+            outputs = outputs + self.get_submodule(name)(hidden) * (name != _ZERO)
+        return outputs
+
+
+def _branch_cases(draw):
+    uses = [["left", _ZERO], ["left", "right", _ZERO], ["left", _ZERO], ["left", _ZERO]]
+    yield Case(4, {"uses": uses}, seed=0)
+    yield Case(1, {"uses": [["left", _FROZEN]]})
+    for world_size in (2, 3, 4):
+        names = draw.sample(["left", "right", "spare"], 3)
+        uses = [[names[0], _ZERO, _FROZEN] for _ in range(world_size)]
+        uses[draw.randrange(world_size)].append(names[1])
+        yield Case(world_size, {"uses": uses})
+    yield Case(2, {"uses": [list(_HEADS)] * 2})
+
+
+def _branch_act(here, find_unused):
+    model = _Branches().to(here.device)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)  # of an earlier step
+    loss = model(torch.randn(3, 4, device=here.device), here["uses"][here.rank]).square().mean()
+    here.call(find_unused, model, loss)
+    return [parameter.grad for parameter in model.parameters()]
+
+
+def _branch_judge(played):
+    uses, world_size = played.case["uses"], played.case.world_size
+    names = [name for name, p in _Branches().named_parameters() if p.requires_grad]
+    heads = {name: name.partition(".")[0] for name in names}
+    counts = {
+        name: world_size if heads[name] == "trunk" else sum(heads[name] in one for one in uses)
+        for name in names
+    }
+    expected = (
+        [name for name in names if counts[name] == 0],
+        [name for name in names if 0 < counts[name] < world_size],
+    )
+    shaped = [_two_lists(got) for got in played.results]
+    for rank, got in enumerate(played.results):
+        if shaped[rank] is None:
+            fact = "It must return two lists of names."
+            raise played.wrong("no-lists", rank, got=got, fact=fact)
+    for rank, got in enumerate(shaped):
+        if got != expected:
+            _name_the_branch(played, rank, shaped, expected, counts)
+    for rank, seen in enumerate(played.seen):
+        if any(one is None or not bool((one == 1).all()) for one in seen.kept):
+            fact = "The lists are right, but gradients of an earlier step are not as they were."
+            raise played.wrong("gradients", rank, fact=fact)
+    for rank, events in enumerate(played.traces):
+        sent = [event for event in events if event.is_communication]
+        num_bytes, most = sum(event.input_bytes for event in sent), _MOST_FLAG_BYTES * len(names)
+        if any(event.dtype == "uint8" for event in sent) and len(sent) > 1:
+            raise played.wrong("objects", rank, fact="It sends names as pickled objects.")
+        if len(sent) > 1 or num_bytes > most:
+            fact = f"It makes {len(sent)} collectives of {num_bytes} bytes; 1 of {most} is enough."
+            raise played.wrong("cost", rank, fact=fact)
+
+
+def _two_lists(got):
+    is_pair = isinstance(got, list | tuple) and len(got) == 2
+    if not is_pair or not all(isinstance(names, list | tuple) for names in got):
+        return None
+    return tuple(list(names) for names in got)
+
+
+def _name_the_branch(played, rank, results, expected, counts):
+    got, world_size = results[rank], played.case.world_size
+    both = {"got": got, "expected": expected}
+    named = [*got[0], *got[1]]
+    if any(other != got for other in results):
+        raise played.wrong("one-rank", rank, **both, fact="Ranks do not return the same.")
+    if any(name.startswith(_FROZEN) for name in named):
+        raise played.wrong("frozen", rank, **both, fact="A parameter on a list is frozen already.")
+    if any(counts.get(name) == world_size and name.startswith(_ZERO) for name in named):
+        fact = "A parameter on a list is reached on every rank; its gradient happens to be zero."
+        raise played.wrong("zero", rank, **both, fact=fact)
+    if not named:
+        fact = "It says that every parameter is reached."
+        raise played.wrong("stale", rank, **both, fact=fact)
+    if got == expected[::-1]:
+        raise played.wrong("swapped", rank, **both, fact="The two lists are the wrong way round.")
+    if set(named) == {*expected[0], *expected[1]} and set(got[0]) > set(expected[0]):
+        fact = "A parameter to freeze is reached on some rank."
+        raise played.wrong("too-much", rank, **both, fact=fact)
+    if [sorted(names) for names in got] == [sorted(names) for names in expected]:
+        raise played.wrong("order", rank, **both, fact="The names are out of order.")
+    raise played.wrong("other-names", rank, **both, fact="These are not the names.")
+
+
+def _branch_draw(played):
+    uses, rows = played.case["uses"], []
+    for used, got in zip(uses, played.results, strict=True):
+        freeze, find = _two_lists(got)
+        rows.append(
+            {
+                "uses": ", ".join(used),
+                "to freeze": ", ".join(name for name in freeze if name.endswith("weight")),
+                "to find": ", ".join(name for name in find if name.endswith("weight")),
+            }
+        )
+    return holdings_picture(["uses", "to freeze", "to find"], rows)
+
+
+find_unused = Task(
+    number="06.2",
+    name="find_unused",
+    cases=_branch_cases,
+    act=_branch_act,
+    judge=_branch_judge,
+    ok="1 collective, at most 8 bytes a parameter",
+    draw=_branch_draw,
+    hints=(
+        "A rank knows which parameters its own loss reaches. What to do about one depends on how "
+        "many ranks reach it: none, some, or all.",
+        "torch.autograd.grad gives gradients back and leaves .grad alone. With allow_unused=True "
+        "it gives None for a parameter that the loss does not reach.",
+        "Make a tensor with 1 for each parameter that is reached and 0 for each other, and add it "
+        "up over the ranks. All ranks have the same parameters in the same order.",
+        "counts == 0: freeze. 0 < counts < dist.get_world_size(): find. counts is the tensor after "
+        "dist.all_reduce.",
+    ),
+    mistakes={
+        "no-lists": "Return freeze, find: two lists of strings.",
+        "frozen": "A parameter with requires_grad=False gets no gradient, and DDP does not wait "
+        "for it.",
+        "zero": "Not reached and zero are two things. What is not reached has no gradient at all: "
+        "None.",
+        "stale": "A gradient in .grad may be of an earlier step. Ask for this loss alone.",
+        "one-rank": "Other ranks may reach other parameters. Ranks must talk, and all decide "
+        "alike.",
+        "swapped": "Freeze what no rank reaches, and let DDP find what some ranks reach: in this "
+        "order.",
+        "too-much": "Freeze a parameter only if no rank reaches it: another rank's loss trains it.",
+        "order": "Keep the order of model.named_parameters().",
+        "other-names": "Take the names that model.named_parameters() gives, and count for each "
+        "how many ranks reach it.",
+        "gradients": "backward() adds to .grad. Ask for gradients without it: torch.autograd.grad.",
+        "objects": "All ranks know the names. A number for each parameter says enough.",
+        "cost": "Put the flags of all parameters in one tensor, and send it once.",
+        "deadlock": "Every rank makes the same calls, also one that reaches every parameter.",
+        "raised": "With allow_unused=True, torch.autograd.grad takes parameters that the loss "
+        "does not reach; frozen ones it never takes.",
+    },
+)
+
+# ---- 06.3 keep BatchNorm honest ----
+
+_MOST_POOL_CALLS = 2
+_FAR = 100
+_OTHER_ROUNDINGS = 16  # of one rank's part, beside those of adding up
+_STATISTICS = ("running_mean", "running_var")
+
+
+def _norm_cases(draw):
+    yield Case(4, {"samples": [5, 9, 2, 7], "channels": 3, "centre": 0}, seed=0)
+    for world_size in (1, 2, 3):
+        samples = draw.sample(range(2, 12), world_size)
+        yield Case(world_size, {"samples": samples, "channels": draw.randint(4, 9), "centre": 0})
+    samples = draw.sample(range(4, 12), 4)
+    yield Case(4, {"samples": samples, "channels": 9, "centre": draw.randint(900, 1100)})
+
+
+def _norm_act(here, pool_statistics):
+    num_samples, channels = here["samples"][here.rank], here["channels"]
+    layer = nn.BatchNorm1d(channels, momentum=1.0).to(here.device)
+    numbers = normal_numbers(here.case, here.rank, (num_samples, channels))
+    layer((numbers + here["centre"] + here.rank).to(here.device))
+    before = {name: getattr(layer, name).clone() for name in _STATISTICS}
+    here.call(pool_statistics, layer, num_samples)
+    return before, {name: getattr(layer, name) for name in _STATISTICS}
+
+
+class _Pooled:
+    """
+    Say what pooled statistics should be, and what they are by the usual mistakes; all (C,) float64.
+
+    Args:
+        played: The Played.
+    """
+
+    def __init__(self, played):
+        case = played.case
+        before = [seen.kept[0] for seen in played.seen]
+        n = torch.tensor(case["samples"], dtype=torch.float64)[:, None]  # (w, 1)
+        means, variances = (
+            torch.stack([each[name] for each in before]).double() for name in _STATISTICS
+        )
+        total = n.sum()
+        self.mean = (n * means).sum(0) / total
+        apart = n * (means - self.mean).square()
+        self.variance = ((n - 1) * variances + apart).sum(0) / (total - 1)
+        self.plain_mean = means.mean(0)
+        self.within = [
+            (n * variances).sum(0) / total,
+            ((n - 1) * variances).sum(0) / total,
+            ((n - 1) * variances).sum(0) / (total - 1),
+            ((n - 1) * variances).sum(0) / (n - 1).sum(),
+            variances.mean(0),
+        ]
+        self.biased = [
+            (n * variances + apart).sum(0) / total,
+            (n * variances + apart).sum(0) / (total - 1),
+            ((n - 1) * variances + apart).sum(0) / total,
+        ]
+        unit = torch.finfo(torch.float32).eps / 2
+        roundings = unit * (case.world_size + _OTHER_ROUNDINGS)
+        self.mean_off = roundings * means.abs().amax(0)
+        # Far from zero, squares must be taken around a mean; near it, around zero will do.
+        offsets = means - self.mean if case["centre"] >= _FAR else means
+        self.variance_off = (
+            roundings * (self.variance + offsets.square().amax(0)) + self.mean_off.square()
+        )
+
+    def has_mean(self, got, mean):
+        """
+        Tell whether means are these.
+        """
+        return bool(((got.double() - mean).abs() <= self.mean_off).all())
+
+    def has_variance(self, got, variance):
+        """
+        Tell whether variances are these.
+        """
+        return bool(((got.double() - variance).abs() <= self.variance_off).all())
+
+
+def _norm_judge(played):
+    pooled = _Pooled(played)
+    for rank, seen in enumerate(played.seen):
+        _judge_statistics(played, rank, seen, pooled)
+    for rank, names in enumerate(played.names):
+        if len(names) > _MOST_POOL_CALLS:
+            fact = f"The statistics are right, but it took {len(names)} collectives; 2 are enough."
+            raise played.wrong("cost", rank, fact=fact)
+
+
+def _judge_statistics(played, rank, seen, pooled):
+    before, after = seen.kept
+    mean, variance = (after[name] for name in _STATISTICS)
+    if pooled.has_mean(mean, pooled.mean) and pooled.has_variance(variance, pooled.variance):
+        return
+    first = played.seen[0].kept[0]
+    means = {"got": mean, "expected": pooled.mean.float()}
+    if len(played.seen) > 1 and all(equal(first, one.kept[1]) for one in played.seen):
+        fact = "Every rank has the statistics that rank 0 had."
+        raise played.wrong("rank-0", rank, **means, fact=fact)
+    if equal(before, after):
+        if not all(equal(*one.kept) for one in played.seen):
+            fact = "The statistics of this rank are as before."
+            raise played.wrong("not-everywhere", rank, **means, fact=fact)
+        raise played.wrong("unchanged", rank, **means, fact="The layer is as it was.")
+    if not pooled.has_mean(mean, pooled.mean):
+        mistake = "unweighted" if pooled.has_mean(mean, pooled.plain_mean) else "values"
+        raise played.wrong(mistake, rank, **means, fact="The mean is not that of all samples.")
+    variances = {"got": variance, "expected": pooled.variance.float()}
+    fact = "The mean is right, the variance is not."
+    for mistake, candidates in (("within-only", pooled.within), ("biased", pooled.biased)):
+        if any(pooled.has_variance(variance, one) for one in candidates):
+            raise played.wrong(mistake, rank, **variances, fact=fact)
+    if played.case["centre"] >= _FAR:
+        fact = f"{fact} With means near 0, it was."
+        raise played.wrong("cancels", rank, **variances, fact=fact)
+    raise played.wrong("values", rank, **variances, fact=fact)
+
+
+def _norm_draw(played):
+    rows = []
+    for num_samples, seen in zip(played.case["samples"], played.seen, strict=True):
+        cells = {"samples": str(num_samples)}
+        for when, values in zip(("before", "after"), seen.kept, strict=True):
+            cells[f"mean {when}"] = f"{values['running_mean'][0]:.2f}"
+            cells[f"variance {when}"] = f"{values['running_var'][0]:.2f}"
+        rows.append(cells)
+    names = ["samples", "mean before", "mean after", "variance before", "variance after"]
+    return holdings_picture(names, rows)
+
+
+pool_statistics = Task(
+    number="06.3",
+    name="pool_statistics",
+    cases=_norm_cases,
+    act=_norm_act,
+    judge=_norm_judge,
+    ok="2 collectives at most, and the statistics of all samples",
+    draw=_norm_draw,
+    hints=(
+        "A mean and a variance can be had from sums: how many samples, their sum, and their "
+        "squared distances. Sums of ranks add up. Means do not.",
+        "The sum of squared distances from a rank's own mean is (n_r - 1) times its running_var. "
+        "Seen from the common mean, n_r times (its mean - the common mean) squared comes on top.",
+        "First all_reduce n_r and n_r * mean_r, and divide: that is the common mean. Then "
+        "all_reduce the squared distances from it. Double precision costs little here.",
+        "spread = (n - 1) * variance + n * (own_mean - mean) ** 2; all_reduce it; running_var is "
+        "spread / (total - 1). Write with copy_.",
+    ),
+    mistakes={
+        "unchanged": "Write into the layer: layer.running_mean.copy_(...).",
+        "rank-0": "That is what DDP does. Every rank's samples must count.",
+        "not-everywhere": "Every rank needs the result: reduce gives it to one rank, all_reduce "
+        "to all.",
+        "unweighted": "Ranks have different numbers of samples. Each sample counts as much as any "
+        "other.",
+        "within-only": "Samples of two ranks are also apart because the ranks' means are.",
+        "biased": "running_var is divided by n - 1. Undo that for each rank, and divide the whole "
+        "by its own number of samples less 1.",
+        "cancels": "The mean of squares less the square of the mean: with means near 1,000 both "
+        "are near 1,000,000, and float32 has 7 digits. Measure from the mean, or use float64.",
+        "cost": "Put what you add up in one tensor: one call for counts and sums, one for the "
+        "spread.",
+        "deadlock": "All ranks make the same calls, whatever their number of samples.",
+        "raised": "num_samples is a plain number, and a layer's statistics are tensors (C,).",
+    },
+    in_place=True,
+    returns=False,
+)
+
+# ---- 06.4 mend four broken scripts ----
+
+_FEATURES, _HIDDEN, _SAMPLES, _BATCHES, _LR = 6, 8, 4, 3, 0.125
+_PASSED_BY, _FROZEN_LATE, _LONELY = 2, 3, 4
+_NOT_REDUCED = "Expected to have finished reduction"
+_NEAR = 2.0**-30
+"""
+How far weights may be off: a rounding of float64 is 2**-53, some hundred enter a weight in a step,
+and three short steps enlarge none of them a thousandfold. A mistake is above 2**-10.
+"""
+
+
+class _Net(nn.Module):
+    """
+    Map (n, 6) to (n, 1): with a spare head for script 3, with BatchNorm for script 4.
+    """
+
+    def __init__(self, case):
+        super().__init__()
+        self.trunk = nn.Linear(_FEATURES, _HIDDEN)
+        self.norm = nn.BatchNorm1d(_HIDDEN) if case["script"] == _LONELY else nn.Identity()
+        self.head = nn.Linear(_HIDDEN, 1)
+        if case["script"] == _FROZEN_LATE:
+            self.spare = nn.Linear(_HIDDEN, 1)
+        self.double()
+        with torch.no_grad():
+            for place, parameter in enumerate(self.parameters()):
+                first = normal_numbers(case, f"parameter {place}", parameter.shape, torch.float64)
+                parameter.copy_(first / 2)
+
+    def forward(self, inputs):
+        """
+        Return (n, 1) for inputs (n, 6).
+        """
+        return self.head(self.norm(self.trunk(inputs)).tanh())
+
+    def weights(self):
+        """
+        Return all parameters as one tensor.
+        """
+        return torch.cat([p.detach().flatten() for p in self.parameters()])
+
+
+def _script_cases(draw):
+    yield Case(4, {"script": 1}, seed=0)
+    for script in (1, _PASSED_BY, _FROZEN_LATE, _LONELY):
+        yield Case(draw.choice((2, 3)), {"script": script})
+    yield Case(1, {"script": _LONELY})
+
+
+def _script_batches(case, rank):
+    return regression_batches(case, rank, [_SAMPLES] * _BATCHES, _FEATURES, torch.float64)
+
+
+def _scripts_act(here, scripts):
+    number = here["script"]
+    script = list(scripts())[number - 1]
+    net = _Net(here.case).to(here.device)
+    batches = [
+        (x.to(here.device), y.to(here.device)) for x, y in _script_batches(here.case, here.rank)
+    ]
+    test = batches[0]
+    try:
+        here.call(script, net, batches, *([test] if number == _LONELY else []), watch=(net,))
+    except NotImplementedError as error:
+        if number == 1 or BLANK not in str(error):
+            raise
+        return {"end": "blank"}
+    except RuntimeError as error:
+        if _NOT_REDUCED not in str(error):
+            raise
+        return {"end": "not reduced"}
+    _note_waits_of_ddp(here)
+    with torch.no_grad():
+        loss = mse_loss(net.eval()(test[0]), test[1]).item()
+    return {"end": "", "weights": net.weights(), "loss": loss}
+
+
+def _expected_weights(case):
+    """
+    Return the weights after all steps by the mean gradient of all ranks, in one process.
+    """
+    net = _Net(case)
+    for number in range(_BATCHES):
+        net.zero_grad()
+        for rank in range(case.world_size):
+            inputs, targets = _script_batches(case, rank)[number]
+            (mse_loss(net(inputs), targets) / case.world_size).backward()
+        with torch.no_grad():
+            for parameter in net.parameters():
+                if parameter.grad is not None:
+                    parameter.sub_(_LR * parameter.grad)
+    return net.weights()
+
+
+def _scripts_judge(played):
+    number = played.case["script"]
+    kept = [seen.kept for seen in played.seen]
+    if any(one["end"] == "blank" for one in kept):
+        fact = f"script_{number} {BLANK}; script_1 is mended."
+        raise played.wrong("unfinished", fact=fact)
+    if any(one["end"] for one in kept):
+        fact = f"In script_{number}, DDP stops: it waits for a gradient that never comes."
+        raise played.wrong("waits-for-frozen", fact=fact)
+    for rank, names in enumerate(played.names):
+        if names.count("all_gather") > 1:
+            fact = f"script_{number} wraps the model {names.count('all_gather')} times."
+            raise played.wrong("wrapped-again", rank, fact=fact)
+    weights, expected = [one["weights"] for one in kept], _expected_weights(played.case)
+    most_off = _NEAR * expected.abs().max()
+    apart = max(float((one - weights[0]).abs().max()) for one in weights)
+    for rank, got in enumerate(weights):
+        both = {"got": got, "expected": expected}
+        if apart > most_off and not any(played.names):
+            fact = f"script_{number}: no message, and as many models as ranks."
+            raise played.wrong("alone", rank, **both, fact=fact)
+        if apart > most_off and number in (1, _PASSED_BY):
+            fact = f"script_{number}: ranks end with different models."
+            raise played.wrong("passed-by", rank, **both, fact=fact)
+        if bool(((got - expected).abs() > most_off).any()):
+            fact = f"script_{number}: these are not the weights of one process on all samples."
+            raise played.wrong("values", rank, **both, fact=fact)
+    if number == _LONELY:
+        _judge_evaluation(played, kept[0]["loss"])
+
+
+def _judge_evaluation(played, expected):
+    got = played.results[0]
+    try:
+        loss = float(got)
+    except (TypeError, ValueError):
+        fact = "script_4: rank 0 must return the loss on `test`."
+        raise played.wrong("no-evaluation", 0, got=got, fact=fact) from None
+    if abs(loss - expected) > _NEAR * expected:
+        fact = "script_4: this is not the loss of the trained model on `test`."
+        raise played.wrong(
+            "evaluation", 0, got=f"{loss:.4g}", expected=f"{expected:.4g}", fact=fact
+        )
+
+
+def _scripts_draw(played):
+    return timeline_picture(timeline_tracks(merge(played.traces)), "events of script 1, in order")
+
+
+scripts = Task(
+    number="06.4",
+    name="scripts",
+    cases=_script_cases,
+    act=_scripts_act,
+    judge=_scripts_judge,
+    ok="4 of 4 scripts mended",
+    draw=_scripts_draw,
+    hints=(
+        "Each script has one fault, and the lesson has run each of them. Ask of each: which line "
+        "talks to the other ranks, and do all ranks get there?",
+        "Scripts 1 and 2 send no gradients. In one the wrapper is the wrong one, in the other it "
+        "is never called.",
+        "Script 3: DDP notes when it wraps which parameters to wait for. Script 4: forward of a "
+        "wrapped model with buffers is a collective.",
+        "1: DDP in place of DataParallel. 2: model(inputs). 3: freeze, then wrap. 4: rank 0 calls "
+        "net(inputs), which sends nothing.",
+    ),
+    mistakes={
+        "alone": "Look for what sends gradients. DataParallel is one process's own, and DDP sends "
+        "only if its own forward was called.",
+        "passed-by": "None of these messages carries gradients. Let every forward of the training "
+        "go through DDP's wrapper.",
+        "waits-for-frozen": "What a model trains must be settled before it is wrapped.",
+        "deadlock": "With buffers, forward of the wrapper is a collective. Who calls it, and who "
+        "does not?",
+        "unfinished": "Mend one script after the other, and check after each.",
+        "values": "Compare with the script as it was: same batches, same rate, one step a batch.",
+        "wrapped-again": "Wrap once, before the loop: each wrapping sends the whole model.",
+        "no-evaluation": "Keep the evaluation, and return its loss on rank 0.",
+        "evaluation": "Evaluate after the training, in eval mode, on all of `test`.",
+    },
+    returns=False,
+)
