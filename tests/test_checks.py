@@ -70,6 +70,11 @@ ANSWERS = {
         "rank 1 is at line",
         "while dist.get_rank() == 1: pass" + RIGHT,
     ),
+    "calls itself for ever": (
+        "raised",
+        "raised RecursionError",
+        "return all_reduce(tensor)",
+    ),
     "leaves the group": (
         "group-left",
         "no group",

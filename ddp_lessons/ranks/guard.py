@@ -27,6 +27,8 @@ from ddp_lessons.ranks.where import (
     text_of_error,
 )
 
+_MOST_FRAMES = 10  # of a traceback's beginning and of its end
+
 
 class Guard:
     """
@@ -82,6 +84,7 @@ class Guard:
 
     def _show(self, showtraceback, args, kwargs):
         self.busy = False  # the learner's code is over; an interrupt now would hit the rendering
+        _shorten(sys.exc_info()[2])
         showtraceback(*args, **kwargs)
 
     def _on_interrupt(self, signum, frame):
@@ -226,6 +229,16 @@ class Guard:
         self.free_main_thread()
         if self.busy:
             os.kill(os.getpid(), signal.SIGINT)
+
+
+def _shorten(traceback):
+    # IPython takes seconds to render a thousand frames, in which this rank would seem stuck.
+    frames = []
+    while traceback is not None:
+        frames.append(traceback)
+        traceback = traceback.tb_next
+    if len(frames) > 2 * _MOST_FRAMES:
+        frames[_MOST_FRAMES - 1].tb_next = frames[-_MOST_FRAMES]
 
 
 def _refuse_exit():
