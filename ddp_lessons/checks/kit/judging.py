@@ -3,6 +3,7 @@ Judge what was seen: what is wrong with every answer that does so, and the words
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from ddp_lessons.checks.kit.numbers import words
 from ddp_lessons.checks.kit.plain import equal
@@ -59,8 +60,8 @@ class Played:
         printed: What each rank printed.
     """
 
-    task: object
-    case: object
+    task: Any
+    case: Any
     seen: list
     printed: list
 
