@@ -337,6 +337,7 @@ exact_accuracy = Task(
 # ---- 04.3 a sampler that resumes in the middle of an epoch ----
 
 _MOST_STATE = 4
+_MOST_BATCHES = 100  # more than any case has; an epoch without an end is cut
 
 
 def _resume_cases(draw):
@@ -405,11 +406,15 @@ def _train_and_die(sampler_class, told):
     seen["after the end"] = _lists(loader)
     sampler.set_epoch(epoch + 1)
     seen["next after the end"] = _lists(loader)
+
+    sampler, loader = start(states[1][0])
+    sampler.set_epoch(epoch + 1)  # what was left of the epoch before is given up
+    seen["next at once"] = _lists(loader)
     return seen | {"states": states}
 
 
 def _lists(batches):
-    return [batch.tolist() for batch in batches]
+    return [batch.tolist() for batch in islice(batches, _MOST_BATCHES)]
 
 
 def _resume_judge(played):
@@ -443,7 +448,7 @@ def _resume_judge(played):
             mistake = "again" if row["after the end"] == row["whole"] else "values"
             fact = f"Saved after the last batch of epoch {epoch}, it has samples of it left."
             raise played.wrong(mistake, rank, got=row["after the end"], expected=[], fact=fact)
-        for name in ("next", "next after the end"):
+        for name in ("next", "next after the end", "next at once"):
             if row[name] != row["whole next"]:
                 both = {"got": row[name], "expected": row["whole next"]}
                 fact = f"After a restart, epoch {epoch + 1} is not the one it should be."
@@ -679,6 +684,8 @@ balanced_shares = Task(
         "rest-to-one": "What rounding leaves over is for several ranks: one sample each, to those "
         "that lost most.",
         "cost": "Gather the speeds in one call: one number a rank.",
+        "raised": "The line that is named is yours. Tensors that are gathered all have the dtype "
+        "and the shape of speed.",
         "input-changed": "Gather into new tensors, and leave your own speed as it is.",
     },
 )

@@ -428,6 +428,26 @@ _RESUME_ANSWERS = [
     ("unusual: its own iterator and order, places of all ranks", None, _RESUME_BY_PLACES),
     ("unusual: a start, and a count from there", None, _RESUME_BY_START),
     (
+        "skips at the next pass, whichever epoch it is of",
+        "short-epoch",
+        _but(
+            _RESUME,
+            (_IF_OTHER, ""),
+            ("self.num_given = 0\n", "self.skip = self.num_given = 0\n"),
+            ("        mine =", "        self.num_given, self.skip = self.skip, 0\n        mine ="),
+            ("self.epoch, self.num_given =", "self.epoch, self.skip ="),
+        ),
+    ),
+    (
+        "never ends",
+        "shares",
+        _but(
+            _RESUME,
+            ("mine[self.num_given :]", "itertools.cycle(mine[self.num_given :])"),
+            ("from torch", "import itertools\nfrom torch"),
+        ),
+    ),
+    (
         "fills three of the four gaps",
         "blank",
         _but(_RESUME, (_LOAD, 'raise NotImplementedError("Task 04.3 is still blank")')),
@@ -684,6 +704,11 @@ _BALANCED_ANSWERS = [
         _but(_SHARES, ("return shares", "return shares[dist.get_rank()]")),
     ),
     ("returns shares with a fraction", "no-list", _but(_SHARES, ("return shares", "return exact"))),
+    (
+        "gathers into float32",
+        "raised",
+        _but(_SHARES, ("torch.empty_like(speed)", "torch.empty(1, device=speed.device)")),
+    ),
     ("gathers objects", "cost", _but(_SHARES, ("all_gather(", "all_gather_object("))),
     (
         "adds speeds up in the argument",
