@@ -17,7 +17,7 @@ from ddp_lessons.ranks.cells import CellRun
 from ddp_lessons.ranks.session import current_ranks
 from ddp_lessons.ranks.verdict import ranks_are_gone, replace_the_idle_dead
 
-DEADLINE_S = 7.0
+DEADLINE_S = 6.0
 """
 How long all cases together may take. A rank that cannot be stopped is replaced 10 s later.
 """
