@@ -280,24 +280,24 @@ start_equal = Task(
 
 def _average_cases(draw):
     first = {"layers": [[2, 1], [2, 1]], "dtype": "float32"}
-    yield Case(4, {**first, "samples": [4, 2, 1, 1], "without the head": [3]}, seed=0)
+    yield Case(4, {**first, "samples": [4, 2, 1, 1], "without the head on": [3]}, seed=0)
     for world_size, dtype, without in ((1, "float32", []), (2, "float64", [0, 1])):
         samples = draw.sample(range(1, 9), world_size)
         data = {"layers": _random_layers(draw, 3), "dtype": dtype, "samples": samples}
-        yield Case(world_size, {**data, "without the head": without})
+        yield Case(world_size, {**data, "without the head on": without})
     samples = draw.sample([0, draw.randint(1, 3), draw.randint(4, 9)], 3)
     data = {"layers": _random_layers(draw, 3), "dtype": "float32", "samples": samples}
-    yield Case(3, {**data, "without the head": []})
+    yield Case(3, {**data, "without the head on": []})
     # So many numbers in so few bits that no order of adding them up gives what another does.
     layers = [[draw.randint(40, 60), 30], [draw.randint(40, 60), 30]]
     data = {"layers": layers, "dtype": "bfloat16", "samples": [5, 5, 5]}
-    yield Case(3, {**data, "without the head": [draw.randint(0, 2)]})
+    yield Case(3, {**data, "without the head on": [draw.randint(0, 2)]})
 
 
 def _backward_once(case, rank, model):
     if case["samples"][rank]:
         names = _layers(model)
-        names = names[:-1] if rank in case["without the head"] else names
+        names = names[:-1] if rank in case["without the head on"] else names
         model(_inputs(case, rank, model), names).backward()
     return model
 
@@ -361,7 +361,7 @@ def _average_mistake(played, seen, own, fits, judged):
     samples, w = case["samples"], case.world_size
     shares = [num / sum(samples) for num in samples]
     own_only = [float(other == rank) for other in range(w)]
-    used = [num * (other not in case["without the head"]) for other, num in enumerate(samples)]
+    used = [num * (other not in case["without the head on"]) for other, num in enumerate(samples)]
     names = [
         ("mean-of-means", [1 / w] * w),
         ("summed", [1.0] * w),
@@ -535,12 +535,12 @@ def _plan_judge(played):
         )
         one, right = pairs[place]
         both = {"got": one or "no such bucket", "expected": right or "no such bucket"}
-        fact = f"Bucket {place} is not the one expected, where the first is bucket 0."
+        fact = f"Bucket {place} of the plan, counted from 0, is not the one expected."
         raise played.wrong(found, rank, **both, fact=fact)
     for rank, got in enumerate(played.results):
         if [list(one) for one in got] != [list(one) for one in played.results[0]]:
-            pairs = zip(got, played.results[0], strict=True)
-            one, other = next((a, b) for a, b in pairs if list(a) != list(b))
+            plans = zip(got, played.results[0], strict=True)
+            one, other = next((a, b) for a, b in plans if list(a) != list(b))
             fact = f"Where rank 0 has the bucket {other}, this rank has {one}."
             raise played.wrong("ranks-differ", rank, fact=fact)
 
@@ -619,11 +619,11 @@ def _replica_cases(draw):
     num, caps = draw.randint(5, 9), {"first_cap_bytes": 8 * HEAD_SIZE, "dtype": "float64"}
     layers = [[draw.randint(2, 9), draw.randint(1, 3)], [num, 2], [num - 2, 2]]
     data = {"layers": layers, "cap_bytes": 8 * num, **caps}
-    yield Case(3, {**data, **times, "turned": [draw.randint(0, 2)]})
+    yield Case(3, {**data, **times, "other order on": [draw.randint(0, 2)]})
     times = {"micro_batches": 1, "steps": 1}  # in a second step Gloo may abort the process
-    yield Case(2, {**data, **times, "without layer2": [draw.randint(0, 1)]})
+    yield Case(2, {**data, **times, "without layer2 on": [draw.randint(0, 1)]})
     times = {"micro_batches": 3, "steps": 2}
-    yield Case(3, {**data, **times, "without layer2": [draw.randint(0, 2)]})
+    yield Case(3, {**data, **times, "without layer2 on": [draw.randint(0, 2)]})
 
 
 def _ways(case, rank):
@@ -631,10 +631,10 @@ def _ways(case, rank):
     Return the layers that each micro-batch of a rank goes through, in order.
     """
     names = [*(f"layer{number}" for number in range(len(case["layers"]))), "head"]
-    if rank in case.data.get("turned", ()):
+    if rank in case.data.get("other order on", ()):
         names = ["layer0", "layer2", "layer1", "head"]
     ways = [names] * case["micro_batches"]
-    if rank in case.data.get("without layer2", ()):
+    if rank in case.data.get("without layer2 on", ()):
         ways = [*ways[:-1], [name for name in names if name != "layer2"]]
     return ways
 
@@ -675,7 +675,7 @@ def _step_gradients(case, number, first=0, without=()):
             model(_inputs(case, rank, model, batch), way).backward()
         table = _gradient(model)
         tables.append({name: None if name in without else one for name, one in table.items()})
-        if rank not in case.data.get("without layer2", ()):
+        if rank not in case.data.get("without layer2 on", ()):
             tables[-1] = table
     return tables
 
@@ -723,8 +723,8 @@ def _judge_times(played, rank, which, sent, buckets, index_of):
     Refuse a message that leaves too early, too late, or that holds backward up.
     """
     is_odd = rank in [
-        *played.case.data.get("turned", ()),
-        *played.case.data.get("without layer2", ()),
+        *played.case.data.get("other order on", ()),
+        *played.case.data.get("without layer2 on", ()),
     ]
     ready = 0.0
     for number, (event, names) in enumerate(zip(sent, buckets, strict=True)):
@@ -818,7 +818,8 @@ OverlappedReplica = Task(
         "only what the last one adds.",
         "zeros": "A parameter that the last micro-batch did not use may have a gradient from an "
         "earlier one.",
-        "raised": "A rank may not have used a parameter: its .grad is None.",
+        "raised": "A .grad may be None: this rank did not use the parameter, or backward has not "
+        "come to it yet.",
         "deadlock": "Every rank sends every bucket, also if no gradient of its own is in it.",
     },
     in_place=True,

@@ -229,10 +229,10 @@ class OverlappedReplica:
         # solution
         while len(self.sent) < len(self.buckets):
             self.send_next()
-        for bucket, (handle, flat) in zip(self.buckets, self.sent):
+        for bucket, (handle, flat) in zip(self.buckets, self.sent, strict=True):
             handle.wait()
             parts = flat.split([parameter.numel() for parameter in bucket])
-            for parameter, part in zip(bucket, parts):
+            for parameter, part in zip(bucket, parts, strict=True):
                 parameter.grad = part.view_as(parameter)
         self.start_step()
         # end of solution
