@@ -60,6 +60,7 @@ class Task:
         in_place: Whether the answer may change its arguments, or return one or a view of one.
         returns: Whether it must return something.
         in_group: Whether the ranks are in a group. False: the answer joins one by itself.
+        draws_case: Place of the case that `picture` draws, from 0. It needs a seed.
         warm_up: Function of a module that every rank calls before the clock of a check starts, for
             what takes seconds the first time, such as `kit.warm_up.first_ddp`. None: nothing does.
     """
@@ -78,6 +79,7 @@ class Task:
     in_place: bool = False
     returns: bool = True
     in_group: bool = True
+    draws_case: int = 0
     warm_up: Callable | None = None
 
     def __call__(self, ranks=None):
@@ -108,12 +110,12 @@ class Task:
         from ddp_lessons.checks.kit.checking import last_run
 
         run = last_run(self)
-        if run is None or not run.played:
+        if run is None or len(run.played) <= self.draws_case:
             raise BadInput(
                 f"Nothing to draw: task {self.number} must have been run (got no run that came "
                 "to an end). Run its check first."
             )
-        return self.draw(run.played[0])
+        return self.draw(run.played[self.draws_case])
 
     def __repr__(self):
         return f"<task {self.number}: {self.name}>"

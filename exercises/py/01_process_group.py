@@ -1,0 +1,110 @@
+# %% [markdown] tags=["title"]
+# # Exercise 01: join, split, and name who is missing
+#
+# 30 minutes, after lesson [01_process_group](../notebooks/01_process_group.ipynb).
+# Stuck? `hint("01.1")` gives the next hint.
+
+# %% tags=["setup", "nbval-ignore-output"]
+from ddp_lessons import start_ranks
+from ddp_lessons.checks import hint
+from ddp_lessons.checks import process_group as check
+
+ranks = start_ranks(4)
+
+# %% [markdown] tags=["task"]
+# ## 01.1 Join a group
+#
+# The check lets the ranks leave their group. Then it calls your function on each of them, with the
+# path of a file that does not exist yet, the rank, and the number of all ranks. Join them to a
+# group with the backend `gloo`, through that file. The function returns nothing.
+
+# %% tags=["answer"]
+# %%px
+import torch.distributed as dist
+
+
+def join(path, rank, world_size):
+    """
+    Join the default group through the file at `path`.
+    """
+    # solution
+    store = dist.FileStore(path, world_size)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+    # end of solution
+
+
+# %% tags=["check"]
+check.join()
+
+# %% tags=["picture"]
+check.join.picture()
+
+# %% [markdown] tags=["task"]
+# ## 01.2 Even and odd subgroups
+#
+# The ranks are in a group again, of 2 or more. Make one subgroup of the even ranks (0, 2, 4 and so
+# on) and one of the odd ranks. Return the one that this rank is in. Every rank calls your function,
+# and no two groups may end up under the same number.
+
+# %% tags=["answer"]
+# %%px
+import torch.distributed as dist
+
+
+def even_and_odd():
+    """
+    Return the group of even ranks on an even rank, that of odd ranks on an odd one.
+    """
+    # solution
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    even = dist.new_group(list(range(0, world_size, 2)))
+    odd = dist.new_group(list(range(1, world_size, 2)))
+    return odd if rank % 2 else even
+    # end of solution
+
+
+# %% tags=["check"]
+check.even_and_odd()
+
+# %% tags=["picture"]
+check.even_and_odd.picture()
+
+# %% [markdown] tags=["task"]
+# ## 01.3 Name the missing ranks
+#
+# Ranks that are in no group share a store. Some never call your function, and some call it late.
+# Return the ranks that have not come within `deadline_s` seconds, as a list in rising order. As soon
+# as all have come, return an empty list: do not wait until the deadline.
+#
+#     note in the store that this rank is here
+#     until the deadline: look which ranks have left no note; stop if there are none
+#     return those without a note
+
+# %% tags=["answer"]
+# %%px
+import time
+
+
+def missing(store, rank, world_size, deadline_s):
+    """
+    Return the ranks below world_size that did not come within deadline_s seconds.
+    """
+    # solution
+    give_up_at = time.monotonic() + deadline_s
+    store.set(f"here/{rank}", "yes")
+    absent = list(range(world_size))
+    while absent and time.monotonic() < give_up_at:
+        absent = [r for r in absent if not store.check([f"here/{r}"])]
+        time.sleep(0.01)
+    return absent
+    # end of solution
+
+
+# %% tags=["check"]
+check.missing()
+
+# %% tags=["picture"]
+check.missing.picture()
+
+# %% tags=["teardown"]
+ranks.stop()
