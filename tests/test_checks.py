@@ -45,6 +45,11 @@ ANSWERS = {
         "total = tensor.clone()\n    dist.reduce(total, dst=0)\n"
         "    raise NotImplementedError('Task 02.1 is still blank')",
     ),
+    "calls another task's gap": (
+        "blank",
+        "all_reduce calls an answer that is not there yet: Task 01.9 is still blank.",
+        "raise NotImplementedError('Task 01.9 is still blank')",
+    ),
     "returns nothing": ("nothing", "returns nothing", "dist.reduce(tensor.clone(), dst=0)"),
     "returns a view": ("view", "the argument itself", "return tensor"),
     "changes its input": ("input-changed", "changes what it was given", "tensor.zero_()" + RIGHT),

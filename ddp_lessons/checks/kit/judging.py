@@ -255,6 +255,8 @@ def wrong_end(task, case, error, outcomes, is_late, printed):
     raised = [outcome for outcome in outcomes.values() if outcome.kind == RAISED]
     if raised and all(BLANK in outcome.evalue for outcome in raised):
         what = f"{task.name} {BLANK}: the line that says so is still in it."
+        if all(task.number not in outcome.evalue for outcome in raised):
+            what = f"{task.name} calls an answer that is not there yet: {raised[0].evalue}."
         return wrong(task, "blank", [what])
     lines = [f"Tried with {case}.", *str(error).splitlines(), *printed_lines(printed)]
     if is_late:
