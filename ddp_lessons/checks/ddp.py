@@ -11,7 +11,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddp_lessons.checks.kit import Case, Task, equal, normal_numbers, whole_numbers
 from ddp_lessons.checks.kit.judging import BLANK
+from ddp_lessons.checks.kit.plain import share_memory
 from ddp_lessons.checks.kit.regression import gradient, regression_batches
+from ddp_lessons.checks.kit.warm_up import first_ddp
 from ddp_lessons.pictures import holdings_picture, timeline_picture, timeline_tracks
 from ddp_lessons.trace import merge
 
@@ -90,11 +92,11 @@ def _hook_act(here, half_hook):
     case = here.case
     model = DistributedDataParallel(_Parts(case).to(here.device), bucket_cap_mb=_BUCKET_MIB)
     steps = [list(row.split(case["lengths"])) for row in _gradients(case, here.rank)]
-    kinds, num_open, num_buckets = [], 0, 0
+    kinds, num_open, num_buckets, num_shared = [], 0, 0, 0
     residuals: dict = {}
 
     def hook(state, bucket):
-        nonlocal num_open, num_buckets
+        nonlocal num_open, num_buckets, num_shared
         future = half_hook(state, bucket)
         if not isinstance(future, torch._C.Future):  # of which torch.futures.Future is one
             kinds.append(type(future).__name__)
@@ -103,6 +105,7 @@ def _hook_act(here, half_hook):
         # On a GPU a future is done as soon as the work is queued.
         num_open += here.device.type != "cpu" or not future.done()
         num_buckets += 1
+        num_shared += share_memory(state, bucket.buffer())
         return future
 
     def train():
@@ -120,6 +123,7 @@ def _hook_act(here, half_hook):
         "kinds": kinds,
         "num_open": num_open,
         "num_buckets": num_buckets,
+        "num_shared": num_shared,
         "num_residuals": len(residuals),
     }
 
@@ -138,7 +142,8 @@ def _hook_judge(played):
     for rank, result in enumerate(played.results):
         got = torch.stack(result).double()
         _judge_average(played, rank, got, means, most_off, never_open)
-        _judge_debts(played, rank, got, means, most_off)
+    for rank, result in enumerate(played.results):
+        _judge_debts(played, rank, torch.stack(result).double(), means, most_off)
     for seen, events in zip(played.seen, played.traces, strict=True):
         sent = [event for event in events if event.backward is not None and event.is_communication]
         num_bytes, most = sum(event.input_bytes for event in sent), _HALF_BYTES * means.numel()
@@ -158,22 +163,27 @@ def _hook_judge(played):
 
 def _judge_average(played, rank, got, means, most_off, never_open):
     shared, *_ = _kinds(played.case)
-    got, means, most_off = (each[0, shared] for each in (got, means, most_off))
-    both = {"got": got, "expected": means}
+    got, means, most_off = (each[:, shared] for each in (got, means, most_off))
+    both, world_size = {"got": got[0], "expected": means[0]}, played.case.world_size
 
-    def is_near(value):
-        return bool(((got - value).abs() <= played.case.world_size * most_off).all())
+    def are_first(value):
+        return bool(((got - value).abs() <= world_size * most_off)[0].all())
 
     if bool(((got - means).abs() <= most_off).all()):
         return
-    world_size = played.case.world_size
-    if is_near(world_size * means):
+    if are_first(world_size * means) and world_size > 1:
         raise played.wrong("summed", rank, **both, fact="It gave sums, not means.")
-    if is_near(means / world_size):
+    if are_first(means / world_size) and world_size > 1:
         raise played.wrong("divided-twice", rank, **both, fact="It gave means, divided by w again.")
+    if played.seen[rank].kept["num_shared"]:
+        fact = "What is owed lies in a bucket's own memory, and is overwritten."
+        raise played.wrong("view", rank, fact=fact)
     if never_open:
         fact = "Its future was done before the all-reduce was."
-        raise played.wrong("too-early", rank, **both, fact=fact)
+        raise played.wrong("too-early", rank, fact=fact)
+    if are_first(means):
+        fact = "The first averages are right, later ones are not."
+        raise played.wrong("wrong-debt", rank, fact=fact)
     raise played.wrong("values", rank, **both, fact="These are no averages.")
 
 
@@ -242,6 +252,7 @@ half_hook = Task(
         "no-feedback": "Keep target - message, and add it to the next target.",
         "rebuild": "DDP makes new buckets after its first step. Keep what is owed for each "
         "parameter, so that it outlives its bucket.",
+        "view": "Make the target a new tensor. The average overwrites what lies in the buffer.",
         "sign": "What is owed is what you wanted to send, less what you sent.",
         "wrong-debt": "What is owed after a step takes the place of what was owed before: it is "
         "the whole target, old debts included, less the message.",
@@ -253,6 +264,7 @@ half_hook = Task(
         "what comes after the message.",
     },
     returns=False,
+    warm_up=first_ddp,
 )
 
 # ---- 06.2 find the unused branch ----
@@ -718,7 +730,7 @@ def _scripts_judge(played):
             fact = f"script_{number}: ranks end with different models."
             raise played.wrong("passed-by", rank, **both, fact=fact)
         if bool(((got - expected).abs() > most_off).any()):
-            fact = f"script_{number}: these are not the weights of one process on all samples."
+            fact = f"script_{number}: these are not the weights that the mean gradients lead to."
             raise played.wrong("values", rank, **both, fact=fact)
     if number == _LONELY:
         _judge_evaluation(played, kept[0]["loss"])
@@ -775,4 +787,5 @@ scripts = Task(
         "evaluation": "Evaluate after the training, in eval mode, on all of `test`.",
     },
     returns=False,
+    warm_up=first_ddp,
 )

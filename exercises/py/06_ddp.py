@@ -56,7 +56,7 @@ def half_hook(residuals, bucket):
 check.half_hook()
 
 # %% [markdown] tags=["task"]
-# This is what your own run did in its last step. The all-reduces begin before backward ends.
+# This is what your own run did in its last step. The first all-reduce begins before backward ends.
 
 # %% tags=["picture"]
 check.half_hook.picture()
@@ -156,10 +156,10 @@ check.pool_statistics.picture()
 # ## 06.4 Mend four broken scripts
 #
 # Four people trained on several ranks, and each made one mistake that guides make. All four want the
-# same: train `net` with the mean gradient of all ranks, one step a batch. `batches` is a list of pairs:
-# inputs (n, 6), targets (n, 1). Afterwards, every rank has the weights that one process would have after
-# training on all ranks' samples. In script 3, the spare head has no part in the loss and stays as it
-# is. In script 4, rank 0 also returns the loss on `test`, one pair.
+# same: train `net`, one step a batch, by the mean of all ranks' gradients, so that every rank ends with
+# the same weights. `batches` is a list of pairs: inputs (n, 6), targets (n, 1). In script 3, the spare
+# head has no part in the loss and stays as it is. In script 4, rank 0 also returns the loss on `test`,
+# one pair.
 #
 # In each script, delete the line that raises and mend what follows. One check tries all four, and tells
 # which of them is still broken, and how. The price: wrap a model once.
@@ -252,7 +252,8 @@ def scripts():
 check.scripts()
 
 # %% [markdown] tags=["task"]
-# This is what script 1 does since you mended it: a message in every backward.
+# This is what script 1 does since you mended it. Wrapping sends the model, and each of the three
+# backward passes sends its gradients. Before the second, DDP agrees on new buckets.
 
 # %% tags=["picture"]
 check.scripts.picture()

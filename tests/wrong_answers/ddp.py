@@ -110,6 +110,21 @@ for parameter, part in zip(parameters, rest.split(sizes)):
         "wrong-debt",
         _hook(rest="buffer / dist.get_world_size() - message"),
     ),
+    Answer(
+        "06.1",
+        "keeps a part of the bucket itself",
+        "view",
+        _hook(
+            share="buffer.div_(dist.get_world_size())",
+            rest="target.sub_(message)",
+        ),
+    ),
+    Answer(
+        "06.1",
+        "owes the message too",
+        "wrong-debt",
+        _hook(rest="target.clone()"),
+    ),
     Answer("06.1", "does not divide", "summed", _hook(share="bucket.buffer().clone()")),
     Answer(
         "06.1",
