@@ -16,7 +16,8 @@ ranks = start_ranks(4)
 #
 # Each rank has its own numbers for w chunks, one chunk a rank. Return the sum over all ranks of
 # chunk r on rank r: a new tensor, and the arguments stay as they were. Chunk c is equally long on
-# all ranks, but chunks may differ in length, and some may be empty.
+# all ranks, but chunks may differ in length, and some may be empty. One rank alone returns a copy of
+# its chunk.
 #
 # Make a ring from `send`, `recv`, `isend` and `irecv`: each rank sends to one neighbour only. The
 # price: at most w - 1 messages a rank, each of one chunk, and every chunk but its own. No rank
@@ -70,6 +71,10 @@ check.reduce_scatter.picture()
 
 # %% tags=["answer"]
 # %%px
+import torch
+import torch.distributed as dist
+
+
 def all_gather(chunk, lengths):
     """
     Return the chunks of all ranks, in rank order.
@@ -108,6 +113,10 @@ check.all_gather.picture()
 
 # %% tags=["answer"]
 # %%px
+import torch
+import torch.distributed as dist
+
+
 def all_reduce(tensor):
     """
     Return the sum of all ranks' tensors, on every rank: a tensor like the one given.

@@ -211,6 +211,18 @@ def all_gather(chunk, lengths):
         parts.append(swap(parts[-1], coming, right, left))
     return parts
 """
+_GATHER_ONE_BUFFER = """\
+def all_gather(chunk, lengths):
+    rank, world_size, right, left = places()
+    room = chunk.new_empty(max(lengths))
+    parts = [room[:n] for n in lengths]
+    passing = chunk
+    for step in range(world_size - 1):
+        c = (rank - 1 - step) % world_size
+        passing = swap(passing.clone(), parts[c], right, left)
+    parts[rank] = chunk.clone()
+    return parts
+"""
 _GATHER_DIRECT = """\
 def all_gather(chunk, lengths):
     rank, world_size, right, left = places()
@@ -243,6 +255,7 @@ _GATHERS = [
         "own-again",
         _HEAD + _changed(_GATHER, ("parts[(rank - step) % world_size]", "chunk")),
     ),
+    ("receives all chunks into one buffer", "one-buffer", _HEAD + _GATHER_ONE_BUFFER),
     (
         "leaves its own place empty",
         "own-missing",
