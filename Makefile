@@ -6,6 +6,9 @@ SHELL := /bin/sh
 PY = "$$(scripts/setup.sh --where)"
 export PYTHON TORCH
 
+# Half of the tests' time is waiting, so two at a time keep two cores busy.
+WORKERS = --numprocesses=2 --dist=loadfile
+
 # Tests of what a learner reads as a textbook: `make coverage` runs them.
 SUBJECT_TESTS = $(foreach part,costs trace pictures process_group collectives ring samplers \
   replicas ddp accumulation checkpoint workloads pitfalls,$(wildcard tests/test_$(part)*.py))
@@ -21,8 +24,8 @@ setup: ## Put everything into .venv, or into the active environment. At once if 
 lab: setup ## Open JupyterLab at lesson 00. More arguments: make lab ARGS="--port 9000"
 	@$(PY) -m ddp_lessons.course.cli lab $(ARGS)
 
-test: setup ## Run every test, cheapest first. Some of them: make test ARGS="-k ring"
-	@$(PY) -m pytest $(ARGS)
+test: setup ## Run every test, two files at a time. Some of them: make test ARGS="-k ring"
+	@$(PY) -m pytest $(WORKERS) $(ARGS)
 
 coverage: setup ## Hold the tests of the subject to every line of it that needs no GPU.
 	@$(PY) -m coverage erase
@@ -38,7 +41,7 @@ check: setup ## Format, lint, types, spelling, tests: the one command before a c
 	@$(PY) -m ruff check --quiet .
 	@$(PY) -m mypy --no-error-summary
 	@$(PY) -m codespell_lib
-	@$(PY) -m pytest $(ARGS)
+	@$(PY) -m pytest $(WORKERS) $(ARGS)
 
 bench: setup ## Measure what must be fast. One only: make bench BENCHMARKS=ring ARGS="--no-fail"
 	@status=0; for name in $(BENCHMARKS); do \
