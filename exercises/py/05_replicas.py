@@ -157,9 +157,11 @@ check.plan_buckets.picture()
 #     optimizer.zero_grad()
 # ```
 #
-# Gradients of micro-batches add up in `.grad`, and only the last one's `backward` may send. The
-# price: 1 message for each bucket and step, with the gradients of that bucket only, in the order of the
-# plan. A message starts before the next gradient is ready, and nobody waits inside `backward`.
+# The samples of a step may come in several parts, micro-batches, each with a `backward` of its own.
+# Their gradients add up in `.grad`, and only the last `backward` may send.
+#
+# The price: 1 message for each bucket and step, with the gradients of that bucket only, in the order
+# of the plan. A message starts before the next gradient is ready, and nobody waits inside `backward`.
 #
 # `__init__` is done: it hangs a hook on each parameter, which calls `gradient_ready` when that
 # parameter's `.grad` is complete. A rank may reach layers in another order than the others, or leave
