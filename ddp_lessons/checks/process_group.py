@@ -130,11 +130,11 @@ def _parity_act(here, even_and_odd):
 def _parity_kept(here, even_and_odd):
     before = dist.distributed_c10d._world.group_count
     group = here.call(even_and_odd)
-    kept = {"num_made": dist.distributed_c10d._world.group_count - before}
+    kept: dict = {"num_made": dist.distributed_c10d._world.group_count - before}
     if isinstance(group, dist.ProcessGroup):
         kept |= {"ranks": dist.get_process_group_ranks(group), "name": group.group_name}
     kept["is_member"] = group is not dist.GroupMember.NON_GROUP_MEMBER
-    everyone = [None] * here.world_size
+    everyone: list = [None] * here.world_size
     dist.all_gather_object(everyone, kept)
     names = {(one.get("name"), *one.get("ranks", ())) for one in everyone}
     is_right = len({name for name, *_ in names}) == len(names) and all(
