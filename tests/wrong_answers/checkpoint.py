@@ -185,6 +185,16 @@ def save(state, path):
         ("dist.get_rank() == 0", "dist.get_rank() == dist.get_world_size() - 1"),
     ),
     _save(
+        "saves a part of the state",
+        "other-state",
+        ("torch.save(state, file)", 'torch.save(state["weights"], file)'),
+    ),
+    _save(
+        "every rank renames the file",
+        "raised",
+        ("        os.replace(other, path)\n    dist.b", "    os.replace(other, path)\n    dist.b"),
+    ),
+    _save(
         "links, and leaves the other name",
         "left-over",
         ("os.replace(other, path)", "os.link(other, f'{other}2'); os.replace(other, path)"),
@@ -288,6 +298,15 @@ def restore(run, state):
         "weights",
         ('    run.model.load_state_dict(state["model"])\n', ""),
     ),
+    _capture(
+        "makes a new optimizer, which the schedule does not know",
+        "values",
+        (
+            "    run.optimizer.load",
+            "    run.optimizer = torch.optim.SGD(run.model.parameters(), lr=0.1)\n"
+            "    run.optimizer.load",
+        ),
+    ),
     Answer(
         "08.2",
         "unusual: a list over the ranks, gathered, and parts by name",
@@ -328,6 +347,17 @@ def restore(run, state):
         (
             "        run.sampler.set_epoch(run.epoch)\n",
             "        run.sampler.set_epoch(-1)\n        run.sampler.set_epoch(run.epoch)\n",
+        ),
+    ),
+    _train(
+        "begins an epoch again if nothing is left of it",
+        "after-end",
+        (
+            "        for batch in batches:\n",
+            "        if not len(run.sampler):\n"
+            "            run.sampler.set_epoch(-1)\n"
+            "            run.sampler.set_epoch(run.epoch)\n"
+            "        for batch in batches:\n",
         ),
     ),
     _train(
@@ -518,6 +548,20 @@ def reshard(own, num_rows, table, read):
     ),
     Answer(
         "08.4",
+        "deals rows out in turn",
+        "values",
+        """
+import torch.distributed as dist
+def reshard(own, num_rows, table, read):
+    for place in range(len(own)):
+        row = dist.get_rank() + place * dist.get_world_size()
+        for name, start, stop in table:
+            if start <= row < stop:
+                own[place] = read(name, row - start, row - start + 1)[0]
+""",
+    ),
+    Answer(
+        "08.4",
         "unusual: row by row, sets of rows, from the last to the first",
         None,
         """
@@ -584,6 +628,39 @@ def reshard(own, num_rows, table, read):
         "optimizer",
         ("import contextlib\n", "import contextlib, torch\n"),
         ("    rank, world", "    run.optimizer.state.clear()\n    rank, world"),
+    ),
+    _finish(
+        "only rank 0 saves",
+        "deadlock",
+        ("if run.step % every == 0:", "if run.step % every == 0 and rank == 0:"),
+    ),
+    _finish(
+        "saves when it dies",
+        "saves-dead",
+        (
+            "                loss = cross_entropy(run.model(images[part]), labels[part])\n",
+            "                try:\n"
+            "                    loss = cross_entropy(run.model(images[part]), labels[part])\n"
+            "                except BaseException:\n"
+            "                    saves.save_sharded(run)\n"
+            "                    raise\n",
+        ),
+    ),
+    _finish(
+        "shares otherwise after a restart",
+        "values",
+        ("    rank, world_size", "    first = run.step\n    rank, world_size"),
+        ("batch[rank::", "batch.roll(first)[rank::"),
+    ),
+    _finish(
+        "adds up the weights of all ranks, so that they are equal",
+        "weights",
+        (
+            "    for batch in",
+            "    for p in run.model.parameters():\n"
+            "        dist.all_reduce(p.data)\n"
+            "    for batch in",
+        ),
     ),
     Answer(
         "08.5",
