@@ -25,7 +25,7 @@ import torch.distributed as dist
 from machine import describe_machine
 from rich.console import Console
 from rich.table import Table
-from worlds import in_turns, run_ranks
+from rank_processes import in_turns, run_ranks
 
 from ddp_lessons import checkpoint
 from ddp_lessons.checkpoint import Checkpoints, Run

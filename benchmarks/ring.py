@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from figures import RATIO, Plan, make_figures, missed, show_figures
 from machine import describe_machine, machine_slug
-from worlds import run_ranks
+from rank_processes import run_ranks
 
 from ddp_lessons.collectives import log_rounds, naive
 from ddp_lessons.ring import pipelined, textbook

@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from worlds import in_turns, run_ranks
+from rank_processes import in_turns, run_ranks
 
 from ddp_lessons.trace import trace
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from figures import RATIO, Plan, make_figures, missed, show_figures
 from kernel import BenchmarkFailed, ending, environment, running_kernel
 from machine import describe_machine, machine_slug
-from worlds import in_turns
+from rank_processes import in_turns
 
 RESULTS = Path(__file__).with_name("results")
 NUM_RANKS = 2

@@ -150,8 +150,9 @@ def test_solution_passes_and_draws_its_picture(ranks, number):
     The same answer gets the same line, and a picture of what it did.
     """
     task = TASKS[number]
-    solution = answer_cells(read_notebook(EXERCISES[stem_of(task)].notebook))[number]
-    run_cell(ranks, solution)
+    solutions = answer_cells(read_notebook(EXERCISES[stem_of(task)].notebook))
+    for earlier in sorted(other for other in solutions if other <= number):
+        run_cell(ranks, solutions[earlier])  # one may call those before it
     task(ranks)
     assert state.row_of(number)["is_passed"]
     assert task.picture()._repr_svg_().startswith("<svg")

@@ -115,7 +115,8 @@ check.capture.picture()
 #
 # `saves` is the lesson's `Checkpoints`: `saves.load(run)` puts a run back to the latest checkpoint,
 # and leaves it alone if there is none. It restores `run.epoch` (the epoch to go on with),
-# `run.step`, and the place of `run.sampler`.
+# `run.step`, and the place of `run.sampler`. That sampler pads the end of an epoch, as in lesson
+# 04: the picture shows the last epoch with 2 repeats, which are no mistake.
 
 # %% tags=["answer"]
 # %%px

@@ -291,7 +291,9 @@ def restore(run, state):
         ("torch.get_rng_state()", "torch.randn(1)"),
         ('torch.set_rng_state(state["rng"])', "pass"),
     ),
-    _capture("there is no restore", "missing", ("def restore(", "def put_back(")),
+    _capture(
+        "restore has another name", "missing", ("def restore(", "restore = None\n\n\ndef put_back(")
+    ),
     _capture("a key is misspelt", "raised", ('state["scheduler"]', 'state["schedule"]')),
     _capture(
         "forgets to restore the weights",

@@ -24,7 +24,7 @@ def test_in_turns_lets_each_begin_equally_often(bench):
     """
     Whoever always goes first has the machine as the others left it.
     """
-    orders = [bench("worlds").in_turns(["a", "b", "c"], number) for number in range(3)]
+    orders = [bench("rank_processes").in_turns(["a", "b", "c"], number) for number in range(3)]
     assert [order[0] for order in orders] == ["a", "b", "c"]
     assert all(sorted(order) == ["a", "b", "c"] for order in orders)
 
@@ -85,7 +85,7 @@ def test_run_ranks_returns_what_every_rank_returned(bench):
     """
     Ring's benchmark takes the slowest of all ranks, so all must come back, in order.
     """
-    assert bench("worlds").run_ranks(2, double, 21) == [(0, 42), (1, 42)]
+    assert bench("rank_processes").run_ranks(2, double, 21) == [(0, 42), (1, 42)]
 
 
 @pytest.mark.ranks
@@ -94,4 +94,4 @@ def test_run_ranks_ends_when_a_rank_raises(bench):
     A benchmark that hangs holds up all that come after it.
     """
     with pytest.raises(bench("kernel").BenchmarkFailed, match="a rank raised or died"):
-        bench("worlds").run_ranks(2, fail_on_rank_1)
+        bench("rank_processes").run_ranks(2, fail_on_rank_1)
