@@ -23,9 +23,9 @@ from statistics import median
 import torch
 import torch.distributed as dist
 from machine import describe_machine
+from rank_processes import in_turns, run_ranks
 from rich.console import Console
 from rich.table import Table
-from rank_processes import in_turns, run_ranks
 
 from ddp_lessons import checkpoint
 from ddp_lessons.checkpoint import Checkpoints, Run

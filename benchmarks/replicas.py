@@ -21,11 +21,11 @@ from statistics import median
 import torch
 import torch.distributed as dist
 from machine import describe_machine
+from rank_processes import in_turns, run_ranks
 from rich.console import Console
 from rich.table import Table
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from rank_processes import in_turns, run_ranks
 
 from ddp_lessons.ddp import Overlap, overlap, parameter_bytes, rebuilt_buckets
 from ddp_lessons.replicas import BucketedReplica, FlatReplica, NaiveReplica, OverlappedReplica
