@@ -13,6 +13,7 @@ from ddp_lessons.checks.kit.on_ranks import Call, Seen
 from ddp_lessons.checks.kit.tasks import find_task
 from ddp_lessons.errors import WrongAnswer
 from ddp_lessons.ranks.cells import run_cell
+from ddp_lessons.trace.events import COLLECTIVE, Event
 
 LONGEST_S = 20.0
 RIGHT = """
@@ -141,6 +142,17 @@ def test_message_says_that_nothing_was_called_where_something_may_be(number, is_
     seen = [Seen(0, [Call(before=())])]
     error = Played(find_task(number), Case(1), seen, [""]).wrong("nothing", 0)
     assert ("rank 0 of 1 called: nothing" in str(error)) is is_told
+
+
+def test_message_lists_a_dozen_calls_and_counts_the_rest():
+    """
+    A save of every rank's part makes twenty calls: as a list they hide what is wrong.
+    """
+    events = [Event(COLLECTIVE, f"call-{n}", 0, n, 0) for n in range(20)]
+    seen = [Seen(0, [Call(before=(), events=events)])]
+    error = Played(find_task("02.1"), Case(1), seen, [""]).wrong("nothing", 0)
+    assert "call-11, 8 more" in str(error)
+    assert "call-12" not in str(error)
 
 
 @pytest.mark.ranks

@@ -15,6 +15,7 @@ from ddp_lessons.trace import unmatched
 BLANK = "is still blank"
 MAX_PRINTED_LINES = 5
 MAX_COLUMNS = 80
+MAX_CALLS = 12
 
 COMMON = {
     "missing": "Run the cell that defines it, with %%px as its first line: every rank needs it.",
@@ -115,7 +116,7 @@ class Played:
         who = "" if rank is None else f"rank {rank} of {self.case.world_size}"
         called = ""
         if rank is not None and (self.names[rank] or self.task.allowed != ()):
-            called = f"{who} called: {', '.join(self.names[rank]) or 'nothing'}"
+            called = f"{who} called: {_listed(self.names[rank])}"
         lines = [fact, where, called]
         if got is not None:
             lines.append(f"{who or 'the ranks'} gave: {words(got)}".strip())
@@ -152,6 +153,12 @@ class Played:
             same = (got.double() - expected.double()).abs() <= most_off
         if not bool(same.all()):
             raise self.wrong(mistake, rank, **both, fact="The numbers are not those expected.")
+
+
+def _listed(names):
+    # A save through DCP alone makes twenty calls.
+    more = [f"{len(names) - MAX_CALLS} more"] if len(names) > MAX_CALLS else []
+    return ", ".join([*names[:MAX_CALLS], *more]) or "nothing"
 
 
 def wrong(task, mistake, lines):
