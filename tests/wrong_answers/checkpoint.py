@@ -239,6 +239,12 @@ def save(state, path):
     dist.broadcast_object_list([None], src=0)
 """,
     ),
+    Answer(
+        "08.1",
+        "unusual: the library's own",
+        None,
+        "from ddp_lessons.checkpoint import save\n",
+    ),
     # 08.2
     Answer(
         "08.2",
