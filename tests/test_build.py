@@ -135,11 +135,23 @@ def test_build_names_the_cell_at_the_deadline(tmp_path, monkeypatch):
 @pytest.mark.notebooks
 def test_build_exercise_without_a_rhythm(tmp_path):
     """
-    A solution is built by the same command into its own folder.
+    A solution is built by the same command into its own folder, and the learner's gap beside it.
     """
-    place = make_course(tmp_path, '# %%\nprint("ok: solved")\n', kind="exercise")
-    build(place)
-    assert "ok: solved" in (tmp_path / "exercises/solutions/00_toy.ipynb").read_text()
+    text = """\
+# %% [markdown]
+# ## 00.1 Print it
+
+# %%
+# solution
+print("ok: solved")
+# end of solution
+"""
+    build(make_course(tmp_path, text, kind="exercise"))
+    solved = (tmp_path / "exercises/solutions/00_toy.ipynb").read_text()
+    blank = (tmp_path / "exercises/00_toy.ipynb").read_text()
+    assert "ok: solved" in solved
+    assert "ok: solved" not in blank
+    assert "Task 00.1 is still blank" in blank
 
 
 def test_main_statuses(tmp_path, monkeypatch, capsys):

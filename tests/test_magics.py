@@ -184,3 +184,20 @@ def test_regroup_makes_a_new_group(kernel):
     ok(kernel, "%px del model")
     assert ok(kernel, "ranks.regroup()") == "3 ranks joined a new group.\n"
     ok(kernel, "%%px\nt = torch.ones(())\ndist.all_reduce(t)\nassert t == 3")
+
+
+def test_a_rank_that_cannot_leave_its_group_is_replaced(kernel):
+    """
+    Gloo does not come back from a receive of a rank that there is not: rank 0's left neighbour.
+
+    The last test of this file: one rank is new after it.
+    """
+    cell = "%%px\nt = torch.ones(1)\nwork = dist.irecv(t, src=rank - 1)\nwork.wait()"
+    result = kernel.run(cell, stop_after_s=(1.0,))
+    assert result.status == "error"
+    assert "A new rank 0 is in place" in result.evalue
+    ok(
+        kernel,
+        "%%px\nimport torch, torch.distributed as dist\nt = torch.ones(1)\ndist.all_reduce(t)",
+    )
+    assert ok(kernel, "%px print(int(t))") == "[0] 3\n[1] 3\n[2] 3\n"

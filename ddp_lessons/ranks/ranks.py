@@ -209,5 +209,25 @@ class Ranks:
         stale = []
         if regroup:
             self._end_what_runs()
-            stale = self.join() if self.joined else self.leave()
-        return Recovery(replaced, regroup, self.joined, stale)
+            enter = self.join if self.joined else self.leave
+            try:
+                stale = enter()
+            except StartFailed:
+                # A rank cannot leave its old group, or died of trying: it is stuck in C++, say in a
+                # receive from a rank that there is not.
+                replaced += self.engines.replace_dead()
+                self._end_what_runs()
+                replaced += self._replace_the_stuck()
+                stale = enter()
+        return Recovery(sorted(set(replaced)), regroup, self.joined, stale)
+
+    def _replace_the_stuck(self):
+        views = map(self.client.direct_view, range(len(self)))
+        answers = [view.apply_async(int) for view in views]
+        silent = wait(answers, timeout=_IDLE_WITHIN_S).not_done
+        stuck = [rank for rank, answer in enumerate(answers) if answer in silent]
+        if not stuck or not self.engines.has_warden:
+            return []
+        self.engines.kill(stuck)
+        self.keeper.wait_for(lambda: set(stuck) <= set(self.dead), _REJOIN_S, "a stuck rank's end")
+        return self.engines.replace_dead()
