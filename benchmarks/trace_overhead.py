@@ -1,7 +1,7 @@
 """
 Measure what tracing costs a training step under DDP: the trace off, off once more, and on.
 
-    python benchmarks/trace_overhead.py                 # 41 rounds, 2 ranks, two models
+    python benchmarks/trace_overhead.py                 # 81 rounds, 2 ranks, two models
     python benchmarks/trace_overhead.py --repeats 201 --json trace_overhead.json
 
 In each round every way does some steps, in an order that rotates, so that a slow moment harms all
@@ -142,7 +142,7 @@ def main():
     Measure, print a table, and return 1 if the trace costs more than its limit.
     """
     parser = argparse.ArgumentParser(description=__doc__.strip().splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=41, help="rounds (41)")
+    parser.add_argument("--repeats", type=int, default=81, help="rounds (81)")
     parser.add_argument("--json", type=Path, help="write every sample to this file")
     parser.add_argument("--no-fail", action="store_true", help="only report")
     arguments = parser.parse_args()
