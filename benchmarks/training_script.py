@@ -72,6 +72,7 @@ def main():
         seconds = step_s(steps[size], num_steps)
         if dist.get_rank() == 0:
             print(seconds, flush=True)
+    dist.barrier()  # a rank that leaves while others still receive would fail them
     dist.destroy_process_group()
 
 

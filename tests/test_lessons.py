@@ -197,3 +197,33 @@ def test_readme_says_what_a_lesson_builds_on_and_that_no_lesson_takes_a_minute()
         assert all(number < stem[:2] for number in needed)
         assert bool(needed) == (stem != STEMS[0])
         assert 0 < int(seconds) <= 60
+
+
+def exercises():
+    """
+    Return the first cell of each exercise, by its stem.
+    """
+    places = [place for place in all_places(ROOT) if not place.is_lesson]
+    return {place.stem: read_notebook(place.blank)["cells"][0]["source"] for place in places}
+
+
+def test_table_of_exercises_says_what_their_titles_say():
+    """
+    A teacher plans a day with these minutes.
+    """
+    text = (ROOT / "exercises" / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \[(\d\d_\w+)\]\(\1\.ipynb\) \| .+? \| (\d+) \|$", text, re.MULTILINE)
+    said = {
+        stem: re.search(r"^(\d+) minutes", title, re.M)[1] for stem, title in exercises().items()
+    }
+    assert dict(rows) == said
+    assert list(said) == STEMS
+
+
+def test_exercises_link_to_no_file():
+    """
+    Learners copy them into folders of their own, where nothing lies beside them.
+    """
+    for place in all_places(ROOT):
+        if not place.is_lesson:
+            assert not re.search(r"\]\((?!https:)", place.text.read_text(encoding="utf-8"))

@@ -1,7 +1,7 @@
 # %% [markdown] tags=["title"]
 # # Exercise 00: a first answer, and how it is checked
 #
-# 10 minutes, after lesson [00_ranks](../notebooks/00_ranks.ipynb). Run the cells from the top. In a
+# 10 minutes, after lesson `00_ranks`. Run the cells from the top. In a
 # task, write your code in place of the line that raises, run that cell, then run the check below it.
 #
 # A check prints one line that begins with `ok`, or says what is wrong and gives a hint. Stuck?

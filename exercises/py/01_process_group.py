@@ -1,7 +1,7 @@
 # %% [markdown] tags=["title"]
 # # Exercise 01: join, split, and name who is missing
 #
-# 30 minutes, after lesson [01_process_group](../notebooks/01_process_group.ipynb).
+# 30 minutes, after lesson `01_process_group`.
 # Stuck? `hint("01.1")` gives the next hint.
 
 # %% tags=["setup", "nbval-ignore-output"]

@@ -1,7 +1,7 @@
 # %% [markdown] tags=["title"]
 # # Exercise 02: move numbers between ranks
 #
-# 40 minutes, after lesson [02_collectives](../notebooks/02_collectives.ipynb).
+# 40 minutes, after lesson `02_collectives`.
 # Stuck? `hint("02.1")` gives the next hint.
 
 # %% tags=["setup", "nbval-ignore-output"]

@@ -1,7 +1,7 @@
 # %% [markdown] tags=["title"]
 # # Exercise 04: share samples out
 #
-# 45 minutes, after lesson [04_samplers](../notebooks/04_samplers.ipynb).
+# 45 minutes, after lesson `04_samplers`.
 # Stuck? `hint("04.1")` gives the next hint.
 
 # %% tags=["setup", "nbval-ignore-output"]

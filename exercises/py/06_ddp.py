@@ -1,7 +1,7 @@
 # %% [markdown] tags=["title"]
 # # Exercise 06: use DDP without being fooled
 #
-# 50 minutes, after lesson [06_ddp](../notebooks/06_ddp.ipynb).
+# 50 minutes, after lesson `06_ddp`.
 # Stuck? `hint("06.1")` gives the next hint.
 
 # %% tags=["setup", "nbval-ignore-output"]

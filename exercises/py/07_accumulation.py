@@ -1,7 +1,7 @@
 # %% [markdown] tags=["title"]
 # # Exercise 07: let ranks talk once a step
 #
-# 45 minutes, after lesson [07_accumulation](../notebooks/07_accumulation.ipynb).
+# 45 minutes, after lesson `07_accumulation`.
 # Stuck? `hint("07.1")` gives the next hint.
 
 # %% tags=["setup", "nbval-ignore-output"]

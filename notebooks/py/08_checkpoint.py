@@ -397,7 +397,8 @@ print("ok: saved by 4 ranks, loaded by 2, every weight the same")
 
 # %% [markdown] tags=["next"]
 # - **Exercise** [08](../exercises/08_checkpoint.ipynb): an atomic save, capture and restore, a
-#   resume in the middle of an epoch, and shards for another number of ranks.
+#   resume in the middle of an epoch, shards for another number of ranks, and the capstone of part 1,
+#   all of it together.
 # - **Next lesson**, 09: the same run without a notebook.
 # - **Sources**: T. Pillai and others, [All File Systems Are Not Created
 #   Equal](https://www.usenix.org/conference/osdi14/technical-sessions/presentation/pillai), OSDI
