@@ -24,7 +24,8 @@ COMMON = {
     "replaced": "Put torch's own functions back: ranks.stop(), then run the notebook from the top.",
     "forbidden": "Read in the task which calls you may use.",
     "raised": "The line that is named is yours. Think of the world sizes and lengths it fails for.",
-    "died": "A rank's process must live on: call neither exit nor kill.",
+    "died": "A rank's process ended: by exit or kill, or by torch, which may give up where ranks "
+    "make one call with different sizes.",
     "late": "Find the loop that does not end, on some rank or for some size.",
     "deadlock": "Write down for each rank what it calls, in order, and find the call that no other "
     "rank answers.",
