@@ -2,7 +2,15 @@
 What every test shares: the order, cheapest first; a group of one; and the GPU that some need.
 """
 
+import fcntl
+import os
+import signal
+
 import pytest
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A job in the background of a shell ignores Ctrl-C, and so would all that tests start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ORDER = ("ranks", "notebooks", "browser")
 """
@@ -14,6 +22,26 @@ def _cost(item):
     return max(
         (ORDER.index(name) + 1 for name in ORDER if item.get_closest_marker(name)), default=0
     )
+
+
+@pytest.fixture(autouse=True)
+def _nobody_beside_what_measures(request, tmp_path_factory):
+    """
+    Let a test that is marked `alone` run while no other worker of pytest runs any.
+
+    All others share a lock that it holds for itself. Who waits for it keeps the gate shut, or new
+    ones would slip in before it for ever.
+    """
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        yield
+        return
+    folder = tmp_path_factory.getbasetemp().parent
+    is_alone = any(map(request.node.get_closest_marker, ("alone", "browser")))
+    with open(folder / "gate", "w") as gate, open(folder / "lock", "w") as lock:
+        fcntl.flock(gate, fcntl.LOCK_EX)
+        fcntl.flock(lock, fcntl.LOCK_EX if is_alone else fcntl.LOCK_SH)
+        fcntl.flock(gate, fcntl.LOCK_UN)
+        yield
 
 
 @pytest.fixture

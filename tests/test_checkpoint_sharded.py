@@ -13,13 +13,14 @@ import pytest
 import torch
 import torch.distributed as dist
 from checkpoint_runs import file_size_limit, fingerprint, make_run, train
+from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, Metadata
 from torch.distributed.fsdp import fully_shard
 from worlds import run_world
 
 from ddp_lessons.checkpoint import CheckpointRefused, Checkpoints, Run, SaveFailed
 from ddp_lessons.checkpoint import sharded as sharded_module
 from ddp_lessons.checkpoint.manifest import SHARDED, Manifest, checksum, write_manifest
-from ddp_lessons.checkpoint.safe import SafePlanner, SafeReader
+from ddp_lessons.checkpoint.safe import SafePlanner, SafeReader, _MetadataUnpickler
 
 SAVES = ("save_sharded", "save_async")
 
@@ -257,6 +258,28 @@ class _Hostile:
 def _put_manifest(folder):
     files = {p.name: checksum(p) for p in folder.iterdir() if p.name != "manifest.json"}
     write_manifest(folder, Manifest(2, SHARDED, 1, files))
+
+
+class _ByGetattr:
+    def __init__(self, kind, name):
+        self.kind, self.name = kind, name
+
+    def __reduce__(self):
+        return getattr, (self.kind, self.name)
+
+
+def test_metadata_may_name_the_member_of_an_enum_and_nothing_else(tmp_path):
+    """
+    Early Pythons 3.11 write an Enum's member as a getattr, which could reach anything.
+    """
+    path = tmp_path / ".metadata"
+    for kind, name in ((_MEM_FORMAT_ENCODING, "mro"), (Metadata, "__init__")):
+        path.write_bytes(pickle.dumps(_ByGetattr(kind, name)))
+        with pytest.raises(CheckpointRefused, match=r"code: builtins\.getattr"):
+            SafeReader(tmp_path).read_metadata()
+    member = _MEM_FORMAT_ENCODING.TORCH_CHANNELS_LAST
+    pickled = pickle.dumps(_ByGetattr(_MEM_FORMAT_ENCODING, member.name))
+    assert _MetadataUnpickler(io.BytesIO(pickled)).load() is member
 
 
 @pytest.mark.parametrize("where", ["code", "elsewhere", "no metadata", "not a pickle", "no record"])
