@@ -602,10 +602,15 @@ _NUM_STEPS, _EVERY, _GLOBAL_BATCH, _MICRO_BATCH, _NUM_DIGITS = 5, 2, 32, 4, 128
 
 
 def _finish_cases(draw):
-    # The second case of a pair goes on with what the first has saved.
+    # The second case of a pair goes on with what the first has saved. The first pair is drawn, so
+    # its step is always the same; the others are killed in any step after the first save.
     data = {"saved by": 4, "killed in step": 4}
     yield Case(4, data, seed=0)
     yield Case(2, data, seed=0)
+    others = [step for step in range(_EVERY + 1, _NUM_STEPS + 1) if step != 4]
+    data = {"saved by": 4, "killed in step": draw.choice(others)}
+    yield Case(4, data)
+    yield Case(2, data)
     data = {"saved by": 2, "killed in step": draw.randint(3, _NUM_STEPS)}
     yield Case(2, data)
     yield Case(1, data)
@@ -672,9 +677,7 @@ class _DigitsRun:
 def _finish_act(here, finish):
     images, labels, batches = _digits_for(here)
     given = (images, labels, batches, _MICRO_BATCH, _EVERY)
-    folders = {
-        name: here.folder / f"{name}-{here['saved by']}" for name in ("whole", "many", "few")
-    }
+    folders = {name: here.folder / f"{name}-{_pair(here)}" for name in ("whole", "many", "few")}
     lives = {}
 
     def play(name, folder, killed_in=None, seed=0):
@@ -696,17 +699,21 @@ def _finish_act(here, finish):
         if here.rank == 0:
             if folders["many"].exists():
                 shutil.copytree(folders["many"], folders["few"])
-            torch.save(lives["whole"], here.folder / f"whole-{here['saved by']}.pt")
+            torch.save(lives["whole"], here.folder / f"whole-{_pair(here)}.pt")
         dist.barrier()
         play("resumed", "many", seed=1)
     else:
-        lives["whole"] = torch.load(here.folder / f"whole-{here['saved by']}.pt")
+        lives["whole"] = torch.load(here.folder / f"whole-{_pair(here)}.pt")
         play("resumed", "few", seed=1)
     return {"lives": lives, "images": images, "labels": labels, "batches": batches}
 
 
+def _pair(here):
+    return f"{here['saved by']}-{here['killed in step']}"
+
+
 def _digits_for(here):
-    path = here.folder / f"digits-{here['saved by']}.pt"
+    path = here.folder / f"digits-{_pair(here)}.pt"
     if here.world_size == here["saved by"] and here.rank == 0:
         digits, rng = load_digits(), generator(here.case)
         chosen = torch.randperm(len(digits.train_labels), generator=rng)[:_NUM_DIGITS]

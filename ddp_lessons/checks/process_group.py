@@ -97,7 +97,8 @@ join = Task(
         "other-rank": "Pass the rank that the function is given.",
         "other-store": "Use the file at `path`: another one may be left from an earlier group.",
         "raised": "If it waited in vain, ranks did not meet: each needs its own rank, all the same "
-        "world size and the same file.",
+        "world size and the same file. If torch knows no handler: it takes an address, file:// and "
+        "the path, or a store, and got a bare path.",
     },
     returns=False,
     in_group=False,

@@ -23,7 +23,8 @@ COMMON = {
     "and run this one again.",
     "replaced": "Put torch's own functions back: ranks.stop(), then run the notebook from the top.",
     "forbidden": "Read in the task which calls you may use.",
-    "raised": "The line that is named is yours. Think of the world sizes and lengths it fails for.",
+    "raised": "A line that is named is yours: think of the world sizes and lengths it fails for. "
+    "If none is named, compare what your function takes with what the task says.",
     "died": "A rank's process ended: by exit or kill, or by torch, which may give up where ranks "
     "make one call with different sizes.",
     "late": "Find the loop that does not end, on some rank or for some size.",
