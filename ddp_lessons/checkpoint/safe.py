@@ -160,7 +160,7 @@ class SafePlanner(dcp.DefaultLoadPlanner):
 class _MetadataUnpickler(pickle.Unpickler):
     def find_class(self, module, name):
         if (module, name) == ("builtins", "getattr"):
-            return _member  # so Python 3.11.0 to 3.11.3 write the member of an Enum
+            return _member  # so early versions of Python 3.11 write the member of an Enum
         is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
         if is_dtype or name in _SAFE_CLASSES.get(module, ()):
             return super().find_class(module, name)
