@@ -4,10 +4,10 @@ SHELL := /bin/sh
 
 # The active conda or virtual environment, or our own .venv. Named only when a recipe asks.
 PY = "$$(scripts/setup.sh --where)"
-export PYTHON TORCH
+export PYTHON TORCH FAULTS SESSIONS ROUNDS WHEELS
 
-# Half of the tests' time is waiting, so two at a time keep two cores busy.
-WORKERS = --numprocesses=2 --dist=loadfile
+# Half of the tests' time is waiting, so three at a time keep two cores busy.
+WORKERS = --numprocesses=3 --dist=loadgroup
 
 # Tests of what a learner reads as a textbook: `make coverage` runs them.
 SUBJECT_TESTS = $(foreach part,costs trace pictures process_group collectives ring samplers \
@@ -16,7 +16,7 @@ SUBJECT_TESTS = $(foreach part,costs trace pictures process_group collectives ri
 # Benchmarks, one after the other: each measures alone.
 BENCHMARKS = startup training_step ring replicas trace_overhead checkpoint
 
-.PHONY: setup lab test coverage soak check bench build verify lock format clean help
+.PHONY: setup lab test coverage soak check bench gpu-proof build verify lock format clean help
 
 setup: ## Put everything into .venv, or into the active environment. At once if done already.
 	@scripts/setup.sh
@@ -24,7 +24,7 @@ setup: ## Put everything into .venv, or into the active environment. At once if 
 lab: setup ## Open JupyterLab at lesson 00. More arguments: make lab ARGS="--port 9000"
 	@$(PY) -m ddp_lessons.course.cli lab $(ARGS)
 
-test: setup ## Run every test, two files at a time. Some of them: make test ARGS="-k ring"
+test: setup ## Run every test, three at a time. Some of them: make test ARGS="-k ring"
 	@$(PY) -m pytest $(WORKERS) $(ARGS)
 
 coverage: setup ## Hold the tests of the subject to every line of it that needs no GPU.
@@ -33,7 +33,7 @@ coverage: setup ## Hold the tests of the subject to every line of it that needs 
 	@$(PY) -m coverage combine --quiet
 	@$(PY) -m coverage report
 
-soak: setup ## Run what takes long: every lesson three times, on busy cores, on 2 ranks, in a browser.
+soak: setup ## Run what takes long: lessons in a crowd, random faults. More: make soak FAULTS=1000
 	@$(PY) -m pytest -m soak $(ARGS)
 
 check: setup ## Format, lint, types, spelling, tests: the one command before a commit.
@@ -47,6 +47,9 @@ bench: setup ## Measure what must be fast. One only: make bench BENCHMARKS=ring 
 	@status=0; for name in $(BENCHMARKS); do \
 	  echo "== $$name"; $(PY) benchmarks/$$name.py $(ARGS) || status=1; \
 	done; exit $$status
+
+gpu-proof: ## Prove the course on this machine's GPUs. Offline: PYTHON=python3 WHEELS=folder.
+	@scripts/gpu_proof.sh $(ARGS)
 
 build: setup ## Rebuild notebooks from their text. Some of them: make build ARGS=00_ranks
 	@$(PY) -m ddp_lessons.course build $(ARGS)
@@ -68,4 +71,4 @@ clean: ## Remove .venv, caches and screenshots. No lesson is touched.
 	find . -name .ipynb_checkpoints -type d -prune -exec rm -rf {} +
 
 help: ## Show this list.
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

@@ -1,12 +1,12 @@
 """
-Measure how long a `%%px` cell takes on 4 ranks, inside the kernel: ours and ipyparallel's.
+Measure how long a `%%px` cell takes on all ranks, inside the kernel: ours and ipyparallel's.
 """
 
 import tempfile
 from statistics import median, quantiles
 
 from kernel import running_kernel
-from starting import FIRST_ALL_REDUCE, START_OURS
+from starting import NUM_RANKS, all_reduce_cell, start_cell
 
 NUM_CELLS = 200
 _TIMER = """\
@@ -23,12 +23,14 @@ _CELLS = {"plain": "x = 1", "all_reduce": "dist.all_reduce(total)"}
 _MAGICS = {"ours": "px", "stock": "px_stock"}
 
 
-def measure(round_number):
+def measure(round_number, num_ranks=NUM_RANKS, device="cpu"):
     """
     Time cells in a fresh kernel, ours and ipyparallel's in turn.
 
     Args:
         round_number: From 0; decides which is first.
+        num_ranks: Number of ranks.
+        device: "cpu" or "cuda".
 
     Returns:
         dict: From the name of a sample to its milliseconds.
@@ -36,7 +38,8 @@ def measure(round_number):
     magics = list(_MAGICS)[:: -1 if round_number % 2 else 1]
     samples = {}
     with tempfile.TemporaryDirectory() as folder, running_kernel(folder) as kernel:
-        for cell in (START_OURS, FIRST_ALL_REDUCE, _TIMER):
+        start, first = start_cell(num_ranks, device), all_reduce_cell(num_ranks, device)
+        for cell in (start, first, _TIMER):
             kernel.run_well(cell)
         for name, source in _CELLS.items():
             for magic in magics:

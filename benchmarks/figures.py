@@ -2,7 +2,9 @@
 Figures: medians, ratios and limits of measured samples, as a table and as plain data.
 """
 
+import json
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from statistics import median
 
 from rich.console import Console
@@ -171,6 +173,31 @@ def show_figures(figures, file=None):
         )
     # A pipe has no width of its own, and a table that wraps cannot be read.
     Console(file=file, highlight=False, width=NUM_COLUMNS).print(table)
+
+
+def figures_document(command, machine, figures):
+    """
+    Return how, when and on what figures were measured, and every sample, as plain data.
+
+    Args:
+        command: The command line, without places on this machine.
+        machine: What `describe_machine` returned.
+        figures: The Figures.
+    """
+    return {
+        "command": command,
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine": machine,
+        "figures": [figure.as_data() for figure in figures],
+    }
+
+
+def write_document(path, document):
+    """
+    Write plain data as JSON. The file's folder is made.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=1) + "\n")
 
 
 def _limit(figure):

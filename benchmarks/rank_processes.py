@@ -1,5 +1,5 @@
 """
-Run a function on the ranks of a group that is made for it, on this machine's CPU.
+Run a function on the ranks of a group that is made for it, on this machine's CPU or its GPUs.
 """
 
 import multiprocessing
@@ -9,12 +9,15 @@ import tempfile
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from kernel import BenchmarkFailed
 
 from ddp_lessons.process_group import join_group, leave_group
+from ddp_lessons.ranks.placement import place
+from ddp_lessons.ranks.starting import this_machine
 
 
-def run_ranks(num_ranks, function, *args):
+def run_ranks(num_ranks, function, *args, device="cpu"):
     """
     Call `function(rank, *args)` on each rank of a new group, with one thread each.
 
@@ -22,6 +25,7 @@ def run_ranks(num_ranks, function, *args):
         num_ranks: Number of ranks.
         function: A function at the top level of a module.
         args: Further arguments, the same on every rank; they must pickle.
+        device: "cpu", or "cuda" to place them as `start_ranks` does; `rank_device` tells a rank.
 
     Returns:
         list: What each rank returned, in rank order.
@@ -29,12 +33,14 @@ def run_ranks(num_ranks, function, *args):
     Raises:
         BenchmarkFailed: A rank raised or died. Its traceback is on standard error.
     """
+    facts = {"num_gpus": torch.cuda.device_count(), "has_nccl": dist.is_nccl_available()}
+    placement = place(num_ranks, device, this_machine(facts))
     context = multiprocessing.get_context("spawn")
     pipes, members = [], []
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         for rank in range(num_ranks):
             ours, theirs = context.Pipe(duplex=False)
-            job = (rank, num_ranks, str(Path(folder, "store")), function, args, theirs)
+            job = (rank, placement, str(Path(folder, "store")), function, args, theirs)
             member = context.Process(target=_member, args=job, daemon=True)
             member.start()
             theirs.close()
@@ -53,11 +59,20 @@ def run_ranks(num_ranks, function, *args):
     return answers
 
 
-def _member(rank, num_ranks, store, function, args, pipe):
+def settle(device):
+    """
+    Wait until a device has done all that it was given. A CPU has.
+    """
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _member(rank, placement, store, function, args, pipe):
     # Gloo would look the machine's own name up, which may be slow, or be another interface.
     os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
+    os.environ["DDP_LESSONS_DEVICE"] = device = placement.devices[rank]
     torch.set_num_threads(1)
-    join_group(store, rank, num_ranks)
+    join_group(store, rank, placement.world_size, placement.backend, device)
     answer = function(rank, *args)
     leave_group()
     pipe.send(answer)

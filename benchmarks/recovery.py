@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernel import BenchmarkFailed, running_kernel
-from starting import FIRST_ALL_REDUCE, NUM_RANKS, START_OURS
+from starting import NUM_RANKS, START_OURS, all_reduce_cell
 
 _CULPRIT = 2
 # `fault` is written at the moment of the fault; `here-r` by rank r as it is about to wait.
@@ -61,8 +61,7 @@ if rank == culprit:
 else:
     dist.all_reduce(total)
 """
-_HEALTHY = ",".join(str(rank) for rank in range(NUM_RANKS) if rank != _CULPRIT)
-_CHECK_KEPT = f"%%px --targets {_HEALTHY}\nassert kept == 100 + dist.get_rank()"
+_CHECK_KEPT = "%%px --targets {healthy}\nassert kept == 100 + dist.get_rank()"
 
 
 @dataclass(frozen=True)
@@ -100,23 +99,37 @@ def measure(round_number):
     with tempfile.TemporaryDirectory() as folder, running_kernel(folder) as kernel:
         kernel.run_well(START_OURS)
         for fault in FAULTS[first:] + FAULTS[:first]:
-            samples |= _measure_fault(kernel, fault)
+            samples |= measure_fault(kernel, fault)
         kernel.run_well("ranks.stop()")
     return samples
 
 
-def _measure_fault(kernel, fault):
+def measure_fault(kernel, fault, num_ranks=NUM_RANKS):
+    """
+    Let a fault happen once.
+
+    Args:
+        kernel: A Kernel whose ranks run.
+        fault: The Fault.
+        num_ranks: Number of its ranks, more than 2.
+
+    Returns:
+        dict: As `measure`, of this fault.
+    """
+    healthy = ",".join(str(rank) for rank in range(num_ranks) if rank != _CULPRIT)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        kernel.run_well(FIRST_ALL_REDUCE)
+        all_reduce = all_reduce_cell(num_ranks)
+        kernel.run_well(all_reduce)
         kernel.run_well(_PREPARE.format(folder=name))
-        result = kernel.run(fault.cell, stop_when=_all_here(folder) if fault.stop else None)
-        good = kernel.run_well(FIRST_ALL_REDUCE)
+        stop_when = _all_here(folder, num_ranks) if fault.stop else None
+        result = kernel.run(fault.cell, stop_when=stop_when)
+        good = kernel.run_well(all_reduce)
         if result.status != "error":
             raise BenchmarkFailed(f"A cell with a fault ended as {result.status}:\n{fault.cell}")
         if fault.stop and result.stopped_s is None:
             raise BenchmarkFailed("The deadlock ended before Stop was pressed.")
-        kernel.run_well(_CHECK_KEPT)
+        kernel.run_well(_CHECK_KEPT.format(healthy=healthy))
         fault_s = result.stopped_s if fault.stop else float((folder / "fault").read_text())
     return {
         f"{fault.name}_prompt_s": result.prompt_s - fault_s,
@@ -124,6 +137,6 @@ def _measure_fault(kernel, fault):
     }
 
 
-def _all_here(folder):
-    paths = [folder / f"here-{rank}" for rank in range(NUM_RANKS)]
+def _all_here(folder, num_ranks):
+    paths = [folder / f"here-{rank}" for rank in range(num_ranks)]
     return lambda: all(path.exists() for path in paths)

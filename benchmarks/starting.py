@@ -1,5 +1,5 @@
 """
-Measure the seconds from nothing to the first all-reduce of 4 ranks: ours, ipyparallel, torchrun.
+Measure the seconds from nothing to the first all-reduce of all ranks: ours, ipyparallel, torchrun.
 """
 
 import subprocess
@@ -11,82 +11,111 @@ from pathlib import Path
 from kernel import BenchmarkFailed, ending, environment, running_kernel
 
 NUM_RANKS = 4
-START_OURS = f"""\
-from ddp_lessons import start_ranks
-ranks = start_ranks({NUM_RANKS}, device="cpu")
-"""
-FIRST_ALL_REDUCE = f"""\
-%%px
-import torch
-import torch.distributed as dist
-total = torch.ones(1)
+_ALL_REDUCE = """\
+total = torch.ones(1, device="{device}")
 dist.all_reduce(total)
-assert total.item() == {NUM_RANKS}
+assert total.item() == {num_ranks}
 """
-_START_STOCK = f"""\
+_START_STOCK = """\
 import ipyparallel as ipp
-cluster = ipp.Cluster(n={NUM_RANKS})
+cluster = ipp.Cluster(n={num_ranks})
 client = cluster.start_and_connect_sync(activate=True)
-client[:].scatter("rank", range({NUM_RANKS}), flatten=True)
-client[:]["store"] = {{store!r}}
+client[:].scatter("rank", range({num_ranks}), flatten=True)
+client[:]["store"] = {store!r}
 """
-_JOIN_STOCK = f"""\
+_JOIN_STOCK = """\
 %%px
 import torch
 import torch.distributed as dist
+backend, num_gpus = "gloo", torch.cuda.device_count()
+if "{device}" == "cuda":
+    torch.cuda.set_device(rank % num_gpus)
+    backend = "nccl" if {num_ranks} <= num_gpus else "gloo"
 dist.init_process_group(
-    "gloo", init_method=f"file://{{store}}", rank=rank, world_size={NUM_RANKS}
+    backend, init_method=f"file://{{store}}", rank=rank, world_size={num_ranks}
 )
-total = torch.ones(1)
-dist.all_reduce(total)
-assert total.item() == {NUM_RANKS}
 """
 _SCRIPT = Path(__file__).with_name("first_all_reduce.py")
-TORCHRUN = ("--standalone", "--nproc-per-node", str(NUM_RANKS))
+TORCHRUN = ("--standalone", "--nproc-per-node")
 _TIMEOUT_S = 120
 
 
-def start_ours(folder):
+def start_cell(num_ranks=NUM_RANKS, device="cpu"):
+    """
+    Return a cell that starts ranks.
+    """
+    return f"""\
+from ddp_lessons import start_ranks
+ranks = start_ranks({num_ranks}, device="{device}")
+"""
+
+
+def all_reduce_cell(num_ranks=NUM_RANKS, device="cpu"):
+    """
+    Return a cell that imports torch on the ranks and does an all-reduce.
+    """
+    imports = "%%px\nimport torch\nimport torch.distributed as dist\n"
+    return imports + _ALL_REDUCE.format(num_ranks=num_ranks, device=device)
+
+
+START_OURS = start_cell()
+FIRST_ALL_REDUCE = all_reduce_cell()
+
+
+def start_ours(folder, num_ranks, device):
     """
     Start ranks in a fresh kernel as a lesson does.
 
     Args:
         folder: An empty folder.
+        num_ranks: Number of ranks.
+        device: "cpu" or "cuda", as for `start_ranks`.
 
     Returns:
         dict: `start_ours_s`: cell with the import, and cell with the all-reduce, together.
     """
     with running_kernel(folder) as kernel:
-        seconds = kernel.seconds_of(START_OURS, FIRST_ALL_REDUCE)
+        cells = start_cell(num_ranks, device), all_reduce_cell(num_ranks, device)
+        seconds = kernel.seconds_of(*cells)
         kernel.run_well("ranks.stop()")
     return {"start_ours_s": seconds}
 
 
-def start_stock(folder):
+def start_stock(folder, num_ranks, device):
     """
     Start engines in a fresh kernel with ipyparallel alone, and join them to a group.
 
     Args:
         folder: An empty folder.
+        num_ranks: Number of ranks.
+        device: "cpu" or "cuda".
 
     Returns:
         dict: `start_stock_s`: as `start_ours`.
     """
     store = str(Path(folder) / "store")
     with running_kernel(folder) as kernel:
-        seconds = kernel.seconds_of(_START_STOCK.format(store=store), _JOIN_STOCK)
+        where = {"num_ranks": num_ranks, "device": device}
+        join = (_JOIN_STOCK + _ALL_REDUCE).format(**where)
+        seconds = kernel.seconds_of(_START_STOCK.format(store=store, **where), join)
         kernel.run_well("cluster.stop_cluster_sync()")
     return {"start_stock_s": seconds}
 
 
-def start_torchrun(folder):
+def start_torchrun(folder, num_ranks, device):
     """
     Run a script that does one all-reduce with torchrun.
+
+    Args:
+        folder: An empty folder.
+        num_ranks: Number of ranks.
+        device: "cpu" or "cuda".
 
     Returns:
         dict: `start_torchrun_s`, the whole command; `reach_torchrun_s`, up to the all-reduce.
     """
-    command = [sys.executable, "-m", "torch.distributed.run", *TORCHRUN, str(_SCRIPT)]
+    command = [sys.executable, "-m", "torch.distributed.run", *TORCHRUN, str(num_ranks)]
+    command += [str(_SCRIPT), device]
     began_s = time.monotonic()
     process = subprocess.Popen(
         command,
@@ -120,12 +149,14 @@ def warm_up():
     subprocess.run([sys.executable, "-c", f"import {modules}"], check=True, timeout=_TIMEOUT_S)
 
 
-def measure(round_number):
+def measure(round_number, num_ranks=NUM_RANKS, device="cpu"):
     """
     Let all three start once, each round in another order.
 
     Args:
         round_number: From 0.
+        num_ranks: Number of ranks.
+        device: "cpu" or "cuda".
 
     Returns:
         dict: From the name of a sample to its number.
@@ -137,5 +168,5 @@ def measure(round_number):
     samples = {}
     for contestant in contestants[first:] + contestants[:first]:
         with tempfile.TemporaryDirectory() as folder:
-            samples |= contestant(folder)
+            samples |= contestant(folder, num_ranks, device)
     return samples

@@ -7,17 +7,25 @@ benchmarks/README.md says what each figure is.
 """
 
 import argparse
-import json
 import sys
 import time
-from datetime import UTC, datetime
+from dataclasses import replace
 from pathlib import Path
 
 import cells
 import footprint
 import recovery
+import sizes
 import starting
-from figures import RATIO, Plan, make_figures, missed, show_figures
+from figures import (
+    RATIO,
+    Plan,
+    figures_document,
+    make_figures,
+    missed,
+    show_figures,
+    write_document,
+)
 from kernel import BenchmarkFailed
 from machine import describe_machine, machine_slug
 
@@ -27,18 +35,25 @@ MEASUREMENTS = {
     "cells": cells.measure,
     "memory": footprint.measure,
     "recovery": recovery.measure,
+    "sizes": sizes.measure,
 }
 FEWEST_REPEATS = 5
 _STOCK_PX = "ipyparallel's %%px, same ranks"
+ANYWHERE = ("start", "cells")
+"""
+What can be measured on GPUs, and with another number of ranks.
+"""
+
+_FIRST = "first all-reduce, {} ranks"
 PLANS = (
-    Plan("first all-reduce, 4 ranks", "s", "start_ours_s",
-         "torchrun, whole command", "start_torchrun_s", 0.5, RATIO),
-    Plan("first all-reduce, 4 ranks", "s", "start_ours_s",
+    Plan(_FIRST.format(starting.NUM_RANKS), "s", "start_ours_s",
+         "torchrun, whole command", "start_torchrun_s", 0.4, RATIO),
+    Plan(_FIRST.format(starting.NUM_RANKS), "s", "start_ours_s",
          "torchrun, up to its all-reduce", "reach_torchrun_s"),
-    Plan("first all-reduce, 4 ranks", "s", "start_ours_s",
+    Plan(_FIRST.format(starting.NUM_RANKS), "s", "start_ours_s",
          "ipyparallel as it comes", "start_stock_s"),
     Plan("%%px cell: x = 1", "ms", "cell_plain_ours_ms",
-         _STOCK_PX, "cell_plain_stock_ms", 15.0),
+         _STOCK_PX, "cell_plain_stock_ms", 10.0),
     Plan("%%px cell: x = 1, 95 of 100 within", "ms", "cell_plain_ours_p95_ms",
          _STOCK_PX, "cell_plain_stock_p95_ms"),
     Plan("%%px cell: all-reduce", "ms", "cell_all_reduce_ours_ms",
@@ -46,7 +61,11 @@ PLANS = (
     Plan("%%px cell: all-reduce, 95 of 100 within", "ms", "cell_all_reduce_ours_p95_ms",
          _STOCK_PX, "cell_all_reduce_stock_p95_ms"),
     Plan("memory of an idle rank", "MiB", "rank_mib",
-         "a process that imported torch", "alone_mib", 100.0),
+         "a process that imported torch", "alone_mib", 80.0),
+    Plan("memory of a rank that has trained", "MiB", "trained_rank_mib",
+         "a process that imported torch", "alone_mib", 120.0),
+    Plan("memory of a learner who has trained", "MiB", "learner_mib", limit=750.0),
+    Plan("first DDP and optimizer: CPU of a rank", "s", "first_ddp_s", limit=0.3),
     Plan("memory of 4 ranks and their helpers", "MiB", "started_mib",
          "4 such processes", "all_alone_mib"),
     Plan("a rank raises: prompt", "s", "raise_prompt_s", limit=2.0),
@@ -57,6 +76,17 @@ PLANS = (
     Plan("deadlock: next all-reduce done", "s", "deadlock_good_s"),
     Plan("deadlock, Stop: prompt", "s", "stop_prompt_s", limit=2.0),
     Plan("deadlock, Stop: next all-reduce done", "s", "stop_good_s"),
+)  # fmt: skip
+_START_LIMITS_S = {4: 1.1, 8: 1.2, 16: 1.5, 32: 2.2}
+_ROUND_TRIP_LIMITS_MS = {4: 10.0, 8: 12.0, 16: 18.0, 32: 32.0}
+_PROMPT_LIMIT_S = 2.0
+SIZE_PLANS = (
+    *(Plan(f"start to first all-reduce, {n} ranks", "s", f"start_{n}_s", limit=_START_LIMITS_S[n])
+      for n in sizes.SIZES),
+    *(Plan(f"%%px cell from outside, {n} ranks", "ms", f"round_trip_{n}_ms",
+           limit=_ROUND_TRIP_LIMITS_MS[n]) for n in sizes.SIZES),
+    *(Plan(f"{fault.name}: prompt, {n} ranks", "s", f"{fault.name}_{n}_s", limit=_PROMPT_LIMIT_S)
+      for fault in recovery.FAULTS for n in sizes.SIZES),
 )  # fmt: skip
 
 
@@ -72,24 +102,32 @@ def parse_arguments(argv):
         "--only", nargs="+", choices=MEASUREMENTS, default=[], metavar="NAME",
         help=f"measure only some of: {', '.join(MEASUREMENTS)}",
     )  # fmt: skip
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument(
+        "--ranks", type=int, default=starting.NUM_RANKS, metavar="N", help="of start and cells (4)"
+    )
     parser.add_argument("--no-fail", action="store_true", help="exit with 0 if a limit is missed")
     parser.add_argument(
         "--json", type=Path, metavar="FILE",
         help="where to write (default: benchmarks/results/, if all was measured 5 times or more)",
     )  # fmt: skip
     arguments = parser.parse_args(argv)
-    if arguments.repeats < 1:
-        parser.error("--repeats: expected a whole number from 1")
+    if arguments.repeats < 1 or arguments.ranks < 1:
+        parser.error("--repeats, --ranks: expected a whole number from 1")
+    is_elsewhere = arguments.device != "cpu" or arguments.ranks != starting.NUM_RANKS
+    if is_elsewhere and not (arguments.only and set(arguments.only) <= set(ANYWHERE)):
+        parser.error(f"--device, --ranks: expected with --only {' '.join(ANYWHERE)}")
     return arguments
 
 
-def measure_all(names, num_rounds):
+def measure_all(names, num_rounds, num_ranks=starting.NUM_RANKS, device="cpu"):
     """
     Measure round by round, everything in each, so that a slow minute is shared by all.
 
     Args:
         names: What of MEASUREMENTS.
         num_rounds: Number of rounds.
+        num_ranks, device: Number and place of ranks, of what can be measured anywhere.
 
     Returns:
         dict: From the name of a sample to its numbers, one a round.
@@ -98,11 +136,20 @@ def measure_all(names, num_rounds):
     for round_number in range(num_rounds):
         for name in names:
             began_s = time.monotonic()
-            for sample, number in MEASUREMENTS[name](round_number).items():
+            where = (num_ranks, device) if name in ANYWHERE else ()
+            for sample, number in MEASUREMENTS[name](round_number, *where).items():
                 samples.setdefault(sample, []).append(number)
             seconds = time.monotonic() - began_s
             print(f"round {round_number + 1} of {num_rounds}: {name}, {seconds:.0f} s", flush=True)
     return samples
+
+
+def plans_for(num_ranks):
+    """
+    Return the table's lines, with the number of ranks that were measured in their names.
+    """
+    usual, measured = _FIRST.format(starting.NUM_RANKS), _FIRST.format(num_ranks)
+    return [replace(plan, name=plan.name.replace(usual, measured)) for plan in PLANS]
 
 
 def results_file(arguments, machine):
@@ -121,14 +168,10 @@ def as_document(arguments, machine, figures):
     Return what is written: how, when and on what it was measured, and every figure.
     """
     only = ["--only", *arguments.only] if arguments.only else []
-    return {
-        "command": " ".join(
-            ["python benchmarks/startup.py", "--repeats", str(arguments.repeats), *only]
-        ),
-        "date": datetime.now(UTC).date().isoformat(),
-        "machine": machine,
-        "figures": [figure.as_data() for figure in figures],
-    }
+    command = ["python benchmarks/startup.py", "--repeats", str(arguments.repeats), *only]
+    if arguments.device != "cpu" or arguments.ranks != starting.NUM_RANKS:
+        command += ["--device", arguments.device, "--ranks", str(arguments.ranks)]
+    return figures_document(" ".join(command), machine, figures)
 
 
 def main(argv):
@@ -144,19 +187,17 @@ def main(argv):
         print(f"This machine is busy (load {machine['load']}): do not trust these times.")
     names = [name for name in MEASUREMENTS if not arguments.only or name in arguments.only]
     try:
-        samples = measure_all(names, arguments.repeats)
+        samples = measure_all(names, arguments.repeats, arguments.ranks, arguments.device)
     except BenchmarkFailed as error:
         print(f"Could not measure: {error}", file=sys.stderr)
         return 1
-    figures = make_figures(PLANS, samples)
+    figures = make_figures((*plans_for(arguments.ranks), *SIZE_PLANS), samples)
     print()
     show_figures(figures)
     print(f"\nMedians of {arguments.repeats}, on {machine['cpu']}, {machine['num_cores']} cores.")
     path = results_file(arguments, machine)
     if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        document = as_document(arguments, machine, figures)
-        path.write_text(json.dumps(document, indent=1) + "\n")
+        write_document(path, as_document(arguments, machine, figures))
         print(f"Written to {path.name}.")
     else:
         print(f"Not written: only a whole run of {FEWEST_REPEATS} rounds or more is kept.")

@@ -12,14 +12,20 @@ ratios within rounds: at most 1.03.
 
 import argparse
 import contextlib
-import json
 import subprocess
 import sys
 import tempfile
-from datetime import UTC, datetime
 from pathlib import Path
 
-from figures import RATIO, Plan, make_figures, missed, show_figures
+from figures import (
+    RATIO,
+    Plan,
+    figures_document,
+    make_figures,
+    missed,
+    show_figures,
+    write_document,
+)
 from kernel import BenchmarkFailed, ending, environment, running_kernel
 from machine import describe_machine, machine_slug
 from rank_processes import in_turns
@@ -191,14 +197,8 @@ def main(argv):
     if file is None and arguments.repeats >= FEWEST_REPEATS:
         file = RESULTS / f"training-step-{machine_slug(machine)}.json"
     if file is not None:
-        document = {
-            "command": f"python benchmarks/training_step.py --repeats {arguments.repeats}",
-            "date": datetime.now(UTC).date().isoformat(),
-            "machine": machine,
-            "figures": [figure.as_data() for figure in figures],
-        }
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(document, indent=1) + "\n")
+        command = f"python benchmarks/training_step.py --repeats {arguments.repeats}"
+        write_document(file, figures_document(command, machine, figures))
         print(f"Written to {file.name}.")
     return 1 if missed(figures) and not arguments.no_fail else 0
 

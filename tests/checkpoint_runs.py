@@ -52,6 +52,9 @@ class Shuffled:
 def make_run(seed=0, rank_seed=100, adam=False):
     """
     Return a new Run whose model is that of `seed` and whose random numbers differ between ranks.
+
+    DDP has made an idle pass, so that its buckets have the order of all later steps from the first
+    step on: `test_sums_of_three_ranks_change_when_ddp_orders_its_buckets_anew` shows why.
     """
     rank, world_size = place()
     torch.manual_seed(seed)
@@ -60,6 +63,8 @@ def make_run(seed=0, rank_seed=100, adam=False):
     )
     if dist.is_initialized() and world_size > 1:
         model = DistributedDataParallel(model)
+        model(torch.ones(1, 3)).sum().backward()
+        model.zero_grad()
     if adam:
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
     else:

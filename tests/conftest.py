@@ -16,12 +16,35 @@ ORDER = ("ranks", "notebooks", "browser")
 """
 Kinds of tests after the plain ones, as their markers say, from cheap to dear.
 """
+ALONE = ("alone", "browser")
+"""
+Kinds of tests beside which no other may run.
+"""
+
+
+def _is_alone(item):
+    return any(map(item.get_closest_marker, ALONE))
 
 
 def _cost(item):
-    return max(
+    kind = max(
         (ORDER.index(name) + 1 for name in ORDER if item.get_closest_marker(name)), default=0
     )
+    return _is_alone(item), kind  # those for which all others must wait come last, in one go
+
+
+def _group(item):
+    """
+    Name the tests that one worker runs in a row: those of a file, which may share a fixture.
+
+    Tests of notebooks share nothing and take long, so each goes to whoever is free. The bank of
+    answers is dealt out by lesson, each on ranks of its own.
+    """
+    if item.get_closest_marker("notebooks"):
+        return item.nodeid
+    lesson = getattr(item, "callspec", None) and item.callspec.id[:2]
+    part = lesson if item.path.stem == "test_wrong_answers" else ""
+    return f"{item.path}-{part}-{_is_alone(item)}"
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +59,7 @@ def _nobody_beside_what_measures(request, tmp_path_factory):
         yield
         return
     folder = tmp_path_factory.getbasetemp().parent
-    is_alone = any(map(request.node.get_closest_marker, ("alone", "browser")))
+    is_alone = _is_alone(request.node)
     with open(folder / "gate", "w") as gate, open(folder / "lock", "w") as lock:
         fcntl.flock(gate, fcntl.LOCK_EX)
         fcntl.flock(lock, fcntl.LOCK_EX if is_alone else fcntl.LOCK_SH)
@@ -68,6 +91,8 @@ def pytest_collection_modifyitems(config, items):
             config.hook.pytest_deselected(items=soaking)
             items[:] = [item for item in items if not item.get_closest_marker("soak")]
     items.sort(key=_cost)
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
     gpu_items = [item for item in items if item.get_closest_marker("gpu")]
     if gpu_items:
         import torch

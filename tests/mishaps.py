@@ -12,7 +12,10 @@ import ctypes, gc, os, sys, time
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+from ddp_lessons.process_group import rank_device
 rank, world_size = dist.get_rank(), dist.get_world_size()
+if rank_device().type == "cuda":  # all that follows is where NCCL, or Gloo for a GPU, takes it
+    torch.set_default_device(rank_device())
 t = torch.ones(4)
 keep = 100 + rank
 for name in ("model", "pair"):
@@ -128,7 +131,7 @@ MISHAPS = {
     ),
     "new_group_by_one_rank_alone": Mishap(
         "if rank == {C}:\n    dist.new_group([0, {C}])",
-        r"Deadlock: {V} finished the cell without new_group; rank {C} waits in new_group \(line 2\)",
+        r"Deadlock: rank 0 finished the cell without new_group; rank {C} waits in new_group \(line 2\)",
     ),
     "stop_twice": Mishap(
         "if rank != {C}:\n    dist.all_reduce(t)\nelse:\n    time.sleep(60)",

@@ -47,6 +47,7 @@ def _plateau(rank, world_size):
     return rates, means, resumed.state_dict() == schedules["ours"].state_dict(), nothing
 
 
+@pytest.mark.bitwise
 @pytest.mark.ranks
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_plateau_schedule_lowers_the_rate_on_all_ranks_together(world_size):

@@ -114,16 +114,32 @@ def test_plans_of_startup_hold_the_course_to_its_figures(bench):
     startup = bench("startup")
     limits = {plan.name: (plan.limit_on, plan.limit) for plan in startup.PLANS if plan.limit}
     assert limits == {
-        "first all-reduce, 4 ranks": ("ratio", 0.5),
-        "%%px cell: x = 1": ("value", 15.0),
-        "memory of an idle rank": ("value", 100.0),
+        "first all-reduce, 4 ranks": ("ratio", 0.4),
+        "%%px cell: x = 1": ("value", 10.0),
+        "memory of an idle rank": ("value", 80.0),
+        "memory of a rank that has trained": ("value", 120.0),
+        "memory of a learner who has trained": ("value", 750.0),
+        "first DDP and optimizer: CPU of a rank": ("value", 0.3),
         "a rank raises: prompt": ("value", 2.0),
         "a rank is killed: prompt": ("value", 2.0),
         "deadlock: prompt": ("value", 2.0),
         "deadlock, Stop: prompt": ("value", 2.0),
     }
-    keys = [(plan.name, plan.reference_name) for plan in startup.PLANS]
+    keys = [(plan.name, plan.reference_name) for plan in startup.PLANS + startup.SIZE_PLANS]
     assert len(set(keys)) == len(keys)
+
+
+def test_plans_of_sizes_hold_the_course_to_its_figures(bench):
+    """
+    What holds for 4 ranks must not get out of hand at 32: a node has as many, and a class too.
+    """
+    startup = bench("startup")
+    limits = {plan.sample: plan.limit for plan in startup.SIZE_PLANS}
+    assert [limits.pop(f"start_{n}_s") for n in (4, 8, 16, 32)] == [1.1, 1.2, 1.5, 2.2]
+    trips = [limits.pop(f"round_trip_{n}_ms") for n in (4, 8, 16, 32)]
+    assert trips == [10.0, 12.0, 18.0, 32.0]
+    faults = ("raise", "die", "deadlock", "stop")
+    assert limits == {f"{fault}_{n}_s": 2.0 for fault in faults for n in (4, 8, 16, 32)}
 
 
 def test_results_file_is_not_replaced_by_a_short_or_partial_run(bench):

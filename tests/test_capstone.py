@@ -57,6 +57,7 @@ def cells(ranks, folder, *lines):
     run_cell(ranks, "\n".join(lines))
 
 
+@pytest.mark.bitwise
 def test_a_rank_is_killed_and_the_run_goes_on_with_as_many_and_with_fewer(tmp_path):
     """
     As many ranks end with the same bits; fewer lose no sample and take none twice.

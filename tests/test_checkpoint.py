@@ -33,6 +33,7 @@ def _compare(rank, world_size, path, adam):
     return wanted, fingerprint(resumed), seen_whole, seen
 
 
+@pytest.mark.bitwise
 @pytest.mark.ranks
 @pytest.mark.parametrize(
     ("world_size", "adam"), [(1, True), (2, False), (2, True), (3, True), (4, False)]
@@ -72,6 +73,7 @@ def test_weights_alone_do_not_resume_a_run(tmp_path):
         assert whole != resumed
 
 
+@pytest.mark.bitwise
 @pytest.mark.parametrize(
     "part", ["optimizer", "scheduler", "scaler", "sampler", "python", "numpy", "torch"]
 )

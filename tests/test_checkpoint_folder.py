@@ -3,6 +3,7 @@ A folder of checkpoints: killed at any moment, it still holds one that loads.
 """
 
 import contextlib
+import json
 import os
 import random
 import shutil
@@ -17,6 +18,8 @@ from checkpoint_runs import file_size_limit, fingerprint, make_run, train
 from worlds import run_world
 
 from ddp_lessons.checkpoint import CheckpointRefused, Checkpoints, Run, SaveFailed, capture
+from ddp_lessons.checkpoint import manifest as manifest_module
+from ddp_lessons.checkpoint.atomic import BLOCK_BYTES
 from ddp_lessons.checkpoint.housekeeping import WHOLE_FILE
 from ddp_lessons.checkpoint.manifest import MANIFEST, WHOLE, Manifest, checksum, write_manifest
 from ddp_lessons.checkpoint.safe import sealed
@@ -182,7 +185,7 @@ def _damage(root, name, how):
         ("truncated", "truncated: expected run.pt of"),
         ("damaged", "damaged: expected run.pt with its SHA-256 (got another)"),
         ("missing", "damaged: expected the file run.pt (got none of that name)"),
-        ("no manifest of ours", "foreign: expected a manifest of ddp_lessons.checkpoint 1"),
+        ("no manifest of ours", "foreign: expected a manifest of ddp_lessons.checkpoint 2"),
         ("no json", "damaged: expected a manifest in JSON (got something else)"),
         ("outside", "damaged: expected the file ../run.pt (got none of that name)"),
     ],
@@ -286,6 +289,7 @@ def _resume(rank, world_size, root):
     return choice.step, fingerprint(resumed) == wanted
 
 
+@pytest.mark.bitwise
 @pytest.mark.ranks
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_save_and_load_go_on_bitwise(tmp_path, world_size):
@@ -293,6 +297,52 @@ def test_save_and_load_go_on_bitwise(tmp_path, world_size):
     The whole way through the folder.
     """
     assert run_world(world_size, _resume, str(tmp_path)) == [(9, True)] * world_size
+
+
+def _count_blocks(rank, world_size, root):
+    checkpoints, counted = Checkpoints(root), []
+    run = _plain_run(1)
+    run.model.register_buffer("large", torch.arange(3 * BLOCK_BYTES // 4 + 1))  # 6 blocks, and more
+    for save in (checkpoints.save, checkpoints.save_sharded):
+        run.step += 1
+        save(run)
+        real = manifest_module._block_digest
+
+        def counting(path, number, real=real):
+            counted.append((path.name, number))
+            return real(path, number)
+
+        manifest_module._block_digest = counting
+        checkpoints.latest()
+        manifest_module._block_digest = real
+    return counted
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_ranks_share_the_checksums(tmp_path, world_size):
+    """
+    One rank that reads all keeps the others waiting, and SHA-256 takes three times as long as
+    loading. So each block is read once, by one rank, and nobody has two more than another.
+    """
+    shares = run_world(world_size, _count_blocks, str(tmp_path))
+    blocks = [block for share in shares for block in share]
+    assert len(blocks) == len(set(blocks)) > 12
+    assert max(map(len, shares)) - min(map(len, shares)) <= 2  # one for each of two checkpoints
+
+
+def test_a_manifest_of_too_few_blocks_is_foreign(tmp_path):
+    """
+    Otherwise the rest of a file would never be compared.
+    """
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(_plain_run(1))
+    path = tmp_path / "step-00000001" / MANIFEST
+    document = json.loads(path.read_text())
+    document["files"][WHOLE_FILE]["sha256"].clear()
+    path.write_text(json.dumps(document))
+    [(_, why)] = checkpoints.latest().skipped
+    assert why.startswith("foreign: expected a manifest of")
 
 
 def _limited(rank, world_size, root):

@@ -71,6 +71,28 @@ ANSWERS = {
         "print('x' * 10_000_000)\n    total = tensor.clone()\n    dist.reduce(total, dst=0)\n"
         "    return total",
     ),
+    "keeps its buffer": (
+        "kept",
+        "A second call with the same arguments changes what the first one returned.",
+        "import builtins\n    if not hasattr(builtins, 'kept'): builtins.kept = {}\n"
+        "    total = builtins.kept.setdefault(tensor.shape, torch.empty_like(tensor))\n"
+        "    total.copy_(tensor)\n"
+        "    dist.reduce(total, dst=0)\n    dist.broadcast(total, src=0)\n    return total",
+    ),
+    "adds up in a second call": (
+        "not-everywhere",
+        "So it is in a second call with the same arguments.",
+        "import builtins\n    builtins.num_calls = getattr(builtins, 'num_calls', 0) + 1\n"
+        "    total = tensor.clone()\n    dist.reduce(total, dst=0)\n"
+        "    if builtins.num_calls % 2: dist.broadcast(total, src=0)\n"
+        "    else: dist.broadcast(total.clone(), src=0)\n    return total",
+    ),
+    "talks through the store": (
+        "store",
+        "It puts keys into the group's store",
+        "store = dist.distributed_c10d._get_default_store()\n"
+        "    store.set(f'said by {dist.get_rank()}', '1')" + RIGHT,
+    ),
     "loops for ever on one rank": (
         "late",
         "rank 1 is at line",

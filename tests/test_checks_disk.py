@@ -4,10 +4,11 @@ Hold what the checks of exercise 08 see of a file while it is saved.
 
 import os
 
+import pytest
 import torch
 
 from ddp_lessons.checkpoint.atomic import write_state
-from ddp_lessons.checks.kit.disk import FileWatch
+from ddp_lessons.checks.kit.disk import FileWatch, killed_while_writing
 
 
 def contents_while(path, write):
@@ -77,3 +78,89 @@ def test_a_sync_before_the_write_is_none(tmp_path):
     _, watch = contents_while(path, sync_too_early)
     assert watch.was_beside
     assert not watch.synced
+
+
+def test_a_sync_is_that_of_one_file(tmp_path):
+    """
+    A folder's sync writes names to the disk, and another file's sync another file.
+    """
+    path, other, third = (tmp_path / name for name in ("run.pt", "new", "third"))
+    third.write_bytes(b"third")
+
+    def sync_others():
+        other.write_bytes(b"new")
+        for one in (tmp_path, third):
+            handle = os.open(one, os.O_RDONLY)
+            os.fsync(handle)
+            os.close(handle)
+        os.replace(other, path)
+
+    _, watch = contents_while(path, sync_others)
+    assert not watch.synced
+    assert os.fsync.__name__ == "fsync"
+
+
+def test_a_sync_counts_by_whatever_name_it_is_called(tmp_path):
+    """
+    `from os import fsync` is as good, and so is a folder below.
+    """
+    path, below = tmp_path / "run.pt", tmp_path / "below"
+    below.mkdir()
+    fsync, replace = os.fsync, os.replace
+
+    def save():
+        with open(below / "new", "wb") as file:
+            file.write(b"new")
+            file.flush()
+            fsync(file.fileno())
+        replace(below / "new", path)
+
+    _, watch = contents_while(path, save)
+    assert watch.synced
+    assert watch.was_beside
+    assert not watch.was_written_over
+
+
+def test_a_file_that_changes_between_two_looks_was_written_over(tmp_path):
+    """
+    What another process or thread does is one step for the watch; the file is the same one.
+    """
+    path, other = tmp_path / "run.pt", tmp_path / "new"
+    path.write_bytes(b"old")
+    other.write_bytes(b"other")
+    _, watch = contents_while(path, lambda: os.system(f"cp '{other}' '{path}'"))
+    assert watch.was_written_over
+
+
+@pytest.mark.parametrize("mode", ["wb", "ab", "xb"])
+def test_a_killed_save_leaves_a_part_of_the_new_file(tmp_path, mode):
+    """
+    The next save meets it, and only one that begins anew is right.
+    """
+    path = tmp_path / "run" / "run.pt"
+    path.parent.mkdir()
+    path.write_bytes(b"old")
+
+    def save():
+        other = path.with_name("new")
+        try:
+            with open(other, mode) as file:
+                torch.save(torch.ones(10_000), file)
+            other.replace(path)
+        finally:
+            other.unlink(missing_ok=True)  # no kill would wait for this
+
+    assert killed_while_writing(path, save)
+    assert path.read_bytes() == b"old"
+    with pytest.raises((RuntimeError, OSError)):
+        torch.load(path.with_name("new"))
+
+
+def test_a_save_in_place_is_not_killed(tmp_path):
+    """
+    Nothing is left beside a file that was written in place.
+    """
+    path = tmp_path / "run" / "run.pt"
+    path.parent.mkdir()
+    assert not killed_while_writing(path, lambda: torch.save(torch.ones(10_000), path))
+    assert len(torch.load(path)) == 10_000

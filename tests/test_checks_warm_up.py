@@ -9,7 +9,7 @@ import pytest
 from ddp_lessons import start_ranks, stop_ranks
 from ddp_lessons.checks.kit import checking
 from ddp_lessons.checks.kit.tasks import find_task
-from ddp_lessons.checks.kit.warm_up import first_ddp
+from ddp_lessons.checks.kit.warm_up import first_save
 from ddp_lessons.ranks.cells import run_cell
 
 RIGHT = "import torch.distributed as dist\nmy_items = lambda items: items[dist.get_rank() :: "
@@ -18,7 +18,7 @@ RIGHT = "import torch.distributed as dist\nmy_items = lambda items: items[dist.g
 @pytest.fixture
 def ranks(tmp_path, monkeypatch):
     """
-    Ranks that have not made a DDP model yet.
+    Ranks that have saved nothing yet.
     """
     monkeypatch.setenv("DDP_LESSONS_STATE_DIR", str(tmp_path))
     yield start_ranks(2)
@@ -27,7 +27,7 @@ def ranks(tmp_path, monkeypatch):
 
 def are_warm(ranks):
     """
-    Tell for each rank whether it has what the first DDP model imports.
+    Tell for each rank whether it has what the first save in shards imports.
     """
     run_cell(ranks, "import sys\nis_warm = 'torch._dynamo' in sys.modules")
     return ranks.view["is_warm"]
@@ -40,13 +40,13 @@ def test_ranks_warm_up_before_the_clock_starts(ranks, monkeypatch):
     """
     at_start, make_run = [], checking.Run
 
-    def run(task, its_ranks, folder, ends_at):
+    def run(task, its_ranks, folder, deadline):
         at_start.append(are_warm(its_ranks))
-        return make_run(task, its_ranks, folder, ends_at)
+        return make_run(task, its_ranks, folder, deadline)
 
     monkeypatch.setattr(checking, "Run", run)
     task = find_task("00.1")
     run_cell(ranks, f"{RIGHT}dist.get_world_size()]")
-    for one in (task, replace(task, warm_up=first_ddp)):
+    for one in (task, replace(task, warm_up=first_save)):
         checking.run_and_judge(one, ranks)
     assert at_start == [[False, False], [True, True]]

@@ -9,6 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from ipykernel.kernelspec import get_kernel_dict
+from jupyter_client.manager import KernelManager
+from traitlets.config import Config
 from typer.testing import CliRunner
 
 from ddp_lessons import __version__
@@ -154,6 +157,16 @@ def test_lab_environment_keeps_the_user_s_settings(tmp_path):
     assert defaults["@jupyterlab/apputils-extension:notification"]["fetchNews"] == "false"
     both = lab.lab_environment({"JUPYTER_CONFIG_PATH": str(tmp_path)})
     assert both["JUPYTER_CONFIG_PATH"].split(os.pathsep) == [str(tmp_path), str(folder)]
+
+
+def test_lab_encrypts_what_kernels_say():
+    """
+    Every user of a machine can connect to a kernel's ports, and would read all code and output.
+    """
+    settings = Path(lab.lab_environment({})["JUPYTER_CONFIG_PATH"]) / "jupyter_server_config.json"
+    manager = KernelManager(config=Config(json.loads(settings.read_text())))
+    assert manager.transport_encryption == "auto"
+    assert "curve" in get_kernel_dict()["metadata"]["supported_encryption"]
 
 
 def test_lab_allows_root_to_root_only(course):

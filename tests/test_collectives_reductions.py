@@ -46,6 +46,7 @@ def _compare_reductions_with_torch(rank, w):
     return differing, num_compared
 
 
+@pytest.mark.bitwise
 @pytest.mark.ranks
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_collectives_that_reduce_are_torchs(world_size):
@@ -69,6 +70,7 @@ def _average_complex(rank, w):
     return seen
 
 
+@pytest.mark.bitwise
 @pytest.mark.ranks
 def test_all_reduce_averages_complex_numbers_by_parts():
     """
@@ -88,6 +90,7 @@ def _sum_of_floats(rank, w, dtype):
     return mine.double().tolist(), results
 
 
+@pytest.mark.bitwise
 @pytest.mark.ranks
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("world_size", [3, 6])
@@ -123,6 +126,7 @@ def _awkward_numbers(rank, w):
     return results
 
 
+@pytest.mark.bitwise
 @pytest.mark.ranks
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_all_reduce_gives_all_ranks_the_same_bits(world_size):

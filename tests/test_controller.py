@@ -69,6 +69,22 @@ def test_controller_takes_the_ports_that_are_held(held, tmp_path):
     assert controller.ip == "127.0.0.1"
 
 
+@pytest.mark.parametrize("listen", ["127.0.0.1", EVERY_INTERFACE])
+def test_controller_encrypts(listen, tmp_path):
+    """
+    Loopback is shared by every user of a machine, a network by more. Who has no key may not listen.
+    """
+    controller = IPController()
+    controller.parse_command_line(controller_arguments(tmp_path, "some-ranks", listen))
+    assert controller.enable_curve
+    assert len(controller.curve_secretkey) == len(controller.curve_publickey) == 40
+    other = IPController()
+    other.parse_command_line(controller_arguments(tmp_path, "other-ranks", listen))
+    assert other.curve_secretkey != controller.curve_secretkey
+    # Signed too, or a warning in the log of each notebook would say that nothing is.
+    assert other.config.Session.key != controller.config.Session.key != b""
+
+
 def test_controller_listens_on_loopback_unless_told(tmp_path):
     """
     Ranks on other machines need more; a learner's laptop does not.

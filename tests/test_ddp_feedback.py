@@ -52,6 +52,7 @@ def _metered(rank, world_size):
     return seen
 
 
+@pytest.mark.bitwise
 @pytest.mark.ranks
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_hooks_send_less_and_say_what_it_costs(world_size):

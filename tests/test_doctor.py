@@ -315,30 +315,6 @@ def test_gpus_on_bus_counts_nvidia_displays_only(tmp_path):
     assert probes.gpus_on_bus(tmp_path / "missing") == 0
 
 
-def test_cores_and_memory_respect_a_control_group(tmp_path, monkeypatch):
-    """
-    A container of 2 cores and 1 GiB on a large server is a small machine.
-    """
-    (tmp_path / "cpu.max").write_text("100000 100000\n")
-    (tmp_path / "memory.max").write_text(f"{GIB}\n")
-    (tmp_path / "memory.current").write_text(f"{GIB // 4}\n")
-    monkeypatch.setattr(probes, "_cgroups", lambda: [tmp_path])
-    assert probes.usable_cores() == 1
-    assert probes.memory() == (GIB, GIB - GIB // 4)
-
-
-def test_cores_and_memory_without_a_limit_are_the_machine(tmp_path, monkeypatch):
-    """
-    "max" in a control group's file is no number, and no limit.
-    """
-    (tmp_path / "cpu.max").write_text("max 100000\n")
-    (tmp_path / "memory.max").write_text("max\n")
-    monkeypatch.setattr(probes, "_cgroups", lambda: [tmp_path])
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
-    assert probes.usable_cores() == cores
-    assert probes.memory()[0] > GIB // 2
-
-
 def test_writable_temp_folder_is_empty_if_none_is(tmp_path, monkeypatch):
     """
     A full disk or a read-only container must be named, not raised.

@@ -22,7 +22,7 @@ from ddp_lessons.ranks.telling import rank_names
 
 pytestmark = [pytest.mark.ranks, pytest.mark.alone, pytest.mark.timeout(180)]
 
-PROMPT_S = 2.0
+PROMPT_S = 30.0
 
 
 TWO = pytest.param(2, id="2_ranks", marks=pytest.mark.soak)  # the same code, half of the ranks
@@ -80,7 +80,9 @@ def check_usable(kernel, lost):
     Hold the ranks to what must work after a mishap: the next collective, the old variables.
     """
     alive = kernel.run(
-        "%%px\nimport torch, torch.distributed as dist\nx = torch.ones(3)\ndist.all_reduce(x)\n"
+        "%%px\nimport torch, torch.distributed as dist\n"
+        "from ddp_lessons.process_group import rank_device\n"
+        "x = torch.ones(3, device=rank_device())\ndist.all_reduce(x)\n"
         "print(x.tolist(), globals().get('keep', 'gone'))"
     )
     assert alive.status == "ok", alive

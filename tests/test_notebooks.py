@@ -10,12 +10,12 @@ import pytest
 from toy_lesson import make_course
 
 from ddp_lessons.course import rules
-from ddp_lessons.course.blanks import blank_of
+from ddp_lessons.course.blanks import read_blank
 from ddp_lessons.course.build import machine_paths
 from ddp_lessons.course.canonical import canonical, dumps, read_notebook
 from ddp_lessons.course.cells import IGNORED, tags_of
 from ddp_lessons.course.places import all_places
-from ddp_lessons.course.twins import read_twin, refuse_unequal
+from ddp_lessons.course.twins import refuse_unequal
 from ddp_lessons.course.verify import verify
 from ddp_lessons.errors import NotebookRefused
 
@@ -70,8 +70,7 @@ def test_blank_is_what_its_solution_makes_of_it(place):
     """
     Learners fill in the text that was reviewed, with every gap in its place.
     """
-    blank = blank_of(place, canonical(read_twin(place.text), place.stem))
-    assert place.blank.read_text(encoding="utf-8") == dumps(blank)
+    assert place.blank.read_text(encoding="utf-8") == dumps(read_blank(place))
 
 
 @pytest.mark.notebooks

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -163,6 +164,46 @@ def test_tcp_store_refuses_a_port_that_cannot_be(port, rank):
     """
     with pytest.raises(BadInput, match="The port of the store is none"):
         tcp_store("127.0.0.1", port, rank, 1.0)
+
+
+def _listens_at(port, pid=None):
+    found = psutil.Process(pid).net_connections("tcp")
+    return {c.laddr.ip for c in found if c.laddr.port == port and c.status == psutil.CONN_LISTEN}
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_tcp_store_of_this_machine_is_closed_to_all_others(host):
+    """
+    A store has no password. torch's own listens to every network, also where the host is loopback.
+    """
+    everywhere = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
+    assert _listens_at(everywhere.port) <= {"::", "0.0.0.0"}
+    store = tcp_store(host, 0, 0, 30.0)
+    assert _listens_at(store.port) == {"127.0.0.1"}
+    tcp_store(host, store.port, 1, 30.0).set("key", "value")
+    assert store.get("key") == b"value"
+    with pytest.raises(OSError, match="in use"):
+        tcp_store(host, store.port, 0, 30.0)
+
+
+TELL_STORE = """
+import os, psutil
+listening = [c for c in psutil.Process(os.getppid()).net_connections() if c.status == "LISTEN"]
+print({c.laddr.ip for c in listening if c.laddr.port == int(os.environ["MASTER_PORT"])})
+"""
+
+
+@pytest.mark.ranks
+def test_torchrun_opens_its_store_to_every_network(tmp_path):
+    """
+    Lesson 01 and docs/security.md say so. If torch mends it, they have to change.
+    """
+    (tmp_path / "tell.py").write_text(TELL_STORE)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    done = subprocess.run(
+        [*command, tmp_path / "tell.py"], capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout in ("{'::'}\n", "{'0.0.0.0'}\n"), done.stderr
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,14 @@ import torch
 import torch.distributed as dist
 from waiting import wait_until
 
-from ddp_lessons.ranks.release import close_stores, cut_group_sockets, open_sockets, release
+from ddp_lessons.ranks.release import (
+    SparedSockets,
+    close_stores,
+    connect_for_absent_peers,
+    cut_group_sockets,
+    open_sockets,
+    release,
+)
 
 LIMIT_S = 30.0
 """
@@ -87,31 +94,77 @@ def is_open(sock):
         return True
 
 
-def test_cut_group_sockets_cuts_what_torch_would_have():
+@pytest.fixture
+def spared(monkeypatch):
+    """
+    What a guard knows of the sockets that are not torch's.
+    """
+    monkeypatch.setattr(socket.socket, "__init__", socket.socket.__init__)
+    return SparedSockets()
+
+
+def test_cut_group_sockets_cuts_what_torch_would_have(spared):
     """
     A descriptor without a Python object, as C++ code has them: both ends hear of it.
     """
-    before = open_sockets()
     client, server, listener = connected_pair()
     fd = client.detach()
-    assert cut_group_sockets(before) == 1
+    assert cut_group_sockets(spared.descriptors()) == 1
     assert not is_open(server)
     os.close(fd)
     server.close()
     listener.close()
 
 
-def test_cut_group_sockets_spares_the_learners_own():
+def test_cut_group_sockets_spares_the_learners_own(spared):
     """
     A logger's connection or a download is a Python socket; it has nothing to do with the group.
     """
     before = open_sockets()
     sockets = connected_pair()
     assert open_sockets() - before == {sock.fileno() for sock in sockets}
-    assert cut_group_sockets(before) == 0
+    assert cut_group_sockets(spared.descriptors()) == 0
     assert is_open(sockets[0])
     assert is_open(sockets[1])
     for sock in sockets:
+        sock.close()
+
+
+def test_spared_sockets_forget_what_is_gone(spared):
+    """
+    A descriptor is used again: what was a learner's socket may be Gloo's next.
+    """
+    client, server, listener = connected_pair()
+    fd = client.detach()
+    assert fd not in spared.descriptors()
+    assert server.fileno() in spared.descriptors()
+    assert cut_group_sockets(spared.descriptors()) == 1
+    os.close(fd)
+    server.close()
+    listener.close()
+    del client, server, listener
+    assert spared.descriptors() <= spared._open_before | open_sockets()
+
+
+def test_cut_group_sockets_spares_a_subclass_that_cannot_be_hashed(spared):
+    """
+    A class of a learner's may be as odd as it likes; the rank must be freed all the same.
+    """
+
+    class Odd(type):
+        def __eq__(cls, other):
+            raise ValueError
+
+        __hash__ = None
+
+    class OddSocket(socket.socket, metaclass=Odd):
+        pass
+
+    client, server, listener = connected_pair()
+    own = OddSocket(fileno=client.detach())
+    assert cut_group_sockets(spared.descriptors()) == 0
+    assert is_open(own)
+    for sock in (own, server, listener):
         sock.close()
 
 
@@ -247,3 +300,69 @@ def test_release_frees_a_rank_that_waits_in_a_tcp_store():
     release(before, waiting.thread.ident)
     assert waiting.came_back() < SOON_S
     assert isinstance(waiting.error, RuntimeError)
+
+
+class StoreOfAStraggler(dist.Store):
+    """
+    A store through which a rank says where it is, and never learns where the others are.
+    """
+
+    def __init__(self, store, is_over):
+        super().__init__()
+        self.store = store
+        self.has_told = threading.Event()
+        self._is_over = is_over
+
+    def set(self, key, value):
+        """
+        Set a key, and note that it was done.
+        """
+        self.store.set(key, value)
+        self.has_told.set()
+
+    def wait(self, *args):
+        """
+        Wait until the test is over.
+        """
+        self._is_over.wait(LIMIT_S)
+        raise RuntimeError("the straggler never comes")
+
+
+def test_a_rank_that_waits_for_a_peer_to_connect_is_freed():
+    """
+    The peer died, or left, between the two steps of meeting: there is no connection to cut.
+
+    Which of two ranks connects follows from their ports, so it takes some tries to be the other.
+    """
+    is_over = threading.Event()
+
+    def make_group(store, rank):
+        dist.ProcessGroupGloo(store, rank, 2)
+
+    for _ in range(40):
+        store = dist.HashStore()
+        straggler_store = StoreOfAStraggler(store, is_over)
+        straggler = Waiting(make_group, straggler_store, 1)
+        assert straggler_store.has_told.wait(LIMIT_S)
+        before = open_sockets()
+        early = Waiting(make_group, store, 0)
+        early.thread.join(0.3)
+        if early.thread.is_alive():
+            break
+    # All that listens by now was opened by this rank: the straggler's is among those before.
+    assert connect_for_absent_peers(before, early.frame_in("make_group")) > 0
+    assert early.came_back() < SOON_S
+    is_over.set()
+    assert straggler.came_back() < SOON_S
+
+
+def test_a_store_that_listens_is_no_gloo_socket():
+    """
+    Whoever waits for a TCPStore of its own must not have it fed with numbers.
+    """
+    before = open_sockets()
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    assert store.port > 0
+    assert connect_for_absent_peers(before, sys._getframe()) == 0
+    store.set("still", "there")
+    assert store.get("still") == b"there"

@@ -83,6 +83,7 @@ def _like_ddp(rank, world_size):
     return answers
 
 
+@pytest.mark.bitwise
 @pytest.mark.ranks
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_replicas_train_bit_for_bit_as_ddp(world_size):
@@ -238,6 +239,7 @@ def _buffers_like_ddp(rank, world_size):
     return answers
 
 
+@pytest.mark.bitwise
 @pytest.mark.ranks
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_replicas_broadcast_buffers_when_ddp_does(world_size):

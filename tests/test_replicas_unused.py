@@ -71,6 +71,7 @@ def _left_alone(rank, world_size):
     return answers
 
 
+@pytest.mark.bitwise
 @pytest.mark.ranks
 @pytest.mark.parametrize("world_size", [1, 3])
 def test_find_unused_parameters_leaves_old_gradients_alone(world_size):

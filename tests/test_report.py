@@ -102,9 +102,13 @@ def test_how_it_died_names_the_signal(exit_code, words):
 
 def test_died_message_has_a_line_for_each():
     """
-    In rank order, with the line that each was at if it is known.
+    In rank order, with the line that each was at if it is known, or was seen at.
     """
+    seen = Outcome(DIED, exit_code=-9, line=2, code="train()", is_last_seen=True)
+    meant = Outcome(DIED, exit_code=-9, line=3, code="os.kill(me, 9)", ended_itself=True)
     outcomes = {
+        3: seen,
+        4: meant,
         2: Outcome(DIED, exit_code=1),
         0: Outcome(OK),
         1: Outcome(DIED, exit_code=-signal.SIGSEGV, line=4, code="crash()"),
@@ -112,6 +116,9 @@ def test_died_message_has_a_line_for_each():
     assert died_message(outcomes).splitlines() == [
         "rank 1 died: its process was ended by SIGSEGV at line 4: crash()",
         "rank 2 died: its process exited with code 1",
+        "rank 3 died: its process was ended by SIGKILL (Linux does this when memory runs out); "
+        "last seen at line 2: train()",
+        "rank 4 died: its process was ended by SIGKILL at line 3: os.kill(me, 9)",
     ]
 
 

@@ -27,11 +27,16 @@ def mode(path):
 @pytest.fixture
 def temporary(tmp_path, monkeypatch):
     """
-    Make a folder stand for /tmp.
+    Make a folder stand for /tmp, where there is no better place: a file is where a home would be.
     """
     monkeypatch.delenv("DDP_LESSONS_RUNTIME_DIR", raising=False)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return tmp_path
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    (tmp_path / "home").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    return temporary
 
 
 @pytest.fixture(params=[0o000, 0o022, 0o077])
@@ -52,6 +57,22 @@ def chosen(tmp_path, monkeypatch):
     folder = tmp_path / "chosen"
     monkeypatch.setenv("DDP_LESSONS_RUNTIME_DIR", str(folder))
     return folder
+
+
+@contextlib.contextmanager
+def as_a_user_who_may_not_write(folder):
+    """
+    Take the right to write in a folder from this process; root has it whatever the mode.
+    """
+    folder.mkdir(mode=0o500, exist_ok=True)
+    euid = os.geteuid()
+    if euid == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(euid)
+        folder.chmod(0o700)
 
 
 def test_runtime_folder_is_private(temporary, umask):
@@ -127,22 +148,6 @@ def test_runtime_folder_behind_a_link_is_refused(temporary, tmp_path_factory):
     with pytest.raises(StartFailed, match="belongs to somebody else"):
         make_runtime_folder()
     assert list(target.iterdir()) == []
-
-
-@contextlib.contextmanager
-def as_a_user_who_may_not_write(folder):
-    """
-    Take the right to write in a folder from this process; root has it whatever the mode.
-    """
-    folder.mkdir(mode=0o500, exist_ok=True)
-    euid = os.geteuid()
-    if euid == 0:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(euid)
-        folder.chmod(0o700)
 
 
 def test_runtime_folder_that_cannot_be_written(chosen):

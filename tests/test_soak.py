@@ -4,20 +4,16 @@ Every lesson again and again: three times in a row, while others keep the cores 
 It takes many minutes, so it is run by `make soak` and in CI, and not by `make test`.
 """
 
-import os
 import re
-import subprocess
-import sys
-from contextlib import contextmanager
 from pathlib import Path
 
 import nbformat
 import pytest
+from fault_tools import busy_cores
 from test_lessons import NOTEBOOKS, STEMS, title_of
 
-from ddp_lessons.course import execute, rules
-from ddp_lessons.course.build import CELL_TIMEOUT_S, notebook_environment
-from ddp_lessons.course.owned import run_owned
+from ddp_lessons.course import rules
+from ddp_lessons.course.build import run_notebook
 from ddp_lessons.course.places import choose
 from ddp_lessons.course.verify import verify
 
@@ -26,21 +22,6 @@ DEADLINE_S = 240.0
 ANY_NUMBER = [stem for stem in STEMS if title_of(stem)["any"]]
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3 * DEADLINE_S)]
-
-
-@contextmanager
-def busy_cores():
-    """
-    Keep every core busy with a process that does nothing else.
-    """
-    spin = [sys.executable, "-c", "while True: pass"]
-    spinning = [subprocess.Popen(spin) for _ in range(os.cpu_count() or 1)]
-    try:
-        yield
-    finally:
-        for process in spinning:
-            process.kill()
-            process.wait()
 
 
 @pytest.mark.parametrize("turn", [1, 2, 3])
@@ -72,11 +53,7 @@ def test_lesson_runs_on_two_ranks_where_it_says_so(tmp_path, stem):
     assert "start_ranks(4)" in text
     notebook = tmp_path / f"{stem}.ipynb"
     notebook.write_text(text.replace("start_ranks(4)", "start_ranks(2)"), encoding="utf-8")
-    command = [sys.executable, "-P", execute.__file__, str(notebook)]
-    command += [f"--folder={ROOT / 'notebooks'}", f"--cell-timeout-s={CELL_TIMEOUT_S}"]
-    environment = notebook_environment()
-    status = run_owned(command, cwd=tmp_path, env=environment, deadline_s=DEADLINE_S)
-    assert status == 0
+    assert run_notebook(notebook, ROOT / "notebooks", deadline_s=DEADLINE_S) == 0
     ran = nbformat.read(notebook, as_version=4)
     errors = [found for found in rules.findings(ran, is_lesson=True) if found.rule == "error"]
     assert errors == []

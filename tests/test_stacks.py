@@ -102,6 +102,7 @@ class Keeper:
     def __init__(self, folder, pids, on_signal=lambda: None):
         self.folder = folder
         self.pids = pids
+        self.warden_pid = 1
         self.signals = []
         self.on_signal = on_signal
 

@@ -58,6 +58,16 @@ def nothing_is_left(kernel):
     assert names == []
 
 
+def holds_no_more(kernel):
+    """
+    Assert that a kernel has no descriptor and no thread that it had not at first.
+    """
+    kernel.run("gc.collect()")
+    wait_until(
+        lambda: holds_at_most(kernel.process, *kernel.held), 5, f"no more than {kernel.held}"
+    )
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [
@@ -179,6 +189,43 @@ def test_start_that_is_stopped(kernel, after_s):
     nothing_is_left(kernel)
 
 
+STOP_IN = """
+import signal, time
+from {module} import {owner}
+
+real = {owner}.{name}
+
+def stopped(*args, **kwargs):
+    {owner}.{name} = real
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.1)  # Stop is heard in the main thread, while this one has done nothing yet
+    return real(*args, **kwargs)
+
+{owner}.{name} = stopped
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "owner", "name"),
+    [
+        ("ddp_lessons.ranks.keeper", "Keeper", "_listen"),
+        ("ipyparallel._async", "AsyncFirst", "_thread_main"),
+        ("ipyparallel", "Client", "__init__"),
+        ("ipyparallel", "Client", "_io_main"),
+        ("ddp_lessons.ranks.ranks", "Ranks", "activate"),
+    ],
+)
+def test_start_that_is_stopped_at_a_bad_moment(kernel, module, owner, name):
+    """
+    As a thread comes up, a client connects, or all is done: moments that a busy machine makes long.
+    """
+    kernel.run(STOP_IN.format(module=module, owner=owner, name=name))
+    result = kernel.run("ranks = start_ranks(2, device='cpu')")
+    assert (result.ename, result.text) == ("KeyboardInterrupt", "")
+    nothing_is_left(kernel)
+    holds_no_more(kernel)
+
+
 def test_start_after_all_that(kernel):
     """
     The kernel that has seen every failure starts ranks like a new one, and holds no more than one.
@@ -187,8 +234,6 @@ def test_start_after_all_that(kernel):
     assert kernel.run("%px print(1)").text == "[0] 1\n[1] 1\n"
     (folder,) = kernel.runtime.iterdir()
     assert kernel.value("str(ranks.keeper.folder)") == str(folder)
-    kernel.run("ranks.stop(); gc.collect()")
+    kernel.run("ranks.stop()")
     nothing_is_left(kernel)
-    wait_until(
-        lambda: holds_at_most(kernel.process, *kernel.held), 5, f"no more than {kernel.held}"
-    )
+    holds_no_more(kernel)

@@ -11,6 +11,8 @@ from kernels import running_kernel
 from processes import is_running, marked, new_mark, wait_until_gone
 from waiting import wait_until
 
+from ddp_lessons.ranks.limits import usable_cores
+
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(180)]
 
 GONE_S = 5.0
@@ -54,7 +56,7 @@ def ready_line(num_ranks):
     """
     import torch
 
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     threads = max(1, cores // num_ranks)
     why = "device='cpu'" if torch.cuda.device_count() else "no GPU"
     return (
@@ -69,7 +71,7 @@ def all_reduce_lines(num_ranks):
     Return what ALL_REDUCE prints: sums of 1 to num_ranks, in rank order.
     """
     total = num_ranks * (num_ranks + 1) / 2
-    threads = max(1, len(os.sched_getaffinity(0)) // num_ranks)
+    threads = max(1, usable_cores() // num_ranks)
     return "".join(
         f"[{r}] {r} {num_ranks} {r} {num_ranks} {[total] * 3} {threads}\n" for r in range(num_ranks)
     )

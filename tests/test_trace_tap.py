@@ -3,14 +3,19 @@ The tap, in one process: two ranks are two threads, each with a group of its own
 """
 
 import threading
+import time
 from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch._C._distributed_c10d import Work
+from torch.distributed.utils import _sync_module_states
 from torch.nn.parallel import DistributedDataParallel
 
 from ddp_lessons.trace import clock_offsets_ns, collectives, match, overlaps_backward, trace
+from ddp_lessons.trace.awaiting import _MAX_FUTURES, Waits
 from ddp_lessons.trace.tap import MAX_HELD_WORKS, TAP, Tap
 
 TIMEOUT = timedelta(seconds=20)
@@ -159,7 +164,7 @@ def test_tap_gives_no_end_to_what_nobody_joined():
     assert [(e.name, e.end_ns, e.wait_end_ns) for e in events] == [("all_reduce", None, None)]
 
 
-def test_tap_lets_backend_threads_finish_telling():
+def test_tap_lets_backend_threads_finish_telling(monkeypatch):
     """
     A thread that calls Python while the interpreter ends takes the process down with it.
     """
@@ -172,7 +177,120 @@ def test_tap_lets_backend_threads_finish_telling():
                 tap._untold.clear()  # the thread has told us
             return True
 
+    monkeypatch.setattr("ddp_lessons.trace.tap.is_done", Future.done)
     tap._untold[0] = Future()
     tap.close(object())
     assert asked == [0, 1, 2]
     assert Tap().close(object()) is None
+
+
+def _spin(work):
+    while not work.is_completed():
+        pass
+
+
+def _ask_its_future(work):
+    while not work.get_future().done():
+        pass
+
+
+WAYS_TO_WAIT = {
+    "wait": lambda work: work.wait(),
+    "is_completed": _spin,
+    "future": lambda work: work.get_future().wait(),
+    "done": _ask_its_future,
+    "then": lambda work: work.get_future().then(lambda future: None).wait(),
+    "collect_all": lambda work: torch.futures.collect_all([work.get_future()]).wait(),
+    "wait_all": lambda work: torch.futures.wait_all([work.get_future()]),
+}
+
+
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.parametrize("way", WAYS_TO_WAIT)
+def test_tap_hears_every_way_to_wait(way):
+    """
+    Who waits by a future, or looks until it is complete, waits: a check must not say otherwise.
+    """
+    with trace() as events:
+        left = dist.all_reduce(torch.ones(3), async_op=True)
+        WAYS_TO_WAIT[way](dist.all_reduce(torch.ones(3), async_op=True))
+    assert [event.wait_index is None for event in events] == [True, False]
+    assert all(event.end_ns for event in events)
+    assert left.wait()
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_tap_hears_waits_for_functional_collectives():
+    """
+    Their tensor stands for the call: whoever reads it waits.
+    """
+    with trace() as events:
+        kept = functional.all_reduce(torch.ones(3), "sum", dist.group.WORLD)
+        read = functional.all_reduce(torch.ones(3), "sum", dist.group.WORLD)
+        assert (read + 1).sum() == 6
+    assert [event.wait_index is None for event in events] == [True, False]
+    assert functional.wait_tensor(kept).sum() == 3
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_tap_knows_what_waits_in_cpp():
+    """
+    torch's broadcast of a module's states comes back when it is through.
+    """
+    model = torch.nn.Linear(3, 3)
+    with trace() as events:
+        _sync_module_states(model, dist.group.WORLD, 1 << 20, 0, set())
+    assert [(event.name, event.wait_index is None) for event in events] == [("broadcast", False)]
+
+
+def test_tap_leaves_torchs_methods_as_they_were():
+    """
+    Outside of a trace nothing of ours is in the way.
+    """
+
+    def methods():
+        of_work = [getattr(Work, name) for name in ("wait", "is_completed", "get_future")]
+        of_future = [getattr(torch._C.Future, name) for name in ("wait", "value", "done", "then")]
+        return [*of_work, *of_future, torch._C._collect_all]
+
+    before = methods()
+    with trace():
+        assert all(one is not other for one, other in zip(before, methods(), strict=True))
+    assert all(one is other for one, other in zip(before, methods(), strict=True))
+
+
+class _Noted:
+    def __init__(self):
+        self.told = []
+
+    def waited(self, work, start_ns):
+        """
+        Note who was waited for, and since when.
+        """
+        self.told.append((work, start_ns))
+
+
+def test_a_loop_of_looks_waits_from_the_first_look_on():
+    """
+    Whoever asks until it is complete has waited all the while.
+    """
+    noted, work = _Noted(), object()
+    waits = Waits(noted)
+    before_ns = time.monotonic_ns()
+    assert not waits._is_completed(lambda _: False, work)
+    after_ns = time.monotonic_ns()
+    assert not waits._is_completed(lambda _: False, work)
+    assert waits._is_completed(lambda _: True, work)
+    ((who, since_ns),) = noted.told
+    assert who is work
+    assert before_ns <= since_ns <= after_ns
+
+
+def test_only_so_many_futures_are_kept():
+    """
+    Each keeps its Work, and so its tensors, alive.
+    """
+    waits = Waits(_Noted())
+    futures = [waits._stands_for(object(), [number]) for number in range(_MAX_FUTURES + 1)]
+    assert waits._works_of(futures[0]) == []
+    assert [waits._works_of(one) for one in futures[1:3]] == [[1], [2]]

@@ -120,7 +120,7 @@ def test_verify_deadline_leaves_nothing(tmp_path, witness, monkeypatch):
     """
     # In place of nbval: how long a kernel takes to start must not decide this test.
     slow = ["sh", "-c", f"{witness.detach}; exec sleep 600"]
-    monkeypatch.setattr(verifying, "_nbval", lambda *_: slow)
+    monkeypatch.setattr(verifying, "nbval_command", lambda *_: slow)
     place = make_course(tmp_path)
     store(place, run_notebook(tmp_path))
     with pytest.raises(NotebookRefused, match=r"deadline: expected an end within 2 s"):

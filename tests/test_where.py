@@ -2,6 +2,7 @@
 Where a rank is, read from the stack of a thread that really waits.
 """
 
+import functools
 import linecache
 import threading
 
@@ -14,6 +15,7 @@ from ddp_lessons.ranks.where import (
     text_of_error,
     waiting_call,
 )
+from ddp_lessons.trace.awaiting import Waits
 from ddp_lessons.trace.tap import TAP
 
 CELL_FILE = "/tmp/ipykernel_1/cell.py"
@@ -87,12 +89,13 @@ def test_place_knows_a_handle_waited_for_in_a_library():
     assert (place["line"], place["call"]) == (1, "wait")
 
 
-def test_place_knows_a_handle_that_is_waited_for_while_a_trace_is_on():
+@pytest.mark.parametrize("name", ["_wait", "_future_wait"])
+def test_place_knows_a_handle_that_is_waited_for_while_a_trace_is_on(name):
     """
     A trace stands between the cell and the handle. A deadlock in it was once not seen as one.
     """
-    wait = TAP._traced_wait(type(threading.Lock()).acquire)
-    place = place_of("ready = True; wait(gate)\n", inside=("traced_wait",), wait=wait)
+    wait = functools.partial(getattr(Waits(TAP), name), type(threading.Lock()).acquire)
+    place = place_of("ready = True; wait(gate)\n", inside=(name,), wait=wait)
     assert (place["line"], place["call"]) == (1, "wait")
 
 

@@ -2,6 +2,11 @@
 The data and models of the lessons are the same everywhere, and can be learned.
 """
 
+import re
+import subprocess
+import sys
+from importlib.machinery import ModuleSpec
+
 import pytest
 import torch
 
@@ -48,6 +53,48 @@ def test_load_digits_splits_without_overlap_or_loss():
     assert digits.train_images.max() == 1
     rows = {tuple(row.tolist()) for row in digits.train_images}
     assert not any(tuple(row.tolist()) in rows for row in digits.test_images)
+
+
+def test_load_digits_is_what_scikit_learn_loads():
+    """
+    The file is read without scikit-learn, which is slow to import: not one number may differ.
+    """
+    from sklearn.datasets import load_digits as load
+
+    pixels, labels = load(return_X_y=True)
+    digits = load_digits()
+    held_out = torch.arange(len(labels)) % 5 == 0
+    images = torch.from_numpy(pixels).float() / 16
+    assert torch.equal(digits.train_images, images[~held_out])
+    assert torch.equal(digits.test_images, images[held_out])
+    assert torch.equal(digits.train_labels, torch.from_numpy(labels)[~held_out])
+    assert torch.equal(digits.test_labels, torch.from_numpy(labels)[held_out])
+    assert digits.train_images.is_contiguous()
+    assert digits.test_images.is_contiguous()
+
+
+def test_load_digits_imports_no_scikit_learn():
+    """
+    Importing it costs each rank a second and 70 MiB; four ranks on two cores feel both.
+    """
+    look = "import sys; print({'sklearn', 'scipy'} & set(sys.modules))"
+    source = f"from ddp_lessons.workloads import load_digits; load_digits(); {look}"
+    ran = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60)
+    assert ran.stdout == "set()\n", ran.stderr
+
+
+@pytest.mark.parametrize("found", [None, "elsewhere"])
+def test_load_digits_says_what_is_missing(monkeypatch, tmp_path, found):
+    """
+    A scikit-learn that keeps its data elsewhere one day must not end as a bare FileNotFoundError.
+    """
+    package = found and ModuleSpec("sklearn", None, is_package=True)
+    if package:
+        package.submodule_search_locations.append(str(tmp_path))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: package)
+    got = str(tmp_path) if found else "no scikit-learn"
+    with pytest.raises(BadInput, match=re.escape(f"(got {got}). Install scikit-learn")):
+        load_digits()
 
 
 def test_digits_to_moves_every_part():

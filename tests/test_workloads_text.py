@@ -83,6 +83,7 @@ def test_text_batch_reaches_the_last_character_and_no_further():
         text_batch(numbers, 1, 5)
 
 
+@pytest.mark.bitwise
 def test_language_model_sees_no_later_character():
     """
     A model that sees what it is to guess learns to copy.

@@ -84,6 +84,7 @@ def test_whole_numbers_differ_between_ranks_and_leave_the_random_state():
     assert whole_numbers(()).shape == ()
 
 
+@pytest.mark.bitwise
 @pytest.mark.parametrize(("num_samples", "world_size"), SHARDS)
 def test_linear_toy_gradients_add_up_exactly(num_samples, world_size):
     """

@@ -18,10 +18,15 @@ from ddp_lessons.errors import CheckpointRefused
 from .faults import agree, place
 from .safe import check_plain, read_state, sealed
 
+BLOCK_BYTES = 4 << 20
+"""
+Bytes that share a checksum, so that several ranks can check one file, each some of its blocks.
+"""
+
 
 class HashedFile:
     """
-    A file to write to that counts and hashes what passes through.
+    A file to write to that counts what passes through, and hashes every block of it.
 
     Args:
         file: A binary file that is open for writing.
@@ -30,7 +35,8 @@ class HashedFile:
 
     def __init__(self, file, hashes=True):
         self._file = file
-        self._sha256 = hashlib.sha256() if hashes else None
+        self._hashes = hashes
+        self._blocks: list = []
         self.num_bytes = 0
 
     def write(self, data):
@@ -38,11 +44,19 @@ class HashedFile:
         Write all of `data` and return its length in bytes.
         """
         self._file.write(data)
-        if self._sha256 is not None:
-            self._sha256.update(data)
-        length = len(data)
-        self.num_bytes += length
-        return length
+        if self._hashes:
+            self._hash(memoryview(data).cast("B"))
+        self.num_bytes += len(data)
+        return len(data)
+
+    def _hash(self, data):
+        used = self.num_bytes % BLOCK_BYTES
+        while len(data):
+            if used == 0:
+                self._blocks.append(hashlib.sha256())
+            now, data = data[: BLOCK_BYTES - used], data[BLOCK_BYTES - used :]
+            self._blocks[-1].update(now)
+            used = (used + len(now)) % BLOCK_BYTES
 
     def flush(self):
         """
@@ -50,11 +64,11 @@ class HashedFile:
         """
         self._file.flush()
 
-    def hexdigest(self):
+    def digests(self):
         """
-        Return the SHA-256 of all that was written, as 64 hexadecimal digits.
+        Return the SHA-256 of every block that was written, each as 64 hexadecimal digits.
         """
-        return self._sha256.hexdigest()
+        return [block.hexdigest() for block in self._blocks]
 
 
 def sync_folder(folder):
@@ -84,7 +98,7 @@ def write_atomically(path, write, hashes=True, check=None):
         check: Called with the path of the new file before it takes its name, or None.
 
     Returns:
-        HashedFile: Knows the length in bytes and the SHA-256 of the file.
+        HashedFile: Knows the length in bytes and the checksums of the file.
 
     Raises:
         OSError: No room, or no permission. The old file is as it was, the new one is removed.
@@ -118,7 +132,7 @@ def write_state(state, path, hashes=True):
     Write a state atomically from this process alone. `hashes` is as for `write_atomically`.
 
     Returns:
-        HashedFile: Knows the length in bytes and the SHA-256 of the file.
+        HashedFile: Knows the length in bytes and the checksums of the file.
 
     Raises:
         BadInput: The state holds what `load` would refuse. Better to hear of it now than then.
@@ -161,7 +175,8 @@ def load(path, device="cpu", group=None):
     """
     Load a state that `save` saved, on every rank, or refuse it on every rank.
 
-    Collective: every rank must call it. All read at once, then tell each other how it went.
+    Collective: every rank must call it. All read at once, and compare the checksums of a share
+    each; then they tell each other how it went.
 
     Args:
         path: The file, on a disk that every rank can read.
@@ -176,10 +191,10 @@ def load(path, device="cpu", group=None):
 
     Lesson: 08_checkpoint.
     """
-    _, world_size = place(group)
+    rank, world_size = place(group)
     fault, state = None, None
     try:
-        state = read_state(path, device)
+        state = read_state(path, device, rank=rank, world_size=world_size)
     except CheckpointRefused as error:
         fault = str(error)
     faults = [fault] * world_size

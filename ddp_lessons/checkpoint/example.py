@@ -20,9 +20,10 @@ def make_run(model, images):
     """
     Make a run of momentum, a falling rate, a shuffle that knows its place, and random numbers.
 
-    DDP orders its buckets anew when its second forward begins, and sums in another order round
-    otherwise. So a resumed run would differ from the one that went on, in the last bits of its
-    first step. One idle pass puts that behind every run.
+    DDP orders its buckets anew when its second forward begins. A gradient's place in its bucket
+    says in which order ranks are added, and from three ranks on that order shows in the last bits.
+    So a resumed run would make its first step with other bits than the one that went on. One idle
+    pass puts that behind every run.
 
     Collective: every rank must call it.
 

@@ -25,7 +25,6 @@ from .housekeeping import (
     sweep,
 )  # fmt: skip
 from .manifest import SHARDED, WHOLE, Manifest
-from .safe import read_state
 from .sharded import (
     capture_shards,
     check_values,
@@ -78,7 +77,7 @@ class Checkpoints:
         def write():
             folder = begin(self.root, run.step)
             file = write_state(state, folder / WHOLE_FILE)
-            entry = {"num_bytes": file.num_bytes, "sha256": file.hexdigest()}
+            entry = {"num_bytes": file.num_bytes, "sha256": file.digests()}
             self._complete(folder, run.step, WHOLE, {WHOLE_FILE: entry}, self._group)
 
         self._on_rank_0(write, self._group)
@@ -152,14 +151,12 @@ class Checkpoints:
 
     def latest(self):
         """
-        Return the latest good checkpoint as a Choice. Rank 0 reads them; all hear the same.
+        Return the latest good checkpoint as a Choice. Each rank reads a share; all hear the same.
 
         Collective: every rank must call it.
         """
-        choice = [choose(self.root) if place(self._group)[0] == 0 else None]
-        if dist.is_initialized():
-            dist.broadcast_object_list(choice, group=self._group, group_src=0)
-        return choice[0]
+        choice, _ = choose(self.root, self._group)
+        return choice
 
     def load(self, run, exact=True):
         """
@@ -178,12 +175,11 @@ class Checkpoints:
             CheckpointRefused: There are checkpoints, and none is good; or it does not fit the run.
         """
         self.wait()
-        choice = self.latest()
+        choice, state = choose(self.root, self._group, takes_state=True)
         if choice.name is None and choice.skipped:
             reasons = "; ".join(f"{name} is {reason}" for name, reason in choice.skipped)
             raise CheckpointRefused(f"no good checkpoint: expected at least one (got {reasons})")
         if choice.kind == WHOLE:
-            state = read_state(self.root / choice.name / WHOLE_FILE, verified=True)
             restore(run, state, self._group, exact)
         elif choice.kind == SHARDED:
             load_shards(run, self.root / choice.name, self._group, exact)

@@ -1,5 +1,5 @@
 """
-The folders of one run's checkpoints, as one process sees them: begin, complete, choose, remove.
+The folders of one run's checkpoints, as they are on the disk: begin, complete, choose, remove.
 
     root/step-00000012/manifest.json     checksums, written last
                        run.pt            all of the run, or
@@ -17,9 +17,12 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch.distributed as dist
+
 from ddp_lessons.errors import CheckpointRefused
 
 from .atomic import sync_folder
+from .faults import place
 from .manifest import SHARDED, WHOLE, read_manifest, verify, write_manifest
 from .safe import SafeReader, read_state
 
@@ -127,7 +130,7 @@ def keep_only(root, newest, keep_last, keep_every=None):
         keep_last: Number of latest steps to keep.
         keep_every: Also keep those whose step is a multiple of this; None keeps none of them.
     """
-    whole = [name for name in names(root) if not _fault(Path(root) / name, read_manifest)]
+    whole = [name for name in names(root) if not _judge(read_manifest, Path(root) / name)[1]]
     latest = {_order(name)[0]: name for name in whole}  # of one step, the one saved last
     kept = set(sorted(latest)[-keep_last:])
     kept |= {step for step in latest if keep_every and step % keep_every == 0}
@@ -140,41 +143,73 @@ def keep_only(root, newest, keep_last, keep_every=None):
                 shutil.rmtree(out_of_sight)
 
 
-def choose(root, readable=True):
+def choose(root, group=None, takes_state=False):
     """
     Return the latest good checkpoint as a Choice, and why each later one is none.
 
+    Every rank compares the checksums of its share. What is no tensor is read too, so that code in a
+    file with the right checksum is found: by rank 0, or by every rank that reads the state anyway.
+
+    Collective: every rank must call it.
+
     Args:
         root: The folder of all checkpoints.
-        readable: Also read what is no tensor of a sharded one, and all of a whole one, so that
-            code in a file with the right checksum is found. False compares checksums only.
+        group: The process group; None is the default group, or no group at all.
+        takes_state: Whether to read the whole state of one that is kept in one file.
+
+    Returns:
+        tuple: The Choice, and the state or None.
 
     Lesson: 08_checkpoint.
     """
+    rank, world_size = place(group)
     skipped = []
-    for name in reversed(names(root)):
+    for name in reversed(_from_rank_0(names(root), group)):
         folder = Path(root) / name
-        fault = _fault(folder, verify) or (_fault(folder, _read) if readable else None)
+        manifest, fault = _judge(verify, folder, rank, world_size)
+        state = None
         if fault is None:
-            manifest = read_manifest(folder)
-            return Choice(name, manifest.step, manifest.kind, tuple(skipped))
+            is_whole = takes_state and manifest.kind == WHOLE
+            state, fault = _judge(_read, folder, manifest.kind, is_whole, rank)
+        fault = next((told for told in _from_all(fault, group) if told is not None), None)
+        if fault is None:
+            return Choice(name, manifest.step, manifest.kind, tuple(skipped)), state
         skipped.append((name, fault))
-    return Choice(skipped=tuple(skipped))
+    return Choice(skipped=tuple(skipped)), None
 
 
-def _read(folder):
-    kind = read_manifest(folder).kind
-    read_state(folder / (WHOLE_FILE if kind == WHOLE else REST_FILE), "meta", verified=True)
-    if kind == SHARDED:
-        SafeReader(folder).read_metadata()
-
-
-def _fault(folder, judge):
-    try:
-        judge(folder)
-    except (CheckpointRefused, OSError) as error:
-        return str(error) if isinstance(error, CheckpointRefused) else str(error.strerror)
+def _read(folder, kind, takes_state, rank):
+    if takes_state:
+        return read_state(folder / WHOLE_FILE, verified=True)
+    if rank == 0:
+        read_state(folder / (WHOLE_FILE if kind == WHOLE else REST_FILE), "meta", verified=True)
+        if kind == SHARDED:
+            SafeReader(folder).read_metadata()
     return None
+
+
+def _from_rank_0(thing, group):
+    box = [thing]
+    if dist.is_initialized():
+        dist.broadcast_object_list(box, group=group, group_src=0)
+    return box[0]
+
+
+def _from_all(thing, group):
+    told = [thing] * place(group)[1]
+    if dist.is_initialized():
+        dist.all_gather_object(told, thing, group=group)
+    return told
+
+
+def _judge(judge, *args):
+    """
+    Return what `judge(*args)` returns and None, or None and why it refused.
+    """
+    try:
+        return judge(*args), None
+    except (CheckpointRefused, OSError) as error:
+        return None, str(error) if isinstance(error, CheckpointRefused) else str(error.strerror)
 
 
 def _order(name):

@@ -193,9 +193,10 @@ def restore(run, state, group=None, exact=True):
     within an epoch goes on exactly only if its loader has a `generator` of its own, or if the
     iterator is made before this call.
 
-    DDP orders its buckets anew when its second forward begins, and sums in another order round
-    otherwise. So the last bits are equal only if the model has made a pass, backward included,
-    before this call.
+    Sums are rounded in the order of adding, so the last bits are equal only where that order is:
+    on as many ranks and threads, on the same kind of CPU or GPU, with the same versions. And DDP
+    orders its buckets anew when its second forward begins, which changes the order in which three
+    ranks and more are added: let the model make a pass, backward included, before this call.
 
     Args:
         run: A Run of the same model, optimizer and so on; its values are replaced.

@@ -11,23 +11,19 @@ from itertools import pairwise
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
-from ddp_lessons.checkpoint import Run
-from ddp_lessons.checks.kit import Case, Task, equal, generator, normal_numbers
-from ddp_lessons.checks.kit.disk import FileWatch
-from ddp_lessons.checks.kit.plain import plain
-from ddp_lessons.checks.kit.runs import (
-    BATCH_SIZE,
-    NUM_SAMPLES,
-    Killed,
-    NoisyRun,
-    WatchedCheckpoints,
-    gradient_of,
-    idle_passes,
-    live,
+from ddp_lessons.checks.checkpoint_runs import (
+    BufferedRun,
+    DigitsRun,
+    NotedCheckpoints,
+    NotedRun,
+    RightGradients,
 )
-from ddp_lessons.checks.kit.warm_up import first_ddp
+from ddp_lessons.checks.kit import Case, Task, equal, generator, normal_numbers
+from ddp_lessons.checks.kit.disk import FileWatch, killed_while_writing
+from ddp_lessons.checks.kit.plain import plain
+from ddp_lessons.checks.kit.runs import BATCH_SIZE, NUM_SAMPLES, live
+from ddp_lessons.checks.kit.warm_up import first_save
 from ddp_lessons.errors import BadInput
 from ddp_lessons.pictures import (
     holdings_picture,
@@ -37,7 +33,7 @@ from ddp_lessons.pictures import (
 )
 from ddp_lessons.ranks.guard import current_guard
 from ddp_lessons.trace import match
-from ddp_lessons.workloads import digits_model, load_digits
+from ddp_lessons.workloads import load_digits
 
 # ---- 08.1 an atomic save ----
 
@@ -46,7 +42,9 @@ def _save_cases(draw):
     yield Case(4, {"numbers": 5000, "old file": True}, seed=0)
     for world_size in (1, 2, 3):
         old = world_size != 2
-        yield Case(world_size, {"numbers": draw.randint(100, 9000), "old file": old})
+        # One rank is killed in mid-save: only what is larger than a buffer is cut then.
+        fewest = 5000 if world_size == 1 else 100
+        yield Case(world_size, {"numbers": draw.randint(fewest, 9000), "old file": old})
 
 
 def _state(case, rank, step):
@@ -71,10 +69,31 @@ def _save_act(here, save):
         found = torch.load(path, weights_only=True)
     except Exception:
         found = None  # that is for the kernel to judge
-    names = {name: vars(watch)[name] for name in ("num_saves", "synced", "was_beside")}
+    names = ("num_saves", "synced", "was_beside", "was_written_over")
+    kept = {name: vars(watch)[name] for name in names}
     dist.barrier()
     others = sorted({file.name for file in path.parent.iterdir()} - {path.name})
-    return names | {"versions": watch.versions, "found": found, "others": others}
+    fault = _fault_after_a_kill(here, save) if here.world_size == 1 else None
+    return kept | {"versions": watch.versions, "found": found, "others": others, "fault": fault}
+
+
+def _fault_after_a_kill(here, save):
+    # Of a save by one rank that was killed. None: the next one is all right.
+    path = here.folder / f"killed-{here.case.seed}" / "run.pt"
+    path.parent.mkdir()
+    torch.save(_state(here.case, 0, 1), path)
+    if not killed_while_writing(path, lambda: save(_state(here.case, 0, 2), path)):
+        return None
+    try:
+        save(_state(here.case, 0, 3), path)
+    except Exception as error:
+        return f"it raises {type(error).__name__}"
+    try:
+        found = torch.load(path, weights_only=True)
+    except Exception:
+        return "it leaves a file that torch.load refuses"
+    same = equal(plain(_unsealed(found)), _state(here.case, 0, 3))
+    return None if same else "it leaves another state than its own"
 
 
 def _save_judge(played):
@@ -92,17 +111,18 @@ def _save_judge(played):
             fact = "Killed at one moment of the save, it leaves no file of that name at all."
             raise played.wrong("gap", 0, fact=fact)
         if content not in (old, new):
-            fact = (
-                f"Killed at one moment of the save, it leaves {len(content):,} bytes under the "
-                "name: neither the old file nor the new one."
-            )
+            fact = f"Killed at one moment of the save, it leaves {len(content):,} bytes under the "
+            fact += "name: neither the old file nor the new one."
             raise played.wrong("in-place", 0, fact=fact)
     expected = _state(played.case, 0, 2)
     if not equal(_unsealed(seen["found"]), expected):
         fact = "What torch.load finds in the file is not the state of rank 0."
         raise played.wrong("other-state", 0, fact=fact)
+    if seen["was_written_over"]:
+        fact = "The new bytes were written into the old file: a kill in between leaves half of it."
+        raise played.wrong("in-place", 0, fact=fact)
     if not seen["was_beside"]:
-        fact = "Just before it got its name, the new file was not in the same folder."
+        fact = "No file with that content lay in the folder, or below it, before it got the name."
         raise played.wrong("other-folder", 0, fact=fact)
     if not seen["synced"]:
         fact = "The file got its name before all of it was on the disk."
@@ -111,6 +131,9 @@ def _save_judge(played):
     if seen["others"]:
         fact = f"These files are left beside it: {', '.join(seen['others'])[:80]}."
         raise played.wrong("left-over", 0, fact=fact)
+    if seen["fault"]:
+        fact = f"Killed while it wrote, and called again: {seen['fault']}."
+        raise played.wrong("after-kill", 0, fact=fact)
 
 
 def _under(what, content):
@@ -170,15 +193,19 @@ save = Task(
     mistakes={
         "every-rank": "Let rank 0 write, and nobody else.",
         "not-saved": "After the call, the new state must be under the name that was given.",
-        "in-place": "Write under another name, and rename what is whole.",
+        "in-place": "Write under another name, and rename what is whole. A copy writes in place, "
+        "also that of shutil.move from another file system.",
         "gap": "Do not remove the old file. os.replace puts the new one in its place in one act.",
         "other-state": "The file must hold what rank 0 was given, as torch.save writes it.",
         "other-folder": "A rename is atomic within one file system only. Write the new file beside "
         "the old one: path.with_name(...).",
-        "unsynced": "Call os.fsync on the open file after all is written and flushed, and before "
-        "the rename.",
+        "unsynced": "Call os.fsync on the new file, not on its folder, after all is written and "
+        "flushed, and before the rename.",
+        "after-kill": "A kill may leave a part of the new file behind. The next save has to begin "
+        "that file anew, and must not fail because it is there.",
         "no-wait": "A barrier belongs after the rename, and every rank must call it.",
-        "left-over": "Rename the file that you wrote; do not copy it.",
+        "left-over": "Leave one file: rename what you wrote, and remove what else you made, also a "
+        "second name for the old file.",
         "deadlock": "Every rank must come to the barrier, not only the one that writes.",
         "raised": "Only one rank may touch the new file: it is gone when it has been renamed.",
     },
@@ -188,7 +215,7 @@ save = Task(
 # ---- 08.2 capture and restore ----
 
 _STEPS_BEFORE, _STEPS_AFTER = 4, 4
-_PARTS = ("weights", "optimizer", "schedule", "place", "noise", "step")
+_PARTS = ("weights", "buffers", "optimizer", "schedule", "place", "noise", "step", "mode")
 
 
 def _capture_cases(draw):
@@ -201,11 +228,13 @@ def _capture_act(here, capture):
     restore = current_guard().shell.user_ns.get("restore")
     if not callable(restore):
         return {"fault": "missing"}
-    first = NoisyRun(here, seed=here.case.seed)
+    first = BufferedRun(here, seed=here.case.seed)
     first.go_on(_STEPS_BEFORE)
-    before = _parts(first.run)
+    before = _parts(here, first.run)
     state = here.call(capture, first.run)
-    kept = {"fault": None, "same": equal(before, _parts(first.run)), "saved": before}
+    after = _parts(here, first.run)
+    changed = [name for name, part in before.items() if not equal(part, after[name])]
+    kept = {"fault": None, "changed": changed, "saved": before}
     content = io.BytesIO()
     try:
         torch.save(state, content)
@@ -214,11 +243,13 @@ def _capture_act(here, capture):
     except Exception:
         return kept | {"fault": "code"}
     first.go_on(_STEPS_BEFORE + _STEPS_AFTER)
-    second = NoisyRun(here, seed=here.case.seed + 64)
+    kept["later"] = _parts(here, first.run)
+    capture(first.run)  # from now on, what was kept elsewhere than in the state is that of later
+    second = BufferedRun(here, seed=here.case.seed + 64)
     second.go_on(here.case.seed % 3)
     torch.randn(3)
     restore(second.run, state)
-    kept["restored"] = _parts(second.run)
+    kept["restored"] = _parts(here, second.run)
     second.seen.clear()
     if second.run.step < _STEPS_BEFORE + _STEPS_AFTER:
         second.go_on(_STEPS_BEFORE + _STEPS_AFTER)
@@ -226,15 +257,20 @@ def _capture_act(here, capture):
     return kept | ended | {"seen": first.seen[_STEPS_BEFORE:] == second.seen}
 
 
-def _parts(run):
+def _parts(here, run):
+    # DDP sends rank 0's buffers to all when a forward begins, so those of the others do not count.
+    buffers = dict(run.model.named_buffers()) if here.rank == 0 else {}
     return plain(
         {
-            "weights": run.model.state_dict(),
+            "weights": dict(run.model.named_parameters()),
+            "buffers": buffers,
             "optimizer": run.optimizer.state_dict()["state"],
             "schedule": (run.scheduler.state_dict(), [g["lr"] for g in run.optimizer.param_groups]),
             "place": (run.sampler.state_dict(), run.epoch),
             "noise": torch.get_rng_state(),
             "step": run.step,
+            "mode": [module.training for module in run.model.modules()],
+            "gradients": [p.grad for p in run.model.parameters()],
         }
     )
 
@@ -255,14 +291,18 @@ def _judge_restored(played, rank, kept):
     if kept["fault"] == "code":
         fact = "torch.load refuses the state: it holds more than tensors and plain values."
         raise played.wrong("code", rank, fact=fact)
-    if not kept["same"]:
-        raise played.wrong("capture-changes", rank, fact="capture changes the run itself.")
-    saved, restored = kept["saved"], kept["restored"]
+    if kept["changed"]:
+        fact = f"capture changes the run itself: {', '.join(kept['changed'])}."
+        raise played.wrong("capture-changes", rank, fact=fact)
+    saved, later, restored = kept["saved"], kept["later"], kept["restored"]
     differ = [part for part in _PARTS if not equal(saved[part], restored[part])]
     fact = f"Not as it was: {', '.join(differ)}."
+    if any(equal(later[part], restored[part]) for part in differ):
+        fact += " It is as at a later call of capture, whose state was not given."
+        raise played.wrong("elsewhere", rank, fact=fact)
     if "weights" in differ:
         raise played.wrong("weights", rank, fact=fact)
-    if len(differ) == len(_PARTS) - 1 or set(differ) == set(_PARTS) - {"weights", "step"}:
+    if set(differ) >= {"optimizer", "schedule", "place", "noise"}:
         raise played.wrong("weights-only", rank, fact=fact)
     others = [seen.kept["saved"]["noise"] for seen in played.seen]
     if "noise" in differ and rank and equal(restored["noise"], others[0]):
@@ -297,7 +337,7 @@ capture = Task(
     judge=_capture_judge,
     ok=f"{_STEPS_AFTER} more steps, and every bit of the weights is the same",
     draw=_capture_draw,
-    warm_up=first_ddp,
+    warm_up=first_save,
     hints=(
         "Whatever changes from step to step, and has a say in the next one, must come back. Go "
         "through one step of the loop and list it.",
@@ -311,13 +351,22 @@ capture = Task(
     mistakes={
         "missing": "Both functions must be on every rank. They stand in one cell: run it.",
         "code": "Put state_dict() of an object into the state, never the object itself.",
-        "capture-changes": "capture only reads. It draws no random number and loads nothing.",
+        "capture-changes": "capture only reads. It draws no random number, loads nothing, empties "
+        "no gradient and leaves the mode alone.",
+        "elsewhere": "After a kill, all names of the process are gone. What restore needs must be "
+        "in the state that it is given.",
+        "buffers": "A model has buffers as well, such as BatchNorm's running mean. They are in "
+        "model.state_dict(), but not in model.parameters().",
+        "mode": "Leave the mode as it is: who trains on must be in train mode.",
+        "deadlock": "Every rank captures and restores a run of its own. If you call a collective, "
+        "every rank must call it.",
         "weights": "model.load_state_dict takes what model.state_dict() returned.",
         "weights-only": "The weights are the smallest part of it. What else moves the next step?",
         "optimizer": "The optimizer remembers earlier gradients (momentum): it has a state_dict.",
         "schedule": "The learning rate falls by a schedule, which counts steps of its own.",
         "place": "Samples are gone through in epochs: restore the sampler's place and run.epoch.",
-        "noise": "The noise comes from torch's random numbers. They have a state, too.",
+        "noise": "The noise comes from torch's random numbers. They have a state, too. Put it back "
+        "as it was, and last: what draws afterwards moves it on.",
         "other-rank": "Each rank has random numbers of its own: let each capture its own.",
         "step": "run.step counts on from where it was.",
         "values": "Something that the loop uses is not as it was. Restore random numbers last.",
@@ -336,14 +385,12 @@ def _train_cases(draw):
 
 
 def _train_act(here, train):
-    right = NoisyRun(here, seed=here.case.seed)
-    steps_of_epoch = -(-len(right.run.sampler) // BATCH_SIZE)
-    num_steps = here["epochs"] * steps_of_epoch
-    right.go_on(num_steps)
+    right = NotedRun(here, seed=here.case.seed)
+    right.go_on(here["epochs"] * -(-len(right.run.sampler) // BATCH_SIZE))
     lives = []
     for kill in [*here["kills"], None, None]:
-        life = NoisyRun(here, seed=here.case.seed, killed_after=kill)
-        saves = WatchedCheckpoints(here.folder / f"case-{here.case.seed}", life)
+        life = NotedRun(here, seed=here.case.seed, killed_after=kill)
+        saves = NotedCheckpoints(here.folder / f"case-{here.case.seed}", life)
         given = (life.run, life.batches, life.step, saves, here["epochs"], here["every"])
         live(here, saves, train, *given)
         lives.append(
@@ -352,6 +399,8 @@ def _train_act(here, train):
                 "saves": [step for _, step in saves.log],
                 "num_late": saves.num_late,
                 "weights": life.weights(),
+                "counts": life.counts,
+                "places": saves.places,
             }
         )
     return {"right": right.seen, "weights": right.weights(), "lives": lives}
@@ -375,7 +424,8 @@ def _judge_lives(played, rank, right, weights, lives):
             fact = f"{when}: it saves when the run is dead already."
             raise played.wrong("saves-dead", rank, fact=fact)
         if life["seen"] != right[done:stop]:
-            mistake = _name_the_samples(life["seen"], right, done, stop)
+            mistake = _name_the_counts(played, lives[: number + 1], right, done)
+            mistake = mistake or _name_the_samples(life["seen"], right, done, stop)
             both = {"got": life["seen"], "expected": right[done:stop]}
             fact = f"{when}: these are its (epoch, samples)."
             raise played.wrong(mistake, rank, **both, fact=fact)
@@ -391,6 +441,22 @@ def _judge_lives(played, rank, right, weights, lives):
         both = {"got": lives[-2]["weights"], "expected": weights}
         fact = "The weights at the end differ from those of a run without kills."
         raise played.wrong("values", rank, **both, fact=fact)
+
+
+def _name_the_counts(played, lives, right, done):
+    # What did the loop make of run.step, run.epoch and the sampler?
+    steps = [step for step, _, _ in lives[-1]["counts"]]
+    if any(two - one != 1 for one, two in pairwise(steps)):
+        return "counted"
+    if done and any(run < own for life in lives for _, run, own in life["counts"]):
+        return "epoch-behind"
+    for step, epoch, position in (place for life in lives for place in life["places"]):
+        if 0 < step <= len(right):
+            in_epoch = sum(one == right[step - 1][0] for one, _ in right[:step])
+            given = in_epoch * BATCH_SIZE * played.case.world_size
+            if (epoch, position) > (right[step - 1][0], min(given, NUM_SAMPLES)):
+                return "ahead"
+    return None
 
 
 def _name_the_samples(seen, right, done, stop):
@@ -432,7 +498,7 @@ train = Task(
     judge=_train_judge,
     ok="killed again and again, no sample lost or seen twice, every bit the same",
     draw=_train_draw,
-    warm_up=first_ddp,
+    warm_up=first_save,
     hints=(
         "A program that was killed is started again from its first line. So the same function must "
         "start a run and go on with one: it looks first what is on the disk.",
@@ -446,6 +512,11 @@ train = Task(
     mistakes={
         "from-start": "Load the latest checkpoint before anything else, and begin at the epoch and "
         "the place that came with it.",
+        "counted": "train_step counts each step in run.step. Leave that number alone.",
+        "epoch-behind": "A checkpoint holds run.epoch as it was at the save. Begin the loop at it, "
+        "and move it on when an epoch is over.",
+        "ahead": "The sampler was ahead of the steps when the run was saved: it counts what it has "
+        "given out. Save right after a step, and take no batch before you train on it.",
         "twice": "A checkpoint in the middle of epoch e says: go on in e. Keep run.epoch true, so "
         "that the loop begins there.",
         "lost": "A checkpoint in the middle of epoch e says: go on in e, and the sampler skips by "
@@ -467,11 +538,11 @@ _NUM_COLUMNS = 3
 
 def _reshard_cases(draw):
     yield Case(2, {"rows": 10, "pieces": [3, 3, 3, 1]}, seed=0)
+    yield Case(4, {"rows": 5, "pieces": [2, 3]})
     for world_size in (1, 3, 4):
         pieces = [draw.randint(1, 6) for _ in range(draw.randint(2, 5))] + [0]
         draw.shuffle(pieces)
         yield Case(world_size, {"rows": sum(pieces), "pieces": pieces})
-    yield Case(4, {"rows": 5, "pieces": [2, 3]})
 
 
 def _rows_of(case):
@@ -521,14 +592,15 @@ def _reshard_judge(played):
         if not torch.equal(got, expected):
             both = {"got": _numbers_of_rows(got, whole), "expected": [*range(begin, end)]}
             fact = "own does not hold this rank's rows. These are the numbers of the rows in it."
-            mistake = _name_the_rows(both["got"], both["expected"])
+            mistake = _name_the_rows(*both.values(), num_rows=len(whole))
             raise played.wrong(mistake, rank, **both, fact=fact)
     for rank, seen in enumerate(played.seen):
         begin, end = _own_part(played.case, rank)
         num_read = sum(stop - start for start, stop in seen.kept)
-        if num_read > end - begin:
+        if num_read != end - begin:
             fact = f"The rows are right, but it reads {num_read}; {end - begin} are its own."
-            raise played.wrong("reads-more", rank, fact=fact)
+            mistake = "reads-more" if num_read > end - begin else "reads-less"
+            raise played.wrong(mistake, rank, fact=fact)
 
 
 def _numbers_of_rows(got, whole):
@@ -539,16 +611,17 @@ def _numbers_of_rows(got, whole):
     return found
 
 
-def _name_the_rows(got, expected):
+def _name_the_rows(got, expected, num_rows):
     if got and all(one is None for one in got):
         return "empty"
+    rows = [row for row in got if row is not None]
+    is_block = all(two - one == 1 for one, two in pairwise(rows))
     if None in got:
-        return "missing-rows"
+        is_at_end = is_block and got[0] not in (None, expected[0]) and rows[-1] == num_rows - 1
+        return "other-rows" if is_at_end else "missing-rows"
     if sorted(got) == expected:
         return "order"
-    if all(two - one == 1 for one, two in pairwise(got)):
-        return "other-rows"
-    return "values"
+    return "other-rows" if is_block else "values"
 
 
 def _reshard_draw(played):
@@ -570,26 +643,28 @@ reshard = Task(
     draw=_reshard_draw,
     hints=(
         "Two things are known without a message: which rows this rank needs, and which rows lie in "
-        "which file. What it reads is where the two overlap.",
+        "which piece. What it reads is where the two overlap.",
         "This rank needs rows begin to begin + len(own). All ranks before it have "
-        "ceil(num_rows / world_size) rows each, as far as rows last.",
+        "ceil(num_rows / w) rows each, as far as rows last.",
         "Rows start to stop and begin to end overlap from max(start, begin) to min(stop, end), if "
         "the first is less than the second.",
-        "A file counts from its own first row, and own from its own: for rows low to high, own"
+        "A piece counts from its own first row, and own from its own: for rows low to high, own"
         "[low - begin : high - begin] = read(name, low - start, high - start).",
     ),
     mistakes={
         "reads-more": "Read only what you need: from max of the starts to min of the stops.",
+        "reads-less": "Take each row of this rank from read, which counts what it gives.",
         "empty": "Write into own itself: own[first:last] = rows. A new tensor is seen by nobody.",
-        "missing-rows": "Go through all files. A rank's rows may lie in several, of any length.",
+        "missing-rows": "Go through all pieces. A rank's rows may lie in several, of any length.",
         "order": "The table is in no order. Where rows go in own follows from their numbers.",
-        "other-rows": "The ranks before have ceil(num_rows / world_size) rows each: round up. The "
-        "last rank may have fewer, or none.",
-        "values": "Take one file, and write down its rows in three ways: in the whole tensor, in "
-        "the file, in own.",
-        "raised": "read counts rows from the first of the file, and own from its own first row. A "
-        "file may have no row that you need, and a rank may have no rows at all.",
-        "forbidden": "No message is needed: every rank has the table, and can read every file.",
+        "other-rows": "The ranks before have ceil(num_rows / w) rows each: round up, for w as many "
+        "as there are. The last rank may have fewer, or none.",
+        "values": "Take one piece, and write down its rows in three ways: in the whole tensor, in "
+        "the piece, in own.",
+        "raised": "Each rank before has ceil(num_rows / w) rows: round up. read counts rows from "
+        "the first of the piece, own from its own first row. A piece may have no row that you "
+        "need, and a rank may have no rows at all.",
+        "forbidden": "No message is needed: every rank has the table, and can read every piece.",
     },
     allowed=(),
     in_place=True,
@@ -616,64 +691,6 @@ def _finish_cases(draw):
     yield Case(1, data)
 
 
-def _first_digits():
-    first_ddp()
-    load_digits()  # which imports scikit-learn
-
-
-class _DigitsRun:
-    """
-    A run on digits that notes its steps, what is in them, and dies in one of them if it must.
-    """
-
-    def __init__(self, here, seed, killed_in=None):
-        self.steps, self.is_dead = [], False
-        self._samples, self._largest = 0, 0
-        inner = digits_model(seed).to(here.device)
-        self._list = list(inner.parameters())
-        optimizer = torch.optim.SGD(inner.parameters(), lr=0.1, momentum=0.9)
-        model = DistributedDataParallel(inner)
-        idle_passes(model, torch.ones(1, 64, device=here.device))
-        optimizer.zero_grad()
-        self.run = Run(model, optimizer)
-        self._killed_in = killed_in
-        inner.register_forward_pre_hook(self._on_forward)
-        optimizer.register_step_pre_hook(self._on_step)
-
-    def _on_forward(self, _, arguments):
-        # In the middle of a step: one micro-batch is done, and the step is not.
-        if self.run.step + 1 == self._killed_in and self._samples:
-            self.is_dead = True
-            raise Killed
-        self._samples += len(arguments[0])
-        self._largest = max(self._largest, len(arguments[0]))
-
-    def _on_step(self, *_):
-        if not self._samples:
-            return  # DCP makes a step with gradients of zero, to learn what the state looks like
-        self.steps.append(
-            {
-                "number": self.run.step + 1,
-                **self.state(),
-                "gradient": torch.cat([p.grad.flatten().cpu() for p in self._list]),
-                "samples": self._samples,
-                "largest": self._largest,
-            }
-        )
-        self._samples = self._largest = 0
-
-    def state(self):
-        """
-        Return copies of weights and momentum, those that are not there as zeros.
-        """
-        of = self.run.optimizer.state
-        both = [(p, of[p].get("momentum_buffer") if p in of else None) for p in self._list]
-        return {
-            "weights": [p.detach().cpu().clone() for p in self._list],
-            "optimizer": [torch.zeros_like(p) if m is None else m.clone() for p, m in both],
-        }
-
-
 def _finish_act(here, finish):
     images, labels, batches = _digits_for(here)
     given = (images, labels, batches, _MICRO_BATCH, _EVERY)
@@ -681,8 +698,8 @@ def _finish_act(here, finish):
     lives = {}
 
     def play(name, folder, killed_in=None, seed=0):
-        life = _DigitsRun(here, seed, killed_in)
-        saves = WatchedCheckpoints(folders[folder], life)
+        life = DigitsRun(here, seed, killed_in)
+        saves = NotedCheckpoints(folders[folder], life)
         live(here, saves, finish, life.run, saves, *given)
         events = here.calls[-1].events if killed_in is None else []  # a killed call leaves none
         lives[name] = {
@@ -690,6 +707,7 @@ def _finish_act(here, finish):
             "saves": saves.log,
             "num_late": saves.num_late,
             "num_syncs": sum(e.name == "all_reduce" and e.backward is not None for e in events),
+            "num_other": saves.num_other(events),
             "end": life.state(),
         }
 
@@ -734,7 +752,7 @@ def _digits_for(here):
 def _finish_judge(played):
     killed_in = played.case["killed in step"]
     done = (killed_in - 1) // _EVERY * _EVERY
-    right = _RightGradients(played.seen[0].kept)
+    right = RightGradients(played.seen[0].kept)
     for rank, seen in enumerate(played.seen):
         lives = seen.kept["lives"]
         whole, resumed = lives["whole"], lives["resumed"]
@@ -753,27 +771,6 @@ def _finish_judge(played):
             raise played.wrong("values", rank, fact=fact)
 
 
-class _RightGradients:
-    # Ranks and lives have the same weights, if all is well: then each gradient is made but once.
-    def __init__(self, kept):
-        self._kept, self._known = kept, []
-
-    def of(self, step):
-        for number, weights, both in self._known:
-            if number == step["number"] and equal(weights, step["weights"]):
-                return both
-        batch = self._kept["batches"][step["number"] - 1]
-        images, labels = self._kept["images"][batch], self._kept["labels"][batch]
-        num_threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # threads of small products wait for each other on a busy machine
-        try:
-            both = gradient_of(step["weights"], images, labels)
-        finally:
-            torch.set_num_threads(num_threads)
-        self._known.append((step["number"], step["weights"], both))
-        return both
-
-
 def _judge_life(played, right, rank, life, done, stop, when):
     numbers = [step["number"] for step in life["steps"]]
     expected = [*range(done + 1, stop + 1)]
@@ -783,14 +780,18 @@ def _judge_life(played, right, rank, life, done, stop, when):
         both = {"got": numbers, "expected": expected}
         fact = f"{when}: these are the numbers of its steps."
         mistake = "from-start" if done and numbers[:1] == [1] else "steps"
+        if numbers == [number + 1 for number in expected]:
+            mistake = "counted-early"
         if numbers and len(set(numbers)) == 1 < len(numbers):
             mistake = "uncounted"
         raise played.wrong(mistake, rank, **both, fact=fact)
     due = [step for step in expected if step % _EVERY == 0]
     saved = sorted({step for _, step in life["saves"]})
-    if saved != due:
-        fact = f"{when}: it saves after steps {saved}, and {due} were due."
-        raise played.wrong("save-steps", rank, fact=fact)
+    is_over = expected[-1:] == [_NUM_STEPS]  # then one save more does no harm
+    if saved != due and not (is_over and saved == sorted({*due, _NUM_STEPS})):
+        fact = f"{when}: it saves when run.step is {saved}, and {due} were due."
+        is_early = 0 in saved or saved == [step - 1 for step in due]
+        raise played.wrong("uncounted" if is_early else "save-steps", rank, fact=fact)
     if any(name == "save" for name, _ in life["saves"]):
         raise played.wrong("whole-file", rank, fact=f"{when}: rank 0 writes everything alone.")
     for step in life["steps"]:
@@ -798,6 +799,10 @@ def _judge_life(played, right, rank, life, done, stop, when):
     if life["num_syncs"] > len(expected):
         fact = f"{when}: {life['num_syncs']} all-reduces for {len(expected)} steps."
         raise played.wrong("cost", rank, fact=fact)
+    if len(expected) == _NUM_STEPS and life["num_syncs"] + life["num_other"] >= 2 * _NUM_STEPS:
+        num = life["num_other"]
+        fact = f"{when}: {num} calls in {_NUM_STEPS} steps, beside backward, loading and saving."
+        raise played.wrong("other-talk", rank, fact=fact)
 
 
 def _judge_digits_step(played, rank, step, right, error):
@@ -816,6 +821,8 @@ def _judge_digits_step(played, rank, step, right, error):
     k = _GLOBAL_BATCH // w // _MICRO_BATCH
     if bool(((got - k * right).abs() <= k * error).all()):
         raise played.wrong("undivided", rank, **both, fact=fact)
+    if (got - right).norm() <= 0.05 * right.norm():
+        raise played.wrong("rounded", rank, **both, fact=fact)
     raise played.wrong("gradient", rank, **both, fact=fact)
 
 
@@ -847,7 +854,7 @@ finish = Task(
     judge=_finish_judge,
     ok="every bit as without the kill, and with fewer ranks every step right to rounding",
     draw=_finish_draw,
-    warm_up=_first_digits,
+    warm_up=first_save,
     hints=(
         "Three things you have written before: load what is there (08.3), share each batch among "
         "the ranks there are (lesson 04), one sync a step (lesson 07).",
@@ -863,7 +870,13 @@ finish = Task(
         "steps": "Step number run.step + 1 trains on batches[run.step]. None is left out or made "
         "twice.",
         "uncounted": "Count each step in run.step before you save: the checkpoint is named by it.",
-        "save-steps": "Save after each step whose number every divides, and after no other.",
+        "counted-early": "Count a step, and save it, when optimizer.step() has made it.",
+        "other-talk": "Ranks talk once a step: in the backward of its last part. A loss that is "
+        "only looked at needs no message, and a barrier neither.",
+        "rounded": "The gradient is nearly right. Compute in float32, as the model is: no "
+        "autocast, no half precision.",
+        "save-steps": "Save after each step whose number every divides, and after no other but the "
+        "last.",
         "whole-file": "Let every rank write its part at once: save_sharded.",
         "saves-dead": "A kill asks nobody: no except and no finally runs. Save while all is well.",
         "memory": "Give the model micro_batch samples at a time: split your share.",

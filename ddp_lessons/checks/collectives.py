@@ -4,10 +4,15 @@ Exercise 02: what moves when ranks talk.
 Legend: n numbers in a tensor, w ranks.
 """
 
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import FakeProcessGroup
 
 from ddp_lessons.checks.kit import Case, Task, equal, whole_numbers
+from ddp_lessons.checks.kit.plain import plain
 from ddp_lessons.pictures import (
     collective_picture,
     steps_picture,
@@ -15,7 +20,95 @@ from ddp_lessons.pictures import (
     timeline_tracks,
 )
 from ddp_lessons.ranks.telling import rank_names
-from ddp_lessons.trace import match, merge
+from ddp_lessons.trace import from_plain, match, merge, to_plain, trace, unmatched
+
+# ---- what tasks of 02 and 03 share ----
+
+KEPT = (
+    "Make a new tensor in every call. One that is kept for the next call is written over there, "
+    "and the caller may still need it."
+)
+"""
+The hint for "kept", which `refuse_kept` raises.
+"""
+
+
+def full_numbers(case, rank, shape, dtype):
+    """
+    Return numbers that need the digits of their dtype, and that sum exactly over up to 4 ranks.
+
+    Of a dtype with a fraction they are quarters. Another dtype on the way would lose some of them.
+    The first case of a task, which has seed 0 and is drawn, gets small whole numbers instead.
+    """
+    if case.seed == 0:
+        return whole_numbers(case, rank, shape, dtype)
+    if not dtype.is_floating_point:
+        return whole_numbers(case, rank, shape, dtype, torch.iinfo(dtype).max // 4)
+    return whole_numbers(case, rank, shape, dtype, int(1 / torch.finfo(dtype).eps) // 2) / 4
+
+
+def is_nearly(got, total, terms):
+    """
+    Tell whether a sum is off by lost digits only: by 1 % of the sizes of its terms at most.
+    """
+    size = sum(term.double().abs() for term in terms)
+    return bool(((got.double() - total.double()).abs() <= size / 100).all())
+
+
+def refuse_lost_digits(played, rank, got, right, terms, mistake="digits"):
+    """
+    Refuse a tensor that is nearly right, and of the right dtype and shape.
+
+    Args:
+        played: The Played.
+        rank: The rank that gave it.
+        got: What it gave.
+        right: What is right.
+        terms: The tensors that it is the sum of.
+        mistake: The mistake's name.
+    """
+    if not isinstance(got, torch.Tensor) or (got.dtype, got.shape) != (right.dtype, right.shape):
+        return
+    if not bool((got == right).all()) and is_nearly(got, right, terms):
+        off = (got.double() - right.double()).abs().max()
+        fact = f"It is nearly right: no number is off by more than {off:.3g}. Digits are lost."
+        raise played.wrong(mistake, rank, got=got, expected=right, fact=fact)
+
+
+def call(here, answer, arguments_of):
+    """
+    Call an answer, or twice if the case has `calls` 2: then the first time with other numbers.
+
+    Args:
+        here: What the rank knows.
+        answer: What the learner has defined.
+        arguments_of: Function of a Case that returns its arguments.
+
+    Returns:
+        list: What the first of two calls returned, as it was and as it is after the second. Return
+        it from `act`, and let `refuse_kept` judge it. None if there was one call.
+    """
+    if here.case.data.get("calls") != 2:
+        here.call(answer, *arguments_of(here.case))
+        return None
+    first = here.call(answer, *arguments_of(replace(here.case, seed=here.case.seed + 1)))
+    then = plain(first)
+    here.calls.clear()
+    here.call(answer, *arguments_of(here.case))
+    return [then, plain(first)]
+
+
+def refuse_kept(played):
+    """
+    Refuse an answer whose second call has changed what the first one returned.
+    """
+    for seen in played.seen:
+        if seen.kept is not None and not equal(*seen.kept):
+            then, now = seen.kept
+            both = {"got": now, "expected": then} if isinstance(now, torch.Tensor) else {}
+            fact = "It was called twice. The second call has changed what the first one returned."
+            raise played.wrong("kept", seen.rank, **both, fact=fact)
+
 
 # ---- 02.1 all-reduce from reduce and broadcast ----
 
@@ -26,23 +119,28 @@ def _cases(draw):
         yield Case(world_size, {"shape": [draw.randint(5, 40)], "dtype": "float64"})
     yield Case(3, {"shape": [draw.randint(2, 5), 3], "dtype": "int64"})
     yield Case(2, {"shape": [], "dtype": "float32"})
+    yield Case(3, {"shape": [0, 2], "dtype": "float64"})
+    yield Case(2, {"shape": [draw.randint(5, 9)], "dtype": "float32", "calls": 2})
 
 
 def _tensor(case, rank):
-    return whole_numbers(case, rank, case["shape"], getattr(torch, case["dtype"]))
+    return full_numbers(case, rank, case["shape"], getattr(torch, case["dtype"]))
 
 
 def _act(here, all_reduce):
-    here.call(all_reduce, _tensor(here.case, here.rank).to(here.device))
+    return call(here, all_reduce, lambda case: [_tensor(case, here.rank).to(here.device)])
 
 
 def _judge(played):
     tensors, num_ranks = played.before, played.case.world_size
     total = sum(tensors)
     for rank, got in enumerate(played.results):
-        if isinstance(got, torch.Tensor) and got.shape == total.shape and num_ranks > 1:
+        is_like = isinstance(got, torch.Tensor) and got.dtype == total.dtype
+        if is_like and got.shape == total.shape and num_ranks > 1:
             _name_the_mistake(played, rank, got, tensors, total)
+        refuse_lost_digits(played, rank, got, total, tensors)
         played.expect(rank, got, total)
+    refuse_kept(played)
     for rank, names in enumerate(played.names):
         if len(names) > 2:
             fact = f"The sum is right, but it took {len(names)} collectives; 2 are enough."
@@ -74,6 +172,7 @@ def _draw(played):
 all_reduce = Task(
     number="02.1",
     name="all_reduce",
+    twice=True,
     cases=_cases,
     act=_act,
     judge=_judge,
@@ -90,6 +189,10 @@ all_reduce = Task(
         "not-everywhere": "After reduce, only one rank has the sum. The others must get it too.",
         "no-sum": "Send the sum from the rank that has it: reduce's dst is broadcast's src.",
         "wrong-order": "First add, then send: the other way round adds w copies of one tensor.",
+        "digits": "Add and send in the dtype of the tensor: another one may not hold its numbers.",
+        "kept": KEPT,
+        "raised": "A line that is named is yours. Think of one rank alone, and of tensors of one "
+        "number, or of none.",
         "cost": "One reduce, to any rank, and one broadcast from there.",
         "deadlock": "Every rank makes both calls, also the one that has the sum already.",
     },
@@ -109,22 +212,26 @@ def _gather_cases(draw):
     yield Case(2, {"lengths": lengths, "dtype": "bfloat16"})
     lengths = [0, draw.randint(1, 20), draw.randint(21, 40)]
     yield Case(3, {"lengths": draw.sample(lengths, 3), "dtype": "float64"})
-    lengths = [draw.randint(5, 9) for _ in range(3)]
-    yield Case(4, {"lengths": [*lengths, draw.randint(10, 50)], "dtype": "int64"})
+    lengths = [*(draw.randint(5, 9) for _ in range(3)), draw.randint(10, 50)]
+    yield Case(4, {"lengths": lengths, "dtype": "int64", "calls": 2})
+    # Nor do the 11 bits of float16 hold this one.
+    lengths = [draw.randint(1, 9), 2048 + 4 * draw.randint(1, 99) + 3]
+    yield Case(2, {"lengths": lengths, "dtype": "float64"})
     yield Case(2, {"lengths": [0, 0], "dtype": "float32"})
 
 
 def _gather_act(here, all_gather_unequal):
     if here.case.seed == 0:  # equal lengths first: Gloo may abort the process if lengths differ
-        here.call(all_gather_unequal, _numbers_of_length(here, 2))
+        here.call(all_gather_unequal, _numbers_of_length(here, here.case, 2))
         if here.world_size > 1 and len(here.calls[0].events) < 2:
-            return  # it cannot know any length but its own
+            return None  # it cannot know any length but its own
         here.calls.clear()
-    here.call(all_gather_unequal, _numbers_of_length(here, here["lengths"][here.rank]))
+    length = here["lengths"][here.rank]
+    return call(here, all_gather_unequal, lambda case: [_numbers_of_length(here, case, length)])
 
 
-def _numbers_of_length(here, length):
-    numbers = whole_numbers(here.case, here.rank, [length], getattr(torch, here["dtype"]))
+def _numbers_of_length(here, case, length):
+    numbers = full_numbers(case, here.rank, [length], getattr(torch, case["dtype"]))
     numbers[-1:] = 0  # a last number like any other, which looks like padding
     return numbers.to(_sending_device(here))
 
@@ -142,24 +249,28 @@ def _gather_judge(played):
             raise played.wrong("no-list", rank, got=got, fact=fact)
     _name_the_length(played, tensors)
     for rank, got in enumerate(played.results):
+        _name_the_order(played, rank, got, tensors)
         for part, expected in zip(got, tensors, strict=True):
+            refuse_lost_digits(played, rank, part, expected, [expected])
             played.expect(rank, part, expected)
-    if len(tensors) > 1 and len(played.names[0]) < 2:
-        fact = "It makes one collective, so no rank can know how long the tensors of others are."
+    refuse_kept(played)
+    longest = max(tensor.nbytes for tensor in tensors)
+    if len(tensors) > 1 and longest and len(played.names[0]) < 2:
+        fact = "It makes one collective only. It takes two: for the lengths, and for the tensors."
         raise played.wrong("no-lengths", 0, fact=fact)
-    most_bytes = _NUMBER_BYTES + max(tensor.nbytes for tensor in tensors)
+    most_bytes, dtype = _NUMBER_BYTES + longest, played.case["dtype"]
     for rank, events in enumerate(played.traces):
         moved = [event for event in events if event.is_communication]
-        if any(event.dtype == "uint8" for event in moved):
-            fact = "It sends tensors as pickled objects."
-            raise played.wrong("objects", rank, fact=fact)
         if len(moved) > 2:
             fact = f"The tensors are right, but it took {len(moved)} collectives; 2 are enough."
             raise played.wrong("cost", rank, fact=fact)
         num_bytes = sum(event.input_bytes for event in moved)
         if num_bytes > most_bytes:
-            fact = f"{num_bytes} bytes went into its calls; {most_bytes} are enough."
-            raise played.wrong("too-wide", rank, fact=fact)
+            sent = moved[-1].dtype
+            fact = f"{num_bytes} bytes went into its calls, the last {moved[-1].input_bytes} as "
+            fact += f"{sent}; {most_bytes} are enough."
+            other = "objects" if sent == "uint8" else "wide-dtype"
+            raise played.wrong("too-wide" if sent == dtype else other, rank, fact=fact)
 
 
 def _name_the_length(played, tensors):
@@ -169,8 +280,9 @@ def _name_the_length(played, tensors):
         ("padding", "All parts are equally long.", lambda rank: [max(expected)] * len(expected)),
         ("own-length", "Each rank cut all parts to its own length.",
          lambda rank: [len(tensors[rank])] * len(expected)),
-        ("length-dtype", "A length was rounded on its way.",
-         lambda rank: [int(torch.tensor(n, dtype=tensors[0].dtype)) for n in expected]),
+        *(("length-dtype", "A length was rounded on its way.",
+           lambda rank, dtype=dtype: [int(torch.tensor(n, dtype=dtype)) for n in expected])
+          for dtype in (tensors[0].dtype, torch.float16, torch.bfloat16)),
         ("zeros", "Zeros of the tensors are gone.",
          lambda rank: [int(tensor.count_nonzero()) for tensor in tensors]),
     ):  # fmt: skip
@@ -181,12 +293,21 @@ def _name_the_length(played, tensors):
             raise played.wrong(mistake, rank, **lengths, fact=f"{fact} These are the lengths.")
 
 
+def _name_the_order(played, rank, got, tensors):
+    ranks = list(range(len(tensors)))
+    places = [next((r for r in ranks if equal(part, tensors[r])), None) for part in got]
+    if places != ranks == sorted(places, key=lambda place: -1 if place is None else place):
+        fact = "All tensors are there, in another order. These are the ranks that they are from."
+        raise played.wrong("order", rank, got=places, expected=ranks, fact=fact)
+
+
 def _gather_draw(played):
     before = [[int(number) for number in tensor] for tensor in played.before]
     after = [[int(number) for part in got for number in part] for got in played.results]
     return collective_picture("all_gather_unequal", before, after)
 
 
+_IN_ITS_DTYPE = "Send the tensor in its own dtype: another one may not hold its numbers."
 _ONE_LENGTH = (
     "In one all_gather, the tensors of all ranks have the same length. Find out the lengths first, "
     "and make them equal."
@@ -195,10 +316,11 @@ _ONE_LENGTH = (
 all_gather_unequal = Task(
     number="02.2",
     name="all_gather_unequal",
+    twice=True,
     cases=_gather_cases,
     act=_gather_act,
     judge=_gather_judge,
-    ok="2 collectives a rank, 8 bytes more than the longest tensor",
+    ok="2 collectives a rank, at most 8 bytes more than the longest tensor",
     draw=_gather_draw,
     hints=(
         "all_gather wants tensors of one length. So they must be made equally long, and cut again.",
@@ -215,9 +337,14 @@ all_gather_unequal = Task(
         "own-length": "Each rank has a length of its own: cut part r to rank r's.",
         "length-dtype": "Send lengths as int64. The dtype of the tensor may not hold them.",
         "zeros": "A zero may be one of the numbers. Send lengths, and cut by them.",
-        "objects": "Send the numbers themselves, as tensors.",
+        "digits": _IN_ITS_DTYPE,
+        "order": "Part r is rank r's tensor: all_gather keeps the order of the ranks.",
+        "objects": "Send the numbers, and nothing else. A pickled object is longer than its "
+        "numbers: gather tensors.",
+        "kept": KEPT,
         "cost": "Gather the lengths once, and the tensors once.",
         "too-wide": "Fill up to the longest tensor that there is, and not further.",
+        "wide-dtype": "Fill up in the dtype of the tensor: tensor.new_zeros makes such zeros.",
         "forbidden": "Use all_gather or all_gather_into_tensor, and nothing else that sends.",
         "died": _ONE_LENGTH,
         "raised": "Think of other dtypes, of an empty tensor, and of tensors of other lengths: "
@@ -236,10 +363,12 @@ def _exchange_cases(draw):
     yield Case(4, {"shape": [draw.randint(2, 5), 3], "dtype": "int64"})
     yield Case(4, {"shape": [2**17 + draw.randint(0, 99)], "dtype": "float32"})
     yield Case(3, {"shape": [0], "dtype": "float32"})
+    yield Case(3, {"shape": [draw.randint(5, 9)], "dtype": "float64", "calls": 2})
 
 
 def _exchange_act(here, exchange):
-    here.call(exchange, _tensor(here.case, here.rank).to(_sending_device(here)))
+    device = _sending_device(here)
+    return call(here, exchange, lambda case: [_tensor(case, here.rank).to(device)])
 
 
 def _exchange_judge(played):
@@ -252,6 +381,7 @@ def _exchange_judge(played):
                 raise played.wrong("direction", rank, **both, fact=fact)
             if equal(got, tensors[rank]):
                 raise played.wrong("own", rank, **both, fact="This rank has its own tensor.")
+        refuse_lost_digits(played, rank, got, tensors[rank - 1], [tensors[rank - 1]])
         played.expect(rank, got, tensors[rank - 1])
     most = 1 if w > 1 else 0
     for rank, names in enumerate(played.names):
@@ -259,46 +389,61 @@ def _exchange_judge(played):
         if num_sent > most:
             fact = f"What came is right, but it sends {num_sent} messages; {most} is enough."
             raise played.wrong("cost", rank, fact=fact)
+    refuse_kept(played)
+    most = rounds_in_turns(w)
     for rank, rounds in enumerate(rounds_of_sends(played.traces)):
-        if max(rounds, default=0) > 2:
+        if max(rounds, default=0) > most:
             fact = (
-                f"This rank sends only after {max(rounds) - 1} other messages have come, one after "
-                "another; 1 before it is the most."
+                f"Its message can only move in round {max(rounds)}, as it waits for others before "
+                f"it; {most} rounds are enough."
             )
             raise played.wrong("turns", rank, fact=fact)
 
 
+def rounds_in_turns(world_size):
+    """
+    Return how many rounds it takes if each rank gives its neighbour a message, and waits for it.
+
+    Even ranks send first, odd ones receive first. An odd circle has two even ranks side by side.
+    """
+    return 2 + world_size % 2
+
+
 def rounds_of_sends(traces):
     """
-    Return for each rank in which round it makes each of its sends, counted from 1.
+    Return for each rank in which round each of its messages moves, counted from 1.
 
-    A rank makes one send a round, and none before the round in which it got what it waited for.
+    A message moves when both sides have made their call. A rank makes a call when all messages have
+    moved that it waited for before it, sent and received ones. It sends one message a round.
 
     Args:
         traces: One list of events a rank. Every message in it arrived.
     """
-    sender_of = {
-        (receive.rank, receive.index): send
-        for met in match(traces)
-        for send in met.values()
-        for receive in met.values()
-        if send.is_send and receive.is_receive
-    }
+    sides = {}
+    for met in match(traces):
+        both = list(met.values())
+        if any(event.is_send for event in both) and any(event.is_receive for event in both):
+            sides.update({(event.rank, event.index): both for event in both})
     known: dict = {}
 
-    def round_of(send):
-        key = send.rank, send.index
+    def round_of(event):
+        both = sides.get((event.rank, event.index), [event])
+        key = min((side.rank, side.index) for side in both)
         if key not in known:
-            before = [
-                event if event.is_send else sender_of[event.rank, event.index]
-                for event in traces[send.rank]
-                if (event.is_send and event.index < send.index)
-                or (event.is_receive and event.wait_index < send.index)
-            ]
+            known[key] = 0  # of messages that wait for each other: a backend had buffered them
+            before = [earlier for side in both for earlier in _moved_before(side, traces)]
             known[key] = 1 + max(map(round_of, before), default=0)
         return known[key]
 
     return [[round_of(event) for event in events if event.is_send] for events in traces]
+
+
+def _moved_before(side, traces):
+    for event in traces[side.rank]:
+        is_waited_for = event.wait_index is not None and event.wait_index < side.index
+        is_earlier_send = event.is_send and side.is_send and event.index < side.index
+        if (event.is_send or event.is_receive) and (is_waited_for or is_earlier_send):
+            yield event
 
 
 def _exchange_draw(played):
@@ -313,10 +458,11 @@ _IN_A_CIRCLE = (
 exchange = Task(
     number="02.3",
     name="exchange",
+    twice=True,
     cases=_exchange_cases,
     act=_exchange_act,
     judge=_exchange_judge,
-    ok="1 message a rank, 2 rounds at most",
+    ok="1 message a rank, and no long wait for a turn",
     draw=_exchange_draw,
     hints=(
         "A send waits until the other side receives. If all wait in a send, nobody receives.",
@@ -333,10 +479,12 @@ exchange = Task(
         "direction": "Send to the right, and receive from the left: rank r takes rank r - 1's.",
         "own": "Receive into a new tensor, wait until it is there, and return that one.",
         "input-changed": "Receive into a tensor of its own: torch.empty_like(tensor).",
-        "turns": "Let no rank wait for its turn: all can send at the same time.",
+        "digits": _IN_ITS_DTYPE,
+        "turns": "All can send at the same time: isend and irecv start without waiting.",
+        "kept": KEPT,
         "cost": "Send the whole tensor in one message. How large it is does not matter.",
         "forbidden": "Use send, recv, isend and irecv: each tensor goes to one rank only.",
-        "raised": _IN_A_CIRCLE,
+        "raised": _IN_A_CIRCLE + " A tensor may have 0 numbers: then recv must be told its src.",
     },
     allowed=("send", "recv"),
 )
@@ -351,15 +499,59 @@ def _broadcast_cases(draw):
         yield Case(world_size, data)
     yield Case(3, {"src": 0, "shape": [draw.randint(2, 5), 3], "dtype": "int64"})
     yield Case(4, {"src": draw.randint(1, 2), "shape": [], "dtype": "float32"})
+    yield Case(3, {"src": draw.randint(0, 2), "shape": [0], "dtype": "float64"})
+    yield Case(4, {"src": draw.randint(0, 3), "shape": [9], "dtype": "float64", "calls": 2})
+    # The smallest world in which a heap, two for each, takes a round more than it need.
+    yield Case(1, {"on paper": 7, "src": draw.randint(0, 6)})
 
 
 def _broadcast_act(here, broadcast):
-    tensor = _tensor(here.case, here.rank).to(_sending_device(here))
-    here.call(broadcast, tensor, here["src"])
+    device = _sending_device(here)
+    if "on paper" in here.case.data:
+        return _play_on_paper(
+            broadcast, here["on paper"], torch.zeros(3, device=device), here["src"]
+        )
+    return call(here, broadcast, lambda case: [_tensor(case, here.rank).to(device), here["src"]])
+
+
+def _play_on_paper(broadcast, world_size, tensor, src):
+    """
+    Call the answer as each rank of a larger world, in which no message is really sent.
+
+    Returns:
+        list: For each rank its events, as dictionaries. None if an answer cannot be played so, as
+        one that looks at what has arrived.
+    """
+    played = []
+    for rank in range(world_size):
+        with suppress(Exception), _group_on_paper(rank, world_size, tensor.device):
+            with trace() as events:
+                broadcast(tensor.clone(), src)
+            played.append(to_plain(events))
+    return played if len(played) == world_size else None
+
+
+@contextmanager
+def _group_on_paper(rank, world_size, device):
+    # torch's fake group: every call comes back at once.
+    c10d, kind = dist.distributed_c10d, dist.ProcessGroup.BackendType.CUSTOM
+    whole = c10d._world.default_pg
+    group = dist.ProcessGroup(dist.HashStore(), rank, world_size)
+    group._register_backend(device, kind, FakeProcessGroup._create_internal(rank, world_size))
+    group._set_default_backend(kind)
+    group._set_group_name("on paper")  # type: ignore[arg-type]
+    c10d._update_default_pg(group)
+    try:
+        yield
+    finally:
+        c10d._update_default_pg(whole)
 
 
 def _broadcast_judge(played):
-    tensors, w, src = played.before, played.case.world_size, played.case["src"]
+    if "on paper" in played.case.data:
+        _judge_on_paper(played)
+        return
+    tensors, src = played.before, played.case["src"]
     others = [tensor for rank, tensor in enumerate(tensors) if rank != src]
     for rank, got in enumerate(played.results):
         both = {"got": got, "expected": tensors[src]}
@@ -372,23 +564,47 @@ def _broadcast_judge(played):
         if equal(got, tensors[rank]) and not equal(got, tensors[src]):
             fact = "This rank still has its own tensor."
             raise played.wrong("not-everywhere", rank, **both, fact=fact)
+        refuse_lost_digits(played, rank, got, tensors[src], [tensors[src]])
         played.expect(rank, got, tensors[src])
-    num_sent = [names.count("send") for names in played.names]
+    refuse_kept(played)
+    _judge_rounds(played, played.traces)
+
+
+def _judge_on_paper(played):
+    src, (seen,) = played.case["src"], played.seen
+    traces = [from_plain(events) for events in seen.kept or []]
+    receives = [event for events in traces for event in events if event.is_receive]
+    if not traces or unmatched(traces):
+        return
+    for event in receives:
+        event.wait_index = event.index  # what a rank passes on, it has
+    where = f"Played on paper with {len(traces)} ranks: "
+    without = set(range(len(traces))) - {src} - {event.rank for event in receives}
+    if without:
+        fact = f"{where}{rank_names(sorted(without))} would receive nothing."
+        raise played.wrong("not-everywhere", fact=fact)
+    _judge_rounds(played, traces, where)
+
+
+def _judge_rounds(played, traces, where=""):
+    w = len(traces)
+    num_sent = [sum(event.is_send for event in events) for events in traces]
     if sum(num_sent) > w - 1:
-        fact = f"All ranks have it, but it took {sum(num_sent)} messages; {w - 1} are enough."
-        raise played.wrong("cost", fact=fact)
+        fact = f"{where}all have it, but it took {sum(num_sent)} messages; {w - 1} are enough."
+        raise played.wrong("cost", fact=fact[0].upper() + fact[1:])
     most = (w - 1).bit_length()
-    for rank, rounds in enumerate(rounds_of_sends(played.traces)):
+    for rank, rounds in enumerate(rounds_of_sends(traces)):
         if max(rounds, default=0) > most:
             mistake = "one-sender" if num_sent[rank] == w - 1 else "chain"
-            fact = f"This rank sends in round {max(rounds)}; {most} rounds are enough."
-            raise played.wrong(mistake, rank, fact=fact)
+            fact = f"{where}rank {rank} sends in round {max(rounds)}; {most} rounds are enough."
+            raise played.wrong(mistake, None if where else rank, fact=fact[0].upper() + fact[1:])
 
 
 def _broadcast_draw(played):
     w, src = played.case.world_size, played.case["src"]
-    moves = [[] for _ in range((w - 1).bit_length())]
-    for events, rounds in zip(played.traces, rounds_of_sends(played.traces), strict=True):
+    rounds_of = rounds_of_sends(played.traces)
+    moves = [[] for _ in range(max((max(rounds, default=0) for rounds in rounds_of), default=0))]
+    for events, rounds in zip(played.traces, rounds_of, strict=True):
         sends = [event for event in events if event.is_send]
         for send, number in zip(sends, rounds, strict=True):
             moves[number - 1].append((send.rank, send.peer, [0]))
@@ -402,6 +618,7 @@ def _broadcast_draw(played):
 broadcast = Task(
     number="02.4",
     name="broadcast",
+    twice=True,
     cases=_broadcast_cases,
     act=_broadcast_act,
     judge=_broadcast_judge,
@@ -419,15 +636,19 @@ broadcast = Task(
     ),
     mistakes={
         "one-sender": "A rank that has it can send it too, in the same round as src.",
-        "chain": "Let every rank that has it send in every round, not only the last to get it.",
+        "chain": "Let every rank that has it send in every round, until all have it.",
+        "digits": _IN_ITS_DTYPE,
+        "kept": KEPT,
         "cost": "Each rank but src receives once; who has it already needs no message.",
         "other-root": "The tensor is rank src's, and src is not always 0: count places from src.",
-        "not-everywhere": "Go through the rounds for this number of ranks: who sends to this rank?",
+        "not-everywhere": "Go through the rounds for this number of ranks: who sends to those that "
+        "have nothing?",
         "input-changed": "Leave the argument as it is: got = tensor.clone() comes first.",
         "view": "Leave the argument as it is, and return a copy: got = tensor.clone() comes first.",
         "deadlock": "For each round write down who sends to whom. A send needs a receive in the "
         "same round, from the rank that sends.",
-        "raised": "In the last round some ranks have no partner: with 3 ranks there is no rank 3.",
+        "raised": "In the last round some ranks have no partner: with 3 ranks there is no rank 3. "
+        "And a tensor may have 0 numbers: then recv must be told its src.",
         "forbidden": "Use send and recv only: the rounds are yours to plan.",
     },
     allowed=("send", "recv"),

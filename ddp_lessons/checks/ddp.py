@@ -400,6 +400,7 @@ def _branch_draw(played):
 find_unused = Task(
     number="06.2",
     name="find_unused",
+    may_change=("grad",),
     cases=_branch_cases,
     act=_branch_act,
     judge=_branch_judge,

@@ -6,7 +6,7 @@ Legend: rank r of w. An answer to 01.1 or 01.3 is called in no group, one to 01.
 
 import time
 from datetime import timedelta
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import torch
 import torch.distributed as dist
@@ -28,11 +28,15 @@ def _join_cases(draw):
 
 def _join_act(here, join):
     path = here.folder / here["path"]
+    has_left = Mock()  # not at once: a rank that leaves while others still join takes them along
     try:
         # An answer that waits for ranks that do not come must not wait for half an hour.
-        with patch.object(dist.distributed_c10d, "default_pg_timeout", _TIMEOUT):
+        with (
+            patch.object(dist.distributed_c10d, "default_pg_timeout", _TIMEOUT),
+            patch.object(dist, "destroy_process_group", has_left),
+        ):
             here.call(join, str(path), here.rank, here.world_size)
-        if not dist.is_initialized():
+        if not dist.is_initialized() or has_left.called:
             return {"is_joined": False}
         total = torch.tensor([10**here.rank])
         dist.all_reduce(total)

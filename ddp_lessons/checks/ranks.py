@@ -44,6 +44,7 @@ def _draw(played):
 my_items = Task(
     number="00.1",
     name="my_items",
+    twice=True,
     cases=_cases,
     act=_act,
     judge=_judge,

@@ -243,6 +243,7 @@ def _first_number(tensor):
 start_equal = Task(
     number="05.1",
     name="start_equal",
+    may_change=("weights", "buffers"),
     cases=_start_cases,
     act=_start_act,
     judge=_start_judge,
@@ -416,6 +417,7 @@ def _average_draw(played):
 average_gradients = Task(
     number="05.2",
     name="average_gradients",
+    may_change=("grad",),
     cases=_average_cases,
     act=_average_act,
     judge=_average_judge,
@@ -566,6 +568,8 @@ def _plan_draw(played):
 plan_buckets = Task(
     number="05.3",
     name="plan_buckets",
+    may_change=(),
+    twice=True,
     cases=_plan_cases,
     act=_plan_act,
     judge=_plan_judge,

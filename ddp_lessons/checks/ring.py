@@ -5,6 +5,7 @@ Legend: w ranks; n numbers of a tensor, cut into w chunks. In a ring to the righ
 rank r + 1 only; to the left, to rank r - 1 only.
 """
 
+from dataclasses import replace
 from itertools import product
 from math import isfinite, sqrt
 from random import Random
@@ -12,16 +13,17 @@ from random import Random
 import torch
 import torch.distributed as dist
 
-from ddp_lessons.checks.collectives import rounds_of_sends
-from ddp_lessons.checks.kit import (
-    Case,
-    Task,
-    equal,
-    normal_numbers,
-    sum_error,
-    whole_numbers,
-    words,
+from ddp_lessons.checks.collectives import (
+    KEPT,
+    call,
+    full_numbers,
+    is_nearly,
+    refuse_kept,
+    refuse_lost_digits,
+    rounds_in_turns,
+    rounds_of_sends,
 )
+from ddp_lessons.checks.kit import Case, Task, equal, normal_numbers, sum_error, words
 from ddp_lessons.collectives import naive
 from ddp_lessons.costs import sent_bytes
 from ddp_lessons.errors import WrongAnswer
@@ -37,12 +39,12 @@ from ddp_lessons.trace import merge, trace
 
 # ---- what the three rings share ----
 
-_ROUNDS_A_STEP = 2  # even ranks may send first and odd ranks then
 _RING_MISTAKES = {
     "forbidden": "Use send, recv, isend and irecv: the ring is yours to make.",
     "not-ring": "Let each rank send to one neighbour only, and receive from the other.",
     "turns": "Let all ranks send in the same step: isend or irecv starts without waiting.",
-    "cost": "One message a step: send the whole chunk at once, and each chunk once.",
+    "kept": KEPT,
+    "sent-dtype": "Send, and add, in the dtype that you were given.",
     "deadlock": "If every rank first waits in the same call, no rank makes the other one. Start "
     "one of the two without waiting for it.",
 }
@@ -62,7 +64,6 @@ def _judge_ring(played, num_steps, most_bytes):
         num_steps: How many messages a rank may send.
         most_bytes: For each rank how many bytes all of them may have.
     """
-    rounds = rounds_of_sends(played.traces)
     for rank, events in enumerate(played.traces):
         sends = [event for event in events if event.is_send]
         peers = sorted({send.peer for send in sends})
@@ -75,21 +76,39 @@ def _judge_ring(played, num_steps, most_bytes):
                 f"It sends {num_bytes} bytes in {len(sends)} messages; {most_bytes[rank]} bytes "
                 f"in {num_steps} are enough."
             )
-            raise played.wrong("cost", rank, fact=fact)
-        if max(rounds[rank], default=0) > _ROUNDS_A_STEP * num_steps:
+            mistake = "cost" if len(sends) > num_steps else "filled-up"
+            raise played.wrong(_unless_of_dtype(played, sends, mistake), rank, fact=fact)
+    most = num_steps * rounds_in_turns(played.case.world_size)
+    for rank, rounds in enumerate(rounds_of_sends(played.traces)):
+        if max(rounds, default=0) > most:
             fact = (
-                f"Its last send waits for {max(rounds[rank]) - 1} others, one after another; "
-                f"{num_steps} steps need no more than {_ROUNDS_A_STEP * num_steps} in a row."
+                f"Its last message can only move in round {max(rounds)}, as it waits for others "
+                f"before it; {most} rounds are enough for {num_steps} steps."
             )
             raise played.wrong("turns", rank, fact=fact)
 
 
-def _refuse_whole_tensors(played, chunk_bytes):
+def _unless_of_dtype(played, sends, mistake):
+    """
+    Return the name of a mistake, or that what was sent too much of has another dtype.
+    """
+    return "sent-dtype" if {send.dtype for send in sends} - {played.case["dtype"]} else mistake
+
+
+def _refuse_long_messages(played, chunk_bytes, tensor_bytes):
     for rank, events in enumerate(played.traces):
-        most = max((event.input_bytes for event in events if event.is_send), default=0)
-        if most > chunk_bytes:
-            fact = f"It sends {most} bytes in one message; the longest chunk has {chunk_bytes}."
-            raise played.wrong("whole-tensor", rank, fact=fact)
+        longest = max(
+            (event for event in events if event.is_send),
+            key=lambda event: event.input_bytes,
+            default=None,
+        )
+        if longest is not None and longest.input_bytes > chunk_bytes:
+            fact = (
+                f"It sends {longest.input_bytes} bytes in one message, as {longest.dtype}; the "
+                f"longest chunk has {chunk_bytes}."
+            )
+            mistake = "whole-tensor" if longest.input_bytes == tensor_bytes else "too-long"
+            raise played.wrong(_unless_of_dtype(played, [longest], mistake), rank, fact=fact)
 
 
 def _draw_ring(played, phases):
@@ -139,18 +158,26 @@ def _cases(draw):
     yield Case(3, {"lengths": [longer, draw.randint(3, 5), 2], "dtype": "float64"})
     yield Case(1, {"lengths": [draw.randint(1, 9)], "dtype": "float32"})
     yield Case(2, {"lengths": [draw.randint(3, 9), draw.randint(0, 2)], "dtype": "int64"})
+    # Of two ranks: with more, int64 that is sent for int32 would end the processes.
+    yield Case(2, {"lengths": [draw.randint(3, 9), draw.randint(3, 9)], "dtype": "int32"})
     lengths = [0, *(draw.randint(1, 9) for _ in range(3))]
     yield Case(4, {"lengths": draw.sample(lengths, 4), "dtype": "bfloat16"})
+    lengths = [draw.randint(5, 9) for _ in range(3)]
+    yield Case(3, {"lengths": lengths, "dtype": "float32", "calls": 2})
 
 
 def _chunks(case, rank):
-    numbers = whole_numbers(case, rank, [sum(case["lengths"])], getattr(torch, case["dtype"]))
+    numbers = full_numbers(case, rank, [sum(case["lengths"])], getattr(torch, case["dtype"]))
     return [chunk.clone() for chunk in numbers.split(case["lengths"])]
 
 
 def _scatter_act(here, reduce_scatter):
     device = _sending_device(here)
-    here.call(reduce_scatter, [chunk.to(device) for chunk in _chunks(here.case, here.rank)])
+    return call(
+        here,
+        reduce_scatter,
+        lambda case: [[chunk.to(device) for chunk in _chunks(case, here.rank)]],
+    )
 
 
 def _scatter_judge(played):
@@ -160,8 +187,9 @@ def _scatter_judge(played):
         if isinstance(got, torch.Tensor) and got.dtype == chunks[0][0].dtype:
             _name_the_sum(played, rank, got, chunks)
         played.expect(rank, got, sum(chunks[rank]))
+    refuse_kept(played)
     own_bytes = [parts[0].nbytes for parts in chunks]
-    _refuse_whole_tensors(played, max(own_bytes))
+    _refuse_long_messages(played, max(own_bytes), sum(own_bytes))
     _judge_ring(played, w - 1, [sum(own_bytes) - own for own in own_bytes])
 
 
@@ -184,6 +212,7 @@ def _name_the_sum(played, rank, got, chunks):
         doubled = [r for r, count in enumerate(times) if count == 2]
         fact = f"Numbers of {rank_names(doubled)} are in it twice."
         raise played.wrong("twice", rank, **both, fact=fact)
+    refuse_lost_digits(played, rank, got, both["expected"], chunks[rank], "sent-dtype")
 
 
 def _times_in(got, parts):
@@ -192,7 +221,8 @@ def _times_in(got, parts):
     """
     if got.shape != parts[0].shape or not len(got):
         return None
-    table = torch.stack([part.to(torch.int64) for part in parts])  # (w, n)
+    exact = torch.float64 if got.is_floating_point() else torch.int64
+    table = torch.stack([part.to(exact) for part in parts])  # (w, n)
     for times in product(range(3), repeat=len(parts)):
         if torch.equal((torch.tensor(times)[:, None] * table).sum(dim=0).to(got.dtype), got):
             return times
@@ -202,6 +232,7 @@ def _times_in(got, parts):
 reduce_scatter = Task(
     number="03.1",
     name="reduce_scatter",
+    twice=True,
     cases=_cases,
     act=_scatter_act,
     judge=_scatter_judge,
@@ -225,9 +256,14 @@ reduce_scatter = Task(
         "not-all": "Pass on the sum of what came and your own numbers, not one of them alone.",
         "twice": "Each rank adds its numbers to a chunk once: also where a chunk starts, and where "
         "it ends.",
+        "too-long": "Send one chunk in a step, and no more of it than it has.",
+        "cost": "w - 1 steps, and one message a step: send a chunk whole, and let it end at home.",
+        "filled-up": "Send no more than a chunk has: chunks differ in length, and all know how.",
         "died": "A message that is longer than the tensor it arrives in ends the process. Make "
-        "that tensor as long as the chunk that comes.",
-        "input-changed": "Add into a new tensor: arrived + own, or a clone of your chunk.",
+        "that tensor as long as the chunk that comes, and of its dtype.",
+        "dtype": "The sum has the dtype of the chunks. torch.sum makes int64 of int32: use +.",
+        "input-changed": "The list and its chunks are your caller's: return a new tensor, such as "
+        "arrived + own.",
     },
     allowed=("send", "recv"),
 )
@@ -236,8 +272,12 @@ reduce_scatter = Task(
 
 
 def _gather_act(here, all_gather):
-    chunk = _chunks(here.case, here.rank)[here.rank].to(_sending_device(here))
-    here.call(all_gather, chunk, list(here["lengths"]))
+    device = _sending_device(here)
+    return call(
+        here,
+        all_gather,
+        lambda case: [_chunks(case, here.rank)[here.rank].to(device), list(case["lengths"])],
+    )
 
 
 def _gather_judge(played):
@@ -249,7 +289,9 @@ def _gather_judge(played):
     for rank, got in enumerate(played.results):
         _name_the_chunks(played, rank, got, chunks)
         for part, expected in zip(got, chunks, strict=True):
+            refuse_lost_digits(played, rank, part, expected, [expected], "sent-dtype")
             played.expect(rank, part, expected)
+    refuse_kept(played)
     # Each chunk is received by all others, so a rank may have to send all but the smallest.
     most = sum(chunk.nbytes for chunk in chunks) - min(chunk.nbytes for chunk in chunks)
     _judge_ring(played, w - 1, [most] * w)
@@ -281,6 +323,7 @@ def _neighbour(played, rank):
 all_gather = Task(
     number="03.2",
     name="all_gather",
+    twice=True,
     cases=_cases,
     act=_gather_act,
     judge=_gather_judge,
@@ -296,13 +339,17 @@ all_gather = Task(
     ),
     mistakes=_RING_MISTAKES
     | {
+        "cost": "w - 1 steps, and one message a step: send a chunk whole. Your own need not come "
+        "home.",
+        "filled-up": "Send no more than a chunk has: chunks differ in length, and all know how.",
         "no-list": "Return a list with one tensor for each rank, in rank order.",
         "order": "Put what arrives where it belongs. In step s it comes from s + 1 ranks away.",
         "own-missing": "A rank's own chunk does not come by message: put a copy in its place.",
         "one-buffer": "Receive each chunk into a tensor of its own: the next one overwrites it.",
         "own-again": "Send your own chunk in the first step only. Then send what arrived last.",
         "died": "A message that is longer than the tensor it arrives in ends the process. Take "
-        "that tensor's length from lengths.",
+        "that tensor's length from lengths, and its dtype from chunk.",
+        "input-changed": "chunk and lengths are your caller's: leave both as they are.",
         "view": "What you return is your caller's to change: put a copy of chunk in it.",
     },
     allowed=("send", "recv"),
@@ -312,45 +359,64 @@ all_gather = Task(
 
 
 def _reduce_cases(draw):
-    yield Case(4, {"shape": [8], "dtype": "float32", "numbers": "whole"}, seed=0)
-    yield Case(4, {"shape": [4 * draw.randint(2, 5) + 3], "dtype": "int64", "numbers": "whole"})
-    yield Case(3, {"shape": [2], "dtype": "float32", "numbers": "whole"})
-    shape = [draw.randint(3, 5), 7]
-    yield Case(3, {"shape": shape, "dtype": "float32", "numbers": "transposed"})
-    yield Case(1, {"shape": [draw.randint(1, 9)], "dtype": "float64", "numbers": "normal"})
-    yield Case(2, {"shape": [], "dtype": "float64", "numbers": "normal"})
+    def case(world_size, shape, dtype, numbers="whole", **more):
+        return Case(world_size, {"shape": shape, "dtype": dtype, "numbers": numbers} | more)
+
+    yield replace(case(4, [8], "float32"), seed=0)
+    yield case(4, [4 * draw.randint(2, 5) + 3], "int64")
+    yield case(3, [2], "float32")
+    yield case(3, [3 * draw.randint(2, 5) + 2], "int64")
+    yield case(4, [0, 3], "int64")
+    yield case(3, [3 * draw.randint(2, 5) + 1], "bfloat16", calls=2)
+    yield case(2, [2 * draw.randint(2, 5) + 1], "int32")
+    yield case(3, [draw.randint(3, 5), 7], "float32", "transposed")
+    yield case(2, [draw.randint(3, 5), 5], "float32", "expanded")
+    yield case(1, [draw.randint(1, 9)], "float64", "normal")
+    yield case(2, [], "float64", "normal")
     # Chunks that no system buffer holds.
-    shape = [2**18 + 4 * draw.randint(0, 99) + 1]
-    yield Case(4, {"shape": shape, "dtype": "float32", "numbers": "normal"})
+    yield case(4, [2**18 + 4 * draw.randint(0, 99) + 1], "float32", "normal")
 
 
 def _reduce_act(here, all_reduce):
-    draw = whole_numbers if here["numbers"] == "whole" else normal_numbers
-    tensor = draw(here.case, here.rank, here["shape"], getattr(torch, here["dtype"]))
-    if here["numbers"] == "transposed":
-        tensor = tensor.T
-    here.call(all_reduce, tensor.to(_sending_device(here)))
+    device = _sending_device(here)
+    return call(here, all_reduce, lambda case: [_numbers(case, here.rank).to(device)])
+
+
+def _numbers(case, rank):
+    draw = full_numbers if case["numbers"] == "whole" else normal_numbers
+    numbers = draw(case, rank, case["shape"], getattr(torch, case["dtype"]))
+    if case["numbers"] == "transposed":
+        return numbers.T
+    return numbers[:, :1].expand(case["shape"]) if case["numbers"] == "expanded" else numbers
 
 
 def _reduce_judge(played):
     tensors, results, w = played.before, played.results, played.case.world_size
-    is_whole = played.case["numbers"] == "whole"
-    exact = sum(tensor.double() for tensor in tensors).to(tensors[0].dtype)
+    kind = played.case["numbers"]
+    exact = sum(tensors)
+    if exact.is_floating_point():
+        exact = sum(tensor.double() for tensor in tensors).to(exact.dtype)
     longest = -(-exact.numel() // w)
+    # First what is wrong altogether, then what it costs, and its last digits at the end.
+    far = sum(tensor.double().abs() for tensor in tensors) / 100
+    elsewhere = "values" if kind in ("whole", "normal") else "memory"
     for rank, got in enumerate(results):
-        if is_whole and isinstance(got, torch.Tensor):
+        if kind == "whole" and isinstance(got, torch.Tensor):
             _name_the_part(played, rank, got, exact)
-            played.expect(rank, got, exact)
-    _refuse_whole_tensors(played, longest * exact.element_size())
+        played.expect(rank, got, exact, far, mistake=elsewhere)
+    _refuse_long_messages(played, longest * exact.element_size(), exact.nbytes)
     for rank, got in enumerate(results):
         if not equal(got, results[0]):
             both = {"got": got, "expected": results[0]}
             fact = "Its bits are not those of rank 0's sum."
             raise played.wrong("bits", rank, **both, fact=fact)
-    if not is_whole:
-        most_off = sum_error(tensors) + _rounding(exact)
-        for rank, got in enumerate(results):
-            played.expect(rank, got, exact, most_off)
+    for rank, got in enumerate(results):
+        if kind == "whole":
+            refuse_lost_digits(played, rank, got, exact, tensors)
+        else:
+            most_off = sum_error(tensors) + _rounding(exact)
+            played.expect(rank, got, exact, most_off, mistake="digits")
+    refuse_kept(played)
     num_steps = 2 * (w - 1)
     _judge_ring(played, num_steps, [num_steps * longest * exact.element_size()] * w)
 
@@ -362,7 +428,9 @@ def _rounding(exact):
 
 def _name_the_part(played, rank, got, exact):
     w, both = played.case.world_size, {"got": got, "expected": exact}
-    if got.shape != exact.shape or got.dtype != exact.dtype or equal(got, exact):
+    if got.shape != exact.shape or got.dtype != exact.dtype:
+        return
+    if is_nearly(got, exact, played.before):
         return
     if w > 1 and got.is_floating_point() and equal(got, exact / w):
         raise played.wrong("average", rank, **both, fact="This is the mean, not the sum.")
@@ -380,6 +448,7 @@ def _name_the_part(played, rank, got, exact):
 all_reduce = Task(
     number="03.3",
     name="all_reduce",
+    twice=True,
     cases=_reduce_cases,
     act=_reduce_act,
     judge=_reduce_judge,
@@ -399,12 +468,21 @@ all_reduce = Task(
     | {
         "whole-tensor": "Cut the tensor into w chunks, and send one in a step. The whole tensor "
         "costs w / 2 times as much, and each rank adds in an order of its own.",
+        "too-long": "Cut so that no chunk is longer than n / w, rounded up: the chunks of "
+        "tensor_split differ by one number at most.",
+        "cost": "2 (w - 1) steps, and one message a step: send a chunk whole.",
+        "digits": "Add in the dtype of the tensor: another one may not hold these sums.",
+        "memory": "The tensor does not lie in one piece. flatten() takes its numbers in the order "
+        "of its shape, wherever they lie.",
+        "dtype": "The sum has the dtype of the tensor. torch.sum makes int64 of int32: use +.",
+        "died": "A message that is longer than the tensor it arrives in ends the process. Sums "
+        "keep the dtype of the tensor: torch.sum makes int64 of int32.",
         "average": "The sum is asked for. Leave it to the caller to divide.",
         "tail": "The length need not divide by w. Some chunks are then one number longer.",
         "half-done": "After the reduce-scatter a rank has its own chunk only. Gather the others.",
         "bits": "Finish each chunk on one rank, and send it to all others as it is.",
-        "raised": "Think of lengths that w does not divide, of fewer numbers than ranks, of "
-        "tensors that do not lie in one piece, and of one rank alone.",
+        "raised": "Think of lengths that w does not divide, of fewer numbers than ranks, or none; "
+        "of tensors that do not lie in one piece; of dtypes that numpy lacks; of one rank alone.",
         "shape": "Give the sum the shape of the tensor that you were given.",
         "input-changed": "flatten and tensor_split return views: add into tensors of your own.",
     },
@@ -418,6 +496,9 @@ NOISE = 0.01
 How far the time of a quiet try may be off, as a share of it.
 """
 
+_UNITS = (1e3, 1e6, 1e9, 2**10, 2**20, 2**30)
+_NEAR = 0.08  # as far as the noise may pull a number
+_SLOW = 1e5  # bytes a second: a hundredth of what any link here has, and less
 _DRAWN_BYTES = {"1 B": 1, "1 KiB": 2**10, "64 KiB": 2**16, "16 MiB": 2**24}
 
 
@@ -425,6 +506,8 @@ def _fit_cases(draw):
     yield Case(4, {"times": "of small to large messages"}, seed=0)
     yield Case(1, {"times": "of middling messages only"})
     yield Case(1, {"times": "of small to large messages"})
+    yield Case(1, {"times": "of large to small messages"})
+    yield Case(1, {"times": "of messages in no order"})
     yield Case(1, {"times": "of which some were interrupted"})
 
 
@@ -445,8 +528,15 @@ def _link_and_times(case, rank):
     # the small ones gets a latency from their noise.
     factors = [1 + rng.uniform(-0.8, 0.8) * NOISE for _ in sizes]
     factors[-2:] = [1 - 0.8 * NOISE, 1 + 0.8 * NOISE]
+    points = list(zip(sizes, factors, strict=True))
+    if "large to small" in case["times"]:
+        points.reverse()
+    if "no order" in case["times"]:
+        # It begins and ends with the smallest, whose times differ by noise alone.
+        points = [(4, 1 + 0.8 * NOISE), *rng.sample(points[2:], len(points) - 2)]
+        points.append((1, 1 - 0.8 * NOISE))
     times = {}
-    for size, factor in zip(sizes, factors, strict=True):
+    for size, factor in points:
         exact_s = factor * (latency_s + size / bandwidth)
         tries = [exact_s * (1 + rng.uniform(-0.1, 0.1) * NOISE) for _ in range(5)]
         if "interrupted" in case["times"]:
@@ -467,7 +557,7 @@ def _fit_judge(played):
         both = {"got": _rounded(pair or got), "expected": _rounded((latency_s, bandwidth))}
         if pair is None:
             raise played.wrong("no-pair", rank, **both, fact="It must return two numbers.")
-        if pair[0] > 1:
+        if pair[0] > 1 > pair[1]:
             fact = "A latency of more than a second is no latency."
             raise played.wrong("swapped", rank, **both, fact=fact)
         if 0 < pair[1] < 1:
@@ -506,13 +596,26 @@ def _judge_line(played, rank, pair, both, made_up):
     worst = max(off, key=off.__getitem__)
     if off[worst] <= most_off:
         return
+    share = f"{off[worst]:.0%} off" if off[worst] < 10 else "off by more than 10 times the time"
     fact = (
-        f"The time that it foretells for {worst:,} B is {off[worst]:.0%} off; the noise of the "
-        f"points explains {most_off:.0%}."
+        f"The time that it foretells for {worst:,} B is {share}; the noise of the points explains "
+        f"{most_off:.0%}."
     )
+    factors = pair[0] / latency_s, pair[1] / bandwidth
     least = {num_bytes: min(tries) for num_bytes, tries in times.items()}
     if "interrupted" in played.case["times"]:
         mistake = "interrupted"
+    elif played.case["times"] in ("of large to small messages", "of messages in no order"):
+        mistake = "no-order"
+    elif any(map(_is_unit, factors)) or abs(factors[1] / 8 - 1) <= _NEAR:
+        mistake = "unit"
+        fact = "The latency is {:.3g} times the link's, the bandwidth {:.3g} times.".format(
+            *factors
+        )
+    elif pair[1] <= 0:
+        mistake, fact = "no-say", "Its bandwidth is not above 0: more bytes would take less time."
+    elif pair[1] < _SLOW:
+        mistake = "logarithms"
     elif abs(pair[0] - latency_s) <= most_off * latency_s:
         mistake = "largest"
     elif "middling" in played.case["times"] and pair[0] >= (1 - NOISE) * min(least.values()):
@@ -520,6 +623,10 @@ def _judge_line(played, rank, pair, both, made_up):
     else:
         mistake = "no-say"
     raise played.wrong(mistake, rank, **both, fact=fact)
+
+
+def _is_unit(factor):
+    return any(abs(one - 1) <= _NEAR for unit in _UNITS for one in (factor / unit, factor * unit))
 
 
 def _fit_draw(played):
@@ -543,6 +650,7 @@ def _micro(seconds):
 fit_link = Task(
     number="03.4",
     name="fit_link",
+    twice=True,
     cases=_fit_cases,
     act=_fit_act,
     judge=_fit_judge,
@@ -561,6 +669,13 @@ fit_link = Task(
     mistakes={
         "no-pair": "Return two numbers: the latency in seconds, the bandwidth in bytes a second.",
         "swapped": "Return the latency first. np.polyfit returns the slope first.",
+        "unit": "Return seconds, and bytes a second: no milliseconds, no MiB, no bits.",
+        "logarithms": "Seconds over bytes lie on a straight line, their logarithms do not. And a "
+        "bandwidth is bytes a second.",
+        "no-order": "A dictionary may hold its sizes in any order. Look at the sizes, not at their "
+        "places.",
+        "input-changed": "The dictionary and its lists are your caller's: sorted(tries) makes a "
+        "new list.",
         "inverse": "The slope is in seconds a byte. A bandwidth is bytes a second.",
         "smallest": "Also the smallest message here has bytes, which take time. The latency is "
         "where the line begins, at no bytes.",
@@ -631,8 +746,11 @@ def _name_the_count(case, w, rows):
     n, size = case["num_elements"], getattr(torch, case["dtype"]).itemsize
     length, num_longer = divmod(n, w)
     lengths = [length + (chunk < num_longer) for chunk in range(w)]
+    if w > case.world_size and all(got == rows[0][3] for _, _, got, _ in rows):
+        return "asked"
     for mistake, bytes_of in (
         ("numbers", lambda rank, sent: sent / size),
+        ("four-bytes", lambda rank, sent: sent / size * 4),
         ("together", lambda rank, sent: 2 * (w - 1) * n * size),
         ("one-half", lambda rank, sent: (n - lengths[rank]) * size),
         ("received", lambda rank, sent: (2 * n - lengths[rank - 1] - lengths[rank]) * size),
@@ -656,6 +774,7 @@ def _predict_draw(played):
 predict_bytes = Task(
     number="03.5",
     name="predict_bytes",
+    twice=True,
     cases=_predict_cases,
     act=_predict_act,
     judge=_predict_judge,
@@ -677,8 +796,13 @@ predict_bytes = Task(
         "together": "This is what all ranks send together. Say it for one rank.",
         "hub-root": "Only rank 0 sends to all others. Each of them sends its tensor once, and one "
         "rank alone sends nothing.",
-        "uneven": "Chunks are whole numbers long, and differ by one where w does not divide n. Add "
-        "up the chunks that this rank really sends.",
+        "uneven": "Chunks are whole numbers long. Where w does not divide n, the first ones are "
+        "one longer. Add up the chunks that this rank really sends.",
+        "four-bytes": "A number need not have 4 bytes: take element_bytes.",
+        "asked": "You are asked about ranks that do not run. Take rank and world_size from the "
+        "arguments.",
+        "raised": "Think of lengths that w does not divide, and of one rank alone. Ranks that you "
+        "are asked about need not run: take all from the arguments.",
         "one-half": "A ring all-reduce is a reduce-scatter and an all-gather. Count both.",
         "received": "This is what the rank receives. What it sends is what its right neighbour "
         "receives.",

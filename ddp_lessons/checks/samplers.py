@@ -122,6 +122,7 @@ def _listed(value):
 shard_indices = Task(
     number="04.1",
     name="shard_indices",
+    twice=True,
     cases=_shard_cases,
     act=_shard_act,
     judge=_shard_judge,
@@ -229,13 +230,17 @@ def _accuracy_judge(played):
         if not _near(got, exact):
             mistake, fact = _accuracy_mistake(played, asked, num_right, exact)
             raise played.wrong(mistake, rank, got=got, expected=exact, fact=fact)
+    _judge_cost(played, "The number is", _MOST_BYTES)
+
+
+def _judge_cost(played, what_is, most_bytes):
     for rank, events in enumerate(played.traces):
         moved = [event for event in events if event.is_communication]
         num_bytes = sum(event.input_bytes for event in moved)
-        if len(moved) > 1 or num_bytes > _MOST_BYTES:
+        if len(moved) > 1 or num_bytes > most_bytes:
             fact = (
-                f"The number is right, but it took {len(moved)} calls with {num_bytes} bytes; 1 "
-                f"with {_MOST_BYTES} is enough."
+                f"{what_is} right, but it took {len(moved)} calls with {num_bytes} bytes; 1 "
+                f"with {most_bytes} is enough."
             )
             raise played.wrong("cost", rank, fact=fact)
 
@@ -595,15 +600,7 @@ def _balanced_judge(played):
         told = [round(float(share), 2) for share in exact]
         fact += f" In proportion to the speeds they would be {told}, before rounding."
         raise played.wrong(mistake, 0, got=shares, fact=fact)
-    for rank, events in enumerate(played.traces):
-        moved = [event for event in events if event.is_communication]
-        num_bytes, most = sum(event.input_bytes for event in moved), _SPEED_BYTES * num_ranks
-        if len(moved) > 1 or num_bytes > most:
-            fact = (
-                f"The shares are right, but it took {len(moved)} calls with {num_bytes} bytes; 1 "
-                f"with {most} is enough."
-            )
-            raise played.wrong("cost", rank, fact=fact)
+    _judge_cost(played, "The shares are", _SPEED_BYTES * num_ranks)
 
 
 def _proportion(num_samples, weights):
@@ -654,6 +651,7 @@ def _balanced_draw(played):
 balanced_shares = Task(
     number="04.4",
     name="balanced_shares",
+    twice=True,
     cases=_balanced_cases,
     act=_balanced_act,
     judge=_balanced_judge,

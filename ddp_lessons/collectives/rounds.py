@@ -84,8 +84,9 @@ def reduce(flat, dst, op, peers):
     """
     r, w = peers.rank, peers.world_size
     place = (r - dst) % w
-    total = flat if place == 0 else flat.clone()  # the caller's numbers stay on other ranks
-    arrived = torch.empty_like(flat)
+    # The caller's numbers stay on other ranks. At odd places nothing arrives to change them.
+    total = flat if place == 0 or place % 2 else flat.clone()
+    arrived = None if place % 2 else torch.empty_like(flat)
     for distance in distances(w):
         if place % (2 * distance) == 0 and place + distance < w:
             peers.receive(arrived, (r + distance) % w)

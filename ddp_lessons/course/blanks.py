@@ -16,6 +16,7 @@ import nbformat
 
 from ddp_lessons.course.canonical import canonical
 from ddp_lessons.course.cells import numbered
+from ddp_lessons.course.twins import read_twin
 from ddp_lessons.errors import NotebookRefused
 
 _BEGIN = "# solution"
@@ -53,6 +54,19 @@ def blank_of(place, twin):
             "(got none). Mark what learners write."
         )
     return canonical(notebook, place.stem)
+
+
+def read_blank(place):
+    """
+    Return the learner's notebook of an exercise, made from its text as it is now.
+
+    Args:
+        place: The place of an exercise.
+
+    Raises:
+        NotebookRefused: As `blank_of`.
+    """
+    return blank_of(place, read_twin(place.text))
 
 
 def _blank_source(source, task, where):

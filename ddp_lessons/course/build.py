@@ -86,14 +86,33 @@ def build(place, *, cell_timeout_s=CELL_TIMEOUT_S, deadline_s=DEADLINE_S):
     return notebook
 
 
+def run_notebook(path, folder, *, cell_timeout_s=CELL_TIMEOUT_S, deadline_s=DEADLINE_S):
+    """
+    Run a notebook in a fresh kernel and store what came out in its file. Nothing outlives the call.
+
+    Args:
+        path: The notebook's file, which is written again. The number of the last cell that was
+            begun is in a file beside it that ends in `.cell`.
+        folder: Where its kernel runs.
+        cell_timeout_s: Seconds that one cell may take.
+        deadline_s: Seconds that the whole notebook may take.
+
+    Returns:
+        int: 0, a status of `execute`, or DEADLINE_STATUS. A cell that raised is no fault here.
+    """
+    command = [sys.executable, "-P", execute.__file__, str(path)]
+    command += [f"--folder={folder}", f"--cell-timeout-s={cell_timeout_s}"]
+    return run_owned(command, cwd=path.parent, env=notebook_environment(), deadline_s=deadline_s)
+
+
 def _run(place, twin, cell_timeout_s, deadline_s):
     with tempfile.TemporaryDirectory(prefix="ddp-lessons-") as folder:
         path = Path(folder) / place.notebook.name
         path.write_text(dumps(twin), encoding="utf-8")
         place.notebook.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-P", execute.__file__, str(path)]
-        command += [f"--folder={place.notebook.parent}", f"--cell-timeout-s={cell_timeout_s}"]
-        status = run_owned(command, cwd=folder, env=notebook_environment(), deadline_s=deadline_s)
+        status = run_notebook(
+            path, place.notebook.parent, cell_timeout_s=cell_timeout_s, deadline_s=deadline_s
+        )
         if status:
             _refuse_status(place, twin, path.with_suffix(".cell"), status, deadline_s)
         return nbformat.read(path, as_version=4)

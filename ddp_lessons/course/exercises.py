@@ -8,20 +8,20 @@ Nothing here overwrites what a learner has written: `copy` leaves files that exi
 import os
 import re
 import subprocess
-import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
 from pathlib import Path
 
 from ddp_lessons.checks.kit.tasks import all_tasks, find_task, stem_of
-from ddp_lessons.course.blanks import blank_of
-from ddp_lessons.course.build import CELL_TIMEOUT_S, notebook_environment
-from ddp_lessons.course.canonical import ANSI, canonical, dumps, read_notebook
+from ddp_lessons.course.blanks import read_blank
+from ddp_lessons.course.build import CELL_TIMEOUT_S
+from ddp_lessons.course.canonical import ANSI, dumps, read_notebook
 from ddp_lessons.course.cells import numbered, tags_of
 from ddp_lessons.course.lab import find_course
 from ddp_lessons.course.places import all_places
 from ddp_lessons.course.twins import read_twin
+from ddp_lessons.course.verify import nbval_command, nbval_environment
 from ddp_lessons.errors import BadInput
 
 _MESSAGE = re.compile(r"Traceback:\s*\n(?P<told>.*)", re.DOTALL)
@@ -120,8 +120,7 @@ def check_notebook(path, place):
             f"Not a notebook: {path.name} must be one that Jupyter can open (got {error}). "
             f"Run `ddp-lessons reset {place.stem}` for a new one."
         ) from None
-    blank = blank_of(place, canonical(read_twin(place.text), place.stem))
-    given = _fixed_sources(blank)
+    given = _fixed_sources(read_blank(place))
     missing = [source for source in given if source not in _sources(notebook)]
     failures = _run(path)
     results = []
@@ -162,7 +161,7 @@ def copy_exercises(folder, course=None):
         target = folder / place.blank.name
         try:
             with open(target, "x", encoding="utf-8") as file:
-                file.write(_blank_text(place))
+                file.write(dumps(read_blank(place)))
         except FileExistsError:
             left.append(target.name)
         else:
@@ -193,7 +192,7 @@ def reset_notebook(path, place):
             else:
                 kept = candidate
     new = path.with_name(f".{path.name}.{os.getpid()}.new")
-    new.write_text(_blank_text(place), encoding="utf-8")
+    new.write_text(dumps(read_blank(place)), encoding="utf-8")
     new.replace(path)
     return kept
 
@@ -218,10 +217,6 @@ def solution_of(number):
     return "\n\n".join(parts)
 
 
-def _blank_text(place):
-    return dumps(blank_of(place, canonical(read_twin(place.text), place.stem)))
-
-
 def _sources(notebook):
     return [cell["source"].strip() for _, cell in numbered(notebook, "code")]
 
@@ -240,13 +235,13 @@ def _run(path):
     """
     with tempfile.TemporaryDirectory(prefix="ddp-lessons-") as folder:
         report = Path(folder) / "report.xml"
-        command = [sys.executable, "-P", "-m", "pytest", "-p", "nbval.plugin"]
-        command += ["-p", "no:cacheprovider", "-c", os.devnull, "--noconftest", "-q"]
-        command += [f"--rootdir={path.parent}", f"--junitxml={report}", "--color=no"]
-        command += ["--nbval-lax", "--nbval-current-env", f"--nbval-cell-timeout={CELL_TIMEOUT_S}"]
-        environment = notebook_environment() | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        options = ("--nbval-lax", f"--junitxml={report}", "--color=no")
         done = subprocess.run(
-            [*command, str(path)], cwd=path.parent, env=environment, capture_output=True, text=True
+            nbval_command(path, CELL_TIMEOUT_S, *options),
+            cwd=path.parent,
+            env=nbval_environment(),
+            capture_output=True,
+            text=True,
         )
         if not report.is_file():
             raise BadInput(

@@ -76,7 +76,8 @@ def lab_environment(environment):
     Return the environment in which JupyterLab has the course's defaults for its settings.
 
     Without them it asks in a corner of the first lesson whether it may fetch news, also where
-    it has no address to fetch them from.
+    it has no address to fetch them from; and what kernels say is not encrypted, so that every
+    user of the machine can read it.
 
     Args:
         environment: The environment variables without them.

@@ -16,10 +16,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ddp_lessons.course.torch_report import TorchReport, ask_torch
+from ddp_lessons.ranks.limits import memory, usable_cores
 
 PACKAGES = ("torch", "ipyparallel", "jupyterlab", "ipykernel", "scikit-learn", "matplotlib")
 NVIDIA_SMI_DEADLINE_S = 10
-_CGROUP = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
@@ -105,59 +105,6 @@ def installed_packages(names=PACKAGES):
         with contextlib.suppress(PackageNotFoundError):
             found[name] = version(name)
     return found
-
-
-def _cgroups(root=_CGROUP):
-    """
-    Return the folders of this process's control group (version 2) and of all groups above it.
-    """
-    path = ""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
-            if line.startswith("0::"):
-                path = line.removeprefix("0::").strip("/")
-    group = root / path
-    return [group, *(parent for parent in group.parents if parent.is_relative_to(root))]
-
-
-def _numbers(path):
-    """
-    Return the numbers in a control group's file; [] if it is missing or says "max", no limit.
-    """
-    try:
-        return [int(word) for word in path.read_text().split()]
-    except (OSError, ValueError):
-        return []
-
-
-def usable_cores():
-    """
-    Return how many CPU cores this process may use: affinity and cgroup quota respected.
-    """
-    num_cores = os.cpu_count() or 1
-    if hasattr(os, "sched_getaffinity"):
-        num_cores = len(os.sched_getaffinity(0))
-    for group in _cgroups():
-        if quota_and_period := _numbers(group / "cpu.max"):
-            quota, period = quota_and_period
-            num_cores = min(num_cores, max(1, quota // period))
-    return num_cores
-
-
-def memory():
-    """
-    Return the bytes of memory that this process may use, and those free now.
-    """
-    import psutil
-
-    machine = psutil.virtual_memory()
-    total, free = machine.total, machine.available
-    for group in _cgroups():
-        limit = sum(_numbers(group / "memory.max")) or total
-        if limit < total:
-            used = sum(_numbers(group / "memory.current"))
-            total, free = limit, max(0, min(free, limit - used))
-    return total, free
 
 
 def shm_size(path="/dev/shm"):

@@ -33,7 +33,7 @@ _LAST_WORDS_S = 5.0  # for the command to report after its time is over
 _TERMINATE_S = 1.0
 
 
-def run_owned(command, *, cwd, env, deadline_s):
+def run_owned(command, *, cwd, env, deadline_s, output=None):
     """
     Run a command, wait for it, and end every process that it started.
 
@@ -42,6 +42,7 @@ def run_owned(command, *, cwd, env, deadline_s):
         cwd: Folder to run it in.
         env: Its environment. IPYTHONDIR is set to a new folder, removed in the end.
         deadline_s: Seconds after which it is interrupted and ended.
+        output: An open file for all that is printed. None leaves it on the caller's streams.
 
     Returns:
         The command's exit status, or DEADLINE_STATUS.
@@ -53,6 +54,8 @@ def run_owned(command, *, cwd, env, deadline_s):
         cwd=cwd,
         env=env,
         stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=None if output is None else subprocess.STDOUT,
         start_new_session=True,  # Ctrl-C reaches the caller alone, which decides
     )
     try:

@@ -32,9 +32,9 @@ def verify(place, *, cell_timeout_s=CELL_TIMEOUT_S, deadline_s=DEADLINE_S):
     rules.refuse(place.notebook.name, rules.uncompared(notebook))
     refuse_unequal(place, notebook)
     status = run_owned(
-        _nbval(place.notebook, cell_timeout_s),
+        nbval_command(place.notebook, cell_timeout_s, "--nbval"),
         cwd=place.notebook.parent,
-        env=notebook_environment() | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        env=nbval_environment(),
         deadline_s=deadline_s,
     )
     if status == 0:
@@ -49,13 +49,28 @@ def verify(place, *, cell_timeout_s=CELL_TIMEOUT_S, deadline_s=DEADLINE_S):
     )
 
 
-def _nbval(path, cell_timeout_s):
+def nbval_environment():
+    """
+    Return the environment in which pytest runs nbval and no other plugin.
+    """
+    return notebook_environment() | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+
+
+def nbval_command(path, cell_timeout_s, *options):
+    """
+    Return the command that runs a notebook under nbval.
+
+    Args:
+        path: The notebook.
+        cell_timeout_s: Seconds that one cell may take.
+        options: "--nbval" to compare outputs or "--nbval-lax" not to, and others of pytest.
+    """
     # No configuration, plugin or conftest of the project: nothing may soften the comparison.
     # -P keeps the notebook's folder from hiding modules from pytest.
     command = [sys.executable, "-P", "-m", "pytest", "-p", "nbval.plugin"]
     command += ["-p", "no:cacheprovider", "-c", os.devnull, "--noconftest"]
     command += [f"--rootdir={path.parent}", "-q", "--no-header"]
-    command += ["--nbval", "--nbval-current-env", f"--nbval-cell-timeout={cell_timeout_s:g}"]
+    command += [*options, "--nbval-current-env", f"--nbval-cell-timeout={cell_timeout_s:g}"]
     if not sys.stdout.isatty():
         command.append("--color=no")
     return [*command, str(path)]

@@ -17,6 +17,11 @@ VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 What a launcher such as torchrun tells each rank.
 """
 
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+"""
+Hosts that nobody but this machine's own users can reach.
+"""
+
 _KNOCK_EVERY_S = 0.05
 
 
@@ -40,7 +45,7 @@ def tcp_store(host, port, rank, timeout_s, owner=0):
 
     Args:
         host: Name or address of the owner's machine. Whoever reaches it can write to the store,
-            which has no password.
+            which has no password. With one of LOOPBACK, only this machine's users do.
         port: Port of the store. 0 lets the owner's system choose one, to be read as
             `store.port`; the others must be told which.
         rank: This rank.
@@ -49,6 +54,7 @@ def tcp_store(host, port, rank, timeout_s, owner=0):
 
     Raises:
         BadInput: The port cannot be one, or is 0 on a rank that is not the owner.
+        OSError: The port is taken.
         RanksMissing: The owner did not open the store in time; only it can be named.
 
     Source: torch.distributed documentation, "TCPStore". Lesson: 01_process_group.
@@ -61,12 +67,19 @@ def tcp_store(host, port, rank, timeout_s, owner=0):
         )
     if rank != owner:
         _wait_for_owner(host, port, rank, timeout_s, owner)
+    door = None
+    if rank == owner and host in LOOPBACK:
+        # By itself torch listens on every network that the machine is in, whatever the host.
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server((host, port), family=family)
+        port, door = listener.getsockname()[1], listener.detach()
     return dist.TCPStore(
         host,
         port,
         is_master=rank == owner,
         timeout=timedelta(seconds=timeout_s),
         wait_for_workers=False,
+        master_listen_fd=door,
     )
 
 

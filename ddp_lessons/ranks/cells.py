@@ -6,19 +6,27 @@ The kernel waits for replies, for deaths, for Stop and for the clock at once.
 
 import queue
 import signal
+import sys
 import threading
 import time
 
 from ipyparallel.error import RemoteError, TaskAborted
 
+from ddp_lessons.ranks.last_words import line_of_death
 from ddp_lessons.ranks.lookout import LOOK_EVERY_S, Lookout
-from ddp_lessons.ranks.output import OrderedDisplay, RankOutput
-from ddp_lessons.ranks.report import DIED, OK, RAISED, RELEASED, Outcome
+from ddp_lessons.ranks.output import OrderedDisplay, RankOutput, output_is_missing
+from ddp_lessons.ranks.patience import Patience
+from ddp_lessons.ranks.report import DIED, GIVEN_UP, OK, RAISED, RELEASED, Outcome
+from ddp_lessons.ranks.tracebacks import comes_of_a_lost_peer
 from ddp_lessons.ranks.verdict import conclude, ranks_are_gone, replace_the_idle_dead
+from ddp_lessons.ranks.where import source_line
 
-_PEER_IS_GONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
 _TICK_S = 0.05
 _OUTPUT_WITHIN_S = 1.0
+_NEWS_S = 0.5
+"""
+Seconds of proven sleep of those through whom output and news come: see `Patience`.
+"""
 
 
 def run_cell(ranks, source, targets=None):
@@ -38,11 +46,16 @@ def run_cell(ranks, source, targets=None):
         raise ranks_are_gone()
     if ranks.dead:
         raise replace_the_idle_dead(ranks)
-    run = CellRun(ranks, source, range(len(ranks)) if targets is None else targets)
-    run.submit()
-    error = run.wait()
-    if error is not None:
-        raise error
+    if not ranks.is_in_order:  # a join was stopped half-way
+        print("\n".join(ranks.recover().sentences()))
+    # What a view has sent may be stuck. That is found out first: if only some are, the others would
+    # begin the cell and be released in the middle of it.
+    for text in ("pass", source) if ranks.client.outstanding else (source,):
+        run = CellRun(ranks, text, range(len(ranks)) if targets is None else targets)
+        run.submit()
+        error = run.wait()
+        if error is not None:
+            raise error
 
 
 class CellRun:
@@ -111,6 +124,7 @@ class CellRun:
                     self._lookout.look(self.running, self._fault_at)
                     look_at = time.monotonic() + LOOK_EVERY_S
             self._wait_for_output()
+            self._tell_victims()
             self.leave_alone()
             return conclude(self.ranks, self.outcomes, self._lookout, self._stopped)
 
@@ -136,7 +150,8 @@ class CellRun:
 
     def _on_keeper_event(self, message):
         if message["at"] in ("died", "gone"):
-            self._events.put((message["at"], message.get("rank"), message.get("code")))
+            death = (message.get("pid"), message.get("code"))
+            self._events.put((message["at"], message.get("rank"), death))
 
     def _take_events(self):
         try:
@@ -153,10 +168,10 @@ class CellRun:
         elif what == "complete":
             self._outputs[rank].done = True
         elif what == "died" and rank in self.targets:
-            self._on_death(rank, detail)
+            self._on_death(rank, *detail)
         elif what == "gone":
             for left in self.running:
-                self._on_death(left, None)
+                self._on_death(left, None, None)
         elif what == "stop" and not self._stopped:
             self._stopped = True
             self._lookout.stop(self.running)
@@ -168,11 +183,11 @@ class CellRun:
             told = reply._content.get("ddp_lessons", {})
             self.outcomes[rank] = Outcome(OK, digest=told.get("digest", ""))
         elif "ddp_lessons" not in reply.engine_info and rank in self.ranks.dead:
-            self._on_death(rank, self.ranks.keeper.last_death.get(rank))
+            self._on_death(rank, *self.ranks.keeper.last_death.get(rank, (None, None)))
         else:
             told = reply.engine_info.get("ddp_lessons", {})
             self.outcomes[rank] = Outcome(
-                RELEASED if self._is_victim(told, reply) else RAISED,
+                RELEASED if told.get("released") else RAISED,
                 ename=reply.ename,
                 evalue=told.get("text", reply.evalue),
                 line=told.get("line"),
@@ -181,20 +196,38 @@ class CellRun:
             )
             self._fault()
 
-    def _is_victim(self, told, reply):
-        if told.get("released") or self._lookout.released_at is not None:
-            return True
-        peer_is_gone = bool(self.ranks.dead) or any(
-            outcome.kind == DIED for outcome in self.outcomes.values()
+    def _on_death(self, rank, pid, code):
+        place = self._lookout.last_places.get(rank)
+        where = line_of_death(
+            self.ranks.keeper, rank, place, lambda line: source_line(self.source, line)
         )
-        return peer_is_gone and any(words in reply.evalue for words in _PEER_IS_GONE)
-
-    def _on_death(self, rank, code):
-        place = self._lookout.last_places.get(rank) or {}
-        self.outcomes[rank] = Outcome(
-            DIED, exit_code=code, line=place.get("line"), code=place.get("code", "")
-        )
+        kind = GIVEN_UP if self.ranks.engines.was_given_up(pid) else DIED
+        self.outcomes[rank] = Outcome(kind, exit_code=code, **where)
         self._fault()
+
+    def _tell_victims(self):
+        """
+        Find the ranks that raised only because a peer of theirs died, or was freed first.
+        """
+        lost_peer = [
+            rank
+            for rank, outcome in self.outcomes.items()
+            if outcome.kind == RAISED and comes_of_a_lost_peer(outcome.evalue)
+        ]
+        if not lost_peer:
+            return
+        # News of a death may come later than the words of those whom it hit.
+        patience = Patience(_NEWS_S, lambda: [self.ranks.keeper.warden_pid])
+        while not self._has_victims(lost_peer) and not patience.is_over:
+            self._take_events()
+        if self._has_victims(lost_peer):
+            for rank in lost_peer:
+                self.outcomes[rank].kind = RELEASED
+
+    def _has_victims(self, lost_peer):
+        kinds = {outcome.kind for rank, outcome in self.outcomes.items() if rank not in lost_peer}
+        is_ended = self._stopped or self._lookout.deadlocked
+        return is_ended or bool(self.ranks.dead or kinds & {RAISED, DIED, GIVEN_UP})
 
     def _fault(self):
         if self._fault_at is None:
@@ -204,15 +237,18 @@ class CellRun:
         return {
             rank
             for rank, outcome in self.outcomes.items()
-            if self._outputs[rank].done or outcome.kind == DIED
+            if self._outputs[rank].done or outcome.kind in (DIED, GIVEN_UP)
         }
 
     def _wait_for_output(self):
-        deadline = time.monotonic() + _OUTPUT_WITHIN_S
-        while len(self._complete()) < len(self.targets) and time.monotonic() < deadline:
+        patience = Patience(_OUTPUT_WITHIN_S, lambda: self.ranks.control.pids(self.targets))
+        while len(self._complete()) < len(self.targets) and not patience.is_over:
             self._take_events()
             self._display.update(self._complete())
+        silent = set(self.targets) - self._complete()
         self._display.update(set(self.targets))
+        if silent:
+            print(output_is_missing(silent, _OUTPUT_WITHIN_S), file=sys.stderr, flush=True)
 
 
 class _StopCatcher:

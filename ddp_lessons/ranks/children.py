@@ -3,6 +3,7 @@ What the warden's children do from their first instruction on: become a controll
 """
 
 import faulthandler
+import importlib
 import os
 import random
 import signal
@@ -15,6 +16,18 @@ from ddp_lessons.ranks import system
 from ddp_lessons.ranks.controller import hold_ports, ports_argument
 from ddp_lessons.ranks.runtime import open_private
 
+_NEEDED = (  # by the engine's kernel and its shell, by joining, by NumPy's seed
+    "IPython.core.completerlib",
+    "IPython.core.oinspect",
+    "IPython.extensions.storemagic",
+    "ddp_lessons.process_group",
+    "ddp_lessons.ranks.engine",
+    "ddp_lessons.ranks.membership",
+    "ipyparallel.engine.app",
+    "numpy.random",
+    "sqlite3",
+    "tornado.platform.asyncio",
+)
 STACK_SIGNAL = signal.SIGUSR2
 """
 Makes a rank write its Python stacks to its stack file, even while it holds the GIL in C.
@@ -70,14 +83,31 @@ def run_controller(argv):
     os.umask(0o077)  # it writes the engines' ids beside the connection files
     # A kill -9 of the controller would leave its helper processes; the hook ties them to it.
     os.register_at_fork(after_in_child=_die_with_controller)
-    from ipyparallel.controller.app import main
+    from ipyparallel.controller import app
 
+    from ddp_lessons.ranks.hearts import keep_hearts
+    from ddp_lessons.ranks.hub import RanksController
+
+    app.start_heartmonitor = keep_hearts
     held = hold_ports()
-    main(argv=[*argv, ports_argument(held)])
+    RanksController.launch_instance(argv=[*argv, ports_argument(held)])
 
 
 def _die_with_controller():
     system.die_with_parent(os.getppid())
+
+
+def import_what_ranks_need():
+    """
+    Import what a rank imports until it has run its first cell, so that it is loaded only once.
+    """
+    # An engine's kernel would load a debugger that nothing can attach to: ipyparallel has no
+    # channel for it. Without it a rank starts in half the time. A learner can still import it.
+    sys.modules["debugpy"] = None  # type: ignore[assignment]
+    importlib.import_module("ipykernel.debugger")
+    del sys.modules["debugpy"]
+    for name in _NEEDED:
+        importlib.import_module(name)
 
 
 def run_rank(rank, environment, num_threads, connection_file, profile_dir, folder):
@@ -85,14 +115,18 @@ def run_rank(rank, environment, num_threads, connection_file, profile_dir, folde
     Run a rank in this process: torch may be imported already, but CUDA must not be initialised.
     """
     os.environ.update(environment)
-    faulthandler.register(
-        STACK_SIGNAL, file=open_private(stack_file(folder, rank)), all_threads=True
-    )
+    new_file = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_TRUNC  # not that of one who died
+    stacks = open_private(stack_file(folder, rank), new_file)
+    faulthandler.register(STACK_SIGNAL, file=stacks, all_threads=True)
     import numpy
     import torch
 
+    from ddp_lessons.ranks.compiler import put_off_compiler
     from ddp_lessons.ranks.engine import run_engine
+    from ddp_lessons.ranks.last_words import leave_last_words
 
+    leave_last_words(stacks)
+    put_off_compiler()
     # A forked child inherits NumPy's random state; two ranks must not draw the same numbers
     # by accident. Python's own generator reseeds itself, torch starts every process alike.
     numpy.random.seed(random.getrandbits(32))  # noqa: NPY002 - it is this state that is shared
@@ -125,6 +159,7 @@ def spawn_rank(rank, environment, num_threads, connection_file, profile_dir, fol
 def _main(argv):
     rank, num_threads, connection_file, profile_dir, folder, parent_pid = argv
     system.die_with_parent(int(parent_pid))
+    import_what_ranks_need()
     run_rank(int(rank), {}, int(num_threads), connection_file, profile_dir, folder)
 
 

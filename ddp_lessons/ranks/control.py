@@ -5,8 +5,15 @@ The kernel's line to the guards: ask ranks where they are, and free them, while 
 import json
 from concurrent.futures import wait
 
+from ddp_lessons.ranks.patience import Patience
+
 _CHANNELS = ("registration", "control", "mux", "task", "iopub", "hb_ping", "hb_pong")
 _ANSWER_S = 0.3
+_SETTLE_S = 2.0
+"""
+Seconds of proven sleep of those who have to answer: see `Patience`.
+"""
+_POLL_S = 0.02
 
 
 class Control:
@@ -25,30 +32,79 @@ class Control:
         self._cluster = cluster
         self._client = client
         self._has_warden = has_warden
+        self._releases = []  # (rank, who it was, future) of those that were not answered
 
-    def places(self, ranks, timeout_s=_ANSWER_S):
+    def ask_place(self, ranks):
         """
-        Ask ranks where they are.
+        Ask ranks where they are. Does not wait.
 
         Returns:
-            dict[int, dict]: `Guard.place` of each rank that answered in time.
+            dict[int, Future]: The answer of each, which has `Guard.place` as its "answer".
         """
-        futures = self._request(ranks, "place_request")
-        wait(futures.values(), timeout=timeout_s)
+        return self._request(ranks, "place_request")
+
+    def ask_state(self, ranks):
+        """
+        Ask ranks whether they are idle, and touch nothing. Does not wait.
+
+        Returns:
+            dict[int, Future]: The answer of each, which has `Guard.state` as its "answer".
+        """
+        return self._request(ranks, "state_request")
+
+    def places(self, ranks):
+        """
+        Ask idle ranks where they are, and wait for those that only are kept from the cores.
+
+        Returns:
+            dict[int, dict]: `Guard.place` of each rank that answered.
+        """
+        futures = self.ask_place(ranks)
+        patience = Patience(_ANSWER_S, lambda: self.pids(ranks))
+        while wait(futures.values(), timeout=_POLL_S).not_done and not patience.is_over:
+            pass
         return {
             rank: future.result()["content"]["answer"]
             for rank, future in futures.items()
             if future.done()
         }
 
-    def release_all(self):
+    def release(self, ranks):
         """
-        Free all ranks from what they wait for and interrupt their cells. Does not wait.
+        Free ranks from what they wait for and interrupt their cells. Does not wait.
 
-        The idle ranks let go of their peers too: a rank that holds its interpreter while it waits
-        in C++ cannot cut its own sockets, but notices when the other end is cut.
+        Returns:
+            dict[int, Future]: The answer of each, which has `Guard.state` as its "answer".
         """
-        self._request(self._client.ids, "release_request")
+        futures = self._request(ranks, "release_request")
+        self._releases += [(r, self._client._engines[r], f) for r, f in futures.items()]
+        return futures
+
+    def settle(self):
+        """
+        Wait until every release was answered, so that none can cut a group that is yet to come.
+
+        A rank that died meanwhile answers no more.
+        """
+        patience = Patience(_SETTLE_S, lambda: self.pids(self._client.ids))
+        while self._unanswered() and not patience.is_over:
+            wait([future for _, _, future in self._releases], timeout=_POLL_S)
+        self._releases.clear()
+
+    def _unanswered(self):
+        self._releases = [
+            (rank, uuid, future)
+            for rank, uuid, future in self._releases
+            if not future.done() and self._client._engines.get(rank) == uuid
+        ]
+        return self._releases
+
+    def pids(self, ranks):
+        """
+        Return the process ids of those through whom a word of some ranks comes to us.
+        """
+        known = [self._keeper.pids.get(rank) for rank in ranks]
+        return [pid for pid in (self._keeper.controller_pid, *known) if pid is not None]
 
     def cut(self, ranks):
         """
@@ -70,7 +126,7 @@ class Control:
 
     def _request(self, ranks, request):
         client = self._client
-        identities = {rank: client._engines.get(rank) for rank in ranks}
+        identities = {rank: client._engines.get(rank) for rank in list(ranks)}
         return {
             rank: client._send(client._control_stream, request, content={}, ident=uuid.encode())
             for rank, uuid in identities.items()

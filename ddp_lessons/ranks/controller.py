@@ -3,6 +3,7 @@ What ipyparallel's controller is told when it starts for a set of ranks.
 """
 
 import os
+import secrets
 import socket
 
 NUM_PORTS = 20
@@ -27,13 +28,20 @@ def controller_arguments(profile_dir, cluster_id, listen=LOOPBACK):
         f"--profile-dir={os.fspath(profile_dir)}",
         f"--cluster-id={cluster_id}",
         "--log-level=ERROR",
-        # A rank counts as registered after its first heartbeat: seconds at the stock 3 s.
-        "--HeartMonitor.period=100",
+        # A rank without a warden learns by this that its controller is gone: see `RankEngine`.
+        "--HeartMonitor.period=500",
         # The warden tells of a death at once. A heart that is late is only busy.
-        "--HeartMonitor.max_heartmonitor_misses=6000",
+        "--HeartMonitor.max_heartmonitor_misses=1200",
         # One process with threads in place of eight starts sooner and holds less memory.
         "--IPController.use_threads=True",
+        # The kernel gives up a start that does not move; the controller itself never does.
+        "--IPController.registration_timeout=3600",
         "--IPController.broadcast_scheduler_depth=0",
+        # Every user of this machine can connect to the ports. Without it they read all that is
+        # sent, and what they send may stop a queue for good.
+        "--IPController.enable_curve=True",
+        # ipyparallel signs nothing that it encrypts, and then warns that this is not safe.
+        f"--Session.key={secrets.token_hex()}",
     ]
 
 

@@ -8,10 +8,14 @@ import time
 import psutil
 
 from ddp_lessons.errors import RanksGone, StartFailed
+from ddp_lessons.ranks.patience import Patience
 from ddp_lessons.ranks.telling import rank_names
 
 _FORGET_S = 5.0
 _REPLACE_S = 10.0
+"""
+Seconds of proven sleep of those who have to act: see `Patience`. Load stretches them.
+"""
 _LOG_LINES = 12
 
 
@@ -34,6 +38,7 @@ class Engines:
         self._placement = placement
         self._launcher = launcher
         self._engine_set = None
+        self._given_up = set()  # process ids of ranks that we have ended ourselves
         keeper.on_event(self._on_keeper_event)
 
     @property
@@ -80,11 +85,11 @@ class Engines:
 
     def _wait_until_registered(self, ranks, timeout_s):
         wanted = set(ranks)
-        deadline = time.monotonic() + timeout_s
+        patience = Patience(timeout_s, self._startup_pids)
         while not wanted <= set(self._client.ids):
             missing = sorted(wanted - set(self._client.ids))
             ended = [rank for rank in missing if self._ended_early(rank)]
-            if ended or self._keeper.error or self._keeper.gone or time.monotonic() > deadline:
+            if ended or self._keeper.error or self._keeper.gone or patience.is_over:
                 silent = ended or missing
                 logs = self._log_tail(silent)
                 raise StartFailed(
@@ -92,6 +97,13 @@ class Engines:
                     f'{logs} Run "ddp-lessons doctor" to see what is wrong.'
                 )
             time.sleep(0.002)  # polls; ipyparallel's own wait wakes up less often
+
+    def _startup_pids(self):
+        return [self._keeper.warden_pid, *self._keeper.pids.values(), *self._controller_pids()]
+
+    def _controller_pids(self):
+        pid = self._keeper.controller_pid
+        return [] if pid is None else [pid]
 
     def _log_tail(self, ranks):
         if self.has_warden:
@@ -110,11 +122,18 @@ class Engines:
         living = self._keeper.pids if self.has_warden else self._client.ids
         return [rank for rank in self._ranks if rank not in living]
 
-    def kill(self, ranks):
+    def give_up(self, ranks):
         """
         End the processes of ranks that nothing else can free.
         """
+        self._given_up.update(self._keeper.pids[r] for r in ranks if r in self._keeper.pids)
         self._keeper.signal_ranks(ranks, signal.SIGKILL)
+
+    def was_given_up(self, pid):
+        """
+        Whether it was us who ended a process.
+        """
+        return pid in self._given_up
 
     def replace_dead(self):
         """
@@ -148,9 +167,9 @@ class Engines:
             client._send(client._query_stream, "unregistration_request", content=content)
 
     def _wait_until_forgotten(self, rank):
-        deadline = time.monotonic() + _FORGET_S
-        while rank in self._client.ids and time.monotonic() < deadline:
-            time.sleep(0.002)
+        patience = Patience(_FORGET_S, self._controller_pids)
+        while rank in self._client.ids and not patience.is_over:
+            time.sleep(0.002)  # polls: the client's own thread takes it off the list
 
 
 def _loopback_only():

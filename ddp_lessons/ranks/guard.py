@@ -4,8 +4,11 @@ The guard of one rank: frees it when the kernel says so, tells where it is, join
 It lives in the rank's process and works from threads of its own, because the main thread may be
 waiting inside C++, where no signal handler of Python's runs. Two ways lead to it:
 
-- the engine's control channel, served by a thread of the engine: `place` and `release` requests;
+- the engine's control channel, served by a thread of the engine: `place`, `state` and `release`;
 - SIGINT, seen through a wake-up pipe: the same as a `release` request.
+
+A release is answered once it is done. So the kernel knows when none is under way any more, and lets
+no cell or join begin before: what comes late would cut what is new.
 """
 
 import hashlib
@@ -18,7 +21,16 @@ import threading
 import time
 import warnings
 
-from ddp_lessons.ranks.release import open_sockets, release
+from ddp_lessons.ranks.helpers import Helpers
+from ddp_lessons.ranks.pulse import name_engine_threads
+from ddp_lessons.ranks.release import SparedSockets, release
+from ddp_lessons.ranks.tracebacks import (
+    comes_of_a_lost_peer,
+    name_modules,
+    shorten,
+    show_briefly,
+    show_plainly,
+)
 from ddp_lessons.ranks.where import (
     line_of_error,
     main_thread_place,
@@ -27,7 +39,11 @@ from ddp_lessons.ranks.where import (
     text_of_error,
 )
 
-_MOST_FRAMES = 10  # of a traceback's beginning and of its end
+_INTERRUPT = getattr(signal, "SIGRTMIN", signal.SIGINT)
+"""
+What interrupts the main thread for the guard. SIGINT is the learner's: it reaches the guard through
+a pipe that may be read long after the cell in which it came, so the guard's own must not go there.
+"""
 
 
 class Guard:
@@ -44,13 +60,17 @@ class Guard:
         self.rank = rank
         self.busy = False
         self.released = False
-        self._spared_sockets = set()
-        self._main_thread_id = threading.main_thread().ident
+        self.num_interrupts = 0  # of the running cell
+        self._raised_by_itself = False
+        self._kernel = None
+        self._spared_sockets = None
+        self._main_thread_id: int = threading.main_thread().ident or 0
         self._cell_file = None
         self._cell_source = ""
         self._cell_began_ns = 0
         self._counts_before = None
         self._report = None
+        self._helpers = None
 
     def start(self, kernel):
         """
@@ -59,11 +79,13 @@ class Guard:
         Args:
             kernel: The engine's ipyparallel kernel.
         """
-        self._spared_sockets = open_sockets()
+        self._kernel = kernel
+        self._spared_sockets = SparedSockets()
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         signal.signal(signal.SIGINT, self._on_interrupt)
+        signal.signal(_INTERRUPT, self._on_interrupt)
         # ipykernel would put its own SIGINT handler in place for the length of a cell. Ours raises
         # only while the learner's code runs, so that no reply of the engine is lost.
         kernel.pre_handler_hook = lambda: None
@@ -83,27 +105,45 @@ class Guard:
         watcher.start()
 
     def _show(self, showtraceback, args, kwargs):
+        # First of all: a release that comes now is none of this error's reasons.
+        self._raised_by_itself = not (self.released and _may_come_of_a_release(sys.exc_info()[1]))
         self.busy = False  # the learner's code is over; an interrupt now would hit the rendering
-        _shorten(sys.exc_info()[2])
+        if self.released and not self._raised_by_itself:  # nobody is told more of it than its line
+            show_briefly(self.shell)
+            return
+        _, error, traceback = sys.exc_info()
+        shorten(traceback)
+        if comes_of_a_lost_peer(str(error)):  # the peer was freed first, or died: most are victims
+            show_plainly(self.shell)
+            return
+        name_modules(traceback)
         showtraceback(*args, **kwargs)
 
     def _on_interrupt(self, signum, frame):
         if self.busy:
+            self.num_interrupts += 1
             raise KeyboardInterrupt
 
     def _watch(self, reader):
         parent_pid = os.getppid()
         while True:
             ready, _, _ = select.select([reader], [], [], 1.0)
-            if ready and signal.SIGINT in os.read(reader, 64) and not self.released:
+            if ready and signal.SIGINT in os.read(reader, 64) and self.busy and not self.released:
                 self.free_main_thread()
             if os.getppid() != parent_pid:  # for systems that cannot tie a child to its parent
                 os._exit(1)
 
     # ---- around a cell ----
 
+    def _begin(self):
+        if self._helpers is None:  # by now the engine has started the threads that it needs
+            name_engine_threads(self._kernel.control_thread)
+            self._helpers = Helpers()
+        self.released = self._raised_by_itself = False
+        self.num_interrupts = 0
+
     def _before_cell(self, info):
-        self.released = False
+        self._begin()
         self._cell_source = info.raw_cell or ""
         cell = self.shell.transform_cell(self._cell_source)
         self._cell_file = self.shell.compile.get_code_name(
@@ -125,14 +165,15 @@ class Guard:
 
     def _after_cell(self, result):
         self.busy = False
+        error = result.error_before_exec or result.error_in_exec
+        by_itself = self._raised_by_itself or not _may_come_of_a_release(error)
         self._report = {
-            "released": self.released,
+            "released": self.released and not by_itself,
             "digest": "",
             "line": None,
             "code": "",
             "text": "",
         }
-        error = result.error_before_exec or result.error_in_exec
         if error is None:
             self._report["digest"] = self._digest()
         else:
@@ -143,7 +184,7 @@ class Guard:
 
     def _guard_apply(self, do_apply, args):
         # A function that a view sends can wait for ever too; it has no cell and no lines.
-        self.released = False
+        self._begin()
         self._cell_began_ns = time.time_ns()
         self.busy = True
         try:
@@ -198,11 +239,13 @@ class Guard:
 
     def place(self):
         """
-        Say where this rank is: see `where.main_thread_place`; and its collectives in this cell.
+        Say where this rank is: see `where.main_thread_place`; its collectives in this cell, the
+        members of its groups, and `helpers`, the learner's threads and processes that may act.
         """
         place = main_thread_place(self._main_thread_id, self._cell_file, self._cell_source)
         place.update(rank=self.rank, busy=self.busy, collectives=self.collectives_of_cell())
         place["groups"] = self._group_ranks()
+        place["helpers"] = self._helpers.that_may_act() if self._helpers else []
         return place
 
     def _group_ranks(self):
@@ -219,26 +262,43 @@ class Guard:
         """
         Cut this rank's communication, so that every wait in it ends.
         """
-        self.released = True
-        release(self._spared_sockets, self._main_thread_id)
+        self.released = self.released or self.busy
+        release(self._spared_sockets.descriptors(), self._main_thread_id)
 
     def release(self):
         """
         Free the main thread, whatever it waits for, and interrupt a running cell.
+
+        Returns:
+            dict: As `state`.
         """
         self.free_main_thread()
         if self.busy:
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.pthread_kill(self._main_thread_id, _INTERRUPT)
+        return self.state()
+
+    def state(self):
+        """
+        Say whether this rank is `idle`, and the `num_interrupts` that its cell has been given.
+        """
+        frame = sys._current_frames().get(self._main_thread_id)
+        in_loop = frame is not None and frame.f_code.co_name == "select"
+        return {"idle": in_loop and not self.busy, "num_interrupts": self.num_interrupts}
 
 
-def _shorten(traceback):
-    # IPython takes seconds to render a thousand frames, in which this rank would seem stuck.
-    frames = []
-    while traceback is not None:
-        frames.append(traceback)
-        traceback = traceback.tb_next
-    if len(frames) > 2 * _MOST_FRAMES:
-        frames[_MOST_FRAMES - 1].tb_next = frames[-_MOST_FRAMES]
+def _may_come_of_a_release(error):
+    """
+    Tell whether a release may be what raised an error, or what an error was raised for.
+
+    It interrupts Python code by KeyboardInterrupt, and torch tells of what was cut by RuntimeError.
+    """
+    seen = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, (KeyboardInterrupt, RuntimeError, OSError)):
+            return True
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _refuse_exit():

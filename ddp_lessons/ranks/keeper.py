@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ddp_lessons.errors import RanksGone, StartFailed
 from ddp_lessons.ranks.link import link_pair
+from ddp_lessons.ranks.patience import Patience
 from ddp_lessons.ranks.runtime import (
     make_runtime_folder,
     open_private,
@@ -18,6 +19,7 @@ from ddp_lessons.ranks.runtime import (
 )
 
 _LOG_LINES = 12
+_LOOK_EVERY_S = 0.1
 
 
 class Keeper:
@@ -37,21 +39,24 @@ class Keeper:
         self.error = None
         self.gone = False
         self.last_word = {}  # rank -> "started" or "died"
-        self.last_death = {}  # rank -> exit code, or minus the signal, of its last dead process
+        self.last_death = {}  # rank -> (process id, exit code or minus the signal) of its last end
         self._files = []
         self._listeners = []
         self._changed = threading.Condition()
+        self._process = None
         self._link, theirs = link_pair()
         try:
             self._process = self._start_warden(theirs, "fork" if fork else "spawn")
-        except BaseException:  # Stop, or no memory for a process
+            self.warden_pid = self._process.pid
+            threading.Thread(target=self._listen, name="ddp-lessons-keeper", daemon=True).start()
+        except BaseException:  # Stop, or no memory for a process or a thread
+            if self._process is not None:
+                self.stop()
             self._link.close()  # a warden that has come up by now ends
             remove_runtime_folder(self.folder)
             raise
         finally:
             theirs.sock.close()
-        self.warden_pid = self._process.pid
-        threading.Thread(target=self._listen, name="ddp-lessons-keeper", daemon=True).start()
 
     def _start_warden(self, link, how):
         command = [
@@ -123,7 +128,7 @@ class Keeper:
             if at == "started":
                 self.pids[message["rank"]] = message["pid"]
             elif at == "died":
-                self.last_death[message["rank"]] = message["code"]
+                self.last_death[message["rank"]] = (message["pid"], message["code"])
                 if self.pids.get(message["rank"]) == message["pid"]:
                     del self.pids[message["rank"]]
             elif at == "controller started":
@@ -140,21 +145,22 @@ class Keeper:
 
     def wait_for(self, condition, timeout_s, what):
         """
-        Wait until `condition()` is true.
+        Wait until `condition()` is true, as long as the warden moves.
 
         Raises:
-            StartFailed: The warden reported an error or ended, or time ran out.
+            StartFailed: The warden reported an error or ended, or slept for `timeout_s` seconds.
         """
+        patience = Patience(timeout_s, lambda: [self.warden_pid])
         with self._changed:
-            done = self._changed.wait_for(lambda: condition() or self.error or self.gone, timeout_s)
+            while not (condition() or self.error or self.gone or patience.is_over):
+                self._changed.wait(_LOOK_EVERY_S)
             if condition():
                 return
             self.check()
-            if not done:
-                raise StartFailed(
-                    f"Ranks could not be started: {what} did not happen in {timeout_s:.0f} s."
-                    f'{self.log_tail()} Run "ddp-lessons doctor" to see what this machine lacks.'
-                )
+            raise StartFailed(
+                f"Ranks could not be started: {what} did not happen in {timeout_s:.0f} s."
+                f'{self.log_tail()} Run "ddp-lessons doctor" to see what this machine lacks.'
+            )
 
     def check(self):
         """

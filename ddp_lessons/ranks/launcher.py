@@ -8,6 +8,7 @@ They are found through ipyparallel's entry points under the name `ddp-lessons`, 
 import asyncio
 import os
 import signal
+import threading
 
 import ipyparallel as ipp
 import psutil
@@ -16,7 +17,10 @@ from traitlets import Any, Integer
 
 from ddp_lessons.ranks.controller import controller_arguments
 from ddp_lessons.ranks.keeper import Keeper
+from ddp_lessons.ranks.patience import Patience
 from ddp_lessons.ranks.system import can_fork
+
+_LOOP_S = 5.0
 
 
 class RanksCluster(ipp.Cluster):
@@ -25,6 +29,7 @@ class RanksCluster(ipp.Cluster):
     """
 
     keeper = Any(help="The Keeper of this cluster's warden; None until something is started.")
+    _connected = Any(help="The client; Stop may come before anybody else has hold of it.")
 
     def ensure_keeper(self):
         """
@@ -41,15 +46,27 @@ class RanksCluster(ipp.Cluster):
         super().write_cluster_file()
         os.chmod(self.cluster_file, 0o600)
 
+    async def connect_client(self, **options):
+        """
+        Return a client, which `close` closes.
+        """
+        self._connected = await super().connect_client(**options)
+        return self._connected
+
     def close(self):
         """
-        End the thread in which ipyparallel runs this cluster's coroutines; it never ends it itself.
+        Close the client, and end the thread in which ipyparallel runs this cluster's coroutines.
+
+        ipyparallel never ends it. Stop may come before that thread has run, or has a loop to end.
         """
         thread = self.__dict__.pop("_async_thread", None)
-        if thread is not None:
+        if thread in threading.enumerate() and self._loop_started.wait(_LOOP_S):
             self._thread_loop.add_callback(self._thread_loop.stop)
             thread.join()
             self._thread_loop.close()
+        if self._connected is not None:
+            self._connected.close(linger=0)
+            self._connected = None
 
 
 class _WardenLauncher(ipp_launcher.BaseLauncher):
@@ -127,11 +144,11 @@ class WardenControllerLauncher(_WardenLauncher, ipp_launcher.ControllerLauncher)
         Return the connection info as soon as the controller has written it.
         """
         paths = list(self.connection_files.values())
-        deadline = asyncio.get_running_loop().time() + (timeout or self.connection_info_timeout)
+        patience = Patience(timeout or self.connection_info_timeout, lambda: [self.warden_pid])
         while not all(_is_complete(path) for path in paths):
             if self.keeper is not None:
                 self.keeper.check()
-            if asyncio.get_running_loop().time() > deadline:
+            if patience.is_over:
                 break
             await asyncio.sleep(0.005)
         return await super().get_connection_info(timeout=0)

@@ -8,6 +8,8 @@ So the output of a cell is the same on every run, and a long run is not silent.
 import sys
 from collections import deque
 
+from ddp_lessons.ranks.telling import rank_names
+
 
 class RankOutput:
     """
@@ -92,3 +94,18 @@ class OrderedDisplay:
             rest = self._unfinished.pop((rank, stream), None)
             if rest is not None:
                 self._write(rank, stream, [rest])
+
+
+def output_is_missing(ranks, waited_s):
+    """
+    Return the line that says whose output did not come, or not all of it, and what to do.
+
+    Args:
+        ranks: Rank numbers.
+        waited_s: Seconds since the cell's end.
+    """
+    return (
+        f"The output of {rank_names(ranks)} did not arrive: all of it within {waited_s:g} s of the "
+        "cell's end (got a part, or none). Run the cell again; if it says so again, call "
+        "ranks.stop(), then start_ranks()."
+    )

@@ -4,7 +4,7 @@ Tell a cell that computes from a cell that stands still, by the CPU time of the 
 
 import time
 
-from ddp_lessons.ranks.system import tree_cpu_seconds
+from ddp_lessons.ranks.system import cpu_seconds, descendants_of, tree_cpu_seconds
 
 BUSY_SHARE = 0.2
 """
@@ -12,6 +12,31 @@ Share of one core above which a set of ranks counts as computing. One that compu
 even where four share two cores; idle ones with their heartbeats, and the answers to our questions,
 take less.
 """
+
+
+class DescendantsCpu:
+    """
+    Tell the CPU time of a process's descendants, who are looked up now and then only.
+
+    Args:
+        clock: Function that returns seconds.
+    """
+
+    _LOOK_UP_EVERY_S = 1.0  # it takes a file a thread
+
+    def __init__(self, clock=time.monotonic):
+        self._clock = clock
+        self._families = {}
+
+    def __call__(self, pid):
+        """
+        Return the seconds of those who descended from a process.
+        """
+        looked_up_at, family = self._families.get(pid, (None, ()))
+        if looked_up_at is None or self._clock() - looked_up_at >= self._LOOK_UP_EVERY_S:
+            family = descendants_of(pid)
+            self._families[pid] = (self._clock(), family)
+        return sum(cpu_seconds(descendant) or 0.0 for descendant in family)
 
 
 class Progress:
@@ -29,6 +54,7 @@ class Progress:
         self._clock = clock
         self._cpu_seconds = cpu_seconds
         self._last = None
+        self.moved = False
         self._still_since = clock()
         self.sample()
 
@@ -37,7 +63,8 @@ class Progress:
         Note the CPU time used so far. Call it a few times a second.
         """
         now, used = self._clock(), self._used()
-        if self._last is None or self._is_busy(self._last, (now, used)):
+        self.moved = self._last is None or self._is_busy(self._last, (now, used))
+        if self.moved:
             self._still_since = now
         self._last = (now, used)
 

@@ -4,19 +4,13 @@ A running set of ranks, seen from the kernel.
 
 import functools
 import itertools
-import time
-from concurrent.futures import wait
 from pathlib import Path
 
-from ddp_lessons.errors import StartFailed
-from ddp_lessons.ranks import membership
 from ddp_lessons.ranks.control import Control
 from ddp_lessons.ranks.engines import Engines
-from ddp_lessons.ranks.report import Recovery, stale_sentence
+from ddp_lessons.ranks.grouping import GroupBroken, enter_group, join_all, leave_all
+from ddp_lessons.ranks.report import Recovery, replaced_sentence, stale_sentence
 from ddp_lessons.ranks.status import Status
-
-_REJOIN_S = 5.0
-_IDLE_WITHIN_S = 0.2
 
 
 class Ranks:
@@ -29,6 +23,8 @@ class Ranks:
         placement: Which device and backend each rank has, and why.
         engines: The ranks' processes.
         control: The line to their guards.
+        joined: Whether they are to be in a group of our making.
+        is_in_order: Whether no join or leave was left half done.
     """
 
     def __init__(self, asked, keeper, cluster, client, placement):
@@ -40,6 +36,7 @@ class Ranks:
         self.engines = Engines(keeper, cluster, client, placement, asked[2])
         self.control = Control(keeper, cluster, client, self.engines.has_warden)
         self.joined = False
+        self.is_in_order = True
         self._generations = itertools.count()
         self._stopped = False
 
@@ -116,24 +113,18 @@ class Ranks:
 
     # ---- groups ----
 
-    def join(self, timeout_s=_REJOIN_S):
+    def join(self):
         """
-        Join all ranks to a new default process group.
-
-        Args:
-            timeout_s: Seconds to wait for all ranks. The first time takes NCCL longer.
+        Join all ranks to a new default process group. Waits for the slowest as long as it moves.
 
         Returns:
             list[str]: Names in the ranks' namespaces that hold an earlier group.
+
+        Raises:
+            StartFailed: As `recover`, which mends what a rank spoils that dies of it.
         """
-        store_file = self.store_folder / f"store-{next(self._generations)}"
-        store_file.touch(mode=0o600)
         self.joined = True
-        arguments = [
-            (str(store_file), len(self), self.placement.backend, device)
-            for device in self.placement.devices
-        ]
-        return self._call_guards("join", arguments, timeout_s)
+        return self._or_recover(join_all)
 
     def leave(self):
         """
@@ -141,9 +132,21 @@ class Ranks:
 
         Returns:
             list[str]: As `join`.
+
+        Raises:
+            StartFailed: As `join`.
         """
         self.joined = False
-        return self._call_guards("leave", [()] * len(self))
+        return self._or_recover(leave_all)
+
+    def _or_recover(self, work):
+        try:
+            return work(self)
+        except GroupBroken:
+            recovery = self.recover()
+            if recovery.replaced:
+                print(replaced_sentence(recovery.replaced))
+            return recovery.stale
 
     def regroup(self):
         """
@@ -152,16 +155,19 @@ class Ranks:
         Prints the names of objects, such as DDP models, that hold the old group and must be made
         again.
         """
-        self._end_what_runs()
-        stale = self.join()
-        print(f"{len(self)} ranks joined a new group. {stale_sentence(stale)}".rstrip())
+        self.joined = True
+        recovery = self.recover()
+        lost = replaced_sentence(recovery.replaced)
+        stale = stale_sentence(recovery.stale)
+        print(" ".join(filter(None, [f"{len(self)} ranks joined a new group.", lost, stale])))
 
-    def _end_what_runs(self):
-        # What a view has sent may be stuck, or about to be: free ranks until each answers again.
-        answers = [self.client.direct_view(rank).apply_async(int) for rank in range(len(self))]
-        deadline = time.monotonic() + _REJOIN_S
-        while wait(answers, timeout=_IDLE_WITHIN_S).not_done and time.monotonic() < deadline:
-            self.control.release_all()
+    def new_store_file(self):
+        """
+        Make the file of a new store and return its path.
+        """
+        store_file = self.store_folder / f"store-{next(self._generations)}"
+        store_file.touch(mode=0o600)
+        return store_file
 
     @property
     def store_folder(self):
@@ -172,19 +178,6 @@ class Ranks:
             return Path(self.keeper.folder)
         # Ranks on other machines see what the connection files are on, so that is shared.
         return Path(self.cluster.profile_dir) / "security"
-
-    def _call_guards(self, name, arguments, timeout_s=_REJOIN_S):
-        futures = []
-        for rank, args in enumerate(arguments):
-            view = self.client.direct_view(rank)
-            futures.append(view.apply_async(getattr(membership, name), *args))
-        done, late = wait(futures, timeout=timeout_s)
-        if late:
-            raise StartFailed(
-                f"Ranks did not {name} a group within {timeout_s:.0f} s: all must answer "
-                f"({len(done)} of {len(futures)} did). Call ranks.stop(), then start_ranks()."
-            )
-        return sorted({stale for future in futures for stale in future.result()})
 
     # ---- deaths ----
 
@@ -199,35 +192,18 @@ class Ranks:
         """
         Put new processes in the place of dead ranks, and give all ranks an orderly group.
 
+        Can be run again at any time: whatever was left half done is begun anew.
+
         Args:
             regroup: Leave the old groups. A group of our own making is joined again.
 
         Returns:
             Recovery: What was done, for the message.
-        """
-        replaced = self.engines.replace_dead()
-        stale = []
-        if regroup:
-            self._end_what_runs()
-            enter = self.join if self.joined else self.leave
-            try:
-                stale = enter()
-            except StartFailed:
-                # A rank cannot leave its old group, or died of trying: it is stuck in C++, say in a
-                # receive from a rank that there is not.
-                replaced += self.engines.replace_dead()
-                self._end_what_runs()
-                replaced += self._replace_the_stuck()
-                stale = enter()
-        return Recovery(sorted(set(replaced)), regroup, self.joined, stale)
 
-    def _replace_the_stuck(self):
-        views = map(self.client.direct_view, range(len(self)))
-        answers = [view.apply_async(int) for view in views]
-        silent = wait(answers, timeout=_IDLE_WITHIN_S).not_done
-        stuck = [rank for rank, answer in enumerate(answers) if answer in silent]
-        if not stuck or not self.engines.has_warden:
-            return []
-        self.engines.kill(stuck)
-        self.keeper.wait_for(lambda: set(stuck) <= set(self.dead), _REJOIN_S, "a stuck rank's end")
-        return self.engines.replace_dead()
+        Raises:
+            StartFailed: No group came about, however often it was tried. The next cell tries again.
+        """
+        if not regroup:
+            return Recovery(self.engines.replace_dead(), False, self.joined, [])
+        replaced, stale = enter_group(self)
+        return Recovery(sorted(replaced), True, self.joined, stale)

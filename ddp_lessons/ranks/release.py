@@ -4,20 +4,29 @@ Free a rank whose main thread waits inside Gloo, NCCL or a store. Called from an
 Gloo's own `abort` and `shutdown` do not wake a waiting thread. Shutting down the sockets that
 its process group has connected does: every wait then ends in a RuntimeError. NCCL has
 `abort` for this. A FileStore has neither socket nor abort; it polls a file, so the file is made
-impossible to open.
+impossible to open. A group that is being made waits for peers to connect, so somebody does.
 
 Lesson: 02_collectives.
 """
 
-import gc
+import functools
 import os
 import socket
 import stat
+import struct
 import sys
+import weakref
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 _SHORTEST = timedelta(milliseconds=1)
+_FORMING = "_new_process_group_helper"
+"""
+The function of torch in which `init_process_group` and all kinds of `new_group` make the group.
+"""
+_MOST_PEERS = 128
+_CONNECTED = (1, 8)  # ESTABLISHED and CLOSE_WAIT, as Linux numbers them: this end is not shut yet
 
 
 def open_sockets():
@@ -35,10 +44,35 @@ def open_sockets():
     return found
 
 
-def _python_sockets():
-    # A learner's own socket (a web request, a logger) is a Python object; Gloo's, TCPStore's and
-    # NCCL's are not. `type(...) is` matters: isinstance would wake lazy proxies.
-    return {thing.fileno() for thing in gc.get_objects() if issubclass(type(thing), socket.socket)}
+class SparedSockets:
+    """
+    Know which sockets of this process are not torch's: those that are open now, and all that Python
+    code makes from now on.
+
+    A learner's own socket (a web request, a logger) is a Python object; Gloo's, TCPStore's and
+    NCCL's are not. To look for them among all objects would take long, and finds some half made.
+    """
+
+    def __init__(self):
+        self._open_before = open_sockets()
+        self._made = {}  # by id, since a subclass may be as odd as to have no hash
+        make = socket.socket.__init__
+
+        @functools.wraps(make)
+        def noting(sock, *args, **kwargs):
+            make(sock, *args, **kwargs)
+            key = id(sock)
+            self._made[key] = weakref.ref(sock, lambda _: self._made.pop(key, None))
+
+        socket.socket.__init__ = noting  # type: ignore
+
+    def descriptors(self):
+        """
+        Return the descriptors of those that are open.
+        """
+        made = [reference() for reference in list(self._made.values())]
+        ours = {socket.socket.fileno(sock) for sock in made if sock is not None}
+        return self._open_before | (ours - {-1})
 
 
 def cut_group_sockets(spared):
@@ -46,23 +80,78 @@ def cut_group_sockets(spared):
     Shut down every connected TCP socket that torch opened in this process.
 
     Args:
-        spared: Descriptors that are not torch's: those that were open before torch had a group.
+        spared: Descriptors that are not torch's: see `SparedSockets`.
 
     Returns:
         int: Number of sockets that were shut down.
     """
-    num_cut = 0
-    for fd in open_sockets() - set(spared) - _python_sockets():
-        try:
-            with socket.socket(fileno=os.dup(fd)) as copy:
-                if copy.family not in (socket.AF_INET, socket.AF_INET6):
-                    continue
-                copy.getpeername()  # a listening socket has no peer; closing it kills the process
-                copy.shutdown(socket.SHUT_RDWR)
-                num_cut += 1
-        except OSError:
-            continue  # listening, closed meanwhile, or not connected yet
-    return num_cut
+    theirs = open_sockets() - set(spared)
+    return sum(_through(fd, _shut_down) for fd in theirs if _through(fd, _is_connected))
+
+
+def _through(fd, work):
+    # A copy of the descriptor is closed again; the socket stays torch's.
+    try:
+        with socket.socket(fileno=os.dup(fd)) as copy:
+            return work(copy)
+    except OSError:
+        return False  # closed meanwhile
+
+
+def _is_connected(sock):
+    if sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return False
+    if hasattr(socket, "TCP_INFO"):
+        state = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+        return state in _CONNECTED  # not listening: closing such a one kills the process
+    sock.getpeername()  # raises unless it is connected
+    return True
+
+
+def _shut_down(sock):
+    sock.shutdown(socket.SHUT_RDWR)
+    return True
+
+
+def connect_for_absent_peers(spared, frame):
+    """
+    End a wait of Gloo's for peers to connect, which knows no socket that could be cut.
+
+    Of two ranks, one connects to the other and says which of its expected peers it is. A rank that
+    left or died before it did so is waited for until the group's time limit. So we say that we are
+    each of them, and hang up.
+
+    Args:
+        spared: Descriptors that are not torch's: see `SparedSockets`.
+        frame: The main thread's current frame.
+
+    Returns:
+        int: Number of sockets that waited for peers.
+    """
+    ports = {getattr(_root_store(store), "port", None) for store in _stores_in_use(frame)}
+    addresses = [_through(fd, _listens_at) for fd in open_sockets() - set(spared)]
+    expecting = [found for found in addresses if found and found[1][1] not in ports]
+    for family, address in expecting:
+        for number in range(_MOST_PEERS):
+            with socket.socket(family) as sock:
+                sock.connect(address)
+                sock.sendall(struct.pack("=q", number))
+    return len(expecting)
+
+
+def _listens_at(sock):
+    if sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return None
+    is_listening = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    return (sock.family, sock.getsockname()) if is_listening else None
+
+
+def _is_forming_a_group(frame):
+    while frame is not None:
+        if frame.f_code.co_name == _FORMING:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _stores_in_use(frame):
@@ -119,13 +208,25 @@ def close_stores(frame):
 def abort_nccl():
     """
     Abort every NCCL communicator of this process, which frees a stream that waits for a peer.
+
+    Several are aborted together, newest first, as torch does it: one that is aborted alone may
+    wait for another.
     """
-    import torch.distributed as dist
     from torch.distributed import distributed_c10d
 
-    for group, (backend, _) in list(distributed_c10d._world.pg_map.items()):
-        if backend == dist.Backend.NCCL:
-            group._get_backend(_cuda()).abort()
+    world = distributed_c10d._world
+    # By what carries the GPU's tensors: a group that was made without a name has one, too.
+    groups = [g for g in list(world.pg_map) if "cuda:nccl" in world.pg_backend_config.get(g, "")]
+    groups.sort(key=lambda group: world.pg_names.get(group, ""), reverse=True)
+    backends: list[Any] = [group._get_backend(_cuda()) for group in groups]
+    if len(backends) > 1:
+        backends[0]._group_start()
+    try:
+        for backend in backends:
+            backend.abort()
+    finally:
+        if len(backends) > 1:
+            backends[0]._group_end()
 
 
 def _cuda():
@@ -147,4 +248,6 @@ def release(spared, main_thread_id):
     frame = sys._current_frames().get(main_thread_id)
     close_stores(frame)
     abort_nccl()
+    if _is_forming_a_group(frame):
+        connect_for_absent_peers(spared, frame)
     cut_group_sockets(spared)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ddp_lessons.ranks.telling import rank_names
 
-OK, RAISED, RELEASED, DIED = "ok", "raised", "released", "died"
+OK, RAISED, RELEASED, DIED, GIVEN_UP = "ok", "raised", "released", "died", "given up"
 
 
 @dataclass
@@ -19,11 +19,14 @@ class Outcome:
     How a cell ended on one rank.
 
     Args:
-        kind: OK; RAISED by itself; RELEASED from a wait, or interrupted; or DIED.
+        kind: OK; RAISED by itself; RELEASED from a wait, or interrupted; DIED; or GIVEN_UP: it
+            could not be freed, so it was ended by us.
         ename, evalue: Type and text of its exception.
         line, code: Where in the cell.
         traceback: The traceback as text.
         exit_code: Of a rank that died: exit code, or minus the signal.
+        is_last_seen: Whether the line is one that it was seen at before it died, perhaps long ago.
+        ended_itself: Whether it was the rank's own doing.
         digest: Fingerprint of its collectives in the cell.
     """
 
@@ -35,13 +38,15 @@ class Outcome:
     traceback: str = ""
     exit_code: int | None = None
     digest: str = ""
+    is_last_seen: bool = False
+    ended_itself: bool = False
 
 
 def _at(outcome):
     return f" at line {outcome.line}: {outcome.code}" if outcome.line else ""
 
 
-def how_it_died(exit_code):
+def how_it_died(exit_code, ended_itself=False):
     """
     Say how a process ended, from its exit code or minus its signal.
     """
@@ -51,7 +56,8 @@ def how_it_died(exit_code):
         number = -exit_code
         known = number in set(signal.Signals)  # not all of the real-time signals have a name
         name = signal.Signals(number).name if known else f"signal {number}"
-        hint = " (Linux does this when memory runs out)" if name == "SIGKILL" else ""
+        is_riddle = name == "SIGKILL" and not ended_itself
+        hint = " (Linux does this when memory runs out)" if is_riddle else ""
         return f"its process was ended by {name}{hint}"
     return f"its process exited with code {exit_code}"
 
@@ -82,10 +88,23 @@ def died_message(outcomes):
     """
     Tell of ranks whose process ended.
     """
+    lines = []
+    for rank, outcome in sorted(outcomes.items()):
+        if outcome.kind == DIED:
+            seen = "; last seen" if outcome.is_last_seen and outcome.line else ""
+            how = how_it_died(outcome.exit_code, outcome.ended_itself)
+            lines.append(f"rank {rank} died: {how}{seen}{_at(outcome)}")
+    return "\n".join(lines)
+
+
+def given_up_message(outcomes):
+    """
+    Tell of the ranks that we have ended, since nothing else could free them; empty without any.
+    """
     return "\n".join(
-        f"rank {rank} died: {how_it_died(outcome.exit_code)}{_at(outcome)}"
+        f"rank {rank} could not be freed{_at(outcome)}, so its process was ended"
         for rank, outcome in sorted(outcomes.items())
-        if outcome.kind == DIED
+        if outcome.kind == GIVEN_UP
     )
 
 

@@ -1,7 +1,12 @@
 """
 The private folder of one set of ranks: connection files, stores and logs, for this user only.
+
+It lies where no other user can make it first: in the folder that the system gives a user for such
+files, or in their home. Only where neither can be used is it in the folder for temporary files.
 """
 
+import contextlib
+import fcntl
 import os
 import shutil
 import stat
@@ -11,38 +16,7 @@ from pathlib import Path
 from ddp_lessons.errors import StartFailed
 
 _NEEDED_BYTES = 1 << 20
-
-
-def _parent_folder():
-    """
-    Return the folder that holds this user's runtime folders, made if it is missing.
-    """
-    override = os.environ.get("DDP_LESSONS_RUNTIME_DIR")
-    if override:
-        parent = Path(override)
-    else:
-        parent = Path(tempfile.gettempdir()) / f"ddp-lessons-{os.getuid()}"
-    try:
-        parent.mkdir(mode=0o700, parents=bool(override), exist_ok=True)
-        info = parent.lstat()
-    except OSError as error:
-        raise StartFailed(_not_writable(parent, error)) from None
-    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
-        raise StartFailed(
-            "The runtime folder belongs to somebody else: it must be a folder of yours "
-            f"(got {parent}). Set DDP_LESSONS_RUNTIME_DIR to a private folder."
-        )
-    if info.st_mode & 0o077 and not override:
-        parent.chmod(0o700)
-    return parent
-
-
-def _not_writable(folder, error):
-    return (
-        f"The runtime folder cannot be written: ranks need about 1 MiB there "
-        f"(got {folder}: {error.strerror}). Free some space, or set DDP_LESSONS_RUNTIME_DIR to "
-        "a folder that you can write."
-    )
+_NETWORK = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "afs", "fuse.sshfs")
 
 
 def make_runtime_folder():
@@ -55,12 +29,96 @@ def make_runtime_folder():
     Raises:
         StartFailed: The disk is full, or the folder cannot be made.
     """
-    parent = _parent_folder()
+    chosen = os.environ.get("DDP_LESSONS_RUNTIME_DIR")
+    if chosen:
+        return _make_in(_parent_folder(Path(chosen), is_chosen=True))
+    *better, last = _places()
+    for parent in better:
+        with contextlib.suppress(StartFailed):  # a home that is read-only or full: the next may do
+            return _make_in(_parent_folder(parent))
+    return _make_in(_parent_folder(last))
+
+
+def _places():
+    """
+    Return the folders that may hold this user's runtime folders, the best first.
+    """
+    places = []
+    given = Path(os.environ.get("XDG_RUNTIME_DIR") or "/nowhere")
+    if given.is_dir() and _is_mine(given) and not given.stat().st_mode & 0o077:
+        places.append(given / "ddp-lessons")
+    state = Path(os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state"))
+    # Under sudo it may be somebody else's home; what root leaves there they could not write.
+    if state.is_absolute() and _is_mine(state):
+        places.append(state / "ddp-lessons" / "runtime")
+    places.append(Path(tempfile.gettempdir()) / f"ddp-lessons-{os.getuid()}")
+    # A store on another machine's disk is slow, and its locks may not work.
+    return sorted(places, key=lambda place: _file_system(place).startswith(_NETWORK))
+
+
+def _is_mine(path):
+    """
+    Tell whether this user owns a folder, or, while there is none, what it would be made in.
+    """
+    for folder in (path, *path.parents):
+        with contextlib.suppress(OSError):
+            return folder.stat().st_uid == os.getuid()
+    return False
+
+
+def _file_system(path, mounts="/proc/mounts"):
+    """
+    Return the kind of file system that a path is on, for example "ext4"; "" if nobody tells.
+    """
+    kinds = {}
+    with contextlib.suppress(OSError), open(mounts) as lines:
+        for line in lines:
+            _, point, kind, *_ = line.split(" ")
+            kinds[Path(point)] = kind  # the last one hides what was mounted there before
+    path = Path(os.path.realpath(path))
+    return next((kinds[folder] for folder in (path, *path.parents) if folder in kinds), "")
+
+
+def _parent_folder(parent, is_chosen=False):
+    """
+    Return a folder that holds this user's runtime folders, made if it is missing.
+    """
+    try:
+        if not is_chosen:
+            parent.parent.mkdir(parents=True, exist_ok=True)
+        parent.mkdir(mode=0o700, parents=is_chosen, exist_ok=True)
+        info = parent.lstat()
+    except OSError as error:
+        raise StartFailed(_not_writable(parent, error)) from None
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
+        raise StartFailed(
+            "The runtime folder belongs to somebody else: it must be a folder of yours "
+            f"(got {parent}). Set DDP_LESSONS_RUNTIME_DIR to a private folder."
+        )
+    if info.st_mode & 0o077 and not is_chosen:
+        parent.chmod(0o700)
+    return parent
+
+
+def _not_writable(folder, error):
+    return (
+        f"The runtime folder cannot be written: ranks need about 1 MiB there "
+        f"(got {folder}: {error.strerror}). Free some space, or set DDP_LESSONS_RUNTIME_DIR to "
+        "a folder that you can write."
+    )
+
+
+def _make_in(parent):
+    """
+    Make a new runtime folder in a parent.
+    """
     folder = None
     try:
         folder = Path(tempfile.mkdtemp(prefix="ranks-", dir=parent))
         probe = folder / "probe"
-        probe.write_bytes(b"\0" * _NEEDED_BYTES)
+        with open(probe, "wb") as file:
+            file.write(b"\0" * _NEEDED_BYTES)
+            fcntl.flock(file, fcntl.LOCK_EX)  # as a file store does
         probe.unlink()
     except BaseException as error:  # also Stop, while a slow disk writes
         if folder is not None:

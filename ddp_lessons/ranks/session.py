@@ -40,7 +40,7 @@ def start_ranks(n=None, *, device="auto", launcher="auto", join=True, timeout_s=
     asked = (n, device, launcher, join)
     _check_launcher(launcher)
     if _current is not None and _current.alive and _current.asked == asked:
-        if _current.dead:
+        if _current.dead or not _current.is_in_order:
             _current.recover()
         print(_current)
         return _current
@@ -54,8 +54,12 @@ def start_ranks(n=None, *, device="auto", launcher="auto", join=True, timeout_s=
             )
         stop_ranks()
     _current = start(asked, timeout_s)
-    _current.activate()
-    print(_current)
+    try:
+        _current.activate()
+        print(_current)
+    except BaseException:  # Stop at the last moment: the caller never gets these ranks
+        stop_ranks()
+        raise
     return _current
 
 

@@ -8,6 +8,7 @@ import re
 import time
 
 from ddp_lessons.ranks.children import STACK_SIGNAL, stack_file
+from ddp_lessons.ranks.patience import Patience
 from ddp_lessons.ranks.system import waits_on_lock
 from ddp_lessons.ranks.where import waiting_call
 
@@ -56,9 +57,9 @@ def place_from_outside(keeper, rank, source_line, insist):
     path = stack_file(keeper.folder, rank)
     before = path.stat().st_size if path.exists() else 0
     keeper.signal_ranks([rank], STACK_SIGNAL)
-    deadline = time.monotonic() + _WRITE_S
+    patience = Patience(_WRITE_S, lambda: [keeper.warden_pid, pid])
     found = None
-    while found is None and time.monotonic() < deadline:
+    while found is None and not patience.is_over:
         time.sleep(0.01)  # polls a file that another process writes
         with open(path) as f:
             f.seek(before)
@@ -68,6 +69,6 @@ def place_from_outside(keeper, rank, source_line, insist):
     line, function, call = found
     return {
         "rank": rank, "line": line, "code": source_line(line), "call": call, "function": function,
-        "peer": None, "group": None, "timeout_s": None, "collectives": [], "groups": {},
-        "busy": True,
+        "peer": None, "tag": None, "group": None, "root": None, "forming": None, "operation": "",
+        "timeout_s": None, "collectives": [], "groups": {}, "helpers": None, "busy": True,
     }  # fmt: skip

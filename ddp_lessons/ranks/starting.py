@@ -9,12 +9,12 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 from traitlets.config import Config
 
 from ddp_lessons.errors import DDPLessonsError, StartFailed
 from ddp_lessons.ranks.controller import EVERY_INTERFACE, LOOPBACK, controller_arguments
 from ddp_lessons.ranks.keeper import Keeper
+from ddp_lessons.ranks.limits import memory, usable_cores
 from ddp_lessons.ranks.placement import BYTES_PER_RANK, Machine, place
 from ddp_lessons.ranks.system import can_fork
 
@@ -31,13 +31,11 @@ def this_machine(facts):
     Args:
         facts: What the warden found once it had torch: `num_gpus`, `has_nccl`.
     """
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-    )
+    _, free_bytes = memory()
     return Machine(
-        num_cores=cores,
+        num_cores=usable_cores(),
         num_gpus=facts["num_gpus"],
-        memory_bytes=psutil.virtual_memory().available,
+        memory_bytes=free_bytes,
         has_nccl=facts["has_nccl"],
     )
 
@@ -134,6 +132,8 @@ def _start_with(keeper, asked, timeout_s):
     keeper.order("import torch")
 
     # From here on two processes import and bind on their own; so does this one.
+    from ipyparallel.serialize import serialize_object
+
     from ddp_lessons.ranks.launcher import RanksCluster
     from ddp_lessons.ranks.ranks import Ranks
 
@@ -148,16 +148,16 @@ def _start_with(keeper, asked, timeout_s):
     )
     cluster.keeper = keeper
     with contextlib.ExitStack() as undo:
-        undo.callback(cluster.close)
+        undo.callback(cluster.close)  # and its client
         cluster.start_controller_sync()
         client = cluster.connect_client_sync(timeout=timeout_s)
-        undo.callback(client.close, linger=0)
+        serialize_object(0)  # imports NumPy, for one; now is time, while the warden imports torch
         keeper.wait_for(lambda: keeper.facts, timeout_s, "importing torch")
         placement = place(n, device, this_machine(keeper.facts))
         ranks = Ranks(asked, keeper, cluster, client, placement)
         undo.callback(ranks.stop)
         ranks.engines.launch(timeout_s)
         if join:
-            ranks.join(timeout_s)
+            ranks.join()
         undo.pop_all()
     return ranks

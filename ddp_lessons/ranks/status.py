@@ -40,10 +40,9 @@ class Status:
         Look at running ranks.
         """
         rows = []
-        busy = ranks.client.queue_status() if ranks.alive else {}
         for rank, device in enumerate(ranks.placement.devices):
             pid = ranks.keeper.pids.get(rank)
-            rows.append(RankRow(rank, _state(ranks, rank, busy), device, pid, _resident_mib(pid)))
+            rows.append(RankRow(rank, _state(ranks, rank), device, pid, _resident_mib(pid)))
         return cls(repr(ranks), tuple(rows))
 
     def _cells(self):
@@ -74,11 +73,12 @@ class Status:
         return f'<table><caption style="{style}">{title}</caption><tr>{head}</tr>{lines}</table>'
 
 
-def _state(ranks, rank, busy):
+def _state(ranks, rank):
     if rank in ranks.dead:
         return "dead"
-    queue = busy.get(rank, {})
-    return "busy" if queue.get("queue") or queue.get("tasks") else "idle"
+    # What the kernel has sent and has no answer to: the controller keeps no record of it.
+    unanswered = ranks.client._outstanding_dict[ranks.client._engines.get(rank)]
+    return "busy" if ranks.alive and unanswered else "idle"
 
 
 def _resident_mib(pid):

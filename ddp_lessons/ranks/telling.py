@@ -3,8 +3,13 @@ Words for ranks, their calls and their places: what a diagnosis and its table ar
 """
 
 POINT_TO_POINT = {"send", "recv"}
+STORE = "store"
 INDIRECT = {"backward", "wait", "DDP forward"}
 FORMING = {"init_process_group", "new_group", "new_subgroups", "split_group"}
+POLLING = {*FORMING, STORE}
+"""
+Calls that wait for a store, which may be a file that is looked at again and again.
+"""
 
 
 def rank_names(ranks):
@@ -26,17 +31,44 @@ def last_collective(place):
     return place["collectives"][-1] if place and place["collectives"] else None
 
 
+def operation(place):
+    """
+    Return "recv" also for who waits for the handle of an irecv; else the call.
+    """
+    return place["operation"] or place["call"]
+
+
 def call_name(place):
     """
     Return "all_reduce 3": the call that a place waits in, with its number in its group.
     """
     call, last = place["call"], last_collective(place)
+    if place["operation"]:
+        begun = f"i{place['operation']}"
+        return call if call == begun else f"{begun} in {call}"
+    if call == STORE:
+        return call
     if call in POINT_TO_POINT or call in FORMING or last is None:
         return call
     if call in INDIRECT or call == last["name"]:
         within = f" in {call}" if call in INDIRECT else ""
         return f"{last['name']} {last['number']}{within}"
     return call
+
+
+def helpers_clause(places):
+    """
+    Return "; rank 0 has a thread that may still act", for a sentence's end, or "".
+    """
+    owners = {}
+    for rank, place in places.items():
+        for helper in (place and place["helpers"]) or ():
+            owners.setdefault(helper, []).append(rank)
+    clauses = ""
+    for helper, ranks in owners.items():
+        have = "has" if len(ranks) == 1 else "have"
+        clauses += f"; {rank_names(ranks)} {have} a {helper} that may still act"
+    return clauses
 
 
 def stall_table(places, running, waits_for):
@@ -49,9 +81,13 @@ def stall_table(places, running, waits_for):
         waits_for: For each running rank, the ranks it waits for.
     """
     rows = [("rank", "line", "in", "waits for")]
+    awaited = {peer for peers in waits_for.values() for peer in peers}
     for rank in sorted(places):
         place = places[rank]
-        if rank not in running:
+        if rank not in running and place and place.get("outside"):
+            if rank in awaited:
+                rows.append((str(rank), "not in this cell", "-", "-"))
+        elif rank not in running:
             last = last_collective(place)
             done = f"last: {last['name']} {last['number']}" if last else "-"
             rows.append((str(rank), "finished", done, "-"))

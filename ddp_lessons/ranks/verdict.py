@@ -5,7 +5,7 @@ From how a cell ended on each rank to one error, or none.
 from ddp_lessons.errors import CellStopped, RankDied, RankRaised, RanksGone
 from ddp_lessons.ranks import report
 from ddp_lessons.ranks.diagnosis import diagnose
-from ddp_lessons.ranks.report import DIED, OK, RAISED, Outcome
+from ddp_lessons.ranks.report import DIED, GIVEN_UP, OK, RAISED, RELEASED, Outcome
 from ddp_lessons.ranks.telling import rank_names
 
 
@@ -33,21 +33,28 @@ def conclude(ranks, outcomes, lookout, stopped):
         return ranks_are_gone()
     kinds = {outcome.kind for outcome in outcomes.values()}
     alike = len({outcome.digest for outcome in outcomes.values()}) == 1
-    if kinds == {OK} and not stopped and lookout.released_at is not None:
+    if kinds == {OK} and not stopped and lookout.freeing is not None:
         print("Ranks were stuck in a call from before this cell, and were released.")
         print("\n".join(ranks.recover().sentences()))
         return None
     if kinds == {OK} and not stopped and alike:
         return None
-    places = {} if DIED in kinds else lookout.all_places([])
+    places = {r: place for r, place in lookout.all_places([]).items() if r in outcomes}
     mismatch = diagnose(places, []).sentence
     if kinds == {OK} and not stopped and not mismatch:
         return None
     # Ranks that all raised by themselves, after the same collectives, still agree on the group.
     in_order = kinds == {RAISED} and not mismatch and _same_collectives(places)
-    recovery = ranks.recover(regroup=not in_order)
+    recovery = ranks.recover(regroup=not in_order or lookout.freeing is not None)
+    for rank in recovery.replaced:  # freed, and then it could not leave its group
+        if rank in outcomes and outcomes[rank].kind == RELEASED:
+            outcomes[rank].kind = GIVEN_UP
     kind, head, traceback = _kind_and_head(outcomes, kinds, lookout, stopped, mismatch)
-    lines = [head, report.victims_sentence(outcomes), *recovery.sentences()]
+    given_up = report.given_up_message(outcomes)
+    # Gloo aborts a process to which a peer has sent more than it expects.
+    cause = f"Before that, {mismatch}." if mismatch and DIED in kinds and not stopped else ""
+    lines = [head, cause, "" if given_up == head else given_up]
+    lines += [report.victims_sentence(outcomes), *recovery.sentences()]
     return kind("\n".join(line for line in lines if line), traceback)
 
 
@@ -70,6 +77,8 @@ def _kind_and_head(outcomes, kinds, lookout, stopped, mismatch):
         return RankDied, report.died_message(outcomes), ()
     if RAISED in kinds:
         return RankRaised, *report.raised_message(outcomes)
+    if GIVEN_UP in kinds:
+        return RankDied, report.given_up_message(outcomes), ()
     return RankRaised, f"{mismatch}. What came out is not to be trusted.", ()
 
 
@@ -97,7 +106,8 @@ def replace_the_idle_dead(ranks):
         RankDied: To raise in place of running a cell on a rank that has lost its variables.
     """
     deaths = {
-        rank: Outcome(DIED, exit_code=ranks.keeper.last_death.get(rank)) for rank in ranks.dead
+        rank: Outcome(DIED, exit_code=ranks.keeper.last_death.get(rank, (None, None))[1])
+        for rank in ranks.dead
     }
     lines = [
         report.died_message(deaths),

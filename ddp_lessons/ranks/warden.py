@@ -63,17 +63,15 @@ class Warden:
         Import what every rank needs, and say what this machine has.
         """
         gc.disable()  # what start-up makes stays; collecting would look at it for nothing
-        import ipyparallel.engine.app  # noqa: F401
         import torch
         import torch.distributed
 
-        import ddp_lessons.ranks.engine  # noqa: F401
-
+        children.import_what_ranks_need()
         gc.freeze()  # pages that the collector leaves alone stay shared among ranks
         gc.enable()
         self.link.send(
             at="imported",
-            num_gpus=torch.cuda.device_count(),
+            num_gpus=count_gpus(),
             has_nccl=torch.distributed.is_nccl_available(),
             torch_version=torch.__version__,
         )
@@ -187,6 +185,28 @@ class Warden:
         for path in self.files_to_remove:
             Path(path).unlink(missing_ok=True)
         remove_runtime_folder(self.folder)
+
+
+def count_gpus():
+    """
+    Return how many GPUs torch can use, without touching CUDA in this process.
+
+    torch asks NVIDIA's management library; where that is missing, or a GPU is a slice of one, it
+    has to initialise CUDA, and no rank that is forked afterwards could use it. So a child asks.
+    """
+    import torch
+
+    if not torch.backends.cuda.is_built():
+        return 0
+    pid = os.fork()
+    if pid == 0:
+        num_gpus = 0
+        try:
+            num_gpus = torch.cuda.device_count()
+        finally:
+            os._exit(num_gpus)
+    _, status = os.waitpid(pid, 0)
+    return max(0, os.waitstatus_to_exitcode(status))
 
 
 def _kill(pid, signum):

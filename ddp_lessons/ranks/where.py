@@ -5,21 +5,33 @@ Read from another thread of the same process while the main thread waits inside 
 """
 
 import json
-import linecache
 import re
 import sys
 from datetime import timedelta
 
+from ddp_lessons.ranks.handles import awaited_at
+
 _C10D = "/torch/distributed/distributed_c10d.py"
 _DDP = "/torch/nn/parallel/distributed.py"
-_TAP = "/ddp_lessons/trace/tap.py"
+_WAITS = "/ddp_lessons/trace/awaiting.py"
+_TRACED_WAITS = ("_wait", "_future_wait", "wait_tensor")
 _WAITING_CALLS = {
     "all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "gather",
     "scatter", "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single",
-    "barrier", "monitored_barrier", "send", "recv", "batch_isend_irecv", "all_gather_object",
-    "broadcast_object_list", "gather_object", "scatter_object_list", "send_object_list",
-    "recv_object_list", "init_process_group", "new_group", "new_subgroups", "split_group",
+    "barrier", "monitored_barrier", "send", "recv", "isend", "irecv", "batch_isend_irecv",
+    "all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list",
+    "send_object_list", "recv_object_list", "init_process_group", "new_group", "new_subgroups",
+    "split_group",
 }  # fmt: skip
+_ROOTED_CALLS = {
+    "broadcast", "reduce", "gather", "scatter", "broadcast_object_list", "gather_object",
+    "scatter_object_list",
+}  # fmt: skip
+_MESSAGES = {"send": "", "recv": "", "isend": "send", "irecv": "recv"}
+"""
+Calls for one message, with the operation that they only begin.
+"""
+_FORMING_FRAMES = ("_new_process_group_helper", "init_process_group")
 _DIFFERS_ON_EVERY_RUN = (r"( at)? 0x[0-9a-fA-F]+", r"^\[/[^\]]*\] ", r" \[[0-9a-f.:]+\](:\d+)?")
 _SHORT_NAMES = {
     "_allgather_base": "all_gather_into_tensor",
@@ -39,7 +51,7 @@ def waiting_call(file, function):
         return "backward"
     if file.endswith(_DDP) and function == "_pre_forward":
         return "DDP forward"
-    if file.endswith(_TAP) and function == "traced_wait":
+    if file.endswith(_WAITS) and function in _TRACED_WAITS:
         return "wait"
     return ""
 
@@ -52,7 +64,7 @@ def _frames(frame):
 
 def _peer(frame):
     """
-    Return the global rank that a send or recv waits for, or None for any.
+    Return the global rank that a send or recv waits for, or a collective's root; None for any.
     """
     names = frame.f_locals
     for name in ("dst", "src"):
@@ -69,6 +81,19 @@ def _peer(frame):
 def _group_name(frame):
     group = frame.f_locals.get("group")
     return getattr(group, "group_name", None)
+
+
+def _forming(frame):
+    """
+    Return which group a frame of torch's makes, as `name` and `ranks`; None if not known yet.
+    """
+    names = frame.f_locals
+    if frame.f_code.co_name == "init_process_group":
+        world_size = names.get("world_size")
+        known = isinstance(world_size, int) and world_size > 0
+        return {"name": "", "ranks": list(range(world_size))} if known else None
+    ranks = names.get("global_ranks_in_group")
+    return {"name": str(names["group_name"]), "ranks": sorted(ranks)} if ranks else None
 
 
 def source_line(cell_source, line):
@@ -123,24 +148,29 @@ def main_thread_place(main_thread_id, cell_file, cell_source):
 
     Returns:
         dict: `line` (from 1) and `code` of the cell, `call` (the communication call it is in,
-        "backward", "wait" or ""), `function` (innermost function), `peer`, `group` and `timeout_s`,
-        the call's own time limit.
+        "backward", "wait", "store" or ""), `function` (innermost function), `peer`, `tag` and
+        `group` of a message, `root` of a collective that has one, `forming` (`name` and `ranks` of
+        the group that is made), `operation` ("send" or "recv" for the handle of a message) and
+        `timeout_s`, the call's own time limit.
     """
-    place = {"line": None, "code": "", "call": "", "function": "", "peer": None, "group": None}
-    place["timeout_s"] = None
+    place = dict.fromkeys(
+        ("line", "peer", "tag", "group", "root", "forming", "timeout_s"), None
+    ) | dict.fromkeys(("code", "call", "function", "operation"), "")
     inner = sys._current_frames().get(main_thread_id)
     if inner is None:
         return place
     place["function"] = inner.f_code.co_name
-    # A handle's wait is C++ and has no frame; one that has, of a thread or process, is no
-    # communication.
-    innermost = linecache.getline(inner.f_code.co_filename, inner.f_lineno)
     for frame in _frames(inner):
         code = frame.f_code
         call = waiting_call(code.co_filename, code.co_name)
+        if code.co_name in _FORMING_FRAMES and code.co_filename.endswith(_C10D):
+            place["forming"] = place["forming"] or _forming(frame)
         if call in _WAITING_CALLS:
             place["call"] = call
-            place["peer"] = _peer(frame) if call in ("send", "recv") else None
+            place["peer"] = _peer(frame) if call in _MESSAGES else None
+            place["tag"] = frame.f_locals.get("tag") if call in _MESSAGES else None
+            place["operation"] = _MESSAGES.get(call, "")
+            place["root"] = _peer(frame) if call in _ROOTED_CALLS else None
             place["group"] = _group_name(frame) or place["group"]
             place["timeout_s"] = _timeout_s(frame) or place["timeout_s"]
         elif call:
@@ -149,14 +179,30 @@ def main_thread_place(main_thread_id, cell_file, cell_source):
             place["line"] = frame.f_lineno
             place["code"] = source_line(cell_source, frame.f_lineno)
             break
-    if not place["call"] and ".wait(" in innermost:
-        place["call"] = "wait"
+    if not place["call"]:
+        awaited = awaited_at(inner)
+        place.update(call=awaited.call, operation=awaited.operation, timeout_s=awaited.timeout_s)
     return place
 
 
 def _collective_name(entry):
     name = entry["profiling_name"].partition(":")[2]
     return _SHORT_NAMES.get(name, name)
+
+
+def _recorded_entries():
+    """
+    Return the entries of all of torch's flight recorders: NCCL has one of its own, where it is.
+    """
+    from torch._C import _distributed_c10d
+
+    entries = {}
+    for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"):
+        dump = getattr(_distributed_c10d, name, None)
+        for entry in json.loads(dump()).get("entries", ()) if dump else ():
+            # A torch in which both names lead to one recorder gives each entry twice.
+            entries[entry["profiling_name"], entry["process_group"][0], entry["record_id"]] = entry
+    return sorted(entries.values(), key=lambda entry: entry["time_created_ns"])
 
 
 def recorded_collectives(since_ns=0):
@@ -172,10 +218,6 @@ def recorded_collectives(since_ns=0):
 
     Source: torch/csrc/distributed/c10d/FlightRecorder.hpp.
     """
-    from torch._C import _distributed_c10d
-
-    dump = _distributed_c10d._dump_fr_trace_json()  # type: ignore[attr-defined]
-    entries = json.loads(dump).get("entries", [])
     return [
         {
             "name": _collective_name(entry),
@@ -187,6 +229,6 @@ def recorded_collectives(since_ns=0):
             "is_p2p": entry["is_p2p"],
             "record": entry["record_id"],
         }
-        for entry in entries
+        for entry in _recorded_entries()
         if entry["time_created_ns"] >= since_ns
     ]

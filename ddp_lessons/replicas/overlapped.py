@@ -10,8 +10,15 @@ Shapes: a bucket is a flat tensor that lives as long as the replica; gradients a
 import torch.distributed as dist
 
 from ..errors import BadInput
-from .buckets import make_bucket
+from .buckets import MIB, make_bucket
 from .simple import BucketedReplica
+
+OVERLAPPED_CAP_BYTES = 8 * MIB
+"""
+When a bucket is full. Nothing hides the last one, which leaves when backward is over, so it should
+be small; yet a message of a third of torch's 25 MiB still costs far more by its bytes than by its
+latency.
+"""
 
 
 class OverlappedReplica(BucketedReplica):
@@ -25,6 +32,7 @@ class OverlappedReplica(BucketedReplica):
 
     Args:
         args, options: As BucketedReplica's.
+        bucket_cap_bytes: Bytes at which a bucket is full.
         gradient_as_bucket_view: Let `.grad` be a view of the bucket, which saves a copy and the
             memory of one more gradient. As in DDP a gradient is then overwritten by the next
             averaged backward: clone what you want to keep.
@@ -36,8 +44,18 @@ class OverlappedReplica(BucketedReplica):
     Source: S. Li et al., "PyTorch Distributed", VLDB 2020, section 3.2.3. Lesson: 05_replicas.
     """
 
-    def __init__(self, *args, gradient_as_bucket_view=True, **options):
-        super().__init__(*args, **options)
+    def __init__(
+        self,
+        module,
+        group=None,
+        broadcast_buffers=True,
+        find_unused_parameters=False,
+        bucket_cap_bytes=OVERLAPPED_CAP_BYTES,
+        gradient_as_bucket_view=True,
+        **options,
+    ):
+        flags = (broadcast_buffers, find_unused_parameters)
+        super().__init__(module, group, *flags, bucket_cap_bytes, **options)
         self.gradient_as_bucket_view = gradient_as_bucket_view
         self._flats = []
         self._views: list = [None] * len(self.trained)

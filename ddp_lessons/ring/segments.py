@@ -1,24 +1,30 @@
 """
 The ring in segments: the same path and the same bytes as in `steps`, and no rank waits for a chunk.
 
-Legend: rank r of w; `chunks` are w flat tensors, each cut into s `segments` of at most 1 MiB. A
+Legend: rank r of w; `chunks` are w flat tensors, each cut into s `segments` of at most 4 MiB. A
 *place* is a number from 0 to 2 (w - 1) s - 1 that counts the segments in the order of their
 arrival: step 0's first, then step 1's. What arrives at place p leaves again at place p + s.
 
 What makes it fast:
 
 - A segment is sent on as soon as it is done, while the next ones of its chunk still arrive, so
-  adding and moving overlap, and a segment is still in the processor's cache when it is used again.
-- Receives are posted a few places ahead, so a message never waits for one to be there.
+  adding and moving overlap.
+- Few messages: each wakes threads on both ranks, which costs as much as copying some 100 KiB.
+- A rank sends before it is ready to receive. Gloo has one thread for what arrives. While another
+  thread still writes to the same neighbour, that one asks for its lock again and again: with two
+  ranks on two cores it took a core from the one who wrote, for milliseconds. Nothing arrives
+  from a neighbour before a receive is posted, so whoever sends first is not disturbed.
 - An all-gather's segments arrive where they will stay: no copy.
-- A tensor of at most 64 KiB goes up a tree and down again: its time is all latency, and 2 log2(w)
-  messages one after the other cost less than 2 (w - 1), though they move more bytes. Recursive
-  doubling has half as many, but every rank sends in every round, and where ranks share cores each
-  message wakes somebody: with 4 ranks on 2 cores it took five times as long as the tree.
+- Chunks of at most 128 KiB are no good for a ring: their time is all latency. Such a tensor goes up
+  a tree and down again, as 2 log2(w) messages one after the other cost less than 2 (w - 1), though
+  they move more bytes. Recursive doubling has half as many, but every rank sends in every round:
+  with 4 ranks on 2 cores it took five times as long as the tree.
+- Two ranks send each other all they have, and both add: the ring's bytes in half of its steps. From
+  8 MiB on the second addition costs more than the steps, so a ring it is.
 
 Sources: P. Patarasuk, X. Yuan, "Bandwidth Optimal All-reduce Algorithms for Clusters of
 Workstations", 2009; R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication
-Operations in MPICH", 2005. Lesson: 03_ring.
+Operations in MPICH", 2005; Gloo, `transport/tcp/pair.cc`. Lesson: 03_ring.
 """
 
 from collections import deque
@@ -30,19 +36,24 @@ from ddp_lessons.collectives.reductions import combine, finish
 
 from . import steps
 
-SEGMENT_BYTES = 1 << 20
+SEGMENT_BYTES = 4 << 20
 """
-Most bytes of a message: few enough for a core's cache, enough to make a message's cost small.
+Most bytes of a message: enough to make a message's cost small, few enough to keep them in a cache.
 """
 
-NUM_AHEAD = 4
+NUM_AHEAD = 2
 """
 How many receives are posted before they are needed.
 """
 
-SHORT_BYTES = 64 << 10
+SHORT_BYTES = 128 << 10
 """
-Most bytes of a tensor that goes by a tree.
+Most bytes of a chunk that is not worth a ring: w such chunks go by a tree.
+"""
+
+SWAP_BYTES = 4 << 20
+"""
+Most bytes of a tensor that two ranks swap.
 """
 
 
@@ -50,12 +61,14 @@ def all_reduce(flat, op, peers):
     """
     Put all ranks' numbers together in `flat`. Arguments as in `steps.all_reduce`.
     """
-    if flat.nbytes <= SHORT_BYTES:
+    w = peers.world_size
+    if flat.nbytes <= SHORT_BYTES * w:
         _tree(flat, op, peers)
     elif flat.is_cuda:
         steps.all_reduce(flat, op, peers)  # NCCL cuts into segments by itself
+    elif w == 2 and flat.nbytes <= SWAP_BYTES:
+        _swap(flat, op, peers)
     else:
-        w = peers.world_size
         _travel(flat.tensor_split(w), range(2 * (w - 1)), op, peers)
 
 
@@ -92,6 +105,20 @@ def _tree(flat, op, peers):
     rounds.broadcast(flat, 0, peers)
 
 
+def _swap(flat, op, peers):
+    """
+    Give another rank all numbers and add what it gives.
+    """
+    other = 1 - peers.rank
+    arrived = torch.empty_like(flat)
+    sending = peers.start_send(flat, other)
+    peers.start_receive(arrived, other).wait()
+    sending.wait()  # only now may the numbers change
+    lower, higher = (flat, arrived) if peers.rank == 0 else (arrived, flat)
+    combine(op, lower, higher, out=flat)
+    finish(op, flat, 2)
+
+
 def _travel(chunks, ring_steps, op, peers):
     """
     Move segments round the ring: in steps below w - 1 they grow, in later ones they stay.
@@ -99,8 +126,7 @@ def _travel(chunks, ring_steps, op, peers):
     Chunk r - 1 leaves rank r first. Every later chunk that leaves is the one that has just come.
     """
     r, w = peers.rank, peers.world_size
-    # Rounded up; a tensor without numbers still makes one segment, an empty one.
-    num_segments = max(-(-max(chunk.nbytes for chunk in chunks) // SEGMENT_BYTES), 1)
+    num_segments = _num_segments(max(chunk.nbytes for chunk in chunks))
     table = [chunk.tensor_split(num_segments) for chunk in chunks]
     arriving = [(step, part) for step in ring_steps for part in table[(r - 2 - step) % w]]
     num_onward = len(arriving) - num_segments  # the last step's segments have come to their end
@@ -115,10 +141,10 @@ def _travel(chunks, ring_steps, op, peers):
         room = spare[place % len(spare)][: len(part)] if step < w - 1 else part
         incoming.append((peers.start_receive(room, (r - 1) % w), room))
 
-    for place in range(len(spare)):
-        post(place)
     for part in table[(r - 1 - ring_steps.start) % w] if arriving else ():
         sends.append(peers.start_send(part, (r + 1) % w))
+    for place in range(len(spare)):
+        post(place)
     for place, (step, part) in enumerate(arriving):
         work, room = incoming.popleft()
         work.wait()
@@ -132,6 +158,13 @@ def _travel(chunks, ring_steps, op, peers):
             post(place + len(spare))
     for work in sends:
         work.wait()
+
+
+def _num_segments(num_bytes):
+    """
+    Return into how many segments to cut. A tensor without numbers makes one, an empty one.
+    """
+    return max(-(-num_bytes // SEGMENT_BYTES), 1)
 
 
 def _spare_buffers(table, num_buffers):

@@ -115,7 +115,7 @@ class Recorder(Sequence):
         finally:
             TAP.settle()
             event.end_ns = time.monotonic_ns()
-            event.wait_index = self._next_index()
+            event.wait_index = next(self._indices)
 
     def called(self, call, graph_task):
         """
@@ -144,7 +144,7 @@ class Recorder(Sequence):
         Record that Python has waited for a call since `start_ns`.
         """
         event.wait_start_ns, event.wait_end_ns = start_ns, time.monotonic_ns()
-        event.wait_index = self._next_index()
+        event.wait_index = next(self._indices)
 
     def came_from(self, event, group_rank):
         """
@@ -193,9 +193,6 @@ class Recorder(Sequence):
                 event.sequence = self._next_sequence(event)
             self._events.append(event)
         return event
-
-    def _next_index(self):
-        return next(self._indices)
 
     def _next_sequence(self, event):
         is_message = event.kind == MESSAGE

@@ -7,18 +7,25 @@ is asked just before the backend's own, whatever the device, the grad mode and t
 the call and passes it on. So a group, or a DDP model, may be older than the trace; and when the
 kernels are gone the dispatcher's table is as it was.
 
+Waits are seen whichever way they go: `Work.wait`, a look at `is_completed` that finds it complete,
+the future of a Work and those made from it, and the `wait_tensor` of functional collectives.
+
 Not seen: a process group that is itself written in Python, because it overrides the methods that
 would ask the dispatcher.
 """
 
+import sys
 import threading
 import time
 from collections import OrderedDict
 from itertools import count
+from pathlib import Path
 
 import torch
+import torch.distributed.utils
 from torch._C._distributed_c10d import Work
 
+from .awaiting import Waits, get_future, is_done, value_of
 from .operations import OPERATIONS, read_call
 
 MAX_LINGER_S = 1.0
@@ -31,6 +38,12 @@ MAX_HELD_WORKS = 32
 How many handles that nobody waited for are kept. Each keeps its tensors alive.
 """
 
+_WAITS_BY_ITSELF = str(Path(torch.distributed.utils.__file__))
+"""
+What torch calls from here, such as the broadcast of a module's states, waits in C++ before it
+comes back.
+"""
+
 
 class Tap:
     """
@@ -41,7 +54,7 @@ class Tap:
         self._lock = threading.RLock()
         self._recorders: tuple = ()
         self._library: torch.library.Library | None = None
-        self._wait = Work.wait
+        self._waits = Waits(self)
         self._held = OrderedDict()  # id of a Work -> (the Work, its future, its events)
         self._untold = {}  # number of a call -> its future, until the backend's thread has told us
         self._numbers = count()
@@ -75,14 +88,14 @@ class Tap:
         with self._lock:
             held = list(self._held.values())
         for _, future, events in held:
-            if future is not None and future.done():
+            if future is not None and is_done(future):
                 _complete(events, future)
 
     def _linger(self):
         # A backend's thread that still wants to run Python when the interpreter ends would kill it.
         deadline = time.monotonic() + MAX_LINGER_S
         while time.monotonic() < deadline:
-            if not any(future.done() for future in list(self._untold.values())):
+            if not any(map(is_done, list(self._untold.values()))):
                 return
             time.sleep(0.0002)
 
@@ -91,13 +104,12 @@ class Tap:
         for name, operation in OPERATIONS.items():
             kernel = self._kernel(getattr(torch.ops.c10d, name).default, operation)
             self._library.impl(name, kernel, "BackendSelect", with_keyset=True)
-        self._wait = Work.wait
-        Work.wait = self._traced_wait(self._wait)  # type: ignore[method-assign]
+        self._waits.install()
 
     def _remove(self):
         library, self._library = self._library, None
         library._destroy()
-        Work.wait = self._wait  # type: ignore[method-assign]
+        self._waits.remove()
         self._held.clear()  # a Work of Gloo keeps its sockets open
 
     def _kernel(self, overload, operation):
@@ -110,7 +122,10 @@ class Tap:
             graph_task = torch._C._current_graph_task_id()
             events = [recorder.called(call, graph_task) for recorder in self._recorders]
             result = redispatch(keyset & below, *args)
-            self._watch(events, result[-1] if isinstance(result, tuple) else result)
+            if sys._getframe(1).f_code.co_filename == _WAITS_BY_ITSELF:
+                self._watch(events, None)
+            else:
+                self._watch(events, result[-1] if isinstance(result, tuple) else result)
             return result
 
         return kernel
@@ -125,7 +140,7 @@ class Tap:
         if work is None:  # inside a coalesced batch NCCL has one Work for all, made at its end
             return  # pragma: no cover
         try:
-            future = work.get_future()
+            future = get_future(work)
         except RuntimeError:
             future = None  # Gloo's messages have none: they are complete when a wait returns
         with self._lock:
@@ -143,26 +158,29 @@ class Tap:
 
             future.add_done_callback(tell)
 
-    def _traced_wait(self, wait):
-        def traced_wait(work, *args, **kwargs):
-            start_ns = time.monotonic_ns()
-            finished = wait(work, *args, **kwargs)
-            with self._lock:
-                *_, events = self._held.pop(id(work), (None, None, ()))
-            for recorder, event in events:
-                if event.name == "recv" and event.peer is None:
-                    recorder.came_from(event, work._source_rank())
-                recorder.completed(event)
-                recorder.waited(event, start_ns)
-            return finished
+    def waited(self, work, start_ns):
+        """
+        Note that Python has waited for a Work since `start_ns`.
+        """
+        with self._lock:
+            *_, events = self._held.pop(id(work), (None, None, ()))
+        for recorder, event in events:
+            if event.name == "recv" and event.peer is None:
+                recorder.came_from(event, work._source_rank())
+            recorder.completed(event)
+            recorder.waited(event, start_ns)
 
-        traced_wait.__doc__ = wait.__doc__
-        return traced_wait
+    def held(self):
+        """
+        Return each Work that nobody has waited for yet and its future, if it has one.
+        """
+        with self._lock:
+            return [(work, future) for work, future, _ in self._held.values() if future is not None]
 
 
 def _complete(events, future):
     try:
-        future.value()
+        value_of(future)
     except Exception:
         return  # it failed: it has no end
     for recorder, event in events:

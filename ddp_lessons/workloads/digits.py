@@ -4,9 +4,13 @@ Real data that needs no download, and classifiers of it in three sizes.
 Shapes: N samples; a digit is an 8 x 8 picture, flattened to 64 numbers from 0 to 1; 10 classes.
 """
 
+import gzip
+import importlib.util
 import itertools
 from dataclasses import dataclass
+from pathlib import Path
 
+import numpy
 import torch
 
 from ..errors import BadInput
@@ -20,6 +24,7 @@ Widths of the hidden layers of `digits_model`, by size.
 """
 
 _HELD_OUT_EVERY = 5
+_DIGITS_IN_PACKAGE = ("datasets", "data", "digits.csv.gz")
 
 
 @dataclass(frozen=True)
@@ -53,17 +58,34 @@ def load_digits():
     Returns:
         Digits: On the CPU; the same on every rank and every run.
 
-    Source: E. Alpaydin, C. Kaynak, "Optical Recognition of Handwritten Digits", UCI, 1998, through
-    `sklearn.datasets.load_digits`. Lesson: 00_ranks.
-    """
-    from sklearn.datasets import load_digits as load
+    Raises:
+        BadInput: scikit-learn is not installed, or keeps its digits elsewhere.
 
-    pixels, labels = load(return_X_y=True)
-    images = torch.from_numpy(pixels).float() / 16  # pixels count from 0 to 16
-    labels = torch.from_numpy(labels).long()
+    Source: E. Alpaydin, C. Kaynak, "Optical Recognition of Handwritten Digits", UCI, 1998: the file
+    that `sklearn.datasets.load_digits` reads. Lesson: 00_ranks.
+    """
+    with gzip.open(_digits_file(), "rt") as lines:
+        # (1797, 65) whole numbers: 64 pixels, which count from 0 to 16, and the label.
+        table = torch.from_numpy(numpy.loadtxt(lines, dtype=numpy.uint8, delimiter=","))
+    images, labels = table[:, :NUM_PIXELS].float() / 16, table[:, NUM_PIXELS].long()
     # The file is sorted by writer, so every fifth sample has all writers and all classes in it.
     held_out = torch.arange(len(labels)) % _HELD_OUT_EVERY == 0
     return Digits(images[~held_out], labels[~held_out], images[held_out], labels[held_out])
+
+
+def _digits_file():
+    # Importing scikit-learn would cost each rank a second and 70 MiB, all for this one file.
+    package = importlib.util.find_spec("sklearn")
+    folders = [] if package is None else package.submodule_search_locations or []
+    for folder in folders:
+        file = Path(folder, *_DIGITS_IN_PACKAGE)
+        if file.is_file():
+            return file
+    raise BadInput(
+        f"The digits are not here: scikit-learn with its file {'/'.join(_DIGITS_IN_PACKAGE)} "
+        f"expected (got {', '.join(folders) or 'no scikit-learn'}). Install scikit-learn, "
+        "1.6 or newer."
+    )
 
 
 def digits_batch(digits, num_samples, seed=0, rank=0, step=0):

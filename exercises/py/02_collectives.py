@@ -14,9 +14,11 @@ ranks = start_ranks(4)
 # %% [markdown] tags=["task"]
 # ## 02.1 All-reduce from reduce and broadcast
 #
-# Every rank gives a tensor of the same shape and dtype, and gets the sum of all: a new tensor, and
-# the argument stays as it was. Use `dist.reduce` and `dist.broadcast`, and no other collective: 2
-# collectives for each rank.
+# Every rank gives a tensor of the same shape and dtype, which lies in memory in one piece and may
+# have 0 numbers. Every rank gets the sum of all: a new tensor of that shape and dtype. The argument
+# stays as it was.
+#
+# Use `dist.reduce` and `dist.broadcast`, and no other collective: 2 collectives for each rank.
 
 # %% tags=["answer"]
 # %%px
@@ -46,10 +48,11 @@ check.all_reduce.picture()
 # ## 02.2 All-gather of unequal lengths
 #
 # Every rank gives a tensor with one dimension. Dtypes are equal, lengths differ, and a length may
-# be 0. Return the tensors of all ranks as a list, in rank order. `dist.all_gather` takes tensors of
-# one length only, and you may use no other collective.
+# be 0. Return the tensors of all ranks as a list or a tuple, in rank order, each in the dtype that
+# it had. `dist.all_gather` takes tensors of one length only. You may use it, or
+# `dist.all_gather_into_tensor`, and no other collective.
 #
-# The least it can cost each rank: 2 collectives. Into them go 8 bytes for a length, and as many
+# The most it may cost each rank: 2 collectives. Into them go 8 bytes for a length, and as many
 # bytes as the longest tensor has.
 
 # %% tags=["answer"]
@@ -87,11 +90,16 @@ check.all_gather_unequal.picture()
 #
 # Ranks stand in a circle: to the right of rank r is rank r + 1, and to the right of the last one is
 # rank 0. Every rank gives its tensor to its right neighbour, and returns the one that comes from
-# its left neighbour. All have the same shape and dtype, from 0 numbers up to millions. One rank
-# alone returns a copy of its own.
+# its left neighbour: a new tensor. All have the same shape and dtype, from 0 numbers up to
+# millions, and lie in memory in one piece. One rank alone returns a copy of its own.
 #
-# Use `dist.send`, `dist.recv`, `dist.isend` and `dist.irecv` only. The target: each rank sends 1
-# message, and no message has to wait until more than 1 other has arrived.
+# Use `dist.send`, `dist.recv`, `dist.isend`, `dist.irecv` and `dist.batch_isend_irecv` only.
+# `handle = dist.isend(tensor, dst=right)` starts a message and returns at once; `handle.wait()`
+# waits for it.
+#
+# The target: each rank sends 1 message at most, and nobody waits long. All ranks may send at the
+# same time. Or they take 2 turns: even ranks send first, then odd ones. (If the number of ranks is
+# odd, two even ones are neighbours, and it takes 3 turns.)
 
 # %% tags=["answer"]
 # %%px
@@ -124,12 +132,13 @@ check.exchange.picture()
 # %% [markdown] tags=["task"]
 # ## 02.4 Broadcast in log2(w) rounds
 #
-# Every rank calls `broadcast(tensor, src)` with a tensor of the same shape and dtype. Return the
-# tensor of rank `src` on every rank, as a new one. Use `dist.send` and `dist.recv` (or `isend` and
-# `irecv`).
+# Every rank calls `broadcast(tensor, src)` with a tensor of the same shape and dtype, which lies in
+# memory in one piece and may have 0 numbers. Return the tensor of rank `src` on every rank, as a
+# new one. The argument stays as it was. Use `dist.send` and `dist.recv` (or `isend` and `irecv`).
 #
 # A round is the time in which a rank can send one message. If only `src` sends, w ranks take w - 1
-# rounds. The target: w - 1 messages in all, in log2(w) rounds, rounded up. So 4 ranks take 2.
+# rounds. The target: w - 1 messages in all, in log2(w) rounds, rounded up. So 4 ranks take 2, and 7
+# take 3. That is for any number of ranks: the check also plays 7 of them on paper.
 #
 #     round 1:  1 rank has it, and sends it to 1 that does not
 #     round 2:  2 ranks have it, and send it to 2 that do not

@@ -15,13 +15,14 @@ ranks = start_ranks(4)
 # ## 03.1 Ring reduce-scatter
 #
 # Each rank has its own numbers for w chunks, one chunk a rank. Return the sum over all ranks of
-# chunk r on rank r: a new tensor, and the arguments stay as they were. Chunk c is equally long on
-# all ranks, but chunks may differ in length, and some may be empty. One rank alone returns a copy of
-# its chunk.
+# chunk r on rank r: a new tensor of the chunks' dtype. The list and its chunks stay as they were.
+# Chunk c is equally long on all ranks, but chunks may differ in length, and some may be empty. Each
+# lies in memory in one piece. One rank alone returns a copy of its chunk.
 #
 # Make a ring from `send`, `recv`, `isend` and `irecv`: each rank sends to one neighbour only. The
-# price: at most w - 1 messages a rank, each of one chunk, and every chunk but its own. No rank
-# waits for its turn: all send in every step.
+# price: at most w - 1 messages a rank. Each carries one chunk, in its own length and dtype, and
+# rank r never sends chunk r. All ranks send in every step: at the same time, or in 2 turns, as in
+# 02.3 (3 turns if the number of ranks is odd).
 
 # %% tags=["answer"]
 # %%px
@@ -63,11 +64,13 @@ check.reduce_scatter.picture()
 # %% [markdown] tags=["task"]
 # ## 03.2 Ring all-gather
 #
-# Now rank r has chunk r only, and all ranks shall have all chunks. Return a list of w tensors,
-# chunk c at place c. `lengths` says how many numbers each chunk has, and is the same on all ranks.
-# Return tensors of your own: nothing of the list shares memory with the argument.
+# Now rank r has chunk r only, and all ranks shall have all chunks. Return a list or a tuple of w
+# tensors, chunk c at place c. `lengths` says how many numbers each chunk has, and is the same on all
+# ranks. Return tensors of your own: none of them shares memory with the argument. `chunk` and
+# `lengths` stay as they were.
 #
-# The price is the same: one neighbour to send to, at most w - 1 messages a rank, each of one chunk.
+# The price is the same: one neighbour to send to, and at most w - 1 messages a rank. Each carries
+# one chunk, in its own length and dtype. All ranks send in every step, as in 03.1.
 
 # %% tags=["answer"]
 # %%px
@@ -105,11 +108,13 @@ check.all_gather.picture()
 # ## 03.3 Ring all-reduce for any length
 #
 # Put both halves together. Return the sum of all ranks' tensors, on every rank: a new tensor of the
-# same shape and dtype. The tensor may have any shape and any number of elements, also fewer than
-# there are ranks, and it need not lie in memory in one piece.
+# same shape and dtype. The argument stays as it was. It may have any shape, any dtype and any number
+# of elements: fewer than there are ranks, or none. It need not lie in memory in one piece, as it may
+# be transposed or expanded.
 #
-# The price for n numbers: at most 2(w - 1) messages a rank, each of n / w numbers, rounded up.
-# All ranks get the same bits. If the tensor is large, nothing may wait for ever.
+# The price for n numbers: one neighbour to send to, and at most 2(w - 1) messages a rank. Each
+# carries n / w numbers at most, rounded up. All ranks send in every step, as in 03.1, and all get
+# the same bits. If the tensor is large, nothing may wait for ever.
 
 # %% tags=["answer"]
 # %%px
@@ -134,8 +139,8 @@ def all_reduce(tensor):
 check.all_reduce()
 
 # %% [markdown] tags=["task"]
-# The picture follows the chunks through both halves of your ring. A chunk bears the number of the
-# rank that finished it.
+# The picture follows the chunks through both halves of a ring that turns as yours does. Chunk 2 is
+# the one that rank 2 finishes. The small numbers in a chunk say whose data are in its sum so far.
 
 # %% tags=["picture"]
 check.all_reduce.picture()
@@ -144,8 +149,9 @@ check.all_reduce.picture()
 # ## 03.4 Fit latency and bandwidth
 #
 # `times` is a dictionary: for each size in bytes, the seconds of five tries to send a message of
-# that size. Return the link's latency in seconds and its bandwidth in bytes a second. With them,
-# latency + bytes / bandwidth must foretell the time of every size, of 1 byte as well as of 16 MiB.
+# that size. Its sizes may stand in any order. Leave it and its lists as they are. Return the link's
+# latency in seconds and its bandwidth in bytes a second. With them, latency + bytes / bandwidth must
+# foretell the time of every size, of 1 byte as well as of 16 MiB.
 #
 # A try that was left alone is off by 1 % at most. Some tries were interrupted, and took several
 # times as long, but never most tries of a size. `np.polyfit(x, y, 1, w=weights)` fits a line, and
@@ -190,7 +196,7 @@ check.fit_link.picture()
 # on rank r, and chunks are as `tensor_split` cuts them. If w does not divide the length, the first
 # chunks are one number longer.
 #
-# The check runs both, counts, and compares. Then it asks about 48 ranks.
+# The check runs both, counts, and compares. Then it asks about each of 48 ranks, which do not run.
 
 # %% tags=["answer"]
 # %%px

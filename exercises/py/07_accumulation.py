@@ -16,7 +16,9 @@ ranks = start_ranks(4)
 #
 # `model` is a DDP model, `micro_batches` a list of k pairs: inputs (n, 6), targets (n, 1). All have
 # n samples. Leave in `.grad` the gradient of the mean loss over all samples of all ranks. The loss
-# is `mse_loss`, the gradients are empty when you begin, and no step is wanted.
+# is `mse_loss`, and `.grad` is empty when you begin. No step is wanted: nothing but `.grad`
+# changes. A frozen parameter's `.grad` stays None. The check calls your function twice on one
+# model, and empties `.grad` in between.
 #
 # The price: 1 all-reduce for the window, whatever k is, and the activations of one micro-batch at
 # a time. So do not put micro-batches together. Write it with `no_sync`; the lesson's `Window` would
@@ -55,10 +57,13 @@ check.accumulate.picture()
 # %% [markdown] tags=["task"]
 # ## 07.2 The last window
 #
-# Now a whole epoch. `batches` is a list of pairs as above, and `optimizer` that of the model. Make
-# one step for each window of k batches, and one for the batches that are left over. The last batch
-# may have fewer samples. Each step goes by the mean over all samples of its window, on all ranks:
-# each sample counts as much as any other.
+# Now a whole epoch. `batches` is a list of pairs as above, and `optimizer` that of the model: SGD
+# with momentum. Make one step for each window of k batches, from the front of the list, and then
+# one for the batches that are left over. The last batch may have fewer samples. Each step goes by
+# the mean over all samples of its window, on all ranks: each sample counts as much as any other.
+#
+# `.grad` is empty before the first epoch. The check trains two epochs on the same model, and
+# compares what each step goes by, and the weights. Leave the optimizer's settings as they are.
 #
 # Batch i has the same size on all ranks. The price: 1 all-reduce a step, and the activations of one
 # batch at a time.
@@ -102,9 +107,10 @@ check.train_epoch.picture()
 # %% [markdown] tags=["task"]
 # ## 07.3 Clip by the global norm
 #
-# Make a window's gradient as in 07.1; the lesson's `Window` may do it. Then clip: a gradient that is
-# longer than `max_norm` is scaled down to that length, and keeps its direction. A shorter one stays
-# as it is. The length is that of all gradients as one vector. Return what it was before.
+# Make a window's gradient as in 07.1; the lesson's `Window` may do it. Then clip: a gradient that
+# is longer than `max_norm` is scaled down to that length, and keeps its direction. A shorter one
+# stays as it is, and so does one of zeros. The length is that of all gradients as one vector. Return what
+# it was before, as a float or a tensor of one number. Nothing but `.grad` changes.
 #
 # The price: 1 all-reduce for all of it, that of the window. Write the clip by hand; torch's own
 # would pass, but shows you nothing. A frozen parameter's `.grad` is None.
@@ -150,11 +156,12 @@ check.clipped_window.picture()
 # Each rank has an optimizer of its own, and for it a `schedule`, torch's `ReduceLROnPlateau`. After
 # each evaluation your function is called once on every rank. `total` is the sum of the losses over
 # this rank's samples, a float, and `num_samples` says how many they are. Ranks have unequally many,
-# some perhaps none.
+# some perhaps none; all together have at least one. The next time they may have others.
 #
 # Make one step of the schedule, so that all ranks go by the mean loss over all samples of all
-# ranks. Return that mean, a float. The price: 1 collective of at most 16 bytes from each rank, that
-# is two numbers in float64. What you send should lie on `rank_device()`.
+# ranks. Return that mean, a float or a tensor of one number. The price: 1 collective of at most 16
+# bytes from each rank, enough for two numbers in float64. What you send should lie on
+# `rank_device()`.
 
 # %% tags=["answer"]
 # %%px

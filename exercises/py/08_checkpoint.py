@@ -17,7 +17,11 @@ ranks = start_ranks(4)
 # All ranks call `save` with states that differ. Save that of rank 0 with `torch.save`, so that a
 # kill at any moment leaves the old file or the new one, whole. The new one must be on the disk
 # (`fsync`) before it takes the name, and no rank may return before it has it. Leave no other file
-# behind.
+# behind. Keep to the file's folder and what is below it: others may be on another file system,
+# where a rename is no single act. And what a killed save has left must not disturb the next one.
+#
+# A kill loses what the process had in its buffers, a power cut what the system had not yet written
+# to the disk. `fsync` is for the second.
 #
 # The check looks at the file after every call that rank 0 makes: what is there then is what a kill
 # would leave.
@@ -60,10 +64,12 @@ check.save.picture()
 #
 # `capture` returns all that moves this rank's run, as tensors and plain values: the check takes it
 # through `torch.save` and `torch.load`. `restore` puts it into another run of the same model. Then
-# both must make the same next four steps, to the last bit. Do not use `ddp_lessons.checkpoint`.
+# both must make the same next four steps, to the last bit. `ddp_lessons.checkpoint` would pass, but
+# leave you nothing to do.
 #
 # A `run` has `model`, `optimizer`, `scheduler` and `sampler`, and two numbers, `epoch` and `step`.
-# Its loop adds noise to the images: `torch.randn`, on the CPU, with other numbers on each rank.
+# The model has parameters and a buffer. The loop adds noise to the images: `torch.randn`, on the
+# CPU, with other numbers on each rank. What is restored may be older than the last `capture`.
 
 # %% tags=["answer"]
 # %%px
@@ -110,13 +116,15 @@ check.capture.picture()
 #
 # Write the loop of a program that may be killed at any step, and is then started again from its
 # first line. It trains for `num_epochs` epochs and saves after each step whose number `every`
-# divides. However often it is killed: no sample is lost or comes twice, and the weights at the end
-# are those of a run that nobody killed. A run that is over makes no step more.
+# divides; one save more when all is done is allowed. However often it is killed: no sample is lost
+# or comes twice, and the weights at the end are those of a run that nobody killed. A run that is
+# over makes no step more.
 #
 # `saves` is the lesson's `Checkpoints`: `saves.load(run)` puts a run back to the latest checkpoint,
 # and leaves it alone if there is none. It restores `run.epoch` (the epoch to go on with),
-# `run.step`, and the place of `run.sampler`. That sampler pads the end of an epoch, as in lesson
-# 04: the picture shows the last epoch with 2 repeats, which are no mistake.
+# `run.step`, and the place of `run.sampler`. `set_epoch` with the epoch that the sampler is in
+# leaves it at its place; any other epoch begins at its start. The sampler pads the end of an epoch,
+# as in lesson 04: the picture shows the last epoch with 2 repeats, which are no mistake.
 
 # %% tags=["answer"]
 # %%px
@@ -198,13 +206,16 @@ check.reshard.picture()
 #
 # All of part 1 in one function. It trains on digits with any number of ranks. Each step takes one
 # batch of `batches`, the same on all ranks: each rank takes its share, `micro_batch` samples at a
-# time, and ranks talk once a step. The gradient is the mean over the batch.
+# time, and ranks talk once a step, beside loading and saving: they average gradients. The gradient
+# is the mean over the batch.
 #
 # The check lets four ranks train, kills them in the middle of a step, and calls your function
 # again, on as many ranks and on fewer. As many must end with the weights of a run without a kill,
 # to the last bit. With fewer, each step must be the one that four would make, up to rounding.
 #
-# `saves` is the lesson's `Checkpoints`, so `save_sharded` lets every rank write its part at once.
+# `saves` is the lesson's `Checkpoints`, so `save_sharded` lets every rank write its part at once,
+# and `load` with `exact=False` takes also what another number of ranks has saved. With as many
+# ranks it is exact all the same. One save more when all is done is allowed.
 
 # %% tags=["answer"]
 # %%px

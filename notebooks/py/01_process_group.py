@@ -59,22 +59,41 @@ wrote_and_read = zip(ranks.view["letter"], ranks.view["neighbour"], strict=True)
 rows = [{"wrote": wrote, "read": read} for wrote, read in wrote_and_read]
 holdings_picture(["wrote", "read"], rows)
 
+# %% [markdown] tags=["read"]
+# Each rank read what another wrote. That is a **store**: a dictionary that all ranks share. `get`
+# waits until the key is there: nobody has to come first.
+#
+# It is in rank 0's memory; the others reach it over the network. They had to be told its port,
+# here by our kernel, in a cluster by what starts the ranks. They needed no password. So who
+# else can? Rank 0 asks its system, also for a store of ours.
+
 # %% tags=["run"]
 # %%px
 total_come = store.add("num_come", 0)
 print(f"the counter shows {total_come}")
+if rank == 0:
+    import psutil
+    from ddp_lessons.process_group import tcp_store
+
+    ours = tcp_store("127.0.0.1", 0, rank, timeout_s=30)
+    sockets = psutil.Process().net_connections()
+    doors = {s.laddr.port: s.laddr.ip for s in sockets if s.status == "LISTEN"}
+    everywhere = [doors[s.port] in ("::", "0.0.0.0") for s in (store, ours)]
+    print(f"open to every network: torch's {everywhere[0]}, ours {everywhere[1]}")
 
 # %% [markdown] tags=["read"]
-# The counter shows 4 on every rank, and each rank read what another wrote. That is a **store**: a
-# dictionary that all ranks share. `get` waits until the key is there, so nobody has to come first.
+# The counter shows 4 on every rank. And though we said `127.0.0.1`, this machine alone, torch's
+# store listens on **every network** that the machine is in. So does the one that `torchrun` opens.
+# Whoever reaches it can read it and write to it.
 #
-# This one is in rank 0's memory; the others reach it over the network. They had to be told its
-# port. Here our kernel told them. In a cluster it is whatever starts the ranks, such as `torchrun`.
+# Ours listens on this machine only, where all of its users still reach it. The group that
+# `start_ranks` makes meets in a file that only you can open.
 
 # %% tags=["check"]
 assert ranks.view["neighbour"] == list("bcda")
 assert sorted(ranks.view["num_come"]) == [1, 2, 3, 4]
 assert ranks.view["total_come"] == [4] * 4
+assert ranks[0]["everywhere"] == [True, False]
 print("ok: 4 ranks wrote into one dictionary, and read from it")
 
 # %% [markdown] tags=["claim"]

@@ -254,9 +254,10 @@ print(f"from step {choice.step} to {run.step}: {num_wrong} weights differ")
 # noise and the place in the shuffle: samples came twice.
 #
 # `Checkpoints` keeps all that the first line lists: 0 weights differ, though rank 2 was killed. So
-# C21, checkpoints let training resume, is **half true**. One trap is left: DDP orders its buckets
-# anew after step 1, and sums in another order round otherwise. So `make_run` begins with an idle
-# pass.
+# C21, checkpoints let training resume, is **half true**.
+#
+# One trap remains: a sum's last bits depend on who is added first. DDP's buckets decide it, and
+# change after step 1. So `make_run` begins with an idle pass.
 
 # %% tags=["check"]
 assert set(ranks.view["num_wrong"]) == {0}

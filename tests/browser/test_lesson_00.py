@@ -76,7 +76,7 @@ def check_errors(lab, cells):
     assert lines == [cells[number].outputs[0].evalue.splitlines()[0] for number in broken]
     assert [line.split(":")[0] for line in lines] == [
         "rank 2 raised RuntimeError",
-        "rank 1 died",
+        "rank 0 died",
     ]
 
 

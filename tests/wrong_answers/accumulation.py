@@ -198,7 +198,7 @@ def accumulate(model, micro_batches):
     Answer(
         "07.1",
         "makes an all-reduce for each parameter",
-        "cost",
+        "own-message",
         _IMPORTS
         + """\
 def accumulate(model, micro_batches):
@@ -624,7 +624,7 @@ def train_epoch(model, optimizer, batches, k):
     Answer(
         "07.2",
         "adds up sums",
-        "values",
+        "scaled",
         _IMPORTS
         + """\
 def train_epoch(model, optimizer, batches, k):
@@ -1036,7 +1036,7 @@ def clipped_window(model, micro_batches, max_norm):
     Answer(
         "07.3",
         "divides the limit",
-        "values",
+        "scaled",
         _IMPORTS
         + """\
 def clipped_window(model, micro_batches, max_norm):

@@ -344,7 +344,7 @@ def restore(run, state):
     _train("begins from the start", "from-start", ("    saves.load(run)\n", "")),
     _train(
         "loads, and begins at epoch 0 all the same",
-        "from-start",
+        "epoch-behind",
         (_LOOP, "    for epoch in range(num_epochs):\n"),
         ("set_epoch(run.epoch)", "set_epoch(epoch)"),
         ("        run.epoch += 1\n", ""),
@@ -440,7 +440,7 @@ def restore(run, state):
     ),
     Answer(
         "08.3",
-        "unusual: a generator of steps, the sampler's epoch in a for loop, and a save at the end",
+        "unusual: a generator of steps, and the sampler's epoch in a for loop",
         None,
         """
 def rest(run, batches, num_epochs):
@@ -613,7 +613,7 @@ def reshard(own, num_rows, table, read):
     _finish("rank 0 writes all alone", "whole-file", ("save_sharded", "save")),
     _finish(
         "saves before it counts",
-        "save-steps",
+        "uncounted",
         ("        run.step += 1\n", ""),
         (
             "            saves.save_sharded(run)\n",

@@ -60,11 +60,218 @@ def broadcast(tensor, src):
 """
 )
 
+_TREE = (
+    _IMPORTS
+    + """\
+def broadcast(tensor, src):
+    rank, w = dist.get_rank(), dist.get_world_size()
+    got, p = tensor.clone(), (rank - src) % w
+    if p:
+        dist.recv(got, src=({0} + src) % w)
+    for other in range({1}):
+        if other < w:
+            dist.send(got, dst=(other + src) % w)
+    return got
+"""
+)
+
+# What an answer that keeps its tensors begins with.
+_KEPT = """\
+import torch
+_kept = {}
+
+def _like(tensor, number=0):
+    key = number, tensor.shape, tensor.dtype
+    return _kept.setdefault(key, torch.empty_like(tensor))
+
+"""
+
+
+def _reduce(copy, result, op=""):
+    return f"""{_IMPORTS}
+def all_reduce(tensor):
+    total = {copy}
+    dist.reduce(total, dst=0{op})
+    dist.broadcast(total, src=0)
+    return {result}
+"""
+
+
+def _exchange(calls):
+    return _but(_EXCHANGE, _ITS_CALLS, calls)
+
+
+def _receives_first(condition):
+    return _exchange(f"""\
+    if {condition}:
+        dist.recv(arrived, src=left)
+    dist.send(tensor, dst=right)
+    if not ({condition}):
+        dist.recv(arrived, src=left)
+""")
+
+
+def _sends_in(dtype):
+    return _exchange(f"""\
+    leaving = tensor.{dtype}().clone()
+    handle = dist.irecv(arriving := torch.empty_like(leaving), src=left)
+    dist.send(leaving, dst=right)
+    handle.wait()
+    arrived = arriving.to(tensor.dtype)
+""")
+
 
 def _but(source, old, new):
     assert old in source
     return source.replace(old, new)
 
+
+# fmt: off
+_MORE = [
+    ("02.1", "adds in float64", "digits",
+     _reduce("tensor.double().clone()", "total.to(tensor.dtype)")),
+    ("02.1", "adds in float32", "digits",
+     _reduce("tensor.float().clone()", "total.to(tensor.dtype)")),
+    ("02.1", "adds whole numbers", "digits",
+     _reduce("tensor.long().clone()", "total.to(tensor.dtype)")),
+    ("02.1", "returns what torch adds in float64", "dtype",
+     _reduce("tensor.double().clone()", "total")),
+    ("02.1", "returns the mean", "values",
+     _reduce("tensor.clone()", "total / dist.get_world_size()")),
+    ("02.1", "takes the greatest", "values",
+     _reduce("tensor.clone()", "total", ", op=dist.ReduceOp.MAX")),
+    ("02.1", "returns it flat", "shape",
+     _reduce("tensor.flatten().clone()", "total")),
+    ("02.1", "knows nothing of empty tensors", "raised",
+     _reduce("tensor.clone()", "total.clamp(max=total.max())")),
+    ("02.1", "keeps its tensor for the next call", "kept",
+     _KEPT + _reduce("_like(tensor).copy_(tensor)", "total")),
+    ("02.1", "adds a zero instead of a copy", None,
+     _reduce("tensor + 0", "total")),
+    ("02.2", "fills up in float64", "wide-dtype",
+     _but(
+        _but(_GATHER, "tensor.new_zeros(longest)", "torch.zeros(longest).double()"),
+        "part[: int(n)]",
+        "part[: int(n)].to(tensor.dtype)",
+    )),
+    ("02.2", "sends numbers as bfloat16", "digits",
+     _but(
+        _but(_GATHER, "tensor.new_zeros(longest)", "torch.zeros(longest).bfloat16()"),
+        "part[: int(n)]",
+        "part[: int(n)].to(tensor.dtype)",
+    )),
+    ("02.2", "sends lengths as float16", "length-dtype",
+     _but(_GATHER, "[len(tensor)], ", "[len(tensor)], dtype=torch.float16, ")),
+    ("02.2", "returns the last rank's first", "order",
+     _but(_GATHER, "zip(parts, lengths)", "list(zip(parts, lengths))[::-1]")),
+    ("02.2", "leaves out what is empty", "no-list",
+     _but(_GATHER, "zip(parts, lengths)]", "zip(parts, lengths) if n]")),
+    ("02.2", "knows nothing of empty tensors", "raised",
+     _but(_GATHER, "    length =", "    tensor[0]\n    length =")),
+    ("02.2", "puts the argument itself in the list", "view",
+     _but(_GATHER, "    return [", "    parts[dist.get_rank()] = tensor\n    return [")),
+    ("02.2", "keeps its tensors for the next call", "kept",
+     _KEPT + _but(_GATHER, "torch.empty_like(padded) for _", "_like(padded, r) for r")),
+    ("02.2", "puts the length before the numbers, and fills up to 1,000", "no-lengths",
+     _IMPORTS
+    + """\
+def all_gather_unequal(tensor):
+    room = tensor.new_zeros(1000)
+    room[0] = len(tensor)
+    room[1 : len(tensor) + 1] = tensor
+    rows = [torch.empty_like(room) for _ in range(dist.get_world_size())]
+    dist.all_gather(rows, room)
+    return [row[1 : int(row[0]) + 1].clone() for row in rows]
+"""),
+    ("02.2", "sends the tensors' bytes", None,
+     _IMPORTS
+    + """\
+def all_gather_unequal(tensor):
+    size = tensor.element_size()
+    lengths = torch.empty(dist.get_world_size(), dtype=torch.int32)
+    dist.all_gather_into_tensor(lengths, torch.tensor([len(tensor)], dtype=torch.int32))
+    padded = torch.zeros(int(lengths.max()) * size, dtype=torch.uint8)
+    padded[: len(tensor) * size] = tensor.view(torch.uint8)
+    parts = [torch.empty_like(padded) for _ in lengths]
+    dist.all_gather(parts, padded)
+    return [part[: n * size].view(tensor.dtype) for part, n in zip(parts, lengths.tolist())]
+"""),
+    ("02.2", "gathers nothing where all are empty", None,
+     _but(
+        _GATHER,
+        "    padded = ",
+        """\
+    if not longest:
+        return [tensor.clone() for _ in lengths]
+    padded = """,
+    )),
+    ("02.3", "lets rank 0 receive first, and all others send", "turns",
+     _receives_first("rank == 0")),
+    ("02.3", "lets the last rank receive first, and all others send", "turns",
+     _receives_first("rank == world_size - 1")),
+    ("02.3", "lets every third rank send first", "turns",
+     _receives_first("rank % 3 > 0")),
+    ("02.3", "waits for its isend before it receives", "deadlock",
+     _exchange("""\
+    dist.isend(tensor, dst=right).wait()
+    dist.recv(arrived, src=left)
+""")),
+    ("02.3", "sends float32", "digits",
+     _sends_in("float")),
+    ("02.3", "sends float64", "digits",
+     _sends_in("double")),
+    ("02.3", "receives from anyone, which fails for 0 numbers", "raised",
+     _exchange("""\
+    handle = dist.irecv(arrived)
+    dist.send(tensor, dst=right)
+    handle.wait()
+""")),
+    ("02.3", "alone, returns its argument", "view",
+     _but(_EXCHANGE, "tensor.clone()", "tensor")),
+    ("02.3", "keeps its tensor for the next call", "kept",
+     _KEPT + _but(_EXCHANGE, "torch.empty_like(tensor)", "_like(tensor)")),
+    ("02.3", "sends nothing where there is nothing to send", None,
+     _exchange("""\
+    if tensor.numel():
+        handle = dist.irecv(arrived, src=left)
+        dist.send(tensor, dst=right)
+        handle.wait()
+""")),
+    ("02.4", "passes it on in a heap, two for each", "chain",
+     _TREE.format("(p - 1) // 2", "2 * p + 1, 2 * p + 3")),
+    ("02.4", "gives three to each", "one-sender",
+     _TREE.format("(p - 1) // 3", "3 * p + 1, 3 * p + 4")),
+    ("02.4", "knows the rounds of 4 ranks only", "not-everywhere",
+     _TREE.replace("range({1})", "{{0: (1, 2), 1: (3,)}}.get(p, ())")
+    .replace("if p:", "if 0 < p < 4:")
+    .format("p // 3")),
+    ("02.4", "sends float32", "digits",
+     _but(
+        _but(_BROADCAST, "tensor.clone()", "tensor.float().clone()"),
+        "return got",
+        "return got.to(tensor.dtype)",
+    )),
+    ("02.4", "keeps its tensor for the next call", "kept",
+     _KEPT + _but(_BROADCAST, "tensor.clone()", "_like(tensor).copy_(tensor)")),
+    ("02.4", "knows nothing of empty tensors", "raised",
+     _but(_BROADCAST, "    while ", "    tensor.max()\n    while ")),
+    ("02.4", "halves the ranks that have nothing", None,
+     _IMPORTS
+    + """\
+def broadcast(tensor, src):
+    rank, w = dist.get_rank(), dist.get_world_size()
+    got, place, first, end = tensor.clone(), (rank - src) % w, 0, w
+    while end - first > 1:
+        middle = (first + end + 1) // 2
+        if place == first:
+            dist.send(got, dst=(middle + src) % w)
+        if place == middle:
+            dist.recv(got, src=(first + src) % w)
+        first, end = (middle, end) if place >= middle else (first, middle)
+    return got
+"""),
+]
+# fmt: on
 
 ANSWERS = [
     Answer(
@@ -679,4 +886,5 @@ def broadcast(tensor, src):
     return got
 """,
     ),
+    *(Answer(*row) for row in _MORE),
 ]

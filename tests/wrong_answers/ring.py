@@ -55,6 +55,17 @@ _IN_PIECES = """\
         dist.send(mine, dst=right)
         handle.wait()
 """
+_LAST_RECEIVES_FIRST = _IN_TURN.replace(
+    "dist.get_rank() == 0", "dist.get_rank() != dist.get_world_size() - 1"
+)
+_SKIPS_EMPTY = """\
+    arrived = arriving
+    works = [dist.irecv(arriving, src=left)] if len(arriving) else []
+    if len(leaving):
+        dist.send(leaving, dst=right)
+    for work in works:
+        work.wait()
+"""
 _UNWAITED = """\
     dist.isend(leaving, dst=right)
     dist.recv(arrived := arriving, src=left)
@@ -64,6 +75,18 @@ _BATCH = """\
     sides = [(dist.isend, leaving, right), (dist.irecv, arriving, left)]
     for work in dist.batch_isend_irecv([dist.P2POp(*side) for side in sides]):
         work.wait()
+"""
+
+
+# What an answer that keeps its tensors begins with.
+_KEPT = """\
+import torch
+_kept = {}
+
+def _like(tensor, number=0):
+    key = number, tensor.shape, tensor.dtype
+    return _kept.setdefault(key, torch.empty(tensor.shape, dtype=tensor.dtype))
+
 """
 
 
@@ -119,13 +142,61 @@ def reduce_scatter(chunks):
     return sums[rank]
 """
 
+_SCATTER_FILLED_UP = """\
+def reduce_scatter(chunks):
+    rank, world_size, right, left = places()
+    most = {0}
+    filled = [torch.cat([chunk, chunk.new_zeros(most - len(chunk))]) for chunk in chunks]
+    passing = filled[left]
+    for step in range(world_size - 1):
+        growing = filled[(rank - 2 - step) % world_size]
+        passing = swap(passing, torch.empty_like(growing), right, left) + growing
+    return passing[: len(chunks[rank])].clone()
+"""
+
+
+def _scatter_in(dtype):
+    return _HEAD + _changed(
+        _SCATTER,
+        ("chunks[left].clone()", f"chunks[left].to({dtype})"),
+        ("chunks[(rank - 2 - step) % world_size]", f"chunks[rank - 2 - step].to({dtype})"),
+        ("return passing", "return passing.to(chunks[0].dtype, copy=True)"),
+    )
+
+
+# fmt: off
 _SCATTERS = [
+    ("adds with torch.stack and sum", "dtype",
+     _HEAD + _changed(_SCATTER, ("arrived + growing", "torch.stack([arrived, growing]).sum(0)"))),
+    ("adds with numpy, which has no bfloat16", "raised",
+     _HEAD + _changed(
+         _SCATTER,
+         ("arrived + growing", "torch.from_numpy(arrived.numpy() + growing.numpy())"))),
+    ("lets the last rank receive first, and all others send", "turns",
+     _changed(_HEAD, (_SWAP, _LAST_RECEIVES_FIRST)) + _SCATTER),
+    ("fills up to the longest chunk", "filled-up",
+     _HEAD + _SCATTER_FILLED_UP.format("max(map(len, chunks))")),
+    ("fills up to 10 numbers", "too-long", _HEAD + _SCATTER_FILLED_UP.format("10")),
+    ("adds and sends in float32", "sent-dtype", _scatter_in("torch.float32")),
+    ("adds and sends in float64", "sent-dtype", _scatter_in("torch.float64")),
+    ("adds and sends in bfloat16", "sent-dtype", _scatter_in("torch.bfloat16")),
+    ("puts the sum into the caller's list", "input-changed",
+     _HEAD + _changed(
+         _SCATTER, ("return passing", "chunks[rank] = passing\n    return passing.clone()"))),
+    ("starts at home, and takes a step more", "cost",
+     _HEAD + _changed(
+         _SCATTER,
+         ("chunks[left]", "chunks[rank]"),
+         ("range(world_size - 1)", "range(world_size if world_size > 1 else 0)"),
+         ("rank - 2 - step", "rank - 1 - step"),
+         ("arrived + growing", "arrived + growing if step < world_size - 1 else arrived"))),
+    ("keeps its sum for the next call", "kept",
+     _KEPT + _HEAD + _changed(
+         _SCATTER, ("return passing", "return _like(passing).copy_(passing)"))),
+    ("sends no empty chunks", None, _changed(_HEAD, (_SWAP, _SKIPS_EMPTY)) + _SCATTER),
     ("passes the whole tensor round and adds", "whole-tensor", _HEAD + _SCATTER_WHOLE),
-    (
-        "waits in send before it receives",
-        "deadlock",
-        _changed(_HEAD, (_SWAP, _SEND_FIRST)) + _SCATTER,
-    ),
+    ("waits in send before it receives", "deadlock",
+     _changed(_HEAD, (_SWAP, _SEND_FIRST)) + _SCATTER),
     ("takes turns, from rank 0 on", "turns", _changed(_HEAD, (_SWAP, _IN_TURN)) + _SCATTER),
     ("sends a chunk in two messages", "cost", _changed(_HEAD, (_SWAP, _IN_PIECES)) + _SCATTER),
     ("does not wait for its sends", "unwaited", _changed(_HEAD, (_SWAP, _UNWAITED)) + _SCATTER),
@@ -157,16 +228,10 @@ _SCATTERS = [
             ("return passing", "return passing + chunks[rank]"),
         ),
     ),
-    (
-        "adds its own numbers once more at the end",
-        "twice",
-        _HEAD + _changed(_SCATTER, ("return passing", "return passing + chunks[rank]")),
-    ),
-    (
-        "makes every buffer as long as its own chunk",
-        "died",
-        _HEAD + _changed(_SCATTER, ("torch.empty_like(growing)", "torch.empty_like(chunks[rank])")),
-    ),
+    ("adds its own numbers once more at the end", "twice",
+     _HEAD + _changed(_SCATTER, ("return passing", "return passing + chunks[rank]"))),
+    ("makes every buffer as long as its own chunk", "died",
+     _HEAD + _changed(_SCATTER, ("torch.empty_like(growing)", "torch.empty_like(chunks[rank])"))),
     (
         "adds into the chunks that it was given",
         "input-changed",
@@ -189,6 +254,7 @@ def reduce_scatter(chunks):
     ("lets even ranks send first", None, _changed(_HEAD, (_SWAP, _EVEN_FIRST)) + _SCATTER),
     ("posts both sides in a batch", None, _changed(_HEAD, (_SWAP, _BATCH)) + _SCATTER),
 ]
+# fmt: on
 
 # ---- 03.2 ----
 
@@ -243,18 +309,67 @@ def all_gather(chunk, lengths):
         swap(parts[(c - 1) % world_size], parts[c], left, right)
     return tuple(parts[c] for c in range(world_size))
 """
+_GATHER_FILLED_UP = """\
+def all_gather(chunk, lengths):
+    rank, world_size, right, left = places()
+    parts = [chunk.new_zeros(max(lengths)) for _ in lengths]
+    parts[rank][: len(chunk)] = chunk
+    for step in range(world_size - 1):
+        leaving = parts[(rank - step) % world_size]
+        swap(leaving, parts[(rank - 1 - step) % world_size], right, left)
+    return [part[:n] for part, n in zip(parts, lengths)]
+"""
+_GATHER_TWO_AT_ONCE = """\
+def all_gather(chunk, lengths):
+    rank, world_size, right, left = places()
+    held = [chunk.clone()]
+    for step in range(world_size - 1):
+        sent = held if step else held[:1]
+        coming = [lengths[(rank - 1 - k) % world_size] for k in range(len(sent))]
+        arrived = swap(torch.cat(sent), chunk.new_empty(sum(coming)), right, left)
+        held = [chunk.clone(), *arrived.split(coming)]
+    return [held[(rank - c) % world_size] for c in range(world_size)]
+"""
+
+
+def _gather_in(dtype):
+    return _HEAD + _changed(
+        _GATHER,
+        ("[chunk.new_empty(n) for", f"[torch.empty(n, dtype={dtype}) for"),
+        ("return parts", "return [part.to(chunk.dtype, copy=True) for part in parts]"),
+    )
+
+
+# fmt: off
 _GATHERS = [
+    ("lets the last rank receive first, and all others send", "turns",
+     _changed(_HEAD, (_SWAP, _LAST_RECEIVES_FIRST)) + _GATHER),
+    ("fills up to the longest chunk", "filled-up", _HEAD + _GATHER_FILLED_UP),
+    ("sends all that it has in every step", "filled-up", _HEAD + _GATHER_TWO_AT_ONCE),
+    ("sends float64", "sent-dtype", _gather_in("torch.float64")),
+    ("sends bfloat16", "sent-dtype", _gather_in("torch.bfloat16")),
+    ("receives in float32 whatever is sent", "died",
+     _HEAD + _changed(
+         _GATHER,
+         ("[chunk.new_empty(n) for", "[torch.empty(n) for"),
+         ("parts[rank].copy_(chunk)", "parts[rank] = chunk.clone()"))),
+    ("empties the caller's list", "input-changed",
+     _HEAD + _changed(_GATHER, ("return parts", "lengths.clear()\n    return parts"))),
+    ("keeps its tensors for the next call", "kept",
+     _KEPT + _HEAD + _changed(
+         _GATHER,
+         ("[chunk.new_empty(n) for n in lengths]",
+          "[_like(chunk.new_empty(n), c) for c, n in enumerate(lengths)]"))),
+    ("cuts one tensor into places for all", None,
+     _HEAD + _changed(
+         _GATHER,
+         ("[chunk.new_empty(n) for n in lengths]",
+          "list(chunk.new_empty(sum(lengths)).split(lengths))"))),
     ("keeps the order of arrival", "order", _HEAD + _GATHER_IN_ORDER_OF_ARRIVAL),
-    (
-        "returns one tensor",
-        "no-list",
-        _HEAD + _changed(_GATHER, ("return parts", "return torch.cat(parts)")),
-    ),
-    (
-        "sends its own chunk in every step",
-        "own-again",
-        _HEAD + _changed(_GATHER, ("parts[(rank - step) % world_size]", "chunk")),
-    ),
+    ("returns one tensor", "no-list",
+     _HEAD + _changed(_GATHER, ("return parts", "return torch.cat(parts)"))),
+    ("sends its own chunk in every step", "own-again",
+     _HEAD + _changed(_GATHER, ("parts[(rank - step) % world_size]", "chunk"))),
     ("receives all chunks into one buffer", "one-buffer", _HEAD + _GATHER_ONE_BUFFER),
     (
         "leaves its own place empty",
@@ -278,17 +393,11 @@ _GATHERS = [
             ("chunk.new_empty(n) for n in lengths", "torch.empty_like(chunk) for _ in lengths"),
         ),
     ),
-    (
-        "puts the argument itself in the list",
-        "view",
-        _HEAD + _changed(_GATHER, ("parts[rank].copy_(chunk)", "parts[rank] = chunk")),
-    ),
+    ("puts the argument itself in the list", "view",
+     _HEAD + _changed(_GATHER, ("parts[rank].copy_(chunk)", "parts[rank] = chunk"))),
     ("sends its chunk straight to each rank", "not-ring", _HEAD + _GATHER_DIRECT),
-    (
-        "waits in send before it receives",
-        "deadlock",
-        _changed(_HEAD, (_SWAP, _SEND_FIRST)) + _GATHER,
-    ),
+    ("waits in send before it receives", "deadlock",
+     _changed(_HEAD, (_SWAP, _SEND_FIRST)) + _GATHER),
     ("takes turns, from rank 0 on", "turns", _changed(_HEAD, (_SWAP, _IN_TURN)) + _GATHER),
     (
         "goes once round completely, so that its own chunk comes home",
@@ -312,6 +421,7 @@ def all_gather(chunk, lengths):
     ("runs to the left, and returns a tuple", None, _HEAD + _GATHER_LEFTWARDS),
     ("lets even ranks send first", None, _changed(_HEAD, (_SWAP, _EVEN_FIRST)) + _GATHER),
 ]
+# fmt: on
 
 # ---- 03.3 ----
 
@@ -373,26 +483,81 @@ def all_reduce(tensor):
         table[c] = table[c] + arrived if step < world_size - 1 else arrived
     return table.view(-1)[: tensor.numel()].view(tensor.shape)
 """
+_GROWS = "growing += swap(leaving, torch.empty_like(growing), right, left)"
+_ITS_RESULT = "torch.cat(chunks).view(tensor.shape)"
+
+
+def _reduce_in(dtype):
+    return _HEAD + _changed(
+        _REDUCE,
+        ("tensor.flatten()", f"tensor.flatten().to({dtype})"),
+        (_ITS_RESULT, f"{_ITS_RESULT}.to(tensor.dtype)"),
+    )
+
+
+def _reduce_if_empty(line):
+    return _HEAD + _changed(
+        _REDUCE, ("    flat = ", f"    if not tensor.numel():\n        {line}\n    flat = ")
+    )
+
+
+# fmt: off
 _REDUCES = [
+    ("knows nothing of empty tensors", "raised", _reduce_if_empty("tensor.max()")),
+    ("returns its argument if it is empty", "view", _reduce_if_empty("return tensor")),
+    ("returns any empty tensor if it is empty", "dtype",
+     _reduce_if_empty("return torch.zeros(0)")),
+    ("returns an empty tensor of one dimension", "shape",
+     _reduce_if_empty("return tensor.new_zeros(0)")),
+    ("adds means, and multiplies them at the end", "digits",
+     _HEAD + _changed(
+         _REDUCE,
+         ("tensor.flatten()", "tensor.flatten() / world_size"),
+         (_ITS_RESULT, f"({_ITS_RESULT} * world_size).to(tensor.dtype)"))),
+    ("adds with torch.stack and sum", "died",
+     _HEAD + _changed(
+         _REDUCE,
+         (_GROWS,
+          "arrived = swap(leaving, torch.empty_like(growing), right, left)\n"
+          "        both = torch.stack([growing, arrived])\n"
+          "        chunks[(rank - 2 - step) % world_size] = both.sum(0)"))),
+    ("adds with numpy, which has no bfloat16", "raised",
+     _HEAD + _changed(
+         _REDUCE,
+         (_GROWS,
+          "arrived = swap(leaving, torch.empty_like(growing), right, left)\n"
+          "        growing += torch.from_numpy(arrived.numpy())"))),
+    ("keeps its sum for the next call", "kept",
+     _KEPT + _HEAD + _changed(_REDUCE, (_ITS_RESULT, f"_like(tensor).copy_({_ITS_RESULT})"))),
+    ("adds in float32", "digits", _reduce_in("torch.float32")),
+    ("adds in float64", "sent-dtype", _reduce_in("torch.float64")),
+    ("takes the numbers as they lie in memory", "memory",
+     _HEAD + _changed(
+         _REDUCE, ("tensor.flatten()", "tensor.clone().as_strided((tensor.numel(),), (1,))"))),
+    ("gives all that is left over to the last chunk", "too-long",
+     _HEAD + _changed(
+         _REDUCE,
+         ("tensor_split(world_size)",
+          "tensor_split([len(flat) // world_size * c for c in range(1, world_size)])"))),
+    ("gives the sum the strides of the tensor", "raised",
+     _HEAD + _changed(
+         _REDUCE,
+         (f"return {_ITS_RESULT}",
+          "total = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)\n"
+          f"    return total.copy_({_ITS_RESULT})"))),
+    ("lets the last rank receive first, and all others send", "turns",
+     _changed(_HEAD, (_SWAP, _LAST_RECEIVES_FIRST)) + _REDUCE),
+    ("sends nothing if the tensor is empty", None, _reduce_if_empty("return tensor.clone()")),
     ("passes the whole tensor round and adds", "whole-tensor", _HEAD + _REDUCE_WHOLE),
-    (
-        "waits in send before it receives",
-        "deadlock",
-        _changed(_HEAD, (_SWAP, _SEND_FIRST)) + _REDUCE,
-    ),
-    (
-        "waits in send before it receives, if the chunk is large",
-        "deadlock",
-        _changed(_HEAD, (_SWAP, _SEND_FIRST_IF_LARGE)) + _REDUCE,
-    ),
+    ("waits in send before it receives", "deadlock",
+     _changed(_HEAD, (_SWAP, _SEND_FIRST)) + _REDUCE),
+    ("waits in send before it receives, if the chunk is large", "deadlock",
+     _changed(_HEAD, (_SWAP, _SEND_FIRST_IF_LARGE)) + _REDUCE),
     ("takes turns, from rank 0 on", "turns", _changed(_HEAD, (_SWAP, _IN_TURN)) + _REDUCE),
     ("sends a chunk in two messages", "cost", _changed(_HEAD, (_SWAP, _IN_PIECES)) + _REDUCE),
     ("sends each chunk over a hub", "not-ring", _HEAD + _REDUCE_HUB),
-    (
-        "divides by the number of ranks",
-        "average",
-        _HEAD + _changed(_REDUCE, ("torch.cat(chunks)", "(torch.cat(chunks) / world_size)")),
-    ),
+    ("divides by the number of ranks", "average",
+     _HEAD + _changed(_REDUCE, ("torch.cat(chunks)", "(torch.cat(chunks) / world_size)"))),
     (
         "leaves out what is left over when the length is divided",
         "tail",
@@ -435,21 +600,12 @@ _REDUCES = [
             ),
         ),
     ),
-    (
-        "wants a length that divides",
-        "raised",
-        _HEAD + _changed(_REDUCE, ("flat.tensor_split(world_size)]", "flat.view(world_size, -1)]")),
-    ),
-    (
-        "cuts by chunk, which may make fewer",
-        "raised",
-        _HEAD + _changed(_REDUCE, ("flat.tensor_split(world_size)]", "flat.chunk(world_size)]")),
-    ),
-    (
-        "wants a tensor that lies in one piece",
-        "raised",
-        _HEAD + _changed(_REDUCE, ("tensor.flatten()", "tensor.view(-1)")),
-    ),
+    ("wants a length that divides", "raised",
+     _HEAD + _changed(_REDUCE, ("flat.tensor_split(world_size)]", "flat.view(world_size, -1)]"))),
+    ("cuts by chunk, which may make fewer", "raised",
+     _HEAD + _changed(_REDUCE, ("flat.tensor_split(world_size)]", "flat.chunk(world_size)]"))),
+    ("wants a tensor that lies in one piece", "raised",
+     _HEAD + _changed(_REDUCE, ("tensor.flatten()", "tensor.view(-1)"))),
     ("returns it flat", "shape", _HEAD + _changed(_REDUCE, (".view(tensor.shape)", ""))),
     (
         "adds into views of its argument",
@@ -477,6 +633,7 @@ def all_reduce(tensor):
     ("fills up with zeros, and finishes chunks one rank before home", None, _HEAD + _REDUCE_PADDED),
     ("lets even ranks send first", None, _changed(_HEAD, (_SWAP, _EVEN_FIRST)) + _REDUCE),
 ]
+# fmt: on
 
 # ---- 03.4 ----
 
@@ -504,29 +661,39 @@ def fit_link(times):
     link = fit([(n, median(tries)) for n, tries in times.items()]).link
     return [link.latency_s, link.bandwidth_bytes_per_s]
 """
+_FIT_PLACES = """\
+def fit_link(times):
+    sizes, least = list(times), [min(tries) for tries in times.values()]
+    bandwidth = (sizes[-1] - sizes[{0}]) / (least[-1] - least[{0}])
+    return least[0] - sizes[0] / bandwidth, bandwidth
+"""
+# fmt: off
 _FITS = [
+    ("takes the last size for the largest", "no-order", _FIT_PLACES.format("0")),
+    ("takes the first time for the smallest's", "no-order",
+     _changed(_FIT, ("return latency_s", "return least[0] - sizes.min() * slope"))),
+    ("sorts the caller's lists", "input-changed",
+     _changed(_FIT, ("    sizes", "    [tries.sort() for tries in times.values()]\n    sizes"))),
+    ("weighs by size", "no-say", _changed(_FIT, ("w=1 / least", "w=sizes"))),
+    ("takes the longest try", "interrupted", _changed(_FIT, ("min(tries)", "max(tries)"))),
+    ("returns MiB a second", "unit", _changed(_FIT, ("1 / slope", "1 / slope / 2**20"))),
+    ("returns bits a second", "unit", _changed(_FIT, ("1 / slope", "8 / slope"))),
+    ("returns microseconds", "unit", _changed(_FIT, ("return lat", "return 1e6 * lat"))),
+    ("fits logarithms", "logarithms",
+     _changed(
+         _FIT,
+         ("sizes, least, 1, w=1 / least", "np.log(sizes), np.log(least), 1"),
+         ("return latency_s", "return np.exp(latency_s)"))),
     ("gives all points the say of their seconds", "no-say", _changed(_FIT, (", w=1 / least", ""))),
-    (
-        "weighs by the time, not by its inverse",
-        "no-say",
-        _changed(_FIT, ("w=1 / least", "w=least")),
-    ),
-    (
-        "takes the mean of the tries",
-        "interrupted",
-        _changed(_FIT, ("min(tries)", "sum(tries) / len(tries)")),
-    ),
+    ("weighs by the time, not by its inverse", "no-say",
+     _changed(_FIT, ("w=1 / least", "w=least"))),
+    ("takes the mean of the tries", "interrupted",
+     _changed(_FIT, ("min(tries)", "sum(tries) / len(tries)"))),
     ("takes the first try", "interrupted", _changed(_FIT, ("min(tries)", "tries[0]"))),
-    (
-        "returns the bandwidth first",
-        "swapped",
-        _changed(_FIT, ("latency_s, 1 / slope", "1 / slope, latency_s")),
-    ),
-    (
-        "returns seconds a byte",
-        "inverse",
-        _changed(_FIT, ("latency_s, 1 / slope", "latency_s, slope")),
-    ),
+    ("returns the bandwidth first", "swapped",
+     _changed(_FIT, ("latency_s, 1 / slope", "1 / slope, latency_s"))),
+    ("returns seconds a byte", "inverse",
+     _changed(_FIT, ("latency_s, 1 / slope", "latency_s, slope"))),
     ("returns the bandwidth only", "no-pair", _changed(_FIT, ("return latency_s, 1", "return 1"))),
     (
         "takes the smallest message's time for the latency",
@@ -538,11 +705,8 @@ def fit_link(times):
     return least[small], (large - small) / (least[large] - least[small])
 """,
     ),
-    (
-        "divides the largest message by its time",
-        "largest",
-        _changed(_FIT, ("1 / slope", "sizes[-1] / least[-1]")),
-    ),
+    ("divides the largest message by its time", "largest",
+     _changed(_FIT, ("1 / slope", "sizes[-1] / least[-1]"))),
     (
         "measures once more",
         "forbidden",
@@ -552,6 +716,7 @@ def fit_link(times):
     ("draws a line through both ends", None, _FIT_ENDS),
     ("takes medians and the package's fit", None, _FIT_PACKAGE),
 ]
+# fmt: on
 
 # ---- 03.5 ----
 
@@ -580,12 +745,24 @@ def predict_bytes(way, rank, world_size, num_elements, element_bytes):
     return float(num_sent * element_bytes)
 """
 _RING_BYTES = "(2 * num_elements - stays - last) * element_bytes"
+# fmt: off
 _PREDICTS = [
-    (
-        "takes a hub for a place where all send alike",
-        "hub-root",
-        _changed(_PREDICT, ("(world_size - 1 if rank == 0 else 1)", "(world_size - 1)")),
-    ),
+    ("counts 4 bytes a number", "four-bytes", _PREDICT.replace("* element_bytes", "* 4")),
+    ("asks torch which rank it is", "asked",
+     "import torch.distributed as dist\n"
+     + _changed(_PREDICT, ("    if way", "    rank = dist.get_rank()\n    if way"))),
+    ("asks torch how many ranks there are", "raised",
+     "import torch.distributed as dist\n"
+     + _changed(_PREDICT, ("    if way", "    world_size = dist.get_world_size()\n    if way"))),
+    ("makes the last chunks longer", "uneven",
+     _changed(_PREDICT, ("c < num_longer", "c >= world_size - num_longer"))),
+    ("drops what is left over", "uneven",
+     _changed(
+         _PREDICT,
+         (_RING_BYTES,
+          "2 * (world_size - 1) * (num_elements // world_size) * element_bytes"))),
+    ("takes a hub for a place where all send alike", "hub-root",
+     _changed(_PREDICT, ("(world_size - 1 if rank == 0 else 1)", "(world_size - 1)"))),
     (
         "forgets that nobody sends where there is one rank",
         "hub-root",
@@ -605,36 +782,18 @@ _PREDICTS = [
             (_RING_BYTES, "2 * (world_size - 1) / world_size * num_elements * element_bytes"),
         ),
     ),
-    (
-        "takes all chunks to be as long as the longest",
-        "uneven",
-        _changed(_PREDICT, (_RING_BYTES, "2 * (world_size - 1) * lengths[0] * element_bytes")),
-    ),
-    (
-        "counts what it receives",
-        "received",
-        _changed(_PREDICT, ("lengths[(rank + 1) % world_size]", "lengths[rank - 1]")),
-    ),
-    (
-        "keeps its own chunk at home in both halves",
-        "second-half",
-        _changed(_PREDICT, ("lengths[(rank + 1) % world_size]", "lengths[rank]")),
-    ),
-    (
-        "counts the reduce-scatter only",
-        "one-half",
-        _changed(_PREDICT, ("2 * num_elements - stays - last", "num_elements - stays")),
-    ),
-    (
-        "forgets how long a number is",
-        "numbers",
-        _PREDICT.replace(" * element_bytes", ""),
-    ),
-    (
-        "tells what all ranks send together",
-        "together",
-        _PREDICT.replace("(world_size - 1 if rank == 0 else 1)", "2 * (world_size - 1)"),
-    ),
+    ("takes all chunks to be as long as the longest", "uneven",
+     _changed(_PREDICT, (_RING_BYTES, "2 * (world_size - 1) * lengths[0] * element_bytes"))),
+    ("counts what it receives", "received",
+     _changed(_PREDICT, ("lengths[(rank + 1) % world_size]", "lengths[rank - 1]"))),
+    ("keeps its own chunk at home in both halves", "second-half",
+     _changed(_PREDICT, ("lengths[(rank + 1) % world_size]", "lengths[rank]"))),
+    ("counts the reduce-scatter only", "one-half",
+     _changed(_PREDICT, ("2 * num_elements - stays - last", "num_elements - stays"))),
+    ("forgets how long a number is", "numbers",
+     _PREDICT.replace(" * element_bytes", "")),
+    ("tells what all ranks send together", "together",
+     _PREDICT.replace("(world_size - 1 if rank == 0 else 1)", "2 * (world_size - 1)")),
     (
         "returns a sentence",
         "no-number",
@@ -670,6 +829,7 @@ def predict_bytes(way, rank, *counts):
 """,
     ),
 ]
+# fmt: on
 
 ANSWERS = [
     Answer(task, *answer)

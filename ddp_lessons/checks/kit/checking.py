@@ -6,25 +6,26 @@ import pickle
 import shutil
 import tempfile
 import threading
-import time
 from concurrent.futures import wait
 from dataclasses import dataclass, field
 
 from ddp_lessons.checks.kit import judging, on_ranks, state
+from ddp_lessons.checks.kit.deadline import Deadline
 from ddp_lessons.checks.kit.tasks import module_of
 from ddp_lessons.errors import CellStopped, RanksGone, StartFailed, WrongAnswer
 from ddp_lessons.ranks.cells import CellRun
+from ddp_lessons.ranks.patience import Patience
 from ddp_lessons.ranks.session import current_ranks
 from ddp_lessons.ranks.verdict import ranks_are_gone, replace_the_idle_dead
 
 DEADLINE_S = 6.0
 """
-How long all cases together may take. A rank that cannot be stopped is replaced 10 s later.
+How long all cases together may take, by the time that the machine could give: see `Deadline`.
 """
 _ANSWER_WITHIN_S = 5.0
-_IMPORT_WITHIN_S = 30.0  # the first look imports the task's module: seconds, on a busy machine
-_READY_WITHIN_S = 30.0
-_SHORTEST_S = 0.1
+_IMPORT_WITHIN_S = 30.0  # the first look imports the task's module
+_READY_WITHIN_S = 60.0
+_LOOK_EVERY_S = 0.1
 
 _last_runs: dict = {}
 
@@ -38,14 +39,14 @@ class Run:
         task: The Task.
         ranks: The Ranks.
         folder: A folder that all cases share.
-        ends_at: When its time is over, on the monotonic clock.
+        deadline: The Deadline of all its cases together.
         played: A Played for each case that every rank of it went through, in order.
     """
 
     task: object
     ranks: object
     folder: str
-    ends_at: float
+    deadline: Deadline
     played: list = field(default_factory=list)
 
 
@@ -107,7 +108,7 @@ def run_and_judge(task, ranks):
     else:
         ranks.leave()
     folder = tempfile.mkdtemp(prefix="check-", dir=ranks.store_folder)
-    run = Run(task, ranks, folder, time.monotonic() + DEADLINE_S)
+    run = Run(task, ranks, folder, _deadline(ranks, DEADLINE_S))
     _last_runs[task.number] = run
     try:
         for case in cases:
@@ -126,7 +127,7 @@ def run_and_judge(task, ranks):
 
 def _prepare(ranks, function, *args):
     source = _call(function, *args)
-    error, *_ = _run_cell(ranks, range(len(ranks)), source, _READY_WITHIN_S)
+    error, *_ = _run_cell(ranks, range(len(ranks)), source, _deadline(ranks, _READY_WITHIN_S))
     if error is not None:
         raise error
 
@@ -138,8 +139,7 @@ def _play(run, case):
     task, members = run.task, range(case.world_size)
     told = (case.world_size, case.data, case.seed)
     source = _call(on_ranks.play, module_of(task), task.number, told, run.folder)
-    left_s = max(run.ends_at - time.monotonic(), _SHORTEST_S)
-    error, outcomes, is_late = _run_cell(run.ranks, members, source, left_s)
+    error, outcomes, is_late = _run_cell(run.ranks, members, source, run.deadline)
     kept = _ask(run.ranks, members, on_ranks.take)
     if error is not None:
         printed = [text for _, text, _ in kept]
@@ -158,7 +158,11 @@ def _call(function, *args):
     return f"{module}.{function.__name__}(*{args!r})"
 
 
-def _run_cell(ranks, members, source, limit_s):
+def _deadline(ranks, limit_s):
+    return Deadline(limit_s, lambda: list(ranks.keeper.pids.values()))
+
+
+def _run_cell(ranks, members, source, deadline):
     cell = CellRun(ranks, source, members)
     late = threading.Event()
 
@@ -166,14 +170,12 @@ def _run_cell(ranks, members, source, limit_s):
         late.set()
         cell.stop()
 
-    timer = threading.Timer(limit_s, stop)
-    timer.daemon = True
     cell.submit()
-    timer.start()
+    watch = deadline.watch(stop)
     try:
         error = cell.wait()
     finally:
-        timer.cancel()
+        watch.set()
     if isinstance(error, RanksGone) or (isinstance(error, CellStopped) and not late.is_set()):
         raise error
     return error, cell.outcomes, late.is_set()
@@ -181,7 +183,9 @@ def _run_cell(ranks, members, source, limit_s):
 
 def _ask(ranks, members, function, *args, within_s=_ANSWER_WITHIN_S):
     futures = [ranks.client.direct_view(rank).apply_async(function, *args) for rank in members]
-    _, silent = wait(futures, timeout=within_s)
+    patience = Patience(within_s, lambda: ranks.control.pids(members))
+    while (silent := wait(futures, timeout=_LOOK_EVERY_S).not_done) and not patience.is_over:
+        pass
     if silent:
         raise StartFailed(
             f"Ranks did not answer within {within_s:.0f} s: all must "

@@ -3,24 +3,36 @@ What a kill would leave of a file: look at it after every call that a save makes
 
 A kill leaves the names and the lengths of files as they are at that moment. So who looks at each
 moment sees what is left after a kill at each moment. What is lost when the power fails is another
-matter: for that, the calls of fsync are noted.
+matter: for that, the calls of fsync are noted, each with the file that it was for.
 """
 
 import io
 import os
+import shutil
 import sys
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import torch
 
-_SYNCS = (os.fsync, getattr(os, "fdatasync", os.fsync))
-_RENAMES = (os.rename, os.replace)
+from ddp_lessons.checks.kit.runs import Killed
+
+_SYNCS = ("fsync", "fdatasync")
+_MOVES = ("rename", "replace")
+_JOIN_WITHIN_S = 1.0
+_PROGRAMS = ("fork_exec", "posix_spawn", "posix_spawnp", "system")
+_OWN = {name: getattr(os, name) for name in (*_SYNCS, *_MOVES) if hasattr(os, name)}
 
 
 class FileWatch:
     """
     Watch a file while a block runs in this thread.
+
+    Calls of os.fsync and os.replace are noted in every thread. They are told apart by what they
+    are called as, so who has taken the function out of `os` earlier is watched less closely: a
+    sync is then taken to be for each file in the folder that is open.
 
     Args:
         path: The file, which need not exist.
@@ -30,37 +42,66 @@ class FileWatch:
             first seen, in nanoseconds of the monotonic clock, and its bytes; None: no such file.
         num_saves: How often torch.save was called with something else than memory.
         synced: Whether the last version was written to the disk as a whole before it had the name.
-        was_beside: Whether the last version lay in the same folder under another name before.
+        was_beside: Whether the last version lay in the same folder, or in one below it, under
+            another name before.
+        was_written_over: Whether the last version is the file that had the name before, with
+            other bytes in it.
     """
 
     def __init__(self, path):
         self.path = Path(path)
         self.versions = []
         self.num_saves = 0
-        self.synced = self.was_beside = False
+        self.synced = self.was_beside = self.was_written_over = False
         self._key = self._profile = None
         self._lengths, self._beside = {}, set()
+        self._wrappers = {name: self._wrapped(name) for name in _OWN}
 
     def __enter__(self):
         self._key = object()  # so that the first look notes what is there
         self._look()
+        for name, wrapper in self._wrappers.items():
+            setattr(os, name, wrapper)
         self._profile = sys.getprofile()
         sys.setprofile(self._on_event)
         return self
 
     def __exit__(self, *_):
         sys.setprofile(self._profile)
+        for name, own in _OWN.items():
+            setattr(os, name, own)
         self._look()
+
+    def _wrapped(self, name):
+        def wrapper(*args, **kwargs):
+            if name in _MOVES:
+                self._beside = _inodes_below(self.path.parent)
+            result = _OWN[name](*args, **kwargs)
+            if name in _SYNCS:
+                (file,) = (*args, *kwargs.values())
+                self._note_sync(file if isinstance(file, int) else file.fileno())
+            return result
+
+        return wrapper
 
     def _on_event(self, frame, event, called):
         if event == "call" and frame.f_code is torch.save.__code__:
             self.num_saves += not isinstance(frame.f_locals.get("f"), io.BytesIO)
         self._look()
-        if event == "c_call" and called in _RENAMES:
-            self._beside = {entry.inode() for entry in os.scandir(self.path.parent)}
-        if event == "c_return" and called in _SYNCS:
-            for entry in os.scandir(self.path.parent):
-                self._lengths[entry.inode()] = entry.stat().st_size
+        if frame.f_code is self._wrappers["fsync"].__code__ or not event.startswith("c_"):
+            return  # the wrapper of a function has the same code, whichever it is
+        if event == "c_call" and called in [_OWN[name] for name in _MOVES]:
+            self._beside = _inodes_below(self.path.parent)
+        if event == "c_call" and getattr(called, "__name__", "") in _PROGRAMS:
+            self._beside = _inodes_below(self.path.parent)  # it may rename, too
+        if event == "c_return" and called in [_OWN[name] for name in _SYNCS if name in _OWN]:
+            for handle in map(int, os.listdir("/dev/fd")):
+                with suppress(OSError):  # that of the listing is gone
+                    self._note_sync(handle)
+
+    def _note_sync(self, handle):
+        status = os.fstat(handle)
+        self._lengths[status.st_ino] = status.st_size
 
     def _look(self):
         try:
@@ -70,10 +111,68 @@ class FileWatch:
         key = status and (status.st_ino, status.st_size, status.st_mtime_ns)
         if key == self._key:
             return
-        self._key = key
+        before, self._key = self._key, key
         content = self.path.read_bytes() if status else None
-        if not self.versions or content != self.versions[-1][1]:
+        is_new = not self.versions or content != self.versions[-1][1]
+        if is_new:
             self.versions.append((time.monotonic_ns(), content))
         if status:
             self.synced = self._lengths.get(status.st_ino) == status.st_size
             self.was_beside = status.st_ino in self._beside
+            if is_new:
+                is_old_file = isinstance(before, tuple) and before[0] == status.st_ino
+                self.was_written_over = is_old_file
+
+
+def _inodes_below(folder):
+    return {status.st_ino for _, status in _files_below(folder)}
+
+
+def _files_below(folder):
+    for at, _, names in os.walk(folder):
+        for file in (Path(at, name) for name in names):
+            with suppress(OSError):  # a thread may have renamed it meanwhile
+                yield file, os.lstat(file)
+
+
+def killed_while_writing(path, save):
+    """
+    Call a function that saves, and stop it as soon as another file than `path` has bytes in it.
+
+    What is in the folder at that moment stays there, as after a kill: whatever the function did
+    when it was stopped is undone.
+
+    Args:
+        path: The file that it saves; its folder must have no other file in it.
+        save: Function without arguments.
+
+    Returns:
+        bool: Whether it was stopped. If not, it never wrote another file there.
+    """
+    path = Path(path)
+    left = path.parent.with_name(f"{path.parent.name}-left")
+
+    def look(*_):
+        if not any(file != path and status.st_size for file, status in _files_below(path.parent)):
+            return
+        try:
+            shutil.copytree(path.parent, left)
+        except OSError:  # a thread has renamed a file meanwhile
+            shutil.rmtree(left, ignore_errors=True)
+            return
+        raise Killed
+
+    before, threads = sys.getprofile(), set(threading.enumerate())
+    sys.setprofile(look)
+    try:
+        with suppress(Exception, Killed):
+            save()
+    finally:
+        sys.setprofile(before)
+    for thread in set(threading.enumerate()) - threads:
+        thread.join(_JOIN_WITHIN_S)  # a kill would have ended it, too
+    if not left.exists():
+        return False
+    shutil.rmtree(path.parent)
+    left.rename(path.parent)
+    return True

@@ -2,13 +2,13 @@
 Judge what was seen: what is wrong with every answer that does so, and the words for it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ddp_lessons.checks.kit.numbers import words
+from ddp_lessons.checks.kit.numbers import words_of_both
 from ddp_lessons.checks.kit.plain import equal
 from ddp_lessons.errors import RankDied, WrongAnswer
-from ddp_lessons.ranks.report import RAISED
+from ddp_lessons.ranks.report import DIED, RAISED
 from ddp_lessons.ranks.telling import rank_names
 from ddp_lessons.trace import unmatched
 
@@ -27,25 +27,31 @@ COMMON = {
     "If none is named, compare what your function takes with what the task says.",
     "died": "A rank's process ended: by exit or kill, or by torch, which may give up where ranks "
     "make one call with different sizes.",
-    "late": "Find the loop that does not end, on some rank or for some size.",
+    "late": "Find what does not end on some rank or for some size: a loop, or a wait for what "
+    "never comes.",
     "deadlock": "Write down for each rank what it calls, in order, and find the call that no other "
     "rank answers.",
     "mismatch": "All ranks of a group must make the same collective calls in the same order.",
     "nothing": "End the function with a return.",
     "unwaited": "Keep the handle that the call returned, and wait for it before you return.",
     "unreceived": "Count for each rank what it sends and receives: every send needs its recv.",
-    "input-changed": "Work on a copy: tensor.clone().",
+    "input-changed": "Work on a copy: clone() of a tensor, list() of a list.",
+    "kept": "Make what you return, and what you count, anew in each call: nothing may stay from "
+    "one call to the next.",
+    "left-changed": "Leave what you were given as it was, or put it back before you return.",
+    "store": "Ranks have to learn it by the calls that the task names, or by none.",
     "view": "Return a tensor of its own, which does not share memory with the argument.",
     "group-left": "Leave the group as you found it.",
     "dtype": "Make new tensors with the dtype of the one that you were given.",
     "shape": "Compare the shape of what you return with the one that the task asks for.",
-    "values": "Take two ranks and two numbers, and go through your lines with a pencil.",
+    "values": "Go through your lines with a pencil, for the smallest case that fails: the one that "
+    "it was tried with, or one with fewer ranks and numbers.",
 }
 """
 Mistakes that any answer can make, and the hint that each gets if the task has none of its own.
 """
 
-LEFT_UNDER_WAY = ("unwaited", "unreceived")
+LEFT_UNDER_WAY = ("unwaited", "unreceived", "raised")
 """
 Mistakes after which messages may still be under way in the group.
 """
@@ -61,12 +67,14 @@ class Played:
         case: The Case.
         seen: A Seen for each rank, in rank order.
         printed: What each rank printed.
+        call: Which call it is that is judged, "first" or "second".
     """
 
     task: Any
     case: Any
     seen: list
     printed: list
+    call: str = "first"
 
     @property
     def traces(self):
@@ -78,23 +86,23 @@ class Played:
     @property
     def before(self):
         """
-        For each rank the first argument of its last call, as it was before.
+        For each rank the first argument of its last call, as it was before; None without a call.
         """
-        return [seen.calls[-1].before[0] for seen in self.seen]
+        return [seen.calls[-1].before[0] if seen.calls else None for seen in self.seen]
 
     @property
     def after(self):
         """
         For each rank the same argument afterwards.
         """
-        return [seen.calls[-1].after[0] for seen in self.seen]
+        return [seen.calls[-1].after[0] if seen.calls else None for seen in self.seen]
 
     @property
     def results(self):
         """
         For each rank what its last call returned.
         """
-        return [seen.calls[-1].result for seen in self.seen]
+        return [seen.calls[-1].result if seen.calls else None for seen in self.seen]
 
     @property
     def names(self):
@@ -115,15 +123,20 @@ class Played:
             fact: A sentence that says what is wrong, without the solution.
         """
         where = f"Tried with {self.case}."
+        if self.call != "first":
+            where = f"Tried with {self.case}. So it is in a second call with the same arguments."
         who = "" if rank is None else f"rank {rank} of {self.case.world_size}"
         called = ""
-        if rank is not None and (self.names[rank] or self.task.allowed != ()):
+        is_told = self.task.allowed is not None or len(self.names[rank or 0]) <= MAX_CALLS
+        if rank is not None and is_told and (self.names[rank] or self.task.allowed != ()):
             called = f"{who} called: {_listed(self.names[rank])}"
         lines = [fact, where, called]
+        told = words_of_both(got, expected)
         if got is not None:
-            lines.append(f"{who or 'the ranks'} gave: {words(got)}".strip())
+            verb = "now holds" if mistake == "input-changed" else "gave"
+            lines.append(f"{who or 'the ranks'} {verb}: {told[0]}".strip())
         if expected is not None:
-            lines.append(f"expected: {words(expected)}")
+            lines.append(f"{'before' if mistake == 'input-changed' else 'expected'}: {told[1]}")
         return wrong(self.task, mistake, [*lines, *printed_lines(self.printed)])
 
     def expect(self, rank, got, expected, most_off=None, dtype=None, mistake="values"):
@@ -202,6 +215,18 @@ def judge_case(played):
     """
     _judge_common(played)
     played.task.judge(played)
+    if played.task.twice:
+        for seen in played.seen:
+            if any(call.again.kept_room for call in seen.calls):
+                fact = "A second call with the same arguments changes what the first one returned."
+                raise played.wrong("kept", seen.rank, fact=fact)
+        again = replace(played, seen=[_again(seen) for seen in played.seen], call="second")
+        _judge_common(again)
+        played.task.judge(again)
+
+
+def _again(seen):
+    return replace(seen, calls=[call.again for call in seen.calls])
 
 
 def _judge_common(played):
@@ -211,6 +236,9 @@ def _judge_common(played):
             if event.is_communication and not _may_call(task, event.name):
                 fact = f"It calls {event.name}, which is not allowed here."
                 raise played.wrong("forbidden", rank, fact=fact)
+    if task.allowed is not None and any(c.num_keys for seen in played.seen for c in seen.calls):
+        fact = "It puts keys into the group's store, which is a way to talk past the calls."
+        raise played.wrong("store", fact=fact)
     for seen in played.seen:
         for call in seen.calls:
             _judge_call(played, seen.rank, call)
@@ -230,6 +258,9 @@ def _judge_call(played, rank, call):
         if event.is_communication and event.wait_index is None and event.backward is None:
             fact = f"It returns while its {event.name} may still be under way."
             raise played.wrong("unwaited", rank, fact=fact)
+    forgotten = [text for kind, text in call.changes.items() if kind not in (task.may_change or ())]
+    if task.may_change is not None and forgotten:
+        raise played.wrong("left-changed", rank, fact=forgotten[0])
     if task.in_place:
         return
     if not equal(call.before, call.after):
@@ -268,13 +299,15 @@ def wrong_end(task, case, error, outcomes, is_late, printed):
             what = f"{task.name} calls an answer that is not there yet: {raised[0].evalue}."
         return wrong(task, "blank", [what])
     lines = [f"Tried with {case}.", *str(error).splitlines(), *printed_lines(printed)]
-    if is_late:
-        return wrong(task, "late", ["It did not come to an end in time.", *lines])
     if str(error).startswith("Deadlock"):
         return wrong(task, "deadlock", lines)
-    if isinstance(error, RankDied):
+    if any(outcome.kind == DIED for outcome in outcomes.values()):
         return wrong(task, "died", lines)
-    return wrong(task, "raised" if raised else "mismatch", lines)
+    if raised:  # the others may have been freed only when the time was over
+        return wrong(task, "raised", lines)
+    if is_late:
+        return wrong(task, "late", ["It did not come to an end in time.", *lines])
+    return wrong(task, "deadlock" if isinstance(error, RankDied) else "mismatch", lines)
 
 
 def printed_lines(printed):

@@ -67,16 +67,54 @@ def sum_error(terms):
     return share / (1 - share) * sum(term.double().abs() for term in terms)
 
 
-def words(value, most=8):
+def first_difference(got, expected):
     """
-    Return a value in a few words: a tensor by its first numbers, dtype and shape.
+    Return the place, in a row, of the first number that differs most; 0 if they cannot be compared.
+    """
+    both = (got, expected)
+    if not all(isinstance(one, torch.Tensor) and one.numel() for one in both):
+        return 0
+    if got.shape != expected.shape:
+        return 0
+    off = (got.reshape(-1).double() - expected.reshape(-1).double()).abs()
+    return int(off.nan_to_num(torch.inf).argmax())
+
+
+def words(value, most=8, start=0, digits=6):
+    """
+    Return a value in a few words: a tensor by some of its numbers, dtype and shape.
+
+    Args:
+        value: The value.
+        most: How many numbers of a tensor.
+        start: The first of them, in a row.
+        digits: Digits of a number that is not whole.
     """
     if not isinstance(value, torch.Tensor):
         text = repr(value)
         return text if len(text) <= 100 else f"{text[:97]}..."
-    numbers = value.reshape(-1)[:most].tolist()
-    listed = ", ".join(f"{one:g}" if isinstance(one, float) else str(one) for one in numbers)
-    more = ", ..." if value.numel() > most else ""
+    numbers = value.reshape(-1)[start : start + most].tolist()
+    listed = ", ".join(
+        f"{one:.{digits}g}" if isinstance(one, float) else str(one) for one in numbers
+    )
+    listed = f"..., {listed}" if start else listed
+    more = ", ..." if value.numel() > start + most else ""
     dtype = str(value.dtype).removeprefix("torch.")
     shape = f" of shape {tuple(value.shape)}" if value.dim() != 1 else ""
     return f"[{listed}{more}] {dtype}{shape}"
+
+
+def words_of_both(got, expected):
+    """
+    Return what came and what should have, in words that differ if they do.
+
+    Of long tensors the numbers from the largest difference on are shown, with as many digits as it
+    takes to see one.
+    """
+    start = first_difference(got, expected)
+    start = start if start >= 8 else 0
+    for digits in (6, 9, 17):
+        told = words(got, start=start, digits=digits), words(expected, start=start, digits=digits)
+        if told[0] != told[1]:
+            break
+    return told

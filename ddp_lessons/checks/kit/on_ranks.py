@@ -6,6 +6,7 @@ as it lasts. So an answer calls `dist.get_rank()` and `dist.all_reduce(tensor)` 
 """
 
 import contextlib
+import copy
 import importlib
 import inspect
 import io
@@ -20,8 +21,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from ddp_lessons.checks.kit.plain import plain, share_memory, tensors_in
-from ddp_lessons.checks.kit.tasks import Case
+from ddp_lessons.checks.kit.lent import Lent
+from ddp_lessons.checks.kit.plain import equal, plain, share_memory, tensors_in
+from ddp_lessons.checks.kit.tasks import Case, tasks_of
 from ddp_lessons.process_group import rank_device
 from ddp_lessons.ranks.guard import current_guard
 from ddp_lessons.trace import trace
@@ -44,6 +46,11 @@ class Call:
         result: A copy of what came back.
         shares_input: Whether what came back is an argument, or lies in the memory of one.
         events: The trace of the call, a list of Event.
+        num_keys: How many keys it has put into the group's store, less those that it took out.
+        changes: What of the models and optimizers it was lent is not as it was: see `lent`.
+        again: The second call with the same arguments, of a task that is called twice.
+        kept_room: Of a second call: whether its result lies in the memory of the first one's, or
+            the first one's has changed meanwhile.
     """
 
     before: tuple
@@ -51,6 +58,10 @@ class Call:
     result: object = None
     shares_input: bool = False
     events: list = field(default_factory=list)
+    num_keys: int = 0
+    changes: dict = field(default_factory=dict)
+    again: object = None
+    kept_room: bool = False
 
 
 @dataclass
@@ -80,10 +91,12 @@ class Here:
         device: The torch.device of this rank.
         folder: A folder that all cases of this check share; it is removed afterwards.
         calls: A Call for each call of the answer so far.
+        twice: Whether each call is made once more with the same arguments.
     """
 
-    def __init__(self, case, rank, folder):
+    def __init__(self, case, rank, folder, twice=False):
         self.case = case
+        self.twice = twice
         self.rank = rank
         self.world_size = case.world_size
         self.device = rank_device()
@@ -106,18 +119,41 @@ class Here:
         Returns:
             What it returned.
         """
+        spare = copy.deepcopy((args, kwargs)) if self.twice else (args, kwargs)
+        was_in_group = dist.is_initialized()
+        result, seen = self._call(answer, args, kwargs, watch)
+        if self.twice and dist.is_initialized() == was_in_group:
+            if not equal(seen.before, seen.after):  # it is refused for that; ranks stay in step
+                args, kwargs = spare
+            second, seen.again = self._call(answer, args, kwargs, watch)
+            seen.again.kept_room = share_memory(result, second) or not equal(
+                plain(result), seen.result
+            )
+        self.calls.append(seen)
+        return result
+
+    def _call(self, answer, args, kwargs, watch):
         given = (*args, *kwargs.values())
+        lent, num_keys = Lent(given), _num_keys()
         seen = Call(before=plain(given))
         with trace(*watch) as events:
             result = answer(*args, **kwargs)
         seen.events = list(events)
+        seen.num_keys = _num_keys() - num_keys
+        seen.changes = lent.changes()
         seen.after = plain(given)
         seen.result = plain(result)
         seen.shares_input = share_memory(given, result) or any(
             result is one for one in tensors_in(given)
         )
-        self.calls.append(seen)
-        return result
+        return result, seen
+
+
+def _num_keys():
+    # Rank 0 alone counts what all have put there: others may be in the middle of it.
+    if not dist.is_initialized() or dist.get_rank() != 0:
+        return 0
+    return dist.distributed_c10d._get_default_store().num_keys()
 
 
 def look(module, name):
@@ -180,17 +216,13 @@ def play(module, number, case, folder):
     """
     _kept.clear()
     _watch_on()
-    task = next(
-        value
-        for value in vars(importlib.import_module(module)).values()
-        if getattr(value, "number", None) == number
-    )
+    task = next(t for t in tasks_of(importlib.import_module(module)) if t.number == number)
     guard = current_guard()
     answer = guard.shell.user_ns[task.name]
     file = file_of(answer)
     if file is not None:
         guard.tell_lines_of(file, "".join(linecache.getlines(file)))
-    here = Here(Case(*case), guard.rank, folder)
+    here = Here(Case(*case), guard.rank, folder, task.twice)
     printed = _Bounded()
     _kept.append(printed)
     with _random_states(here), redirect_stdout(printed), redirect_stderr(printed):
@@ -260,6 +292,8 @@ def _default_group(size):
 def _random_states(here):
     # Every rank draws its own numbers, and the learner's go on afterwards as if nothing had been.
     python, cpu = random.getstate(), torch.get_rng_state()
+    gpus = [here.device] if here.device.type == "cuda" else []
+    on_gpus = [torch.cuda.get_rng_state(gpu) for gpu in gpus]
     random.seed(f"{here.case.seed} {here.rank}")
     torch.manual_seed(here.case.seed * 64 + here.rank)
     try:
@@ -267,6 +301,8 @@ def _random_states(here):
     finally:
         random.setstate(python)
         torch.set_rng_state(cpu)
+        for gpu, state in zip(gpus, on_gpus, strict=True):
+            torch.cuda.set_rng_state(state, gpu)
 
 
 class _Bounded(io.TextIOBase):

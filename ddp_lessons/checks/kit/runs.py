@@ -72,8 +72,9 @@ def idle_passes(model, inputs):
     """
     Make two passes of a new DDP model, so that none that is watched sends more than gradients.
 
-    DDP orders its buckets anew when its second forward begins, with messages of its own, and sums
-    in another order round otherwise.
+    DDP orders its buckets anew when its second forward begins, with messages of its own. From three
+    ranks on that changes the order in which they are added, and so the last bits: after these
+    passes, a run that is resumed has the same buckets in each step as one that goes on.
     """
     for _ in range(2):
         model(inputs).sum().backward()

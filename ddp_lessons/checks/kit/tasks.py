@@ -59,6 +59,10 @@ class Task:
         forbidden: Names of the calls that it may not make.
         in_place: Whether the answer may change its arguments, or return one or a view of one.
         returns: Whether it must return something.
+        twice: Whether each call is made once more with the same arguments, and judged as well: for
+            an answer that depends on nothing else.
+        may_change: What of a model or optimizer that it gets the answer may change, by the names
+            that `kit.lent` lists. None: nothing is said of it.
         in_group: Whether the ranks are in a group. False: the answer joins one by itself.
         draws_case: Place of the case that `picture` draws, from 0. It needs a seed.
         warm_up: Function of a module that every rank calls before the clock of a check starts, for
@@ -78,6 +82,8 @@ class Task:
     forbidden: tuple = ()
     in_place: bool = False
     returns: bool = True
+    twice: bool = False
+    may_change: tuple | None = None
     in_group: bool = True
     draws_case: int = 0
     warm_up: Callable | None = None

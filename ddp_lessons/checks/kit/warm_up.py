@@ -10,8 +10,20 @@ from ddp_lessons.process_group import rank_device
 
 def first_ddp():
     """
-    Make a DDP model: the first one of a process imports torch's compiler, about 800 modules.
+    Make a DDP model. The first one of a process connects ranks, and may import hundreds of modules.
 
     Collective: every rank must call it.
     """
     DistributedDataParallel(nn.Linear(1, 1).to(rank_device()))
+
+
+def first_save():
+    """
+    Make a DDP model, and import torch's compiler, which distributed checkpoints bring with them.
+
+    Collective: every rank must call it.
+    """
+    import torch._dynamo
+    import torch.distributed.checkpoint.state_dict  # noqa: F401
+
+    first_ddp()

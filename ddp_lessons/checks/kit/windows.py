@@ -18,6 +18,7 @@ from ddp_lessons.checks.kit.regression import (
     regression_batches,
     trained,
 )
+from ddp_lessons.checks.kit.runs import idle_passes
 
 NUM_FEATURES = 6
 
@@ -41,8 +42,7 @@ class Watched:
             for inputs, targets in batches_of(case, here.rank)
         ]
         self.model = DistributedDataParallel(model)
-        for _ in range(2):  # DDP sorts its buckets anew in its second forward, with messages
-            mse_loss(self.model(self.batches[0][0]), self.batches[0][1]).backward()
+        idle_passes(self.model, self.batches[0][0])
         self.model.zero_grad()
         with SavedBytes(model) as saved:
             mse_loss(model(self.batches[0][0]), self.batches[0][1])

@@ -1,0 +1,151 @@
+"""
+Run one lesson or solved exercise on so many ranks, on what this machine has, and judge it.
+
+    python benchmarks/proof_notebook.py lesson 03_ring 4 ANSWER
+
+It comes out if no cell raises but those that should, and every `ok:` line is there again. A cell
+whose output differs from the stored one, which is of a CPU, is told and is no fault.
+"""
+
+import argparse
+import json
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+import nbformat
+
+from ddp_lessons.course.build import run_notebook
+from ddp_lessons.course.canonical import canonical, plain_lines, read_notebook
+from ddp_lessons.course.cells import IGNORED, RAISES, tags_of
+from ddp_lessons.course.owned import DEADLINE_STATUS
+from ddp_lessons.course.places import choose
+
+ROOT = Path(__file__).resolve().parents[1]
+STORED_RANKS = 4
+START = "start_ranks({})"
+DEADLINE_S = 210
+CELL_TIMEOUT_S = 120
+MOST_LINES = 12
+
+
+def judge(stored, ran, num_ranks):
+    """
+    Compare a notebook that was run with the stored one.
+
+    Args:
+        stored: The notebook as it is in the course.
+        ran: The same after a run, canonical.
+        num_ranks: Ranks that it ran on. Outputs of another number than the stored one's differ by
+            nature, and are not compared.
+
+    Returns:
+        tuple: What is wrong, a list of sentences; and the numbers of cells, counted from 1 with
+        text cells, whose output differs.
+    """
+    wrong, differing = [], []
+    pairs = zip(stored["cells"], ran["cells"], strict=True)
+    for number, (before, after) in enumerate(pairs, start=1):
+        if before["cell_type"] != "code":
+            continue
+        errors = [out for out in after["outputs"] if out["output_type"] == "error"]
+        if errors and RAISES not in tags_of(after):
+            lines = plain_lines(errors[0]["traceback"])
+            said = f"{errors[0]['ename']}: {errors[0]['evalue']}"
+            wrong.append("\n".join([f"cell {number} raised {said}", *lines[-MOST_LINES:]]))
+            break  # nothing after it was run
+        if RAISES in tags_of(after) and not errors:
+            wrong.append(f"cell {number} should raise, and did not")
+        missing = _num_ok(before) - _num_ok(after)
+        if missing > 0:
+            wrong.append(f"cell {number} lacks {missing} ok line(s)")
+        if num_ranks == STORED_RANKS and IGNORED not in tags_of(after) and _differ(before, after):
+            differing.append(number)
+    return wrong, differing
+
+
+def promised(stored, kind, num_ranks):
+    """
+    Tell whether a notebook says that it works with so many ranks.
+    """
+    if num_ranks == STORED_RANKS:
+        return True
+    title = stored["cells"][0]["source"]
+    return kind == "lesson" and num_ranks >= 2 and "any number of ranks from 2" in title
+
+
+def _num_ok(cell):
+    return len(re.findall(r"^(?:\[\d+\] )?ok:", "\n".join(_texts(cell)), re.MULTILINE))
+
+
+def _differ(before, after):
+    return _texts(before) != _texts(after)
+
+
+def _texts(cell):
+    """
+    Return what a cell printed and showed, without pictures of measured times.
+    """
+    found = []
+    for output in cell["outputs"]:
+        if output["output_type"] == "stream":
+            found.append(output["text"])
+        elif output["output_type"] == "error":
+            found.append(f"{output['ename']}: {output['evalue']}")
+        else:
+            data = output["data"]
+            found += [str(data[kind]) for kind in sorted(data) if not kind.startswith("image/png")]
+    return found
+
+
+def run(place, num_ranks):
+    """
+    Run a notebook on so many ranks.
+
+    Returns:
+        tuple: As `judge`.
+    """
+    stored = read_notebook(place.notebook)
+    text = nbformat.writes(stored).replace(START.format(STORED_RANKS), START.format(num_ranks))
+    with tempfile.TemporaryDirectory(prefix="gpu-proof-") as folder:
+        path = Path(folder) / place.notebook.name
+        path.write_text(text, encoding="utf-8")
+        status = run_notebook(
+            path, place.notebook.parent, cell_timeout_s=CELL_TIMEOUT_S, deadline_s=DEADLINE_S
+        )
+        progress = path.with_suffix(".cell")
+        if status:
+            cell = progress.read_text() if progress.exists() else "none"
+            fault = "no end in time" if status == DEADLINE_STATUS else f"status {status}"
+            return [f"{fault}, last cell begun: {cell}"], []
+        ran = canonical(nbformat.read(path, as_version=4), place.stem)
+    return judge(stored, ran, num_ranks)
+
+
+def main(argv):
+    """
+    Run, judge, write.
+    """
+    parser = argparse.ArgumentParser(description=__doc__.strip().partition("\n")[0])
+    parser.add_argument("kind", choices=("lesson", "exercise"))
+    parser.add_argument("stem")
+    parser.add_argument("num_ranks", type=int)
+    parser.add_argument("answer", type=Path)
+    arguments = parser.parse_args(argv)
+    place = next(p for p in choose(ROOT, [arguments.stem]) if p.kind == arguments.kind)
+    wrong, differing = run(place, arguments.num_ranks)
+    is_promised = promised(read_notebook(place.notebook), place.kind, arguments.num_ranks)
+    status, why = "passed", "\n".join(wrong)
+    if wrong:
+        status = "failed" if is_promised else "told"
+        why = why if is_promised else f"not promised on {arguments.num_ranks} rank(s): {why}"
+    outcome = {"name": f"{place.kind} {place.stem}", "status": status, "why": why}
+    outcome["differing_cells"] = differing
+    arguments.answer.write_text(json.dumps({"outcomes": [outcome]}))
+    print(status, why, f"cells that differ: {differing}", sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,250 @@
+"""
+The runs that exercise 08 kills, saves and resumes, beside those that the kit has.
+
+Legend: step s is made when s - 1 are done; N samples of F numbers; G numbers in a gradient.
+"""
+
+import time
+
+import torch
+from torch import nn
+from torch.nn.functional import relu
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import BatchSampler
+
+from ddp_lessons.checkpoint import Run
+from ddp_lessons.checks.kit import equal, generator, normal_numbers
+from ddp_lessons.checks.kit.runs import (
+    BATCH_SIZE,
+    NUM_CLASSES,
+    NUM_FEATURES,
+    NUM_SAMPLES,
+    Killed,
+    NoisyRun,
+    WatchedCheckpoints,
+    gradient_of,
+    idle_passes,
+)
+from ddp_lessons.samplers import ResumableSampler
+from ddp_lessons.workloads import digits_model
+
+_HIDDEN = 8
+
+
+class Centred(nn.Module):
+    """
+    Subtract a running mean, as BatchNorm does. It is a buffer: no optimizer knows it.
+
+    Args:
+        num_features: F.
+
+    Shapes: (N, F) -> (N, F)
+    """
+
+    def __init__(self, num_features):
+        super().__init__()
+        self.register_buffer("running_mean", torch.zeros(num_features))
+
+    def forward(self, inputs):
+        """
+        Return inputs less the mean, which moves on in train mode only.
+        """
+        if self.training:
+            with torch.no_grad():
+                self.running_mean.lerp_(inputs.mean(dim=0), 0.1)
+        return relu(inputs) - self.running_mean.clone()
+
+
+class BufferedRun(NoisyRun):
+    """
+    A NoisyRun whose model has a buffer, too, which moves in each step and has a say in the next.
+
+    Args:
+        here: What the rank knows; its case names the `optimizer`.
+        seed: As for NoisyRun.
+    """
+
+    def __init__(self, here, seed):
+        case = here.case
+        rows = normal_numbers(case, None, (NUM_SAMPLES, NUM_FEATURES))
+        labels = torch.randint(NUM_CLASSES, (NUM_SAMPLES,), generator=generator(case))
+        self._images, self._labels = rows.to(here.device), labels.to(here.device)
+        self._killed_after, self._device = None, here.device
+        self.seen, self.is_dead = [], False
+        torch.manual_seed(seed)
+        layers = nn.Linear(NUM_FEATURES, _HIDDEN), Centred(_HIDDEN), nn.Linear(_HIDDEN, NUM_CLASSES)
+        model = DistributedDataParallel(nn.Sequential(*layers).to(here.device))
+        if here["optimizer"] == "AdamW":
+            optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        else:
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        idle_passes(model, self._images[:1])
+        optimizer.zero_grad()
+        torch.manual_seed(seed + here.rank)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=3, gamma=0.5)
+        sampler = ResumableSampler(range(NUM_SAMPLES), rank=here.rank, world_size=here.world_size)
+        self.run = Run(model, optimizer, scheduler=schedule, sampler=sampler)
+        self.batches = BatchSampler(sampler, BATCH_SIZE, drop_last=False)
+
+
+class NotedRun(NoisyRun):
+    """
+    A NoisyRun that notes what its loop makes of the counts.
+
+    Args: as for NoisyRun.
+
+    Attributes:
+        counts: For each step, before it: run.step, run.epoch and the sampler's epoch.
+    """
+
+    def __init__(self, here, seed, killed_after=None):
+        super().__init__(here, seed, killed_after)
+        self.counts = []
+
+    def step(self, run, batch):
+        """
+        Make one step on a batch, and count it.
+        """
+        self.counts.append((run.step, run.epoch, run.sampler.epoch))
+        super().step(run, batch)
+
+
+class NotedCheckpoints(WatchedCheckpoints):
+    """
+    Note at each save how far the sampler was, and when each call of it ran.
+
+    Args: as for WatchedCheckpoints.
+
+    Attributes:
+        places: (step of the run, epoch and position of its sampler) for each save.
+        spans: (start, end) of each call, in nanoseconds of the monotonic clock.
+    """
+
+    def __init__(self, root, life):
+        super().__init__(root, life)
+        self.places, self.spans = [], []
+
+    def _note(self, name, run):
+        if run.sampler is not None:
+            place = run.sampler.state_dict()
+            self.places.append((run.step, place["epoch"], place["position"]))
+        began_ns = time.monotonic_ns()
+        super()._note(name, run)
+        self.spans.append((began_ns, time.monotonic_ns()))
+
+    def load(self, run, exact=True):
+        """
+        Load as Checkpoints does, and note when.
+        """
+        began_ns = time.monotonic_ns()
+        choice = super().load(run, exact)
+        self.spans.append((began_ns, time.monotonic_ns()))
+        return choice
+
+    def num_other(self, events):
+        """
+        Count the calls of a trace that are neither part of a backward nor of a call of this.
+
+        What a save in the background sends goes through a group of its own, and is left out.
+        """
+        calls = [event for event in events if event.is_communication]
+        groups = {event.group for event in calls if event.backward is not None}
+        return sum(
+            event.backward is None
+            and (event.group in groups or not groups)
+            and not any(began <= event.start_ns <= ended for began, ended in self.spans)
+            for event in calls
+        )
+
+
+class DigitsRun:
+    """
+    A run on digits that notes its steps, what is in them, and dies in one of them if it must.
+
+    Args:
+        here: What the rank knows.
+        seed: First weights follow from it.
+        killed_in: Number of the step in which it dies; None: it does not.
+
+    Attributes:
+        run: The Run, at step 0.
+        steps: What was noted of each step.
+        is_dead: Whether the run was killed.
+    """
+
+    def __init__(self, here, seed, killed_in=None):
+        self.steps, self.is_dead = [], False
+        self._samples, self._largest = 0, 0
+        inner = digits_model(seed).to(here.device)
+        self._list = list(inner.parameters())
+        optimizer = torch.optim.SGD(inner.parameters(), lr=0.1, momentum=0.9)
+        model = DistributedDataParallel(inner)
+        idle_passes(model, torch.ones(1, 64, device=here.device))
+        optimizer.zero_grad()
+        self.run = Run(model, optimizer)
+        self._killed_in = killed_in
+        inner.register_forward_pre_hook(self._on_forward)
+        optimizer.register_step_pre_hook(self._on_step)
+
+    def _on_forward(self, _, arguments):
+        # In the middle of a step: one micro-batch is done, and the step is not.
+        if self.run.step + 1 == self._killed_in and self._samples:
+            self.is_dead = True
+            raise Killed
+        self._samples += len(arguments[0])
+        self._largest = max(self._largest, len(arguments[0]))
+
+    def _on_step(self, *_):
+        if not self._samples:
+            return  # DCP makes a step with gradients of zero, to learn what the state looks like
+        self.steps.append(
+            {
+                "number": self.run.step + 1,
+                **self.state(),
+                "gradient": torch.cat([p.grad.flatten().cpu() for p in self._list]),
+                "samples": self._samples,
+                "largest": self._largest,
+            }
+        )
+        self._samples = self._largest = 0
+
+    def state(self):
+        """
+        Return copies of weights and momentum, those that are not there as zeros.
+        """
+        of = self.run.optimizer.state
+        both = [(p, of[p].get("momentum_buffer") if p in of else None) for p in self._list]
+        return {
+            "weights": [p.detach().cpu().clone() for p in self._list],
+            "optimizer": [torch.zeros_like(p) if m is None else m.clone() for p, m in both],
+        }
+
+
+class RightGradients:
+    """
+    Say what the gradient of a step should be. Each is made once: ranks and lives share weights.
+
+    Args:
+        kept: What a rank kept: "images", "labels" and "batches".
+    """
+
+    def __init__(self, kept):
+        self._kept, self._known = kept, []
+
+    def of(self, step):
+        """
+        Return the gradient of a step and its error, both (G,).
+        """
+        for number, weights, both in self._known:
+            if number == step["number"] and equal(weights, step["weights"]):
+                return both
+        batch = self._kept["batches"][step["number"] - 1]
+        images, labels = self._kept["images"][batch], self._kept["labels"][batch]
+        num_threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # threads of small products wait for each other on a busy machine
+        try:
+            both = gradient_of(step["weights"], images, labels)
+        finally:
+            torch.set_num_threads(num_threads)
+        self._known.append((step["number"], step["weights"], both))
+        return both

@@ -1,0 +1,65 @@
+"""
+A time limit for answers that a crowded machine stretches by the time for which it had no core free.
+"""
+
+import threading
+import time
+
+from ddp_lessons.ranks.pulse import waited_for_a_core_s
+
+_LOOK_EVERY_S = 0.1
+
+
+class Deadline:
+    """
+    Count the seconds of an answer, less those for which a rank waited for a core.
+
+    Args:
+        limit_s: Seconds that the answer may take.
+        pids: Function that returns the process id of each rank.
+        clock: Function that returns seconds.
+        waited_s: Function from a process id to the seconds for which it has waited for a core.
+    """
+
+    def __init__(self, limit_s, pids, clock=time.monotonic, waited_s=waited_for_a_core_s):
+        self.limit_s = limit_s
+        self._pids = pids
+        self._clock = clock
+        self._waited_s = waited_s
+        self._began_at = clock()
+        self._before = self._read()
+
+    def _read(self):
+        return {pid: self._waited_s(pid) for pid in self._pids()}
+
+    @property
+    def spent_s(self):
+        """
+        Seconds that the machine could give so far: of the rank that waited longest.
+        """
+        waited = [seconds - self._before.get(pid, 0.0) for pid, seconds in self._read().items()]
+        elapsed_s = self._clock() - self._began_at
+        # What a thread had waited is gone when it ends, so a difference may be below 0.
+        return elapsed_s - min(max([0.0, *waited]), elapsed_s)
+
+    @property
+    def is_over(self):
+        """
+        Whether nothing is left.
+        """
+        return self.spent_s >= self.limit_s
+
+    def watch(self, on_end):
+        """
+        Call a function once nothing is left, from a thread. Returns an Event that stops the watch.
+        """
+        stopped = threading.Event()
+
+        def look():
+            while not stopped.wait(_LOOK_EVERY_S):
+                if self.is_over:
+                    on_end()
+                    return
+
+        threading.Thread(target=look, name="ddp-lessons-deadline", daemon=True).start()
+        return stopped

@@ -1,0 +1,114 @@
+"""
+What a Python line waits for inside C++: a collective's handle, a message's, or a store's key.
+
+Such a wait leaves no frame of its own. The instruction that the line stands at says which call it
+is, and the names around it say what is called.
+"""
+
+import ast
+import inspect
+import itertools
+import linecache
+import sys
+from dataclasses import dataclass
+from datetime import timedelta
+
+WAIT, STORE = "wait", "store"
+_OPERATIONS = {12: "send", 13: "recv", 14: "recv"}  # torch's OpType, in c10d/Types.hpp
+_UNKNOWN = object()
+
+
+@dataclass(frozen=True)
+class Awaited:
+    """
+    A wait inside C++.
+
+    Args:
+        call: WAIT for a handle, STORE for the key of a store, or "" if it is no communication.
+        operation: "send" or "recv" if the handle is that of a message, else "".
+        timeout_s: The wait's own time limit in seconds; 0 if it has one that cannot be read; or
+            None.
+    """
+
+    call: str = ""
+    operation: str = ""
+    timeout_s: float | None = None
+
+
+def awaited_at(frame):
+    """
+    Say what the innermost frame of a thread waits for.
+    """
+    call = _call_at(frame)
+    if call is None:
+        line = linecache.getline(
+            frame.f_code.co_filename, frame.f_lineno or 0
+        )  # None between lines
+        return Awaited(WAIT if ".wait(" in line else "")
+    is_wait = call.func.attr == "wait"
+    receiver = _value(call.func.value, frame)
+    if _is_a(receiver, "Store") and call.func.attr in ("wait", "get"):
+        limit_s = _limit_s(call, 1, frame)
+        return Awaited(STORE, "", receiver.timeout.total_seconds() if limit_s is None else limit_s)
+    if receiver is _UNKNOWN and is_wait and call.args and isinstance(call.args[0], ast.List):
+        return Awaited(STORE, "", _limit_s(call, 1, frame))  # only a store is given a list of keys
+    if not is_wait or inspect.ismodule(receiver):
+        return Awaited()
+    number = receiver._get_op_type() if _is_a(receiver, "Work") else -1
+    return Awaited(WAIT, _OPERATIONS.get(number, ""), _limit_s(call, 0, frame))
+
+
+def _is_a(value, name):
+    # By the type alone: `isinstance` would ask the object, and wake a lazy one.
+    kind = getattr(sys.modules.get("torch.distributed"), name, None)
+    return kind is not None and issubclass(type(value), kind)
+
+
+def _call_at(frame):
+    """
+    Return the method call that a frame stands at as a syntax tree, or None.
+    """
+    positions = frame.f_code.co_positions()
+    at = next(itertools.islice(positions, frame.f_lasti // 2, None), (None,) * 4)
+    first, last, begin, end = at
+    if first is None or last is None or begin is None or end is None:
+        return None
+    lines = linecache.getlines(frame.f_code.co_filename)[first - 1 : last]
+    if not lines:
+        return None
+    raw = [line.encode() for line in lines]  # columns are counted in bytes
+    raw[-1] = raw[-1][:end]
+    raw[0] = raw[0][begin:]
+    try:
+        tree = ast.parse(b"(" + b"".join(raw) + b")", mode="eval").body
+    except SyntaxError:
+        return None
+    return tree if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Attribute) else None
+
+
+def _value(tree, frame):
+    """
+    Return what a name, or an attribute of one, stands for, without running any code for it.
+    """
+    if isinstance(tree, ast.Name):
+        for names in (frame.f_locals, frame.f_globals):
+            if tree.id in names:
+                return names[tree.id]
+    if isinstance(tree, ast.Attribute):
+        owner = _value(tree.value, frame)
+        if owner is not _UNKNOWN:
+            found = inspect.getattr_static(owner, tree.attr, _UNKNOWN)
+            return _UNKNOWN if hasattr(type(found), "__get__") else found
+    return _UNKNOWN
+
+
+def _limit_s(call, place, frame):
+    """
+    Return the time limit that a call was given as its argument at `place`, or as `timeout`.
+    """
+    given = [word.value for word in call.keywords if word.arg == "timeout"]
+    given += call.args[place : place + 1]
+    if not given:
+        return None
+    limit = _value(given[0], frame)
+    return limit.total_seconds() if isinstance(limit, timedelta) else 0.0

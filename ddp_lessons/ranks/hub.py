@@ -1,0 +1,30 @@
+"""
+ipyparallel's controller for one set of ranks: it keeps no record of cells.
+
+The hub of a stock controller gets a copy of every message between the kernel and the ranks, and
+keeps a database of requests and results, so that a client that comes later can ask for them. Nobody
+does here, and reading five messages a rank takes more of a core than running a short cell.
+"""
+
+import zmq
+from ipyparallel.controller.app import IPController
+
+_CELLS = (b"in", b"out", b"inbcast", b"outbcast", b"iopub")
+
+
+class RanksController(IPController):
+    """
+    An IPController whose hub hears of hearts and of load-balanced tasks, and of no cells.
+    """
+
+    name = "ipcontroller"  # which is in the names of its connection files
+
+    def init_hub(self):
+        """
+        Make the hub, and take the cells' messages out of what it listens to.
+        """
+        super().init_hub()
+        sock = self.hub.monitor.socket
+        sock.setsockopt(zmq.UNSUBSCRIBE, b"")
+        for topic in self.hub.monitor_handlers.keys() - set(_CELLS):
+            sock.setsockopt(zmq.SUBSCRIBE, topic)

@@ -1,0 +1,276 @@
+"""
+What the system tells of a rank's threads: who has had a turn on a core, who waits for one.
+
+Seconds on the wall say nothing on a crowded machine: a silent rank may only wait for a core.
+So a rank is judged by the turns that it has had. In a *turn* a thread is given a core; one whose
+count of turns has not changed has slept all the time in between, if it sleeps now.
+
+    main    the learner's code
+    guard   the engine's control thread, which answers the kernel and frees the main thread
+    gloo    Gloo's own loops, which wake up a hundred times a second, with or without a reason
+    others  threads of the learner's and of torch's; the engine's are left out
+
+Source: proc(5), stat, status and schedstat of each task.
+"""
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+GUARD_THREAD = "ddp-guard"
+ENGINE_THREAD = "ddp-engine"
+_ENGINE_THREADS = (ENGINE_THREAD, GUARD_THREAD, "ZMQbg/")
+_GLOO_LOOP = "gloo_tcp_loop"
+_ON_A_CORE_OR_WAITING_FOR_ONE = ("R", "D", "T", "t")
+"""
+Running or waiting for a core; waiting for a disk; or stopped from outside, not by its own choice.
+"""
+
+
+def name_engine_threads(guard_thread):
+    """
+    Give this process's threads names that `pulse_of` knows. Call it before any code of a learner's.
+
+    A new thread takes over its maker's name, so what the engine starts later is known, too.
+
+    Args:
+        guard_thread: The engine's control thread.
+    """
+    try:
+        tasks = os.listdir("/proc/self/task")
+    except OSError:
+        return  # no Linux: nobody reads these names
+    for task in tasks:
+        path = Path(f"/proc/self/task/{task}/comm")
+        # Python 3.11 believes a forked main thread to have its parent's number.
+        if int(task) == os.getpid() or path.read_text().startswith("ZMQbg/"):
+            continue
+        is_guard = int(task) == guard_thread.native_id
+        path.write_text(GUARD_THREAD if is_guard else ENGINE_THREAD)
+
+
+@dataclass(frozen=True)
+class Pulse:
+    """
+    The threads of one rank at one moment.
+
+    Args:
+        main_sleeps: Whether the main thread sleeps: has no core, and waits for none.
+        main_turns: How many turns it has had since it began.
+        main_pushed_out: How many of them were cut short, since others wanted the core.
+        main_cpu_s: Seconds of CPU time that it has had.
+        guard_turns: Turns of the guard's thread that it ended itself, by sleeping or waiting.
+        gloo_turns: Turns of the Gloo loop that has had fewest, or None without one.
+        others_sleep: Whether all other threads of the learner's and of torch's sleep.
+        engine_sleeps: Whether the engine's own threads sleep, the guard's left out.
+    """
+
+    main_sleeps: bool
+    main_turns: int
+    main_pushed_out: int
+    main_cpu_s: float
+    guard_turns: int
+    gloo_turns: int | None
+    others_sleep: bool
+    engine_sleeps: bool
+
+
+def _task(folder):
+    """
+    Return a thread's name and state.
+    """
+    with open(f"{folder}/stat") as f:
+        head, _, tail = f.read().rpartition(")")
+    return head.partition("(")[2], tail.split(maxsplit=1)[0]
+
+
+def _turns_and_cpu(folder):
+    with open(f"{folder}/schedstat") as f:
+        ran_ns, _, turns = f.read().split()
+    return int(turns), int(ran_ns) / 1e9
+
+
+def _pushed_out(folder):
+    with open(f"{folder}/status") as f:
+        for line in f:
+            if line.startswith("nonvoluntary_ctxt_switches"):
+                return int(line.split()[1])
+    return 0
+
+
+def pulse_of(pid):
+    """
+    Return the Pulse of a rank's process; None if it is gone, or the system does not tell.
+    """
+    root = f"/proc/{pid}/task"
+    main = f"{root}/{pid}"
+    guard_turns, gloo_turns, others_sleep, engine_sleeps = 0, [], True, True
+    try:
+        _, state = _task(main)
+        turns, cpu_s = _turns_and_cpu(main)
+        pushed_out = _pushed_out(main)
+        tasks = os.listdir(root)
+    except OSError:
+        return None
+    for task in tasks:
+        if task == str(pid):
+            continue
+        folder = f"{root}/{task}"
+        try:
+            name, other_state = _task(folder)
+            sleeps = other_state not in _ON_A_CORE_OR_WAITING_FOR_ONE
+            if name == GUARD_THREAD:
+                guard_turns = _turns_and_cpu(folder)[0] - _pushed_out(folder)
+            elif name == _GLOO_LOOP:
+                gloo_turns.append(_turns_and_cpu(folder)[0])
+            elif name.startswith(_ENGINE_THREADS):
+                engine_sleeps = engine_sleeps and sleeps
+            else:
+                others_sleep = others_sleep and sleeps
+        except OSError:
+            continue  # it ended while we looked
+    return Pulse(
+        main_sleeps=state not in _ON_A_CORE_OR_WAITING_FOR_ONE,
+        main_turns=turns,
+        main_pushed_out=pushed_out,
+        main_cpu_s=cpu_s,
+        guard_turns=guard_turns,
+        gloo_turns=min(gloo_turns, default=None),
+        others_sleep=others_sleep,
+        engine_sleeps=engine_sleeps,
+    )
+
+
+def waited_for_a_core_s(pid):
+    """
+    Return the seconds for which threads of a process were ready to run and had no core, in sum.
+
+    0.0 where the process is gone or the system does not tell.
+    """
+    total_ns = 0
+    try:
+        tasks = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return 0.0
+    for task in tasks:
+        try:
+            with open(f"/proc/{pid}/task/{task}/schedstat") as f:
+                total_ns += int(f.read().split()[1])
+        except OSError:
+            continue  # it ended while we looked
+    return total_ns / 1e9
+
+
+def wants_a_core(pid):
+    """
+    Tell whether any thread of a process runs or waits for a core.
+
+    False where the process is gone or the system does not tell.
+    """
+    try:
+        tasks = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return False
+    for task in tasks:
+        try:
+            if _task(f"/proc/{pid}/task/{task}")[1] in _ON_A_CORE_OR_WAITING_FOR_ONE:
+                return True
+        except OSError:
+            continue  # it ended while we looked
+    return False
+
+
+class Rest:
+    """
+    Follow the pulse of one rank from look to look: since when has it been at rest?
+
+    Args:
+        pid: Its process id.
+        clock: Function that returns seconds.
+        pulse: Function from a process id to its Pulse or None.
+    """
+
+    def __init__(self, pid, clock=time.monotonic, pulse=pulse_of):
+        self.pid = pid
+        self._clock = clock
+        self._read = pulse
+        self.first = self.last = pulse(pid)
+        self.began_at = self._looked_at = clock()
+        self._resting = self.last
+
+    def look(self):
+        """
+        Take the pulse anew.
+        """
+        before, now = self.last, self._clock()
+        self.last = self._read(self.pid)
+        slept_on = (
+            before is not None
+            and self.last is not None
+            and before.main_sleeps
+            and self.last.main_sleeps
+            and before.main_turns == self.last.main_turns
+        )
+        if not slept_on:
+            self.began_at, self._resting = now, self.last
+        self._looked_at = now
+
+    @property
+    def is_known(self):
+        """
+        Whether the system tells anything of this rank.
+        """
+        return self.last is not None
+
+    @property
+    def rest_s(self):
+        """
+        Seconds for which the main thread is known to have slept, without a single turn.
+        """
+        return self._looked_at - self.began_at
+
+    @property
+    def nothing_stirs(self):
+        """
+        Whether no other thread of the rank could still wake the main thread from its rest.
+
+        All of them sleep, and Gloo's loops have looked at their sockets since the rest began.
+        """
+        pulse, resting = self.last, self._resting
+        if pulse is None or resting is None:
+            return pulse is None
+        looked = (
+            pulse.gloo_turns is None
+            or resting.gloo_turns is None
+            or pulse.gloo_turns - resting.gloo_turns >= 2
+        )
+        return pulse.others_sleep and looked
+
+    @property
+    def all_sleep(self):
+        """
+        Whether no thread at all runs or waits for a core, but for the guard's and Gloo's loops.
+        """
+        pulse = self.last
+        return bool(pulse and pulse.main_sleeps and pulse.others_sleep and pulse.engine_sleeps)
+
+    @property
+    def cpu_s(self):
+        """
+        Seconds of CPU time that the main thread has had since the first look.
+        """
+        return self.last.main_cpu_s - self.first.main_cpu_s if self.last and self.first else 0.0
+
+    def turns_since(self, pulse):
+        """
+        Return how many turns the main thread has had since an earlier pulse.
+        """
+        return self.last.main_turns - pulse.main_turns if self.last and pulse else 0
+
+    @property
+    def guard_turns(self):
+        """
+        Turns of its own choice that the guard's thread has had since the first look.
+        """
+        return self.last.guard_turns - self.first.guard_turns if self.last and self.first else 0

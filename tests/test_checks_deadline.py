@@ -1,0 +1,67 @@
+"""
+The time of an answer: what the machine could give, and no starvation.
+"""
+
+import threading
+
+import pytest
+
+from ddp_lessons.checks.kit.deadline import Deadline
+
+
+class Told:
+    """
+    A clock and two ranks that wait for a core as they are told.
+    """
+
+    def __init__(self, limit_s=6.0):
+        self.now, self.waited_s = 100.0, {1: 5.0, 2: 7.0}
+        self.deadline = Deadline(
+            limit_s, lambda: list(self.waited_s), lambda: self.now, self.waited_s.get
+        )
+
+
+def test_deadline_on_a_quiet_machine_is_a_time_limit():
+    """
+    Nobody waits for a core, so seconds are seconds.
+    """
+    told = Told()
+    told.now += 5.9
+    assert not told.deadline.is_over
+    told.now += 0.2
+    assert told.deadline.is_over
+
+
+def test_deadline_does_not_count_what_a_rank_waited_for_a_core():
+    """
+    A right answer on a starved machine is right: no loop is to be found in it.
+    """
+    told = Told()
+    told.now += 60.0
+    told.waited_s[2] += 56.0
+    assert told.deadline.spent_s == pytest.approx(4.0)
+    assert not told.deadline.is_over
+    told.now += 3.0
+    assert told.deadline.is_over
+
+
+def test_deadline_of_a_rank_that_is_new():
+    """
+    A rank was replaced meanwhile: it cannot have waited for longer than the check takes.
+    """
+    told = Told()
+    told.now += 2.0
+    told.waited_s[3] = 50.0
+    assert told.deadline.spent_s == 0.0
+
+
+def test_deadline_calls_once_nothing_is_left():
+    """
+    The loop that does not end is ended; a watch that was stopped calls nobody.
+    """
+    ended = threading.Event()
+    Deadline(0.2, list).watch(ended.set)
+    assert ended.wait(20)
+    never = threading.Event()
+    Deadline(0.2, list).watch(never.set).set()
+    assert not never.wait(0.5)

@@ -1,0 +1,91 @@
+"""
+A rank counts as there as soon as its heart listens, however long a period is.
+"""
+
+import asyncio
+import json
+
+import zmq
+import zmq.asyncio
+from zmq.eventloop.zmqstream import ZMQStream
+
+from ddp_lessons.ranks.hearts import PromptHeartMonitor
+
+WITHIN_S = 20  # far below a period, far above what a busy machine needs
+PERIOD_MS = 600_000
+
+
+async def heart(context, ping_url, pong_url, name):
+    """
+    Answer pings, as the heart of a rank does.
+    """
+    with context.socket(zmq.SUB) as sub, context.socket(zmq.DEALER) as dealer:
+        dealer.identity = name
+        sub.subscribe(b"")
+        sub.connect(ping_url)
+        dealer.connect(pong_url)
+        while True:
+            await dealer.send_multipart(await sub.recv_multipart())
+
+
+async def hearts_heard_of(names):
+    """
+    Let hearts come one after the other, and return in which order the hub hears of them.
+    """
+    plain, context = zmq.Context(), zmq.asyncio.Context()
+    sockets = ping, pong, monitor = [plain.socket(k) for k in (zmq.XPUB, zmq.ROUTER, zmq.XPUB)]
+    ping.setsockopt(zmq.XPUB_VERBOSE, 1)
+    *urls, monitor_url = (
+        f"tcp://127.0.0.1:{sock.bind_to_random_port('tcp://127.0.0.1')}" for sock in sockets
+    )
+    hub = context.socket(zmq.SUB)
+    hub.subscribe(b"")
+    hub.connect(monitor_url)
+    monitored = PromptHeartMonitor(
+        ping_stream=ZMQStream(ping),
+        pong_stream=ZMQStream(pong),
+        monitor_stream=ZMQStream(monitor),
+        period=PERIOD_MS,
+    )
+    monitored.start()
+    heard, tasks = [], []
+    for name in names:
+        tasks.append(asyncio.create_task(heart(context, *urls, name)))
+        message = await asyncio.wait_for(hub.recv_multipart(), WITHIN_S)
+        heard += json.loads(message[-1])["hearts"]
+    monitored.caller.stop()
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert monitored.hearts == set(names)
+    for stream in (monitored.ping_stream, monitored.pong_stream, monitored.monitor_stream):
+        stream.close(linger=0)
+    hub.close(linger=0)
+    plain.term()
+    context.term()
+    return heard
+
+
+def test_hearts_are_heard_of_when_they_subscribe():
+    """
+    The stock monitor would let each of these wait for 10 minutes; ranks waited for 0.1 to 0.2 s,
+    at every start and at every replacement. Each must be told of once, the later ones too.
+    """
+    assert asyncio.run(hearts_heard_of([b"one", b"two", b"three"])) == ["one", "two", "three"]
+
+
+def test_an_answer_to_an_old_beat_counts():
+    """
+    On a crowded machine a rank may answer the beat before the last but one, each time.
+    """
+    told = []
+
+    class Monitor(PromptHeartMonitor):
+        def handle_new_hearts(self, hearts):
+            told.append(set(hearts))
+            self.hearts |= hearts
+
+    monitor = Monitor(lifetime=9.0, last_ping=6.0)
+    for beat in (b"3.0", b"6.0", b"9.0"):
+        monitor.handle_pong([b"rank 3", beat])
+    assert told == [{b"rank 3"}]

@@ -1,0 +1,105 @@
+"""
+The cores and the memory that ranks may use: a container's, where there is one, not its host's.
+"""
+
+import os
+import sys
+
+import pytest
+
+from ddp_lessons.course import machine
+from ddp_lessons.errors import BadInput
+from ddp_lessons.ranks import limits
+from ddp_lessons.ranks.limits import memory, usable_cores
+from ddp_lessons.ranks.placement import BYTES_PER_RANK
+from ddp_lessons.ranks.starting import check_early, this_machine
+
+MIB = 1 << 20
+GIB = 1 << 30
+FACTS = {"num_gpus": 0, "has_nccl": False}
+
+
+@pytest.fixture
+def group(tmp_path, monkeypatch):
+    """
+    Give a function that writes the files of the control group that this process is in.
+    """
+    folder = tmp_path / "outer" / "inner"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(limits, "_cgroups", lambda: [folder, folder.parent, tmp_path])
+
+    def write(where=folder, **files):
+        for name, text in files.items():
+            (where / name.replace("_", ".", 1)).write_text(f"{text}\n")
+
+    write.outer = folder.parent
+    return write
+
+
+@pytest.mark.parametrize(
+    ("quota", "cores"), [("100000 100000", 1), ("50000 100000", 1), ("max 100000", None)]
+)
+def test_usable_cores_respects_a_quota(group, quota, cores):
+    """
+    A container of one core on a large server is a small machine; half a core is still one.
+    """
+    own = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
+    group(cpu_max=quota)
+    assert usable_cores() == (cores or own)
+
+
+def test_memory_respects_a_limit(group):
+    """
+    What the group has used already is not free, and the host's memory is not the group's.
+    """
+    group(memory_max=GIB, memory_current=GIB // 4)
+    assert memory() == (GIB, GIB - GIB // 4)
+
+
+def test_memory_without_a_limit_is_the_machine_s(group):
+    """
+    "max" in a control group's file is no number, and no limit.
+    """
+    group(memory_max="max", memory_current=GIB)
+    assert memory()[0] > GIB // 2
+
+
+def test_memory_counts_cached_files_as_free(group):
+    """
+    A container that has read its data set would seem full, and no rank could be started in it.
+    """
+    stat = f"anon {100 * MIB}\ninactive_file {600 * MIB}\nactive_file {100 * MIB}"
+    group(memory_max=GIB, memory_current=800 * MIB, memory_stat=stat)
+    assert memory() == (GIB, GIB - 200 * MIB)
+
+
+@pytest.mark.parametrize("inner", [GIB, 4 * GIB, "max"])
+def test_memory_goes_by_the_tightest_group(group, inner):
+    """
+    A service may be limited by itself, by its user's slice, or by both.
+    """
+    group(memory_max=inner, memory_current=100 * MIB)
+    group(group.outer, memory_max=2 * GIB, memory_current=GIB + GIB // 2)
+    total, free = memory()
+    assert total == min(2 * GIB, inner if inner != "max" else 2 * GIB)
+    assert free <= GIB // 2
+
+
+def test_ranks_and_doctor_see_the_same_limits(group):
+    """
+    start_ranks took threads and memory from the whole host, while the doctor told of the container.
+    """
+    group(cpu_max="100000 100000", memory_max=3 * BYTES_PER_RANK, memory_current=0)
+    ours = this_machine(FACTS)
+    assert ours.num_cores == machine.usable_cores() == 1
+    assert ours.memory_bytes == machine.memory()[1] == 3 * BYTES_PER_RANK
+
+
+def test_ranks_beyond_a_limit_are_refused(group):
+    """
+    Otherwise the container's memory runs out and a rank is killed in the middle of a lesson.
+    """
+    group(memory_max=3 * BYTES_PER_RANK, memory_current=0)
+    check_early(3, "cpu")
+    with pytest.raises(BadInput, match="4"):
+        check_early(4, "cpu")

@@ -1,0 +1,175 @@
+"""
+What the system tells of a rank's threads: asleep, at work, kept from the cores, gone.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+from made_up_ranks import ASLEEP
+from waiting import wait_until
+
+from ddp_lessons.ranks.pulse import Rest, pulse_of, wants_a_core
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+
+
+@contextmanager
+def python(source):
+    """
+    Give the process id of a Python that has said that it runs `source`.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"print('up', flush=True)\n{source}"], stdout=subprocess.PIPE
+    )
+    try:
+        assert process.stdout.readline() == b"up\n"
+        yield process.pid
+    finally:
+        process.kill()
+        process.communicate()
+
+
+class Told:
+    """
+    A clock and a pulse that do as they are told.
+    """
+
+    def __init__(self, pulse=ASLEEP):
+        self.now, self.pulse = 50.0, pulse
+        self.rest = Rest(7, clock=lambda: self.now, pulse=lambda pid: self.pulse)
+
+    def after(self, seconds, **changes):
+        """
+        Let time pass, change the pulse, and look.
+        """
+        self.now += seconds
+        self.pulse = replace(self.pulse, **changes)
+        self.rest.look()
+        return self.rest
+
+
+def test_pulse_of_a_process_that_sleeps_and_of_one_that_computes():
+    """
+    The two that must never be mistaken for each other.
+    """
+    with python("import time; time.sleep(60)") as sleeping, python("while True: pass") as computing:
+        wait_until(lambda: pulse_of(sleeping).main_sleeps, 5, "sleep")
+        before = pulse_of(sleeping), pulse_of(computing)
+        wait_until(lambda: pulse_of(computing).main_cpu_s > before[1].main_cpu_s, 10, "CPU time")
+        after = pulse_of(sleeping), pulse_of(computing)
+        assert after[0].main_turns == before[0].main_turns
+        assert not wants_a_core(sleeping)
+        assert not after[1].main_sleeps
+        assert wants_a_core(computing)
+
+
+def test_pulse_of_a_process_that_is_stopped_is_no_sleep():
+    """
+    Whoever is kept from the cores has not chosen to sleep, however long that takes.
+    """
+    with python("import time; time.sleep(60)") as pid:
+        wait_until(lambda: pulse_of(pid).main_sleeps, 5, "sleep")
+        os.kill(pid, signal.SIGSTOP)
+        wait_until(lambda: not pulse_of(pid).main_sleeps, 5, "the stop")
+        assert wants_a_core(pid)
+
+
+def test_pulse_sees_the_other_threads():
+    """
+    A thread that computes may wake the main thread at any moment.
+    """
+    work = "import threading, time\ndef work():\n    while True: pass\n"
+    work += "threading.Thread(target=work, daemon=True).start()\ntime.sleep(60)"
+    with python(work) as pid:
+        wait_until(lambda: not pulse_of(pid).others_sleep, 5, "the thread at work")
+        assert wants_a_core(pid)
+
+
+def test_pulse_of_nobody_is_none():
+    """
+    A rank may be gone before one looks.
+    """
+    with python("import time; time.sleep(60)") as pid:
+        pass
+    assert pulse_of(pid) is None
+    assert not wants_a_core(pid)
+    rest = Rest(pid)
+    rest.look()
+    assert not rest.is_known
+
+
+def test_pulse_knows_the_engines_threads_by_name():
+    """
+    Heartbeats and our own questions are no work of the learner's.
+    """
+    naming = (
+        "import threading, time\nfrom ddp_lessons.ranks.pulse import name_engine_threads\n"
+        "def work():\n    while True: pass\n"
+        "def watch():\n    while True: time.sleep(0.01)\n"
+        "guard = threading.Thread(target=watch, daemon=True)\nguard.start()\n"
+        "threading.Thread(target=work, daemon=True).start()\nname_engine_threads(guard)\n"
+        "print('named', flush=True)\ntime.sleep(60)"
+    )
+    with python(naming) as pid:
+        wait_until(lambda: pulse_of(pid).others_sleep, 10, "the engine's threads to be left out")
+        turns = pulse_of(pid).guard_turns
+        wait_until(lambda: pulse_of(pid).guard_turns > turns, 10, "turns of the guard")
+
+
+def test_rest_counts_only_sleep_without_a_turn():
+    """
+    Two looks at a sleeping thread prove nothing if it had a turn between them.
+    """
+    told = Told()
+    assert told.after(0.2).rest_s == pytest.approx(0.2)
+    assert told.after(0.2).rest_s == pytest.approx(0.4)
+    assert told.after(0.2, main_turns=11).rest_s == 0.0
+    assert told.after(0.2).rest_s == pytest.approx(0.2)
+
+
+def test_rest_of_one_that_waits_for_a_core_is_none():
+    """
+    A starved rank has no turns either, and yet it does not rest.
+    """
+    told = Told()
+    for _ in range(20):
+        assert told.after(0.2, main_sleeps=False).rest_s == 0.0
+
+
+def test_rest_is_sure_once_gloo_has_looked():
+    """
+    What has come for a rank is seen by Gloo's loop; before its turn, the rank may still wake up.
+    """
+    told = Told()
+    assert not told.after(0.2).nothing_stirs
+    assert not told.after(0.2, gloo_turns=101).nothing_stirs
+    assert told.after(0.2, gloo_turns=102).nothing_stirs
+    assert not told.after(0.2, others_sleep=False).nothing_stirs
+
+
+def test_rest_without_gloo_needs_only_the_others():
+    """
+    A rank in no group, or on NCCL, has no such loop.
+    """
+    assert Told(replace(ASLEEP, gloo_turns=None)).after(0.2).nothing_stirs
+
+
+def test_name_engine_threads_spares_the_main_thread():
+    """
+    The main thread is the learner's, and keeps the name of its program.
+    """
+    naming = (
+        "import os, threading, time\nfrom pathlib import Path\n"
+        "from ddp_lessons.ranks.pulse import name_engine_threads\n"
+        "name = lambda task: Path(f'/proc/self/task/{task}/comm').read_text().strip()\n"
+        "guard = threading.Thread(target=time.sleep, args=(60,), daemon=True)\nguard.start()\n"
+        "before = name(os.getpid())\nname_engine_threads(guard)\n"
+        "print(name(os.getpid()) == before, name(guard.native_id))"
+    )
+    said = subprocess.run([sys.executable, "-c", naming], capture_output=True, text=True)
+    assert said.stdout.split() == ["True", "ddp-guard"], said

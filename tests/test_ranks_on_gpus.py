@@ -1,0 +1,114 @@
+"""
+What ranks do for GPUs, as far as that can be held without one: fakes stand in for NCCL and CUDA.
+"""
+
+import json
+import os
+from types import SimpleNamespace
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d
+
+from ddp_lessons.ranks import warden
+from ddp_lessons.ranks.release import abort_nccl
+from ddp_lessons.ranks.where import recorded_collectives
+
+
+class FakeGroup:
+    """
+    A group of NCCL's that notes what is asked of it.
+    """
+
+    def __init__(self, name, said):
+        self.name, self.said = name, said
+
+    def _get_backend(self, device):
+        assert device.type == "cuda"
+        return self
+
+    def _group_start(self):
+        self.said.append("start")
+
+    def _group_end(self):
+        self.said.append("end")
+
+    def abort(self):
+        self.said.append(f"abort {self.name}")
+
+
+def fake_world(monkeypatch, said, **configs):
+    """
+    Put groups in the place of this process's, by name and by what carries their tensors.
+    """
+    groups = {FakeGroup(name, said): config for name, config in configs.items()}
+    world = SimpleNamespace(
+        pg_map=dict.fromkeys(groups, ("undefined", None)),
+        pg_names={group: group.name for group in groups},
+        pg_backend_config=groups,
+    )
+    monkeypatch.setattr(dist.distributed_c10d, "_world", world)
+
+
+def test_abort_of_several_groups_is_one(monkeypatch):
+    """
+    Aborted one by one, communicators of subgroups can wait for each other's peers.
+    """
+    said = []
+    fake_world(monkeypatch, said, a="cuda:nccl", b="cpu:gloo,cuda:nccl", c="cpu:gloo,cuda:gloo")
+    abort_nccl()
+    assert said == ["start", "abort b", "abort a", "end"]
+
+
+def test_abort_of_one_group_and_of_none(monkeypatch):
+    """
+    Gloo's groups have no abort that frees anybody: they are left to their sockets.
+    """
+    said = []
+    fake_world(monkeypatch, said, a="cuda:nccl")
+    abort_nccl()
+    assert said == ["abort a"]
+    fake_world(monkeypatch, said, a="cpu:gloo,cuda:gloo")
+    abort_nccl()
+    assert said == ["abort a"]
+
+
+def test_gpus_are_counted_in_a_child(monkeypatch):
+    """
+    A warden that has initialised CUDA could fork no rank that can use it.
+    """
+    here = os.getpid()
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 99 if os.getpid() == here else 3)
+    assert warden.count_gpus() == 3
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
+    assert warden.count_gpus() == 0
+
+
+def entry(name, record_id, created_ns):
+    """
+    Make an entry as a flight recorder dumps it.
+    """
+    return {
+        "profiling_name": name, "record_id": record_id, "time_created_ns": created_ns,
+        "collective_seq_id": record_id + 1, "process_group": ["0", "default_pg"],
+        "input_sizes": [[4]], "input_dtypes": ["Float"], "timeout_ms": 1000, "is_p2p": False,
+    }  # fmt: skip
+
+
+def test_collectives_of_nccl_are_read_from_its_own_recorder(monkeypatch):
+    """
+    NCCL's calls are in none but its own; a table without them would name nobody.
+    """
+
+    def recorder(*entries):
+        return lambda: json.dumps({"entries": entries}).encode()
+
+    gloo, nccl = entry("gloo:broadcast", 0, 20), entry("nccl:all_reduce", 0, 10)
+    monkeypatch.setattr(_distributed_c10d, "_dump_fr_trace_json", recorder(gloo))
+    monkeypatch.setattr(_distributed_c10d, "_dump_nccl_trace_json", recorder(nccl), raising=False)
+    assert [found["name"] for found in recorded_collectives()] == ["all_reduce", "broadcast"]
+    assert [found["name"] for found in recorded_collectives(since_ns=15)] == ["broadcast"]
+    # One recorder under both names must not make each call two.
+    monkeypatch.setattr(_distributed_c10d, "_dump_fr_trace_json", recorder(nccl))
+    assert len(recorded_collectives()) == 1
