@@ -356,6 +356,22 @@ def test_a_rank_that_waits_for_a_peer_to_connect_is_freed():
     assert straggler.came_back() < SOON_S
 
 
+def test_a_rank_that_is_freed_halfway_refuses_the_other_peers():
+    """
+    Its group is given up at the first peer that hangs up, and its socket with it.
+    """
+    before = open_sockets()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def give_up_at_the_first():
+            with listener.accept()[0]:
+                listener.close()
+
+        group = Waiting(give_up_at_the_first)
+        assert connect_for_absent_peers(before, sys._getframe()) == 1
+    assert group.came_back() < SOON_S
+
+
 def test_a_store_that_listens_is_no_gloo_socket():
     """
     Whoever waits for a TCPStore of its own must not have it fed with numbers.

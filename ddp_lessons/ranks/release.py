@@ -9,6 +9,7 @@ impossible to open. A group that is being made waits for peers to connect, so so
 Lesson: 02_collectives.
 """
 
+import contextlib
 import functools
 import os
 import socket
@@ -133,7 +134,8 @@ def connect_for_absent_peers(spared, frame):
     expecting = [found for found in addresses if found and found[1][1] not in ports]
     for family, address in expecting:
         for number in range(_MOST_PEERS):
-            with socket.socket(family) as sock:
+            # Once the rank is freed, its socket is gone: the rest are refused.
+            with contextlib.suppress(ConnectionError), socket.socket(family) as sock:
                 sock.connect(address)
                 sock.sendall(struct.pack("=q", number))
     return len(expecting)
