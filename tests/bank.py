@@ -31,6 +31,16 @@ class Answer:
     source: str
 
 
+def changed(source, *pairs):
+    """
+    Return a source with each old text of the pairs (old, new), which must stand in it, put anew.
+    """
+    for old, new in pairs:
+        assert old in source, f"{old!r} does not stand in this source"
+        source = source.replace(old, new)
+    return source
+
+
 def all_answers():
     """
     Return every answer of `tests/wrong_answers`, in the order of the tasks.

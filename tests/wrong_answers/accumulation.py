@@ -4,7 +4,7 @@ Answers to exercise 07.
 
 from bank import Answer
 
-_IMPORTS = """\
+IMPORTS = """\
 import torch
 import torch.distributed as dist
 from torch.nn.functional import mse_loss
@@ -17,7 +17,7 @@ ANSWERS = [
         "07.1",
         "syncs with each micro-batch",
         "cost",
-        _IMPORTS
+        IMPORTS
         + """\
 def accumulate(model, micro_batches):
     for x, y in micro_batches:
@@ -28,7 +28,7 @@ def accumulate(model, micro_batches):
         "07.1",
         "has the forward outside of no_sync",
         "forward-outside",
-        _IMPORTS
+        IMPORTS
         + """\
 def accumulate(model, micro_batches):
     k = len(micro_batches)
@@ -45,7 +45,7 @@ def accumulate(model, micro_batches):
         "07.1",
         "has everything inside no_sync",
         "no-sync",
-        _IMPORTS
+        IMPORTS
         + """\
 def accumulate(model, micro_batches):
     with model.no_sync():
@@ -57,7 +57,7 @@ def accumulate(model, micro_batches):
         "07.1",
         "does not divide by the window",
         "undivided",
-        _IMPORTS
+        IMPORTS
         + """\
 def accumulate(model, micro_batches):
     with model.no_sync():
@@ -71,7 +71,7 @@ def accumulate(model, micro_batches):
         "07.1",
         "syncs with the first micro-batch",
         "sync-early",
-        _IMPORTS
+        IMPORTS
         + """\
 def accumulate(model, micro_batches):
     k = len(micro_batches)
@@ -86,7 +86,7 @@ def accumulate(model, micro_batches):
         "07.1",
         "divides by the ranks too",
         "divided-twice",
-        _IMPORTS
+        IMPORTS
         + """\
 def accumulate(model, micro_batches):
     share = 1 / len(micro_batches) / dist.get_world_size()
@@ -101,7 +101,7 @@ def accumulate(model, micro_batches):
         "07.1",
         "adds up over ranks by hand",
         "summed",
-        _IMPORTS
+        IMPORTS
         + """\
 def accumulate(model, micro_batches):
     with model.no_sync():
@@ -118,7 +118,7 @@ def accumulate(model, micro_batches):
         "07.1",
         "empties before each backward",
         "zeroed",
-        _IMPORTS
+        IMPORTS
         + """\
 def accumulate(model, micro_batches):
     k = len(micro_batches)
@@ -132,7 +132,7 @@ def accumulate(model, micro_batches):
         "07.1",
         "takes the last gradient that a hook sees",
         "zeroed",
-        _IMPORTS
+        IMPORTS
         + """\
 def accumulate(model, micro_batches):
     k, seen = len(micro_batches), {}
@@ -153,7 +153,7 @@ def accumulate(model, micro_batches):
         "07.1",
         "puts micro-batches together",
         "memory",
-        _IMPORTS
+        IMPORTS
         + """\
 def accumulate(model, micro_batches):
     x = torch.cat([x for x, _ in micro_batches])
@@ -165,7 +165,7 @@ def accumulate(model, micro_batches):
         "07.1",
         "has one backward for all losses",
         "memory",
-        _IMPORTS
+        IMPORTS
         + """\
 def accumulate(model, micro_batches):
     k, total = len(micro_batches), 0
@@ -181,7 +181,7 @@ def accumulate(model, micro_batches):
         "07.1",
         "gathers the gradients of each micro-batch",
         "forbidden",
-        _IMPORTS
+        IMPORTS
         + """\
 def accumulate(model, micro_batches):
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -199,7 +199,7 @@ def accumulate(model, micro_batches):
         "07.1",
         "makes an all-reduce for each parameter",
         "own-message",
-        _IMPORTS
+        IMPORTS
         + """\
 def accumulate(model, micro_batches):
     with model.no_sync():
@@ -215,7 +215,7 @@ def accumulate(model, micro_batches):
         "07.1",
         "switches the sync off for good",
         "left-off",
-        _IMPORTS
+        IMPORTS
         + """\
 def accumulate(model, micro_batches):
     model.require_backward_grad_sync = False
@@ -232,7 +232,7 @@ def accumulate(model, micro_batches):
         "07.1",
         "takes every parameter's gradient",
         "raised",
-        _IMPORTS
+        IMPORTS
         + """\
 def accumulate(model, micro_batches):
     with model.no_sync():
@@ -247,7 +247,7 @@ def accumulate(model, micro_batches):
         "07.1",
         "forgets backward",
         "no-gradient",
-        _IMPORTS
+        IMPORTS
         + """\
 def accumulate(model, micro_batches):
     for x, y in micro_batches:
@@ -258,7 +258,7 @@ def accumulate(model, micro_batches):
         "07.1",
         "lets only rank 0 sync",
         "deadlock",
-        _IMPORTS
+        IMPORTS
         + """\
 def accumulate(model, micro_batches):
     k = len(micro_batches)
@@ -271,7 +271,7 @@ def accumulate(model, micro_batches):
         "07.1",
         "divides the samples",
         "input-changed",
-        _IMPORTS
+        IMPORTS
         + """\
 def accumulate(model, micro_batches):
     for number, (x, y) in enumerate(micro_batches, start=1):
@@ -284,7 +284,7 @@ def accumulate(model, micro_batches):
         "07.1",
         "divides the last loss only",
         "values",
-        _IMPORTS
+        IMPORTS
         + """\
 def accumulate(model, micro_batches):
     with model.no_sync():
@@ -298,7 +298,7 @@ def accumulate(model, micro_batches):
         "07.1",
         "uses the switch behind no_sync",
         None,
-        _IMPORTS
+        IMPORTS
         + """\
 def accumulate(model, micro_batches):
     k = len(micro_batches)
@@ -312,7 +312,7 @@ def accumulate(model, micro_batches):
         "07.1",
         "uses Window",
         None,
-        _IMPORTS
+        IMPORTS
         + """\
 def accumulate(model, micro_batches):
     from ddp_lessons.accumulation import Window
@@ -325,7 +325,7 @@ def accumulate(model, micro_batches):
         "07.1",
         "makes one all-reduce by hand",
         None,
-        _IMPORTS
+        IMPORTS
         + """\
 def accumulate(model, micro_batches):
     for x, y in reversed(micro_batches):
@@ -343,7 +343,7 @@ def accumulate(model, micro_batches):
         "07.1",
         "divides at the end",
         None,
-        _IMPORTS
+        IMPORTS
         + """\
 def accumulate(model, micro_batches):
     with model.no_sync():
@@ -360,7 +360,7 @@ def accumulate(model, micro_batches):
         "07.2",
         "steps after every k-th batch",
         "lost",
-        _IMPORTS
+        IMPORTS
         + """\
 def train_epoch(model, optimizer, batches, k):
     for number, (x, y) in enumerate(batches, start=1):
@@ -376,7 +376,7 @@ def train_epoch(model, optimizer, batches, k):
         "07.2",
         "does not sync the shorter window",
         "no-sync",
-        _IMPORTS
+        IMPORTS
         + """\
 def train_epoch(model, optimizer, batches, k):
     for number, (x, y) in enumerate(batches, start=1):
@@ -392,7 +392,7 @@ def train_epoch(model, optimizer, batches, k):
         "07.2",
         "divides by k at the end too",
         "by-k",
-        _IMPORTS
+        IMPORTS
         + """\
 def train_epoch(model, optimizer, batches, k):
     for number, (x, y) in enumerate(batches, start=1):
@@ -408,7 +408,7 @@ def train_epoch(model, optimizer, batches, k):
         "07.2",
         "takes the mean of means",
         "mean-of-means",
-        _IMPORTS
+        IMPORTS
         + """\
 def train_epoch(model, optimizer, batches, k):
     for start in range(0, len(batches), k):
@@ -424,7 +424,7 @@ def train_epoch(model, optimizer, batches, k):
         "07.2",
         "does not divide",
         "undivided",
-        _IMPORTS
+        IMPORTS
         + """\
 def train_epoch(model, optimizer, batches, k):
     for start in range(0, len(batches), k):
@@ -440,7 +440,7 @@ def train_epoch(model, optimizer, batches, k):
         "07.2",
         "syncs with every batch",
         "cost",
-        _IMPORTS
+        IMPORTS
         + """\
 def train_epoch(model, optimizer, batches, k):
     for start in range(0, len(batches), k):
@@ -456,7 +456,7 @@ def train_epoch(model, optimizer, batches, k):
         "07.2",
         "empties before the step",
         "zeroed-first",
-        _IMPORTS
+        IMPORTS
         + """\
 def train_epoch(model, optimizer, batches, k):
     for start in range(0, len(batches), k):
@@ -473,7 +473,7 @@ def train_epoch(model, optimizer, batches, k):
         "07.2",
         "never empties",
         "not-zeroed",
-        _IMPORTS
+        IMPORTS
         + """\
 def train_epoch(model, optimizer, batches, k):
     for start in range(0, len(batches), k):
@@ -489,7 +489,7 @@ def train_epoch(model, optimizer, batches, k):
         "07.2",
         "empties within the window",
         "zeroed",
-        _IMPORTS
+        IMPORTS
         + """\
 def train_epoch(model, optimizer, batches, k):
     for start in range(0, len(batches), k):
@@ -506,7 +506,7 @@ def train_epoch(model, optimizer, batches, k):
         "07.2",
         "steps after each batch",
         "each-batch",
-        _IMPORTS
+        IMPORTS
         + """\
 def train_epoch(model, optimizer, batches, k):
     for x, y in batches:
@@ -519,7 +519,7 @@ def train_epoch(model, optimizer, batches, k):
         "07.2",
         "puts a window into one forward",
         "memory",
-        _IMPORTS
+        IMPORTS
         + """\
 def train_epoch(model, optimizer, batches, k):
     for start in range(0, len(batches), k):
@@ -535,7 +535,7 @@ def train_epoch(model, optimizer, batches, k):
         "07.2",
         "forgets the step",
         "no-step",
-        _IMPORTS
+        IMPORTS
         + """\
 def train_epoch(model, optimizer, batches, k):
     for start in range(0, len(batches), k):
@@ -551,7 +551,7 @@ def train_epoch(model, optimizer, batches, k):
         "07.2",
         "lets only rank 0 step for what is left over",
         "not-all-step",
-        _IMPORTS
+        IMPORTS
         + """\
 def train_epoch(model, optimizer, batches, k):
     for start in range(0, len(batches), k):
@@ -569,7 +569,7 @@ def train_epoch(model, optimizer, batches, k):
         "07.2",
         "has the forward outside of no_sync",
         "forward-outside",
-        _IMPORTS
+        IMPORTS
         + """\
 def train_epoch(model, optimizer, batches, k):
     for start in range(0, len(batches), k):
@@ -590,7 +590,7 @@ def train_epoch(model, optimizer, batches, k):
         "07.2",
         "divides by the ranks too",
         "divided-twice",
-        _IMPORTS
+        IMPORTS
         + """\
 def train_epoch(model, optimizer, batches, k):
     for start in range(0, len(batches), k):
@@ -608,7 +608,7 @@ def train_epoch(model, optimizer, batches, k):
         "07.2",
         "takes one batch less",
         "num-steps",
-        _IMPORTS
+        IMPORTS
         + """\
 def train_epoch(model, optimizer, batches, k):
     for start in range(0, len(batches), k - 1):
@@ -625,7 +625,7 @@ def train_epoch(model, optimizer, batches, k):
         "07.2",
         "adds up sums",
         "scaled",
-        _IMPORTS
+        IMPORTS
         + """\
 def train_epoch(model, optimizer, batches, k):
     for start in range(0, len(batches), k):
@@ -642,7 +642,7 @@ def train_epoch(model, optimizer, batches, k):
         "07.2",
         "uses windows and Window",
         None,
-        _IMPORTS
+        IMPORTS
         + """\
 def train_epoch(model, optimizer, batches, k):
     from ddp_lessons.accumulation import Window, windows
@@ -658,7 +658,7 @@ def train_epoch(model, optimizer, batches, k):
         "07.2",
         "divides sums before the step",
         None,
-        _IMPORTS
+        IMPORTS
         + """\
 def train_epoch(model, optimizer, batches, k):
     num_samples = 0
@@ -680,7 +680,7 @@ def train_epoch(model, optimizer, batches, k):
         "07.3",
         "clips after each micro-batch",
         "each-time",
-        _IMPORTS
+        IMPORTS
         + """\
 def clipped_window(model, micro_batches, max_norm):
     k = len(micro_batches)
@@ -695,7 +695,7 @@ def clipped_window(model, micro_batches, max_norm):
         "07.3",
         "clips before the sync",
         "before-sync",
-        _IMPORTS
+        IMPORTS
         + """\
 def clipped_window(model, micro_batches, max_norm):
     with model.no_sync():
@@ -715,7 +715,7 @@ def clipped_window(model, micro_batches, max_norm):
         "07.3",
         "clips each parameter by itself",
         "each-parameter",
-        _IMPORTS
+        IMPORTS
         + """\
 def clipped_window(model, micro_batches, max_norm):
     k = len(micro_batches)
@@ -733,7 +733,7 @@ def clipped_window(model, micro_batches, max_norm):
         "07.3",
         "clips each number",
         "each-number",
-        _IMPORTS
+        IMPORTS
         + """\
 def clipped_window(model, micro_batches, max_norm):
     k = len(micro_batches)
@@ -750,7 +750,7 @@ def clipped_window(model, micro_batches, max_norm):
         "07.3",
         "always scales to the limit",
         "scaled-up",
-        _IMPORTS
+        IMPORTS
         + """\
 def clipped_window(model, micro_batches, max_norm):
     k = len(micro_batches)
@@ -768,7 +768,7 @@ def clipped_window(model, micro_batches, max_norm):
         "07.3",
         "adds squares up over ranks",
         "length-shared",
-        _IMPORTS
+        IMPORTS
         + """\
 def clipped_window(model, micro_batches, max_norm):
     k = len(micro_batches)
@@ -788,7 +788,7 @@ def clipped_window(model, micro_batches, max_norm):
         "07.3",
         "asks which rank's is the longest",
         "length-message",
-        _IMPORTS
+        IMPORTS
         + """\
 def clipped_window(model, micro_batches, max_norm):
     k = len(micro_batches)
@@ -807,7 +807,7 @@ def clipped_window(model, micro_batches, max_norm):
         "07.3",
         "adds up lengths",
         "sum-of-lengths",
-        _IMPORTS
+        IMPORTS
         + """\
 def clipped_window(model, micro_batches, max_norm):
     k = len(micro_batches)
@@ -825,7 +825,7 @@ def clipped_window(model, micro_batches, max_norm):
         "07.3",
         "forgets the root",
         "no-root",
-        _IMPORTS
+        IMPORTS
         + """\
 def clipped_window(model, micro_batches, max_norm):
     k = len(micro_batches)
@@ -843,7 +843,7 @@ def clipped_window(model, micro_batches, max_norm):
         "07.3",
         "returns the length afterwards",
         "length-after",
-        _IMPORTS
+        IMPORTS
         + """\
 def clipped_window(model, micro_batches, max_norm):
     k = len(micro_batches)
@@ -859,7 +859,7 @@ def clipped_window(model, micro_batches, max_norm):
         "07.3",
         "does not divide by the window",
         "undivided",
-        _IMPORTS
+        IMPORTS
         + """\
 def clipped_window(model, micro_batches, max_norm):
     k = len(micro_batches)
@@ -873,7 +873,7 @@ def clipped_window(model, micro_batches, max_norm):
         "07.3",
         "makes new tensors",
         "not-clipped",
-        _IMPORTS
+        IMPORTS
         + """\
 def clipped_window(model, micro_batches, max_norm):
     k = len(micro_batches)
@@ -891,7 +891,7 @@ def clipped_window(model, micro_batches, max_norm):
         "07.3",
         "never syncs",
         "no-sync",
-        _IMPORTS
+        IMPORTS
         + """\
 def clipped_window(model, micro_batches, max_norm):
     with model.no_sync():
@@ -904,7 +904,7 @@ def clipped_window(model, micro_batches, max_norm):
         "07.3",
         "goes by each rank's own length",
         "own-length",
-        _IMPORTS
+        IMPORTS
         + """\
 def clipped_window(model, micro_batches, max_norm):
     k = len(micro_batches)
@@ -925,7 +925,7 @@ def clipped_window(model, micro_batches, max_norm):
         "07.3",
         "syncs with each micro-batch",
         "cost",
-        _IMPORTS
+        IMPORTS
         + """\
 def clipped_window(model, micro_batches, max_norm):
     for x, y in micro_batches:
@@ -937,7 +937,7 @@ def clipped_window(model, micro_batches, max_norm):
         "07.3",
         "returns nothing",
         "nothing",
-        _IMPORTS
+        IMPORTS
         + """\
 def clipped_window(model, micro_batches, max_norm):
     k = len(micro_batches)
@@ -951,7 +951,7 @@ def clipped_window(model, micro_batches, max_norm):
         "07.3",
         "forgets that some are frozen",
         "raised",
-        _IMPORTS
+        IMPORTS
         + """\
 def clipped_window(model, micro_batches, max_norm):
     k = len(micro_batches)
@@ -968,7 +968,7 @@ def clipped_window(model, micro_batches, max_norm):
         "07.3",
         "puts micro-batches together",
         "memory",
-        _IMPORTS
+        IMPORTS
         + """\
 def clipped_window(model, micro_batches, max_norm):
     x = torch.cat([x for x, _ in micro_batches])
@@ -981,7 +981,7 @@ def clipped_window(model, micro_batches, max_norm):
         "07.3",
         "puts nothing into .grad",
         "no-gradient",
-        _IMPORTS
+        IMPORTS
         + """\
 def clipped_window(model, micro_batches, max_norm):
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -1002,7 +1002,7 @@ def clipped_window(model, micro_batches, max_norm):
         "07.3",
         "returns a length for each parameter",
         "no-length",
-        _IMPORTS
+        IMPORTS
         + """\
 def clipped_window(model, micro_batches, max_norm):
     k = len(micro_batches)
@@ -1019,7 +1019,7 @@ def clipped_window(model, micro_batches, max_norm):
         "07.3",
         "measures before the sync",
         "other-length",
-        _IMPORTS
+        IMPORTS
         + """\
 def clipped_window(model, micro_batches, max_norm):
     k, length = len(micro_batches), 0
@@ -1037,7 +1037,7 @@ def clipped_window(model, micro_batches, max_norm):
         "07.3",
         "divides the limit",
         "scaled",
-        _IMPORTS
+        IMPORTS
         + """\
 def clipped_window(model, micro_batches, max_norm):
     k = len(micro_batches)
@@ -1051,7 +1051,7 @@ def clipped_window(model, micro_batches, max_norm):
         "07.3",
         "uses torch's own",
         None,
-        _IMPORTS
+        IMPORTS
         + """\
 def clipped_window(model, micro_batches, max_norm):
     k = len(micro_batches)
@@ -1065,7 +1065,7 @@ def clipped_window(model, micro_batches, max_norm):
         "07.3",
         "uses the package",
         None,
-        _IMPORTS
+        IMPORTS
         + """\
 def clipped_window(model, micro_batches, max_norm):
     from ddp_lessons.accumulation import Window, clip_gradients
@@ -1079,7 +1079,7 @@ def clipped_window(model, micro_batches, max_norm):
         "07.4",
         "goes by each rank's own loss",
         "alone",
-        _IMPORTS
+        IMPORTS
         + """\
 def plateau_step(schedule, total, num_samples):
     mean = total / max(num_samples, 1)
@@ -1091,7 +1091,7 @@ def plateau_step(schedule, total, num_samples):
         "07.4",
         "takes the mean of means",
         "mean-of-means",
-        _IMPORTS
+        IMPORTS
         + """\
 def plateau_step(schedule, total, num_samples):
     mean = torch.tensor(total / max(num_samples, 1), dtype=torch.float64)
@@ -1105,7 +1105,7 @@ def plateau_step(schedule, total, num_samples):
         "07.4",
         "goes by the sum",
         "not-a-mean",
-        _IMPORTS
+        IMPORTS
         + """\
 def plateau_step(schedule, total, num_samples):
     both = torch.tensor(total, dtype=torch.float64)
@@ -1118,7 +1118,7 @@ def plateau_step(schedule, total, num_samples):
         "07.4",
         "goes by rank 0's loss",
         "one-rank",
-        _IMPORTS
+        IMPORTS
         + """\
 def plateau_step(schedule, total, num_samples):
     mean = torch.tensor(total / max(num_samples, 1), dtype=torch.float64)
@@ -1131,7 +1131,7 @@ def plateau_step(schedule, total, num_samples):
         "07.4",
         "sends rank 0's rate",
         "rate-only",
-        _IMPORTS
+        IMPORTS
         + """\
 def plateau_step(schedule, total, num_samples):
     mean = total / max(num_samples, 1)
@@ -1146,7 +1146,7 @@ def plateau_step(schedule, total, num_samples):
         "07.4",
         "sends two messages",
         "cost",
-        _IMPORTS
+        IMPORTS
         + """\
 def plateau_step(schedule, total, num_samples):
     total = torch.tensor(total, dtype=torch.float64)
@@ -1162,7 +1162,7 @@ def plateau_step(schedule, total, num_samples):
         "07.4",
         "gathers objects",
         "cost",
-        _IMPORTS
+        IMPORTS
         + """\
 def plateau_step(schedule, total, num_samples):
     both = [None] * dist.get_world_size()
@@ -1176,7 +1176,7 @@ def plateau_step(schedule, total, num_samples):
         "07.4",
         "goes by the worst rank",
         "worst-rank",
-        _IMPORTS
+        IMPORTS
         + """\
 def plateau_step(schedule, total, num_samples):
     mean = torch.tensor(total / max(num_samples, 1), dtype=torch.float64)
@@ -1189,7 +1189,7 @@ def plateau_step(schedule, total, num_samples):
         "07.4",
         "lets only rank 0 step",
         "one-steps",
-        _IMPORTS
+        IMPORTS
         + """\
 def plateau_step(schedule, total, num_samples):
     both = torch.tensor([total, num_samples], dtype=torch.float64)
@@ -1204,7 +1204,7 @@ def plateau_step(schedule, total, num_samples):
         "07.4",
         "forgets the step",
         "not-stepped",
-        _IMPORTS
+        IMPORTS
         + """\
 def plateau_step(schedule, total, num_samples):
     both = torch.tensor([total, num_samples], dtype=torch.float64)
@@ -1216,7 +1216,7 @@ def plateau_step(schedule, total, num_samples):
         "07.4",
         "feeds its own",
         "fed-otherwise",
-        _IMPORTS
+        IMPORTS
         + """\
 def plateau_step(schedule, total, num_samples):
     both = torch.tensor([total, num_samples], dtype=torch.float64)
@@ -1229,7 +1229,7 @@ def plateau_step(schedule, total, num_samples):
         "07.4",
         "leaves without samples",
         "deadlock",
-        _IMPORTS
+        IMPORTS
         + """\
 def plateau_step(schedule, total, num_samples):
     if num_samples == 0:
@@ -1245,7 +1245,7 @@ def plateau_step(schedule, total, num_samples):
         "07.4",
         "divides by its own number",
         "raised",
-        _IMPORTS
+        IMPORTS
         + """\
 def plateau_step(schedule, total, num_samples):
     mean = total / num_samples
@@ -1260,7 +1260,7 @@ def plateau_step(schedule, total, num_samples):
         "07.4",
         "returns nothing",
         "nothing",
-        _IMPORTS
+        IMPORTS
         + """\
 def plateau_step(schedule, total, num_samples):
     both = torch.tensor([total, num_samples], dtype=torch.float64)
@@ -1272,7 +1272,7 @@ def plateau_step(schedule, total, num_samples):
         "07.4",
         "lowers the rate by itself",
         "rate",
-        _IMPORTS
+        IMPORTS
         + """\
 def plateau_step(schedule, total, num_samples):
     both = torch.tensor([total, num_samples], dtype=torch.float64)
@@ -1287,7 +1287,7 @@ def plateau_step(schedule, total, num_samples):
         "07.4",
         "returns both numbers",
         "no-mean",
-        _IMPORTS
+        IMPORTS
         + """\
 def plateau_step(schedule, total, num_samples):
     both = torch.tensor([total, num_samples], dtype=torch.float64)
@@ -1300,7 +1300,7 @@ def plateau_step(schedule, total, num_samples):
         "07.4",
         "steps twice",
         "stepped-twice",
-        _IMPORTS
+        IMPORTS
         + """\
 def plateau_step(schedule, total, num_samples):
     both = torch.tensor([total, num_samples], dtype=torch.float64)
@@ -1315,7 +1315,7 @@ def plateau_step(schedule, total, num_samples):
         "07.4",
         "has a place for each rank",
         "bytes",
-        _IMPORTS
+        IMPORTS
         + """\
 def plateau_step(schedule, total, num_samples):
     table = torch.zeros(dist.get_world_size(), 2, dtype=torch.float64)
@@ -1330,7 +1330,7 @@ def plateau_step(schedule, total, num_samples):
         "07.4",
         "divides by the ranks too",
         "values",
-        _IMPORTS
+        IMPORTS
         + """\
 def plateau_step(schedule, total, num_samples):
     both = torch.tensor([total, num_samples], dtype=torch.float64)
@@ -1344,7 +1344,7 @@ def plateau_step(schedule, total, num_samples):
         "07.4",
         "gathers",
         None,
-        _IMPORTS
+        IMPORTS
         + """\
 def plateau_step(schedule, total, num_samples):
     own = torch.tensor([total, num_samples], dtype=torch.float64)
@@ -1359,7 +1359,7 @@ def plateau_step(schedule, total, num_samples):
         "07.4",
         "uses the package",
         None,
-        _IMPORTS
+        IMPORTS
         + """\
 def plateau_step(schedule, total, num_samples):
     from ddp_lessons.accumulation import global_mean
@@ -1372,7 +1372,7 @@ def plateau_step(schedule, total, num_samples):
         "07.4",
         "counts in float32",
         None,
-        _IMPORTS
+        IMPORTS
         + """\
 def plateau_step(schedule, total, num_samples):
     both = torch.tensor([total, num_samples])

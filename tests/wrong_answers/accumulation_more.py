@@ -2,15 +2,9 @@
 More answers to exercise 07: what is left behind, and mistakes that look like another.
 """
 
-from bank import Answer
+from bank import Answer, changed
 
-IMPORTS = """\
-import torch
-import torch.distributed as dist
-from torch.nn.functional import mse_loss
-
-
-"""
+from wrong_answers.accumulation import IMPORTS
 
 ACCUMULATE = """\
 def accumulate(model, micro_batches):
@@ -78,11 +72,7 @@ STEP = "    torch.optim.SGD(model.parameters(), lr=0.1).step()\n"
 
 
 def _changed(number, what, mistake, *pairs):
-    source = SOURCES[number]
-    for old, new in pairs:
-        assert old in source, old
-        source = source.replace(old, new)
-    return Answer(number, what, mistake, IMPORTS + source)
+    return Answer(number, what, mistake, IMPORTS + changed(SOURCES[number], *pairs))
 
 
 def _at_first(number, what, mistake, lines):
@@ -346,22 +336,15 @@ def accumulate(model, micro_batches):
             + FIRST["07.2"],
         ),
     ),
-    Answer(
+    _changed(
         "07.2",
         "takes batches out of the list",
         "input-changed",
-        IMPORTS
-        + """\
-def train_epoch(model, optimizer, batches, k):
-    while batches:
-        window = [batches.pop(0) for _ in range(min(k, len(batches)))]
-        total = sum(len(y) for _, y in window)
-        for number, (x, y) in enumerate(window, start=1):
-            model.require_backward_grad_sync = number == len(window)
-            (mse_loss(model(x), y) * len(y) / total).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-""",
+        ("for start in range(0, len(batches), k):", "while batches:"),
+        (
+            "batches[start : start + k]",
+            "[batches.pop(0) for _ in range(min(k, len(batches)))]",
+        ),
     ),
     _changed(
         "07.2",

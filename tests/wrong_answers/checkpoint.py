@@ -2,7 +2,7 @@
 Answers to exercise 08, wrong ones and unusual right ones.
 """
 
-from bank import Answer
+from bank import Answer, changed
 
 SAVE = """
 import os, torch, torch.distributed as dist
@@ -85,15 +85,8 @@ def finish(run, saves, images, labels, batches, micro_batch, every):
 """
 
 
-def _changed(source, *pairs):
-    for old, new in pairs:
-        assert old in source, old
-        source = source.replace(old, new)
-    return source
-
-
 def _wrong(number, source):
-    return lambda what, mistake, *pairs: Answer(number, what, mistake, _changed(source, *pairs))
+    return lambda what, mistake, *pairs: Answer(number, what, mistake, changed(source, *pairs))
 
 
 _save, _capture = _wrong("08.1", SAVE), _wrong("08.2", CAPTURE)

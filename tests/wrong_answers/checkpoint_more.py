@@ -2,7 +2,7 @@
 More answers to exercise 08: what a kill leaves, what a state lacks, and saves at another moment.
 """
 
-from bank import Answer
+from bank import Answer, changed
 
 from wrong_answers.checkpoint import CAPTURE, FINISH, RESHARD, SAVE, TRAIN
 
@@ -23,11 +23,7 @@ FORWARD = "                loss = cross_entropy(run.model(images[part]), labels[
 
 
 def _changed(number, what, mistake, *pairs):
-    source = SOURCES[number]
-    for old, new in pairs:
-        assert old in source, old
-        source = source.replace(old, new)
-    return Answer(number, what, mistake, source)
+    return Answer(number, what, mistake, changed(SOURCES[number], *pairs))
 
 
 def _synced(what, file):

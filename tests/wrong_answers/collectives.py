@@ -2,7 +2,7 @@
 Answers to exercise 02.
 """
 
-from bank import Answer
+from bank import Answer, changed
 
 _IMPORTS = "import torch\nimport torch.distributed as dist\n\n"
 
@@ -98,7 +98,7 @@ def all_reduce(tensor):
 
 
 def _exchange(calls):
-    return _but(_EXCHANGE, _ITS_CALLS, calls)
+    return changed(_EXCHANGE, (_ITS_CALLS, calls))
 
 
 def _receives_first(condition):
@@ -119,11 +119,6 @@ def _sends_in(dtype):
     handle.wait()
     arrived = arriving.to(tensor.dtype)
 """)
-
-
-def _but(source, old, new):
-    assert old in source
-    return source.replace(old, new)
 
 
 # fmt: off
@@ -149,29 +144,29 @@ _MORE = [
     ("02.1", "adds a zero instead of a copy", None,
      _reduce("tensor + 0", "total")),
     ("02.2", "fills up in float64", "wide-dtype",
-     _but(
-        _but(_GATHER, "tensor.new_zeros(longest)", "torch.zeros(longest).double()"),
-        "part[: int(n)]",
-        "part[: int(n)].to(tensor.dtype)",
+     changed(
+        changed(_GATHER, ("tensor.new_zeros(longest)", "torch.zeros(longest).double()")),
+        ("part[: int(n)]",
+        "part[: int(n)].to(tensor.dtype)"),
     )),
     ("02.2", "sends numbers as bfloat16", "digits",
-     _but(
-        _but(_GATHER, "tensor.new_zeros(longest)", "torch.zeros(longest).bfloat16()"),
-        "part[: int(n)]",
-        "part[: int(n)].to(tensor.dtype)",
+     changed(
+        changed(_GATHER, ("tensor.new_zeros(longest)", "torch.zeros(longest).bfloat16()")),
+        ("part[: int(n)]",
+        "part[: int(n)].to(tensor.dtype)"),
     )),
     ("02.2", "sends lengths as float16", "length-dtype",
-     _but(_GATHER, "[len(tensor)], ", "[len(tensor)], dtype=torch.float16, ")),
+     changed(_GATHER, ("[len(tensor)], ", "[len(tensor)], dtype=torch.float16, "))),
     ("02.2", "returns the last rank's first", "order",
-     _but(_GATHER, "zip(parts, lengths)", "list(zip(parts, lengths))[::-1]")),
+     changed(_GATHER, ("zip(parts, lengths)", "list(zip(parts, lengths))[::-1]"))),
     ("02.2", "leaves out what is empty", "no-list",
-     _but(_GATHER, "zip(parts, lengths)]", "zip(parts, lengths) if n]")),
+     changed(_GATHER, ("zip(parts, lengths)]", "zip(parts, lengths) if n]"))),
     ("02.2", "knows nothing of empty tensors", "raised",
-     _but(_GATHER, "    length =", "    tensor[0]\n    length =")),
+     changed(_GATHER, ("    length =", "    tensor[0]\n    length ="))),
     ("02.2", "puts the argument itself in the list", "view",
-     _but(_GATHER, "    return [", "    parts[dist.get_rank()] = tensor\n    return [")),
+     changed(_GATHER, ("    return [", "    parts[dist.get_rank()] = tensor\n    return ["))),
     ("02.2", "keeps its tensors for the next call", "kept",
-     _KEPT + _but(_GATHER, "torch.empty_like(padded) for _", "_like(padded, r) for r")),
+     _KEPT + changed(_GATHER, ("torch.empty_like(padded) for _", "_like(padded, r) for r"))),
     ("02.2", "puts the length before the numbers, and fills up to 1,000", "no-lengths",
      _IMPORTS
     + """\
@@ -197,13 +192,13 @@ def all_gather_unequal(tensor):
     return [part[: n * size].view(tensor.dtype) for part, n in zip(parts, lengths.tolist())]
 """),
     ("02.2", "gathers nothing where all are empty", None,
-     _but(
+     changed(
         _GATHER,
-        "    padded = ",
+        ("    padded = ",
         """\
     if not longest:
         return [tensor.clone() for _ in lengths]
-    padded = """,
+    padded = """),
     )),
     ("02.3", "lets rank 0 receive first, and all others send", "turns",
      _receives_first("rank == 0")),
@@ -227,9 +222,9 @@ def all_gather_unequal(tensor):
     handle.wait()
 """)),
     ("02.3", "alone, returns its argument", "view",
-     _but(_EXCHANGE, "tensor.clone()", "tensor")),
+     changed(_EXCHANGE, ("tensor.clone()", "tensor"))),
     ("02.3", "keeps its tensor for the next call", "kept",
-     _KEPT + _but(_EXCHANGE, "torch.empty_like(tensor)", "_like(tensor)")),
+     _KEPT + changed(_EXCHANGE, ("torch.empty_like(tensor)", "_like(tensor)"))),
     ("02.3", "sends nothing where there is nothing to send", None,
      _exchange("""\
     if tensor.numel():
@@ -246,15 +241,15 @@ def all_gather_unequal(tensor):
     .replace("if p:", "if 0 < p < 4:")
     .format("p // 3")),
     ("02.4", "sends float32", "digits",
-     _but(
-        _but(_BROADCAST, "tensor.clone()", "tensor.float().clone()"),
-        "return got",
-        "return got.to(tensor.dtype)",
+     changed(
+        changed(_BROADCAST, ("tensor.clone()", "tensor.float().clone()")),
+        ("return got",
+        "return got.to(tensor.dtype)"),
     )),
     ("02.4", "keeps its tensor for the next call", "kept",
-     _KEPT + _but(_BROADCAST, "tensor.clone()", "_like(tensor).copy_(tensor)")),
+     _KEPT + changed(_BROADCAST, ("tensor.clone()", "_like(tensor).copy_(tensor)"))),
     ("02.4", "knows nothing of empty tensors", "raised",
-     _but(_BROADCAST, "    while ", "    tensor.max()\n    while ")),
+     changed(_BROADCAST, ("    while ", "    tensor.max()\n    while "))),
     ("02.4", "halves the ranks that have nothing", None,
      _IMPORTS
     + """\
@@ -427,29 +422,31 @@ def all_gather_unequal(tensor):
         "02.2",
         "gathers into places of unequal lengths",
         "raised",
-        _but(
+        changed(
             _GATHER,
-            "torch.empty_like(padded) for _ in range(world_size)",
-            "tensor.new_empty(int(n)) for n in lengths",
+            (
+                "torch.empty_like(padded) for _ in range(world_size)",
+                "tensor.new_empty(int(n)) for n in lengths",
+            ),
         ),
     ),
     Answer(
         "02.2",
         "keeps what was filled up",
         "padding",
-        _but(_GATHER, "part[: int(n)]", "part"),
+        changed(_GATHER, ("part[: int(n)]", "part")),
     ),
     Answer(
         "02.2",
         "cuts all parts to its own length",
         "own-length",
-        _but(_GATHER, "part[: int(n)]", "part[: len(tensor)]"),
+        changed(_GATHER, ("part[: int(n)]", "part[: len(tensor)]")),
     ),
     Answer(
         "02.2",
         "sends lengths in the dtype of the tensor",
         "length-dtype",
-        _but(_GATHER, "[len(tensor)], device", "[len(tensor)], dtype=tensor.dtype, device"),
+        changed(_GATHER, ("[len(tensor)], device", "[len(tensor)], dtype=tensor.dtype, device")),
     ),
     Answer(
         "02.2",
@@ -481,34 +478,38 @@ def all_gather_unequal(tensor):
         "02.2",
         "fills up to 1,000 numbers",
         "too-wide",
-        _but(_GATHER, "max(int(n) for n in lengths)", "1000"),
+        changed(_GATHER, ("max(int(n) for n in lengths)", "1000")),
     ),
     Answer(
         "02.2",
         "fills up with float32",
         "dtype",
-        _but(_GATHER, "tensor.new_zeros(longest)", "torch.zeros(longest)"),
+        changed(_GATHER, ("tensor.new_zeros(longest)", "torch.zeros(longest)")),
     ),
     Answer(
         "02.2",
         "gathers the lengths twice",
         "cost",
-        _but(
+        changed(
             _GATHER,
-            "    longest = max",
-            """\
+            (
+                "    longest = max",
+                """\
     dist.all_gather(lengths, length)
     longest = max""",
+            ),
         ),
     ),
     Answer(
         "02.2",
         "returns one long tensor",
         "no-list",
-        _but(
+        changed(
             _GATHER,
-            "return [part[: int(n)] for part, n in zip(parts, lengths)]",
-            "return torch.cat([part[: int(n)] for part, n in zip(parts, lengths)])",
+            (
+                "return [part[: int(n)] for part, n in zip(parts, lengths)]",
+                "return torch.cat([part[: int(n)] for part, n in zip(parts, lengths)])",
+            ),
         ),
     ),
     Answer(
@@ -548,36 +549,41 @@ def all_gather_unequal(x):
         "02.3",
         "sends first on every rank",
         "deadlock",
-        _but(
+        changed(
             _EXCHANGE,
-            _ITS_CALLS,
-            """\
+            (
+                _ITS_CALLS,
+                """\
     dist.send(tensor, dst=right)
     dist.recv(arrived, src=left)
 """,
+            ),
         ),
     ),
     Answer(
         "02.3",
         "receives first on every rank",
         "deadlock",
-        _but(
+        changed(
             _EXCHANGE,
-            _ITS_CALLS,
-            """\
+            (
+                _ITS_CALLS,
+                """\
     dist.recv(arrived, src=left)
     dist.send(tensor, dst=right)
 """,
+            ),
         ),
     ),
     Answer(
         "02.3",
         "trusts in buffers for small tensors",
         "deadlock",
-        _but(
+        changed(
             _EXCHANGE,
-            _ITS_CALLS,
-            """\
+            (
+                _ITS_CALLS,
+                """\
     if tensor.nbytes > 1024:
         handle = dist.irecv(arrived, src=left)
         dist.send(tensor, dst=right)
@@ -586,77 +592,87 @@ def all_gather_unequal(x):
         dist.send(tensor, dst=right)
         dist.recv(arrived, src=left)
 """,
+            ),
         ),
     ),
     Answer(
         "02.3",
         "drops the handle of its send",
         "unwaited",
-        _but(
+        changed(
             _EXCHANGE,
-            _ITS_CALLS,
-            """\
+            (
+                _ITS_CALLS,
+                """\
     dist.isend(tensor, dst=right)
     dist.recv(arrived, src=left)
 """,
+            ),
         ),
     ),
     Answer(
         "02.3",
         "does not wait for what comes",
         "unwaited",
-        _but(
+        changed(
             _EXCHANGE,
-            _ITS_CALLS,
-            """\
+            (
+                _ITS_CALLS,
+                """\
     dist.irecv(arrived, src=left)
     dist.send(tensor, dst=right)
 """,
+            ),
         ),
     ),
     Answer(
         "02.3",
         "sends to the left",
         "direction",
-        _but(
+        changed(
             _EXCHANGE,
-            _ITS_CALLS,
-            """\
+            (
+                _ITS_CALLS,
+                """\
     handle = dist.irecv(arrived, src=right)
     dist.send(tensor, dst=left)
     handle.wait()
 """,
+            ),
         ),
     ),
     Answer(
         "02.3",
         "returns what it had",
         "own",
-        _but(_EXCHANGE, "    return arrived", "    return tensor.clone()"),
+        changed(_EXCHANGE, ("    return arrived", "    return tensor.clone()")),
     ),
     Answer(
         "02.3",
         "receives over its argument",
         "input-changed",
-        _but(
+        changed(
             _EXCHANGE,
-            _ITS_CALLS,
-            """\
+            (
+                _ITS_CALLS,
+                """\
     handle = dist.isend(tensor.clone(), dst=right)
     dist.recv(tensor, src=left)
     handle.wait()
     arrived = tensor.clone()
 """,
+            ),
         ),
     ),
     Answer(
         "02.3",
         "lets rank 0 begin, and the others follow one by one",
         "turns",
-        _but(
+        changed(
             _EXCHANGE,
-            _ITS_CALLS,
-            """\
+            (
+                _ITS_CALLS,
+                """\
     if rank == 0:
         dist.send(tensor, dst=right)
         dist.recv(arrived, src=left)
@@ -664,77 +680,86 @@ def all_gather_unequal(x):
         dist.recv(arrived, src=left)
         dist.send(tensor, dst=right)
 """,
+            ),
         ),
     ),
     Answer(
         "02.3",
         "sends two halves",
         "cost",
-        _but(
+        changed(
             _EXCHANGE,
-            _ITS_CALLS,
-            """\
+            (
+                _ITS_CALLS,
+                """\
     for mine, place in zip(tensor.view(-1).chunk(2), arrived.view(-1).chunk(2)):
         handle = dist.irecv(place, src=left)
         dist.send(mine, dst=right)
         handle.wait()
 """,
+            ),
         ),
     ),
     Answer(
         "02.3",
         "gathers all tensors for one of them",
         "forbidden",
-        _but(
+        changed(
             _EXCHANGE,
-            _ITS_CALLS,
-            """\
+            (
+                _ITS_CALLS,
+                """\
     everyone = [torch.empty_like(tensor) for _ in range(world_size)]
     dist.all_gather(everyone, tensor)
     arrived = everyone[left]
 """,
+            ),
         ),
     ),
     Answer(
         "02.3",
         "sends to itself if it is alone",
         "raised",
-        _but(_EXCHANGE, "world_size == 1", "world_size == 0"),
+        changed(_EXCHANGE, ("world_size == 1", "world_size == 0")),
     ),
     Answer(
         "02.3",
         "has no rank to the right of the last",
         "raised",
-        _but(_EXCHANGE, "(rank + 1) % world_size, (", "rank + 1, ("),
+        changed(_EXCHANGE, ("(rank + 1) % world_size, (", "rank + 1, (")),
     ),
     Answer(
         "02.3",
         "starts both calls as a batch",
         None,
-        _but(
+        changed(
             _EXCHANGE,
-            _ITS_CALLS,
-            """\
+            (
+                _ITS_CALLS,
+                """\
     ops = [dist.P2POp(dist.isend, tensor, right), dist.P2POp(dist.irecv, arrived, left)]
     for work in dist.batch_isend_irecv(ops):
         work.wait()
 """,
+            ),
         ),
     ),
     Answer(
         "02.3",
         "sends first on even ranks, receives first on odd ones",
         None,
-        _but(
+        changed(
             _EXCHANGE,
-            _ITS_CALLS,
-            """\
+            (
+                _ITS_CALLS,
+                """\
     if rank % 2:
         dist.recv(arrived, src=left)
     dist.send(tensor, dst=right)
     if rank % 2 == 0:
         dist.recv(arrived, src=left)
 """,
+            ),
         ),
     ),
     Answer(
@@ -792,33 +817,37 @@ def broadcast(tensor, src):
         "02.4",
         "forgets src",
         "other-root",
-        _but(_BROADCAST, "(rank - src) % world_size", "rank"),
+        changed(_BROADCAST, ("(rank - src) % world_size", "rank")),
     ),
     Answer(
         "02.4",
         "sends beyond the last place",
         "raised",
-        _but(
+        changed(
             _BROADCAST,
-            """\
+            (
+                """\
 if place < distance and place + distance < world_size:
             dist.send(got, dst=(rank + distance) % world_size)""",
-            """\
+                """\
 if place < distance:
             dist.send(got, dst=rank + distance)""",
+            ),
         ),
     ),
     Answer(
         "02.4",
         "sends round to a rank that has it",
         "deadlock",
-        _but(_BROADCAST, "place < distance and place + distance < world_size", "place < distance"),
+        changed(
+            _BROADCAST, ("place < distance and place + distance < world_size", "place < distance")
+        ),
     ),
     Answer(
         "02.4",
         "rounds log2 down",
         "not-everywhere",
-        _but(_BROADCAST, "while distance < world_size", "while 2 * distance <= world_size"),
+        changed(_BROADCAST, ("while distance < world_size", "while 2 * distance <= world_size")),
     ),
     Answer(
         "02.4",
@@ -857,13 +886,15 @@ def broadcast(tensor, src):
         "02.4",
         "writes into its argument, as torch does",
         "view",
-        _but(_BROADCAST, "tensor.clone()", "tensor"),
+        changed(_BROADCAST, ("tensor.clone()", "tensor")),
     ),
     Answer(
         "02.4",
         "writes into its argument and returns a copy",
         "input-changed",
-        _but(_but(_BROADCAST, "tensor.clone()", "tensor"), "return got", "return got.clone()"),
+        changed(
+            changed(_BROADCAST, ("tensor.clone()", "tensor")), ("return got", "return got.clone()")
+        ),
     ),
     Answer(
         "02.4",

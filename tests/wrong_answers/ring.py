@@ -2,7 +2,7 @@
 Answers to exercise 03. Most are a right one with one thing changed: what is changed stands first.
 """
 
-from bank import Answer
+from bank import Answer, changed
 
 # ---- what an answer begins with, and how a rank may send and receive in one step ----
 
@@ -90,13 +90,6 @@ def _like(tensor, number=0):
 """
 
 
-def _changed(source, *pairs):
-    for old, new in pairs:
-        assert source.count(old) == 1, old
-        source = source.replace(old, new)
-    return source
-
-
 # ---- 03.1 ----
 
 _SCATTER = """\
@@ -156,7 +149,7 @@ def reduce_scatter(chunks):
 
 
 def _scatter_in(dtype):
-    return _HEAD + _changed(
+    return _HEAD + changed(
         _SCATTER,
         ("chunks[left].clone()", f"chunks[left].to({dtype})"),
         ("chunks[(rank - 2 - step) % world_size]", f"chunks[rank - 2 - step].to({dtype})"),
@@ -167,13 +160,13 @@ def _scatter_in(dtype):
 # fmt: off
 _SCATTERS = [
     ("adds with torch.stack and sum", "dtype",
-     _HEAD + _changed(_SCATTER, ("arrived + growing", "torch.stack([arrived, growing]).sum(0)"))),
+     _HEAD + changed(_SCATTER, ("arrived + growing", "torch.stack([arrived, growing]).sum(0)"))),
     ("adds with numpy, which has no bfloat16", "raised",
-     _HEAD + _changed(
+     _HEAD + changed(
          _SCATTER,
          ("arrived + growing", "torch.from_numpy(arrived.numpy() + growing.numpy())"))),
     ("lets the last rank receive first, and all others send", "turns",
-     _changed(_HEAD, (_SWAP, _LAST_RECEIVES_FIRST)) + _SCATTER),
+     changed(_HEAD, (_SWAP, _LAST_RECEIVES_FIRST)) + _SCATTER),
     ("fills up to the longest chunk", "filled-up",
      _HEAD + _SCATTER_FILLED_UP.format("max(map(len, chunks))")),
     ("fills up to 10 numbers", "too-long", _HEAD + _SCATTER_FILLED_UP.format("10")),
@@ -181,31 +174,31 @@ _SCATTERS = [
     ("adds and sends in float64", "sent-dtype", _scatter_in("torch.float64")),
     ("adds and sends in bfloat16", "sent-dtype", _scatter_in("torch.bfloat16")),
     ("puts the sum into the caller's list", "input-changed",
-     _HEAD + _changed(
+     _HEAD + changed(
          _SCATTER, ("return passing", "chunks[rank] = passing\n    return passing.clone()"))),
     ("starts at home, and takes a step more", "cost",
-     _HEAD + _changed(
+     _HEAD + changed(
          _SCATTER,
          ("chunks[left]", "chunks[rank]"),
          ("range(world_size - 1)", "range(world_size if world_size > 1 else 0)"),
          ("rank - 2 - step", "rank - 1 - step"),
          ("arrived + growing", "arrived + growing if step < world_size - 1 else arrived"))),
     ("keeps its sum for the next call", "kept",
-     _KEPT + _HEAD + _changed(
+     _KEPT + _HEAD + changed(
          _SCATTER, ("return passing", "return _like(passing).copy_(passing)"))),
-    ("sends no empty chunks", None, _changed(_HEAD, (_SWAP, _SKIPS_EMPTY)) + _SCATTER),
+    ("sends no empty chunks", None, changed(_HEAD, (_SWAP, _SKIPS_EMPTY)) + _SCATTER),
     ("passes the whole tensor round and adds", "whole-tensor", _HEAD + _SCATTER_WHOLE),
     ("waits in send before it receives", "deadlock",
-     _changed(_HEAD, (_SWAP, _SEND_FIRST)) + _SCATTER),
-    ("takes turns, from rank 0 on", "turns", _changed(_HEAD, (_SWAP, _IN_TURN)) + _SCATTER),
-    ("sends a chunk in two messages", "cost", _changed(_HEAD, (_SWAP, _IN_PIECES)) + _SCATTER),
-    ("does not wait for its sends", "unwaited", _changed(_HEAD, (_SWAP, _UNWAITED)) + _SCATTER),
+     changed(_HEAD, (_SWAP, _SEND_FIRST)) + _SCATTER),
+    ("takes turns, from rank 0 on", "turns", changed(_HEAD, (_SWAP, _IN_TURN)) + _SCATTER),
+    ("sends a chunk in two messages", "cost", changed(_HEAD, (_SWAP, _IN_PIECES)) + _SCATTER),
+    ("does not wait for its sends", "unwaited", changed(_HEAD, (_SWAP, _UNWAITED)) + _SCATTER),
     ("sends each chunk straight to its rank", "not-ring", _HEAD + _SCATTER_DIRECT),
     (
         "starts with its own chunk, which ends one rank before home",
         "wrong-chunk",
         _HEAD
-        + _changed(
+        + changed(
             _SCATTER, ("chunks[left]", "chunks[rank]"), ("rank - 2 - step", "rank - 1 - step")
         ),
     ),
@@ -213,7 +206,7 @@ _SCATTERS = [
         "passes on its own numbers only",
         "not-all",
         _HEAD
-        + _changed(
+        + changed(
             _SCATTER,
             ("(passing, ", "(chunks[(rank - 1 - step) % world_size], "),
         ),
@@ -222,23 +215,23 @@ _SCATTERS = [
         "passes on what came, and adds at the end only",
         "not-all",
         _HEAD
-        + _changed(
+        + changed(
             _SCATTER,
             ("= arrived + growing", "= arrived"),
             ("return passing", "return passing + chunks[rank]"),
         ),
     ),
     ("adds its own numbers once more at the end", "twice",
-     _HEAD + _changed(_SCATTER, ("return passing", "return passing + chunks[rank]"))),
+     _HEAD + changed(_SCATTER, ("return passing", "return passing + chunks[rank]"))),
     ("makes every buffer as long as its own chunk", "died",
-     _HEAD + _changed(_SCATTER, ("torch.empty_like(growing)", "torch.empty_like(chunks[rank])"))),
+     _HEAD + changed(_SCATTER, ("torch.empty_like(growing)", "torch.empty_like(chunks[rank])"))),
     (
         "adds into the chunks that it was given",
         "input-changed",
         _HEAD
-        + _changed(_SCATTER, ("passing = arrived + growing", "passing = growing.add_(arrived)")),
+        + changed(_SCATTER, ("passing = arrived + growing", "passing = growing.add_(arrived)")),
     ),
-    ("alone, returns its argument", "view", _HEAD + _changed(_SCATTER, (".clone()", ""))),
+    ("alone, returns its argument", "view", _HEAD + changed(_SCATTER, (".clone()", ""))),
     (
         "calls torch's reduce_scatter",
         "forbidden",
@@ -251,8 +244,8 @@ def reduce_scatter(chunks):
 """,
     ),
     ("runs to the left, and sends before it receives", None, _HEAD + _SCATTER_LEFTWARDS),
-    ("lets even ranks send first", None, _changed(_HEAD, (_SWAP, _EVEN_FIRST)) + _SCATTER),
-    ("posts both sides in a batch", None, _changed(_HEAD, (_SWAP, _BATCH)) + _SCATTER),
+    ("lets even ranks send first", None, changed(_HEAD, (_SWAP, _EVEN_FIRST)) + _SCATTER),
+    ("posts both sides in a batch", None, changed(_HEAD, (_SWAP, _BATCH)) + _SCATTER),
 ]
 # fmt: on
 
@@ -333,7 +326,7 @@ def all_gather(chunk, lengths):
 
 
 def _gather_in(dtype):
-    return _HEAD + _changed(
+    return _HEAD + changed(
         _GATHER,
         ("[chunk.new_empty(n) for", f"[torch.empty(n, dtype={dtype}) for"),
         ("return parts", "return [part.to(chunk.dtype, copy=True) for part in parts]"),
@@ -343,39 +336,39 @@ def _gather_in(dtype):
 # fmt: off
 _GATHERS = [
     ("lets the last rank receive first, and all others send", "turns",
-     _changed(_HEAD, (_SWAP, _LAST_RECEIVES_FIRST)) + _GATHER),
+     changed(_HEAD, (_SWAP, _LAST_RECEIVES_FIRST)) + _GATHER),
     ("fills up to the longest chunk", "filled-up", _HEAD + _GATHER_FILLED_UP),
     ("sends all that it has in every step", "filled-up", _HEAD + _GATHER_TWO_AT_ONCE),
     ("sends float64", "sent-dtype", _gather_in("torch.float64")),
     ("sends bfloat16", "sent-dtype", _gather_in("torch.bfloat16")),
     ("receives in float32 whatever is sent", "died",
-     _HEAD + _changed(
+     _HEAD + changed(
          _GATHER,
          ("[chunk.new_empty(n) for", "[torch.empty(n) for"),
          ("parts[rank].copy_(chunk)", "parts[rank] = chunk.clone()"))),
     ("empties the caller's list", "input-changed",
-     _HEAD + _changed(_GATHER, ("return parts", "lengths.clear()\n    return parts"))),
+     _HEAD + changed(_GATHER, ("return parts", "lengths.clear()\n    return parts"))),
     ("keeps its tensors for the next call", "kept",
-     _KEPT + _HEAD + _changed(
+     _KEPT + _HEAD + changed(
          _GATHER,
          ("[chunk.new_empty(n) for n in lengths]",
           "[_like(chunk.new_empty(n), c) for c, n in enumerate(lengths)]"))),
     ("cuts one tensor into places for all", None,
-     _HEAD + _changed(
+     _HEAD + changed(
          _GATHER,
          ("[chunk.new_empty(n) for n in lengths]",
           "list(chunk.new_empty(sum(lengths)).split(lengths))"))),
     ("keeps the order of arrival", "order", _HEAD + _GATHER_IN_ORDER_OF_ARRIVAL),
     ("returns one tensor", "no-list",
-     _HEAD + _changed(_GATHER, ("return parts", "return torch.cat(parts)"))),
+     _HEAD + changed(_GATHER, ("return parts", "return torch.cat(parts)"))),
     ("sends its own chunk in every step", "own-again",
-     _HEAD + _changed(_GATHER, ("parts[(rank - step) % world_size]", "chunk"))),
+     _HEAD + changed(_GATHER, ("parts[(rank - step) % world_size]", "chunk"))),
     ("receives all chunks into one buffer", "one-buffer", _HEAD + _GATHER_ONE_BUFFER),
     (
         "leaves its own place empty",
         "own-missing",
         _HEAD
-        + _changed(
+        + changed(
             _GATHER,
             ("    parts[rank].copy_(chunk)\n", "    parts[rank].zero_()\n"),
             (
@@ -388,22 +381,22 @@ _GATHERS = [
         "makes every part as long as its own",
         "died",
         _HEAD
-        + _changed(
+        + changed(
             _GATHER,
             ("chunk.new_empty(n) for n in lengths", "torch.empty_like(chunk) for _ in lengths"),
         ),
     ),
     ("puts the argument itself in the list", "view",
-     _HEAD + _changed(_GATHER, ("parts[rank].copy_(chunk)", "parts[rank] = chunk"))),
+     _HEAD + changed(_GATHER, ("parts[rank].copy_(chunk)", "parts[rank] = chunk"))),
     ("sends its chunk straight to each rank", "not-ring", _HEAD + _GATHER_DIRECT),
     ("waits in send before it receives", "deadlock",
-     _changed(_HEAD, (_SWAP, _SEND_FIRST)) + _GATHER),
-    ("takes turns, from rank 0 on", "turns", _changed(_HEAD, (_SWAP, _IN_TURN)) + _GATHER),
+     changed(_HEAD, (_SWAP, _SEND_FIRST)) + _GATHER),
+    ("takes turns, from rank 0 on", "turns", changed(_HEAD, (_SWAP, _IN_TURN)) + _GATHER),
     (
         "goes once round completely, so that its own chunk comes home",
         "cost",
         _HEAD
-        + _changed(
+        + changed(
             _GATHER, ("range(world_size - 1)", "range(world_size if world_size > 1 else 0)")
         ),
     ),
@@ -419,7 +412,7 @@ def all_gather(chunk, lengths):
 """,
     ),
     ("runs to the left, and returns a tuple", None, _HEAD + _GATHER_LEFTWARDS),
-    ("lets even ranks send first", None, _changed(_HEAD, (_SWAP, _EVEN_FIRST)) + _GATHER),
+    ("lets even ranks send first", None, changed(_HEAD, (_SWAP, _EVEN_FIRST)) + _GATHER),
 ]
 # fmt: on
 
@@ -488,7 +481,7 @@ _ITS_RESULT = "torch.cat(chunks).view(tensor.shape)"
 
 
 def _reduce_in(dtype):
-    return _HEAD + _changed(
+    return _HEAD + changed(
         _REDUCE,
         ("tensor.flatten()", f"tensor.flatten().to({dtype})"),
         (_ITS_RESULT, f"{_ITS_RESULT}.to(tensor.dtype)"),
@@ -496,7 +489,7 @@ def _reduce_in(dtype):
 
 
 def _reduce_if_empty(line):
-    return _HEAD + _changed(
+    return _HEAD + changed(
         _REDUCE, ("    flat = ", f"    if not tensor.numel():\n        {line}\n    flat = ")
     )
 
@@ -510,59 +503,59 @@ _REDUCES = [
     ("returns an empty tensor of one dimension", "shape",
      _reduce_if_empty("return tensor.new_zeros(0)")),
     ("adds means, and multiplies them at the end", "digits",
-     _HEAD + _changed(
+     _HEAD + changed(
          _REDUCE,
          ("tensor.flatten()", "tensor.flatten() / world_size"),
          (_ITS_RESULT, f"({_ITS_RESULT} * world_size).to(tensor.dtype)"))),
     ("adds with torch.stack and sum", "died",
-     _HEAD + _changed(
+     _HEAD + changed(
          _REDUCE,
          (_GROWS,
           "arrived = swap(leaving, torch.empty_like(growing), right, left)\n"
           "        both = torch.stack([growing, arrived])\n"
           "        chunks[(rank - 2 - step) % world_size] = both.sum(0)"))),
     ("adds with numpy, which has no bfloat16", "raised",
-     _HEAD + _changed(
+     _HEAD + changed(
          _REDUCE,
          (_GROWS,
           "arrived = swap(leaving, torch.empty_like(growing), right, left)\n"
           "        growing += torch.from_numpy(arrived.numpy())"))),
     ("keeps its sum for the next call", "kept",
-     _KEPT + _HEAD + _changed(_REDUCE, (_ITS_RESULT, f"_like(tensor).copy_({_ITS_RESULT})"))),
+     _KEPT + _HEAD + changed(_REDUCE, (_ITS_RESULT, f"_like(tensor).copy_({_ITS_RESULT})"))),
     ("adds in float32", "digits", _reduce_in("torch.float32")),
     ("adds in float64", "sent-dtype", _reduce_in("torch.float64")),
     ("takes the numbers as they lie in memory", "memory",
-     _HEAD + _changed(
+     _HEAD + changed(
          _REDUCE, ("tensor.flatten()", "tensor.clone().as_strided((tensor.numel(),), (1,))"))),
     ("gives all that is left over to the last chunk", "too-long",
-     _HEAD + _changed(
+     _HEAD + changed(
          _REDUCE,
          ("tensor_split(world_size)",
           "tensor_split([len(flat) // world_size * c for c in range(1, world_size)])"))),
     ("gives the sum the strides of the tensor", "raised",
-     _HEAD + _changed(
+     _HEAD + changed(
          _REDUCE,
          (f"return {_ITS_RESULT}",
           "total = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)\n"
           f"    return total.copy_({_ITS_RESULT})"))),
     ("lets the last rank receive first, and all others send", "turns",
-     _changed(_HEAD, (_SWAP, _LAST_RECEIVES_FIRST)) + _REDUCE),
+     changed(_HEAD, (_SWAP, _LAST_RECEIVES_FIRST)) + _REDUCE),
     ("sends nothing if the tensor is empty", None, _reduce_if_empty("return tensor.clone()")),
     ("passes the whole tensor round and adds", "whole-tensor", _HEAD + _REDUCE_WHOLE),
     ("waits in send before it receives", "deadlock",
-     _changed(_HEAD, (_SWAP, _SEND_FIRST)) + _REDUCE),
+     changed(_HEAD, (_SWAP, _SEND_FIRST)) + _REDUCE),
     ("waits in send before it receives, if the chunk is large", "deadlock",
-     _changed(_HEAD, (_SWAP, _SEND_FIRST_IF_LARGE)) + _REDUCE),
-    ("takes turns, from rank 0 on", "turns", _changed(_HEAD, (_SWAP, _IN_TURN)) + _REDUCE),
-    ("sends a chunk in two messages", "cost", _changed(_HEAD, (_SWAP, _IN_PIECES)) + _REDUCE),
+     changed(_HEAD, (_SWAP, _SEND_FIRST_IF_LARGE)) + _REDUCE),
+    ("takes turns, from rank 0 on", "turns", changed(_HEAD, (_SWAP, _IN_TURN)) + _REDUCE),
+    ("sends a chunk in two messages", "cost", changed(_HEAD, (_SWAP, _IN_PIECES)) + _REDUCE),
     ("sends each chunk over a hub", "not-ring", _HEAD + _REDUCE_HUB),
     ("divides by the number of ranks", "average",
-     _HEAD + _changed(_REDUCE, ("torch.cat(chunks)", "(torch.cat(chunks) / world_size)"))),
+     _HEAD + changed(_REDUCE, ("torch.cat(chunks)", "(torch.cat(chunks) / world_size)"))),
     (
         "leaves out what is left over when the length is divided",
         "tail",
         _HEAD
-        + _changed(
+        + changed(
             _REDUCE,
             (
                 "flat.tensor_split(world_size)]",
@@ -578,7 +571,7 @@ _REDUCES = [
         "stops after the reduce-scatter",
         "half-done",
         _HEAD
-        + _changed(
+        + changed(
             _REDUCE,
             (
                 "        swap(leaving, chunks[(rank - 1 - step) % world_size], right, left)\n",
@@ -590,7 +583,7 @@ _REDUCES = [
         "sends finished chunks as bfloat16, to save bytes",
         "bits",
         _HEAD
-        + _changed(
+        + changed(
             _REDUCE,
             (
                 "        swap(leaving, chunks[(rank - 1 - step) % world_size], right, left)\n",
@@ -601,17 +594,17 @@ _REDUCES = [
         ),
     ),
     ("wants a length that divides", "raised",
-     _HEAD + _changed(_REDUCE, ("flat.tensor_split(world_size)]", "flat.view(world_size, -1)]"))),
+     _HEAD + changed(_REDUCE, ("flat.tensor_split(world_size)]", "flat.view(world_size, -1)]"))),
     ("cuts by chunk, which may make fewer", "raised",
-     _HEAD + _changed(_REDUCE, ("flat.tensor_split(world_size)]", "flat.chunk(world_size)]"))),
+     _HEAD + changed(_REDUCE, ("flat.tensor_split(world_size)]", "flat.chunk(world_size)]"))),
     ("wants a tensor that lies in one piece", "raised",
-     _HEAD + _changed(_REDUCE, ("tensor.flatten()", "tensor.view(-1)"))),
-    ("returns it flat", "shape", _HEAD + _changed(_REDUCE, (".view(tensor.shape)", ""))),
+     _HEAD + changed(_REDUCE, ("tensor.flatten()", "tensor.view(-1)"))),
+    ("returns it flat", "shape", _HEAD + changed(_REDUCE, (".view(tensor.shape)", ""))),
     (
         "adds into views of its argument",
         "input-changed",
         _HEAD
-        + _changed(
+        + changed(
             _REDUCE,
             (
                 "[chunk.clone() for chunk in flat.tensor_split(world_size)]",
@@ -631,7 +624,7 @@ def all_reduce(tensor):
 """,
     ),
     ("fills up with zeros, and finishes chunks one rank before home", None, _HEAD + _REDUCE_PADDED),
-    ("lets even ranks send first", None, _changed(_HEAD, (_SWAP, _EVEN_FIRST)) + _REDUCE),
+    ("lets even ranks send first", None, changed(_HEAD, (_SWAP, _EVEN_FIRST)) + _REDUCE),
 ]
 # fmt: on
 
@@ -671,30 +664,30 @@ def fit_link(times):
 _FITS = [
     ("takes the last size for the largest", "no-order", _FIT_PLACES.format("0")),
     ("takes the first time for the smallest's", "no-order",
-     _changed(_FIT, ("return latency_s", "return least[0] - sizes.min() * slope"))),
+     changed(_FIT, ("return latency_s", "return least[0] - sizes.min() * slope"))),
     ("sorts the caller's lists", "input-changed",
-     _changed(_FIT, ("    sizes", "    [tries.sort() for tries in times.values()]\n    sizes"))),
-    ("weighs by size", "no-say", _changed(_FIT, ("w=1 / least", "w=sizes"))),
-    ("takes the longest try", "interrupted", _changed(_FIT, ("min(tries)", "max(tries)"))),
-    ("returns MiB a second", "unit", _changed(_FIT, ("1 / slope", "1 / slope / 2**20"))),
-    ("returns bits a second", "unit", _changed(_FIT, ("1 / slope", "8 / slope"))),
-    ("returns microseconds", "unit", _changed(_FIT, ("return lat", "return 1e6 * lat"))),
+     changed(_FIT, ("    sizes", "    [tries.sort() for tries in times.values()]\n    sizes"))),
+    ("weighs by size", "no-say", changed(_FIT, ("w=1 / least", "w=sizes"))),
+    ("takes the longest try", "interrupted", changed(_FIT, ("min(tries)", "max(tries)"))),
+    ("returns MiB a second", "unit", changed(_FIT, ("1 / slope", "1 / slope / 2**20"))),
+    ("returns bits a second", "unit", changed(_FIT, ("1 / slope", "8 / slope"))),
+    ("returns microseconds", "unit", changed(_FIT, ("return lat", "return 1e6 * lat"))),
     ("fits logarithms", "logarithms",
-     _changed(
+     changed(
          _FIT,
          ("sizes, least, 1, w=1 / least", "np.log(sizes), np.log(least), 1"),
          ("return latency_s", "return np.exp(latency_s)"))),
-    ("gives all points the say of their seconds", "no-say", _changed(_FIT, (", w=1 / least", ""))),
+    ("gives all points the say of their seconds", "no-say", changed(_FIT, (", w=1 / least", ""))),
     ("weighs by the time, not by its inverse", "no-say",
-     _changed(_FIT, ("w=1 / least", "w=least"))),
+     changed(_FIT, ("w=1 / least", "w=least"))),
     ("takes the mean of the tries", "interrupted",
-     _changed(_FIT, ("min(tries)", "sum(tries) / len(tries)"))),
-    ("takes the first try", "interrupted", _changed(_FIT, ("min(tries)", "tries[0]"))),
+     changed(_FIT, ("min(tries)", "sum(tries) / len(tries)"))),
+    ("takes the first try", "interrupted", changed(_FIT, ("min(tries)", "tries[0]"))),
     ("returns the bandwidth first", "swapped",
-     _changed(_FIT, ("latency_s, 1 / slope", "1 / slope, latency_s"))),
+     changed(_FIT, ("latency_s, 1 / slope", "1 / slope, latency_s"))),
     ("returns seconds a byte", "inverse",
-     _changed(_FIT, ("latency_s, 1 / slope", "latency_s, slope"))),
-    ("returns the bandwidth only", "no-pair", _changed(_FIT, ("return latency_s, 1", "return 1"))),
+     changed(_FIT, ("latency_s, 1 / slope", "latency_s, slope"))),
+    ("returns the bandwidth only", "no-pair", changed(_FIT, ("return latency_s, 1", "return 1"))),
     (
         "takes the smallest message's time for the latency",
         "smallest",
@@ -706,12 +699,12 @@ def fit_link(times):
 """,
     ),
     ("divides the largest message by its time", "largest",
-     _changed(_FIT, ("1 / slope", "sizes[-1] / least[-1]"))),
+     changed(_FIT, ("1 / slope", "sizes[-1] / least[-1]"))),
     (
         "measures once more",
         "forbidden",
         "import torch.distributed as dist\n"
-        + _changed(_FIT, ("    slope,", "    dist.barrier()\n    slope,")),
+        + changed(_FIT, ("    slope,", "    dist.barrier()\n    slope,")),
     ),
     ("draws a line through both ends", None, _FIT_ENDS),
     ("takes medians and the package's fit", None, _FIT_PACKAGE),
@@ -750,23 +743,23 @@ _PREDICTS = [
     ("counts 4 bytes a number", "four-bytes", _PREDICT.replace("* element_bytes", "* 4")),
     ("asks torch which rank it is", "asked",
      "import torch.distributed as dist\n"
-     + _changed(_PREDICT, ("    if way", "    rank = dist.get_rank()\n    if way"))),
+     + changed(_PREDICT, ("    if way", "    rank = dist.get_rank()\n    if way"))),
     ("asks torch how many ranks there are", "raised",
      "import torch.distributed as dist\n"
-     + _changed(_PREDICT, ("    if way", "    world_size = dist.get_world_size()\n    if way"))),
+     + changed(_PREDICT, ("    if way", "    world_size = dist.get_world_size()\n    if way"))),
     ("makes the last chunks longer", "uneven",
-     _changed(_PREDICT, ("c < num_longer", "c >= world_size - num_longer"))),
+     changed(_PREDICT, ("c < num_longer", "c >= world_size - num_longer"))),
     ("drops what is left over", "uneven",
-     _changed(
+     changed(
          _PREDICT,
          (_RING_BYTES,
           "2 * (world_size - 1) * (num_elements // world_size) * element_bytes"))),
     ("takes a hub for a place where all send alike", "hub-root",
-     _changed(_PREDICT, ("(world_size - 1 if rank == 0 else 1)", "(world_size - 1)"))),
+     changed(_PREDICT, ("(world_size - 1 if rank == 0 else 1)", "(world_size - 1)"))),
     (
         "forgets that nobody sends where there is one rank",
         "hub-root",
-        _changed(
+        changed(
             _PREDICT,
             (
                 "(world_size - 1 if rank == 0 else 1)",
@@ -777,19 +770,19 @@ _PREDICTS = [
     (
         "takes the formula for lengths that divide",
         "uneven",
-        _changed(
+        changed(
             _PREDICT,
             (_RING_BYTES, "2 * (world_size - 1) / world_size * num_elements * element_bytes"),
         ),
     ),
     ("takes all chunks to be as long as the longest", "uneven",
-     _changed(_PREDICT, (_RING_BYTES, "2 * (world_size - 1) * lengths[0] * element_bytes"))),
+     changed(_PREDICT, (_RING_BYTES, "2 * (world_size - 1) * lengths[0] * element_bytes"))),
     ("counts what it receives", "received",
-     _changed(_PREDICT, ("lengths[(rank + 1) % world_size]", "lengths[rank - 1]"))),
+     changed(_PREDICT, ("lengths[(rank + 1) % world_size]", "lengths[rank - 1]"))),
     ("keeps its own chunk at home in both halves", "second-half",
-     _changed(_PREDICT, ("lengths[(rank + 1) % world_size]", "lengths[rank]"))),
+     changed(_PREDICT, ("lengths[(rank + 1) % world_size]", "lengths[rank]"))),
     ("counts the reduce-scatter only", "one-half",
-     _changed(_PREDICT, ("2 * num_elements - stays - last", "num_elements - stays"))),
+     changed(_PREDICT, ("2 * num_elements - stays - last", "num_elements - stays"))),
     ("forgets how long a number is", "numbers",
      _PREDICT.replace(" * element_bytes", "")),
     ("tells what all ranks send together", "together",
