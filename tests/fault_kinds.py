@@ -16,7 +16,8 @@ class Kind:
     Args:
         cell: What the ranks run, after a pause that is drawn.
         told: A regular expression for the beginning of the message.
-        dies: Which ranks lose their variables: "", "C", "CD", or "?" for those that Gloo aborts.
+        dies: Which ranks lose their variables: "", "C", "CD", or "?" for those that die of it: Gloo writes
+            past the end of what does not fit.
         stops: Whether Stop must be pressed, or nothing would end it.
         needs_model: Whether it needs a live DDP model.
         magic: The cell's first line.
@@ -189,12 +190,12 @@ KINDS = {
     # ---- what does not fit ----
     "other_shape": Kind(
         "x = torch.ones(3 if rank == {C} else 4)\ndist.all_reduce(x)",
-        r"(Deadlock: )?ranks? [\d, and-]+ called all_reduce float\[\d\] as collective \d+, where .* all_reduce float\[\d\]|rank \d died: .* SIGABRT",
+        r"(Deadlock: )?ranks? [\d, and-]+ called all_reduce float\[\d\] as collective \d+, where .* all_reduce float\[\d\]|rank \d died: .* (SIGABRT|SIGSEGV)",
         "?",
     ),
     "other_dtype": Kind(
         "x = torch.ones(4, dtype=torch.int64 if rank == {C} else torch.float32)\ndist.all_reduce(x)",
-        r"(Deadlock: )?ranks? [\d, and-]+ called all_reduce (long|float)\[4\] as collective \d+, where .* all_reduce (long|float)\[4\]|rank \d died: .* SIGABRT",
+        r"(Deadlock: )?ranks? [\d, and-]+ called all_reduce (long|float)\[4\] as collective \d+, where .* all_reduce (long|float)\[4\]|rank \d died: .* (SIGABRT|SIGSEGV)",
         "?",
     ),
     # ---- Stop ----
