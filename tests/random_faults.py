@@ -170,7 +170,8 @@ class Player:
         assert re.match(told, result.evalue), f"expected {told!r}\ngot {result.evalue}"
         dies = kind.dies
         aborted = [
-            int(rank) for rank in re.findall(r"^rank (\d) died: .*(?:SIGABRT|SIGSEGV)", result.evalue, re.M)
+            int(rank)
+            for rank in re.findall(r"^rank (\d) died: .*(?:SIGABRT|SIGSEGV)", result.evalue, re.M)
         ]
         lost = aborted if dies == "?" else fault.ranks(dies)
         self._check_kept(fault, result, lost)

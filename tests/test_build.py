@@ -14,7 +14,7 @@ from ddp_lessons.course import build as building
 from ddp_lessons.course import owned
 from ddp_lessons.course.__main__ import main
 from ddp_lessons.course.build import build
-from ddp_lessons.course.twins import refuse_unequal
+from ddp_lessons.course.twins import content, refuse_unequal
 from ddp_lessons.errors import NotebookRefused
 
 RUN = 'tags=["run"]\nprint(41)'
@@ -54,9 +54,12 @@ def test_build_twice_gives_the_same_bytes(tmp_path, monkeypatch):
     assert place.notebook.read_bytes() == first
     notebook = nbformat.read(place.notebook, as_version=4)
     refuse_unequal(place, notebook)
-    assert cell_of(notebook, "run").outputs[0].text == "1 88\nTrue\nnotebooks False\nTrue\n41\n"
+    assert cell_of(notebook, "run").outputs[0].text == "1 88\nTrue\nexecuted False\nTrue\n41\n"
     assert cell_of(notebook, "break").outputs[0].ename == "ZeroDivisionError"
-    assert sorted(path.name for path in place.notebook.parent.iterdir()) == ["00_toy.ipynb", "py"]
+    assert [path.name for path in place.notebook.parent.iterdir()] == ["00_toy.ipynb"]
+    blank = nbformat.read(place.blank, as_version=4)
+    assert content(blank) == content(notebook)
+    assert not any(cell.get("outputs") for cell in blank.cells)
 
 
 @pytest.mark.notebooks

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from ddp_lessons import __version__
 from ddp_lessons.course import doctor, lab, machine
 from ddp_lessons.course.cli import app
-from ddp_lessons.errors import BadInput, StartFailed
+from ddp_lessons.errors import StartFailed
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -27,17 +27,6 @@ def invoke(*arguments):
     Run the command line in this process, and return its result.
     """
     return CliRunner().invoke(app, list(arguments))
-
-
-@pytest.fixture
-def course(tmp_path):
-    """
-    A course's folder with nothing but its first lesson.
-    """
-    lesson = tmp_path / "my course" / lab.FIRST_LESSON
-    lesson.parent.mkdir(parents=True)
-    lesson.write_text("{}")
-    return tmp_path / "my course"
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["doctor", "--help"], ["lab", "-h"]])
@@ -95,55 +84,41 @@ def test_cli_doctor_exit_status_says_whether_the_course_runs(monkeypatch, status
     assert "found it" in result.output
 
 
-def test_lab_finds_the_course_above_the_current_folder(course):
-    """
-    A learner may stand in notebooks/ when typing the command.
-    """
-    assert lab.find_course(course / "notebooks") == course.resolve()
-
-
-def test_lab_finds_the_clone_that_the_package_lies_in(tmp_path, monkeypatch, course):
-    """
-    From anywhere else the course is where the package is.
-    """
-    monkeypatch.setattr(lab, "__file__", str(course / "ddp_lessons" / "course" / "lab.py"))
-    assert lab.find_course(tmp_path) == course.resolve()
-
-
-def test_lab_without_a_course_says_what_to_do(tmp_path, monkeypatch):
-    """
-    JupyterLab on an empty folder would leave a learner alone.
-    """
-    monkeypatch.setattr(lab, "__file__", str(tmp_path / "a" / "b" / "lab.py"))
-    with pytest.raises(BadInput, match=r"00_ranks\.ipynb expected .* Change to your clone"):
-        lab.find_course(tmp_path)
-
-
-def test_lab_command_opens_the_first_lesson(course):
+def test_lab_command_opens_the_first_lesson(tmp_path):
     """
     The address that JupyterLab prints is the lesson's, so that it works without a browser too.
     """
-    command = lab.lab_command(course)
+    command = lab.lab_command(tmp_path)
     assert command[:3] == [sys.executable, "-m", "jupyterlab"]
-    assert f"--ServerApp.root_dir={course}" in command
+    assert f"--ServerApp.root_dir={tmp_path}" in command
     assert "--LabApp.default_url=/lab/tree/notebooks/00_ranks.ipynb" in command
     assert "--no-browser" not in command
     assert "--allow-root" not in command
 
 
-def test_lab_passes_options_on(monkeypatch, course):
+def test_lab_passes_options_on(monkeypatch, tmp_path):
     """
     A server needs JupyterLab's own options; ours must not stand in their way.
     """
     started = []
-    monkeypatch.chdir(course)
+    monkeypatch.chdir(ROOT)
     monkeypatch.setattr(lab.os, "execve", lambda path, command, env: started.append(command))
-    result = invoke("lab", "--port", "9123", "--no-browser", "--ServerApp.token=x", "--debug")
+    result = invoke(
+        "lab",
+        str(tmp_path / "mine"),
+        "--port",
+        "9123",
+        "--no-browser",
+        "--ServerApp.token=x",
+        "--debug",
+    )
     assert result.exit_code == 0, result.output
     (command,) = started
     assert "--ServerApp.port=9123" in command
     assert "--no-browser" in command
     assert command[-2:] == ["--ServerApp.token=x", "--debug"]
+    assert f"--ServerApp.root_dir={tmp_path / 'mine'}" in command
+    assert (tmp_path / "mine" / lab.FIRST_LESSON).is_file()
 
 
 def test_lab_environment_keeps_the_user_s_settings(tmp_path):
@@ -169,21 +144,21 @@ def test_lab_encrypts_what_kernels_say():
     assert "curve" in get_kernel_dict()["metadata"]["supported_encryption"]
 
 
-def test_lab_allows_root_to_root_only(course):
+def test_lab_allows_root_to_root_only(tmp_path):
     """
     In most containers everybody is root, and JupyterLab would refuse to start.
     """
-    assert "--allow-root" in lab.lab_command(course, is_root=True)
+    assert "--allow-root" in lab.lab_command(tmp_path, is_root=True)
 
 
-def test_lab_without_jupyterlab_says_what_to_do(monkeypatch):
+def test_lab_without_jupyterlab_says_what_to_do(monkeypatch, tmp_path):
     """
     A traceback would not tell a learner that make setup mends it.
     """
     monkeypatch.setattr(lab.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(StartFailed, match=r"JupyterLab is missing: .* Run make setup"):
-        lab.open_lab()
-    result = invoke("lab")
+        lab.open_lab(tmp_path)
+    result = invoke("lab", str(tmp_path))
     assert result.exit_code == 1
     assert "JupyterLab is missing" in result.output
     assert "Traceback" not in result.output

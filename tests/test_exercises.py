@@ -152,6 +152,21 @@ def test_check_needs_the_notebook_in_the_folder_that_was_named(tmp_path):
     assert "ddp-lessons copy" in shown.stderr
 
 
+def test_check_and_reset_find_a_learners_copy_of_the_course(tmp_path, monkeypatch):
+    """
+    Whoever stands in the folder that `lab` opened, or in one below it, names no folder.
+    """
+    course = tmp_path / "mine"
+    assert invoke("copy", course).exit_code == 0
+    blank = (course / "exercises" / "00_ranks.ipynb").read_bytes()
+    for folder in (course, course / "notebooks", course / "exercises"):
+        monkeypatch.chdir(folder)
+        solve(course / "exercises")
+        shown = invoke("reset", "00")
+        assert "your answer is in 00_ranks.kept" in shown.output, shown.output
+        assert (course / "exercises" / "00_ranks.ipynb").read_bytes() == blank
+
+
 def test_check_refuses_what_is_no_notebook(mine):
     """
     A file that was cut off is told so, with the way out.
@@ -160,19 +175,6 @@ def test_check_refuses_what_is_no_notebook(mine):
     shown = invoke("check", "00", "--folder", mine)
     assert shown.exit_code == 1
     assert "Not a notebook" in shown.stderr
-
-
-def test_copy_leaves_what_is_there_alone(mine):
-    """
-    An update of the course must not cost anybody an answer.
-    """
-    solve(mine)
-    before = (mine / "00_ranks.ipynb").read_bytes()
-    shown = invoke("copy", mine)
-    assert shown.exit_code == 0
-    assert "left as they are: 00_ranks.ipynb" in shown.output
-    assert (mine / "00_ranks.ipynb").read_bytes() == before
-    assert (mine / "02_collectives.ipynb").is_file()
 
 
 def test_reset_brings_the_blank_back_and_keeps_the_answer(mine):

@@ -15,7 +15,7 @@ from ddp_lessons.course.places import all_places
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 NOTEBOOKS = {
-    place.stem: read_notebook(place.notebook) for place in all_places(ROOT) if place.is_lesson
+    place.stem: read_notebook(place.blank) for place in all_places(ROOT) if place.is_lesson
 }
 STEMS = [
     "00_ranks",
@@ -134,6 +134,18 @@ def test_links_inside_the_course_lead_somewhere(stem):
 
 
 @every_lesson
+def test_links_of_a_lesson_with_outputs_lead_somewhere(stem):
+    """
+    Who reads a lesson on the web follows its links there.
+    """
+    folder = ROOT / "notebooks" / "executed"
+    cells = read_notebook(folder / f"{stem}.ipynb").cells
+    text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    links = re.findall(r"\]\((?!https?:)([^)\s]+)\)", text)
+    assert [link for link in links if not (folder / link.partition("#")[0]).exists()] == []
+
+
+@every_lesson
 def test_lesson_names_sources_by_https(stem):
     """
     Every lesson says where its facts come from.
@@ -175,7 +187,8 @@ def readme_rows():
     """
     Return the README's table of lessons: (stem, question, minutes, builds on, seconds).
     """
-    row = r"^\| \[(\d\d_\w+)\]\(notebooks/\1\.ipynb\) \| (.+?) \| (\d+) \| (.+?) \| (\d+) \|$"
+    files = r"\[run\]\(notebooks/\1\.ipynb\), \[read\]\(notebooks/executed/\1\.ipynb\)"
+    row = rf"^\| (\d\d_\w+): {files} \| (.+?) \| (\d+) \| (.+?) \| (\d+) \|$"
     return re.findall(row, README, re.MULTILINE)
 
 

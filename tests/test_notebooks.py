@@ -15,14 +15,13 @@ from ddp_lessons.course.build import machine_paths
 from ddp_lessons.course.canonical import canonical, dumps, read_notebook
 from ddp_lessons.course.cells import IGNORED, tags_of
 from ddp_lessons.course.places import all_places
-from ddp_lessons.course.twins import refuse_unequal
+from ddp_lessons.course.twins import content, one_folder_down, refuse_unequal
 from ddp_lessons.course.verify import verify
 from ddp_lessons.errors import NotebookRefused
 
 ROOT = Path(__file__).parents[1]
 PLACES = all_places(ROOT)
 LESSONS = [place for place in PLACES if place.is_lesson]
-EXERCISES = [place for place in PLACES if not place.is_lesson]
 
 every_notebook = pytest.mark.parametrize(
     "place", [pytest.param(place, id=f"{place.kind}-{place.stem}") for place in PLACES]
@@ -65,12 +64,22 @@ def test_notebook_is_canonical(place):
     assert dumps(canonical(read_notebook(place.notebook), place.stem)) == text
 
 
-@pytest.mark.parametrize("place", [pytest.param(place, id=place.stem) for place in EXERCISES])
-def test_blank_is_what_its_solution_makes_of_it(place):
+@every_notebook
+def test_what_learners_open_is_what_the_text_makes_of_it(place):
     """
-    Learners fill in the text that was reviewed, with every gap in its place.
+    Learners run, and fill in, the text that was reviewed: every gap in its place, and no output.
     """
     assert place.blank.read_text(encoding="utf-8") == dumps(read_blank(place))
+
+
+@pytest.mark.parametrize("place", [pytest.param(place, id=place.stem) for place in LESSONS])
+def test_lesson_with_outputs_is_the_lesson_that_learners_open(place):
+    """
+    What one reads on the web is what one runs. Only links differ: it lies one folder further down.
+    """
+    learners, executed = read_notebook(place.blank), read_notebook(place.notebook)
+    assert content(one_folder_down(learners)) == content(executed)
+    assert not any(cell.get("outputs") for cell in learners.cells)
 
 
 @pytest.mark.notebooks

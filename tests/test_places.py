@@ -1,12 +1,17 @@
 """
-One stem names both files of a notebook.
+One stem names all files of a notebook, and the course is found from wherever one stands.
 """
+
+from pathlib import Path
 
 import pytest
 from toy_lesson import make_course
 
+from ddp_lessons.course import places
 from ddp_lessons.course.places import all_places, choose, find_root
 from ddp_lessons.errors import BadInput
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def test_find_root_goes_up(tmp_path):
@@ -26,17 +31,43 @@ def test_find_root_says_what_is_missing(tmp_path):
         find_root(tmp_path)
 
 
+def test_find_course_where_we_stand_comes_first(tmp_path):
+    """
+    A learner may stand in notebooks/ when typing the command, and have several clones.
+    """
+    make_course(tmp_path)
+    assert places.find_course(tmp_path / "notebooks") == tmp_path
+
+
+def test_find_course_of_the_clone_that_the_package_lies_in(tmp_path):
+    """
+    From anywhere else the course is where the package is.
+    """
+    assert places.find_course(tmp_path) == ROOT
+    assert not places.is_installed(ROOT)
+
+
+def test_find_course_without_one_says_what_to_do(tmp_path, monkeypatch):
+    """
+    An empty folder would leave a learner alone.
+    """
+    monkeypatch.setattr(places, "__file__", str(tmp_path / "a" / "b" / "places.py"))
+    monkeypatch.setattr(places.metadata, "files", lambda name: None)
+    with pytest.raises(BadInput, match=r"^The lessons are not here: .* Change to your clone"):
+        places.find_course(tmp_path)
+
+
 def test_all_places_names_lessons_and_exercises(tmp_path):
     """
     A notebook without a text, and a text without a notebook, are found too.
     """
     lesson, exercise = make_course(tmp_path), make_course(tmp_path, kind="exercise")
-    (tmp_path / "notebooks/01_alone.ipynb").write_text("{}")
-    places = all_places(tmp_path)
-    assert [place.stem for place in places] == ["00_toy", "01_alone", "00_toy"]
-    assert places[0] == lesson
-    assert places[2] == exercise
-    assert [place.is_lesson for place in places] == [True, True, False]
+    (tmp_path / "notebooks/executed/01_alone.ipynb").write_text("{}")
+    found = all_places(tmp_path)
+    assert [place.stem for place in found] == ["00_toy", "01_alone", "00_toy"]
+    assert found[0] == lesson
+    assert found[2] == exercise
+    assert [place.is_lesson for place in found] == [True, True, False]
 
 
 def test_choose_by_stem(tmp_path):

@@ -65,8 +65,10 @@ def test_verify_fails_at_one_character(tmp_path, capfd, monkeypatch):
     cell_of(notebook, "run")["outputs"] = [stream("47\n")]
     store(place, notebook)
     monkeypatch.setenv("PYTEST_ADDOPTS", "--nbval-lax")
-    (tmp_path / "notebooks/pytest.ini").write_text("[pytest]\naddopts = --nbval-lax\n")
-    (tmp_path / "notebooks/conftest.py").write_text("def pytest_runtest_call(item): item.stop()\n")
+    (tmp_path / "notebooks/executed/pytest.ini").write_text("[pytest]\naddopts = --nbval-lax\n")
+    (tmp_path / "notebooks/executed/conftest.py").write_text(
+        "def pytest_runtest_call(item): item.stop()\n"
+    )
     assert main(["verify", f"--root={tmp_path}"]) == 1
     shown = capfd.readouterr()
     assert "1 failed, 8 passed" in shown.out

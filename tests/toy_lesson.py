@@ -87,7 +87,7 @@ def make_course(folder, text=TEXT, stem="00_toy", kind="lesson"):
     folder = Path(folder)
     (folder / "notebooks/py").mkdir(parents=True, exist_ok=True)
     texts, notebooks = {
-        "lesson": ("notebooks/py", "notebooks"),
+        "lesson": ("notebooks/py", "notebooks/executed"),
         "exercise": ("exercises/py", "exercises/solutions"),
     }[kind]
     place = Place(kind, stem, folder / texts / f"{stem}.py", folder / notebooks / f"{stem}.ipynb")

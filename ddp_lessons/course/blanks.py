@@ -1,5 +1,7 @@
 """
-Make the notebook that learners fill in from the solved one.
+Make the notebook that learners open: of a lesson without outputs, of an exercise with gaps.
+
+An exercise marks what learners write:
 
     # solution              a line of its own in an answer cell, indented as the code is
     ...                     what the learner writes
@@ -30,12 +32,14 @@ def blank_of(place, twin):
     Return the learner's notebook: no outputs, no counts, and a gap in place of each solution.
 
     Args:
-        place: The place of an exercise.
+        place: The place of a lesson or an exercise.
         twin: Its text as a notebook.
 
     Raises:
         NotebookRefused: A marker is missing, or stands before the first heading of a task.
     """
+    if place.is_lesson:
+        return canonical(twin, place.stem)
     notebook = nbformat.from_dict({**twin, "cells": [dict(cell) for cell in twin["cells"]]})
     task = None
     num_gaps = 0
@@ -58,10 +62,10 @@ def blank_of(place, twin):
 
 def read_blank(place):
     """
-    Return the learner's notebook of an exercise, made from its text as it is now.
+    Return the learner's notebook, made from its text as it is now.
 
     Args:
-        place: The place of an exercise.
+        place: The place of a lesson or an exercise.
 
     Raises:
         NotebookRefused: As `blank_of`.

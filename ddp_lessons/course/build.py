@@ -13,8 +13,9 @@ from ddp_lessons.course import execute, rules
 from ddp_lessons.course.blanks import blank_of
 from ddp_lessons.course.canonical import canonical, dumps, plain_lines
 from ddp_lessons.course.cells import role_of
+from ddp_lessons.course.files import replace_text
 from ddp_lessons.course.owned import DEADLINE_STATUS, run_owned
-from ddp_lessons.course.twins import read_twin
+from ddp_lessons.course.twins import one_folder_down, read_twin
 from ddp_lessons.errors import NotebookRefused
 
 CELL_TIMEOUT_S = 60.0
@@ -53,9 +54,9 @@ def machine_paths():
 
 def build(place, *, cell_timeout_s=CELL_TIMEOUT_S, deadline_s=DEADLINE_S):
     """
-    Run a text twin from the top and replace its notebook, or refuse and leave it alone.
+    Run a text twin from the top and replace its notebooks, or refuse and leave them alone.
 
-    Of an exercise the learner's notebook is written too, from the same text.
+    One has the outputs. The other is the learner's, from the same text: see `blanks`.
 
     Args:
         place: The place of both files.
@@ -72,7 +73,8 @@ def build(place, *, cell_timeout_s=CELL_TIMEOUT_S, deadline_s=DEADLINE_S):
     twin = canonical(read_twin(place.text), place.stem)
     # What the source alone shows is refused before it is run.
     rules.refuse(name, rules.findings(twin, has_run=False, **kind))
-    blank = None if place.is_lesson else dumps(blank_of(place, twin))
+    blank = dumps(blank_of(place, twin))
+    twin = one_folder_down(twin)
     notebook = canonical(_run(place, twin, cell_timeout_s, deadline_s), place.stem)
     broken = rules.findings(notebook, machine_paths=machine_paths(), **kind)
     if any(finding.rule == "error" for finding in broken):
@@ -80,9 +82,8 @@ def build(place, *, cell_timeout_s=CELL_TIMEOUT_S, deadline_s=DEADLINE_S):
         broken = [finding for finding in broken if finding.rule == "error"]
         _show_traceback(notebook, broken[0].cell)
     rules.refuse(name, broken)
-    _replace(place.notebook, dumps(notebook))
-    if blank is not None:
-        _replace(place.blank, blank)
+    replace_text(place.notebook, dumps(notebook))
+    replace_text(place.blank, blank)
     return notebook
 
 
@@ -140,13 +141,3 @@ def _show_traceback(notebook, number):
     for output in notebook["cells"][number - 1]["outputs"]:
         if output["output_type"] == "error":
             print("\n".join(plain_lines(output["traceback"])), file=sys.stderr)
-
-
-def _replace(path, text):
-    # Written beside it and renamed: a reader sees the old notebook or the new one.
-    new = path.with_name(f".{path.name}.{os.getpid()}.new")
-    try:
-        new.write_text(text, encoding="utf-8")
-        new.replace(path)
-    finally:
-        new.unlink(missing_ok=True)

@@ -61,27 +61,31 @@ def doctor():
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def lab(
     context: typer.Context,
+    folder: Annotated[
+        Path | None, typer.Argument(help="A folder of your own.", show_default="my-course")
+    ] = None,
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="Port to listen on.", show_default=False)
     ] = None,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Open no browser.")] = False,
 ):
     """
-    Open JupyterLab at the first lesson.
+    Open JupyterLab in a folder of your own, at the first lesson.
 
-    Options that are not listed here go to JupyterLab as they are.
+    The lessons and exercises are copied into it, and never over what you have edited. Options that
+    are not listed here go to JupyterLab as they are.
     """
     from ddp_lessons.course.lab import open_lab
 
     with _told_in_one_line("lab"):
-        open_lab(port, not no_browser, context.args)
+        open_lab(_bring_up_to_date(folder), port, not no_browser, context.args)
 
 
 _Stem = Annotated[str, typer.Argument(metavar="EXERCISE", help="Such as 02_collectives, or 02.")]
 _Number = Annotated[str, typer.Argument(metavar="TASK", help="Such as 02.1.")]
 _Folder = Annotated[
     Path | None,
-    typer.Option("--folder", help="Where your exercises are.", show_default="here, or the course"),
+    typer.Option("--folder", help="Where your exercises are.", show_default="here, or my-course"),
 ]
 
 
@@ -152,19 +156,16 @@ def hint(number: _Number):
 
 
 @app.command()
-def copy(folder: Annotated[Path, typer.Argument(help="A folder of your own.")]):
+def copy(
+    folder: Annotated[
+        Path | None, typer.Argument(help="A folder of your own.", show_default="my-course")
+    ] = None,
+):
     """
-    Copy the exercises into a folder of your own. Files that are there already stay as they are.
-
-    Work there, and an update of the course never meets your edits.
+    Do what `lab` does before it opens JupyterLab: copy the lessons and exercises, or what is new.
     """
-    from ddp_lessons.course import exercises
-
     with _told_in_one_line("copy"):
-        copied, left = exercises.copy_exercises(folder)
-    typer.echo(f"copied: {', '.join(copied) or 'nothing new'}")
-    if left:
-        typer.echo(f"left as they are: {', '.join(left)}")
+        typer.echo(f"your course is in {_bring_up_to_date(folder)}")
 
 
 @app.command()
@@ -201,6 +202,19 @@ def solution(
         left = f" There are {num_left} more hints: ddp-lessons hint {number}." if num_left else ""
         if yes or typer.confirm(f"Show the solution of {number} {task.name}?{left}"):
             typer.echo(exercises.solution_of(number))
+
+
+def _bring_up_to_date(folder):
+    """
+    Copy the course, or what is new in it, into a learner's folder; say what was done.
+    """
+    from ddp_lessons.course import places, workspace
+
+    folder = (folder or workspace.usual_folder()).resolve()
+    done = str(workspace.update(folder, places.find_course()))
+    if done:
+        typer.echo(done)
+    return folder
 
 
 @contextmanager

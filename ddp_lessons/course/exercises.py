@@ -1,8 +1,8 @@
 """
-The learner's exercises from the terminal: find, check, copy, reset, and show a solution.
+The learner's exercises from the terminal: find, check, reset, and show a solution.
 
-Nothing here overwrites what a learner has written: `copy` leaves files that exist alone, and
-`reset` keeps the answer in a file beside the notebook.
+Nothing here overwrites what a learner has written: `reset` keeps the answer in a file beside the
+notebook.
 """
 
 import os
@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddp_lessons.checks.kit.tasks import all_tasks, find_task, stem_of
+from ddp_lessons.course import workspace
 from ddp_lessons.course.blanks import read_blank
 from ddp_lessons.course.build import CELL_TIMEOUT_S
 from ddp_lessons.course.canonical import ANSI, dumps, read_notebook
 from ddp_lessons.course.cells import numbered, tags_of
-from ddp_lessons.course.lab import find_course
-from ddp_lessons.course.places import all_places
+from ddp_lessons.course.files import replace_text
+from ddp_lessons.course.places import all_places, find_course
 from ddp_lessons.course.twins import read_twin
 from ddp_lessons.course.verify import nbval_command, nbval_environment
 from ddp_lessons.errors import BadInput
@@ -68,26 +69,26 @@ def learners_notebook(place, folder=None):
     """
     Return the path of the learner's notebook of an exercise.
 
-    It is the one in `folder`, else in the current folder, else in the course's own exercises.
-
     Args:
         place: The place of the exercise.
-        folder: Where the learner works.
+        folder: Where the learner works: a copy of the course, or a folder of exercises. Default:
+            the current folder, and then `my-course`.
 
     Raises:
-        BadInput: There is none in `folder`.
+        BadInput: There is none.
     """
     name = place.blank.name
-    if folder is not None:
-        path = Path(folder) / name
-        if not path.is_file():
-            raise BadInput(
-                f"No such exercise here: expected {name} in the folder (got {folder}). "
-                f"Run `ddp-lessons copy {folder}` to put it there."
-            )
-        return path.resolve()
-    here = Path.cwd() / name
-    return here if here.is_file() else place.blank
+    folders = [Path(folder)] if folder else [Path.cwd(), workspace.usual_folder()]
+    for one in folders:
+        # In a copy of the course a lesson has the same name.
+        own = workspace.enclosing(one)
+        path = own / "exercises" / name if own else one / name
+        if path.is_file():
+            return path.resolve()
+    raise BadInput(
+        f"No such exercise here: expected {name} in the folder (got {folders[-1]}). "
+        f"Run `ddp-lessons copy {folders[-1]}` to put it there."
+    )
 
 
 def tasks_of_stem(stem):
@@ -139,36 +140,6 @@ def check_notebook(path, place):
     return results
 
 
-def copy_exercises(folder, course=None):
-    """
-    Copy the exercises into a folder of the learner's own; leave those that are there alone.
-
-    So an update of the course never meets a learner's edits: run it again for what is new.
-
-    Args:
-        folder: Is made if it does not exist.
-        course: The course's folder; default: found.
-
-    Returns:
-        tuple: Names of the notebooks that were copied, and of those that were left alone.
-    """
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    copied, left = [], []
-    for place in all_places(course or find_course()):
-        if place.is_lesson:
-            continue
-        target = folder / place.blank.name
-        try:
-            with open(target, "x", encoding="utf-8") as file:
-                file.write(dumps(read_blank(place)))
-        except FileExistsError:
-            left.append(target.name)
-        else:
-            copied.append(target.name)
-    return copied, left
-
-
 def reset_notebook(path, place):
     """
     Bring the blank back and keep what was there.
@@ -191,9 +162,7 @@ def reset_notebook(path, place):
                 number += 1
             else:
                 kept = candidate
-    new = path.with_name(f".{path.name}.{os.getpid()}.new")
-    new.write_text(dumps(read_blank(place)), encoding="utf-8")
-    new.replace(path)
+    replace_text(path, dumps(read_blank(place)))
     return kept
 
 

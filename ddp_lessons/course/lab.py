@@ -7,43 +7,18 @@ import os
 import sys
 from pathlib import Path
 
-from ddp_lessons.errors import BadInput, StartFailed
+from ddp_lessons.errors import StartFailed
 
 FIRST_LESSON = Path("notebooks") / "00_ranks.ipynb"
 _SETTINGS = Path(__file__).parent / "jupyter"  # the course's defaults; a learner's own settings win
 
 
-def find_course(start=None):
-    """
-    Find the course's folder: the one this package lies in, or the one we stand in.
-
-    Args:
-        start: The folder to look in, and above; the current one if None.
-
-    Returns:
-        Path: The folder that holds notebooks/00_ranks.ipynb.
-
-    Raises:
-        BadInput: There is none.
-    """
-    here = Path(start or Path.cwd()).resolve()
-    clone = Path(__file__).resolve().parents[2]
-    # Where we stand wins: one environment may serve several clones.
-    for folder in (here, *here.parents, clone):
-        if (folder / FIRST_LESSON).is_file():
-            return folder
-    raise BadInput(
-        f"The lessons are not here: a folder with {FIRST_LESSON} expected (got {here}). "
-        "Change to your clone of the course and run the command again."
-    )
-
-
-def lab_command(course, port=None, browser=True, rest=(), is_root=False):
+def lab_command(folder, port=None, browser=True, rest=(), is_root=False):
     """
     Return the command that opens JupyterLab at the first lesson.
 
     Args:
-        course: The course's folder; JupyterLab shows nothing outside it.
+        folder: The learner's folder; JupyterLab shows nothing outside it.
         port: The port to listen on, or None for JupyterLab's own choice.
         browser: Whether a browser is opened.
         rest: More arguments for JupyterLab.
@@ -56,7 +31,7 @@ def lab_command(course, port=None, browser=True, rest=(), is_root=False):
         sys.executable,
         "-m",
         "jupyterlab",
-        f"--ServerApp.root_dir={course}",
+        f"--ServerApp.root_dir={folder}",
         f"--LabApp.default_url=/lab/tree/{FIRST_LESSON.as_posix()}",
         # A course asks no questions of its own and looks nothing up: no news, no update check.
         "--LabApp.news_url=None",
@@ -87,17 +62,17 @@ def lab_environment(environment):
     return {**environment, "JUPYTER_CONFIG_PATH": os.pathsep.join(path)}
 
 
-def open_lab(port=None, browser=True, rest=()):
+def open_lab(folder, port=None, browser=True, rest=()):
     """
     Become JupyterLab: this process is replaced, so that Ctrl-C and signals go straight to it.
 
     Args:
+        folder: The learner's folder.
         port: The port to listen on, or None for JupyterLab's own choice.
         browser: Whether a browser is opened.
         rest: More arguments for JupyterLab.
 
     Raises:
-        BadInput: The lessons are not found.
         StartFailed: JupyterLab is not installed.
     """
     if importlib.util.find_spec("jupyterlab") is None:
@@ -105,9 +80,8 @@ def open_lab(port=None, browser=True, rest=()):
             "JupyterLab is missing: it must be installed for this Python "
             f"(got {sys.executable}). Run make setup, or use make lab."
         )
-    course = find_course()
     is_root = hasattr(os, "geteuid") and os.geteuid() == 0
-    command = lab_command(course, port, browser, rest, is_root)
-    os.chdir(course)
+    command = lab_command(folder, port, browser, rest, is_root)
+    os.chdir(folder)
     sys.stdout.flush()
     os.execve(command[0], command, lab_environment(os.environ))

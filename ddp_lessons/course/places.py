@@ -1,33 +1,37 @@
 """
-Where the notebooks of the course live: one stem names a text twin and its notebook.
+Where the notebooks of the course live: one stem names a text twin and its notebooks.
 
-    notebooks/py/<stem>.py    ->  notebooks/<stem>.ipynb             a lesson
-    exercises/py/<stem>.py    ->  exercises/solutions/<stem>.ipynb   an exercise, solved
-                              ->  exercises/<stem>.ipynb             the same, for learners to solve
+    notebooks/py/<stem>.py    ->  notebooks/<stem>.ipynb             a lesson, for learners to run
+                              ->  notebooks/executed/<stem>.ipynb    the same, with its outputs
+    exercises/py/<stem>.py    ->  exercises/<stem>.ipynb             an exercise, to be solved
+                              ->  exercises/solutions/<stem>.ipynb   the same, solved
 """
 
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 from ddp_lessons.errors import BadInput
 
 _FOLDERS = (
     # kind, text twins, notebooks
-    ("lesson", "notebooks/py", "notebooks"),
+    ("lesson", "notebooks/py", "notebooks/executed"),
     ("exercise", "exercises/py", "exercises/solutions"),
 )
+_DISTRIBUTION = "ddp-lessons"
+_INSTALLED = "share/ddp-lessons/notebooks/py/00_ranks.py"
 
 
 @dataclass(frozen=True)
 class Place:
     """
-    Name the two files of one notebook of the course.
+    Name the files of one notebook of the course.
 
     Args:
         kind: "lesson" or "exercise"; the rhythm is asked of lessons only.
         stem: The name that both files share.
         text: The text twin, which people edit.
-        notebook: The notebook, which `build` writes.
+        notebook: The notebook with its outputs, which `build` writes.
     """
 
     kind: str
@@ -45,9 +49,9 @@ class Place:
     @property
     def blank(self):
         """
-        The notebook that learners solve, of an exercise; None for a lesson.
+        The notebook that learners open: no outputs, and gaps in place of an exercise's solutions.
         """
-        return None if self.is_lesson else self.notebook.parents[1] / self.notebook.name
+        return self.notebook.parents[1] / self.notebook.name
 
 
 def find_root(start=None):
@@ -68,6 +72,51 @@ def find_root(start=None):
         f"No course found: expected a folder that holds notebooks/py (got {start}). "
         "Go to the course's folder, or name it with --root."
     )
+
+
+def find_course(start=None):
+    """
+    Find the course: in the folder that we stand in or above it, or where this package comes from.
+
+    Args:
+        start: The folder to look in, and above; the current one if None.
+
+    Returns:
+        Path: The folder that holds the course: a clone, or what was installed with the package.
+
+    Raises:
+        BadInput: There is none.
+    """
+    start = Path(start or Path.cwd()).resolve()
+    # Where we stand wins: one environment may serve several clones.
+    for folder in (start, Path(__file__).parent, _installed_course()):
+        try:
+            return find_root(folder)
+        except BadInput:
+            continue
+    raise BadInput(
+        f"The lessons are not here: expected a folder that holds notebooks/py (got {start}). "
+        "Change to your clone of the course and run the command again, or install the package anew."
+    )
+
+
+def is_installed(course):
+    """
+    Tell whether a course came with the package, and is no clone.
+    """
+    return Path(course) == _installed_course()
+
+
+def _installed_course():
+    # A wheel puts it beside the packages: see data-files in pyproject.toml.
+    try:
+        files = metadata.files(_DISTRIBUTION) or []
+    except metadata.PackageNotFoundError:
+        files = []
+    for file in files:
+        if file.as_posix().endswith(_INSTALLED):
+            return Path(str(file.locate())).resolve().parents[2]
+    return Path(__file__).parent
 
 
 def all_places(root):

@@ -6,11 +6,13 @@ import re
 from itertools import zip_longest
 
 import jupytext
+import nbformat
 
 from ddp_lessons.errors import NotebookRefused
 
 # Cells whose body is not Python. jupytext comments every line of theirs in the text.
 _SHELL_CELLS = ("%%bash", "%%sh")
+_UP = "](../"  # how a link begins that leads out of the notebook's folder
 _MAGIC = re.compile(r"[%!]|\w+ *= *[%!]")
 
 
@@ -67,9 +69,23 @@ def content(notebook):
     ]
 
 
+def one_folder_down(notebook):
+    """
+    Return a notebook whose links still lead where they led, in a folder below its own.
+
+    Args:
+        notebook: A notebook of nbformat 4.
+    """
+    moved = nbformat.from_dict({**notebook, "cells": [dict(cell) for cell in notebook["cells"]]})
+    for cell in moved["cells"]:
+        if cell["cell_type"] == "markdown":
+            cell["source"] = cell["source"].replace(_UP, _UP + "../")
+    return moved
+
+
 def refuse_unequal(place, notebook):
     """
-    Refuse a notebook that its text twin no longer describes.
+    Refuse a notebook with outputs that its text twin no longer describes.
 
     Args:
         place: The place of both files.
@@ -78,7 +94,7 @@ def refuse_unequal(place, notebook):
     Raises:
         NotebookRefused: A cell's type, tags or source differ. The first such cell is named.
     """
-    stored, text = content(notebook), content(read_twin(place.text))
+    stored, text = content(notebook), content(one_folder_down(read_twin(place.text)))
     if stored == text:
         return
     pairs = enumerate(zip_longest(stored, text), start=1)

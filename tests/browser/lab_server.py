@@ -1,11 +1,10 @@
 """
-A real JupyterLab on a copy of the lessons, started as `make lab` starts it, and its processes.
+A real JupyterLab on a learner's folder, started as `make lab` starts it, and its processes.
 """
 
 import json
 import os
 import secrets
-import shutil
 import signal
 import subprocess
 import sys
@@ -34,8 +33,6 @@ class LabServer:
     def __init__(self, folder):
         self.course = folder / "course"
         self.notebooks = self.course / "notebooks"
-        shutil.copytree(ROOT / "notebooks", self.notebooks)
-        shutil.copytree(ROOT / "exercises", self.course / "exercises")
         self._log = folder / "lab.log"
         self._mark = secrets.token_hex()
         environment = {
@@ -46,11 +43,11 @@ class LabServer:
             "DDP_LESSONS_STATE_DIR": str(folder / "state"),
             _MARK: self._mark,
         }
-        command = [sys.executable, "-m", "ddp_lessons.course.cli", "lab", "--no-browser"]
+        command = [sys.executable, "-m", "ddp_lessons.course.cli", "lab", str(self.course)]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [*command, "--ServerApp.port=0"],
-                cwd=self.course,
+                [*command, "--no-browser", "--ServerApp.port=0"],
+                cwd=ROOT,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -18,7 +18,7 @@ MACHINE = "setup"  # prints what this machine has
 
 @pytest.fixture(scope="module")
 def stored():
-    return read_notebook(ROOT / "notebooks" / f"{STEM}.ipynb")
+    return read_notebook(ROOT / "notebooks" / "executed" / f"{STEM}.ipynb")
 
 
 def test_lesson_00_runs_in_the_browser(lab, stored):

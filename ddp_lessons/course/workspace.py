@@ -1,0 +1,199 @@
+"""
+A folder of the learner's own, with the course in it: what is changed there is never overwritten.
+
+    my-course/README.md
+    my-course/notebooks/    the lessons; `sources` in it leads to this package's own code
+    my-course/exercises/    the exercises, to be solved
+
+What was given to the learner is noted in a hidden file, so an update can tell an edited file from
+one that was only run. An edited one stays as it is, and its new version is put beside it.
+"""
+
+import hashlib
+import json
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import nbformat
+
+from ddp_lessons.course.blanks import read_blank
+from ddp_lessons.course.canonical import dumps
+from ddp_lessons.course.files import replace_text
+from ddp_lessons.course.places import all_places, find_course, is_installed
+from ddp_lessons.errors import BadInput
+
+NAME = "my-course"
+_NOTES = ".ddp-lessons.json"
+_PACKAGE = Path(__file__).resolve().parents[1]
+_SOURCES = "sources"
+_FEW = 4
+_README = Path(__file__).parent / "workspace.md"
+
+
+@dataclass
+class Update:
+    """
+    Hold what an update of a learner's folder did. Names are paths inside it.
+
+    Args:
+        new: Files that were not there.
+        renewed: Files that the learner had not edited, now in their new version.
+        beside: Edited file -> the file beside it that holds the course's new version.
+    """
+
+    new: list = field(default_factory=list)
+    renewed: list = field(default_factory=list)
+    beside: dict = field(default_factory=dict)
+
+    def __str__(self):
+        lines = []
+        if self.new:
+            lines.append(f"new: {_few(self.new)}")
+        if self.renewed:
+            lines.append(f"brought up to date: {_few(self.renewed)}")
+        lines += [
+            f"{mine}: yours is kept, the new one is {new}" for mine, new in self.beside.items()
+        ]
+        return "\n".join(lines)
+
+
+def _few(names):
+    return ", ".join(names) if len(names) <= _FEW else f"{len(names)} files"
+
+
+def enclosing(start=None):
+    """
+    Return the learner's folder that we stand in, or None.
+
+    Args:
+        start: The folder to look in, and above; the current one if None.
+    """
+    start = Path(start or Path.cwd()).resolve()
+    return next((folder for folder in (start, *start.parents) if (folder / _NOTES).is_file()), None)
+
+
+def usual_folder():
+    """
+    Return the learner's folder if none was named: the one that we stand in, or `my-course`.
+    """
+    course = find_course()
+    return enclosing() or (Path.cwd() if is_installed(course) else course) / NAME
+
+
+def update(folder, course):
+    """
+    Bring a learner's folder up to date with the course. Make it if it does not exist.
+
+    Args:
+        folder: The learner's folder.
+        course: The folder that holds the course.
+
+    Returns:
+        Update: What was done.
+
+    Raises:
+        BadInput: The folder is a file, or the course itself, or cannot be written to.
+    """
+    folder = Path(folder)
+    if (folder / "notebooks" / "py").exists():
+        raise BadInput(
+            f"Not a folder of your own: expected one to copy the course into (got the course, "
+            f"{folder}). Name another, such as {NAME}."
+        )
+    try:
+        return _update(folder, _files(course))
+    except OSError as error:
+        raise BadInput(
+            f"Cannot write there: expected a folder of your own (got {folder}: {error.strerror}). "
+            "Name another."
+        ) from error
+
+
+def _update(folder, files):
+    folder.mkdir(parents=True, exist_ok=True)
+    notes = _read_notes(folder)
+    given, offered, done = notes["given"], notes["offered"], Update()
+    for name, text in files.items():
+        path, digest = folder / name, _digest(name, text)
+        there = _digest_of(path)
+        if there is None:
+            replace_text(path, text)
+            done.new.append(name)
+        elif there not in (digest, given.get(name)):  # edited
+            if digest not in (given.get(name), offered.get(name)):
+                beside = _free_name_beside(path)
+                replace_text(beside, text)
+                offered[name] = digest
+                done.beside[name] = beside.relative_to(folder).as_posix()
+            continue
+        elif there != digest:  # as it was given, but for its outputs
+            replace_text(path, text)
+            done.renewed.append(name)
+        given[name] = digest
+    _link_sources(folder / "notebooks" / _SOURCES)
+    replace_text(folder / _NOTES, json.dumps(notes, indent=1, sort_keys=True) + "\n")
+    return done
+
+
+def _files(course):
+    """
+    Return {path in a learner's folder: text of its file}.
+    """
+    files = {"README.md": _README.read_text(encoding="utf-8")}
+    for place in all_places(course):
+        blank = read_blank(place)
+        if place.is_lesson:
+            for cell in blank["cells"]:
+                cell["source"] = cell["source"].replace("](../ddp_lessons/", f"]({_SOURCES}/")
+        files[place.blank.relative_to(course).as_posix()] = dumps(blank)
+    return files
+
+
+def _digest_of(path):
+    try:
+        return _digest(path.name, path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError:
+        return "no text"
+
+
+def _digest(name, text):
+    """
+    Return a digest of what a learner may edit: of a notebook, its cells without their outputs.
+    """
+    if name.endswith(".ipynb"):
+        with suppress(ValueError, KeyError, AttributeError):  # not a notebook: taken as it is
+            cells = nbformat.reads(text, as_version=4)["cells"]
+            text = json.dumps([(cell["cell_type"], cell["source"]) for cell in cells])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _read_notes(folder):
+    try:
+        notes = json.loads((folder / _NOTES).read_text(encoding="utf-8"))
+        return {"given": dict(notes["given"]), "offered": dict(notes["offered"])}
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return {"given": {}, "offered": {}}  # then what differs from the course counts as edited
+
+
+def _free_name_beside(path):
+    number = 1
+    while True:
+        ending = ".new" if number == 1 else f".new-{number}"
+        beside = path.with_name(f"{path.stem}{ending}{path.suffix}")
+        if not beside.exists():
+            return beside
+        number += 1
+
+
+def _link_sources(link):
+    # Lessons link to the code that they call. A link is always up to date.
+    if link.is_symlink() and link.resolve() != _PACKAGE:
+        link.unlink()
+    if not link.exists():
+        with suppress(
+            OSError
+        ):  # a file system without links: then those of the lessons lead nowhere
+            link.symlink_to(_PACKAGE, target_is_directory=True)

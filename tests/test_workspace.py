@@ -1,0 +1,221 @@
+"""
+A learner's own folder: what is copied, what is renewed, and what is never touched.
+"""
+
+import shutil
+
+import nbformat
+import pytest
+from toy_lesson import make_course
+
+from ddp_lessons.course import workspace
+from ddp_lessons.course.canonical import read_notebook
+from ddp_lessons.course.places import all_places
+from ddp_lessons.course.workspace import enclosing, update
+from ddp_lessons.errors import BadInput
+
+LESSON = "notebooks/00_toy.ipynb"
+
+
+@pytest.fixture
+def course(tmp_path):
+    """
+    A course of two lessons.
+    """
+    make_course(tmp_path / "course")
+    return make_course(tmp_path / "course", stem="01_toy").text.parents[2]
+
+
+@pytest.fixture
+def mine(tmp_path, course):
+    """
+    A learner's folder, made from it.
+    """
+    update(tmp_path / "mine", course)
+    return tmp_path / "mine"
+
+
+def new_version(course, stem="00_toy"):
+    """
+    Publish another version of a lesson.
+    """
+    text = next(place.text for place in all_places(course) if place.stem == stem)
+    text.write_text(text.read_text().replace("print(x / 1)", "print(x / 1.0)"))
+
+
+def edit(path):
+    """
+    Do what a learner does who tries something out.
+    """
+    notebook = nbformat.read(path, as_version=4)
+    notebook.cells[-1].source = "x = 'mine'"
+    nbformat.write(notebook, path)
+
+
+def run(path):
+    """
+    Leave outputs and counts in a notebook, and what an editor adds to it.
+    """
+    notebook = nbformat.read(path, as_version=4)
+    for count, cell in enumerate((c for c in notebook.cells if c.cell_type == "code"), start=1):
+        cell.execution_count = count
+        cell.outputs = [nbformat.v4.new_output("stream", text="41\n")]
+    notebook.metadata.language_info.version = "3.11.7"
+    nbformat.write(notebook, path)
+
+
+def test_a_new_folder_holds_the_course_and_nothing_for_its_authors(course, mine):
+    """
+    A file browser of two folders and a text is one that a learner finds the way in.
+    """
+    assert sorted(path.name for path in mine.iterdir() if path.name[0] != ".") == [
+        "README.md",
+        "notebooks",
+    ]
+    files = sorted(path.name for path in (mine / "notebooks").iterdir())
+    assert files == ["00_toy.ipynb", "01_toy.ipynb", "sources"]
+    assert not any(cell.get("outputs") for cell in read_notebook(mine / LESSON).cells)
+    assert str(update(mine, course)) == ""
+
+
+def test_links_to_the_package_lead_to_its_sources(mine, course):
+    """
+    A lesson shows the code that it calls. It lies elsewhere when the course came as a wheel.
+    """
+    place = next(place for place in all_places(course) if place.stem == "00_toy")
+    text = place.text.read_text()
+    place.text.write_text(
+        text.replace("It printed 41.", "See [a](../ddp_lessons/ring/steps.py), [b](01_toy.ipynb).")
+    )
+    update(mine, course)
+    words = "\n".join(cell.source for cell in read_notebook(mine / LESSON).cells)
+    assert "See [a](sources/ring/steps.py), [b](01_toy.ipynb)." in words
+    assert "def " in (mine / "notebooks/sources/ring/steps.py").read_text()
+    assert (mine / "notebooks/sources").is_symlink()
+
+
+def test_an_edited_lesson_stays_and_its_new_version_lies_beside_it(mine, course):
+    """
+    An update must not cost anybody a line, and says where to find what is new. It says so once.
+    """
+    edit(mine / LESSON)
+    before = (mine / LESSON).read_bytes()
+    assert str(update(mine, course)) == ""
+    new_version(course)
+    said = str(update(mine, course))
+    assert said == f"{LESSON}: yours is kept, the new one is notebooks/00_toy.new.ipynb"
+    assert (mine / LESSON).read_bytes() == before
+    assert "x / 1.0" in (mine / "notebooks/00_toy.new.ipynb").read_text()
+    assert str(update(mine, course)) == ""
+
+
+def test_a_second_new_version_gets_a_file_of_its_own(mine, course):
+    """
+    The learner may be working in the first one by now.
+    """
+    edit(mine / LESSON)
+    new_version(course)
+    update(mine, course)
+    edit(mine / "notebooks/00_toy.new.ipynb")
+    before = (mine / "notebooks/00_toy.new.ipynb").read_bytes()
+    text = course / "notebooks/py/00_toy.py"
+    text.write_text(text.read_text().replace("x / 1.0", "x / 1.00"))
+    assert "00_toy.new-2.ipynb" in str(update(mine, course))
+    assert (mine / "notebooks/00_toy.new.ipynb").read_bytes() == before
+
+
+def test_whoever_takes_the_new_version_over_gets_the_next_one_too(mine, course):
+    """
+    From then on it is as it was given.
+    """
+    edit(mine / LESSON)
+    new_version(course)
+    update(mine, course)
+    (mine / "notebooks/00_toy.new.ipynb").rename(mine / LESSON)
+    assert str(update(mine, course)) == ""
+    text = course / "notebooks/py/00_toy.py"
+    text.write_text(text.read_text().replace("x / 1.0", "x / 1.00"))
+    assert str(update(mine, course)) == f"brought up to date: {LESSON}"
+
+
+def test_a_lesson_that_was_only_run_is_brought_up_to_date(mine, course):
+    """
+    Its outputs are a minute's work of the machine; an old question costs the learner more.
+    """
+    run(mine / LESSON)
+    ran = (mine / LESSON).read_bytes()
+    assert str(update(mine, course)) == ""
+    assert (mine / LESSON).read_bytes() == ran
+    new_version(course)
+    assert str(update(mine, course)) == f"brought up to date: {LESSON}"
+    assert "x / 1.0" in (mine / LESSON).read_text()
+
+
+def test_a_lesson_that_is_new_or_was_deleted_comes(mine, course):
+    """
+    Who deletes a lesson wants it as it was.
+    """
+    make_course(course, stem="02_toy")
+    (mine / LESSON).unlink()
+    assert str(update(mine, course)) == f"new: {LESSON}, notebooks/02_toy.ipynb"
+
+
+def test_without_its_notes_nothing_of_the_learners_is_overwritten(mine, course):
+    """
+    Somebody copied the folder without its hidden file.
+    """
+    edit(mine / LESSON)
+    before = (mine / LESSON).read_bytes()
+    (mine / workspace._NOTES).unlink()
+    new_version(course, "01_toy")
+    done = update(mine, course)
+    assert set(done.beside) == {LESSON, "notebooks/01_toy.ipynb"}
+    assert (mine / LESSON).read_bytes() == before
+
+
+@pytest.mark.parametrize("text", ["", "{", "null", '{"given": 1}'])
+def test_notes_that_cannot_be_read_count_as_none(mine, course, text):
+    """
+    A disk that was full left them cut off.
+    """
+    (mine / workspace._NOTES).write_text(text)
+    assert str(update(mine, course)) == ""
+
+
+@pytest.mark.parametrize("text", [b"{", b"\xff\xfe", b"[]"])
+def test_a_broken_notebook_is_the_learners_too(mine, course, text):
+    """
+    There may be something to save in it.
+    """
+    (mine / LESSON).write_bytes(text)
+    new_version(course)
+    assert list(update(mine, course).beside) == [LESSON]
+    assert (mine / LESSON).read_bytes() == text
+
+
+def test_the_course_itself_is_no_learners_folder(course):
+    """
+    Its notebooks are not to be run: git would see every output.
+    """
+    with pytest.raises(BadInput, match=r"^Not a folder of your own: "):
+        update(course, course)
+
+
+def test_a_file_is_no_folder(tmp_path, course):
+    """
+    A slip of the finger is answered in one sentence.
+    """
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(BadInput, match=r"^Cannot write there: .*Name another\.$"):
+        update(tmp_path / "file", course)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_moved_folder_is_a_learners_folder_still(tmp_path, mine, course):
+    """
+    It belongs to the learner, who may put it elsewhere.
+    """
+    shutil.move(mine, tmp_path / "elsewhere")
+    assert enclosing(tmp_path / "elsewhere" / "notebooks") == tmp_path / "elsewhere"
+    assert enclosing(tmp_path) is None
+    assert str(update(tmp_path / "elsewhere", course)) == ""
