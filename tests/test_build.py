@@ -22,7 +22,7 @@ RUN = 'tags=["run"]\nprint(41)'
 
 def text_with(source):
     """
-    Return the lesson with another source in its first run cell, the sixth of all.
+    Return the lesson with another source in its first run cell, the seventh of all.
     """
     assert RUN in TEXT
     return TEXT.replace(RUN, f'tags=["run"]\n{source}\nprint(41)', 1)
@@ -72,7 +72,7 @@ def test_build_refuses_an_unexpected_error(tmp_path, capfd):
     with pytest.raises(NotebookRefused) as refused:
         build(place)
     assert str(refused.value) == (
-        "00_toy.ipynb, cell 6 (run), error: expected no error (got TypeError: 'int' object is not "
+        "00_toy.ipynb, cell 7 (run), error: expected no error (got TypeError: 'int' object is not "
         "subscriptable). Mend it, or tag the cell raises-exception if that is the point."
     )
     assert "----> 1 x[0]" in capfd.readouterr().err
@@ -88,8 +88,8 @@ def test_build_refuses_by_the_outputs(tmp_path):
     with pytest.raises(NotebookRefused) as refused:
         build(place)
     first, second = str(refused.value).splitlines()
-    assert first.startswith("00_toy.ipynb, cell 6 (run), stderr: expected nothing on stderr")
-    assert second.startswith("00_toy.ipynb, cell 6 (run), long-float: expected at most 6 decimals")
+    assert first.startswith("00_toy.ipynb, cell 7 (run), stderr: expected nothing on stderr")
+    assert second.startswith("00_toy.ipynb, cell 7 (run), long-float: expected at most 6 decimals")
     assert not place.notebook.exists()
 
 
@@ -99,7 +99,7 @@ def test_build_refuses_by_the_source_before_it_runs(tmp_path, monkeypatch):
     """
     monkeypatch.setattr(building, "run_owned", no_kernel)
     place = make_course(tmp_path, text_with("y = 3;") + ";")
-    with pytest.raises(NotebookRefused, match=r"cell 22 \(teardown\), semicolon: "):
+    with pytest.raises(NotebookRefused, match=r"cell 25 \(teardown\), semicolon: "):
         build(place)
 
 
@@ -116,7 +116,7 @@ def test_build_names_the_cell_that_never_ended(tmp_path, source, limits, fault):
     A cell that hangs or kills its kernel says nothing itself.
     """
     place = make_course(tmp_path, text_with(source))
-    with pytest.raises(NotebookRefused, match=rf"^00_toy\.ipynb, cell 6 \(run\), {fault}: "):
+    with pytest.raises(NotebookRefused, match=rf"^00_toy\.ipynb, cell 7 \(run\), {fault}: "):
         build(place, **limits)
     assert not place.notebook.exists()
 
@@ -127,11 +127,11 @@ def test_build_names_the_cell_at_the_deadline(tmp_path, monkeypatch):
     """
 
     def run_out_of_time(command, **options):
-        Path(command[3]).with_suffix(".cell").write_text("11")
+        Path(command[3]).with_suffix(".cell").write_text("13")
         return owned.DEADLINE_STATUS
 
     monkeypatch.setattr(building, "run_owned", run_out_of_time)
-    with pytest.raises(NotebookRefused, match=r"cell 11 \(break\), deadline: .* in 9 s"):
+    with pytest.raises(NotebookRefused, match=r"cell 13 \(break\), deadline: .* in 9 s"):
         build(make_course(tmp_path), deadline_s=9)
 
 
@@ -167,7 +167,7 @@ def test_main_statuses(tmp_path, monkeypatch, capsys):
     make_course(tmp_path, text_with("y = (3"))
     assert main(["build", root, "01_toy"]) == 2
     assert main(["build", root, "00_toy"]) == 1
-    assert "cell 6 (run), syntax:" in capsys.readouterr().err
+    assert "cell 7 (run), syntax:" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main([])
 

@@ -13,12 +13,12 @@ import nbformat
 import pytest
 from typer.testing import CliRunner
 
-from ddp_lessons.checks.kit import state
 from ddp_lessons.checks.kit.tasks import find_task
 from ddp_lessons.course import exercises
 from ddp_lessons.course.cli import app
 from ddp_lessons.course.owned import run_owned
 from ddp_lessons.errors import BadInput
+from ddp_lessons.progress import notes
 
 ROOT = Path(__file__).parents[1]
 PLACE = exercises.exercise_place("00", ROOT)
@@ -248,7 +248,7 @@ def test_a_learners_edit_survives_an_update_by_git(tmp_path):
 
 def _note_many(number):
     for _ in range(number):
-        state.note_check("00.1", passed=False)
+        notes.note_check("00.1", passed=False)
 
 
 def test_progress_loses_nothing_between_two_writers():
@@ -261,7 +261,7 @@ def test_progress_loses_nothing_between_two_writers():
         writer.start()
     for writer in writers:
         writer.join()
-    assert state.row_of("00.1")["checks"] == 100
+    assert notes.row_of("00.1")["checks"] == 100
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"00.1": 3}'])
@@ -269,11 +269,11 @@ def test_progress_with_a_damaged_file_begins_anew(text):
     """
     A file that was cut off must not stop a check.
     """
-    state.state_file().parent.mkdir(parents=True)
-    state.state_file().write_text(text)
-    assert state.row_of("00.1") == {"checks": 0, "is_passed": False, "hints": 0}
-    state.note_check("00.1", passed=True)
-    assert json.loads(state.state_file().read_text())["00.1"]["is_passed"]
+    notes.state_file().parent.mkdir(parents=True)
+    notes.state_file().write_text(text)
+    assert notes.row_of("00.1") == {"checks": 0, "is_passed": False, "hints": 0}
+    notes.note_check("00.1", passed=True)
+    assert json.loads(notes.state_file().read_text())["00.1"]["is_passed"]
 
 
 def test_place_of_an_unknown_exercise_is_refused():

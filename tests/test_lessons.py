@@ -106,12 +106,50 @@ def test_claim_is_judged_in_the_section_that_speaks_of_it(stem):
     Who reads about a claim finds the cell that tests it in the same section.
     """
     cells = NOTEBOOKS[stem]["cells"]
-    starts = [at for at, cell in enumerate(cells) if role_of(cell) == "claim"]
+    starts = [at for at, cell in enumerate(cells) if role_of(cell) == "question"]
     for start, stop in pairwise([*starts, len(cells)]):
         section = cells[start:stop]
         read = [cell["source"] for cell in section if role_of(cell) == "read"]
         check = [cell["source"] for cell in section if role_of(cell) == "check"]
         assert claims_in("\n".join(read)) == claims_in("\n".join(check))
+
+
+@every_lesson
+def test_claims_in_the_text_lead_to_the_page_of_claims(stem):
+    """
+    A number that one cannot look up says nothing.
+    """
+    text = "\n".join(sources(stem, *MARKDOWN_ROLES, *EITHER_ROLES))
+    assert not claims_in(re.sub(r"\[[^\]]*\bC\d\d\]\(claims\.md\)", "", text))
+
+
+def test_page_of_claims_says_what_the_lessons_found():
+    """
+    It stands beside the lessons, so it must not say anything else.
+    """
+    page = (ROOT / "notebooks" / "claims.md").read_text(encoding="utf-8")
+    row = r"^\| C(\d\d) \| .+ \| (true|half true|false) \| .+ \| \[(\d\d_\w+)\]\(\3\.ipynb\) \|$"
+    rows = re.findall(row, page, re.MULTILINE)
+    numbers = [int(number) for number, _, _ in rows]
+    assert numbers == sorted(set().union(*CLAIMS.values()))
+    for number, verdict, stem in rows:
+        assert int(number) in CLAIMS[stem]
+        (told,) = {
+            match
+            for source in sources(stem, "check")
+            for match in re.findall(rf"C{number} is (half true|true|false)", source)
+        }
+        assert told == verdict
+
+
+def test_no_two_predictions_share_a_name():
+    """
+    What was said in one lesson would be told in another.
+    """
+    asked = re.findall(
+        r'predict\("(\w+)", \.\.\.\)', "\n".join(map("\n".join, map(sources, STEMS)))
+    )
+    assert len(set(asked)) == len(asked)
 
 
 @every_lesson

@@ -5,7 +5,8 @@ Each rule refuses what it is there for, names the cell, and lets a good lesson p
 import pytest
 from toy_lesson import cell_of, display, error, run_notebook, stream
 
-from ddp_lessons.course import rules
+from ddp_lessons.course import pace, rules
+from ddp_lessons.course.cells import tags_of
 from ddp_lessons.errors import NotebookRefused
 
 
@@ -34,7 +35,7 @@ def test_refuse_names_cell_role_and_rule(lesson):
     with pytest.raises(NotebookRefused) as refused:
         rules.refuse("00_toy.ipynb", rules.findings(lesson))
     assert str(refused.value) == (
-        "00_toy.ipynb, cell 6 (run), address: expected no memory address "
+        "00_toy.ipynb, cell 7 (run), address: expected no memory address "
         "(got '0x7f1234567890' in stream). Give the object a __repr__, or print a part of it."
     )
 
@@ -207,9 +208,9 @@ def test_findings_budget_of_the_median_cell(lesson):
     Short cells are what a learner can predict.
     """
     for cell in lesson["cells"]:
-        if cell["cell_type"] == "code" and "setup" not in cell["metadata"]["tags"]:
+        if cell["cell_type"] == "code" and not {"setup", "predict"} & set(tags_of(cell)):
             cell["source"] += "\nx = 3" * 7
-    assert broken(lesson) == {"median-lines"}
+    assert broken(lesson) == {"median-lines", "minutes"}
 
 
 def test_findings_two_cells_may_be_ignored_besides_the_setup(lesson):
@@ -264,13 +265,13 @@ def test_findings_role_fits_the_type_of_the_cell(lesson):
         ("title", {"order"}),
         ("goal", {"order"}),
         ("setup", {"order", "count"}),
-        ("claim", {"order", "sections"}),
-        ("predict", {"order", "section"}),
-        ("run", {"order", "section", "count", "read-quote"}),
+        ("question", {"order", "sections"}),
+        ("predict", {"section"}),
+        ("run", {"order", "section", "answer", "count", "read-quote"}),
         ("read", {"section"}),
-        ("check", {"order", "section", "count"}),
+        ("check", {"order", "section", "answer", "count"}),
         ("break", {"break-and-mend", "count"}),
-        ("mend", {"break-and-mend", "count", "read-quote"}),
+        ("mend", {"break-and-mend", "answer", "count", "read-quote"}),
         ("recap", {"order"}),
         ("next", {"order"}),
         ("teardown", {"order"}),
@@ -289,50 +290,83 @@ def test_findings_order_inside_a_section(lesson):
     A prediction after the run is none.
     """
     cells = lesson["cells"]
-    first = cells.index(cell_of(lesson, "predict"))
-    cells[first], cells[first + 1] = cells[first + 1], cells[first]
-    assert broken(lesson) == {"order"}
+    first = cells.index(cell_of(lesson, "run"))
+    cells[first - 1], cells[first] = cells[first], cells[first - 1]
+    assert broken(lesson, has_run=False) == {"order"}
 
 
-def test_findings_predict_may_have_a_place_for_the_answer(lesson):
+def test_findings_predict_has_one_place_for_one_number(lesson):
     """
-    The question is text and its place may be code; a third cell is another question.
+    The question is text and its place is code; a third cell is another question.
     """
-    place = {"cell_type": "code", "metadata": {"tags": ["predict"]}, "source": "guess = None"}
     cells = lesson["cells"]
-    first = cells.index(cell_of(lesson, "predict"))
-    cells.insert(first + 1, place | {"execution_count": None, "outputs": []})
-    assert broken(lesson, has_run=False) == set()
-    cells.insert(first + 1, place | {"execution_count": None, "outputs": []})
-    assert broken(lesson, has_run=False) == {"section"}
+    question = cells.index(cell_of(lesson, "predict"))
+    place = cells.pop(question + 1)
+    assert broken(lesson, has_run=False) == {"section", "answer"}
+    cells[question + 1 : question + 1] = [place, place]
+    assert broken(lesson, has_run=False) == {"section", "answer"}
+
+
+PLACES = [
+    'predict("first", 4)',
+    'predict("first")',
+    'x = predict("first", ...)',
+    "predict(first, ...)",
+]
+
+
+@pytest.mark.parametrize("source", PLACES)
+def test_findings_the_place_for_a_number_holds_none(lesson, source):
+    """
+    A number that stands there already is an answer given away.
+    """
+    cells = lesson["cells"]
+    cells[cells.index(cell_of(lesson, "predict")) + 1]["source"] = source
+    assert "predict" in broken(lesson, has_run=False)
+
+
+def test_findings_each_prediction_is_answered_where_it_was_made(lesson):
+    """
+    A question without an answer teaches nobody, and one of another section confuses.
+    """
+    cell_of(lesson, "check")["source"] = 'assert x == 3\nok("it came out", second=41)'
+    assert broken(lesson, has_run=False) == {"answer"}
+
+
+def test_findings_the_answer_of_a_prediction_was_printed(lesson):
+    """
+    A number that only the last line knows was not seen.
+    """
+    cell_of(lesson, "check")["outputs"][0]["text"] = "ok: it came out\nit was 43\n"
+    assert broken(lesson) == {"answer"}
 
 
 def test_findings_three_to_six_sections(lesson):
     """
-    Seven claims are more than twenty minutes.
+    Seven questions are more than a lesson.
     """
     cells = lesson["cells"]
-    first, second = cells.index(cell_of(lesson, "claim")), cells.index(cell_of(lesson, "check"))
+    first, second = cells.index(cell_of(lesson, "question")), cells.index(cell_of(lesson, "check"))
     cells[first:first] = cells[first : second + 1] * 4
-    assert broken(lesson, has_run=False) == {"sections"}
+    assert broken(lesson, has_run=False) == {"sections", "minutes"}
 
 
 TEXTS = [
     ("title", "title", "# What is it?\n\n4 ranks, builds on nothing."),
-    ("title", "title", "# What is it?\n\n5 minutes, builds on nothing."),
-    ("title", "title", "# What is it?\n\n5 minutes, 4 ranks."),
-    ("title", "title", "# It is\n\n5 minutes, 4 ranks, builds on nothing."),
+    ("title", "title", "# What is it?\n\n10 minutes, builds on nothing."),
+    ("title", "title", "# What is it?\n\n10 minutes, 4 ranks."),
+    ("title", "title", "# It is\n\n10 minutes, 4 ranks, builds on nothing."),
     ("goal", "goal", "- Add\n- Subtract"),
     ("goal", "goal", "- Add\n- Subtract\n- Divide\n- Multiply"),
-    ("claim", "claim", "## Division."),
-    ("claim", "claim", "### It divides by zero."),
+    ("question", "question", "## Division?"),
+    ("question", "question", "### What divides by zero?"),
     ("predict", "predict", "Guess."),
     ("read-words", "read", "41 " + "word " * 80),
     ("read-number", "read", "It printed a number."),
     ("read-quote", "read", "It printed 43."),
-    ("heading", "recap", "## Six words are a whole sentence"),
-    ("exclamation", "recap", "It works!"),
-    ("emoji", "recap", "It works \u2705"),
+    ("heading", "next", "## Six words are a whole sentence"),
+    ("exclamation", "next", "It works!"),
+    ("emoji", "next", "It works \u2705"),
 ]
 
 
@@ -345,19 +379,49 @@ def test_findings_refuses_words(lesson, rule, role, text):
     assert broken(lesson) == {rule}
 
 
-def test_findings_claim_ends_with_a_full_stop(lesson):
+def test_findings_heading_gives_nothing_away(lesson):
     """
-    A claim is a sentence, so that it can be wrong.
+    A heading that states what comes out answers its own question.
     """
-    cell_of(lesson, "claim")["source"] = "## The answer is 41"
-    assert broken(lesson) == {"claim", "heading"}
+    cell_of(lesson, "question")["source"] = "## The answer is 41."
+    assert broken(lesson) == {"question"}
+    cell_of(lesson, "question")["source"] = "## Which answer is it"
+    assert broken(lesson) == {"question", "heading"}
+
+
+def test_findings_minutes_are_what_a_reader_needs(lesson):
+    """
+    A teacher plans with them. The toy has 60 words, 12 lines and three questions.
+    """
+    title = cell_of(lesson, "title")
+    title["source"] = title["source"].replace("10 minutes", "5 minutes")
+    assert broken(lesson) == {"minutes"}
+    title["source"] = title["source"].replace("5 minutes", "15 minutes")
+    cell_of(lesson, "recap")["source"] = "word " * 1300
+    assert pace.minutes(lesson) == 15
+    assert broken(lesson) == set()
+
+
+def test_findings_no_lesson_is_longer_than_half_an_hour(lesson):
+    """
+    Two lessons in one are two lessons. What may be skipped is not counted.
+    """
+    cells = lesson["cells"]
+    read = [cell for cell in cells if "read" in cell["metadata"]["tags"]][-1]
+    cells[0]["source"] = cells[0]["source"].replace("10 minutes", "35 minutes")
+    read["source"] = "42 " + "word " * 4000
+    assert broken(lesson) == {"minutes", "read-words"}
+    questions = [cell for cell in cells if "question" in cell["metadata"]["tags"]]
+    questions[-1]["source"] = "## More: which answer is the second?"
+    cells[0]["source"] = cells[0]["source"].replace("35 minutes", "10 minutes")
+    assert broken(lesson) == {"read-words"}
 
 
 def test_findings_words_in_code_are_code(lesson):
     """
     `!=` in a code span is no exclamation, nor is an image.
     """
-    cell_of(lesson, "recap")["source"] = "`a != b` ![t](t.png)\n```\n# why\nx != y\n```\n"
+    cell_of(lesson, "next")["source"] = "`a != b` ![t](t.png)\n```\n# why\nx != y\n```\n"
     assert broken(lesson) == set()
 
 
@@ -365,9 +429,9 @@ def test_findings_check_asserts_and_says_ok(lesson):
     """
     A check that only prints passes with a wrong answer once the notebook was saved.
     """
-    cell_of(lesson, "check")["source"] = "print('ok: 41')"
+    cell_of(lesson, "check")["source"] = "ok('it came out', first=41)"
     assert broken(lesson) == {"check-assert"}
-    cell_of(lesson, "check")["source"] = "%%px\nassert x == 3\nprint('ok: 41')"
+    cell_of(lesson, "check")["source"] = "assert x == 3\nok('it came out', first=41)"
     assert broken(lesson) == set()
     cell_of(lesson, "check")["outputs"] = [stream("fine\n")]
     assert broken(lesson) == {"check-ok"}

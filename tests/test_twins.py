@@ -60,10 +60,10 @@ def test_refuse_unequal_ignores_outputs_only(tmp_path):
 @pytest.mark.parametrize(
     ("text", "number"),
     [
-        (TEXT.replace("print(41)", "print(40)"), 6),
-        (TEXT.replace('tags=["run"]', 'tags=["run", "nbval-ignore-output"]', 1), 6),
-        (TEXT.replace('[markdown] tags=["recap"]', 'tags=["recap"]'), 20),
-        (TEXT + "\n# %%\nx = 4\n", 23),
+        (TEXT.replace("print(41)", "print(40)"), 7),
+        (TEXT.replace('tags=["run"]', 'tags=["run", "nbval-ignore-output"]', 1), 7),
+        (TEXT.replace('[markdown] tags=["recap"]', 'tags=["recap"]'), 23),
+        (TEXT + "\n# %%\nx = 4\n", 26),
     ],
 )
 def test_refuse_unequal_names_the_first_cell(tmp_path, text, number):

@@ -52,7 +52,7 @@ def test_verify_passes_what_comes_out_again(tmp_path, capfd):
     store(make_course(tmp_path), run_notebook(tmp_path))
     assert main(["verify", f"--root={tmp_path}"]) == 0
     out = capfd.readouterr().out
-    assert "9 passed" in out
+    assert "12 passed" in out
     assert "00_toy.ipynb: verified in " in out
 
 
@@ -71,7 +71,7 @@ def test_verify_fails_at_one_character(tmp_path, capfd, monkeypatch):
     )
     assert main(["verify", f"--root={tmp_path}"]) == 1
     shown = capfd.readouterr()
-    assert "1 failed, 8 passed" in shown.out
+    assert "1 failed, 11 passed" in shown.out
     assert "'47\\n' == '41\\n'" in shown.out
     assert "00_toy.ipynb, differs: expected every stored output again" in shown.err
 
@@ -84,7 +84,7 @@ def test_verify_refuses_what_nbval_would_not_compare(tmp_path, monkeypatch):
     place, notebook = make_course(tmp_path), run_notebook(tmp_path)
     cell_of(notebook, "run")["execution_count"] = None
     store(place, notebook)
-    with pytest.raises(NotebookRefused, match=r"^00_toy\.ipynb, cell 6 \(run\), null-count: "):
+    with pytest.raises(NotebookRefused, match=r"^00_toy\.ipynb, cell 7 \(run\), null-count: "):
         verify(place)
 
 
@@ -96,7 +96,7 @@ def test_verify_refuses_a_notebook_of_another_text(tmp_path, monkeypatch):
     place = make_course(tmp_path)
     store(place, run_notebook(tmp_path))
     place.text.write_text(place.text.read_text().replace("print(41)", "print(40 + 1)"))
-    with pytest.raises(NotebookRefused, match=r"cell 6, twin: "):
+    with pytest.raises(NotebookRefused, match=r"cell 7, twin: "):
         verify(place)
 
 

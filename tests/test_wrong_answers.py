@@ -6,13 +6,13 @@ import pytest
 from bank import all_answers, hint_of
 
 from ddp_lessons import start_ranks, stop_ranks
-from ddp_lessons.checks.kit import state
 from ddp_lessons.checks.kit.checking import run_and_judge
 from ddp_lessons.checks.kit.tasks import all_tasks, stem_of
 from ddp_lessons.course.canonical import read_notebook
 from ddp_lessons.course.cells import tags_of
 from ddp_lessons.course.places import all_places, find_root
 from ddp_lessons.errors import WrongAnswer
+from ddp_lessons.progress import notes
 from ddp_lessons.ranks.cells import run_cell
 
 ROOT = find_root(__file__.rpartition("/")[0])
@@ -154,5 +154,5 @@ def test_solution_passes_and_draws_its_picture(ranks, number):
     for earlier in sorted(other for other in solutions if other <= number):
         run_cell(ranks, solutions[earlier])  # one may call those before it
     task(ranks)
-    assert state.row_of(number)["is_passed"]
+    assert notes.row_of(number)["is_passed"]
     assert task.picture()._repr_svg_().startswith("<svg")

@@ -11,7 +11,7 @@ _HEAD = """\
 # %% [markdown] tags=["title"]
 # # What does one process answer?
 #
-# 5 minutes, 4 ranks, builds on nothing.
+# 10 minutes, 4 ranks, builds on nothing.
 
 # %% [markdown] tags=["goal"]
 # - Add two numbers
@@ -19,15 +19,20 @@ _HEAD = """\
 # - Draw a square
 
 # %% tags=["setup"]
+from ddp_lessons import ok, predict
+
 x = 3
 
 """
 _SECTION = """\
-# %% [markdown] tags=["claim"]
-# ## The answer is {number} again.
+# %% [markdown] tags=["question"]
+# ## Which answer is the {name}?
 
 # %% [markdown] tags=["predict"]
 # Which number comes out?
+
+# %% tags=["predict"]
+predict("{name}", ...)
 
 # %% tags=["run"]
 print({number})
@@ -37,15 +42,18 @@ print({number})
 
 # %% tags=["check"]
 assert x == 3
-print("ok: {number}")
+ok("it came out", {name}={number})
 
 """
 _BROKEN = """\
-# %% [markdown] tags=["claim"]
-# ## Nothing divides by zero.
+# %% [markdown] tags=["question"]
+# ## What divides by zero?
 
 # %% [markdown] tags=["predict"]
 # Which number comes out?
+
+# %% tags=["predict"]
+predict("mended", ...)
 
 # %% tags=["break", "raises-exception"]
 x / 0
@@ -58,12 +66,12 @@ print(x / 1)
 
 # %% tags=["check"]
 assert x == 3
-print("ok: mended")
+ok("mended", mended=3.0)
 
 """
 _TAIL = """\
 # %% [markdown] tags=["recap"]
-# A process answers.
+# A process answers. {words}
 
 # %% [markdown] tags=["next"]
 # More processes.
@@ -72,12 +80,24 @@ _TAIL = """\
 del x
 """
 
-TEXT = _HEAD + _SECTION.format(number=41) + _BROKEN + _SECTION.format(number=42) + _TAIL
+TEXT = (
+    _HEAD
+    + _SECTION.format(name="first", number=41)
+    + _BROKEN
+    + _SECTION.format(name="second", number=42)
+    + _TAIL.format(words="It answers again. " * 100)  # so that it takes 7 of its 10 minutes
+)
 """
 The text twin of the lesson.
 """
 
-_PRINTED = ["", "41\n", "ok: 41\n", None, "3.0\n", "ok: mended\n", "42\n", "ok: 42\n", ""]
+_PRINTED = [
+    "",
+    *("", "41\n", "ok: it came out\nit was 41\n"),
+    *("", None, "3.0\n", "ok: mended\nit was 3.0\n"),
+    *("", "42\n", "ok: it came out\nit was 42\n"),
+    "",
+]
 
 
 def make_course(folder, text=TEXT, stem="00_toy", kind="lesson"):

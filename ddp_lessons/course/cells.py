@@ -5,7 +5,7 @@ The words that the rules of a notebook share: roles, tags, and what a broken rul
 from dataclasses import dataclass
 
 # The role tags of a lesson's cells. Each cell has exactly one.
-MARKDOWN_ROLES = ("title", "goal", "claim", "read", "recap", "next")
+MARKDOWN_ROLES = ("title", "goal", "question", "read", "recap", "next")
 CODE_ROLES = ("setup", "run", "break", "mend", "picture", "check", "teardown")
 EITHER_ROLES = ("predict",)  # the question is text, the place for the answer may be code
 ROLES = (*MARKDOWN_ROLES, *CODE_ROLES, *EITHER_ROLES)

@@ -129,19 +129,23 @@ def progress():
     from rich.console import Console
     from rich.table import Table
 
-    from ddp_lessons.checks.kit import state
     from ddp_lessons.checks.kit.tasks import all_tasks
+    from ddp_lessons.progress import notes
 
     table = Table("Task", "Name", "Solved", "Checks", "Hints")
     tasks, num_solved = all_tasks(), 0
     for number, task in tasks.items():
-        row = state.row_of(number)
+        row = notes.row_of(number)
         num_solved += row["is_passed"]
         solved = "yes" if row["is_passed"] else ""
         shown = [str(row[name]) if row[name] else "" for name in ("checks", "hints")]
         table.add_row(number, task.name, solved, *shown)
     Console().print(table)
     typer.echo(f"{num_solved} of {len(tasks)} tasks solved")
+    foretold = [row for row in notes.predictions().values() if row["was"] is not None]
+    if foretold:
+        num_right = sum(row["first"] == row["was"] for row in foretold)
+        typer.echo(f"{num_right} of {len(foretold)} predictions right at the first go")
 
 
 @app.command()
@@ -192,13 +196,13 @@ def solution(
     """
     Show the solution of a task. Asks first.
     """
-    from ddp_lessons.checks.kit import state
     from ddp_lessons.checks.kit.tasks import find_task
     from ddp_lessons.course import exercises
+    from ddp_lessons.progress import notes
 
     with _told_in_one_line("solution"):
         task = find_task(number)
-        num_left = len(task.hints) - state.row_of(number)["hints"]
+        num_left = len(task.hints) - notes.row_of(number)["hints"]
         left = f" There are {num_left} more hints: ddp-lessons hint {number}." if num_left else ""
         if yes or typer.confirm(f"Show the solution of {number} {task.name}?{left}"):
             typer.echo(exercises.solution_of(number))

@@ -2,8 +2,11 @@
 What is refused in the rhythm of a lesson: which cells it has, and in which order.
 
     title goal setup
-    3 to 6 sections:  claim  predict (predict)  run|break|mend|picture|read ...  check
+    3 to 6 sections:  question  predict predict  run|break|mend|picture|read ...  check
     recap next teardown
+
+Of the two predict cells the first asks for a number, and the second is where it is put. A section
+whose heading begins with "More:" may be skipped, and its minutes are not counted.
 """
 
 from ddp_lessons.course.cells import (
@@ -25,16 +28,16 @@ _AFTER = {
     "": ("title",),
     "title": ("goal",),
     "goal": ("setup",),
-    "setup": ("claim",),
-    "claim": ("predict",),
+    "setup": ("question",),
+    "question": ("predict",),
     "predict": ("predict", *RUNS, "picture"),
     **dict.fromkeys((*RUNS, "picture", "read"), _INSIDE),
-    "check": ("claim", "recap"),
+    "check": ("question", "recap"),
     "recap": ("next",),
     "next": ("teardown",),
     "teardown": (),
 }
-_NEEDED = (("predict",), RUNS, ("read",), ("check",))
+_NEEDED = (RUNS, ("read",), ("check",))
 _CELL_TYPES = {
     **dict.fromkeys(MARKDOWN_ROLES, ("markdown",)),
     **dict.fromkeys(CODE_ROLES, ("code",)),
@@ -59,7 +62,7 @@ def findings(notebook):
 
 def sections_of(notebook):
     """
-    Return the sections of a lesson, each a list of (number, cell) that begins with its claim.
+    Return the sections of a lesson, each a list of (number, cell) that begins with its question.
 
     Args:
         notebook: A notebook of nbformat 4.
@@ -67,9 +70,9 @@ def sections_of(notebook):
     sections: list[list] = []
     for number, cell in numbered(notebook):
         role = role_of(cell)
-        if role == "claim":
+        if role == "question":
             sections.append([])
-        if sections and role in ("claim", "predict", *_INSIDE):
+        if sections and role in ("question", "predict", *_INSIDE):
             sections[-1].append((number, cell))
     return sections
 
@@ -106,21 +109,22 @@ def _order(cells):
 def _sections(cells):
     sections, broken = sections_of({"cells": [cell for _, cell in cells]}), []
     if not FEWEST_SECTIONS <= len(sections) <= MOST_SECTIONS:
-        expected = f"{FEWEST_SECTIONS} to {MOST_SECTIONS} sections, each headed by a claim"
+        expected = f"{FEWEST_SECTIONS} to {MOST_SECTIONS} sections, each headed by a question"
         then = "Split or join sections."
         broken.append(found("sections", None, None, expected, len(sections), then))
     for section in sections:
-        number, claim = section[0]
+        number, question = section[0]
         roles = [role_of(cell) for _, cell in section]
         for wanted in _NEEDED:
             if not set(wanted) & set(roles):
                 expected = f"a {' or '.join(wanted)} cell in every section"
                 got = ", ".join(roles)
-                broken.append(found("section", number, claim, expected, got, "Add the cell."))
-        if roles.count("predict") > 2:
-            expected = "at most two predict cells: a question, and a place for its answer"
-            num_predict, then = roles.count("predict"), "Ask one question in a section."
-            broken.append(found("section", number, claim, expected, num_predict, then))
+                broken.append(found("section", number, question, expected, got, "Add the cell."))
+        asked = [cell["cell_type"] for _, cell in section if role_of(cell) == "predict"]
+        if asked != ["markdown", "code"]:
+            expected = "two predict cells: one that asks for a number, and one to put it in"
+            got, then = ", ".join(asked) or "none", "Ask one question in a section."
+            broken.append(found("section", number, question, expected, got, then))
     return broken
 
 

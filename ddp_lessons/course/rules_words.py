@@ -1,19 +1,23 @@
 """
-What the cells of a lesson must say: its question, its goals, its claims, and numbers that ran.
+What the cells of a lesson must say: its questions, its goals, and numbers that ran.
 """
 
 import ast
 import re
 
+from ddp_lessons.course import pace
 from ddp_lessons.course.cells import ask, found, numbered, role_of, texts_of
 from ddp_lessons.course.rules_rhythm import sections_of
 from ddp_lessons.course.rules_source import parse
 
 MOST_READ_WORDS = 80
+MOST_MINUTES = 30
+MOST_MINUTES = 30
 NUM_GOALS = 3
-FEWEST_CLAIM_WORDS = 3
+FEWEST_QUESTION_WORDS = 3
 SENTENCE_WORDS = 6  # a heading of that many words reads as a sentence
 
+_PREDICT = re.compile(r'predict\("([a-z_]+)", \.\.\.\)')
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 _EMOJI = re.compile("[\u2600-\u27bf\u2b50\u2b55\U0001f300-\U0001faff]")
 _FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
@@ -28,7 +32,7 @@ def findings(notebook, has_run=True):
         notebook: A notebook of nbformat 4.
         has_run: Compare the text with the stored outputs too.
     """
-    broken = []
+    broken = _minutes(notebook)
     for number, cell in numbered(notebook):
         rules = {"exclamation": _exclamation, "emoji": _emoji, "heading": _heading}
         broken += ask(rules if cell["cell_type"] == "markdown" else {}, number, cell)
@@ -36,7 +40,7 @@ def findings(notebook, has_run=True):
         if role_of(cell) == "check" and has_run and cell["cell_type"] == "code":
             broken += ask({"check-ok": _check_ok}, number, cell)
     for section in sections_of(notebook):
-        broken += _predict(section)
+        broken += _answered(section, has_run)
         if has_run:
             broken += _read_quotes(section)
     return broken
@@ -60,7 +64,7 @@ def _emoji(cell):
 
 def _heading(cell):
     for heading in _headings_of(cell["source"]):
-        is_sentence = role_of(cell) == "claim" or len(heading.split()) >= SENTENCE_WORDS
+        is_sentence = role_of(cell) == "question" or len(heading.split()) >= SENTENCE_WORDS
         if is_sentence and not heading.endswith((".", "?")):
             expected = "a full stop after a heading that is a sentence"
             yield expected, repr(heading), "End the sentence, or shorten the heading."
@@ -82,6 +86,42 @@ def _title(cell):
             yield expected, "none", "Write it into the title cell."
 
 
+def _minutes(notebook):
+    titles = [(number, cell) for number, cell in numbered(notebook) if role_of(cell) == "title"]
+    said = [re.search(r"(\d+) minutes", cell["source"]) for _, cell in titles]
+    if not said or said[0] is None:
+        return []  # another rule asks for them
+    number, title = titles[0]
+    told, needed, broken = int(said[0][1]), pace.minutes(notebook), []
+    if told != needed:
+        expected = f"{needed} minutes, reckoned from words, lines and questions"
+        then = "Say what a reader needs, or shorten the lesson."
+        broken.append(found("minutes", number, title, expected, told, then))
+    if needed > MOST_MINUTES:
+        then = 'Move code into the package, or head the last sections "More: ...?".'
+        expected = f"at most {MOST_MINUTES} minutes"
+        broken.append(found("minutes", number, title, expected, needed, then))
+    return broken
+
+
+def _minutes(notebook):
+    titles = [(number, cell) for number, cell in numbered(notebook) if role_of(cell) == "title"]
+    said = [re.search(r"(\d+) minutes", cell["source"]) for _, cell in titles]
+    if not said or said[0] is None:
+        return []  # another rule asks for them
+    number, title = titles[0]
+    told, needed, broken = int(said[0][1]), pace.minutes(notebook), []
+    if told != needed:
+        expected = f"{needed} minutes, reckoned from words, lines and questions"
+        then = "Say what a reader needs, or shorten the lesson."
+        broken.append(found("minutes", number, title, expected, told, then))
+    if needed > MOST_MINUTES:
+        then = 'Move code into the package, or head the last sections "More: ...?".'
+        expected = f"at most {MOST_MINUTES} minutes"
+        broken.append(found("minutes", number, title, expected, needed, then))
+    return broken
+
+
 def _goal(cell):
     bullets = re.findall(r"^[-*] +\S", cell["source"], re.MULTILINE)
     if len(bullets) != NUM_GOALS:
@@ -89,12 +129,21 @@ def _goal(cell):
         yield f"{NUM_GOALS} bullets, each starting with a verb", len(bullets), then
 
 
-def _claim(cell):
+def _question(cell):
     first = cell["source"].partition("\n")[0]
-    is_sentence = first.endswith(".") and len(first.split()) > FEWEST_CLAIM_WORDS
-    if not (first.startswith("## ") and is_sentence):
-        then = "State what the section shows."
-        yield "a heading `## ...` that is a full sentence", repr(first), then
+    is_question = first.endswith("?") and len(first.split()) > FEWEST_QUESTION_WORDS
+    if not (first.startswith("## ") and is_question):
+        then = "Ask what the section answers; state it after the run."
+        yield "a heading `## ...?` that asks", repr(first), then
+
+
+def _predict(cell):
+    if cell["cell_type"] == "markdown":
+        if "?" not in cell["source"]:
+            yield "a question in the predict cell", "no `?`", "Ask for a number."
+    elif not _PREDICT.fullmatch(cell["source"].strip()):
+        then = "Leave the dots to the learner."
+        yield '`predict("name", ...)` and nothing else', repr(cell["source"]), then
 
 
 def _read_words(cell):
@@ -122,13 +171,43 @@ def _check_ok(cell):
         yield "a printed line that starts with `ok: `", got, "Print it after the assert."
 
 
-def _predict(section):
-    number, claim = section[0]
-    asked = [cell["source"] for _, cell in section if role_of(cell) == "predict"]
-    if not asked or any("?" in source for source in asked):
+def _answered(section, has_run):
+    """
+    Return what is wrong where a section says what came of its prediction.
+    """
+    number, question = section[0]
+    code = [cell for _, cell in section if cell["cell_type"] == "code"]
+    asked = [_PREDICT.fullmatch(cell["source"].strip()) for cell in code]
+    names = [match[1] for match in asked if match]
+    checks = [cell for cell in code if role_of(cell) == "check"]
+    told = [name for cell in checks for name in _names_told(cell)]
+    if names != told:
+        expected = f"`ok(..., {names[0]}=...)` in the check cell" if names else "no such `ok`"
+        then = "Say what came of the prediction."
+        return [found("answer", number, question, expected, ", ".join(told) or "none", then)]
+    if not has_run or not checks:
         return []
-    then = "Ask for a number."
-    return [found("predict", number, claim, "a question in the predict cell", "no `?`", then)]
+    printed = set(_NUMBER.findall(_printed(cell for cell in code if cell not in checks)))
+    was = re.findall(r"^it was -?(\S+)$", _printed(checks), re.MULTILINE)
+    if set(was) <= printed:
+        return []
+    then = "Print the number where it comes out."
+    got = f"{', '.join(was)}, which no cell printed"
+    return [found("answer", number, question, "a number printed in the section", got, then)]
+
+
+def _printed(cells):
+    texts = [text for cell in cells for output in cell["outputs"] for _, text in texts_of(output)]
+    return "\n".join(texts)
+
+
+def _names_told(cell):
+    return [
+        keyword.arg
+        for node in ast.walk(parse(cell["source"]) or ast.Module([], []))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "ok"
+        for keyword in node.keywords
+    ]
 
 
 def _read_quotes(section):
@@ -150,7 +229,8 @@ def _read_quotes(section):
 _SAYS = {
     "title": {"title": _title},
     "goal": {"goal": _goal},
-    "claim": {"claim": _claim},
+    "question": {"question": _question},
+    "predict": {"predict": _predict},
     "read": {"read-words": _read_words, "read-number": _read_number},
     "check": {"check-assert": _check_assert},
 }

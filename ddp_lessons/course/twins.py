@@ -13,6 +13,7 @@ from ddp_lessons.errors import NotebookRefused
 # Cells whose body is not Python. jupytext comments every line of theirs in the text.
 _SHELL_CELLS = ("%%bash", "%%sh")
 _UP = "](../"  # how a link begins that leads out of the notebook's folder
+_CLAIMS = "](claims.md"  # which lies beside the lessons only
 _MAGIC = re.compile(r"[%!]|\w+ *= *[%!]")
 
 
@@ -79,7 +80,8 @@ def one_folder_down(notebook):
     moved = nbformat.from_dict({**notebook, "cells": [dict(cell) for cell in notebook["cells"]]})
     for cell in moved["cells"]:
         if cell["cell_type"] == "markdown":
-            cell["source"] = cell["source"].replace(_UP, _UP + "../")
+            for link in (_UP, _CLAIMS):
+                cell["source"] = cell["source"].replace(link, f"](../{link[2:]}")
     return moved
 
 

@@ -141,6 +141,8 @@ def _files(course):
     Return {path in a learner's folder: text of its file}.
     """
     files = {"README.md": _README.read_text(encoding="utf-8")}
+    for path in sorted((course / "notebooks").glob("*.md")):
+        files[path.relative_to(course).as_posix()] = path.read_text(encoding="utf-8")
     for place in all_places(course):
         blank = read_blank(place)
         if place.is_lesson:

@@ -11,19 +11,21 @@
 # - **carry on** after one of them has failed, or was killed.
 
 # %% tags=["setup", "nbval-ignore-output"]
-from ddp_lessons import start_ranks
+from ddp_lessons import ok, predict, start_ranks
 from ddp_lessons.pictures import holdings_picture, loss_plot, processes_picture
 
 ranks = start_ranks(4)
 
-# %% [markdown] tags=["claim"]
-# ## Four processes answer one cell.
+# %% [markdown] tags=["question"]
+# ## Who answers a cell?
 
 # %% [markdown] tags=["predict"]
 # The next cell prints one line. Its first line is `%%px`, which sends it to every rank.
-# How many lines will you see?
-#
-# *Your number:*
+# How many lines will you see? Put your number in place of the dots and run the cell, here and in
+# each section to come. Or leave the dots: nothing depends on them.
+
+# %% tags=["predict"]
+predict("lines", ...)
 
 # %% tags=["run"]
 # %%px
@@ -44,24 +46,21 @@ processes_picture(ranks.placement.devices)
 
 # %% tags=["check"]
 assert ranks.view["rank"] == [0, 1, 2, 3]
-print("ok: 4 processes answered, each with a rank of its own")
+ok("4 processes answered, each with a rank of its own", lines=4)
 
-# %% [markdown] tags=["claim"]
-# ## Each rank has a memory of its own.
+# %% [markdown] tags=["question"]
+# ## How many values has one name?
 
 # %% [markdown] tags=["predict"]
 # Each rank now keeps ten times its rank in `secret`. Which number does rank 3 hold?
-# And what does the kernel hold under that name?
-#
-# *Your number:*
+
+# %% tags=["predict"]
+predict("secret_of_rank_three", ...)
 
 # %% tags=["run"]
 # %%px
 secret = 10 * rank
 print(f"secret = {secret}")
-
-# %% tags=["run"]
-print("the kernel knows secret:", "secret" in globals())
 
 # %% tags=["picture"]
 holdings_picture(["secret"], [{"secret": s} for s in ranks.view["secret"]], kernel={})
@@ -75,16 +74,18 @@ holdings_picture(["secret"], [{"secret": s} for s in ranks.view["secret"]], kern
 # %% tags=["check"]
 assert ranks.view["secret"] == [0, 10, 20, 30]
 assert "secret" not in globals()
-print("ok: 4 values under one name, and none in the kernel")
+ok("4 values under one name, and none in the kernel", secret_of_rank_three=30)
 
-# %% [markdown] tags=["claim"]
-# ## Ten lines train one model on four ranks.
+# %% [markdown] tags=["question"]
+# ## Can four ranks train one model?
 
 # %% [markdown] tags=["predict"]
-# Each rank gets a quarter of 1,437 handwritten digits, and does not train on the rest. All train
-# one model together. How many percent of the digits that nobody trained on will it get right?
-#
-# *Your number:*
+# Each rank makes a model of its own, with random weights of its own. It trains on a quarter of 1,437
+# handwritten digits, and on none of the rest. One line wraps each model in DDP, which you will meet below.
+# After 100 steps, on how many of the four ranks is the model equal to rank 0's, to the last bit?
+
+# %% tags=["predict"]
+predict("equal_models", ...)
 
 # %% tags=["run"]
 # %%px
@@ -102,13 +103,13 @@ print(f"{len(images)} of {len(digits.train_images)} digits are mine")
 # %%px
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-model = DDP(digits_model(seed=rank).to(device))  # every rank takes rank 0's weights
+model = DDP(digits_model(seed=rank).to(device))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
 losses = []
 for step in range(100):
     loss = torch.nn.functional.cross_entropy(model(images), labels)
     optimizer.zero_grad()
-    loss.backward()  # averages the gradients of all ranks
+    loss.backward()
     optimizer.step()
     losses.append(loss.item())
 
@@ -137,16 +138,17 @@ print(f"95 % or more: {score >= 0.95}. Equal models: {num_equal} of {world_size}
 assert min(ranks.view["score"]) >= 0.95
 assert ranks.view["num_equal"] == [4] * 4
 assert all(losses[-1] < losses[0] / 10 for losses in ranks.view["losses"])
-print("ok: one model, trained by 4 ranks, equal on all of them")
+ok("one model, trained by 4 ranks, right in 95 % of cases", equal_models=4)
 
-# %% [markdown] tags=["claim"]
-# ## A rank that fails does not take the others with it.
+# %% [markdown] tags=["question"]
+# ## Who goes down with a rank that fails?
 
 # %% [markdown] tags=["predict"]
-# Rank 2 raises an exception. The other three are in a barrier, where each waits for all.
-# How many seconds pass until you can run the next cell?
-#
-# *Your number:*
+# Rank 2 raises an exception. The other three are in a barrier, where each waits for all. On how many
+# ranks will the trained model still be there afterwards?
+
+# %% tags=["predict"]
+predict("models_kept", ...)
 
 # %% tags=["break", "raises-exception"]
 # %%px
@@ -167,21 +169,26 @@ dist.barrier()
 # %%px
 model = DDP(model.module)
 score_after = accuracy(model.module, digits.test_images, digits.test_labels)
-print(f"nothing lost: {score_after == score}")
+
+# %% tags=["run"]
+pairs = zip(ranks.view["score"], ranks.view["score_after"])
+num_kept = sum(before == after for before, after in pairs)
+print(f"{num_kept} of 4 ranks score as before")
 
 # %% tags=["check"]
-assert ranks.view["score_after"] == ranks.view["score"]
-print("ok: 4 ranks go on with the weights they had")
+assert num_kept == 4
+ok("all ranks go on with the weights they had", models_kept=4)
 
-# %% [markdown] tags=["claim"]
-# ## A killed rank comes back empty, and must not hand out its weights.
+# %% [markdown] tags=["question"]
+# ## What does a killed rank come back with?
 
 # %% [markdown] tags=["predict"]
 # Now rank 0's process is killed, as happens when memory runs out. The newborn in its place gets a
 # model with random weights, and all make the DDP model again, as before. On how many of the four
 # ranks will the model still get 95&nbsp;% right?
-#
-# *Your number:*
+
+# %% tags=["predict"]
+predict("good_models_left", ...)
 
 # %% tags=["break", "raises-exception"]
 # %%px
@@ -248,16 +255,17 @@ print(f"weights of rank {survivor}, 10 steps more. 95 % or more: {score_after >=
 assert ranks.view["survivor"] == [1] * 4
 assert len(set(ranks.view["score_after"])) == 1
 assert min(ranks.view["score_after"]) >= 0.95
-print("ok: rank 0 is new, has the weights of rank 1, and trains with the other 3")
+ok("rank 0 is new, has the weights of rank 1, and trains on", good_models_left=0)
 
-# %% [markdown] tags=["claim"]
-# ## PyTorch brings its own CUDA runtime.
+# %% [markdown] tags=["question"]
+# ## More: must you install CUDA?
 
 # %% [markdown] tags=["predict"]
 # A guide says: to use a GPU, install the CUDA toolkit next to PyTorch. How many CUDA libraries
 # has a rank loaded from outside its Python environment, the driver's `libcuda` left out?
-#
-# *Your number:*
+
+# %% tags=["predict"]
+predict("cuda_from_outside", ...)
 
 # %% tags=["run"]
 # %%px
@@ -269,17 +277,17 @@ with open("/proc/self/maps") as maps:
     files = {line.split()[-1] for line in maps if ".so" in line}
 cuda = [f for f in files if re.search(r"/lib(cuda|cudart|cudnn|cublas|nccl)[^/]*$", f)]
 outside = [f for f in cuda if not f.startswith(home) and "libcuda.so" not in f]
-print(f"CUDA libraries from outside: {len(outside)}")
+print(f"from outside: {len(outside)}, from inside: {len(cuda) - len(outside)}")
 
 # %% [markdown] tags=["read"]
-# It is 0 on every rank, with a GPU or without. The wheel carries the CUDA runtime, and NCCL, which
-# moves tensors between GPUs. The machine has to bring one thing, the driver. So the guide's claim,
-# C01 in our list, is **false**. Without a GPU nothing of CUDA is needed at all. In a terminal,
-# `ddp-lessons doctor` prints what this machine has.
+# From outside come 0, on every rank. With a GPU some come from inside: the wheel carries the CUDA runtime,
+# and NCCL, which moves tensors between GPUs. The machine brings the driver, and nothing else. Without a
+# GPU none is loaded at all, and training ran all the same. So [claim C01](claims.md) is **false**. In a
+# terminal, `ddp-lessons doctor` prints what this machine has.
 
 # %% tags=["check"]
 assert ranks.view["outside"] == [[]] * 4
-print("ok: C01 is false, 0 CUDA libraries came from a toolkit")
+ok("C01 is false, no CUDA library came from a toolkit", cuda_from_outside=0)
 
 # %% [markdown] tags=["recap"]
 # You have run one cell in four processes, trained one model in all of them, and trained on after

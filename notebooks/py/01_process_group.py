@@ -18,7 +18,7 @@ from ddp_lessons.pictures import collective_picture, holdings_picture
 ranks = start_ranks(4)
 folder = tempfile.TemporaryDirectory()
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## A store is a dictionary that all ranks share.
 
 # %% [markdown] tags=["predict"]
@@ -96,7 +96,7 @@ assert ranks.view["total_come"] == [4] * 4
 assert ranks[0]["everywhere"] == [True, False]
 print("ok: 4 ranks wrote into one dictionary, and read from it")
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## A rank, a world size and a store make a group.
 
 # %% [markdown] tags=["predict"]
@@ -162,7 +162,7 @@ assert ranks.view["wanted"] == [expected] * 4
 assert ranks.view["totals"] == [dict.fromkeys(["env", "file", "tcp"], 1111)] * 4
 print("ok: C02 is half true, 4 pieces were missing before the call could do its work")
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## A backend is here only if torch was built with it.
 
 # %% [markdown] tags=["predict"]
@@ -206,7 +206,7 @@ assert ranks.view["num_right"] == [3] * 4
 assert all(made["gloo"] and not made["mpi"] for made in ranks.view["made"])
 print("ok: C03 is half true, torch was asked for 3 backends, and has no MPI")
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## Every rank must call `new_group`, also for groups it is not in.
 
 # %% [markdown] tags=["predict"]
@@ -270,7 +270,7 @@ assert ranks.view["number"] == [2, 2, 1, 1]
 assert len(set(ranks.view["number_mended"])) == 1
 print("ok: who skips new_group counts 1 group less than the others")
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## A rank that never comes can be named.
 
 # %% [markdown] tags=["predict"]

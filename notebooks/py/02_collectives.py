@@ -18,7 +18,7 @@ from ddp_lessons.pictures import collective_picture, collectives_picture
 ranks = start_ranks(4)
 world_size = len(ranks)
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## A message moves from one rank to one other.
 
 # %% [markdown] tags=["predict"]
@@ -71,7 +71,7 @@ assert ranks.view["after"][1] == [10, 20, 30, 40]
 assert not any(sum(row) for row in ranks.view["after"][2:])
 print("ok: 32 bytes from rank 0 to rank 1, and nothing for the others")
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## A root gives to all, or takes from all.
 
 # %% [markdown] tags=["predict"]
@@ -148,7 +148,7 @@ for way in (0, 1):
     assert sum(sent[way] for sent in ranks.view["messages"]) == world_size - 1
 print("ok: 2 collectives give from a root, and 2 take to it")
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## A reduce-scatter and an all-gather make an all-reduce.
 
 # %% [markdown] tags=["predict"]
@@ -202,7 +202,7 @@ for r, rows in enumerate(ranks.view["seen"]):
     assert after["all_to_all"] == [(r + 1) * 10**s for s in range(world_size)]
 print("ok: reduce-scatter and all-gather gave the numbers of the all-reduce")
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## A handle comes back before the call is done.
 
 # %% [markdown] tags=["predict"]
@@ -244,7 +244,7 @@ assert ranks.view["late"] == [[True, True]] * world_size
 assert ranks.view["result"] == [sum(10**r for r in range(world_size))] * world_size
 print("ok: handles came back at once, and were complete when rank 0 had come")
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## Objects travel as pickles, and a pickle may run code.
 
 # %% [markdown] tags=["predict"]
@@ -284,7 +284,7 @@ assert all(sizes[0][1] == 8 < sizes[1][1] for sizes in ranks.view["sizes"])
 assert ranks.view["came"] == ["Parcel"] + ["NoneType"] * (world_size - 1)
 print("ok: two collectives for an object, and its receivers ran its code")
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## Ranks that make calls which do not meet wait for ever.
 
 # %% [markdown] tags=["predict"]

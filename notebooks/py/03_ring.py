@@ -19,7 +19,7 @@ from ddp_lessons.pictures import steps_picture, times_plot
 ranks = start_ranks(4)
 world_size = len(ranks)
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## A hub's busiest rank sends more with each rank that joins; a ring's hardly does.
 
 # %% [markdown] tags=["predict"]
@@ -75,7 +75,7 @@ for n in range(2, world_size + 1):
     assert busiest["ring", n] == 2 * (n - 1) * 1200 // n < 2 * 1200
 print("ok: the same bytes together, 3600 or 1800 for the busiest of 4 ranks")
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## PyTorch's all-reduce has no centre.
 
 # %% [markdown] tags=["predict"]
@@ -129,7 +129,7 @@ assert shares["hub"] == [3.0, 1.0, 1.0, 1.0]
 assert shares["torch"] == [1.5] * 4
 print("ok: C04 is false, all 4 ranks received as much: 1.5 tensors")
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## Round the ring a chunk first grows, then goes round once more.
 
 # %% [markdown] tags=["predict"]
@@ -229,7 +229,7 @@ assert ranks.view["num_sent"] == [1800] * 4
 assert ranks.view["is_mended"] == [True] * 4
 print("ok: 6 steps; the sums of 4 ranks are equal to the last bit, for half the bytes")
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## Two numbers foretell how long a message takes.
 
 # %% [markdown] tags=["predict"]
@@ -296,7 +296,7 @@ for simpler in (as_latency, as_bandwidth):
     assert abs(log(measured / guess.value)) < abs(log(measured / simpler))
 print("ok: 3145728 bytes took what 2 numbers had foretold, and neither alone had")
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## A tree takes fewer rounds than a ring, for more bytes.
 
 # %% [markdown] tags=["predict"]

@@ -19,7 +19,7 @@ from ddp_lessons.trace import merge
 ranks = start_ranks(4)
 world_size = len(ranks)
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## In each step every rank sees other samples.
 
 # %% [markdown] tags=["predict"]
@@ -71,7 +71,7 @@ assert set(fetched) == set(range(10))
 assert len(fetched) == 12
 print("ok: C07 is false, 4 different samples in each step; 12 fetched, 2 of them twice")
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## Without `set_epoch` every epoch has the same order.
 
 # %% [markdown] tags=["predict"]
@@ -107,7 +107,7 @@ num_twice = sum(len(shard) for shard in shards) - len(set.union(*shards))
 assert num_twice == 2
 print("ok: C06 is half true: 2 samples in two shards, and 1 order where 3 were meant")
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## A sampler that the loader never gets does nothing.
 
 # %% [markdown] tags=["predict"]
@@ -149,7 +149,7 @@ assert counts == {"broken": 10 * world_size, "batches": 12}
 assert all(own == ranks.view["broken"][0] for own in ranks.view["broken"])
 print("ok: C05 is false: 40 samples fetched without handing it over, 12 with")
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## Add counts up before you divide.
 
 # %% [markdown] tags=["predict"]
@@ -191,7 +191,7 @@ assert exact[0] == (1 / 2 + 1 + 1 + 1) / 4
 assert padded == (6 / 8, 6 / 8)
 print("ok: 0.8 from exact counts; padding gave 0.75, the mean of ranks 0.875")
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## A rank that runs out of data leaves the others waiting, unless it joins.
 
 # %% [markdown] tags=["predict"]
@@ -242,7 +242,7 @@ print(f"{len(gradients)} steps, gradients {gradients}")
 assert ranks.view["gradients"] == [[1, 1]] + [[1, 1, 0.75]] * 3
 print("ok: 4 ranks came to the end, one of them a step early")
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## A slow rank holds all back, until it gets a smaller share.
 
 # %% [markdown] tags=["predict"]

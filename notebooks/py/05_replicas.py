@@ -18,7 +18,7 @@ from ddp_lessons.trace import merge
 
 ranks = start_ranks(4)
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## A plain `backward()` averages nothing.
 
 # %% [markdown] tags=["predict"]
@@ -85,7 +85,7 @@ assert ranks.view["num_plain"] == [len(ranks)] * len(ranks)
 assert ranks.view["num_wrapped"] == [1] * len(ranks)
 print("ok: C10 is half true, hooks average and backward alone does not")
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## Replicas that start apart stay apart.
 
 # %% [markdown] tags=["predict"]
@@ -137,7 +137,7 @@ assert all(abs(share - 1) < 1e-4 for share in ranks.view["share_left"])
 assert ranks.view["left"] == [0.0] * len(ranks)
 print("ok: averaging keeps a distance, and a broadcast at the start removes it")
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## The mean over ranks is the gradient of the whole batch.
 
 # %% [markdown] tags=["predict"]
@@ -185,7 +185,7 @@ assert all(abs(factor - len(ranks)) < 1e-9 for factor in ranks.view["factor"])
 assert max(ranks.view["error"]) < min(ranks.view["limit"])
 print("ok: C12 is false, a sum is the world size times the mean")
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## Few large messages carry what many small ones do.
 
 # %% [markdown] tags=["predict"]
@@ -248,7 +248,7 @@ eps = 2**-23  # of float32; each of the additions over ranks may round once
 assert all(apart <= len(ranks) * eps for apart in ranks.view["apart"])
 print("ok: 6, 1 or 3 messages, the same bytes and, but for rounding, the same gradient")
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## A hook can send while `backward` is still at work.
 
 # %% [markdown] tags=["predict"]
@@ -315,7 +315,7 @@ assert ranks.view["early"] == [{"after": 0, "by hooks": 5, "in buckets": 2}] * l
 )
 print("ok: messages leave during backward only if hooks send them")
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## Every rank must send the same messages, used or not.
 
 # %% [markdown] tags=["predict"]

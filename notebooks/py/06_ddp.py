@@ -17,7 +17,7 @@ from ddp_lessons.pictures import buckets_picture
 
 ranks = start_ranks(4)
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## `DataParallel` knows nothing of the other ranks.
 
 # %% [markdown] tags=["predict"]
@@ -104,7 +104,7 @@ assert [len(events) for events in ranks.view["events"]] == [0] * len(ranks)
 assert all(ranks.view["is_plain"])
 print("ok: C09 is false, C29 is half true")
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## A reduced loss changes no gradient.
 
 # %% [markdown] tags=["predict"]
@@ -142,7 +142,7 @@ assert ranks.view["num_gradients"] == [len(ranks)] * len(ranks)
 assert ranks.view["is_sum"][0]
 print("ok: C11 is false, the loss was added up and no gradient changed")
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## Every rank holds the whole model, and sends its gradients in buckets.
 
 # %% [markdown] tags=["predict"]
@@ -206,7 +206,7 @@ assert all(len(p[0]) == 1 and p[1] == p[2] == order for p in ranks.view["plans"]
 assert ranks.view["pieces"] == [[6, 3]] * len(ranks)
 print("ok: C13 is false for DDP, and buckets are rebuilt after step 1")
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## Buffers follow rank 0, in `forward`.
 
 # %% [markdown] tags=["predict"]
@@ -265,7 +265,7 @@ assert all(set(names) == {"broadcast"} for names in ranks.view["names"])
 assert all(alone > 0.01 and pooled < 1e-6 for alone, pooled in ranks.view["errors"])
 print("ok: C14 is false, forward copies rank 0's buffers")
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## A parameter that the loss does not reach stops DDP.
 
 # %% [markdown] tags=["predict"]
@@ -321,7 +321,7 @@ assert ranks.view["missing"] == [["spare.weight", "spare.bias"]] * len(ranks)
 assert ranks.view["num_bytes"] == [[[21_840, 24], [19_240]]] * len(ranks)
 print("ok: unnoticed in step 1, an error in step 2, and two cures")
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## A hook may send less, and what it left out later.
 
 # %% [markdown] tags=["predict"]

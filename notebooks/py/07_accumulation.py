@@ -19,7 +19,7 @@ from ddp_lessons.trace import merge
 
 ranks = start_ranks(4)
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## A gradient stays in `.grad` until somebody zeroes it.
 
 # %% [markdown] tags=["predict"]
@@ -80,7 +80,7 @@ assert set(ranks.view["num_moved"]) == {0}
 assert min(ranks.view["num_mended"]) > 4000
 print("ok: C15 is false, 0 weights moved; the other way round, more than 4,000")
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## One step needs one sync, however many batches go into it.
 
 # %% [markdown] tags=["predict"]
@@ -146,7 +146,7 @@ for name in ("total", "mended"):
 assert all(calls == ["all_reduce"] for calls in ranks.view["calls"])
 print("ok: C16 is false, 1 all-reduce in place of 4, and nothing gathered")
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## Each micro-batch counts as much as its samples.
 
 # %% [markdown] tags=["predict"]
@@ -203,7 +203,7 @@ for ratios in ranks.view["ratios"]:
 assert set(ranks.view["num_stepped"]) == {128}
 print("ok: C18 is half true, it takes weights and a step for the last window")
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## Accumulation saves activations, and nothing else.
 
 # %% [markdown] tags=["predict"]
@@ -254,7 +254,7 @@ for used in ranks.view["used"]:
     assert used["bf16"]["activations"] < 0.7 * used["whole"]["activations"]
 print("ok: C17 is false, an eighth of the activations, and all of the parameters")
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## Gradients are clipped once, after the sync.
 
 # %% [markdown] tags=["predict"]
@@ -299,7 +299,7 @@ assert min(ranks.view["off"]) > 0.1
 assert all(len(events) == 2 for events in ranks.view["list(clipping)"])
 print("ok: one clip, after the sync, on the length that all ranks agree on")
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## Ranks must agree on a learning rate only where a metric decides it.
 
 # %% [markdown] tags=["predict"]

@@ -20,7 +20,7 @@ folder = tempfile.TemporaryDirectory()
 os.environ["LESSON_FOLDER"] = folder.name  # ranks inherit it, later ones too
 ranks = start_ranks(4)
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## One rank writes the file, and the others wait for it.
 
 # %% [markdown] tags=["predict"]
@@ -69,7 +69,7 @@ for back, mine in zip(ranks.view["back"], ranks.view["mine"], strict=True):
     assert back.equal(mine)
 print("ok: 4 states under one name, and all of them in the file")
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## A save that is killed leaves the old file whole.
 
 # %% [markdown] tags=["predict"]
@@ -119,7 +119,7 @@ assert set(ranks.view["size"]) == {0}
 assert all(state.equal(ranks.view["state"][0]) for state in ranks.view["state"])
 print("ok: killed during the save, and the old file is whole")
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## A checkpoint is read without trusting it.
 
 # %% [markdown] tags=["predict"]
@@ -174,7 +174,7 @@ for refusals in ranks.view["refusals"]:
     assert "code: builtins.print" in refusals[1]
 print("ok: C20 is half true, torch.load took both bad files, and load took none")
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## A run goes on exactly only if all that moves it comes back.
 
 # %% [markdown] tags=["predict"]
@@ -265,7 +265,7 @@ assert {choice.step for choice in ranks.view["choice"]} == {6}
 assert min(ranks.view.pull("num_off", targets=[0, 1, 3], block=True)) > 4000
 print("ok: C21 is half true, with everything saved 0 weights differ")
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## A save in the background holds training up for the copy only.
 
 # %% [markdown] tags=["predict"]
@@ -310,7 +310,7 @@ assert best < 3 / 4
 assert all((weight == 4).all() for weight in ranks.view["big.weight.detach()[0].cpu()"])
 print("ok: the file is that of the call, and training waited for a part only")
 
-# %% [markdown] tags=["claim"]
+# %% [markdown] tags=["question"]
 # ## Four ranks save, and two can load.
 
 # %% [markdown] tags=["predict"]

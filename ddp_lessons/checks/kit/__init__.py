@@ -3,7 +3,7 @@ What all checks share. A file of checks imports from here and writes tasks.
 
 Read in this order: `tasks` (what a task is), `on_ranks` (what a rank does in a case), `checking`
 (the kernel's side), `judging` (what is wrong with every answer that does so). `numbers` draws
-numbers and derives tolerances, `plain` copies values, `state` and `hints` remember.
+numbers and derives tolerances, `plain` copies values, `hints` gives them one at a time.
 """
 
 from ddp_lessons.checks.kit.judging import Played

@@ -9,10 +9,11 @@ import threading
 from concurrent.futures import wait
 from dataclasses import dataclass, field
 
-from ddp_lessons.checks.kit import judging, on_ranks, state
+from ddp_lessons.checks.kit import judging, on_ranks
 from ddp_lessons.checks.kit.deadline import Deadline
 from ddp_lessons.checks.kit.tasks import module_of
 from ddp_lessons.errors import CellStopped, RanksGone, StartFailed, WrongAnswer
+from ddp_lessons.progress import notes
 from ddp_lessons.ranks.cells import CellRun
 from ddp_lessons.ranks.patience import Patience
 from ddp_lessons.ranks.session import current_ranks
@@ -67,9 +68,9 @@ def check(task, ranks=None):
     try:
         said = run_and_judge(task, ranks or current_ranks())
     except WrongAnswer:
-        state.note_check(task.number, passed=False)
+        notes.note_check(task.number, passed=False)
         raise
-    state.note_check(task.number, passed=True)
+    notes.note_check(task.number, passed=True)
     print(f"ok: {task.number} {task.name}, {said}")
 
 

@@ -2,8 +2,8 @@
 Hints, one at a time.
 """
 
-from ddp_lessons.checks.kit import state
 from ddp_lessons.checks.kit.tasks import find_task
+from ddp_lessons.progress import notes
 
 
 def hint(number):
@@ -24,7 +24,7 @@ def next_hint(number):
     Return the next hint of a task and note that it was taken.
     """
     task = find_task(number)
-    place = state.note_hint(number, len(task.hints))
+    place = notes.note_hint(number, len(task.hints))
     text = f"Hint {place + 1} of {len(task.hints)}: {task.hints[place]}"
     if place + 1 == len(task.hints):
         text += "\nThat was the last one."

@@ -1,0 +1,89 @@
+"""
+A learner's number before a run, and what is said of it afterwards.
+"""
+
+import pytest
+
+from ddp_lessons import ok, predict
+from ddp_lessons.errors import BadInput
+from ddp_lessons.progress import notes
+
+
+@pytest.fixture(autouse=True)
+def state_folder(tmp_path, monkeypatch):
+    """
+    A state folder of the test's own.
+    """
+    monkeypatch.setenv("DDP_LESSONS_STATE_DIR", str(tmp_path / "state"))
+
+
+def test_a_number_is_noted_and_told_after_the_run(capsys):
+    """
+    One learns from the difference between what one thought and what came out.
+    """
+    predict("lines", 1)
+    ok("4 ranks answered", lines=4)
+    assert capsys.readouterr().out == "noted: 1\nok: 4 ranks answered\nyou said 1; it was 4\n"
+    assert notes.predictions() == {"lines": {"said": 1, "first": 1, "was": 4}}
+
+
+def test_a_question_left_open_costs_nothing(capsys):
+    """
+    Run All works for whoever only wants to look, and what it prints is the same for everybody.
+    """
+    predict("lines", ...)
+    ok("4 ranks answered", lines=4)
+    assert capsys.readouterr().out == "ok: 4 ranks answered\nit was 4\n"
+    assert not notes.state_file().exists()
+
+
+def test_an_open_question_forgets_what_was_said_at_an_earlier_run(capsys):
+    """
+    A fresh copy of a lesson says what its own cells say. The first number stays noted.
+    """
+    predict("lines", 1)
+    ok("4 ranks answered", lines=4)
+    predict("lines", ...)
+    capsys.readouterr()
+    ok("4 ranks answered", lines=4)
+    assert capsys.readouterr().out == "ok: 4 ranks answered\nit was 4\n"
+    predict("lines", 4)
+    assert notes.predictions()["lines"]["first"] == 1
+
+
+@pytest.mark.parametrize("number", ["4", None, True, [4], 1j])
+def test_what_is_no_number_is_refused(number):
+    """
+    A learner who writes words gets a sentence, not a traceback three cells later.
+    """
+    with pytest.raises(BadInput, match=r"^No number: expected one, .* for lines \(got "):
+        predict("lines", number)
+
+
+def test_a_check_without_a_prediction_says_ok_only(capsys):
+    """
+    Not every check answers a question.
+    """
+    ok("4 ranks answered")
+    assert capsys.readouterr().out == "ok: 4 ranks answered\n"
+
+
+def test_tasks_and_predictions_share_a_file_and_nothing_else():
+    """
+    Both are the learner's progress.
+    """
+    notes.note_check("00.1", passed=True)
+    predict("lines", 1)
+    assert notes.row_of("00.1") == {"checks": 1, "is_passed": True, "hints": 0}
+    assert list(notes.predictions()) == ["lines"]
+
+
+def test_a_folder_that_cannot_be_written_to_stops_no_lesson(tmp_path, monkeypatch, capsys):
+    """
+    Then nothing is remembered.
+    """
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("DDP_LESSONS_STATE_DIR", str(tmp_path / "file"))
+    predict("lines", 1)
+    ok("4 ranks answered", lines=4)
+    assert capsys.readouterr().out == "noted: 1\nok: 4 ranks answered\nit was 4\n"
