@@ -4,6 +4,7 @@ Every lesson again and again: three times in a row, while others keep the cores 
 It takes many minutes, so it is run by `make soak` and in CI, and not by `make test`.
 """
 
+import copy
 import re
 from pathlib import Path
 
@@ -44,6 +45,28 @@ def test_lesson_comes_out_while_the_cores_are_busy(stem):
         verify(place, deadline_s=DEADLINE_S)
 
 
+@pytest.mark.parametrize("stem", STEMS)
+def test_every_cell_may_be_run_twice(tmp_path, stem):
+    """
+    A learner goes back and runs a cell again. Nothing may break but what is meant to.
+    """
+    twice = copy.deepcopy(NOTEBOOKS[stem])
+    twice.cells = [again for cell in twice.cells for again in (cell, copy.deepcopy(cell))]
+    for number, cell in enumerate(twice.cells):
+        cell.id = f"cell-{number}"
+    notebook = tmp_path / f"{stem}.ipynb"
+    nbformat.write(twice, notebook)
+    assert run_notebook(notebook, ROOT / "notebooks", deadline_s=DEADLINE_S) == 0
+    assert unmeant_errors(nbformat.read(notebook, as_version=4)) == []
+
+
+def unmeant_errors(ran):
+    """
+    Return what failed in a notebook that was run, and was not to.
+    """
+    return [found for found in rules.findings(ran, is_lesson=False) if found.rule == "error"]
+
+
 @pytest.mark.parametrize("stem", ANY_NUMBER)
 def test_lesson_runs_on_two_ranks_where_it_says_so(tmp_path, stem):
     """
@@ -55,8 +78,7 @@ def test_lesson_runs_on_two_ranks_where_it_says_so(tmp_path, stem):
     notebook.write_text(text.replace("start_ranks(4)", "start_ranks(2)"), encoding="utf-8")
     assert run_notebook(notebook, ROOT / "notebooks", deadline_s=DEADLINE_S) == 0
     ran = nbformat.read(notebook, as_version=4)
-    errors = [found for found in rules.findings(ran, is_lesson=True) if found.rule == "error"]
-    assert errors == []
+    assert unmeant_errors(ran) == []
     outputs = [output.get("text", "") for cell in ran.cells for output in cell.get("outputs", ())]
     assert re.search(r"\[1\] ", "\n".join(outputs))
     assert not re.search(r"\[[23]\] ", "\n".join(outputs))

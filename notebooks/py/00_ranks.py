@@ -210,11 +210,10 @@ from ddp_lessons.workloads import accuracy, digits_model, load_digits
 
 rank, world_size, device = dist.get_rank(), dist.get_world_size(), rank_device()
 digits = load_digits().to(device)
-is_new = "model" not in globals()
+is_new = "losses" not in globals()
 mine = digits_model(seed=7).to(device) if is_new else model.module
-kept = copy.deepcopy(mine)  # only here, so that we can try again
-model = DDP(mine)
-score_after = accuracy(model.module, digits.test_images, digits.test_labels)
+wrapped = DDP(copy.deepcopy(mine))  # of a copy, so that we can try again
+score_after = accuracy(wrapped.module, digits.test_images, digits.test_labels)
 print(f"new: {is_new}. 95 % or more: {score_after >= 0.95}")
 
 # %% [markdown] tags=["read"]
@@ -230,9 +229,9 @@ print(f"new: {is_new}. 95 % or more: {score_after >= 0.95}")
 newborn = [None] * world_size
 dist.all_gather_object(newborn, is_new)
 survivor = newborn.index(False)
-for tensor in kept.state_dict().values():
+for tensor in mine.state_dict().values():
     dist.broadcast(tensor, src=survivor)
-model = DDP(kept)
+model = DDP(mine)
 
 # %% tags=["run"]
 # %%px
