@@ -32,12 +32,12 @@ import torch.distributed as dist
 from ddp_lessons.process_group import rank_device
 
 def average_gradients(model, num_samples):
-    total = torch.tensor(float(num_samples), dtype=torch.float64, device=rank_device())
+    total = torch.tensor(num_samples, device=rank_device())
     dist.all_reduce(total)
     for parameter in model.parameters():
         if not parameter.requires_grad:
             continue
-        if parameter.grad is None:
+        if parameter.grad is None or num_samples == 0:
             parameter.grad = torch.zeros_like(parameter)
         parameter.grad *= num_samples / total.item()
         dist.all_reduce(parameter.grad)
@@ -358,8 +358,7 @@ def average_gradients(model, num_samples):
         "raised",
         edited(
             AVERAGE,
-            ("        if parameter.grad is None:\n", ""),
-            ("            parameter.grad = torch.zeros_like(parameter)\n", ""),
+            ("if parameter.grad is None or num_samples == 0:", "if num_samples == 0:"),
         ),
     ),
     Answer(
@@ -424,7 +423,8 @@ def average_gradients(model, num_samples):
     for parameter in model.parameters():
         if not parameter.requires_grad:
             continue
-        own = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        has_none = parameter.grad is None or num_samples == 0
+        own = torch.zeros_like(parameter) if has_none else parameter.grad
         own = own * (num_samples / total.item())
         parts = [torch.empty_like(own) for _ in range(world_size)]
         dist.all_gather(parts, own)
@@ -441,7 +441,8 @@ import torch.distributed as dist
 
 def average_gradients(model, num_samples):
     trained = [p for p in model.parameters() if p.requires_grad]
-    parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained]
+    has_none = num_samples == 0
+    parts = [torch.zeros_like(p) if has_none or p.grad is None else p.grad for p in trained]
     count = torch.ones(1, dtype=parts[0].dtype, device=parts[0].device)
     flat = num_samples * torch.cat([*(part.flatten() for part in parts), count])
     dist.all_reduce(flat)
@@ -463,7 +464,7 @@ def average_gradients(model, num_samples):
     for parameter in model.parameters():
         if not parameter.requires_grad:
             continue
-        if parameter.grad is None:
+        if parameter.grad is None or num_samples == 0:
             parameter.grad = torch.zeros_like(parameter)
     count = torch.tensor([num_samples], device=next(model.parameters()).device)
     total = [torch.empty_like(count) for _ in range(world_size)]
@@ -604,17 +605,17 @@ def plan_buckets(model, cap_bytes, first_cap_bytes):
         None,
         """\
 def plan_buckets(model, cap_bytes, first_cap_bytes):
-    cap, plan = first_cap_bytes, [[]]
+    cap, plan = first_cap_bytes, [()]
     num_bytes = 0
     for name, parameter in list(model.named_parameters())[::-1]:
         if parameter.grad is None and not parameter.requires_grad:
             continue
         if num_bytes >= cap:
             cap, num_bytes = cap_bytes, 0
-            plan.append([])
-        plan[-1].insert(0, name)
+            plan.append(())
+        plan[-1] += (name,)
         num_bytes += parameter.nbytes
-    return [tuple(bucket) for bucket in plan]
+    return [bucket for bucket in plan if bucket]
 """,
     ),
     # ---- 05.4 ----
