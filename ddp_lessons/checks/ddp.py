@@ -9,7 +9,16 @@ from torch import nn
 from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
-from ddp_lessons.checks.kit import Case, Task, equal, normal_numbers, whole_numbers
+from ddp_lessons.checks.ddp_gradients import (
+    LARGE_DEBT,
+    LATE_STEP,
+    NUM_STEPS,
+    Kinds,
+    LateMessages,
+    Parts,
+    gradients_of,
+)
+from ddp_lessons.checks.kit import Case, Task, equal, normal_numbers
 from ddp_lessons.checks.kit.judging import BLANK
 from ddp_lessons.checks.kit.plain import share_memory
 from ddp_lessons.checks.kit.regression import gradient, regression_batches
@@ -28,92 +37,45 @@ def _note_waits_of_ddp(here):
 # ---- 06.1 a half-precision hook with error feedback ----
 
 _BUCKET_MIB = 0.0003  # a long parameter fills a bucket, short ones share one
-_NUM_STEPS, _LATE_STEP = 5, 2
 _HALF_BYTES = 2
 _UNIT = torch.finfo(torch.bfloat16).eps / 2
-_BEYOND_FLOAT16 = 2.0**18
-
-
-class _Parts(nn.Module):
-    """
-    Have parameters whose gradients are the tensors that forward gets.
-    """
-
-    def __init__(self, case):
-        super().__init__()
-        dtype = getattr(torch, case["dtype"])
-        self.parts = nn.ParameterList(
-            [nn.Parameter(torch.zeros(length, dtype=dtype)) for length in case["lengths"]]
-        )
-
-    def forward(self, gradients):
-        """
-        Return a number whose gradient by part i is gradients[i].
-        """
-        return sum((p * g).sum() for p, g in zip(self.parts, gradients, strict=True))
+_USUAL_RANKS = 4
 
 
 def _hook_cases(draw):
-    yield Case(4, {"lengths": [96, 20, 16, 120], "dtype": "float32"}, seed=0)
+    yield Case(4, {"lengths": [96, 20, 20, 120], "dtype": "float32"}, seed=0)
     for world_size, dtype in ((1, "float32"), (2, "float64"), (3, "float32")):
         lengths = [draw.randint(80, 130), *(draw.randint(9, 20) for _ in range(2)), 96]
         yield Case(world_size, {"lengths": lengths, "dtype": dtype})
 
 
-def _kinds(case):
-    """
-    Return three masks (N,): numbers of all ranks, of one rank's first step, of one's later step.
-    """
-    places = torch.arange(sum(case["lengths"])) % 4
-    return places < 2, places == 2, places == 3
-
-
-def _gradients(case, rank):
-    """
-    Return what backward gives a rank in each step, (S, N).
-
-    All ranks have whole numbers, of which averages are exact in half precision. Of the others each
-    belongs to one rank, so that adding up rounds nothing, and to one step: later ones pay its debt.
-    """
-    dtype, shared_early_late = getattr(torch, case["dtype"]), _kinds(case)
-    shared, early, late = shared_early_late
-    num = len(shared)
-    is_own = torch.arange(num) // 4 % case.world_size == rank
-    numbers = normal_numbers(case, rank, (num,), dtype)
-    given = torch.zeros(_NUM_STEPS, num, dtype=dtype)
-    whole = whole_numbers(case, rank, (_NUM_STEPS, num), dtype)
-    given[:, shared] = case.world_size * whole[:, shared]
-    given[0, early & is_own] = numbers[early & is_own]
-    given[_LATE_STEP, late & is_own] = numbers[late & is_own] * _BEYOND_FLOAT16
-    return given
-
-
 def _hook_act(here, half_hook):
     case = here.case
-    model = DistributedDataParallel(_Parts(case).to(here.device), bucket_cap_mb=_BUCKET_MIB)
-    steps = [list(row.split(case["lengths"])) for row in _gradients(case, here.rank)]
-    kinds, num_open, num_buckets, num_shared = [], 0, 0, 0
+    model = DistributedDataParallel(Parts(case).to(here.device), bucket_cap_mb=_BUCKET_MIB)
+    steps = [list(row.split(case["lengths"])) for row in gradients_of(case, here.rank)]
+    messages = LateMessages(here)
+    kinds, num_buckets, num_shared, num_steps = [], 0, 0, 0
     residuals: dict = {}
 
     def hook(state, bucket):
-        nonlocal num_open, num_buckets, num_shared
-        future = half_hook(state, bucket)
+        nonlocal num_buckets, num_shared
+        future = messages.call(half_hook, state, bucket, num_steps)
         if not isinstance(future, torch._C.Future):  # of which torch.futures.Future is one
             kinds.append(type(future).__name__)
             future = torch.futures.Future()
             future.set_result(bucket.buffer())
-        # On a GPU a future is done as soon as the work is queued.
-        num_open += here.device.type != "cpu" or not future.done()
         num_buckets += 1
         num_shared += share_memory(state, bucket.buffer())
         return future
 
     def train():
+        nonlocal num_steps
         averages = []
         for gradients in steps:
             model.zero_grad()
             model([one.to(here.device) for one in gradients]).backward()
             averages.append(gradient(model))
+            num_steps += 1
         return averages
 
     model.register_comm_hook(residuals, hook)
@@ -121,7 +83,8 @@ def _hook_act(here, half_hook):
     _note_waits_of_ddp(here)
     return {
         "kinds": kinds,
-        "num_open": num_open,
+        "num_stuck": messages.num_stuck,
+        "num_early": messages.num_early,
         "num_buckets": num_buckets,
         "num_shared": num_shared,
         "num_residuals": len(residuals),
@@ -134,14 +97,13 @@ def _hook_judge(played):
         if seen.kept["kinds"]:
             fact = f"The hook returned no future, but a {seen.kept['kinds'][0]}."
             raise played.wrong("no-future", seen.rank, fact=fact)
-    given = [_gradients(case, rank).double() for rank in range(case.world_size)]
+    given = [gradients_of(case, rank).double() for rank in range(case.world_size)]
     means = sum(given) / case.world_size
     # Averages of whole numbers are exact. Of a debt, a later step leaves its rounding: u * u.
     most_off = _UNIT**2 * sum(each.abs() for each in given) / case.world_size
-    never_open = case.world_size > 1 and not any(seen.kept["num_open"] for seen in played.seen)
     for rank, result in enumerate(played.results):
         got = torch.stack(result).double()
-        _judge_average(played, rank, got, means, most_off, never_open)
+        _judge_average(played, rank, got, means, most_off)
     for rank, result in enumerate(played.results):
         _judge_debts(played, rank, torch.stack(result).double(), means, most_off)
     for seen, events in zip(played.seen, played.traces, strict=True):
@@ -156,13 +118,21 @@ def _hook_judge(played):
         if len(sent) > seen.kept["num_buckets"]:
             fact = f"It made {len(sent)} calls for {seen.kept['num_buckets']} buckets."
             raise played.wrong("cost", seen.rank, fact=fact)
-    if never_open:
-        fact = "No rank ever left the hook before its all-reduce was through."
+    _judge_early(played)
+    if any(seen.kept["num_stuck"] for seen in played.seen):
+        fact = "One rank came late to a bucket, and another did not leave its hook before it came."
         raise played.wrong("waits", fact=fact)
 
 
-def _judge_average(played, rank, got, means, most_off, never_open):
-    shared, *_ = _kinds(played.case)
+def _judge_early(played):
+    for seen in played.seen:
+        if seen.kept["num_early"]:
+            fact = "Its future was done before the last rank had sent anything."
+            raise played.wrong("too-early", seen.rank, fact=fact)
+
+
+def _judge_average(played, rank, got, means, most_off):
+    shared = Kinds(played.case).shared
     got, means, most_off = (each[:, shared] for each in (got, means, most_off))
     both, world_size = {"got": got[0], "expected": means[0]}, played.case.world_size
 
@@ -175,12 +145,17 @@ def _judge_average(played, rank, got, means, most_off, never_open):
         raise played.wrong("summed", rank, **both, fact="It gave sums, not means.")
     if are_first(means / world_size) and world_size > 1:
         raise played.wrong("divided-twice", rank, **both, fact="It gave means, divided by w again.")
+    if are_first(means * world_size / _USUAL_RANKS) and world_size != _USUAL_RANKS:
+        fact = f"It gave sums, divided by {_USUAL_RANKS} in a group of {world_size}."
+        raise played.wrong("fixed-size", rank, **both, fact=fact)
     if played.seen[rank].kept["num_shared"]:
         fact = "What is owed lies in a bucket's own memory, and is overwritten."
         raise played.wrong("view", rank, fact=fact)
-    if never_open:
-        fact = "Its future was done before the all-reduce was."
-        raise played.wrong("too-early", rank, fact=fact)
+    _judge_early(played)
+    after_sum = means[1] + (1 - world_size) * means[0]
+    if are_first(means) and bool(((got[1] - after_sum).abs() <= world_size * most_off[1]).all()):
+        fact = "Each rank owes its own part, less what all ranks sent."
+        raise played.wrong("after-sum", rank, fact=fact)
     if are_first(means):
         fact = "The first averages are right, later ones are not."
         raise played.wrong("wrong-debt", rank, fact=fact)
@@ -188,13 +163,15 @@ def _judge_average(played, rank, got, means, most_off, never_open):
 
 
 def _judge_debts(played, rank, got, means, most_off):
-    _, early, late = _kinds(played.case)
+    kinds, world_size = Kinds(played.case), played.case.world_size
+    early, late = kinds.early, kinds.late
     if not got.isfinite().all():
         largest = f"{means.abs().max():,.0f}"
         raise played.wrong("overflow", rank, fact=f"It gave inf or nan for means up to {largest}.")
     totals, right, most_off = got.sum(0), means.sum(0), most_off.sum(0)
     off = totals - right
-    if bool((off.abs() <= most_off).all()):
+    is_off = off.abs() > most_off
+    if not is_off.any():
         return
     owed = right - right.float().bfloat16().double()
     both = {"got": totals[late], "expected": right[late]}
@@ -202,17 +179,29 @@ def _judge_debts(played, rank, got, means, most_off):
     def is_off_by(times):
         return bool(((off - times * owed).abs() <= most_off)[late].all())
 
-    steps = f"After {_NUM_STEPS} steps, what all of them sent does not add up to the means."
+    steps = f"After {NUM_STEPS} steps, what all of them sent does not add up to the means."
+    if not is_off[~kinds.alike].any():
+        both = {"got": totals[is_off], "expected": right[is_off]}
+        fact = f"{steps} It does for each parameter whose length no other one has."
+        raise played.wrong("same-key", rank, **both, fact=fact)
+    large = early & (owed.abs() >= LARGE_DEBT)
+    if not is_off[~early | large].any() and large.any():
+        both = {"got": totals[is_off], "expected": right[is_off]}
+        fact = f"{steps} It does where much was owed, and not where little was."
+        raise played.wrong("small-debts", rank, **both, fact=fact)
     if is_off_by(0):
         both = {"got": totals[early], "expected": right[early]}
         fact = "What was owed after the first step was not paid. Later debts were."
         raise played.wrong("rebuild", rank, **both, fact=fact)
-    if not got[_LATE_STEP + 1 :, late].any():
+    if not got[LATE_STEP + 1 :, late].any():
         fact = f"{steps} What rounding took away was never sent."
         raise played.wrong("no-feedback", rank, **both, fact=fact)
     if is_off_by(-2):
         fact = f"{steps} They are off by twice what rounding took away."
         raise played.wrong("sign", rank, **both, fact=fact)
+    if world_size > 1 and is_off_by(1 / world_size - 1):
+        fact = f"{steps} Of what was owed, one part in {world_size} was paid."
+        raise played.wrong("divided-debt", rank, **both, fact=fact)
     fact = f"{steps} What was owed was not paid once."
     raise played.wrong("wrong-debt", rank, **both, fact=fact)
 
@@ -256,6 +245,15 @@ half_hook = Task(
         "sign": "What is owed is what you wanted to send, less what you sent.",
         "wrong-debt": "What is owed after a step takes the place of what was owed before: it is "
         "the whole target, old debts included, less the message.",
+        "fixed-size": "A group may have any number of ranks. Ask for it in the hook.",
+        "after-sum": "What is owed is known before anything is sent. After the all-reduce, the "
+        "message is what all ranks sent.",
+        "divided-debt": "What is owed is in the unit of the target. Once divided by the world size "
+        "is enough.",
+        "same-key": "Two parameters may have the same length. Keep what is owed under what tells "
+        "one parameter from every other.",
+        "small-debts": "Keep all that rounding takes away, however small, in a dtype that holds "
+        "it.",
         "overflow": "float16 ends at 65,504. bfloat16 goes as far as float32 does.",
         "elsewhere": "Keep what is owed in `residuals`. Two models would share a global of yours.",
         "bytes": "What all_reduce gets must itself be bfloat16.",

@@ -15,7 +15,8 @@ ranks = start_ranks(4)
 # ## 06.1 A half-precision hook with error feedback
 #
 # Write a communication hook. It averages each bucket over the ranks and sends bfloat16. What rounding
-# takes away from this rank's message it keeps, and adds to the next one, so that nothing is lost.
+# takes away from this rank's message it keeps, and adds to the next one, so that next to nothing is
+# lost.
 #
 # `bucket.buffer()` holds gradients, (n,) float32 or float64. `bucket.parameters()` lists the parameters
 # whose gradients lie there, side by side. `residuals` is a dictionary, empty at first, in which to keep
