@@ -6,7 +6,6 @@ Legend: w ranks; N numbers in all gradients; S steps; C channels.
 
 import torch
 from torch import nn
-from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
 from ddp_lessons.checks.ddp_gradients import (
@@ -18,10 +17,27 @@ from ddp_lessons.checks.ddp_gradients import (
     Parts,
     gradients_of,
 )
+from ddp_lessons.checks.ddp_scripts import (
+    FROZEN_LATE,
+    LONELY,
+    NEAR,
+    PASSED_BY,
+    Net,
+    Training,
+    are_near,
+    are_statistics_of,
+    how_trained,
+    loss_of,
+    script_batches,
+    state_of,
+    unseen_pair,
+    weights_of,
+    wrappings,
+)
 from ddp_lessons.checks.kit import Case, Task, equal, normal_numbers
 from ddp_lessons.checks.kit.judging import BLANK
 from ddp_lessons.checks.kit.plain import share_memory
-from ddp_lessons.checks.kit.regression import gradient, regression_batches
+from ddp_lessons.checks.kit.regression import gradient
 from ddp_lessons.checks.kit.warm_up import first_ddp
 from ddp_lessons.pictures import holdings_picture, timeline_picture, timeline_tracks
 from ddp_lessons.trace import merge
@@ -611,68 +627,29 @@ pool_statistics = Task(
 
 # ---- 06.4 mend four broken scripts ----
 
-_FEATURES, _HIDDEN, _SAMPLES, _BATCHES, _LR = 6, 8, 4, 3, 0.125
-_PASSED_BY, _FROZEN_LATE, _LONELY = 2, 3, 4
 _NOT_REDUCED = "Expected to have finished reduction"
-_NEAR = 2.0**-30
-"""
-How far weights may be off: a rounding of float64 is 2**-53, some hundred enter a weight in a step,
-and three short steps enlarge none of them a thousandfold. A mistake is above 2**-10.
-"""
-
-
-class _Net(nn.Module):
-    """
-    Map (n, 6) to (n, 1): with a spare head for script 3, with BatchNorm for script 4.
-    """
-
-    def __init__(self, case):
-        super().__init__()
-        self.trunk = nn.Linear(_FEATURES, _HIDDEN)
-        self.norm = nn.BatchNorm1d(_HIDDEN) if case["script"] == _LONELY else nn.Identity()
-        self.head = nn.Linear(_HIDDEN, 1)
-        if case["script"] == _FROZEN_LATE:
-            self.spare = nn.Linear(_HIDDEN, 1)
-        self.double()
-        with torch.no_grad():
-            for place, parameter in enumerate(self.parameters()):
-                first = normal_numbers(case, f"parameter {place}", parameter.shape, torch.float64)
-                parameter.copy_(first / 2)
-
-    def forward(self, inputs):
-        """
-        Return (n, 1) for inputs (n, 6).
-        """
-        return self.head(self.norm(self.trunk(inputs)).tanh())
-
-    def weights(self):
-        """
-        Return all parameters as one tensor.
-        """
-        return torch.cat([p.detach().flatten() for p in self.parameters()])
 
 
 def _script_cases(draw):
     yield Case(4, {"script": 1}, seed=0)
-    for script in (1, _PASSED_BY, _FROZEN_LATE, _LONELY):
+    for script in (1, PASSED_BY, FROZEN_LATE, LONELY):
         yield Case(draw.choice((2, 3)), {"script": script})
-    yield Case(1, {"script": _LONELY})
-
-
-def _script_batches(case, rank):
-    return regression_batches(case, rank, [_SAMPLES] * _BATCHES, _FEATURES, torch.float64)
+    yield Case(1, {"script": LONELY})
 
 
 def _scripts_act(here, scripts):
     number = here["script"]
     script = list(scripts())[number - 1]
-    net = _Net(here.case).to(here.device)
-    batches = [
-        (x.to(here.device), y.to(here.device)) for x, y in _script_batches(here.case, here.rank)
-    ]
-    test = batches[0]
+    net = Net(here.case).to(here.device)
+
+    def on_device(pairs):
+        return [(x.to(here.device), y.to(here.device)) for x, y in pairs]
+
+    test = on_device([unseen_pair(here.case, here.rank)]) if number == LONELY else []
+    batches = on_device(script_batches(here.case, here.rank))
     try:
-        here.call(script, net, batches, *([test] if number == _LONELY else []), watch=(net,))
+        with wrappings() as found:
+            here.call(script, net, batches, *test, watch=(net,))
     except NotImplementedError as error:
         if number == 1 or BLANK not in str(error):
             raise
@@ -682,30 +659,11 @@ def _scripts_act(here, scripts):
             raise
         return {"end": "not reduced"}
     _note_waits_of_ddp(here)
-    with torch.no_grad():
-        loss = mse_loss(net.eval()(test[0]), test[1]).item()
-    return {"end": "", "weights": net.weights(), "loss": loss}
-
-
-def _expected_weights(case):
-    """
-    Return the weights after all steps by the mean gradient of all ranks, in one process.
-    """
-    net = _Net(case)
-    for number in range(_BATCHES):
-        net.zero_grad()
-        for rank in range(case.world_size):
-            inputs, targets = _script_batches(case, rank)[number]
-            (mse_loss(net(inputs), targets) / case.world_size).backward()
-        with torch.no_grad():
-            for parameter in net.parameters():
-                if parameter.grad is not None:
-                    parameter.sub_(_LR * parameter.grad)
-    return net.weights()
+    return {"end": "", "state": state_of(net), "num_wrapped": len(found)}
 
 
 def _scripts_judge(played):
-    number = played.case["script"]
+    case, number = played.case, played.case["script"]
     kept = [seen.kept for seen in played.seen]
     if any(one["end"] == "blank" for one in kept):
         fact = f"script_{number} {BLANK}; script_1 is mended."
@@ -713,40 +671,58 @@ def _scripts_judge(played):
     if any(one["end"] for one in kept):
         fact = f"In script_{number}, DDP stops: it waits for a gradient that never comes."
         raise played.wrong("waits-for-frozen", fact=fact)
-    for rank, names in enumerate(played.names):
-        if names.count("all_gather") > 1:
-            fact = f"script_{number} wraps the model {names.count('all_gather')} times."
+    shapes = {name: one.shape for name, one in state_of(Net(case)).items()}
+    for rank, one in enumerate(kept):
+        if one["num_wrapped"] > 1:
+            fact = f"script_{number} wraps a model {one['num_wrapped']} times."
             raise played.wrong("wrapped-again", rank, fact=fact)
-    weights, expected = [one["weights"] for one in kept], _expected_weights(played.case)
-    most_off = _NEAR * expected.abs().max()
-    apart = max(float((one - weights[0]).abs().max()) for one in weights)
+        changed = [n for n in shapes if n not in one["state"] or one["state"][n].shape != shapes[n]]
+        if changed:
+            fact = f"script_{number}: `net` has no {changed[0]} any more, as it had."
+            raise played.wrong("parts-gone", rank, fact=fact)
+    training = Training(case, range(case.world_size))
+    _judge_weights(played, [weights_of(case, one["state"]) for one in kept], training)
+    if number == LONELY:
+        _judge_evaluation(played, kept[0]["state"], training)
+
+
+def _judge_weights(played, weights, training):
+    case, expected = played.case, weights_of(played.case, training.state)
     for rank, got in enumerate(weights):
-        both = {"got": got, "expected": expected}
-        if apart > most_off and not any(played.names):
-            fact = f"script_{number}: no message, and as many models as ranks."
-            raise played.wrong("alone", rank, **both, fact=fact)
-        if apart > most_off and number in (1, _PASSED_BY):
-            fact = f"script_{number}: ranks end with different models."
-            raise played.wrong("passed-by", rank, **both, fact=fact)
-        if bool(((got - expected).abs() > most_off).any()):
-            fact = f"script_{number}: these are not the weights that the mean gradients lead to."
-            raise played.wrong("values", rank, **both, fact=fact)
-    if number == _LONELY:
-        _judge_evaluation(played, kept[0]["loss"])
+        if not are_near([got], [expected]):
+            mistake, fact = how_trained(case, weights, rank, any(played.names))
+            fact = f"script_{case['script']}: {fact}."
+            raise played.wrong(mistake, rank, got=got, expected=expected, fact=fact)
 
 
-def _judge_evaluation(played, expected):
-    got = played.results[0]
+def _judge_evaluation(played, state, training):
+    case, got = played.case, played.results[0]
+    expected = loss_of(case, training.state, unseen_pair(case, 0))
     try:
         loss = float(got)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError):
         fact = "script_4: rank 0 must return the loss on `test`."
         raise played.wrong("no-evaluation", 0, got=got, fact=fact) from None
-    if abs(loss - expected) > _NEAR * expected:
-        fact = "script_4: this is not the loss of the trained model on `test`."
-        raise played.wrong(
-            "evaluation", 0, got=f"{loss:.4g}", expected=f"{expected:.4g}", fact=fact
-        )
+    both = {"got": f"{loss:.6g}", "expected": f"{expected:.6g}"}
+
+    def is_loss(pair, of=state):
+        wanted = loss_of(case, of, pair)
+        return abs(loss - wanted) <= NEAR * wanted
+
+    test = unseen_pair(case, 0)
+    if is_loss(test, training.state):
+        return
+    own = [Training(case, [rank]).counted[0] for rank in range(case.world_size)]
+    if is_loss(test) and are_statistics_of(state, [*training.counted, *own]):
+        return  # which ranks' statistics it takes is left open
+    if is_loss(test):
+        fact = "script_4: BatchNorm has other statistics than the training gave it."
+        raise played.wrong("statistics", 0, **both, fact=fact)
+    if any(is_loss(pair) for pair in script_batches(case, 0)):
+        fact = "script_4: this is the loss on a pair that it was trained on."
+        raise played.wrong("other-pair", 0, **both, fact=fact)
+    fact = "script_4: this is not the loss of the trained model on `test`."
+    raise played.wrong("evaluation", 0, **both, fact=fact)
 
 
 def _scripts_draw(played):
@@ -762,8 +738,8 @@ scripts = Task(
     ok="4 of 4 scripts mended",
     draw=_scripts_draw,
     hints=(
-        "Each script has one fault, and the lesson has run each of them. Ask of each: which line "
-        "talks to the other ranks, and do all ranks get there?",
+        "Each script has one fault. Ask of each: which line talks to the other ranks, and do all "
+        "ranks get there?",
         "Scripts 1 and 2 send no gradients. In one the wrapper is the wrong one, in the other it "
         "is never called.",
         "Script 3: DDP notes when it wraps which parameters to wait for. Script 4: forward of a "
@@ -781,6 +757,18 @@ scripts = Task(
         "does not?",
         "unfinished": "Mend one script after the other, and check after each.",
         "values": "Compare with the script as it was: same batches, same rate, one step a batch.",
+        "untrained": "Train `net` itself, and all of it but the spare head: no copy, nothing else "
+        "frozen.",
+        "parts-gone": "Leave `net` as it is built. The spare head stays: DDP must "
+        "only not wait for it.",
+        "too-far": "DDP takes the mean of all ranks' gradients by itself. Do not add up, multiply, "
+        "or step more often.",
+        "made-one": "The mean of gradients in each step is not the mean of weights at the end, nor "
+        "the training of one rank.",
+        "mode": "BatchNorm must count while the model is trained. Eval mode comes afterwards.",
+        "statistics": "Between training and evaluation, no batch may be counted, and nothing "
+        "forgotten.",
+        "other-pair": "Evaluate on `test`, which no step has seen.",
         "wrapped-again": "Wrap once, before the loop: each wrapping sends the whole model.",
         "no-evaluation": "Keep the evaluation, and return its loss on rank 0.",
         "evaluation": "Evaluate after the training, in eval mode, on all of `test`.",

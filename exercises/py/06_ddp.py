@@ -158,12 +158,13 @@ check.pool_statistics.picture()
 #
 # Four people trained on several ranks, and each made one mistake that guides make. All four want the
 # same: train `net`, one step a batch, by the mean of all ranks' gradients, so that every rank ends with
-# the same weights. `batches` is a list of pairs: inputs (n, 6), targets (n, 1). In script 3, the spare
-# head has no part in the loss and stays as it is. In script 4, rank 0 also returns the loss on `test`,
-# one pair.
+# the same weights. All ranks get the same `net`. `batches` is a list of pairs: inputs (n, 6), targets
+# (n, 1). In script 3, the spare head has no part in the loss and stays as it is. In script 4, rank 0
+# also returns the loss on `test`, a pair that is in no batch, in eval mode. BatchNorm's statistics may
+# be those of rank 0, or of all ranks.
 #
 # In each script, delete the line that raises and mend what follows. One check tries all four, and tells
-# which of them is still broken, and how. The price: wrap a model once.
+# which of them is still broken, and how. The price: wrap a model at most once.
 
 # %% tags=["answer"]
 # %%px
@@ -221,7 +222,7 @@ def script_3(net, batches):
 
 
 def script_4(net, batches, test):
-    # net has BatchNorm; ranks other than 0 return None
+    # net has BatchNorm; only rank 0 has to return a loss
     # solution
     # | model, loss = DDP(net), None
     # | train(model, batches)
