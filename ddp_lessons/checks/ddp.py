@@ -8,6 +8,17 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ddp_lessons.checks.ddp_branches import (
+    EVERY_USE,
+    FROZEN,
+    HEADS,
+    THIN,
+    TIED,
+    ZERO,
+    Branches,
+    is_apart,
+    reached,
+)
 from ddp_lessons.checks.ddp_gradients import (
     LARGE_DEBT,
     LATE_STEP,
@@ -284,47 +295,23 @@ half_hook = Task(
 # ---- 06.2 find the unused branch ----
 
 _MOST_FLAG_BYTES = 8
-_FROZEN, _ZERO = "fixed", "still"
-_HEADS = ("left", "right", "spare", _ZERO, _FROZEN)
-
-
-class _Branches(nn.Module):
-    """
-    Have heads of which a forward uses some. The gradient of the head "still" is always zero.
-    """
-
-    def __init__(self):
-        super().__init__()
-        self.trunk = nn.Linear(4, 4)
-        for name in _HEADS:
-            setattr(self, name, nn.Linear(4, 2))
-        self.get_submodule(_FROZEN).requires_grad_(False)
-
-    def forward(self, inputs, uses):
-        """
-        Return (N, 2) for inputs (N, 4).
-        """
-        hidden = self.trunk(inputs)
-        outputs = hidden[:, :2]
-        for name in uses:
-            outputs = outputs + self.get_submodule(name)(hidden) * (name != _ZERO)
-        return outputs
 
 
 def _branch_cases(draw):
-    uses = [["left", _ZERO], ["left", "right", _ZERO], ["left", _ZERO], ["left", _ZERO]]
-    yield Case(4, {"uses": uses}, seed=0)
-    yield Case(1, {"uses": [["left", _FROZEN]]})
+    uses = [["left", ZERO, THIN], ["left", "right", ZERO, THIN]]
+    yield Case(4, {"uses": [*uses, uses[0], uses[0]]}, seed=0)
+    yield Case(1, {"uses": [["left", FROZEN]]})
+    yield Case(2, {"uses": [["left"], [name for name in EVERY_USE if name != FROZEN]]})
     for world_size in (2, 3, 4):
         names = draw.sample(["left", "right", "spare"], 3)
-        uses = [[names[0], _ZERO, _FROZEN] for _ in range(world_size)]
-        uses[draw.randrange(world_size)].append(names[1])
+        uses = [[names[0], ZERO, FROZEN] for _ in range(world_size)]
+        uses[draw.randrange(world_size)] += [names[1], TIED]
         yield Case(world_size, {"uses": uses})
-    yield Case(2, {"uses": [list(_HEADS)] * 2})
+    yield Case(2, {"uses": [EVERY_USE] * 2})
 
 
 def _branch_act(here, find_unused):
-    model = _Branches().to(here.device)
+    model = Branches().to(here.device)
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)  # of an earlier step
     loss = model(torch.randn(3, 4, device=here.device), here["uses"][here.rank]).square().mean()
@@ -334,12 +321,10 @@ def _branch_act(here, find_unused):
 
 def _branch_judge(played):
     uses, world_size = played.case["uses"], played.case.world_size
-    names = [name for name, p in _Branches().named_parameters() if p.requires_grad]
-    heads = {name: name.partition(".")[0] for name in names}
-    counts = {
-        name: world_size if heads[name] == "trunk" else sum(heads[name] in one for one in uses)
-        for name in names
-    }
+    everything = dict(Branches().named_parameters())
+    names = [name for name, parameter in everything.items() if parameter.requires_grad]
+    most = _MOST_FLAG_BYTES * len(everything)
+    counts = {name: sum(name in reached(one) for one in uses) for name in names}
     expected = (
         [name for name in names if counts[name] == 0],
         [name for name in names if 0 < counts[name] < world_size],
@@ -358,17 +343,22 @@ def _branch_judge(played):
             raise played.wrong("gradients", rank, fact=fact)
     for rank, events in enumerate(played.traces):
         sent = [event for event in events if event.is_communication]
-        num_bytes, most = sum(event.input_bytes for event in sent), _MOST_FLAG_BYTES * len(names)
+        num_bytes = sum(event.input_bytes for event in sent)
         if any(event.dtype == "uint8" for event in sent) and len(sent) > 1:
             raise played.wrong("objects", rank, fact="It sends names as pickled objects.")
-        if len(sent) > 1 or num_bytes > most:
-            fact = f"It makes {len(sent)} collectives of {num_bytes} bytes; 1 of {most} is enough."
+        if len(sent) > 1:
+            fact = f"It makes {len(sent)} collectives; 1 is enough."
             raise played.wrong("cost", rank, fact=fact)
+        if num_bytes > most:
+            fact = f"It sends {num_bytes} bytes; {most} are enough."
+            raise played.wrong("bytes", rank, fact=fact)
 
 
 def _two_lists(got):
     is_pair = isinstance(got, list | tuple) and len(got) == 2
     if not is_pair or not all(isinstance(names, list | tuple) for names in got):
+        return None
+    if not all(isinstance(name, str) for names in got for name in names):
         return None
     return tuple(list(names) for names in got)
 
@@ -379,9 +369,16 @@ def _name_the_branch(played, rank, results, expected, counts):
     named = [*got[0], *got[1]]
     if any(other != got for other in results):
         raise played.wrong("one-rank", rank, **both, fact="Ranks do not return the same.")
-    if any(name.startswith(_FROZEN) for name in named):
+    if any(name.startswith(FROZEN) for name in named):
         raise played.wrong("frozen", rank, **both, fact="A parameter on a list is frozen already.")
-    if any(counts.get(name) == world_size and name.startswith(_ZERO) for name in named):
+    if f"{TIED}.weight" in named:
+        fact = f"{TIED}.weight is spare.weight, under another name."
+        raise played.wrong("twice-named", rank, **both, fact=fact)
+    by_all = [name for name in named if counts.get(name) == world_size]
+    if any(name in got[1] and not name.startswith(ZERO) for name in by_all):
+        fact = "A parameter on the list `find` is reached on every rank."
+        raise played.wrong("any-rank", rank, **both, fact=fact)
+    if any(name.startswith(ZERO) for name in by_all):
         fact = "A parameter on a list is reached on every rank; its gradient happens to be zero."
         raise played.wrong("zero", rank, **both, fact=fact)
     if not named:
@@ -389,6 +386,10 @@ def _name_the_branch(played, rank, results, expected, counts):
         raise played.wrong("stale", rank, **both, fact=fact)
     if got == expected[::-1]:
         raise played.wrong("swapped", rank, **both, fact="The two lists are the wrong way round.")
+    apart = [head for head in HEADS if is_apart(head, expected) and not is_apart(head, got)]
+    if apart and set(named) <= set(counts):
+        fact = f"The weight and the bias of `{apart[0]}` are not reached alike."
+        raise played.wrong("by-layer", rank, **both, fact=fact)
     if set(named) == {*expected[0], *expected[1]} and set(got[0]) > set(expected[0]):
         fact = "A parameter to freeze is reached on some rank."
         raise played.wrong("too-much", rank, **both, fact=fact)
@@ -442,12 +443,18 @@ find_unused = Task(
         "swapped": "Freeze what no rank reaches, and let DDP find what some ranks reach: in this "
         "order.",
         "too-much": "Freeze a parameter only if no rank reaches it: another rank's loss trains it.",
+        "twice-named": "A weight that two layers share is one parameter. It is listed once, by the "
+        "name that model.named_parameters() gives it.",
+        "any-rank": "What all ranks reach needs no finding. Count the ranks: a sum of bools, or "
+        "the greatest flag, only says whether any does.",
+        "by-layer": "A loss may reach a weight and not its bias. Ask for each parameter by itself.",
         "order": "Keep the order of model.named_parameters().",
         "other-names": "Take the names that model.named_parameters() gives, and count for each "
         "how many ranks reach it.",
         "gradients": "backward() adds to .grad. Ask for gradients without it: torch.autograd.grad.",
         "objects": "All ranks know the names. A number for each parameter says enough.",
         "cost": "Put the flags of all parameters in one tensor, and send it once.",
+        "bytes": "One small number for each parameter says enough.",
         "deadlock": "Every rank makes the same calls, also one that reaches every parameter.",
         "raised": "With allow_unused=True, torch.autograd.grad takes parameters that the loss "
         "does not reach; frozen ones it never takes.",

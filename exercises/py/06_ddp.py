@@ -70,8 +70,9 @@ check.half_hook.picture()
 # reaches. `find`: those that some ranks' losses reach and others' do not, for which DDP needs
 # `find_unused_parameters=True`. Parameters that are frozen already are in neither list.
 #
-# There may be gradients of an earlier step in `.grad`. Leave them as they are. The price: 1 collective,
-# and at most 8 bytes a parameter.
+# Each rank's loss reaches a parameter that is not frozen. There may be gradients of an earlier step in
+# `.grad`. Leave them, and the model, as they are. The price: 1 collective, and at most 8 bytes a
+# parameter.
 
 # %% tags=["answer"]
 # %%px
