@@ -45,6 +45,7 @@ from ddp_lessons.checks.ddp_scripts import (
     weights_of,
     wrappings,
 )
+from ddp_lessons.checks.ddp_statistics import STATISTICS, Pooled
 from ddp_lessons.checks.kit import Case, Task, equal, normal_numbers
 from ddp_lessons.checks.kit.judging import BLANK
 from ddp_lessons.checks.kit.plain import share_memory
@@ -464,16 +465,13 @@ find_unused = Task(
 # ---- 06.3 keep BatchNorm honest ----
 
 _MOST_POOL_CALLS = 2
-_FAR = 100
-_OTHER_ROUNDINGS = 16  # of one rank's part, beside those of adding up
-_STATISTICS = ("running_mean", "running_var")
 
 
 def _norm_cases(draw):
     yield Case(4, {"samples": [5, 9, 2, 7], "channels": 3, "centre": 0}, seed=0)
-    for world_size in (1, 2, 3):
+    for world_size, channels in ((1, 1), (2, draw.randint(4, 9)), (3, draw.randint(4, 9))):
         samples = draw.sample(range(2, 12), world_size)
-        yield Case(world_size, {"samples": samples, "channels": draw.randint(4, 9), "centre": 0})
+        yield Case(world_size, {"samples": samples, "channels": channels, "centre": 0})
     samples = draw.sample(range(4, 12), 4)
     yield Case(4, {"samples": samples, "channels": 9, "centre": draw.randint(900, 1100)})
 
@@ -483,67 +481,16 @@ def _norm_act(here, pool_statistics):
     layer = nn.BatchNorm1d(channels, momentum=1.0).to(here.device)
     numbers = normal_numbers(here.case, here.rank, (num_samples, channels))
     layer((numbers + here["centre"] + here.rank).to(here.device))
-    before = {name: getattr(layer, name).clone() for name in _STATISTICS}
+    before = {name: getattr(layer, name).clone() for name in STATISTICS}
     here.call(pool_statistics, layer, num_samples)
-    return before, {name: getattr(layer, name) for name in _STATISTICS}
-
-
-class _Pooled:
-    """
-    Say what pooled statistics should be, and what they are by the usual mistakes; all (C,) float64.
-
-    Args:
-        played: The Played.
-    """
-
-    def __init__(self, played):
-        case = played.case
-        before = [seen.kept[0] for seen in played.seen]
-        n = torch.tensor(case["samples"], dtype=torch.float64)[:, None]  # (w, 1)
-        means, variances = (
-            torch.stack([each[name] for each in before]).double() for name in _STATISTICS
-        )
-        total = n.sum()
-        self.mean = (n * means).sum(0) / total
-        apart = n * (means - self.mean).square()
-        self.variance = ((n - 1) * variances + apart).sum(0) / (total - 1)
-        self.plain_mean = means.mean(0)
-        self.within = [
-            (n * variances).sum(0) / total,
-            ((n - 1) * variances).sum(0) / total,
-            ((n - 1) * variances).sum(0) / (total - 1),
-            ((n - 1) * variances).sum(0) / (n - 1).sum(),
-            variances.mean(0),
-        ]
-        self.biased = [
-            (n * variances + apart).sum(0) / total,
-            (n * variances + apart).sum(0) / (total - 1),
-            ((n - 1) * variances + apart).sum(0) / total,
-        ]
-        unit = torch.finfo(torch.float32).eps / 2
-        roundings = unit * (case.world_size + _OTHER_ROUNDINGS)
-        self.mean_off = roundings * means.abs().amax(0)
-        # Far from zero, squares must be taken around a mean; near it, around zero will do.
-        offsets = means - self.mean if case["centre"] >= _FAR else means
-        self.variance_off = (
-            roundings * (self.variance + offsets.square().amax(0)) + self.mean_off.square()
-        )
-
-    def has_mean(self, got, mean):
-        """
-        Tell whether means are these.
-        """
-        return bool(((got.double() - mean).abs() <= self.mean_off).all())
-
-    def has_variance(self, got, variance):
-        """
-        Tell whether variances are these.
-        """
-        return bool(((got.double() - variance).abs() <= self.variance_off).all())
+    return before, {name: getattr(layer, name) for name in STATISTICS}
 
 
 def _norm_judge(played):
-    pooled = _Pooled(played)
+    case = played.case
+    for rank, seen in enumerate(played.seen):
+        _judge_kind(played, rank, *seen.kept)
+    pooled = Pooled(case["samples"], [seen.kept[0] for seen in played.seen], case["centre"])
     for rank, seen in enumerate(played.seen):
         _judge_statistics(played, rank, seen, pooled)
     for rank, names in enumerate(played.names):
@@ -552,33 +499,39 @@ def _norm_judge(played):
             raise played.wrong("cost", rank, fact=fact)
 
 
+def _judge_kind(played, rank, before, after):
+    for name in STATISTICS:
+        was, now = before[name], after[name]
+        if not isinstance(now, torch.Tensor) or now.shape != was.shape:
+            fact = f"{name} is not {tuple(was.shape)} any more."
+            raise played.wrong("shape", rank, got=now, fact=fact)
+        if now.dtype != was.dtype:
+            fact = f"{name} is not {str(was.dtype).removeprefix('torch.')} any more."
+            raise played.wrong("dtype", rank, got=now, fact=fact)
+
+
 def _judge_statistics(played, rank, seen, pooled):
-    before, after = seen.kept
-    mean, variance = (after[name] for name in _STATISTICS)
-    if pooled.has_mean(mean, pooled.mean) and pooled.has_variance(variance, pooled.variance):
+    after = seen.kept[1]
+    if pooled.are_right(after):
         return
+    mean, variance = (after[name] for name in STATISTICS)
     first = played.seen[0].kept[0]
     means = {"got": mean, "expected": pooled.mean.float()}
     if len(played.seen) > 1 and all(equal(first, one.kept[1]) for one in played.seen):
         fact = "Every rank has the statistics that rank 0 had."
         raise played.wrong("rank-0", rank, **means, fact=fact)
-    if equal(before, after):
-        if not all(equal(*one.kept) for one in played.seen):
-            fact = "The statistics of this rank are as before."
-            raise played.wrong("not-everywhere", rank, **means, fact=fact)
+    if all(equal(*one.kept) for one in played.seen):
         raise played.wrong("unchanged", rank, **means, fact="The layer is as it was.")
-    if not pooled.has_mean(mean, pooled.mean):
-        mistake = "unweighted" if pooled.has_mean(mean, pooled.plain_mean) else "values"
-        raise played.wrong(mistake, rank, **means, fact="The mean is not that of all samples.")
+    have_mean = [pooled.has_mean(one.kept[1]["running_mean"]) for one in played.seen]
+    if any(have_mean) and not all(have_mean):
+        fact = f"Rank {have_mean.index(True)} has the mean of all samples, and not every rank has."
+        raise played.wrong("not-everywhere", have_mean.index(False), fact=fact)
+    if not pooled.has_mean(mean):
+        mistake, fact = pooled.how_mean(rank, mean)
+        raise played.wrong(mistake, rank, **means, fact=fact)
+    mistake, fact = pooled.how_variance(rank, variance)
     variances = {"got": variance, "expected": pooled.variance.float()}
-    fact = "The mean is right, the variance is not."
-    for mistake, candidates in (("within-only", pooled.within), ("biased", pooled.biased)):
-        if any(pooled.has_variance(variance, one) for one in candidates):
-            raise played.wrong(mistake, rank, **variances, fact=fact)
-    if played.case["centre"] >= _FAR:
-        fact = f"{fact} With means near 0, it was."
-        raise played.wrong("cancels", rank, **variances, fact=fact)
-    raise played.wrong("values", rank, **variances, fact=fact)
+    raise played.wrong(mistake, rank, **variances, fact=fact)
 
 
 def _norm_draw(played):
@@ -596,6 +549,7 @@ def _norm_draw(played):
 pool_statistics = Task(
     number="06.3",
     name="pool_statistics",
+    may_change=("buffers",),
     cases=_norm_cases,
     act=_norm_act,
     judge=_norm_judge,
@@ -621,11 +575,19 @@ pool_statistics = Task(
         "within-only": "Samples of two ranks are also apart because the ranks' means are.",
         "biased": "running_var is divided by n - 1. Undo that for each rank, and divide the whole "
         "by its own number of samples less 1.",
-        "cancels": "The mean of squares less the square of the mean: with means near 1,000 both "
-        "are near 1,000,000, and float32 has 7 digits. Measure from the mean, or use float64.",
+        "own-count": "Ranks have different numbers of samples: add up the numbers, too.",
+        "part-way": "momentum is 1: what a rank had before is not kept beside the new.",
+        "digits": "Add up in float32 or float64: half precision has 3 digits.",
+        "distance-once": "The distance of a rank's mean counts once for each of its samples.",
+        "root": "running_var is a variance. A standard deviation is its root.",
+        "dtype": "The layer's statistics are float32. Write into them, and they stay so.",
+        "shape": "Both statistics are tensors (C,), and stay so.",
+        "cancels": "With means near 1,000, squares are near 1,000,000, and float32 has 7 digits. "
+        "Measure from the mean, or use float64.",
         "cost": "Put what you add up in one tensor: one call for counts and sums, one for the "
         "spread.",
         "deadlock": "All ranks make the same calls, whatever their number of samples.",
+        "left-changed": "Only running_mean and running_var are to change.",
         "raised": "num_samples is a plain number, and a layer's statistics are tensors (C,).",
     },
     in_place=True,

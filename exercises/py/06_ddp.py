@@ -113,8 +113,8 @@ check.find_unused.picture()
 #
 # `layer` is a `BatchNorm1d` of C channels with momentum 1: it keeps the statistics of the last batch,
 # `running_mean` (C,) and `running_var` (C,). Each rank's batch had `num_samples` samples, 2 or more, and
-# other ranks had other numbers. Change both in place, on every rank, to what one process would have
-# after a batch of all samples.
+# other ranks had other numbers. Make both, on every rank, what one process would have after a batch of
+# all samples: float32 still. Leave the rest of the layer as it is.
 #
 # `running_var` is the sum of squared distances from the mean, divided by the number of samples less 1. Means
 # may be near 1,000 while variances are near 1. The price: at most 2 collectives.
