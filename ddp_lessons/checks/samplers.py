@@ -471,7 +471,7 @@ def _accuracy_mistake(played, asked, num_right, exact):
 
 
 def _accuracy_draw(played):
-    batches = [seen.kept or [[]] for seen in played.seen]
+    batches = [seen.kept[0] or [[]] for seen in played.seen]
     return samples_picture(batches, played.case["num_samples"])
 
 

@@ -1,5 +1,5 @@
 """
-More answers to exercise 01: files that are removed, groups out of step, and deadlines.
+More answers to exercise 01: groups out of step, and deadlines.
 """
 
 from bank import Answer
@@ -58,18 +58,6 @@ def _ended(what):
 
 
 ANSWERS = [
-    Answer(
-        "01.1",
-        "removes the file in which others have written",
-        "raised",
-        but(
-            JOIN,
-            "    store =",
-            "    import os\n    if rank == world_size - 1 > 0:\n"
-            "        while not os.path.exists(path) or not os.path.getsize(path):\n"
-            "            pass\n        os.remove(path)\n    store =",
-        ),
-    ),
     Answer("01.1", "names no backend", None, but(JOIN, '"gloo", ', "")),
     Answer(
         "01.1",
