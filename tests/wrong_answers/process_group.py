@@ -4,7 +4,7 @@ Answers to exercise 01.
 
 from bank import Answer
 
-_JOIN = """\
+JOIN = """\
 import torch.distributed as dist
 
 def join(path, rank, world_size):
@@ -12,7 +12,7 @@ def join(path, rank, world_size):
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
 """
 
-_PARITY = """\
+PARITY = """\
 import torch.distributed as dist
 
 def even_and_odd():
@@ -21,24 +21,25 @@ def even_and_odd():
     odd = dist.new_group(list(range(1, world_size, 2)))
     return odd if rank % 2 else even
 """
-_MADE = _PARITY[_PARITY.index("    even =") : _PARITY.index("    return")]
+MADE = PARITY[PARITY.index("    even =") : PARITY.index("    return")]
 
-_MISSING = """\
+MISSING = """\
 import time
 
 def missing(store, rank, world_size, deadline_s):
     give_up_at = time.monotonic() + deadline_s
     store.set(f"here/{rank}", "yes")
-    absent = list(range(world_size))
-    while absent and time.monotonic() < give_up_at:
-        absent = [r for r in absent if not store.check([f"here/{r}"])]
+    while True:
+        absent = [r for r in range(world_size) if not store.check([f"here/{r}"])]
+        if not absent or time.monotonic() >= give_up_at:
+            break
         time.sleep(0.01)
     return absent
 """
-_LOOP = _MISSING[_MISSING.index("    while") : _MISSING.index("    return")]
+LOOP = MISSING[MISSING.index("    while") : MISSING.index("    return")]
 
 
-def _but(source, old, new):
+def but(source, old, new):
     assert old in source
     return source.replace(old, new)
 
@@ -48,8 +49,8 @@ ANSWERS = [
         "01.1",
         "makes a store and no group",
         "not-joined",
-        _but(
-            _JOIN,
+        but(
+            JOIN,
             "    dist.init_process_group",
             "    return dist.PrefixStore('', store)\n    dist.init_process_group",
         ),
@@ -58,14 +59,14 @@ ANSWERS = [
         "01.1",
         "leaves the group again",
         "not-joined",
-        _JOIN + "    dist.destroy_process_group()\n",
+        JOIN + "    dist.destroy_process_group()\n",
     ),
     Answer(
         "01.1",
         "makes a world of its own",
         "alone",
-        _but(
-            _JOIN,
+        but(
+            JOIN,
             "store=store, rank=rank, world_size=world_size",
             "store=dist.HashStore(), rank=0, world_size=1",
         ),
@@ -74,19 +75,19 @@ ANSWERS = [
         "01.1",
         "counts ranks from the other end",
         "other-rank",
-        _but(_JOIN, "rank=rank", "rank=world_size - 1 - rank"),
+        but(JOIN, "rank=rank", "rank=world_size - 1 - rank"),
     ),
     Answer(
         "01.1",
         "uses a file of its own",
         "other-store",
-        _but(_JOIN, "FileStore(path,", 'FileStore(path.rpartition("/")[0] + "/mine",'),
+        but(JOIN, "FileStore(path,", 'FileStore(path.rpartition("/")[0] + "/mine",'),
     ),
     Answer(
         "01.1",
         "waits for four ranks, however many there are",
         "raised",
-        _but(_JOIN, "world_size=world_size", "world_size=4"),
+        but(JOIN, "world_size=world_size", "world_size=4"),
     ),
     Answer(
         "01.1",
@@ -119,9 +120,9 @@ def join(path, rank, world_size):
         "01.2",
         "makes only the group that it is in",
         "own-only",
-        _but(
-            _PARITY,
-            _MADE,
+        but(
+            PARITY,
+            MADE,
             "    even = odd = dist.new_group(list(range(rank % 2, world_size, 2)))\n",
         ),
     ),
@@ -129,9 +130,9 @@ def join(path, rank, world_size):
         "01.2",
         "makes its own group first",
         "order",
-        _but(
-            _PARITY,
-            _MADE,
+        but(
+            PARITY,
+            MADE,
             """\
     for start in (rank % 2, 1 - rank % 2):
         group = dist.new_group(list(range(start, world_size, 2)))
@@ -144,13 +145,13 @@ def join(path, rank, world_size):
         "01.2",
         "returns the even group to all",
         "not-member",
-        _but(_PARITY, "odd if rank % 2 else even", "even"),
+        but(PARITY, "odd if rank % 2 else even", "even"),
     ),
     Answer(
         "01.2",
         "returns ranks, not a group",
         "no-group",
-        _but(_PARITY, "odd if rank % 2 else even", "list(range(rank % 2, world_size, 2))"),
+        but(PARITY, "odd if rank % 2 else even", "list(range(rank % 2, world_size, 2))"),
     ),
     Answer(
         "01.2",
@@ -170,8 +171,8 @@ def even_and_odd():
         "01.2",
         "knows four ranks only",
         "raised",
-        _but(
-            _but(_PARITY, "list(range(0, world_size, 2))", "[0, 2]"),
+        but(
+            but(PARITY, "list(range(0, world_size, 2))", "[0, 2]"),
             "list(range(1, world_size, 2))",
             "[1, 3]",
         ),
@@ -205,27 +206,29 @@ def even_and_odd():
         "01.3",
         "writes no key of its own",
         "unsaid",
-        _but(_MISSING, '    store.set(f"here/{rank}", "yes")\n', ""),
+        but(MISSING, '    store.set(f"here/{rank}", "yes")\n', ""),
     ),
     Answer(
         "01.3",
         "looks once",
         "impatient",
-        _but(
-            _MISSING, _LOOP, '    absent = [r for r in absent if not store.check([f"here/{r}"])]\n'
+        but(
+            MISSING,
+            LOOP,
+            '    absent = [r for r in range(world_size) if not store.check([f"here/{r}"])]\n',
         ),
     ),
-    Answer("01.3", "names nobody", "nobody", _but(_MISSING, "return absent", "return []")),
+    Answer("01.3", "names nobody", "nobody", but(MISSING, "return absent", "return []")),
     Answer(
         "01.3",
         "sleeps until the deadline, then looks",
         "slow",
-        _but(
-            _MISSING,
-            _LOOP,
+        but(
+            MISSING,
+            LOOP,
             """\
     time.sleep(deadline_s)
-    absent = [r for r in absent if not store.check([f"here/{r}"])]
+    absent = [r for r in range(world_size) if not store.check([f"here/{r}"])]
 """,
         ),
     ),
@@ -233,11 +236,9 @@ def even_and_odd():
         "01.3",
         "gets the keys of the others",
         "raised",
-        _but(_MISSING, 'not store.check([f"here/{r}"])', 'store.get(f"here/{r}") != b"yes"'),
+        but(MISSING, 'not store.check([f"here/{r}"])', 'store.get(f"here/{r}") != b"yes"'),
     ),
-    Answer(
-        "01.3", "returns a set", "no-list", _but(_MISSING, "return absent", "return set(absent)")
-    ),
+    Answer("01.3", "returns a set", "no-list", but(MISSING, "return absent", "return set(absent)")),
     Answer(
         "01.3",
         "waits for each key with the time that is left",
