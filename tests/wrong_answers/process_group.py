@@ -2,7 +2,7 @@
 Answers to exercise 01.
 """
 
-from bank import Answer
+from bank import Answer, changed
 
 JOIN = """\
 import torch.distributed as dist
@@ -39,20 +39,17 @@ def missing(store, rank, world_size, deadline_s):
 LOOP = MISSING[MISSING.index("    while") : MISSING.index("    return")]
 
 
-def but(source, old, new):
-    assert old in source
-    return source.replace(old, new)
-
-
 ANSWERS = [
     Answer(
         "01.1",
         "makes a store and no group",
         "not-joined",
-        but(
+        changed(
             JOIN,
-            "    dist.init_process_group",
-            "    return dist.PrefixStore('', store)\n    dist.init_process_group",
+            (
+                "    dist.init_process_group",
+                "    return dist.PrefixStore('', store)\n    dist.init_process_group",
+            ),
         ),
     ),
     Answer(
@@ -65,29 +62,31 @@ ANSWERS = [
         "01.1",
         "makes a world of its own",
         "alone",
-        but(
+        changed(
             JOIN,
-            "store=store, rank=rank, world_size=world_size",
-            "store=dist.HashStore(), rank=0, world_size=1",
+            (
+                "store=store, rank=rank, world_size=world_size",
+                "store=dist.HashStore(), rank=0, world_size=1",
+            ),
         ),
     ),
     Answer(
         "01.1",
         "counts ranks from the other end",
         "other-rank",
-        but(JOIN, "rank=rank", "rank=world_size - 1 - rank"),
+        changed(JOIN, ("rank=rank", "rank=world_size - 1 - rank")),
     ),
     Answer(
         "01.1",
         "uses a file of its own",
         "other-store",
-        but(JOIN, "FileStore(path,", 'FileStore(path.rpartition("/")[0] + "/mine",'),
+        changed(JOIN, ("FileStore(path,", 'FileStore(path.rpartition("/")[0] + "/mine",')),
     ),
     Answer(
         "01.1",
         "waits for four ranks, however many there are",
         "raised",
-        but(JOIN, "world_size=world_size", "world_size=4"),
+        changed(JOIN, ("world_size=world_size", "world_size=4")),
     ),
     Answer(
         "01.1",
@@ -120,38 +119,39 @@ def join(path, rank, world_size):
         "01.2",
         "makes only the group that it is in",
         "own-only",
-        but(
+        changed(
             PARITY,
-            MADE,
-            "    even = odd = dist.new_group(list(range(rank % 2, world_size, 2)))\n",
+            (MADE, "    even = odd = dist.new_group(list(range(rank % 2, world_size, 2)))\n"),
         ),
     ),
     Answer(
         "01.2",
         "makes its own group first",
         "order",
-        but(
+        changed(
             PARITY,
-            MADE,
-            """\
+            (
+                MADE,
+                """\
     for start in (rank % 2, 1 - rank % 2):
         group = dist.new_group(list(range(start, world_size, 2)))
         if start == rank % 2:
             even = odd = group
 """,
+            ),
         ),
     ),
     Answer(
         "01.2",
         "returns the even group to all",
         "not-member",
-        but(PARITY, "odd if rank % 2 else even", "even"),
+        changed(PARITY, ("odd if rank % 2 else even", "even")),
     ),
     Answer(
         "01.2",
         "returns ranks, not a group",
         "no-group",
-        but(PARITY, "odd if rank % 2 else even", "list(range(rank % 2, world_size, 2))"),
+        changed(PARITY, ("odd if rank % 2 else even", "list(range(rank % 2, world_size, 2))")),
     ),
     Answer(
         "01.2",
@@ -171,10 +171,9 @@ def even_and_odd():
         "01.2",
         "knows four ranks only",
         "raised",
-        but(
-            but(PARITY, "list(range(0, world_size, 2))", "[0, 2]"),
-            "list(range(1, world_size, 2))",
-            "[1, 3]",
+        changed(
+            changed(PARITY, ("list(range(0, world_size, 2))", "[0, 2]")),
+            ("list(range(1, world_size, 2))", "[1, 3]"),
         ),
     ),
     Answer(
@@ -206,39 +205,48 @@ def even_and_odd():
         "01.3",
         "writes no key of its own",
         "unsaid",
-        but(MISSING, '    store.set(f"here/{rank}", "yes")\n', ""),
+        changed(MISSING, ('    store.set(f"here/{rank}", "yes")\n', "")),
     ),
     Answer(
         "01.3",
         "looks once",
         "impatient",
-        but(
+        changed(
             MISSING,
-            LOOP,
-            '    absent = [r for r in range(world_size) if not store.check([f"here/{r}"])]\n',
+            (
+                LOOP,
+                '    absent = [r for r in range(world_size) if not store.check([f"here/{r}"])]\n',
+            ),
         ),
     ),
-    Answer("01.3", "names nobody", "nobody", but(MISSING, "return absent", "return []")),
+    Answer("01.3", "names nobody", "nobody", changed(MISSING, ("return absent", "return []"))),
     Answer(
         "01.3",
         "sleeps until the deadline, then looks",
         "slow",
-        but(
+        changed(
             MISSING,
-            LOOP,
-            """\
+            (
+                LOOP,
+                """\
     time.sleep(deadline_s)
     absent = [r for r in range(world_size) if not store.check([f"here/{r}"])]
 """,
+            ),
         ),
     ),
     Answer(
         "01.3",
         "gets the keys of the others",
         "raised",
-        but(MISSING, 'not store.check([f"here/{r}"])', 'store.get(f"here/{r}") != b"yes"'),
+        changed(MISSING, ('not store.check([f"here/{r}"])', 'store.get(f"here/{r}") != b"yes"')),
     ),
-    Answer("01.3", "returns a set", "no-list", but(MISSING, "return absent", "return set(absent)")),
+    Answer(
+        "01.3",
+        "returns a set",
+        "no-list",
+        changed(MISSING, ("return absent", "return set(absent)")),
+    ),
     Answer(
         "01.3",
         "waits for each key with the time that is left",

@@ -2,9 +2,9 @@
 More answers to exercise 01: groups out of step, and deadlines.
 """
 
-from bank import Answer
+from bank import Answer, changed
 
-from wrong_answers.process_group import JOIN, LOOP, MISSING, PARITY, but
+from wrong_answers.process_group import JOIN, LOOP, MISSING, PARITY
 
 _EACH = """\
 import time
@@ -54,34 +54,36 @@ _LOOKED_LATE = """\
 
 
 def _ended(what):
-    return but(MISSING, "    return absent", f"    {what}\n    return absent")
+    return changed(MISSING, ("    return absent", f"    {what}\n    return absent"))
 
 
 ANSWERS = [
-    Answer("01.1", "names no backend", None, but(JOIN, '"gloo", ', "")),
+    Answer("01.1", "names no backend", None, changed(JOIN, ('"gloo", ', ""))),
     Answer(
         "01.1",
         "puts a prefix before its keys",
         None,
-        but(JOIN, "store=store", 'store=dist.PrefixStore("mine", store)'),
+        changed(JOIN, ("store=store", 'store=dist.PrefixStore("mine", store)')),
     ),
     Answer(
         "01.2",
         "lets odd ranks alone make the odd group",
         "out-of-step",
-        but(PARITY, "    odd = ", "    odd = even\n    if rank % 2:\n        odd = "),
+        changed(PARITY, ("    odd = ", "    odd = even\n    if rank % 2:\n        odd = ")),
     ),
     Answer(
         "01.2",
         "makes one group more on rank 0",
         "out-of-step",
-        but(PARITY, "    return", "    if rank == 0:\n        dist.new_group([0])\n    return"),
+        changed(
+            PARITY, ("    return", "    if rank == 0:\n        dist.new_group([0])\n    return")
+        ),
     ),
     Answer(
         "01.2",
         "keeps its groups for the next call",
         "old-group",
-        but(f"import functools\n{PARITY}", "def even", "@functools.cache\ndef even"),
+        changed(f"import functools\n{PARITY}", ("def even", "@functools.cache\ndef even")),
     ),
     Answer(
         "01.2",
@@ -100,9 +102,9 @@ def even_and_odd():
         "01.3",
         "waits a second more",
         "too-patient",
-        but(MISSING, "+ deadline_s", "+ deadline_s + 1"),
+        changed(MISSING, ("+ deadline_s", "+ deadline_s + 1")),
     ),
-    Answer("01.3", "asks the clock first", "at-once", but(MISSING, LOOP, _LOOKED_LATE)),
+    Answer("01.3", "asks the clock first", "at-once", changed(MISSING, (LOOP, _LOOKED_LATE))),
     Answer("01.3", "counts who has come", "other-ranks", _COUNTED),
     Answer(
         "01.3", "takes its note away again", "withdrawn", _ended('store.delete_key(f"here/{rank}")')
@@ -111,7 +113,7 @@ def even_and_odd():
         "01.3",
         "gives up after half the time",
         "impatient",
-        but(MISSING, "+ deadline_s", "+ deadline_s / 2"),
+        changed(MISSING, ("+ deadline_s", "+ deadline_s / 2")),
     ),
     Answer("01.3", "begins with the highest", "order", _ended("absent.reverse()")),
     Answer(

@@ -2,9 +2,9 @@
 More answers to exercise 05: digits that get lost, what stays from a step or a call, other waits.
 """
 
-from bank import Answer
+from bank import Answer, changed
 
-from wrong_answers.replicas import AVERAGE, COUNT, PLAN, REPLICA, START, WHILE, edited
+from wrong_answers.replicas import AVERAGE, COUNT, PLAN, REPLICA, START, WHILE
 
 SOURCES = {"05.1": START, "05.2": AVERAGE, "05.3": PLAN, "05.4": REPLICA}
 
@@ -22,7 +22,7 @@ INIT = "        self.will_sync = True\n"
 
 
 def _changed(number, what, mistake, *pairs):
-    return Answer(number, what, mistake, edited(SOURCES[number], *pairs))
+    return Answer(number, what, mistake, changed(SOURCES[number], *pairs))
 
 
 def _started(what, mistake, lines):

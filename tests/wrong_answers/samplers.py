@@ -2,18 +2,7 @@
 Answers to exercise 04.
 """
 
-from bank import Answer
-
-
-def but(source, *changes):
-    """
-    Return a cell with some of its text put differently; changes are pairs (old, new).
-    """
-    for old, new in changes:
-        assert old in source, old
-        source = source.replace(old, new)
-    return source
-
+from bank import Answer, changed
 
 # ---- 04.1 shard indices ----
 
@@ -79,42 +68,42 @@ def shard_indices(num_samples, seed, epoch):
 _SHARD_ANSWERS = [
     ("unusual: blocks, Python's dice, padded with what is drawn again", None, _SHARDS_BY_BLOCKS),
     ("unusual: torch's sampler over an order of its own", None, _SHARDS_OF_TORCH),
-    ("gives all samples to every rank", "all-samples", but(SHARDS, (TAKEN, "return order"))),
+    ("gives all samples to every rank", "all-samples", changed(SHARDS, (TAKEN, "return order"))),
     (
         "shuffles by a generator without a seed",
         "unseeded",
-        but(SHARDS, ("num_samples, generator=generator", "num_samples")),
+        changed(SHARDS, ("num_samples, generator=generator", "num_samples")),
     ),
     (
         "puts the rank into the seed",
         "overlap",
-        but(SHARDS, ("seed + epoch)", "seed + epoch + rank)")),
+        changed(SHARDS, ("seed + epoch)", "seed + epoch + rank)")),
     ),
     (
         "seeds the global generator",
         "global-state",
-        but(
+        changed(
             SHARDS,
             (GENERATOR, "torch.manual_seed(seed + epoch)"),
             ("num_samples, generator=generator", "num_samples"),
         ),
     ),
-    ("does not pad", "unequal", but(SHARDS, (TAKEN, "return order[rank::world_size]"))),
-    ("drops the tail", "dropped", but(SHARDS, (_ROUNDED_UP, "num_samples // world_size"))),
+    ("does not pad", "unequal", changed(SHARDS, (TAKEN, "return order[rank::world_size]"))),
+    ("drops the tail", "dropped", changed(SHARDS, (_ROUNDED_UP, "num_samples // world_size"))),
     (
         "pads with a sample that is not there",
         "no-sample",
-        but(SHARDS, (_PADDED, "padded = order + [num_samples] * world_size")),
+        changed(SHARDS, (_PADDED, "padded = order + [num_samples] * world_size")),
     ),
     (
         "repeats the order once at most",
         "fewer",
-        but(SHARDS, (_PADDED, "padded = order + order[: length * world_size - num_samples]")),
+        changed(SHARDS, (_PADDED, "padded = order + order[: length * world_size - num_samples]")),
     ),
     (
         "fills a table that needs the padding to be there",
         "raised",
-        but(
+        changed(
             SHARDS,
             (_PADDED, "padded = order + order[: length * world_size - num_samples]"),
             (TAKEN, "return torch.tensor(padded).view(length, world_size)[:, rank].tolist()"),
@@ -123,14 +112,14 @@ _SHARD_ANSWERS = [
     (
         "rounds up one too far",
         "too-long",
-        but(SHARDS, (_ROUNDED_UP, "num_samples // world_size + 2")),
+        changed(SHARDS, (_ROUNDED_UP, "num_samples // world_size + 2")),
     ),
-    ("leaves the epoch out", "no-epoch", but(SHARDS, ("seed + epoch", "seed"))),
-    ("leaves the seed out", "no-seed", but(SHARDS, ("seed + epoch", "epoch"))),
+    ("leaves the epoch out", "no-epoch", changed(SHARDS, ("seed + epoch", "seed"))),
+    ("leaves the seed out", "no-seed", changed(SHARDS, ("seed + epoch", "epoch"))),
     (
         "does not shuffle",
         "no-shuffle",
-        but(
+        changed(
             SHARDS,
             ("torch.randperm(num_samples, generator=generator)", "torch.arange(num_samples)"),
         ),
@@ -139,7 +128,7 @@ _SHARD_ANSWERS = [
     (
         "sends the order of rank 0 to all",
         "forbidden",
-        but(
+        changed(
             SHARDS,
             ("num_samples, generator=generator).tolist()", "num_samples)"),
             (
@@ -151,9 +140,9 @@ _SHARD_ANSWERS = [
     (
         "returns tensors",
         "no-list",
-        but(SHARDS, (".tolist()", ""), (_PADDED, "padded = list(order) * world_size")),
+        changed(SHARDS, (".tolist()", ""), (_PADDED, "padded = list(order) * world_size")),
     ),
-    ("prints its share", "nothing", but(SHARDS, (TAKEN, f"print({TAKEN[7:]})"))),
+    ("prints its share", "nothing", changed(SHARDS, (TAKEN, f"print({TAKEN[7:]})"))),
 ]
 
 # ---- 04.2 exact accuracy ----
@@ -225,7 +214,7 @@ _ACCURACY_ANSWERS = [
     (
         "unusual: adds up shares of the whole, in float64",
         None,
-        but(
+        changed(
             ACCURACY,
             ("labels_of_mine).sum()", "labels_of_mine).double().sum() / len(inputs)"),
             (".item() / len(inputs)", ".item()"),
@@ -234,23 +223,23 @@ _ACCURACY_ANSWERS = [
     (
         "averages the ranks' accuracies",
         "mean-of-means",
-        but(ACCURACY, _OWN_MEAN, ("len(inputs)", "world_size")),
+        changed(ACCURACY, _OWN_MEAN, ("len(inputs)", "world_size")),
     ),
     (
         "adds the ranks' accuracies up",
         "mean-of-means",
-        but(ACCURACY, _OWN_MEAN, (" / len(inputs)", "")),
+        changed(ACCURACY, _OWN_MEAN, (" / len(inputs)", "")),
     ),
     (
         "weighs the ranks' accuracies, of which one may be 0 / 0",
         "no-samples",
-        but(ACCURACY, ("labels_of_mine).sum()", "labels_of_mine).double().mean() * len(mine)")),
+        changed(ACCURACY, ("labels_of_mine).sum()", "labels_of_mine).double().mean() * len(mine)")),
     ),
     ("evaluates what the sampler has padded", "padding", _ACCURACY_BY_SAMPLER),
     (
         "leaves the tail out",
         "lost",
-        but(
+        changed(
             ACCURACY,
             (
                 _SLICES,
@@ -261,44 +250,46 @@ _ACCURACY_ANSWERS = [
     (
         "evaluates everything everywhere",
         "all-samples",
-        but(ACCURACY, (_SLICES, "inputs, labels"), ("/ len(inputs)", "/ world_size / len(inputs)")),
+        changed(
+            ACCURACY, (_SLICES, "inputs, labels"), ("/ len(inputs)", "/ world_size / len(inputs)")
+        ),
     ),
     ("lets rank 0 do the work", "not-shared", _ACCURACY_OF_RANK_0),
     (
         "divides by its own samples",
         "own-count",
-        but(ACCURACY, ("len(inputs)", "max(1, len(mine))")),
+        changed(ACCURACY, ("len(inputs)", "max(1, len(mine))")),
     ),
     (
         "divides by its own samples and asks nobody",
         "alone",
-        but(ACCURACY, (REDUCE, ""), ("len(inputs)", "max(1, len(mine))")),
+        changed(ACCURACY, (REDUCE, ""), ("len(inputs)", "max(1, len(mine))")),
     ),
-    ("divides by all samples and asks nobody", "alone", but(ACCURACY, (REDUCE, ""))),
+    ("divides by all samples and asks nobody", "alone", changed(ACCURACY, (REDUCE, ""))),
     (
         "reduces to rank 0 only",
         "not-everywhere",
-        but(ACCURACY, (REDUCE, "dist.reduce(num_right, dst=0)")),
+        changed(ACCURACY, (REDUCE, "dist.reduce(num_right, dst=0)")),
     ),
     (
         "returns the count",
         "undivided",
-        but(ACCURACY, ("num_right.item() / len(inputs)", "float(num_right)")),
+        changed(ACCURACY, ("num_right.item() / len(inputs)", "float(num_right)")),
     ),
     (
         "counts in the dtype of the inputs",
         "rounded",
-        but(ACCURACY, ("labels_of_mine).sum()", "labels_of_mine).to(inputs.dtype).sum()")),
+        changed(ACCURACY, ("labels_of_mine).sum()", "labels_of_mine).to(inputs.dtype).sum()")),
     ),
     (
         "lets a rank without samples go",
         "deadlock",
-        but(ACCURACY, (COUNT, f"if len(mine) == 0:\n        return 0.0\n    {COUNT}")),
+        changed(ACCURACY, (COUNT, f"if len(mine) == 0:\n        return 0.0\n    {COUNT}")),
     ),
     (
         "gathers every answer, as an object",
         "cost",
-        but(
+        changed(
             ACCURACY,
             (".sum()", ".tolist()"),
             (REDUCE, "parts = [None] * world_size\n    dist.all_gather_object(parts, num_right)"),
@@ -308,7 +299,7 @@ _ACCURACY_ANSWERS = [
     (
         "adds up right ones and samples one after the other",
         "cost",
-        but(
+        changed(
             ACCURACY,
             (
                 REDUCE,
@@ -318,8 +309,8 @@ _ACCURACY_ANSWERS = [
             ("len(inputs)", "num_seen.item()"),
         ),
     ),
-    ("returns a tensor", "no-float", but(ACCURACY, (".item()", ""))),
-    ("prints the accuracy", "nothing", but(ACCURACY, ("return ", "accuracy = "))),
+    ("returns a tensor", "no-float", changed(ACCURACY, (".item()", ""))),
+    ("prints the accuracy", "nothing", changed(ACCURACY, ("return ", "accuracy = "))),
 ]
 
 # ---- 04.3 a sampler that resumes in the middle of an epoch ----
@@ -428,7 +419,7 @@ _RESUME_ANSWERS = [
     (
         "skips at the next pass, whichever epoch it is of",
         "short-epoch",
-        but(
+        changed(
             RESUME,
             (IF_OTHER, ""),
             ("self.num_given = 0\n", "self.skip = self.num_given = 0\n"),
@@ -439,7 +430,7 @@ _RESUME_ANSWERS = [
     (
         "never ends",
         "shares",
-        but(
+        changed(
             RESUME,
             ("mine[self.num_given :]", "itertools.cycle(mine[self.num_given :])"),
             ("from torch", "import itertools\nfrom torch"),
@@ -448,28 +439,30 @@ _RESUME_ANSWERS = [
     (
         "fills three of the four gaps",
         "blank",
-        but(RESUME, (LOAD, 'raise NotImplementedError("Task 04.3 is still blank")')),
+        changed(RESUME, (LOAD, 'raise NotImplementedError("Task 04.3 is still blank")')),
     ),
-    ("never begins anew", "short-epoch", but(RESUME, (IF_OTHER, ""))),
+    ("never begins anew", "short-epoch", changed(RESUME, (IF_OTHER, ""))),
     (
         "begins anew at every set_epoch",
         "restart",
-        but(RESUME, ("if epoch != self.epoch:", "if True:")),
+        changed(RESUME, ("if epoch != self.epoch:", "if True:")),
     ),
     (
         "does not save the count",
         "no-count",
-        but(RESUME, (', "num_given": self.num_given', ""), (LOAD, 'self.epoch = state["epoch"]')),
+        changed(
+            RESUME, (', "num_given": self.num_given', ""), (LOAD, 'self.epoch = state["epoch"]')
+        ),
     ),
     (
         "counts after the yield",
         "one-twice",
-        but(RESUME, (GIVE, "            yield index\n            self.num_given += 1\n")),
+        changed(RESUME, (GIVE, "            yield index\n            self.num_given += 1\n")),
     ),
     (
         "counts the whole list when it is made",
         "all-at-once",
-        but(
+        changed(
             RESUME,
             (
                 "        for index in mine[",
@@ -483,12 +476,12 @@ _RESUME_ANSWERS = [
     (
         "begins anew at the end, so that an ended epoch comes again",
         "again",
-        but(RESUME, (IF_OTHER, ""), (GIVE, f"{GIVE}        self.num_given = 0\n")),
+        changed(RESUME, (IF_OTHER, ""), (GIVE, f"{GIVE}        self.num_given = 0\n")),
     ),
     (
         "saves the count without the epoch",
         "no-epoch",
-        but(
+        changed(
             RESUME,
             ('"epoch": self.epoch, ', ""),
             (LOAD, 'self.num_given = state["num_given"]\n        self.was_loaded = True'),
@@ -499,7 +492,7 @@ _RESUME_ANSWERS = [
     (
         "counts from the restart",
         "relative",
-        but(
+        changed(
             RESUME,
             ("self.num_given = 0\n", "self.skip = self.num_given = 0\n"),
             ("        mine =", "        self.num_given = 0\n        mine ="),
@@ -510,7 +503,7 @@ _RESUME_ANSWERS = [
     (
         "saves the samples that are left",
         "big-state",
-        but(
+        changed(
             RESUME,
             (STATE, '{"epoch": self.epoch, "left": list(super().__iter__())[self.num_given :]}'),
             (
@@ -523,12 +516,12 @@ _RESUME_ANSWERS = [
     (
         "saves everything that it has",
         "big-state",
-        but(RESUME, (STATE, "dict(vars(self))"), (LOAD, "vars(self).update(state)")),
+        changed(RESUME, (STATE, "dict(vars(self))"), (LOAD, "vars(self).update(state)")),
     ),
     (
         "returns the dictionary in which it counts",
         "live-state",
-        but(
+        changed(
             RESUME,
             (
                 "        super().__init__(dataset, seed=seed)\n        self.num_given = 0\n",
@@ -549,7 +542,7 @@ _RESUME_ANSWERS = [
     (
         "saves its rank",
         "own-state",
-        but(
+        changed(
             RESUME,
             (STATE, '{"epoch": self.epoch, "num_given": self.num_given, "rank": self.rank}'),
         ),
@@ -557,7 +550,7 @@ _RESUME_ANSWERS = [
     (
         "saves the sample that comes next",
         "raised",
-        but(
+        changed(
             RESUME,
             (STATE, '{"epoch": self.epoch, "next": list(super().__iter__())[self.num_given]}'),
             (
@@ -570,7 +563,7 @@ _RESUME_ANSWERS = [
     (
         "does not tell the sampler its epoch",
         "same-order",
-        but(
+        changed(
             RESUME,
             ("super().set_epoch(epoch)", "self.now = epoch"),
             ("epoch != self.epoch", 'epoch != getattr(self, "now", 0)'),
@@ -579,12 +572,12 @@ _RESUME_ANSWERS = [
     (
         "takes the samples of all ranks",
         "shares",
-        but(RESUME, ("list(super().__iter__())", "list(range(len(self.dataset)))")),
+        changed(RESUME, ("list(super().__iter__())", "list(range(len(self.dataset)))")),
     ),
     (
         "takes the state of rank 0",
         "forbidden",
-        but(
+        changed(
             RESUME,
             ("from torch", "import torch.distributed as dist\nfrom torch"),
             (
@@ -659,24 +652,24 @@ def balanced_shares(speed, num_samples):  # float32; one sample after another to
 _BALANCED_ANSWERS = [
     ("unusual: cuts of the running sum", None, SHARES_BY_CUTS),
     ("unusual: float32, one sample after another", None, _SHARES_ONE_BY_ONE),
-    ("rounds down", "sum", but(SHARES, (REST, ""))),
-    ("rounds each share", "sum", but(SHARES, (REST, ""), ("int(part)", "round(part)"))),
+    ("rounds down", "sum", changed(SHARES, (REST, ""))),
+    ("rounds each share", "sum", changed(SHARES, (REST, ""), ("int(part)", "round(part)"))),
     (
         "gives the last rank what is left",
         "rest-to-one",
-        but(SHARES, (REST, "    shares[-1] += num_samples - sum(shares)\n")),
+        changed(SHARES, (REST, "    shares[-1] += num_samples - sum(shares)\n")),
     ),
-    ("shares equally", "equal", but(SHARES, ("one / sum(speeds)", "1 / world_size"))),
-    ("takes speeds for seconds", "inverted", but(SHARES, ("part.item()", "1 / part.item()"))),
+    ("shares equally", "equal", changed(SHARES, ("one / sum(speeds)", "1 / world_size"))),
+    ("takes speeds for seconds", "inverted", changed(SHARES, ("part.item()", "1 / part.item()"))),
     (
         "thinks that all are as fast as it is",
         "alone",
-        but(SHARES, (_GATHER, "    speeds = [speed.item()] * world_size\n")),
+        changed(SHARES, (_GATHER, "    speeds = [speed.item()] * world_size\n")),
     ),
     (
         "gathers on rank 0 only",
         "not-agreed",
-        but(
+        changed(
             SHARES,
             ("torch.empty_like(speed)", "speed.clone()"),
             (
@@ -688,35 +681,41 @@ _BALANCED_ANSWERS = [
     (
         "rounds the speeds",
         "whole-speeds",
-        but(SHARES, ("    parts =", "    speed = speed.long()\n    parts =")),
+        changed(SHARES, ("    parts =", "    speed = speed.long()\n    parts =")),
     ),
     (
         "sorts the ranks by speed",
         "order",
-        but(SHARES, ("[part.item() for part in parts]", "sorted(part.item() for part in parts)")),
+        changed(
+            SHARES, ("[part.item() for part in parts]", "sorted(part.item() for part in parts)")
+        ),
     ),
     (
         "returns its own share",
         "no-list",
-        but(SHARES, ("return shares", "return shares[dist.get_rank()]")),
+        changed(SHARES, ("return shares", "return shares[dist.get_rank()]")),
     ),
-    ("returns shares with a fraction", "no-list", but(SHARES, ("return shares", "return exact"))),
+    (
+        "returns shares with a fraction",
+        "no-list",
+        changed(SHARES, ("return shares", "return exact")),
+    ),
     (
         "gathers into float32",
         "raised",
-        but(SHARES, ("torch.empty_like(speed)", "torch.empty(1, device=speed.device)")),
+        changed(SHARES, ("torch.empty_like(speed)", "torch.empty(1, device=speed.device)")),
     ),
-    ("gathers objects", "cost", but(SHARES, ("all_gather(", "all_gather_object("))),
+    ("gathers objects", "cost", changed(SHARES, ("all_gather(", "all_gather_object("))),
     (
         "adds speeds up in the argument",
         "input-changed",
-        but(
+        changed(
             SHARES,
             ("    exact", "    dist.all_reduce(speed)\n    exact"),
             ("sum(speeds)", "speed.item()"),
         ),
     ),
-    ("prints the shares", "nothing", but(SHARES, ("return shares", "print(shares)"))),
+    ("prints the shares", "nothing", changed(SHARES, ("return shares", "print(shares)"))),
 ]
 
 ANSWERS = [

@@ -3,7 +3,7 @@ More answers to exercise 04: orders that are hardly shuffled, counts that overfl
 must know, and ways to round.
 """
 
-from bank import Answer
+from bank import Answer, changed
 
 from wrong_answers.samplers import (
     ACCURACY,
@@ -19,7 +19,6 @@ from wrong_answers.samplers import (
     SHARES_BY_CUTS,
     STATE,
     TAKEN,
-    but,
 )
 
 # ---- 04.1 shard indices ----
@@ -74,12 +73,12 @@ _SHARD_ANSWERS = [
     (
         "unusual: seeds with hash() of two numbers, which is the same everywhere",
         None,
-        but(SHARDS, ("seed + epoch)", "hash((seed, epoch)) % 2**60)")),
+        changed(SHARDS, ("seed + epoch)", "hash((seed, epoch)) % 2**60)")),
     ),
     (
         "seeds with hash() of a text",
         "hashes",
-        but(SHARDS, ("seed + epoch)", 'hash(f"{seed}-{epoch}"))')),
+        changed(SHARDS, ("seed + epoch)", 'hash(f"{seed}-{epoch}"))')),
     ),
     (
         "sorts by hash() of a number and a text",
@@ -118,24 +117,24 @@ _SHARD_ANSWERS = [
             "[list(range(n))[i : i + 5] for i in range(0, n, 5)], -(-n // 5)), [])"
         ),
     ),
-    ("knows two orders", "no-epoch", but(SHARDS, ("seed + epoch)", "2 * seed + epoch % 2)"))),
-    ("multiplies seed and epoch", "no-seed", but(SHARDS, ("seed + epoch)", "seed * epoch)"))),
+    ("knows two orders", "no-epoch", changed(SHARDS, ("seed + epoch)", "2 * seed + epoch % 2)"))),
+    ("multiplies seed and epoch", "no-seed", changed(SHARDS, ("seed + epoch)", "seed * epoch)"))),
     (
         "seeds the global generator, and then seeds it as it was",
         "global-state",
-        but(
+        changed(
             SHARDS,
             (GENERATOR, "torch.manual_seed(seed + epoch)"),
             ("num_samples, generator=generator", "num_samples"),
             ("    length", "    torch.manual_seed(torch.initial_seed())\n    length"),
         ),
     ),
-    ("counts on four ranks", "other-size", but(SHARDS, ("dist.get_world_size()", "4"))),
+    ("counts on four ranks", "other-size", changed(SHARDS, ("dist.get_world_size()", "4"))),
     ("keeps shares, whatever the number of ranks", "other-size", _KEEPS_SHARES),
     (
         "begins each block too early",
         "overlap",
-        but(SHARDS, (TAKEN, "return padded[rank * (num_samples // world_size) :][:length]")),
+        changed(SHARDS, (TAKEN, "return padded[rank * (num_samples // world_size) :][:length]")),
     ),
     ("tells the order through the store", "store", _SHARDS_BY_STORE),
 ]
@@ -146,7 +145,7 @@ _TOTAL = ("\n\n\ndef", "\n\nTOTAL = torch.zeros(1, dtype=torch.long)\n\n\ndef")
 
 
 def _counted(dtype):
-    return but(ACCURACY, ("labels_of_mine).sum()", f"labels_of_mine).sum(dtype=torch.{dtype})"))
+    return changed(ACCURACY, ("labels_of_mine).sum()", f"labels_of_mine).sum(dtype=torch.{dtype})"))
 
 
 _ACCURACY_ANSWERS = [
@@ -154,7 +153,7 @@ _ACCURACY_ANSWERS = [
     (
         "unusual: counts those that are wrong",
         None,
-        but(ACCURACY, ("==", "!="), ("return ", "return 1 - ")),
+        changed(ACCURACY, ("==", "!="), ("return ", "return 1 - ")),
     ),
     ("counts in float16", "rounded", _counted("float16")),
     ("counts in uint8", "overflow", _counted("uint8")),
@@ -162,23 +161,27 @@ _ACCURACY_ANSWERS = [
     (
         "cuts into chunks, of which there may be too few",
         "raised",
-        but(ACCURACY, ("inputs[rank::world_size]", "inputs.chunk(world_size)[rank]")),
+        changed(ACCURACY, ("inputs[rank::world_size]", "inputs.chunk(world_size)[rank]")),
     ),
-    ("asks the model twice", "asked-again", but(ACCURACY, (COUNT, f"predict(mine)\n    {COUNT}"))),
+    (
+        "asks the model twice",
+        "asked-again",
+        changed(ACCURACY, (COUNT, f"predict(mine)\n    {COUNT}")),
+    ),
     (
         "divides by its own samples times the ranks",
         "own-count",
-        but(ACCURACY, ("len(inputs)", "max(1, len(mine)) / world_size")),
+        changed(ACCURACY, ("len(inputs)", "max(1, len(mine)) / world_size")),
     ),
     (
         "divides by the number of ranks",
         "own-count",
-        but(ACCURACY, ("len(inputs)", "world_size")),
+        changed(ACCURACY, ("len(inputs)", "world_size")),
     ),
     (
         "averages over the ranks that have samples",
         "mean-of-means",
-        but(
+        changed(
             ACCURACY,
             ("labels_of_mine).sum()", "labels_of_mine).double().sum() / max(1, len(mine))"),
             ("len(inputs)", "min(world_size, len(inputs))"),
@@ -187,7 +190,7 @@ _ACCURACY_ANSWERS = [
     (
         "counts on from call to call",
         "kept",
-        but(
+        changed(
             ACCURACY,
             _TOTAL,
             (COUNT, "TOTAL.add_((predict(mine) == labels_of_mine).sum())"),
@@ -197,7 +200,7 @@ _ACCURACY_ANSWERS = [
     (
         "adds up in the store",
         "store",
-        but(
+        changed(
             ACCURACY,
             (
                 REDUCE,
@@ -227,7 +230,7 @@ _RESUME_ANSWERS = [
     (
         "unusual: one number",
         None,
-        but(
+        changed(
             RESUME,
             (STATE, '{"at": self.epoch * 10**6 + self.num_given}'),
             (LOAD, 'self.epoch, self.num_given = divmod(state["at"], 10**6)'),
@@ -236,7 +239,7 @@ _RESUME_ANSWERS = [
     (
         "unusual: throws away what was given",
         None,
-        but(
+        changed(
             RESUME,
             ("        for index in", "        rest = iter(mine)\n        for index in"),
             (
@@ -248,17 +251,17 @@ _RESUME_ANSWERS = [
     (
         "takes epoch 0 for none",
         "epoch-zero",
-        but(RESUME, ("if epoch != self.epoch:", "if not self.epoch or epoch != self.epoch:")),
+        changed(RESUME, ("if epoch != self.epoch:", "if not self.epoch or epoch != self.epoch:")),
     ),
     (
         "begins anew in later epochs only",
         "short-epoch",
-        but(RESUME, ("if epoch != self.epoch:", "if epoch > self.epoch:")),
+        changed(RESUME, ("if epoch != self.epoch:", "if epoch > self.epoch:")),
     ),
     (
         "goes on in the loaded epoch for ever",
         "short-epoch",
-        but(
+        changed(
             RESUME,
             (LOAD, f"{LOAD}\n        self.loaded = dict(state)"),
             (
@@ -272,29 +275,31 @@ _RESUME_ANSWERS = [
     (
         "saves the count, and does not know the epoch",
         "no-epoch",
-        but(RESUME, ('"epoch": self.epoch, ', ""), (LOAD, 'self.num_given = state["num_given"]')),
+        changed(
+            RESUME, ('"epoch": self.epoch, ', ""), (LOAD, 'self.num_given = state["num_given"]')
+        ),
     ),
     (
         "saves whole batches of eight",
         "no-count",
-        but(RESUME, ('"num_given": self.num_given', '"num_given": self.num_given // 8 * 8')),
+        changed(RESUME, ('"num_given": self.num_given', '"num_given": self.num_given // 8 * 8')),
     ),
     (
         "counts for the whole class, and saves the epoch",
         "no-count",
-        but(
+        changed(
             RESUME,
             (', "num_given": self.num_given', ""),
             (LOAD, 'self.epoch = state["epoch"]'),
             *_OF_CLASS,
         ),
     ),
-    ("counts for the whole class", "kept", but(RESUME, *_OF_CLASS)),
+    ("counts for the whole class", "kept", changed(RESUME, *_OF_CLASS)),
     (
         "counts for the whole module",
         "kept",
         "PLACES = {}\n"
-        + but(
+        + changed(
             RESUME,
             *_BY_EPOCH,
             ("self.num_given}", "PLACES.get(self.epoch, 0)}"),
@@ -304,23 +309,25 @@ _RESUME_ANSWERS = [
     (
         "counts the samples of all ranks",
         "too-far",
-        but(RESUME, ("self.num_given += 1", "self.num_given += self.num_replicas")),
+        changed(RESUME, ("self.num_given += 1", "self.num_given += self.num_replicas")),
     ),
     (
         "leaves one out",
         "too-far",
-        but(RESUME, ("mine[self.num_given :]", "mine[self.num_given + (self.num_given > 0) :]")),
+        changed(
+            RESUME, ("mine[self.num_given :]", "mine[self.num_given + (self.num_given > 0) :]")
+        ),
     ),
     (
         "has always one sample more",
         "too-early",
-        but(RESUME, ("mine[self.num_given :]", "mine[min(self.num_given, len(mine) - 1) :]")),
+        changed(RESUME, ("mine[self.num_given :]", "mine[min(self.num_given, len(mine) - 1) :]")),
     ),
-    ("shuffles anew", "other-order", but(RESUME, (LOAD, f"{LOAD}\n        self.seed += 1"))),
+    ("shuffles anew", "other-order", changed(RESUME, (LOAD, f"{LOAD}\n        self.seed += 1"))),
     (
         "keeps the loaded epoch's order",
         "values",
-        but(
+        changed(
             RESUME,
             (LOAD, f"{LOAD}\n        self.loaded = True"),
             (
@@ -337,7 +344,7 @@ _BY_NEED = "key=lambda r: shares[r] - exact[r]"
 
 
 def _rest_to(key):
-    return but(SHARES, (_BY_NEED, f"key=lambda r: {key}"))
+    return changed(SHARES, (_BY_NEED, f"key=lambda r: {key}"))
 
 
 def _one_by_one(key):
@@ -347,7 +354,7 @@ def _one_by_one(key):
         shares[min(range(world_size), key=lambda r: {key})] += 1
     return shares
 """
-    return but(SHARES, (SHARES[SHARES.index("    exact") :], lines))
+    return changed(SHARES, (SHARES[SHARES.index("    exact") :], lines))
 
 
 _CUT = """\
@@ -357,7 +364,7 @@ _CUT = """\
 
 
 def _rounded_up(key):
-    return but(SHARES, ("int(part)", "-int(-part // 1)"), (REST, _CUT.format(key)))
+    return changed(SHARES, ("int(part)", "-int(-part // 1)"), (REST, _CUT.format(key)))
 
 
 _BALANCED_ANSWERS = [
@@ -366,11 +373,11 @@ _BALANCED_ANSWERS = [
         None,
         _rounded_up("exact[r] - shares[r]"),
     ),
-    ("rounds half up", "sum", but(SHARES, (REST, ""), ("int(part)", "int(part + 0.5)"))),
+    ("rounds half up", "sum", changed(SHARES, (REST, ""), ("int(part)", "int(part + 0.5)"))),
     (
         "rounds, and the last one gets the rest",
         "negative",
-        but(
+        changed(
             SHARES,
             ("int(part)", "round(part)"),
             (REST, "    shares[-1] += num_samples - sum(shares)\n"),
@@ -384,11 +391,11 @@ _BALANCED_ANSWERS = [
     ("gives the rest to the fast", "whole-share", _rest_to("-speeds[r]")),
     ("gives the rest to the slow", "whole-share", _rest_to("speeds[r]")),
     ("rounds up, and takes from the fast", "whole-share", _rounded_up("-speeds[r]")),
-    ("rounds the running sum", "whole-share", but(SHARES_BY_CUTS, (".floor()", ".round()"))),
+    ("rounds the running sum", "whole-share", changed(SHARES_BY_CUTS, (".floor()", ".round()"))),
     (
         "gives each rank one sample at least",
         "values",
-        but(
+        changed(
             SHARES,
             ("int(part)", "max(1, int(part))"),
             (
@@ -406,16 +413,16 @@ _BALANCED_ANSWERS = [
     (
         "computes with whole percents",
         "cut-early",
-        but(
+        changed(
             SHARES,
             ("num_samples * one / sum(speeds)", "num_samples * (100 * one // sum(speeds)) / 100"),
         ),
     ),
-    ("reverses the ranks", "order", but(SHARES, ("return shares", "return shares[::-1]"))),
+    ("reverses the ranks", "order", changed(SHARES, ("return shares", "return shares[::-1]"))),
     (
         "adds up in the store",
         "store",
-        but(
+        changed(
             SHARES,
             (
                 "    dist.all_gather(parts, speed)\n",
