@@ -175,6 +175,11 @@ KINDS = {
         r"Deadlock: rank {C} is waiting for a store's key at line \d+: store.get\('never'\); {V} waits? for it",
         prepare="%%px\nstore = dist.distributed_c10d._get_default_store()",
     ),
+    "store_without_its_file": Kind(
+        "import tempfile\npath = tempfile.mkdtemp() + '/store'\nstore = dist.FileStore(path, 2)\n"
+        "store.set('a', '1')\nos.remove(path)\nstore.get('b')",
+        r"Deadlock: {ALL} all wait for a store's key",
+    ),
     "group_of_some": Kind(
         IF_C + "dist.new_group([{C}, {D}])", r"Deadlock: rank {D} finished the cell without new_group; rank {C} waits in new_group"
     ),

@@ -16,8 +16,13 @@ class Told:
 
     def __init__(self, limit_s=6.0):
         self.now, self.waited_s = 100.0, {1: 5.0, 2: 7.0}
+        self.ran_s = {1: 3.0, 2: 2.0}
         self.deadline = Deadline(
-            limit_s, lambda: list(self.waited_s), lambda: self.now, self.waited_s.get
+            limit_s,
+            lambda: list(self.waited_s),
+            lambda: self.now,
+            self.waited_s.get,
+            lambda pid: self.ran_s.get(pid, 0.0),
         )
 
 
@@ -45,13 +50,29 @@ def test_deadline_does_not_count_what_a_rank_waited_for_a_core():
     assert told.deadline.is_over
 
 
+def test_deadline_counts_what_a_rank_has_run():
+    """
+    Ranks spin, and all their threads wait for the cores that the spinning takes: their waits in
+    sum grow as fast as the clock. The loop must end all the same.
+    """
+    told = Told()
+    told.now += 60.0
+    told.waited_s[1] += 90.0
+    told.ran_s[1] += 5.9
+    assert not told.deadline.is_over
+    told.ran_s[1] += 0.2
+    assert told.deadline.is_over
+
+
 def test_deadline_of_a_rank_that_is_new():
     """
-    A rank was replaced meanwhile: it cannot have waited for longer than the check takes.
+    A rank was replaced meanwhile: it cannot have waited for longer than the check takes, and what
+    it ran when it started is no answer's.
     """
     told = Told()
     told.now += 2.0
     told.waited_s[3] = 50.0
+    told.ran_s[3] = 50.0
     assert told.deadline.spent_s == 0.0
 
 

@@ -59,6 +59,19 @@ def test_a_gradient_with_other_numbers_is_a_change():
     assert lent.changes() == {"grad": "It leaves 0.weight.grad changed: it holds other numbers."}
 
 
+def test_a_parameter_that_comes_or_goes_is_told_as_such():
+    """
+    It had no numbers before, so none that could have changed.
+    """
+    model = _model()
+    lent = Lent((model,))
+    model[1].register_parameter("scale", torch.nn.Parameter(torch.ones(1)))
+    assert lent.changes()["weights"] == "It leaves 1.scale changed: it was not there before."
+    lent = Lent((model,))
+    del model[1].scale
+    assert lent.changes()["weights"] == "It leaves 1.scale changed: it is gone."
+
+
 def test_what_is_left_changed_in_an_optimizer_is_named():
     """
     A rate that is scaled for one step, and momentum that is thrown away, are the next step's loss.

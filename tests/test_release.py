@@ -270,6 +270,30 @@ def test_close_stores_frees_a_rank_that_waits_in_a_file_store(tmp_path, prefixes
     assert isinstance(waiting.error, RuntimeError)
 
 
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_close_stores_frees_a_rank_whose_file_is_gone(tmp_path, what):
+    """
+    A learner tidied up too early. FileStore waits for its file to come back, up to its time limit.
+    """
+    file = tmp_path / "mine" / "store"
+    file.parent.mkdir()
+    store = dist.FileStore(str(file), 2)
+    store.set_timeout(timedelta(seconds=LIMIT_S))
+    store.set("present", "1")
+    file.unlink()
+    if what == "folder":
+        file.parent.rmdir()
+
+    def get_what_never_comes(store):
+        store.get("never")
+
+    waiting = Waiting(get_what_never_comes, store)
+    put = close_stores(waiting.frame_in("get_what_never_comes"))
+    assert waiting.came_back() < SOON_S
+    assert isinstance(waiting.error, RuntimeError)
+    assert put == ([file] if what == "file" else [file, file.parent])
+
+
 def test_close_stores_twice_and_on_a_store_without_a_file(tmp_path):
     """
     Several ranks share the file and are released at once; a HashStore has none at all.

@@ -220,6 +220,23 @@ def test_tap_hears_every_way_to_wait(way):
 
 
 @pytest.mark.usefixtures("one_rank")
+def test_a_callback_that_reads_what_came_waits_for_nothing():
+    """
+    It runs when the call is complete, in whatever thread: who hung it there has not stood still.
+    """
+    read = []
+    with trace() as events:
+        future = dist.all_reduce(torch.ones(3), async_op=True).get_future()
+        future.add_done_callback(lambda done: read.append(done.value()))
+        tripled = future.then(lambda done: [3 * done.value()[0]])
+        while len(read) < 1:
+            pass
+        assert events[0].wait_index is None
+        assert tripled.wait()[0].sum() == 9
+    assert events[0].wait_index is not None
+
+
+@pytest.mark.usefixtures("one_rank")
 def test_tap_hears_waits_for_functional_collectives():
     """
     Their tensor stands for the call: whoever reads it waits.
@@ -250,7 +267,8 @@ def test_tap_leaves_torchs_methods_as_they_were():
 
     def methods():
         of_work = [getattr(Work, name) for name in ("wait", "is_completed", "get_future")]
-        of_future = [getattr(torch._C.Future, name) for name in ("wait", "value", "done", "then")]
+        names = ("wait", "value", "done", "then", "add_done_callback")
+        of_future = [getattr(torch._C.Future, name) for name in names]
         return [*of_work, *of_future, torch._C._collect_all]
 
     before = methods()

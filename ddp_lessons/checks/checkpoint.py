@@ -13,11 +13,11 @@ import torch
 import torch.distributed as dist
 
 from ddp_lessons.checks.checkpoint_runs import (
-    BufferedRun,
     DigitsRun,
     NotedCheckpoints,
     NotedRun,
     RightGradients,
+    buffered_run,
 )
 from ddp_lessons.checks.kit import Case, Task, equal, generator, normal_numbers
 from ddp_lessons.checks.kit.disk import FileWatch, killed_while_writing
@@ -228,7 +228,7 @@ def _capture_act(here, capture):
     restore = current_guard().shell.user_ns.get("restore")
     if not callable(restore):
         return {"fault": "missing"}
-    first = BufferedRun(here, seed=here.case.seed)
+    first = buffered_run(here, seed=here.case.seed)
     first.go_on(_STEPS_BEFORE)
     before = _parts(here, first.run)
     state = here.call(capture, first.run)
@@ -245,7 +245,7 @@ def _capture_act(here, capture):
     first.go_on(_STEPS_BEFORE + _STEPS_AFTER)
     kept["later"] = _parts(here, first.run)
     capture(first.run)  # from now on, what was kept elsewhere than in the state is that of later
-    second = BufferedRun(here, seed=here.case.seed + 64)
+    second = buffered_run(here, seed=here.case.seed + 64)
     second.go_on(here.case.seed % 3)
     torch.randn(3)
     restore(second.run, state)
@@ -590,10 +590,10 @@ def _reshard_judge(played):
         begin, end = _own_part(played.case, rank)
         expected = whole[begin:end]
         if not torch.equal(got, expected):
-            both = {"got": _numbers_of_rows(got, whole), "expected": [*range(begin, end)]}
+            numbers, right = _numbers_of_rows(got, whole), [*range(begin, end)]
             fact = "own does not hold this rank's rows. These are the numbers of the rows in it."
-            mistake = _name_the_rows(*both.values(), num_rows=len(whole))
-            raise played.wrong(mistake, rank, **both, fact=fact)
+            mistake = _name_the_rows(numbers, right, num_rows=len(whole))
+            raise played.wrong(mistake, rank, got=numbers, expected=right, fact=fact)
     for rank, seen in enumerate(played.seen):
         begin, end = _own_part(played.case, rank)
         num_read = sum(stop - start for start, stop in seen.kept)

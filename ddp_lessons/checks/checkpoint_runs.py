@@ -10,25 +10,18 @@ import torch
 from torch import nn
 from torch.nn.functional import relu
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import BatchSampler
 
 from ddp_lessons.checkpoint import Run
-from ddp_lessons.checks.kit import equal, generator, normal_numbers
+from ddp_lessons.checks.kit import equal
 from ddp_lessons.checks.kit.runs import (
-    BATCH_SIZE,
-    NUM_CLASSES,
-    NUM_FEATURES,
-    NUM_SAMPLES,
+    NUM_HIDDEN,
     Killed,
     NoisyRun,
     WatchedCheckpoints,
     gradient_of,
     idle_passes,
 )
-from ddp_lessons.samplers import ResumableSampler
 from ddp_lessons.workloads import digits_model
-
-_HIDDEN = 8
 
 
 class Centred(nn.Module):
@@ -40,6 +33,8 @@ class Centred(nn.Module):
 
     Shapes: (N, F) -> (N, F)
     """
+
+    running_mean: torch.Tensor
 
     def __init__(self, num_features):
         super().__init__()
@@ -55,36 +50,15 @@ class Centred(nn.Module):
         return relu(inputs) - self.running_mean.clone()
 
 
-class BufferedRun(NoisyRun):
+def buffered_run(here, seed):
     """
-    A NoisyRun whose model has a buffer, too, which moves in each step and has a say in the next.
+    Return a NoisyRun whose model has a buffer, too: it moves in each step and counts in the next.
 
     Args:
         here: What the rank knows; its case names the `optimizer`.
         seed: As for NoisyRun.
     """
-
-    def __init__(self, here, seed):
-        case = here.case
-        rows = normal_numbers(case, None, (NUM_SAMPLES, NUM_FEATURES))
-        labels = torch.randint(NUM_CLASSES, (NUM_SAMPLES,), generator=generator(case))
-        self._images, self._labels = rows.to(here.device), labels.to(here.device)
-        self._killed_after, self._device = None, here.device
-        self.seen, self.is_dead = [], False
-        torch.manual_seed(seed)
-        layers = nn.Linear(NUM_FEATURES, _HIDDEN), Centred(_HIDDEN), nn.Linear(_HIDDEN, NUM_CLASSES)
-        model = DistributedDataParallel(nn.Sequential(*layers).to(here.device))
-        if here["optimizer"] == "AdamW":
-            optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-        else:
-            optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-        idle_passes(model, self._images[:1])
-        optimizer.zero_grad()
-        torch.manual_seed(seed + here.rank)
-        schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=3, gamma=0.5)
-        sampler = ResumableSampler(range(NUM_SAMPLES), rank=here.rank, world_size=here.world_size)
-        self.run = Run(model, optimizer, scheduler=schedule, sampler=sampler)
-        self.batches = BatchSampler(sampler, BATCH_SIZE, drop_last=False)
+    return NoisyRun(here, seed, hidden=Centred(NUM_HIDDEN))
 
 
 class NotedRun(NoisyRun):

@@ -12,7 +12,6 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FakeProcessGroup
 
 from ddp_lessons.checks.kit import Case, Task, equal, whole_numbers
-from ddp_lessons.checks.kit.plain import plain
 from ddp_lessons.pictures import (
     collective_picture,
     steps_picture,
@@ -29,7 +28,7 @@ KEPT = (
     "and the caller may still need it."
 )
 """
-The hint for "kept", which `refuse_kept` raises.
+The hint for "kept".
 """
 
 
@@ -77,37 +76,19 @@ def refuse_lost_digits(played, rank, got, right, terms, mistake="digits"):
 
 def call(here, answer, arguments_of):
     """
-    Call an answer, or twice if the case has `calls` 2: then the first time with other numbers.
+    Call an answer; if the case has `calls` 2, with other numbers before that.
+
+    What it has noted of those, such as a sum under a shape, must not come back.
 
     Args:
         here: What the rank knows.
         answer: What the learner has defined.
         arguments_of: Function of a Case that returns its arguments.
-
-    Returns:
-        list: What the first of two calls returned, as it was and as it is after the second. Return
-        it from `act`, and let `refuse_kept` judge it. None if there was one call.
     """
-    if here.case.data.get("calls") != 2:
-        here.call(answer, *arguments_of(here.case))
-        return None
-    first = here.call(answer, *arguments_of(replace(here.case, seed=here.case.seed + 1)))
-    then = plain(first)
-    here.calls.clear()
+    if here.case.data.get("calls") == 2:
+        here.call(answer, *arguments_of(replace(here.case, seed=here.case.seed + 1)))
+        here.calls.clear()
     here.call(answer, *arguments_of(here.case))
-    return [then, plain(first)]
-
-
-def refuse_kept(played):
-    """
-    Refuse an answer whose second call has changed what the first one returned.
-    """
-    for seen in played.seen:
-        if seen.kept is not None and not equal(*seen.kept):
-            then, now = seen.kept
-            both = {"got": now, "expected": then} if isinstance(now, torch.Tensor) else {}
-            fact = "It was called twice. The second call has changed what the first one returned."
-            raise played.wrong("kept", seen.rank, **both, fact=fact)
 
 
 # ---- 02.1 all-reduce from reduce and broadcast ----
@@ -128,7 +109,7 @@ def _tensor(case, rank):
 
 
 def _act(here, all_reduce):
-    return call(here, all_reduce, lambda case: [_tensor(case, here.rank).to(here.device)])
+    call(here, all_reduce, lambda case: [_tensor(case, here.rank).to(here.device)])
 
 
 def _judge(played):
@@ -140,7 +121,6 @@ def _judge(played):
             _name_the_mistake(played, rank, got, tensors, total)
         refuse_lost_digits(played, rank, got, total, tensors)
         played.expect(rank, got, total)
-    refuse_kept(played)
     for rank, names in enumerate(played.names):
         if len(names) > 2:
             fact = f"The sum is right, but it took {len(names)} collectives; 2 are enough."
@@ -224,10 +204,10 @@ def _gather_act(here, all_gather_unequal):
     if here.case.seed == 0:  # equal lengths first: Gloo may abort the process if lengths differ
         here.call(all_gather_unequal, _numbers_of_length(here, here.case, 2))
         if here.world_size > 1 and len(here.calls[0].events) < 2:
-            return None  # it cannot know any length but its own
+            return  # it cannot know any length but its own
         here.calls.clear()
     length = here["lengths"][here.rank]
-    return call(here, all_gather_unequal, lambda case: [_numbers_of_length(here, case, length)])
+    call(here, all_gather_unequal, lambda case: [_numbers_of_length(here, case, length)])
 
 
 def _numbers_of_length(here, case, length):
@@ -253,7 +233,6 @@ def _gather_judge(played):
         for part, expected in zip(got, tensors, strict=True):
             refuse_lost_digits(played, rank, part, expected, [expected])
             played.expect(rank, part, expected)
-    refuse_kept(played)
     longest = max(tensor.nbytes for tensor in tensors)
     if len(tensors) > 1 and longest and len(played.names[0]) < 2:
         fact = "It makes one collective only. It takes two: for the lengths, and for the tensors."
@@ -368,7 +347,7 @@ def _exchange_cases(draw):
 
 def _exchange_act(here, exchange):
     device = _sending_device(here)
-    return call(here, exchange, lambda case: [_tensor(case, here.rank).to(device)])
+    call(here, exchange, lambda case: [_tensor(case, here.rank).to(device)])
 
 
 def _exchange_judge(played):
@@ -389,7 +368,6 @@ def _exchange_judge(played):
         if num_sent > most:
             fact = f"What came is right, but it sends {num_sent} messages; {most} is enough."
             raise played.wrong("cost", rank, fact=fact)
-    refuse_kept(played)
     most = rounds_in_turns(w)
     for rank, rounds in enumerate(rounds_of_sends(played.traces)):
         if max(rounds, default=0) > most:
@@ -511,7 +489,8 @@ def _broadcast_act(here, broadcast):
         return _play_on_paper(
             broadcast, here["on paper"], torch.zeros(3, device=device), here["src"]
         )
-    return call(here, broadcast, lambda case: [_tensor(case, here.rank).to(device), here["src"]])
+    call(here, broadcast, lambda case: [_tensor(case, here.rank).to(device), here["src"]])
+    return None
 
 
 def _play_on_paper(broadcast, world_size, tensor, src):
@@ -566,7 +545,6 @@ def _broadcast_judge(played):
             raise played.wrong("not-everywhere", rank, **both, fact=fact)
         refuse_lost_digits(played, rank, got, tensors[src], [tensors[src]])
         played.expect(rank, got, tensors[src])
-    refuse_kept(played)
     _judge_rounds(played, played.traces)
 
 

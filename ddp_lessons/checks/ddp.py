@@ -6,13 +6,50 @@ Legend: w ranks; N numbers in all gradients; S steps; C channels.
 
 import torch
 from torch import nn
-from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
-from ddp_lessons.checks.kit import Case, Task, equal, normal_numbers, whole_numbers
+from ddp_lessons.checks.ddp_branches import (
+    EVERY_USE,
+    FROZEN,
+    HEADS,
+    THIN,
+    TIED,
+    ZERO,
+    Branches,
+    is_apart,
+    reached,
+)
+from ddp_lessons.checks.ddp_gradients import (
+    LARGE_DEBT,
+    LATE_STEP,
+    NUM_STEPS,
+    Kinds,
+    LateMessages,
+    Parts,
+    gradients_of,
+)
+from ddp_lessons.checks.ddp_scripts import (
+    FROZEN_LATE,
+    LONELY,
+    NEAR,
+    PASSED_BY,
+    Net,
+    Training,
+    are_near,
+    are_statistics_of,
+    how_trained,
+    loss_of,
+    script_batches,
+    state_of,
+    unseen_pair,
+    weights_of,
+    wrappings,
+)
+from ddp_lessons.checks.ddp_statistics import STATISTICS, Pooled
+from ddp_lessons.checks.kit import Case, Task, equal, normal_numbers
 from ddp_lessons.checks.kit.judging import BLANK
 from ddp_lessons.checks.kit.plain import share_memory
-from ddp_lessons.checks.kit.regression import gradient, regression_batches
+from ddp_lessons.checks.kit.regression import gradient
 from ddp_lessons.checks.kit.warm_up import first_ddp
 from ddp_lessons.pictures import holdings_picture, timeline_picture, timeline_tracks
 from ddp_lessons.trace import merge
@@ -28,92 +65,45 @@ def _note_waits_of_ddp(here):
 # ---- 06.1 a half-precision hook with error feedback ----
 
 _BUCKET_MIB = 0.0003  # a long parameter fills a bucket, short ones share one
-_NUM_STEPS, _LATE_STEP = 5, 2
 _HALF_BYTES = 2
 _UNIT = torch.finfo(torch.bfloat16).eps / 2
-_BEYOND_FLOAT16 = 2.0**18
-
-
-class _Parts(nn.Module):
-    """
-    Have parameters whose gradients are the tensors that forward gets.
-    """
-
-    def __init__(self, case):
-        super().__init__()
-        dtype = getattr(torch, case["dtype"])
-        self.parts = nn.ParameterList(
-            [nn.Parameter(torch.zeros(length, dtype=dtype)) for length in case["lengths"]]
-        )
-
-    def forward(self, gradients):
-        """
-        Return a number whose gradient by part i is gradients[i].
-        """
-        return sum((p * g).sum() for p, g in zip(self.parts, gradients, strict=True))
+_USUAL_RANKS = 4
 
 
 def _hook_cases(draw):
-    yield Case(4, {"lengths": [96, 20, 16, 120], "dtype": "float32"}, seed=0)
+    yield Case(4, {"lengths": [96, 20, 20, 120], "dtype": "float32"}, seed=0)
     for world_size, dtype in ((1, "float32"), (2, "float64"), (3, "float32")):
         lengths = [draw.randint(80, 130), *(draw.randint(9, 20) for _ in range(2)), 96]
         yield Case(world_size, {"lengths": lengths, "dtype": dtype})
 
 
-def _kinds(case):
-    """
-    Return three masks (N,): numbers of all ranks, of one rank's first step, of one's later step.
-    """
-    places = torch.arange(sum(case["lengths"])) % 4
-    return places < 2, places == 2, places == 3
-
-
-def _gradients(case, rank):
-    """
-    Return what backward gives a rank in each step, (S, N).
-
-    All ranks have whole numbers, of which averages are exact in half precision. Of the others each
-    belongs to one rank, so that adding up rounds nothing, and to one step: later ones pay its debt.
-    """
-    dtype, shared_early_late = getattr(torch, case["dtype"]), _kinds(case)
-    shared, early, late = shared_early_late
-    num = len(shared)
-    is_own = torch.arange(num) // 4 % case.world_size == rank
-    numbers = normal_numbers(case, rank, (num,), dtype)
-    given = torch.zeros(_NUM_STEPS, num, dtype=dtype)
-    whole = whole_numbers(case, rank, (_NUM_STEPS, num), dtype)
-    given[:, shared] = case.world_size * whole[:, shared]
-    given[0, early & is_own] = numbers[early & is_own]
-    given[_LATE_STEP, late & is_own] = numbers[late & is_own] * _BEYOND_FLOAT16
-    return given
-
-
 def _hook_act(here, half_hook):
     case = here.case
-    model = DistributedDataParallel(_Parts(case).to(here.device), bucket_cap_mb=_BUCKET_MIB)
-    steps = [list(row.split(case["lengths"])) for row in _gradients(case, here.rank)]
-    kinds, num_open, num_buckets, num_shared = [], 0, 0, 0
+    model = DistributedDataParallel(Parts(case).to(here.device), bucket_cap_mb=_BUCKET_MIB)
+    steps = [list(row.split(case["lengths"])) for row in gradients_of(case, here.rank)]
+    messages = LateMessages(here)
+    kinds, num_buckets, num_shared, num_steps = [], 0, 0, 0
     residuals: dict = {}
 
     def hook(state, bucket):
-        nonlocal num_open, num_buckets, num_shared
-        future = half_hook(state, bucket)
+        nonlocal num_buckets, num_shared
+        future = messages.call(half_hook, state, bucket, num_steps)
         if not isinstance(future, torch._C.Future):  # of which torch.futures.Future is one
             kinds.append(type(future).__name__)
             future = torch.futures.Future()
             future.set_result(bucket.buffer())
-        # On a GPU a future is done as soon as the work is queued.
-        num_open += here.device.type != "cpu" or not future.done()
         num_buckets += 1
         num_shared += share_memory(state, bucket.buffer())
         return future
 
     def train():
+        nonlocal num_steps
         averages = []
         for gradients in steps:
             model.zero_grad()
             model([one.to(here.device) for one in gradients]).backward()
             averages.append(gradient(model))
+            num_steps += 1
         return averages
 
     model.register_comm_hook(residuals, hook)
@@ -121,7 +111,8 @@ def _hook_act(here, half_hook):
     _note_waits_of_ddp(here)
     return {
         "kinds": kinds,
-        "num_open": num_open,
+        "num_stuck": messages.num_stuck,
+        "num_early": messages.num_early,
         "num_buckets": num_buckets,
         "num_shared": num_shared,
         "num_residuals": len(residuals),
@@ -134,14 +125,13 @@ def _hook_judge(played):
         if seen.kept["kinds"]:
             fact = f"The hook returned no future, but a {seen.kept['kinds'][0]}."
             raise played.wrong("no-future", seen.rank, fact=fact)
-    given = [_gradients(case, rank).double() for rank in range(case.world_size)]
+    given = [gradients_of(case, rank).double() for rank in range(case.world_size)]
     means = sum(given) / case.world_size
     # Averages of whole numbers are exact. Of a debt, a later step leaves its rounding: u * u.
     most_off = _UNIT**2 * sum(each.abs() for each in given) / case.world_size
-    never_open = case.world_size > 1 and not any(seen.kept["num_open"] for seen in played.seen)
     for rank, result in enumerate(played.results):
         got = torch.stack(result).double()
-        _judge_average(played, rank, got, means, most_off, never_open)
+        _judge_average(played, rank, got, means, most_off)
     for rank, result in enumerate(played.results):
         _judge_debts(played, rank, torch.stack(result).double(), means, most_off)
     for seen, events in zip(played.seen, played.traces, strict=True):
@@ -156,13 +146,21 @@ def _hook_judge(played):
         if len(sent) > seen.kept["num_buckets"]:
             fact = f"It made {len(sent)} calls for {seen.kept['num_buckets']} buckets."
             raise played.wrong("cost", seen.rank, fact=fact)
-    if never_open:
-        fact = "No rank ever left the hook before its all-reduce was through."
+    _judge_early(played)
+    if any(seen.kept["num_stuck"] for seen in played.seen):
+        fact = "One rank came late to a bucket, and another did not leave its hook before it came."
         raise played.wrong("waits", fact=fact)
 
 
-def _judge_average(played, rank, got, means, most_off, never_open):
-    shared, *_ = _kinds(played.case)
+def _judge_early(played):
+    for seen in played.seen:
+        if seen.kept["num_early"]:
+            fact = "Its future was done before the last rank had sent anything."
+            raise played.wrong("too-early", seen.rank, fact=fact)
+
+
+def _judge_average(played, rank, got, means, most_off):
+    shared = Kinds(played.case).shared
     got, means, most_off = (each[:, shared] for each in (got, means, most_off))
     both, world_size = {"got": got[0], "expected": means[0]}, played.case.world_size
 
@@ -175,12 +173,17 @@ def _judge_average(played, rank, got, means, most_off, never_open):
         raise played.wrong("summed", rank, **both, fact="It gave sums, not means.")
     if are_first(means / world_size) and world_size > 1:
         raise played.wrong("divided-twice", rank, **both, fact="It gave means, divided by w again.")
+    if are_first(means * world_size / _USUAL_RANKS) and world_size != _USUAL_RANKS:
+        fact = f"It gave sums, divided by {_USUAL_RANKS} in a group of {world_size}."
+        raise played.wrong("fixed-size", rank, **both, fact=fact)
     if played.seen[rank].kept["num_shared"]:
         fact = "What is owed lies in a bucket's own memory, and is overwritten."
         raise played.wrong("view", rank, fact=fact)
-    if never_open:
-        fact = "Its future was done before the all-reduce was."
-        raise played.wrong("too-early", rank, fact=fact)
+    _judge_early(played)
+    after_sum = means[1] + (1 - world_size) * means[0]
+    if are_first(means) and bool(((got[1] - after_sum).abs() <= world_size * most_off[1]).all()):
+        fact = "Each rank owes its own part, less what all ranks sent."
+        raise played.wrong("after-sum", rank, fact=fact)
     if are_first(means):
         fact = "The first averages are right, later ones are not."
         raise played.wrong("wrong-debt", rank, fact=fact)
@@ -188,13 +191,15 @@ def _judge_average(played, rank, got, means, most_off, never_open):
 
 
 def _judge_debts(played, rank, got, means, most_off):
-    _, early, late = _kinds(played.case)
+    kinds, world_size = Kinds(played.case), played.case.world_size
+    early, late = kinds.early, kinds.late
     if not got.isfinite().all():
         largest = f"{means.abs().max():,.0f}"
         raise played.wrong("overflow", rank, fact=f"It gave inf or nan for means up to {largest}.")
     totals, right, most_off = got.sum(0), means.sum(0), most_off.sum(0)
     off = totals - right
-    if bool((off.abs() <= most_off).all()):
+    is_off = off.abs() > most_off
+    if not is_off.any():
         return
     owed = right - right.float().bfloat16().double()
     both = {"got": totals[late], "expected": right[late]}
@@ -202,17 +207,29 @@ def _judge_debts(played, rank, got, means, most_off):
     def is_off_by(times):
         return bool(((off - times * owed).abs() <= most_off)[late].all())
 
-    steps = f"After {_NUM_STEPS} steps, what all of them sent does not add up to the means."
+    steps = f"After {NUM_STEPS} steps, what all of them sent does not add up to the means."
+    if not is_off[~kinds.alike].any():
+        both = {"got": totals[is_off], "expected": right[is_off]}
+        fact = f"{steps} It does for each parameter whose length no other one has."
+        raise played.wrong("same-key", rank, **both, fact=fact)
+    large = early & (owed.abs() >= LARGE_DEBT)
+    if not is_off[~early | large].any() and large.any():
+        both = {"got": totals[is_off], "expected": right[is_off]}
+        fact = f"{steps} It does where much was owed, and not where little was."
+        raise played.wrong("small-debts", rank, **both, fact=fact)
     if is_off_by(0):
         both = {"got": totals[early], "expected": right[early]}
         fact = "What was owed after the first step was not paid. Later debts were."
         raise played.wrong("rebuild", rank, **both, fact=fact)
-    if not got[_LATE_STEP + 1 :, late].any():
+    if not got[LATE_STEP + 1 :, late].any():
         fact = f"{steps} What rounding took away was never sent."
         raise played.wrong("no-feedback", rank, **both, fact=fact)
     if is_off_by(-2):
         fact = f"{steps} They are off by twice what rounding took away."
         raise played.wrong("sign", rank, **both, fact=fact)
+    if world_size > 1 and is_off_by(1 / world_size - 1):
+        fact = f"{steps} Of what was owed, one part in {world_size} was paid."
+        raise played.wrong("divided-debt", rank, **both, fact=fact)
     fact = f"{steps} What was owed was not paid once."
     raise played.wrong("wrong-debt", rank, **both, fact=fact)
 
@@ -256,6 +273,15 @@ half_hook = Task(
         "sign": "What is owed is what you wanted to send, less what you sent.",
         "wrong-debt": "What is owed after a step takes the place of what was owed before: it is "
         "the whole target, old debts included, less the message.",
+        "fixed-size": "A group may have any number of ranks. Ask for it in the hook.",
+        "after-sum": "What is owed is known before anything is sent. After the all-reduce, the "
+        "message is what all ranks sent.",
+        "divided-debt": "What is owed is in the unit of the target. Once divided by the world size "
+        "is enough.",
+        "same-key": "Two parameters may have the same length. Keep what is owed under what tells "
+        "one parameter from every other.",
+        "small-debts": "Keep all that rounding takes away, however small, in a dtype that holds "
+        "it.",
         "overflow": "float16 ends at 65,504. bfloat16 goes as far as float32 does.",
         "elsewhere": "Keep what is owed in `residuals`. Two models would share a global of yours.",
         "bytes": "What all_reduce gets must itself be bfloat16.",
@@ -270,47 +296,23 @@ half_hook = Task(
 # ---- 06.2 find the unused branch ----
 
 _MOST_FLAG_BYTES = 8
-_FROZEN, _ZERO = "fixed", "still"
-_HEADS = ("left", "right", "spare", _ZERO, _FROZEN)
-
-
-class _Branches(nn.Module):
-    """
-    Have heads of which a forward uses some. The gradient of the head "still" is always zero.
-    """
-
-    def __init__(self):
-        super().__init__()
-        self.trunk = nn.Linear(4, 4)
-        for name in _HEADS:
-            setattr(self, name, nn.Linear(4, 2))
-        self.get_submodule(_FROZEN).requires_grad_(False)
-
-    def forward(self, inputs, uses):
-        """
-        Return (N, 2) for inputs (N, 4).
-        """
-        hidden = self.trunk(inputs)
-        outputs = hidden[:, :2]
-        for name in uses:
-            outputs = outputs + self.get_submodule(name)(hidden) * (name != _ZERO)
-        return outputs
 
 
 def _branch_cases(draw):
-    uses = [["left", _ZERO], ["left", "right", _ZERO], ["left", _ZERO], ["left", _ZERO]]
-    yield Case(4, {"uses": uses}, seed=0)
-    yield Case(1, {"uses": [["left", _FROZEN]]})
+    uses = [["left", ZERO, THIN], ["left", "right", ZERO, THIN]]
+    yield Case(4, {"uses": [*uses, uses[0], uses[0]]}, seed=0)
+    yield Case(1, {"uses": [["left", FROZEN]]})
+    yield Case(2, {"uses": [["left"], [name for name in EVERY_USE if name != FROZEN]]})
     for world_size in (2, 3, 4):
         names = draw.sample(["left", "right", "spare"], 3)
-        uses = [[names[0], _ZERO, _FROZEN] for _ in range(world_size)]
-        uses[draw.randrange(world_size)].append(names[1])
+        uses = [[names[0], ZERO, FROZEN] for _ in range(world_size)]
+        uses[draw.randrange(world_size)] += [names[1], TIED]
         yield Case(world_size, {"uses": uses})
-    yield Case(2, {"uses": [list(_HEADS)] * 2})
+    yield Case(2, {"uses": [EVERY_USE] * 2})
 
 
 def _branch_act(here, find_unused):
-    model = _Branches().to(here.device)
+    model = Branches().to(here.device)
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)  # of an earlier step
     loss = model(torch.randn(3, 4, device=here.device), here["uses"][here.rank]).square().mean()
@@ -320,12 +322,10 @@ def _branch_act(here, find_unused):
 
 def _branch_judge(played):
     uses, world_size = played.case["uses"], played.case.world_size
-    names = [name for name, p in _Branches().named_parameters() if p.requires_grad]
-    heads = {name: name.partition(".")[0] for name in names}
-    counts = {
-        name: world_size if heads[name] == "trunk" else sum(heads[name] in one for one in uses)
-        for name in names
-    }
+    everything = dict(Branches().named_parameters())
+    names = [name for name, parameter in everything.items() if parameter.requires_grad]
+    most = _MOST_FLAG_BYTES * len(everything)
+    counts = {name: sum(name in reached(one) for one in uses) for name in names}
     expected = (
         [name for name in names if counts[name] == 0],
         [name for name in names if 0 < counts[name] < world_size],
@@ -344,17 +344,22 @@ def _branch_judge(played):
             raise played.wrong("gradients", rank, fact=fact)
     for rank, events in enumerate(played.traces):
         sent = [event for event in events if event.is_communication]
-        num_bytes, most = sum(event.input_bytes for event in sent), _MOST_FLAG_BYTES * len(names)
+        num_bytes = sum(event.input_bytes for event in sent)
         if any(event.dtype == "uint8" for event in sent) and len(sent) > 1:
             raise played.wrong("objects", rank, fact="It sends names as pickled objects.")
-        if len(sent) > 1 or num_bytes > most:
-            fact = f"It makes {len(sent)} collectives of {num_bytes} bytes; 1 of {most} is enough."
+        if len(sent) > 1:
+            fact = f"It makes {len(sent)} collectives; 1 is enough."
             raise played.wrong("cost", rank, fact=fact)
+        if num_bytes > most:
+            fact = f"It sends {num_bytes} bytes; {most} are enough."
+            raise played.wrong("bytes", rank, fact=fact)
 
 
 def _two_lists(got):
     is_pair = isinstance(got, list | tuple) and len(got) == 2
     if not is_pair or not all(isinstance(names, list | tuple) for names in got):
+        return None
+    if not all(isinstance(name, str) for names in got for name in names):
         return None
     return tuple(list(names) for names in got)
 
@@ -365,9 +370,16 @@ def _name_the_branch(played, rank, results, expected, counts):
     named = [*got[0], *got[1]]
     if any(other != got for other in results):
         raise played.wrong("one-rank", rank, **both, fact="Ranks do not return the same.")
-    if any(name.startswith(_FROZEN) for name in named):
+    if any(name.startswith(FROZEN) for name in named):
         raise played.wrong("frozen", rank, **both, fact="A parameter on a list is frozen already.")
-    if any(counts.get(name) == world_size and name.startswith(_ZERO) for name in named):
+    if f"{TIED}.weight" in named:
+        fact = f"{TIED}.weight is spare.weight, under another name."
+        raise played.wrong("twice-named", rank, **both, fact=fact)
+    by_all = [name for name in named if counts.get(name) == world_size]
+    if any(name in got[1] and not name.startswith(ZERO) for name in by_all):
+        fact = "A parameter on the list `find` is reached on every rank."
+        raise played.wrong("any-rank", rank, **both, fact=fact)
+    if any(name.startswith(ZERO) for name in by_all):
         fact = "A parameter on a list is reached on every rank; its gradient happens to be zero."
         raise played.wrong("zero", rank, **both, fact=fact)
     if not named:
@@ -375,6 +387,10 @@ def _name_the_branch(played, rank, results, expected, counts):
         raise played.wrong("stale", rank, **both, fact=fact)
     if got == expected[::-1]:
         raise played.wrong("swapped", rank, **both, fact="The two lists are the wrong way round.")
+    apart = [head for head in HEADS if is_apart(head, expected) and not is_apart(head, got)]
+    if apart and set(named) <= set(counts):
+        fact = f"The weight and the bias of `{apart[0]}` are not reached alike."
+        raise played.wrong("by-layer", rank, **both, fact=fact)
     if set(named) == {*expected[0], *expected[1]} and set(got[0]) > set(expected[0]):
         fact = "A parameter to freeze is reached on some rank."
         raise played.wrong("too-much", rank, **both, fact=fact)
@@ -428,12 +444,18 @@ find_unused = Task(
         "swapped": "Freeze what no rank reaches, and let DDP find what some ranks reach: in this "
         "order.",
         "too-much": "Freeze a parameter only if no rank reaches it: another rank's loss trains it.",
+        "twice-named": "A weight that two layers share is one parameter. It is listed once, by the "
+        "name that model.named_parameters() gives it.",
+        "any-rank": "What all ranks reach needs no finding. Count the ranks: a sum of bools, or "
+        "the greatest flag, only says whether any does.",
+        "by-layer": "A loss may reach a weight and not its bias. Ask for each parameter by itself.",
         "order": "Keep the order of model.named_parameters().",
         "other-names": "Take the names that model.named_parameters() gives, and count for each "
         "how many ranks reach it.",
         "gradients": "backward() adds to .grad. Ask for gradients without it: torch.autograd.grad.",
         "objects": "All ranks know the names. A number for each parameter says enough.",
         "cost": "Put the flags of all parameters in one tensor, and send it once.",
+        "bytes": "One small number for each parameter says enough.",
         "deadlock": "Every rank makes the same calls, also one that reaches every parameter.",
         "raised": "With allow_unused=True, torch.autograd.grad takes parameters that the loss "
         "does not reach; frozen ones it never takes.",
@@ -443,16 +465,13 @@ find_unused = Task(
 # ---- 06.3 keep BatchNorm honest ----
 
 _MOST_POOL_CALLS = 2
-_FAR = 100
-_OTHER_ROUNDINGS = 16  # of one rank's part, beside those of adding up
-_STATISTICS = ("running_mean", "running_var")
 
 
 def _norm_cases(draw):
     yield Case(4, {"samples": [5, 9, 2, 7], "channels": 3, "centre": 0}, seed=0)
-    for world_size in (1, 2, 3):
+    for world_size, channels in ((1, 1), (2, draw.randint(4, 9)), (3, draw.randint(4, 9))):
         samples = draw.sample(range(2, 12), world_size)
-        yield Case(world_size, {"samples": samples, "channels": draw.randint(4, 9), "centre": 0})
+        yield Case(world_size, {"samples": samples, "channels": channels, "centre": 0})
     samples = draw.sample(range(4, 12), 4)
     yield Case(4, {"samples": samples, "channels": 9, "centre": draw.randint(900, 1100)})
 
@@ -462,67 +481,16 @@ def _norm_act(here, pool_statistics):
     layer = nn.BatchNorm1d(channels, momentum=1.0).to(here.device)
     numbers = normal_numbers(here.case, here.rank, (num_samples, channels))
     layer((numbers + here["centre"] + here.rank).to(here.device))
-    before = {name: getattr(layer, name).clone() for name in _STATISTICS}
+    before = {name: getattr(layer, name).clone() for name in STATISTICS}
     here.call(pool_statistics, layer, num_samples)
-    return before, {name: getattr(layer, name) for name in _STATISTICS}
-
-
-class _Pooled:
-    """
-    Say what pooled statistics should be, and what they are by the usual mistakes; all (C,) float64.
-
-    Args:
-        played: The Played.
-    """
-
-    def __init__(self, played):
-        case = played.case
-        before = [seen.kept[0] for seen in played.seen]
-        n = torch.tensor(case["samples"], dtype=torch.float64)[:, None]  # (w, 1)
-        means, variances = (
-            torch.stack([each[name] for each in before]).double() for name in _STATISTICS
-        )
-        total = n.sum()
-        self.mean = (n * means).sum(0) / total
-        apart = n * (means - self.mean).square()
-        self.variance = ((n - 1) * variances + apart).sum(0) / (total - 1)
-        self.plain_mean = means.mean(0)
-        self.within = [
-            (n * variances).sum(0) / total,
-            ((n - 1) * variances).sum(0) / total,
-            ((n - 1) * variances).sum(0) / (total - 1),
-            ((n - 1) * variances).sum(0) / (n - 1).sum(),
-            variances.mean(0),
-        ]
-        self.biased = [
-            (n * variances + apart).sum(0) / total,
-            (n * variances + apart).sum(0) / (total - 1),
-            ((n - 1) * variances + apart).sum(0) / total,
-        ]
-        unit = torch.finfo(torch.float32).eps / 2
-        roundings = unit * (case.world_size + _OTHER_ROUNDINGS)
-        self.mean_off = roundings * means.abs().amax(0)
-        # Far from zero, squares must be taken around a mean; near it, around zero will do.
-        offsets = means - self.mean if case["centre"] >= _FAR else means
-        self.variance_off = (
-            roundings * (self.variance + offsets.square().amax(0)) + self.mean_off.square()
-        )
-
-    def has_mean(self, got, mean):
-        """
-        Tell whether means are these.
-        """
-        return bool(((got.double() - mean).abs() <= self.mean_off).all())
-
-    def has_variance(self, got, variance):
-        """
-        Tell whether variances are these.
-        """
-        return bool(((got.double() - variance).abs() <= self.variance_off).all())
+    return before, {name: getattr(layer, name) for name in STATISTICS}
 
 
 def _norm_judge(played):
-    pooled = _Pooled(played)
+    case = played.case
+    for rank, seen in enumerate(played.seen):
+        _judge_kind(played, rank, *seen.kept)
+    pooled = Pooled(case["samples"], [seen.kept[0] for seen in played.seen], case["centre"])
     for rank, seen in enumerate(played.seen):
         _judge_statistics(played, rank, seen, pooled)
     for rank, names in enumerate(played.names):
@@ -531,33 +499,39 @@ def _norm_judge(played):
             raise played.wrong("cost", rank, fact=fact)
 
 
+def _judge_kind(played, rank, before, after):
+    for name in STATISTICS:
+        was, now = before[name], after[name]
+        if not isinstance(now, torch.Tensor) or now.shape != was.shape:
+            fact = f"{name} is not {tuple(was.shape)} any more."
+            raise played.wrong("shape", rank, got=now, fact=fact)
+        if now.dtype != was.dtype:
+            fact = f"{name} is not {str(was.dtype).removeprefix('torch.')} any more."
+            raise played.wrong("dtype", rank, got=now, fact=fact)
+
+
 def _judge_statistics(played, rank, seen, pooled):
-    before, after = seen.kept
-    mean, variance = (after[name] for name in _STATISTICS)
-    if pooled.has_mean(mean, pooled.mean) and pooled.has_variance(variance, pooled.variance):
+    after = seen.kept[1]
+    if pooled.are_right(after):
         return
+    mean, variance = (after[name] for name in STATISTICS)
     first = played.seen[0].kept[0]
     means = {"got": mean, "expected": pooled.mean.float()}
     if len(played.seen) > 1 and all(equal(first, one.kept[1]) for one in played.seen):
         fact = "Every rank has the statistics that rank 0 had."
         raise played.wrong("rank-0", rank, **means, fact=fact)
-    if equal(before, after):
-        if not all(equal(*one.kept) for one in played.seen):
-            fact = "The statistics of this rank are as before."
-            raise played.wrong("not-everywhere", rank, **means, fact=fact)
+    if all(equal(*one.kept) for one in played.seen):
         raise played.wrong("unchanged", rank, **means, fact="The layer is as it was.")
-    if not pooled.has_mean(mean, pooled.mean):
-        mistake = "unweighted" if pooled.has_mean(mean, pooled.plain_mean) else "values"
-        raise played.wrong(mistake, rank, **means, fact="The mean is not that of all samples.")
+    have_mean = [pooled.has_mean(one.kept[1]["running_mean"]) for one in played.seen]
+    if any(have_mean) and not all(have_mean):
+        fact = f"Rank {have_mean.index(True)} has the mean of all samples, and not every rank has."
+        raise played.wrong("not-everywhere", have_mean.index(False), fact=fact)
+    if not pooled.has_mean(mean):
+        mistake, fact = pooled.how_mean(rank, mean)
+        raise played.wrong(mistake, rank, **means, fact=fact)
+    mistake, fact = pooled.how_variance(rank, variance)
     variances = {"got": variance, "expected": pooled.variance.float()}
-    fact = "The mean is right, the variance is not."
-    for mistake, candidates in (("within-only", pooled.within), ("biased", pooled.biased)):
-        if any(pooled.has_variance(variance, one) for one in candidates):
-            raise played.wrong(mistake, rank, **variances, fact=fact)
-    if played.case["centre"] >= _FAR:
-        fact = f"{fact} With means near 0, it was."
-        raise played.wrong("cancels", rank, **variances, fact=fact)
-    raise played.wrong("values", rank, **variances, fact=fact)
+    raise played.wrong(mistake, rank, **variances, fact=fact)
 
 
 def _norm_draw(played):
@@ -575,6 +549,7 @@ def _norm_draw(played):
 pool_statistics = Task(
     number="06.3",
     name="pool_statistics",
+    may_change=("buffers",),
     cases=_norm_cases,
     act=_norm_act,
     judge=_norm_judge,
@@ -600,11 +575,19 @@ pool_statistics = Task(
         "within-only": "Samples of two ranks are also apart because the ranks' means are.",
         "biased": "running_var is divided by n - 1. Undo that for each rank, and divide the whole "
         "by its own number of samples less 1.",
-        "cancels": "The mean of squares less the square of the mean: with means near 1,000 both "
-        "are near 1,000,000, and float32 has 7 digits. Measure from the mean, or use float64.",
+        "own-count": "Ranks have different numbers of samples: add up the numbers, too.",
+        "part-way": "momentum is 1: what a rank had before is not kept beside the new.",
+        "digits": "Add up in float32 or float64: half precision has 3 digits.",
+        "distance-once": "The distance of a rank's mean counts once for each of its samples.",
+        "root": "running_var is a variance. A standard deviation is its root.",
+        "dtype": "The layer's statistics are float32. Write into them, and they stay so.",
+        "shape": "Both statistics are tensors (C,), and stay so.",
+        "cancels": "With means near 1,000, squares are near 1,000,000, and float32 has 7 digits. "
+        "Measure from the mean, or use float64.",
         "cost": "Put what you add up in one tensor: one call for counts and sums, one for the "
         "spread.",
         "deadlock": "All ranks make the same calls, whatever their number of samples.",
+        "left-changed": "Only running_mean and running_var are to change.",
         "raised": "num_samples is a plain number, and a layer's statistics are tensors (C,).",
     },
     in_place=True,
@@ -613,68 +596,29 @@ pool_statistics = Task(
 
 # ---- 06.4 mend four broken scripts ----
 
-_FEATURES, _HIDDEN, _SAMPLES, _BATCHES, _LR = 6, 8, 4, 3, 0.125
-_PASSED_BY, _FROZEN_LATE, _LONELY = 2, 3, 4
 _NOT_REDUCED = "Expected to have finished reduction"
-_NEAR = 2.0**-30
-"""
-How far weights may be off: a rounding of float64 is 2**-53, some hundred enter a weight in a step,
-and three short steps enlarge none of them a thousandfold. A mistake is above 2**-10.
-"""
-
-
-class _Net(nn.Module):
-    """
-    Map (n, 6) to (n, 1): with a spare head for script 3, with BatchNorm for script 4.
-    """
-
-    def __init__(self, case):
-        super().__init__()
-        self.trunk = nn.Linear(_FEATURES, _HIDDEN)
-        self.norm = nn.BatchNorm1d(_HIDDEN) if case["script"] == _LONELY else nn.Identity()
-        self.head = nn.Linear(_HIDDEN, 1)
-        if case["script"] == _FROZEN_LATE:
-            self.spare = nn.Linear(_HIDDEN, 1)
-        self.double()
-        with torch.no_grad():
-            for place, parameter in enumerate(self.parameters()):
-                first = normal_numbers(case, f"parameter {place}", parameter.shape, torch.float64)
-                parameter.copy_(first / 2)
-
-    def forward(self, inputs):
-        """
-        Return (n, 1) for inputs (n, 6).
-        """
-        return self.head(self.norm(self.trunk(inputs)).tanh())
-
-    def weights(self):
-        """
-        Return all parameters as one tensor.
-        """
-        return torch.cat([p.detach().flatten() for p in self.parameters()])
 
 
 def _script_cases(draw):
     yield Case(4, {"script": 1}, seed=0)
-    for script in (1, _PASSED_BY, _FROZEN_LATE, _LONELY):
+    for script in (1, PASSED_BY, FROZEN_LATE, LONELY):
         yield Case(draw.choice((2, 3)), {"script": script})
-    yield Case(1, {"script": _LONELY})
-
-
-def _script_batches(case, rank):
-    return regression_batches(case, rank, [_SAMPLES] * _BATCHES, _FEATURES, torch.float64)
+    yield Case(1, {"script": LONELY})
 
 
 def _scripts_act(here, scripts):
     number = here["script"]
     script = list(scripts())[number - 1]
-    net = _Net(here.case).to(here.device)
-    batches = [
-        (x.to(here.device), y.to(here.device)) for x, y in _script_batches(here.case, here.rank)
-    ]
-    test = batches[0]
+    net = Net(here.case).to(here.device)
+
+    def on_device(pairs):
+        return [(x.to(here.device), y.to(here.device)) for x, y in pairs]
+
+    test = on_device([unseen_pair(here.case, here.rank)]) if number == LONELY else []
+    batches = on_device(script_batches(here.case, here.rank))
     try:
-        here.call(script, net, batches, *([test] if number == _LONELY else []), watch=(net,))
+        with wrappings() as found:
+            here.call(script, net, batches, *test, watch=(net,))
     except NotImplementedError as error:
         if number == 1 or BLANK not in str(error):
             raise
@@ -684,30 +628,11 @@ def _scripts_act(here, scripts):
             raise
         return {"end": "not reduced"}
     _note_waits_of_ddp(here)
-    with torch.no_grad():
-        loss = mse_loss(net.eval()(test[0]), test[1]).item()
-    return {"end": "", "weights": net.weights(), "loss": loss}
-
-
-def _expected_weights(case):
-    """
-    Return the weights after all steps by the mean gradient of all ranks, in one process.
-    """
-    net = _Net(case)
-    for number in range(_BATCHES):
-        net.zero_grad()
-        for rank in range(case.world_size):
-            inputs, targets = _script_batches(case, rank)[number]
-            (mse_loss(net(inputs), targets) / case.world_size).backward()
-        with torch.no_grad():
-            for parameter in net.parameters():
-                if parameter.grad is not None:
-                    parameter.sub_(_LR * parameter.grad)
-    return net.weights()
+    return {"end": "", "state": state_of(net), "num_wrapped": len(found)}
 
 
 def _scripts_judge(played):
-    number = played.case["script"]
+    case, number = played.case, played.case["script"]
     kept = [seen.kept for seen in played.seen]
     if any(one["end"] == "blank" for one in kept):
         fact = f"script_{number} {BLANK}; script_1 is mended."
@@ -715,40 +640,58 @@ def _scripts_judge(played):
     if any(one["end"] for one in kept):
         fact = f"In script_{number}, DDP stops: it waits for a gradient that never comes."
         raise played.wrong("waits-for-frozen", fact=fact)
-    for rank, names in enumerate(played.names):
-        if names.count("all_gather") > 1:
-            fact = f"script_{number} wraps the model {names.count('all_gather')} times."
+    shapes = {name: one.shape for name, one in state_of(Net(case)).items()}
+    for rank, one in enumerate(kept):
+        if one["num_wrapped"] > 1:
+            fact = f"script_{number} wraps a model {one['num_wrapped']} times."
             raise played.wrong("wrapped-again", rank, fact=fact)
-    weights, expected = [one["weights"] for one in kept], _expected_weights(played.case)
-    most_off = _NEAR * expected.abs().max()
-    apart = max(float((one - weights[0]).abs().max()) for one in weights)
+        changed = [n for n in shapes if n not in one["state"] or one["state"][n].shape != shapes[n]]
+        if changed:
+            fact = f"script_{number}: `net` has no {changed[0]} any more, as it had."
+            raise played.wrong("parts-gone", rank, fact=fact)
+    training = Training(case, range(case.world_size))
+    _judge_weights(played, [weights_of(case, one["state"]) for one in kept], training)
+    if number == LONELY:
+        _judge_evaluation(played, kept[0]["state"], training)
+
+
+def _judge_weights(played, weights, training):
+    case, expected = played.case, weights_of(played.case, training.state)
     for rank, got in enumerate(weights):
-        both = {"got": got, "expected": expected}
-        if apart > most_off and not any(played.names):
-            fact = f"script_{number}: no message, and as many models as ranks."
-            raise played.wrong("alone", rank, **both, fact=fact)
-        if apart > most_off and number in (1, _PASSED_BY):
-            fact = f"script_{number}: ranks end with different models."
-            raise played.wrong("passed-by", rank, **both, fact=fact)
-        if bool(((got - expected).abs() > most_off).any()):
-            fact = f"script_{number}: these are not the weights that the mean gradients lead to."
-            raise played.wrong("values", rank, **both, fact=fact)
-    if number == _LONELY:
-        _judge_evaluation(played, kept[0]["loss"])
+        if not are_near([got], [expected]):
+            mistake, fact = how_trained(case, weights, rank, any(played.names))
+            fact = f"script_{case['script']}: {fact}."
+            raise played.wrong(mistake, rank, got=got, expected=expected, fact=fact)
 
 
-def _judge_evaluation(played, expected):
-    got = played.results[0]
+def _judge_evaluation(played, state, training):
+    case, got = played.case, played.results[0]
+    expected = loss_of(case, training.state, unseen_pair(case, 0))
     try:
         loss = float(got)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError):
         fact = "script_4: rank 0 must return the loss on `test`."
         raise played.wrong("no-evaluation", 0, got=got, fact=fact) from None
-    if abs(loss - expected) > _NEAR * expected:
-        fact = "script_4: this is not the loss of the trained model on `test`."
-        raise played.wrong(
-            "evaluation", 0, got=f"{loss:.4g}", expected=f"{expected:.4g}", fact=fact
-        )
+    both = {"got": f"{loss:.6g}", "expected": f"{expected:.6g}"}
+
+    def is_loss(pair, of=state):
+        wanted = loss_of(case, of, pair)
+        return abs(loss - wanted) <= NEAR * wanted
+
+    test = unseen_pair(case, 0)
+    if is_loss(test, training.state):
+        return
+    own = [Training(case, [rank]).counted[0] for rank in range(case.world_size)]
+    if is_loss(test) and are_statistics_of(state, [*training.counted, *own]):
+        return  # which ranks' statistics it takes is left open
+    if is_loss(test):
+        fact = "script_4: BatchNorm has other statistics than the training gave it."
+        raise played.wrong("statistics", 0, **both, fact=fact)
+    if any(is_loss(pair) for pair in script_batches(case, 0)):
+        fact = "script_4: this is the loss on a pair that it was trained on."
+        raise played.wrong("other-pair", 0, **both, fact=fact)
+    fact = "script_4: this is not the loss of the trained model on `test`."
+    raise played.wrong("evaluation", 0, **both, fact=fact)
 
 
 def _scripts_draw(played):
@@ -764,8 +707,8 @@ scripts = Task(
     ok="4 of 4 scripts mended",
     draw=_scripts_draw,
     hints=(
-        "Each script has one fault, and the lesson has run each of them. Ask of each: which line "
-        "talks to the other ranks, and do all ranks get there?",
+        "Each script has one fault. Ask of each: which line talks to the other ranks, and do all "
+        "ranks get there?",
         "Scripts 1 and 2 send no gradients. In one the wrapper is the wrong one, in the other it "
         "is never called.",
         "Script 3: DDP notes when it wraps which parameters to wait for. Script 4: forward of a "
@@ -783,6 +726,18 @@ scripts = Task(
         "does not?",
         "unfinished": "Mend one script after the other, and check after each.",
         "values": "Compare with the script as it was: same batches, same rate, one step a batch.",
+        "untrained": "Train `net` itself, and all of it but the spare head: no copy, nothing else "
+        "frozen.",
+        "parts-gone": "Leave `net` as it is built. The spare head stays: DDP must "
+        "only not wait for it.",
+        "too-far": "DDP takes the mean of all ranks' gradients by itself. Do not add up, multiply, "
+        "or step more often.",
+        "made-one": "The mean of gradients in each step is not the mean of weights at the end, nor "
+        "the training of one rank.",
+        "mode": "BatchNorm must count while the model is trained. Eval mode comes afterwards.",
+        "statistics": "Between training and evaluation, no batch may be counted, and nothing "
+        "forgotten.",
+        "other-pair": "Evaluate on `test`, which no step has seen.",
         "wrapped-again": "Wrap once, before the loop: each wrapping sends the whole model.",
         "no-evaluation": "Keep the evaluation, and return its loss on rank 0.",
         "evaluation": "Evaluate after the training, in eval mode, on all of `test`.",

@@ -49,6 +49,8 @@ def _join_act(here, join):
             "total": total.item(),
         }
     finally:
+        if not path.exists():
+            path.touch()  # a FileStore without its file looks for it for 300 s before it is gone
         leave_group()
 
 
@@ -99,10 +101,11 @@ join = Task(
         "not-joined": "A store alone makes no group: call dist.init_process_group, and stay in.",
         "alone": "Pass the world size that the function is given, so that it waits for all ranks.",
         "other-rank": "Pass the rank that the function is given.",
-        "other-store": "Use the file at `path`: another one may be left from an earlier group.",
+        "other-store": "Use the file at `path`, which is new, and leave it there: another one may "
+        "be left from an earlier group.",
         "raised": "If it waited in vain, ranks did not meet: each needs its own rank, all the same "
-        "world size and the same file. If torch knows no handler: it takes an address, file:// and "
-        "the path, or a store, and got a bare path.",
+        "world size and the same file, which nobody removes. If torch knows no handler: it takes "
+        "an address, file:// and the path, or a store, and got a bare path.",
     },
     returns=False,
     in_group=False,
@@ -113,6 +116,7 @@ join = Task(
 
 def _parity_cases(draw):
     yield Case(2, {}, seed=0)  # groups of one rank: what is out of step shows without a deadlock
+    yield Case(2, {}, seed=1)  # for groups that are kept: with more ranks, new ones would wait
     yield Case(4, {}, seed=0)
     yield Case(3, {}, seed=draw.randint(1, 10**6))
 
@@ -137,6 +141,8 @@ def _parity_kept(here, even_and_odd):
     group = here.call(even_and_odd)
     kept: dict = {"num_made": dist.distributed_c10d._world.group_count - before}
     if isinstance(group, dist.ProcessGroup):
+        kept["is_gone"] = group not in dist.distributed_c10d._world.pg_map
+    if not kept.get("is_gone", True):
         kept |= {"ranks": dist.get_process_group_ranks(group), "name": group.group_name}
     kept["is_member"] = group is not dist.GroupMember.NON_GROUP_MEMBER
     everyone: list = [None] * here.world_size
@@ -159,6 +165,9 @@ def _parity_judge(played):
         if not own["is_member"]:
             fact = "It returned a group that this rank is not in."
             raise played.wrong("not-member", rank, fact=fact)
+        if own.get("is_gone"):
+            fact = "It returned a group that was made in an earlier call, and is gone since."
+            raise played.wrong("old-group", rank, fact=fact)
         if "ranks" not in own:
             got = played.results[rank]
             raise played.wrong("no-group", rank, got=got, fact="It must return a group.")
@@ -180,6 +189,13 @@ def _parity_judge(played):
             both = {"got": own["ranks"], "expected": expected}
             raise played.wrong("other-ranks", rank, **both, fact=fact)
     for rank, own in enumerate(kept):
+        if own["num_made"] != kept[0]["num_made"]:
+            fact = (
+                f"Rank {rank} has counted {own['num_made']} calls of new_group and rank 0 "
+                f"{kept[0]['num_made']}, so the next groups will have other numbers."
+            )
+            raise played.wrong("out-of-step", rank, fact=fact)
+    for rank, own in enumerate(kept):
         total = sum(10**r for r in _expected_ranks(rank, w))
         if own["total"] != total:
             both = {"got": own["total"], "expected": total}
@@ -200,7 +216,7 @@ even_and_odd = Task(
     ok="each rank in the group of its parity, and no two groups of one number",
     draw=_parity_draw,
     in_group=False,
-    draws_case=1,
+    draws_case=2,
     hints=(
         "dist.new_group takes a list of ranks and returns their group.",
         "Every rank calls it for every group, in the same order: torch numbers groups by counting "
@@ -212,9 +228,13 @@ even_and_odd = Task(
     mistakes={
         "own-only": "Every rank must call new_group for both groups, also for the one of others.",
         "order": "Make the two groups in the same order on every rank.",
+        "out-of-step": "Every rank must make the same calls of new_group, also for groups that it "
+        "is not in, and no other rank may make one more.",
         "not-member": "Return the group that this rank is in: choose by its rank.",
         "no-group": "Return what dist.new_group gave you.",
         "other-ranks": "Even ranks are 0, 2, 4 and so on, odd ones 1, 3, 5, below the world size.",
+        "old-group": "A group ends with the world that it was made in. Make both anew in each "
+        "call.",
         "raised": "There are not always 4 ranks: ask dist.get_world_size().",
     },
 )
@@ -222,10 +242,12 @@ even_and_odd = Task(
 # ---- 01.3 name the missing ranks ----
 
 _LATE_S, _SLACK_S = 0.3, 2.0
+_TOO_LATE_S = 0.5  # after the deadline: less than one, for who waits twice; a FileStore rounds up
 
 
 def _missing_cases(draw):
-    yield Case(4, {"absent": [2], "late": [], "deadline_s": 0.5}, seed=0)
+    yield Case(4, {"absent": [1], "late": [], "too late": [3], "deadline_s": 0.9}, seed=0)
+    yield Case(1, {"absent": [], "late": [], "deadline_s": 0})
     yield Case(draw.choice((2, 3)), {"absent": [], "late": [], "deadline_s": 2.5})
     late = draw.randint(1, 3)
     yield Case(4, {"absent": [], "late": [late], "deadline_s": 2.5})
@@ -240,23 +262,63 @@ def _missing_act(here, missing):
     store.set_timeout(timedelta(seconds=1))  # for an answer that waits for a key in vain
     if here.rank in here["late"]:
         time.sleep(_LATE_S)
+    watch = dist.FileStore(str(here.folder / f"watch-{here.case.seed}"), here.world_size)
+    if here.rank in _too_late(here.case):
+        _come_too_late(here, watch)
     start_s = time.monotonic()
+    watch.set(f"began/{here.rank}", str(start_s))
     here.call(missing, store, here.rank, here.world_size, here["deadline_s"])
-    return time.monotonic() - start_s
+    took_s = time.monotonic() - start_s
+    watch.set(f"ended/{here.rank}", "yes")
+    return took_s
+
+
+def _too_late(case):
+    return case.data.get("too late", [])
+
+
+def _come_too_late(here, watch):
+    """
+    Wait until the others have returned, or should have.
+    """
+    away = (*here["absent"], *_too_late(here.case))
+    others = [rank for rank in range(here.world_size) if rank not in away]
+    began_s = [float(watch.get(f"began/{rank}")) for rank in others]
+    until_s = max(began_s) + here["deadline_s"] + _TOO_LATE_S
+    while time.monotonic() < until_s and not watch.check([f"ended/{rank}" for rank in others]):
+        time.sleep(0.01)
 
 
 def _missing_judge(played):
-    w, absent = played.case.world_size, played.case["absent"]
-    present = [rank for rank in range(w) if rank not in absent]
+    w, away, too_late = played.case.world_size, played.case["absent"], _too_late(played.case)
+    present = [rank for rank in range(w) if rank not in away]
+    results = {rank: played.seen[rank].calls[-1].result for rank in present}
+    missed = {rank: sorted({*away, *too_late} - {rank}) for rank in present}
+    missed |= dict.fromkeys(too_late, away)
+    for rank in too_late:
+        got = results[rank]
+        gone = [other for other in present if other not in too_late]
+        others_are_right = any(results[other] == missed[other] for other in gone)
+        if others_are_right and isinstance(got, list) and rank not in got and {*gone} & {*got}:
+            fact = f"Rank {rank} came last. It names ranks that had come, and have returned."
+            raise played.wrong("withdrawn", rank, got=got, expected=missed[rank], fact=fact)
     for rank in present:
-        got = played.seen[rank].calls[-1].result
+        got, absent = results[rank], missed[rank]
         both = {"got": got, "expected": absent}
-        if not isinstance(got, list):
-            raise played.wrong("no-list", rank, **both, fact="It must return a list.")
+        if not isinstance(got, list) or any(type(one) is not int for one in got):
+            raise played.wrong("no-list", rank, **both, fact="It must return a list of ranks.")
         if got == absent:
             continue
-        if rank in got and w > 1:
+        if rank in got and played.case["deadline_s"] == 0:
+            raise played.wrong("at-once", rank, **both, fact="It names a rank that has come.")
+        if rank in got:
             raise played.wrong("unsaid", rank, **both, fact="It names a rank that has come.")
+        if {*got} == {*absent}:
+            fact = "The ranks are not in rising order, each once."
+            raise played.wrong("order", rank, **both, fact=fact)
+        if len(got) == len(absent):
+            fact = "It names as many ranks as are missing, and others."
+            raise played.wrong("other-ranks", rank, **both, fact=fact)
         if set(got) - set(absent):
             fact = "It names a rank that came within the deadline."
             raise played.wrong("impatient", rank, **both, fact=fact)
@@ -264,12 +326,18 @@ def _missing_judge(played):
             raise played.wrong(
                 "nobody", rank, **both, fact="It names nobody, and ranks are missing."
             )
-        raise played.wrong("values", rank, **both, fact="These are not the missing ranks.")
+        if {*absent} - {*got} <= {*too_late}:
+            fact = "It does not name a rank that came after the deadline."
+            raise played.wrong("too-patient", rank, **both, fact=fact)
+        raise played.wrong("nobody", rank, **both, fact="It does not name all that are missing.")
     for rank in present:
         took_s, deadline_s = played.seen[rank].kept, played.case["deadline_s"]
-        if not absent and took_s >= deadline_s:
+        if not missed[rank] and took_s >= deadline_s > 0:
             fact = "All ranks had come, and it waited until the deadline."
             raise played.wrong("slow", rank, fact=fact)
+        if missed[rank] and took_s < 0.9 * deadline_s:
+            fact = "It gave up before the deadline was over."
+            raise played.wrong("impatient", rank, fact=fact)
         if took_s > deadline_s + _SLACK_S:
             fact = f"The deadline was {deadline_s:g} s, and it took over {_SLACK_S:g} s more."
             raise played.wrong("too-long", rank, fact=fact)
@@ -306,8 +374,17 @@ missing = Task(
     mistakes={
         "no-list": "Return a list of ranks; an empty one if all have come.",
         "unsaid": "Each rank must write a key of its own first, and look for the keys of others.",
+        "at-once": "A deadline of 0 leaves time for one look. So look first, and then ask whether "
+        "the time is over.",
+        "other-ranks": "How many have come does not tell who: let each rank leave a note of its "
+        "own.",
+        "order": "Return the ranks in rising order, each once.",
+        "withdrawn": "Leave the note in the store when you return: a rank that comes later looks "
+        "for it.",
+        "too-patient": "The deadline begins with the call, and there is one for all ranks "
+        "together, not one for each.",
         "impatient": "Look again until the deadline is over: a rank may still come.",
-        "nobody": "Return the ranks whose keys are not there when the time is over.",
+        "nobody": "Return all ranks whose keys are not there when the time is over.",
         "slow": "Return as soon as all keys are there.",
         "raised": "store.get and store.wait raise when a key does not come; store.check only asks.",
     },

@@ -12,6 +12,8 @@ def _cases(draw):
         start, length = draw.randint(0, 90), draw.randint(5, 13)
         yield Case(world_size, {"items": list(range(start, start + length))})
     yield Case(3, {"items": [7]})
+    yield Case(2, {"items": []})
+    yield Case(2, {"items": ["b", "a", "a", "b", "a", "c"]})  # neither rising, nor each once
 
 
 def _act(here, my_items):
@@ -30,10 +32,17 @@ def _judge(played):
             raise played.wrong("all-items", rank, **both, fact="This rank took every item.")
         if got == items[rank::4]:
             raise played.wrong("fixed-size", rank, **both, expected=expected)
-        if sorted(got) == sorted(expected):
+        if "a" in items:
+            fact = "By the places of the items, in the list as it was given, it is another share."
+            raise played.wrong("by-value", rank, **both, expected=expected, fact=fact)
+        if _same_items(got, expected):
             raise played.wrong("order", rank, **both, fact="The items are out of order.")
         fact = "These are not this rank's items."
         raise played.wrong("other-items", rank, **both, expected=expected, fact=fact)
+
+
+def _same_items(got, expected):
+    return len(got) == len(expected) and all(got.count(one) == 1 for one in expected)
 
 
 def _draw(played):
@@ -62,6 +71,8 @@ my_items = Task(
         "no-list": "Return a list, as items is one.",
         "all-items": "Every rank must leave most items to the others: use its rank.",
         "fixed-size": "Ask how many ranks there are; it is not always 4.",
+        "by-value": "Go by the places of items: a list may hold an item twice, items may be texts, "
+        "and they need not rise.",
         "order": "Keep the items in the order in which they came.",
         "other-items": "Rank r takes the items at places r, r + w, r + 2w and so on, for w ranks.",
         "forbidden": "Each rank can tell by itself which items are its own: send nothing.",

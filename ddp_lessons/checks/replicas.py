@@ -5,7 +5,7 @@ Legend: w ranks; m micro-batches in a step. A gradient is kept as a table: name 
 tensor or None, in the order of `named_parameters`.
 """
 
-from itertools import zip_longest
+from itertools import chain, zip_longest
 
 import torch
 from torch import nn
@@ -19,7 +19,7 @@ from ddp_lessons.pictures import (
 )
 from ddp_lessons.ranks.telling import rank_names
 from ddp_lessons.trace import merge
-from ddp_lessons.trace.events import GRADIENT
+from ddp_lessons.trace.events import GRADIENT, MESSAGE
 
 HEAD_SIZE = 3
 MOST_COUNT = 9999  # more than bfloat16 can tell apart
@@ -33,7 +33,7 @@ class _Layer(nn.Module):
 
     def __init__(self, numbers, num_weights):
         super().__init__()
-        self.weight = nn.Parameter(numbers[:num_weights].clone())
+        self.weight = nn.Parameter(numbers[None, :num_weights].clone())  # (1, num_weights)
         self.bias = nn.Parameter(numbers[num_weights:].clone())
 
 
@@ -87,7 +87,8 @@ def _inputs(case, rank, model, batch=0):
     numbers = whole_numbers(case, rank, [batch + 1, sum(sizes)])[batch]
     first = next(iter(named.values()))
     parts = numbers.to(first.device, first.dtype).split(sizes)
-    return dict(zip(named, parts, strict=True))
+    pairs = zip(named.items(), parts, strict=True)
+    return {name: part.view_as(parameter) for (name, parameter), part in pairs}
 
 
 def _layers(model):
@@ -143,9 +144,29 @@ def _first_apart(got, total):
     """
     Return the name of the first parameter that is farthest from a table, by its largest number.
     """
-    return max(
-        total,
-        key=lambda name: float((_zeros_for_none(got[name], total[name]) - total[name]).abs().max()),
+
+    def distance(name):
+        apart = _zeros_for_none(got[name], total[name]) - total[name]
+        return float(apart.abs().nan_to_num(torch.inf).max())
+
+    return max(total, key=distance)
+
+
+def _moved(events):
+    return [event for event in events if event.is_communication]
+
+
+def _other_dtypes(events, known):
+    """
+    Return the dtypes, other than those known, of calls that send more than one number.
+    """
+    return sorted(
+        {
+            event.dtype
+            for event in _moved(events)
+            if event.dtype and event.dtype not in known
+            if event.input_bytes > getattr(torch, event.dtype).itemsize
+        }
     )
 
 
@@ -154,8 +175,25 @@ def _first_apart(got, total):
 
 def _start_cases(draw):
     yield Case(4, {"layers": [[2, 1], [2, 1]], "dtype": "float32"}, seed=0)
-    for world_size, dtype in ((1, "float32"), (2, "bfloat16"), (3, "float64")):
-        yield Case(world_size, {"layers": _random_layers(draw, 2), "dtype": dtype})
+    for world_size, dtype in ((1, "float32"), (2, "bfloat16"), (3, "float64"), (2, "float32")):
+        data = {"layers": _random_layers(draw, 2), "dtype": dtype, "numbers": "of many digits"}
+        yield Case(world_size, data)
+    yield Case(2, {"layers": _random_layers(draw, 2), "dtype": "float32", "channels last": "mask"})
+
+
+def _start_model(case, rank):
+    model = _Model(case, rank)
+    if "numbers" in case.data:
+        with torch.no_grad():
+            for tensor in _tensors(model).values():
+                if tensor.is_floating_point():
+                    tensor.mul_(1e6).div_(7)  # more than float16 can hold
+                else:
+                    tensor.mul_(2).add_(2**53 + 1)  # odd, so float64 lacks it
+    if "channels last" in case.data:
+        whole = whole_numbers(case, rank, [1, 2, 3, 2])
+        model.mask = whole.contiguous(memory_format=torch.channels_last)
+    return model
 
 
 def _random_layers(draw, num_layers):
@@ -167,37 +205,54 @@ def _tensors(model):
 
 
 def _start_act(here, start_equal):
-    model = _Model(here.case, here.rank).to(here.device)
-    before = dict(model.named_parameters())
+    model = _start_model(here.case, here.rank).to(here.device)
+    before = _tensors(model)
+    memory = {name: one.detach() for name, one in before.items()}  # kept, so not given anew
     here.call(start_equal, model)
-    after = dict(model.named_parameters())
+    after = _tensors(model)
+    both = [name for name in before if name in after]
     return {
-        "tensors": _tensors(model),
-        "replaced": [name for name, one in before.items() if after.get(name) is not one],
+        "tensors": after,
+        "replaced": [name for name in both if after[name] is not before[name]],
+        "moved": [name for name in both if after[name].data_ptr() != memory[name].data_ptr()],
     }
 
 
 def _start_judge(played):
     case = played.case
-    before = [_tensors(_Model(case, rank)) for rank in range(case.world_size)]
+    before = [_tensors(_start_model(case, rank)) for rank in range(case.world_size)]
     for seen in played.seen:
         _judge_start(played, seen.rank, seen.kept["tensors"], before)
     for seen in played.seen:
-        if seen.kept["replaced"]:
-            fact = f"{seen.kept['replaced'][0]} is another Parameter than before."
+        for name in seen.kept["replaced"]:
+            fact = f"{name} is another tensor object than before."
             raise played.wrong("replaced", seen.rank, fact=fact)
-    most_bytes = sum(tensor.nbytes for tensor in before[0].values())
+        for name in seen.kept["moved"]:
+            fact = f"{name} lies in other memory than before."
+            raise played.wrong("replaced", seen.rank, fact=fact)
+    _judge_start_cost(played, before[0])
+
+
+def _judge_start_cost(played, tensors):
+    most_bytes = sum(tensor.nbytes for tensor in tensors.values())
     for rank, events in enumerate(played.traces):
-        moved = [event for event in events if event.is_communication]
-        num_bytes = sum(max(event.input_bytes, event.output_bytes) for event in moved)
+        moved = _moved(events)
+        num_bytes = sum(event.input_bytes for event in moved)
+        fact = f"{num_bytes} bytes go into its calls; the model has {most_bytes}."
         if num_bytes > most_bytes and any(event.dtype == "uint8" for event in moved):
-            raise played.wrong("objects", rank, fact="It sends tensors as pickled objects.")
-        if len(moved) > len(before[0]):
-            fact = f"It makes {len(moved)} calls; {len(before[0])} tensors need no more than that."
-            raise played.wrong("cost", rank, fact=fact)
+            fact = f"Some go as uint8, as pickled objects do. {fact}"
+            raise played.wrong("objects", rank, fact=fact)
+        if len(moved) > len(tensors):
+            mistake = "one-peer" if all(event.kind == MESSAGE for event in moved) else "cost"
+            fact = f"It makes {len(moved)} calls; {len(tensors)} tensors need no more than that."
+            raise played.wrong(mistake, rank, fact=fact)
         if num_bytes > most_bytes:
-            fact = f"{num_bytes} bytes go through its calls; the model has {most_bytes}."
-            raise played.wrong("cost", rank, fact=fact)
+            others = _other_dtypes(events, {_dtype(one) for one in tensors.values()})
+            raise played.wrong("sent-dtype" if others else "cost", rank, fact=fact)
+
+
+def _dtype(tensor):
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _judge_start(played, rank, got, before):
@@ -209,6 +264,11 @@ def _judge_start(played, rank, got, before):
     both = {"got": got.get(name), "expected": expected[name].detach()}
     fact = f"{name} is not that of rank 0."
     is_own = all(equal(got.get(one), own[one].detach()) for one in wrong)
+    known = {_dtype(one) for one in expected.values()}
+    sent = {event.dtype for event in _moved(played.traces[rank])} - {*known, "uint8", None}
+    if sent and _is_nearly(both["got"], both["expected"]):
+        fact = f"{fact} It sends {_listed(sent)}; the model has {_listed(known)}."
+        raise played.wrong("sent-dtype", rank, **both, fact=fact)
     if rank == 0:
         others = [tensors[name].detach() for tensors in before[1:]]
         came = any(equal(both["got"], other) for other in others)
@@ -217,7 +277,8 @@ def _judge_start(played, rank, got, before):
     if is_own and wrong == list(expected):
         raise played.wrong("unchanged", rank, **both, fact="Nothing has changed on this rank.")
     if is_own and wrong == ["mask"]:
-        raise played.wrong("not-saved", rank, **both, fact=fact)
+        is_copied = "channels last" in played.case.data
+        raise played.wrong("copied" if is_copied else "not-saved", rank, **both, fact=fact)
     if is_own and set(wrong) <= {"mean", "count", "mask"}:
         raise played.wrong("buffers", rank, **both, fact=fact)
     if is_own and wrong == ["layer1.bias"]:
@@ -227,8 +288,22 @@ def _judge_start(played, rank, got, before):
     raise played.wrong("values", rank, **both, fact=fact)
 
 
+def _is_nearly(got, expected):
+    """
+    Tell whether a tensor differs by so little that digits may have been lost, or is too large.
+    """
+    if not isinstance(got, torch.Tensor) or got.shape != expected.shape:
+        return False
+    got, expected = got.double(), expected.double()
+    return bool((((got - expected).abs() <= 0.01 * expected.abs()) | got.isinf()).all())
+
+
+def _listed(names):
+    return " and ".join(sorted(names))
+
+
 def _start_draw(played):
-    before = [_tensors(_Model(played.case, rank)) for rank in range(played.case.world_size)]
+    before = [_tensors(_start_model(played.case, rank)) for rank in range(played.case.world_size)]
     rows = [
         [[_first_number(one) for one in table.values()] for table in tables]
         for tables in (before, [seen.kept["tensors"] for seen in played.seen])
@@ -247,7 +322,7 @@ start_equal = Task(
     cases=_start_cases,
     act=_start_act,
     judge=_start_judge,
-    ok="all parameters and buffers are rank 0's, one message a tensor at most",
+    ok="all parameters and buffers are rank 0's, one call a tensor at most",
     draw=_start_draw,
     hints=(
         "One rank's model must come to all. Which collective does that, and what is in a model "
@@ -268,10 +343,20 @@ start_equal = Task(
         "not-rank-0": "The replicas may all start from one model, but it is to be rank 0's, and "
         "rank 0's stays as it is.",
         "other-root": "Let rank 0 send, and all others receive.",
-        "replaced": "Write into the tensors that are there. An optimizer that was made before "
-        "holds those.",
+        "copied": "Some calls give a view where they can, and a copy of what is not contiguous. "
+        "What was received must land in the model's own tensors.",
+        "replaced": "Write into the tensors that are there. An optimizer or a view that was made "
+        "before holds those.",
+        "left-changed": "Only numbers may change. A frozen parameter stays frozen: detach() gives "
+        "a tensor with the same memory that calls may write into.",
         "objects": "Send the numbers themselves: one broadcast for a tensor.",
-        "cost": "Send each tensor once. A tied weight has two names, and is one tensor.",
+        "sent-dtype": "Send each tensor in its own dtype: a smaller one loses digits, a larger one "
+        "costs bytes.",
+        "one-peer": "A send reaches one rank. One call can hand a tensor to all of them.",
+        "cost": "Send each tensor once, and nothing else. A tied weight has two names, and is one "
+        "tensor.",
+        "values": "Compare this tensor on rank 0 and on this rank: every number of it must come "
+        "over, to the last bit.",
     },
     returns=False,
 )
@@ -289,6 +374,10 @@ def _average_cases(draw):
     samples = draw.sample([0, draw.randint(1, 3), draw.randint(4, 9)], 3)
     data = {"layers": _random_layers(draw, 3), "dtype": "float32", "samples": samples}
     yield Case(3, {**data, "without the head on": []})
+    # No float32 holds so many. No tensor has one number, so a single one that is sent is a count.
+    samples = draw.sample([2**24 + 1, 2, 0], 3)
+    data = {"layers": [[5, 2], [4, 3]], "dtype": "float64", "samples": samples}
+    yield Case(3, {**data, "without the head on": [draw.randint(0, 2)]})
     # So many numbers in so few bits that no order of adding them up gives what another does.
     layers = [[draw.randint(40, 60), 30], [draw.randint(40, 60), 30]]
     data = {"layers": layers, "dtype": "bfloat16", "samples": [5, 5, 5]}
@@ -296,10 +385,12 @@ def _average_cases(draw):
 
 
 def _backward_once(case, rank, model):
-    if case["samples"][rank]:
-        names = _layers(model)
-        names = names[:-1] if rank in case["without the head on"] else names
-        model(_inputs(case, rank, model), names).backward()
+    names = _layers(model)
+    names = names[:-1] if rank in case["without the head on"] else names
+    loss = model(_inputs(case, rank, model), names)
+    if not case["samples"][rank]:
+        loss = loss * torch.nan  # a mean over nothing
+    loss.backward()
     return model
 
 
@@ -311,7 +402,11 @@ def _average_act(here, average_gradients):
 
 def _own_gradients(case):
     models = [_Model(case, dtype=torch.float64) for _ in range(case.world_size)]
-    return [_gradient(_backward_once(case, rank, model)) for rank, model in enumerate(models)]
+    tables = [_gradient(_backward_once(case, rank, model)) for rank, model in enumerate(models)]
+    return [
+        table if num_samples else dict.fromkeys(table)
+        for table, num_samples in zip(tables, case["samples"], strict=True)
+    ]
 
 
 def _average_judge(played):
@@ -361,8 +456,15 @@ def _average_mistake(played, seen, own, fits, judged):
     case, rank = played.case, seen.rank
     samples, w = case["samples"], case.world_size
     shares = [num / sum(samples) for num in samples]
-    own_only = [float(other == rank) for other in range(w)]
-    used = [num * (other not in case["without the head on"]) for other, num in enumerate(samples)]
+    tables = [one.kept["gradient"] for one in played.seen]
+    got, dtype = tables[rank], case["dtype"]
+
+    def agree(row_of):
+        return all(_agrees(one, own, row_of(r), **judged) for r, one in enumerate(tables))
+
+    def only(other, weight=1.0):
+        return [weight * (place == other) for place in range(w)]
+
     names = [
         ("mean-of-means", [1 / w] * w),
         ("summed", [1.0] * w),
@@ -370,38 +472,75 @@ def _average_mistake(played, seen, own, fits, judged):
         ("twice", [share / w for share in shares]),
         ("undivided", samples),
         ("undivided", [num / w for num in samples]),
-        ("own", own_only),
-        ("own", [one * share for one, share in zip(own_only, shares, strict=True)]),
+        ("own", only(rank)),
+        ("own", only(rank, shares[rank])),
     ]
-    got = seen.kept["gradient"]
     found = next((name for name, row in names if _agrees(got, own, row, **judged)), "values")
     total, _ = _weighted(own, shares)
     apart = _first_apart(got, total)
-    head, by_users = {"head.bias"}, [num / max(sum(used), 1) for num in used]
+    head, used = {"head.bias"}, _samples_of_users(case)
     parts = [{name: table[name] for name in head} for table in (got, *own)]
-    if found == "values" and _agrees(parts[0], parts[1:], by_users, **judged):
+    by_users = [num / max(sum(used), 1) for num in used]
+    if found == "values" and sum(used) and _agrees(parts[0], parts[1:], by_users, **judged):
         found, apart = "only-users", "head.bias"
-    if any(fits):
-        found = "one-rank"
-    both = {"got": got[apart], "expected": total[apart].to(seen.kept["weights"][apart].dtype)}
     fact = f"The gradient of {apart} is not that of the whole batch."
+    one_number = _too_small_for(max(samples), played.traces[rank])
+    other_dtypes = _other_dtypes(played.traces[rank], {dtype, "int64"})
+    if one_number:
+        found = "count"
+        fact = f"{fact} It sends one number as {one_number}, which cannot hold {max(samples)}."
+    elif found == "values" and other_dtypes:
+        found, fact = "sent-dtype", f"{fact} It sends {_listed(other_dtypes)}; they are {dtype}."
+    elif any(fits):
+        found = "one-rank"
+    elif w > 1 and agree(lambda r: [shares[r]] * w):
+        found = "weighed-late"
+    elif any(agree(lambda _, n=n, k=k: only(n, k)) for n in range(w) for k in (1.0, shares[n])):
+        found, fact = "handed-out", f"{fact} All ranks have the same one, which is a single rank's."
+    if got[apart] is not None and bool(got[apart].isnan().any()) and 0 in samples:
+        found = "no-samples"
+    if got[apart] is None:
+        fact = f"{fact} It is None."
+    both = {"got": got[apart], "expected": _as(total[apart], seen.kept["weights"][apart])}
     return played.wrong(found, rank, **both, fact=fact)
+
+
+def _samples_of_users(case):
+    left_out = case["without the head on"]
+    return [num * (rank not in left_out) for rank, num in enumerate(case["samples"])]
+
+
+def _as(total, parameter):
+    return total.expand(parameter.shape).to(parameter.dtype)
+
+
+def _too_small_for(number, events):
+    """
+    Return a dtype that a single number was sent in and that cannot hold this one, or None.
+    """
+    for event in _moved(events):
+        dtype = getattr(torch, event.dtype or "int64")
+        if event.input_bytes == dtype.itemsize and torch.tensor(number).to(dtype).item() != number:
+            return event.dtype
+    return None
 
 
 def _judge_average_cost(played, model):
     names = _trained(model)
     most_bytes = _bytes(model, names) + COUNT_BYTES
     for rank, events in enumerate(played.traces):
-        moved = [event for event in events if event.is_communication]
+        moved = _moved(events)
         num_bytes = sum(event.input_bytes for event in moved)
+        fact = f"{num_bytes} bytes go into its calls; {most_bytes} are enough."
         if num_bytes > most_bytes and any(event.dtype == "uint8" for event in moved):
-            raise played.wrong("objects", rank, fact="It sends tensors as pickled objects.")
+            fact = f"Some go as uint8, as pickled objects do. {fact}"
+            raise played.wrong("objects", rank, fact=fact)
         if len(moved) > len(names) + 1:
-            fact = f"It makes {len(moved)} calls; {len(names)} trained parameters need one more."
-            raise played.wrong("cost", rank, fact=fact)
+            calls = f"It makes {len(moved)} calls; {len(names)} trained parameters need one more."
+            raise played.wrong("cost", rank, fact=calls)
         if num_bytes > most_bytes:
-            fact = f"{num_bytes} bytes go into its calls; {most_bytes} are enough."
-            raise played.wrong("cost", rank, fact=fact)
+            others = _other_dtypes(events, {played.case["dtype"], "int64"})
+            raise played.wrong("sent-dtype" if others else "cost", rank, fact=fact)
 
 
 def _average_draw(played):
@@ -410,7 +549,7 @@ def _average_draw(played):
     for gradients in (_own_gradients(case), [seen.kept["gradient"] for seen in played.seen]):
         names = _trained(_Model(case))
         firsts = [[gradient[name] for name in names] for gradient in gradients]
-        rows.append([[None if g is None else f"{g[0].item():g}" for g in row] for row in firsts])
+        rows.append([[None if g is None else _first_number(g) for g in row] for row in firsts])
     return collective_picture("average_gradients", *rows)
 
 
@@ -421,17 +560,17 @@ average_gradients = Task(
     cases=_average_cases,
     act=_average_act,
     judge=_average_judge,
-    ok="every .grad is that of the whole batch, one message a parameter and one more at most",
+    ok="every .grad is that of the whole batch, one call a parameter and one more at most",
     draw=_average_draw,
     hints=(
         "The mean over all samples is a sum over ranks, in which each rank's mean counts with its "
         "share of the samples.",
         "A rank's share is num_samples by the sum of all ranks' num_samples. That sum takes one "
-        "message. Then it is one all-reduce for each trained parameter.",
-        "What is sent may depend on the model, never on a rank's data: a rank whose .grad is None "
-        "sends zeros.",
-        "For each parameter that requires a gradient: if grad is None, make it zeros_like; "
-        "multiply it by num_samples / total; all_reduce it.",
+        "call. Then it is one all-reduce for each trained parameter.",
+        "What is sent may depend on the model, never on a rank's data: a rank whose .grad is None, "
+        "or that has no samples, sends zeros.",
+        "For each parameter that requires a gradient: if grad is None or num_samples is 0, make it "
+        "zeros_like; multiply it by num_samples / total; all_reduce it.",
     ),
     mistakes={
         "summed": "A sum over ranks is several times too long. A mean is wanted.",
@@ -442,14 +581,26 @@ average_gradients = Task(
         "only-users": "A sample that did not use a parameter has a gradient of zero for it, and "
         "counts.",
         "own": "What came of the messages must be in .grad. The weights stay as they are.",
+        "handed-out": "Every rank's gradient must count, not that of a single one.",
+        "weighed-late": "A rank's share belongs to its own gradient: weigh that one before ranks "
+        "are added up.",
+        "no-samples": "A mean over no samples is not a number, and 0 times that is not 0. Such a "
+        "rank must send numbers that change nothing.",
+        "count": "Count samples in a dtype that holds every whole number: there are 8 bytes for "
+        "it.",
+        "sent-dtype": "Send gradients in the dtype that they have: a smaller one loses digits, a "
+        "larger one costs bytes.",
         "one-rank": "Every rank needs the average, for every rank makes a step.",
         "frozen": "A frozen parameter has no gradient, on any rank: leave it alone.",
-        "deadlock": "A rank that has no gradient for a parameter must make the same calls as the "
-        "others.",
-        "raised": "A rank may have no gradient for a parameter: its .grad is None.",
+        "deadlock": "A rank that has no samples, or no gradient for a parameter, must make the "
+        "same calls as the others.",
+        "raised": "Look at the line that is named, if one is. A rank may have no gradient for a "
+        "parameter: its .grad is None. A number of samples may be large, or 0.",
         "objects": "Send the numbers themselves, as tensors.",
-        "cost": "One message a trained parameter, and one for the number of samples. A tied weight "
+        "cost": "One call a trained parameter, and one for the number of samples. A tied weight "
         "has two names, and one gradient.",
+        "values": "Write down for two ranks, of 3 samples and of 1, what each sends. Each sample "
+        "must count with one fourth.",
         "apart": "Ranks that add the same numbers in another order round otherwise. Then replicas "
         "drift apart: all must add up in one order.",
     },
@@ -472,6 +623,17 @@ def _plan_cases(draw):
     num_trained = sum(map(sum, layers)) - layers[1][1] + HEAD_SIZE
     caps = {"cap_bytes": 10**6, "first_cap_bytes": 4 * num_trained}
     yield Case(2, {"layers": layers, "dtype": "float32", **caps})
+    # So many names in one bucket that no set has them in this order.
+    caps = {"cap_bytes": 10**6, "first_cap_bytes": 10**6}
+    yield Case(2, {"layers": [[2, 1]] * 12, "dtype": "float64", **caps})
+    yield Case(2, {"layers": [[2, 1]] * 2, "dtype": "float32", "frozen": "everything", **caps})
+
+
+def _plan_model(case):
+    return _Model(case).requires_grad_(False) if "frozen" in case.data else _Model(case)
+
+
+_OTHER_CAPS = {"cap_bytes": 10**6, "first_cap_bytes": 10**6}
 
 
 def _plan(case, model, mistake=None):
@@ -484,9 +646,13 @@ def _plan(case, model, mistake=None):
     buckets, bucket, num_bytes = [], [], 0
     for name, parameter in named if mistake == "order" else named[::-1]:
         if not parameter.requires_grad and mistake != "frozen":
+            num_bytes += parameter.nbytes * (mistake == "frozen-bytes")
             continue
         now = cap if buckets and mistake != "always-first" else first
-        own = parameter.numel() * (1 if mistake == "numbers" else parameter.element_size())
+        if mistake == "swapped":
+            now = first if buckets else cap
+        size = {"numbers": 1, "four-bytes": 4}.get(mistake, parameter.element_size())
+        own = (len(parameter) if mistake == "rows" else parameter.numel()) * size
         if mistake == "under-cap" and bucket and num_bytes + own > now:
             buckets.append(bucket)
             bucket, num_bytes = [], 0
@@ -499,70 +665,112 @@ def _plan(case, model, mistake=None):
     return buckets + [bucket] * (bool(bucket) and mistake != "lost")
 
 
-_PLAN_MISTAKES = (
-    "order",
-    "frozen",
-    "tied",
-    "numbers",
-    "one-late",
-    "under-cap",
-    "lost",
-    "not-reset",
-    "first-cap",
-    "always-first",
-    "each-alone",
-)
+_PLAN_MISTAKES = {
+    "four-bytes": "numbers",
+    "order": "order",
+    "frozen": "frozen",
+    "frozen-bytes": "frozen",
+    "tied": "tied",
+    "numbers": "numbers",
+    "rows": "rows",
+    "one-late": "one-late",
+    "under-cap": "under-cap",
+    "lost": "lost",
+    "not-reset": "not-reset",
+    "first-cap": "first-cap",
+    "always-first": "first-cap",
+    "swapped": "first-cap",
+    "each-alone": "each-alone",
+}
+"""
+What a plan may be made by -> the mistake that it is.
+"""
 
 
 def _plan_act(here, plan_buckets):
-    model = _Model(here.case).to(here.device)
+    model = _plan_model(here.case).to(here.device)
     here.call(plan_buckets, model, here["cap_bytes"], here["first_cap_bytes"])
+    here.call(plan_buckets, model, *_OTHER_CAPS.values())
 
 
 def _plan_judge(played):
-    model = _Model(played.case)
+    model = _plan_model(played.case)
+    plans = [seen.calls[0].result for seen in played.seen]
     expected = _plan(played.case, model)
-    for rank, got in enumerate(played.results):
-        if not isinstance(got, list) or not all(isinstance(one, list | tuple) for one in got):
-            fact = "It must return a list of lists."
-            raise played.wrong("no-list", rank, got=got, fact=fact)
-        if [set(one) for one in got] == [set(one) for one in expected]:
-            continue
-        if [] in [list(one) for one in got]:
-            raise played.wrong("empty", rank, got=got, fact="A bucket is empty.")
-        found = _plan_mistake(played.case, model, got, expected)
-        pairs = list(zip_longest(map(list, got), expected))
-        place = next(
-            n for n, (one, right) in enumerate(pairs) if set(one or ()) != set(right or ())
-        )
-        one, right = pairs[place]
-        both = {"got": one or "no such bucket", "expected": right or "no such bucket"}
-        fact = f"Bucket {place} of the plan, counted from 0, is not the one expected."
-        raise played.wrong(found, rank, **both, fact=fact)
-    for rank, got in enumerate(played.results):
-        if [list(one) for one in got] != [list(one) for one in played.results[0]]:
-            plans = zip(got, played.results[0], strict=True)
-            one, other = next((a, b) for a, b in plans if list(a) != list(b))
-            fact = f"Where rank 0 has the bucket {other}, this rank has {one}."
-            raise played.wrong("ranks-differ", rank, fact=fact)
+    for rank, got in enumerate(plans):
+        _judge_buckets(played, rank, got, expected, model)
+    for rank, got in enumerate(plans):
+        for one, other in zip(got, plans[0], strict=True):
+            if list(one) != list(other):
+                fact = f"Where rank 0 has the bucket {other}, this rank has {one}."
+                raise played.wrong("ranks-differ", rank, fact=fact)
+    for rank, got in enumerate(plans):
+        for one, right in zip(got, expected, strict=True):
+            if list(one) != right:
+                fact = "A bucket has the right names in another order."
+                raise played.wrong("inside", rank, got=one, expected=right, fact=fact)
+    _judge_other_caps(played, model)
 
 
-def _plan_mistake(case, model, got, expected):
-    buckets = [set(one) for one in got]
-    for name in _PLAN_MISTAKES:
-        if buckets == [set(one) for one in _plan(case, model, name)]:
-            return "first-cap" if name == "always-first" else name
-    names = [name for one in got for name in one]
-    known = [name for one in expected for name in one]
-    if set(known) - set(names):
-        return "lost"
-    return "values"
+def _judge_other_caps(played, model):
+    expected = _plan({**played.case.data, **_OTHER_CAPS}, model)
+    for seen in played.seen:
+        first, got = (call.result for call in seen.calls)
+        if not _is_plan(got) or [list(one) for one in got] != expected:
+            fact = (
+                "In another call, with the same model and caps of 1,000,000 bytes, it is not right."
+            )
+            is_longer = _is_plan(got) and got[: len(first)] == first
+            mistake = "kept" if is_longer else "values"
+            raise played.wrong(mistake, seen.rank, got=got, expected=expected, fact=fact)
+
+
+def _is_plan(got):
+    return isinstance(got, list) and all(
+        isinstance(one, list | tuple) and all(isinstance(name, str) for name in one) for one in got
+    )
+
+
+def _judge_buckets(played, rank, got, expected, model):
+    """
+    Refuse a plan whose buckets do not have the names that they should, in whatever order.
+    """
+    if not _is_plan(got):
+        fact = "It must return a list of lists of names."
+        raise played.wrong("no-list", rank, got=got, fact=fact)
+    buckets, rights = [sorted(one) for one in got], [sorted(one) for one in expected]
+    if buckets == rights:
+        return
+    if [] in buckets:
+        raise played.wrong("empty", rank, got=got, fact="A bucket is empty.")
+    if not got:
+        fact = "The plan has no bucket, but there are parameters to train."
+        raise played.wrong("by-grad", rank, fact=fact)
+    found = _plan_mistake(played.case, model, buckets, rights)
+    pairs = list(zip_longest(map(list, got), expected))
+    place = next(
+        n for n, (one, right) in enumerate(pairs) if sorted(one or ()) != sorted(right or ())
+    )
+    one, right = pairs[place]
+    both = {"got": one or "no such bucket", "expected": right or "no such bucket"}
+    fact = f"Bucket {place} of the plan, counted from 0, is not the one expected."
+    raise played.wrong(found, rank, **both, fact=fact)
+
+
+def _plan_mistake(case, model, buckets, rights):
+    for made_by, mistake in _PLAN_MISTAKES.items():
+        if buckets == [sorted(one) for one in _plan(case, model, made_by)]:
+            return mistake
+    if buckets == rights[::-1]:
+        return "backwards"
+    missing = {name for one in rights for name in one} - {name for one in buckets for name in one}
+    return "lost" if missing else "values"
 
 
 def _plan_draw(played):
     named = dict(_Model(played.case).named_parameters())
     sizes = [(name, _bytes(_Model(played.case), [name])) for name in named]
-    return buckets_picture(sizes, [list(one) for one in played.results[0]])
+    return buckets_picture(sizes, [list(one) for one in played.seen[0].calls[0].result])
 
 
 plan_buckets = Task(
@@ -591,21 +799,30 @@ plan_buckets = Task(
         "frozen": "A frozen parameter has no gradient, so nothing of it is sent.",
         "tied": "A tied parameter has two names, but one gradient: plan it once, under its first "
         "name.",
-        "numbers": "The caps are bytes, not numbers of numbers.",
+        "backwards": "Which bucket is full first? It comes first in the plan.",
+        "numbers": "The caps are bytes, not numbers of numbers, and each dtype has its own size.",
+        "rows": "A weight has rows and columns. Its bytes are those of all its numbers.",
         "one-late": "A bucket that holds exactly its cap is full.",
         "under-cap": "A bucket closes after the parameter that fills it, even if it is above the "
         "cap then.",
         "lost": "What is in the open bucket at the end must be sent too.",
-        "empty": "Where the last parameter fills its bucket, no other follows.",
+        "empty": "Where the last parameter fills its bucket, no other follows; and a model that "
+        "trains nothing has none.",
+        "by-grad": "No backward has been run yet, so no parameter has a gradient. What tells "
+        "whether it will have one?",
+        "kept": "The plan depends on the model and the caps of this call, on nothing earlier.",
         "not-reset": "A new bucket holds 0 bytes.",
         "first-cap": "The first bucket has first_cap_bytes, and each later one cap_bytes.",
         "each-alone": "Each parameter has a message of its own here. Few large messages carry the "
         "same at less cost.",
+        "inside": "Names in a bucket stand in the order in which you came to them. A set has an "
+        "order that the next run need not share.",
         "ranks-differ": "Ranks add up bucket by bucket, number by number: all need the same plan "
         "in the same order.",
         "values": "Go through the parameters from the last to the first, and write down the open "
         "bucket's bytes.",
         "forbidden": "Every rank has the same model, so each can plan by itself: send nothing.",
+        "store": "Every rank has the same model, so each can plan by itself: leave no note.",
     },
     allowed=(),
 )
@@ -628,13 +845,17 @@ def _replica_cases(draw):
     yield Case(2, {**data, **times, "without layer2 on": [draw.randint(0, 1)]})
     times = {"micro_batches": 3, "steps": 2}
     yield Case(3, {**data, **times, "without layer2 on": [draw.randint(0, 2)]})
+    times = {"micro_batches": 1, "steps": 2}
+    yield Case(2, {**data, **times, "dtype": "bfloat16", "layer2": "in the first step only"})
 
 
-def _ways(case, rank):
+def _ways(case, rank, number=0):
     """
-    Return the layers that each micro-batch of a rank goes through, in order.
+    Return the layers that each micro-batch of a rank's step goes through, in order.
     """
     names = [*(f"layer{number}" for number in range(len(case["layers"]))), "head"]
+    if number and "layer2" in case.data:
+        names.remove("layer2")
     if rank in case.data.get("other order on", ()):
         names = ["layer0", "layer2", "layer1", "head"]
     ways = [names] * case["micro_batches"]
@@ -645,10 +866,10 @@ def _ways(case, rank):
 
 def _replica_act(here, make_replica):
     model = _Model(here.case).to(here.device)
-    ways = _ways(here.case, here.rank)
     replica = here.call(make_replica, model, _plan(here.case, model))
 
-    def step(number):
+    def step(number, model):
+        ways = _ways(here.case, here.rank, number)
         for place, way in enumerate(ways):
             replica.will_sync = place + 1 == len(ways)
             inputs = _inputs(here.case, here.rank, model, number * len(ways) + place)
@@ -657,7 +878,7 @@ def _replica_act(here, make_replica):
 
     gradients = []
     for number in range(here["steps"]):
-        here.call(step, number, watch=(model,))
+        here.call(step, number, model, watch=(model,))
         gradients.append({name: _copy(one) for name, one in _gradient(model).items()})
         model.zero_grad()
     return gradients
@@ -673,7 +894,7 @@ def _step_gradients(case, number, first=0, without=()):
     """
     tables = []
     for rank in range(case.world_size):
-        model, ways = _Model(case, dtype=torch.float64), _ways(case, rank)
+        model, ways = _Model(case, dtype=torch.float64), _ways(case, rank, number)
         for place, way in list(enumerate(ways))[first:]:
             batch = number * len(ways) + place
             model(_inputs(case, rank, model, batch), way).backward()
@@ -698,7 +919,7 @@ def _replica_judge(played):
 
 def _judge_messages(played, seen, number, model, buckets):
     rank, events = seen.rank, seen.calls[1 + number].events
-    sent = [event for event in events if event.is_communication]
+    sent = _moved(events)
     gradients = [event for event in events if event.kind == GRADIENT]
     last = max(event.backward for event in gradients)
     which = f"Step {number + 1} of {played.case['steps']}"
@@ -714,38 +935,51 @@ def _judge_messages(played, seen, number, model, buckets):
             f"{which}: bytes of its messages: {[event.input_bytes for event in sent]}; "
             f"of the buckets: {sizes}."
         )
-        raise played.wrong("once" if number and not sent else "other-plan", rank, fact=fact)
+        mistake = "once" if number and not sent else "other-plan"
+        others = {event.dtype for event in sent} - {played.case["dtype"], None}
+        if mistake == "other-plan" and others:
+            mistake = "sent-dtype"
+            fact = f"{which}: it sends {_listed(others)}; gradients are {played.case['dtype']}."
+        raise played.wrong(mistake, rank, fact=fact)
     index_of = {event.name: event.index for event in gradients if event.backward == last}
-    _judge_times(played, rank, which, sent, buckets, index_of)
+    _judge_times(played, rank, number, sent, buckets, index_of)
     if any(event.wait_index is None for event in sent):
         fact = f"{which}: wait_for_gradients returns while a message may still be under way."
         raise played.wrong("unwaited", rank, fact=fact)
 
 
-def _judge_times(played, rank, which, sent, buckets, index_of):
+def _judge_times(played, rank, step, sent, buckets, index_of):
     """
     Refuse a message that leaves too early, too late, or that holds backward up.
     """
+    case, which = played.case, f"Step {step + 1} of {played.case['steps']}"
     is_odd = rank in [
-        *played.case.data.get("other order on", ()),
-        *played.case.data.get("without layer2 on", ()),
+        *case.data.get("other order on", ()),
+        *case.data.get("without layer2 on", ()),
     ]
+    # A step like the first one, which went well: then something of that is left.
+    is_left = step and _ways(case, rank, step) == _ways(case, rank, 0)
     ready = 0.0
     for number, (event, names) in enumerate(zip(sent, buckets, strict=True)):
         ready = max([ready, *(index_of.get(name, float("inf")) for name in names)])
         following = min([index for index in index_of.values() if index > ready], default=None)
         if event.index < min(ready, max(index_of.values())):
             fact = f"{which}: message {number} leaves before bucket {number} is complete."
-            raise played.wrong("order" if is_odd else "too-early", rank, fact=fact)
+            mistake = "order" if is_odd else "too-early"
+            raise played.wrong("once" if is_left else mistake, rank, fact=fact)
         if following is None:
             continue
         if event.index > following:
             fact = (
                 f"{which}: bucket {number} is complete before the last gradient, and leaves late."
             )
-            raise played.wrong("late", rank, fact=fact)
+            mistake = "behind" if is_odd else "late"
+            raise played.wrong("once" if is_left else mistake, rank, fact=fact)
         if event.wait_index is not None and event.wait_index < following:
-            fact = f"{which}: backward stands still until message {number} is through."
+            fact = (
+                f"{which}: before the next gradient is ready, it has waited for message {number}, "
+                "or has looked and found it complete."
+            )
             raise played.wrong("blocks", rank, fact=fact)
 
 
@@ -755,26 +989,86 @@ def _judge_mean(played, seen, number):
     # Whole numbers add up exactly. Divided before, each term is rounded, and w - 1 sums of them.
     judged = {"num_roundings": w + 1, "unit": torch.finfo(getattr(torch, case["dtype"])).eps / 2}
     mean = [1 / w] * w
-    if _agrees(got, own, mean, **judged):
-        return
-    last = _step_gradients(case, number, first=case["micro_batches"] - 1)
-    zeros = _step_gradients(case, number, without=("layer2.weight", "layer2.bias"))
-    own_only = [float(other == rank) for other in range(w)]
-    local, local_last = own[rank], last[rank]
-    names = [
-        ("summed", own, [1.0] * w),
-        ("twice", own, [1 / w**2] * w),
-        ("local", own, own_only),
-        ("last-only", last, mean),
-        ("last-only", [local, local_last, *last], [1.0, -1.0, *mean]),
-        ("zeros", zeros, mean),
+    wrong = [
+        name
+        for name in own[0]
+        if not _agrees(_of([name], got), [_of([name], one) for one in own], mean, **judged)
     ]
-    mistake = next((n for n, tables, row in names if _agrees(got, tables, row, **judged)), "values")
+    if not wrong:
+        return
+    found = [
+        mistake
+        for mistake, tables, row in _ways_to_be_wrong(case, rank, number, own)
+        if _agrees(got, tables, row, **judged)
+    ]
+    these, own_of_these = _of(wrong, got), [_of(wrong, one) for one in own]
+    if number and _is_left_over(case, number, these, judged):
+        found.append("stale")
+    if _agrees(these, own_of_these, [float(r == rank) / w for r in range(w)], **judged):
+        found.append("early")
     total, _ = _weighted(own, mean)
     apart = _first_apart(got, total)
-    both = {"got": got[apart], "expected": total[apart].to(getattr(torch, case["dtype"]))}
     fact = f"Step {number + 1}: the gradient of {apart} is not the mean over ranks."
-    raise played.wrong(mistake, rank, **both, fact=fact)
+    if any(got[name] is None for name in wrong):
+        apart = next(name for name in wrong if got[name] is None)
+        fact = f"Step {number + 1}: {apart}.grad is None, and the mean over ranks is not 0."
+        found = ["none"]
+    both = {"got": got[apart], "expected": _as(total[apart], dict(_parameters(case))[apart])}
+    raise played.wrong(next(iter(found), "values"), rank, **both, fact=fact)
+
+
+def _parameters(case):
+    return _Model(case).named_parameters()
+
+
+def _of(names, table):
+    return {name: table[name] for name in names}
+
+
+def _ways_to_be_wrong(case, rank, number, own):
+    """
+    Return mistakes that give a gradient, each with the tables and the weights that it adds up.
+    """
+    w, m = case.world_size, case["micro_batches"]
+    mean, is_own = [1 / w] * w, [float(other == rank) for other in range(w)]
+    from_on = [_step_gradients(case, number, first=first) for first in range(m)]
+    last, layer2 = from_on[-1], ("layer2.weight", "layer2.bias")
+    zeros = _step_gradients(case, number, without=layer2)
+    # What came in micro-batch k, from 0, is divided m - k times.
+    times = [w ** -(m - k) for k in range(m)]
+    shares = [now - before for now, before in zip(times, [0.0, *times], strict=False)]
+    odd = case.data.get("without layer2 on", ())
+    whole = [_scaled(own[r], layer2, w) if r in odd else own[r] for r in range(w)]
+    here = [_scaled(table, layer2, w) for table in own] if rank in odd else own
+    return [
+        ("summed", own, [1.0] * w),
+        ("twice", own, [1 / w**2] * w),
+        ("local", own, is_own),
+        ("last-only", last, mean),
+        ("last-only", [own[rank], last[rank], *last], [1.0, -1.0, *mean]),
+        ("zeros", zeros, mean),
+        ("each-divided", list(chain(*from_on)), [share for share in shares for _ in range(w)]),
+        ("some-divided", whole, mean),
+        ("some-divided", here, mean),
+        ("added", own, [one + 1 / w for one in is_own]),
+        *(("other-size", own, [1 / size] * w) for size in range(2, 9)),
+    ]
+
+
+def _scaled(table, names, factor):
+    return {
+        name: one * factor if name in names and one is not None else one
+        for name, one in table.items()
+    }
+
+
+def _is_left_over(case, number, got, judged):
+    """
+    Tell whether numbers are the mean of the step before, once, or once for each rank.
+    """
+    w = case.world_size
+    before = [_of(got, table) for table in _step_gradients(case, number - 1)]
+    return any(_agrees(got, before, [share] * w, **judged) for share in (1.0, 1 / w, 1 / w**2))
 
 
 def _replica_draw(played):
@@ -785,6 +1079,7 @@ def _replica_draw(played):
 OverlappedReplica = Task(
     number="05.4",
     name="OverlappedReplica",
+    may_change=("grad", "hooks"),
     cases=_replica_cases,
     act=_replica_act,
     judge=_replica_judge,
@@ -810,6 +1105,8 @@ OverlappedReplica = Task(
         "too-early": "A bucket is complete when all of its gradients are ready, not the first.",
         "order": "Ranks may reach layers in another order, or not at all. A bucket that is full "
         "waits until all before it have been sent.",
+        "behind": "Layers may come in another order. When a bucket has left, those after it may "
+        "have been full for long, and can leave now.",
         "late": "Start a bucket's message in the hook of its last gradient: backward goes on "
         "meanwhile.",
         "blocks": "In a hook nobody may wait: start the message, and wait when backward is over.",
@@ -818,12 +1115,30 @@ OverlappedReplica = Task(
         "twice": "Divide once by the number of ranks, before or after the sum.",
         "local": "What the hook gets is the parameter. Its gradient is in .grad, and there the "
         "mean must be in the end.",
+        "left-changed": "A replica hangs up its hooks and changes .grad. All else of the model "
+        "stays as it is.",
+        "none": "wait_for_gradients gives every parameter of the plan the mean, also one that had "
+        "no gradient on this rank.",
+        "added": "The mean takes the place of .grad. It has this rank's part in it already.",
+        "each-divided": "Gradients of earlier micro-batches are in .grad, and are divided once "
+        "more in each hook. Divide once a step.",
+        "some-divided": "A parameter may have no hook called, or no gradient, and still be in the "
+        "bucket. All numbers of a message must be divided alike.",
+        "other-size": "Divide by the number of ranks that there are now. Another group may have "
+        "another one.",
+        "stale": "What a step did not fill in a flat tensor still holds what the last step left.",
+        "early": "Until its wait is over, a flat tensor holds this rank's own numbers, or anything "
+        "else.",
+        "sent-dtype": "A flat tensor has the dtype of the gradients in it.",
         "last-only": "The gradient of all micro-batches is in .grad. A hook on the tensor sees "
         "only what the last one adds.",
         "zeros": "A parameter that the last micro-batch did not use may have a gradient from an "
         "earlier one.",
-        "raised": "A .grad may be None: this rank did not use the parameter, or backward has not "
-        "come to it yet.",
+        "raised": "Look at the line that is named, if one is. A .grad may be None: this rank did "
+        "not use the parameter, or backward has not come to it yet. Each part of a flat tensor "
+        "needs the size, shape and dtype of its parameter.",
+        "values": "Look where a flat tensor is made, and where it is read: may two buckets share "
+        "one, and is it read after its wait? Do its parts go back in the order in which they came?",
         "deadlock": "Every rank sends every bucket, also if no gradient of its own is in it.",
     },
     in_place=True,

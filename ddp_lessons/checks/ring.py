@@ -18,7 +18,6 @@ from ddp_lessons.checks.collectives import (
     call,
     full_numbers,
     is_nearly,
-    refuse_kept,
     refuse_lost_digits,
     rounds_in_turns,
     rounds_of_sends,
@@ -187,7 +186,6 @@ def _scatter_judge(played):
         if isinstance(got, torch.Tensor) and got.dtype == chunks[0][0].dtype:
             _name_the_sum(played, rank, got, chunks)
         played.expect(rank, got, sum(chunks[rank]))
-    refuse_kept(played)
     own_bytes = [parts[0].nbytes for parts in chunks]
     _refuse_long_messages(played, max(own_bytes), sum(own_bytes))
     _judge_ring(played, w - 1, [sum(own_bytes) - own for own in own_bytes])
@@ -291,7 +289,6 @@ def _gather_judge(played):
         for part, expected in zip(got, chunks, strict=True):
             refuse_lost_digits(played, rank, part, expected, [expected], "sent-dtype")
             played.expect(rank, part, expected)
-    refuse_kept(played)
     # Each chunk is received by all others, so a rank may have to send all but the smallest.
     most = sum(chunk.nbytes for chunk in chunks) - min(chunk.nbytes for chunk in chunks)
     _judge_ring(played, w - 1, [most] * w)
@@ -379,7 +376,7 @@ def _reduce_cases(draw):
 
 def _reduce_act(here, all_reduce):
     device = _sending_device(here)
-    return call(here, all_reduce, lambda case: [_numbers(case, here.rank).to(device)])
+    call(here, all_reduce, lambda case: [_numbers(case, here.rank).to(device)])
 
 
 def _numbers(case, rank):
@@ -416,7 +413,6 @@ def _reduce_judge(played):
         else:
             most_off = sum_error(tensors) + _rounding(exact)
             played.expect(rank, got, exact, most_off, mistake="digits")
-    refuse_kept(played)
     num_steps = 2 * (w - 1)
     _judge_ring(played, num_steps, [num_steps * longest * exact.element_size()] * w)
 

@@ -5,10 +5,14 @@ Legend: N samples, w ranks. A share is what one rank gets of the samples, a list
 """
 
 import copy
+import inspect
 import math
 import random
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import replace
 from fractions import Fraction
-from itertools import chain, islice
+from itertools import chain, combinations, islice, pairwise
 from typing import Any
 
 import torch
@@ -20,17 +24,23 @@ from ddp_lessons.ranks.telling import rank_names
 
 # ---- 04.1 shard indices ----
 
-_MANY = 20
+_MANY = 40
 """
 So many samples that two orders, or two ways to share them, are not alike by chance.
 """
 _OTHER_SEED = 1000
+_HASHES = "hash() of text"
 
 
 def _shard_cases(draw):
     yield Case(4, {"num_samples": 10, "seed": 5, "epoch": 0}, seed=0)
+    yield Case(2, {"num_samples": 10, "seed": 5, "epoch": 0})  # for what is kept of other worlds
+    yield Case(4, {"num_samples": _MANY, "seed": 7, "epoch": 0})
+    hashes = {_HASHES: "each rank's own"}
+    yield Case(4, {"num_samples": _MANY, "seed": 0, "epoch": 1} | hashes)
     for world_size in (1, 2, 3, 4):
-        num_samples = world_size * draw.randint(_MANY, 30) + draw.randint(1, world_size)
+        length = draw.randint(_MANY // world_size + 1, 60 // world_size)
+        num_samples = world_size * length + draw.randint(1, world_size)
         yield Case(world_size, {"num_samples": num_samples, **_drawn_epoch(draw)})
     yield Case(4, {"num_samples": 1, **_drawn_epoch(draw)})
 
@@ -39,42 +49,132 @@ def _drawn_epoch(draw):
     return {"seed": draw.randint(0, 10**6), "epoch": draw.randint(1, 50)}
 
 
+def _orders(case):
+    """
+    Return the seeds and epochs of all calls: first and last the same, then other ones.
+    """
+    seed, epoch = case["seed"], case["epoch"]
+    return (seed, epoch), (seed, epoch + 1), (seed, epoch + 2), (seed + _OTHER_SEED, epoch)
+
+
 def _shard_act(here, shard_indices):
-    num_samples, seed, epoch = here["num_samples"], here["seed"], here["epoch"]
+    torch.rand(1)  # else who seeds it anew with its own seed would put the state back
     torchs, pythons = torch.get_rng_state(), random.getstate()
-    for other_seed, later in ((0, 0), (0, 1), (_OTHER_SEED, 0), (0, 0)):
-        here.call(shard_indices, num_samples, seed + other_seed, epoch + later)
-    return equal(torchs, torch.get_rng_state()) and pythons == random.getstate()
+    orders = _orders(here.case)
+    with _hashes_of_its_own(here, shard_indices) as hashed:
+        for seed, epoch in (*orders, orders[0]):
+            here.call(shard_indices, here["num_samples"], seed, epoch)
+    is_as_before = equal(torchs, torch.get_rng_state()) and pythons == random.getstate()
+    return {"is_as_before": is_as_before, "num_hashed": len(hashed)}
+
+
+@contextmanager
+def _hashes_of_its_own(here, answer):
+    """
+    Let `hash` give other numbers for text on each rank, if the case says so.
+
+    Python draws anew for each process what hashes of text are. The ranks are forks of one process
+    and share it, but the processes that torchrun starts do not, and neither do two runs.
+    """
+    names, hashed = getattr(inspect.unwrap(answer), "__globals__", {}), []
+
+    def own_hash(value):
+        if isinstance(value, str | bytes):
+            hashed.append(value)
+            return random.Random(f"{here.rank} {value!r}").getrandbits(60)
+        return hash(tuple(map(own_hash, value)) if isinstance(value, tuple) else value)
+
+    if _HASHES not in here.case.data or "hash" in names:
+        yield hashed
+        return
+    names["hash"] = own_hash
+    try:
+        yield hashed
+    finally:
+        del names["hash"]
 
 
 def _shard_judge(played):
-    case, num_samples = played.case, played.case["num_samples"]
-    now, later, other, again = zip(*[[c.result for c in s.calls] for s in played.seen], strict=True)
+    calls = zip(*[[c.result for c in s.calls] for s in played.seen], strict=True)
+    *several, again = calls
+    now = several[0]
     for rank, share in enumerate(now):
         if not equal(share, again[rank]):
             fact = f"Called twice with the same arguments, it gave {again[rank]} the second time."
             raise played.wrong("unseeded", rank, got=share, fact=fact)
-    for shares in (now, later, other):
-        _judge_shares(played, shares)
-    if num_samples >= _MANY or case.seed == 0:
-        if equal(now, later):
-            in_order = all(list(share[:-1]) == sorted(share[:-1]) for share in now)
-            what = "not shuffled" if in_order else f"that of epoch {case['epoch']}"
-            fact = f"The order in epoch {case['epoch'] + 1} is {what}."
-            raise played.wrong("no-shuffle" if in_order else "no-epoch", 0, got=now[0], fact=fact)
-        if equal(now, other):
-            fact = f"With seed {case['seed'] + _OTHER_SEED} the order is still the same."
-            raise played.wrong("no-seed", 0, got=now[0], fact=fact)
-    if num_samples >= _MANY and len(now) > 1 and list(map(set, now)) == list(map(set, later)):
-        fact = "In the next epoch each rank has the same samples again, in another order."
-        raise played.wrong("own-share", 0, got=sorted(set(now[0])), fact=fact)
+    uses_hash = any(seen.kept["num_hashed"] for seen in played.seen)
+    for shares in several:
+        _judge_shares(played, shares, lost="hashes" if uses_hash else "overlap")
+    if played.case["num_samples"] >= _MANY:
+        names = [f"seed {seed} and epoch {epoch}" for seed, epoch in _orders(played.case)]
+        _judge_orders(played, dict(zip(names, several, strict=True)))
     for seen in played.seen:
-        if not seen.kept:
+        if not seen.kept["is_as_before"]:
             fact = "After it, the global random state is another one than before."
             raise played.wrong("global-state", seen.rank, fact=fact)
 
 
-def _judge_shares(played, shares, mistake=None):
+def _judge_orders(played, orders):
+    """
+    Refuse orders that are not shuffled, or that have too much of one another.
+
+    Args:
+        played: The Played.
+        orders: What each order is for -> the shares; the last has another seed than the first.
+    """
+    (first, *others), other_seed = orders, list(orders)[-1]
+    now = orders[first]
+    for name in others:
+        if equal(now, orders[name]):
+            _refuse_steps(played, first, now, 2 / 3)
+            mistake = "no-seed" if name == other_seed else "no-epoch"
+            fact = f"The order with {name} is that with {first}."
+            raise played.wrong(mistake, 0, got=now[0], fact=fact)
+    if played.case["num_samples"] > _MANY:  # drawn: by chance, a weak shuffle may look like none
+        return
+    what = "are on one rank together"
+    _refuse_pairs(played, orders, "own-share", _together, 0.9, (what, "are"))
+    for name, shares in orders.items():
+        _refuse_steps(played, name, shares, 1 / 3)
+    what = "follow one another on a rank"
+    _refuse_pairs(played, orders, "turned", _neighbours, 0.5, (what, "do"))
+
+
+def _refuse_steps(played, name, shares, most):
+    num_samples = played.case["num_samples"]
+    steps = Counter((b - a) % num_samples for a, b in _neighbours(shares))
+    (step, count), num_steps = steps.most_common(1)[0], sum(steps.values())
+    if count > most * num_steps:
+        step -= num_samples if step > num_samples / 2 else 0
+        fact = (
+            f"With {name}, {count} of {num_steps} steps from a sample of a rank to its next one "
+            f"are {step:+}, where sample 0 comes after the last one."
+        )
+        raise played.wrong("no-shuffle", 0, got=shares[0], fact=fact)
+
+
+def _refuse_pairs(played, orders, mistake, pairs_of, most, words):
+    (first, now), *others = orders.items()
+    pairs = set(map(frozenset, pairs_of(now)))
+    for name, shares in others:
+        again = pairs.intersection(map(frozenset, pairs_of(shares)))
+        if len(again) > most * len(pairs):
+            fact = (
+                f"With {first}, {len(pairs)} pairs of samples {words[0]}. With {name}, "
+                f"{len(again)} of these pairs {words[1]}, too."
+            )
+            raise played.wrong(mistake, 0, got=shares[0], fact=fact)
+
+
+def _neighbours(shares):
+    return chain.from_iterable(pairwise(share) for share in shares)
+
+
+def _together(shares):
+    return chain.from_iterable(combinations(share, 2) for share in shares)
+
+
+def _judge_shares(played, shares, mistake=None, lost="overlap"):
     num_samples, num_ranks = played.case["num_samples"], len(shares)
     for rank, share in enumerate(shares):
         if not isinstance(share, list | tuple) or any(type(one) is not int for one in share):
@@ -90,10 +190,11 @@ def _judge_shares(played, shares, mistake=None):
         fact = f"Shares are {', '.join(map(str, lengths))} long; each must be {length} long."
         mistake = mistake or _length_mistake(lengths, num_samples, length)
         raise played.wrong(mistake, rank, got=shares[rank], fact=fact)
-    lost = set(range(num_samples)).difference(*shares)
-    if lost:
-        fact = f"No rank has sample {min(lost)}; in all, {len(lost)} of {num_samples} are missing."
-        raise played.wrong(mistake or "overlap", 0, got=shares[0], fact=fact)
+    absent = set(range(num_samples)).difference(*shares)
+    if absent:
+        number = f"{len(absent)} of {num_samples}"
+        fact = f"Samples that no rank has: {number}. The first of them is {min(absent)}."
+        raise played.wrong(mistake or lost, 0, got=shares[0], fact=fact)
 
 
 def _length_mistake(lengths, num_samples, length):
@@ -104,6 +205,8 @@ def _length_mistake(lengths, num_samples, length):
         return "dropped"
     if num_samples < num_ranks:
         return "fewer"
+    if len({*lengths}) == 1 and num_ranks < 4 and lengths[0] == -(-num_samples // 4):
+        return "other-size"
     return "too-long" if max(lengths) > length else "unequal"
 
 
@@ -150,12 +253,21 @@ shard_indices = Task(
         "enough to fill every share.",
         "too-long": "Repeat no more than is needed: round N / w up, not further.",
         "unequal": "Make the order as long as w equal shares, and share it out then.",
-        "overlap": "All ranks must share out the same order. If the rank goes into the seed, or "
-        "shares overlap, some samples are never seen.",
-        "no-shuffle": "Shuffle before you share out: torch.randperm gives an order.",
+        "other-size": "Shares are as long as they would be for 4 ranks. Ask how many there are, "
+        "and ask in every call: it is not always the same.",
+        "overlap": "Either ranks share out different orders, as they do if the rank goes into the "
+        "seed. Or shares overlap, or end too early: one must begin where another ends.",
+        "hashes": "hash() of a text is another number in each process that torchrun starts, and "
+        "in each run. Compute the seed from the two numbers alone.",
+        "no-shuffle": "Shuffle before you share out: torch.randperm gives an order. To begin it "
+        "elsewhere, or to move whole blocks, is not to shuffle.",
         "no-epoch": "The epoch must go into the generator's seed, as set_epoch does it.",
-        "no-seed": "The seed must go into the generator's seed, together with the epoch.",
-        "own-share": "Shuffle all samples first and share them out then, not the other way round.",
+        "no-seed": "The seed must go into the generator's seed, together with the epoch, and also "
+        "in epoch 0: a product of the two is 0 there.",
+        "own-share": "Shuffle all samples anew in each epoch, and share them out then, not the "
+        "other way round: who is with whom must change.",
+        "turned": "Shuffle anew for each seed and epoch. An order that begins elsewhere, or runs "
+        "backwards, is still the same order.",
         "global-state": "Draw from a generator of your own. The global one belongs to dropout and "
         "to all else that draws numbers.",
         "raised": "Think of one rank alone, and of fewer samples than ranks.",
@@ -207,19 +319,50 @@ def _accuracy_cases(draw):
         num_samples = world_size * draw.randint(3, 9) + 1
         yield Case(world_size, {"num_samples": num_samples, "dtype": "float64"})
     yield Case(4, {"num_samples": 2, "dtype": "float32"})
-    yield Case(2, {"num_samples": 2 * draw.randint(700, 800) + 1, "dtype": "bfloat16"})
+    # More right ones than float16 counts, and so many that no 8 bits are enough.
+    yield Case(2, {"num_samples": 2 * draw.randint(3000, 3050) + 1, "dtype": "bfloat16"})
 
 
 def _accuracy_act(here, exact_accuracy):
-    predict = _Predict(here.case, here.device)
-    here.call(exact_accuracy, predict, predict.inputs, predict.labels)
-    return predict.batches
+    asked = []
+    for case in _models(here.case):
+        predict = _Predict(case, here.device)
+        here.call(exact_accuracy, predict, predict.inputs, predict.labels)
+        asked.append(predict.batches)
+    return asked
+
+
+def _models(case):
+    """
+    Return a Case for each model that is evaluated: a second one shows what is kept of the first.
+    """
+    return [case, replace(case, seed=case.seed + 1)] if case["num_samples"] < 100 else [case]
 
 
 def _accuracy_judge(played):
+    before = None
+    for number, case in enumerate(_models(played.case)):
+        seen = [
+            replace(one, calls=[one.calls[number]], kept=one.kept[number]) for one in played.seen
+        ]
+        before = _judge_accuracy(replace(played, seen=seen), _Predict(case, "cpu").is_right, before)
+
+
+def _judge_accuracy(played, is_right, before):
+    """
+    Judge the accuracy of one model.
+
+    Args:
+        played: The Played of its call alone.
+        is_right: For each sample whether the model is right about it.
+        before: What was right for the model before; None: it is the first.
+
+    Returns:
+        float: What is right.
+    """
     asked = [[one for batch in seen.kept for one in batch] for seen in played.seen]
     _judge_asked(played, asked)
-    is_right = _Predict(played.case, "cpu").is_right
+    _judge_store(played)
     num_right = [sum(is_right[sample] for sample in own) for own in asked]
     exact = sum(num_right) / len(is_right)
     for rank, got in enumerate(played.results):
@@ -229,8 +372,20 @@ def _accuracy_judge(played):
     for rank, got in enumerate(played.results):
         if not _near(got, exact):
             mistake, fact = _accuracy_mistake(played, asked, num_right, exact)
+            if before is not None:  # which was right
+                told = {before: "that of the model before", before + exact: "both models' together"}
+                what = [words for value, words in told.items() if _near(got, value)]
+                mistake = "kept" if what else mistake
+                fact = f"This is {what[0]}: it was called twice." if what else fact
             raise played.wrong(mistake, rank, got=got, expected=exact, fact=fact)
     _judge_cost(played, "The number is", _MOST_BYTES)
+    return exact
+
+
+def _judge_store(played):
+    if any(call.num_keys for seen in played.seen for call in seen.calls):
+        fact = "It puts keys into the group's store, which is a way to talk past the calls."
+        raise played.wrong("store", fact=fact)
 
 
 def _judge_cost(played, what_is, most_bytes):
@@ -238,9 +393,10 @@ def _judge_cost(played, what_is, most_bytes):
         moved = [event for event in events if event.is_communication]
         num_bytes = sum(event.input_bytes for event in moved)
         if len(moved) > 1 or num_bytes > most_bytes:
+            calls = "1 call" if len(moved) == 1 else f"{len(moved)} calls"
             fact = (
-                f"{what_is} right, but it took {len(moved)} calls with {num_bytes} bytes; 1 "
-                f"with {most_bytes} is enough."
+                f"{what_is} right, but it took {calls} with {num_bytes} bytes; 1 with "
+                f"{most_bytes} is enough."
             )
             raise played.wrong("cost", rank, fact=fact)
 
@@ -252,8 +408,14 @@ def _judge_asked(played, asked):
         raise played.wrong("all-samples", fact=fact)
     lost = sorted(set(range(num_samples)).difference(*asked))
     if lost:
-        fact = f"No rank has evaluated sample {lost[0]}; in all, {len(lost)} were left out."
+        number = f"{len(lost)} of {num_samples}"
+        fact = f"Samples that no rank has evaluated: {number}. The first of them is {lost[0]}."
         raise played.wrong("lost", fact=fact)
+    for rank, own in enumerate(asked):
+        sample, times = Counter(own).most_common(1)[0] if own else (None, 0)
+        if times > 1:
+            fact = f"This rank has evaluated sample {sample} more than once."
+            raise played.wrong("asked-again", rank, fact=fact)
     total, most = sum(map(len, asked)), -(-num_samples // num_ranks)
     if total > num_samples:
         fact = f"The ranks have evaluated {total} samples, but there are {num_samples}."
@@ -274,8 +436,10 @@ def _accuracy_mistake(played, asked, num_right, exact):
     own = [r / len(a) if a else math.nan for r, a in zip(num_right, asked, strict=True)]
     if any(map(math.isnan, results)):
         return "no-samples", "A rank without samples has divided by 0."
-    for factor, what in ((len(own), "mean"), (1, "sum")):
-        if len(own) > 1 and all(_near(got, sum(own) / factor) for got in results):
+    num_busy = sum(map(bool, asked))
+    for factor, what in ((len(own), "mean"), (num_busy, "mean"), (1, "sum")):
+        total = sum(one for one in own if not math.isnan(one))
+        if len(own) > 1 and all(_near(got, total / factor) for got in results):
             return "mean-of-means", f"This is the {what} of the ranks' own accuracies."
     parts = [r / num_samples for r in num_right]
     for alone in (own, parts):
@@ -286,16 +450,28 @@ def _accuracy_mistake(played, asked, num_right, exact):
         return "not-everywhere", f"The accuracy is right only on {rank_names(right)}."
     if all(_near(got, sum(num_right)) for got in results):
         return "undivided", "This is the number of right answers."
-    total = [sum(num_right) / len(a) if a else math.nan for a in asked]
-    if all(map(_near, results, total)):
-        return "own-count", "All right answers were divided by the samples of one rank."
+    for factor, what in (
+        (1, "samples of one rank"),
+        (len(own), "samples of one rank, times the number of ranks"),
+        (num_busy, "samples of one rank, times the number of ranks that have some"),
+    ):
+        wrong = [sum(num_right) / (len(a) * factor) if a else None for a in asked]
+        if all(one is None or _near(got, one) for got, one in zip(results, wrong, strict=True)):
+            return "own-count", f"All right answers were divided by the {what}."
+    for factor, what in ((len(own), "ranks"), (num_busy, "ranks that have samples")):
+        if all(_near(got, sum(num_right) / factor) for got in results):
+            return "own-count", f"All right answers were divided by the number of {what}."
+    counted = [got * num_samples for got in results]
+    if all(_near(one, round(one)) and not (round(one) - sum(num_right)) % 256 for one in counted):
+        fact = f"By it {round(counted[0])} samples would be right; in truth {sum(num_right)} are."
+        return "overflow", f"{fact} They differ by a multiple of 256."
     if all(abs(got - exact) < torch.finfo(torch.bfloat16).eps for got in results):
         return "rounded", "The accuracy is a little off."
     return "values", "The accuracy is not the one that a single process gets."
 
 
 def _accuracy_draw(played):
-    batches = [seen.kept or [[]] for seen in played.seen]
+    batches = [seen.kept[0] or [[]] for seen in played.seen]
     return samples_picture(batches, played.case["num_samples"])
 
 
@@ -321,8 +497,9 @@ exact_accuracy = Task(
         "all-samples": "Share the work: each rank evaluates only its own samples.",
         "lost": "Every sample must be evaluated by one rank. Leave no tail out, and let all ranks "
         "share out the same order.",
-        "padding": "DistributedSampler fills up with repeats. They would count twice: let some "
-        "ranks have one sample less.",
+        "padding": "Some samples were evaluated on several ranks, as DistributedSampler fills up "
+        "with repeats. They would count twice: let some ranks have one sample less.",
+        "asked-again": "Ask predict about each sample once, and keep what it says.",
         "not-shared": "Share the samples out evenly: ceil(N / w) is the most that one rank needs.",
         "no-samples": "There may be fewer samples than ranks. Divide by the number of all samples, "
         "which is never 0.",
@@ -331,9 +508,16 @@ exact_accuracy = Task(
         "alone": "Add the counts of all ranks up before you divide.",
         "not-everywhere": "Every rank must get the sum: choose a call that gives it to all.",
         "undivided": "An accuracy is a share: divide by how many samples there are.",
-        "own-count": "Divide by the samples of all ranks, not by those of this one.",
-        "rounded": "Count in whole numbers: bfloat16 cannot count beyond 256. A comparison's "
-        "sum() is int64 by itself.",
+        "own-count": "Divide by the number of all samples, which every rank knows: ranks do not "
+        "all have equally many.",
+        "rounded": "Count in whole numbers: bfloat16 cannot count beyond 256, nor float16 beyond "
+        "2,048. A comparison's sum() is int64 by itself.",
+        "overflow": "A dtype of 8 bits holds 256 numbers, and begins again after the last. A "
+        "comparison's sum() is int64 by itself.",
+        "kept": "Count anew in each call: nothing may stay from one call to the next.",
+        "store": "Let the counts travel in the collective.",
+        "raised": "A line that is named is yours. A reduction takes not every dtype, but it takes "
+        "int64. And with few samples there may be fewer parts than ranks.",
         "cost": "One all-reduce of the counts is enough. Predictions need not travel.",
         "deadlock": "A rank without samples must make the call too: the others wait for it.",
     },
@@ -353,6 +537,8 @@ def _resume_cases(draw):
         told = {"num_samples": num_samples, "batch_size": batch_size}
         yield Case(world_size, told | _drawn_epoch(draw))
     yield Case(4, {"num_samples": 48, "batch_size": 3, **_drawn_epoch(draw)})
+    # The last one, so that other epochs are known to go on.
+    yield Case(1, {"num_samples": 23, "batch_size": 2, "epoch": 0, "seed": 5})
 
 
 def _resume_act(here, sampler_class):
@@ -386,7 +572,8 @@ def _train_and_die(sampler_class, told):
         _lists(islice(batches, 1))  # one step more, which is lost
         return steps
 
-    _, loader = start()
+    sampler, loader = start()
+    sampler.set_epoch(0)
     seen = {"epoch 0": _lists(loader)}
     sampler, loader = start()
     sampler.set_epoch(epoch)
@@ -415,6 +602,18 @@ def _train_and_die(sampler_class, told):
     sampler, loader = start(states[1][0])
     sampler.set_epoch(epoch + 1)  # what was left of the epoch before is given up
     seen["next at once"] = _lists(loader)
+    sampler.set_epoch(epoch)
+    seen["back"] = _lists(loader)
+    if epoch:
+        sampler, loader = start(states[1][0])
+        sampler.set_epoch(0)
+        seen["back to 0"] = _lists(loader)
+    sampler, loader = start()
+    sampler.set_epoch(epoch + 1)
+    steps = iter(loader)
+    for _ in range(2):
+        _lists(islice(steps, 1))
+        save(sampler)
     return seen | {"states": states}
 
 
@@ -428,6 +627,11 @@ def _resume_judge(played):
         {name: list(chain(*got)) for name, got in result.items() if name != "states"}
         for result in played.results
     ]
+    for rank, row in enumerate(rows):
+        lengths = len(row["epoch 0"]), len(row["whole"])
+        if lengths[0] != lengths[1]:
+            fact = "Of two new samplers the first gave {} samples, the second {}.".format(*lengths)
+            raise played.wrong("kept", rank, fact=fact)
     if not any(row["whole next"] for row in rows):
         fact = f"After epoch {epoch}, epoch {epoch + 1} is empty."
         raise played.wrong("short-epoch", 0, got=[], fact=fact)
@@ -438,26 +642,34 @@ def _resume_judge(played):
         raise played.wrong("same-order", 0, got=rows[0]["whole"], fact=fact)
     _judge_states(played)
     for rank, row in enumerate(rows):
-        for place, (name, start) in enumerate(
-            {"second": batch_size, "third": 2 * batch_size}.items()
-        ):
+        for place, name in enumerate(("first", "second", "third")):
+            start = place * batch_size
             stop = len(row["whole"]) if name == "third" else start + batch_size
             expected = row["whole"][start:stop]
             if row[name] != expected:
-                mistake = _resume_mistake(row, row[name], start, batch_size)
+                mistake, what = _resume_mistake(played, rank, row, row[name], start)
                 fact = f"Resumed after {start} samples a rank, it does not go on with the next one."
-                if place:
+                if not place:
+                    fact = "A new sampler, to which no state was given, begins elsewhere."
+                if place == 2:
                     fact += " This was the second restart, and set_epoch was not called after it."
-                raise played.wrong(mistake, rank, got=row[name], expected=expected, fact=fact)
+                both = {"got": row[name], "expected": expected}
+                raise played.wrong(mistake, rank, **both, fact=f"{fact} {what}".strip())
         if row["after the end"]:
-            mistake = "again" if row["after the end"] == row["whole"] else "values"
+            mistake = "again" if row["after the end"] == row["whole"] else "too-early"
             fact = f"Saved after the last batch of epoch {epoch}, it has samples of it left."
             raise played.wrong(mistake, rank, got=row["after the end"], expected=[], fact=fact)
-        for name in ("next", "next after the end", "next at once"):
-            if row[name] != row["whole next"]:
-                both = {"got": row[name], "expected": row["whole next"]}
-                fact = f"After a restart, epoch {epoch + 1} is not the one it should be."
-                short = len(row[name]) < len(row["whole next"])
+        for name, told, expected in (
+            ("next", f"{epoch + 1}", row["whole next"]),
+            ("next after the end", f"{epoch + 1}", row["whole next"]),
+            ("next at once", f"{epoch + 1}", row["whole next"]),
+            ("back", f"{epoch + 1}, and then {epoch} again", row["whole"]),
+            ("back to 0", "0", row["epoch 0"]),
+        ):
+            if name in row and row[name] != expected:
+                both = {"got": row[name], "expected": expected}
+                fact = f"Resumed in epoch {epoch}, and told epoch {told}, it gives something else."
+                short = len(row[name]) < len(expected)
                 raise played.wrong("short-epoch" if short else "values", rank, **both, fact=fact)
 
 
@@ -483,10 +695,22 @@ def _is_number(value):
     return isinstance(value, bool | int | float | str | None)
 
 
-def _resume_mistake(row, got, start, batch_size):
-    whole = row["whole"]
-    if not got:
-        return "all-at-once"
+def _resume_mistake(played, rank, row, got, start):
+    """
+    Return the mistake that gives such samples instead of the ones after `start`, and a fact.
+    """
+    whole, batch_size = row["whole"], played.case["batch_size"]
+    one, next_one, next_two = (played.results[rank]["states"][place][1] for place in (1, 3, 4))
+    if not start:
+        return "kept", ""
+    if played.case["epoch"] == 0:
+        return "epoch-zero", "In other epochs it does."
+    if equal(next_one, next_two):
+        what = f"After one batch of an epoch and after two the state was the same: {next_one}."
+        return "no-count" if got else "all-at-once", what
+    if equal(one, next_one):
+        what = f"After one batch of this epoch and of the next one the state was the same: {one}."
+        return "no-epoch", what
     for mistake, other in (
         ("restart", whole),
         ("one-twice", whole[start - 1 :]),
@@ -494,9 +718,14 @@ def _resume_mistake(row, got, start, batch_size):
         ("no-epoch", row["epoch 0"][start:]),
         ("no-epoch", row["epoch 0"]),
     ):
-        if got == other[: len(got)]:
-            return mistake
-    return "values"
+        if got and got == other[: len(got)]:
+            return mistake, ""
+    for place in range(len(whole) - len(got) + 1):
+        if got == whole[place : place + len(got)]:
+            num, is_late = abs(place - start), place > start or not got
+            what = f"It leaves out {num}." if is_late and got else ""
+            return "too-far" if is_late else "too-early", what
+    return "other-order", "What it gives is no stretch of this epoch's order."
 
 
 def _resume_draw(played):
@@ -539,8 +768,21 @@ ResumableSampler = Task(
         "every rank.",
         "all-at-once": "Count one by one, as the loader takes them. To make the list is not to "
         "hand it out.",
-        "restart": "It began the epoch anew. Is the count saved and loaded, and does it survive a "
-        "call of set_epoch with the same epoch?",
+        "no-count": "A restart is another process, and knows no more than the state. So the state "
+        "must tell how many samples were given.",
+        "restart": "It began the epoch anew. Is the count loaded, and does it survive a call of "
+        "set_epoch with the same epoch?",
+        "epoch-zero": "Epoch 0 is an epoch like any other. Python takes 0 for false: compare it, "
+        "and do not ask whether it is there.",
+        "kept": "What a sampler counts must belong to it alone: to self, and not to the class or "
+        "to the module.",
+        "too-far": "Count 1 for each sample that this rank gives out, and begin at that place.",
+        "too-early": "It is too early in the epoch. Count every sample as it is given out, from "
+        "the epoch's beginning.",
+        "other-order": "An epoch has the same order before and after a restart: take it from "
+        "super().__iter__(), with the same seed.",
+        "values": "Each epoch has one order, whether a restart came before it or not. Does "
+        "set_epoch always pass the epoch on?",
         "one-twice": "The last sample before the save came twice. What stands after a yield runs "
         "only when the next sample is asked for.",
         "relative": "After the second restart it is too early in the epoch. Count from the "
@@ -560,8 +802,24 @@ ResumableSampler = Task(
 _SPEED_BYTES = 8
 
 
+_TO_ROUND = (
+    # Each tells some ways to round apart from those that are right. Where shares are whole, the
+    # speeds add up to a power of 2, so that all arithmetic is exact.
+    ((30.0, 1.0, 1.0, 1.0), 16),
+    ((11.0, 2.0, 2.0, 2.0), 3),
+    ((3.0, 3.0, 3.0, 1.0), 2),
+    ((299.0, 299.0, 299.0, 103.0), 999),
+    ((1.0, 2.0, 1.0), 2),
+    ((1.0, 1.0, 2.0), 2),
+    ((2.0, 3.0, 3.0), 4),
+    ((5.0, 7.0), 0),
+)
+
+
 def _balanced_cases(draw):
-    yield Case(4, {"speeds": [100.0, 200.0, 50.0, 100.0], "num_samples": 120}, seed=0)
+    yield Case(4, {"speeds": [100.0, 200.0, 50.0, 150.0], "num_samples": 122}, seed=0)
+    for fixed, num_samples in _TO_ROUND:
+        yield Case(len(fixed), {"speeds": list(fixed), "num_samples": num_samples})
     yield Case(1, {"speeds": [draw.uniform(5, 50)], "num_samples": draw.randint(10, 99)})
     speeds = [draw.uniform(2.6, 2.9), draw.uniform(1.0, 1.2)]
     yield Case(2, {"speeds": speeds, "num_samples": draw.randint(101, 199)})
@@ -569,7 +827,6 @@ def _balanced_cases(draw):
     yield Case(3, {"speeds": speeds, "num_samples": 3 * draw.randint(20, 90) + 2})
     speeds = draw.sample([draw.uniform(100 * k + 5, 100 * k + 70) for k in range(4)], 4)
     yield Case(4, {"speeds": speeds, "num_samples": draw.randint(500, 2000)})
-    yield Case(3, {"speeds": draw.sample([9.0, 1.0, 4.0], 3), "num_samples": 2})
 
 
 def _balanced_act(here, balanced_shares):
@@ -591,6 +848,7 @@ def _balanced_judge(played):
     if num_ranks > 1 and not any(played.names):
         fact = "No rank has told another how fast it is."
         raise played.wrong("alone", 0, got=shares, fact=fact)
+    _judge_store(played)
     for rank, got in enumerate(played.results):
         if list(got) != list(shares):
             fact = f"Rank 0 has other shares: {shares}."
@@ -620,14 +878,40 @@ def _balanced_mistake(shares, exact, speeds, num_samples):
         return "equal", "All ranks have equal shares."
     if differ and _is_near(shares, _proportion(num_samples, [1 / speed for speed in speeds])):
         return "inverted", "The slower a rank is, the more it gets."
-    if sum(shares) != num_samples:
+    missing = num_samples - sum(shares)
+    if missing >= len(shares):
+        fact = (
+            f"The shares lack {missing} samples; rounding down can lose {len(shares) - 1} at most."
+        )
+        return "cut-early", fact
+    if missing:
         return "sum", f"The shares add up to {sum(shares)}, not to {num_samples}."
-    if _is_near(sorted(shares), sorted(exact)):
+    if min(shares) < 0:
+        return "negative", f"Rank {shares.index(min(shares))} would get {min(shares)} samples."
+    if differ and _is_near(sorted(shares), sorted(exact)):
         return "order", "The shares are those of other ranks."
+    for first in (Fraction(0), Fraction(1, 2), Fraction(1)):
+        if list(shares) == _one_by_one(num_samples, speeds, first):
+            return "one-by-one", "Shares are off by a whole sample or more."
     off = [rank for rank, share in enumerate(shares) if abs(share - exact[rank]) >= 1]
-    if len(off) == 1:
-        return "rest-to-one", f"Only the share of rank {off[0]} is off by a whole sample or more."
-    return "values", "Shares are off by a whole sample or more."
+    for rank in off:
+        if exact[rank].denominator == 1:
+            return "whole-share", f"Without any rounding the share of rank {rank} is {exact[rank]}."
+    down = [math.floor(part) for part in exact]
+    if sum(map(int.__ne__, shares, down)) == 1:
+        return "rest-to-one", f"All that rounding down leaves over is rank {off[0]}'s."
+    return "values", f"The share of rank {off[0]} is off by a whole sample or more."
+
+
+def _one_by_one(num_samples, speeds, first):
+    """
+    Return the shares if each sample goes to the rank that is the earliest to have done `first` of
+    it: 0, a half, or all of it.
+    """
+    shares = [0] * len(speeds)
+    for _ in range(num_samples):
+        shares[min(range(len(speeds)), key=lambda r: (shares[r] + first) / speeds[r])] += 1
+    return shares
 
 
 def _balanced_draw(played):
@@ -672,13 +956,25 @@ balanced_shares = Task(
         "no-list": "Return a list of whole numbers, as int(x) makes them: one share for each "
         "rank, in rank order.",
         "alone": "Every rank gets only its own speed. Gather the speeds of all.",
-        "not-agreed": "Every rank must compute with the same speeds, those of all ranks.",
+        "not-agreed": "Every rank must compute the same: with the speeds of all ranks, and where "
+        "two ranks lack equally much, with the same choice.",
         "whole-speeds": "Gather the speeds as they are, in float64: they are seldom whole.",
         "equal": "A fast rank must get more: go by speed.",
         "inverted": "Speeds are samples per second, not seconds per sample: more is faster.",
         "sum": "Rounding each share by itself does not keep the sum. Round down, and then hand out "
         "what is left.",
+        "cut-early": "Keep the exact shares exact until the end: nothing may be rounded before "
+        "they are, such as percents.",
+        "negative": "No share may be below 0. If shares are rounded up, another rank has to pay: "
+        "round all down first.",
         "order": "Give the shares in rank order: place r is rank r's.",
+        "one-by-one": "Start from the exact shares. To hand out sample after sample to whoever is "
+        "free, or is done first, favours slow or fast ranks.",
+        "whole-share": "A share that is whole before rounding stays as it is. What is left over "
+        "goes to ranks that lost by rounding down.",
+        "values": "Each share must be the exact one, rounded down or up. Start with all rounded "
+        "down, and hand out what is left to those that lost most.",
+        "store": "Let the speeds travel in the collective.",
         "rest-to-one": "What rounding leaves over is for several ranks: one sample each, to those "
         "that lost most.",
         "cost": "Gather the speeds in one call: one number a rank.",

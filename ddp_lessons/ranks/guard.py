@@ -71,6 +71,7 @@ class Guard:
         self._counts_before = None
         self._report = None
         self._helpers = None
+        self._put: list = []  # see `close_stores`
 
     def start(self, kernel):
         """
@@ -141,6 +142,14 @@ class Guard:
             self._helpers = Helpers()
         self.released = self._raised_by_itself = False
         self.num_interrupts = 0
+        while self._put:
+            self._take_away(self._put.pop(0))
+
+    def _take_away(self, path):
+        try:
+            path.unlink() if path.is_symlink() else path.rmdir()
+        except OSError:
+            pass  # another rank was faster, or somebody has put something in
 
     def _before_cell(self, info):
         self._begin()
@@ -263,7 +272,7 @@ class Guard:
         Cut this rank's communication, so that every wait in it ends.
         """
         self.released = self.released or self.busy
-        release(self._spared_sockets.descriptors(), self._main_thread_id)
+        self._put += release(self._spared_sockets.descriptors(), self._main_thread_id)
 
     def release(self):
         """

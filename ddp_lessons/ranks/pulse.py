@@ -162,6 +162,18 @@ def waited_for_a_core_s(pid):
     return total_ns / 1e9
 
 
+def main_cpu_s(pid):
+    """
+    Return the seconds of CPU time that the main thread of a process has had.
+
+    0.0 where the process is gone or the system does not tell.
+    """
+    try:
+        return _turns_and_cpu(f"/proc/{pid}/task/{pid}")[1]
+    except OSError:
+        return 0.0
+
+
 def wants_a_core(pid):
     """
     Tell whether any thread of a process runs or waits for a core.

@@ -194,17 +194,45 @@ def close_stores(frame):
     """
     Make every store that this rank may be waiting for fail its next look.
 
+    Whoever reads a FileStore whose file was removed waits until there is one again, which nobody
+    else could end: so a link is put there as well.
+
     Args:
         frame: The main thread's current frame.
+
+    Returns:
+        list[Path]: Links and folders that were put where nothing was. Remove them, in this order,
+        once the rank is free.
     """
     from torch.distributed import FileStore
 
+    put: list[Path] = []
     for store in _stores_in_use(frame):
         root = _root_store(store)
         root.set_timeout(_SHORTEST)
         path = root.path if isinstance(root, FileStore) else None  # type: ignore[attr-defined]
-        if path is not None and os.path.exists(path):
+        if path is None:
+            continue
+        if os.path.exists(path):
             _lock_out(path)
+        elif not os.path.islink(path):
+            put += _make_folders(Path(path).parent)
+            _lock_out(path)
+            put.insert(0, Path(path))
+    return put
+
+
+def _make_folders(folder):
+    """
+    Make a folder that is gone, and those above it. Returns those that were made, from within.
+    """
+    missing = []
+    while not folder.exists():
+        missing.append(folder)
+        folder = folder.parent
+    for one in reversed(missing):
+        one.mkdir(exist_ok=True)
+    return missing
 
 
 def abort_nccl():
@@ -244,12 +272,16 @@ def release(spared, main_thread_id):
     Args:
         spared: Descriptors of sockets that are not torch's.
         main_thread_id: `threading.main_thread().ident`.
+
+    Returns:
+        list[Path]: As `close_stores`.
     """
     if "torch.distributed" not in sys.modules:
-        return
+        return []
     frame = sys._current_frames().get(main_thread_id)
-    close_stores(frame)
+    put = close_stores(frame)
     abort_nccl()
     if _is_forming_a_group(frame):
         connect_for_absent_peers(spared, frame)
     cut_group_sockets(spared)
+    return put

@@ -4,11 +4,13 @@ See every way in which Python waits for a call, or makes sure that it is complet
     work.wait()                     the usual one
     work.is_completed()             once it says yes; a loop around it waits, too
     work.get_future().wait()        and value(), done(); also futures that come of it, by `then` or
-                                    by torch.futures.collect_all
+                                    by torch.futures.collect_all. Not in their callbacks: those
+                                    run when the call is complete, so nobody waits there
     wait_tensor(tensor)             functional collectives: the tensor stands for its call
 """
 
 import functools
+import threading
 import time
 from collections import OrderedDict
 
@@ -41,6 +43,7 @@ class Waits:
         self._futures = OrderedDict()  # id of a future -> (it, the Works that it stands for)
         self._asked_ns = {}  # id of a Work -> when it was first found incomplete
         self._library = None
+        self._callback = threading.local()  # `runs`: whether this thread is in a future's callback
 
     def install(self):
         """
@@ -52,6 +55,7 @@ class Waits:
         for name in ("wait", "value", "done"):
             self._around(_FUTURE, name, self._future_wait)
         self._around(_FUTURE, "then", self._then)
+        self._around(_FUTURE, "add_done_callback", self._add_done_callback)
         self._around(torch._C, "_collect_all", self._collect_all)
         self._library = torch.library.Library("_c10d_functional", "IMPL")
         kernel = self._wait_tensor_kernel()
@@ -106,13 +110,28 @@ class Waits:
     def _future_wait(self, method, future):
         start_ns = time.monotonic_ns()
         result = method(future)
-        if result is not False:  # what `done` says of one that is not
+        is_waiting = not getattr(self._callback, "runs", False)
+        if result is not False and is_waiting:  # what `done` says of one that is not
             for work in self._works_of(future):
                 self._tap.waited(work, start_ns)
         return result
 
     def _then(self, method, future, callback):
-        return self._stands_for(method(future, callback), self._works_of(future))
+        return self._stands_for(method(future, self._noted(callback)), self._works_of(future))
+
+    def _add_done_callback(self, method, future, callback):
+        return method(future, self._noted(callback))
+
+    def _noted(self, callback):
+        @functools.wraps(callback)
+        def called(future):
+            runs, self._callback.runs = getattr(self._callback, "runs", False), True
+            try:
+                return callback(future)
+            finally:
+                self._callback.runs = runs
+
+        return called
 
     def _collect_all(self, method, futures):
         works = [work for future in futures for work in self._works_of(future)]

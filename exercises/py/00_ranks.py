@@ -20,7 +20,7 @@ ranks = start_ranks(4)
 #
 # Every rank gets the same list. Return the items of this rank: with w ranks, rank r takes those at
 # the places r, r + w, r + 2w and so on, in their order. All ranks together have each item once,
-# whatever the number of ranks. No message is needed.
+# whatever the number of ranks. Items may be equal, or be texts. Send no message.
 
 # %% tags=["answer"]
 # %%px

@@ -16,7 +16,8 @@ ranks = start_ranks(4)
 #
 # The check lets the ranks leave their group. Then it calls your function on each of them, with the
 # path of a file that does not exist yet, the rank, and the number of all ranks. Join them to a
-# group with the backend `gloo`, through that file. The function returns nothing.
+# group through that file; its backend may be `gloo`, which works on every machine. The function
+# returns nothing.
 
 # %% tags=["answer"]
 # %%px
@@ -43,8 +44,9 @@ check.join.picture()
 # ## 01.2 Even and odd subgroups
 #
 # The ranks are in a group again, of 2 or more. Make one subgroup of the even ranks (0, 2, 4 and so
-# on) and one of the odd ranks. Return the one that this rank is in. Every rank calls your function,
-# and no two groups may end up under the same number.
+# on) and one of the odd ranks. Return the one that this rank is in. Every rank calls your function.
+# torch numbers groups by counting calls of `new_group`: afterwards every rank must have counted the
+# same, and the two groups must have two numbers.
 
 # %% tags=["answer"]
 # %%px
@@ -73,12 +75,13 @@ check.even_and_odd.picture()
 # ## 01.3 Name the missing ranks
 #
 # Ranks that are in no group share a store. Some never call your function, and some call it late.
-# Return the ranks that have not come within `deadline_s` seconds, as a list in rising order. As soon
-# as all have come, return an empty list: do not wait until the deadline.
+# Return the ranks that have not come within `deadline_s` seconds of this rank's own call, as a list
+# in rising order. As soon as all have come, return an empty list: do not wait until the deadline. A
+# deadline of 0 leaves time for one look.
 #
 #     note in the store that this rank is here
-#     until the deadline: look which ranks have left no note; stop if there are none
-#     return those without a note
+#     again and again: look which ranks have left no note
+#     return those without one, as soon as there are none or the deadline is over
 
 # %% tags=["answer"]
 # %%px
@@ -92,11 +95,11 @@ def missing(store, rank, world_size, deadline_s):
     # solution
     give_up_at = time.monotonic() + deadline_s
     store.set(f"here/{rank}", "yes")
-    absent = list(range(world_size))
-    while absent and time.monotonic() < give_up_at:
-        absent = [r for r in absent if not store.check([f"here/{r}"])]
+    while True:
+        absent = [r for r in range(world_size) if not store.check([f"here/{r}"])]
+        if not absent or time.monotonic() >= give_up_at:
+            return absent
         time.sleep(0.01)
-    return absent
     # end of solution
 
 

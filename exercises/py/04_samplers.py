@@ -20,9 +20,11 @@ ranks = start_ranks(4)
 #
 # For N samples and w ranks, each rank gets ceil(N / w) of them. Every sample is on some rank, and
 # repeats only fill up. N may be smaller than w. Another seed or another epoch gives another order,
-# shuffled over all samples; the same two give the same one again.
+# shuffled over all samples; the same two give the same one again, in every process and in
+# tomorrow's run.
 #
-# The price: no message. And leave torch's global random state as it was: dropout draws from it.
+# The price: no message. And leave the global random states of torch and of Python as they were:
+# dropout draws from torch's.
 
 # %% tags=["answer"]
 # %%px
@@ -54,8 +56,8 @@ check.shard_indices.picture()
 # %% [markdown] tags=["task"]
 # ## 04.2 Exact accuracy
 #
-# `inputs`, of shape (N, 2), and `labels`, of shape (N,), are all test samples, the same on every
-# rank. `predict` plays a trained model: it takes inputs of shape (n, 2), also for n = 0, and
+# `inputs`, of shape (N, 2) and some dtype with a fraction, and `labels`, of shape (N,), are all test
+# samples, the same on every rank. N is 1 or more. `predict` plays a trained model: it takes inputs of shape (n, 2), also for n = 0, and
 # returns n predicted labels. Return the share of samples that it gets right, a float from 0 to 1,
 # on every rank.
 #
@@ -104,7 +106,7 @@ check.exact_accuracy.picture()
 #             state = sampler.state_dict()           # saved by one rank, for all
 #
 # The state is a dictionary with at most 4 numbers, the same on every rank. A second restart in the
-# same epoch must work too. A state that is taken after the last batch leaves nothing of its epoch.
+# same epoch must work too. If the state was taken after the last batch, nothing is left of its epoch.
 # After `load_state_dict` it makes no difference whether the loop calls `set_epoch` with the same
 # epoch or not. With another epoch, it begins at that epoch's beginning.
 #
@@ -174,8 +176,9 @@ check.ResumableSampler.picture()
 # of w whole numbers, in rank order, the same on every rank.
 #
 # The shares add up to `num_samples`. Each is less than 1 sample away from the exact share, which is
-# `num_samples * speed / (sum of all speeds)`. The price for each rank: 1 collective, and 8 w bytes
-# at most go into it.
+# `num_samples * speed / (sum of all speeds)`. So a share that is whole stays as it is, and none is
+# negative. `num_samples` is from 0 to 1,000,000, so there may be fewer samples than ranks. The price
+# for each rank: 1 collective, and 8 w bytes at most go into it.
 #
 # The picture shows what these speeds make of two epochs: first with equal shares, then with yours.
 

@@ -7,7 +7,8 @@
 # All tasks use the same kind of model: layers named `layer0`, `layer1` and so on, then a `head`, each
 # with a `weight` and a `bias`. The head's weight is tied to that of `layer0`, and the bias of
 # `layer1` is frozen. A check tells how many numbers they hold: `layers [[4, 2], [10, 2]]` are two
-# layers, the first with 4 numbers in its weight and 2 in its bias.
+# layers, the first with a weight of shape (1, 4) and a bias of shape (2,). Their dtype is any that
+# has fractions.
 
 # %% tags=["setup", "nbval-ignore-output"]
 from ddp_lessons import start_ranks
@@ -20,9 +21,11 @@ ranks = start_ranks(4)
 # ## 05.1 Start equal
 #
 # Every rank has made the same kind of model, with numbers of its own. Make all of them equal to rank
-# 0's: every parameter and every buffer. Write into the tensors that are there.
+# 0's, to the last bit: every parameter and every buffer. Write into the tensors that are there, in
+# the memory that they have. Not all of them need be contiguous. What is frozen stays frozen.
 #
-# The price: at most 1 message for each tensor, and no more bytes than the model has.
+# The price, on each rank: at most 1 call for each tensor, and no more bytes go into its calls than
+# the model has.
 
 # %% tags=["answer"]
 # %%px
@@ -55,11 +58,13 @@ check.start_equal.picture()
 #
 # Each rank has called `backward` with a loss that is a mean over its own `num_samples` samples. Make
 # every `.grad` of a trained parameter the gradient of the mean over **all** samples, on every rank,
-# to the same last bit. Ranks may have unequally many samples, also 0. A rank that did not use a
-# parameter has None as its `.grad`.
+# to the same last bit. Ranks may have unequally many samples, millions or 0. A mean over 0 samples
+# is nan, and so is its gradient: it counts nothing. A rank that did not use a parameter has None as
+# its `.grad`.
 #
-# The price: at most 1 message for each trained parameter and 1 more, and no more bytes than the
-# gradients have and 8 more. `rank_device()` is where the tensors of this rank live.
+# The price, on each rank: at most 1 call for each trained parameter and 1 more, and no more bytes go
+# into its calls than the gradients have and 8 more. `rank_device()` is where the tensors of this
+# rank live.
 
 # %% tags=["answer"]
 # %%px
@@ -76,12 +81,12 @@ def average_gradients(model, num_samples):
     # for each trained parameter:
     #     make this rank's part of the whole gradient, and add up the parts of all ranks
     # solution
-    total = torch.tensor(float(num_samples), device=rank_device())
+    total = torch.tensor(num_samples, device=rank_device())
     dist.all_reduce(total)
     for parameter in model.parameters():
         if not parameter.requires_grad:
             continue
-        if parameter.grad is None:
+        if parameter.grad is None or num_samples == 0:
             parameter.grad = torch.zeros_like(parameter)
         parameter.grad *= num_samples / total.item()
         dist.all_reduce(parameter.grad)
@@ -107,8 +112,9 @@ check.average_gradients.picture()
 # `first_cap_bytes`, of all others `cap_bytes`.
 #
 # Return a list of buckets, each a list of names as in `model.named_parameters()`, the first to be sent
-# first. No bucket is empty, no parameter is in two. Every rank must come to the same plan, without
-# a message.
+# first. In a bucket, names stand in the order in which you came to them. No bucket is empty, no
+# parameter is in two; where nothing is trained there is no bucket. Every rank must come to the same
+# plan, without a message, and leaves the model as it is.
 
 # %% tags=["answer"]
 # %%px
@@ -160,12 +166,13 @@ check.plan_buckets.picture()
 # The samples of a step may come in several parts, micro-batches, each with a `backward` of its own.
 # Their gradients add up in `.grad`, and only the last `backward` may send.
 #
-# The price: 1 message for each bucket and step, with the gradients of that bucket only, in the order
-# of the plan. A message starts before the next gradient is ready, and nobody waits inside `backward`.
+# The price, on each rank: 1 call for each bucket and step, with the gradients of that bucket only, in
+# the order of the plan. A message starts before the next gradient is ready. Inside `backward` nobody
+# waits for one, or looks whether it is through.
 #
 # `__init__` is done: it hangs a hook on each parameter, which calls `gradient_ready` when that
-# parameter's `.grad` is complete. A rank may reach layers in another order than the others, or leave
-# some out.
+# parameter's `.grad` is complete, in every `backward`. A rank may reach layers in another order than
+# the others, or leave some out, and a step may leave out what the step before used.
 
 # %% tags=["answer"]
 # %%px

@@ -15,7 +15,8 @@ ranks = start_ranks(4)
 # ## 06.1 A half-precision hook with error feedback
 #
 # Write a communication hook. It averages each bucket over the ranks and sends bfloat16. What rounding
-# takes away from this rank's message it keeps, and adds to the next one, so that nothing is lost.
+# takes away from this rank's message it keeps, and adds to the next one, so that next to nothing is
+# lost.
 #
 # `bucket.buffer()` holds gradients, (n,) float32 or float64. `bucket.parameters()` lists the parameters
 # whose gradients lie there, side by side. `residuals` is a dictionary, empty at first, in which to keep
@@ -69,8 +70,9 @@ check.half_hook.picture()
 # reaches. `find`: those that some ranks' losses reach and others' do not, for which DDP needs
 # `find_unused_parameters=True`. Parameters that are frozen already are in neither list.
 #
-# There may be gradients of an earlier step in `.grad`. Leave them as they are. The price: 1 collective,
-# and at most 8 bytes a parameter.
+# Each rank's loss reaches a parameter that is not frozen. There may be gradients of an earlier step in
+# `.grad`. Leave them, and the model, as they are. The price: 1 collective, and at most 8 bytes a
+# parameter.
 
 # %% tags=["answer"]
 # %%px
@@ -111,8 +113,8 @@ check.find_unused.picture()
 #
 # `layer` is a `BatchNorm1d` of C channels with momentum 1: it keeps the statistics of the last batch,
 # `running_mean` (C,) and `running_var` (C,). Each rank's batch had `num_samples` samples, 2 or more, and
-# other ranks had other numbers. Change both in place, on every rank, to what one process would have
-# after a batch of all samples.
+# other ranks had other numbers. Make both, on every rank, what one process would have after a batch of
+# all samples: float32 still. Leave the rest of the layer as it is.
 #
 # `running_var` is the sum of squared distances from the mean, divided by the number of samples less 1. Means
 # may be near 1,000 while variances are near 1. The price: at most 2 collectives.
@@ -157,12 +159,13 @@ check.pool_statistics.picture()
 #
 # Four people trained on several ranks, and each made one mistake that guides make. All four want the
 # same: train `net`, one step a batch, by the mean of all ranks' gradients, so that every rank ends with
-# the same weights. `batches` is a list of pairs: inputs (n, 6), targets (n, 1). In script 3, the spare
-# head has no part in the loss and stays as it is. In script 4, rank 0 also returns the loss on `test`,
-# one pair.
+# the same weights. All ranks get the same `net`. `batches` is a list of pairs: inputs (n, 6), targets
+# (n, 1). In script 3, the spare head has no part in the loss and stays as it is. In script 4, rank 0
+# also returns the loss on `test`, a pair that is in no batch, in eval mode. BatchNorm's statistics may
+# be those of rank 0, or of all ranks.
 #
 # In each script, delete the line that raises and mend what follows. One check tries all four, and tells
-# which of them is still broken, and how. The price: wrap a model once.
+# which of them is still broken, and how. The price: wrap a model at most once.
 
 # %% tags=["answer"]
 # %%px
@@ -220,7 +223,7 @@ def script_3(net, batches):
 
 
 def script_4(net, batches, test):
-    # net has BatchNorm; ranks other than 0 return None
+    # net has BatchNorm; only rank 0 has to return a loss
     # solution
     # | model, loss = DDP(net), None
     # | train(model, batches)

@@ -682,7 +682,7 @@ optimizer = torch.optim.SGD(net.parameters(), lr=0.125)
     Answer(
         "06.4",
         "steps twice a batch in script 2",
-        "values",
+        "too-far",
         _scripts(script_2=_RIGHT[2] + "\n        optimizer.step()"),
     ),
     Answer(

@@ -2,9 +2,9 @@
 Answers to exercise 01.
 """
 
-from bank import Answer
+from bank import Answer, changed
 
-_JOIN = """\
+JOIN = """\
 import torch.distributed as dist
 
 def join(path, rank, world_size):
@@ -12,7 +12,7 @@ def join(path, rank, world_size):
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
 """
 
-_PARITY = """\
+PARITY = """\
 import torch.distributed as dist
 
 def even_and_odd():
@@ -21,26 +21,22 @@ def even_and_odd():
     odd = dist.new_group(list(range(1, world_size, 2)))
     return odd if rank % 2 else even
 """
-_MADE = _PARITY[_PARITY.index("    even =") : _PARITY.index("    return")]
+MADE = PARITY[PARITY.index("    even =") : PARITY.index("    return")]
 
-_MISSING = """\
+MISSING = """\
 import time
 
 def missing(store, rank, world_size, deadline_s):
     give_up_at = time.monotonic() + deadline_s
     store.set(f"here/{rank}", "yes")
-    absent = list(range(world_size))
-    while absent and time.monotonic() < give_up_at:
-        absent = [r for r in absent if not store.check([f"here/{r}"])]
+    while True:
+        absent = [r for r in range(world_size) if not store.check([f"here/{r}"])]
+        if not absent or time.monotonic() >= give_up_at:
+            break
         time.sleep(0.01)
     return absent
 """
-_LOOP = _MISSING[_MISSING.index("    while") : _MISSING.index("    return")]
-
-
-def _but(source, old, new):
-    assert old in source
-    return source.replace(old, new)
+LOOP = MISSING[MISSING.index("    while") : MISSING.index("    return")]
 
 
 ANSWERS = [
@@ -48,45 +44,49 @@ ANSWERS = [
         "01.1",
         "makes a store and no group",
         "not-joined",
-        _but(
-            _JOIN,
-            "    dist.init_process_group",
-            "    return dist.PrefixStore('', store)\n    dist.init_process_group",
+        changed(
+            JOIN,
+            (
+                "    dist.init_process_group",
+                "    return dist.PrefixStore('', store)\n    dist.init_process_group",
+            ),
         ),
     ),
     Answer(
         "01.1",
         "leaves the group again",
         "not-joined",
-        _JOIN + "    dist.destroy_process_group()\n",
+        JOIN + "    dist.destroy_process_group()\n",
     ),
     Answer(
         "01.1",
         "makes a world of its own",
         "alone",
-        _but(
-            _JOIN,
-            "store=store, rank=rank, world_size=world_size",
-            "store=dist.HashStore(), rank=0, world_size=1",
+        changed(
+            JOIN,
+            (
+                "store=store, rank=rank, world_size=world_size",
+                "store=dist.HashStore(), rank=0, world_size=1",
+            ),
         ),
     ),
     Answer(
         "01.1",
         "counts ranks from the other end",
         "other-rank",
-        _but(_JOIN, "rank=rank", "rank=world_size - 1 - rank"),
+        changed(JOIN, ("rank=rank", "rank=world_size - 1 - rank")),
     ),
     Answer(
         "01.1",
         "uses a file of its own",
         "other-store",
-        _but(_JOIN, "FileStore(path,", 'FileStore(path.rpartition("/")[0] + "/mine",'),
+        changed(JOIN, ("FileStore(path,", 'FileStore(path.rpartition("/")[0] + "/mine",')),
     ),
     Answer(
         "01.1",
         "waits for four ranks, however many there are",
         "raised",
-        _but(_JOIN, "world_size=world_size", "world_size=4"),
+        changed(JOIN, ("world_size=world_size", "world_size=4")),
     ),
     Answer(
         "01.1",
@@ -119,38 +119,39 @@ def join(path, rank, world_size):
         "01.2",
         "makes only the group that it is in",
         "own-only",
-        _but(
-            _PARITY,
-            _MADE,
-            "    even = odd = dist.new_group(list(range(rank % 2, world_size, 2)))\n",
+        changed(
+            PARITY,
+            (MADE, "    even = odd = dist.new_group(list(range(rank % 2, world_size, 2)))\n"),
         ),
     ),
     Answer(
         "01.2",
         "makes its own group first",
         "order",
-        _but(
-            _PARITY,
-            _MADE,
-            """\
+        changed(
+            PARITY,
+            (
+                MADE,
+                """\
     for start in (rank % 2, 1 - rank % 2):
         group = dist.new_group(list(range(start, world_size, 2)))
         if start == rank % 2:
             even = odd = group
 """,
+            ),
         ),
     ),
     Answer(
         "01.2",
         "returns the even group to all",
         "not-member",
-        _but(_PARITY, "odd if rank % 2 else even", "even"),
+        changed(PARITY, ("odd if rank % 2 else even", "even")),
     ),
     Answer(
         "01.2",
         "returns ranks, not a group",
         "no-group",
-        _but(_PARITY, "odd if rank % 2 else even", "list(range(rank % 2, world_size, 2))"),
+        changed(PARITY, ("odd if rank % 2 else even", "list(range(rank % 2, world_size, 2))")),
     ),
     Answer(
         "01.2",
@@ -170,10 +171,9 @@ def even_and_odd():
         "01.2",
         "knows four ranks only",
         "raised",
-        _but(
-            _but(_PARITY, "list(range(0, world_size, 2))", "[0, 2]"),
-            "list(range(1, world_size, 2))",
-            "[1, 3]",
+        changed(
+            changed(PARITY, ("list(range(0, world_size, 2))", "[0, 2]")),
+            ("list(range(1, world_size, 2))", "[1, 3]"),
         ),
     ),
     Answer(
@@ -205,38 +205,47 @@ def even_and_odd():
         "01.3",
         "writes no key of its own",
         "unsaid",
-        _but(_MISSING, '    store.set(f"here/{rank}", "yes")\n', ""),
+        changed(MISSING, ('    store.set(f"here/{rank}", "yes")\n', "")),
     ),
     Answer(
         "01.3",
         "looks once",
         "impatient",
-        _but(
-            _MISSING, _LOOP, '    absent = [r for r in absent if not store.check([f"here/{r}"])]\n'
+        changed(
+            MISSING,
+            (
+                LOOP,
+                '    absent = [r for r in range(world_size) if not store.check([f"here/{r}"])]\n',
+            ),
         ),
     ),
-    Answer("01.3", "names nobody", "nobody", _but(_MISSING, "return absent", "return []")),
+    Answer("01.3", "names nobody", "nobody", changed(MISSING, ("return absent", "return []"))),
     Answer(
         "01.3",
         "sleeps until the deadline, then looks",
         "slow",
-        _but(
-            _MISSING,
-            _LOOP,
-            """\
+        changed(
+            MISSING,
+            (
+                LOOP,
+                """\
     time.sleep(deadline_s)
-    absent = [r for r in absent if not store.check([f"here/{r}"])]
+    absent = [r for r in range(world_size) if not store.check([f"here/{r}"])]
 """,
+            ),
         ),
     ),
     Answer(
         "01.3",
         "gets the keys of the others",
         "raised",
-        _but(_MISSING, 'not store.check([f"here/{r}"])', 'store.get(f"here/{r}") != b"yes"'),
+        changed(MISSING, ('not store.check([f"here/{r}"])', 'store.get(f"here/{r}") != b"yes"')),
     ),
     Answer(
-        "01.3", "returns a set", "no-list", _but(_MISSING, "return absent", "return set(absent)")
+        "01.3",
+        "returns a set",
+        "no-list",
+        changed(MISSING, ("return absent", "return set(absent)")),
     ),
     Answer(
         "01.3",

@@ -72,6 +72,55 @@ def my_items(items):
     ),
     Answer(
         "00.1",
+        "asks each item where it is",
+        "by-value",
+        """\
+import torch.distributed as dist
+
+def my_items(items):
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    return [item for item in items if items.index(item) % world_size == rank]
+""",
+    ),
+    Answer(
+        "00.1",
+        "sorts them first",
+        "by-value",
+        """\
+import torch.distributed as dist
+
+def my_items(items):
+    return sorted(items)[dist.get_rank() :: dist.get_world_size()]
+""",
+    ),
+    Answer(
+        "00.1",
+        "takes a set first",
+        "by-value",
+        """\
+import torch.distributed as dist
+
+def my_items(items):
+    return sorted(set(items))[dist.get_rank() :: dist.get_world_size()]
+""",
+    ),
+    Answer(
+        "00.1",
+        "takes items out of a copy",
+        None,
+        """\
+import torch.distributed as dist
+
+def my_items(items):
+    rest, mine = list(items), []
+    while rest:
+        mine += rest[dist.get_rank() : dist.get_rank() + 1]
+        del rest[: dist.get_world_size()]
+    return mine
+""",
+    ),
+    Answer(
+        "00.1",
         "lets rank 0 send them",
         "forbidden",
         """\

@@ -2,18 +2,7 @@
 Answers to exercise 05. Most are a right one in which one thing is done otherwise.
 """
 
-from bank import Answer
-
-
-def edited(source, *changes):
-    """
-    Return a source in which each old text, which it must hold, is replaced by the new one.
-    """
-    for old, new in changes:
-        assert old in source, old
-        source = source.replace(old, new)
-    return source
-
+from bank import Answer, changed
 
 START = """\
 import torch
@@ -32,12 +21,12 @@ import torch.distributed as dist
 from ddp_lessons.process_group import rank_device
 
 def average_gradients(model, num_samples):
-    total = torch.tensor(float(num_samples), dtype=torch.float64, device=rank_device())
+    total = torch.tensor(num_samples, device=rank_device())
     dist.all_reduce(total)
     for parameter in model.parameters():
         if not parameter.requires_grad:
             continue
-        if parameter.grad is None:
+        if parameter.grad is None or num_samples == 0:
             parameter.grad = torch.zeros_like(parameter)
         parameter.grad *= num_samples / total.item()
         dist.all_reduce(parameter.grad)
@@ -123,25 +112,25 @@ ANSWERS = [
         "05.1",
         "sends a copy",
         "unchanged",
-        edited(START, ("tensor.detach()", "tensor.detach().clone()")),
+        changed(START, ("tensor.detach()", "tensor.detach().clone()")),
     ),
     Answer(
         "05.1",
         "sends what is trained, and buffers",
         "frozen",
-        edited(
+        changed(
             START,
             (TENSORS, "[*(p for p in model.parameters() if p.requires_grad), *model.buffers()]"),
         ),
     ),
     Answer(
-        "05.1", "sends parameters only", "buffers", edited(START, (TENSORS, "model.parameters()"))
+        "05.1", "sends parameters only", "buffers", changed(START, (TENSORS, "model.parameters()"))
     ),
     Answer(
         "05.1",
         "sends what state_dict names",
         "not-saved",
-        edited(START, (TENSORS, "model.state_dict().values()")),
+        changed(START, (TENSORS, "model.state_dict().values()")),
     ),
     Answer(
         "05.1",
@@ -177,7 +166,7 @@ def start_equal(model):
         "05.1",
         "sends from the last rank",
         "other-root",
-        edited(START, ("src=0", "src=dist.get_world_size() - 1")),
+        changed(START, ("src=0", "src=dist.get_world_size() - 1")),
     ),
     Answer(
         "05.1",
@@ -220,7 +209,7 @@ def start_equal(model):
         "05.1",
         "sends a tied weight under both names",
         "cost",
-        edited(
+        changed(
             START,
             (
                 "def start",
@@ -253,7 +242,7 @@ def start_equal(model):
         "05.1",
         "unusual: all but rank 0 add zeros",
         None,
-        edited(
+        changed(
             START,
             (
                 "dist.broadcast(tensor.detach(), src=0)",
@@ -269,25 +258,25 @@ def start_equal(model):
         "05.2",
         "adds up and does not divide",
         "summed",
-        edited(AVERAGE, ("        parameter.grad *= num_samples / total.item()\n", "")),
+        changed(AVERAGE, ("        parameter.grad *= num_samples / total.item()\n", "")),
     ),
     Answer(
         "05.2",
         "divides by the number of ranks as well",
         "twice",
-        edited(AVERAGE, ("total.item()", "total.item() / dist.get_world_size()")),
+        changed(AVERAGE, ("total.item()", "total.item() / dist.get_world_size()")),
     ),
     Answer(
         "05.2",
         "gives every rank the same weight",
         "mean-of-means",
-        edited(AVERAGE, ("num_samples / total.item()", "1 / dist.get_world_size()")),
+        changed(AVERAGE, ("num_samples / total.item()", "1 / dist.get_world_size()")),
     ),
     Answer(
         "05.2",
         "weighs by samples and never divides",
         "undivided",
-        edited(AVERAGE, ("num_samples / total.item()", "num_samples")),
+        changed(AVERAGE, ("num_samples / total.item()", "num_samples")),
     ),
     Answer(
         "05.2",
@@ -313,7 +302,7 @@ def average_gradients(model, num_samples):
         "05.2",
         "averages a copy",
         "own",
-        edited(
+        changed(
             AVERAGE, ("dist.all_reduce(parameter.grad)", "dist.all_reduce(parameter.grad.clone())")
         ),
     ),
@@ -321,7 +310,7 @@ def average_gradients(model, num_samples):
         "05.2",
         "reduces to rank 0",
         "one-rank",
-        edited(AVERAGE, ("dist.all_reduce(parameter.grad)", "dist.reduce(parameter.grad, dst=0)")),
+        changed(AVERAGE, ("dist.all_reduce(parameter.grad)", "dist.reduce(parameter.grad, dst=0)")),
     ),
     Answer(
         "05.2",
@@ -341,13 +330,13 @@ def average_gradients(model, num_samples):
         "05.2",
         "gives frozen parameters a gradient",
         "frozen",
-        edited(AVERAGE, ("        if not parameter.requires_grad:\n            continue\n", "")),
+        changed(AVERAGE, ("        if not parameter.requires_grad:\n            continue\n", "")),
     ),
     Answer(
         "05.2",
         "sends only where there is a gradient",
         "deadlock",
-        edited(
+        changed(
             AVERAGE,
             ("if not parameter.requires_grad:", "if parameter.grad is None:"),
         ),
@@ -356,10 +345,9 @@ def average_gradients(model, num_samples):
         "05.2",
         "takes it that there is a gradient",
         "raised",
-        edited(
+        changed(
             AVERAGE,
-            ("        if parameter.grad is None:\n", ""),
-            ("            parameter.grad = torch.zeros_like(parameter)\n", ""),
+            ("if parameter.grad is None or num_samples == 0:", "if num_samples == 0:"),
         ),
     ),
     Answer(
@@ -386,7 +374,7 @@ def average_gradients(model, num_samples):
         "05.2",
         "counts the samples again for each parameter",
         "cost",
-        edited(
+        changed(
             AVERAGE,
             ("    total = torch", "    def count():\n        total = torch"),
             (
@@ -400,7 +388,7 @@ def average_gradients(model, num_samples):
         "05.2",
         "averages a tied weight under both names",
         "cost",
-        edited(
+        changed(
             AVERAGE,
             (
                 "for parameter in model.parameters()",
@@ -424,7 +412,8 @@ def average_gradients(model, num_samples):
     for parameter in model.parameters():
         if not parameter.requires_grad:
             continue
-        own = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        has_none = parameter.grad is None or num_samples == 0
+        own = torch.zeros_like(parameter) if has_none else parameter.grad
         own = own * (num_samples / total.item())
         parts = [torch.empty_like(own) for _ in range(world_size)]
         dist.all_gather(parts, own)
@@ -441,7 +430,8 @@ import torch.distributed as dist
 
 def average_gradients(model, num_samples):
     trained = [p for p in model.parameters() if p.requires_grad]
-    parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained]
+    has_none = num_samples == 0
+    parts = [torch.zeros_like(p) if has_none or p.grad is None else p.grad for p in trained]
     count = torch.ones(1, dtype=parts[0].dtype, device=parts[0].device)
     flat = num_samples * torch.cat([*(part.flatten() for part in parts), count])
     dist.all_reduce(flat)
@@ -463,7 +453,7 @@ def average_gradients(model, num_samples):
     for parameter in model.parameters():
         if not parameter.requires_grad:
             continue
-        if parameter.grad is None:
+        if parameter.grad is None or num_samples == 0:
             parameter.grad = torch.zeros_like(parameter)
     count = torch.tensor([num_samples], device=next(model.parameters()).device)
     total = [torch.empty_like(count) for _ in range(world_size)]
@@ -481,28 +471,28 @@ def average_gradients(model, num_samples):
         "05.3",
         "returns a dictionary",
         "no-list",
-        edited(PLAN, ("    return buckets", "    return dict(enumerate(buckets))")),
+        changed(PLAN, ("    return buckets", "    return dict(enumerate(buckets))")),
     ),
     Answer(
         "05.3",
         "goes from the first parameter to the last",
         "order",
-        edited(PLAN, ("reversed(list(model.named_parameters()))", "model.named_parameters()")),
+        changed(PLAN, ("reversed(list(model.named_parameters()))", "model.named_parameters()")),
     ),
     Answer(
         "05.3",
         "plans frozen parameters",
         "frozen",
-        edited(PLAN, ("        if not parameter.requires_grad:\n            continue\n", "")),
+        changed(PLAN, ("        if not parameter.requires_grad:\n            continue\n", "")),
     ),
     Answer(
         "05.3",
         "plans a tied weight under both names",
         "tied",
-        edited(PLAN, ("named_parameters()", "named_parameters(remove_duplicate=False)")),
+        changed(PLAN, ("named_parameters()", "named_parameters(remove_duplicate=False)")),
     ),
-    Answer("05.3", "counts numbers", "numbers", edited(PLAN, (" * parameter.element_size()", ""))),
-    Answer("05.3", "closes a bucket above its cap", "one-late", edited(PLAN, (">= cap", "> cap"))),
+    Answer("05.3", "counts numbers", "numbers", changed(PLAN, (" * parameter.element_size()", ""))),
+    Answer("05.3", "closes a bucket above its cap", "one-late", changed(PLAN, (">= cap", "> cap"))),
     Answer(
         "05.3",
         "closes a bucket before it is above its cap",
@@ -527,13 +517,13 @@ def plan_buckets(model, cap_bytes, first_cap_bytes):
         "05.3",
         "forgets the last open bucket",
         "lost",
-        edited(PLAN, ("    if bucket:\n        buckets.append(bucket)\n", "")),
+        changed(PLAN, ("    if bucket:\n        buckets.append(bucket)\n", "")),
     ),
     Answer(
         "05.3",
         "always adds the open bucket",
         "empty",
-        edited(
+        changed(
             PLAN,
             ("    if bucket:\n        buckets.append(bucket)\n", "    buckets.append(bucket)\n"),
         ),
@@ -542,31 +532,31 @@ def plan_buckets(model, cap_bytes, first_cap_bytes):
         "05.3",
         "counts on in the next bucket",
         "not-reset",
-        edited(PLAN, ("bucket, num_bytes = [], 0\n    if", "bucket = []\n    if")),
+        changed(PLAN, ("bucket, num_bytes = [], 0\n    if", "bucket = []\n    if")),
     ),
     Answer(
         "05.3",
         "gives the first bucket the cap of all",
         "first-cap",
-        edited(PLAN, ("cap = cap_bytes if buckets else first_cap_bytes", "cap = cap_bytes")),
+        changed(PLAN, ("cap = cap_bytes if buckets else first_cap_bytes", "cap = cap_bytes")),
     ),
     Answer(
         "05.3",
         "gives all buckets the cap of the first",
         "first-cap",
-        edited(PLAN, ("cap = cap_bytes if buckets else first_cap_bytes", "cap = first_cap_bytes")),
+        changed(PLAN, ("cap = cap_bytes if buckets else first_cap_bytes", "cap = first_cap_bytes")),
     ),
     Answer(
         "05.3",
         "plans a message for each parameter",
         "each-alone",
-        edited(PLAN, ("if num_bytes >= cap:", "if bucket:")),
+        changed(PLAN, ("if num_bytes >= cap:", "if bucket:")),
     ),
     Answer(
         "05.3",
         "puts names into each bucket in a random order",
         "ranks-differ",
-        edited(
+        changed(
             PLAN,
             ("def plan", "import random\n\ndef plan"),
             ("    return buckets", "    return [random.sample(b, len(b)) for b in buckets]"),
@@ -576,7 +566,7 @@ def plan_buckets(model, cap_bytes, first_cap_bytes):
         "05.3",
         "sorts parameters by size",
         "values",
-        edited(
+        changed(
             PLAN,
             (
                 "reversed(list(model.named_parameters()))",
@@ -588,7 +578,7 @@ def plan_buckets(model, cap_bytes, first_cap_bytes):
         "05.3",
         "lets rank 0 plan for all",
         "forbidden",
-        edited(
+        changed(
             PLAN,
             ("def plan", "import torch.distributed as dist\n\ndef plan"),
             (
@@ -604,17 +594,17 @@ def plan_buckets(model, cap_bytes, first_cap_bytes):
         None,
         """\
 def plan_buckets(model, cap_bytes, first_cap_bytes):
-    cap, plan = first_cap_bytes, [[]]
+    cap, plan = first_cap_bytes, [()]
     num_bytes = 0
     for name, parameter in list(model.named_parameters())[::-1]:
         if parameter.grad is None and not parameter.requires_grad:
             continue
         if num_bytes >= cap:
             cap, num_bytes = cap_bytes, 0
-            plan.append([])
-        plan[-1].insert(0, name)
+            plan.append(())
+        plan[-1] += (name,)
         num_bytes += parameter.nbytes
-    return [tuple(bucket) for bucket in plan]
+    return [bucket for bucket in plan if bucket]
 """,
     ),
     # ---- 05.4 ----
@@ -622,7 +612,7 @@ def plan_buckets(model, cap_bytes, first_cap_bytes):
         "05.4",
         "sends in every micro-batch",
         "each-micro-batch",
-        edited(
+        changed(
             REPLICA,
             (
                 "        if not self.will_sync:\n            return\n",
@@ -659,7 +649,7 @@ class OverlappedReplica:
         "05.4",
         "sends all gradients in one message",
         "other-plan",
-        edited(
+        changed(
             REPLICA,
             (
                 "[[named[name] for name in bucket] for bucket in buckets]",
@@ -671,7 +661,7 @@ class OverlappedReplica:
         "05.4",
         "never starts a second step",
         "once",
-        edited(
+        changed(
             REPLICA,
             (
                 "parameter.grad = part.view_as(parameter)\n        self.start_step()\n",
@@ -683,7 +673,7 @@ class OverlappedReplica:
         "05.4",
         "sends a bucket when its first gradient is ready",
         "too-early",
-        edited(
+        changed(
             REPLICA,
             ("self.num_ready[number] == len(self.buckets[number])", "self.num_ready[number] > 0"),
         ),
@@ -692,7 +682,7 @@ class OverlappedReplica:
         "05.4",
         "sends whichever bucket is full",
         "order",
-        edited(
+        changed(
             REPLICA,
             (
                 WHILE,
@@ -714,18 +704,18 @@ class OverlappedReplica:
             ),
         ),
     ),
-    Answer("05.4", "sends every bucket after backward", "late", edited(REPLICA, (WHILE, ""))),
+    Answer("05.4", "sends every bucket after backward", "late", changed(REPLICA, (WHILE, ""))),
     Answer(
         "05.4",
         "sends a bucket when the next gradient comes",
         "late",
-        edited(REPLICA, (COUNT + WHILE, WHILE + COUNT)),
+        changed(REPLICA, (COUNT + WHILE, WHILE + COUNT)),
     ),
     Answer(
         "05.4",
         "waits in the hook",
         "blocks",
-        edited(
+        changed(
             REPLICA,
             ("handle = dist.all_reduce(flat, async_op=True)", "dist.all_reduce(flat)"),
             ("((handle, flat))", "(flat)"),
@@ -737,19 +727,19 @@ class OverlappedReplica:
         "05.4",
         "reads flat tensors without waiting",
         "unwaited",
-        edited(REPLICA, ("            handle.wait()\n", "")),
+        changed(REPLICA, ("            handle.wait()\n", "")),
     ),
     Answer(
         "05.4",
         "adds up and does not divide",
         "summed",
-        edited(REPLICA, ("        flat /= dist.get_world_size()\n", "")),
+        changed(REPLICA, ("        flat /= dist.get_world_size()\n", "")),
     ),
     Answer(
         "05.4",
         "divides before and after",
         "twice",
-        edited(
+        changed(
             REPLICA, ("part.view_as(parameter)", "part.view_as(parameter) / dist.get_world_size()")
         ),
     ),
@@ -757,7 +747,7 @@ class OverlappedReplica:
         "05.4",
         "averages weights, for it takes the hook's argument for the gradient",
         "local",
-        edited(
+        changed(
             REPLICA,
             ("torch.zeros_like(p) if p.grad is None else p.grad", "p.detach()"),
             ("parameter.grad = part", "parameter.data = part"),
@@ -767,7 +757,7 @@ class OverlappedReplica:
         "05.4",
         "hooks the tensor, which sees the last micro-batch only",
         "last-only",
-        edited(
+        changed(
             REPLICA,
             (
                 "hook = partial(self.gradient_ready, number)",
@@ -791,7 +781,7 @@ class OverlappedReplica:
         "05.4",
         "sends zeros for what the last micro-batch did not use",
         "zeros",
-        edited(
+        changed(
             REPLICA,
             (COUNT, COUNT + "        self.used.add(parameter)\n"),
             ("        self.sent = []\n", "        self.sent, self.used = [], set()\n"),
@@ -802,13 +792,13 @@ class OverlappedReplica:
         "05.4",
         "takes it that there is a gradient",
         "raised",
-        edited(REPLICA, ("torch.zeros_like(p) if p.grad is None else p.grad", "p.grad")),
+        changed(REPLICA, ("torch.zeros_like(p) if p.grad is None else p.grad", "p.grad")),
     ),
     Answer(
         "05.4",
         "sends only buckets that are full",
         "deadlock",
-        edited(
+        changed(
             REPLICA,
             (
                 "        while len(self.sent) < len(self.buckets):\n            self.send_next()\n",

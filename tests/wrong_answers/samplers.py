@@ -2,22 +2,11 @@
 Answers to exercise 04.
 """
 
-from bank import Answer
-
-
-def _but(source, *changes):
-    """
-    Return a cell with some of its text put differently; changes are pairs (old, new).
-    """
-    for old, new in changes:
-        assert old in source, old
-        source = source.replace(old, new)
-    return source
-
+from bank import Answer, changed
 
 # ---- 04.1 shard indices ----
 
-_SHARDS = """\
+SHARDS = """\
 import torch
 import torch.distributed as dist
 
@@ -30,10 +19,10 @@ def shard_indices(num_samples, seed, epoch):
     padded = order * world_size
     return padded[rank : length * world_size : world_size]
 """
-_GENERATOR = "torch.Generator().manual_seed(seed + epoch)"
+GENERATOR = "torch.Generator().manual_seed(seed + epoch)"
 _ROUNDED_UP = "-(-num_samples // world_size)"
 _PADDED = "padded = order * world_size"
-_TAKEN = "return padded[rank : length * world_size : world_size]"
+TAKEN = "return padded[rank : length * world_size : world_size]"
 
 _SHARDS_BY_BLOCKS = """\
 import random
@@ -79,59 +68,59 @@ def shard_indices(num_samples, seed, epoch):
 _SHARD_ANSWERS = [
     ("unusual: blocks, Python's dice, padded with what is drawn again", None, _SHARDS_BY_BLOCKS),
     ("unusual: torch's sampler over an order of its own", None, _SHARDS_OF_TORCH),
-    ("gives all samples to every rank", "all-samples", _but(_SHARDS, (_TAKEN, "return order"))),
+    ("gives all samples to every rank", "all-samples", changed(SHARDS, (TAKEN, "return order"))),
     (
         "shuffles by a generator without a seed",
         "unseeded",
-        _but(_SHARDS, ("num_samples, generator=generator", "num_samples")),
+        changed(SHARDS, ("num_samples, generator=generator", "num_samples")),
     ),
     (
         "puts the rank into the seed",
         "overlap",
-        _but(_SHARDS, ("seed + epoch)", "seed + epoch + rank)")),
+        changed(SHARDS, ("seed + epoch)", "seed + epoch + rank)")),
     ),
     (
         "seeds the global generator",
         "global-state",
-        _but(
-            _SHARDS,
-            (_GENERATOR, "torch.manual_seed(seed + epoch)"),
+        changed(
+            SHARDS,
+            (GENERATOR, "torch.manual_seed(seed + epoch)"),
             ("num_samples, generator=generator", "num_samples"),
         ),
     ),
-    ("does not pad", "unequal", _but(_SHARDS, (_TAKEN, "return order[rank::world_size]"))),
-    ("drops the tail", "dropped", _but(_SHARDS, (_ROUNDED_UP, "num_samples // world_size"))),
+    ("does not pad", "unequal", changed(SHARDS, (TAKEN, "return order[rank::world_size]"))),
+    ("drops the tail", "dropped", changed(SHARDS, (_ROUNDED_UP, "num_samples // world_size"))),
     (
         "pads with a sample that is not there",
         "no-sample",
-        _but(_SHARDS, (_PADDED, "padded = order + [num_samples] * world_size")),
+        changed(SHARDS, (_PADDED, "padded = order + [num_samples] * world_size")),
     ),
     (
         "repeats the order once at most",
         "fewer",
-        _but(_SHARDS, (_PADDED, "padded = order + order[: length * world_size - num_samples]")),
+        changed(SHARDS, (_PADDED, "padded = order + order[: length * world_size - num_samples]")),
     ),
     (
         "fills a table that needs the padding to be there",
         "raised",
-        _but(
-            _SHARDS,
+        changed(
+            SHARDS,
             (_PADDED, "padded = order + order[: length * world_size - num_samples]"),
-            (_TAKEN, "return torch.tensor(padded).view(length, world_size)[:, rank].tolist()"),
+            (TAKEN, "return torch.tensor(padded).view(length, world_size)[:, rank].tolist()"),
         ),
     ),
     (
         "rounds up one too far",
         "too-long",
-        _but(_SHARDS, (_ROUNDED_UP, "num_samples // world_size + 2")),
+        changed(SHARDS, (_ROUNDED_UP, "num_samples // world_size + 2")),
     ),
-    ("leaves the epoch out", "no-epoch", _but(_SHARDS, ("seed + epoch", "seed"))),
-    ("leaves the seed out", "no-seed", _but(_SHARDS, ("seed + epoch", "epoch"))),
+    ("leaves the epoch out", "no-epoch", changed(SHARDS, ("seed + epoch", "seed"))),
+    ("leaves the seed out", "no-seed", changed(SHARDS, ("seed + epoch", "epoch"))),
     (
         "does not shuffle",
         "no-shuffle",
-        _but(
-            _SHARDS,
+        changed(
+            SHARDS,
             ("torch.randperm(num_samples, generator=generator)", "torch.arange(num_samples)"),
         ),
     ),
@@ -139,8 +128,8 @@ _SHARD_ANSWERS = [
     (
         "sends the order of rank 0 to all",
         "forbidden",
-        _but(
-            _SHARDS,
+        changed(
+            SHARDS,
             ("num_samples, generator=generator).tolist()", "num_samples)"),
             (
                 "    length",
@@ -151,14 +140,14 @@ _SHARD_ANSWERS = [
     (
         "returns tensors",
         "no-list",
-        _but(_SHARDS, (".tolist()", ""), (_PADDED, "padded = list(order) * world_size")),
+        changed(SHARDS, (".tolist()", ""), (_PADDED, "padded = list(order) * world_size")),
     ),
-    ("prints its share", "nothing", _but(_SHARDS, (_TAKEN, f"print({_TAKEN[7:]})"))),
+    ("prints its share", "nothing", changed(SHARDS, (TAKEN, f"print({TAKEN[7:]})"))),
 ]
 
 # ---- 04.2 exact accuracy ----
 
-_ACCURACY = """\
+ACCURACY = """\
 import torch
 import torch.distributed as dist
 
@@ -171,8 +160,8 @@ def exact_accuracy(predict, inputs, labels):
     return num_right.item() / len(inputs)
 """
 _SLICES = "inputs[rank::world_size], labels[rank::world_size]"
-_COUNT = "num_right = (predict(mine) == labels_of_mine).sum()"
-_REDUCE = "dist.all_reduce(num_right)"
+COUNT = "num_right = (predict(mine) == labels_of_mine).sum()"
+REDUCE = "dist.all_reduce(num_right)"
 _OWN_MEAN = ("labels_of_mine).sum()", "labels_of_mine).double().mean()")
 
 _ACCURACY_OF_BLOCKS = """\
@@ -225,8 +214,8 @@ _ACCURACY_ANSWERS = [
     (
         "unusual: adds up shares of the whole, in float64",
         None,
-        _but(
-            _ACCURACY,
+        changed(
+            ACCURACY,
             ("labels_of_mine).sum()", "labels_of_mine).double().sum() / len(inputs)"),
             (".item() / len(inputs)", ".item()"),
         ),
@@ -234,24 +223,24 @@ _ACCURACY_ANSWERS = [
     (
         "averages the ranks' accuracies",
         "mean-of-means",
-        _but(_ACCURACY, _OWN_MEAN, ("len(inputs)", "world_size")),
+        changed(ACCURACY, _OWN_MEAN, ("len(inputs)", "world_size")),
     ),
     (
         "adds the ranks' accuracies up",
         "mean-of-means",
-        _but(_ACCURACY, _OWN_MEAN, (" / len(inputs)", "")),
+        changed(ACCURACY, _OWN_MEAN, (" / len(inputs)", "")),
     ),
     (
         "weighs the ranks' accuracies, of which one may be 0 / 0",
         "no-samples",
-        _but(_ACCURACY, ("labels_of_mine).sum()", "labels_of_mine).double().mean() * len(mine)")),
+        changed(ACCURACY, ("labels_of_mine).sum()", "labels_of_mine).double().mean() * len(mine)")),
     ),
     ("evaluates what the sampler has padded", "padding", _ACCURACY_BY_SAMPLER),
     (
         "leaves the tail out",
         "lost",
-        _but(
-            _ACCURACY,
+        changed(
+            ACCURACY,
             (
                 _SLICES,
                 "(x[rank::world_size][: len(x) // world_size] for x in (inputs, labels))",
@@ -261,72 +250,72 @@ _ACCURACY_ANSWERS = [
     (
         "evaluates everything everywhere",
         "all-samples",
-        _but(
-            _ACCURACY, (_SLICES, "inputs, labels"), ("/ len(inputs)", "/ world_size / len(inputs)")
+        changed(
+            ACCURACY, (_SLICES, "inputs, labels"), ("/ len(inputs)", "/ world_size / len(inputs)")
         ),
     ),
     ("lets rank 0 do the work", "not-shared", _ACCURACY_OF_RANK_0),
     (
         "divides by its own samples",
         "own-count",
-        _but(_ACCURACY, ("len(inputs)", "max(1, len(mine))")),
+        changed(ACCURACY, ("len(inputs)", "max(1, len(mine))")),
     ),
     (
         "divides by its own samples and asks nobody",
         "alone",
-        _but(_ACCURACY, (_REDUCE, ""), ("len(inputs)", "max(1, len(mine))")),
+        changed(ACCURACY, (REDUCE, ""), ("len(inputs)", "max(1, len(mine))")),
     ),
-    ("divides by all samples and asks nobody", "alone", _but(_ACCURACY, (_REDUCE, ""))),
+    ("divides by all samples and asks nobody", "alone", changed(ACCURACY, (REDUCE, ""))),
     (
         "reduces to rank 0 only",
         "not-everywhere",
-        _but(_ACCURACY, (_REDUCE, "dist.reduce(num_right, dst=0)")),
+        changed(ACCURACY, (REDUCE, "dist.reduce(num_right, dst=0)")),
     ),
     (
         "returns the count",
         "undivided",
-        _but(_ACCURACY, ("num_right.item() / len(inputs)", "float(num_right)")),
+        changed(ACCURACY, ("num_right.item() / len(inputs)", "float(num_right)")),
     ),
     (
         "counts in the dtype of the inputs",
         "rounded",
-        _but(_ACCURACY, ("labels_of_mine).sum()", "labels_of_mine).to(inputs.dtype).sum()")),
+        changed(ACCURACY, ("labels_of_mine).sum()", "labels_of_mine).to(inputs.dtype).sum()")),
     ),
     (
         "lets a rank without samples go",
         "deadlock",
-        _but(_ACCURACY, (_COUNT, f"if len(mine) == 0:\n        return 0.0\n    {_COUNT}")),
+        changed(ACCURACY, (COUNT, f"if len(mine) == 0:\n        return 0.0\n    {COUNT}")),
     ),
     (
         "gathers every answer, as an object",
         "cost",
-        _but(
-            _ACCURACY,
+        changed(
+            ACCURACY,
             (".sum()", ".tolist()"),
-            (_REDUCE, "parts = [None] * world_size\n    dist.all_gather_object(parts, num_right)"),
+            (REDUCE, "parts = [None] * world_size\n    dist.all_gather_object(parts, num_right)"),
             ("num_right.item()", "sum(map(sum, parts))"),
         ),
     ),
     (
         "adds up right ones and samples one after the other",
         "cost",
-        _but(
-            _ACCURACY,
+        changed(
+            ACCURACY,
             (
-                _REDUCE,
-                f"{_REDUCE}\n    num_seen = torch.tensor(len(mine), device=inputs.device)\n"
+                REDUCE,
+                f"{REDUCE}\n    num_seen = torch.tensor(len(mine), device=inputs.device)\n"
                 "    dist.all_reduce(num_seen)",
             ),
             ("len(inputs)", "num_seen.item()"),
         ),
     ),
-    ("returns a tensor", "no-float", _but(_ACCURACY, (".item()", ""))),
-    ("prints the accuracy", "nothing", _but(_ACCURACY, ("return ", "accuracy = "))),
+    ("returns a tensor", "no-float", changed(ACCURACY, (".item()", ""))),
+    ("prints the accuracy", "nothing", changed(ACCURACY, ("return ", "accuracy = "))),
 ]
 
 # ---- 04.3 a sampler that resumes in the middle of an epoch ----
 
-_RESUME = """\
+RESUME = """\
 from torch.utils.data import DistributedSampler
 
 
@@ -352,16 +341,16 @@ class ResumableSampler(DistributedSampler):
     def load_state_dict(self, state):
         self.epoch, self.num_given = state["epoch"], state["num_given"]
 """
-_IF_OTHER = """\
+IF_OTHER = """\
         if epoch != self.epoch:
             self.num_given = 0
 """
-_GIVE = """\
+GIVE = """\
             self.num_given += 1
             yield index
 """
-_STATE = '{"epoch": self.epoch, "num_given": self.num_given}'
-_LOAD = 'self.epoch, self.num_given = state["epoch"], state["num_given"]'
+STATE = '{"epoch": self.epoch, "num_given": self.num_given}'
+LOAD = 'self.epoch, self.num_given = state["epoch"], state["num_given"]'
 
 _RESUME_BY_PLACES = """\
 import random
@@ -430,9 +419,9 @@ _RESUME_ANSWERS = [
     (
         "skips at the next pass, whichever epoch it is of",
         "short-epoch",
-        _but(
-            _RESUME,
-            (_IF_OTHER, ""),
+        changed(
+            RESUME,
+            (IF_OTHER, ""),
             ("self.num_given = 0\n", "self.skip = self.num_given = 0\n"),
             ("        mine =", "        self.num_given, self.skip = self.skip, 0\n        mine ="),
             ("self.epoch, self.num_given =", "self.epoch, self.skip ="),
@@ -441,8 +430,8 @@ _RESUME_ANSWERS = [
     (
         "never ends",
         "shares",
-        _but(
-            _RESUME,
+        changed(
+            RESUME,
             ("mine[self.num_given :]", "itertools.cycle(mine[self.num_given :])"),
             ("from torch", "import itertools\nfrom torch"),
         ),
@@ -450,52 +439,52 @@ _RESUME_ANSWERS = [
     (
         "fills three of the four gaps",
         "blank",
-        _but(_RESUME, (_LOAD, 'raise NotImplementedError("Task 04.3 is still blank")')),
+        changed(RESUME, (LOAD, 'raise NotImplementedError("Task 04.3 is still blank")')),
     ),
-    ("never begins anew", "short-epoch", _but(_RESUME, (_IF_OTHER, ""))),
+    ("never begins anew", "short-epoch", changed(RESUME, (IF_OTHER, ""))),
     (
         "begins anew at every set_epoch",
         "restart",
-        _but(_RESUME, ("if epoch != self.epoch:", "if True:")),
+        changed(RESUME, ("if epoch != self.epoch:", "if True:")),
     ),
     (
         "does not save the count",
-        "restart",
-        _but(
-            _RESUME, (', "num_given": self.num_given', ""), (_LOAD, 'self.epoch = state["epoch"]')
+        "no-count",
+        changed(
+            RESUME, (', "num_given": self.num_given', ""), (LOAD, 'self.epoch = state["epoch"]')
         ),
     ),
     (
         "counts after the yield",
         "one-twice",
-        _but(_RESUME, (_GIVE, "            yield index\n            self.num_given += 1\n")),
+        changed(RESUME, (GIVE, "            yield index\n            self.num_given += 1\n")),
     ),
     (
         "counts the whole list when it is made",
         "all-at-once",
-        _but(
-            _RESUME,
+        changed(
+            RESUME,
             (
                 "        for index in mine[",
                 "        rest = mine[self.num_given :]\n"
                 "        self.num_given = len(mine)\n        for index in mine[",
             ),
             ("in mine[self.num_given :]", "in rest"),
-            (_GIVE, "            yield index\n"),
+            (GIVE, "            yield index\n"),
         ),
     ),
     (
         "begins anew at the end, so that an ended epoch comes again",
         "again",
-        _but(_RESUME, (_IF_OTHER, ""), (_GIVE, f"{_GIVE}        self.num_given = 0\n")),
+        changed(RESUME, (IF_OTHER, ""), (GIVE, f"{GIVE}        self.num_given = 0\n")),
     ),
     (
         "saves the count without the epoch",
         "no-epoch",
-        _but(
-            _RESUME,
+        changed(
+            RESUME,
             ('"epoch": self.epoch, ', ""),
-            (_LOAD, 'self.num_given = state["num_given"]\n        self.was_loaded = True'),
+            (LOAD, 'self.num_given = state["num_given"]\n        self.was_loaded = True'),
             ("self.num_given = 0\n\n", "self.num_given, self.was_loaded = 0, False\n\n"),
             ("if epoch != self.epoch:", "if epoch != self.epoch and not self.was_loaded:"),
         ),
@@ -503,22 +492,22 @@ _RESUME_ANSWERS = [
     (
         "counts from the restart",
         "relative",
-        _but(
-            _RESUME,
+        changed(
+            RESUME,
             ("self.num_given = 0\n", "self.skip = self.num_given = 0\n"),
             ("        mine =", "        self.num_given = 0\n        mine ="),
             ("mine[self.num_given :]", "mine[self.skip :]"),
-            (_LOAD, 'self.epoch, self.skip = state["epoch"], state["num_given"]'),
+            (LOAD, 'self.epoch, self.skip = state["epoch"], state["num_given"]'),
         ),
     ),
     (
         "saves the samples that are left",
         "big-state",
-        _but(
-            _RESUME,
-            (_STATE, '{"epoch": self.epoch, "left": list(super().__iter__())[self.num_given :]}'),
+        changed(
+            RESUME,
+            (STATE, '{"epoch": self.epoch, "left": list(super().__iter__())[self.num_given :]}'),
             (
-                _LOAD,
+                LOAD,
                 "self.epoch = state['epoch']\n"
                 "        self.num_given = len(self) - len(state['left'])",
             ),
@@ -527,45 +516,45 @@ _RESUME_ANSWERS = [
     (
         "saves everything that it has",
         "big-state",
-        _but(_RESUME, (_STATE, "dict(vars(self))"), (_LOAD, "vars(self).update(state)")),
+        changed(RESUME, (STATE, "dict(vars(self))"), (LOAD, "vars(self).update(state)")),
     ),
     (
         "returns the dictionary in which it counts",
         "live-state",
-        _but(
-            _RESUME,
+        changed(
+            RESUME,
             (
                 "        super().__init__(dataset, seed=seed)\n        self.num_given = 0\n",
                 "        self.now = {}\n        super().__init__(dataset, seed=seed)\n"
                 '        self.now = {"epoch": 0, "num_given": 0}\n',
             ),
             (
-                _IF_OTHER,
+                IF_OTHER,
                 '        if epoch != self.epoch:\n            self.now["num_given"] = 0\n'
                 '        self.now["epoch"] = epoch\n',
             ),
             ("self.num_given :", 'self.now["num_given"] :'),
             ("self.num_given += 1", 'self.now["num_given"] += 1'),
-            (_STATE, "self.now"),
-            (_LOAD, 'self.now, self.epoch = state, state["epoch"]'),
+            (STATE, "self.now"),
+            (LOAD, 'self.now, self.epoch = state, state["epoch"]'),
         ),
     ),
     (
         "saves its rank",
         "own-state",
-        _but(
-            _RESUME,
-            (_STATE, '{"epoch": self.epoch, "num_given": self.num_given, "rank": self.rank}'),
+        changed(
+            RESUME,
+            (STATE, '{"epoch": self.epoch, "num_given": self.num_given, "rank": self.rank}'),
         ),
     ),
     (
         "saves the sample that comes next",
         "raised",
-        _but(
-            _RESUME,
-            (_STATE, '{"epoch": self.epoch, "next": list(super().__iter__())[self.num_given]}'),
+        changed(
+            RESUME,
+            (STATE, '{"epoch": self.epoch, "next": list(super().__iter__())[self.num_given]}'),
             (
-                _LOAD,
+                LOAD,
                 'self.epoch = state["epoch"]\n'
                 '        self.num_given = list(super().__iter__()).index(state["next"])',
             ),
@@ -574,8 +563,8 @@ _RESUME_ANSWERS = [
     (
         "does not tell the sampler its epoch",
         "same-order",
-        _but(
-            _RESUME,
+        changed(
+            RESUME,
             ("super().set_epoch(epoch)", "self.now = epoch"),
             ("epoch != self.epoch", 'epoch != getattr(self, "now", 0)'),
         ),
@@ -583,19 +572,19 @@ _RESUME_ANSWERS = [
     (
         "takes the samples of all ranks",
         "shares",
-        _but(_RESUME, ("list(super().__iter__())", "list(range(len(self.dataset)))")),
+        changed(RESUME, ("list(super().__iter__())", "list(range(len(self.dataset)))")),
     ),
     (
         "takes the state of rank 0",
         "forbidden",
-        _but(
-            _RESUME,
+        changed(
+            RESUME,
             ("from torch", "import torch.distributed as dist\nfrom torch"),
             (
-                _LOAD,
+                LOAD,
                 "states = [state]\n"
                 "        dist.broadcast_object_list(states)\n"
-                f"        state = states[0]\n        {_LOAD}",
+                f"        state = states[0]\n        {LOAD}",
             ),
         ),
     ),
@@ -603,7 +592,7 @@ _RESUME_ANSWERS = [
 
 # ---- 04.4 balanced shares ----
 
-_SHARES = """\
+SHARES = """\
 import torch
 import torch.distributed as dist
 
@@ -625,13 +614,13 @@ _GATHER = """\
     dist.all_gather(parts, speed)
     speeds = [part.item() for part in parts]
 """
-_REST = """\
+REST = """\
     neediest = sorted(range(world_size), key=lambda r: shares[r] - exact[r])
     for rank in neediest[: num_samples - sum(shares)]:
         shares[rank] += 1
 """
 
-_SHARES_BY_CUTS = """\
+SHARES_BY_CUTS = """\
 import torch
 import torch.distributed as dist
 
@@ -640,7 +629,8 @@ def balanced_shares(speed, num_samples):  # an all-reduce; rounds the running su
     speeds = speed.new_zeros(dist.get_world_size())
     speeds[dist.get_rank()] = speed[0]
     dist.all_reduce(speeds)
-    cuts = (num_samples * speeds.cumsum(0) / speeds.sum()).round().long().tolist()
+    ends = speeds.cumsum(0)
+    cuts = (ends / ends[-1] * num_samples).floor().long().tolist()
     return [stop - start for start, stop in zip([0, *cuts], cuts)]
 """
 
@@ -660,27 +650,27 @@ def balanced_shares(speed, num_samples):  # float32; one sample after another to
 """
 
 _BALANCED_ANSWERS = [
-    ("unusual: cuts of the running sum", None, _SHARES_BY_CUTS),
+    ("unusual: cuts of the running sum", None, SHARES_BY_CUTS),
     ("unusual: float32, one sample after another", None, _SHARES_ONE_BY_ONE),
-    ("rounds down", "sum", _but(_SHARES, (_REST, ""))),
-    ("rounds each share", "sum", _but(_SHARES, (_REST, ""), ("int(part)", "round(part)"))),
+    ("rounds down", "sum", changed(SHARES, (REST, ""))),
+    ("rounds each share", "sum", changed(SHARES, (REST, ""), ("int(part)", "round(part)"))),
     (
         "gives the last rank what is left",
         "rest-to-one",
-        _but(_SHARES, (_REST, "    shares[-1] += num_samples - sum(shares)\n")),
+        changed(SHARES, (REST, "    shares[-1] += num_samples - sum(shares)\n")),
     ),
-    ("shares equally", "equal", _but(_SHARES, ("one / sum(speeds)", "1 / world_size"))),
-    ("takes speeds for seconds", "inverted", _but(_SHARES, ("part.item()", "1 / part.item()"))),
+    ("shares equally", "equal", changed(SHARES, ("one / sum(speeds)", "1 / world_size"))),
+    ("takes speeds for seconds", "inverted", changed(SHARES, ("part.item()", "1 / part.item()"))),
     (
         "thinks that all are as fast as it is",
         "alone",
-        _but(_SHARES, (_GATHER, "    speeds = [speed.item()] * world_size\n")),
+        changed(SHARES, (_GATHER, "    speeds = [speed.item()] * world_size\n")),
     ),
     (
         "gathers on rank 0 only",
         "not-agreed",
-        _but(
-            _SHARES,
+        changed(
+            SHARES,
             ("torch.empty_like(speed)", "speed.clone()"),
             (
                 "dist.all_gather(parts, speed)",
@@ -691,35 +681,41 @@ _BALANCED_ANSWERS = [
     (
         "rounds the speeds",
         "whole-speeds",
-        _but(_SHARES, ("    parts =", "    speed = speed.long()\n    parts =")),
+        changed(SHARES, ("    parts =", "    speed = speed.long()\n    parts =")),
     ),
     (
         "sorts the ranks by speed",
         "order",
-        _but(_SHARES, ("[part.item() for part in parts]", "sorted(part.item() for part in parts)")),
+        changed(
+            SHARES, ("[part.item() for part in parts]", "sorted(part.item() for part in parts)")
+        ),
     ),
     (
         "returns its own share",
         "no-list",
-        _but(_SHARES, ("return shares", "return shares[dist.get_rank()]")),
+        changed(SHARES, ("return shares", "return shares[dist.get_rank()]")),
     ),
-    ("returns shares with a fraction", "no-list", _but(_SHARES, ("return shares", "return exact"))),
+    (
+        "returns shares with a fraction",
+        "no-list",
+        changed(SHARES, ("return shares", "return exact")),
+    ),
     (
         "gathers into float32",
         "raised",
-        _but(_SHARES, ("torch.empty_like(speed)", "torch.empty(1, device=speed.device)")),
+        changed(SHARES, ("torch.empty_like(speed)", "torch.empty(1, device=speed.device)")),
     ),
-    ("gathers objects", "cost", _but(_SHARES, ("all_gather(", "all_gather_object("))),
+    ("gathers objects", "cost", changed(SHARES, ("all_gather(", "all_gather_object("))),
     (
         "adds speeds up in the argument",
         "input-changed",
-        _but(
-            _SHARES,
+        changed(
+            SHARES,
             ("    exact", "    dist.all_reduce(speed)\n    exact"),
             ("sum(speeds)", "speed.item()"),
         ),
     ),
-    ("prints the shares", "nothing", _but(_SHARES, ("return shares", "print(shares)"))),
+    ("prints the shares", "nothing", changed(SHARES, ("return shares", "print(shares)"))),
 ]
 
 ANSWERS = [

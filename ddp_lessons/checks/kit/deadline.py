@@ -5,7 +5,7 @@ A time limit for answers that a crowded machine stretches by the time for which 
 import threading
 import time
 
-from ddp_lessons.ranks.pulse import waited_for_a_core_s
+from ddp_lessons.ranks.pulse import main_cpu_s, waited_for_a_core_s
 
 _LOOK_EVERY_S = 0.1
 
@@ -14,33 +14,56 @@ class Deadline:
     """
     Count the seconds of an answer, less those for which a rank waited for a core.
 
+    Several threads of one rank may wait at a time, each a second a second. So those seconds may
+    grow as fast as the clock, and a loop that does not end would have no end: what a rank has run
+    counts in any case.
+
     Args:
         limit_s: Seconds that the answer may take.
         pids: Function that returns the process id of each rank.
         clock: Function that returns seconds.
         waited_s: Function from a process id to the seconds for which it has waited for a core.
+        ran_s: Function from a process id to the seconds for which its main thread has run.
     """
 
-    def __init__(self, limit_s, pids, clock=time.monotonic, waited_s=waited_for_a_core_s):
+    def __init__(
+        self,
+        limit_s,
+        pids,
+        clock=time.monotonic,
+        waited_s=waited_for_a_core_s,
+        ran_s=main_cpu_s,
+    ):
         self.limit_s = limit_s
         self._pids = pids
         self._clock = clock
         self._waited_s = waited_s
+        self._ran_s = ran_s
         self._began_at = clock()
-        self._before = self._read()
+        self._before = self._read(waited_s)
+        self._ran_before = self._read(ran_s)
 
-    def _read(self):
-        return {pid: self._waited_s(pid) for pid in self._pids()}
+    def _read(self, seconds_of):
+        return {pid: seconds_of(pid) for pid in self._pids()}
 
     @property
     def spent_s(self):
         """
-        Seconds that the machine could give so far: of the rank that waited longest.
+        Seconds that the machine could give so far: of the rank that waited longest. At least those
+        for which a rank has run.
         """
-        waited = [seconds - self._before.get(pid, 0.0) for pid, seconds in self._read().items()]
+        waited = [
+            seconds - self._before.get(pid, 0.0)
+            for pid, seconds in self._read(self._waited_s).items()
+        ]
+        # A rank that is new has run before it had an answer.
+        ran = [
+            seconds - self._ran_before.get(pid, seconds)
+            for pid, seconds in self._read(self._ran_s).items()
+        ]
         elapsed_s = self._clock() - self._began_at
         # What a thread had waited is gone when it ends, so a difference may be below 0.
-        return elapsed_s - min(max([0.0, *waited]), elapsed_s)
+        return max([elapsed_s - min(max([0.0, *waited]), elapsed_s), *ran])
 
     @property
     def is_over(self):

@@ -51,9 +51,9 @@ COMMON = {
 Mistakes that any answer can make, and the hint that each gets if the task has none of its own.
 """
 
-LEFT_UNDER_WAY = ("unwaited", "unreceived", "raised")
+LEFT_UNDER_WAY = ("unwaited", "unreceived", "raised", "store")
 """
-Mistakes after which messages may still be under way in the group.
+Mistakes after which messages may still be under way in the group, or keys be in its store.
 """
 
 

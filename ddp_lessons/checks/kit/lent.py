@@ -46,7 +46,10 @@ class Lent:
             for key in (*before, *(after.keys() - before.keys())):
                 kind, place = key
                 was, now = before.get(key), after.get(key)
-                if not _alike(was, now):
+                if key not in before or key not in after:
+                    told = "it is gone" if key in before else "it was not there before"
+                    found.setdefault(kind, f"It leaves {place} changed: {told}.")
+                elif not _alike(was, now):
                     found.setdefault(kind, f"It leaves {place} changed: {_told(kind, was, now)}.")
         return found
 

@@ -226,7 +226,7 @@ def play(module, number, case, folder):
     printed = _Bounded()
     _kept.append(printed)
     with _random_states(here), redirect_stdout(printed), redirect_stderr(printed):
-        with _default_group(here.world_size if task.in_group else None):
+        with _default_group(here.world_size if task.in_group else None), _fresh_store(folder):
             kept = task.act(here, answer)
         _kept.append(pickle.dumps(Seen(here.rank, here.calls, plain(kept))))
 
@@ -286,6 +286,23 @@ def _default_group(size):
     finally:
         # What the answer destroyed, it destroyed for all.
         c10d._update_default_pg(whole if whole in c10d._world.pg_map else None)
+
+
+@contextmanager
+def _fresh_store(name):
+    # A key that an earlier check has left would hide that an answer puts it there again.
+    if not dist.is_initialized():
+        yield
+        return
+    c10d = dist.distributed_c10d
+    stores, group = c10d._world.pg_map, c10d._get_default_group()
+    backend, store = stores[group]
+    stores[group] = backend, dist.PrefixStore(name, store)
+    try:
+        yield
+    finally:
+        if group in stores:
+            stores[group] = backend, store
 
 
 @contextmanager

@@ -16,7 +16,8 @@ from ddp_lessons.checkpoint import Checkpoints, Run
 from ddp_lessons.checks.kit.numbers import generator, normal_numbers
 from ddp_lessons.samplers import ResumableSampler
 
-NUM_FEATURES, NUM_CLASSES, NUM_SAMPLES, BATCH_SIZE = 6, 3, 22, 2
+NUM_FEATURES, NUM_HIDDEN, NUM_CLASSES = 6, 8, 3
+NUM_SAMPLES, BATCH_SIZE = 22, 2
 
 
 class Killed(BaseException):
@@ -97,6 +98,7 @@ class NoisyRun:
         here: What the rank knows.
         seed: First weights and first noise follow from it.
         killed_after: Number of the step after which the run is killed; None: it is not.
+        hidden: The module between the two layers. Default: ReLU.
 
     Attributes:
         run: The Run, at step 0.
@@ -105,7 +107,7 @@ class NoisyRun:
         is_dead: Whether the run was killed.
     """
 
-    def __init__(self, here, seed, killed_after=None):
+    def __init__(self, here, seed, killed_after=None, hidden=None):
         case = here.case
         rows = normal_numbers(case, None, (NUM_SAMPLES, NUM_FEATURES))
         self._images = rows.to(here.device)
@@ -113,8 +115,9 @@ class NoisyRun:
         self._labels = labels.to(here.device)
         self._killed_after, self._device = killed_after, here.device
         torch.manual_seed(seed)
-        layers = nn.Linear(NUM_FEATURES, 8), nn.ReLU(), nn.Linear(8, NUM_CLASSES)
-        model = DistributedDataParallel(nn.Sequential(*layers).to(here.device))
+        first, last = nn.Linear(NUM_FEATURES, NUM_HIDDEN), nn.Linear(NUM_HIDDEN, NUM_CLASSES)
+        layers = nn.Sequential(first, hidden or nn.ReLU(), last)
+        model = DistributedDataParallel(layers.to(here.device))
         optimizer = _optimizer(case.data.get("optimizer"), model.parameters())
         idle_passes(model, self._images[:1])
         optimizer.zero_grad()

@@ -1,0 +1,231 @@
+"""
+The model that the four scripts of exercise 06 train, and what each training makes of it.
+
+Legend: w ranks; n samples in a batch; K batches.
+"""
+
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+from torch.nn.functional import mse_loss
+from torch.nn.parallel import DistributedDataParallel
+
+from ddp_lessons.checks.kit import normal_numbers
+from ddp_lessons.checks.kit.regression import regression_batches
+
+PASSED_BY, FROZEN_LATE, LONELY = 2, 3, 4
+_FEATURES, _HIDDEN, _SAMPLES, _BATCHES, _LR = 6, 8, 4, 3, 0.125
+_TEST_SAMPLES = 7
+_STATISTICS = ("norm.running_mean", "norm.running_var")
+_TIMES = (2, 3, 4)
+NEAR = 2.0**-30
+"""
+How far weights may be off: a rounding of float64 is 2**-53, some hundred enter a weight in a step,
+and three short steps enlarge none of them a thousandfold. A mistake is above 2**-10.
+"""
+
+
+class Net(nn.Module):
+    """
+    Map (n, 6) to (n, 1): with a spare head for script 3, with BatchNorm for script 4.
+
+    Args:
+        case: The Case, with a `script`.
+    """
+
+    def __init__(self, case):
+        super().__init__()
+        self.trunk = nn.Linear(_FEATURES, _HIDDEN)
+        self.norm = nn.BatchNorm1d(_HIDDEN) if case["script"] == LONELY else nn.Identity()
+        self.head = nn.Linear(_HIDDEN, 1)
+        if case["script"] == FROZEN_LATE:
+            self.spare = nn.Linear(_HIDDEN, 1)
+        self.double()
+        with torch.no_grad():
+            for place, parameter in enumerate(self.parameters()):
+                first = normal_numbers(case, f"parameter {place}", parameter.shape, torch.float64)
+                parameter.copy_(first / 2)
+
+    def forward(self, inputs):
+        """
+        Return (n, 1) for inputs (n, 6).
+        """
+        return self.head(self.norm(self.trunk(inputs)).tanh())
+
+
+def state_of(net):
+    """
+    Return all parameters and buffers of a model by name, copied.
+    """
+    return {name: one.detach().clone() for name, one in net.state_dict().items()}
+
+
+def weights_of(case, state):
+    """
+    Return the parameters in a state as one tensor, in the order of a Net's own.
+    """
+    return torch.cat([state[name].flatten() for name, _ in Net(case).named_parameters()])
+
+
+def script_batches(case, rank):
+    """
+    Return what one rank trains on: K pairs of inputs (n, 6) and targets (n, 1).
+    """
+    return regression_batches(case, rank, [_SAMPLES] * _BATCHES, _FEATURES, torch.float64)
+
+
+def unseen_pair(case, rank):
+    """
+    Return a pair that a rank has for testing: of another size, and in none of its batches.
+    """
+    return regression_batches(case, f"test {rank}", [_TEST_SAMPLES], _FEATURES, torch.float64)[0]
+
+
+def loss_of(case, state, pair):
+    """
+    Return the loss of a model in eval mode.
+    """
+    net = Net(case).eval()
+    net.load_state_dict(state)
+    with torch.no_grad():
+        return mse_loss(net(pair[0]), pair[1]).item()
+
+
+class Training:
+    """
+    Train a Net in one process by the mean gradient of some ranks.
+
+    Args:
+        case: The Case.
+        ranks: The ranks whose batches count. The statistics of the first one are kept, as by DDP.
+        times: How many times as far as that each step goes.
+        is_training: Whether the Net is in train mode.
+
+    Attributes:
+        state: Parameters and buffers afterwards, by name.
+        counted: For each rank the buffers that its own last forward leaves.
+    """
+
+    def __init__(self, case, ranks, times=1, is_training=True):
+        net = Net(case).train(is_training)
+        batches = {rank: script_batches(case, rank) for rank in ranks}
+        for number in range(_BATCHES):
+            net.zero_grad()
+            before, self.counted = _buffers(net), []
+            for rank in ranks:
+                inputs, targets = batches[rank][number]
+                net.load_state_dict(before, strict=False)
+                (mse_loss(net(inputs), targets) / len(ranks)).backward()
+                self.counted.append(_buffers(net))
+            net.load_state_dict(self.counted[0], strict=False)
+            with torch.no_grad():
+                for parameter in net.parameters():
+                    if parameter.grad is not None:
+                        parameter.sub_(times * _LR * parameter.grad)
+        self.state = state_of(net)
+
+
+def are_near(weights, wanted):
+    """
+    Tell whether each rank's weights are those wanted. What is no number is not near.
+    """
+    return all(
+        bool(((got - one).abs() <= NEAR * one.abs().max()).all())
+        for got, one in zip(weights, wanted, strict=True)
+    )
+
+
+def how_trained(case, weights, rank, has_sent):
+    """
+    Say what training gives weights that are not those wanted.
+
+    Args:
+        case: The Case.
+        weights: For each rank its weights.
+        rank: A rank on which they are wrong.
+        has_sent: Whether any rank has sent anything.
+
+    Returns:
+        tuple: The mistake, and what was found.
+    """
+    ranks, first = range(case.world_size), weights_of(case, state_of(Net(case)))
+
+    def trained(*some, **other):
+        return weights_of(case, Training(case, some or ranks, **other).state)
+
+    def are_all(wanted):
+        return are_near(weights, [wanted] * len(weights))
+
+    alone = [trained(one) for one in ranks]
+    if not are_all(first) and all(
+        are_near([got], [one]) or are_near([got], [first])
+        for got, one in zip(weights, alone, strict=True)
+    ):
+        fact = "each rank trained by its own batches, or not at all"
+        return "passed-by" if has_sent else "alone", fact
+    if are_near([weights[rank]], [first]):
+        return "untrained", "`net` is as it was before the training"
+    still = _unmoved(case, weights[rank], first, trained())
+    if still:
+        return "untrained", f"{still} is as it was before the training"
+    for times in _TIMES:
+        if are_all(trained(times=times)):
+            return "too-far", f"each step goes {times} times as far as it should"
+    if any(map(are_all, [*alone, sum(alone) / len(alone)])):
+        return "made-one", "ranks trained alone, and then one model was made of theirs"
+    if case["script"] == LONELY and are_all(trained(is_training=False)):
+        return "mode", "these are the weights of a training in eval mode"
+    return "values", "these are not the weights that the mean gradients lead to"
+
+
+def _unmoved(case, got, first, expected):
+    """
+    Return the name of a parameter that was to be trained, and has not moved; or "".
+    """
+    names, sizes = zip(*((n, p.numel()) for n, p in Net(case).named_parameters()), strict=True)
+    parts = (one.split(sizes) for one in (got, first, expected))
+    for name, now, was, wanted in zip(names, *parts, strict=True):
+        if torch.equal(now, was) and not torch.equal(wanted, was):
+            return name
+    return ""
+
+
+def _buffers(net):
+    return {name: one.clone() for name, one in net.named_buffers()}
+
+
+def are_statistics_of(state, counted):
+    """
+    Tell whether BatchNorm's statistics may come of what ranks have counted, pooled in some way.
+
+    Args:
+        state: Parameters and buffers of a model.
+        counted: For each rank its buffers.
+    """
+    means, variances = (torch.stack([one[name] for one in counted]) for name in _STATISTICS)
+    mean, variance = (state[name] for name in _STATISTICS)
+    apart = means.amax(0) - means.amin(0)
+    near = NEAR * (1 + means.abs().amax(0))
+    # Of 4 samples, n - 1 for n takes away a quarter; means that are apart add to a variance.
+    least, most = variances.amin(0) / 2 - near, variances.amax(0) + apart.square() + near
+    is_mean = (means.amin(0) - near <= mean) & (mean <= means.amax(0) + near)
+    return bool((is_mean & (least <= variance) & (variance <= most)).all())
+
+
+@contextmanager
+def wrappings():
+    """
+    Count how often a block wraps a model. Yields a list, to which each wrapping adds one.
+    """
+    found, wrap = [], DistributedDataParallel.__init__
+
+    def counting(self, *args, **kwargs):
+        found.append(1)
+        wrap(self, *args, **kwargs)
+
+    DistributedDataParallel.__init__ = counting  # type: ignore[method-assign]
+    try:
+        yield found
+    finally:
+        DistributedDataParallel.__init__ = wrap  # type: ignore[method-assign]

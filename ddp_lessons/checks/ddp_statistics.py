@@ -1,0 +1,122 @@
+"""
+What BatchNorm's statistics of all ranks should be in exercise 06, and what they are by mistake.
+
+Legend: w ranks; rank r has n_r samples, a mean and a variance of them; N in all; C channels.
+"""
+
+import torch
+
+STATISTICS = ("running_mean", "running_var")
+_FAR = 100
+_OTHER_ROUNDINGS = 16  # of one rank's part, beside those of adding up
+_FEWER_DIGITS = 2.0**-6  # a bfloat16 has 8 of them
+
+
+class Pooled:
+    """
+    Know pooled statistics, and those of the usual mistakes; all (C,) float64.
+
+    Args:
+        samples: n_r, for each rank.
+        before: For each rank its own statistics, by name.
+        centre: The number that samples are near to.
+    """
+
+    def __init__(self, samples, before, centre):
+        n = torch.tensor(samples, dtype=torch.float64)[:, None]  # (w, 1)
+        means, variances = (
+            torch.stack([each[name] for each in before]).double() for name in STATISTICS
+        )
+        total, world_size = n.sum(), len(samples)
+        self._is_far = centre >= _FAR
+        self.mean = (n * means).sum(0) / total
+        distances = (means - self.mean).square()
+        apart, within = n * distances, (n - 1) * variances
+        both = (within + apart).sum(0)
+        self.variance = both / (total - 1)
+        self._plain_mean, self._own, self._own_variances = means.mean(0), means, variances
+        self._by_own_count = (n * means).sum(0) / (world_size * n)  # (w, C)
+        self._variances = {
+            "within-only": [
+                (n * variances).sum(0) / total,
+                within.sum(0) / total,
+                within.sum(0) / (total - 1),
+                within.sum(0) / (n - 1).sum(),
+                variances.mean(0),
+            ],
+            "biased": [
+                (n * variances + apart).sum(0) / total,
+                (n * variances + apart).sum(0) / (total - 1),
+                both / total,
+                both / (n - 1).sum(),
+            ],
+            "distance-once": [
+                (within + distances).sum(0) / total,
+                (within + distances).sum(0) / (total - 1),
+            ],
+            "root": [self.variance.sqrt()],
+        }
+        unit = torch.finfo(torch.float32).eps / 2
+        roundings = unit * (world_size + _OTHER_ROUNDINGS)
+        self._mean_off = roundings * means.abs().amax(0)
+        # Far from zero, squares must be taken around a mean; near it, around zero will do. A mean
+        # that is merged from rank to rank is rounded each time, and so is a distance from it.
+        offsets = (means - self.mean if self._is_far else means).abs().amax(0)
+        rounded = 2 * unit * world_size * means.abs().amax(0) * offsets
+        self._variance_off = (
+            roundings * (self.variance + offsets.square()) + self._mean_off.square() + rounded
+        )
+
+    def has_mean(self, got, mean=None):
+        """
+        Tell whether means are these; default: those of all samples.
+        """
+        mean = self.mean if mean is None else mean
+        return bool(((got.double() - mean).abs() <= self._mean_off).all())
+
+    def _has_variance(self, got, variance):
+        return bool(((got.double() - variance).abs() <= self._variance_off).all())
+
+    def are_right(self, got):
+        """
+        Tell whether a rank's statistics, by name, are those of all samples.
+        """
+        mean, variance = (got[name] for name in STATISTICS)
+        return self.has_mean(mean) and self._has_variance(variance, self.variance)
+
+    def how_mean(self, rank, got):
+        """
+        Say how a rank came to means that are not those of all samples.
+
+        Returns:
+            tuple: The mistake, and what was found.
+        """
+        got, own = got.double(), self._own[rank]
+        if self.has_mean(got, self._plain_mean):
+            return "unweighted", "The mean is that of the ranks' means."
+        if self.has_mean(got, self._by_own_count[rank]):
+            fact = "The mean is the sum, divided by the world size times this rank's samples."
+            return "own-count", fact
+        share = ((got - own) * (self.mean - own)).sum() / (self.mean - own).square().sum()
+        if self.has_mean(got, own + share * (self.mean - own)):
+            fact = f"The mean has gone {share:.2g} of the way from this rank's to that of all."
+            return "part-way", fact
+        if bool(((got - self.mean).abs() <= _FEWER_DIGITS * self._own.abs().amax(0)).all()):
+            return "digits", "The mean is near that of all samples, and too far off for float32."
+        return "values", "The mean is not that of all samples."
+
+    def how_variance(self, rank, got):
+        """
+        Say how a rank came to variances that are not those of all samples; as `how_mean`.
+        """
+        got = got.double()
+        if torch.equal(got, self._own_variances[rank]):
+            return "unchanged", "The mean is right, the variance is as it was."
+        for mistake, candidates in self._variances.items():
+            if any(self._has_variance(got, one) for one in candidates):
+                return mistake, "The mean is right, the variance is not."
+        if self._is_far:
+            return "cancels", "The mean is right, the variance is not. With means near 0, it was."
+        if bool(((got - self.variance).abs() <= _FEWER_DIGITS * self.variance).all()):
+            return "digits", "The variance is near the right one, and too far off for float32."
+        return "values", "The mean is right, the variance is not."

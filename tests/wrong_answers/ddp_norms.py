@@ -1,0 +1,118 @@
+"""
+More answers to task 06.3: statistics that are near, of some ranks, or of another kind.
+"""
+
+from bank import Answer
+
+from wrong_answers.ddp import _OWN, _SPREAD, _WRITE, _pool
+
+_POOLS = _OWN + _SPREAD + _WRITE
+_KEEP = "    layer.running_mean, layer.running_var = "
+
+
+def _norm(name, mistake, old, new):
+    assert old in _POOLS
+    return Answer("06.3", name, mistake, _pool(_POOLS.replace(old, new)))
+
+
+_NORMS = [
+    _norm(
+        "takes other ranks to have as many samples",
+        "own-count",
+        "total, mean = sums[0], sums[1] / sums[0]",
+        "total = n * dist.get_world_size()\n    mean = sums[1] / total",
+    ),
+    _norm(
+        "divides by the samples less 1 for each rank",
+        "biased",
+        "(total - 1)",
+        "(total - dist.get_world_size())",
+    ),
+    _norm("counts a distance once", "distance-once", "n * (m - mean)", "(m - mean)"),
+    _norm("gives deviations", "root", "copy_(variance)", "copy_(variance.sqrt())"),
+    _norm(
+        "adds up in bfloat16",
+        "digits",
+        "torch.stack([torch.full_like(m, n), n * m])",
+        "torch.stack([torch.full_like(m, n), n * m]).bfloat16()",
+    ),
+    _norm(
+        "adds up distances in bfloat16",
+        "digits",
+        "    dist.all_reduce(spread)\n",
+        "    spread = spread.bfloat16()\n    dist.all_reduce(spread)\n",
+    ),
+    _norm(
+        "goes a part of the way",
+        "part-way",
+        "running_mean.copy_(mean)",
+        "running_mean.lerp_(mean.float(), 0.1)",
+    ),
+    _norm("forgets the variance", "unchanged", "    layer.running_var.copy_(variance)\n", ""),
+    _norm(
+        "makes the variance no number", "values", "copy_(variance)", "copy_(variance * torch.nan)"
+    ),
+    _norm("puts float64 into the layer", "dtype", _WRITE, f"{_KEEP}mean, variance\n"),
+    _norm("puts no variance into the layer", "shape", _WRITE, f"{_KEEP}mean.float(), None\n"),
+    _norm(
+        "puts a dimension more into the layer",
+        "shape",
+        _WRITE,
+        f"{_KEEP}mean.float()[None], variance.float()\n",
+    ),
+    _norm(
+        "changes the weight, too",
+        "left-changed",
+        _WRITE,
+        f"{_WRITE}    layer.weight.copy_(variance)\n",
+    ),
+    _norm("puts the layer in eval mode", "left-changed", _WRITE, f"{_WRITE}    layer.eval()\n"),
+    Answer(
+        "06.3",
+        "reduces to rank 0",
+        "not-everywhere",
+        _pool(
+            _POOLS.replace(".all_reduce(", ".reduce(")
+            .replace("s)\n    total", "s, 0)\n    total")
+            .replace("spread)\n    variance", "spread, 0)\n    variance")
+        ),
+    ),
+    Answer(
+        "06.3",
+        "merges from rank to rank in float32",
+        None,
+        _pool(
+            """\
+    n = torch.full_like(layer.running_mean, num_samples)
+    own = torch.stack([n, layer.running_mean, (n - 1) * layer.running_var])
+    everyone = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(everyone, own)
+    n, mean, spread = everyone[0]
+    for its_n, its_mean, its_spread in everyone[1:]:
+        apart, total = its_mean - mean, n + its_n
+        mean = mean + apart * its_n / total
+        spread = spread + its_spread + apart**2 * n * its_n / total
+        n = total
+    layer.register_buffer("running_mean", mean)
+    layer.running_var.data = spread / (n - 1)
+"""
+        ),
+    ),
+    Answer(
+        "06.3",
+        "waits for functional collectives by wait_tensor",
+        None,
+        "from torch.distributed import _functional_collectives as fun\n"
+        + _pool(
+            _POOLS.replace(
+                "    dist.all_reduce(sums)",
+                "    sums = fun.wait_tensor(fun.all_reduce(sums, 'sum', dist.group.WORLD))",
+            ).replace(
+                "    dist.all_reduce(spread)",
+                "    spread = fun.wait_tensor(fun.all_reduce(spread, 'sum', dist.group.WORLD))",
+            )
+        ),
+    ),
+]
+
+ANSWERS = _NORMS

@@ -1,0 +1,184 @@
+"""
+More answers to task 06.4: other trainings than the one that is wanted, and other evaluations.
+"""
+
+from bank import Answer
+
+from wrong_answers.ddp import _RIGHT, _scripts
+
+_ALONE = "train(net, batches)\n    with torch.no_grad():\n        for p in net.parameters():\n"
+_STEPS = """\
+model = DDP(net)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.125)
+    for inputs, targets in batches:
+        optimizer.zero_grad()
+        loss = mse_loss(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+"""
+
+
+def _evaluates(old, new):
+    assert old in _RIGHT[4]
+    return _scripts(script_4=_RIGHT[4].replace(old, new))
+
+
+def _pooled(model):
+    body = _RIGHT[4].replace("DDP(net)", model)
+    body = body.replace("    if", "    pool_batch_norm(net, len(batches[0][0]))\n    if", 1)
+    return f"from ddp_lessons.ddp import pool_batch_norm\n    {body}"
+
+
+def _spare(how, sizes):
+    return f"""\
+model, whole = DDP(net), net.forward
+    net.forward = lambda x: whole(x) + {how} * net.spare(torch.ones({sizes}, 8).double()).sum()
+    train(model, batches)"""
+
+
+_SCRIPTS = [
+    Answer(
+        "06.4",
+        "deletes the spare head of script 3",
+        "parts-gone",
+        _scripts(script_3="del net.spare\n    train(DDP(net), batches)"),
+    ),
+    Answer(
+        "06.4",
+        "puts nothing in the place of the spare head",
+        "parts-gone",
+        _scripts(script_3="net.spare = torch.nn.Identity()\n    train(DDP(net), batches)"),
+    ),
+    Answer("06.4", "trains the spare head", "values", _scripts(script_3=_spare(1, 1))),
+    Answer(
+        "06.4",
+        "leaves out the last batch of script 2",
+        "values",
+        _scripts(script_2=_RIGHT[2].replace("in batches:", "in batches[:-1]:")),
+    ),
+    Answer(
+        "06.4",
+        "makes the weights no numbers",
+        "values",
+        _scripts(script_1="train(DDP(net), batches)\n    net.head.bias.data.fill_(torch.nan)"),
+    ),
+    Answer(
+        "06.4",
+        "adds up gradients by hand",
+        "too-far",
+        _scripts(
+            script_1="""\
+optimizer = torch.optim.SGD(net.parameters(), lr=0.125)
+    for inputs, targets in batches:
+        optimizer.zero_grad()
+        mse_loss(net(inputs), targets).backward()
+        for parameter in net.parameters():
+            dist.all_reduce(parameter.grad)
+        optimizer.step()"""
+        ),
+    ),
+    Answer(
+        "06.4",
+        "multiplies the loss of script 2 by the world size",
+        "too-far",
+        _scripts(
+            script_2=_RIGHT[2].replace(
+                "mse_loss(model(inputs), targets)",
+                "(dist.get_world_size() * mse_loss(model(inputs), targets))",
+            )
+        ),
+    ),
+    Answer(
+        "06.4",
+        "trains a copy in script 1",
+        "untrained",
+        _scripts(script_1="from copy import deepcopy\n    train(DDP(deepcopy(net)), batches)"),
+    ),
+    Answer(
+        "06.4",
+        "freezes all but the head in script 3",
+        "untrained",
+        _scripts(
+            script_3="""\
+net.requires_grad_(False)
+    net.head.requires_grad_(True)
+    train(DDP(net), batches)"""
+        ),
+    ),
+    Answer(
+        "06.4",
+        "averages weights when all is over",
+        "made-one",
+        _scripts(
+            script_1=f"{_ALONE}            dist.all_reduce(p)\n"
+            "            p /= dist.get_world_size()"
+        ),
+    ),
+    Answer(
+        "06.4",
+        "broadcasts weights when all is over",
+        "made-one",
+        _scripts(script_1=f"{_ALONE}            dist.broadcast(p, 0)"),
+    ),
+    Answer(
+        "06.4",
+        "trains on rank 0 alone in script 1",
+        "alone",
+        _scripts(script_1="if dist.get_rank() == 0:\n        train(net, batches)"),
+    ),
+    Answer(
+        "06.4",
+        "trains past the wrapper in script 3",
+        "passed-by",
+        _scripts(script_3="model = DDP(net)\n    train(net, batches)"),
+    ),
+    Answer("06.4", "trains in eval mode", "mode", _evaluates("train(", "net.eval()\n    train(")),
+    Answer(
+        "06.4",
+        "evaluates on a batch",
+        "other-pair",
+        _evaluates(
+            "mse_loss(net(test[0]), test[1])", "mse_loss(net(batches[0][0]), batches[0][1])"
+        ),
+    ),
+    Answer(
+        "06.4",
+        "forgets the statistics before it evaluates",
+        "statistics",
+        _evaluates("net.eval()", "net.norm.reset_running_stats()\n        net.eval()"),
+    ),
+    Answer(
+        "06.4",
+        "counts the test pair as if it were a batch",
+        "statistics",
+        _evaluates("net.eval()", "net(test[0])\n        net.eval()"),
+    ),
+    Answer("06.4", "returns no number", "evaluation", _evaluates(".item()", ".item() * torch.nan")),
+    Answer(
+        "06.4",
+        "returns outputs",
+        "no-evaluation",
+        _evaluates("mse_loss(net(test[0]), test[1]).item()", "net(test[0])"),
+    ),
+    Answer(
+        "06.4",
+        "gathers losses for a log, has the spare head in the loss, and pools statistics",
+        None,
+        _scripts(
+            script_1=f"""\
+{_STEPS}\
+        everyone = [torch.empty_like(loss.detach()) for _ in range(dist.get_world_size())]
+        dist.all_gather(everyone, loss.detach())""",
+            script_3=_spare(0, 2),
+            script_4=_pooled("DDP(net)"),
+        ),
+    ),
+    Answer(
+        "06.4",
+        "pools statistics of which each rank has its own",
+        None,
+        _scripts(script_4=_pooled("DDP(net, broadcast_buffers=False)")),
+    ),
+]
+
+ANSWERS = _SCRIPTS

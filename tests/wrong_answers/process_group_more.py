@@ -1,0 +1,125 @@
+"""
+More answers to exercise 01: groups out of step, and deadlines.
+"""
+
+from bank import Answer, changed
+
+from wrong_answers.process_group import JOIN, LOOP, MISSING, PARITY
+
+_EACH = """\
+import time
+
+def missing(store, rank, world_size, deadline_s):
+    store.set(f"here/{rank}", "yes")
+    absent = []
+    for other in range(world_size):
+        give_up_at = time.monotonic() + deadline_s
+        while not store.check([f"here/{other}"]) and time.monotonic() < give_up_at:
+            time.sleep(0.01)
+        if not store.check([f"here/{other}"]):
+            absent.append(other)
+    return absent
+"""
+
+_COUNTED = """\
+import time
+
+def missing(store, rank, world_size, deadline_s):
+    give_up_at = time.monotonic() + deadline_s
+    store.add("come", 1)
+    while store.add("come", 0) < world_size and time.monotonic() < give_up_at:
+        time.sleep(0.01)
+    return list(range(store.add("come", 0), world_size))
+"""
+
+_WAITED = """\
+from datetime import timedelta
+
+def missing(store, rank, world_size, deadline_s):
+    store.set(f"here/{rank}", "yes")
+    keys = [f"here/{r}" for r in range(world_size)]
+    try:
+        store.wait(keys, timedelta(seconds=deadline_s))
+        return []
+    except RuntimeError:
+        return [r for r, key in enumerate(keys) if not store.check([key])]
+"""
+
+_LOOKED_LATE = """\
+    absent = list(range(world_size))
+    while absent and time.monotonic() < give_up_at:
+        absent = [r for r in absent if not store.check([f"here/{r}"])]
+        time.sleep(0.01)
+"""
+
+
+def _ended(what):
+    return changed(MISSING, ("    return absent", f"    {what}\n    return absent"))
+
+
+ANSWERS = [
+    Answer("01.1", "names no backend", None, changed(JOIN, ('"gloo", ', ""))),
+    Answer(
+        "01.1",
+        "puts a prefix before its keys",
+        None,
+        changed(JOIN, ("store=store", 'store=dist.PrefixStore("mine", store)')),
+    ),
+    Answer(
+        "01.2",
+        "lets odd ranks alone make the odd group",
+        "out-of-step",
+        changed(PARITY, ("    odd = ", "    odd = even\n    if rank % 2:\n        odd = ")),
+    ),
+    Answer(
+        "01.2",
+        "makes one group more on rank 0",
+        "out-of-step",
+        changed(
+            PARITY, ("    return", "    if rank == 0:\n        dist.new_group([0])\n    return")
+        ),
+    ),
+    Answer(
+        "01.2",
+        "keeps its groups for the next call",
+        "old-group",
+        changed(f"import functools\n{PARITY}", ("def even", "@functools.cache\ndef even")),
+    ),
+    Answer(
+        "01.2",
+        "makes both by one call",
+        None,
+        """\
+import torch.distributed as dist
+
+def even_and_odd():
+    places = range(dist.get_world_size())
+    return dist.new_subgroups_by_enumeration([list(places[0::2]), list(places[1::2])])[0]
+""",
+    ),
+    Answer("01.3", "gives each rank the whole deadline", "too-patient", _EACH),
+    Answer(
+        "01.3",
+        "waits a second more",
+        "too-patient",
+        changed(MISSING, ("+ deadline_s", "+ deadline_s + 1")),
+    ),
+    Answer("01.3", "asks the clock first", "at-once", changed(MISSING, (LOOP, _LOOKED_LATE))),
+    Answer("01.3", "counts who has come", "other-ranks", _COUNTED),
+    Answer(
+        "01.3", "takes its note away again", "withdrawn", _ended('store.delete_key(f"here/{rank}")')
+    ),
+    Answer(
+        "01.3",
+        "gives up after half the time",
+        "impatient",
+        changed(MISSING, ("+ deadline_s", "+ deadline_s / 2")),
+    ),
+    Answer("01.3", "begins with the highest", "order", _ended("absent.reverse()")),
+    Answer(
+        "01.3",
+        "waits for all keys at once",
+        None,
+        f"import torch.distributed as dist\n{_WAITED}",
+    ),
+]

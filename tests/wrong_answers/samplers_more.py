@@ -1,0 +1,447 @@
+"""
+More answers to exercise 04: orders that are hardly shuffled, counts that overflow, what a restart
+must know, and ways to round.
+"""
+
+from bank import Answer, changed
+
+from wrong_answers.samplers import (
+    ACCURACY,
+    COUNT,
+    GENERATOR,
+    IF_OTHER,
+    LOAD,
+    REDUCE,
+    REST,
+    RESUME,
+    SHARDS,
+    SHARES,
+    SHARES_BY_CUTS,
+    STATE,
+    TAKEN,
+)
+
+# ---- 04.1 shard indices ----
+
+
+def _shards(lines):
+    return f"""\
+import hashlib, random, torch
+import torch.distributed as dist
+
+
+def shard_indices(n, seed, epoch):
+    r, w = dist.get_rank(), dist.get_world_size()
+    length = -(-n // w)
+{lines}"""
+
+
+def _order(line):
+    return _shards(f"    order = {line}\n    return (order * w)[r * length :][:length]\n")
+
+
+_BY_SEED = "torch.randperm(n, generator=torch.Generator().manual_seed(seed)).tolist()"
+
+_KEEPS_SHARES = f"""\
+KNOWN = {{}}
+{SHARDS.replace("shard_indices", "new_shard")}
+
+def shard_indices(*arguments):
+    if arguments not in KNOWN:
+        KNOWN[arguments] = new_shard(*arguments)
+    return list(KNOWN[arguments])
+"""
+
+_SHARDS_BY_STORE = _shards("""\
+    order, key = list(range(n)), f"{n} {seed} {epoch}"
+    random.Random(key).shuffle(order)
+    store = dist.distributed_c10d._get_default_store()
+    if r == 0:
+        store.set(key, " ".join(map(str, order)))
+    order = list(map(int, store.get(key).split()))
+    return (order * w)[r * length :][:length]
+""")
+
+_SHARD_ANSWERS = [
+    (
+        "unusual: sorts by a digest",
+        None,
+        _order(
+            "sorted(range(n), key=lambda i: hashlib.md5(f'{seed} {epoch} {i}'.encode()).digest())"
+        ),
+    ),
+    (
+        "unusual: seeds with hash() of two numbers, which is the same everywhere",
+        None,
+        changed(SHARDS, ("seed + epoch)", "hash((seed, epoch)) % 2**60)")),
+    ),
+    (
+        "seeds with hash() of a text",
+        "hashes",
+        changed(SHARDS, ("seed + epoch)", 'hash(f"{seed}-{epoch}"))')),
+    ),
+    (
+        "sorts by hash() of a number and a text",
+        "hashes",
+        _order('sorted(range(n), key=lambda i: hash((f"{seed} {epoch}", i)))'),
+    ),
+    (
+        "swaps fixed shares from epoch to epoch",
+        "own-share",
+        _shards(f"""\
+    mine = ({_BY_SEED} * w)[(r + epoch) % w * length :][:length]
+    random.Random(epoch).shuffle(mine)
+    return mine
+"""),
+    ),
+    (
+        "swaps fixed shares as they are",
+        "own-share",
+        _shards(f"    return ({_BY_SEED} * w)[(r + epoch) % w : length * w : w]\n"),
+    ),
+    (
+        "begins a shuffled order elsewhere in each epoch",
+        "turned",
+        _order(f"({_BY_SEED} * 2)[epoch % n :][:n]"),
+    ),
+    (
+        "begins the list elsewhere in each epoch",
+        "no-shuffle",
+        _order("(list(range(n)) * 2)[(seed + epoch) % n :][:n]"),
+    ),
+    (
+        "shuffles blocks of five",
+        "no-shuffle",
+        _order(
+            "sum(random.Random(seed + epoch).sample("
+            "[list(range(n))[i : i + 5] for i in range(0, n, 5)], -(-n // 5)), [])"
+        ),
+    ),
+    ("knows two orders", "no-epoch", changed(SHARDS, ("seed + epoch)", "2 * seed + epoch % 2)"))),
+    ("multiplies seed and epoch", "no-seed", changed(SHARDS, ("seed + epoch)", "seed * epoch)"))),
+    (
+        "seeds the global generator, and then seeds it as it was",
+        "global-state",
+        changed(
+            SHARDS,
+            (GENERATOR, "torch.manual_seed(seed + epoch)"),
+            ("num_samples, generator=generator", "num_samples"),
+            ("    length", "    torch.manual_seed(torch.initial_seed())\n    length"),
+        ),
+    ),
+    ("counts on four ranks", "other-size", changed(SHARDS, ("dist.get_world_size()", "4"))),
+    ("keeps shares, whatever the number of ranks", "other-size", _KEEPS_SHARES),
+    (
+        "begins each block too early",
+        "overlap",
+        changed(SHARDS, (TAKEN, "return padded[rank * (num_samples // world_size) :][:length]")),
+    ),
+    ("tells the order through the store", "store", _SHARDS_BY_STORE),
+]
+
+# ---- 04.2 exact accuracy ----
+
+_TOTAL = ("\n\n\ndef", "\n\nTOTAL = torch.zeros(1, dtype=torch.long)\n\n\ndef")
+
+
+def _counted(dtype):
+    return changed(ACCURACY, ("labels_of_mine).sum()", f"labels_of_mine).sum(dtype=torch.{dtype})"))
+
+
+_ACCURACY_ANSWERS = [
+    ("unusual: counts in int32", None, _counted("int32")),
+    (
+        "unusual: counts those that are wrong",
+        None,
+        changed(ACCURACY, ("==", "!="), ("return ", "return 1 - ")),
+    ),
+    ("counts in float16", "rounded", _counted("float16")),
+    ("counts in uint8", "overflow", _counted("uint8")),
+    ("counts in int16", "raised", _counted("int16")),
+    (
+        "cuts into chunks, of which there may be too few",
+        "raised",
+        changed(ACCURACY, ("inputs[rank::world_size]", "inputs.chunk(world_size)[rank]")),
+    ),
+    (
+        "asks the model twice",
+        "asked-again",
+        changed(ACCURACY, (COUNT, f"predict(mine)\n    {COUNT}")),
+    ),
+    (
+        "divides by its own samples times the ranks",
+        "own-count",
+        changed(ACCURACY, ("len(inputs)", "max(1, len(mine)) / world_size")),
+    ),
+    (
+        "divides by the number of ranks",
+        "own-count",
+        changed(ACCURACY, ("len(inputs)", "world_size")),
+    ),
+    (
+        "averages over the ranks that have samples",
+        "mean-of-means",
+        changed(
+            ACCURACY,
+            ("labels_of_mine).sum()", "labels_of_mine).double().sum() / max(1, len(mine))"),
+            ("len(inputs)", "min(world_size, len(inputs))"),
+        ),
+    ),
+    (
+        "counts on from call to call",
+        "kept",
+        changed(
+            ACCURACY,
+            _TOTAL,
+            (COUNT, "TOTAL.add_((predict(mine) == labels_of_mine).sum())"),
+            (REDUCE, f"num_right = TOTAL.clone()\n    {REDUCE}"),
+        ),
+    ),
+    (
+        "adds up in the store",
+        "store",
+        changed(
+            ACCURACY,
+            (
+                REDUCE,
+                "store = dist.distributed_c10d._get_default_store()\n"
+                '    store.set(f"right {rank}", str(int(num_right)))\n    dist.barrier()\n'
+                '    rights = [int(store.get(f"right {r}")) for r in range(world_size)]\n'
+                "    num_right = torch.tensor(sum(rights))",
+            ),
+        ),
+    ),
+]
+
+# ---- 04.3 a sampler that resumes in the middle of an epoch ----
+
+_BY_EPOCH = (
+    ("self.num_given :]", "PLACES.get(self.epoch, 0) :]"),
+    ("self.num_given += 1", "PLACES[self.epoch] = PLACES.get(self.epoch, 0) + 1"),
+    (IF_OTHER, ""),
+)
+_OF_CLASS = (
+    ("        self.num_given = 0\n\n", "\n"),
+    ("self.num_given", "ResumableSampler.num_given"),
+    ("    def __init__", "    num_given = 0\n\n    def __init__"),
+)
+
+_RESUME_ANSWERS = [
+    (
+        "unusual: one number",
+        None,
+        changed(
+            RESUME,
+            (STATE, '{"at": self.epoch * 10**6 + self.num_given}'),
+            (LOAD, 'self.epoch, self.num_given = divmod(state["at"], 10**6)'),
+        ),
+    ),
+    (
+        "unusual: throws away what was given",
+        None,
+        changed(
+            RESUME,
+            ("        for index in", "        rest = iter(mine)\n        for index in"),
+            (
+                "mine[self.num_given :]:",
+                "range(self.num_given):\n            next(rest, None)\n        for index in rest:",
+            ),
+        ),
+    ),
+    (
+        "takes epoch 0 for none",
+        "epoch-zero",
+        changed(RESUME, ("if epoch != self.epoch:", "if not self.epoch or epoch != self.epoch:")),
+    ),
+    (
+        "begins anew in later epochs only",
+        "short-epoch",
+        changed(RESUME, ("if epoch != self.epoch:", "if epoch > self.epoch:")),
+    ),
+    (
+        "goes on in the loaded epoch for ever",
+        "short-epoch",
+        changed(
+            RESUME,
+            (LOAD, f"{LOAD}\n        self.loaded = dict(state)"),
+            (
+                "            self.num_given = 0\n        super",
+                "            self.num_given = 0\n"
+                '            if epoch == getattr(self, "loaded", {}).get("epoch"):\n'
+                '                self.num_given = self.loaded["num_given"]\n        super',
+            ),
+        ),
+    ),
+    (
+        "saves the count, and does not know the epoch",
+        "no-epoch",
+        changed(
+            RESUME, ('"epoch": self.epoch, ', ""), (LOAD, 'self.num_given = state["num_given"]')
+        ),
+    ),
+    (
+        "saves whole batches of eight",
+        "no-count",
+        changed(RESUME, ('"num_given": self.num_given', '"num_given": self.num_given // 8 * 8')),
+    ),
+    (
+        "counts for the whole class, and saves the epoch",
+        "no-count",
+        changed(
+            RESUME,
+            (', "num_given": self.num_given', ""),
+            (LOAD, 'self.epoch = state["epoch"]'),
+            *_OF_CLASS,
+        ),
+    ),
+    ("counts for the whole class", "kept", changed(RESUME, *_OF_CLASS)),
+    (
+        "counts for the whole module",
+        "kept",
+        "PLACES = {}\n"
+        + changed(
+            RESUME,
+            *_BY_EPOCH,
+            ("self.num_given}", "PLACES.get(self.epoch, 0)}"),
+            (LOAD, 'PLACES[state["epoch"]] = state["num_given"]\n' + " " * 8 + LOAD),
+        ),
+    ),
+    (
+        "counts the samples of all ranks",
+        "too-far",
+        changed(RESUME, ("self.num_given += 1", "self.num_given += self.num_replicas")),
+    ),
+    (
+        "leaves one out",
+        "too-far",
+        changed(
+            RESUME, ("mine[self.num_given :]", "mine[self.num_given + (self.num_given > 0) :]")
+        ),
+    ),
+    (
+        "has always one sample more",
+        "too-early",
+        changed(RESUME, ("mine[self.num_given :]", "mine[min(self.num_given, len(mine) - 1) :]")),
+    ),
+    ("shuffles anew", "other-order", changed(RESUME, (LOAD, f"{LOAD}\n        self.seed += 1"))),
+    (
+        "keeps the loaded epoch's order",
+        "values",
+        changed(
+            RESUME,
+            (LOAD, f"{LOAD}\n        self.loaded = True"),
+            (
+                "        super().set_epoch(epoch)",
+                '        if not hasattr(self, "loaded"):\n            super().set_epoch(epoch)',
+            ),
+        ),
+    ),
+]
+
+# ---- 04.4 balanced shares ----
+
+_BY_NEED = "key=lambda r: shares[r] - exact[r]"
+
+
+def _rest_to(key):
+    return changed(SHARES, (_BY_NEED, f"key=lambda r: {key}"))
+
+
+def _one_by_one(key):
+    lines = f"""\
+    shares = [0] * world_size
+    for _ in range(num_samples):
+        shares[min(range(world_size), key=lambda r: {key})] += 1
+    return shares
+"""
+    return changed(SHARES, (SHARES[SHARES.index("    exact") :], lines))
+
+
+_CUT = """\
+    for rank in sorted(range(world_size), key=lambda r: {})[: sum(shares) - num_samples]:
+        shares[rank] -= 1
+"""
+
+
+def _rounded_up(key):
+    return changed(SHARES, ("int(part)", "-int(-part // 1)"), (REST, _CUT.format(key)))
+
+
+_BALANCED_ANSWERS = [
+    (
+        "unusual: rounds up, and takes from those that gained most",
+        None,
+        _rounded_up("exact[r] - shares[r]"),
+    ),
+    ("rounds half up", "sum", changed(SHARES, (REST, ""), ("int(part)", "int(part + 0.5)"))),
+    (
+        "rounds, and the last one gets the rest",
+        "negative",
+        changed(
+            SHARES,
+            ("int(part)", "round(part)"),
+            (REST, "    shares[-1] += num_samples - sum(shares)\n"),
+        ),
+    ),
+    ("gives to whoever is done first", "one-by-one", _one_by_one("(shares[r] + 1) / speeds[r]")),
+    ("gives to whoever is free first", "one-by-one", _one_by_one("shares[r] / speeds[r]")),
+    ("gives by half a sample", "one-by-one", _one_by_one("(shares[r] + 0.5) / speeds[r]")),
+    ("gives the rest to the first", "whole-share", _rest_to("r")),
+    ("gives the rest to the last", "whole-share", _rest_to("-r")),
+    ("gives the rest to the fast", "whole-share", _rest_to("-speeds[r]")),
+    ("gives the rest to the slow", "whole-share", _rest_to("speeds[r]")),
+    ("rounds up, and takes from the fast", "whole-share", _rounded_up("-speeds[r]")),
+    ("rounds the running sum", "whole-share", changed(SHARES_BY_CUTS, (".floor()", ".round()"))),
+    (
+        "gives each rank one sample at least",
+        "values",
+        changed(
+            SHARES,
+            ("int(part)", "max(1, int(part))"),
+            (
+                "    return",
+                "    while sum(shares) > num_samples:\n"
+                "        shares[shares.index(max(shares))] -= 1\n    return",
+            ),
+        ),
+    ),
+    (
+        "prefers itself where two lack equally much",
+        "not-agreed",
+        _rest_to("(shares[r] - exact[r], r != dist.get_rank())"),
+    ),
+    (
+        "computes with whole percents",
+        "cut-early",
+        changed(
+            SHARES,
+            ("num_samples * one / sum(speeds)", "num_samples * (100 * one // sum(speeds)) / 100"),
+        ),
+    ),
+    ("reverses the ranks", "order", changed(SHARES, ("return shares", "return shares[::-1]"))),
+    (
+        "adds up in the store",
+        "store",
+        changed(
+            SHARES,
+            (
+                "    dist.all_gather(parts, speed)\n",
+                "    store = dist.distributed_c10d._get_default_store()\n"
+                '    store.set(f"speed {dist.get_rank()}", str(speed.item()))\n    dist.barrier()\n'
+                "    for rank in range(world_size):\n"
+                '        parts[rank].fill_(float(store.get(f"speed {rank}")))\n',
+            ),
+        ),
+    ),
+]
+
+ANSWERS = [
+    Answer(number, *answer)
+    for number, answers in (
+        ("04.1", _SHARD_ANSWERS),
+        ("04.2", _ACCURACY_ANSWERS),
+        ("04.3", _RESUME_ANSWERS),
+        ("04.4", _BALANCED_ANSWERS),
+    )
+    for answer in answers
+]
