@@ -12,7 +12,7 @@ from ddp_lessons.pictures.plots import loss_plot, timeline_plot, times_plot
 from ddp_lessons.pictures.processes import processes_picture
 from ddp_lessons.pictures.samples import samples_picture
 from ddp_lessons.pictures.shards import shards_picture
-from ddp_lessons.pictures.steps import steps_picture
+from ddp_lessons.pictures.steps import steps_from_digits, steps_picture
 from ddp_lessons.pictures.svg import Picture
 from ddp_lessons.pictures.timeline import timeline_picture
 from ddp_lessons.pictures.tracks import timeline_tracks
@@ -28,6 +28,7 @@ __all__ = [
     "processes_picture",
     "samples_picture",
     "shards_picture",
+    "steps_from_digits",
     "steps_picture",
     "timeline_picture",
     "timeline_plot",
