@@ -5,7 +5,11 @@ The same data give the same bytes, so a picture in a notebook is a test of what 
 """
 
 from ddp_lessons.pictures.buckets import buckets_picture
-from ddp_lessons.pictures.collectives import collective_picture, collectives_picture
+from ddp_lessons.pictures.collectives import (
+    collective_picture,
+    collectives_picture,
+    numbers_in,
+)
 from ddp_lessons.pictures.holdings import holdings_picture
 from ddp_lessons.pictures.memory import memory_picture
 from ddp_lessons.pictures.plots import loss_plot, timeline_plot, times_plot
@@ -25,6 +29,7 @@ __all__ = [
     "holdings_picture",
     "loss_plot",
     "memory_picture",
+    "numbers_in",
     "processes_picture",
     "samples_picture",
     "shards_picture",
