@@ -3,6 +3,7 @@ Each picture shows its data: every one, once, at its place; and refuses what it 
 """
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from sample_pictures import ALL_GATHER, BUCKETS, PARAMETERS, RING, SVG, TRACK, parse
@@ -13,6 +14,7 @@ from ddp_lessons.pictures import (
     collective_picture,
     collectives_picture,
     memory_picture,
+    numbers_in,
     samples_picture,
     shards_picture,
     steps_picture,
@@ -335,3 +337,12 @@ def test_pictures_refuse_what_they_cannot_show(call, message):
     """
     with pytest.raises(BadInput, match=message):
         call()
+
+
+def test_numbers_in_takes_what_a_collective_takes():
+    """
+    A root's list, everyone's tensor and nothing at all are drawn in one picture.
+    """
+    table = torch.tensor([[1, 2], [3, 4]])
+    assert numbers_in(table) == numbers_in(list(table)) == [1, 2, 3, 4]
+    assert numbers_in(None) == []

@@ -14,6 +14,7 @@ from ddp_lessons.errors import BadInput
 from ddp_lessons.trace import (
     Event,
     Wait,
+    argument_bytes,
     bytes_received,
     bytes_sent,
     clock_offsets_ns,
@@ -204,6 +205,18 @@ def test_overlaps_backward_tells_overlap_from_its_imitations(way, overlaps):
         assert len(collectives(events)) >= 3
         early = early_communications(events)
         assert all(event.backward == 0 for event in early)
+
+
+def test_argument_bytes_say_what_went_in_and_came_out():
+    """
+    A lesson prints them: a scatter's root puts in what all together get.
+    """
+    events = [
+        _collective(0, 0, 10, "scatter", input_bytes=32, output_bytes=8),
+        _collective(0, 1, 20, "barrier"),
+        Event("mark", "here", 0, 2, 30),
+    ]
+    assert argument_bytes(events) == {"scatter": (32, 8), "barrier": (0, 0)}
 
 
 def test_early_communications_ignores_what_lies_between_two_backward_passes():

@@ -9,6 +9,18 @@ _ROW, _LEFT, _CELL_PAD, _TOP, _MIDDLE = 36, 92, 10, 40, 24
 _MOST_WIDTH, _BESIDE = 900, 24
 
 
+def numbers_in(tensors):
+    """
+    Return the whole numbers that a rank holds, as `collective_picture` takes them.
+
+    Args:
+        tensors: A tensor, a list of tensors, or None for nothing.
+
+    Lesson: 02_collectives.
+    """
+    return [] if tensors is None else [int(n) for t in tensors for n in t.flatten()]
+
+
 def collective_picture(name, before, after):
     """
     Draw what each rank holds before and after a collective, as two grids.

@@ -58,6 +58,34 @@ def steps_picture(holdings, moves):
     )
 
 
+def steps_from_digits(seen, sources):
+    """
+    Return the holdings and the moves that `steps_picture` draws, from what real ranks held.
+
+    Rank r puts 10**r into every chunk. A sum then has a digit 1 for each rank whose data are in it:
+    1011 has those of ranks 0, 1 and 3.
+
+    Args:
+        seen: For each rank, for each moment, its chunks: one number each.
+        sources: For each rank, for each step, the rank from which a message came.
+
+    Returns:
+        tuple: (holdings, moves), as `steps_picture` takes them. A chunk came in with a step if its
+            number changed.
+    """
+    everyone = range(len(seen))
+    holdings = [
+        [[[r for r in everyone if number // 10**r % 10] for number in chunks] for chunks in ranks]
+        for ranks in zip(*seen, strict=True)
+    ]
+    moves = []
+    for k in range(1, len(holdings)):
+        pairs = [list(zip(holdings[k - 1][r], holdings[k][r], strict=True)) for r in everyone]
+        came = [[c for c, (old, new) in enumerate(row) if old != new] for row in pairs]
+        moves.append([(sources[r][k - 1], r, came[r]) for r in everyone])
+    return holdings, moves
+
+
 def _panel(canvas, left, top, title, held, lines, arrived, chunk_width):
     canvas.text(left, top + 18, title, anchor="start", bold=True)
     for chunk in range(len(held[0])):

@@ -15,8 +15,10 @@ Lesson: 03_ring.
 from ddp_lessons.collectives import AllRankCalls
 
 from . import segments, steps
+from .received import tcp_bytes_received
+from .watching import chunks_at_each_step, one_way_s
 
-__all__ = ["pipelined", "textbook"]
+__all__ = ["chunks_at_each_step", "one_way_s", "pipelined", "tcp_bytes_received", "textbook"]
 
 textbook = AllRankCalls(steps)
 """

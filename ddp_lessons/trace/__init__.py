@@ -11,6 +11,7 @@ Record what ranks say to each other, and answer questions about it.
 from .answers import (
     Traffic,
     Wait,
+    argument_bytes,
     bytes_received,
     bytes_sent,
     collectives,
@@ -32,6 +33,7 @@ __all__ = [
     "Recorder",
     "Traffic",
     "Wait",
+    "argument_bytes",
     "bytes_received",
     "bytes_sent",
     "chrome_trace",

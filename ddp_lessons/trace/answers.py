@@ -126,6 +126,24 @@ def collectives(events):
     return [event.name for event in events if event.kind == COLLECTIVE]
 
 
+def argument_bytes(events):
+    """
+    Return the bytes that went into each call's arguments on this rank, and came out of them.
+
+    What travels between ranks is another number: it depends on how the backend makes the call.
+
+    Args:
+        events: Events of one rank. Of two calls with the same name the later one counts.
+
+    Returns:
+        dict: Name of the call -> (bytes in, bytes out).
+
+    Lesson: 02_collectives.
+    """
+    calls = [event for event in events if event.is_communication]
+    return {call.name: (call.input_bytes, call.output_bytes) for call in calls}
+
+
 def early_communications(events):
     """
     Return the calls that were made while gradients of the same backward pass were still to come.

@@ -12,304 +12,249 @@
 
 # %% tags=["setup", "nbval-ignore-output"]
 import tempfile
-from ddp_lessons import start_ranks
-from ddp_lessons.pictures import collective_picture, holdings_picture
+from ddp_lessons import ok, predict, start_ranks
+from ddp_lessons.pictures import holdings_picture
 
 ranks = start_ranks(4)
 folder = tempfile.TemporaryDirectory()
 
 # %% [markdown] tags=["question"]
-# ## A store is a dictionary that all ranks share.
+# ## What can strangers share before they are a group?
 
 # %% [markdown] tags=["predict"]
-# Rank 0 opens a dictionary that others can reach. Each rank writes a letter into it, adds 1 to a
-# counter, and asks for the letter of the next rank. What will the counter show at the end?
-#
-# *Your number:*
+# Rank 0 opens a dictionary that others can reach. Each of the four ranks writes a letter into it, adds
+# 1 to a counter, and asks for the letter of the next rank. What will the counter show at the end?
+
+# %% tags=["predict"]
+predict("counter_of_the_store", ...)
 
 # %% tags=["run"]
 # %%px
-import os, time, warnings
+import os
 from datetime import timedelta
 import torch
 import torch.distributed as dist
+from ddp_lessons.process_group import join_group, leave_group, split_by_name
 
 rank, world_size = dist.get_rank(), dist.get_world_size()
-me, limit = {"rank": rank, "world_size": world_size}, timedelta(seconds=30)
+limit = timedelta(seconds=30)
 if rank == 0:  # port 0: the system chooses one that is free
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     port = store.port
 
 # %% tags=["run"]
 ranks.view["port"] = ranks[0]["port"]  # somebody must tell the others where it is
-ranks.view["folder"] = folder.name
+ranks.view["folder"] = folder.name  # for later
 
 # %% tags=["run"]
 # %%px
 if rank != 0:
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
 letter = "abcd"[rank]
+if not store.check([f"letter of {rank}"]):  # so that no rank counts twice
+    num_come = store.add("num_come", 1)
 store.set(f"letter of {rank}", letter)
 neighbour = store.get(f"letter of {(rank + 1) % world_size}").decode()
-num_come = store.add("num_come", 1)
-print(f"my neighbour wrote {neighbour}")
+letters = {"wrote": letter, "read": neighbour}
 
 # %% tags=["picture"]
-wrote_and_read = zip(ranks.view["letter"], ranks.view["neighbour"], strict=True)
-rows = [{"wrote": wrote, "read": read} for wrote, read in wrote_and_read]
-holdings_picture(["wrote", "read"], rows)
+num_come = max(ranks.view["num_come"])
+print(f"the counter shows {num_come}")
+holdings_picture(["wrote", "read"], ranks.view["letters"])
 
 # %% [markdown] tags=["read"]
-# Each rank read what another wrote. That is a **store**: a dictionary that all ranks share. `get`
-# waits until the key is there: nobody has to come first.
+# It shows 4, and each rank read what another wrote. That is a **store**: a dictionary that all ranks
+# share. `get` waits until the key is there, so nobody has to come first.
 #
-# It is in rank 0's memory; the others reach it over the network. They had to be told its port,
-# here by our kernel, in a cluster by what starts the ranks. They needed no password. So who
-# else can? Rank 0 asks its system, also for a store of ours.
-
-# %% tags=["run"]
-# %%px
-total_come = store.add("num_come", 0)
-print(f"the counter shows {total_come}")
-if rank == 0:
-    import psutil
-    from ddp_lessons.process_group import tcp_store
-
-    ours = tcp_store("127.0.0.1", 0, rank, timeout_s=30)
-    sockets = psutil.Process().net_connections()
-    doors = {s.laddr.port: s.laddr.ip for s in sockets if s.status == "LISTEN"}
-    everywhere = [doors[s.port] in ("::", "0.0.0.0") for s in (store, ours)]
-    print(f"open to every network: torch's {everywhere[0]}, ours {everywhere[1]}")
-
-# %% [markdown] tags=["read"]
-# The counter shows 4 on every rank. And though we said `127.0.0.1`, this machine alone, torch's
-# store listens on **every network** that the machine is in. So does the one that `torchrun` opens.
-# Whoever reaches it can read it and write to it.
-#
-# Ours listens on this machine only, where all of its users still reach it. The group that
-# `start_ranks` makes meets in a file that only you can open.
+# It is in rank 0's memory; the others reach it over the network. They had to be told its port, here
+# by our kernel, in a cluster by what starts the ranks. They needed no password, and
+# [security.md](../docs/security.md) says who else needs none.
 
 # %% tags=["check"]
 assert ranks.view["neighbour"] == list("bcda")
-assert sorted(ranks.view["num_come"]) == [1, 2, 3, 4]
-assert ranks.view["total_come"] == [4] * 4
-assert ranks[0]["everywhere"] == [True, False]
-print("ok: 4 ranks wrote into one dictionary, and read from it")
+assert num_come == 4
+ok("4 ranks wrote into one dictionary, and read from it", counter_of_the_store=num_come)
 
 # %% [markdown] tags=["question"]
-# ## A rank, a world size and a store make a group.
+# ## What does a rank need to join a group?
 
 # %% [markdown] tags=["predict"]
-# `start_ranks` joined our ranks to a group. Now they leave it, and try again by hand. A guide
-# says that `init_process_group(backend="nccl")` sets communication up. By default it asks the
-# environment, one piece at a time. How many pieces will it miss?
-#
-# *Your number:*
+# Our ranks are in a group. Now they leave it, and join one by hand. A guide says that
+# `init_process_group(backend="nccl")` sets communication up. By default that call asks environment
+# variables who this rank is, of how many, and where the store is: its address, and its port. If none is
+# set, how many pieces are missing?
+
+# %% tags=["predict"]
+predict("pieces_missing", ...)
 
 # %% tags=["run"]
 # %%px
-dist.destroy_process_group()
-del os.environ["RANK"], os.environ["WORLD_SIZE"]  # start_ranks had set these two
-names = ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"]
-values = [rank, world_size, "127.0.0.1", port]
+leave_group()
+os.environ.pop("RANK", None)  # start_ranks had set it
+try:
+    dist.init_process_group(backend="nccl", timeout=limit)
+except ValueError as error:
+    print(str(error).partition("rendezvous: ")[2])
+
+# %% tags=["run"]
+# %%px
+# It stops at the first. So we take all away, and give it one more after each error.
+pieces = {"RANK": rank, "WORLD_SIZE": world_size}
+pieces |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+for name in pieces:
+    os.environ.pop(name, None)
 wanted = []
-for name, value in zip(names, values, strict=True):
+for name, value in pieces.items():
     try:
         dist.init_process_group(backend="nccl", timeout=limit)
     except ValueError as error:
-        wanted.append(str(error).partition("rendezvous: ")[2])
+        wanted += [piece for piece in pieces if piece in str(error)]
     os.environ[name] = str(value)
 if rank == 0:
-    print(f"{len(wanted)} pieces were missing:", *wanted, sep="\n")
+    print(f"{len(wanted)} pieces were missing: {', '.join(wanted)}")
 
 # %% [markdown] tags=["read"]
-# It missed 4 pieces. `RANK` and `WORLD_SIZE` say who this is, and of how many. `MASTER_ADDR` and
-# `MASTER_PORT` say where the store is. All of them are set now, so the next cell can join. It does
-# so in three ways, and takes Gloo in place of NCCL, because that works on every machine.
+# 4, and all are set now. So the ranks can join, by Gloo, which works on every machine, and in three ways.
+# `env` reads the variables. `file` makes a **file store**, for ranks that see the same disk. `tcp` takes
+# the store that we have opened.
 
 # %% tags=["run"]
 # %%px
-os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"  # the store is open already
-ways = {
-    "env": {},
-    "file": {"init_method": f"file://{folder}/store", **me},
-    "tcp": {"store": dist.PrefixStore("by hand", store), **me},  # keys: "by hand/..."
-}
-totals = {}
-for way, pieces in ways.items():
-    dist.init_process_group("gloo", timeout=limit, **pieces)
+me, totals = {"rank": rank, "world_size": world_size}, {}
+ways = {"env": {}, "file": {"init_method": f"file://{folder}/store", **me}}
+# With keys of its own, "by hand/...", as those of "env" are in there too.
+ways["tcp"] = {"store": dist.PrefixStore("by hand", store), **me}
+# The store is open. torch must be told, or rank 0 opens it again for "env".
+os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+for way, how in ways.items():
+    dist.init_process_group("gloo", **how)
     total = torch.tensor([10**rank])
     dist.all_reduce(total)  # every rank gets the sum over all ranks
     totals[way] = total.item()
-    dist.destroy_process_group()
-print(totals)
+    leave_group()
+del os.environ["TORCHELASTIC_USE_AGENT_STORE"]
 
 # %% tags=["picture"]
 holdings_picture(["env", "file", "tcp"], ranks.view["totals"])
 
 # %% [markdown] tags=["read"]
-# Each digit of 1111 came from another rank, so all four met, three times. `env` read the four
-# variables. `file` made a **file store**, one for ranks that see the same disk. `tcp` took the
-# store that we had opened ourselves.
-#
-# So C02, the guide's claim, is **half true**. The call does set communication up, once it has a
-# rank, a world size and a store. The backend's name alone sets up nothing.
+# Each digit of 1111 came from another rank, so all four met, three times. So the guide's sentence,
+# [claim C02](claims.md), is **half true**. The call does set communication up, once it has a rank, a
+# world size and a store. The backend's name alone sets up nothing.
 
 # %% tags=["check"]
-names = ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"]
-expected = [f"environment variable {name} expected, but not set" for name in names]
-assert ranks.view["wanted"] == [expected] * 4
+wanted = ranks.view["wanted"]
+assert wanted == [["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"]] * 4
 assert ranks.view["totals"] == [dict.fromkeys(["env", "file", "tcp"], 1111)] * 4
-print("ok: C02 is half true, 4 pieces were missing before the call could do its work")
+ok("C02 is half true, the call needs more than a name", pieces_missing=len(wanted[0]))
 
 # %% [markdown] tags=["question"]
-# ## A backend is here only if torch was built with it.
+# ## Who must know of a subgroup?
 
 # %% [markdown] tags=["predict"]
-# A **backend** carries the messages of a group. A guide says: choose among NCCL, Gloo and MPI.
-# How many of these three exist on this machine?
-#
-# *Your number:*
+# The ranks join again, with this package's `join_group`: a rank, a world size and a file. Then they
+# make two **subgroups**, groups within the group: ranks 0 and 1, and ranks 2 and 3. Each rank
+# brings `10**rank`, and adds up in its own subgroup. Which sum does rank 3 get?
 
-# %% tags=["run", "nbval-ignore-output"]
-# %%px --targets 0
-from ddp_lessons.process_group import backends_table
-
-print(backends_table())
+# %% tags=["predict"]
+predict("sum_of_rank_three", ...)
 
 # %% tags=["run"]
 # %%px
-from ddp_lessons.process_group import backends
-
-said, made = {b.name: b.exists for b in backends()}, {}
-warnings.simplefilter("ignore")  # torch warns before it refuses
-for name in ("nccl", "gloo", "mpi"):
-    try:  # a group of this rank alone: a world of 1, and a store that nobody shares
-        dist.init_process_group(name, store=dist.HashStore(), rank=0, world_size=1)
-        dist.destroy_process_group()
-        made[name] = True
-    except (RuntimeError, ValueError):
-        made[name] = False
-num_right = sum(said[name] == made[name] for name in made)
-print(f"the table was right about {num_right} of {len(made)} backends")
-
-# %% [markdown] tags=["read"]
-# The table was right about all 3: where it says no, torch refused. Gloo is in every torch. NCCL
-# needs a torch for GPUs, and a GPU for each rank. MPI is in no torch that `pip` installs: for it
-# you build torch from source.
-#
-# So C03 is **half true**. The three names exist, and you choose among those that your torch was
-# built with. Print them; do not assume them.
-
-# %% tags=["check"]
-assert ranks.view["num_right"] == [3] * 4
-assert all(made["gloo"] and not made["mpi"] for made in ranks.view["made"])
-print("ok: C03 is half true, torch was asked for 3 backends, and has no MPI")
-
-# %% [markdown] tags=["question"]
-# ## Every rank must call `new_group`, also for groups it is not in.
-
-# %% [markdown] tags=["predict"]
-# First the ranks join again, with this package's `join_group`: a rank, a world size and a file.
-# Then all of them make two **subgroups**, groups within the group. Each rank brings `10**rank`
-# and adds it up in its own subgroup only. Which sum does rank 3 get?
-#
-# *Your number:*
-
-# %% tags=["run"]
-# %%px
-from ddp_lessons.process_group import join_group, leave_group, split_by_name
-
-join_group(f"{folder}/again", rank, world_size)
-low = dist.new_group([0, 1])
-high = dist.new_group([2, 3])
+leave_group()
+join_group(f"{folder}/pairs", rank, world_size)
+pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]  # all ranks call it twice
 mine = torch.tensor([10**rank])
-before = mine.tolist()
-dist.all_reduce(mine, group=low if rank < 2 else high)
-after = mine.tolist()
-print(f"the sum of my subgroup is {after[0]}")
-
-# %% tags=["picture"]
-collective_picture("all_reduce in pairs", ranks.view["before"], ranks.view["after"])
+dist.all_reduce(mine, group=pairs[rank // 2])
+after = mine.item()
+print(f"the sum of my subgroup is {after}")
 
 # %% [markdown] tags=["read"]
-# Rank 3 got 1100: its own 1000, and 100 from rank 2. Ranks 0 and 1 got 11. All four called
-# `new_group` twice, though each is in only one of the two.
+# Rank 3 got 1100: its own 1000, and 100 from rank 2. All four called `new_group` twice, though each
+# is in only one of the two.
 #
-# Now ranks 2 and 3 skip the group that they are not in. Nothing seems to go wrong. But torch gives
-# groups numbers. Then each rank makes a group of its own. Do all get the same number?
+# Now ranks 2 and 3 skip the group that they are not in. torch numbers groups. Do all count alike?
 
-# %% tags=["break"]
+# %% tags=["run"]
 # %%px
+pairs = None  # they go with the group
 leave_group()
 join_group(f"{folder}/skipping", rank, world_size)
 if rank < 2:
-    pair = dist.new_group([0, 1])
+    dist.new_group([0, 1])
 dist.barrier()  # all wait here until the pair is made
-alone = dist.new_group([rank])
-number = int(alone.group_name)
+number = int(dist.new_group([rank]).group_name)
 print(f"my own group is number {number}")
 
+# %% tags=["break", "raises-exception"]
+# %%px
+dist.new_group([0, 1, 2, 3])
+
 # %% [markdown] tags=["read"]
-# Ranks 0 and 1 counted one group more: their next one is
-# number 2, and the others' is number 1. Each rank counts its own calls of `new_group`, and ranks
-# look for one another in the store under that number. A group of all four would now hang, or join
-# the wrong ranks. So every rank calls it for every group, in the same order.
+# Ranks 0 and 1 counted one group more: theirs is number 2, the others' is number 1. Ranks look for one
+# another in the store under that number. So in the group of all four each half waited for the other.
+#
+# Every rank calls `new_group` for every group, in the same order. (`use_local_synchronization=True`
+# lifts that: then only members call.)
 
 # %% tags=["mend"]
 # %%px
 leave_group()
 join_group(f"{folder}/mended", rank, world_size)
-part = split_by_name({"low": [0, 1], "high": [2, 3]})  # calls new_group twice
+part = split_by_name(
+    {"low": [0, 1], "high": [2, 3]}
+).group_desc  # calls new_group twice
 number_mended = int(dist.new_group([rank]).group_name)
-print(f"I am in {part.group_desc}, my own group is number {number_mended}")
+dist.new_group([0, 1, 2, 3])
+print(f"I am in {part}, my own group is number {number_mended}")
 
 # %% tags=["check"]
-assert ranks.view["after"] == [[11], [11], [1100], [1100]]
+after = ranks.view["after"]
+assert after == [11, 11, 1100, 1100]
 assert ranks.view["number"] == [2, 2, 1, 1]
 assert len(set(ranks.view["number_mended"])) == 1
-print("ok: who skips new_group counts 1 group less than the others")
+ok("all ranks must count the same groups", sum_of_rank_three=after[3])
 
 # %% [markdown] tags=["question"]
-# ## A rank that never comes can be named.
+# ## Who is it that never came?
 
 # %% [markdown] tags=["predict"]
-# Rank 2 does not come. The other three try to join, and give torch one second. How many of the
-# error's words will tell you which rank is missing?
-#
-# *Your number:*
+# Rank 2 does not come. The other three leave a note in a store, and try to join. They give torch one
+# second in place of its 30 minutes. How many of their three errors will name rank 2?
+
+# %% tags=["predict"]
+predict("errors_that_name_it", ...)
 
 # %% tags=["break", "raises-exception"]
 # %%px
 leave_group()
+num_named, meeting = 0, f"file://{folder}/incomplete"
 if rank != 2:
-    where, second = f"file://{folder}/incomplete", timedelta(seconds=1)
-    dist.init_process_group("gloo", init_method=where, timeout=second, **me)
+    roll = dist.FileStore(f"{folder}/roll", world_size)
+    roll.set(f"here/{rank}", "yes")  # the note
+    try:
+        dist.init_process_group("gloo", meeting, timedelta(seconds=1), world_size, rank)
+    except RuntimeError as error:
+        num_named = str(error).count("rank 2")
+        print(f"my error names rank 2 {num_named} times")
+        raise
 
 # %% [markdown] tags=["read"]
-# None. The line names ranks 0, 1 and 3, the ones that came. torch's time limit is 30 minutes for
-# Gloo unless you say otherwise, and even then you only hear that it is over.
+# 0. The line names ranks 0, 1 and 3, the ones that came, and all they know is that time is over.
 #
-# But there is a store. Who comes can write so, and look for the others. Nobody needs an answer
-# from the rank that is missing.
+# But each left a note. So the others can look whose note is not there. Nobody needs an answer from the
+# rank that is missing.
 
 # %% tags=["run"]
 # %%px
-missing, give_up_at = [], time.monotonic() + 3
-if rank != 2:
-    roll = dist.FileStore(f"{folder}/roll", world_size)
-    roll.set(f"here/{rank}", "yes")
-    missing = list(range(world_size))
-    while missing and time.monotonic() < give_up_at:
-        missing = [r for r in missing if not roll.check([f"here/{r}"])]
-        time.sleep(0.01)
-print(f"missing after 3 s: {missing}" if rank != 2 else "I was away")
+missing = []
+if rank != 2:  # one look; in the exercise, you look until a deadline
+    missing = [r for r in range(world_size) if not roll.check([f"here/{r}"])]
+print(f"missing: {missing}" if rank != 2 else "I was away")
 
 # %% [markdown] tags=["read"]
-# After 3&nbsp;s ranks 0, 1 and 3 know, each by itself, that rank 2 is missing. `join_group` does
-# the same before it joins, if you give it a deadline. Look into
-# [missing.py](../ddp_lessons/process_group/missing.py): there the first rank to know writes the
-# answer into the store, so that all give the same one.
+# Ranks 0, 1 and 3 know, each by itself, that rank 2 is missing. `join_group` looks so before it joins,
+# if you give it a deadline.
 
 # %% tags=["break", "raises-exception"]
 # %%px
@@ -327,7 +272,56 @@ print(f"{present} of {world_size} ranks came")
 # %% tags=["check"]
 assert ranks.view["missing"] == [[2], [2], [], [2]]
 assert ranks.view["present"] == [4] * 4
-print("ok: 3 ranks named the one that was missing, and 4 joined")
+num_named = sum(map(bool, ranks.view["num_named"]))
+assert num_named == 0
+ok("a note in a store tells who is missing", errors_that_name_it=num_named)
+
+# %% [markdown] tags=["question"]
+# ## More: which backends can you choose?
+
+# %% [markdown] tags=["predict"]
+# A **backend** carries the messages of a group. A guide says: choose among NCCL, Gloo and MPI. But a
+# backend is there only if torch was built with it, and torch's documentation says that its wheels, which
+# pip installs, are built without MPI. On how many of our four ranks does a group by MPI come about?
+
+# %% tags=["predict"]
+predict("ranks_with_mpi", ...)
+
+# %% tags=["run"]
+# %%px
+import warnings
+
+leave_group()
+warnings.simplefilter("ignore")  # torch warns before it refuses
+made = {}
+for name in ("nccl", "gloo", "mpi"):
+    try:  # a group of this rank alone: a world of 1, and a store that nobody shares
+        dist.init_process_group(name, store=dist.HashStore(), rank=0, world_size=1)
+        leave_group()
+        made[name] = True
+    except (RuntimeError, ValueError):
+        made[name] = False
+print(f"groups by gloo: {int(made['gloo'])}, by mpi: {int(made['mpi'])}")
+
+# %% tags=["run", "nbval-ignore-output"]
+# %%px --targets 0
+from ddp_lessons.process_group import backends_table
+
+print(backends_table())
+
+# %% [markdown] tags=["read"]
+# By MPI on 0 ranks, by Gloo on all 4. The table says why, and what of NCCL: it needs a torch for GPUs, and
+# a GPU for each rank.
+#
+# So [claim C03](claims.md) is **half true**. The three names exist, and you choose among those
+# that your torch was built with. Print them; do not assume them.
+
+# %% tags=["check"]
+made = ranks.view["made"]
+with_mpi = sum(own["mpi"] for own in made)
+assert with_mpi == 0
+assert all(own["gloo"] for own in made)
+ok("C03 is half true, you choose among what is there", ranks_with_mpi=with_mpi)
 
 # %% [markdown] tags=["recap"]
 # You have joined ranks by hand over the environment, a file and TCP, split them into subgroups,
@@ -337,8 +331,9 @@ print("ok: 3 ranks named the one that was missing, and 4 joined")
 # every rank, in the same order.**
 
 # %% [markdown] tags=["next"]
-# - **Exercise** [01](../exercises/01_process_group.ipynb): join a group, make even and odd
-#   subgroups, name the missing ranks.
+# - **Exercise** [01](../exercises/01_process_group.ipynb): join a group, make subgroups, name the
+#   missing ranks. After the exercise: how `join_group` does it, in
+#   [missing.py](../ddp_lessons/process_group/missing.py).
 # - **Next lesson** [02](02_collectives.ipynb): what moves when ranks talk?
 # - **Sources**: PyTorch's documentation,
 #   [torch.distributed](https://docs.pytorch.org/docs/stable/distributed.html), sections

@@ -8,44 +8,40 @@
 # When you are through, you can
 #
 # - **choose** a collective by what ranks hold before and after it, and say its bytes;
-# - **start** a call now and wait for it later, and know what an object costs;
+# - **start** a call, compute while it is under way, and wait for it later;
 # - **read** who waits for whom when ranks wait for ever, and mend it.
 
 # %% tags=["setup", "nbval-ignore-output"]
-from ddp_lessons import start_ranks
+from ddp_lessons import ok, predict, start_ranks
 from ddp_lessons.pictures import collective_picture, collectives_picture
 
 ranks = start_ranks(4)
 world_size = len(ranks)
 
 # %% [markdown] tags=["question"]
-# ## A message moves from one rank to one other.
+# ## What does one message take?
 
 # %% [markdown] tags=["predict"]
-# Rank 0 sends four numbers of 8 bytes to rank 1. How many bytes does each of the four ranks
-# send? And how many ranks hold something new afterwards?
-#
-# *Your number:*
+# Rank 0 sends three whole numbers of 8 bytes each to rank 1. How many bytes does it send?
+
+# %% tags=["predict"]
+predict("bytes_of_a_message", ...)
 
 # %% tags=["run"]
 # %%px
 import torch
 import torch.distributed as dist
+from ddp_lessons.pictures import numbers_in as held
 from ddp_lessons.process_group import rank_device
-from ddp_lessons.trace import trace
+from ddp_lessons.trace import argument_bytes, trace
 
 rank, world_size = dist.get_rank(), dist.get_world_size()
 # Gloo sends from the CPU's memory, NCCL from the GPU's.
 device = rank_device() if dist.get_backend() == "nccl" else "cpu"
 
-
-def held(tensors):  # the numbers of a tensor, of a list of tensors, or of nothing
-    return [] if tensors is None else [int(n) for t in tensors for n in t.flatten()]
-
-
 # %% tags=["run"]
 # %%px
-box = torch.tensor([10, 20, 30, 40] if rank == 0 else [0, 0, 0, 0], device=device)
+box = torch.tensor([10, 20, 30] if rank == 0 else [0, 0, 0], device=device)
 before = held(box)
 with trace() as events:
     if rank == 0:
@@ -59,28 +55,28 @@ print(f"calls: {len(events)}, bytes sent: {num_sent}")
 collective_picture("send, recv", ranks.view["before"], ranks.view["after"])
 
 # %% [markdown] tags=["read"]
-# Rank 0 sent 32 bytes, and 1 rank holds something new. A **message** needs two calls: a `send`
-# here, and a `recv` there that names the sender and brings a tensor to write into. What travels
-# is the numbers. Their shape and dtype do not, so both sides must know them before.
+# 24 bytes, and rank 1 holds something new. A **message** needs two calls: a `send` here, and a `recv`
+# there that names the sender and brings a tensor to write into. What travels is 3 numbers, and nothing
+# else. Shape and dtype do not travel, so both sides must know them before.
 #
 # `trace` notes each communication of a rank, with its bytes.
 
 # %% tags=["check"]
-assert ranks.view["num_sent"] == [32] + [0] * (world_size - 1)
-assert ranks.view["after"][1] == [10, 20, 30, 40]
-assert not any(sum(row) for row in ranks.view["after"][2:])
-print("ok: 32 bytes from rank 0 to rank 1, and nothing for the others")
+num_sent, after = ranks.view["num_sent"], ranks.view["after"]
+assert num_sent[1:] == [0] * (world_size - 1)
+assert after[1:] == [[10, 20, 30]] + [[0, 0, 0]] * (world_size - 2)
+ok("a message went from rank 0 to rank 1 only", bytes_of_a_message=num_sent[0])
 
 # %% [markdown] tags=["question"]
-# ## A root gives to all, or takes from all.
+# ## What if one rank has something for all?
 
 # %% [markdown] tags=["predict"]
-# A **collective** is a call that all ranks of a group make. Four of them have a **root**, the
-# one rank that gives or takes. `scatter` hands out a list of the root, one part to each of the
-# four ranks. Each part has 8 bytes. How many bytes go into the call on rank 0, and how many come
-# out?
-#
-# *Your number:*
+# A **collective** is a call that all ranks of a group make. Some have a **root**, the one rank that
+# gives or takes. `scatter` hands out a list of the root, one part to each of the four ranks. Each part
+# has 8 bytes. How many bytes does rank 0, the root, put into the call?
+
+# %% tags=["predict"]
+predict("bytes_into_scatter", ...)
 
 # %% tags=["run"]
 # %%px
@@ -101,41 +97,20 @@ before = held(mine)
 with trace() as taking:
     dist.gather(mine, places, dst=0)
     dist.reduce(mine, dst=0)
-seen += [("gather", before, held(places)), ("reduce", before, held(mine))]
-sizes = {e.name: (e.input_bytes, e.output_bytes) for e in [*giving, *taking]}
-print("bytes in>out:", *[f"{name} {i}>{o}" for name, (i, o) in sizes.items()], sep="  ")
+seen[2:] = [("gather", before, held(places)), ("reduce", before, held(mine))]
+sizes = argument_bytes([*giving, *taking])
+print(f"bytes in and out: {sizes}")
 
 # %% tags=["picture"]
 collectives_picture(ranks.view["seen"])
 
 # %% [markdown] tags=["read"]
-# On rank 0 32 bytes go into `scatter`, and 8 come out, as on every rank. `gather` is the way
-# back. `broadcast` gives all the same number. `reduce` takes a number from each and adds them on
+# 32 bytes go into `scatter` on rank 0, and 8 come out on every rank. `gather` is the way back.
+# `broadcast` gives all the same number, so nothing comes out on the root, which has it. `reduce` adds on
 # the way: each digit of 1111 came from another rank.
 #
-# See what `reduce` left on ranks 1 and 2: half-done sums, for which it used their tensors. Only
-# the root's result is promised; another backend leaves other numbers there.
-
-# %% tags=["run"]
-# %%px
-import inspect
-from ddp_lessons.collectives import hub, log_rounds, naive
-
-if rank == 0:
-    print(inspect.getsource(hub.broadcast))
-messages = []
-for calls in naive, log_rounds:
-    with trace() as events:
-        calls.broadcast(news, src=0)
-    messages.append(sum(event.is_send for event in events))
-print(f"messages sent: {messages[0]} from a hub, {messages[1]} in rounds")
-
-# %% [markdown] tags=["read"]
-# A collective is made of messages, and whoever writes it chooses which. The function above sends
-# 3 from the root, one after the other. Its neighbour in
-# [rounds.py](../ddp_lessons/collectives/rounds.py) lets rank 1 pass the number on while rank 0
-# sends its second: 3 messages again, in 2 rounds. What ranks hold afterwards is the same, so
-# a backend is free to choose. Which way is the cheapest is the next lesson's question.
+# These are bytes of arguments; lesson 03 counts what travels. See what `reduce` left on ranks 1 and 2:
+# half-done sums. Only the root's result is promised.
 
 # %% tags=["check"]
 after = [{name: now for name, _, now in rows} for rows in ranks.view["seen"]]
@@ -143,20 +118,20 @@ assert [own["broadcast"] for own in after] == [[7]] * world_size
 assert [own["scatter"] for own in after] == [[10 + r] for r in range(world_size)]
 assert after[0]["gather"] == [10**r for r in range(world_size)]
 assert after[0]["reduce"] == [sum(after[0]["gather"])]
-assert ranks.view["sizes"][0]["scatter"] == (8 * world_size, 8)
-for way in (0, 1):
-    assert sum(sent[way] for sent in ranks.view["messages"]) == world_size - 1
-print("ok: 2 collectives give from a root, and 2 take to it")
+into, out = ranks.view["sizes"][0]["scatter"]
+assert (into, out) == (8 * world_size, 8)
+ok("2 collectives give from a root, and 2 take to it", bytes_into_scatter=into)
 
 # %% [markdown] tags=["question"]
-# ## A reduce-scatter and an all-gather make an all-reduce.
+# ## What if all give and all get?
 
 # %% [markdown] tags=["predict"]
-# Now there is no root: all give, and all get. Rank 0 holds 1 2 3 4, rank 1 holds 10 20 30 40,
-# and so on. A reduce-scatter adds up all first numbers for rank 0, all second ones for rank 1,
-# and so on. Which number does rank 2 get?
-#
-# *Your number:*
+# Now there is no root. Rank 0 holds 1 2 3 4, rank 1 holds 10 20 30 40, rank 2 holds 100 200 300 400,
+# and rank 3 ten times that. A reduce-scatter adds up all first numbers for rank 0, all second ones for
+# rank 1, and so on. Which number does rank 1 get?
+
+# %% tags=["predict"]
+predict("number_of_rank_one", ...)
 
 # %% tags=["run"]
 # %%px
@@ -170,156 +145,111 @@ with trace() as events:
     dist.reduce_scatter(piece, parts)
     dist.all_gather(gathered, piece)
     dist.barrier()
-
-# %% tags=["run"]
-# %%px
-seen = [
-    ("all_reduce", before, held(total)),
-    ("reduce_scatter", before, held(piece)),
-    ("all_gather", held(piece), held(gathered)),
-    ("all_to_all", before, held(swapped)),
-]
-sizes = {e.name: (e.input_bytes, e.output_bytes) for e in events}
-print("bytes in>out:", *[f"{name} {i}>{o}" for name, (i, o) in sizes.items()], sep="  ")
+seen = [("all_reduce", before, held(total)), ("reduce_scatter", before, held(piece))]
+seen += [("all_gather", held(piece), held(gathered))]
+seen += [("all_to_all", before, held(swapped))]
+print(f"bytes in and out: {argument_bytes(events)}")
 
 # %% tags=["picture"]
 collectives_picture(ranks.view["seen"])
 
 # %% [markdown] tags=["read"]
-# Rank 2 gets 3333, a sum with a digit from each rank. `reduce_scatter` turns 32 bytes into 8,
-# `all_gather` turns 8 into 32, and after both every rank holds what `all_reduce` gave it. Fast
-# all-reduces are built from these halves.
+# Rank 1 gets 2222, a sum with a digit from each rank. `reduce_scatter` turns 32 bytes into 8, and
+# `all_gather` turns 8 into 32. After both, every rank holds what `all_reduce` gave it: an all-reduce can
+# be built from these halves.
 #
 # `all_to_all` swaps rows and columns, and adds nothing. `barrier` moves none of your data, 0
 # bytes: it returns when all ranks have called it.
 
 # %% tags=["check"]
 total = sum(10**r for r in range(world_size))
-for r, rows in enumerate(ranks.view["seen"]):
-    after = {name: now for name, _, now in rows}
-    assert after["reduce_scatter"] == [(r + 1) * total]
-    assert after["all_gather"] == after["all_reduce"]
-    assert after["all_to_all"] == [(r + 1) * 10**s for s in range(world_size)]
-print("ok: reduce-scatter and all-gather gave the numbers of the all-reduce")
+after = [{name: now for name, _, now in rows} for rows in ranks.view["seen"]]
+for r, own in enumerate(after):
+    assert own["reduce_scatter"] == [(r + 1) * total]
+    assert own["all_gather"] == own["all_reduce"]
+    assert own["all_to_all"] == [(r + 1) * 10**s for s in range(world_size)]
+ok("two halves made an all-reduce", number_of_rank_one=after[1]["reduce_scatter"][0])
 
 # %% [markdown] tags=["question"]
-# ## A handle comes back before the call is done.
+# ## Must a rank stand still while it waits?
 
 # %% [markdown] tags=["predict"]
 # With `async_op=True` a collective returns at once, and gives you a **handle** to wait on.
-# Three ranks start an all-reduce and a barrier; rank 0 does not come yet. How many of their six
-# handles are complete?
-#
-# *Your number:*
+# Three ranks start an all-reduce, and multiply matrices meanwhile. Rank 0 does not come yet. How many
+# of the three handles are complete when the products are there?
+
+# %% tags=["predict"]
+predict("complete_handles", ...)
 
 # %% tags=["run"]
 # %%px
-total, works = torch.tensor([10**rank], device=device), []
+total, early = torch.tensor([10**rank], device=device), False
 if rank != 0:
-    works = [dist.all_reduce(total, async_op=True), dist.barrier(async_op=True)]
-early = [work.is_completed() for work in works]
-print(f"complete: {sum(early)} of {len(works)}")
+    work = dist.all_reduce(total, async_op=True)
+    square = torch.ones(100, 100) @ torch.ones(100, 100)
+    early = work.is_completed()
+    print(f"multiplied: {square[0, 0]:.0f}; complete: {int(early)}")
 
 # %% tags=["run"]
 # %%px
 if rank == 0:
-    works = [dist.all_reduce(total, async_op=True), dist.barrier(async_op=True)]
-for work in works:
-    work.wait()
+    work = dist.all_reduce(total, async_op=True)
+work.wait()
 result = total.item()
-late = [work.is_completed() for work in works]
-print(f"complete: {sum(late)} of {len(works)}, total: {result}")
+print(f"complete: {int(work.is_completed())}, total: {result}")
 
 # %% [markdown] tags=["read"]
-# 0 of 2 on each of the three: a barrier, too, is complete only when the last rank has come.
-# Between the cells their Python was free, so a rank may compute while it communicates.
+# 0, though all three products were there. An all-reduce is complete when the last rank has come.
+# Messages have handles too: `isend` and `irecv` return them.
 #
 # Until `wait()` returns, the tensor belongs to the call: neither write it nor read it. A call
-# without `async_op` waits for you. With NCCL, `wait()` makes the GPU wait, not Python; the rule
-# is the same.
+# without `async_op` waits for you.
 
 # %% tags=["check"]
-assert ranks.view["early"] == [[]] + [[False, False]] * (world_size - 1)
-assert ranks.view["late"] == [[True, True]] * world_size
+num_early = sum(ranks.view["early"])
+assert num_early == 0
 assert ranks.view["result"] == [sum(10**r for r in range(world_size))] * world_size
-print("ok: handles came back at once, and were complete when rank 0 had come")
+ok("handles came back before their calls were done", complete_handles=num_early)
 
 # %% [markdown] tags=["question"]
-# ## Objects travel as pickles, and a pickle may run code.
+# ## What happens when calls do not meet?
 
 # %% [markdown] tags=["predict"]
-# Rank 0 broadcasts a Python object of a class that it wrote itself. On how many ranks will code
-# run that rank 0 chose?
-#
-# *Your number:*
+# Each rank sends to its right neighbour, then receives from its left one. Gloo's `send` waits until
+# the receiver has called `recv`. Somebody told you that this hurts only when messages are large, so
+# here they are of 1 byte. How many of the four messages arrive?
 
-
-# %% tags=["run"]
-# %%px
-class Parcel:
-    def __reduce__(self):  # says how to build it again: by a call of print
-        return print, ("I was packed by rank 0, and run here",)
-
-
-facts, box = [None] * world_size, [Parcel() if rank == 0 else None]
-with trace() as events:
-    dist.all_gather_object(facts, {"loss": rank / 2})
-    dist.broadcast_object_list(box, src=0)
-came = type(box[0]).__name__
-sizes = [(event.name, event.input_bytes) for event in events]
-print(", ".join(f"{name} {given}" for name, given in sizes))
-
-# %% [markdown] tags=["read"]
-# On the 3 others. Unpacking a pickle calls what it names. So take objects only from ranks that
-# you trust.
-#
-# Each call became two collectives: first the length, 8 bytes, so that receivers can make room,
-# then the pickle. A loss takes 4 bytes as a tensor, and took 31 as an object. Use objects for
-# settings, once; use tensors in the training loop.
-
-# %% tags=["check"]
-names = [[name for name, _ in sizes] for sizes in ranks.view["sizes"]]
-assert names == [["all_gather", "all_gather", "broadcast", "broadcast"]] * world_size
-assert all(sizes[0][1] == 8 < sizes[1][1] for sizes in ranks.view["sizes"])
-assert ranks.view["came"] == ["Parcel"] + ["NoneType"] * (world_size - 1)
-print("ok: two collectives for an object, and its receivers ran its code")
-
-# %% [markdown] tags=["question"]
-# ## Ranks that make calls which do not meet wait for ever.
-
-# %% [markdown] tags=["predict"]
-# Each rank sends to its right neighbour, then receives from its left one. Somebody told you that
-# this hangs only when messages are large. From how many bytes on does it hang here?
-#
-# *Your number:*
+# %% tags=["predict"]
+predict("messages_arrived", ...)
 
 # %% tags=["break", "raises-exception"]
 # %%px
 right, left = (rank + 1) % world_size, (rank - 1) % world_size
-outgoing = torch.tensor([rank], dtype=torch.uint8, device=device)
+outgoing = torch.tensor([rank + 1], dtype=torch.uint8, device=device)
 incoming = torch.zeros_like(outgoing)
 dist.send(outgoing, dst=right)
 dist.recv(incoming, src=left)
 
+# %% tags=["run"]
+num_arrived = sum(box.item() > 0 for box in ranks.view["incoming"])
+print(f"{num_arrived} messages of 1 byte arrived")
+
 # %% [markdown] tags=["read"]
-# From 1 byte on. This is a **deadlock**: each waits for another, and none can go on. The table
-# shows the circle: rank 0 is in `send` and waits for rank 1, and so on round. Gloo's `send` waits
-# until the receiver has called `recv`. MPI may keep a small message in a buffer, so there the
-# same mistake sleeps until a message grows. With NCCL a call only queues work, and a rank stops
-# where it needs the result.
+# 0. This is a **deadlock**: each waits for another, and none can go on. The table shows the circle:
+# rank 0 is in `send` and waits for rank 1, and so on round. None comes to its `recv`.
 
 # %% tags=["mend"]
 # %%px
-outgoing = torch.full((2**22,), rank, dtype=torch.uint8, device=device)
-incoming = torch.zeros_like(outgoing)
-both = [dist.P2POp(dist.isend, outgoing, right), dist.P2POp(dist.irecv, incoming, left)]
+large = torch.full((2**22,), rank, dtype=torch.uint8, device=device)
+room = torch.zeros_like(large)
+both = [dist.P2POp(dist.isend, large, right), dist.P2POp(dist.irecv, room, left)]
 for work in dist.batch_isend_irecv(both):
     work.wait()
-arrived = bool((incoming == left).all())
-print(f"{incoming.nbytes // 2**20} MiB from rank {left} arrived: {arrived}")
+arrived = bool((room == left).all())
+print(f"{room.nbytes // 2**20} MiB from rank {left} arrived: {arrived}")
 
 # %% [markdown] tags=["read"]
-# Both calls are under way before a rank waits for either, so 4 MiB pass as well as 1 byte would.
+# Both calls are under way before a rank waits for either, so 4 MiB pass.
 #
 # Now a collective. Rank 0 wants to print the sum of all losses, and nobody else needs it. So only
 # rank 0 asks for it.
@@ -334,33 +264,71 @@ dist.barrier()
 
 # %% [markdown] tags=["read"]
 # Calls have no names on the way. The first collective of one rank meets the first of the others,
-# and collective 1 was `reduce` on rank 0, `barrier` elsewhere. It waits for ranks that wait for
-# it. All must make the same collectives in the same order. Only the printing may be rank 0's
-# alone.
+# and collective 1 was `reduce` on rank 0, `barrier` elsewhere. So all must make the same collectives in
+# the same order. Only the printing may be rank 0's alone.
 
 # %% tags=["mend"]
 # %%px
 dist.reduce(loss, dst=0)
 if rank == 0:
     print(f"sum of losses: {loss.item()}")
-dist.barrier()
 
 # %% tags=["check"]
 assert ranks.view["arrived"] == [True] * world_size
 assert ranks.view["loss"][0].item() == sum(10**r for r in range(world_size))
-print("ok: both deadlocks are mended: messages of 4 MiB arrive, and the sum is right")
+ok("both deadlocks are mended", messages_arrived=num_arrived)
+
+# %% [markdown] tags=["question"]
+# ## More: what does an object bring along?
+
+# %% [markdown] tags=["predict"]
+# `broadcast_object_list` sends any Python object, as a pickle: bytes that say how to build the object
+# again, and which functions to call for it. Rank 0 sends one that names `print`. On how many of the
+# other three ranks will that call run?
+
+# %% tags=["predict"]
+predict("ranks_that_ran_it", ...)
+
+
+# %% tags=["run"]
+# %%px
+class Parcel:
+    def __reduce__(self):  # says how to build it again: by a call of print
+        return print, ("I was packed by rank 0, and run here",)
+
+
+facts, box = [None] * world_size, [Parcel() if rank == 0 else None]
+dist.broadcast_object_list(box, src=0)
+came = type(box[0]).__name__  # print gives back None
+with trace() as events:
+    dist.all_gather_object(facts, {"loss": rank / 2})
+sizes = [event.input_bytes for event in events]
+print(f"bytes of the loss, in {len(sizes)} collectives: {sizes}")
+
+# %% [markdown] tags=["read"]
+# On all 3, as their lines say. So take objects only from ranks that you trust.
+#
+# And they cost more. One call became two collectives: first the length, 8 bytes, so that receivers
+# can make room, then the pickle. A loss takes 4 bytes as a tensor, and took 31 as an object. Use
+# objects for settings, once. Use tensors in the training loop.
+
+# %% tags=["check"]
+assert all(len(own) == 2 and own[0] == 8 < own[1] for own in ranks.view["sizes"])
+num_ran = ranks.view["came"].count("NoneType")
+assert num_ran == world_size - 1
+ok("receivers of an object ran its code", ranks_that_ran_it=num_ran)
 
 # %% [markdown] tags=["recap"]
-# You have seen eight collectives and the barrier by what ranks hold and by their bytes, you have
-# started calls and waited later, and you have read and mended two deadlocks.
+# You have chosen collectives by what ranks hold, computed while a call was under way, and mended two
+# deadlocks.
 #
 # Rule of thumb: **all ranks make the same collectives in the same order, and whoever sends must
 # also be able to receive.**
 
 # %% [markdown] tags=["next"]
-# - **Exercise** [02](../exercises/02_collectives.ipynb): build an all-reduce from a reduce and a
-#   broadcast; gather tensors of unequal lengths; exchange with a neighbour without a deadlock at
-#   any size; broadcast in log2(n) rounds.
+# - **Exercise** [02](../exercises/02_collectives.ipynb): all-reduce from reduce and broadcast; tensors
+#   of unequal lengths; an exchange that cannot deadlock; a broadcast in log2(n) rounds. After the exercise: every collective in rounds, in
+#   [rounds.py](../ddp_lessons/collectives/rounds.py).
 # - **Next lesson** [03](03_ring.ipynb): why does all-reduce need no centre?
 # - **Sources**: PyTorch's documentation of
 #   [torch.distributed](https://docs.pytorch.org/docs/stable/distributed.html), "Point-to-point
