@@ -83,7 +83,7 @@ def of_all_ranks(tensor, group=None):
     Returns:
         torch.Tensor: (world_size, *shape), the same on every rank, without a gradient.
 
-    Lesson: 05_replicas, where it is written out.
+    Lesson: 05_replicas, 06_ddp.
     """
     tensor = tensor.detach().contiguous()
     everyone = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
@@ -104,3 +104,23 @@ def num_different(tensor, group=None):
     Lesson: 05_replicas, 06_ddp.
     """
     return len(of_all_ranks(tensor, group).unique(dim=0))
+
+
+def replica_distance(module, group=None):
+    """
+    Return how far the parameters of all ranks are from those of rank 0.
+
+    Collective: every rank must call it, with the same kind of module.
+
+    Args:
+        module: A module with the same parameters on every rank; their values may differ.
+        group: The process group, or None for the default group.
+
+    Returns:
+        float: The norm of all differences; 0.0 if replicas are equal to the last bit.
+
+    Lesson: 05_replicas.
+    """
+    flat = torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
+    weights = of_all_ranks(flat, group)  # (world_size, n)
+    return (weights - weights[0]).norm().item()
