@@ -69,6 +69,14 @@ def test_timeline_tracks_show_waiting_on_the_wall_clock_only():
     assert len(timeline_tracks([placed("collective", 10.0, 20.0)])[0]) == 1
 
 
+def test_timeline_tracks_come_in_another_unit():
+    """
+    A picture of seconds in microseconds has an axis that nobody reads.
+    """
+    spans = timeline_tracks([placed("collective", 1500.0, 4000.0, name="a")], per_unit=1000)
+    assert spans == [[("communication", 1.5, 4.0, "a")]]
+
+
 def test_timeline_tracks_of_nothing_are_refused():
     """
     An empty trace means that recording was not on.

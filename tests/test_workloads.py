@@ -26,6 +26,7 @@ from ddp_lessons.workloads import (
     rank_generator,
     text_batch,
     tied_model,
+    train,
 )
 
 MODELS = {
@@ -309,3 +310,17 @@ def test_digits_can_be_learned_by_one_process():
         loss.backward()
         optimizer.step()
     assert accuracy(model, digits.test_images, digits.test_labels) >= 0.95
+
+
+def test_train_lowers_the_loss_and_hands_it_over_after_backward():
+    """
+    Lessons compare what ranks do in one and the same loop.
+    """
+    digits, seen = load_digits(), []
+    batch = (digits.train_images[:16], digits.train_labels[:16])
+    plain = train(digits_model(seed=0), *batch, num_steps=20)
+    assert len(plain) == 20
+    assert plain[-1] < plain[0] / 2
+    again = train(digits_model(seed=0), *batch, after_backward=seen.append)
+    assert again == plain[:5]
+    assert [loss.item() for loss in seen] == again

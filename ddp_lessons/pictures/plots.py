@@ -98,10 +98,11 @@ def timeline_plot(tracks, axis):
     axes.set_ylim(y - 0.9, -0.6)
     axes.set_xlim(0, end)
     axes.set_xlabel(axis, color=INK)
+    used = {span[0] for spans in tracks for span in spans}
     samples = [
         Patch(facecolor=FAINT if kind == "compute" else "white", edgecolor=FAINT, hatch=hatch,
               label=kind)
-        for kind, hatch in _HATCHES.items()
+        for kind, hatch in _HATCHES.items() if kind in used
     ]  # fmt: skip
     axes.legend(handles=samples, frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0, 1))
     return _plot(f"what {len(tracks)} ranks did: {axis}", figure)

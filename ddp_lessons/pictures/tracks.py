@@ -5,7 +5,7 @@ From a trace to the spans of a timeline.
 from ddp_lessons.pictures.inputs import need_some
 
 
-def timeline_tracks(placed):
+def timeline_tracks(placed, per_unit=1):
     """
     Return the spans that `timeline_picture` draws, from events with their place on a clock.
 
@@ -16,9 +16,10 @@ def timeline_tracks(placed):
 
     Args:
         placed: What `ddp_lessons.trace.merge` returns: objects with `event`, `start` and `end`.
+        per_unit: How much of the clock is one of the picture: 1000 makes microseconds into ms.
 
     Returns:
-        list: For each rank its spans (kind, start, stop, label), in the unit of the clock.
+        list: For each rank its spans (kind, start, stop, label), in that unit.
 
     Raises:
         BadInput: There is no event.
@@ -43,7 +44,12 @@ def timeline_tracks(placed):
             backwards.setdefault((event.rank, event.backward), []).append(it.start)
     for (rank, _), times in backwards.items():
         tracks[rank].append(("compute", min(times), max(times), "backward"))
-    return tracks
+    if per_unit == 1:  # a logical clock's numbers stay whole
+        return tracks
+    return [
+        [(kind, start / per_unit, stop / per_unit, label) for kind, start, stop, label in spans]
+        for spans in tracks
+    ]
 
 
 def _waiting(it):

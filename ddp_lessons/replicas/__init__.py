@@ -9,7 +9,7 @@ DDP from scratch in four steps that share their methods: naive, flat, bucketed, 
 Each wraps a module as `DistributedDataParallel` does, and the training loop stays as it is.
 """
 
-from .alike import check_alike
+from .alike import check_alike, num_different, of_all_ranks, replica_distance
 from .base import Replica
 from .buckets import broadcast_from_first, plan_buckets
 from .overlapped import OverlappedReplica
@@ -23,5 +23,8 @@ __all__ = [
     "Replica",
     "broadcast_from_first",
     "check_alike",
+    "num_different",
+    "of_all_ranks",
     "plan_buckets",
+    "replica_distance",
 ]

@@ -2,6 +2,7 @@
 Agree on every rank that replicas can be made, before the first message that could hang.
 """
 
+import torch
 import torch.distributed as dist
 
 from ..errors import BadInput
@@ -67,3 +68,59 @@ def fault_of(module):
                 f"(got sparse=True in {name or 'the module'}). Make it without sparse=True."
             )
     return None
+
+
+def of_all_ranks(tensor, group=None):
+    """
+    Return what each rank holds under one name.
+
+    Collective: every rank must call it, with tensors of the same shape and dtype.
+
+    Args:
+        tensor: This rank's, of any shape.
+        group: The process group, or None for the default group.
+
+    Returns:
+        torch.Tensor: (world_size, *shape), the same on every rank, without a gradient.
+
+    Lesson: 05_replicas, 06_ddp.
+    """
+    tensor = tensor.detach().contiguous()
+    everyone = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(everyone, tensor, group=group)
+    return torch.stack(everyone)
+
+
+def num_different(tensor, group=None):
+    """
+    Return how many different tensors the ranks hold, compared to the last bit: 1 if all are equal.
+
+    Collective: every rank must call it, with tensors of the same shape and dtype.
+
+    Args:
+        tensor: This rank's, of any shape.
+        group: The process group, or None for the default group.
+
+    Lesson: 05_replicas, 06_ddp.
+    """
+    return len(of_all_ranks(tensor, group).unique(dim=0))
+
+
+def replica_distance(module, group=None):
+    """
+    Return how far the parameters of all ranks are from those of rank 0.
+
+    Collective: every rank must call it, with the same kind of module.
+
+    Args:
+        module: A module with the same parameters on every rank; their values may differ.
+        group: The process group, or None for the default group.
+
+    Returns:
+        float: The norm of all differences; 0.0 if replicas are equal to the last bit.
+
+    Lesson: 05_replicas.
+    """
+    flat = torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
+    weights = of_all_ranks(flat, group)  # (world_size, n)
+    return (weights - weights[0]).norm().item()

@@ -7,6 +7,7 @@ Read the files in this order:
 - `models` has classifiers with one peculiarity each: BatchNorm, a tied weight, an unused branch.
 - `toys` has whole numbers: what float32 adds up without rounding, so that results are equal.
 - `text` is two acts of a play, as batches of characters, and `language_model` learns them.
+- `training` is a loop of gradient descent, for lessons that are about something else.
 - `seeds` makes random numbers that depend on seed, rank and step, and on nothing else.
 
 Nothing here reads or changes the global random state.
@@ -34,6 +35,7 @@ from .toys import (
     tally_of,
     whole_numbers,
 )
+from .training import train
 
 __all__ = [
     "DIGITS_WIDTHS",
@@ -61,5 +63,6 @@ __all__ = [
     "tally_of",
     "text_batch",
     "tied_model",
+    "train",
     "whole_numbers",
 ]

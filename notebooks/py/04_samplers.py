@@ -12,7 +12,7 @@
 # - **train** when ranks have unequal data or unequal speed, without waiting for ever or for long.
 
 # %% tags=["setup", "nbval-ignore-output"]
-from ddp_lessons import start_ranks
+from ddp_lessons import ok, predict, start_ranks
 from ddp_lessons.pictures import samples_picture, timeline_plot, timeline_tracks
 from ddp_lessons.trace import merge
 
@@ -20,14 +20,15 @@ ranks = start_ranks(4)
 world_size = len(ranks)
 
 # %% [markdown] tags=["question"]
-# ## In each step every rank sees other samples.
+# ## Which samples does a rank see?
 
 # %% [markdown] tags=["predict"]
 # Ten samples, four ranks, one sample a rank and step. A **sampler** says which samples a loader
 # fetches, and in which order. Torch's `DistributedSampler` gives each rank a **shard**, its own
 # part of them. How many samples do the ranks fetch together in one pass?
-#
-# *Your number:*
+
+# %% tags=["predict"]
+predict("samples_fetched_with_padding", ...)
 
 # %% tags=["run"]
 # %%px
@@ -56,12 +57,12 @@ print(f"step by step: {batches}")
 samples_picture(ranks.view["batches"], num_samples=10)
 
 # %% [markdown] tags=["read"]
-# They fetch 12. In each step the four ranks see four different samples: the same step, but not the
-# same data. So a claim that you will read, that in synchronous training every device processes the
-# same data, C07 in our list, is **false**. What is the same is the weights, as lesson 00 showed.
+# They fetch 12. Ten do not divide by four, so the sampler repeats the first of its order, here 4 and
+# 1, until all ranks have equally many. This is **padding**.
 #
-# Ten do not divide by four. The sampler repeats 2 samples, so that all ranks have equally many.
-# This is **padding**.
+# In each step the four ranks see four different samples. So [claim C07](claims.md), that in
+# synchronous training every device processes the same data, is **false**. What is the same is the
+# weights, as lesson 00 showed.
 
 # %% tags=["check"]
 steps = list(zip(*ranks.view["batches"], strict=True))
@@ -69,16 +70,17 @@ fetched = [sample for step in steps for batch in step for sample in batch]
 assert all(len({batch[0] for batch in step}) == world_size for step in steps)
 assert set(fetched) == set(range(10))
 assert len(fetched) == 12
-print("ok: C07 is false, 4 different samples in each step; 12 fetched, 2 of them twice")
+ok("C07 is false, 4 samples in each step", samples_fetched_with_padding=len(fetched))
 
 # %% [markdown] tags=["question"]
-# ## Without `set_epoch` every epoch has the same order.
+# ## What changes from epoch to epoch?
 
 # %% [markdown] tags=["predict"]
-# The sampler shuffles by default. You go through the data three times, three epochs. How many
-# different orders will a rank see?
-#
-# *Your number:*
+# The sampler shuffles by default. You go through the same loader three times, three epochs. How
+# many different orders will a rank see?
+
+# %% tags=["predict"]
+predict("orders_in_three_epochs", ...)
 
 # %% tags=["run"]
 # %%px
@@ -88,58 +90,64 @@ anew = []
 for epoch in range(3):
     sampler.set_epoch(epoch)
     anew.append(batches_of(loader)[0])
-print(f"without set_epoch {alike}, with it {anew}")
+num_orders = [len({tuple(order) for order in orders}) for orders in (alike, anew)]
+if rank == 0:
+    print(f"without set_epoch {alike}: {num_orders[0]} order")
+    print(f"with it {anew}: {num_orders[1]} orders")
+
+# %% tags=["run"]
+# %%px --targets 0
+dice = torch.Generator().manual_seed(0 + 2)  # seed 0, epoch 2
+print(f"of all ranks in epoch 2: {torch.randperm(10, generator=dice).tolist()}")
 
 # %% [markdown] tags=["read"]
-# One order without it, 3 with it. The order is computed from the seed plus the epoch, on every rank
-# alike, with no message. Nobody but you can tell the sampler which epoch it is.
+# 1 order without it, 3 with it. The order comes from a generator of its own that starts at the seed
+# plus the epoch, so every rank computes the same one, with no message. Rank 0 takes its samples at
+# places 0, 4 and 8. Only you can tell the sampler which epoch it is.
 #
-# So the claim that `DistributedSampler` gives each process a different subset, C06, is **half
-# true**: subsets differ, but for padding; and they stay the same for ever unless you call
-# `set_epoch`.
+# [Claim C06](claims.md), that each process gets a different subset, is **half true**: but for padding,
+# and the same for ever unless you call `set_epoch`.
 
 # %% tags=["check"]
-for alike, anew in zip(ranks.view["alike"], ranks.view["anew"], strict=True):
-    assert len({tuple(order) for order in alike}) == 1
-    assert len({tuple(order) for order in anew}) == 3
+assert ranks.view["num_orders"] == [[1, 3]] * world_size
 shards = [set(orders[0]) for orders in ranks.view["alike"]]
-num_twice = sum(len(shard) for shard in shards) - len(set.union(*shards))
-assert num_twice == 2
-print("ok: C06 is half true: 2 samples in two shards, and 1 order where 3 were meant")
+assert sum(len(shard) for shard in shards) - len(set.union(*shards)) == 2
+num_orders = ranks.view["num_orders"][0][0]
+ok("C06 is half true: 1 order, and 2 repeats", orders_in_three_epochs=num_orders)
 
 # %% [markdown] tags=["question"]
-# ## A sampler that the loader never gets does nothing.
+# ## What if the loader never gets the sampler?
 
 # %% [markdown] tags=["predict"]
 # A guide makes a `DistributedSampler`, calls the data distributed, and forgets to hand it to the
 # loader. No error, no warning. How many samples do four ranks now fetch in an epoch of ten?
-#
-# *Your number:*
+
+# %% tags=["predict"]
+predict("samples_without_handing_over", ...)
 
 # %% tags=["break"]
 # %%px
 sampler = DistributedSampler(dataset)
 loader = DataLoader(dataset, batch_size=2)
-batches = batches_of(loader)
-print(f"{sum(map(len, batches))} samples in {len(batches)} steps")
+broken = batches_of(loader)
+print(f"{sum(map(len, broken))} samples in {len(broken)} steps")
 
 # %% tags=["picture"]
-samples_picture(ranks.view["batches"], num_samples=10)
+samples_picture(ranks.view["broken"], num_samples=10)
 
 # %% tags=["mend"]
 # %%px
-broken = batches
 loader = DataLoader(dataset, batch_size=2, sampler=sampler)
 batches = batches_of(loader)
 print(f"{sum(map(len, batches))} samples in {len(batches)} steps")
 
 # %% [markdown] tags=["read"]
 # Each rank fetches all 10, together 40. Four ranks do the work of one, four times. The loss falls
-# as it should, so you do not notice. So the claim that creating the sampler distributes the data,
-# C05, is **false**: only `sampler=sampler` does.
+# as it should, so you do not notice. So [claim C05](claims.md), that creating the sampler
+# distributes the data, is **false**: only `sampler=sampler` does.
 #
-# Two things give it away: the number of steps, 5 where 2 were meant, and the first batch, which is
-# the same on all ranks. Print both once.
+# One thing always gives it away: the number of steps, 5 where 2 were meant. In this loader, which
+# does not shuffle, the first batch is also the same on all ranks.
 
 # %% tags=["check"]
 counts = {}
@@ -147,58 +155,62 @@ for name in ("broken", "batches"):
     counts[name] = sum(len(b) for own in ranks.view[name] for b in own)
 assert counts == {"broken": 10 * world_size, "batches": 12}
 assert all(own == ranks.view["broken"][0] for own in ranks.view["broken"])
-print("ok: C05 is false: 40 samples fetched without handing it over, 12 with")
+num_broken = counts["broken"]
+ok("C05 is false: 12 when handed over", samples_without_handing_over=num_broken)
 
 # %% [markdown] tags=["question"]
-# ## Add counts up before you divide.
+# ## What accuracy do four ranks find?
 
 # %% [markdown] tags=["predict"]
-# Five samples to evaluate, four ranks. The model gets sample 0 wrong, and the others right: 0.8.
-# What accuracy do four ranks find that use a `DistributedSampler`?
-#
-# *Your number:*
+# Five samples to evaluate, four ranks. The model gets sample 0 wrong, and the others right: 0.8. Each
+# rank takes its share from a `DistributedSampler` that does not shuffle, and the result is the mean
+# of the ranks' accuracies. What accuracy is that?
+
+# %% tags=["predict"]
+predict("accuracy_of_padded_ranks", ...)
 
 # %% tags=["run"]
 # %%px
-from ddp_lessons.samplers import ExactSampler, exact_accuracy
+from ddp_lessons.samplers import ExactSampler
 
-tests = torch.arange(5)
-found = {}
+tests, found = torch.arange(5), []
 for kind in (DistributedSampler(tests, shuffle=False), ExactSampler(tests)):
     seen = torch.cat(list(DataLoader(tests, sampler=kind)))
-    num_right = (seen != 0).sum()  # the model is wrong about sample 0
-    mean = (num_right / len(seen)).to(device)
-    dist.all_reduce(mean)
-    counted = exact_accuracy(num_right, len(seen))
-    found[type(kind).__name__] = (mean.item() / world_size, counted)
+    num_right = (seen != 0).sum().item()  # the model is wrong about sample 0
+    own = num_right / len(seen)
+    sums = torch.tensor([own, num_right, len(seen)], device=device)
+    dist.all_reduce(sums)  # of all ranks
+    found.append([(sums[0] / world_size).item(), (sums[1] / sums[2]).item()])
     print(f"{type(kind).__name__:18} sees {seen.tolist()}")
 
 # %% tags=["run"]
-for name, (mean, counted) in ranks.view["found"][0].items():
-    print(f"{name:18} mean of ranks {mean:.3f}, counts {counted:.3f}")
+for name, (mean, counted) in zip(
+    ("padded", "exact"), ranks.view["found"][0], strict=True
+):
+    print(f"{name:6}  mean of ranks {mean:.3g}, counts {counted:.3g}")
 
 # %% [markdown] tags=["read"]
-# They find 0.750. Padding repeated samples 0, 1 and 2, and so counted the mistake twice. Our
+# They find 0.75. Padding repeated samples 0, 1 and 2, and so counted the mistake twice. Our
 # `ExactSampler` repeats nothing. But now rank 0 has two samples and the others one, and the mean of
-# the ranks, 0.875, weighs them alike. Only 0.800 is right: every sample once, counts added up over
-# ranks with an all-reduce, divided at the end.
+# the ranks, 0.875, weighs them alike. Only 0.8 is right: every sample once, right ones and all
+# added up over the ranks, and divided at the end.
 
 # %% tags=["check"]
-exact = ranks.view["found"][0]["ExactSampler"]
-padded = ranks.view["found"][0]["DistributedSampler"]
-assert exact[1] == 4 / 5
-assert exact[0] == (1 / 2 + 1 + 1 + 1) / 4
-assert padded == (6 / 8, 6 / 8)
-print("ok: 0.8 from exact counts; padding gave 0.75, the mean of ranks 0.875")
+(padded, padded_counts), (mean, counted) = ranks.view["found"][0]
+assert (padded, padded_counts) == (6 / 8, 6 / 8)
+assert mean == (1 / 2 + 1 + 1 + 1) / 4
+assert abs(counted - 4 / 5) < 1e-6
+ok("0.8 from exact counts, 0.875 from a mean", accuracy_of_padded_ranks=padded)
 
 # %% [markdown] tags=["question"]
-# ## A rank that runs out of data leaves the others waiting, unless it joins.
+# ## What if a rank runs out of data?
 
 # %% [markdown] tags=["predict"]
 # Rank 0 has two batches, the others have three. DDP averages gradients over all ranks in each
 # `backward()`. How many ranks come to the end of their loop?
-#
-# *Your number:*
+
+# %% tags=["predict"]
+predict("ranks_that_finish", ...)
 
 # %% tags=["run"]
 # %%px
@@ -230,27 +242,26 @@ with Join([model]):
 print(f"{len(gradients)} steps, gradients {gradients}")
 
 # %% [markdown] tags=["read"]
-# One, rank 0; the others wait for it in their third backward, as the message says.
+# 1, rank 0. The others wait for it in their third backward, as the message says.
 #
-# Inside **Join** a rank that is through answers the others' collectives with zeros, and takes the
-# last weights at the end. So rank 0 made 2 steps, the others 3. The third gradient is 0.75: three
-# ranks gave 1, one gave 0, and DDP still divided by 4.
-#
-# The sampler's `drop_last=True` is another way: equal steps, some samples unseen.
+# Inside **Join** a rank that is through answers the others' collectives with zeros. So rank 0 made 2
+# steps, the others 3. The third gradient is 0.75: three ranks gave 1, one gave 0, and DDP still
+# divided by 4.
 
 # %% tags=["check"]
 assert ranks.view["gradients"] == [[1, 1]] + [[1, 1, 0.75]] * 3
-print("ok: 4 ranks came to the end, one of them a step early")
+ok("inside Join all 4 come to the end, one of them a step early", ranks_that_finish=1)
 
 # %% [markdown] tags=["question"]
-# ## A slow rank holds all back, until it gets a smaller share.
+# ## How is load balanced?
 
 # %% [markdown] tags=["predict"]
-# Rank 3 takes three times as long for a sample. 120 samples, 30 for each rank, are one epoch. A
-# guide says: balance the load by changing the learning rate. How many samples does rank 3 get
-# then? How many should it get?
-#
-# *Your number:*
+# Rank 3 takes three times as long for a sample. An epoch has 120 samples, 30 for each rank. A guide
+# says: balance the load by changing the learning rate. How many samples should rank 3 get, so that
+# all ranks need equally long?
+
+# %% tags=["predict"]
+predict("samples_for_a_slow_rank", ...)
 
 # %% tags=["run"]
 # %%px
@@ -274,41 +285,42 @@ def epoch(loader, lr=0.1):
 
 # %% tags=["run"]
 # %%px
-samples = torch.ones(120, 1)
-equal = DataLoader(samples, batch_size=10, sampler=DistributedSampler(samples))
-with trace() as events:
-    num_seen, equal_s, weight = epoch(equal)
-    num_seen_lr, lr_s, weight_lr = epoch(equal, lr=0.1 / 3)
-before = list(events)
-print(f"{num_seen} samples; {num_seen_lr} with another learning rate")
+from ddp_lessons.samplers import (
+    BalancedBatchSampler,
+    balanced_shares,
+    gather_throughputs,
+)
 
-# %% tags=["picture"]
-timeline_plot(timeline_tracks(merge(ranks.view["before"], "wall")), "microseconds")
+samples = torch.ones(120, 1)
+start = time.perf_counter()
+time.sleep(20 * sample_s)  # 20 samples of work alone: who waits for others seems slow
+speeds = gather_throughputs(20 / (time.perf_counter() - start))
+equal = DataLoader(samples, batch_size=10, sampler=DistributedSampler(samples))
+fair = BalancedBatchSampler(samples, 40, speeds)  # 40 samples a step, over all ranks
+if rank == 0:
+    print("by speeds of 3, 3, 3 and 1:", balanced_shares(120, [3, 3, 3, 1]))
 
 # %% tags=["run"]
 # %%px
-from ddp_lessons.samplers import BalancedBatchSampler, gather_throughputs
-
-start = time.perf_counter()
-time.sleep(20 * sample_s)  # the work of 20 samples, measured before it meets the others
-speeds = gather_throughputs(20 / (time.perf_counter() - start))
-fair = BalancedBatchSampler(samples, 40, speeds)
 with trace() as events:
+    num_seen_lr, lr_s, weight_lr = epoch(equal, lr=0.1 / 3)
+with trace() as events:
+    num_seen, equal_s, weight = epoch(equal)
     num_fair, fair_s, _ = epoch(DataLoader(samples, batch_sampler=fair))
-after = list(events)
-print(f"{len(fair)} steps; fewer than 20 samples: {num_fair < 20}")
+print(f"{num_seen} samples; {num_seen_lr} with another learning rate")
 
 # %% tags=["picture"]
-timeline_plot(timeline_tracks(merge(ranks.view["after"], "wall")), "microseconds")
+tracks = timeline_tracks(merge(ranks.view["events"], "wall"), per_unit=1000)
+timeline_plot(tracks, "time in ms: equal shares, then fair ones")
 
 # %% [markdown] tags=["read"]
-# Hatched is an all-reduce: three ranks are in it early, and wait for rank 3. With another learning
-# rate, in the last 3 steps, rank 3 still gets 30 samples. Only the weights differ. So C08,
-# that the learning rate balances load, is **false**.
+# Hatched is an all-reduce: with equal shares three ranks are in it early, and wait for rank 3. With
+# another learning rate rank 3 still gets 30 samples. So [claim C08](claims.md), that the learning
+# rate balances load, is **false**.
 #
-# Shares move load. Each rank measured its samples a second, its **throughput**. Shares by that gave
-# rank 3 fewer than 20. Batches now differ in size, so a mean over ranks should weigh them by
-# samples.
+# Shares move load. At a third of the speed, 12 samples are fair. Each rank measured its samples a
+# second, its **throughput**, and shares follow it. Batches now differ in size, so gradients need a
+# weight: lesson 05.
 
 # %% tags=["check"]
 assert ranks.view["num_seen"] == ranks.view["num_seen_lr"] == [30] * 4
@@ -319,7 +331,7 @@ equal_s, lr_s, fair_s = (max(ranks.view[n]) for n in ("equal_s", "lr_s", "fair_s
 # Work alone: 30 samples of rank 3 take 540 ms, its fair 12 take 216 ms, 2.5 times less.
 assert equal_s > 1.5 * fair_s
 assert lr_s > 1.5 * fair_s
-print("ok: C08 is false; fair shares took less than two thirds of the time")
+ok("C08 is false; fair shares took less than two thirds", samples_for_a_slow_rank=12)
 
 # %% [markdown] tags=["recap"]
 # You have drawn which rank sees what, found repeats and gaps, evaluated exactly, and trained with

@@ -7,32 +7,37 @@
 # %% [markdown] tags=["goal"]
 # When you are through, you can
 #
-# - **write** data-parallel training yourself, in five lines;
+# - **write** data-parallel training yourself, in a few lines;
 # - **count** its messages, and make fewer of them;
 # - **send** gradients while `backward` still computes others.
 
 # %% tags=["setup", "nbval-ignore-output"]
-from ddp_lessons import start_ranks
+from ddp_lessons import ok, predict, start_ranks
 from ddp_lessons.pictures import buckets_picture, timeline_picture, timeline_tracks
 from ddp_lessons.trace import merge
 
 ranks = start_ranks(4)
 
 # %% [markdown] tags=["question"]
-# ## A plain `backward()` averages nothing.
+# ## Do equal gradients make replicas equal?
 
 # %% [markdown] tags=["predict"]
-# Every rank makes the same model and takes 16 digits of its own. A guide says that `backward()`
-# averages gradients over the devices. How many different gradients are there after it?
-#
-# *Your number:*
+# Each rank's copy of the model is called a **replica**. Each rank has drawn first weights of its own,
+# as happens without a common seed, and has 16 digits of its own. We average the gradients over the
+# ranks in every step, so all have the same. After 20 steps, how many percent of the distance between
+# the replicas is left?
+
+# %% tags=["predict"]
+predict("percent_of_distance_left", ...)
 
 # %% tags=["run"]
 # %%px
 import torch, torch.distributed as dist
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector as flat
+from torch.nn.parallel import DistributedDataParallel as DDP
 from ddp_lessons.process_group import rank_device
+from ddp_lessons.replicas import num_different, replica_distance
 from ddp_lessons.workloads import digits_model, load_digits
 
 rank, world_size, device = dist.get_rank(), dist.get_world_size(), rank_device()
@@ -40,60 +45,6 @@ digits = load_digits().to(device)
 all_images = digits.train_images[: 16 * world_size]
 all_labels = digits.train_labels[: 16 * world_size]
 images, labels = all_images[rank::world_size], all_labels[rank::world_size]
-
-
-# %% tags=["run"]
-# %%px
-def of_all_ranks(tensor):
-    everyone = [torch.empty_like(tensor) for _ in range(world_size)]
-    dist.all_gather(everyone, tensor)
-    return torch.stack(everyone)  # (n,) -> (world_size, n)
-
-
-def distance(model):
-    weights = of_all_ranks(flat(model.parameters()).detach())
-    return (weights - weights[0]).norm().item()
-
-
-model = digits_model(seed=0).to(device)
-cross_entropy(model(images), labels).backward()
-gradient = flat(p.grad for p in model.parameters())
-num_plain = len(of_all_ranks(gradient).unique(dim=0))
-print(f"different gradients: {num_plain}")
-
-# %% tags=["run"]
-# %%px
-from torch.nn.parallel import DistributedDataParallel as DDP
-
-wrapped = DDP(digits_model(seed=0).to(device))
-cross_entropy(wrapped(images), labels).backward()
-gradient = flat(p.grad for p in wrapped.parameters())
-num_wrapped = len(of_all_ranks(gradient).unique(dim=0))
-print(f"different gradients: {num_wrapped}")
-
-# %% [markdown] tags=["read"]
-# A plain `backward()` left 4 different gradients: each rank has its own, and nothing was sent.
-# Wrapped in DDP there is only 1.
-#
-# So the guide's claim, C10, is **half true**. It is not `backward()` that averages. DDP hangs a
-# **hook** on each parameter: a function that autograd calls when that parameter's gradient is
-# ready. The hooks do the sending. This lesson builds such a wrapper. Each rank's copy of the model
-# is called a **replica**.
-
-# %% tags=["check"]
-assert ranks.view["num_plain"] == [len(ranks)] * len(ranks)
-assert ranks.view["num_wrapped"] == [1] * len(ranks)
-print("ok: C10 is half true, hooks average and backward alone does not")
-
-# %% [markdown] tags=["question"]
-# ## Replicas that start apart stay apart.
-
-# %% [markdown] tags=["predict"]
-# So we average gradients ourselves. But each rank has drawn other first weights, as happens
-# without a common seed. After 20 steps with equal gradients, how many percent of the distance
-# between the replicas is left?
-#
-# *Your number:*
 
 
 # %% tags=["break"]
@@ -110,41 +61,61 @@ def train(model):
 
 
 model = digits_model(seed=rank).to(device)
-before = distance(model)
+before = replica_distance(model)
 train(model)
-share_left = distance(model) / before
-print(f"{100 * share_left:.1f} % of the distance is left")
+percent_left = 100 * replica_distance(model) / before
+print(f"{percent_left:.1f} % of the distance is left")
 
 # %% tags=["mend"]
 # %%px
 model = digits_model(seed=rank).to(device)
-for tensor in [*model.parameters(), *model.buffers()]:
-    dist.broadcast(tensor.detach(), src=0)
+for parameter in model.parameters():
+    # detached, since autograd lets nobody write into a parameter
+    dist.broadcast(parameter.detach(), src=0)
 train(model)
-left = distance(model)
+left = replica_distance(model)
 print(f"distance: {left:.1f}")
 
 # %% [markdown] tags=["read"]
 # Equal gradients moved all replicas by the same step, so 100.0&nbsp;% of the distance is left. They
 # are four models that never meet, and no error says so.
 #
-# The mend is one broadcast a tensor, before the first step. Afterwards the distance is 0.0, to the
-# last bit. Buffers, such as the statistics of BatchNorm, go along. That is the whole recipe:
-# **equal start, equal gradients, equal steps**.
+# The mend is one broadcast a parameter, before the first step. Afterwards the distance is 0.0, to the
+# last bit. That is the whole recipe: **equal start, equal gradients, equal steps**.
+
+# %% tags=["run"]
+# %%px
+counts = []
+for is_wrapped in (False, True):
+    model = digits_model(seed=0).to(device)
+    model = DDP(model) if is_wrapped else model
+    cross_entropy(model(images), labels).backward()
+    counts.append(num_different(flat(p.grad for p in model.parameters())))
+print(f"different gradients: {counts[0]}, wrapped in DDP: {counts[1]}")
+
+# %% [markdown] tags=["read"]
+# And if nobody calls `all_reduce`? A guide says that `backward()` averages over devices by itself,
+# [claim C10](claims.md). That is **half true**: a plain one left 4 different gradients, and DDP's 1.
+# DDP hangs a **hook** on each parameter, a function that autograd calls when that parameter's
+# gradient is ready. The hooks do the sending. This lesson builds such a wrapper.
 
 # %% tags=["check"]
-assert all(abs(share - 1) < 1e-4 for share in ranks.view["share_left"])
+percents = [round(percent, 1) for percent in ranks.view["percent_left"]]
+assert percents == [100] * len(ranks)
 assert ranks.view["left"] == [0.0] * len(ranks)
-print("ok: averaging keeps a distance, and a broadcast at the start removes it")
+assert ranks.view["counts"][0] == [len(ranks), 1]
+ok("equal start, too; C10 is half true", percent_of_distance_left=percents[0])
 
 # %% [markdown] tags=["question"]
-# ## The mean over ranks is the gradient of the whole batch.
+# ## Is the sum of gradients the right one?
 
 # %% [markdown] tags=["predict"]
-# Another guide writes `all_reduce(gradients, SUM)` and then `step()`. On four ranks, by what factor
-# does its gradient differ from that of one process which has the whole batch?
-#
-# *Your number:*
+# A guide writes `all_reduce(gradients, SUM)` and then `step()`. The loss of a rank is the mean over
+# its own 16 digits. How many times as large as the gradient of one process, which has all 64 digits,
+# is the sum over four ranks?
+
+# %% tags=["predict"]
+predict("sum_over_one_process", ...)
 
 # %% tags=["break", "raises-exception"]
 # %%px
@@ -163,107 +134,113 @@ def gradient_of(x, y):
 
 
 whole = gradient_of(all_images, all_labels)  # as one process would have it
-summed = gradient_of(images, labels)
-dist.all_reduce(summed, op=dist.ReduceOp.SUM)
-factor = (summed.norm() / whole.norm()).item()
-print(f"the sum is {factor:.3f} times the gradient of one process")
-mean = summed / world_size
-error = (mean - whole).abs().max().item()
+total = gradient_of(images, labels)
+dist.all_reduce(total, op=dist.ReduceOp.SUM)
+factor = round((total.norm() / whole.norm()).item(), 3)
+error = (total / world_size - whole).abs().max().item()
 limit = len(all_images) * torch.finfo(torch.float64).eps
-print(f"the mean is off by less than {len(all_images)} roundings: {error < limit}")
+if rank == 0:
+    print(f"the sum is {factor} times as large")
+    print(f"the mean is off by less than {len(all_images)} roundings: {error < limit}")
 
 # %% [markdown] tags=["read"]
-# C12 is **false**, twice over. `all_reduce` takes one tensor, so a list of them is a `TypeError`.
-# And the sum is 4.000 times the right gradient: steps four times as long.
+# It is 4.0 times as large: steps would be four times as long. And the guide's line is a `TypeError`,
+# for `all_reduce` takes one tensor, and no list. So [claim C12](claims.md) is **false**, twice over.
 #
-# Divided by the world size, it is what one process on the whole batch finds. In float64 they differ
-# by rounding alone, for numbers are added in another order. This needs shards of equal size: only
-# then is the mean of means the mean of all.
+# Divided by the world size, the sum is what one process finds. In float64 they differ by rounding
+# alone, for numbers are added in another order.
 
 # %% tags=["check"]
-assert all(abs(factor - len(ranks)) < 1e-9 for factor in ranks.view["factor"])
+factor = ranks.view["factor"][0]
+assert factor == len(ranks)
 assert max(ranks.view["error"]) < min(ranks.view["limit"])
-print("ok: C12 is false, a sum is the world size times the mean")
+ok("C12 is false, the mean is right and not the sum", sum_over_one_process=factor)
 
 # %% [markdown] tags=["question"]
-# ## Few large messages carry what many small ones do.
+# ## How many messages must there be?
 
 # %% [markdown] tags=["predict"]
-# The next model has three layers, each with a weight and a bias. Our loop sends a message for each
-# parameter. So does the package's `NaiveReplica`; two others, used alike, send fewer. How many
-# messages is that in a step, and how many do the same work at the least?
-#
-# *Your number:*
+# The next model has three layers, each with a weight and a bias. Our loop calls `all_reduce` for each
+# gradient. How many messages is that in a step?
+
+# %% tags=["predict"]
+predict("messages_of_our_loop", ...)
 
 # %% tags=["run"]
 # %%px
-from ddp_lessons.replicas import BucketedReplica, FlatReplica, NaiveReplica
+from ddp_lessons.replicas import BucketedReplica, NaiveReplica
 from ddp_lessons.trace import trace
 
+model = digits_model(seed=0, size="medium").to(device)
+cross_entropy(model(images), labels).backward()
+gradients = [p.grad for p in model.parameters()]
+with trace() as in_one:
+    message = torch.cat([g.flatten() for g in gradients]) / world_size
+    dist.all_reduce(message)
+    parts = message.split([g.numel() for g in gradients])
+for gradient, part in zip(gradients, parts, strict=True):
+    gradient.copy_(part.view_as(gradient))  # back, in its own shape
 
+
+# %% tags=["run"]
+# %%px
 def step_of(replica):
     with trace(replica.module) as events:
         cross_entropy(replica(images), labels).backward()
     return events
 
 
+naive = NaiveReplica(digits_model(seed=0, size="medium").to(device))
 caps = {"first_bucket_cap_bytes": 8 * 1024, "bucket_cap_bytes": 64 * 1024}
-replicas = {
-    "naive": NaiveReplica(digits_model(seed=0, size="medium").to(device)),
-    "flat": FlatReplica(digits_model(seed=0, size="medium").to(device)),
-    "bucketed": BucketedReplica(digits_model(seed=0, size="medium").to(device), **caps),
-}
+bucketed = BucketedReplica(digits_model(seed=0, size="medium").to(device), **caps)
 
 # %% tags=["run"]
 # %%px
-num_bytes, gradients = {}, []
-for name, replica in replicas.items():
-    events = step_of(replica)
-    num_bytes[name] = [e.input_bytes for e in events if e.is_communication]
-    gradients.append(flat(p.grad for p in replica.parameters()))
-    if rank == 0:
-        sent = num_bytes[name]
-        print(f"{name:8}  {len(sent)} messages, {sum(sent):,} bytes in all")
-apart = max((g - gradients[0]).abs().max().item() for g in gradients)
-bucketed = replicas["bucketed"]
-sizes = [(name, p.numel() * 4) for name, p in bucketed.module.named_parameters()]
+sent = {"loop": step_of(naive), "one message": in_one, "buckets": step_of(bucketed)}
+num_bytes = {
+    name: [event.input_bytes for event in events if event.is_communication]
+    for name, events in sent.items()
+}
+if rank == 0:
+    for name, sizes in num_bytes.items():
+        print(f"{name:11}  {len(sizes)} messages, {sum(sizes):,} bytes: {sizes}")
+weights = [(name, p.nbytes) for name, p in bucketed.module.named_parameters()]
 plan = [[bucketed.names[i] for i in bucket] for bucket in bucketed.buckets]
 
 # %% tags=["picture"]
-buckets_picture(ranks.view["sizes"][0], ranks.view["plan"][0])
+buckets_picture(ranks.view["weights"][0], ranks.view["plan"][0])
 
 # %% [markdown] tags=["read"]
-# All send 340,008 bytes, in 6 messages or in 1, and arrive at the same gradient but for rounding.
-# Each message costs its latency once, so fewer are faster.
+# The loop sends 6 messages, and all three ways send 340,008 bytes. One message will do: all gradients
+# side by side in a flat tensor. By the costs of lesson 03, six pay for latency six times.
 #
-# One flat message needs all gradients in one tensor, and so cannot leave before the last is
-# ready. A **bucket** is the middle way: some parameters share a flat tensor, up to a size. The last
-# layers are on top, since `backward` reaches them first.
+# But it cannot leave before the last gradient is ready. A **bucket** is the middle way: it
+# takes gradients, last layers first, until it holds a given size, which the last one may pass. The
+# first bucket closed at 8&nbsp;KiB, with 10,280 bytes.
 
 # %% tags=["check"]
-for sent in ranks.view["num_bytes"]:
-    assert [len(sent[name]) for name in ("naive", "flat", "bucketed")] == [6, 1, 3]
-    assert {sum(of_one) for of_one in sent.values()} == {340_008}
-eps = 2**-23  # of float32; each of the additions over ranks may round once
-assert all(apart <= len(ranks) * eps for apart in ranks.view["apart"])
-print("ok: 6, 1 or 3 messages, the same bytes and, but for rounding, the same gradient")
+num_bytes = ranks.view["num_bytes"][0]
+counts = [len(num_bytes[name]) for name in ("loop", "one message", "buckets")]
+assert counts == [6, 1, 3]
+assert {sum(sizes) for sizes in num_bytes.values()} == {340_008}
+ok("6, 1 or 3 messages, the same bytes", messages_of_our_loop=len(num_bytes["loop"]))
 
 # %% [markdown] tags=["question"]
-# ## A hook can send while `backward` is still at work.
+# ## When can a message leave?
 
 # %% [markdown] tags=["predict"]
-# All three replicas sent after `backward`. Now a hook sends each gradient as soon as it is ready,
+# All three ways sent after `backward`. Now a hook sends each gradient as soon as it is ready,
 # and does not wait. Of six messages, how many leave before the last gradient is ready?
-#
-# *Your number:*
+
+# %% tags=["predict"]
+predict("messages_hidden_by_hooks", ...)
 
 # %% tags=["run"]
 # %%px
 model, handles = digits_model(seed=0, size="medium").to(device), []
 
 
-def send(parameter):
-    parameter.grad /= world_size
+def send(parameter):  # autograd calls it once a backward
     handles.append(dist.all_reduce(parameter.grad, async_op=True))
 
 
@@ -271,8 +248,10 @@ for parameter in model.parameters():
     parameter.register_post_accumulate_grad_hook(send)
 with trace(model) as eager:
     cross_entropy(model(images), labels).backward()
-    for handle in handles:
-        handle.wait()
+for handle in handles:
+    handle.wait()
+for parameter in model.parameters():
+    parameter.grad /= world_size
 
 # %% tags=["run"]
 # %%px
@@ -280,49 +259,38 @@ from ddp_lessons.replicas import OverlappedReplica
 from ddp_lessons.trace import early_communications
 
 overlapped = OverlappedReplica(digits_model(seed=0, size="medium").to(device), **caps)
-steps = {
-    "after": step_of(bucketed),
-    "by hooks": eager,
-    "in buckets": step_of(overlapped),
-}
+in_buckets = step_of(overlapped)
+steps = {"after": sent["buckets"], "by hooks": eager, "in buckets": in_buckets}
 early = {name: len(early_communications(events)) for name, events in steps.items()}
 if rank == 0:
     print(early)
 
 # %% tags=["picture"]
-timeline_picture(
-    timeline_tracks(merge([s["after"] for s in ranks.view["steps"]])),
-    "averaged after backward: events, in order",
-)
-
-# %% tags=["picture"]
-timeline_picture(
-    timeline_tracks(merge([s["in buckets"] for s in ranks.view["steps"]])),
-    "averaged in buckets, during backward: events, in order",
-)
+tracks = timeline_tracks(merge(ranks.view["in_buckets"]))
+timeline_picture(tracks, "in buckets, during backward: events, in order")
 
 # %% [markdown] tags=["read"]
-# By hooks, 5 of the six messages leave while gradients are still to come; only the last gradient
-# has nothing left to hide behind. With buckets it is 2 of three. The bars in the second picture
-# start under `backward`: that is **overlap**, sending while computing. After `backward` it is 0.
+# By hooks, 5 of the six messages leave while gradients are still to come. With buckets it is 2 of
+# three. The picture's bars start under `backward`: that is **overlap**, sending while computing. A
+# gradient may be used only after its handle was waited for.
 #
-# `OverlappedReplica` is our hook plus buckets. It sends them in a fixed order, since ranks must
-# call their collectives in the same order. DDP works the same way.
+# `OverlappedReplica` is our hook plus buckets. Ranks must call collectives in one order, so it sends
+# buckets in a fixed one: a bucket that is full early waits for those before it.
 
 # %% tags=["check"]
-assert ranks.view["early"] == [{"after": 0, "by hooks": 5, "in buckets": 2}] * len(
-    ranks
-)
-print("ok: messages leave during backward only if hooks send them")
+early = ranks.view["early"][0]
+assert early == {"after": 0, "by hooks": 5, "in buckets": 2}
+ok("hooks send during backward", messages_hidden_by_hooks=early["by hooks"])
 
 # %% [markdown] tags=["question"]
-# ## Every rank must send the same messages, used or not.
+# ## Which gradients must be sent?
 
 # %% [markdown] tags=["predict"]
 # A model has six tensors in its `state_dict`. One weight is **tied**, used by two layers under
 # two names. One bias is frozen, so it gets no gradient. How many gradients must be sent?
-#
-# *Your number:*
+
+# %% tags=["predict"]
+predict("gradients_of_tied_and_frozen", ...)
 
 # %% tags=["run"]
 # %%px
@@ -330,8 +298,7 @@ from ddp_lessons.workloads import branched_model, tied_model
 
 model = tied_model(seed=0).to(device)
 model.first.bias.requires_grad = False
-events = step_of(NaiveReplica(model))
-num_sent = sum(event.is_communication for event in events)
+num_sent = sum(event.is_communication for event in step_of(NaiveReplica(model)))
 print(f"{len(model.state_dict())} in the state_dict, {num_sent} messages")
 
 # %% tags=["break", "raises-exception"]
@@ -347,22 +314,60 @@ for parameter in model.parameters():
 replica = NaiveReplica(branched_model(seed=0).to(device))
 cross_entropy(replica(images, use_spare=rank == world_size - 1), labels).backward()
 gradient = flat(p.grad for p in replica.parameters())
-num_mended = len(of_all_ranks(gradient).unique(dim=0))
+num_mended = num_different(gradient)
 print(f"different gradients: {num_mended}")
 
 # %% [markdown] tags=["read"]
 # Four are sent: `parameters()` names a tied weight once, and the frozen bias is left out, on every
 # rank alike.
 #
-# `if parameter.grad is not None` is another matter. Only the last rank used the spare head, so it
-# sent 2 messages more, and waited for ranks that had finished. The mend: who has no gradient sends
-# zeros. Now all hold 1 and the same gradient. What is sent may depend on the model, never on a
-# rank's data.
+# `if parameter.grad is not None` is another matter. Only the last rank used the spare head. It
+# sent 2 messages more, and waited. (The number in the message counts the group's
+# calls.) The mend: who has no gradient sends zeros. Now all hold 1. What is sent may
+# depend on the model, never on a rank's data.
 
 # %% tags=["check"]
-assert ranks.view["num_sent"] == [4] * len(ranks)
+num_sent = ranks.view["num_sent"][0]
+assert num_sent == 4
 assert ranks.view["num_mended"] == [1] * len(ranks)
-print("ok: tied once, frozen never, unused as zeros")
+ok("tied once, frozen never, unused as zeros", gradients_of_tied_and_frozen=num_sent)
+
+# %% [markdown] tags=["question"]
+# ## More: what if shards are unequal?
+
+# %% [markdown] tags=["predict"]
+# Of 64 digits rank 0 has 52, and each other rank has 4. Each takes the mean over its own digits. By
+# what must rank 0 multiply its gradient, so that the sum over ranks is the mean over all digits?
+# Two decimals will do.
+
+# %% tags=["predict"]
+predict("weight_of_a_large_shard", ...)
+
+# %% tags=["run"]
+# %%px
+num_others = 4 * (world_size - 1)
+sizes = [len(all_images) - num_others] + [4] * (world_size - 1)
+model = digits_model(seed=0).to(device, torch.float64)
+parameters = list(model.parameters())
+own = gradient_of(all_images.split(sizes)[rank], all_labels.split(sizes)[rank])
+whole, off = gradient_of(all_images, all_labels), []
+for weight in (1 / world_size, sizes[rank] / sum(sizes)):
+    mean = own * weight
+    dist.all_reduce(mean)
+    off.append(((mean - whole).norm() / whole.norm()).item())
+print(f"weight {weight:.2f}")
+if rank == 0:
+    print(f"ranks weighed alike: off by {off[0]:.0%}; by their samples: {off[1]:.0%}")
+
+# %% [markdown] tags=["read"]
+# 52 of 64 is 0.81. Weighed alike, the mean of means is far off. Weighed by samples, it is the gradient of the whole batch.
+
+# %% tags=["check"]
+assert all(alike > 0.1 and weighed < 1e-12 for alike, weighed in ranks.view["off"])
+ok(
+    "weigh a mean by its samples",
+    weight_of_a_large_shard=round(ranks.view["weight"][0], 2),
+)
 
 # %% [markdown] tags=["recap"]
 # You have written data-parallel training from a broadcast, an all-reduce and a division. You have
@@ -373,15 +378,15 @@ print("ok: tied once, frozen never, unused as zeros")
 
 # %% [markdown] tags=["next"]
 # - **Exercise** [05](../exercises/05_replicas.ipynb): start replicas equal, average their
-#   gradients, plan buckets, and write a replica that overlaps.
+#   gradients, plan buckets, and write a replica that overlaps. After the exercise, read how the
+#   package does it: [overlapped.py](../ddp_lessons/replicas/overlapped.py).
 # - **Next lesson** [06](06_ddp.ipynb): what does DistributedDataParallel do for you?
 # - **Sources**: S. Li and others, [PyTorch Distributed](https://arxiv.org/abs/2006.15704), VLDB
 #   2020, section 3.2, on the naive way, bucketing and overlap; [DDP
 #   notes](https://docs.pytorch.org/docs/stable/notes/ddp.html) of PyTorch's documentation, section
 #   "Internal Design"; Hugging Face, [The Ultra-Scale
 #   Playbook](https://huggingface.co/spaces/nanotron/ultrascale-playbook), the chapter on data
-#   parallelism. The replicas of this lesson are in
-#   [ddp_lessons/replicas](../ddp_lessons/replicas/base.py); `overlapped.py` is the one to read.
+#   parallelism.
 
 # %% tags=["teardown"]
 ranks.stop()
