@@ -37,7 +37,7 @@ import torch.distributed as dist
 from ddp_lessons.process_group import join_group, leave_group, split_by_name
 
 rank, world_size = dist.get_rank(), dist.get_world_size()
-limit = timedelta(seconds=30)
+limit, turns = timedelta(seconds=30), []
 if rank == 0:  # port 0: the system chooses one that is free
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     port = store.port
@@ -66,8 +66,8 @@ holdings_picture(["wrote", "read"], ranks.view["letters"])
 # It shows 4, and each rank read what another wrote. That is a **store**: a dictionary that all ranks
 # share. `get` waits until the key is there, so nobody has to come first.
 #
-# It is in rank 0's memory; the others reach it over the network. They had to be told its port, here
-# by our kernel, in a cluster by what starts the ranks. They needed no password, and
+# It is in rank 0's memory; the others reach it over the network. Somebody must tell them its port,
+# here our kernel. They needed no password, and
 # [security.md](../docs/security.md) says who else needs none.
 
 # %% tags=["check"]
@@ -140,7 +140,7 @@ holdings_picture(["env", "file", "tcp"], ranks.view["totals"])
 # %% [markdown] tags=["read"]
 # Each digit of 1111 came from another rank, so all four met, three times. So the guide's sentence,
 # [claim C02](claims.md), is **half true**. The call does set communication up, once it has a rank, a
-# world size and a store. The backend's name alone sets up nothing.
+# world size and a store.
 
 # %% tags=["check"]
 wanted = ranks.view["wanted"]
@@ -159,10 +159,16 @@ ok("C02 is half true, the call needs more than a name", pieces_missing=len(wante
 # %% tags=["predict"]
 predict("sum_of_rank_three", ...)
 
+
 # %% tags=["run"]
 # %%px
-leave_group()
-join_group(f"{folder}/pairs", rank, world_size)
+def join_anew(**how):  # a file of its own each time: a used one holds old notes
+    leave_group()
+    turns.append(len(turns))
+    join_group(f"{folder}/{port}-{len(turns)}", rank, world_size, **how)
+
+
+join_anew()
 pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]  # all ranks call it twice
 mine = torch.tensor([10**rank])
 dist.all_reduce(mine, group=pairs[rank // 2])
@@ -175,37 +181,30 @@ print(f"the sum of my subgroup is {after}")
 #
 # Now ranks 2 and 3 skip the group that they are not in. torch numbers groups. Do all count alike?
 
-# %% tags=["run"]
+# %% tags=["break"]
 # %%px
 pairs = None  # they go with the group
-leave_group()
-join_group(f"{folder}/skipping", rank, world_size)
+join_anew()
 if rank < 2:
     dist.new_group([0, 1])
 dist.barrier()  # all wait here until the pair is made
 number = int(dist.new_group([rank]).group_name)
 print(f"my own group is number {number}")
 
-# %% tags=["break", "raises-exception"]
-# %%px
-dist.new_group([0, 1, 2, 3])
-
 # %% [markdown] tags=["read"]
 # Ranks 0 and 1 counted one group more: theirs is number 2, the others' is number 1. Ranks look for one
-# another in the store under that number. So in the group of all four each half waited for the other.
+# another in the store under that number. So they must count alike.
 #
 # Every rank calls `new_group` for every group, in the same order. (`use_local_synchronization=True`
-# lifts that: then only members call.)
+# lifts that.)
 
 # %% tags=["mend"]
 # %%px
-leave_group()
-join_group(f"{folder}/mended", rank, world_size)
+join_anew()
 part = split_by_name(
     {"low": [0, 1], "high": [2, 3]}
 ).group_desc  # calls new_group twice
 number_mended = int(dist.new_group([rank]).group_name)
-dist.new_group([0, 1, 2, 3])
 print(f"I am in {part}, my own group is number {number_mended}")
 
 # %% tags=["check"]
@@ -264,8 +263,7 @@ if rank != 2:
 
 # %% tags=["mend"]
 # %%px
-leave_group()
-join_group(f"{folder}/complete", rank, world_size, deadline_s=3)
+join_anew(deadline_s=3)
 present = dist.get_world_size()
 print(f"{present} of {world_size} ranks came")
 
