@@ -9,7 +9,9 @@ from ddp_lessons.accumulation import (
     SavedBytes,
     Window,
     state_bytes,
+    step_bytes,
 )
+from ddp_lessons.accumulation.example import deep_network
 
 
 def test_accumulation_saves_activations_and_nothing_else():
@@ -57,3 +59,20 @@ def test_saved_bytes_frees_what_backward_has_used():
     assert saved.peak_bytes == first == 4 * 8 * (4 + 4)
     assert saved._now_bytes == 0
     assert saved._holders == {}
+
+
+def test_step_bytes_counts_a_step_whole_and_in_parts():
+    """
+    Lesson 07 draws them: parts shrink the activations, and nothing else.
+    """
+    module, optimizer = deep_network("cpu")
+    inputs, targets = torch.randn(64, 64), torch.randint(64, (64,))
+    used = {}
+    for size in (64, 16):
+        before = module[0].weight.detach().clone()
+        used[size] = step_bytes(module, optimizer, inputs, targets, size)
+        assert not torch.equal(module[0].weight, before)
+    for kind in ("parameters", "gradients", "optimizer"):
+        assert used[64][kind] == used[16][kind] > 0
+    # Scalars that the loss and the weighing save do not depend on the batch.
+    assert 0 <= 4 * used[16]["activations"] - used[64]["activations"] <= 4 * 16

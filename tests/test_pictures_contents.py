@@ -17,6 +17,7 @@ from ddp_lessons.pictures import (
     numbers_in,
     samples_picture,
     shards_picture,
+    slices_from_rows,
     steps_picture,
     timeline_picture,
 )
@@ -346,3 +347,16 @@ def test_numbers_in_takes_what_a_collective_takes():
     table = torch.tensor([[1, 2], [3, 4]])
     assert numbers_in(table) == numbers_in(list(table)) == [1, 2, 3, 4]
     assert numbers_in(None) == []
+
+
+def test_slices_from_rows_follow_each_other_and_leave_out_who_holds_none():
+    """
+    10 rows over 4 ranks as `fully_shard` splits them, and 2 rows, of which two ranks get none.
+    """
+    rows = [{"w": 3, "b": 1}, {"w": 3, "b": 1}, {"w": 3, "b": 0}, {"w": 1, "b": 0}]
+    assert slices_from_rows(rows) == {
+        "w": [(0, 0, 3), (1, 3, 6), (2, 6, 9), (3, 9, 10)],
+        "b": [(0, 0, 1), (1, 1, 2)],
+    }
+    with pytest.raises(BadInput):
+        slices_from_rows([])

@@ -6,6 +6,9 @@ Parameters, gradients and the optimizer's state take the bytes that they took.
 """
 
 import torch
+from torch.nn.functional import cross_entropy
+
+from .window import Window
 
 
 def state_bytes(module, optimizer):
@@ -28,6 +31,35 @@ def state_bytes(module, optimizer):
         "gradients": _num_bytes(p.grad for p in parameters),
         "optimizer": _num_bytes(states),
     }
+
+
+def step_bytes(module, optimizer, inputs, targets, micro_batch_size):
+    """
+    Make one step from micro-batches, and count what fills the memory meanwhile.
+
+    Each micro-batch is copied when its turn comes, as a loader would make it then: a slice would
+    keep the memory of the whole batch alive.
+
+    Collective: every rank must call it if the module averages gradients.
+
+    Args:
+        module: The module; what it returns are logits.
+        optimizer: Its optimizer; it makes a step.
+        inputs: The step's inputs, all of them.
+        targets: The class of each.
+        micro_batch_size: Samples in a micro-batch; it divides their number.
+
+    Returns:
+        dict: Bytes of "activations", at most at one time, and those of `state_bytes`.
+
+    Lesson: 07_accumulation.
+    """
+    parts = zip(inputs.split(micro_batch_size), targets.split(micro_batch_size), strict=True)
+    with SavedBytes(module) as saved, Window(module, parts) as window:
+        for x, y in window:
+            window.backward(cross_entropy(module(x.clone()), y.clone()))
+    optimizer.step()
+    return {"activations": saved.peak_bytes, **state_bytes(module, optimizer)}
 
 
 def _num_bytes(values):

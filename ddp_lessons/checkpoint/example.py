@@ -4,6 +4,9 @@ A small run with everything that a checkpoint can forget.
 Shapes: N samples, images (N, F). Legend: rank r of w, each with a seed and a shard of its own.
 """
 
+import os
+import signal
+
 import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy, dropout
@@ -16,7 +19,7 @@ from .faults import place
 from .state import Run
 
 
-def make_run(model, images):
+def make_run(model, images, idle_pass=True):
     """
     Make a run of momentum, a falling rate, a shuffle that knows its place, and random numbers.
 
@@ -30,6 +33,7 @@ def make_run(model, images):
     Args:
         model: Equal on all ranks, or DDP takes that of rank 0.
         images: (N, F) float32, all of them on every rank.
+        idle_pass: False leaves it out, to see what becomes of the last bits.
 
     Returns:
         Run: At step 0. Torch's generator has the rank for a seed, so that each rank's noise is
@@ -41,14 +45,41 @@ def make_run(model, images):
     torch.manual_seed(rank)
     model = DistributedDataParallel(model) if dist.is_initialized() else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    model(images[:1]).sum().backward()
-    optimizer.zero_grad()
+    if idle_pass:
+        model(images[:1]).sum().backward()
+        optimizer.zero_grad()
     return Run(
         model,
         optimizer,
         scheduler=torch.optim.lr_scheduler.StepLR(optimizer, step_size=10, gamma=0.5),
         sampler=ResumableSampler(range(len(images)), rank=rank, world_size=world_size),
     )
+
+
+class KillsWhenSaved:
+    """
+    An object whose process is killed when `torch.save` comes to it, with the file begun.
+
+    Lesson: 08_checkpoint.
+    """
+
+    def __reduce__(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def flip_bit(path, tensor):
+    """
+    Flip one bit of a tensor's first number, where it stands in a file.
+
+    Args:
+        path: The file.
+        tensor: What it holds; float32, so that a 1.0 becomes infinite.
+
+    Lesson: 08_checkpoint.
+    """
+    data = bytearray(path.read_bytes())
+    data[data.index(tensor.numpy().tobytes()) + 3] ^= 64
+    path.write_bytes(data)
 
 
 def train(run, images, labels, num_steps):  # noqa: RET503 - its epochs do not end
@@ -81,3 +112,34 @@ def train(run, images, labels, num_steps):  # noqa: RET503 - its epochs do not e
             run.step += 1
             if run.step == last_step:
                 return loss.item()
+
+
+def weights_of(run):
+    """
+    Return a copy of all weights of a run as one vector, on the CPU.
+
+    Lesson: 08_checkpoint.
+    """
+    return torch.cat([p.detach().flatten() for p in run.model.parameters()]).cpu()
+
+
+def forget(state, fresh, part):
+    """
+    Return a captured state in which one part is that of a fresh run, as if it had not been saved.
+
+    Args:
+        state: What `capture` returned.
+        fresh: What it returned of a run at step 0.
+        part: "optimizer", "scheduler", or of every rank "rng" or "sampler". Any other is no part:
+            nothing is forgotten.
+
+    Returns:
+        dict: The other parts are those of `state`.
+
+    Lesson: 08_checkpoint.
+    """
+    ranks = [
+        {**own, part: new[part]} if part in own else own
+        for own, new in zip(state["ranks"], fresh["ranks"], strict=True)
+    ]
+    return {**state, "ranks": ranks, **({part: fresh[part]} if part in state else {})}

@@ -12,7 +12,6 @@ from ddp_lessons.course.rules_source import parse
 
 MOST_READ_WORDS = 80
 MOST_MINUTES = 30
-MOST_MINUTES = 30
 NUM_GOALS = 3
 FEWEST_QUESTION_WORDS = 3
 SENTENCE_WORDS = 6  # a heading of that many words reads as a sentence
@@ -84,24 +83,6 @@ def _title(cell):
     for expected, is_there in wanted.items():
         if not is_there:
             yield expected, "none", "Write it into the title cell."
-
-
-def _minutes(notebook):
-    titles = [(number, cell) for number, cell in numbered(notebook) if role_of(cell) == "title"]
-    said = [re.search(r"(\d+) minutes", cell["source"]) for _, cell in titles]
-    if not said or said[0] is None:
-        return []  # another rule asks for them
-    number, title = titles[0]
-    told, needed, broken = int(said[0][1]), pace.minutes(notebook), []
-    if told != needed:
-        expected = f"{needed} minutes, reckoned from words, lines and questions"
-        then = "Say what a reader needs, or shorten the lesson."
-        broken.append(found("minutes", number, title, expected, told, then))
-    if needed > MOST_MINUTES:
-        then = 'Move code into the package, or head the last sections "More: ...?".'
-        expected = f"at most {MOST_MINUTES} minutes"
-        broken.append(found("minutes", number, title, expected, needed, then))
-    return broken
 
 
 def _minutes(notebook):

@@ -15,7 +15,7 @@ from ddp_lessons.pictures.memory import memory_picture
 from ddp_lessons.pictures.plots import loss_plot, timeline_plot, times_plot
 from ddp_lessons.pictures.processes import processes_picture
 from ddp_lessons.pictures.samples import samples_picture
-from ddp_lessons.pictures.shards import shards_picture
+from ddp_lessons.pictures.shards import shards_picture, slices_from_rows
 from ddp_lessons.pictures.steps import steps_from_digits, steps_picture
 from ddp_lessons.pictures.svg import Picture
 from ddp_lessons.pictures.timeline import timeline_picture
@@ -33,6 +33,7 @@ __all__ = [
     "processes_picture",
     "samples_picture",
     "shards_picture",
+    "slices_from_rows",
     "steps_from_digits",
     "steps_picture",
     "timeline_picture",

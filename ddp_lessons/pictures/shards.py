@@ -55,6 +55,32 @@ def shards_picture(sizes, saved, loaded=None):
     return canvas.picture(title if loaded is None else f"{title} and loaded by {_count(loaded)}")
 
 
+def slices_from_rows(rows_of_ranks):
+    """
+    Return the slices that `shards_picture` draws, where each rank holds the rows after the last's.
+
+    Args:
+        rows_of_ranks: For each rank, in rank order, a dictionary from the name of a tensor to how
+            many of its rows the rank holds.
+
+    Returns:
+        dict: From the name to a list of (rank, start, stop), without those that hold no row.
+
+    Raises:
+        BadInput: There is no rank.
+
+    Lesson: 08_checkpoint.
+    """
+    need_some(rows_of_ranks, "ranks")
+    slices: dict = {name: [] for name in rows_of_ranks[0]}
+    for rank, rows in enumerate(rows_of_ranks):
+        for name, num_rows in rows.items():
+            start = slices[name][-1][2] if slices[name] else 0
+            if num_rows:
+                slices[name].append((rank, start, start + num_rows))
+    return slices
+
+
 def _count(slices):
     num_ranks = len({rank for parts in slices.values() for rank, *_ in parts})
     return f"{num_ranks} rank" if num_ranks == 1 else f"{num_ranks} ranks"

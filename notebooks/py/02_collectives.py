@@ -175,28 +175,29 @@ ok("two halves made an all-reduce", number_of_rank_one=after[1]["reduce_scatter"
 
 # %% [markdown] tags=["predict"]
 # With `async_op=True` a collective returns at once, and gives you a **handle** to wait on.
-# Three ranks start an all-reduce, and multiply matrices meanwhile. Rank 0 does not come yet. How many
-# of the three handles are complete when the products are there?
+# Three ranks start an all-reduce, multiply matrices meanwhile, and look at their handles. Then they
+# send rank 0 a word, and only then does it start. How many of the three handles are complete when
+# the products are there?
 
 # %% tags=["predict"]
 predict("complete_handles", ...)
 
 # %% tags=["run"]
 # %%px
-total, early = torch.tensor([10**rank], device=device), False
+words = dist.new_group(backend="gloo")  # messages beside the all-reduce
+total, word = torch.tensor([10**rank], device=device), torch.zeros(1)
+early = False
+if rank == 0:
+    for other in range(1, world_size):
+        dist.recv(word, other, group=words)
+work = dist.all_reduce(total, async_op=True)
 if rank != 0:
-    work = dist.all_reduce(total, async_op=True)
     square = torch.ones(100, 100) @ torch.ones(100, 100)
     early = work.is_completed()
     print(f"multiplied: {square[0, 0]:.0f}; complete: {int(early)}")
-
-# %% tags=["run"]
-# %%px
-if rank == 0:
-    work = dist.all_reduce(total, async_op=True)
+    dist.send(word, 0, group=words)
 work.wait()
 result = total.item()
-print(f"complete: {int(work.is_completed())}, total: {result}")
 
 # %% [markdown] tags=["read"]
 # 0, though all three products were there. An all-reduce is complete when the last rank has come.
@@ -269,6 +270,7 @@ dist.barrier()
 
 # %% tags=["mend"]
 # %%px
+loss = torch.tensor([float(10**rank)], device=device)
 dist.reduce(loss, dst=0)
 if rank == 0:
     print(f"sum of losses: {loss.item()}")

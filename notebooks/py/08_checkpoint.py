@@ -1,7 +1,7 @@
 # %% [markdown] tags=["title"]
 # # What must be saved so that nothing is lost?
 #
-# 30 minutes, 4 ranks. At its end 2 ranks take over. It builds on [06_ddp](06_ddp.ipynb), for the
+# 30 minutes, 4 ranks. Near its end 2 ranks take over. It builds on [06_ddp](06_ddp.ipynb), for the
 # buckets of DDP, and on the shuffles of [04_samplers](04_samplers.ipynb).
 
 # %% [markdown] tags=["goal"]
@@ -13,37 +13,39 @@
 
 # %% tags=["setup", "nbval-ignore-output"]
 import os, tempfile
-from ddp_lessons import start_ranks
-from ddp_lessons.pictures import shards_picture
+from ddp_lessons import ok, predict, start_ranks
+from ddp_lessons.pictures import shards_picture, slices_from_rows
 
 folder = tempfile.TemporaryDirectory()
 os.environ["LESSON_FOLDER"] = folder.name  # ranks inherit it, later ones too
 ranks = start_ranks(4)
 
 # %% [markdown] tags=["question"]
-# ## One rank writes the file, and the others wait for it.
+# ## May every rank save its state?
 
 # %% [markdown] tags=["predict"]
 # `torch.save`, says a guide. So each of four ranks saves the state of its random numbers as
-# `run.pt`. Then each loads it. How many get their own state back?
-#
-# *Your number:*
+# `run.pt`; they take turns. Then each loads it. How many get their own state back?
+
+# %% tags=["predict"]
+predict("ranks_with_their_own_state", ...)
 
 # %% tags=["run"]
 # %%px
 import os, torch, torch.distributed as dist
 from pathlib import Path
-from ddp_lessons.checkpoint.atomic import write_state
 
 rank, world_size = dist.get_rank(), dist.get_world_size()
 folder = Path(os.environ["LESSON_FOLDER"])
 torch.manual_seed(rank)
 mine = torch.get_rng_state()
-torch.save(mine, folder / "run.pt")
-dist.barrier()
+for turn in range(world_size):
+    if turn == rank:
+        torch.save(mine, folder / "run.pt")
+    dist.barrier()
 found = [None] * world_size
 dist.all_gather_object(found, torch.equal(torch.load(folder / "run.pt"), mine))
-print(f"at most 1 of {world_size} has its own: {sum(found) <= 1}")
+print(f"{sum(found)} of {world_size} have their own")
 
 # %% tags=["mend"]
 # %%px
@@ -56,43 +58,41 @@ back = torch.load(folder / "run.pt")[rank]
 print("mine is back:", torch.equal(back, mine))
 
 # %% [markdown] tags=["read"]
-# At most 1. Four ranks opened one path, each wiped what was there, and all wrote into it at once.
-# What remains is the last one's, or a mixture.
+# Only 1, the last: each save wiped what was there.
 #
-# Gather what differs between ranks, let one rank write, and let the others wait in a barrier. What
-# is equal on all, such as the weights, needs no gathering. A file from which a run can go on is a
-# **checkpoint**.
+# So gather what differs between ranks, let one rank write, and let the others wait in a barrier.
+# What is equal on all needs no gathering. A file from which a run can go on
+# is a **checkpoint**.
 
 # %% tags=["check"]
-assert all(sum(found) <= 1 for found in ranks.view["found"])
+assert all(found == [False, False, False, True] for found in ranks.view["found"])
 for back, mine in zip(ranks.view["back"], ranks.view["mine"], strict=True):
     assert back.equal(mine)
-print("ok: 4 states under one name, and all of them in the file")
+ok("one rank writes, and all 4 states are in the file", ranks_with_their_own_state=1)
 
 # %% [markdown] tags=["question"]
-# ## A save that is killed leaves the old file whole.
+# ## What is left when a save is killed?
 
 # %% [markdown] tags=["predict"]
-# Rank 0 saves over `run.pt`, and is killed halfway. How many bytes are left of the old file?
-# Rank 1 saves over its own file with our `write_state`, and is killed too. How many are left there?
-#
-# *Your numbers:*
+# Rank 0 saves over `run.pt`, and is killed halfway. How many bytes of the old file are left? (Rank 1
+# does the same to `atomic.pt`, with our `write_state`.)
+
+# %% tags=["predict"]
+predict("bytes_left_by_a_kill", ...)
 
 
 # %% tags=["break", "raises-exception", "nbval-ignore-output"]
 # %%px
-class Kill:
-    def __reduce__(self):  # torch.save asks for it when it has begun to save
-        os.kill(os.getpid(), 9)
-
+from ddp_lessons.checkpoint.atomic import write_state
+from ddp_lessons.checkpoint.example import KillsWhenSaved
 
 if rank == 1:
-    write_state(mine, folder / "atomic.pt")
+    write_state(torch.get_rng_state(), folder / "atomic.pt")
 dist.barrier()
 if rank == 0:
-    torch.save([1, 2, Kill()], folder / "run.pt")
+    torch.save([1, 2, KillsWhenSaved()], folder / "run.pt")
 if rank == 1:
-    write_state([1, 2, Kill()], folder / "atomic.pt")
+    write_state([1, 2, KillsWhenSaved()], folder / "atomic.pt")
 dist.barrier()
 
 # %% tags=["mend"]
@@ -107,30 +107,35 @@ size = (folder / "run.pt").stat().st_size
 print(f"run.pt: {size} bytes. atomic.pt: {state.numel():,} numbers")
 
 # %% [markdown] tags=["read"]
-# `torch.save` opens the file for writing first, and that empties it: 0 bytes, old state and new
-# one both gone. In `atomic.pt` all 5,056 numbers are there.
+# `torch.save` opens the file for writing first, and that empties it: 0 bytes, old state and new one
+# both gone. In `atomic.pt` all 5,056 numbers are there.
 #
-# An **atomic** act is done wholly or not at all. Renaming a file is. So `write_state` writes under
-# another name, waits until that is on the disk (`fsync`), and renames:
-# [atomic.py](../ddp_lessons/checkpoint/atomic.py), `write_atomically`.
+# An **atomic** act is done wholly or not at all. Renaming a file is. So write under another name,
+# then rename. A power cut takes more than a kill: what the system has not yet put on the disk. So
+# `write_state` calls `fsync`, which waits for the disk, before it renames.
 
 # %% tags=["check"]
 assert set(ranks.view["size"]) == {0}
 assert all(state.equal(ranks.view["state"][0]) for state in ranks.view["state"])
-print("ok: killed during the save, and the old file is whole")
+ok("an atomic save leaves the old file or the new one", bytes_left_by_a_kill=0)
 
 # %% [markdown] tags=["question"]
-# ## A checkpoint is read without trusting it.
+# ## Can you trust a file that loads?
 
 # %% [markdown] tags=["predict"]
-# One bit of a file flips on the disk. Another file comes from a stranger. On how many of four
-# ranks does `torch.load` complain about the flipped bit?
-#
-# *Your number:*
+# A file holds 1,000 weights, all 1.0. One bit of it flips on the disk, and `torch.load` reads it. How
+# many wrong weights does it hand out?
+
+# %% tags=["predict"]
+predict("wrong_weights_from_a_bit", ...)
 
 
 # %% tags=["break"]
 # %%px
+from ddp_lessons.checkpoint.example import flip_bit
+from pickle import UnpicklingError
+
+
 class Stranger:
     def __reduce__(self):
         return print, ("this line came with the weights",)
@@ -139,95 +144,91 @@ class Stranger:
 weights = torch.ones(1000)
 save(weights, folder / "damaged.pt")
 if rank == 0:
-    data = bytearray((folder / "damaged.pt").read_bytes())
-    data[data.index(weights.numpy().tobytes()) + 3] ^= 64
-    (folder / "damaged.pt").write_bytes(data)
+    flip_bit(folder / "damaged.pt", weights)
     torch.save(Stranger(), folder / "stranger.pt")
 dist.barrier()
 damaged = torch.load(folder / "damaged.pt")["state"]
+print("wrong weights:", (damaged != 1).sum().item(), "as in", damaged[:3].tolist())
 torch.load(folder / "stranger.pt", weights_only=False)
 
 # %% tags=["mend"]
 # %%px
 refusals = []
-for name in ("damaged.pt", "stranger.pt"):
+for read, name in ((load, "damaged"), (load, "stranger"), (torch.load, "stranger")):
     try:
-        load(folder / name)
-    except CheckpointRefused as error:
-        refusals.append(str(error))
+        read(folder / f"{name}.pt")
+    except (CheckpointRefused, UnpicklingError) as error:
+        refusals.append(str(error).split(" This file")[0])  # torch's is long
 if rank == 0:
-    print(f"loaded without an error: {damaged[:3].tolist()}", *refusals, sep="\n")
+    print(*refusals, sep="\n")
 
 # %% [markdown] tags=["read"]
-# None: a weight of 1.0 came back infinite. The file has checksums, and `torch.load` does not look.
-# The stranger's file is a **pickle**, a small program that builds objects, and loading ran it.
-# (`weights_only=True`, now the default, refuses that one.)
+# It hands out 1, and no error: the weight came back infinite. The file has checksums, and
+# `torch.load` does not look. Our `load` compares them.
 #
-# `load` compares checksums and runs nothing. C20, save with `torch.save` and load with
-# `torch.load`, is **half true**: four ranks, a kill, one bit or a stranger spoil it.
+# The second file came from a stranger. It is a **pickle**, a small program that builds objects, and
+# with `weights_only=False` `torch.load` ran it. By default it refuses: see the last line. So
+# [claim C20](claims.md), save with `torch.save` and load with `torch.load`, is **half true**: four
+# ranks, a kill or one bit spoil it.
 
 # %% tags=["check"]
 for damaged in ranks.view["damaged"]:
     assert damaged[0] == float("inf")
+    assert (damaged[1:] == 1).all()
 for refusals in ranks.view["refusals"]:
     assert "damaged" in refusals[0]
     assert "code: builtins.print" in refusals[1]
-print("ok: C20 is half true, torch.load took both bad files, and load took none")
+ok("C20 is half true, one flipped bit is enough", wrong_weights_from_a_bit=1)
 
 # %% [markdown] tags=["question"]
-# ## A run goes on exactly only if all that moves it comes back.
+# ## What is a run made of?
 
 # %% [markdown] tags=["predict"]
-# A run makes 12 steps of a usual loop ([`train`](../ddp_lessons/checkpoint/example.py)) with
-# momentum, a falling rate, a shuffle, and noise on the images. Another stops after 6, and goes on
-# from its weights. How many of the 4,810 weights differ in the end? How far off is the loss?
-#
-# *Your numbers:*
+# A run makes 12 steps, with momentum, a falling rate, a shuffle, and noise on the images. It is saved
+# after step 6, all of it. Rank 2 is killed in step 9, and four ranks go on from the checkpoint. How
+# many of the 4,810 weights differ in the end from those of a run that nobody stopped?
+
+# %% tags=["predict"]
+predict("weights_off_after_a_kill", ...)
 
 # %% tags=["run"]
 # %%px
-from ddp_lessons.checkpoint import Checkpoints, capture, naive
-from ddp_lessons.checkpoint.example import make_run, train
-from ddp_lessons.process_group import rank_device
-from ddp_lessons.workloads import digits_model, load_digits
+from ddp_lessons.checkpoint import capture, restore
+from ddp_lessons.workloads.runs import digits_run, forget, train, weights_of
 
-digits = load_digits().to(rank_device())
-images, labels = digits.train_images, digits.train_labels
-saves = Checkpoints(folder / "run")
-
-
-def fresh_run():
-    return make_run(digits_model(seed=0).to(images.device), images)
-
-
-def weights_of(run):
-    return torch.cat([p.detach().flatten() for p in run.model.parameters()]).cpu()
-
-
-run = fresh_run()
-print(", ".join(capture(run)))
+run, data = digits_run()
+state = capture(run)
+print(len(state), "parts:", *state, "- of each rank:", *state["ranks"][0])
 
 # %% tags=["run"]
 # %%px
-train(run, images, labels, 6)
-saves.save(run)
-save(naive.capture(run), folder / "weights.pt")
-loss = train(run, images, labels, 6)
+train(run, *data, 6)
+save(capture(run), folder / "halfway.pt")
+train(run, *data, 6)
 save(weights_of(run), folder / "right.pt")
 
 # %% tags=["break"]
 # %%px
-run = fresh_run()
-naive.restore(run, load(folder / "weights.pt"))
-naive_loss = train(run, images, labels, 6)
-num_off = (weights_of(run) != load(folder / "right.pt")).sum().item()
-print(f"loss {loss:.1f}, now {naive_loss:.1f}; 4,000 weights differ: {num_off > 4000}")
+right, num_off = load(folder / "right.pt"), {}
+for part in ("optimizer", "scheduler", "sampler", "rng", "idle pass", "nothing"):
+    run, data = digits_run(idle_pass=part != "idle pass")
+    restore(run, forget(load(folder / "halfway.pt"), capture(run), part))
+    train(run, *data, 6)
+    num_off[part] = (weights_of(run) != right).sum().item()
+    if rank == 0:
+        print(f"{part} forgotten, weights differ: {num_off[part] > 0}")
+
+# %% [markdown] tags=["read"]
+# `capture` returns 7 parts. `ranks` has what is each rank's own: its random numbers (`rng`) and its
+# place in the shuffle (`sampler`). Whoever forgets one part gets other weights, and no error.
+#
+# The idle pass is no part. DDP orders its buckets anew after the first backward, so ranks are added
+# in another order. A pass before the run gets that over with.
 
 # %% tags=["break", "raises-exception", "nbval-ignore-output"]
 # %%px
-run = fresh_run()
-saves.load(run)
-train(run, images, labels, 3 if rank == 2 else 6)
+restore(run, load(folder / "halfway.pt"))
+train(run, *data, 3 if rank == 2 else 6)
 if rank == 2:
     os.kill(os.getpid(), 9)
 
@@ -235,107 +236,55 @@ if rank == 2:
 # %%px
 import os, torch, torch.distributed as dist
 from pathlib import Path
-from ddp_lessons.checkpoint import Checkpoints, load
-from ddp_lessons.checkpoint.example import make_run, train
-from ddp_lessons.process_group import rank_device
-from ddp_lessons.workloads import digits_model, load_digits
+from ddp_lessons.checkpoint import load, restore
+from ddp_lessons.workloads.runs import digits_run, train, weights_of
 
 rank, folder = dist.get_rank(), Path(os.environ["LESSON_FOLDER"])
-digits = load_digits().to(rank_device())
-run = make_run(digits_model(seed=0).to(rank_device()), digits.train_images)
-choice = Checkpoints(folder / "run").load(run)
-train(run, digits.train_images, digits.train_labels, 6)
-ended = torch.cat([p.detach().flatten() for p in run.model.parameters()]).cpu()
-num_wrong = (ended != load(folder / "right.pt")).sum().item()
-print(f"from step {choice.step} to {run.step}: {num_wrong} weights differ")
+run, data = digits_run()
+restore(run, load(folder / "halfway.pt"))
+train(run, *data, 6)
+num_wrong = (weights_of(run) != load(folder / "right.pt")).sum().item()
+print(f"step {run.step}: {num_wrong} weights differ")
 
 # %% [markdown] tags=["read"]
-# From the weights, the loss looks right, and yet 4,000 weights differ. Lost were momentum, rate,
-# noise and the place in the shuffle: samples came twice.
-#
-# `Checkpoints` keeps all that the first line lists: 0 weights differ, though rank 2 was killed. So
-# C21, checkpoints let training resume, is **half true**.
-#
-# One trap remains: a sum's last bits depend on who is added first. DDP's buckets decide it, and
-# change after step 1. So `make_run` begins with an idle pass.
+# 0 weights differ, to the last bit, though a rank was killed and a newborn took its place. Every
+# rank went back to step 6: what came after it is lost, and made again. So [claim C21](claims.md),
+# checkpoints let training resume, is **half true**: all that moves the run must be in it.
 
 # %% tags=["check"]
 assert set(ranks.view["num_wrong"]) == {0}
-assert {choice.step for choice in ranks.view["choice"]} == {6}
-assert min(ranks.view.pull("num_off", targets=[0, 1, 3], block=True)) > 4000
-print("ok: C21 is half true, with everything saved 0 weights differ")
+assert ranks.view["run.step"] == [12] * 4
+for num_off in ranks.view.pull("num_off", targets=[0, 1, 3], block=True):
+    assert [part for part, num in num_off.items() if num == 0] == ["nothing"]
+ok("C21 is half true, with everything saved no bit differs", weights_off_after_a_kill=0)
 
 # %% [markdown] tags=["question"]
-# ## A save in the background holds training up for the copy only.
+# ## Can two ranks load what four have saved?
 
 # %% [markdown] tags=["predict"]
-# `save_async` copies the weights, returns, and writes the copy while training goes on. What part
-# of the whole save does training wait? And if a weight is 4 at the call and 5 when the file is
-# done, which of the two is in the file?
-#
-# *Your numbers:*
+# `fully_shard` splits each parameter by rows over w ranks: each gets rows / w of them, rounded up, as
+# far as rows last. Its part is a **shard**. The last layer has 10 rows. How many does rank 3 of four
+# save? (`Checkpoints` keeps a folder of checkpoints, each with checksums of all its files.)
 
-# %% tags=["run"]
-# %%px
-import time
-from ddp_lessons.checkpoint import Run
-
-big = torch.nn.Linear(2048, 2048).to(rank_device())
-torch.nn.init.zeros_(big.weight)
-run = Run(big, torch.optim.SGD(big.parameters(), lr=0.1))
-saves, shares = Checkpoints(folder / "async", keep_last=1), []
-for run.step in range(1, 6):
-    start = time.perf_counter()
-    saves.save_async(run)
-    stall = time.perf_counter() - start
-    big.weight.data += 1  # training goes on
-    saves.wait()
-    shares.append(stall / (time.perf_counter() - start))
-print(f"step {saves.load(run).step}: weight {big.weight.mean().item():.0f}")
-
-# %% tags=["run"]
-best = max(min(shares) for shares in ranks.view["shares"])
-print("training waited for less than 3/4 of a save:", best < 3 / 4)
-
-# %% [markdown] tags=["read"]
-# The file has 4, the weight of the call: what is written is the copy. Training waited for that copy
-# (with a GPU: its way to the CPU), and for the ranks to agree on the folder. Writing, the wait for
-# the disk and the checksums went on beside it. `shares` holds what part it was here.
-#
-# The price is memory for a copy. The file is there only when `wait`, or the next save, has
-# returned.
-
-# %% tags=["check"]
-assert best < 3 / 4
-assert all((weight == 4).all() for weight in ranks.view["big.weight.detach()[0].cpu()"])
-print("ok: the file is that of the call, and training waited for a part only")
-
-# %% [markdown] tags=["question"]
-# ## Four ranks save, and two can load.
-
-# %% [markdown] tags=["predict"]
-# `fully_shard` splits each parameter by rows over the ranks, so that no rank holds all of it: its
-# part is a **shard**. The last layer has 10 rows. How many does each of four ranks save? And each
-# of two load?
-#
-# *Your numbers:*
+# %% tags=["predict"]
+predict("rows_of_rank_three", ...)
 
 # %% tags=["run"]
 # %%px
 from torch.distributed.fsdp import fully_shard
+from ddp_lessons.checkpoint import Checkpoints, Run
+from ddp_lessons.process_group import rank_device
+from ddp_lessons.workloads import digits_model
 
-saves.close()
 model = fully_shard(digits_model(seed=0).to(rank_device()))
 optimizer = torch.optim.AdamW(model.parameters())
-loss = torch.nn.functional.cross_entropy(
-    model(digits.train_images), digits.train_labels
-)
-loss.backward()
+torch.nn.functional.cross_entropy(model(data[0]), data[1]).backward()
 optimizer.step()
 Checkpoints(folder / "sharded").save_sharded(Run(model, optimizer, step=1))
 rows = {name: len(p.to_local()) for name, p in model.named_parameters()}
 whole = {name: p.full_tensor().cpu() for name, p in model.named_parameters()}
-print(f"{rows['2.weight']} rows of the last layer are mine")
+files = sorted(path.name for path in (folder / "sharded").glob("*/*.distcp"))
+print(f"{rows['2.weight']} rows of the last layer are mine, in {files[rank]}")
 
 # %% tags=["run"]
 # %%capture
@@ -354,31 +303,22 @@ from ddp_lessons.workloads import digits_model
 
 model = fully_shard(digits_model(seed=1).to(rank_device()))
 run = Run(model, torch.optim.AdamW(model.parameters()))
-choice = Checkpoints(Path(os.environ["LESSON_FOLDER"], "sharded")).load(
-    run, exact=False
-)
+folder = Path(os.environ["LESSON_FOLDER"])
+choice = Checkpoints(folder / "sharded").load(run, exact=False)
 rows = {name: len(p.to_local()) for name, p in model.named_parameters()}
 whole = {name: p.full_tensor().cpu() for name, p in model.named_parameters()}
 print(f"step {choice.step}: {rows['2.weight']} rows of the last layer are mine")
 
 
 # %% tags=["picture"]
-def slices(rows_of_ranks):
-    parts = {name: [] for name in rows_of_ranks[0]}
-    for rank, rows in enumerate(rows_of_ranks):
-        for name, num_rows in rows.items():
-            start = parts[name][-1][2] if rank else 0
-            parts[name].append((rank, start, start + num_rows))
-    return parts
-
-
 sizes = {name: len(tensor) for name, tensor in was.items()}
-shards_picture(sizes, slices(saved), slices(ranks.view["rows"]))
+loaded = slices_from_rows(ranks.view["rows"])
+shards_picture(sizes, slices_from_rows(saved), loaded)
 
 # %% [markdown] tags=["read"]
 # Ranks 0 to 2 saved 3 rows each, rank 3 one; now two ranks have 5 each. Each rank wrote a file of
-# its own, and at the same time. A table says which rows are where, so each rank reads what it
-# needs, and nobody need hold all. That is torch's **DCP**, distributed checkpoint.
+# its own. A table says which rows are where, so each rank reads what it needs, and nobody need hold
+# all. That is torch's **DCP**, distributed checkpoint.
 #
 # `exact=False` admits what cannot be: the random numbers of four ranks do not fit two. So this run
 # goes on, but not bit for bit.
@@ -388,7 +328,51 @@ for whole in ranks.view["whole"]:
     assert all(whole[name].equal(was[name]) for name in was)
 assert [rows["2.weight"] for rows in saved] == [3, 3, 3, 1]
 assert ranks.view["rows['2.weight']"] == [5, 5]
-print("ok: saved by 4 ranks, loaded by 2, every weight the same")
+ok("saved by 4 ranks, loaded by 2, every weight the same", rows_of_rank_three=1)
+
+# %% [markdown] tags=["question"]
+# ## More: must training wait for a save?
+
+# %% [markdown] tags=["predict"]
+# `save_async` copies the weights, returns, and writes the copy while training goes on. A weight is 4
+# at the call, and 5 when the file is done. Which of the two is in the file?
+
+# %% tags=["predict"]
+predict("weight_in_the_file", ...)
+
+# %% tags=["run"]
+# %%px
+import time
+
+big = torch.nn.Linear(2048, 2048).to(rank_device())
+torch.nn.init.zeros_(big.weight)
+run = Run(big, torch.optim.SGD(big.parameters(), lr=0.1))
+saves, shares = Checkpoints(folder / "async"), []
+for run.step in range(1, 6):
+    start = time.perf_counter()
+    saves.save_async(run)
+    stall = time.perf_counter() - start
+    big.weight.data += 1  # training goes on
+    saves.wait()
+    shares.append(stall / (time.perf_counter() - start))
+print(f"step {saves.load(run).step}: weight {big.weight.mean().item():.0f}")
+saves.close()  # it had a group of its own
+
+# %% tags=["run"]
+best = max(min(shares) for shares in ranks.view["shares"])
+print("training waited for less than 3/4 of a save:", best < 3 / 4)
+
+# %% [markdown] tags=["read"]
+# The file has 4, the weight of the call: what is written is the copy. Training waited for that copy,
+# and for the ranks to agree on the folder. Writing, the wait for the disk and the checksums went on
+# beside it. `shares` holds what part it was here.
+#
+# The price is memory for a copy, and `wait`, which returns when the file is there.
+
+# %% tags=["check"]
+assert best < 3 / 4
+assert all((weight == 4).all() for weight in ranks.view["big.weight.detach()[0].cpu()"])
+ok("the file is that of the call, and training waited for a part", weight_in_the_file=4)
 
 # %% [markdown] tags=["recap"]
 # You have saved so that a kill spoils nothing, resumed a run after losing a rank without losing a
@@ -398,8 +382,8 @@ print("ok: saved by 4 ranks, loaded by 2, every weight the same")
 
 # %% [markdown] tags=["next"]
 # - **Exercise** [08](../exercises/08_checkpoint.ipynb): an atomic save, capture and restore, a
-#   resume in the middle of an epoch, shards for another number of ranks, and the capstone of part 1,
-#   all of it together.
+#   resume within an epoch, shards for other ranks, and the capstone of part 1. After the exercise: [atomic.py](../ddp_lessons/checkpoint/atomic.py), and the
+#   run of this lesson, [example.py](../ddp_lessons/checkpoint/example.py).
 # - **Next lesson**, 09: the same run without a notebook.
 # - **Sources**: T. Pillai and others, [All File Systems Are Not Created
 #   Equal](https://www.usenix.org/conference/osdi14/technical-sessions/presentation/pillai), OSDI

@@ -1,0 +1,35 @@
+"""
+Accumulation as some guides write it. Kept to be compared with: `Window` says less.
+"""
+
+import torch
+import torch.distributed as dist
+
+
+def gathered_gradient(module, micro_batches, loss_of, group=None):
+    """
+    Return a window's mean gradient, after gathering every rank's gradient of each micro-batch.
+
+    Collective: every rank must call it, with equally many micro-batches.
+
+    Args:
+        module: The plain module, without DDP; its `.grad` is left alone.
+        micro_batches: Pairs of inputs and targets, equally many samples in each.
+        loss_of: The loss, called with what the module returns and the targets.
+        group: The process group, or None for the default group.
+
+    Returns:
+        torch.Tensor: All gradients as one vector, the same on every rank.
+
+    Source: torch.distributed documentation, `all_gather`. Lesson: 07_accumulation.
+    """
+    parameters = list(module.parameters())
+    world_size = dist.get_world_size(group)
+    total = 0
+    for inputs, targets in micro_batches:
+        gradients = torch.autograd.grad(loss_of(module(inputs), targets), parameters)
+        mine = torch.cat([gradient.flatten() for gradient in gradients])
+        everyone = [torch.empty_like(mine) for _ in range(world_size)]
+        dist.all_gather(everyone, mine, group=group)
+        total = total + sum(everyone) / (world_size * len(micro_batches))
+    return total
