@@ -1,7 +1,7 @@
 # %% [markdown] tags=["title"]
 # # What moves when ranks talk?
 #
-# 25 minutes, 4 ranks; works with any number of ranks from 2. It builds on
+# 30 minutes, 4 ranks; works with any number of ranks from 2. It builds on
 # [01_process_group](01_process_group.ipynb): ranks that have joined a group.
 
 # %% [markdown] tags=["goal"]

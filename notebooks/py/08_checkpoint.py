@@ -185,7 +185,7 @@ ok("C20 is half true, one flipped bit is enough", wrong_weights_from_a_bit=1)
 
 # %% [markdown] tags=["predict"]
 # A run makes 12 steps, with momentum, a falling rate, a shuffle, and noise on the images. It is saved
-# after step 6, all of it. Rank 2 is killed in step 9, and four ranks go on from the checkpoint. How
+# after step 6, all of it. Rank 2 is killed after step 9, and four ranks go on from the checkpoint. How
 # many of the 4,810 weights differ in the end from those of a run that nobody stopped?
 
 # %% tags=["predict"]
