@@ -16,7 +16,7 @@ import os, tempfile
 from ddp_lessons import ok, predict, start_ranks
 from ddp_lessons.pictures import shards_picture, slices_from_rows
 
-folder = tempfile.TemporaryDirectory()
+folder = globals().get("folder") or tempfile.TemporaryDirectory()
 os.environ["LESSON_FOLDER"] = folder.name  # ranks inherit it, later ones too
 ranks = start_ranks(4)
 
@@ -196,12 +196,12 @@ predict("weights_off_after_a_kill", ...)
 from ddp_lessons.checkpoint import capture, restore
 from ddp_lessons.workloads.runs import digits_run, forget, train, weights_of
 
-run, data = digits_run()
-state = capture(run)
+state = capture(digits_run()[0])
 print(len(state), "parts:", *state, "- of each rank:", *state["ranks"][0])
 
 # %% tags=["run"]
 # %%px
+run, data = digits_run()
 train(run, *data, 6)
 save(capture(run), folder / "halfway.pt")
 train(run, *data, 6)
@@ -288,8 +288,8 @@ print(f"{rows['2.weight']} rows of the last layer are mine, in {files[rank]}")
 
 # %% tags=["run"]
 # %%capture
-saved, was = ranks.view["rows"], ranks.view["whole"][0]
-ranks.stop()
+if len(ranks) == 4:
+    saved, was = ranks.view["rows"], ranks.view["whole"][0]
 ranks = start_ranks(2)
 
 # %% tags=["run"]
@@ -393,5 +393,4 @@ ok("the file is that of the call, and training waited for a part", weight_in_the
 #   DCP](https://docs.pytorch.org/tutorials/recipes/distributed_async_checkpoint_recipe.html).
 
 # %% tags=["teardown"]
-ranks.stop()
-folder.cleanup()
+ranks.stop()  # the folder goes with the kernel
