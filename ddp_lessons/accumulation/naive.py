@@ -25,7 +25,7 @@ def gathered_gradient(module, micro_batches, loss_of, group=None):
     """
     parameters = list(module.parameters())
     world_size = dist.get_world_size(group)
-    total = 0
+    total: torch.Tensor | float = 0.0
     for inputs, targets in micro_batches:
         gradients = torch.autograd.grad(loss_of(module(inputs), targets), parameters)
         mine = torch.cat([gradient.flatten() for gradient in gradients])
