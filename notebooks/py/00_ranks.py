@@ -7,7 +7,7 @@
 # When you are through, you can
 #
 # - **run** one cell in four processes, and tell who printed what;
-# - **train** one model in four processes, and check that all of them hold the same one;
+# - **train** in four processes at once, and compare the models that they hold;
 # - **carry on** after one of them has failed, or was killed.
 
 # %% tags=["setup", "nbval-ignore-output"]
@@ -20,7 +20,8 @@ ranks = start_ranks(4)
 # ## Who answers a cell?
 
 # %% [markdown] tags=["predict"]
-# The next cell prints one line. Its first line is `%%px`, which sends it to every rank.
+# A cell below prints one line. It starts with `%%px`, which sends it to each
+# process that was just started.
 # How many lines will you see? Put your number in place of the dots and run the cell, here and in
 # each section to come. Or leave the dots: nothing depends on them.
 
@@ -77,12 +78,13 @@ assert "secret" not in globals()
 ok("4 values under one name, and none in the kernel", secret_of_rank_three=30)
 
 # %% [markdown] tags=["question"]
-# ## Can four ranks train one model?
+# ## What do four ranks hold after training?
 
 # %% [markdown] tags=["predict"]
-# Each rank makes a model of its own, with random weights of its own. It trains on a quarter of 1,437
-# handwritten digits, and on none of the rest. One line wraps each model in DDP, which you will meet below.
-# After 100 steps, on how many of the four ranks is the model equal to rank 0's, to the last bit?
+# Each rank makes a model of its own, with random weights of its own. It trains on a quarter of
+# 1,437 handwritten digits, and on none of the rest. One line wraps each model in DDP, which you
+# will meet below. After 100 steps, on how many of the four ranks is the model equal to rank 0's, to
+# the last bit?
 
 # %% tags=["predict"]
 predict("equal_models", ...)
@@ -158,8 +160,8 @@ dist.barrier()
 
 # %% [markdown] tags=["read"]
 # The first line names the culprit, rank 2, and its line, counted from the one after `%%px`. The
-# others were **released**: left alone, they would wait for Gloo's limit of 1,800&nbsp;s. Their
-# variables are kept.
+# others were **released**: left alone, they would wait for Gloo's limit of 1,800&nbsp;s. All
+# variables are kept, those of rank 2 too.
 #
 # What is lost is the **group**, the tie between the ranks. They joined a new one at once. But
 # `model` still holds the old group, as the third line says. So wrap it again; its weights are
@@ -218,8 +220,9 @@ print(f"new: {is_new}. 95 % or more: {score_after >= 0.95}")
 
 # %% [markdown] tags=["read"]
 # None. A new process took the number 0, with an empty memory; three of four still had the model.
-# Then DDP copied rank 0's weights to all: random weights wiped three good models. Had rank 1 been
-# killed, the same cell would have been right. So let a survivor send first.
+# Then DDP copied rank 0's weights to all: random weights wiped copies of three
+# good models. Had rank 1 been killed, the same cell would have been right. So let a
+# survivor send first.
 #
 # The table shows all processes. The tab marked IP in JupyterLab's left side bar lists these ranks
 # too, and can end them.
@@ -279,10 +282,11 @@ outside = [f for f in cuda if not f.startswith(home) and "libcuda.so" not in f]
 print(f"from outside: {len(outside)}, from inside: {len(cuda) - len(outside)}")
 
 # %% [markdown] tags=["read"]
-# From outside come 0, on every rank. With a GPU some come from inside: the wheel carries the CUDA runtime,
-# and NCCL, which moves tensors between GPUs. The machine brings the driver, and nothing else. Without a
-# GPU none is loaded at all, and training ran all the same. So [claim C01](claims.md) is **false**. In a
-# terminal, `ddp-lessons doctor` prints what this machine has.
+# From outside come 0, on every rank. With a GPU, run it again: some come from inside, for PyTorch's
+# own package carries the CUDA runtime, and NCCL, which moves tensors between GPUs. The machine
+# brings the driver, and nothing else. Without a GPU none is loaded at all, and training ran all the
+# same. So [claim C01](claims.md) is **false**. In a terminal, `ddp-lessons doctor` prints what this
+# machine has.
 
 # %% tags=["check"]
 assert ranks.view["outside"] == [[]] * 4

@@ -22,8 +22,9 @@ folder = tempfile.TemporaryDirectory()
 # ## What can strangers share before they are a group?
 
 # %% [markdown] tags=["predict"]
-# Rank 0 opens a dictionary that others can reach. Each of the four ranks writes a letter into it, adds
-# 1 to a counter, and asks for the letter of the next rank. What will the counter show at the end?
+# Ranks share no memory. Rank 0 opens a dictionary. Then every rank runs one cell: it
+# writes a letter, adds 1 to a counter, and asks for the letter of the next rank. What
+# will the counter show at the end?
 
 # %% tags=["predict"]
 predict("counter_of_the_store", ...)
@@ -81,8 +82,8 @@ ok("4 ranks wrote into one dictionary, and read from it", counter_of_the_store=n
 # %% [markdown] tags=["predict"]
 # Our ranks are in a group. Now they leave it, and join one by hand. A guide says that
 # `init_process_group(backend="nccl")` sets communication up. By default that call asks environment
-# variables who this rank is, of how many, and where the store is: its address, and its port. If none is
-# set, how many pieces are missing?
+# variables for all that a rank needs to find the others. Each holds one piece. If none
+# is set, how many pieces are missing?
 
 # %% tags=["predict"]
 predict("pieces_missing", ...)
@@ -114,9 +115,10 @@ if rank == 0:
     print(f"{len(wanted)} pieces were missing: {', '.join(wanted)}")
 
 # %% [markdown] tags=["read"]
-# 4, and all are set now. So the ranks can join, by Gloo, which works on every machine, and in three ways.
-# `env` reads the variables. `file` makes a **file store**, for ranks that see the same disk. `tcp` takes
-# the store that we have opened.
+# 4: who a rank is, of how many, and the store's address and port. All are set now. So the ranks can
+# join, by Gloo, which works on every machine, and in three ways. `env` reads the variables. `file`
+# makes a **file store**, for ranks that see the same disk. `tcp` takes the store that we have
+# opened.
 
 # %% tags=["run"]
 # %%px
@@ -196,8 +198,8 @@ print(f"my own group is number {number}")
 # Ranks 0 and 1 counted one group more: theirs is number 2, the others' is number 1. Ranks look for one
 # another in the store under that number. So they must count alike.
 #
-# Every rank calls `new_group` for every group, in the same order. (`use_local_synchronization=True`
-# lifts that.)
+# Every rank calls `new_group` for every group, in the same order. (With
+# `use_local_synchronization=True` only members call it, but still in one order.)
 
 # %% tags=["mend"]
 # %%px
@@ -236,7 +238,7 @@ if rank != 2:
         dist.init_process_group("gloo", meeting, timedelta(seconds=1), world_size, rank)
     except RuntimeError as error:
         num_named = str(error).count("rank 2")
-        print(f"my error names rank 2 {num_named} times")
+        print(f"how often my error names rank 2: {num_named}")
         raise
 
 # %% [markdown] tags=["read"]
@@ -280,8 +282,8 @@ ok("a note in a store tells who is missing", errors_that_name_it=num_named)
 
 # %% [markdown] tags=["predict"]
 # A **backend** carries the messages of a group. A guide says: choose among NCCL, Gloo and MPI. But a
-# backend is there only if torch was built with it, and torch's documentation says that its wheels, which
-# pip installs, are built without MPI. On how many of our four ranks does a group by MPI come about?
+# backend is there only if torch was built with it. On how many of our four ranks does a
+# group by MPI come about?
 
 # %% tags=["predict"]
 predict("ranks_with_mpi", ...)
@@ -309,8 +311,8 @@ from ddp_lessons.process_group import backends_table
 print(backends_table())
 
 # %% [markdown] tags=["read"]
-# By MPI on 0 ranks, by Gloo on all 4. The table says why, and what of NCCL: it needs a torch for GPUs, and
-# a GPU for each rank.
+# By MPI on 0 ranks, by Gloo on all 4. The table says why, and what each of the others
+# needs. The torch that pip installs is built without MPI, says its documentation.
 #
 # So [claim C03](claims.md) is **half true**. The three names exist, and you choose among those
 # that your torch was built with. Print them; do not assume them.

@@ -56,8 +56,8 @@ collective_picture("send, recv", ranks.view["before"], ranks.view["after"])
 
 # %% [markdown] tags=["read"]
 # 24 bytes, and rank 1 holds something new. A **message** needs two calls: a `send` here, and a `recv`
-# there that names the sender and brings a tensor to write into. What travels is 3 numbers, and nothing
-# else. Shape and dtype do not travel, so both sides must know them before.
+# there that names the sender and brings a tensor to write into. The numbers
+# travel, but not their shape and dtype, so both sides must know them before.
 #
 # `trace` notes each communication of a rank, with its bytes.
 
@@ -106,8 +106,8 @@ collectives_picture(ranks.view["seen"])
 
 # %% [markdown] tags=["read"]
 # 32 bytes go into `scatter` on rank 0, and 8 come out on every rank. `gather` is the way back.
-# `broadcast` gives all the same number, so nothing comes out on the root, which has it. `reduce` adds on
-# the way: each digit of 1111 came from another rank.
+# `broadcast` gives all the same number, so nothing comes out on the root, which has it. `reduce`
+# adds on the way: each digit of 1111 came from another rank.
 #
 # These are bytes of arguments; lesson 03 counts what travels. See what `reduce` left on ranks 1 and 2:
 # half-done sums. Only the root's result is promised.
@@ -155,8 +155,8 @@ collectives_picture(ranks.view["seen"])
 
 # %% [markdown] tags=["read"]
 # Rank 1 gets 2222, a sum with a digit from each rank. `reduce_scatter` turns 32 bytes into 8, and
-# `all_gather` turns 8 into 32. After both, every rank holds what `all_reduce` gave it: an all-reduce can
-# be built from these halves.
+# `all_gather` turns 8 into 32. After both, every rank holds what `all_reduce` gave it: an
+# all-reduce can be built from these halves.
 #
 # `all_to_all` swaps rows and columns, and adds nothing. `barrier` moves none of your data, 0
 # bytes: it returns when all ranks have called it.
@@ -200,11 +200,12 @@ work.wait()
 result = total.item()
 
 # %% [markdown] tags=["read"]
-# 0, though all three products were there. An all-reduce is complete when the last rank has come.
+# 0, though all three products were there. An all-reduce cannot
+# be complete before the last rank has come.
 # Messages have handles too: `isend` and `irecv` return them.
 #
 # Until `wait()` returns, the tensor belongs to the call: neither write it nor read it. A call
-# without `async_op` waits for you.
+# without `async_op` waits for you. (By NCCL only the GPU waits; Python goes on.)
 
 # %% tags=["check"]
 num_early = sum(ranks.view["early"])
@@ -238,6 +239,7 @@ print(f"{num_arrived} messages of 1 byte arrived")
 # %% [markdown] tags=["read"]
 # 0. This is a **deadlock**: each waits for another, and none can go on. The table shows the circle:
 # rank 0 is in `send` and waits for rank 1, and so on round. None comes to its `recv`.
+# (`words` is not needed again.)
 
 # %% tags=["mend"]
 # %%px
@@ -311,8 +313,8 @@ print(f"bytes of the loss, in {len(sizes)} collectives: {sizes}")
 # On all 3, as their lines say. So take objects only from ranks that you trust.
 #
 # And they cost more. One call became two collectives: first the length, 8 bytes, so that receivers
-# can make room, then the pickle. A loss takes 4 bytes as a tensor, and took 31 as an object. Use
-# objects for settings, once. Use tensors in the training loop.
+# can make room, then the pickle. A loss takes 4 bytes as a tensor, and took 31 in
+# this dictionary. Use objects for settings, once. Use tensors in the training loop.
 
 # %% tags=["check"]
 assert all(len(own) == 2 and own[0] == 8 < own[1] for own in ranks.view["sizes"])
@@ -328,10 +330,11 @@ ok("receivers of an object ran its code", ranks_that_ran_it=num_ran)
 # also be able to receive.**
 
 # %% [markdown] tags=["next"]
-# - **Exercise** [02](../exercises/02_collectives.ipynb): all-reduce from reduce and broadcast; tensors
-#   of unequal lengths; an exchange that cannot deadlock; a broadcast in log2(n) rounds. After the exercise: every collective in rounds, in
+# - **Exercise** [02](../exercises/02_collectives.ipynb): all-reduce from reduce and broadcast;
+#   tensors of unequal lengths; an exchange that cannot deadlock; a broadcast in log2(n) rounds.
+#   After the exercise: every collective in rounds, in
 #   [rounds.py](../ddp_lessons/collectives/rounds.py).
-# - **Next lesson** [03](03_ring.ipynb): why does all-reduce need no centre?
+# - **Next lesson** [03](03_ring.ipynb): does all-reduce need a centre?
 # - **Sources**: PyTorch's documentation of
 #   [torch.distributed](https://docs.pytorch.org/docs/stable/distributed.html), "Point-to-point
 #   communication", "Synchronous and asynchronous collective operations" and "Collective functions";

@@ -1,5 +1,5 @@
 # %% [markdown] tags=["title"]
-# # Why does all-reduce need no centre?
+# # Does all-reduce need a centre?
 #
 # 25 minutes, 4 ranks. It builds on [02_collectives](02_collectives.ipynb): messages, their bytes,
 # reduce-scatter and all-gather.
@@ -62,8 +62,9 @@ by_hub = bytes_sent(hub.all_reduce)
 print(f"bytes by size of the group: {by_hub}")
 
 # %% [markdown] tags=["read"]
-# Rank 0 sends 3600 bytes, the others 1200. Of two ranks it sent 1200, of three 2400: one tensor more
-# for each rank that joins. With 1,000 ranks it would be 999 tensors, while each of the others sends one.
+# Rank 0 sends 3600 bytes, the others 1200. Of two ranks it sent 1200, of three 2400: one tensor
+# more for each rank that joins. With 1,000 ranks it would be 999 tensors, while each of the others
+# sends one.
 
 # %% tags=["check"]
 by_hub = ranks.view["by_hub"]
@@ -75,9 +76,9 @@ ok("a hub sends a tensor to each of the others", bytes_of_a_hub=by_hub[0][4])
 # ## Can ranks add up without a centre?
 
 # %% [markdown] tags=["predict"]
-# In a **ring** each rank sends to the next one only. The tensor is cut into **chunks**, as many as there
-# are ranks. In each step every rank sends one chunk, and receives another. First each chunk goes
-# round to be added up. Then the finished chunk goes round to be copied. After how many steps
+# In a **ring** each rank sends to the next one only. The tensor is cut into **chunks**, as many as
+# there are ranks. In each step every rank sends one chunk, and receives another. First each chunk
+# goes round to be added up. Then the finished chunk goes round to be copied. After how many steps
 # does each of four ranks hold the whole sum?
 
 # %% tags=["predict"]
@@ -127,7 +128,8 @@ ok("the busiest of 4 ranks sends half as much", steps_of_a_ring=len(seen[0]) - 1
 # %% [markdown] tags=["predict"]
 # Here is a ring that many write first. It cuts nothing: each rank passes whole tensors on, and adds
 # what comes. So rank 0 adds those of ranks 3, 2 and 1, in this order, and rank 1 adds those of 0, 3
-# and 2. Every addition rounds its result. How many different sums will the four ranks hold?
+# and 2. The tensors have 300 numbers, and every addition rounds. How many different
+# tensors will the four ranks hold as the sum?
 
 # %% tags=["predict"]
 predict("sums_of_a_ring_uncut", ...)
@@ -161,8 +163,9 @@ for way in ("uncut", "in_chunks"):
     print(f"{way}: {different[way]} different sums on four ranks")
 
 # %% [markdown] tags=["read"]
-# Uncut: 4 different sums, and 3600 bytes from each rank where 1800 do. Each rank adds in an order of its
-# own, and rounds in its own places. The sums are close, but replicas that step by them drift apart.
+# Uncut: 4 different sums, and 3600 bytes from each rank where 1800 do. Each rank adds in an order
+# of its own, and rounds in its own places. The sums are close, but models that step by them drift
+# apart.
 #
 # In chunks: 1 sum, equal on all ranks to the last bit. One rank finishes each chunk, and the
 # others get copies.
@@ -183,7 +186,6 @@ ok(
 # A guide says: a central node gathers all gradients, then sends them out. A trace cannot look into
 # torch's own all-reduce. But the system counts what each process receives. In our hub, rank 0
 # receives 3 tensors. How many does rank 0 receive in torch's all-reduce on four ranks?
-# A fraction will do.
 
 # %% tags=["predict"]
 predict("tensors_received", ...)
@@ -217,8 +219,8 @@ ok("C04 is false, all 4 ranks received as much", tensors_received=received[0]["t
 
 # %% [markdown] tags=["predict"]
 # A message takes a **latency**, the time of an empty one, and then its bytes over a **bandwidth**,
-# bytes a second. Say, 20 microseconds, and 5,000 bytes a microsecond. How many times as long as an empty
-# message does one of 1,000,000 bytes take?
+# bytes a second. Say, 20 microseconds, and 5,000 bytes a microsecond. How many times as long as an
+# empty message does one of 1,000,000 bytes take?
 
 # %% tags=["predict"]
 predict("times_as_long", ...)
@@ -256,7 +258,7 @@ times_plot(both, {"model": band})
 
 # %% [markdown] tags=["read"]
 # Small messages are all latency: left, the line is flat. Large ones are all bandwidth: right, it
-# climbs. Either number alone foretells one end only. Both together were nearer to the new size than
+# climbs. Either number alone foretells one end only. Both together were nearer to the new time than
 # either.
 #
 # The band is wide, as 7 points are few, and it must hold 999 times in 1,000.
@@ -269,7 +271,7 @@ as_latency, as_bandwidth = times[1024], times[1024] * new / 1024
 for alone in (as_latency, as_bandwidth):
     assert abs(log(measured / guess.value)) < abs(log(measured / alone))
 ok(
-    "two numbers foretold a size that was not among the 7",
+    "two numbers foretold the time of an eighth size",
     times_as_long=round(times_as_long),
 )
 
@@ -278,8 +280,8 @@ ok(
 
 # %% [markdown] tags=["predict"]
 # In a **tree** ranks add in pairs, then pairs of pairs, until rank 0 has the sum. It comes down
-# the same way. A ring of 1,024 ranks takes 2,046 rounds, one after the other. How many does a tree take,
-# up and down?
+# the same way. Its steps are called rounds. A ring of 1,024 ranks takes 2,046 rounds,
+# one after the other. How many does a tree take, up and down?
 
 # %% tags=["predict"]
 predict("rounds_of_a_tree", ...)
@@ -298,9 +300,10 @@ in_a_row = len(events), sum(e.input_bytes + e.output_bytes for e in events)
 print(f"{in_a_row[0]} messages one after the other, {in_a_row[1]} bytes")
 
 # %% [markdown] tags=["read"]
-# Rank 0 has 4 messages one after the other, two up and two down, each of 1200 bytes. The ring had 6 steps,
-# each of 300. So the tree takes fewer rounds, and moves more. A formula says the same for 4 ranks,
-# and goes on to 1,024, which nobody has here.
+# Rank 0 has 4 messages one after the other, two up and two down, each of 1200 bytes. The ring had 6
+# steps, each of 300. So the tree takes fewer rounds, but more bytes one after the other. (In all,
+# both send as many.) A formula says the same for 4 ranks, and goes on to 1,024, which nobody has
+# here.
 
 # %% tags=["run"]
 for n in (4, 1024):
@@ -320,8 +323,9 @@ times_plot(
 )
 
 # %% [markdown] tags=["read"]
-# By the formula a tree takes 20 rounds for 2046, and moves 20.0 tensors for 2.0. A round costs a latency,
-# a byte costs bandwidth. With the two numbers of our link, 1,024 ranks do better with a tree for
+# By the formula a tree takes 20 rounds where a ring takes 2046, but 20.0 tensors go one
+# after the other where a ring has 2.0. A round costs a latency, a byte costs bandwidth.
+# With the two numbers of our link, 1,024 ranks do better with a tree for
 # 1&nbsp;MiB, and with a ring past the size at which the two cross. So libraries choose by size.
 
 # %% tags=["check"]

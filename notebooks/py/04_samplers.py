@@ -28,7 +28,7 @@ world_size = len(ranks)
 # part of them. How many samples do the ranks fetch together in one pass?
 
 # %% tags=["predict"]
-predict("samples_fetched_with_padding", ...)
+predict("samples_fetched", ...)
 
 # %% tags=["run"]
 # %%px
@@ -70,7 +70,7 @@ fetched = [sample for step in steps for batch in step for sample in batch]
 assert all(len({batch[0] for batch in step}) == world_size for step in steps)
 assert set(fetched) == set(range(10))
 assert len(fetched) == 12
-ok("C07 is false, 4 samples in each step", samples_fetched_with_padding=len(fetched))
+ok("C07 is false, 4 samples in each step", samples_fetched=len(fetched))
 
 # %% [markdown] tags=["question"]
 # ## What changes from epoch to epoch?
@@ -105,8 +105,8 @@ print(f"of all ranks in epoch 2: {torch.randperm(10, generator=dice).tolist()}")
 # plus the epoch, so every rank computes the same one, with no message. Rank 0 takes its samples at
 # places 0, 4 and 8. Only you can tell the sampler which epoch it is.
 #
-# [Claim C06](claims.md), that each process gets a different subset, is **half true**: but for padding,
-# and the same for ever unless you call `set_epoch`.
+# [Claim C06](claims.md), that each process gets a different subset, is **half true**: padding
+# repeats some, and the subsets stay the same unless you call `set_epoch`.
 
 # %% tags=["check"]
 assert ranks.view["num_orders"] == [[1, 3]] * world_size
@@ -120,7 +120,7 @@ ok("C06 is half true: 1 order, and 2 repeats", orders_in_three_epochs=num_orders
 
 # %% [markdown] tags=["predict"]
 # A guide makes a `DistributedSampler`, calls the data distributed, and forgets to hand it to the
-# loader. No error, no warning. How many samples do four ranks now fetch in an epoch of ten?
+# loader. No error, no warning. How many samples do four ranks now fetch together?
 
 # %% tags=["predict"]
 predict("samples_without_handing_over", ...)
@@ -142,8 +142,8 @@ batches = batches_of(loader)
 print(f"{sum(map(len, batches))} samples in {len(batches)} steps")
 
 # %% [markdown] tags=["read"]
-# Each rank fetches all 10, together 40. Four ranks do the work of one, four times. The loss falls
-# as it should, so you do not notice. So [claim C05](claims.md), that creating the sampler
+# Each rank fetches all 10, together 40. Four ranks do the work of one, four times. Nothing
+# complains, so you do not notice. So [claim C05](claims.md), that creating the sampler
 # distributes the data, is **false**: only `sampler=sampler` does.
 #
 # One thing always gives it away: the number of steps, 5 where 2 were meant. In this loader, which
@@ -242,7 +242,8 @@ with Join([model]):
 print(f"{len(gradients)} steps, gradients {gradients}")
 
 # %% [markdown] tags=["read"]
-# 1, rank 0. The others wait for it in their third backward, as the message says.
+# 1, rank 0. The others wait for it in their third backward.
+# (`all_reduce 10` is its name in the message: the number counts the group's calls.)
 #
 # Inside **Join** a rank that is through answers the others' collectives with zeros. So rank 0 made 2
 # steps, the others 3. The third gradient is 0.75: three ranks gave 1, one gave 0, and DDP still
@@ -274,7 +275,7 @@ def epoch(loader, lr=0.1):
     optimizer, num_seen = torch.optim.SGD(model.parameters(), lr), 0
     start = time.perf_counter()
     for batch in loader:
-        with events.span("work"):
+        with events.span("work"):  # a bar in the picture; `events` is the open trace
             time.sleep(len(batch) * sample_s)
         optimizer.zero_grad()
         model(batch.to(device)).mean().backward()

@@ -24,8 +24,8 @@ ranks = start_ranks(4)
 # %% [markdown] tags=["predict"]
 # Each rank's copy of the model is called a **replica**. Each rank has drawn first weights of its own,
 # as happens without a common seed, and has 16 digits of its own. We average the gradients over the
-# ranks in every step, so all have the same. After 20 steps, how many percent of the distance between
-# the replicas is left?
+# ranks in every step, so all have the same. After 20 steps, what percentage of the
+# distance between the replicas' weights is left?
 
 # %% tags=["predict"]
 predict("percent_of_distance_left", ...)
@@ -161,7 +161,8 @@ ok("C12 is false, the mean is right and not the sum", sum_over_one_process=facto
 
 # %% [markdown] tags=["predict"]
 # The next model has three layers, each with a weight and a bias. Our loop calls `all_reduce` for each
-# gradient. How many messages is that in a step?
+# gradient. Such a call is a message, too. How many messages is that
+# in a step?
 
 # %% tags=["predict"]
 predict("messages_of_our_loop", ...)
@@ -185,7 +186,7 @@ for gradient, part in zip(gradients, parts, strict=True):
 # %% tags=["run"]
 # %%px
 def step_of(replica):
-    with trace(replica.module) as events:
+    with trace(replica.module) as events:  # notes when gradients are ready, too
         cross_entropy(replica(images), labels).backward()
     return events
 
@@ -215,7 +216,7 @@ buckets_picture(ranks.view["weights"][0], ranks.view["plan"][0])
 # side by side in a flat tensor. By the costs of lesson 03, six pay for latency six times.
 #
 # But it cannot leave before the last gradient is ready. A **bucket** is the middle way: it
-# takes gradients, last layers first, until it holds a given size, which the last one may pass. The
+# takes gradients, last layers first, until it holds a given size or more. The
 # first bucket closed at 8&nbsp;KiB, with 10,280 bytes.
 
 # %% tags=["check"]
@@ -322,8 +323,8 @@ print(f"different gradients: {num_mended}")
 # rank alike.
 #
 # `if parameter.grad is not None` is another matter. Only the last rank used the spare head. It
-# sent 2 messages more, and waited. (The number in the message counts the group's
-# calls.) The mend: who has no gradient sends zeros. Now all hold 1. What is sent may
+# had 2 messages more to send, and waited in the first. The mend: who has no gradient
+# sends zeros. Now all hold the same gradient. What is sent may
 # depend on the model, never on a rank's data.
 
 # %% tags=["check"]
@@ -360,7 +361,8 @@ if rank == 0:
     print(f"ranks weighed alike: off by {off[0]:.0%}; by their samples: {off[1]:.0%}")
 
 # %% [markdown] tags=["read"]
-# 52 of 64 is 0.81. Weighed alike, the mean of means is far off. Weighed by samples, it is the gradient of the whole batch.
+# 52 of 64 is 0.81. Weighed alike, the mean of means is far off. Weighed by samples, it is the
+# gradient of the whole batch.
 
 # %% tags=["check"]
 assert all(alike > 0.1 and weighed < 1e-12 for alike, weighed in ranks.view["off"])

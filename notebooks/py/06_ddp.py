@@ -73,6 +73,7 @@ print(
 
 # %% [markdown] tags=["read"]
 # 1 of 4, the last. DDP sends in `backward`, if its own `forward` was called before.
+# In script 3 its hooks ran, too, but no `forward` had told them to send.
 #
 # `DataParallel` sent 0 messages, so [claim C09](claims.md), to wrap in it after joining a group, is
 # **false**: there are 4 models. [Claim C29](claims.md) calls it simplest, and good enough. That is
@@ -123,8 +124,9 @@ print(
 )
 
 # %% [markdown] tags=["read"]
-# **Wrapping** broadcasts 340,008 bytes, the whole model, after ranks have compared shapes. So [claim C13](claims.md), that DDP splits the model over the
-# processes, is **false**: each rank holds all of it. DDP splits the data.
+# **Wrapping** broadcasts 340,008 bytes, the whole model, after ranks have compared shapes. So
+# [claim C13](claims.md), that DDP splits the model over the processes, is **false**: each rank
+# holds all of it. The sampler splits the data.
 #
 # **Step 3** sends 3 messages, a bucket each, last layer first. Two of them leave during `backward`.
 
@@ -182,7 +184,7 @@ if rank == 0:
 
 # %% [markdown] tags=["read"]
 # Of 1, rank 0. [Claim C14](claims.md) is **false**: there is no such method. The next `forward`
-# begins with broadcasts from rank 0, one a dtype.
+# begins with broadcasts from rank 0, one for each dtype.
 #
 # The mean that is kept is off that of all digits by 0.07. So **pool** such statistics, that is
 # combine those of all ranks, before you evaluate or save. For means, average them. Variances take
@@ -190,7 +192,7 @@ if rank == 0:
 
 # %% tags=["break", "raises-exception"]
 # %%px
-ddp = None  # an old model; one that breaks is enough
+ddp = None  # of the first section, and not needed again
 if rank == 0:
     score = model(images)  # one rank is enough to evaluate?
 
@@ -243,11 +245,11 @@ if rank == 0:
     print(f"not reached: {unreached}")
 
 # %% [markdown] tags=["read"]
-# In step 2. DDP noted what to wait for when it was wrapped. Step 1 ended without a word, and left 4
-# different gradients: the only bucket never filled, so nothing was sent.
+# In step 2. DDP noted what to wait for when it wrapped the model. Step 1 ended without a word, and
+# left 4 different gradients: the only bucket never filled, so nothing was sent.
 #
-# The error names parameters by number. With `allow_unused=True`, `autograd.grad` gives None for
-# those that the loss does not reach, so one finds their names.
+# In full, the error names parameters by number. With `allow_unused=True`, `autograd.grad` gives
+# None for those that the loss does not reach, so one finds their names.
 
 
 # %% tags=["mend"]
@@ -393,8 +395,8 @@ ok("views lie in the buckets", pieces_of_memory_with_views=ranks.view["pieces"][
 #   2020, section 4; PyTorch's pages on
 #   [DDP](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html),
 #   [communication hooks](https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html) and
-#   [SyncBatchNorm](https://docs.pytorch.org/docs/stable/generated/torch.nn.SyncBatchNorm.html), which
-#   pools in every step; S. P. Karimireddy and others, [Error Feedback Fixes
+#   [SyncBatchNorm](https://docs.pytorch.org/docs/stable/generated/torch.nn.SyncBatchNorm.html);
+#   S. P. Karimireddy and others, [Error Feedback Fixes
 #   SignSGD](https://arxiv.org/abs/1901.09847), ICML 2019.
 
 # %% tags=["teardown"]

@@ -40,7 +40,7 @@ from ddp_lessons.workloads import digits_model, load_digits
 
 rank, world_size, device = dist.get_rank(), dist.get_world_size(), rank_device()
 digits = load_digits().to(device)
-images = digits.train_images[rank:1436:world_size]  # 1,437, but for one
+images = digits.train_images[rank:1436:world_size]  # each rank has 359
 labels = digits.train_labels[rank:1436:world_size]
 
 
@@ -158,7 +158,8 @@ timeline_picture(timeline_tracks(merge(ranks.view["once"])), "events, in order")
 # %% [markdown] tags=["read"]
 # One all-reduce of 19240 bytes, in the last backward.
 #
-# The second line is a guide's way: accumulate with `reduce_scatter` or `all_gather`. Every rank
+# The second line is a guide's way: accumulate with `reduce_scatter` or, as here,
+# `all_gather`. Every rank
 # gathers the gradients of all after each micro-batch. They come out right, for 307840 bytes. So
 # [claim C16](claims.md) is **false**: to add up its own gradients, a rank needs nobody.
 
@@ -204,11 +205,13 @@ off = [((got - whole).norm() / whole.norm()).item() for got in (rest / 2, ours[2
 print(f"{times:.2f} times too long. Last: {off[0]:.0%} off, ours {off[1]:.0%} off")
 
 # %% [markdown] tags=["read"]
-# 28 samples are in no step. Their gradient stays in `.grad`: used late, or never. And undivided gradients are 4.00 times too long.
+# 28 samples are in no step. Their gradient stays in `.grad`: used late, or never. And undivided
+# gradients are 4.00 times too long.
 #
 # Dividing is not enough. Half of each mean gives one of the 12 samples more weight than one of the
 # 16: 7% off. A **window** is the micro-batches of one step. `windows` yields the shorter last one
-# too, and `window_gradient`, a loop over a `Window`, weighs by samples. So [claim C18](claims.md) is **half true**.
+# too, and `window_gradient`, a loop over a `Window`, weighs by samples. So [claim C18](claims.md)
+# is **half true**.
 
 # %% tags=["check"]
 for times, off in zip(ranks.view["times"], ranks.view["off"], strict=True):
@@ -304,9 +307,9 @@ ok("one clip, after the sync, alike on all ranks", counts_most_when_clipped=4)
 # ## More: must ranks agree on a learning rate?
 
 # %% [markdown] tags=["predict"]
-# Each of 4 ranks halves its learning rate when its own test loss stops falling. The loss falls on
-# ranks 0 to 2. On rank 3 it rises, for there every label is off by one. How many different rates
-# will there be after 21 steps?
+# Each of 4 ranks halves its learning rate when its own test loss stops falling. Ranks 0
+# to 2 have good labels. On rank 3 every test label is off by one. How many different
+# rates will there be after 21 steps?
 
 # %% tags=["predict"]
 predict("different_rates", ...)
@@ -376,7 +379,7 @@ print(f"{num_calls} all-reduces in {num_steps} steps")
 # [claim C19](claims.md), ranks must synchronise rates, is **half true**.
 #
 # The **effective batch size**, the samples of one step over all ranks, grew from 32 to 256. At the
-# old rate the loss stays at 2.2, for steps are fewer. Eight small steps in about one direction are
+# old rate the loss stays at 2.2; at 0.8 it falls again. Eight small steps in about one direction are
 # one of eight times the length: so SGD takes eight times the rate.
 
 # %% tags=["check"]

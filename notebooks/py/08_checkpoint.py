@@ -8,7 +8,7 @@
 # When you are through, you can
 #
 # - **save** so that neither another rank nor a kill spoils the file;
-# - **resume** a run so that it goes on as if it had never stopped, to the last bit;
+# - **resume** a run, and find out what a checkpoint must hold for that;
 # - **load** with 2 ranks what 4 have saved, and refuse what is damaged or hostile.
 
 # %% tags=["setup", "nbval-ignore-output"]
@@ -220,10 +220,11 @@ for part in ("optimizer", "scheduler", "sampler", "rng", "idle pass", "nothing")
 
 # %% [markdown] tags=["read"]
 # `capture` returns 7 parts. `ranks` has what is each rank's own: its random numbers (`rng`) and its
-# place in the shuffle (`sampler`). Whoever forgets one part gets other weights, and no error.
+# place in the shuffle (`sampler`). Whoever forgets one of the four
+# tried here gets other weights, and no error.
 #
-# The idle pass is no part. DDP orders its buckets anew after the first backward, so ranks are added
-# in another order. A pass before the run gets that over with.
+# The idle pass is no part. DDP orders its buckets anew after the first backward, so the ranks'
+# numbers are added in another order. A pass before the run gets that over with.
 
 # %% tags=["break", "raises-exception", "nbval-ignore-output"]
 # %%px
@@ -255,15 +256,17 @@ print(f"step {run.step}: {num_wrong} weights differ")
 assert set(ranks.view["num_wrong"]) == {0}
 assert ranks.view["run.step"] == [12] * 4
 for num_off in ranks.view.pull("num_off", targets=[0, 1, 3], block=True):
-    assert [part for part, num in num_off.items() if num == 0] == ["nothing"]
+    same = {part for part, num in num_off.items() if num == 0}
+    assert same - {"idle pass"} == {"nothing"}  # on GPUs that pass may do nothing
 ok("C21 is half true, with everything saved no bit differs", weights_off_after_a_kill=0)
 
 # %% [markdown] tags=["question"]
 # ## Can two ranks load what four have saved?
 
 # %% [markdown] tags=["predict"]
-# `fully_shard` splits each parameter by rows over w ranks: each gets rows / w of them, rounded up, as
-# far as rows last. Its part is a **shard**. The last layer has 10 rows. How many does rank 3 of four
+# `fully_shard` is for models too large for one rank. It splits each parameter by rows
+# over w ranks: each gets rows / w of them, rounded up, as far as rows last.
+# Its part is a **shard**. The last layer has 10 rows. How many does rank 3 of four
 # save? (`Checkpoints` keeps a folder of checkpoints, each with checksums of all its files.)
 
 # %% tags=["predict"]
@@ -334,8 +337,8 @@ ok("saved by 4 ranks, loaded by 2, every weight the same", rows_of_rank_three=1)
 # ## More: must training wait for a save?
 
 # %% [markdown] tags=["predict"]
-# `save_async` copies the weights, returns, and writes the copy while training goes on. A weight is 4
-# at the call, and 5 when the file is done. Which of the two is in the file?
+# `save_async` returns early, and the file is written while training goes on. A weight
+# is 4 at the call, and 5 when the file is done. Which of the two is in the file?
 
 # %% tags=["predict"]
 predict("weight_in_the_file", ...)
@@ -348,7 +351,7 @@ big = torch.nn.Linear(2048, 2048).to(rank_device())
 torch.nn.init.zeros_(big.weight)
 run = Run(big, torch.optim.SGD(big.parameters(), lr=0.1))
 saves, shares = Checkpoints(folder / "async"), []
-for run.step in range(1, 6):
+for run.step in range(1, 6):  # each turn sets `run.step`
     start = time.perf_counter()
     saves.save_async(run)
     stall = time.perf_counter() - start
@@ -382,8 +385,9 @@ ok("the file is that of the call, and training waited for a part", weight_in_the
 
 # %% [markdown] tags=["next"]
 # - **Exercise** [08](../exercises/08_checkpoint.ipynb): an atomic save, capture and restore, a
-#   resume within an epoch, shards for other ranks, and the capstone of part 1. After the exercise: [atomic.py](../ddp_lessons/checkpoint/atomic.py), and the
-#   run of this lesson, [example.py](../ddp_lessons/checkpoint/example.py).
+#   resume within an epoch, shards for other ranks, and the capstone of part 1. After the exercise:
+#   [atomic.py](../ddp_lessons/checkpoint/atomic.py), and the run of this lesson,
+#   [example.py](../ddp_lessons/checkpoint/example.py).
 # - **Next lesson**, 09: the same run without a notebook.
 # - **Sources**: T. Pillai and others, [All File Systems Are Not Created
 #   Equal](https://www.usenix.org/conference/osdi14/technical-sessions/presentation/pillai), OSDI
