@@ -4,6 +4,7 @@ Join and leave the group of all ranks, in a rank's own process, whatever state i
 
 import gc
 import sys
+from traceback import clear_frames
 
 from ddp_lessons.ranks.guard import current_guard
 
@@ -46,11 +47,30 @@ def leave():
 
 def _forget_exceptions(shell):
     # The last exception holds the frames that hold the group, with its sockets and threads.
+    result = shell.last_execution_result
+    error = result and (result.error_before_exec or result.error_in_exec)
+    while error is not None:
+        _empty_frames(error.__traceback__)
+        error = error.__context__
     shell.InteractiveTB.tb = None
     shell.last_execution_result = None
     for name in ("last_exc", "last_value", "last_traceback", "last_type"):
         if hasattr(sys, name):
             delattr(sys, name)
+
+
+def _empty_frames(traceback):
+    """
+    Drop what a traceback's frames hold, in the order in which they would have ended.
+
+    Left to the garbage collector, a DataLoader's queues may go before its worker was told to end,
+    and then its end is waited for for up to 5 s.
+    """
+    clear_frames(traceback)
+    while traceback is not None:
+        # Who rendered it has left a copy of each frame's names there; a look brings it up to date.
+        _ = traceback.tb_frame.f_locals
+        traceback = traceback.tb_next
 
 
 def holders_of_old_groups():
