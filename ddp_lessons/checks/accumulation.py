@@ -303,7 +303,9 @@ def _cases_epoch(draw):
         num_batches = draw.randint(1, 2) * k + draw.randint(2, k - 1)
         sizes = [size] * (num_batches - 1) + [draw.randint(1, size - 1)]
         yield Case(world_size, {"sizes": sizes, "k": k, "dtype": "float64"})
-    yield Case(2, {"sizes": [3] * 4, "k": 2, "dtype": "float32"})
+    yield Case(2, {"sizes": [3, 3, 3, 2], "k": 2, "dtype": "float32"})  # nothing is left over
+    yield Case(2, {"sizes": [3] * 7, "k": 3, "dtype": "float64"})  # one batch is left over
+    yield Case(1, {"sizes": [3, 2], "k": 3, "dtype": "float64"})  # there is no full window
 
 
 NUM_EPOCHS, STEP_RATE, MOMENTUM = 2, 0.05, 0.9
@@ -480,6 +482,7 @@ def _cases_clip(draw):
         sizes = [draw.randint(2, 5)] * draw.randint(3, 5)
         data = {"sizes": sizes, "limit / length": share, "dtype": "float64"}
         yield Case(world_size, data)
+    yield Case(2, {"sizes": [draw.randint(2, 5)], "limit / length": 0.2, "dtype": "float64"})
 
 
 def _act_clip(here, clipped_window):
@@ -700,12 +703,15 @@ def _cases_plateau(draw):
     for world_size in (1, 2, 3):
         samples = [draw.randint(1, 9) for _ in range(world_size)]
         yield Case(world_size, {"samples": samples})
-    yield Case(3, {"samples": [0, draw.randint(1, 4), draw.randint(5, 9)]})
+    samples = [0, draw.randint(1, 4), draw.randint(5, 9)]
+    yield Case(3, {"samples": samples, "no loss on rank": 2})
 
 
 def _totals(case, rank):
     # The sum of a rank's losses at each step: whole eighths, so that sums are exact.
     means = torch.randint(1, 240, (NUM_STEPS,), generator=generator(case, rank))
+    if rank == case.data.get("no loss on rank"):
+        means[1] = 0  # its samples count all the same
     return [mean.item() * num / 8 for mean, num in zip(means, _counts(case, rank), strict=True)]
 
 

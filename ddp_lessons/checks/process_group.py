@@ -45,7 +45,7 @@ def _join_act(here, join):
             "is_joined": True,
             "rank": dist.get_rank(),
             "world_size": dist.get_world_size(),
-            "has_file": path.exists(),
+            "file_bytes": path.stat().st_size if path.exists() else None,
             "total": total.item(),
         }
     finally:
@@ -67,8 +67,11 @@ def _join_judge(played):
         if kept["rank"] != rank:
             fact = f"In its group it has rank {kept['rank']}."
             raise played.wrong("other-rank", rank, fact=fact)
-        if not kept["has_file"]:
-            fact = "The ranks met, but the file at `path` is not there."
+        if not kept["file_bytes"]:
+            is_gone = kept["file_bytes"] is None
+            fact = (
+                f"The ranks met, but the file at `path` is {'not there' if is_gone else 'empty'}."
+            )
             raise played.wrong("other-store", rank, fact=fact)
         if kept["total"] != sum(10**r for r in range(w)):
             both = {"got": kept["total"], "expected": sum(10**r for r in range(w))}

@@ -975,9 +975,9 @@ def _judge_times(played, rank, step, sent, buckets, index_of):
             )
             mistake = "behind" if is_odd else "late"
             raise played.wrong("once" if is_left else mistake, rank, fact=fact)
-        if event.wait_index is not None and event.wait_index < following:
+        if event.wait_index is not None and event.wait_index < max(index_of.values()):
             fact = (
-                f"{which}: before the next gradient is ready, it has waited for message {number}, "
+                f"{which}: before the last gradient is ready, it has waited for message {number}, "
                 "or has looked and found it complete."
             )
             raise played.wrong("blocks", rank, fact=fact)

@@ -559,4 +559,36 @@ def plateau_step(schedule, total, num_samples):
     return mean
 """,
     ),
+    # sizes that are hit seldom
+    _changed(
+        "07.2",
+        "loses a batch that is left over alone",
+        "lost",
+        ("range(0, len(batches), k)", "range(0, len(batches) - 1, k)"),
+    ),
+    _at_first(
+        "07.2",
+        "does nothing without a full window",
+        "no-step",
+        "    if len(batches) < k: return\n",
+    ),
+    _changed(
+        "07.2",
+        "weighs by samples in a short window only",
+        "mean-of-means",
+        ("* len(y) / total", "* (1 / k if len(window) == k else len(y) / total)"),
+    ),
+    _changed(
+        "07.3",
+        "divides one micro-batch by two",
+        "other-length",
+        ("    k = len(micro_batches)\n    for", "    k = max(len(micro_batches), 2)\n    for"),
+        ("number == k", "number == len(micro_batches)"),
+    ),
+    _changed(
+        "07.4",
+        "leaves out a rank without a loss",
+        "worst-rank",
+        ("[total, num_samples]", "[total, num_samples if total else 0]"),
+    ),
 ]

@@ -58,6 +58,16 @@ def _ended(what):
 
 
 ANSWERS = [
+    Answer(
+        "01.1",
+        "makes the file, and meets through another",
+        "other-store",
+        changed(
+            JOIN,
+            ("    store = ", "    open(path, 'a').close()\n    store = "),
+            ("FileStore(path,", "FileStore(path + '.mine',"),
+        ),
+    ),
     Answer("01.1", "names no backend", None, changed(JOIN, ('"gloo", ', ""))),
     Answer(
         "01.1",

@@ -104,6 +104,8 @@ def _kept_flats(what, divide_always):
     )
 
 
+COUNTED = "        self.num_ready[number] += 1\n"
+
 ANSWERS = [
     # ---- 05.1 ----
     _converted("sends halves", "one.is_floating_point()", "torch.bfloat16"),
@@ -389,5 +391,21 @@ def start_equal(model):
         "unusual: looks after backward until all is complete",
         None,
         (WAIT, "            while not handle.is_completed(): pass\n"),
+    ),
+    _changed(
+        "05.4",
+        "waits in the next hook",
+        "blocks",
+        (COUNTED, "        for handle, _ in self.sent: handle.wait()\n" + COUNTED),
+    ),
+    _changed(
+        "05.4",
+        "looks in the next hook until all is complete",
+        "blocks",
+        (
+            COUNTED,
+            "        while not all(handle.is_completed() for handle, _ in self.sent): pass\n"
+            + COUNTED,
+        ),
     ),
 ]
