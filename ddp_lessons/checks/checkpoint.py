@@ -593,6 +593,8 @@ def _reshard_judge(played):
             numbers, right = _numbers_of_rows(got, whole), [*range(begin, end)]
             fact = "own does not hold this rank's rows. These are the numbers of the rows in it."
             mistake = _name_the_rows(numbers, right, num_rows=len(whole))
+            if mistake == "empty" and any(one.isfinite().any() for one in played.after):
+                mistake = "missing-rows"  # rows that were read have come into own elsewhere
             raise played.wrong(mistake, rank, got=numbers, expected=right, fact=fact)
     for rank, seen in enumerate(played.seen):
         begin, end = _own_part(played.case, rank)

@@ -306,7 +306,7 @@ def _name_the_chunks(played, rank, got, chunks):
         ("own-missing", which[rank] is None and None not in others, "Its own chunk is missing."),
         ("own-again", others == {_neighbour(played, rank)},
          "All that came is the neighbour's own chunk."),
-        ("one-buffer", len(others - {None}) == 1, "All places hold what came last."),
+        ("one-buffer", len(others) == 1 and None not in others, "All places hold what came last."),
     ):  # fmt: skip
         if applies:
             fact += " These are the chunks, by their ranks."
