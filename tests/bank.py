@@ -41,6 +41,18 @@ def changed(source, *pairs):
     return source
 
 
+def changing(sources):
+    """
+    Return a function (task, name, mistake, *pairs) that makes an Answer of a task's changed source.
+
+    Args:
+        sources: Number of a task -> a source of a right answer to it.
+    """
+    return lambda task, name, mistake, *pairs: Answer(
+        task, name, mistake, changed(sources[task], *pairs)
+    )
+
+
 def all_answers():
     """
     Return every answer of `tests/wrong_answers`, in the order of the tasks.

@@ -10,9 +10,9 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "ddp_lessons"
 
 LAYERS = (
-    "errors", "costs", "trace", "pictures", "process_group", "collectives", "ring", "samplers",
-    "replicas", "ddp", "accumulation", "checkpoint", "workloads", "progress", "ranks", "checks",
-    "course",
+    "errors", "files", "costs", "trace", "pictures", "process_group", "collectives", "ring",
+    "samplers", "replicas", "ddp", "accumulation", "checkpoint", "workloads", "progress", "ranks",
+    "checks", "course",
 )  # fmt: skip
 """
 The entries of ddp_lessons, from the ground up. Each imports from itself and those before it.

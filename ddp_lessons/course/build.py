@@ -13,10 +13,10 @@ from ddp_lessons.course import execute, rules
 from ddp_lessons.course.blanks import blank_of
 from ddp_lessons.course.canonical import canonical, dumps, plain_lines
 from ddp_lessons.course.cells import role_of
-from ddp_lessons.course.files import replace_text
 from ddp_lessons.course.owned import DEADLINE_STATUS, run_owned
 from ddp_lessons.course.twins import one_folder_down, read_twin
 from ddp_lessons.errors import NotebookRefused
+from ddp_lessons.files import replace_text
 
 CELL_TIMEOUT_S = 60.0
 DEADLINE_S = 180.0

@@ -19,11 +19,11 @@ from ddp_lessons.course.blanks import read_blank
 from ddp_lessons.course.build import CELL_TIMEOUT_S
 from ddp_lessons.course.canonical import ANSI, dumps, read_notebook
 from ddp_lessons.course.cells import numbered, tags_of
-from ddp_lessons.course.files import replace_text
 from ddp_lessons.course.places import all_places, find_course
 from ddp_lessons.course.twins import read_twin
 from ddp_lessons.course.verify import nbval_command, nbval_environment
 from ddp_lessons.errors import BadInput
+from ddp_lessons.files import replace_text
 
 _MESSAGE = re.compile(r"Traceback:\s*\n(?P<told>.*)", re.DOTALL)
 

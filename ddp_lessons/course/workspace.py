@@ -19,9 +19,9 @@ import nbformat
 
 from ddp_lessons.course.blanks import read_blank
 from ddp_lessons.course.canonical import dumps
-from ddp_lessons.course.files import replace_text
 from ddp_lessons.course.places import all_places, find_course, is_installed
 from ddp_lessons.errors import BadInput
+from ddp_lessons.files import replace_text
 
 NAME = "my-course"
 _NOTES = ".ddp-lessons.json"

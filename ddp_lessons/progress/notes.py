@@ -10,8 +10,10 @@ Of a prediction, `said` is of the last run, None where it was left open; `first`
 import fcntl
 import json
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from ddp_lessons.files import replace_text
 
 _TASK = {"checks": 0, "is_passed": False, "hints": 0}
 _PREDICTION: dict = {"said": None, "first": None, "was": None}
@@ -119,9 +121,6 @@ def _changing(name, blank):
         fcntl.flock(lock, fcntl.LOCK_EX)
         row = blank | read_state().get(name, {})
         yield row
-        new = path.with_suffix(f".{os.getpid()}.new")
-        try:
-            new.write_text(json.dumps(read_state() | {name: row}, indent=1, sort_keys=True))
-            new.replace(path)
-        except OSError:
-            new.unlink(missing_ok=True)
+        with suppress(OSError):  # a disk that is full
+            text = json.dumps(read_state() | {name: row}, indent=1, sort_keys=True)
+            replace_text(path, text)

@@ -2,7 +2,7 @@
 More answers to exercise 07: what is left behind, and mistakes that look like another.
 """
 
-from bank import Answer, changed
+from bank import Answer, changing
 
 from wrong_answers.accumulation import IMPORTS
 
@@ -71,8 +71,7 @@ OFF = "    model.require_backward_grad_sync = False\n"
 STEP = "    torch.optim.SGD(model.parameters(), lr=0.1).step()\n"
 
 
-def _changed(number, what, mistake, *pairs):
-    return Answer(number, what, mistake, IMPORTS + changed(SOURCES[number], *pairs))
+_changed = changing({number: IMPORTS + source for number, source in SOURCES.items()})
 
 
 def _at_first(number, what, mistake, lines):

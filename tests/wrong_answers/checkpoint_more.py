@@ -2,7 +2,7 @@
 More answers to exercise 08: what a kill leaves, what a state lacks, and saves at another moment.
 """
 
-from bank import Answer, changed
+from bank import Answer, changing
 
 from wrong_answers.checkpoint import CAPTURE, FINISH, RESHARD, SAVE, TRAIN
 
@@ -22,8 +22,7 @@ SHARD = "        if run.step % every == 0:\n            saves.save_sharded(run)\
 FORWARD = "                loss = cross_entropy(run.model(images[part]), labels[part])\n"
 
 
-def _changed(number, what, mistake, *pairs):
-    return Answer(number, what, mistake, changed(SOURCES[number], *pairs))
+_changed = changing(SOURCES)
 
 
 def _synced(what, file):

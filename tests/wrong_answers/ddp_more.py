@@ -2,7 +2,7 @@
 More answers to exercise 06: how a hook waits, whose debts are whose, and what decides on a branch.
 """
 
-from bank import Answer
+from bank import Answer, changed
 
 from wrong_answers.ddp import (
     _ADD,
@@ -110,8 +110,7 @@ _FINDS = _REACHED + _FLAGS + _ADD + _LISTS
 
 
 def _finds(old, new):
-    assert old in _FINDS
-    return _unused(_FINDS.replace(old, new))
+    return _unused(changed(_FINDS, (old, new)))
 
 
 def _by_layer(test):

@@ -2,7 +2,7 @@
 More answers to exercise 05: digits that get lost, what stays from a step or a call, other waits.
 """
 
-from bank import Answer, changed
+from bank import Answer, changing
 
 from wrong_answers.replicas import AVERAGE, COUNT, PLAN, REPLICA, START, WHILE
 
@@ -21,8 +21,7 @@ PUT = "                parameter.grad = part.view_as(parameter)"
 INIT = "        self.will_sync = True\n"
 
 
-def _changed(number, what, mistake, *pairs):
-    return Answer(number, what, mistake, changed(SOURCES[number], *pairs))
+_changed = changing(SOURCES)
 
 
 def _started(what, mistake, lines):
