@@ -6,12 +6,13 @@ Legend: rank r of w. An answer to 01.1 or 01.3 is called in no group, one to 01.
 
 import time
 from datetime import timedelta
-from unittest.mock import Mock, patch
+from unittest.mock import Mock
 
 import torch
 import torch.distributed as dist
 
 from ddp_lessons.checks.kit import Case, Task
+from ddp_lessons.checks.kit.replacing import replacing
 from ddp_lessons.pictures import collective_picture, holdings_picture
 from ddp_lessons.process_group import join_group, leave_group
 
@@ -32,8 +33,8 @@ def _join_act(here, join):
     try:
         # An answer that waits for ranks that do not come must not wait for half an hour.
         with (
-            patch.object(dist.distributed_c10d, "default_pg_timeout", _TIMEOUT),
-            patch.object(dist, "destroy_process_group", has_left),
+            replacing(dist.distributed_c10d, default_pg_timeout=_TIMEOUT),
+            replacing(dist, destroy_process_group=has_left),
         ):
             here.call(join, str(path), here.rank, here.world_size)
         if not dist.is_initialized() or has_left.called:

@@ -23,6 +23,7 @@ import torch.distributed as dist
 
 from ddp_lessons.checks.kit.lent import Lent
 from ddp_lessons.checks.kit.plain import equal, plain, share_memory, tensors_in
+from ddp_lessons.checks.kit.replacing import give_back
 from ddp_lessons.checks.kit.tasks import Case, tasks_of
 from ddp_lessons.process_group import rank_device
 from ddp_lessons.ranks.guard import current_guard
@@ -134,12 +135,13 @@ class Here:
 
     def _call(self, answer, args, kwargs, watch):
         given = (*args, *kwargs.values())
-        lent, num_keys = Lent(given), _num_keys()
+        lent, was_in_group, num_keys = Lent(given), dist.is_initialized(), _num_keys()
         seen = Call(before=plain(given))
         with trace(*watch) as events:
             result = answer(*args, **kwargs)
         seen.events = list(events)
-        seen.num_keys = _num_keys() - num_keys
+        if was_in_group:  # a new group's store may be a file that the answer has removed
+            seen.num_keys = _num_keys() - num_keys
         seen.changes = lent.changes()
         seen.after = plain(given)
         seen.result = plain(result)
@@ -165,6 +167,7 @@ def look(module, name):
         the numbers of ranks for which this rank has a group.
     """
     importlib.import_module(module)
+    give_back()
     return {
         "defined": callable(current_guard().shell.user_ns.get(name)),
         "replaced": replaced_names(),
@@ -240,6 +243,7 @@ def take():
     """
     printed, seen = ([*_kept, None, None])[:2]
     _kept.clear()
+    give_back()
     _watching.close()
     return seen, getattr(printed, "text", ""), dist.is_initialized()
 
