@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from types import SimpleNamespace
 
-from ddp_lessons.ranks.pulse import Pulse
+from ddp_lessons.ranks.system.pulse import Pulse
 
 ASLEEP = Pulse(
     main_sleeps=True,

@@ -17,7 +17,7 @@ from fault_kinds import KINDS
 from fault_tools import RunQueues, busy_cores, killing
 from kernels import running_kernel
 
-from ddp_lessons.ranks.telling import rank_names
+from ddp_lessons.ranks.diagnosis.telling import rank_names
 
 PROMPT_S = 2.0
 NUM_TRIES = 3

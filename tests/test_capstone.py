@@ -14,7 +14,7 @@ import torch
 from ddp_lessons import start_ranks, stop_ranks
 from ddp_lessons.course.exercises import solution_of
 from ddp_lessons.errors import RankDied
-from ddp_lessons.ranks.cells import run_cell
+from ddp_lessons.ranks.kernel.cells import run_cell
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(120)]
 

@@ -12,7 +12,7 @@ from ddp_lessons.checks.kit.checking import run_and_judge
 from ddp_lessons.checks.kit.on_ranks import Call, Seen
 from ddp_lessons.checks.kit.tasks import find_task
 from ddp_lessons.errors import WrongAnswer
-from ddp_lessons.ranks.cells import run_cell
+from ddp_lessons.ranks.kernel.cells import run_cell
 from ddp_lessons.trace.events import COLLECTIVE, Event
 
 LONGEST_S = 20.0

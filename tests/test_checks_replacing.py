@@ -8,7 +8,7 @@ import pytest
 
 from ddp_lessons import start_ranks, stop_ranks
 from ddp_lessons.checks.kit.replacing import give_back, replacing
-from ddp_lessons.ranks.cells import run_cell
+from ddp_lessons.ranks.kernel.cells import run_cell
 
 
 @pytest.fixture

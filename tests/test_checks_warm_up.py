@@ -10,7 +10,7 @@ from ddp_lessons import start_ranks, stop_ranks
 from ddp_lessons.checks.kit import checking
 from ddp_lessons.checks.kit.tasks import find_task
 from ddp_lessons.checks.kit.warm_up import first_save
-from ddp_lessons.ranks.cells import run_cell
+from ddp_lessons.ranks.kernel.cells import run_cell
 
 RIGHT = "import torch.distributed as dist\nmy_items = lambda items: items[dist.get_rank() :: "
 

@@ -9,7 +9,7 @@ import pytest
 import zmq
 from ipyparallel.controller.app import IPController
 
-from ddp_lessons.ranks.controller import (
+from ddp_lessons.ranks.warden.controller import (
     EVERY_INTERFACE,
     NUM_PORTS,
     controller_arguments,

@@ -5,8 +5,8 @@ Who is beyond help, and who is only slow: on ranks that are made up.
 import pytest
 from made_up_ranks import MadeUpRanks
 
-from ddp_lessons.ranks import freeing
-from ddp_lessons.ranks.freeing import FREE_EVERY_S, Freeing
+from ddp_lessons.ranks.kernel import freeing
+from ddp_lessons.ranks.kernel.freeing import FREE_EVERY_S, Freeing
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 import torch.distributed as dist
 from waiting import wait_until
 
-from ddp_lessons.ranks.handles import STORE, WAIT, Awaited, awaited_at
+from ddp_lessons.ranks.rank.handles import STORE, WAIT, Awaited, awaited_at
 
 CELL_FILE = "/tmp/ipykernel_1/handles.py"
 

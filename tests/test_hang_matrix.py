@@ -18,7 +18,7 @@ from kernels import running_kernel
 from mishaps import MISHAPS, MODEL, PREPARE
 from waiting import wait_until
 
-from ddp_lessons.ranks.telling import rank_names
+from ddp_lessons.ranks.diagnosis.telling import rank_names
 
 pytestmark = [pytest.mark.ranks, pytest.mark.alone, pytest.mark.timeout(180)]
 

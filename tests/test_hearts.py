@@ -9,7 +9,7 @@ import zmq
 import zmq.asyncio
 from zmq.eventloop.zmqstream import ZMQStream
 
-from ddp_lessons.ranks.hearts import PromptHeartMonitor
+from ddp_lessons.ranks.warden.hearts import PromptHeartMonitor
 
 WITHIN_S = 20  # far below a period, far above what a busy machine needs
 PERIOD_MS = 600_000

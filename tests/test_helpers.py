@@ -12,7 +12,7 @@ from multiprocessing.pool import ThreadPool
 import pytest
 from waiting import wait_until
 
-from ddp_lessons.ranks.helpers import PROCESS, THREAD, Helpers
+from ddp_lessons.ranks.rank.helpers import PROCESS, THREAD, Helpers
 
 
 @contextlib.contextmanager

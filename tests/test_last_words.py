@@ -9,12 +9,12 @@ import sys
 
 import pytest
 
-from ddp_lessons.ranks.children import stack_file
-from ddp_lessons.ranks.last_words import read_last_words
+from ddp_lessons.ranks.warden.children import stack_file
+from ddp_lessons.ranks.rank.last_words import read_last_words
 
 DIE = """
 import os, sys
-from ddp_lessons.ranks.last_words import leave_last_words
+from ddp_lessons.ranks.rank.last_words import leave_last_words
 leave_last_words(os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT))
 source = "import ctypes, os, signal\\n\\n" + sys.argv[2]
 exec(compile(source, "/tmp/ipykernel_4711/1.py", "exec"), {})

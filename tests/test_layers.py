@@ -112,7 +112,7 @@ def test_package_without_torch_stays_without():
     [
         ("ddp_lessons.ring", "from ddp_lessons.ranks import start_ranks", "must not import"),
         ("ddp_lessons.ring", "from ddp_lessons import ranks", "must not import"),
-        ("ddp_lessons.ring", "import ddp_lessons.ranks.link", "must not import"),
+        ("ddp_lessons.ring", "import ddp_lessons.ranks.system.link", "must not import"),
         ("ddp_lessons.ring", "from . import ranks", "must not import"),
         ("ddp_lessons.trace.events", "from ..ranks import link", "must not import"),
         ("ddp_lessons.ring", "def draw():\n    import matplotlib.pyplot", "must not import matp"),
@@ -136,7 +136,7 @@ def test_faults_finds_what_points_the_wrong_way(module, source, fault):
     [
         ("ddp_lessons.ring", "import torch\nfrom ddp_lessons.costs import ring_bytes"),
         (
-            "ddp_lessons.ranks.launcher",
+            "ddp_lessons.ranks.kernel.launchers",
             "import ipyparallel\nfrom . import link\nfrom ..errors import X",
         ),
         ("ddp_lessons.course.cli", "from ddp_lessons import __version__"),

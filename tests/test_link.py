@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from ddp_lessons.ranks.link import Link, link_pair
+from ddp_lessons.ranks.system.link import Link, link_pair
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ What a rank lets go of before it leaves its group.
 import gc
 import weakref
 
-from ddp_lessons.ranks.membership import _empty_frames
+from ddp_lessons.ranks.rank.membership import _empty_frames
 
 
 class Held:

@@ -5,7 +5,7 @@ What ranks called in different ways although the calls look alike: roots, and na
 import pytest
 from made_up_places import at, call, finished, reducing
 
-from ddp_lessons.ranks.diagnosis import diagnose, is_deadlock
+from ddp_lessons.ranks.diagnosis.waiting import diagnose, is_deadlock
 
 
 def rooted(root, name="broadcast", number=1, line=2):

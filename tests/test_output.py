@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kernels import running_kernel
 
-from ddp_lessons.ranks.output import OrderedDisplay, RankOutput
+from ddp_lessons.ranks.kernel.output import OrderedDisplay, RankOutput
 
 
 def stream(text, name="stdout"):

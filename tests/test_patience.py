@@ -4,7 +4,7 @@ Time limits that load stretches: only proven sleep counts.
 
 import pytest
 
-from ddp_lessons.ranks.patience import Patience
+from ddp_lessons.ranks.system.patience import Patience
 
 
 class Watched:

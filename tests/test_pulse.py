@@ -13,7 +13,7 @@ import pytest
 from made_up_ranks import ASLEEP
 from waiting import wait_until
 
-from ddp_lessons.ranks.pulse import Rest, pulse_of, wants_a_core
+from ddp_lessons.ranks.system.pulse import Rest, pulse_of, wants_a_core
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
@@ -108,7 +108,7 @@ def test_pulse_knows_the_engines_threads_by_name():
     Heartbeats and our own questions are no work of the learner's.
     """
     naming = (
-        "import threading, time\nfrom ddp_lessons.ranks.pulse import name_engine_threads\n"
+        "import threading, time\nfrom ddp_lessons.ranks.system.pulse import name_engine_threads\n"
         "def work():\n    while True: pass\n"
         "def watch():\n    while True: time.sleep(0.01)\n"
         "guard = threading.Thread(target=watch, daemon=True)\nguard.start()\n"
@@ -165,7 +165,7 @@ def test_name_engine_threads_spares_the_main_thread():
     """
     naming = (
         "import os, threading, time\nfrom pathlib import Path\n"
-        "from ddp_lessons.ranks.pulse import name_engine_threads\n"
+        "from ddp_lessons.ranks.system.pulse import name_engine_threads\n"
         "name = lambda task: Path(f'/proc/self/task/{task}/comm').read_text().strip()\n"
         "guard = threading.Thread(target=time.sleep, args=(60,), daemon=True)\nguard.start()\n"
         "before = name(os.getpid())\nname_engine_threads(guard)\n"

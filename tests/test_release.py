@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from waiting import wait_until
 
-from ddp_lessons.ranks.release import (
+from ddp_lessons.ranks.rank.release import (
     SparedSockets,
     close_stores,
     connect_for_absent_peers,

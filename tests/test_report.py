@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from ddp_lessons.ranks.report import (
+from ddp_lessons.ranks.diagnosis.report import (
     DIED,
     OK,
     RAISED,

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from ddp_lessons.errors import StartFailed
-from ddp_lessons.ranks import runtime
-from ddp_lessons.ranks.runtime import make_runtime_folder
+from ddp_lessons.ranks.system import runtime
+from ddp_lessons.ranks.system.runtime import make_runtime_folder
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from ddp_lessons.ranks.stacks import parse_stacks, place_from_outside
-from ddp_lessons.ranks.system import waits_on_lock
+from ddp_lessons.ranks.diagnosis.stacks import parse_stacks, place_from_outside
+from ddp_lessons.ranks.system.processes import waits_on_lock
 
 CELL_FILE = "/tmp/ipykernel_4711/1234567890.py"
 C10D_FILE = "/site-packages/torch/distributed/distributed_c10d.py"

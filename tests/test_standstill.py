@@ -5,7 +5,7 @@ A cell that stands still, and one that is slow: on ranks that are made up.
 import pytest
 from made_up_ranks import MadeUpRanks
 
-from ddp_lessons.ranks.standstill import Standstill
+from ddp_lessons.ranks.diagnosis.standstill import Standstill
 
 IN_A_COLLECTIVE = {"call": "all_reduce"}
 FORMING = {"call": "new_group"}

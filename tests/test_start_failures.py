@@ -146,7 +146,7 @@ DIES = """
 import os
 import sys
 
-if "ddp_lessons.ranks.children" in sys.orig_argv:
+if "ddp_lessons.ranks.warden.children" in sys.orig_argv:
     print("no memory left for this rank", flush=True)
     os._exit(7)
 """
@@ -208,11 +208,11 @@ def stopped(*args, **kwargs):
 @pytest.mark.parametrize(
     ("module", "owner", "name"),
     [
-        ("ddp_lessons.ranks.keeper", "Keeper", "_listen"),
+        ("ddp_lessons.ranks.kernel.keeper", "Keeper", "_listen"),
         ("ipyparallel._async", "AsyncFirst", "_thread_main"),
         ("ipyparallel", "Client", "__init__"),
         ("ipyparallel", "Client", "_io_main"),
-        ("ddp_lessons.ranks.ranks", "Ranks", "activate"),
+        ("ddp_lessons.ranks.kernel.ranks", "Ranks", "activate"),
     ],
 )
 def test_start_that_is_stopped_at_a_bad_moment(kernel, module, owner, name):

@@ -13,8 +13,8 @@ import pytest
 from processes import is_running
 from waiting import wait_until
 
-from ddp_lessons.ranks import system
-from ddp_lessons.ranks.system import (
+from ddp_lessons.ranks.system import processes as system
+from ddp_lessons.ranks.system.processes import (
     can_fork,
     children_of,
     cpu_seconds,
@@ -149,7 +149,7 @@ def test_shut_down_sockets_of_a_process_that_is_gone():
 
 CHILD = """
 import os, sys
-from ddp_lessons.ranks.system import die_with_parent
+from ddp_lessons.ranks.system.processes import die_with_parent
 die_with_parent(os.getppid())
 print("ready", os.getpid(), flush=True)
 sys.stdin.read()
@@ -182,7 +182,7 @@ def test_die_with_parent_of_a_parent_that_is_gone():
     """
     The parent may end before the child has asked to die with it. Then nobody would tell it.
     """
-    program = f"from ddp_lessons.ranks.system import die_with_parent; die_with_parent({GONE})"
+    program = f"from ddp_lessons.ranks.system.processes import die_with_parent; die_with_parent({GONE})"
     ended = subprocess.run([sys.executable, "-c", program], timeout=30)
     assert ended.returncode == 1
 

@@ -9,7 +9,7 @@ import threading
 import pytest
 from waiting import wait_until
 
-from ddp_lessons.ranks.where import (
+from ddp_lessons.ranks.rank.where import (
     line_of_error,
     main_thread_place,
     text_of_error,

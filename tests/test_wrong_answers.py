@@ -13,7 +13,7 @@ from ddp_lessons.course.cells import tags_of
 from ddp_lessons.course.places import all_places, find_root
 from ddp_lessons.errors import WrongAnswer
 from ddp_lessons.progress import notes
-from ddp_lessons.ranks.cells import run_cell
+from ddp_lessons.ranks.kernel.cells import run_cell
 
 ROOT = find_root(__file__.rpartition("/")[0])
 NUM_TASKS = {"00": 1, "01": 3, "02": 4, "03": 5, "04": 4, "05": 4, "06": 4, "07": 4, "08": 5}

@@ -31,7 +31,7 @@ from ddp_lessons.pictures import (
     shards_picture,
     timeline_picture,
 )
-from ddp_lessons.ranks.guard import current_guard
+from ddp_lessons.ranks.rank.guard import current_guard
 from ddp_lessons.trace import match
 from ddp_lessons.workloads import load_digits
 

@@ -18,7 +18,7 @@ from ddp_lessons.pictures import (
     timeline_picture,
     timeline_tracks,
 )
-from ddp_lessons.ranks.telling import rank_names
+from ddp_lessons.ranks.diagnosis.telling import rank_names
 from ddp_lessons.trace import from_plain, match, merge, to_plain, trace, unmatched
 
 # ---- what tasks of 02 and 03 share ----

@@ -17,7 +17,7 @@ from ddp_lessons.pictures import (
     timeline_picture,
     timeline_tracks,
 )
-from ddp_lessons.ranks.telling import rank_names
+from ddp_lessons.ranks.diagnosis.telling import rank_names
 from ddp_lessons.trace import merge
 from ddp_lessons.trace.events import GRADIENT, MESSAGE
 

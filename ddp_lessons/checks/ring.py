@@ -32,7 +32,7 @@ from ddp_lessons.pictures import (
     timeline_picture,
     timeline_tracks,
 )
-from ddp_lessons.ranks.telling import rank_names
+from ddp_lessons.ranks.diagnosis.telling import rank_names
 from ddp_lessons.ring import textbook
 from ddp_lessons.trace import merge, trace
 

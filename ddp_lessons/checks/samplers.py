@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 
 from ddp_lessons.checks.kit import Case, Task, equal, generator
 from ddp_lessons.pictures import samples_picture, timeline_picture
-from ddp_lessons.ranks.telling import rank_names
+from ddp_lessons.ranks.diagnosis.telling import rank_names
 
 # ---- 04.1 shard indices ----
 

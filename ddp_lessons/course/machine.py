@@ -16,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ddp_lessons.course.torch_report import TorchReport, ask_torch
-from ddp_lessons.ranks.limits import memory, usable_cores
+from ddp_lessons.ranks.system.limits import memory, usable_cores
 
 PACKAGES = ("torch", "ipyparallel", "jupyterlab", "ipykernel", "scikit-learn", "matplotlib")
 NVIDIA_SMI_DEADLINE_S = 10

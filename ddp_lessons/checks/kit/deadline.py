@@ -5,7 +5,7 @@ A time limit for answers that a crowded machine stretches by the time for which 
 import threading
 import time
 
-from ddp_lessons.ranks.pulse import main_cpu_s, waited_for_a_core_s
+from ddp_lessons.ranks.system.pulse import main_cpu_s, waited_for_a_core_s
 
 _LOOK_EVERY_S = 0.1
 

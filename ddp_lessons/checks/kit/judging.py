@@ -8,8 +8,8 @@ from typing import Any
 from ddp_lessons.checks.kit.numbers import words_of_both
 from ddp_lessons.checks.kit.plain import equal
 from ddp_lessons.errors import RankDied, WrongAnswer
-from ddp_lessons.ranks.report import DIED, RAISED
-from ddp_lessons.ranks.telling import rank_names
+from ddp_lessons.ranks.diagnosis.report import DIED, RAISED
+from ddp_lessons.ranks.diagnosis.telling import rank_names
 from ddp_lessons.trace import unmatched
 
 BLANK = "is still blank"

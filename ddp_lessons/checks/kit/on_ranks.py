@@ -26,7 +26,7 @@ from ddp_lessons.checks.kit.plain import equal, plain, share_memory, tensors_in
 from ddp_lessons.checks.kit.replacing import give_back
 from ddp_lessons.checks.kit.tasks import Case, tasks_of
 from ddp_lessons.process_group import rank_device
-from ddp_lessons.ranks.guard import current_guard
+from ddp_lessons.ranks.rank.guard import current_guard
 from ddp_lessons.trace import trace
 
 MAX_PRINTED = 1000

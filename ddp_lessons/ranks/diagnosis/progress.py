@@ -1,0 +1,85 @@
+"""
+Tell a cell that computes from a cell that stands still, by the CPU time of the ranks.
+"""
+
+import time
+
+from ddp_lessons.ranks.system.processes import cpu_seconds, descendants_of, tree_cpu_seconds
+
+BUSY_SHARE = 0.2
+"""
+Share of one core above which a set of ranks counts as computing. One that computes gets far more,
+even where four share two cores; idle ones with their heartbeats, and the answers to our questions,
+take less.
+"""
+
+
+class DescendantsCpu:
+    """
+    Tell the CPU time of a process's descendants, who are looked up now and then only.
+
+    Args:
+        clock: Function that returns seconds.
+    """
+
+    _LOOK_UP_EVERY_S = 1.0  # it takes a file a thread
+
+    def __init__(self, clock=time.monotonic):
+        self._clock = clock
+        self._families = {}
+
+    def __call__(self, pid):
+        """
+        Return the seconds of those who descended from a process.
+        """
+        looked_up_at, family = self._families.get(pid, (None, ()))
+        if looked_up_at is None or self._clock() - looked_up_at >= self._LOOK_UP_EVERY_S:
+            family = descendants_of(pid)
+            self._families[pid] = (self._clock(), family)
+        return sum(cpu_seconds(descendant) or 0.0 for descendant in family)
+
+
+class Progress:
+    """
+    Watch the CPU time that a set of processes uses, with their children.
+
+    Args:
+        pids: Function that returns the process ids to watch.
+        clock: Function that returns seconds.
+        cpu_seconds: Function from a process id to its CPU seconds, or None.
+    """
+
+    def __init__(self, pids, clock=time.monotonic, cpu_seconds=tree_cpu_seconds):
+        self._pids = pids
+        self._clock = clock
+        self._cpu_seconds = cpu_seconds
+        self._last = None
+        self.moved = False
+        self._still_since = clock()
+        self.sample()
+
+    def sample(self):
+        """
+        Note the CPU time used so far. Call it a few times a second.
+        """
+        now, used = self._clock(), self._used()
+        self.moved = self._last is None or self._is_busy(self._last, (now, used))
+        if self.moved:
+            self._still_since = now
+        self._last = (now, used)
+
+    def _used(self):
+        return sum(self._cpu_seconds(pid) or 0.0 for pid in self._pids())
+
+    @staticmethod
+    def _is_busy(before, after):
+        elapsed = after[0] - before[0]
+        # /proc counts in hundredths of a second: three of them may be rounding.
+        return after[1] - before[1] > max(0.03, BUSY_SHARE * elapsed)
+
+    @property
+    def still_s(self):
+        """
+        Seconds for which nothing has been computed.
+        """
+        return self._clock() - self._still_since

@@ -1,0 +1,176 @@
+"""
+The words in which a failed cell is told: pure functions from outcomes to text.
+
+The first line names the culprit and its line; the victims are folded under it.
+"""
+
+import re
+import signal
+from dataclasses import dataclass
+
+from ddp_lessons.ranks.diagnosis.telling import rank_names
+
+OK, RAISED, RELEASED, DIED, GIVEN_UP = "ok", "raised", "released", "died", "given up"
+
+
+@dataclass
+class Outcome:
+    """
+    How a cell ended on one rank.
+
+    Args:
+        kind: OK; RAISED by itself; RELEASED from a wait, or interrupted; DIED; or GIVEN_UP: it
+            could not be freed, so it was ended by us.
+        ename, evalue: Type and text of its exception.
+        line, code: Where in the cell.
+        traceback: The traceback as text.
+        exit_code: Of a rank that died: exit code, or minus the signal.
+        is_last_seen: Whether the line is one that it was seen at before it died, perhaps long ago.
+        ended_itself: Whether it was the rank's own doing.
+        digest: Fingerprint of its collectives in the cell.
+    """
+
+    kind: str
+    ename: str = ""
+    evalue: str = ""
+    line: int | None = None
+    code: str = ""
+    traceback: str = ""
+    exit_code: int | None = None
+    digest: str = ""
+    is_last_seen: bool = False
+    ended_itself: bool = False
+
+
+def _at(outcome):
+    return f" at line {outcome.line}: {outcome.code}" if outcome.line else ""
+
+
+def how_it_died(exit_code, ended_itself=False):
+    """
+    Say how a process ended, from its exit code or minus its signal.
+    """
+    if exit_code is None:
+        return "its process has ended"
+    if exit_code < 0:
+        number = -exit_code
+        known = number in set(signal.Signals)  # not all of the real-time signals have a name
+        name = signal.Signals(number).name if known else f"signal {number}"
+        is_riddle = name == "SIGKILL" and not ended_itself
+        hint = " (Linux does this when memory runs out)" if is_riddle else ""
+        return f"its process was ended by {name}{hint}"
+    return f"its process exited with code {exit_code}"
+
+
+def raised_message(outcomes):
+    """
+    Tell of ranks that raised. The first line is for the lowest of them.
+
+    Returns:
+        (str, list[str]): The message, and the culprit's traceback as lines.
+    """
+    raised = {rank: outcome for rank, outcome in outcomes.items() if outcome.kind == RAISED}
+    same = {}
+    for rank, outcome in sorted(raised.items()):  # not in the order in which they came
+        same.setdefault((outcome.ename, outcome.evalue, outcome.line), []).append(rank)
+    lines = []
+    for ranks in same.values():
+        outcome = raised[ranks[0]]
+        text = f"{outcome.ename}: {outcome.evalue}".rstrip(": ")
+        lines.append(f"{rank_names(ranks)} raised {text}{_at(outcome)}")
+    first = raised[min(raised)]
+    # The rank's own prompt number is not the one that the learner sees beside the cell.
+    traceback = re.sub(r"Cell In\[\d+\], line", "Cell, line", first.traceback)
+    return "\n".join(lines), traceback.splitlines()
+
+
+def died_message(outcomes):
+    """
+    Tell of ranks whose process ended.
+    """
+    lines = []
+    for rank, outcome in sorted(outcomes.items()):
+        if outcome.kind == DIED:
+            seen = "; last seen" if outcome.is_last_seen and outcome.line else ""
+            how = how_it_died(outcome.exit_code, outcome.ended_itself)
+            lines.append(f"rank {rank} died: {how}{seen}{_at(outcome)}")
+    return "\n".join(lines)
+
+
+def given_up_message(outcomes):
+    """
+    Tell of the ranks that we have ended, since nothing else could free them; empty without any.
+    """
+    return "\n".join(
+        f"rank {rank} could not be freed{_at(outcome)}, so its process was ended"
+        for rank, outcome in sorted(outcomes.items())
+        if outcome.kind == GIVEN_UP
+    )
+
+
+def victims_sentence(outcomes):
+    """
+    Tell of the ranks that were released, in one line; empty if there are none.
+    """
+    released = [rank for rank, outcome in outcomes.items() if outcome.kind == RELEASED]
+    if not released:
+        return ""
+    lines = {outcomes[rank].line for rank in released if outcomes[rank].line}
+    where = f" at line {lines.pop()}" if len(lines) == 1 else ""
+    were = "was" if len(released) == 1 else "were"
+    return f"{rank_names(released)} {were} released{where}; variables are kept."
+
+
+def stale_sentence(names):
+    """
+    Say which objects hold a group that is gone; empty if there are none.
+    """
+    if not names:
+        return ""
+    listed = ", ".join(f"`{name}`" for name in names)
+    verb, again = ("holds", "it") if len(names) == 1 else ("hold", "them")
+    return f"{listed} {verb} the old group: run the cell that makes {again} again."
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """
+    What was done to make ranks usable again.
+
+    Args:
+        replaced: Ranks that have new processes.
+        regrouped: Whether the old groups were left.
+        joined: Whether all ranks are in a new group.
+        stale: Names of objects that hold an old group.
+    """
+
+    replaced: list
+    regrouped: bool
+    joined: bool
+    stale: list
+
+    def sentences(self):
+        """
+        Say it, a sentence a line.
+        """
+        lines = [replaced_sentence(self.replaced)]
+        if self.regrouped:
+            fate = (
+                "The ranks have joined a new group."
+                if self.joined
+                else "The group is gone: run the cell that makes it again."
+            )
+            lines.append(f"{fate} {stale_sentence(self.stale)}".rstrip())
+        return [line for line in lines if line]
+
+
+def replaced_sentence(replaced):
+    """
+    Say what was lost with ranks that were replaced; empty if there are none.
+    """
+    if not replaced:
+        return ""
+    new = "A new" if len(replaced) == 1 else "New"
+    verb = "is" if len(replaced) == 1 else "are"
+    its = "its" if len(replaced) == 1 else "their"
+    return f"{new} {rank_names(replaced)} {verb} in place; {its} variables are gone."

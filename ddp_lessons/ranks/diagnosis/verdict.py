@@ -1,0 +1,117 @@
+"""
+From how a cell ended on each rank to one error, or none.
+"""
+
+from ddp_lessons.errors import CellStopped, RankDied, RankRaised, RanksGone
+from ddp_lessons.ranks.diagnosis import report
+from ddp_lessons.ranks.diagnosis.waiting import diagnose
+from ddp_lessons.ranks.diagnosis.report import DIED, GIVEN_UP, OK, RAISED, RELEASED, Outcome
+from ddp_lessons.ranks.diagnosis.telling import rank_names
+
+
+def ranks_are_gone():
+    """
+    Return the error for ranks that cannot run a cell any more.
+    """
+    return RanksGone("The ranks are gone: stopped, or ended from outside. Run start_ranks() again.")
+
+
+def conclude(ranks, outcomes, lookout, stopped):
+    """
+    Bring ranks back into order after a cell, and say what went wrong.
+
+    Args:
+        ranks: The Ranks.
+        outcomes: For each rank of the cell its Outcome.
+        lookout: The Lookout of the cell.
+        stopped: Whether Stop was pressed.
+
+    Returns:
+        DDPLessonsError or None: What to raise; None if all went well.
+    """
+    if not ranks.alive:
+        return ranks_are_gone()
+    kinds = {outcome.kind for outcome in outcomes.values()}
+    alike = len({outcome.digest for outcome in outcomes.values()}) == 1
+    if kinds == {OK} and not stopped and lookout.freeing is not None:
+        print("Ranks were stuck in a call from before this cell, and were released.")
+        print("\n".join(ranks.recover().sentences()))
+        return None
+    if kinds == {OK} and not stopped and alike:
+        return None
+    places = {r: place for r, place in lookout.all_places([]).items() if r in outcomes}
+    mismatch = diagnose(places, []).sentence
+    if kinds == {OK} and not stopped and not mismatch:
+        return None
+    # Ranks that all raised by themselves, after the same collectives, still agree on the group.
+    in_order = kinds == {RAISED} and not mismatch and _same_collectives(places)
+    recovery = ranks.recover(regroup=not in_order or lookout.freeing is not None)
+    for rank in recovery.replaced:  # freed, and then it could not leave its group
+        if rank in outcomes and outcomes[rank].kind == RELEASED:
+            outcomes[rank].kind = GIVEN_UP
+    kind, head, traceback = _kind_and_head(outcomes, kinds, lookout, stopped, mismatch)
+    given_up = report.given_up_message(outcomes)
+    # Gloo aborts a process to which a peer has sent more than it expects.
+    cause = f"Before that, {mismatch}." if mismatch and DIED in kinds and not stopped else ""
+    lines = [head, cause, "" if given_up == head else given_up]
+    lines += [report.victims_sentence(outcomes), *recovery.sentences()]
+    return kind("\n".join(line for line in lines if line), traceback)
+
+
+def _same_collectives(places):
+    called = {
+        str([(collective["group"], collective["number"]) for collective in place["collectives"]])
+        for place in places.values()
+        if place is not None
+    }
+    return len(called) <= 1
+
+
+def _kind_and_head(outcomes, kinds, lookout, stopped, mismatch):
+    if stopped:
+        return CellStopped, _stop_head(outcomes, lookout), ()
+    if lookout.deadlocked:
+        diagnosis = lookout.diagnosis
+        return RankRaised, f"Deadlock: {diagnosis.sentence}.\n{diagnosis.table}", ()
+    if DIED in kinds:
+        return RankDied, report.died_message(outcomes), ()
+    if RAISED in kinds:
+        return RankRaised, *report.raised_message(outcomes)
+    if GIVEN_UP in kinds:
+        return RankDied, report.given_up_message(outcomes), ()
+    return RankRaised, f"{mismatch}. What came out is not to be trusted.", ()
+
+
+def _stop_head(outcomes, lookout):
+    if any(outcome.kind == RAISED for outcome in outcomes.values()):
+        return report.raised_message(outcomes)[0]
+    if lookout.diagnosis is not None and lookout.diagnosis.sentence:
+        return f"Stopped: {lookout.diagnosis.sentence}."
+    at = {}
+    for rank, place in lookout.last_places.items():
+        if place and place["line"]:
+            at.setdefault((place["line"], place["code"]), []).append(rank)
+    parts = [
+        f"{rank_names(ranks)} {'was' if len(ranks) == 1 else 'were'} at line {line}: {code}"
+        for (line, code), ranks in at.items()
+    ]
+    return f"Stopped: {'; '.join(parts) or f'{rank_names(outcomes)} did not answer'}."
+
+
+def replace_the_idle_dead(ranks):
+    """
+    Put new processes in the place of ranks that died between two cells, and say so.
+
+    Returns:
+        RankDied: To raise in place of running a cell on a rank that has lost its variables.
+    """
+    deaths = {
+        rank: Outcome(DIED, exit_code=ranks.keeper.last_death.get(rank, (None, None))[1])
+        for rank in ranks.dead
+    }
+    lines = [
+        report.died_message(deaths),
+        *ranks.recover().sentences(),
+        "This cell was not run: run the cells that this rank needs, then this one again.",
+    ]
+    return RankDied("\n".join(lines))

@@ -1,0 +1,271 @@
+"""
+Run one cell on ranks, and come back whatever happens in it.
+
+The kernel waits for replies, for deaths, for Stop and for the clock at once.
+"""
+
+import queue
+import signal
+import sys
+import threading
+import time
+
+from ipyparallel.error import RemoteError, TaskAborted
+
+from ddp_lessons.ranks.rank.last_words import line_of_death
+from ddp_lessons.ranks.kernel.lookout import LOOK_EVERY_S, Lookout
+from ddp_lessons.ranks.kernel.output import OrderedDisplay, RankOutput, output_is_missing
+from ddp_lessons.ranks.system.patience import Patience
+from ddp_lessons.ranks.diagnosis.report import DIED, GIVEN_UP, OK, RAISED, RELEASED, Outcome
+from ddp_lessons.ranks.rank.tracebacks import comes_of_a_lost_peer
+from ddp_lessons.ranks.diagnosis.verdict import conclude, ranks_are_gone, replace_the_idle_dead
+from ddp_lessons.ranks.rank.where import source_line
+
+_TICK_S = 0.05
+_OUTPUT_WITHIN_S = 1.0
+_NEWS_S = 0.5
+"""
+Seconds of proven sleep of those through whom output and news come: see `Patience`.
+"""
+
+
+def run_cell(ranks, source, targets=None):
+    """
+    Run a cell on ranks and show what they print, in rank order.
+
+    Args:
+        ranks: The running Ranks.
+        source: The cell's text.
+        targets: Rank numbers; default all.
+
+    Raises:
+        CellFailed: A rank raised, died, or was stopped. Every rank is idle and usable again.
+        RanksGone: The ranks were stopped, or have died with their warden.
+    """
+    if not ranks.alive:
+        raise ranks_are_gone()
+    if ranks.dead:
+        raise replace_the_idle_dead(ranks)
+    if not ranks.is_in_order:  # a join was stopped half-way
+        print("\n".join(ranks.recover().sentences()))
+    # What a view has sent may be stuck. That is found out first: if only some are, the others would
+    # begin the cell and be released in the middle of it.
+    for text in ("pass", source) if ranks.client.outstanding else (source,):
+        run = CellRun(ranks, text, range(len(ranks)) if targets is None else targets)
+        run.submit()
+        error = run.wait()
+        if error is not None:
+            raise error
+
+
+class CellRun:
+    """
+    One cell on some ranks.
+
+    Args:
+        ranks: The Ranks.
+        source: The cell's text.
+        targets: Rank numbers to run it on.
+    """
+
+    def __init__(self, ranks, source, targets):
+        self.ranks = ranks
+        self.source = source
+        self.targets = list(targets)
+        self.futures = {}
+        self.outcomes = {}
+        self._outputs = {rank: RankOutput() for rank in self.targets}
+        self._display = OrderedDisplay(self._outputs)
+        self._events: queue.SimpleQueue = queue.SimpleQueue()
+        self._lookout = Lookout(ranks, source, self.targets)
+        self._stopped = False
+        self._fault_at = None
+
+    def submit(self):
+        """
+        Send the cell to its ranks.
+        """
+        self.ranks.keeper.on_event(self._on_keeper_event)
+        for rank in self.targets:
+            self._submit_to(rank)
+
+    def leave_alone(self):
+        """
+        Hear of no more deaths: nobody is going to wait for this run.
+        """
+        self.ranks.keeper.off_event(self._on_keeper_event)
+
+    def stop(self):
+        """
+        Free every rank, as when Stop is pressed. Any thread may call it while another waits.
+        """
+        self._events.put(("stop", None, None))
+
+    @property
+    def running(self):
+        """
+        Ranks that have not finished the cell.
+        """
+        return [rank for rank in self.targets if rank not in self.outcomes]
+
+    def wait(self):
+        """
+        Wait until every rank has finished, was freed, or was replaced. Shows output as it comes.
+
+        Returns:
+            DDPLessonsError or None: What to raise.
+        """
+        with _StopCatcher(self.stop):
+            look_at = time.monotonic() + LOOK_EVERY_S
+            while self.running:
+                self._take_events()
+                self._display.update(self._complete())
+                if self.running and time.monotonic() >= look_at:
+                    self._lookout.look(self.running, self._fault_at)
+                    look_at = time.monotonic() + LOOK_EVERY_S
+            self._wait_for_output()
+            self._tell_victims()
+            self.leave_alone()
+            return conclude(self.ranks, self.outcomes, self._lookout, self._stopped)
+
+    def _submit_to(self, rank):
+        client, output = self.ranks.client, self._outputs[rank]
+        future = client.send_execute_request(
+            client._mux_stream,
+            self.source,
+            silent=False,
+            ident=client._engines[rank].encode(),
+            message_future_hook=lambda f: f.iopub_callbacks.append(self._on_output(rank, output)),
+        )
+        self.futures[rank] = future
+        future.add_done_callback(lambda f: self._events.put(("reply", rank, f)))
+        future.output.add_done_callback(lambda f: self._events.put(("complete", rank, None)))
+
+    def _on_output(self, rank, output):
+        def take(message):
+            output.on_message(message)
+            self._events.put(("output", rank, None))
+
+        return take
+
+    def _on_keeper_event(self, message):
+        if message["at"] in ("died", "gone"):
+            death = (message.get("pid"), message.get("code"))
+            self._events.put((message["at"], message.get("rank"), death))
+
+    def _take_events(self):
+        try:
+            what, rank, detail = self._events.get(timeout=_TICK_S)
+            while True:
+                self._take(what, rank, detail)
+                what, rank, detail = self._events.get_nowait()
+        except queue.Empty:
+            return
+
+    def _take(self, what, rank, detail):
+        if what == "reply" and rank not in self.outcomes:
+            self._on_reply(rank, detail.result())
+        elif what == "complete":
+            self._outputs[rank].done = True
+        elif what == "died" and rank in self.targets:
+            self._on_death(rank, *detail)
+        elif what == "gone":
+            for left in self.running:
+                self._on_death(left, None, None)
+        elif what == "stop" and not self._stopped:
+            self._stopped = True
+            self._lookout.stop(self.running)
+
+    def _on_reply(self, rank, reply):
+        if isinstance(reply, TaskAborted):  # it never ran: the engine was clearing its queue
+            self._submit_to(rank)
+        elif not isinstance(reply, RemoteError):
+            told = reply._content.get("ddp_lessons", {})
+            self.outcomes[rank] = Outcome(OK, digest=told.get("digest", ""))
+        elif "ddp_lessons" not in reply.engine_info and rank in self.ranks.dead:
+            self._on_death(rank, *self.ranks.keeper.last_death.get(rank, (None, None)))
+        else:
+            told = reply.engine_info.get("ddp_lessons", {})
+            self.outcomes[rank] = Outcome(
+                RELEASED if told.get("released") else RAISED,
+                ename=reply.ename,
+                evalue=told.get("text", reply.evalue),
+                line=told.get("line"),
+                code=told.get("code", ""),
+                traceback=reply.traceback or "",
+            )
+            self._fault()
+
+    def _on_death(self, rank, pid, code):
+        place = self._lookout.last_places.get(rank)
+        where = line_of_death(
+            self.ranks.keeper, rank, place, lambda line: source_line(self.source, line)
+        )
+        kind = GIVEN_UP if self.ranks.engines.was_given_up(pid) else DIED
+        self.outcomes[rank] = Outcome(kind, exit_code=code, **where)
+        self._fault()
+
+    def _tell_victims(self):
+        """
+        Find the ranks that raised only because a peer of theirs died, or was freed first.
+        """
+        lost_peer = [
+            rank
+            for rank, outcome in self.outcomes.items()
+            if outcome.kind == RAISED and comes_of_a_lost_peer(outcome.evalue)
+        ]
+        if not lost_peer:
+            return
+        # News of a death may come later than the words of those whom it hit.
+        patience = Patience(_NEWS_S, lambda: [self.ranks.keeper.warden_pid])
+        while not self._has_victims(lost_peer) and not patience.is_over:
+            self._take_events()
+        if self._has_victims(lost_peer):
+            for rank in lost_peer:
+                self.outcomes[rank].kind = RELEASED
+
+    def _has_victims(self, lost_peer):
+        kinds = {outcome.kind for rank, outcome in self.outcomes.items() if rank not in lost_peer}
+        is_ended = self._stopped or self._lookout.deadlocked
+        return is_ended or bool(self.ranks.dead or kinds & {RAISED, DIED, GIVEN_UP})
+
+    def _fault(self):
+        if self._fault_at is None:
+            self._fault_at = time.monotonic()
+
+    def _complete(self):
+        return {
+            rank
+            for rank, outcome in self.outcomes.items()
+            if self._outputs[rank].done or outcome.kind in (DIED, GIVEN_UP)
+        }
+
+    def _wait_for_output(self):
+        patience = Patience(_OUTPUT_WITHIN_S, lambda: self.ranks.control.pids(self.targets))
+        while len(self._complete()) < len(self.targets) and not patience.is_over:
+            self._take_events()
+            self._display.update(self._complete())
+        silent = set(self.targets) - self._complete()
+        self._display.update(set(self.targets))
+        if silent:
+            print(output_is_missing(silent, _OUTPUT_WITHIN_S), file=sys.stderr, flush=True)
+
+
+class _StopCatcher:
+    """
+    Turn SIGINT into an event for the length of a cell, so that Stop can never tear the waiting,
+    the releasing or the rejoining in two. Only the main thread gets signals.
+    """
+
+    def __init__(self, on_stop):
+        self._on_stop = on_stop
+        self._previous = None
+
+    def __enter__(self):
+        if threading.current_thread() is threading.main_thread():
+            self._previous = signal.signal(signal.SIGINT, lambda *_: self._on_stop())
+        return self
+
+    def __exit__(self, *exc_info):
+        if self._previous is not None:
+            signal.signal(signal.SIGINT, self._previous)

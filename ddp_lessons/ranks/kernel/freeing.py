@@ -1,0 +1,154 @@
+"""
+Free ranks from whatever they wait for, and tell who is beyond help from who is only slow.
+
+A rank is told to let go through its guard; its sockets are cut from outside as well if the guard is
+silent. It is beyond help once it *had the processor and still waits*:
+
+    asleep    its guard let go, so did everybody else, and yet nothing in it stirs
+    deaf      its guard had many turns and got no word out: C code holds the interpreter
+    stubborn  it had seconds of CPU time, or dozens of interrupts, and runs on
+
+None of the three is reached by a rank that only is kept from the cores, however long.
+"""
+
+import time
+
+from ddp_lessons.ranks.system.pulse import Rest, pulse_of
+from ddp_lessons.ranks.system.processes import children_of, descendants_of, tree_cpu_seconds
+
+FREE_EVERY_S = 0.2
+_ASLEEP_S = 0.35
+"""
+Seconds of proven sleep after everybody let go. What could still wake a rank is a thread of its own,
+or a child; both are looked at, so this only covers a moment of sleep between two of its steps.
+"""
+_DEAF_TURNS = 40
+"""
+Turns of the guard's thread that it ended itself. While it wants the interpreter it asks for it
+every 5 ms, and Python code gives it away at its next instruction.
+"""
+_STUBBORN_CPU_S = 10.0
+_STUBBORN_INTERRUPTS = 30
+_UNKNOWN_S = 8.0
+"""
+Where the system tells nothing of other processes' threads, only seconds on the wall are left.
+"""
+
+
+class Freeing:
+    """
+    The freeing of ranks after a fault, after Stop, or before they join a group.
+
+    Args:
+        ranks: The Ranks.
+        clock: Function that returns seconds.
+        pulse: Function from a process id to its Pulse or None.
+    """
+
+    def __init__(self, ranks, clock=time.monotonic, pulse=pulse_of):
+        self._ranks = ranks
+        self._clock = clock
+        self._pulse = pulse
+        self._began_at = clock()
+        self._asked = {}  # rank -> (when, future) of what it was told or asked last
+        self._said = {}  # rank -> (when it was asked, what its guard said)
+        self._child_cpu_s = {}
+        self._rests = {rank: Rest(pid, clock, pulse) for rank, pid in ranks.keeper.pids.items()}
+        # rank -> turns of its main thread when it was told last
+        self._told_turns = {rank: self._turns(rank) for rank in self._rests}
+        # Idle ranks let go of their peers, too: a rank that holds its interpreter while it waits
+        # in C++ cannot cut its own sockets, but notices when the other end is cut.
+        self._note(ranks.control.release(ranks.client.ids))
+
+    def _note(self, futures):
+        for rank, future in futures.items():
+            self._asked[rank] = (self._clock(), future)
+
+    def _hear(self):
+        for rank, (when, future) in list(self._asked.items()):
+            if future.done():
+                del self._asked[rank]
+                if future.exception() is None:
+                    self._said[rank] = (when, future.result()["content"]["answer"])
+
+    def has_let_go(self, rank):
+        """
+        Whether a rank's guard has cut its communication.
+        """
+        return rank in self._said
+
+    def step(self, running):
+        """
+        Look at the ranks that are not free yet, and tell them again. Call it every `FREE_EVERY_S`.
+
+        Args:
+            running: Those that have not come back.
+
+        Returns:
+            list[int]: Those that are beyond help. Only a new process in their place helps.
+        """
+        self._hear()
+        for rank in running:
+            self._look_at(rank)
+        lost = [rank for rank in running if self._is_lost(rank, running)]
+        free = [rank for rank in running if rank not in self._asked and rank not in lost]
+        # What was freed may have begun to wait anew: one that had a turn since is told again. The
+        # others are only asked, since being told wakes them.
+        moved = [rank for rank in free if self._has_moved(rank)]
+        for rank in moved:
+            self._told_turns[rank] = self._turns(rank)
+        self._note(self._ranks.control.release(moved))
+        self._note(self._ranks.control.ask_state([rank for rank in free if rank not in moved]))
+        self._ranks.control.cut([rank for rank in running if self._is_deaf(rank)])
+        return lost
+
+    def _look_at(self, rank):
+        pid = self._ranks.keeper.pids.get(rank)
+        rest = self._rests.get(rank)
+        if rest is None or rest.pid != pid:
+            self._rests[rank] = Rest(pid, self._clock, self._pulse)
+        else:
+            rest.look()
+
+    def _turns(self, rank):
+        pulse = self._rests[rank].last
+        return pulse.main_turns if pulse else 0
+
+    def _has_moved(self, rank):
+        # A turn or two is what being told costs.
+        return self._turns(rank) > self._told_turns.get(rank, 0) + 2
+
+    def _is_lost(self, rank, running):
+        rest = self._rests[rank]
+        if rest.pid is None:
+            return False  # dead, or not one of ours: others tell
+        if not rest.is_known:
+            return self._clock() - self._began_at > _UNKNOWN_S
+        if not self.has_let_go(rank):
+            # Whoever holds the interpreter may itself wait for a core: then it is no sleep.
+            is_asleep = rest.rest_s >= _ASLEEP_S and rest.all_sleep
+            return rest.cpu_s >= _STUBBORN_CPU_S or (self._is_deaf(rank) and is_asleep)
+        asked_at, said = self._said[rank]
+        if said["idle"]:
+            return False  # it is through; its answer is under way
+        if rest.cpu_s >= _STUBBORN_CPU_S or said["num_interrupts"] >= _STUBBORN_INTERRUPTS:
+            return True
+        return (
+            rest.rest_s >= _ASLEEP_S
+            and asked_at >= rest.began_at
+            and rest.nothing_stirs
+            and all(self.has_let_go(other) or self._is_deaf(other) for other in running)
+            and not self._children_move(rest.pid)
+        )
+
+    def _is_deaf(self, rank):
+        return not self.has_let_go(rank) and self._rests[rank].guard_turns >= _DEAF_TURNS
+
+    def _children_move(self, pid):
+        # A DataLoader's workers, or a program that the cell waits for, may be about to end.
+        if not children_of(pid):
+            return False
+        used = {child: tree_cpu_seconds(child) for child in descendants_of(pid)}
+        before = self._child_cpu_s.get(pid)
+        self._child_cpu_s[pid] = used
+        return used != before

@@ -1,0 +1,190 @@
+"""
+Have all ranks leave their groups and join a new one, in whatever state a mishap has left them.
+
+    free      until each rank answers; who is beyond help gets a new process
+    leave     each rank alone, so that one that cannot is found
+    join      all together
+
+Any of the three may fail, since a rank may die at any moment. Then all of it is done again.
+"""
+
+import time
+from concurrent.futures import wait
+
+from ddp_lessons.errors import StartFailed
+from ddp_lessons.ranks.rank import membership
+from ddp_lessons.ranks.kernel.freeing import FREE_EVERY_S, Freeing
+from ddp_lessons.ranks.system.pulse import Rest
+from ddp_lessons.ranks.diagnosis.telling import rank_names
+
+_ATTEMPTS = 5
+_IDLE_WITHIN_S = 0.2
+"""
+An idle rank answers in milliseconds. One that does not is told to let go, which does no harm to one
+that was only slow.
+"""
+_LOOK_EVERY_S = 0.1
+_STANDS_STILL_S = {"leave": 2.0, "join": 10.0}
+"""
+Seconds of proven sleep after which a rank will never come. Who joins a group may have to wait for
+others; who leaves one waits for nobody.
+"""
+_MOST_POLLS = 3000
+"""
+Turns after which a rank will never come: who waits for a store has one every 10 ms.
+"""
+_UNKNOWN_S = 60.0
+"""
+Where the system tells nothing of the ranks' threads, only seconds on the wall are left.
+"""
+
+
+class GroupBroken(Exception):
+    """
+    A join or leave that will never be finished. Its text says why.
+    """
+
+
+def enter_group(ranks):
+    """
+    Free all ranks, have them leave their groups, and join them if they are to be joined.
+
+    Args:
+        ranks: The Ranks.
+
+    Returns:
+        (set[int], list[str]): The ranks that have new processes, and the names that hold an earlier
+        group.
+
+    Raises:
+        StartFailed: It did not come about. `ranks.is_in_order` is False: the next cell tries again.
+    """
+    replaced = set()
+    for _ in range(_ATTEMPTS):
+        ranks.is_in_order = False
+        replaced.update(_free_all(ranks))
+        try:
+            stale = leave_all(ranks)
+            if ranks.joined:
+                stale = join_all(ranks)
+        except GroupBroken as broken:
+            fault = broken
+            continue
+        return replaced, stale
+    raise StartFailed(
+        f"Ranks are in no group: {fault}. Run the next cell, which joins them first, or "
+        "call ranks.stop(), then start_ranks()."
+    )
+
+
+def _free_all(ranks):
+    """
+    Free ranks until each answers. Returns those that have new processes.
+    """
+    replaced = set(ranks.engines.replace_dead())
+    answers = _ask(ranks, range(len(ranks)))
+    freeing = None
+    wait(answers.values(), timeout=_IDLE_WITHIN_S)
+    while busy := [rank for rank, answer in answers.items() if not answer.done()]:
+        freeing = freeing or Freeing(ranks)
+        lost = freeing.step(busy)
+        if lost and ranks.engines.has_warden:
+            ranks.engines.give_up(lost)
+        newborn = ranks.engines.replace_dead()
+        replaced.update(newborn)
+        answers.update(_ask(ranks, newborn))
+        wait([answers[rank] for rank in busy], timeout=FREE_EVERY_S)
+    replaced.update(ranks.engines.replace_dead())
+    ranks.control.settle()
+    return replaced
+
+
+def _ask(ranks, some):
+    return {rank: ranks.client.direct_view(rank).apply_async(int) for rank in some}
+
+
+def join_all(ranks):
+    """
+    Join all ranks to a new default process group, after leaving the one that they may be in.
+
+    Args:
+        ranks: The Ranks.
+
+    Returns:
+        list[str]: Names in the ranks' namespaces that hold an earlier group.
+
+    Raises:
+        GroupBroken: A rank died, raised, or stands still. `ranks.is_in_order` is False then.
+    """
+    store_file, placement = str(ranks.new_store_file()), ranks.placement
+    arguments = [
+        (store_file, len(ranks), placement.backend, device) for device in placement.devices
+    ]
+    return _call_guards(ranks, "join", arguments)
+
+
+def leave_all(ranks):
+    """
+    Have all ranks leave their groups.
+
+    Args:
+        ranks: As the rest, see `join_all`.
+    """
+    return _call_guards(ranks, "leave", [()] * len(ranks))
+
+
+def _call_guards(ranks, name, arguments):
+    """
+    Run a function of `membership` on every rank, and wait for the slowest as long as it moves.
+    """
+    ranks.is_in_order = False
+    futures = {}
+    for rank, args in enumerate(arguments):
+        view = ranks.client.direct_view(rank)
+        futures[rank] = view.apply_async(getattr(membership, name), *args)
+    watch = _Watch(ranks, name)
+    while late := wait(futures.values(), timeout=_LOOK_EVERY_S).not_done:
+        pending = [rank for rank, future in futures.items() if future in late]
+        failed = [rank for rank, future in futures.items() if future.done() and future.exception()]
+        if failed or ranks.dead or watch.stands_still(pending):
+            break
+    for rank, future in futures.items():
+        if future.done() and future.exception() is not None:
+            raise GroupBroken(f"rank {rank} could not {name} one ({_first_line(future)})")
+    if ranks.dead:
+        raise GroupBroken(f"{rank_names(ranks.dead)} died of the {name}")
+    if late:
+        raise GroupBroken(f"{rank_names(pending)} did not {name} one")
+    ranks.is_in_order = True
+    return sorted({stale for future in futures.values() for stale in future.result()})
+
+
+def _first_line(future):
+    return str(future.exception()).strip().partition("\n")[0]
+
+
+class _Watch:
+    """
+    Tell ranks that will never finish a join or leave from those that are slow.
+    """
+
+    def __init__(self, ranks, name):
+        self._limit_s = _STANDS_STILL_S[name]
+        self._is_alone = name == "leave"
+        self._began_at = time.monotonic()
+        self._rests = {rank: Rest(pid) for rank, pid in ranks.keeper.pids.items()}
+
+    def stands_still(self, pending):
+        """
+        Whether it is no use to wait for these ranks any longer.
+        """
+        known = [self._rests[rank] for rank in pending if rank in self._rests]
+        if len(known) < len(pending) or not all(rest.is_known for rest in known):
+            return time.monotonic() - self._began_at > _UNKNOWN_S
+        for rest in known:
+            rest.look()
+        still = [rest.rest_s > self._limit_s and rest.nothing_stirs for rest in known]
+        if self._is_alone:
+            return any(still)
+        polled = [rest.turns_since(rest.first) > _MOST_POLLS for rest in known]
+        return all(map(max, still, polled))

@@ -1,0 +1,76 @@
+"""
+`%%px` and `%px` with a guard: ipyparallel's magics, their arguments and their names, our waiting.
+"""
+
+from ipyparallel.client.asyncresult import AsyncResult
+from ipyparallel.client.magics import ParallelMagics
+from IPython.core.error import UsageError
+
+from ddp_lessons.ranks.kernel.cells import CellRun, run_cell
+
+
+class RankMagics(ParallelMagics):
+    """
+    ipyparallel's parallel magics on the current ranks.
+
+    Args:
+        shell: IPython's shell.
+        ranks: The running Ranks.
+    """
+
+    def __init__(self, shell, ranks):
+        self.ranks = ranks
+        super().__init__(shell, ranks.view)
+
+    def parallel_execute(self, cell, block=None, save_name=None, **shown):
+        """
+        Run a cell on the view's targets. ipyparallel's `%px` and `%%px` call this.
+
+        Args:
+            cell: The cell's text.
+            block: Wait for the ranks; default as the view.
+            save_name: Name in the notebook under which to store the AsyncResult.
+            shown: ipyparallel's arguments about showing output; ours is always in rank order.
+
+        Returns:
+            AsyncResult or None: Only if it does not wait.
+
+        Raises:
+            CellFailed: A rank raised, died, or was stopped.
+        """
+        block = self.view.block if block is None else block
+        targets = self._target_ranks()
+        if not block or save_name:
+            return self._run_with_result(cell, targets, block, save_name)
+        run_cell(self.ranks, cell, targets)
+        return None
+
+    def _target_ranks(self):
+        targets = self.view.targets
+        if isinstance(targets, int):
+            targets = [targets]
+        targets = list(range(len(self.ranks))) if targets == "all" else list(targets)
+        unknown = [rank for rank in targets if rank not in range(len(self.ranks))]
+        if unknown:
+            raise UsageError(
+                f"Unknown rank: expected 0 to {len(self.ranks) - 1} (got {unknown[0]}). "
+                "Correct --targets."
+            )
+        return targets
+
+    def _run_with_result(self, cell, targets, block, save_name):
+        run = CellRun(self.ranks, cell, targets)
+        run.submit()
+        result = AsyncResult(
+            self.view.client, list(run.futures.values()), fname="%px", targets=targets, owner=True
+        )
+        self.last_result = result
+        if save_name:
+            self.shell.user_ns[save_name] = result
+        if not block:
+            run.leave_alone()
+            return result
+        error = run.wait()
+        if error is not None:
+            raise error
+        return None

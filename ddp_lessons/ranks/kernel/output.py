@@ -1,0 +1,111 @@
+"""
+Show what ranks print in rank order, always, and rank by rank while it comes.
+
+The lowest rank that is still running is shown live; the ranks above it are kept until its turn.
+So the output of a cell is the same on every run, and a long run is not silent.
+"""
+
+import sys
+from collections import deque
+
+from ddp_lessons.ranks.diagnosis.telling import rank_names
+
+
+class RankOutput:
+    """
+    Collect what one rank puts out, in order, from the client's thread.
+    """
+
+    def __init__(self):
+        self.items = deque()
+        self.done = False
+
+    def on_message(self, message):
+        """
+        Take one iopub message of the rank.
+        """
+        kind = message["header"]["msg_type"]
+        content = message["content"]
+        if kind == "stream":
+            self.items.append((content["name"], content["text"]))
+        elif kind in ("display_data", "execute_result"):
+            self.items.append((kind, content))
+
+
+class OrderedDisplay:
+    """
+    Show the output of several ranks.
+
+    Args:
+        outputs: For each rank its RankOutput.
+    """
+
+    def __init__(self, outputs):
+        self._outputs = dict(sorted(outputs.items()))
+        self._wrote = False
+        self._unfinished = {}  # (rank, stream) -> text of a line that has no end yet
+
+    def update(self, finished):
+        """
+        Show what can be shown now.
+
+        Args:
+            finished: Ranks whose output is complete.
+        """
+        for rank, output in self._outputs.items():
+            while output.items:
+                self._show(rank, *output.items.popleft())
+            if rank not in finished:
+                break
+            self._end_lines(rank)
+        if self._wrote:
+            self._wrote = False
+            sys.stdout.flush()
+            sys.stderr.flush()
+
+    def _show(self, rank, kind, content):
+        if kind in ("stdout", "stderr"):
+            *lines, rest = (self._unfinished.pop((rank, kind), "") + content).split("\n")
+            self._write(rank, kind, lines)
+            if rest:
+                self._unfinished[rank, kind] = rest
+            return
+        self._end_lines(rank)
+        data = content["data"]
+        if kind == "execute_result" or set(data) <= {"text/plain"}:
+            self._write(rank, "stdout", data.get("text/plain", "").splitlines())
+            return
+        from IPython.display import display
+
+        self._write(rank, "stdout", [data.get("text/plain", "output")])
+        sys.stdout.flush()
+        rich = {mime: value for mime, value in data.items() if mime != "text/plain"}
+        display(rich, raw=True, metadata=content.get("metadata") or {})
+
+    def _write(self, rank, stream, lines):
+        target = sys.stdout if stream == "stdout" else sys.stderr
+        for line in lines:
+            shown = line.rstrip("\r").rpartition("\r")[2]  # a progress bar's last state
+            target.write(f"[{rank}] {shown}".rstrip() + "\n")
+            self._wrote = True
+
+    def _end_lines(self, rank):
+        for stream in ("stdout", "stderr"):
+            rest = self._unfinished.pop((rank, stream), None)
+            if rest is not None:
+                self._write(rank, stream, [rest])
+
+
+def output_is_missing(ranks, waited_s):
+    """
+    Return the line that says whose output did not come, or not all of it, and what to do.
+
+    Args:
+        ranks: Rank numbers.
+        waited_s: Seconds since the cell's end.
+    """
+    return (
+        f"The output of {rank_names(ranks)} did not arrive: all of it within {waited_s:g} s of the "
+        "cell's end (got a part, or none). Run the cell again; if it says so again, call "
+        "ranks.stop(), then start_ranks()."
+    )

@@ -1,0 +1,209 @@
+"""
+A running set of ranks, seen from the kernel.
+"""
+
+import functools
+import itertools
+from pathlib import Path
+
+from ddp_lessons.ranks.kernel.control import Control
+from ddp_lessons.ranks.kernel.engines import Engines
+from ddp_lessons.ranks.kernel.grouping import GroupBroken, enter_group, join_all, leave_all
+from ddp_lessons.ranks.diagnosis.report import Recovery, replaced_sentence, stale_sentence
+from ddp_lessons.ranks.kernel.status import Status
+
+
+class Ranks:
+    """
+    Ranks that `%%px` reaches. Made by `start_ranks`; a context manager that ends them.
+
+    Attributes:
+        client: ipyparallel's client; `client[r]` is a view on rank r.
+        cluster: ipyparallel's cluster.
+        placement: Which device and backend each rank has, and why.
+        engines: The ranks' processes.
+        control: The line to their guards.
+        joined: Whether they are to be in a group of our making.
+        is_in_order: Whether no join or leave was left half done.
+    """
+
+    def __init__(self, asked, keeper, cluster, client, placement):
+        self.asked = asked
+        self.keeper = keeper
+        self.cluster = cluster
+        self.client = client
+        self.placement = placement
+        self.engines = Engines(keeper, cluster, client, placement, asked[2])
+        self.control = Control(keeper, cluster, client, self.engines.has_warden)
+        self.joined = False
+        self.is_in_order = True
+        self._generations = itertools.count()
+        self._stopped = False
+
+    # ---- what it is ----
+
+    def __len__(self):
+        return self.placement.world_size
+
+    def __getitem__(self, rank):
+        return self.client[rank]
+
+    def __repr__(self):
+        if not self.alive:
+            return f"{len(self)} ranks, stopped"
+        word = "rank" if len(self) == 1 else "ranks"
+        joined = "" if self.joined else ", not joined to a group"
+        return f"{len(self)} {word} ready: {self.placement}{joined}"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        from ddp_lessons.ranks.kernel import session
+
+        session.stop_ranks() if session._current is self else self.stop()
+
+    @functools.cached_property
+    def view(self):
+        """
+        ipyparallel's blocking view on all ranks.
+        """
+        view = self.client[:]
+        view.block = True
+        return view
+
+    @property
+    def alive(self):
+        """
+        Whether these ranks can still run cells.
+        """
+        return not self._stopped and not self.keeper.gone
+
+    def status(self):
+        """
+        Return a table of all ranks: process, state, device, memory.
+        """
+        return Status.of(self)
+
+    # ---- starting and ending ----
+
+    def activate(self):
+        """
+        Let `%%px` reach these ranks, if this is IPython.
+        """
+        from IPython import get_ipython
+
+        if get_ipython() is not None:
+            from ddp_lessons.ranks.kernel.magics import RankMagics
+
+            shell = get_ipython()
+            shell.magics_manager.register(RankMagics(shell, self))
+
+    def stop(self):
+        """
+        End all ranks, their controller and their warden. Their variables are gone.
+        """
+        if self._stopped:
+            return
+        self._stopped = True
+        self.client.close(linger=0)
+        self.engines.stop()
+        self.cluster.close()
+        self.keeper.stop()
+
+    # ---- groups ----
+
+    def join(self):
+        """
+        Join all ranks to a new default process group. Waits for the slowest as long as it moves.
+
+        Returns:
+            list[str]: Names in the ranks' namespaces that hold an earlier group.
+
+        Raises:
+            StartFailed: As `recover`, which mends what a rank spoils that dies of it.
+        """
+        self.joined = True
+        return self._or_recover(join_all)
+
+    def leave(self):
+        """
+        Have all ranks leave their groups.
+
+        Returns:
+            list[str]: As `join`.
+
+        Raises:
+            StartFailed: As `join`.
+        """
+        self.joined = False
+        return self._or_recover(leave_all)
+
+    def _or_recover(self, work):
+        try:
+            return work(self)
+        except GroupBroken:
+            recovery = self.recover()
+            if recovery.replaced:
+                print(replaced_sentence(recovery.replaced))
+            return recovery.stale
+
+    def regroup(self):
+        """
+        Leave all groups and join a new one, after a mishap that left the group in disorder.
+
+        Prints the names of objects, such as DDP models, that hold the old group and must be made
+        again.
+        """
+        self.joined = True
+        recovery = self.recover()
+        lost = replaced_sentence(recovery.replaced)
+        stale = stale_sentence(recovery.stale)
+        print(" ".join(filter(None, [f"{len(self)} ranks joined a new group.", lost, stale])))
+
+    def new_store_file(self):
+        """
+        Make the file of a new store and return its path.
+        """
+        store_file = self.store_folder / f"store-{next(self._generations)}"
+        store_file.touch(mode=0o600)
+        return store_file
+
+    @property
+    def store_folder(self):
+        """
+        Folder of the file stores: private, and visible to all ranks.
+        """
+        if self.engines.has_warden or self.asked[2] in ("local", "mpi"):
+            return Path(self.keeper.folder)
+        # Ranks on other machines see what the connection files are on, so that is shared.
+        return Path(self.cluster.profile_dir) / "security"
+
+    # ---- deaths ----
+
+    @property
+    def dead(self):
+        """
+        Ranks whose process has ended and was not replaced yet.
+        """
+        return self.engines.dead
+
+    def recover(self, regroup=True):
+        """
+        Put new processes in the place of dead ranks, and give all ranks an orderly group.
+
+        Can be run again at any time: whatever was left half done is begun anew.
+
+        Args:
+            regroup: Leave the old groups. A group of our own making is joined again.
+
+        Returns:
+            Recovery: What was done, for the message.
+
+        Raises:
+            StartFailed: No group came about, however often it was tried. The next cell tries again.
+        """
+        if not regroup:
+            return Recovery(self.engines.replace_dead(), False, self.joined, [])
+        replaced, stale = enter_group(self)
+        return Recovery(sorted(replaced), True, self.joined, stale)

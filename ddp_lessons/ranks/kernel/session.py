@@ -1,0 +1,100 @@
+"""
+Start ranks for a notebook, and keep them: the one current set.
+"""
+
+import atexit
+
+from ddp_lessons.errors import BadInput, RanksGone
+from ddp_lessons.ranks.system.processes import can_fork
+
+OWN_LAUNCHERS = ("fork", "spawn")
+PASSED_LAUNCHERS = ("local", "slurm", "ssh", "mpi")
+_START_TIMEOUT_S = 60.0
+
+_current = None
+
+
+def start_ranks(n=None, *, device="auto", launcher="auto", join=True, timeout_s=_START_TIMEOUT_S):
+    """
+    Start ranks that `%%px` reaches, joined to one process group, and print what was chosen.
+
+    Called again with the same arguments it gives the running ranks back; with others it
+    restarts them.
+
+    Args:
+        n: Number of ranks. Default: every GPU, or 4 ranks on the CPU.
+        device: "auto", "cpu" or "cuda".
+        launcher: "auto", "fork" (import torch once, then fork), "spawn" (a fresh interpreter
+            each), or one of ipyparallel's: "local", "slurm", "ssh", "mpi".
+        join: Join all ranks to the default process group. False leaves that to the lesson.
+        timeout_s: Seconds to wait for the ranks before giving up.
+
+    Returns:
+        Ranks: The running ranks.
+
+    Raises:
+        BadInput: An argument is wrong.
+        StartFailed: The ranks could not be started. Nothing is left running.
+    """
+    global _current
+    asked = (n, device, launcher, join)
+    _check_launcher(launcher)
+    if _current is not None and _current.alive and _current.asked == asked:
+        if _current.dead or not _current.is_in_order:
+            _current.recover()
+        print(_current)
+        return _current
+    from ddp_lessons.ranks.kernel.starting import check_early, start
+
+    check_early(n, device, _current)
+    if _current is not None:
+        if _current.alive:
+            print(
+                f"Other ranks were asked for: {len(_current)} ranks end, their variables with them."
+            )
+        stop_ranks()
+    _current = start(asked, timeout_s)
+    try:
+        _current.activate()
+        print(_current)
+    except BaseException:  # Stop at the last moment: the caller never gets these ranks
+        stop_ranks()
+        raise
+    return _current
+
+
+def current_ranks():
+    """
+    Return the running ranks.
+
+    Raises:
+        RanksGone: None are running.
+    """
+    if _current is None or not _current.alive:
+        raise RanksGone("No ranks are running: start some first (got none). Run start_ranks().")
+    return _current
+
+
+def stop_ranks():
+    """
+    End the current ranks, if there are any.
+    """
+    global _current
+    if _current is not None:
+        ranks, _current = _current, None
+        ranks.stop()
+
+
+atexit.register(stop_ranks)
+
+
+def _check_launcher(launcher):
+    known = ("auto", *OWN_LAUNCHERS, *PASSED_LAUNCHERS)
+    if launcher not in known:
+        names = ", ".join(f'"{name}"' for name in known)
+        raise BadInput(
+            f"Unknown launcher: expected one of {names} (got {launcher!r}). "
+            "Leave launcher out to have one chosen."
+        )
+    if launcher == "fork" and not can_fork()[0]:
+        raise BadInput(f'launcher="fork" cannot be used: {can_fork()[1]}. Use launcher="spawn".')

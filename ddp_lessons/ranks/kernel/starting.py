@@ -1,0 +1,163 @@
+"""
+Bring up one set of ranks: warden, controller, client, engines, in an order that wastes no time.
+"""
+
+import contextlib
+import os
+import secrets
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from traitlets.config import Config
+
+from ddp_lessons.errors import DDPLessonsError, StartFailed
+from ddp_lessons.ranks.warden.controller import EVERY_INTERFACE, LOOPBACK, controller_arguments
+from ddp_lessons.ranks.kernel.keeper import Keeper
+from ddp_lessons.ranks.system.limits import memory, usable_cores
+from ddp_lessons.ranks.kernel.placement import BYTES_PER_RANK, Machine, place
+from ddp_lessons.ranks.system.processes import can_fork
+
+ENGINE_COMMAND = [sys.executable, "-m", "ddp_lessons.ranks.rank.engine"]
+"""
+What ipyparallel's own launchers start: an engine with a guard.
+"""
+
+
+def this_machine(facts):
+    """
+    Return the Machine that ranks would be placed on.
+
+    Args:
+        facts: What the warden found once it had torch: `num_gpus`, `has_nccl`.
+    """
+    _, free_bytes = memory()
+    return Machine(
+        num_cores=usable_cores(),
+        num_gpus=facts["num_gpus"],
+        memory_bytes=free_bytes,
+        has_nccl=facts["has_nccl"],
+    )
+
+
+def _profile_folder(fallback):
+    """
+    Return the IPython profile whose clusters JupyterLab's sidebar lists, or one of our own.
+    """
+    from IPython import get_ipython
+    from IPython.core.profiledir import ProfileDir
+    from IPython.paths import get_ipython_dir
+
+    shell = get_ipython()
+    try:
+        if shell is not None:
+            location = shell.profile_dir.location
+        else:
+            location = ProfileDir.create_profile_dir_by_name(get_ipython_dir()).location
+        if os.access(Path(location) / "security", os.W_OK):
+            return location
+    except (OSError, AttributeError):
+        pass  # a read-only home: the sidebar cannot list these ranks, everything else works
+    return ProfileDir.create_profile_dir(fallback).location
+
+
+def start(asked, timeout_s):
+    """
+    Start what `start_ranks` was asked for.
+
+    Args:
+        asked: (n, device, launcher, join) of `start_ranks`.
+        timeout_s: Seconds to wait for each step.
+
+    Returns:
+        Ranks: Running, and joined if asked.
+    """
+    launcher = asked[2]
+    fork = launcher == "fork" or (launcher == "auto" and can_fork()[0])
+    keeper = Keeper(fork=fork)
+    try:
+        return _start_with(keeper, asked, timeout_s)
+    except DDPLessonsError:
+        keeper.stop()
+        raise
+    except OSError as error:
+        fault = error.strerror or error
+        if isinstance(error, TimeoutError):
+            fault = f"the controller did not answer in {timeout_s:.0f} s"
+        logs = keeper.log_tail()
+        keeper.stop()
+        raise StartFailed(
+            f"Ranks could not be started: {fault}.{logs} "
+            'Run "ddp-lessons doctor" to see what this machine lacks.'
+        ) from error
+    except BaseException:
+        keeper.stop()
+        raise
+
+
+def check_early(n, device, running=None):
+    """
+    Say what is wrong with arguments before anything is started, or running ranks are ended.
+
+    Args:
+        n, device: As for `start_ranks`.
+        running: Ranks whose warden has seen this machine's GPUs, or None.
+
+    Raises:
+        BadInput: The number or the device cannot be had here.
+    """
+    # Without ranks nobody has torch loaded: a GPU that is missing shows later.
+    facts = running.keeper.facts if running else {"num_gpus": 1, "has_nccl": True}
+    machine = this_machine(facts)
+    freed_bytes = len(running) * BYTES_PER_RANK if running else 0
+    place(n, device, replace(machine, memory_bytes=machine.memory_bytes + freed_bytes))
+
+
+def _start_with(keeper, asked, timeout_s):
+    n, device, launcher, join = asked
+    cluster_id = f"ddp-lessons-{secrets.token_hex(6)}"
+    profile_dir = _profile_folder(keeper.folder / "profile")
+    security = Path(profile_dir) / "security"
+    from_launcher = launcher not in ("auto", "fork", "spawn")
+    keeper.remove_at_end(
+        [
+            str(security / f"cluster-{cluster_id}.json"),
+            str(security / f"ipcontroller-{cluster_id}-client.json"),
+            str(security / f"ipcontroller-{cluster_id}-engine.json"),
+            str(Path(profile_dir) / "log" / f"engines{cluster_id}.json"),
+        ]
+    )
+    listen = EVERY_INTERFACE if launcher in ("slurm", "ssh") else LOOPBACK
+    keeper.order_controller(controller_arguments(profile_dir, cluster_id, listen))
+    keeper.order("import torch")
+
+    # From here on two processes import and bind on their own; so does this one.
+    from ipyparallel.serialize import serialize_object
+
+    from ddp_lessons.ranks.kernel.launchers import RanksCluster
+    from ddp_lessons.ranks.kernel.ranks import Ranks
+
+    cluster = RanksCluster(
+        controller="ddp-lessons",
+        engines=launcher if from_launcher else "ddp-lessons",
+        cluster_id=cluster_id,
+        profile_dir=str(profile_dir),
+        shutdown_atexit=False,
+        config=Config({"EngineLauncher": {"engine_cmd": ENGINE_COMMAND}}),
+        log_level=40,
+    )
+    cluster.keeper = keeper
+    with contextlib.ExitStack() as undo:
+        undo.callback(cluster.close)  # and its client
+        cluster.start_controller_sync()
+        client = cluster.connect_client_sync(timeout=timeout_s)
+        serialize_object(0)  # imports NumPy, for one; now is time, while the warden imports torch
+        keeper.wait_for(lambda: keeper.facts, timeout_s, "importing torch")
+        placement = place(n, device, this_machine(keeper.facts))
+        ranks = Ranks(asked, keeper, cluster, client, placement)
+        undo.callback(ranks.stop)
+        ranks.engines.launch(timeout_s)
+        if join:
+            ranks.join()
+        undo.pop_all()
+    return ranks

@@ -1,0 +1,129 @@
+"""
+One rank: an ipyparallel engine whose id is its rank, with a guard in place of a nanny.
+
+    python -m ddp_lessons.ranks.rank.engine ...      takes the arguments of ipengine
+
+is what ipyparallel's own launchers (Slurm, SSH, MPI, local) start.
+"""
+
+import logging
+import os
+import signal
+import sys
+
+from ipyparallel.engine.app import IPEngine
+from traitlets import Integer, default
+
+from ddp_lessons.ranks.rank.guard import Guard
+
+_RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
+
+
+class RankEngine(IPEngine):
+    """
+    An ipyparallel engine that asks for its rank as its id and obeys the guard's requests.
+    """
+
+    # Without a warden, this is how a rank learns that its controller is gone: after 4 times 1 s.
+    max_heartbeat_misses = Integer(4, config=True)
+
+    @default("id")
+    def _id_default(self):
+        for name in _RANK_VARIABLES:
+            if name in os.environ:
+                return int(os.environ[name])
+        return None
+
+    def init_signal(self):
+        """
+        Install the guard. IPEngine calls this once its shell exists and before any cell runs.
+        """
+        os.environ["RANK"] = str(self.id)
+        self.guard = Guard(self.kernel.shell, self.id)
+        self.kernel.shell.ddp_lessons_guard = self.guard
+        self.guard.start(self.kernel)
+        self._say_less()
+        _transform_once(self.kernel.shell)
+        signal.signal(signal.SIGTERM, self._signal_stop)
+        self.kernel.control_handlers.update(
+            place_request=self._reply_to("place_reply", lambda content: self.guard.place()),
+            state_request=self._reply_to("state_reply", lambda content: self.guard.state()),
+            release_request=self._reply_to("release_reply", lambda content: self.guard.release()),
+            # Without a nanny, ipyparallel's own `client.send_signal` arrives here.
+            signal_request=self._reply_to("signal_reply", _signal_self),
+        )
+
+    def _say_less(self):
+        # Two messages of each cell that nobody reads: "busy", and the cell's own text. Every rank
+        # makes, signs and sends them, and the kernel opens each: a third of a short cell's time.
+        publish = self.kernel._publish_status
+
+        def publish_idle(status, *args, **kwargs):
+            if status != "busy":
+                publish(status, *args, **kwargs)
+
+        self.kernel._publish_status = publish_idle
+        self.kernel._publish_execute_input = lambda *args: None
+        # IPython renders each traceback once more for a record of exceptions that nobody reads.
+        self.kernel.shell._format_exception_for_storage = _without_traceback
+        self.log.setLevel(self.log_level)  # or records are made that its handler drops
+
+    def _reply_to(self, reply_type, work):
+        # These run in the engine's control thread, while the main thread may be blocked.
+        def handle(stream, ident, parent):
+            content = {"status": "ok", "answer": work(parent["content"])}
+            self.session.send(stream, reply_type, content, parent=parent, ident=ident)
+
+        return handle
+
+
+def _transform_once(shell):
+    # The kernel, the shell and the guard each transform a cell, one after the other.
+    transform, last = shell.transform_cell, {}
+
+    def transform_once(raw_cell):
+        if raw_cell not in last:
+            last.clear()
+            last[raw_cell] = transform(raw_cell)
+        return last[raw_cell]
+
+    shell.transform_cell = transform_once
+    shell.events.register("post_execute", last.clear)  # what comes next may have other magics
+
+
+def _without_traceback(error, *args, **kwargs):
+    return {"ename": type(error).__name__, "evalue": str(error), "traceback": []}
+
+
+def _signal_self(content):
+    signum = content["sig"]
+    os.kill(os.getpid(), getattr(signal, signum) if isinstance(signum, str) else signum)
+
+
+def run_engine(rank, connection_file, profile_dir):
+    """
+    Run this process as a rank of the warden until it is told to stop.
+
+    Args:
+        rank: This rank; becomes the engine's id.
+        connection_file: ipyparallel's `ipcontroller-...-engine.json`.
+        profile_dir: IPython profile folder, for the engine's configuration.
+    """
+    sys.argv = ["ddp-lessons-rank"]
+    engine = RankEngine.instance(
+        id=rank,
+        url_file=os.fspath(connection_file),
+        enable_nanny=False,
+        max_heartbeat_misses=0,  # the warden ends its ranks; a heartbeat would open another port
+        # The kernel gives up a start that does not move; a rank of its own accord never does.
+        timeout=3600.0,
+        log_level=logging.ERROR,
+    )
+    # Colours of one theme are unreadable on the red of an error in the other.
+    engine.config.InteractiveShell.colors = "nocolor"
+    engine.initialize(argv=["--profile-dir", os.fspath(profile_dir)])
+    engine.start()
+
+
+if __name__ == "__main__":
+    RankEngine.launch_instance()

@@ -1,0 +1,323 @@
+"""
+The guard of one rank: frees it when the kernel says so, tells where it is, joins it to its group.
+
+It lives in the rank's process and works from threads of its own, because the main thread may be
+waiting inside C++, where no signal handler of Python's runs. Two ways lead to it:
+
+- the engine's control channel, served by a thread of the engine: `place`, `state` and `release`;
+- SIGINT, seen through a wake-up pipe: the same as a `release` request.
+
+A release is answered once it is done. So the kernel knows when none is under way any more, and lets
+no cell or join begin before: what comes late would cut what is new.
+"""
+
+import hashlib
+import json
+import os
+import select
+import signal
+import sys
+import threading
+import time
+import warnings
+
+from ddp_lessons.ranks.rank.helpers import Helpers
+from ddp_lessons.ranks.system.pulse import name_engine_threads
+from ddp_lessons.ranks.rank.release import SparedSockets, release
+from ddp_lessons.ranks.rank.tracebacks import (
+    comes_of_a_lost_peer,
+    name_modules,
+    shorten,
+    show_briefly,
+    show_plainly,
+)
+from ddp_lessons.ranks.rank.where import (
+    line_of_error,
+    main_thread_place,
+    recorded_collectives,
+    source_line,
+    text_of_error,
+)
+
+_INTERRUPT = getattr(signal, "SIGRTMIN", signal.SIGINT)
+"""
+What interrupts the main thread for the guard. SIGINT is the learner's: it reaches the guard through
+a pipe that may be read long after the cell in which it came, so the guard's own must not go there.
+"""
+
+
+class Guard:
+    """
+    Watch over the main thread of this rank.
+
+    Args:
+        shell: The engine's IPython shell.
+        rank: This rank, which is the engine's id.
+    """
+
+    def __init__(self, shell, rank):
+        self.shell = shell
+        self.rank = rank
+        self.busy = False
+        self.released = False
+        self.num_interrupts = 0  # of the running cell
+        self._raised_by_itself = False
+        self._kernel = None
+        self._spared_sockets = None
+        self._main_thread_id: int = threading.main_thread().ident or 0
+        self._cell_file = None
+        self._cell_source = ""
+        self._cell_began_ns = 0
+        self._counts_before = None
+        self._report = None
+        self._helpers = None
+        self._put: list = []  # see `close_stores`
+
+    def start(self, kernel):
+        """
+        Hook into the engine. Call it from the main thread, before any process group exists.
+
+        Args:
+            kernel: The engine's ipyparallel kernel.
+        """
+        self._kernel = kernel
+        self._spared_sockets = SparedSockets()
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        signal.signal(signal.SIGINT, self._on_interrupt)
+        signal.signal(_INTERRUPT, self._on_interrupt)
+        # ipykernel would put its own SIGINT handler in place for the length of a cell. Ours raises
+        # only while the learner's code runs, so that no reply of the engine is lost.
+        kernel.pre_handler_hook = lambda: None
+        kernel.post_handler_hook = lambda: None
+        finish_metadata = kernel.finish_metadata
+        kernel.finish_metadata = lambda *args: self._add_report(args[-1], finish_metadata(*args))
+        do_apply = kernel.do_apply
+        kernel.do_apply = lambda *args: self._guard_apply(do_apply, args)
+        self.shell.ask_exit = _refuse_exit
+        warnings.filterwarnings("ignore", message="To exit: use 'exit'")
+        showtraceback = self.shell.showtraceback
+        self.shell.showtraceback = lambda *args, **kwargs: self._show(showtraceback, args, kwargs)
+        self.shell.events.register("pre_run_cell", self._before_cell)
+        self.shell.events.register("post_run_cell", self._after_cell)
+        watcher = threading.Thread(target=self._watch, args=(reader,), daemon=True)
+        watcher.name = "ddp-lessons-guard"
+        watcher.start()
+
+    def _show(self, showtraceback, args, kwargs):
+        # First of all: a release that comes now is none of this error's reasons.
+        self._raised_by_itself = not (self.released and _may_come_of_a_release(sys.exc_info()[1]))
+        self.busy = False  # the learner's code is over; an interrupt now would hit the rendering
+        if self.released and not self._raised_by_itself:  # nobody is told more of it than its line
+            show_briefly(self.shell)
+            return
+        _, error, traceback = sys.exc_info()
+        shorten(traceback)
+        if comes_of_a_lost_peer(str(error)):  # the peer was freed first, or died: most are victims
+            show_plainly(self.shell)
+            return
+        name_modules(traceback)
+        showtraceback(*args, **kwargs)
+
+    def _on_interrupt(self, signum, frame):
+        if self.busy:
+            self.num_interrupts += 1
+            raise KeyboardInterrupt
+
+    def _watch(self, reader):
+        parent_pid = os.getppid()
+        while True:
+            ready, _, _ = select.select([reader], [], [], 1.0)
+            if ready and signal.SIGINT in os.read(reader, 64) and self.busy and not self.released:
+                self.free_main_thread()
+            if os.getppid() != parent_pid:  # for systems that cannot tie a child to its parent
+                os._exit(1)
+
+    # ---- around a cell ----
+
+    def _begin(self):
+        if self._helpers is None:  # by now the engine has started the threads that it needs
+            name_engine_threads(self._kernel.control_thread)
+            self._helpers = Helpers()
+        self.released = self._raised_by_itself = False
+        self.num_interrupts = 0
+        while self._put:
+            self._take_away(self._put.pop(0))
+
+    def _take_away(self, path):
+        try:
+            path.unlink() if path.is_symlink() else path.rmdir()
+        except OSError:
+            pass  # another rank was faster, or somebody has put something in
+
+    def _before_cell(self, info):
+        self._begin()
+        self._cell_source = info.raw_cell or ""
+        cell = self.shell.transform_cell(self._cell_source)
+        self._cell_file = self.shell.compile.get_code_name(
+            self._cell_source, cell, self.shell.execution_count
+        )
+        self._cell_began_ns = time.time_ns()
+        self._counts_before = self._counts()
+        self.busy = True
+
+    def tell_lines_of(self, file, source):
+        """
+        Until the cell ends, say where this rank is by lines of another cell, whose function runs.
+
+        Args:
+            file: The name under which IPython compiled that cell.
+            source: Its text.
+        """
+        self._cell_file, self._cell_source = file, source
+
+    def _after_cell(self, result):
+        self.busy = False
+        error = result.error_before_exec or result.error_in_exec
+        by_itself = self._raised_by_itself or not _may_come_of_a_release(error)
+        self._report = {
+            "released": self.released and not by_itself,
+            "digest": "",
+            "line": None,
+            "code": "",
+            "text": "",
+        }
+        if error is None:
+            self._report["digest"] = self._digest()
+        else:
+            self._report["text"] = text_of_error(error)
+            self._report["line"] = line_of_error(error, self._cell_file)
+            self._report["code"] = source_line(self._cell_source, self._report["line"])
+        self._cell_file = None
+
+    def _guard_apply(self, do_apply, args):
+        # A function that a view sends can wait for ever too; it has no cell and no lines.
+        self._begin()
+        self._cell_began_ns = time.time_ns()
+        self.busy = True
+        try:
+            return do_apply(*args)
+        finally:
+            self.busy = False
+
+    def _add_report(self, reply, metadata):
+        # ipyparallel's client keeps a reply's content and an error's engine_info, no metadata.
+        if self._report is not None:
+            reply["ddp_lessons"] = self._report
+            if "engine_info" in reply:
+                reply["engine_info"]["ddp_lessons"] = self._report
+            self._report = None
+        return metadata
+
+    def _in_group(self):
+        dist = sys.modules.get("torch.distributed")
+        return dist is not None and dist.is_initialized()
+
+    def _counts(self):
+        # Cheap, where reading the flight recorder is not: most cells communicate nothing.
+        if not self._in_group():
+            return None
+        world = sys.modules["torch.distributed"].distributed_c10d._world
+        return [
+            (group.group_name, group._get_sequence_number_for_group())
+            for group, (backend, _) in world.pg_map.items()
+            if backend in ("gloo", "nccl")
+        ]
+
+    def collectives_of_cell(self):
+        """
+        Return the collectives that the current or last cell issued on this rank, oldest first.
+        """
+        if not self._in_group():
+            return []
+        found = recorded_collectives(self._cell_began_ns)
+        return [c for c in found if not c["is_p2p"]]
+
+    def _digest(self):
+        # Equal digests, the normal case, cost the kernel one comparison of short strings.
+        if self._counts() == self._counts_before:
+            return ""
+        collectives = self.collectives_of_cell()
+        for collective in collectives:
+            del collective["record"]
+        text = json.dumps(collectives, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    # ---- requests ----
+
+    def place(self):
+        """
+        Say where this rank is: see `where.main_thread_place`; its collectives in this cell, the
+        members of its groups, and `helpers`, the learner's threads and processes that may act.
+        """
+        place = main_thread_place(self._main_thread_id, self._cell_file, self._cell_source)
+        place.update(rank=self.rank, busy=self.busy, collectives=self.collectives_of_cell())
+        place["groups"] = self._group_ranks()
+        place["helpers"] = self._helpers.that_may_act() if self._helpers else []
+        return place
+
+    def _group_ranks(self):
+        if not self._in_group():
+            return {}
+        world = sys.modules["torch.distributed"].distributed_c10d._world
+        return {
+            group.group_name: sorted(world.pg_group_ranks[group])
+            for group in list(world.pg_map)
+            if group in world.pg_group_ranks
+        }
+
+    def free_main_thread(self):
+        """
+        Cut this rank's communication, so that every wait in it ends.
+        """
+        self.released = self.released or self.busy
+        self._put += release(self._spared_sockets.descriptors(), self._main_thread_id)
+
+    def release(self):
+        """
+        Free the main thread, whatever it waits for, and interrupt a running cell.
+
+        Returns:
+            dict: As `state`.
+        """
+        self.free_main_thread()
+        if self.busy:
+            signal.pthread_kill(self._main_thread_id, _INTERRUPT)
+        return self.state()
+
+    def state(self):
+        """
+        Say whether this rank is `idle`, and the `num_interrupts` that its cell has been given.
+        """
+        frame = sys._current_frames().get(self._main_thread_id)
+        in_loop = frame is not None and frame.f_code.co_name == "select"
+        return {"idle": in_loop and not self.busy, "num_interrupts": self.num_interrupts}
+
+
+def _may_come_of_a_release(error):
+    """
+    Tell whether a release may be what raised an error, or what an error was raised for.
+
+    It interrupts Python code by KeyboardInterrupt, and torch tells of what was cut by RuntimeError.
+    """
+    seen = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, (KeyboardInterrupt, RuntimeError, OSError)):
+            return True
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _refuse_exit():
+    raise SystemExit("exit() in a cell: it would end the rank. Use ranks.stop() to end all ranks.")
+
+
+def current_guard():
+    """
+    Return the guard of this process. Only ranks have one.
+    """
+    from ipykernel.zmqshell import ZMQInteractiveShell
+
+    return vars(ZMQInteractiveShell.instance())["ddp_lessons_guard"]

@@ -1,0 +1,95 @@
+"""
+Join and leave the group of all ranks, in a rank's own process, whatever state it is in.
+"""
+
+import gc
+import sys
+from traceback import clear_frames
+
+from ddp_lessons.ranks.rank.guard import current_guard
+
+
+def join(store_file, world_size, backend, device, timeout_s=None):
+    """
+    Join this rank to the group of all ranks, after leaving the one that it may be in.
+
+    Collective: every rank must call it.
+
+    Returns:
+        list[str]: Names in the learner's namespace whose objects still hold an earlier group,
+        such as a DDP model. They must be made again.
+    """
+    from ddp_lessons.process_group import join_group
+
+    leave()
+    join_group(store_file, current_guard().rank, world_size, backend, device, timeout_s)
+    return holders_of_old_groups()
+
+
+def leave():
+    """
+    Leave the group, also when its sockets are cut, and drop the tracebacks that may hold it.
+
+    Returns:
+        list[str]: As `join`.
+    """
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_initialized():
+        return []
+    guard = current_guard()
+    _forget_exceptions(guard.shell)
+    # A thread of Gloo's that still waits for a peer would block the group's destruction.
+    guard.free_main_thread()
+    # Where torch defines it: the name that it is known by may have been replaced, by a mock say.
+    dist.distributed_c10d.destroy_process_group()
+    gc.collect()
+    return holders_of_old_groups()
+
+
+def _forget_exceptions(shell):
+    # The last exception holds the frames that hold the group, with its sockets and threads.
+    result = shell.last_execution_result
+    error = result and (result.error_before_exec or result.error_in_exec)
+    while error is not None:
+        _empty_frames(error.__traceback__)
+        error = error.__context__
+    shell.InteractiveTB.tb = None
+    shell.last_execution_result = None
+    for name in ("last_exc", "last_value", "last_traceback", "last_type"):
+        if hasattr(sys, name):
+            delattr(sys, name)
+
+
+def _empty_frames(traceback):
+    """
+    Drop what a traceback's frames hold, in the order in which they would have ended.
+
+    Left to the garbage collector, a DataLoader's queues may go before its worker was told to end,
+    and then its end is waited for for up to 5 s.
+    """
+    clear_frames(traceback)
+    while traceback is not None:
+        # Who rendered it has left a copy of each frame's names there; a look brings it up to date.
+        _ = traceback.tb_frame.f_locals
+        traceback = traceback.tb_next
+
+
+def holders_of_old_groups():
+    """
+    Return the names in the learner's namespace that hold a process group which is no more.
+    """
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    living = set(dist.distributed_c10d._world.pg_map)
+    found = []
+    for name, value in current_guard().shell.user_ns.items():
+        if isinstance(value, DistributedDataParallel):
+            group = value.process_group
+        elif isinstance(value, dist.ProcessGroup):
+            group = value
+        else:
+            continue
+        if not name.startswith("_") and group not in living:
+            found.append(name)
+    return sorted(found)

@@ -1,0 +1,234 @@
+"""
+Where a rank is: its line in the cell, the call it waits in, its last collective. Plain data.
+
+Read from another thread of the same process while the main thread waits inside C++.
+"""
+
+import json
+import re
+import sys
+from datetime import timedelta
+
+from ddp_lessons.ranks.rank.handles import awaited_at
+
+_C10D = "/torch/distributed/distributed_c10d.py"
+_DDP = "/torch/nn/parallel/distributed.py"
+_WAITS = "/ddp_lessons/trace/awaiting.py"
+_TRACED_WAITS = ("_wait", "_future_wait", "wait_tensor")
+_WAITING_CALLS = {
+    "all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "gather",
+    "scatter", "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single",
+    "barrier", "monitored_barrier", "send", "recv", "isend", "irecv", "batch_isend_irecv",
+    "all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list",
+    "send_object_list", "recv_object_list", "init_process_group", "new_group", "new_subgroups",
+    "split_group",
+}  # fmt: skip
+_ROOTED_CALLS = {
+    "broadcast", "reduce", "gather", "scatter", "broadcast_object_list", "gather_object",
+    "scatter_object_list",
+}  # fmt: skip
+_MESSAGES = {"send": "", "recv": "", "isend": "send", "irecv": "recv"}
+"""
+Calls for one message, with the operation that they only begin.
+"""
+_FORMING_FRAMES = ("_new_process_group_helper", "init_process_group")
+_DIFFERS_ON_EVERY_RUN = (r"( at)? 0x[0-9a-fA-F]+", r"^\[/[^\]]*\] ", r" \[[0-9a-f.:]+\](:\d+)?")
+_SHORT_NAMES = {
+    "_allgather_base": "all_gather_into_tensor",
+    "_reduce_scatter_base": "reduce_scatter_tensor",
+    "nccl:_all_gather_base": "all_gather_into_tensor",
+}
+
+
+def waiting_call(file, function):
+    """
+    Return the communication call that a stack frame stands for, or "".
+    """
+    file = file.replace("\\", "/")
+    if file.endswith(_C10D) and function in _WAITING_CALLS:
+        return function
+    if function == "_engine_run_backward":
+        return "backward"
+    if file.endswith(_DDP) and function == "_pre_forward":
+        return "DDP forward"
+    if file.endswith(_WAITS) and function in _TRACED_WAITS:
+        return "wait"
+    return ""
+
+
+def _frames(frame):
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _peer(frame):
+    """
+    Return the global rank that a send or recv waits for, or a collective's root; None for any.
+    """
+    names = frame.f_locals
+    for name in ("dst", "src"):
+        if isinstance(names.get(name), int):
+            return names[name]
+    for name in ("group_dst", "group_src"):
+        if isinstance(names.get(name), int):
+            distributed = sys.modules["torch.distributed"].distributed_c10d
+            group = names.get("group") or distributed.GroupMember.WORLD
+            return distributed.get_global_rank(group, names[name])
+    return None
+
+
+def _group_name(frame):
+    group = frame.f_locals.get("group")
+    return getattr(group, "group_name", None)
+
+
+def _forming(frame):
+    """
+    Return which group a frame of torch's makes, as `name` and `ranks`; None if not known yet.
+    """
+    names = frame.f_locals
+    if frame.f_code.co_name == "init_process_group":
+        world_size = names.get("world_size")
+        known = isinstance(world_size, int) and world_size > 0
+        return {"name": "", "ranks": list(range(world_size))} if known else None
+    ranks = names.get("global_ranks_in_group")
+    return {"name": str(names["group_name"]), "ranks": sorted(ranks)} if ranks else None
+
+
+def source_line(cell_source, line):
+    """
+    Return the text of a line of a cell, counted from 1; empty if there is no such line.
+    """
+    lines = cell_source.splitlines()
+    return lines[line - 1].strip() if line and line <= len(lines) else ""
+
+
+def text_of_error(error):
+    """
+    Return the first line of an exception's text, without what differs on every run.
+
+    That is: addresses of objects, ports, and the source files of Gloo.
+    """
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    first = text.strip().partition("\n")[0]
+    for pattern in _DIFFERS_ON_EVERY_RUN:
+        first = re.sub(pattern, "", first)
+    return first.partition(". This is typically caused by")[0]
+
+
+def line_of_error(error, cell_file):
+    """
+    Return the innermost line of the cell that an exception passed through, or None.
+    """
+    if isinstance(error, SyntaxError) and error.__traceback__ is None:
+        return error.lineno
+    line = error.lineno if isinstance(error, SyntaxError) else None
+    traceback = error.__traceback__
+    while traceback is not None:
+        if traceback.tb_frame.f_code.co_filename == cell_file:
+            line = traceback.tb_lineno
+        traceback = traceback.tb_next
+    return line
+
+
+def _timeout_s(frame):
+    timeout = frame.f_locals.get("timeout")
+    return timeout.total_seconds() if isinstance(timeout, timedelta) else None
+
+
+def main_thread_place(main_thread_id, cell_file, cell_source):
+    """
+    Say where the main thread is.
+
+    Args:
+        main_thread_id: `threading.main_thread().ident`.
+        cell_file: The file name under which IPython compiled the running cell.
+        cell_source: Source text of the running cell.
+
+    Returns:
+        dict: `line` (from 1) and `code` of the cell, `call` (the communication call it is in,
+        "backward", "wait", "store" or ""), `function` (innermost function), `peer`, `tag` and
+        `group` of a message, `root` of a collective that has one, `forming` (`name` and `ranks` of
+        the group that is made), `operation` ("send" or "recv" for the handle of a message) and
+        `timeout_s`, the call's own time limit.
+    """
+    place = dict.fromkeys(
+        ("line", "peer", "tag", "group", "root", "forming", "timeout_s"), None
+    ) | dict.fromkeys(("code", "call", "function", "operation"), "")
+    inner = sys._current_frames().get(main_thread_id)
+    if inner is None:
+        return place
+    place["function"] = inner.f_code.co_name
+    for frame in _frames(inner):
+        code = frame.f_code
+        call = waiting_call(code.co_filename, code.co_name)
+        if code.co_name in _FORMING_FRAMES and code.co_filename.endswith(_C10D):
+            place["forming"] = place["forming"] or _forming(frame)
+        if call in _WAITING_CALLS:
+            place["call"] = call
+            place["peer"] = _peer(frame) if call in _MESSAGES else None
+            place["tag"] = frame.f_locals.get("tag") if call in _MESSAGES else None
+            place["operation"] = _MESSAGES.get(call, "")
+            place["root"] = _peer(frame) if call in _ROOTED_CALLS else None
+            place["group"] = _group_name(frame) or place["group"]
+            place["timeout_s"] = _timeout_s(frame) or place["timeout_s"]
+        elif call:
+            place["call"] = place["call"] or call
+        elif code.co_filename == cell_file:
+            place["line"] = frame.f_lineno
+            place["code"] = source_line(cell_source, frame.f_lineno)
+            break
+    if not place["call"]:
+        awaited = awaited_at(inner)
+        place.update(call=awaited.call, operation=awaited.operation, timeout_s=awaited.timeout_s)
+    return place
+
+
+def _collective_name(entry):
+    name = entry["profiling_name"].partition(":")[2]
+    return _SHORT_NAMES.get(name, name)
+
+
+def _recorded_entries():
+    """
+    Return the entries of all of torch's flight recorders: NCCL has one of its own, where it is.
+    """
+    from torch._C import _distributed_c10d
+
+    entries = {}
+    for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"):
+        dump = getattr(_distributed_c10d, name, None)
+        for entry in json.loads(dump()).get("entries", ()) if dump else ():
+            # A torch in which both names lead to one recorder gives each entry twice.
+            entries[entry["profiling_name"], entry["process_group"][0], entry["record_id"]] = entry
+    return sorted(entries.values(), key=lambda entry: entry["time_created_ns"])
+
+
+def recorded_collectives(since_ns=0):
+    """
+    Return what torch's flight recorder holds of this rank, oldest first.
+
+    Args:
+        since_ns: Leave out what was called before this time, in nanoseconds since 1970.
+
+    Returns:
+        list[dict]: `name`, `number` (from 1 within its group), `group` (its name), `sizes`,
+        `dtypes`, `timeout_s`, `is_p2p` and `record` (a running number), one for each collective.
+
+    Source: torch/csrc/distributed/c10d/FlightRecorder.hpp.
+    """
+    return [
+        {
+            "name": _collective_name(entry),
+            "number": entry["collective_seq_id"],
+            "group": entry["process_group"][0],
+            "sizes": entry["input_sizes"],
+            "dtypes": entry["input_dtypes"],
+            "timeout_s": entry["timeout_ms"] / 1000,
+            "is_p2p": entry["is_p2p"],
+            "record": entry["record_id"],
+        }
+        for entry in _recorded_entries()
+        if entry["time_created_ns"] >= since_ns
+    ]

@@ -1,0 +1,44 @@
+"""
+A time limit that a crowded machine stretches: only seconds in which nobody wanted a core count.
+"""
+
+import time
+
+from ddp_lessons.ranks.system.pulse import wants_a_core
+
+_LOOK_EVERY_S = 0.1
+_LONGEST_GAP_S = 0.25
+"""
+What one look may add at most: who looks may have been kept from a core, too.
+"""
+
+
+class Patience:
+    """
+    Count the seconds in which all of some processes slept, and so were not merely slow.
+
+    Args:
+        limit_s: Seconds of sleep after which patience is at an end.
+        pids: Function that returns the process ids to watch.
+        clock: Function that returns seconds.
+        wants: Function that tells whether a process runs or waits for a core.
+    """
+
+    def __init__(self, limit_s, pids, clock=time.monotonic, wants=wants_a_core):
+        self._left_s = limit_s
+        self._pids = pids
+        self._clock = clock
+        self._wants = wants
+        self._looked_at = clock()
+
+    @property
+    def is_over(self):
+        """
+        Whether they have slept for so long. Ask again and again, a few times a second or more.
+        """
+        now = self._clock()
+        if now - self._looked_at >= _LOOK_EVERY_S:  # a look costs a hundred system calls
+            if not any(self._wants(pid) for pid in self._pids()):
+                self._left_s -= min(now - self._looked_at, _LONGEST_GAP_S)
+            self._looked_at = now
+        return self._left_s < 0

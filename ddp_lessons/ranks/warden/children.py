@@ -1,0 +1,167 @@
+"""
+What the warden's children do from their first instruction on: become a controller or a rank.
+"""
+
+import faulthandler
+import importlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+
+from ddp_lessons.ranks.system import processes as system
+from ddp_lessons.ranks.warden.controller import hold_ports, ports_argument
+from ddp_lessons.ranks.system.runtime import open_private
+
+_NEEDED = (  # by the engine's kernel and its shell, by joining, by NumPy's seed
+    "IPython.core.completerlib",
+    "IPython.core.oinspect",
+    "IPython.extensions.storemagic",
+    "ddp_lessons.process_group",
+    "ddp_lessons.ranks.rank.engine",
+    "ddp_lessons.ranks.rank.membership",
+    "ipyparallel.engine.app",
+    "numpy.random",
+    "sqlite3",
+    "tornado.platform.asyncio",
+)
+STACK_SIGNAL = signal.SIGUSR2
+"""
+Makes a rank write its Python stacks to its stack file, even while it holds the GIL in C.
+"""
+
+
+def stack_file(folder, rank):
+    """
+    Return the path of the file to which a rank writes its stacks.
+    """
+    return Path(folder) / f"rank-{rank}.stack"
+
+
+def fork_child(folder, name, work, *args):
+    """
+    Fork a child that runs `work(*args)` with its output in a log file, and dies with its parent.
+
+    Returns:
+        int: The child's process id.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    parent_pid = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        system.die_with_parent(parent_pid)
+        signal.set_wakeup_fd(-1)
+        for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+            signal.signal(signum, signal.SIG_DFL)
+        log = open_private(Path(folder) / f"{name}.log")
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(log)
+        work(*args)
+        status = 0
+    except SystemExit as stop:
+        status = stop.code if isinstance(stop.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def run_controller(argv):
+    """
+    Run ipyparallel's controller in this process.
+    """
+    os.umask(0o077)  # it writes the engines' ids beside the connection files
+    # A kill -9 of the controller would leave its helper processes; the hook ties them to it.
+    os.register_at_fork(after_in_child=_die_with_controller)
+    from ipyparallel.controller import app
+
+    from ddp_lessons.ranks.warden.hearts import keep_hearts
+    from ddp_lessons.ranks.warden.hub import RanksController
+
+    app.start_heartmonitor = keep_hearts
+    held = hold_ports()
+    RanksController.launch_instance(argv=[*argv, ports_argument(held)])
+
+
+def _die_with_controller():
+    system.die_with_parent(os.getppid())
+
+
+def import_what_ranks_need():
+    """
+    Import what a rank imports until it has run its first cell, so that it is loaded only once.
+    """
+    # An engine's kernel would load a debugger that nothing can attach to: ipyparallel has no
+    # channel for it. Without it a rank starts in half the time. A learner can still import it.
+    sys.modules["debugpy"] = None  # type: ignore[assignment]
+    importlib.import_module("ipykernel.debugger")
+    del sys.modules["debugpy"]
+    for name in _NEEDED:
+        importlib.import_module(name)
+
+
+def run_rank(rank, environment, num_threads, connection_file, profile_dir, folder):
+    """
+    Run a rank in this process: torch may be imported already, but CUDA must not be initialised.
+    """
+    os.environ.update(environment)
+    new_file = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_TRUNC  # not that of one who died
+    stacks = open_private(stack_file(folder, rank), new_file)
+    faulthandler.register(STACK_SIGNAL, file=stacks, all_threads=True)
+    import numpy
+    import torch
+
+    from ddp_lessons.ranks.warden.compiler import put_off_compiler
+    from ddp_lessons.ranks.rank.engine import run_engine
+    from ddp_lessons.ranks.rank.last_words import leave_last_words
+
+    leave_last_words(stacks)
+    put_off_compiler()
+    # A forked child inherits NumPy's random state; two ranks must not draw the same numbers
+    # by accident. Python's own generator reseeds itself, torch starts every process alike.
+    numpy.random.seed(random.getrandbits(32))  # noqa: NPY002 - it is this state that is shared
+    torch.set_num_threads(num_threads)
+    run_engine(rank, connection_file, profile_dir)
+
+
+def spawn_rank(rank, environment, num_threads, connection_file, profile_dir, folder):
+    """
+    Start a rank as a fresh interpreter, where forking is not safe.
+
+    Returns:
+        int: The child's process id.
+    """
+    command = [
+        sys.executable, "-m", "ddp_lessons.ranks.warden.children", str(rank), str(num_threads),
+        str(connection_file), str(profile_dir), str(folder), str(os.getpid()),
+    ]  # fmt: skip
+    with os.fdopen(open_private(Path(folder) / f"rank-{rank}.log"), "ab") as log:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, **environment},
+        )
+    return child.pid
+
+
+def _main(argv):
+    rank, num_threads, connection_file, profile_dir, folder, parent_pid = argv
+    system.die_with_parent(int(parent_pid))
+    import_what_ranks_need()
+    run_rank(int(rank), {}, int(num_threads), connection_file, profile_dir, folder)
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1:])
