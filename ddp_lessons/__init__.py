@@ -3,8 +3,7 @@ DDP Lessons: a course on PyTorch distributed training that is run, not read.
 """
 
 from ddp_lessons.progress import ok, predict
-from ddp_lessons.ranks import start_ranks
-from ddp_lessons.ranks import stop_ranks
+from ddp_lessons.ranks import start_ranks, stop_ranks
 
 __all__ = ["ok", "predict", "start_ranks", "stop_ranks"]
 

@@ -14,7 +14,7 @@ import sys
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from ddp_lessons.ranks.warden.compiler import put_off_compiler
+from ddp_lessons.ranks.rank.compiler import put_off_compiler
 
 STEPS = {name: getattr(torch.optim, name).step for name in ("SGD", "Adam", "AdamW", "RMSprop")}
 CODES = {name: step.__code__ for name, step in STEPS.items()}
@@ -127,7 +127,7 @@ import sys
 import torch
 del sys.modules["torch._compile"]._disable_dynamo
 del sys.modules["torch.optim.optimizer"]._use_grad_for_differentiable
-from ddp_lessons.ranks.warden.compiler import put_off_compiler
+from ddp_lessons.ranks.rank.compiler import put_off_compiler
 
 put_off_compiler()
 weight = torch.nn.Parameter(torch.ones(1))

@@ -5,8 +5,8 @@ Who waits for whom, and whose fault it is, from made-up places: a wrong name sen
 import pytest
 from made_up_places import at, call, finished, receiving, reducing, sending
 
-from ddp_lessons.ranks.diagnosis.waiting import diagnose, is_deadlock, waits
 from ddp_lessons.ranks.diagnosis.telling import rank_names
+from ddp_lessons.ranks.diagnosis.waiting import diagnose, is_deadlock, waits
 
 PAIR = {"0": [0, 1, 2, 3], "pair": [0, 2]}
 SLEEPING = at(3, "time.sleep(60)")

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
+from ddp_lessons.ranks.diagnosis.deaths import read_last_words
 from ddp_lessons.ranks.warden.children import stack_file
-from ddp_lessons.ranks.rank.last_words import read_last_words
 
 DIE = """
 import os, sys

@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d
 
-from ddp_lessons.ranks.warden import warden
 from ddp_lessons.ranks.rank.release import abort_nccl
 from ddp_lessons.ranks.rank.where import recorded_collectives
+from ddp_lessons.ranks.warden import warden
 
 
 class FakeGroup:

@@ -14,7 +14,11 @@ from pathlib import Path
 import pytest
 
 from ddp_lessons.errors import StartFailed
-from ddp_lessons.ranks.system.runtime import make_runtime_folder, open_private, remove_runtime_folder
+from ddp_lessons.ranks.system.runtime import (
+    make_runtime_folder,
+    open_private,
+    remove_runtime_folder,
+)
 
 
 def mode(path):

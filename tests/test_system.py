@@ -182,7 +182,9 @@ def test_die_with_parent_of_a_parent_that_is_gone():
     """
     The parent may end before the child has asked to die with it. Then nobody would tell it.
     """
-    program = f"from ddp_lessons.ranks.system.processes import die_with_parent; die_with_parent({GONE})"
+    program = (
+        f"from ddp_lessons.ranks.system.processes import die_with_parent; die_with_parent({GONE})"
+    )
     ended = subprocess.run([sys.executable, "-c", program], timeout=30)
     assert ended.returncode == 1
 

@@ -1,5 +1,24 @@
 """
 Ranks for a notebook: launch, place, guard, diagnose, recover. ipyparallel is the engine room.
+
+    kernel ======= link ======= warden           JSON over a socket pair: start, watch, signal, end
+      |                        /      \\ forks
+      |              controller        rank 0, rank 1, ...
+      |                  |   |            |
+      +== shell channel =+   +============+      ipyparallel's: cells in, output and errors back
+      +== control channel ==== ... =======+      to each rank's guard: where are you, let go
+
+Four kinds of processes, three lines between them. A cell goes over the shell channel, and a rank
+that is stuck in it cannot read there. So its guard, a thread, listens on the control channel. A
+process that is stuck in C, or dead, answers on neither: of that the warden tells, over the link.
+
+    kernel/      the notebook's process: start, cells, waiting, freeing, joining
+    diagnosis/   who waits for whom, and the words for it
+    warden/      the parent of all ranks, and the controller
+    rank/        inside a rank: the engine, its guard, its group
+    system/      what all stand on
+
+Imports point down this list only.
 """
 
 from ddp_lessons.ranks.kernel.session import current_ranks, start_ranks, stop_ranks

@@ -14,10 +14,10 @@ from ddp_lessons.checks.kit.deadline import Deadline
 from ddp_lessons.checks.kit.tasks import module_of
 from ddp_lessons.errors import CellStopped, RanksGone, StartFailed, WrongAnswer
 from ddp_lessons.progress import notes
-from ddp_lessons.ranks.kernel.cells import CellRun
-from ddp_lessons.ranks.system.patience import Patience
-from ddp_lessons.ranks.kernel.session import current_ranks
 from ddp_lessons.ranks.diagnosis.verdict import ranks_are_gone, replace_the_idle_dead
+from ddp_lessons.ranks.kernel.cells import CellRun
+from ddp_lessons.ranks.kernel.session import current_ranks
+from ddp_lessons.ranks.system.patience import Patience
 
 DEADLINE_S = 6.0
 """

@@ -7,10 +7,10 @@ faulthandler's signal handler needs no interpreter lock. It writes the stacks to
 import re
 import time
 
-from ddp_lessons.ranks.warden.children import STACK_SIGNAL, stack_file
+from ddp_lessons.ranks.rank.where import waiting_call
 from ddp_lessons.ranks.system.patience import Patience
 from ddp_lessons.ranks.system.processes import waits_on_lock
-from ddp_lessons.ranks.rank.where import waiting_call
+from ddp_lessons.ranks.warden.children import STACK_SIGNAL, stack_file
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')
 _CELL_FILE = re.compile(r"[/\\]ipykernel_\d+[/\\]")

@@ -12,8 +12,8 @@ A cell stands still while every rank that runs it rests or polls and nobody else
 import time
 
 from ddp_lessons.ranks.diagnosis.progress import DescendantsCpu, Progress
-from ddp_lessons.ranks.system.pulse import Rest, pulse_of
 from ddp_lessons.ranks.diagnosis.telling import FORMING, STORE
+from ddp_lessons.ranks.system.pulse import Rest, pulse_of
 
 _POLLING_CALLS = {*FORMING, STORE}
 _CPU_OF_A_POLL_S = 0.0005

@@ -4,9 +4,9 @@ From how a cell ended on each rank to one error, or none.
 
 from ddp_lessons.errors import CellStopped, RankDied, RankRaised, RanksGone
 from ddp_lessons.ranks.diagnosis import report
-from ddp_lessons.ranks.diagnosis.waiting import diagnose
 from ddp_lessons.ranks.diagnosis.report import DIED, GIVEN_UP, OK, RAISED, RELEASED, Outcome
 from ddp_lessons.ranks.diagnosis.telling import rank_names
+from ddp_lessons.ranks.diagnosis.waiting import diagnose
 
 
 def ranks_are_gone():

@@ -12,14 +12,14 @@ import time
 
 from ipyparallel.error import RemoteError, TaskAborted
 
-from ddp_lessons.ranks.rank.last_words import line_of_death
+from ddp_lessons.ranks.diagnosis.deaths import line_of_death
+from ddp_lessons.ranks.diagnosis.report import DIED, GIVEN_UP, OK, RAISED, RELEASED, Outcome
+from ddp_lessons.ranks.diagnosis.verdict import conclude, ranks_are_gone, replace_the_idle_dead
 from ddp_lessons.ranks.kernel.lookout import LOOK_EVERY_S, Lookout
 from ddp_lessons.ranks.kernel.output import OrderedDisplay, RankOutput, output_is_missing
-from ddp_lessons.ranks.system.patience import Patience
-from ddp_lessons.ranks.diagnosis.report import DIED, GIVEN_UP, OK, RAISED, RELEASED, Outcome
 from ddp_lessons.ranks.rank.tracebacks import comes_of_a_lost_peer
-from ddp_lessons.ranks.diagnosis.verdict import conclude, ranks_are_gone, replace_the_idle_dead
 from ddp_lessons.ranks.rank.where import source_line
+from ddp_lessons.ranks.system.patience import Patience
 
 _TICK_S = 0.05
 _OUTPUT_WITHIN_S = 1.0

@@ -8,8 +8,8 @@ import time
 import psutil
 
 from ddp_lessons.errors import RanksGone, StartFailed
-from ddp_lessons.ranks.system.patience import Patience
 from ddp_lessons.ranks.diagnosis.telling import rank_names
+from ddp_lessons.ranks.system.patience import Patience
 
 _FORGET_S = 5.0
 _REPLACE_S = 10.0

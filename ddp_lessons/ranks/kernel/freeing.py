@@ -13,8 +13,8 @@ None of the three is reached by a rank that only is kept from the cores, however
 
 import time
 
-from ddp_lessons.ranks.system.pulse import Rest, pulse_of
 from ddp_lessons.ranks.system.processes import children_of, descendants_of, tree_cpu_seconds
+from ddp_lessons.ranks.system.pulse import Rest, pulse_of
 
 FREE_EVERY_S = 0.2
 _ASLEEP_S = 0.35

@@ -12,10 +12,10 @@ import time
 from concurrent.futures import wait
 
 from ddp_lessons.errors import StartFailed
-from ddp_lessons.ranks.rank import membership
-from ddp_lessons.ranks.kernel.freeing import FREE_EVERY_S, Freeing
-from ddp_lessons.ranks.system.pulse import Rest
 from ddp_lessons.ranks.diagnosis.telling import rank_names
+from ddp_lessons.ranks.kernel.freeing import FREE_EVERY_S, Freeing
+from ddp_lessons.ranks.rank import membership
+from ddp_lessons.ranks.system.pulse import Rest
 
 _ATTEMPTS = 5
 _IDLE_WITHIN_S = 0.2

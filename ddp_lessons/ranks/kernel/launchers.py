@@ -15,10 +15,10 @@ import psutil
 from ipyparallel.cluster import launcher as ipp_launcher
 from traitlets import Any, Integer
 
-from ddp_lessons.ranks.warden.controller import controller_arguments
 from ddp_lessons.ranks.kernel.keeper import Keeper
 from ddp_lessons.ranks.system.patience import Patience
 from ddp_lessons.ranks.system.processes import can_fork
+from ddp_lessons.ranks.warden.controller import controller_arguments
 
 _LOOP_S = 5.0
 

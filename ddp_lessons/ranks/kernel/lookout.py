@@ -9,12 +9,12 @@ Look after a cell that does not come back: tell slow from stuck, and free the ra
 
 import time
 
-from ddp_lessons.ranks.diagnosis.waiting import diagnose, is_busy_outside, is_deadlock, waits
-from ddp_lessons.ranks.kernel.freeing import Freeing
-from ddp_lessons.ranks.system.patience import Patience
 from ddp_lessons.ranks.diagnosis.stacks import place_from_outside
 from ddp_lessons.ranks.diagnosis.standstill import Standstill
+from ddp_lessons.ranks.diagnosis.waiting import diagnose, is_busy_outside, is_deadlock, waits
+from ddp_lessons.ranks.kernel.freeing import Freeing
 from ddp_lessons.ranks.rank.where import source_line
+from ddp_lessons.ranks.system.patience import Patience
 
 LOOK_EVERY_S = 0.2
 STALL_S = 5.0

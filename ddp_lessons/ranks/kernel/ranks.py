@@ -6,10 +6,10 @@ import functools
 import itertools
 from pathlib import Path
 
+from ddp_lessons.ranks.diagnosis.report import Recovery, replaced_sentence, stale_sentence
 from ddp_lessons.ranks.kernel.control import Control
 from ddp_lessons.ranks.kernel.engines import Engines
 from ddp_lessons.ranks.kernel.grouping import GroupBroken, enter_group, join_all, leave_all
-from ddp_lessons.ranks.diagnosis.report import Recovery, replaced_sentence, stale_sentence
 from ddp_lessons.ranks.kernel.status import Status
 
 
@@ -59,9 +59,7 @@ class Ranks:
         return self
 
     def __exit__(self, *exc_info):
-        from ddp_lessons.ranks.kernel import session
-
-        session.stop_ranks() if session._current is self else self.stop()
+        self.stop()
 
     @functools.cached_property
     def view(self):

@@ -44,7 +44,7 @@ def start_ranks(n=None, *, device="auto", launcher="auto", join=True, timeout_s=
             _current.recover()
         print(_current)
         return _current
-    from ddp_lessons.ranks.kernel.starting import check_early, start
+    from ddp_lessons.ranks.kernel.starting import check_early
 
     check_early(n, device, _current)
     if _current is not None:
@@ -53,7 +53,7 @@ def start_ranks(n=None, *, device="auto", launcher="auto", join=True, timeout_s=
                 f"Other ranks were asked for: {len(_current)} ranks end, their variables with them."
             )
         stop_ranks()
-    _current = start(asked, timeout_s)
+    _current = _start(asked, timeout_s)
     try:
         _current.activate()
         print(_current)
@@ -61,6 +61,22 @@ def start_ranks(n=None, *, device="auto", launcher="auto", join=True, timeout_s=
         stop_ranks()
         raise
     return _current
+
+
+def _start(asked, timeout_s):
+    from ddp_lessons.ranks.kernel.starting import starting
+
+    n, device, launcher, join = asked
+    with starting(launcher, timeout_s) as begun:
+        # While other processes import, so does this one.
+        from ddp_lessons.ranks.kernel.ranks import Ranks
+
+        ranks = Ranks(asked, begun.keeper, *begun.connect(n, device))
+        begun.undo.callback(ranks.stop)
+        ranks.engines.launch(timeout_s)
+        if join:
+            ranks.join()
+    return ranks
 
 
 def current_ranks():

@@ -12,11 +12,11 @@ from pathlib import Path
 from traitlets.config import Config
 
 from ddp_lessons.errors import DDPLessonsError, StartFailed
-from ddp_lessons.ranks.warden.controller import EVERY_INTERFACE, LOOPBACK, controller_arguments
 from ddp_lessons.ranks.kernel.keeper import Keeper
-from ddp_lessons.ranks.system.limits import memory, usable_cores
 from ddp_lessons.ranks.kernel.placement import BYTES_PER_RANK, Machine, place
+from ddp_lessons.ranks.system.limits import memory, usable_cores
 from ddp_lessons.ranks.system.processes import can_fork
+from ddp_lessons.ranks.warden.controller import EVERY_INTERFACE, LOOPBACK, controller_arguments
 
 ENGINE_COMMAND = [sys.executable, "-m", "ddp_lessons.ranks.rank.engine"]
 """
@@ -61,22 +61,26 @@ def _profile_folder(fallback):
     return ProfileDir.create_profile_dir(fallback).location
 
 
-def start(asked, timeout_s):
+@contextlib.contextmanager
+def starting(launcher, timeout_s):
     """
-    Start what `start_ranks` was asked for.
+    Begin to start ranks. Whatever was started ends again if the block raises.
 
     Args:
-        asked: (n, device, launcher, join) of `start_ranks`.
+        launcher: As for `start_ranks`.
         timeout_s: Seconds to wait for each step.
 
-    Returns:
-        Ranks: Running, and joined if asked.
+    Yields:
+        Beginning: What is there so far. Two processes import and bind on their own by now.
+
+    Raises:
+        StartFailed: It did not come about.
     """
-    launcher = asked[2]
-    fork = launcher == "fork" or (launcher == "auto" and can_fork()[0])
-    keeper = Keeper(fork=fork)
+    keeper = Keeper(fork=launcher == "fork" or (launcher == "auto" and can_fork()[0]))
     try:
-        return _start_with(keeper, asked, timeout_s)
+        with contextlib.ExitStack() as undo:
+            yield Beginning(keeper, launcher, timeout_s, undo)
+            undo.pop_all()
     except DDPLessonsError:
         keeper.stop()
         raise
@@ -95,6 +99,68 @@ def start(asked, timeout_s):
         raise
 
 
+class Beginning:
+    """
+    A warden that imports torch, and a controller that binds its ports.
+
+    Attributes:
+        keeper: The warden's Keeper.
+        undo: An ExitStack: what ends again if the start fails.
+    """
+
+    def __init__(self, keeper, launcher, timeout_s, undo):
+        self.keeper = keeper
+        self.undo = undo
+        self._launcher = launcher
+        self._timeout_s = timeout_s
+        self._cluster_id = cluster_id = f"ddp-lessons-{secrets.token_hex(6)}"
+        self._profile_dir = profile_dir = _profile_folder(keeper.folder / "profile")
+        security = Path(profile_dir) / "security"
+        keeper.remove_at_end(
+            [
+                str(security / f"cluster-{cluster_id}.json"),
+                str(security / f"ipcontroller-{cluster_id}-client.json"),
+                str(security / f"ipcontroller-{cluster_id}-engine.json"),
+                str(Path(profile_dir) / "log" / f"engines{cluster_id}.json"),
+            ]
+        )
+        listen = EVERY_INTERFACE if launcher in ("slurm", "ssh") else LOOPBACK
+        keeper.order_controller(controller_arguments(profile_dir, cluster_id, listen))
+        keeper.order("import torch")
+
+    def connect(self, n, device):
+        """
+        Connect to the controller, and say where ranks are to be.
+
+        Args:
+            n, device: As for `start_ranks`.
+
+        Returns:
+            (RanksCluster, Client, Placement): What Ranks are made of.
+        """
+        from ipyparallel.serialize import serialize_object
+
+        from ddp_lessons.ranks.kernel.launchers import RanksCluster
+
+        from_launcher = self._launcher not in ("auto", "fork", "spawn")
+        cluster = RanksCluster(
+            controller="ddp-lessons",
+            engines=self._launcher if from_launcher else "ddp-lessons",
+            cluster_id=self._cluster_id,
+            profile_dir=str(self._profile_dir),
+            shutdown_atexit=False,
+            config=Config({"EngineLauncher": {"engine_cmd": ENGINE_COMMAND}}),
+            log_level=40,
+        )
+        cluster.keeper = self.keeper
+        self.undo.callback(cluster.close)  # and its client
+        cluster.start_controller_sync()
+        client = cluster.connect_client_sync(timeout=self._timeout_s)
+        serialize_object(0)  # imports NumPy, for one; now is time, while the warden imports torch
+        self.keeper.wait_for(lambda: self.keeper.facts, self._timeout_s, "importing torch")
+        return cluster, client, place(n, device, this_machine(self.keeper.facts))
+
+
 def check_early(n, device, running=None):
     """
     Say what is wrong with arguments before anything is started, or running ranks are ended.
@@ -111,53 +177,3 @@ def check_early(n, device, running=None):
     machine = this_machine(facts)
     freed_bytes = len(running) * BYTES_PER_RANK if running else 0
     place(n, device, replace(machine, memory_bytes=machine.memory_bytes + freed_bytes))
-
-
-def _start_with(keeper, asked, timeout_s):
-    n, device, launcher, join = asked
-    cluster_id = f"ddp-lessons-{secrets.token_hex(6)}"
-    profile_dir = _profile_folder(keeper.folder / "profile")
-    security = Path(profile_dir) / "security"
-    from_launcher = launcher not in ("auto", "fork", "spawn")
-    keeper.remove_at_end(
-        [
-            str(security / f"cluster-{cluster_id}.json"),
-            str(security / f"ipcontroller-{cluster_id}-client.json"),
-            str(security / f"ipcontroller-{cluster_id}-engine.json"),
-            str(Path(profile_dir) / "log" / f"engines{cluster_id}.json"),
-        ]
-    )
-    listen = EVERY_INTERFACE if launcher in ("slurm", "ssh") else LOOPBACK
-    keeper.order_controller(controller_arguments(profile_dir, cluster_id, listen))
-    keeper.order("import torch")
-
-    # From here on two processes import and bind on their own; so does this one.
-    from ipyparallel.serialize import serialize_object
-
-    from ddp_lessons.ranks.kernel.launchers import RanksCluster
-    from ddp_lessons.ranks.kernel.ranks import Ranks
-
-    cluster = RanksCluster(
-        controller="ddp-lessons",
-        engines=launcher if from_launcher else "ddp-lessons",
-        cluster_id=cluster_id,
-        profile_dir=str(profile_dir),
-        shutdown_atexit=False,
-        config=Config({"EngineLauncher": {"engine_cmd": ENGINE_COMMAND}}),
-        log_level=40,
-    )
-    cluster.keeper = keeper
-    with contextlib.ExitStack() as undo:
-        undo.callback(cluster.close)  # and its client
-        cluster.start_controller_sync()
-        client = cluster.connect_client_sync(timeout=timeout_s)
-        serialize_object(0)  # imports NumPy, for one; now is time, while the warden imports torch
-        keeper.wait_for(lambda: keeper.facts, timeout_s, "importing torch")
-        placement = place(n, device, this_machine(keeper.facts))
-        ranks = Ranks(asked, keeper, cluster, client, placement)
-        undo.callback(ranks.stop)
-        ranks.engines.launch(timeout_s)
-        if join:
-            ranks.join()
-        undo.pop_all()
-    return ranks

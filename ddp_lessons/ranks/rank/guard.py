@@ -22,7 +22,6 @@ import time
 import warnings
 
 from ddp_lessons.ranks.rank.helpers import Helpers
-from ddp_lessons.ranks.system.pulse import name_engine_threads
 from ddp_lessons.ranks.rank.release import SparedSockets, release
 from ddp_lessons.ranks.rank.tracebacks import (
     comes_of_a_lost_peer,
@@ -38,6 +37,7 @@ from ddp_lessons.ranks.rank.where import (
     source_line,
     text_of_error,
 )
+from ddp_lessons.ranks.system.pulse import name_engine_threads
 
 _INTERRUPT = getattr(signal, "SIGRTMIN", signal.SIGINT)
 """

@@ -1,3 +1,5 @@
 """
-system
+What the other rooms stand on: the system's processes, its clocks and its folders.
+
+No process of its own, and no knowledge of ranks: every process uses it.
 """

@@ -13,8 +13,8 @@ import traceback
 from pathlib import Path
 
 from ddp_lessons.ranks.system import processes as system
-from ddp_lessons.ranks.warden.controller import hold_ports, ports_argument
 from ddp_lessons.ranks.system.runtime import open_private
+from ddp_lessons.ranks.warden.controller import hold_ports, ports_argument
 
 _NEEDED = (  # by the engine's kernel and its shell, by joining, by NumPy's seed
     "IPython.core.completerlib",
@@ -121,7 +121,7 @@ def run_rank(rank, environment, num_threads, connection_file, profile_dir, folde
     import numpy
     import torch
 
-    from ddp_lessons.ranks.warden.compiler import put_off_compiler
+    from ddp_lessons.ranks.rank.compiler import put_off_compiler
     from ddp_lessons.ranks.rank.engine import run_engine
     from ddp_lessons.ranks.rank.last_words import leave_last_words
 

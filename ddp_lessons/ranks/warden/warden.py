@@ -18,10 +18,10 @@ import time
 import traceback
 from pathlib import Path
 
-from ddp_lessons.ranks.warden import children
 from ddp_lessons.ranks.system import processes as system
 from ddp_lessons.ranks.system.link import Link
 from ddp_lessons.ranks.system.runtime import remove_runtime_folder
+from ddp_lessons.ranks.warden import children
 
 _POLITE_S = 1.0
 
