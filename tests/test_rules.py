@@ -203,6 +203,25 @@ def test_findings_budget_of_code_cells(lesson):
     assert broken(lesson, has_run=False) == {"code-cells"}
 
 
+def test_findings_budget_of_what_may_be_skipped(lesson):
+    """
+    Cells of a section headed More are not counted; three such sections are a lesson of their own.
+    """
+    cells = lesson["cells"]
+    numbers = [n for n, cell in enumerate(cells) if "question" in cell["metadata"]["tags"]]
+    recap = cells.index(cell_of(lesson, "recap"))
+    last = cells[numbers[-1] : recap]
+    more = [dict(cell, source=cell["source"].replace("## ", "## More: ", 1)) for cell in last]
+    where = next(n for n, cell in enumerate(more) if "run" in cell["metadata"]["tags"])
+    longer = [*more[:where], *([more[where]] * 20), *more[where:]]
+    names = [dict(cell, metadata=dict(cell["metadata"])) for cell in longer]
+    lesson["cells"] = [*cells[:recap], *names, *cells[recap:]]
+    assert "sections" not in broken(lesson, has_run=False)
+    assert "code-cells" not in broken(lesson, has_run=False)
+    lesson["cells"] = [*cells[:recap], *more, *more, *more, *cells[recap:]]
+    assert "sections" in broken(lesson, has_run=False)
+
+
 def test_findings_budget_of_the_median_cell(lesson):
     """
     Short cells are what a learner can predict.
@@ -414,7 +433,7 @@ def test_findings_no_lesson_is_longer_than_half_an_hour(lesson):
     questions = [cell for cell in cells if "question" in cell["metadata"]["tags"]]
     questions[-1]["source"] = "## More: which answer is the second?"
     cells[0]["source"] = cells[0]["source"].replace("35 minutes", "10 minutes")
-    assert broken(lesson) == {"read-words"}
+    assert broken(lesson) == {"read-words", "sections"}  # two are left that are no More
 
 
 def test_findings_words_in_code_are_code(lesson):

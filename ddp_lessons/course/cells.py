@@ -66,6 +66,21 @@ def numbered(notebook, kind=None):
     return [(number, cell) for number, cell in pairs if kind in (None, cell["cell_type"])]
 
 
+def first_reading(notebook, kind=None):
+    """
+    Return (number from 1, cell) as `numbered`, without the sections that may be skipped.
+
+    Their headings begin with "More:", and they stand last.
+    """
+    kept, may_be_skipped = [], False
+    for number, cell in numbered(notebook):
+        if role_of(cell) in ("question", "recap"):
+            may_be_skipped = cell["source"].startswith("## More: ")
+        if not may_be_skipped and kind in (None, cell["cell_type"]):
+            kept.append((number, cell))
+    return kept
+
+
 def found(rule, number, cell, expected, got, then):
     """
     Return a finding, worded the same way for every rule.

@@ -5,7 +5,7 @@ How long a reader needs for a lesson: reckoned from its words, its lines of code
 import math
 import re
 
-from ddp_lessons.course.cells import numbered, role_of
+from ddp_lessons.course.cells import first_reading, role_of
 
 WORDS_A_MINUTE = 150
 """
@@ -30,13 +30,8 @@ def minutes(notebook):
         notebook: A notebook of nbformat 4.
     """
     num_words = num_lines = num_questions = 0
-    is_more = False
-    for _, cell in numbered(notebook):
+    for _, cell in first_reading(notebook):
         role, source = role_of(cell), cell["source"]
-        if role in ("question", "recap"):
-            is_more = source.startswith("## More: ")
-        if is_more:
-            continue
         if cell["cell_type"] == "markdown":
             num_words += sum(bool(re.search(r"\w", word)) for word in source.split())
         elif role == "predict":

@@ -3,10 +3,11 @@ What is refused in the rhythm of a lesson: which cells it has, and in which orde
 
     title goal setup
     3 to 6 sections:  question  predict predict  run|break|mend|picture|read ...  check
+    up to 2 More:     the same
     recap next teardown
 
 Of the two predict cells the first asks for a number, and the second is where it is put. A section
-whose heading begins with "More:" may be skipped, and its minutes are not counted.
+whose heading begins with "More:" may be skipped, and its minutes and cells are not counted.
 """
 
 from ddp_lessons.course.cells import (
@@ -14,6 +15,7 @@ from ddp_lessons.course.cells import (
     MARKDOWN_ROLES,
     ROLES,
     ask,
+    first_reading,
     found,
     numbered,
     role_of,
@@ -21,6 +23,7 @@ from ddp_lessons.course.cells import (
 )
 
 FEWEST_SECTIONS, MOST_SECTIONS = 3, 6
+MOST_SKIPPABLE = 2
 
 RUNS = ("run", "break", "mend")
 _INSIDE = (*RUNS, "picture", "read", "check")
@@ -108,10 +111,16 @@ def _order(cells):
 
 def _sections(cells):
     sections, broken = sections_of({"cells": [cell for _, cell in cells]}), []
-    if not FEWEST_SECTIONS <= len(sections) <= MOST_SECTIONS:
+    first = {number for number, _ in first_reading({"cells": [cell for _, cell in cells]})}
+    num_first = sum(section[0][0] in first for section in sections)
+    if not FEWEST_SECTIONS <= num_first <= MOST_SECTIONS:
         expected = f"{FEWEST_SECTIONS} to {MOST_SECTIONS} sections, each headed by a question"
         then = "Split or join sections."
-        broken.append(found("sections", None, None, expected, len(sections), then))
+        broken.append(found("sections", None, None, expected, num_first, then))
+    num_more = len(sections) - num_first
+    if num_more > MOST_SKIPPABLE:
+        expected = f"at most {MOST_SKIPPABLE} sections headed More"
+        broken.append(found("sections", None, None, expected, num_more, "Leave some out."))
     for section in sections:
         number, question = section[0]
         roles = [role_of(cell) for _, cell in section]

@@ -6,7 +6,8 @@
 #
 # A check prints one line that begins with `ok`, or says what is wrong and gives a hint. Stuck?
 # `hint("00.1")` in a cell of your own gives the next hint. `ddp-lessons reset 00_ranks` in a
-# terminal brings the blank back, and keeps your answer in a file beside it.
+# terminal brings the blank back, and keeps your answer in a file beside it. (Where the command is not
+# found, it is `.venv/bin/ddp-lessons` in the course's folder.)
 
 # %% tags=["setup", "nbval-ignore-output"]
 from ddp_lessons import start_ranks

@@ -205,7 +205,8 @@ result = total.item()
 # Messages have handles too: `isend` and `irecv` return them.
 #
 # Until `wait()` returns, the tensor belongs to the call: neither write it nor read it. A call
-# without `async_op` waits for you. (By NCCL only the GPU waits; Python goes on.)
+# without `async_op` waits for you. (By NCCL, says its documentation, only the
+# GPU waits, and Python goes on.)
 
 # %% tags=["check"]
 num_early = sum(ranks.view["early"])
@@ -226,6 +227,7 @@ predict("messages_arrived", ...)
 
 # %% tags=["break", "raises-exception"]
 # %%px
+words = None  # not needed again
 right, left = (rank + 1) % world_size, (rank - 1) % world_size
 outgoing = torch.tensor([rank + 1], dtype=torch.uint8, device=device)
 incoming = torch.zeros_like(outgoing)
@@ -239,7 +241,6 @@ print(f"{num_arrived} messages of 1 byte arrived")
 # %% [markdown] tags=["read"]
 # 0. This is a **deadlock**: each waits for another, and none can go on. The table shows the circle:
 # rank 0 is in `send` and waits for rank 1, and so on round. None comes to its `recv`.
-# (`words` is not needed again.)
 
 # %% tags=["mend"]
 # %%px

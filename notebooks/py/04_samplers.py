@@ -94,11 +94,8 @@ num_orders = [len({tuple(order) for order in orders}) for orders in (alike, anew
 if rank == 0:
     print(f"without set_epoch {alike}: {num_orders[0]} order")
     print(f"with it {anew}: {num_orders[1]} orders")
-
-# %% tags=["run"]
-# %%px --targets 0
-dice = torch.Generator().manual_seed(0 + 2)  # seed 0, epoch 2
-print(f"of all ranks in epoch 2: {torch.randperm(10, generator=dice).tolist()}")
+    dice = torch.Generator().manual_seed(0 + 2)  # seed 0, epoch 2
+    print(f"of all ranks in epoch 2: {torch.randperm(10, generator=dice).tolist()}")
 
 # %% [markdown] tags=["read"]
 # 1 order without it, 3 with it. The order comes from a generator of its own that starts at the seed
@@ -141,13 +138,18 @@ loader = DataLoader(dataset, batch_size=2, sampler=sampler)
 batches = batches_of(loader)
 print(f"{sum(map(len, batches))} samples in {len(batches)} steps")
 
+# %% tags=["break", "raises-exception"]
+# %%px
+DataLoader(dataset, batch_size=2, sampler=sampler, shuffle=True)
+
 # %% [markdown] tags=["read"]
 # Each rank fetches all 10, together 40. Four ranks do the work of one, four times. Nothing
 # complains, so you do not notice. So [claim C05](claims.md), that creating the sampler
-# distributes the data, is **false**: only `sampler=sampler` does.
+# distributes the data, is **false**: only `sampler=sampler` does. It shuffles, too: a loader that gets
+# `shuffle=True` besides raises.
 #
-# One thing always gives it away: the number of steps, 5 where 2 were meant. In this loader, which
-# does not shuffle, the first batch is also the same on all ranks.
+# One thing gives it away: the number of steps, 5 where 2 were meant. In this loader, which does not
+# shuffle, the first batch is also the same on all ranks.
 
 # %% tags=["check"]
 counts = {}
@@ -292,7 +294,7 @@ from ddp_lessons.samplers import (
     gather_throughputs,
 )
 
-samples = torch.ones(120, 1)
+samples = torch.ones(120, 1)  # all alike: their order does not matter
 start = time.perf_counter()
 time.sleep(20 * sample_s)  # 20 samples of work alone: who waits for others seems slow
 speeds = gather_throughputs(20 / (time.perf_counter() - start))
@@ -333,6 +335,51 @@ equal_s, lr_s, fair_s = (max(ranks.view[n]) for n in ("equal_s", "lr_s", "fair_s
 assert equal_s > 1.5 * fair_s
 assert lr_s > 1.5 * fair_s
 ok("C08 is false; fair shares took less than two thirds", samples_for_a_slow_rank=12)
+
+# %% [markdown] tags=["question"]
+# ## More: where does an epoch go on after a stop?
+
+# %% [markdown] tags=["predict"]
+# An epoch has 12 samples, and each of four ranks takes one a step. After the first step the run is
+# stopped. A new run makes the same sampler, sets the same epoch, and trains it to its end. How many
+# samples were seen twice?
+
+# %% tags=["predict"]
+predict("samples_seen_twice", ...)
+
+# %% tags=["run"]
+# %%px
+from itertools import islice
+
+twelve = torch.arange(12)
+first_run = DataLoader(twelve, batch_size=1, sampler=DistributedSampler(twelve))
+before = batches_of(islice(first_run, 1))  # stopped after one step
+second_run = DataLoader(twelve, batch_size=1, sampler=DistributedSampler(twelve))
+again = batches_of(second_run)
+
+# %% tags=["mend"]
+# %%px
+rest = batches_of(islice(second_run, len(before), None))
+
+# %% tags=["run"]
+def samples_of(name):
+    return {batch[0] for batches in ranks.view[name] for batch in batches}
+
+
+num_twice = len(samples_of("before") & samples_of("again"))
+num_mended = len(samples_of("before") & samples_of("rest"))
+print(f"seen twice: {num_twice}, mended: {num_mended}")
+
+# %% [markdown] tags=["read"]
+# 4: the first step's. The order comes from the seed and the epoch alone, so the new run draws the same
+# one, and begins at its beginning. One number says where to go on: how far the epoch has come. Here
+# the mend fetches what was seen and drops it. A sampler that knows the number need not fetch it:
+# exercise 04.3.
+
+# %% tags=["check"]
+assert samples_of("before") | samples_of("rest") == set(range(12))
+assert num_mended == 0
+ok("an epoch begins anew unless its place is saved", samples_seen_twice=num_twice)
 
 # %% [markdown] tags=["recap"]
 # You have drawn which rank sees what, found repeats and gaps, evaluated exactly, and trained with

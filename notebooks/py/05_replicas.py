@@ -275,8 +275,8 @@ timeline_picture(tracks, "in buckets, during backward: events, in order")
 # three. The picture's bars start under `backward`: that is **overlap**, sending while computing. A
 # gradient may be used only after its handle was waited for.
 #
-# `OverlappedReplica` is our hook plus buckets. Ranks must call collectives in one order, so it sends
-# buckets in a fixed one: a bucket that is full early waits for those before it.
+# The first bucket is the smallest, so that sending starts early. `OverlappedReplica` is our hook plus
+# buckets, sent in a fixed order: one that is full early waits for those before it.
 
 # %% tags=["check"]
 early = ranks.view["early"][0]
@@ -370,6 +370,61 @@ ok(
     "weigh a mean by its samples",
     weight_of_a_large_shard=round(ranks.view["weight"][0], 2),
 )
+
+# %% [markdown] tags=["question"]
+# ## More: what if gradients are ready in another order?
+
+# %% [markdown] tags=["predict"]
+# A model adds what two layers make of the digits. Their weights have the same shape. The last rank
+# calls the layers in the other order, so its gradients are ready in the other order, too. Our hook
+# sends each at once. How many of the two weights end up with a wrong gradient on rank 0?
+
+# %% tags=["predict"]
+predict("weights_with_a_wrong_gradient", ...)
+
+# %% tags=["run"]
+# %%px
+class Sum(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.one, self.other = (torch.nn.Linear(64, 10, bias=False) for _ in range(2))
+
+    def forward(self, x):
+        first, second = self.one, self.other
+        if rank == world_size - 1:
+            first, second = second, first
+        return first(x.flatten(1)) + second(2 * x.flatten(1))
+
+
+# %% tags=["break"]
+# %%px
+model, handles = Sum().to(device), []
+for parameter in model.parameters():
+    parameter.register_post_accumulate_grad_hook(send)
+cross_entropy(model(images), labels).backward()
+for handle in handles:
+    handle.wait()
+wrong = [p.grad / world_size for p in model.parameters()]
+
+# %% tags=["mend"]
+# %%px
+replica = OverlappedReplica(Sum().to(device), **caps)
+cross_entropy(replica(images), labels).backward()
+right = [p.grad for p in replica.parameters()]
+num_wrong = sum(not torch.allclose(a, b) for a, b in zip(wrong, right, strict=True))
+num_alike = [num_different(torch.stack(gradients)) for gradients in (wrong, right)]
+print(f"{num_wrong} wrong; different gradients: {num_alike[0]}, mended: {num_alike[1]}")
+
+# %% [markdown] tags=["read"]
+# 2, so both are, and there is no error: the shapes fit, so the first message added the gradient of one layer to
+# that of the other. Collectives meet by their order alone. A fixed order, the same on every rank, is
+# what keeps `OverlappedReplica` right, whatever is ready first.
+
+# %% tags=["check"]
+assert ranks.view["num_wrong"] == [2] * len(ranks)
+assert ranks.view["num_alike"] == [[2, 1]] * len(ranks)
+ok("send in an order that all ranks share", weights_with_a_wrong_gradient=2)
 
 # %% [markdown] tags=["recap"]
 # You have written data-parallel training from a broadcast, an all-reduce and a division. You have

@@ -226,7 +226,7 @@ predict("step_in_which_ddp_complains", ...)
 # %% tags=["break", "raises-exception"]
 # %%px
 net, num_done = branched_model(seed=0).to(device), 0
-model = DDP(net)
+model = DDP(net)  # not needed again
 net.spare.requires_grad_(False)
 for _ in range(3):
     cross_entropy(model(images), labels).backward()
