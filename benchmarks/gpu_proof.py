@@ -24,7 +24,7 @@ from proof_parts import all_parts
 from proof_report import WAITING, report_document, report_slug, report_text
 from proof_state import FAILED, SKIPPED, State
 
-from ddp_lessons.course.machine import nvidia_driver
+from ddp_lessons.course.doctor.machine import nvidia_driver
 from ddp_lessons.errors import BadInput
 
 ROOT = Path(__file__).resolve().parents[1]

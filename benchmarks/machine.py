@@ -11,7 +11,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from ddp_lessons.course.machine import memory, usable_cores
+from ddp_lessons.course.doctor.machine import memory, usable_cores
 
 PACKAGES = ("torch", "ipyparallel", "ipykernel", "pyzmq")
 

@@ -8,7 +8,7 @@ import re
 import sys
 import time
 
-from ddp_lessons.course.owned import DEADLINE_STATUS, run_owned
+from ddp_lessons.course.making.owned import DEADLINE_STATUS, run_owned
 from ddp_lessons.errors import BadInput
 
 LOG_LINES = 12

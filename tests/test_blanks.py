@@ -4,8 +4,8 @@ What learners find where the solution was.
 
 import nbformat
 
-from ddp_lessons.course.blanks import blank_of
-from ddp_lessons.course.places import all_places, find_root
+from ddp_lessons.course.notebooks.blanks import blank_of
+from ddp_lessons.course.notebooks.places import all_places, find_root
 
 SOLVED = """\
 def script(net):

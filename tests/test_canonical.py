@@ -8,7 +8,7 @@ import nbformat
 import pytest
 from toy_lesson import cell_of, display, error, run_notebook, stream
 
-from ddp_lessons.course.canonical import canonical, dumps, plain_lines, read_notebook
+from ddp_lessons.course.notebooks.canonical import canonical, dumps, plain_lines, read_notebook
 from ddp_lessons.errors import NotebookRefused
 
 

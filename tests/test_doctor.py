@@ -12,12 +12,12 @@ from dataclasses import replace
 
 import pytest
 
-from ddp_lessons.course import machine as probes
-from ddp_lessons.course import torch_report
-from ddp_lessons.course.doctor import FAIL, GIB, OK, WARN, can_run, judge
-from ddp_lessons.course.doctor_table import NUM_COLUMNS, NUM_LINES, show_findings
-from ddp_lessons.course.machine import Gpu, Machine
-from ddp_lessons.course.torch_report import TorchReport, ask_torch, read_torch_report
+from ddp_lessons.course.doctor import machine as probes
+from ddp_lessons.course.doctor import torch_report
+from ddp_lessons.course.doctor.doctor import FAIL, GIB, OK, WARN, can_run, judge
+from ddp_lessons.course.doctor.table import NUM_COLUMNS, NUM_LINES, show_findings
+from ddp_lessons.course.doctor.machine import Gpu, Machine
+from ddp_lessons.course.doctor.torch_report import TorchReport, ask_torch, read_torch_report
 
 LAPTOP = Machine(
     python=(3, 12, 4),

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from ddp_lessons.checks.kit.tasks import find_task
 from ddp_lessons.course import exercises
 from ddp_lessons.course.cli import app
-from ddp_lessons.course.owned import run_owned
+from ddp_lessons.course.making.owned import run_owned
 from ddp_lessons.errors import BadInput
 from ddp_lessons.progress import notes
 

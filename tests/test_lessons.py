@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ddp_lessons.course.canonical import read_notebook
-from ddp_lessons.course.cells import EITHER_ROLES, MARKDOWN_ROLES, ROLES, role_of
-from ddp_lessons.course.places import all_places
+from ddp_lessons.course.notebooks.canonical import read_notebook
+from ddp_lessons.course.notebooks.cells import EITHER_ROLES, MARKDOWN_ROLES, ROLES, role_of
+from ddp_lessons.course.notebooks.places import all_places
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

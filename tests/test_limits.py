@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from ddp_lessons.course import machine
+from ddp_lessons.course.doctor import machine
 from ddp_lessons.errors import BadInput
 from ddp_lessons.ranks.kernel.placement import BYTES_PER_RANK
 from ddp_lessons.ranks.kernel.starting import check_early, this_machine

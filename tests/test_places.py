@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from toy_lesson import make_course
 
-from ddp_lessons.course import places
-from ddp_lessons.course.places import all_places, choose, find_root
+from ddp_lessons.course.notebooks import places
+from ddp_lessons.course.notebooks.places import all_places, choose, find_root
 from ddp_lessons.errors import BadInput
 
 ROOT = Path(__file__).resolve().parents[1]

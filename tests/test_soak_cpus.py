@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from test_lessons import NOTEBOOKS, STEMS
 
-from ddp_lessons.course.owned import run_owned
-from ddp_lessons.course.places import choose
-from ddp_lessons.course.verify import verify
+from ddp_lessons.course.making.owned import run_owned
+from ddp_lessons.course.notebooks.places import choose
+from ddp_lessons.course.making.verify import verify
 
 ROOT = Path(__file__).parents[1]
 DEADLINE_S = 240.0

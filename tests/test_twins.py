@@ -5,7 +5,7 @@ A notebook and its text twin never differ.
 import pytest
 from toy_lesson import TEXT, make_course, run_notebook
 
-from ddp_lessons.course.twins import content, read_twin, refuse_unequal
+from ddp_lessons.course.notebooks.twins import content, read_twin, refuse_unequal
 from ddp_lessons.errors import NotebookRefused
 
 

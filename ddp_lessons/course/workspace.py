@@ -17,9 +17,9 @@ from pathlib import Path
 
 import nbformat
 
-from ddp_lessons.course.blanks import read_blank
-from ddp_lessons.course.canonical import dumps
-from ddp_lessons.course.places import all_places, find_course, is_installed
+from ddp_lessons.course.notebooks.blanks import read_blank
+from ddp_lessons.course.notebooks.canonical import dumps
+from ddp_lessons.course.notebooks.places import all_places, find_course, is_installed
 from ddp_lessons.errors import BadInput
 from ddp_lessons.files import replace_text
 

@@ -5,9 +5,9 @@ Run All of every lesson in a real browser, and a look at each page in both theme
 import pytest
 from lab_server import ROOT
 
-from ddp_lessons.course.canonical import read_notebook
-from ddp_lessons.course.cells import RAISES, tags_of
-from ddp_lessons.course.places import all_places
+from ddp_lessons.course.notebooks.canonical import read_notebook
+from ddp_lessons.course.notebooks.cells import RAISES, tags_of
+from ddp_lessons.course.notebooks.places import all_places
 
 pytestmark = [pytest.mark.browser, pytest.mark.soak, pytest.mark.timeout(300)]
 

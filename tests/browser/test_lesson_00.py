@@ -7,8 +7,8 @@ The README's picture, docs/lesson_00.png, is the screenshot light_01.png that th
 import pytest
 from lab_server import ROOT
 
-from ddp_lessons.course.canonical import canonical, read_notebook
-from ddp_lessons.course.cells import IGNORED, RAISES, tags_of
+from ddp_lessons.course.notebooks.canonical import canonical, read_notebook
+from ddp_lessons.course.notebooks.cells import IGNORED, RAISES, tags_of
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 

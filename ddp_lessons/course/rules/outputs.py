@@ -4,8 +4,8 @@ What is refused in a stored output: all that differs between runs or machines.
 
 import re
 
-from ddp_lessons.course.canonical import ADDRESS, ANSI, UUID
-from ddp_lessons.course.cells import RAISES, ask, found, numbered, tags_of, texts_of
+from ddp_lessons.course.notebooks.canonical import ADDRESS, ANSI, UUID
+from ddp_lessons.course.notebooks.cells import RAISES, ask, found, numbered, tags_of, texts_of
 
 # nbval compares all of these but PNG; any other it would not compare, or nobody could review.
 _PNG = "image/png"

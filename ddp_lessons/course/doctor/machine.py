@@ -1,7 +1,7 @@
 """
 What this machine is and has, as plain data. Each probe is a small function that cannot hang.
 
-Nothing here says whether that is good or bad: `ddp_lessons.course.doctor` does.
+Nothing here says whether that is good or bad: `ddp_lessons.course.doctor.doctor` does.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from ddp_lessons.course.torch_report import TorchReport, ask_torch
+from ddp_lessons.course.doctor.torch_report import TorchReport, ask_torch
 from ddp_lessons.ranks.system.limits import memory, usable_cores
 
 PACKAGES = ("torch", "ipyparallel", "jupyterlab", "ipykernel", "scikit-learn", "matplotlib")

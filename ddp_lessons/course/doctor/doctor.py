@@ -41,7 +41,7 @@ def judge(machine):
     Judge a machine.
 
     Args:
-        machine: A ddp_lessons.course.machine.Machine, real or made up.
+        machine: A ddp_lessons.course.doctor.machine.Machine, real or made up.
 
     Returns:
         list[Finding]: One for each thing looked at, in the order of the table.

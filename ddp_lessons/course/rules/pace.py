@@ -5,7 +5,7 @@ How long a reader needs for a lesson: reckoned from its words, its lines of code
 import math
 import re
 
-from ddp_lessons.course.cells import first_reading, role_of
+from ddp_lessons.course.notebooks.cells import first_reading, role_of
 
 WORDS_A_MINUTE = 150
 """

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ddp_lessons.course.doctor import FAIL, OK, WARN, can_run
+from ddp_lessons.course.doctor.doctor import FAIL, OK, WARN, can_run
 
 NUM_LINES, NUM_COLUMNS = 24, 100
 _STYLES = {OK: "green", WARN: "yellow", FAIL: "bold red"}

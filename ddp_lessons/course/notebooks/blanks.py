@@ -16,9 +16,9 @@ import re
 
 import nbformat
 
-from ddp_lessons.course.canonical import canonical
-from ddp_lessons.course.cells import numbered
-from ddp_lessons.course.twins import read_twin
+from ddp_lessons.course.notebooks.canonical import canonical
+from ddp_lessons.course.notebooks.cells import numbered
+from ddp_lessons.course.notebooks.twins import read_twin
 from ddp_lessons.errors import NotebookRefused
 
 _BEGIN = "# solution"

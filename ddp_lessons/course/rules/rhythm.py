@@ -10,7 +10,7 @@ Of the two predict cells the first asks for a number, and the second is where it
 whose heading begins with "More:" may be skipped, and its minutes and cells are not counted.
 """
 
-from ddp_lessons.course.cells import (
+from ddp_lessons.course.notebooks.cells import (
     CODE_ROLES,
     MARKDOWN_ROLES,
     ROLES,

@@ -5,10 +5,10 @@ What the cells of a lesson must say: its questions, its goals, and numbers that 
 import ast
 import re
 
-from ddp_lessons.course import pace
-from ddp_lessons.course.cells import ask, found, numbered, role_of, texts_of
-from ddp_lessons.course.rules_rhythm import sections_of
-from ddp_lessons.course.rules_source import parse
+from ddp_lessons.course.rules import pace
+from ddp_lessons.course.notebooks.cells import ask, found, numbered, role_of, texts_of
+from ddp_lessons.course.rules.rhythm import sections_of
+from ddp_lessons.course.rules.source import parse
 
 MOST_READ_WORDS = 80
 MOST_MINUTES = 30

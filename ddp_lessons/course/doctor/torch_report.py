@@ -62,7 +62,7 @@ def read_torch_report(text, error=""):
     )
 
 
-def ask_torch(deadline_s=DEADLINE_S, module="ddp_lessons.course.torch_probe"):
+def ask_torch(deadline_s=DEADLINE_S, module="ddp_lessons.course.doctor.torch_probe"):
     """
     Run the torch probe in a process group of its own, which is killed at the deadline.
 
