@@ -17,9 +17,9 @@ from pathlib import Path
 import nbformat
 
 from ddp_lessons.course.making.build import run_notebook
+from ddp_lessons.course.making.owned import DEADLINE_STATUS
 from ddp_lessons.course.notebooks.canonical import canonical, plain_lines, read_notebook
 from ddp_lessons.course.notebooks.cells import IGNORED, RAISES, tags_of
-from ddp_lessons.course.making.owned import DEADLINE_STATUS
 from ddp_lessons.course.notebooks.places import choose
 
 ROOT = Path(__file__).resolve().parents[1]

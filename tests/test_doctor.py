@@ -15,8 +15,8 @@ import pytest
 from ddp_lessons.course.doctor import machine as probes
 from ddp_lessons.course.doctor import torch_report
 from ddp_lessons.course.doctor.doctor import FAIL, GIB, OK, WARN, can_run, judge
-from ddp_lessons.course.doctor.table import NUM_COLUMNS, NUM_LINES, show_findings
 from ddp_lessons.course.doctor.machine import Gpu, Machine
+from ddp_lessons.course.doctor.table import NUM_COLUMNS, NUM_LINES, show_findings
 from ddp_lessons.course.doctor.torch_report import TorchReport, ask_torch, read_torch_report
 
 LAPTOP = Machine(

@@ -5,9 +5,9 @@ Each rule refuses what it is there for, names the cell, and lets a good lesson p
 import pytest
 from toy_lesson import cell_of, display, error, run_notebook, stream
 
-from ddp_lessons.course.rules import pace
-from ddp_lessons.course.rules import every as rules
+from ddp_lessons.course import rules
 from ddp_lessons.course.notebooks.cells import tags_of
+from ddp_lessons.course.rules import pace
 from ddp_lessons.errors import NotebookRefused
 
 

@@ -13,10 +13,10 @@ import pytest
 from fault_tools import busy_cores
 from test_lessons import NOTEBOOKS, STEMS, title_of
 
-from ddp_lessons.course.rules import every as rules
+from ddp_lessons.course import rules
 from ddp_lessons.course.making.build import run_notebook
-from ddp_lessons.course.notebooks.places import choose
 from ddp_lessons.course.making.verify import verify
+from ddp_lessons.course.notebooks.places import choose
 
 ROOT = Path(__file__).parents[1]
 DEADLINE_S = 240.0

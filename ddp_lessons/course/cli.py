@@ -50,8 +50,8 @@ def doctor():
     Starts two ranks for a moment and has them talk. Exits with status 1 if the course cannot run.
     """
     from ddp_lessons.course.doctor.doctor import can_run, judge
-    from ddp_lessons.course.doctor.table import show_findings
     from ddp_lessons.course.doctor.machine import look_at_machine
+    from ddp_lessons.course.doctor.table import show_findings
 
     findings = judge(look_at_machine())
     show_findings(findings)
@@ -212,8 +212,8 @@ def _bring_up_to_date(folder):
     """
     Copy the course, or what is new in it, into a learner's folder; say what was done.
     """
-    from ddp_lessons.course.notebooks import places
     from ddp_lessons.course import workspace
+    from ddp_lessons.course.notebooks import places
 
     folder = (folder or workspace.usual_folder()).resolve()
     done = str(workspace.update(folder, places.find_course()))

@@ -15,13 +15,13 @@ from pathlib import Path
 
 from ddp_lessons.checks.kit.tasks import all_tasks, find_task, stem_of
 from ddp_lessons.course import workspace
-from ddp_lessons.course.notebooks.blanks import read_blank
 from ddp_lessons.course.making.build import CELL_TIMEOUT_S
+from ddp_lessons.course.making.verify import nbval_command, nbval_environment
+from ddp_lessons.course.notebooks.blanks import read_blank
 from ddp_lessons.course.notebooks.canonical import ANSI, dumps, read_notebook
 from ddp_lessons.course.notebooks.cells import numbered, tags_of
 from ddp_lessons.course.notebooks.places import all_places, find_course
 from ddp_lessons.course.notebooks.twins import read_twin
-from ddp_lessons.course.making.verify import nbval_command, nbval_environment
 from ddp_lessons.errors import BadInput
 from ddp_lessons.files import replace_text
 

@@ -6,8 +6,8 @@ import pytest
 from lab_server import ROOT
 
 from ddp_lessons.checks.kit.tasks import find_task
-from ddp_lessons.course.notebooks.canonical import read_notebook
 from ddp_lessons.course.exercises import exercise_place, solution_of
+from ddp_lessons.course.notebooks.canonical import read_notebook
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 

@@ -1,8 +1,8 @@
 """
 What torch can do here, found out in a process of its own: it may hang or crash, the doctor not.
 
-Run as `python -m ddp_lessons.course.doctor.torch_probe FOLDER`. Each step prints one line of JSON when it
-is done, so that whatever was found before a deadline or a crash is known:
+Run as `python -m ddp_lessons.course.doctor.torch_probe FOLDER`. Each step prints one line of JSON
+when it is done, so that whatever was found before a deadline or a crash is known:
 
     {"version": "2.13.0", "cuda": "13.0", "num_gpus": 2, "backends": ["gloo", "nccl"]}
     {"fork_s": 0.05}     or   {"fork_error": "rank 1 of 2 ended with exit code 1"}

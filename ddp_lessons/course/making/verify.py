@@ -5,10 +5,10 @@ Verify notebooks: run them again under strict nbval and compare every stored out
 import os
 import sys
 
-from ddp_lessons.course.rules import every as rules
+from ddp_lessons.course import rules
 from ddp_lessons.course.making.build import CELL_TIMEOUT_S, DEADLINE_S, notebook_environment
-from ddp_lessons.course.notebooks.canonical import read_notebook
 from ddp_lessons.course.making.owned import DEADLINE_STATUS, run_owned
+from ddp_lessons.course.notebooks.canonical import read_notebook
 from ddp_lessons.course.notebooks.twins import refuse_unequal
 from ddp_lessons.errors import NotebookRefused
 

@@ -5,8 +5,8 @@ What the cells of a lesson must say: its questions, its goals, and numbers that 
 import ast
 import re
 
-from ddp_lessons.course.rules import pace
 from ddp_lessons.course.notebooks.cells import ask, found, numbered, role_of, texts_of
+from ddp_lessons.course.rules import pace
 from ddp_lessons.course.rules.rhythm import sections_of
 from ddp_lessons.course.rules.source import parse
 
