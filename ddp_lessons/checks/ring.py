@@ -10,6 +10,7 @@ from itertools import product
 from math import isfinite, sqrt
 from random import Random
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -593,13 +594,18 @@ def _link_and_times(case, rank):
         tries = [exact_s * (1 + rng.uniform(-0.1, 0.1) * NOISE) for _ in range(5)]
         if "interrupted" in case["times"]:
             for place in (0, rng.randint(1, 4)):
-                tries[place] *= rng.uniform(3, 30)
+                # Not longer: a try that is weighed by 1 / its time would hardly count.
+                tries[place] *= rng.uniform(3, 5)
         times[size] = tries
     return latency_s, bandwidth, times
 
 
 def _fit_act(here, fit_link):
-    here.call(fit_link, _link_and_times(here.case, here.rank)[2])
+    def fit(times):
+        got = fit_link(times)
+        return got.tolist() if isinstance(got, np.ndarray) else got
+
+    here.call(fit, _link_and_times(here.case, here.rank)[2])
 
 
 def _fit_judge(played):
@@ -654,7 +660,8 @@ def _judge_line(played, rank, pair, both, made_up):
         f"{most_off:.0%}."
     )
     factors = pair[0] / latency_s, pair[1] / bandwidth
-    least = {num_bytes: min(tries) for num_bytes, tries in times.items()}
+    least, largest = {num_bytes: min(tries) for num_bytes, tries in times.items()}, max(times)
+    is_latency = abs(factors[0] - 1) <= most_off
     if "interrupted" in played.case["times"]:
         mistake = "interrupted"
     elif played.case["times"] in ("of large to small messages", "of messages in no order"):
@@ -664,12 +671,16 @@ def _judge_line(played, rank, pair, both, made_up):
         fact = "The latency is {:.3g} times the link's, the bandwidth {:.3g} times.".format(
             *factors
         )
+    elif abs(factors[0] * factors[1] - 1) <= _NEAR:
+        mistake = "times-over"
+        fact = f"All that it foretells is {factors[0]:.3g} times as long as it takes."
     elif pair[1] <= 0:
-        mistake, fact = "no-say", "Its bandwidth is not above 0: more bytes would take less time."
+        mistake = "small-say" if is_latency else "no-say"
+        fact = "Its bandwidth is not above 0: more bytes would take less time."
     elif pair[1] < _SLOW:
         mistake = "logarithms"
-    elif abs(pair[0] - latency_s) <= most_off * latency_s:
-        mistake = "largest"
+    elif is_latency:
+        mistake = "largest" if abs(pair[1] * least[largest] / largest - 1) <= _NEAR else "slope"
     elif "middling" in played.case["times"] and pair[0] >= (1 - NOISE) * min(least.values()):
         mistake = "smallest"
     else:
@@ -733,6 +744,12 @@ fit_link = Task(
         "where the line begins, at no bytes.",
         "largest": "Also the largest message here has a latency in its time. Take the slope of "
         "the line between sizes.",
+        "slope": "The latency is right, the bandwidth is not: it follows from the slope of the "
+        "line alone. A size over its time has a latency in it.",
+        "small-say": "The smallest sizes decide here, and their times hardly tell a bandwidth. If "
+        "you weigh by 1 / size, or divide by it, they have nearly all the say. Weigh by 1 / time.",
+        "times-over": "What tells the time of a size is one of its five tries, and neither their "
+        "sum nor a part of it.",
         "no-say": "An error of 1 % of the largest time is more than the whole latency. Weigh each "
         "point by 1 / its time.",
         "interrupted": "Some tries took several times as long, as other programs ran. Take of each "
