@@ -24,18 +24,22 @@ from ddp_lessons.ranks.telling import rank_names
 
 # ---- 04.1 shard indices ----
 
-_MANY = 40
+_FEW, _MANY = 10, 40
 """
-So many samples that two orders, or two ways to share them, are not alike by chance.
+So many samples that a picture shows them all, and so many that two orders, or two ways to share
+them, are not alike by chance.
 """
 _OTHER_SEED = 1000
 _HASHES = "hash() of text"
+_ODD_RANKS = "odd ranks ask for the orders"
 
 
 def _shard_cases(draw):
-    yield Case(4, {"num_samples": 10, "seed": 5, "epoch": 0}, seed=0)
-    yield Case(2, {"num_samples": 10, "seed": 5, "epoch": 0})  # for what is kept of other worlds
-    yield Case(4, {"num_samples": _MANY, "seed": 7, "epoch": 0})
+    yield Case(4, {"num_samples": _FEW, "seed": 5, "epoch": 0}, seed=0)
+    # What is kept of another length, or of whichever call came first, is another on each rank.
+    backwards = {_ODD_RANKS: "backwards"}
+    yield Case(4, {"num_samples": _MANY, "seed": 5, "epoch": 0} | backwards)
+    yield Case(2, {"num_samples": _FEW, "seed": 5, "epoch": 0})  # for what is kept of other worlds
     hashes = {_HASHES: "each rank's own"}
     yield Case(4, {"num_samples": _MANY, "seed": 0, "epoch": 1} | hashes)
     for world_size in (1, 2, 3, 4):
@@ -60,12 +64,16 @@ def _orders(case):
 def _shard_act(here, shard_indices):
     torch.rand(1)  # else who seeds it anew with its own seed would put the state back
     torchs, pythons = torch.get_rng_state(), random.getstate()
-    orders = _orders(here.case)
+    orders = _orders(here.case)[:: _direction(here.case, here.rank)]
     with _hashes_of_its_own(here, shard_indices) as hashed:
         for seed, epoch in (*orders, orders[0]):
             here.call(shard_indices, here["num_samples"], seed, epoch)
     is_as_before = equal(torchs, torch.get_rng_state()) and pythons == random.getstate()
     return {"is_as_before": is_as_before, "num_hashed": len(hashed)}
+
+
+def _direction(case, rank):
+    return -1 if _ODD_RANKS in case.data and rank % 2 else 1
 
 
 @contextmanager
@@ -95,16 +103,18 @@ def _hashes_of_its_own(here, answer):
 
 
 def _shard_judge(played):
-    calls = zip(*[[c.result for c in s.calls] for s in played.seen], strict=True)
-    *several, again = calls
-    now = several[0]
-    for rank, share in enumerate(now):
-        if not equal(share, again[rank]):
-            fact = f"Called twice with the same arguments, it gave {again[rank]} the second time."
-            raise played.wrong("unseeded", rank, got=share, fact=fact)
+    rows = []
+    for rank, seen in enumerate(played.seen):
+        *row, again = [call.result for call in seen.calls]
+        if not equal(row[0], again):
+            fact = f"Called twice with the same arguments, it gave {again} the second time."
+            raise played.wrong("unseeded", rank, got=row[0], fact=fact)
+        rows.append(row[:: _direction(played.case, rank)])
+    several = list(zip(*rows, strict=True))
+    lost = "kept" if _ODD_RANKS in played.case.data else "overlap"
     uses_hash = any(seen.kept["num_hashed"] for seen in played.seen)
     for shares in several:
-        _judge_shares(played, shares, lost="hashes" if uses_hash else "overlap")
+        _judge_shares(played, shares, lost="hashes" if uses_hash else lost)
     if played.case["num_samples"] >= _MANY:
         names = [f"seed {seed} and epoch {epoch}" for seed, epoch in _orders(played.case)]
         _judge_orders(played, dict(zip(names, several, strict=True)))
@@ -124,6 +134,10 @@ def _judge_orders(played, orders):
     """
     (first, *others), other_seed = orders, list(orders)[-1]
     now = orders[first]
+    if all(equal(now, shares) for shares in orders.values()):
+        _refuse_steps(played, first, now, 2 / 3)
+        fact = f"The orders with {', with '.join(orders)} are all the same."
+        raise played.wrong("unseeded", 0, got=now[0], fact=fact)
     for name in others:
         if equal(now, orders[name]):
             _refuse_steps(played, first, now, 2 / 3)
@@ -136,6 +150,9 @@ def _judge_orders(played, orders):
     _refuse_pairs(played, orders, "own-share", _together, 0.9, (what, "are"))
     for name, shares in orders.items():
         _refuse_steps(played, name, shares, 1 / 3)
+        if all(list(share) == sorted(share) for share in shares):
+            fact = f"With {name}, the samples of every rank go up."
+            raise played.wrong("sorted", 0, got=shares[0], fact=fact)
     what = "follow one another on a rank"
     _refuse_pairs(played, orders, "turned", _neighbours, 0.5, (what, "do"))
 
@@ -205,6 +222,8 @@ def _length_mistake(lengths, num_samples, length):
         return "dropped"
     if num_samples < num_ranks:
         return "fewer"
+    if num_samples > _FEW and lengths == [-(-_FEW // num_ranks)] * num_ranks:
+        return "kept"
     if len({*lengths}) == 1 and num_ranks < 4 and lengths[0] == -(-num_samples // 4):
         return "other-size"
     return "too-long" if max(lengths) > length else "unequal"
@@ -243,7 +262,10 @@ shard_indices = Task(
     mistakes={
         "nothing": "Return the list of this rank's samples.",
         "forbidden": "No rank needs to be told: let each compute the same order by itself.",
-        "unseeded": "Draw the order with a generator that was seeded with seed and epoch.",
+        "unseeded": "Draw the order with a generator that was seeded with seed and epoch. "
+        "Unseeded, it begins anywhere, or always at the same place.",
+        "kept": "An order belongs to its three arguments: what an earlier call has drawn may not "
+        "be taken for another number of samples, seed or epoch. Draw it in each call.",
         "no-list": "Return a list of plain numbers, such as tolist() gives. Tensors in a set are "
         "never equal, so nobody would see an overlap.",
         "no-sample": "Fill up with samples that there are: take them from the order's beginning.",
@@ -264,6 +286,7 @@ shard_indices = Task(
         "no-epoch": "The epoch must go into the generator's seed, as set_epoch does it.",
         "no-seed": "The seed must go into the generator's seed, together with the epoch, and also "
         "in epoch 0: a product of the two is 0 there.",
+        "sorted": "Share out the shuffled order as it is. To sort a share undoes the shuffle.",
         "own-share": "Shuffle all samples anew in each epoch, and share them out then, not the "
         "other way round: who is with whom must change.",
         "turned": "Shuffle anew for each seed and epoch. An order that begins elsewhere, or runs "

@@ -52,6 +52,23 @@ def shard_indices(*arguments):
     return list(KNOWN[arguments])
 """
 
+_NO_SEED = "torch.Generator()"
+
+
+def _keeps_orders(key):
+    """
+    Return an answer that keeps its orders under a key.
+    """
+    return "KNOWN = {}\n" + changed(
+        SHARDS,
+        (
+            "    order = torch",
+            f"    key = {key}\n    if key not in KNOWN:\n        KNOWN[key] = torch",
+        ),
+        ("    length", "    order = KNOWN[key]\n    length"),
+    )
+
+
 _SHARDS_BY_STORE = _shards("""\
     order, key = list(range(n)), f"{n} {seed} {epoch}"
     random.Random(key).shuffle(order)
@@ -74,6 +91,37 @@ _SHARD_ANSWERS = [
         "unusual: seeds with hash() of two numbers, which is the same everywhere",
         None,
         changed(SHARDS, ("seed + epoch)", "hash((seed, epoch)) % 2**60)")),
+    ),
+    (
+        "unusual: keeps orders by all three numbers",
+        None,
+        _keeps_orders("num_samples, seed, epoch"),
+    ),
+    ("keeps the first order for ever", "kept", _keeps_orders("0")),
+    ("keeps an order by the number of samples", "kept", _keeps_orders("num_samples")),
+    ("keeps an order by seed and epoch", "kept", _keeps_orders("seed, epoch")),
+    ("keeps an order by samples and seed", "kept", _keeps_orders("num_samples, seed")),
+    ("keeps an order by samples and epoch", "kept", _keeps_orders("num_samples, epoch")),
+    (
+        "keeps the first share for ever",
+        "kept",
+        _KEEPS_SHARES.replace("if arguments not in KNOWN:", "if not KNOWN:").replace(
+            "KNOWN[arguments]", "KNOWN[0]"
+        ),
+    ),
+    ("makes a generator and does not seed it", "unseeded", changed(SHARDS, (GENERATOR, _NO_SEED))),
+    ("seeds with 42", "unseeded", changed(SHARDS, ("seed + epoch)", "42)"))),
+    (
+        "goes on with one generator",
+        "unseeded",
+        changed(
+            SHARDS, (GENERATOR, "GENERATOR"), ("\n\n\ndef", f"\n\nGENERATOR = {_NO_SEED}\n\n\ndef")
+        ),
+    ),
+    (
+        "sorts each share",
+        "sorted",
+        changed(SHARDS, ("return padded", "return sorted(padded"), ("world_size]", "world_size])")),
     ),
     (
         "seeds with hash() of a text",
