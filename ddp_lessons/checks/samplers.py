@@ -19,6 +19,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from ddp_lessons.checks.kit import Case, Task, equal, generator
+from ddp_lessons.errors import WrongAnswer
 from ddp_lessons.pictures import samples_picture, timeline_picture
 from ddp_lessons.ranks.telling import rank_names
 
@@ -322,9 +323,10 @@ class _Predict:
         if num_samples > 1:  # an odd number of right ones: bfloat16 does not hold it above 256
             wrong[-1] ^= int((~wrong).sum()) % 2 == 0
         numbers = torch.arange(num_samples)
+        numbers = numbers.flip(0) if case.data.get("backwards") else numbers
         digits = torch.stack([numbers // _RADIX, numbers % _RADIX], dim=1)
         self.inputs = digits.to(device, getattr(torch, case["dtype"]))  # (N, 2)
-        self.labels = labels.to(device)  # (N,)
+        self.labels = labels[numbers].to(device)  # (N,)
         self.is_right = (~wrong).tolist()
         self.batches: list = []
         self._predictions = ((labels + wrong) % _NUM_CLASSES).to(device)
@@ -359,7 +361,8 @@ def _models(case):
     """
     Return a Case for each model that is evaluated: a second one shows what is kept of the first.
     """
-    return [case, replace(case, seed=case.seed + 1)] if case["num_samples"] < 100 else [case]
+    second = replace(case, seed=case.seed + 1, data=case.data | {"backwards": True})
+    return [case, second] if case["num_samples"] < 100 else [case]
 
 
 def _accuracy_judge(played):
@@ -384,7 +387,13 @@ def _judge_accuracy(played, is_right, before):
         float: What is right.
     """
     asked = [[one for batch in seen.kept for one in batch] for seen in played.seen]
-    _judge_asked(played, asked)
+    try:
+        _judge_asked(played, asked)
+    except WrongAnswer:
+        if before is None:
+            raise
+        fact = "For another model before, it has shared out as many samples rightly."
+        raise played.wrong("kept", fact=fact) from None
     _judge_store(played)
     num_right = [sum(is_right[sample] for sample in own) for own in asked]
     exact = sum(num_right) / len(is_right)
@@ -395,10 +404,10 @@ def _judge_accuracy(played, is_right, before):
     for rank, got in enumerate(played.results):
         if not _near(got, exact):
             mistake, fact = _accuracy_mistake(played, asked, num_right, exact)
-            if before is not None:  # which was right
+            if before is not None:  # which was right, so that only what is kept of it can harm
                 told = {before: "that of the model before", before + exact: "both models' together"}
                 what = [words for value, words in told.items() if _near(got, value)]
-                mistake = "kept" if what else mistake
+                mistake, fact = "kept", "It was right for as many samples and another model before."
                 fact = f"This is {what[0]}: it was called twice." if what else fact
             raise played.wrong(mistake, rank, got=got, expected=exact, fact=fact)
     _judge_cost(played, "The number is", _MOST_BYTES)
@@ -473,6 +482,8 @@ def _accuracy_mistake(played, asked, num_right, exact):
         return "not-everywhere", f"The accuracy is right only on {rank_names(right)}."
     if all(_near(got, sum(num_right)) for got in results):
         return "undivided", "This is the number of right answers."
+    if all(_near(got / 100, exact) for got in results):
+        return "percent", "This is the share in percent."
     for factor, what in (
         (1, "samples of one rank"),
         (len(own), "samples of one rank, times the number of ranks"),
@@ -531,13 +542,15 @@ exact_accuracy = Task(
         "alone": "Add the counts of all ranks up before you divide.",
         "not-everywhere": "Every rank must get the sum: choose a call that gives it to all.",
         "undivided": "An accuracy is a share: divide by how many samples there are.",
+        "percent": "Return the share itself, a number from 0 to 1.",
         "own-count": "Divide by the number of all samples, which every rank knows: ranks do not "
         "all have equally many.",
         "rounded": "Count in whole numbers: bfloat16 cannot count beyond 256, nor float16 beyond "
-        "2,048. A comparison's sum() is int64 by itself.",
+        "2,048. A comparison's sum() is int64 by itself. And do not round what you return.",
         "overflow": "A dtype of 8 bits holds 256 numbers, and begins again after the last. A "
         "comparison's sum() is int64 by itself.",
-        "kept": "Count anew in each call: nothing may stay from one call to the next.",
+        "kept": "Count anew in each call, with its own model, inputs and labels. Other samples may "
+        "be as many: nothing may stay from one call to the next.",
         "store": "Let the counts travel in the collective.",
         "raised": "A line that is named is yours. A reduction takes not every dtype, but it takes "
         "int64. And with few samples there may be fewer parts than ranks.",

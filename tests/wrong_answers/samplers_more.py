@@ -196,6 +196,21 @@ def _counted(dtype):
     return changed(ACCURACY, ("labels_of_mine).sum()", f"labels_of_mine).sum(dtype=torch.{dtype})"))
 
 
+def _keeps_parts(names):
+    """
+    Return an answer that keeps its part of the inputs, the labels, or both.
+    """
+    return changed(
+        ACCURACY,
+        ("\n\n\ndef", "\n\nKNOWN = {}\n\n\ndef"),
+        (
+            f"    {COUNT}",
+            f"    key = len(inputs), world_size\n    {names} = KNOWN.setdefault(key, ({names}))\n"
+            f"    {COUNT}",
+        ),
+    )
+
+
 _ACCURACY_ANSWERS = [
     ("unusual: counts in int32", None, _counted("int32")),
     (
@@ -204,6 +219,23 @@ _ACCURACY_ANSWERS = [
         changed(ACCURACY, ("==", "!="), ("return ", "return 1 - ")),
     ),
     ("counts in float16", "rounded", _counted("float16")),
+    (
+        "rounds the accuracy",
+        "rounded",
+        changed(
+            ACCURACY, ("num_right.item() / len(inputs)", "round(num_right.item() / len(inputs), 3)")
+        ),
+    ),
+    ("returns percents", "percent", changed(ACCURACY, ("return ", "return 100 * "))),
+    (
+        "shares out otherwise in every second call",
+        "kept",
+        changed(
+            ACCURACY,
+            ("\n\n\ndef", "\n\nCALLS = []\n\n\ndef"),
+            ("    mine", "    CALLS.append(0)\n    rank *= len(CALLS) % 2\n    mine"),
+        ),
+    ),
     ("counts in uint8", "overflow", _counted("uint8")),
     ("counts in int16", "raised", _counted("int16")),
     (
@@ -245,6 +277,28 @@ _ACCURACY_ANSWERS = [
             (REDUCE, f"num_right = TOTAL.clone()\n    {REDUCE}"),
         ),
     ),
+    (
+        "keeps the accuracy by the number of samples",
+        "kept",
+        changed(
+            ACCURACY,
+            ("\n\n\ndef", "\n\nKNOWN = {}\n\n\ndef"),
+            (
+                "    rank,",
+                "    key = len(inputs), dist.get_world_size()\n"
+                "    if key in KNOWN:\n        return KNOWN[key]\n    rank,",
+            ),
+            ("return num", "KNOWN[key] = num"),
+            ("len(inputs)\n", "len(inputs)\n    return KNOWN[key]\n"),
+        ),
+    ),
+    (
+        "keeps its inputs and labels by the number of samples",
+        "kept",
+        _keeps_parts("mine, labels_of_mine"),
+    ),
+    ("keeps its inputs by the number of samples", "kept", _keeps_parts("mine")),
+    ("keeps its labels by the number of samples", "kept", _keeps_parts("labels_of_mine")),
     (
         "adds up in the store",
         "store",
