@@ -644,12 +644,14 @@ def _train_and_die(sampler_class, told):
         sampler, loader = start(states[1][0])
         sampler.set_epoch(0)
         seen["back to 0"] = _lists(loader)
-    sampler, loader = start()
+    sampler, loader = start(states[1][0])
     sampler.set_epoch(epoch + 1)
     steps = iter(loader)
     for _ in range(2):
         _lists(islice(steps, 1))
         save(sampler)
+    sampler, loader = start(states[3][0])
+    seen["later"] = _lists(loader)
     return seen | {"states": states}
 
 
@@ -701,6 +703,11 @@ def _resume_judge(played):
             ("next at once", f"{epoch + 1}", row["whole next"]),
             ("back", f"{epoch + 1}, and then {epoch} again", row["whole"]),
             ("back to 0", "0", row["epoch 0"]),
+            (
+                "later",
+                f"{epoch + 1}, and resumed after a batch of it",
+                row["whole next"][batch_size:],
+            ),
         ):
             if name in row and row[name] != expected:
                 both = {"got": row[name], "expected": expected}

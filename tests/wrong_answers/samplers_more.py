@@ -361,6 +361,17 @@ _RESUME_ANSWERS = [
         changed(RESUME, ("if epoch != self.epoch:", "if epoch > self.epoch:")),
     ),
     (
+        "counts on from the loaded place in later epochs, too",
+        "short-epoch",
+        changed(
+            RESUME,
+            ("self.num_given}", "getattr(self, 'loaded', 0) + self.num_since}"),
+            ("            self.num_given += 1", "            self.num_since += 1"),
+            ("self.num_given = 0", "self.num_given = self.num_since = 0"),
+            (LOAD, f'{LOAD}\n        self.loaded = state["num_given"]'),
+        ),
+    ),
+    (
         "goes on in the loaded epoch for ever",
         "short-epoch",
         changed(
