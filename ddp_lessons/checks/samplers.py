@@ -847,7 +847,12 @@ _SPEED_BYTES = 8
 
 _TO_ROUND = (
     # Each tells some ways to round apart from those that are right. Where shares are whole, the
-    # speeds add up to a power of 2, so that all arithmetic is exact.
+    # speeds add up to a power of 2, so that all arithmetic is exact. Each of the first three is
+    # wrong for one of these only: what rounding leaves to the fastest, and two ways to hand out
+    # sample after sample.
+    ((5.0, 5.0, 6.0, 5.0), 2131),
+    ((12.0, 1.0, 1.0, 1.0), 161),
+    ((12.0, 1.0, 1.0, 1.0), 154),
     ((30.0, 1.0, 1.0, 1.0), 16),
     ((11.0, 2.0, 2.0, 2.0), 3),
     ((3.0, 3.0, 3.0, 1.0), 2),
@@ -855,6 +860,7 @@ _TO_ROUND = (
     ((1.0, 2.0, 1.0), 2),
     ((1.0, 1.0, 2.0), 2),
     ((2.0, 3.0, 3.0), 4),
+    ((1.0, 6.0, 1.0, 5.0), 21),
     ((5.0, 7.0), 0),
 )
 
@@ -890,7 +896,8 @@ def _balanced_judge(played):
             raise played.wrong("no-list", rank, got=got, fact=fact)
     if num_ranks > 1 and not any(played.names):
         fact = "No rank has told another how fast it is."
-        raise played.wrong("alone", 0, got=shares, fact=fact)
+        mistake = "alone" if played.call == "first" else "kept"
+        raise played.wrong(mistake, 0, got=shares, fact=fact)
     _judge_store(played)
     for rank, got in enumerate(played.results):
         if list(got) != list(shares):
@@ -921,12 +928,19 @@ def _balanced_mistake(shares, exact, speeds, num_samples):
         return "equal", "All ranks have equal shares."
     if differ and _is_near(shares, _proportion(num_samples, [1 / speed for speed in speeds])):
         return "inverted", "The slower a rank is, the more it gets."
-    missing = num_samples - sum(shares)
+    if min(shares) > 0 and min(exact) < Fraction(1, 2):
+        return "at-least-one", "Every rank gets one at least."
+    missing, percents = num_samples - sum(shares), _go_by_percents(shares, speeds, num_samples)
+    if missing and percents:
+        return "cut-early", percents
     if missing >= len(shares):
         fact = (
             f"The shares lack {missing} samples; rounding down can lose {len(shares) - 1} at most."
         )
         return "cut-early", fact
+    if -missing >= len(shares):
+        fact = f"The shares are {-missing} samples too many; rounding alone cannot add so many."
+        return "no-parts", fact
     if missing:
         return "sum", f"The shares add up to {sum(shares)}, not to {num_samples}."
     if min(shares) < 0:
@@ -936,6 +950,11 @@ def _balanced_mistake(shares, exact, speeds, num_samples):
     for first in (Fraction(0), Fraction(1, 2), Fraction(1)):
         if list(shares) == _one_by_one(num_samples, speeds, first):
             return "one-by-one", "Shares are off by a whole sample or more."
+    rest = num_samples - len(shares)
+    if differ and _is_near(shares, [1 + part for part in _proportion(rest, speeds)]):
+        return "at-least-one", f"Only {rest} of them are shared out in proportion to the speeds."
+    if percents:
+        return "cut-early", percents
     off = [rank for rank, share in enumerate(shares) if abs(share - exact[rank]) >= 1]
     for rank in off:
         if exact[rank].denominator == 1:
@@ -944,6 +963,19 @@ def _balanced_mistake(shares, exact, speeds, num_samples):
     if sum(map(int.__ne__, shares, down)) == 1:
         return "rest-to-one", f"All that rounding down leaves over is rank {off[0]}'s."
     return "values", f"The share of rank {off[0]} is off by a whole sample or more."
+
+
+def _go_by_percents(shares, speeds, num_samples):
+    """
+    Return a sentence if shares follow from whole percents of all speeds, else "".
+    """
+    for to_whole in (round, math.floor):
+        percents = [Fraction(to_whole(100 * speed / sum(speeds))) for speed in speeds]
+        for whole in (Fraction(100), sum(percents)):
+            parts = [num_samples * percent / (whole or 1) for percent in percents]
+            if _is_near(shares, parts) and not _is_near(parts, _proportion(num_samples, speeds)):
+                return "They go by whole percents."
+    return ""
 
 
 def _one_by_one(num_samples, speeds, first):
@@ -1008,11 +1040,15 @@ balanced_shares = Task(
         "what is left.",
         "cut-early": "Keep the exact shares exact until the end: nothing may be rounded before "
         "they are, such as percents.",
+        "no-parts": "Before rounding, the shares already add up to num_samples: a rank's is its "
+        "part of all speeds together.",
         "negative": "No share may be below 0. If shares are rounded up, another rank has to pay: "
         "round all down first.",
         "order": "Give the shares in rank order: place r is rank r's.",
         "one-by-one": "Start from the exact shares. To hand out sample after sample to whoever is "
         "free, or is done first, favours slow or fast ranks.",
+        "at-least-one": "A share below 1 may become 0. What you give a slow rank beforehand, so "
+        "that it has one, is taken from the others.",
         "whole-share": "A share that is whole before rounding stays as it is. What is left over "
         "goes to ranks that lost by rounding down.",
         "values": "Each share must be the exact one, rounded down or up. Start with all rounded "

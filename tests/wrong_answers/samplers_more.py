@@ -506,8 +506,83 @@ _BALANCED_ANSWERS = [
     ("rounds up, and takes from the fast", "whole-share", _rounded_up("-speeds[r]")),
     ("rounds the running sum", "whole-share", changed(SHARES_BY_CUTS, (".floor()", ".round()"))),
     (
-        "gives each rank one sample at least",
+        "goes by the square of the speed",
         "values",
+        changed(SHARES, ("part.item()", "part.item() ** 2")),
+    ),
+    ("goes by the fastest rank", "no-parts", changed(SHARES, ("sum(speeds)", "max(speeds)"))),
+    (
+        "goes by percents, rounded",
+        "cut-early",
+        changed(
+            SHARES,
+            (
+                "    exact",
+                "    speeds = [round(100 * one / sum(speeds)) for one in speeds]\n    exact",
+            ),
+        ),
+    ),
+    (
+        "rounds what is left for each rank after the other",
+        "values",
+        changed(
+            SHARES,
+            (
+                SHARES[SHARES.index("    exact") :],
+                """\
+    shares = []
+    for rank, one in enumerate(speeds):
+        rest = num_samples - sum(shares)
+        shares.append(round(rest * one / sum(speeds[rank:])))
+    return shares
+""",
+            ),
+        ),
+    ),
+    (
+        "rounds, and the fastest gets the rest",
+        "rest-to-one",
+        changed(
+            SHARES,
+            ("int(part)", "round(part)"),
+            (REST, "    shares[speeds.index(max(speeds))] += num_samples - sum(shares)\n"),
+        ),
+    ),
+    (
+        "keeps the speeds",
+        "kept",
+        changed(
+            SHARES,
+            ("\n\n\ndef", "\n\nKNOWN = {}\n\n\ndef"),
+            (
+                "    dist.all_gather(parts, speed)",
+                "    if num_samples not in KNOWN:\n        dist.all_gather(parts, speed)",
+            ),
+            (
+                "speeds = [part.item() for part in parts]",
+                "speeds = KNOWN.setdefault(num_samples, [part.item() for part in parts])",
+            ),
+        ),
+    ),
+    (
+        "gives each rank one sample, and shares out the others",
+        "at-least-one",
+        changed(
+            SHARES,
+            (
+                "num_samples * one / sum(speeds)",
+                "1 + (num_samples - world_size) * one / sum(speeds)",
+            ),
+        ),
+    ),
+    (
+        "gives no rank less than one sample",
+        "at-least-one",
+        changed(SHARES, ("int(part)", "max(1, int(part))")),
+    ),
+    (
+        "gives each rank one sample at least",
+        "at-least-one",
         changed(
             SHARES,
             ("int(part)", "max(1, int(part))"),
