@@ -178,7 +178,8 @@ def _start_cases(draw):
     for world_size, dtype in ((1, "float32"), (2, "bfloat16"), (3, "float64"), (2, "float32")):
         data = {"layers": _random_layers(draw, 2), "dtype": dtype, "numbers": "of many digits"}
         yield Case(world_size, data)
-    yield Case(2, {"layers": _random_layers(draw, 2), "dtype": "float32", "channels last": "mask"})
+    data = {"layers": _random_layers(draw, 2), "dtype": "float32", "channels last": "mask"}
+    yield Case(2, {**data, "special numbers": "-0.0 and -inf"})
 
 
 def _start_model(case, rank):
@@ -193,6 +194,11 @@ def _start_model(case, rank):
     if "channels last" in case.data:
         whole = whole_numbers(case, rank, [1, 2, 3, 2])
         model.mask = whole.contiguous(memory_format=torch.channels_last)
+    if "special numbers" in case.data:
+        with torch.no_grad():
+            _tensors(model)["mask"][0, 0, 0, 1] = -torch.inf  # 0 times that is nan
+            for tensor in _tensors(model).values():
+                tensor[(0,) * tensor.dim()] = -0.0  # plus 0.0 it is 0.0
     return model
 
 
@@ -262,17 +268,19 @@ def _judge_start(played, rank, got, before):
         return
     name, kept = wrong[0], played.seen[0].kept["tensors"]
     both = {"got": got.get(name), "expected": expected[name].detach()}
-    fact = f"{name} is not that of rank 0."
+    fact = f"{name} is not that of rank 0." if rank else f"{name} of rank 0 has changed."
     is_own = all(equal(got.get(one), own[one].detach()) for one in wrong)
     known = {_dtype(one) for one in expected.values()}
-    sent = {event.dtype for event in _moved(played.traces[rank])} - {*known, "uint8", None}
-    if sent and _is_nearly(both["got"], both["expected"]):
-        fact = f"{fact} It sends {_listed(sent)}; the model has {_listed(known)}."
+    sent = {event.dtype for event in _moved(played.traces[rank])} - {"uint8", None}
+    is_other = sent - known or (sent and not is_own and _dtype(expected[name]) not in sent)
+    if is_other and _is_nearly(both["got"], both["expected"]):
+        fact = f"{fact} It sends {_listed(sent - known or sent)}; the model has {_listed(known)}."
         raise played.wrong("sent-dtype", rank, **both, fact=fact)
+    if _is_sum_of(both["got"], both["expected"]):
+        raise played.wrong("added", rank, **both, fact=fact)
     if rank == 0:
         others = [tensors[name].detach() for tensors in before[1:]]
         came = any(equal(both["got"], other) for other in others)
-        fact = f"{name} of rank 0 has changed."
         raise played.wrong("other-root" if came else "not-rank-0", rank, **both, fact=fact)
     if is_own and wrong == list(expected):
         raise played.wrong("unchanged", rank, **both, fact="Nothing has changed on this rank.")
@@ -296,6 +304,19 @@ def _is_nearly(got, expected):
         return False
     got, expected = got.double(), expected.double()
     return bool((((got - expected).abs() <= 0.01 * expected.abs()) | got.isinf()).all())
+
+
+def _is_sum_of(got, expected):
+    """
+    Tell whether a tensor has lost what a sum with zeros loses: the sign of a 0, or an inf to a nan.
+    """
+    if not isinstance(got, torch.Tensor) or _alike(got) != _alike(expected):
+        return False
+    return bool(((got == expected) | (got.isnan() & expected.isinf())).all())
+
+
+def _alike(tensor):
+    return tensor.dtype, tensor.shape
 
 
 def _listed(names):
@@ -352,6 +373,8 @@ start_equal = Task(
         "objects": "Send the numbers themselves: one broadcast for a tensor.",
         "sent-dtype": "Send each tensor in its own dtype: a smaller one loses digits, a larger one "
         "costs bytes.",
+        "added": "A sum is no copy: -0.0 + 0.0 is 0.0, and 0 times inf is nan. Hand out the bits "
+        "that rank 0 has.",
         "one-peer": "A send reaches one rank. One call can hand a tensor to all of them.",
         "cost": "Send each tensor once, and nothing else. A tied weight has two names, and is one "
         "tensor.",

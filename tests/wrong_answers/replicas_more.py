@@ -131,6 +131,32 @@ ANSWERS = [
         "        one = one.clone()\n        dist.broadcast(one, src=0)\n"
         "        tensor.data = one\n",
     ),
+    _started(
+        "lets all but rank 0 add zeros",
+        "added",
+        "        if dist.get_rank(): one.zero_()\n        dist.all_reduce(one)\n",
+    ),
+    _started(
+        "multiplies what is not rank 0's by 0",
+        "added",
+        "        one.mul_(dist.get_rank() == 0)\n        dist.all_reduce(one)\n",
+    ),
+    Answer(
+        "05.1",
+        "sends all as one message, which torch.cat makes float32",
+        "sent-dtype",
+        """\
+import torch
+import torch.distributed as dist
+
+def start_equal(model):
+    tensors = [tensor.detach() for tensor in [*model.parameters(), *model.buffers()]]
+    flat = torch.cat([tensor.flatten() for tensor in tensors])
+    dist.broadcast(flat, src=0)
+    for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors])):
+        tensor.copy_(part.view_as(tensor))
+""",
+    ),
     _started("flattens what it sends", "copied", "        dist.broadcast(one.flatten(), src=0)\n"),
     _started(
         "lets rank 0 send to each",
@@ -159,6 +185,11 @@ from torch.distributed.utils import _sync_module_states
 def start_equal(model):
     _sync_module_states(model, dist.group.WORLD, 1 << 20, 0, [])
 """,
+    ),
+    _started(
+        "unusual: all but rank 0 add -0.0, which keeps the sign of a 0",
+        None,
+        "        if dist.get_rank(): one.fill_(-0.0)\n        dist.all_reduce(one)\n",
     ),
     _started(
         "unusual: gathers all, and takes the first",
