@@ -401,6 +401,10 @@ def _average_cases(draw):
     samples = draw.sample([2**24 + 1, 2, 0], 3)
     data = {"layers": [[5, 2], [4, 3]], "dtype": "float64", "samples": samples}
     yield Case(3, {**data, "without the head on": [draw.randint(0, 2)]})
+    # float16 holds no such number, and little of what was divided by one.
+    samples = [2 * draw.randint(2_300_000, 2_900_000) + 1 for _ in range(2)]
+    data = {"layers": [[5, 2], [4, 3]], "dtype": "float16", "samples": samples}
+    yield Case(2, {**data, "without the head on": []})
     # So many numbers in so few bits that no order of adding them up gives what another does.
     layers = [[draw.randint(40, 60), 30], [draw.randint(40, 60), 30]]
     data = {"layers": layers, "dtype": "bfloat16", "samples": [5, 5, 5]}
@@ -514,6 +518,8 @@ def _average_mistake(played, seen, own, fits, judged):
         fact = f"{fact} It sends one number as {one_number}, which cannot hold {max(samples)}."
     elif found == "values" and other_dtypes:
         found, fact = "sent-dtype", f"{fact} It sends {_listed(other_dtypes)}; they are {dtype}."
+    elif found == "values" and dtype == "float16":
+        found = "range"
     elif any(fits):
         found = "one-rank"
     elif w > 1 and agree(lambda r: [shares[r]] * w):
@@ -613,6 +619,8 @@ average_gradients = Task(
         "it.",
         "sent-dtype": "Send gradients in the dtype that they have: a smaller one loses digits, a "
         "larger one costs bytes.",
+        "range": "float16 ends at 65,504, and has few digits far below 1. A number of samples does "
+        "not fit into it, nor what is multiplied or divided by one. A share does.",
         "one-rank": "Every rank needs the average, for every rank makes a step.",
         "frozen": "A frozen parameter has no gradient, on any rank: leave it alone.",
         "deadlock": "A rank that has no samples, or no gradient for a parameter, must make the "

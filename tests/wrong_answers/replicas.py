@@ -407,8 +407,8 @@ def average_gradients(model, num_samples):
     ),
     Answer(
         "05.2",
-        "unusual: gradients and the number of samples in one message",
-        None,
+        "sends gradients times samples, and the number of samples with them",
+        "range",
         """\
 import torch
 import torch.distributed as dist

@@ -244,10 +244,69 @@ def start_equal(model):
     ),
     _changed(
         "05.2",
-        "unusual: divides after the sum",
-        None,
+        "divides after the sum",
+        "range",
         (WEIGH + REDUCE, "        parameter.grad *= num_samples\n" + REDUCE + WEIGH),
         ("num_samples / total.item()", "1 / total.item()"),
+    ),
+    _changed(
+        "05.2",
+        "divides after the sum, and hides what is no number",
+        "range",
+        (
+            WEIGH + REDUCE,
+            "        parameter.grad *= num_samples\n"
+            + REDUCE
+            + WEIGH
+            + "        parameter.grad.nan_to_num_()\n",
+        ),
+        ("num_samples / total.item()", "1 / total.item()"),
+    ),
+    _changed(
+        "05.2",
+        "divides by all samples before it weighs",
+        "range",
+        (
+            WEIGH,
+            "        parameter.grad /= total.item()\n        parameter.grad *= num_samples\n",
+        ),
+    ),
+    _changed(
+        "05.2",
+        "makes shares in the dtype of the gradient",
+        "range",
+        ("num_samples / total.item()", "num_samples / total.to(parameter.dtype)"),
+    ),
+    _changed(
+        "05.2",
+        "unusual: weighs in float64",
+        None,
+        (
+            WEIGH,
+            "        share = parameter.grad.double() * num_samples / total\n"
+            "        parameter.grad = share.to(parameter.dtype)\n",
+        ),
+    ),
+    Answer(
+        "05.2",
+        "unusual: gathers the numbers of samples, and sends all shares in one message",
+        None,
+        """\
+import torch
+import torch.distributed as dist
+
+def average_gradients(model, num_samples):
+    trained = [p for p in model.parameters() if p.requires_grad]
+    numbers = torch.zeros(dist.get_world_size(), dtype=torch.int64, device=trained[0].device)
+    own = torch.full((1,), num_samples, device=trained[0].device)
+    dist.all_gather_into_tensor(numbers, own)
+    share = num_samples / numbers.sum().item()
+    parts = [p.grad if num_samples and p.grad is not None else 0 * p.detach() for p in trained]
+    flat = share * torch.cat([part.flatten() for part in parts])
+    dist.all_reduce(flat)
+    for parameter, part in zip(trained, flat.split([p.numel() for p in trained])):
+        parameter.grad = part.view_as(parameter).clone()
+""",
     ),
     # ---- 05.3 ----
     _changed(
