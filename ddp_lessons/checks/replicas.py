@@ -642,7 +642,7 @@ average_gradients = Task(
 
 
 def _plan_cases(draw):
-    layers = [[2, 2], [5, 3], [8, 2], [4, 4], [9, 1]]
+    layers = [[1, 3], [5, 5], [10, 2], [4, 1], [5, 1]]
     caps = {"cap_bytes": 40, "first_cap_bytes": 16}
     yield Case(4, {"layers": layers, "dtype": "float32", **caps}, seed=0)
     for world_size, dtype, size in ((1, "bfloat16", 2), (2, "float64", 8), (3, "float32", 4)):
@@ -653,6 +653,11 @@ def _plan_cases(draw):
     layers = _random_layers(draw, 3)
     num_trained = sum(map(sum, layers)) - layers[1][1] + HEAD_SIZE
     caps = {"cap_bytes": 10**6, "first_cap_bytes": 4 * num_trained}
+    yield Case(2, {"layers": layers, "dtype": "float32", **caps})
+    # The second bucket is above its cap. All others are filled exactly, the last one too.
+    num = draw.randint(6, 9)
+    layers = [[num - 3, 2], [1, 1], [num - 3, 3], [num + 2, 1]]
+    caps = {"cap_bytes": 4 * num, "first_cap_bytes": 4 * HEAD_SIZE}
     yield Case(2, {"layers": layers, "dtype": "float32", **caps})
     # So many names in one bucket that no set has them in this order.
     caps = {"cap_bytes": 10**6, "first_cap_bytes": 10**6}
@@ -674,12 +679,13 @@ def _plan(case, model, mistake=None):
     cap = case["cap_bytes"]
     first = cap if mistake == "first-cap" else case["first_cap_bytes"]
     named = list(model.named_parameters(remove_duplicate=mistake != "tied"))
+    num_first = {"always-first": len(named), "first-twice": 1}.get(mistake, 0)
     buckets, bucket, num_bytes = [], [], 0
     for name, parameter in named if mistake == "order" else named[::-1]:
         if not parameter.requires_grad and mistake != "frozen":
             num_bytes += parameter.nbytes * (mistake == "frozen-bytes")
             continue
-        now = cap if buckets and mistake != "always-first" else first
+        now = cap if len(buckets) > num_first else first
         if mistake == "swapped":
             now = first if buckets else cap
         size = {"numbers": 1, "four-bytes": 4}.get(mistake, parameter.element_size())
@@ -689,10 +695,13 @@ def _plan(case, model, mistake=None):
             bucket, num_bytes = [], 0
         bucket = [*bucket, name]
         num_bytes += own
-        is_full = num_bytes > now if mistake == "one-late" else num_bytes >= now
+        is_late = mistake in ("one-late", "later-late" if buckets else "first-late")
+        is_full = num_bytes > now if is_late else num_bytes >= now
         if mistake == "each-alone" or (is_full and mistake != "under-cap"):
             buckets.append(bucket)
-            bucket, num_bytes = [], (num_bytes if mistake == "not-reset" else 0)
+            above = num_bytes - now
+            rest = {"not-reset": num_bytes, "above-cap": above, "less-above-cap": -above}
+            bucket, num_bytes = [], rest.get(mistake, 0)
     return buckets + [bucket] * (bool(bucket) and mistake != "lost")
 
 
@@ -704,12 +713,17 @@ _PLAN_MISTAKES = {
     "tied": "tied",
     "numbers": "numbers",
     "rows": "rows",
+    "not-reset": "not-reset",
+    "above-cap": "not-reset",
+    "less-above-cap": "not-reset",
     "one-late": "one-late",
+    "first-late": "one-late",
+    "later-late": "one-late",
     "under-cap": "under-cap",
     "lost": "lost",
-    "not-reset": "not-reset",
     "first-cap": "first-cap",
     "always-first": "first-cap",
+    "first-twice": "first-cap",
     "swapped": "first-cap",
     "each-alone": "each-alone",
 }
@@ -752,8 +766,18 @@ def _judge_other_caps(played, model):
                 "In another call, with the same model and caps of 1,000,000 bytes, it is not right."
             )
             is_longer = _is_plan(got) and got[: len(first)] == first
-            mistake = "kept" if is_longer else "values"
+            mistake = "kept" if is_longer or _is_kept(seen.calls[0]) else "values"
+            if _is_plan(got) and list(map(sorted, got)) == list(map(sorted, expected)):
+                mistake = "inside"  # the buckets of the first call may be in order by chance
             raise played.wrong(mistake, seen.rank, got=got, expected=expected, fact=fact)
+
+
+def _is_kept(call):
+    """
+    Tell whether a second call with the same arguments named more parameters, or fewer.
+    """
+    plans = [call.result, call.again and call.again.result]
+    return all(map(_is_plan, plans)) and sum(map(len, plans[0])) != sum(map(len, plans[1]))
 
 
 def _is_plan(got):
@@ -778,6 +802,8 @@ def _judge_buckets(played, rank, got, expected, model):
         fact = "The plan has no bucket, but there are parameters to train."
         raise played.wrong("by-grad", rank, fact=fact)
     found = _plan_mistake(played.case, model, buckets, rights)
+    if _is_kept(played.seen[rank].calls[0]):
+        found = "kept"
     pairs = list(zip_longest(map(list, got), expected))
     place = next(
         n for n, (one, right) in enumerate(pairs) if sorted(one or ()) != sorted(right or ())
@@ -794,8 +820,10 @@ def _plan_mistake(case, model, buckets, rights):
             return mistake
     if buckets == rights[::-1]:
         return "backwards"
-    missing = {name for one in rights for name in one} - {name for one in buckets for name in one}
-    return "lost" if missing else "values"
+    names = [name for one in buckets for name in one]
+    if len(names) > len(set(names)):
+        return "repeated"
+    return "lost" if {name for one in rights for name in one} - {*names} else "values"
 
 
 def _plan_draw(played):
@@ -839,6 +867,8 @@ plan_buckets = Task(
         "lost": "What is in the open bucket at the end must be sent too.",
         "empty": "Where the last parameter fills its bucket, no other follows; and a model that "
         "trains nothing has none.",
+        "repeated": "No parameter is in two buckets. A list that is emptied is empty wherever it "
+        "stands: open a new one.",
         "by-grad": "No backward has been run yet, so no parameter has a gradient. What tells "
         "whether it will have one?",
         "kept": "The plan depends on the model and the caps of this call, on nothing earlier.",
