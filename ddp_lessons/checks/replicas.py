@@ -903,11 +903,14 @@ def _replica_cases(draw):
     data = {"layers": layers, "cap_bytes": 8 * num, **caps}
     yield Case(3, {**data, **times, "other order on": [draw.randint(0, 2)]})
     times = {"micro_batches": 1, "steps": 1}  # in a second step Gloo may abort the process
-    yield Case(2, {**data, **times, "without layer2 on": [draw.randint(0, 1)]})
+    yield Case(2, {**data, **times, "without": ["layer2"], "on rank": draw.randint(0, 1)})
     times = {"micro_batches": 3, "steps": 2}
-    yield Case(3, {**data, **times, "without layer2 on": [draw.randint(0, 2)]})
-    times = {"micro_batches": 1, "steps": 2}
-    yield Case(2, {**data, **times, "dtype": "bfloat16", "layer2": "in the first step only"})
+    yield Case(3, {**data, **times, "without": ["layer2"], "on rank": draw.randint(0, 2)})
+    # Nothing of the first bucket is ready there, nor of the last: the head has a weight of layer 0.
+    times, odd = {"micro_batches": 1, "steps": 2}, {"on rank": draw.randint(0, 1), "in step": 2}
+    yield Case(2, {**data, **times, "without": ["layer0", "head"], **odd})
+    times = {"micro_batches": 1, "steps": 3}
+    yield Case(2, {**data, **times, "dtype": "bfloat16", "layer2": "in the second step only"})
 
 
 def _ways(case, rank, number=0):
@@ -915,13 +918,13 @@ def _ways(case, rank, number=0):
     Return the layers that each micro-batch of a rank's step goes through, in order.
     """
     names = [*(f"layer{number}" for number in range(len(case["layers"]))), "head"]
-    if number and "layer2" in case.data:
+    if number != 1 and "layer2" in case.data:
         names.remove("layer2")
     if rank in case.data.get("other order on", ()):
         names = ["layer0", "layer2", "layer1", "head"]
     ways = [names] * case["micro_batches"]
-    if rank in case.data.get("without layer2 on", ()):
-        ways = [*ways[:-1], [name for name in names if name != "layer2"]]
+    if rank == case.data.get("on rank") and number + 1 >= case.data.get("in step", 1):
+        ways = [*ways[:-1], [name for name in names if name not in case["without"]]]
     return ways
 
 
@@ -961,7 +964,7 @@ def _step_gradients(case, number, first=0, without=()):
             model(_inputs(case, rank, model, batch), way).backward()
         table = _gradient(model)
         tables.append({name: None if name in without else one for name, one in table.items()})
-        if rank not in case.data.get("without layer2 on", ()):
+        if rank != case.data.get("on rank"):
             tables[-1] = table
     return tables
 
@@ -989,16 +992,16 @@ def _judge_messages(played, seen, number, model, buckets):
         raise played.wrong("each-micro-batch", rank, fact=fact)
     if len(sent) > len(buckets):
         fact = f"{which}: it makes {len(sent)} calls; there are {len(buckets)} buckets."
-        raise played.wrong("cost", rank, fact=fact)
+        raise played.wrong("once" if number else "cost", rank, fact=fact)
     sizes = [_bytes(model, names) for names in buckets]
     if [event.input_bytes for event in sent] != sizes:
         fact = (
             f"{which}: bytes of its messages: {[event.input_bytes for event in sent]}; "
             f"of the buckets: {sizes}."
         )
-        mistake = "once" if number and not sent else "other-plan"
+        mistake = "once" if number else "other-plan"
         others = {event.dtype for event in sent} - {played.case["dtype"], None}
-        if mistake == "other-plan" and others:
+        if not number and others:
             mistake = "sent-dtype"
             fact = f"{which}: it sends {_listed(others)}; gradients are {played.case['dtype']}."
         raise played.wrong(mistake, rank, fact=fact)
@@ -1014,12 +1017,9 @@ def _judge_times(played, rank, step, sent, buckets, index_of):
     Refuse a message that leaves too early, too late, or that holds backward up.
     """
     case, which = played.case, f"Step {step + 1} of {played.case['steps']}"
-    is_odd = rank in [
-        *case.data.get("other order on", ()),
-        *case.data.get("without layer2 on", ()),
-    ]
-    # A step like the first one, which went well: then something of that is left.
-    is_left = step and _ways(case, rank, step) == _ways(case, rank, 0)
+    is_odd = rank in [*case.data.get("other order on", ()), case.data.get("on rank")]
+    # A step like the first one, or like those of other cases, which went well: something is left.
+    is_left = step and "in step" not in case.data
     ready = 0.0
     for number, (event, names) in enumerate(zip(sent, buckets, strict=True)):
         ready = max([ready, *(index_of.get(name, float("inf")) for name in names)])
@@ -1063,7 +1063,7 @@ def _judge_mean(played, seen, number):
         if _agrees(got, tables, row, **judged)
     ]
     these, own_of_these = _of(wrong, got), [_of(wrong, one) for one in own]
-    if number and _is_left_over(case, number, these, judged):
+    if number and _is_left_over(case, number, these, own_of_these, judged):
         found.append("stale")
     if _agrees(these, own_of_these, [float(r == rank) / w for r in range(w)], **judged):
         found.append("early")
@@ -1093,14 +1093,14 @@ def _ways_to_be_wrong(case, rank, number, own):
     w, m = case.world_size, case["micro_batches"]
     mean, is_own = [1 / w] * w, [float(other == rank) for other in range(w)]
     from_on = [_step_gradients(case, number, first=first) for first in range(m)]
-    last, layer2 = from_on[-1], ("layer2.weight", "layer2.bias")
-    zeros = _step_gradients(case, number, without=layer2)
+    left_out = [name for name in own[0] if name.split(".")[0] in case.data.get("without", ())]
+    last, zeros = from_on[-1], _step_gradients(case, number, without=left_out)
     # What came in micro-batch k, from 0, is divided m - k times.
     times = [w ** -(m - k) for k in range(m)]
     shares = [now - before for now, before in zip(times, [0.0, *times], strict=False)]
-    odd = case.data.get("without layer2 on", ())
-    whole = [_scaled(own[r], layer2, w) if r in odd else own[r] for r in range(w)]
-    here = [_scaled(table, layer2, w) for table in own] if rank in odd else own
+    odd = case.data.get("on rank")
+    whole = [_scaled(own[r], left_out, w) if r == odd else own[r] for r in range(w)]
+    here = [_scaled(table, left_out, w) for table in own] if rank == odd else own
     return [
         ("summed", own, [1.0] * w),
         ("twice", own, [1 / w**2] * w),
@@ -1123,13 +1123,14 @@ def _scaled(table, names, factor):
     }
 
 
-def _is_left_over(case, number, got, judged):
+def _is_left_over(case, number, got, own, judged):
     """
-    Tell whether numbers are the mean of the step before, once, or once for each rank.
+    Tell whether numbers hold the mean of the step before as well, once, or once for each rank.
     """
     w = case.world_size
-    before = [_of(got, table) for table in _step_gradients(case, number - 1)]
-    return any(_agrees(got, before, [share] * w, **judged) for share in (1.0, 1 / w, 1 / w**2))
+    both = [*own, *(_of(got, table) for table in _step_gradients(case, number - 1))]
+    rows = [[1 / w] * w + [share] * w for share in (1.0, 1 / w, 1 / w**2)]
+    return any(_agrees(got, both, row, **judged) for row in rows)
 
 
 def _replica_draw(played):

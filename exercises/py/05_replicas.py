@@ -172,7 +172,7 @@ check.plan_buckets.picture()
 #
 # `__init__` is done: it hangs a hook on each parameter, which calls `gradient_ready` when that
 # parameter's `.grad` is complete, in every `backward`. A rank may reach layers in another order than
-# the others, or leave some out, and a step may leave out what the step before used.
+# the others, or leave some out, and no step tells what the next one uses.
 
 # %% tags=["answer"]
 # %%px

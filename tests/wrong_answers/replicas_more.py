@@ -2,6 +2,8 @@
 More answers to exercise 05: digits that get lost, what stays from a step or a call, other waits.
 """
 
+from textwrap import indent
+
 from bank import Answer, changing
 
 from wrong_answers.replicas import AVERAGE, COUNT, PLAN, REPLICA, START, WHILE
@@ -19,6 +21,7 @@ HANDLES = "        for bucket, (handle, flat) in"
 WAIT = "            handle.wait()\n"
 PUT = "                parameter.grad = part.view_as(parameter)"
 INIT = "        self.will_sync = True\n"
+LEFT = "        while len(self.sent) < len(self.buckets):\n            self.send_next()\n"
 
 
 _changed = changing(SOURCES)
@@ -487,6 +490,72 @@ def average_gradients(model, num_samples):
     ),
     _changed(
         "05.4",
+        "empties a count only where its bucket leaves in a hook",
+        "once",
+        ("        self.num_ready = [0] * len(self.buckets)\n", ""),
+        (INIT, INIT + "        self.num_ready = [0] * len(self.buckets)\n"),
+        (
+            WHILE,
+            "        while self.next_is_full():\n"
+            "            self.num_ready[len(self.sent)] = 0\n            self.send_next()\n",
+        ),
+    ),
+    _changed(
+        "05.4",
+        "expects in each step what the one before used",
+        "once",
+        (INIT, INIT + "        self.wanted = [len(bucket) for bucket in self.buckets]\n"),
+        ("== len(self.buckets[number])", "== self.wanted[number]"),
+        (
+            "    def wait_for_gradients(self):\n",
+            "    def wait_for_gradients(self):\n        self.wanted = self.num_ready\n",
+        ),
+    ),
+    _changed(
+        "05.4",
+        "sends what is left in the hook of the last parameter",
+        "deadlock",
+        (LEFT, ""),
+        (
+            WHILE,
+            WHILE + "        if parameter is self.buckets[-1][-1]:\n" + indent(LEFT, " " * 4),
+        ),
+    ),
+    _changed(
+        "05.4",
+        "sends what is left up to the last bucket that is full",
+        "deadlock",
+        (
+            LEFT,
+            "        pairs = zip(self.num_ready, self.buckets)\n"
+            "        last = max([n for n, (k, b) in enumerate(pairs) if k == len(b)], default=-1)\n"
+            + LEFT.replace("< len(self.buckets)", "<= last"),
+        ),
+    ),
+    _changed(
+        "05.4",
+        "starts a step in the hook of the first parameter",
+        "deadlock",
+        ("= part.view_as(parameter)\n        self.start_step()\n", "= part.view_as(parameter)\n"),
+        (
+            COUNT,
+            "        if parameter is self.buckets[0][0]:\n            self.start_step()\n" + COUNT,
+        ),
+    ),
+    _changed(
+        "05.4",
+        "unusual: empties each count as its bucket leaves",
+        None,
+        ("        self.num_ready = [0] * len(self.buckets)\n", ""),
+        (INIT, INIT + "        self.num_ready = [0] * len(self.buckets)\n"),
+        (
+            "        bucket = self.buckets[len(self.sent)]\n",
+            "        bucket = self.buckets[len(self.sent)]\n"
+            "        self.num_ready[len(self.sent)] = 0\n",
+        ),
+    ),
+    _changed(
+        "05.4",
         "sends one bucket a hook",
         "behind",
         (WHILE, WHILE.replace("while", "if")),
@@ -503,6 +572,17 @@ def average_gradients(model, num_samples):
         "thaws the model",
         "left-changed",
         (INIT, INIT + "        model.requires_grad_(True)\n"),
+    ),
+    _changed(
+        "05.4",
+        "has one flat tensor for all buckets",
+        "values",
+        (
+            INIT,
+            INIT
+            + "        self.flat = torch.cat([p.flatten() for b in self.buckets for p in b])\n",
+        ),
+        (DIVIDE, DIVIDE + "        flat = self.flat[: len(flat)].detach().copy_(flat)\n"),
     ),
     _changed(
         "05.4",
