@@ -238,21 +238,6 @@ def start_equal(model):
             tensor.copy_(part.view_as(tensor))
 """,
     ),
-    Answer(
-        "05.1",
-        "unusual: all but rank 0 add zeros",
-        None,
-        changed(
-            START,
-            (
-                "dist.broadcast(tensor.detach(), src=0)",
-                "tensor = tensor.detach()\n"
-                "        if dist.get_rank() != 0:\n"
-                "            tensor.zero_()\n"
-                "        dist.all_reduce(tensor)",
-            ),
-        ),
-    ),
     # ---- 05.2 ----
     Answer(
         "05.2",
@@ -422,8 +407,8 @@ def average_gradients(model, num_samples):
     ),
     Answer(
         "05.2",
-        "unusual: gradients and the number of samples in one message",
-        None,
+        "sends gradients times samples, and the number of samples with them",
+        "range",
         """\
 import torch
 import torch.distributed as dist
