@@ -127,8 +127,9 @@ def _hook_judge(played):
             raise played.wrong("no-future", seen.rank, fact=fact)
     given = [gradients_of(case, rank).double() for rank in range(case.world_size)]
     means = sum(given) / case.world_size
-    # Averages of whole numbers are exact. Of a debt, a later step leaves its rounding: u * u.
-    most_off = _UNIT**2 * sum(each.abs() for each in given) / case.world_size
+    # Averages of whole numbers are exact. Of a debt, a later step leaves its rounding: u * u; as
+    # much is lost by keeping it in half precision.
+    most_off = 2 * _UNIT**2 * sum(each.abs() for each in given) / case.world_size
     for rank, result in enumerate(played.results):
         got = torch.stack(result).double()
         _judge_average(played, rank, got, means, most_off)
@@ -217,10 +218,17 @@ def _judge_debts(played, rank, got, means, most_off):
         both = {"got": totals[is_off], "expected": right[is_off]}
         fact = f"{steps} It does where much was owed, and not where little was."
         raise played.wrong("small-debts", rank, **both, fact=fact)
+    if not is_off[~kinds.twice].any():
+        both = {"got": totals[kinds.twice], "expected": right[kinds.twice]}
+        fact = f"{steps} It does where the step after a debt has no gradient, and nowhere else."
+        raise played.wrong("after-rounding", rank, **both, fact=fact)
     if is_off_by(0):
         both = {"got": totals[early], "expected": right[early]}
         fact = "What was owed after the first step was not paid. Later debts were."
         raise played.wrong("rebuild", rank, **both, fact=fact)
+    if bool(((totals - _halved(right * world_size, world_size)).abs() <= most_off)[late].all()):
+        fact = f"{steps} Sums of {world_size} ranks were divided in half precision."
+        raise played.wrong("half-average", rank, **both, fact=fact)
     if not got[LATE_STEP + 1 :, late].any():
         fact = f"{steps} What rounding took away was never sent."
         raise played.wrong("no-feedback", rank, **both, fact=fact)
@@ -232,6 +240,15 @@ def _judge_debts(played, rank, got, means, most_off):
         raise played.wrong("divided-debt", rank, **both, fact=fact)
     fact = f"{steps} What was owed was not paid once."
     raise played.wrong("wrong-debt", rank, **both, fact=fact)
+
+
+def _halved(owed, world_size):
+    # What late steps give of sums if each is divided in half precision, which rounds once more.
+    total = torch.zeros_like(owed)
+    for _ in range(LATE_STEP, NUM_STEPS):
+        message = owed.bfloat16()
+        owed, total = owed - message, total + message / world_size
+    return total
 
 
 def _draw_last_backward(played):
@@ -274,6 +291,8 @@ half_hook = Task(
         "wrong-debt": "What is owed after a step takes the place of what was owed before: it is "
         "the whole target, old debts included, less the message.",
         "fixed-size": "A group may have any number of ranks. Ask for it in the hook.",
+        "after-rounding": "A message that is rounded already has no place for a small debt. Add it "
+        "to the target, and round them together.",
         "after-sum": "What is owed is known before anything is sent. After the all-reduce, the "
         "message is what all ranks sent.",
         "divided-debt": "What is owed is in the unit of the target. Once divided by the world size "
@@ -282,6 +301,8 @@ half_hook = Task(
         "one parameter from every other.",
         "small-debts": "Keep all that rounding takes away, however small, in a dtype that holds "
         "it.",
+        "half-average": "A division in half precision rounds once more, and nobody keeps what that "
+        "takes away. Divide in the bucket's own dtype.",
         "overflow": "float16 ends at 65,504. bfloat16 goes as far as float32 does.",
         "elsewhere": "Keep what is owed in `residuals`. Two models would share a global of yours.",
         "bytes": "What all_reduce gets must itself be bfloat16.",

@@ -93,6 +93,27 @@ def end(_):
     Answer("06.1", "keeps debts in float16", "overflow", _hook(rest="(target - message).half()")),
     Answer(
         "06.1",
+        "adds debts to the rounded message",
+        "after-rounding",
+        _hook(
+            owed="0",
+            rest="target - message\n"
+            "    for parameter, part in zip(parameters, message.split(sizes)):\n"
+            "        part += residuals.get(parameter, 0)",
+        ),
+    ),
+    Answer(
+        "06.1",
+        "divides the sum in half precision",
+        "half-average",
+        _hook(
+            share="bucket.buffer().clone()",
+            end="return work.get_future().then("
+            "lambda done: buffer.copy_(done.value()[0] / dist.get_world_size()))",
+        ),
+    ),
+    Answer(
+        "06.1",
         "keeps debts by id, and returns a future of its own in half precision",
         None,
         _hook(
