@@ -333,24 +333,33 @@ def _branch_cases(draw):
 
 
 def _branch_act(here, find_unused):
-    model = Branches().to(here.device)
-    for parameter in model.parameters():
-        parameter.grad = torch.ones_like(parameter)  # of an earlier step
-    loss = model(torch.randn(3, 4, device=here.device), here["uses"][here.rank]).square().mean()
+    def model_and_loss(uses):
+        model = Branches().to(here.device)
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)  # of an earlier step
+        return model, model(torch.randn(3, 4, device=here.device), uses).square().mean()
+
+    model, loss = model_and_loss(here["uses"][here.rank])
     here.call(find_unused, model, loss)
-    return [parameter.grad for parameter in model.parameters()]
+    again = find_unused(*model_and_loss(_later_uses(here.world_size)[here.rank]))
+    return {"gradients": [parameter.grad for parameter in model.parameters()], "again": again}
+
+
+def _later_uses(world_size):
+    # Of a second call, for which nothing of the first one counts.
+    return [["left", "spare"], *[["left"]] * (world_size - 1)]
+
+
+def _counts_and_lists(uses):
+    names = [name for name, p in Branches().named_parameters() if p.requires_grad]
+    counts = {name: sum(name in reached(one) for one in uses) for name in names}
+    freeze = [name for name in names if counts[name] == 0]
+    return counts, (freeze, [name for name in names if 0 < counts[name] < len(uses)])
 
 
 def _branch_judge(played):
-    uses, world_size = played.case["uses"], played.case.world_size
-    everything = dict(Branches().named_parameters())
-    names = [name for name, parameter in everything.items() if parameter.requires_grad]
-    most = _MOST_FLAG_BYTES * len(everything)
-    counts = {name: sum(name in reached(one) for one in uses) for name in names}
-    expected = (
-        [name for name in names if counts[name] == 0],
-        [name for name in names if 0 < counts[name] < world_size],
-    )
+    most = _MOST_FLAG_BYTES * len(list(Branches().parameters()))
+    counts, expected = _counts_and_lists(played.case["uses"])
     shaped = [_two_lists(got) for got in played.results]
     for rank, got in enumerate(played.results):
         if shaped[rank] is None:
@@ -359,8 +368,15 @@ def _branch_judge(played):
     for rank, got in enumerate(shaped):
         if got != expected:
             _name_the_branch(played, rank, shaped, expected, counts)
+    _, expected = _counts_and_lists(_later_uses(played.case.world_size))
     for rank, seen in enumerate(played.seen):
-        if any(one is None or not bool((one == 1).all()) for one in seen.kept):
+        got = seen.kept["again"]
+        if _two_lists(got) != expected:
+            fact = "Called once more, with another model and loss, it returns other names."
+            raise played.wrong("kept", rank, got=got, expected=expected, fact=fact)
+    for rank, seen in enumerate(played.seen):
+        gradients = seen.kept["gradients"]
+        if any(one is None or not bool((one == 1).all()) for one in gradients):
             fact = "The lists are right, but gradients of an earlier step are not as they were."
             raise played.wrong("gradients", rank, fact=fact)
     for rank, events in enumerate(played.traces):
@@ -396,6 +412,10 @@ def _name_the_branch(played, rank, results, expected, counts):
     if f"{TIED}.weight" in named:
         fact = f"{TIED}.weight is spare.weight, under another name."
         raise played.wrong("twice-named", rank, **both, fact=fact)
+    by_usual = [name for name, count in counts.items() if 0 < count < _USUAL_RANKS]
+    if got == (expected[0], by_usual):
+        fact = "A parameter on the list `find` is reached on every rank of this group."
+        raise played.wrong("fixed-size", rank, **both, fact=fact)
     by_all = [name for name in named if counts.get(name) == world_size]
     if any(name in got[1] and not name.startswith(ZERO) for name in by_all):
         fact = "A parameter on the list `find` is reached on every rank."
@@ -403,7 +423,7 @@ def _name_the_branch(played, rank, results, expected, counts):
     if any(name.startswith(ZERO) for name in by_all):
         fact = "A parameter on a list is reached on every rank; its gradient happens to be zero."
         raise played.wrong("zero", rank, **both, fact=fact)
-    if not named:
+    if not named and expected[0]:
         fact = "It says that every parameter is reached."
         raise played.wrong("stale", rank, **both, fact=fact)
     if got == expected[::-1]:
@@ -412,6 +432,11 @@ def _name_the_branch(played, rank, results, expected, counts):
     if apart and set(named) <= set(counts):
         fact = f"The weight and the bias of `{apart[0]}` are not reached alike."
         raise played.wrong("by-layer", rank, **both, fact=fact)
+    if set(got[0]) & set(got[1]):
+        raise played.wrong("both-lists", rank, **both, fact="A parameter is on both lists.")
+    if got[0] == expected[0] and set(got[1]) < set(expected[1]):
+        fact = "A parameter that some ranks reach, and others do not, is on no list."
+        raise played.wrong("too-few", rank, **both, fact=fact)
     if set(named) == {*expected[0], *expected[1]} and set(got[0]) > set(expected[0]):
         fact = "A parameter to freeze is reached on some rank."
         raise played.wrong("too-much", rank, **both, fact=fact)
@@ -465,8 +490,13 @@ find_unused = Task(
         "swapped": "Freeze what no rank reaches, and let DDP find what some ranks reach: in this "
         "order.",
         "too-much": "Freeze a parameter only if no rank reaches it: another rank's loss trains it.",
+        "too-few": "A parameter needs finding as soon as one rank does not reach it, and another "
+        "does.",
+        "both-lists": "What no rank reaches is frozen, and then needs no finding.",
         "twice-named": "A weight that two layers share is one parameter. It is listed once, by the "
         "name that model.named_parameters() gives it.",
+        "fixed-size": "A group may have any number of ranks. Ask for it: what all of them reach "
+        "needs no finding.",
         "any-rank": "What all ranks reach needs no finding. Count the ranks: a sum of bools, or "
         "the greatest flag, only says whether any does.",
         "by-layer": "A loss may reach a weight and not its bias. Ask for each parameter by itself.",

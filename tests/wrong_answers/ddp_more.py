@@ -166,6 +166,37 @@ _BRANCHES = [
         "twice-named",
         _finds("named_parameters()", "named_parameters(remove_duplicate=False)"),
     ),
+    Answer(
+        "06.2",
+        "finds what all ranks but one reach nowhere",
+        "too-few",
+        _finds("count < world_size", "count < world_size - 1"),
+    ),
+    Answer(
+        "06.2",
+        "finds what no rank reaches, too",
+        "both-lists",
+        _finds("0 < count < world_size", "count < world_size"),
+    ),
+    Answer(
+        "06.2",
+        "knows of 4 ranks",
+        "fixed-size",
+        _finds("dist.get_world_size(), counts", "4, counts"),
+    ),
+    Answer(
+        "06.2",
+        "counts on from call to call",
+        "kept",
+        "num_reached = {}\n\n\n"
+        + _finds(
+            "counts.tolist()\n",
+            "counts.tolist()\n"
+            "    for n, count in zip(trained, counts):\n"
+            "        num_reached[n] = num_reached.get(n, 0) + count\n"
+            "    counts = [num_reached[n] for n in trained]\n",
+        ),
+    ),
     Answer("06.2", "adds up bools", "any-rank", _finds("int64", "bool")),
     Answer(
         "06.2",
