@@ -4,6 +4,8 @@ Exercise 06: what does DistributedDataParallel do for you?
 Legend: w ranks; N numbers in all gradients; S steps; C channels.
 """
 
+import copy
+
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -48,7 +50,7 @@ from ddp_lessons.checks.ddp_scripts import (
 from ddp_lessons.checks.ddp_statistics import STATISTICS, Pooled
 from ddp_lessons.checks.kit import Case, Task, equal, normal_numbers
 from ddp_lessons.checks.kit.judging import BLANK
-from ddp_lessons.checks.kit.plain import share_memory
+from ddp_lessons.checks.kit.plain import plain, share_memory
 from ddp_lessons.checks.kit.regression import gradient
 from ddp_lessons.checks.kit.warm_up import first_ddp
 from ddp_lessons.pictures import holdings_picture, timeline_picture, timeline_tracks
@@ -532,18 +534,38 @@ def _norm_act(here, pool_statistics):
     layer = nn.BatchNorm1d(channels, momentum=1.0).to(here.device)
     numbers = normal_numbers(here.case, here.rank, (num_samples, channels))
     layer((numbers + here["centre"] + here.rank).to(here.device))
-    before = {name: getattr(layer, name).clone() for name in STATISTICS}
+    before, spare = _parts_of(layer), copy.deepcopy(layer)
     here.call(pool_statistics, layer, num_samples)
-    return before, {name: getattr(layer, name) for name in STATISTICS}
+    pool_statistics(spare, num_samples)
+    return {"before": before, "after": _parts_of(layer), "again": _parts_of(spare)}
+
+
+def _parts_of(layer):
+    # Beside the statistics: how many batches there were, the momentum, switches and so on.
+    parts = {name: value for name, value in vars(layer).items() if not name.startswith("_")}
+    names = (*STATISTICS, "num_batches_tracked")
+    return plain(parts | {name: getattr(layer, name) for name in names})
 
 
 def _norm_judge(played):
     case = played.case
-    for rank, seen in enumerate(played.seen):
-        _judge_kind(played, rank, *seen.kept)
-    pooled = Pooled(case["samples"], [seen.kept[0] for seen in played.seen], case["centre"])
-    for rank, seen in enumerate(played.seen):
-        _judge_statistics(played, rank, seen, pooled)
+    kept = [seen.kept for seen in played.seen]
+    for rank, one in enumerate(kept):
+        for when in ("after", "again"):
+            _judge_kind(played, rank, one["before"], one[when])
+    pooled = Pooled(case["samples"], [one["before"] for one in kept], case["centre"])
+    for rank, one in enumerate(kept):
+        are_right = [pooled.are_right(one[when]) for when in ("after", "again")]
+        if not all(are_right) and not equal(one["after"], one["again"]):
+            fact = "Called once more, with a layer like this one, it gives other statistics."
+            raise played.wrong("kept", rank, fact=fact)
+    for rank in range(case.world_size):
+        _judge_statistics(played, rank, kept, pooled)
+    for rank, one in enumerate(kept):
+        for name, was in one["before"].items():
+            if name not in STATISTICS and not equal(was, one["after"].get(name)):
+                fact = f"It leaves the layer's {name} changed."
+                raise played.wrong("left-changed", rank, fact=fact)
     for rank, names in enumerate(played.names):
         if len(names) > _MOST_POOL_CALLS:
             fact = f"The statistics are right, but it took {len(names)} collectives; 2 are enough."
@@ -561,19 +583,19 @@ def _judge_kind(played, rank, before, after):
             raise played.wrong("dtype", rank, got=now, fact=fact)
 
 
-def _judge_statistics(played, rank, seen, pooled):
-    after = seen.kept[1]
+def _judge_statistics(played, rank, kept, pooled):
+    after = kept[rank]["after"]
     if pooled.are_right(after):
         return
     mean, variance = (after[name] for name in STATISTICS)
-    first = played.seen[0].kept[0]
+    first = kept[0]["before"]
     means = {"got": mean, "expected": pooled.mean.float()}
-    if len(played.seen) > 1 and all(equal(first, one.kept[1]) for one in played.seen):
+    if len(kept) > 1 and all(equal(first, one["after"]) for one in kept):
         fact = "Every rank has the statistics that rank 0 had."
         raise played.wrong("rank-0", rank, **means, fact=fact)
-    if all(equal(*one.kept) for one in played.seen):
+    if all(equal(one["before"], one["after"]) for one in kept):
         raise played.wrong("unchanged", rank, **means, fact="The layer is as it was.")
-    have_mean = [pooled.has_mean(one.kept[1]["running_mean"]) for one in played.seen]
+    have_mean = [pooled.has_mean(one["after"]["running_mean"]) for one in kept]
     if any(have_mean) and not all(have_mean):
         fact = f"Rank {have_mean.index(True)} has the mean of all samples, and not every rank has."
         raise played.wrong("not-everywhere", have_mean.index(False), fact=fact)
@@ -589,9 +611,9 @@ def _norm_draw(played):
     rows = []
     for num_samples, seen in zip(played.case["samples"], played.seen, strict=True):
         cells = {"samples": str(num_samples)}
-        for when, values in zip(("before", "after"), seen.kept, strict=True):
-            cells[f"mean {when}"] = f"{values['running_mean'][0]:.2f}"
-            cells[f"variance {when}"] = f"{values['running_var'][0]:.2f}"
+        for when in ("before", "after"):
+            cells[f"mean {when}"] = f"{seen.kept[when]['running_mean'][0]:.2f}"
+            cells[f"variance {when}"] = f"{seen.kept[when]['running_var'][0]:.2f}"
         rows.append(cells)
     names = ["samples", "mean before", "mean after", "variance before", "variance after"]
     return holdings_picture(names, rows)
