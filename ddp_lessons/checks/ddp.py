@@ -34,17 +34,18 @@ from ddp_lessons.checks.ddp_scripts import (
     FROZEN_LATE,
     LONELY,
     NEAR,
+    NUM_SCRIPTS,
     PASSED_BY,
     Net,
     Training,
     are_near,
-    are_statistics_of,
     how_trained,
     loss_of,
     script_batches,
     state_of,
     unseen_pair,
     weights_of,
+    whose_statistics,
     wrappings,
 )
 from ddp_lessons.checks.ddp_statistics import STATISTICS, Pooled
@@ -681,7 +682,9 @@ def _script_cases(draw):
 
 def _scripts_act(here, scripts):
     number = here["script"]
-    script = list(scripts())[number - 1]
+    found = list(scripts() or ())
+    if len(found) != NUM_SCRIPTS:
+        return {"end": "not four", "num_scripts": len(found)}
     net = Net(here.case).to(here.device)
 
     def on_device(pairs):
@@ -690,8 +693,8 @@ def _scripts_act(here, scripts):
     test = on_device([unseen_pair(here.case, here.rank)]) if number == LONELY else []
     batches = on_device(script_batches(here.case, here.rank))
     try:
-        with wrappings() as found:
-            here.call(script, net, batches, *test, watch=(net,))
+        with wrappings() as wrapped:
+            here.call(found[number - 1], net, batches, *test, watch=(net,))
     except NotImplementedError as error:
         if number == 1 or BLANK not in str(error):
             raise
@@ -701,12 +704,16 @@ def _scripts_act(here, scripts):
             raise
         return {"end": "not reduced"}
     _note_waits_of_ddp(here)
-    return {"end": "", "state": state_of(net), "num_wrapped": len(found)}
+    return {"end": "", "state": state_of(net), "wrapped": wrapped}
 
 
 def _scripts_judge(played):
     case, number = played.case, played.case["script"]
     kept = [seen.kept for seen in played.seen]
+    for rank, one in enumerate(kept):
+        if one["end"] == "not four":
+            fact = f"The number of functions that it returns is {one['num_scripts']}."
+            raise played.wrong("not-four", rank, fact=fact)
     if any(one["end"] == "blank" for one in kept):
         fact = f"script_{number} {BLANK}; script_1 is mended."
         raise played.wrong("unfinished", fact=fact)
@@ -715,9 +722,11 @@ def _scripts_judge(played):
         raise played.wrong("waits-for-frozen", fact=fact)
     shapes = {name: one.shape for name, one in state_of(Net(case)).items()}
     for rank, one in enumerate(kept):
-        if one["num_wrapped"] > 1:
-            fact = f"script_{number} wraps a model {one['num_wrapped']} times."
-            raise played.wrong("wrapped-again", rank, fact=fact)
+        wrapped = one["wrapped"]
+        if len(wrapped) > 1:
+            mistake = "two-wrappers" if "DataParallel" in wrapped else "wrapped-again"
+            fact = f"script_{number} wraps a model {len(wrapped)} times: {', '.join(wrapped)}."
+            raise played.wrong(mistake, rank, fact=fact)
         changed = [n for n in shapes if n not in one["state"] or one["state"][n].shape != shapes[n]]
         if changed:
             fact = f"script_{number}: `net` has no {changed[0]} any more, as it had."
@@ -754,10 +763,15 @@ def _judge_evaluation(played, state, training):
     test = unseen_pair(case, 0)
     if is_loss(test, training.state):
         return
-    own = [Training(case, [rank]).counted[0] for rank in range(case.world_size)]
-    if is_loss(test) and are_statistics_of(state, [*training.counted, *own]):
-        return  # which ranks' statistics it takes is left open
+    own = Training(case, range(case.world_size), are_shared=False).counted
     if is_loss(test):
+        found = [whose_statistics(state, counted) for counted in (training.counted, own)]
+        if "all" in found:
+            return
+        rank = next((one for one in found if one is not None), None)
+        if rank is not None:
+            fact = f"script_4: BatchNorm has the statistics of rank {rank} alone."
+            raise played.wrong("other-rank", 0, **both, fact=fact)
         fact = "script_4: BatchNorm has other statistics than the training gave it."
         raise played.wrong("statistics", 0, **both, fact=fact)
     if any(is_loss(pair) for pair in script_batches(case, 0)):
@@ -805,13 +819,20 @@ scripts = Task(
         "only not wait for it.",
         "too-far": "DDP takes the mean of all ranks' gradients by itself. Do not add up, multiply, "
         "or step more often.",
+        "too-short": "DDP takes the mean of all ranks' gradients by itself, so divide by nothing. "
+        "Who averages by hand asks how many ranks there are.",
         "made-one": "The mean of gradients in each step is not the mean of weights at the end, nor "
         "the training of one rank.",
         "mode": "BatchNorm must count while the model is trained. Eval mode comes afterwards.",
         "statistics": "Between training and evaluation, no batch may be counted, and nothing "
         "forgotten.",
+        "other-rank": "DDP leaves rank 0's statistics in the model. Keep them, or make them those "
+        "of all ranks.",
         "other-pair": "Evaluate on `test`, which no step has seen.",
         "wrapped-again": "Wrap once, before the loop: each wrapping sends the whole model.",
+        "two-wrappers": "DataParallel is for one process that has several GPUs, DDP for several "
+        "processes. One of them is enough.",
+        "not-four": "Let `scripts` return all four functions, in order, as it did.",
         "no-evaluation": "Keep the evaluation, and return its loss on rank 0.",
         "evaluation": "Evaluate after the training, in eval mode, on all of `test`.",
     },
