@@ -20,7 +20,7 @@ from ddp_lessons.checks.checkpoint_runs import (
     buffered_run,
 )
 from ddp_lessons.checks.kit import Case, Task, equal, generator, normal_numbers
-from ddp_lessons.checks.kit.disk import FileWatch, killed_while_writing
+from ddp_lessons.checks.kit.disk import LEFT, FileWatch, left_by_kills
 from ddp_lessons.checks.kit.plain import plain
 from ddp_lessons.checks.kit.runs import BATCH_SIZE, NUM_SAMPLES, live
 from ddp_lessons.checks.kit.warm_up import first_save
@@ -36,6 +36,9 @@ from ddp_lessons.trace import match
 from ddp_lessons.workloads import load_digits
 
 # ---- 08.1 an atomic save ----
+
+
+_NEIGHBOUR = "epoch-7.pt"
 
 
 def _save_cases(draw):
@@ -61,6 +64,7 @@ def _save_act(here, save):
         path.parent.mkdir()
         if here["old file"]:
             torch.save(_state(here.case, 0, 1), path)
+        path.with_name(_NEIGHBOUR).touch()
     dist.barrier()
     watch = FileWatch(path)
     with watch:
@@ -69,37 +73,52 @@ def _save_act(here, save):
         found = torch.load(path, weights_only=True)
     except Exception:
         found = None  # that is for the kernel to judge
-    names = ("num_saves", "synced", "was_beside", "was_written_over")
+    names = ("num_saves", "num_moves", "synced", "was_beside", "was_written_over")
     kept = {name: vars(watch)[name] for name in names}
     dist.barrier()
-    others = sorted({file.name for file in path.parent.iterdir()} - {path.name})
+    others = sorted({file.name for file in path.parent.iterdir()} ^ {path.name, _NEIGHBOUR})
     fault = _fault_after_a_kill(here, save) if here.world_size == 1 else None
     return kept | {"versions": watch.versions, "found": found, "others": others, "fault": fault}
 
 
 def _fault_after_a_kill(here, save):
-    # Of a save by one rank that was killed. None: the next one is all right.
+    # Of a save by one rank that was killed at some moment. None: the next one is all right.
     path = here.folder / f"killed-{here.case.seed}" / "run.pt"
     path.parent.mkdir()
     torch.save(_state(here.case, 0, 1), path)
-    if not killed_while_writing(path, lambda: save(_state(here.case, 0, 2), path)):
-        return None
+    for folder in left_by_kills(path, lambda: save(_state(here.case, 0, 2), path)):
+        shutil.rmtree(path.parent)
+        folder.rename(path.parent)
+        fault = _fault_of_the_next(here, save, path)
+        if fault is not None:
+            return fault
+    return None
+
+
+def _fault_of_the_next(here, save, path):
     try:
-        save(_state(here.case, 0, 3), path)
+        with FileWatch(path) as watch:
+            save(_state(here.case, 0, 3), path)
     except Exception as error:
         return f"it raises {type(error).__name__}"
     try:
         found = torch.load(path, weights_only=True)
     except Exception:
-        return "it leaves a file that torch.load refuses"
-    same = equal(plain(_unsealed(found)), _state(here.case, 0, 3))
-    return None if same else "it leaves another state than its own"
+        return "it leaves no file that torch.load takes"
+    if LEFT in path.read_bytes():  # torch.load may not mind
+        return "what was left is still in the file"
+    if not equal(plain(_unsealed(found)), _state(here.case, 0, 3)):
+        return "it leaves another state than its own"
+    whole = (watch.versions[0], watch.versions[-1])
+    if any(version not in whole for version in watch.versions):
+        return "for a moment, the name has neither the old file nor the new one"
+    return None
 
 
 def _save_judge(played):
     for rank, seen in enumerate(played.seen[1:], start=1):
-        if seen.kept["num_saves"]:
-            fact = f"Rank {rank} writes a file, too."
+        if seen.kept["num_saves"] or seen.kept["num_moves"]:
+            fact = f"Rank {rank} writes a file, or gives one the name."
             raise played.wrong("every-rank", rank, fact=fact)
     seen = played.seen[0].kept
     contents = [content for _, content in seen["versions"]]
@@ -128,11 +147,14 @@ def _save_judge(played):
         fact = "The file got its name before all of it was on the disk."
         raise played.wrong("unsynced", 0, fact=fact)
     _judge_wait(played, replaced_ns=seen["versions"][-1][0])
+    if _NEIGHBOUR in seen["others"]:
+        fact = f"It takes away {_NEIGHBOUR}, which was in the folder before."
+        raise played.wrong("neighbour", 0, fact=fact)
     if seen["others"]:
         fact = f"These files are left beside it: {', '.join(seen['others'])[:80]}."
         raise played.wrong("left-over", 0, fact=fact)
     if seen["fault"]:
-        fact = f"Killed while it wrote, and called again: {seen['fault']}."
+        fact = f"Killed while it saved, and called again: {seen['fault']}."
         raise played.wrong("after-kill", 0, fact=fact)
 
 
@@ -201,11 +223,13 @@ save = Task(
         "the old one: path.with_name(...).",
         "unsynced": "Call os.fsync on the new file, not on its folder, after all is written and "
         "flushed, and before the rename.",
-        "after-kill": "A kill may leave a part of the new file behind. The next save has to begin "
-        "that file anew, and must not fail because it is there.",
+        "after-kill": "A kill may leave a part of the new file behind, of any length, and what "
+        "else you made. The next save has to begin all of it anew, and must not fail because it is "
+        "there.",
         "no-wait": "A barrier belongs after the rename, and every rank must call it.",
         "left-over": "Leave one file: rename what you wrote, and remove what else you made, also a "
         "second name for the old file.",
+        "neighbour": "Remove only what a save makes: other files in the folder belong to others.",
         "deadlock": "Every rank must come to the barrier, not only the one that writes.",
         "raised": "Only one rank may touch the new file: it is gone when it has been renamed.",
     },

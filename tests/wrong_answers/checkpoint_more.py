@@ -8,14 +8,17 @@ from wrong_answers.checkpoint import CAPTURE, FINISH, RESHARD, SAVE, TRAIN
 
 SOURCES = {"08.1": SAVE, "08.2": CAPTURE, "08.3": TRAIN, "08.4": RESHARD, "08.5": FINISH}
 
+OVER = ('"wb"', '"r+b" if other.exists() else "wb"')
 SYNC = """            file.flush()
             os.fsync(file.fileno())
 """
 REPLACE = "        os.replace(other, path)\n"
 KEEP = "KEPT = {}\ndef capture(run):\n"
 STEP = "            train_step(run, batch)\n"
+EPOCH = "        run.epoch += 1\n"
 SAVED = "            if run.step % every == 0:\n                saves.save(run)\n"
 SIZE = "    size = -(-num_rows // dist.get_world_size())\n    begin = dist.get_rank() * size\n"
+LOAD = "    saves.load(run, exact=False)\n"
 OPTIMIZE = "        run.optimizer.step()\n        run.optimizer.zero_grad()\n"
 COUNT = "        run.step += 1\n"
 SHARD = "        if run.step % every == 0:\n            saves.save_sharded(run)\n"
@@ -60,6 +63,53 @@ ANSWERS = [
     ),
     _changed("08.1", "appends to what is there", "after-kill", ('"wb"', '"ab"')),
     _changed("08.1", "wants to be the first to make the file", "after-kill", ('"wb"', '"xb"')),
+    _changed("08.1", "writes over what was left", "after-kill", OVER),
+    _changed(
+        "08.1",
+        "gives the name to what was left",
+        "after-kill",
+        ("        with", "        if other.exists(): os.replace(other, path)\n        with"),
+    ),
+    _changed(
+        "08.1",
+        "removes all that may be left",
+        "neighbour",
+        (
+            "        with",
+            "        for file in path.parent.iterdir():\n"
+            "            if file != path: file.unlink()\n"
+            "        with",
+        ),
+    ),
+    _changed(
+        "08.1",
+        "keeps a second name for the old file until the rename",
+        "after-kill",
+        (
+            REPLACE,
+            "        is_old = path.exists()\n"
+            "        if is_old: os.link(path, f'{path}.bak')\n"
+            + REPLACE
+            + "        if is_old: os.remove(f'{path}.bak')\n",
+        ),
+    ),
+    Answer(
+        "08.1",
+        "every rank pickles in memory, and renames",
+        "every-rank",
+        """
+import io, os, tempfile, torch, torch.distributed as dist
+def save(state, path):
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        file.write(buffer.getbuffer())
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(file.name, path)
+    dist.barrier()
+""",
+    ),
     _changed(
         "08.1",
         "lets another program copy",
@@ -100,6 +150,13 @@ def save(state, path):
         "no-wait",
         (REPLACE, ""),
         ("    dist.barrier()\n", "    dist.barrier()\n    if dist.get_rank() == 0:\n" + REPLACE),
+    ),
+    _changed(
+        "08.1",
+        "unusual: writes over what was left, and cuts it to length",
+        None,
+        OVER,
+        ("            file.flush()\n", "            file.truncate()\n"),
     ),
     Answer(
         "08.1",
