@@ -238,22 +238,29 @@ save = Task(
 
 # ---- 08.2 capture and restore ----
 
-_STEPS_BEFORE, _STEPS_AFTER = 4, 4
+_STEPS_AFTER = 4
 _PARTS = ("weights", "buffers", "optimizer", "schedule", "place", "noise", "step", "mode")
 
 
 def _capture_cases(draw):
-    yield Case(4, {"optimizer": "SGD"}, seed=0)
-    yield Case(1, {"optimizer": "AdamW"})
-    yield Case(draw.choice((2, 3)), {"optimizer": draw.choice(("SGD", "AdamW"))})
+    def case(world_size, optimizer, captured, restored, seed=None):
+        steps = {"captured at step": captured, "restored at step": restored}
+        return Case(world_size, {"optimizer": optimizer, **steps}, seed)
+
+    yield case(4, "SGD", 4, 0, seed=0)
+    yield case(1, "AdamW", 4, draw.choice((1, 2)))
+    # Into a run that is ahead, by an epoch as well: what it has more than the state must go.
+    yield case(draw.choice((2, 3)), "AdamW", 4, 7)
+    yield case(draw.choice((1, 2, 3)), "SGD", 0, 5)
 
 
 def _capture_act(here, capture):
     restore = current_guard().shell.user_ns.get("restore")
     if not callable(restore):
         return {"fault": "missing"}
+    captured_at = here["captured at step"]
     first = buffered_run(here, seed=here.case.seed)
-    first.go_on(_STEPS_BEFORE)
+    first.go_on(captured_at)
     before = _parts(here, first.run)
     state = here.call(capture, first.run)
     after = _parts(here, first.run)
@@ -266,37 +273,56 @@ def _capture_act(here, capture):
         state = torch.load(content, weights_only=True)
     except Exception:
         return kept | {"fault": "code"}
-    first.go_on(_STEPS_BEFORE + _STEPS_AFTER)
+    first.go_on(captured_at + _STEPS_AFTER)
     kept["later"] = _parts(here, first.run)
     capture(first.run)  # from now on, what was kept elsewhere than in the state is that of later
     second = buffered_run(here, seed=here.case.seed + 64)
-    second.go_on(here.case.seed % 3)
+    second.go_on(here["restored at step"])
     torch.randn(3)
+    own, before = _objects(second.run), _parts(here, second.run)
     restore(second.run, state)
+    now = _objects(second.run)
+    kept["new"] = [name for name, one in own.items() if now[name] is not one]
+    if not all(isinstance(now[name], type(one)) for name, one in own.items()):
+        return kept | {"fault": "no-object"}
     kept["restored"] = _parts(here, second.run)
+    kept["as before"] = equal(before, kept["restored"])
     second.seen.clear()
-    if second.run.step < _STEPS_BEFORE + _STEPS_AFTER:
-        second.go_on(_STEPS_BEFORE + _STEPS_AFTER)
+    if second.run.step < captured_at + _STEPS_AFTER:
+        second.go_on(captured_at + _STEPS_AFTER)
     ended = {"right": first.weights(), "ended": second.weights()}
-    return kept | ended | {"seen": first.seen[_STEPS_BEFORE:] == second.seen}
+    return kept | ended | {"seen": first.seen[captured_at:] == second.seen}
+
+
+def _objects(run):
+    # One parameter stands for all. A model may be none any more.
+    parameters = run.model.parameters() if isinstance(run.model, torch.nn.Module) else [None]
+    own = {name: getattr(run, name) for name in ("model", "optimizer", "scheduler", "sampler")}
+    return own | {"parameter": next(iter(parameters))}
 
 
 def _parts(here, run):
     # DDP sends rank 0's buffers to all when a forward begins, so those of the others do not count.
     buffers = dict(run.model.named_buffers()) if here.rank == 0 else {}
+    parameters = list(run.model.parameters())
     return plain(
         {
             "weights": dict(run.model.named_parameters()),
             "buffers": buffers,
-            "optimizer": run.optimizer.state_dict()["state"],
-            "schedule": (run.scheduler.state_dict(), [g["lr"] for g in run.optimizer.param_groups]),
+            "optimizer": [_without_zeros(run.optimizer.state.get(p)) for p in parameters],
+            "schedule": (run.scheduler.last_epoch, [g["lr"] for g in run.optimizer.param_groups]),
             "place": (run.sampler.state_dict(), run.epoch),
             "noise": torch.get_rng_state(),
             "step": run.step,
             "mode": [module.training for module in run.model.modules()],
-            "gradients": [p.grad for p in run.model.parameters()],
+            "gradients": [p.grad for p in parameters],
         }
     )
+
+
+def _without_zeros(state):
+    # An optimizer takes zeros for what is not there yet, and torch's own functions fill them in.
+    return {name: one for name, one in (state or {}).items() if torch.as_tensor(one).any()}
 
 
 def _capture_judge(played):
@@ -305,8 +331,12 @@ def _capture_judge(played):
     for rank, kept in enumerate(seen.kept for seen in played.seen):
         if not (kept["seen"] and equal(kept["right"], kept["ended"])):
             both = {"got": kept["ended"], "expected": kept["right"]}
-            fact = f"After {_STEPS_AFTER} more steps the weights differ."
-            raise played.wrong("values", rank, **both, fact=fact)
+            fact = f"{_new_ones(kept['new'])}After {_STEPS_AFTER} more steps the weights differ."
+            raise played.wrong("new-object" if kept["new"] else "values", rank, **both, fact=fact)
+
+
+def _new_ones(names):
+    return f"restore has put another {' and another '.join(names)} into the run. " if names else ""
 
 
 def _judge_restored(played, rank, kept):
@@ -318,9 +348,16 @@ def _judge_restored(played, rank, kept):
     if kept["changed"]:
         fact = f"capture changes the run itself: {', '.join(kept['changed'])}."
         raise played.wrong("capture-changes", rank, fact=fact)
+    if kept["fault"] == "no-object":
+        fact = f"{_new_ones(kept['new'])}It is of another type."
+        raise played.wrong("new-object", rank, fact=fact)
     saved, later, restored = kept["saved"], kept["later"], kept["restored"]
     differ = [part for part in _PARTS if not equal(saved[part], restored[part])]
     fact = f"Not as it was: {', '.join(differ)}."
+    if kept["as before"]:
+        raise played.wrong("untouched", rank, fact="restore has changed nothing of that run.")
+    if differ and "parameter" in kept["new"]:
+        raise played.wrong("new-object", rank, fact=f"{_new_ones(kept['new'])}{fact}")
     if any(equal(later[part], restored[part]) for part in differ):
         fact += " It is as at a later call of capture, whose state was not given."
         raise played.wrong("elsewhere", rank, fact=fact)
@@ -374,7 +411,8 @@ capture = Task(
     ),
     mistakes={
         "missing": "Both functions must be on every rank. They stand in one cell: run it.",
-        "code": "Put state_dict() of an object into the state, never the object itself.",
+        "code": "Put state_dict() of an object into the state, never the object itself, and of an "
+        "array a tensor or a list.",
         "capture-changes": "capture only reads. It draws no random number, loads nothing, empties "
         "no gradient and leaves the mode alone.",
         "elsewhere": "After a kill, all names of the process are gone. What restore needs must be "
@@ -384,16 +422,26 @@ capture = Task(
         "mode": "Leave the mode as it is: who trains on must be in train mode.",
         "deadlock": "Every rank captures and restores a run of its own. If you call a collective, "
         "every rank must call it.",
+        "untouched": "restore puts a run back to the state that it is given, also if the run has "
+        "come further since. It is called on every rank.",
         "weights": "model.load_state_dict takes what model.state_dict() returned.",
         "weights-only": "The weights are the smallest part of it. What else moves the next step?",
-        "optimizer": "The optimizer remembers earlier gradients (momentum): it has a state_dict.",
+        "optimizer": "The optimizer remembers earlier gradients (momentum): it has a state_dict, "
+        "and load_state_dict puts that in the place of all it remembers.",
         "schedule": "The learning rate falls by a schedule, which counts steps of its own.",
         "place": "Samples are gone through in epochs: restore the sampler's place and run.epoch.",
         "noise": "The noise comes from torch's random numbers. They have a state, too. Put it back "
         "as it was, and last: what draws afterwards moves it on.",
         "other-rank": "Each rank has random numbers of its own: let each capture its own.",
         "step": "run.step counts on from where it was.",
-        "values": "Something that the loop uses is not as it was. Restore random numbers last.",
+        "new-object": "Keep the run's own objects, and put into them what was captured: an "
+        "optimizer moves the parameters that it was made with, a schedule that optimizer, and the "
+        "loop draws from the sampler that it has.",
+        "raised": "load_state_dict takes what state_dict() of the same object returned (model and "
+        "model.module name their weights differently), under the key that you gave it. It knows "
+        "how to write into parameters, and where an optimizer looks for its state.",
+        "values": "Something that the loop uses is not as it was, or not where the loop looks for "
+        "it: load_state_dict puts it there. Restore random numbers last.",
     },
 )
 

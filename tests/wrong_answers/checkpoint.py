@@ -301,7 +301,7 @@ def restore(run, state):
     ),
     _capture(
         "makes a new optimizer, which the schedule does not know",
-        "values",
+        "new-object",
         (
             "    run.optimizer.load",
             "    run.optimizer = torch.optim.SGD(run.model.parameters(), lr=0.1)\n"

@@ -277,6 +277,114 @@ def save(state, path):
     ),
     _changed(
         "08.2",
+        "keeps the larger number of steps",
+        "step",
+        ('run.step = state["step"]', 'run.step = max(run.step, state["step"])'),
+    ),
+    _changed(
+        "08.2",
+        "never goes back",
+        "untouched",
+        ("    run.model.load", "    if state['step'] < run.step: return\n    run.model.load"),
+    ),
+    _changed(
+        "08.2",
+        "moves the schedule on by as many steps",
+        "schedule",
+        ('    run.scheduler.load_state_dict(state["scheduler"])\n', ""),
+        (
+            "    run.optimizer.load",
+            "    while run.scheduler.last_epoch < state['step']: run.scheduler.step()\n"
+            "    run.optimizer.load",
+        ),
+    ),
+    _changed(
+        "08.2",
+        "adds momentum to what is there",
+        "optimizer",
+        (
+            "    run.optimizer.load",
+            "    known = run.optimizer.state_dict()['state']\n"
+            "    state['optimizer']['state'] = known | state['optimizer']['state']\n"
+            "    run.optimizer.load",
+        ),
+    ),
+    _changed(
+        "08.2",
+        "puts states where objects should be",
+        "new-object",
+        ('run.sampler.load_state_dict(state["sampler"])', 'run.sampler = state["sampler"]'),
+    ),
+    _changed(
+        "08.2",
+        "gives the model other parameters",
+        "new-object",
+        ('state["model"])', 'state["model"], assign=True)'),
+    ),
+    _changed(
+        "08.2",
+        "captures an array of numbers",
+        "code",
+        ("torch.get_rng_state()", "torch.get_rng_state().numpy()"),
+        ('state["rng"]', 'torch.from_numpy(state["rng"])'),
+    ),
+    _changed(
+        "08.2",
+        "copies into parameters as into any tensor",
+        "raised",
+        (
+            'run.model.load_state_dict(state["model"])',
+            '[p.copy_(state["model"][name]) for name, p in run.model.named_parameters()]',
+        ),
+    ),
+    _changed(
+        "08.2",
+        "sets the factor of momentum anew",
+        "values",
+        (
+            "    run.scheduler.load",
+            "    run.optimizer.param_groups[0].update(momentum=0.5, betas=(0.5, 0.9))\n"
+            "    run.scheduler.load",
+        ),
+    ),
+    _changed(
+        "08.2",
+        "unusual: a new optimizer, and a schedule that was made with it",
+        None,
+        (
+            "    run.optimizer.load",
+            "    optimizer = type(run.optimizer)(run.model.parameters(), lr=1.0)\n"
+            "    run.optimizer, run.scheduler = optimizer, None\n"
+            "    run.optimizer.load",
+        ),
+        (
+            "    run.scheduler.load",
+            "    run.scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)\n"
+            "    run.scheduler.load",
+        ),
+    ),
+    Answer(
+        "08.2",
+        "unusual: torch's functions for distributed states, and of the schedule one number",
+        None,
+        """
+import torch
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+def capture(run):
+    model, optimizer = get_state_dict(run.model, run.optimizer)
+    rest = [run.scheduler.last_epoch, run.sampler.state_dict(), run.epoch, run.step]
+    return {"all": [model, optimizer, rest], "rng": torch.get_rng_state()}
+def restore(run, state):
+    model, optimizer, rest = state["all"]
+    parts = {"model_state_dict": model, "optim_state_dict": optimizer}
+    set_state_dict(run.model, run.optimizer, **parts)
+    run.scheduler.last_epoch, place, run.epoch, run.step = rest
+    run.sampler.load_state_dict(place)
+    torch.set_rng_state(state["rng"])
+""",
+    ),
+    _changed(
+        "08.2",
         "unusual: the bare model, random numbers as a list",
         None,
         ("run.model.", "run.model.module."),
