@@ -473,6 +473,7 @@ def _train_act(here, train):
                 "weights": life.weights(),
                 "counts": life.counts,
                 "places": saves.places,
+                "num_loads": saves.num_loads,
             }
         )
     return {"right": right.seen, "weights": right.weights(), "lives": lives}
@@ -501,7 +502,7 @@ def _judge_lives(played, rank, right, weights, lives):
             both = {"got": life["seen"], "expected": right[done:stop]}
             fact = f"{when}: these are its (epoch, samples)."
             raise played.wrong(mistake, rank, **both, fact=fact)
-        saved = [step for step in life["saves"] if step > done]
+        saved = life["saves"]
         if not set(due) <= set(saved):
             fact = f"{when}: it saves after steps {saved}, and {due} were due."
             raise played.wrong("too-seldom", rank, fact=fact)
@@ -517,6 +518,10 @@ def _judge_lives(played, rank, right, weights, lives):
 
 def _name_the_counts(played, lives, right, done):
     # What did the loop make of run.step, run.epoch and the sampler?
+    if any(own for _, _, own in lives[0]["counts"][:1]):
+        return "other-epoch"
+    if any(life["num_loads"] > 1 for life in lives):
+        return "loads-again"
     steps = [step for step, _, _ in lives[-1]["counts"]]
     if any(two - one != 1 for one, two in pairwise(steps)):
         return "counted"
@@ -536,6 +541,11 @@ def _name_the_samples(seen, right, done, stop):
         return "after-end"
     if done and seen[:1] == right[:1]:
         return "from-start"
+    begin = next(one for one in right if one[0] == right[done][0])
+    if seen[:1] == [begin] != right[done : done + 1]:
+        return "epoch-anew"
+    if seen and all(one == two for one, two in zip(seen, right[done:stop], strict=False)):
+        return "num-epochs"
     if any(one == two for one, two in pairwise(seen)):
         return "twice"
     samples = [batch for _, batch in seen]
@@ -589,13 +599,23 @@ train = Task(
         "and move it on when an epoch is over.",
         "ahead": "The sampler was ahead of the steps when the run was saved: it counts what it has "
         "given out. Save right after a step, and take no batch before you train on it.",
-        "twice": "A checkpoint in the middle of epoch e says: go on in e. Keep run.epoch true, so "
-        "that the loop begins there.",
+        "other-epoch": "Epochs count from 0. The sampler, the loop and run.epoch must mean the "
+        "same one.",
+        "loads-again": "Each load puts the run back to what is on the disk. Load once, at the "
+        "start.",
+        "epoch-anew": "The epoch is right, but the sampler has lost its place in it, which the "
+        "load has put back. Tell it no other epoch in between, and let batches go on.",
+        "num-epochs": "num_epochs is the number of epochs of the whole run. Those that were over "
+        "before a kill count, too. None is left out at the end, and none comes after the last.",
+        "twice": "Each batch is for one step, however often the run is killed. A checkpoint in the "
+        "middle of epoch e says: go on in e. Keep run.epoch true, so that the loop begins there.",
         "lost": "A checkpoint in the middle of epoch e says: go on in e, and the sampler skips by "
         "itself what was seen. Count an epoch when it is over, and a step when it is made.",
-        "alike": "Tell the sampler which epoch it is: run.sampler.set_epoch(run.epoch).",
+        "alike": "The samples of epoch 0 come again. Tell the sampler by set_epoch which epoch it "
+        "is, and move run.epoch on when one is over.",
         "after-end": "A run that is over has no step left. Which epoch does its checkpoint name?",
-        "too-seldom": "Save after each step whose number can be divided by every.",
+        "too-seldom": "Save after each step whose number can be divided by every. It is run.step, "
+        "which counts on from epoch to epoch.",
         "too-often": "A save costs time. Save only after steps that every divides.",
         "saves-dead": "A kill asks nobody: no except and no finally runs. Save while all is well.",
         "deadlock": "saves.save and saves.load are collective: every rank must call them.",

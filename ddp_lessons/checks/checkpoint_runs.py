@@ -23,6 +23,8 @@ from ddp_lessons.checks.kit.runs import (
 )
 from ddp_lessons.workloads import digits_model
 
+_MOST_STEPS = 50  # of one life, of any run that the check makes
+
 
 class Centred(nn.Module):
     """
@@ -63,7 +65,7 @@ def buffered_run(here, seed):
 
 class NotedRun(NoisyRun):
     """
-    A NoisyRun that notes what its loop makes of the counts.
+    A NoisyRun that notes what its loop makes of the counts, and dies if that has no end.
 
     Args: as for NoisyRun.
 
@@ -79,6 +81,9 @@ class NotedRun(NoisyRun):
         """
         Make one step on a batch, and count it.
         """
+        if len(self.counts) == _MOST_STEPS:
+            self.is_dead = True
+            raise Killed
         self.counts.append((run.step, run.epoch, run.sampler.epoch))
         super().step(run, batch)
 
@@ -91,12 +96,13 @@ class NotedCheckpoints(WatchedCheckpoints):
 
     Attributes:
         places: (step of the run, epoch and position of its sampler) for each save.
+        num_loads: How often it was loaded.
         spans: (start, end) of each call, in nanoseconds of the monotonic clock.
     """
 
     def __init__(self, root, life):
         super().__init__(root, life)
-        self.places, self.spans = [], []
+        self.places, self.spans, self.num_loads = [], [], 0
 
     def _note(self, name, run):
         if run.sampler is not None:
@@ -110,6 +116,7 @@ class NotedCheckpoints(WatchedCheckpoints):
         """
         Load as Checkpoints does, and note when.
         """
+        self.num_loads += 1
         began_ns = time.monotonic_ns()
         choice = super().load(run, exact)
         self.spans.append((began_ns, time.monotonic_ns()))

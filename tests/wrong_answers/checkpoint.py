@@ -344,7 +344,7 @@ def restore(run, state):
     ),
     _train(
         "begins the saved epoch again",
-        "twice",
+        "epoch-anew",
         (
             "        run.sampler.set_epoch(run.epoch)\n",
             "        run.sampler.set_epoch(-1)\n        run.sampler.set_epoch(run.epoch)\n",
