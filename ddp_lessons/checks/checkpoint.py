@@ -651,8 +651,9 @@ def _own_part(case, rank):
 def _reshard_act(here, reshard):
     whole, start, table, reads = _rows_of(here.case), 0, [], []
     root = here.folder / f"case-{here.case.seed}"
-    for number, length in enumerate(here["pieces"]):
-        table.append((f"part-{number}.pt", start, start + length))
+    for number, length in enumerate(here["pieces"], start=1):
+        # By their names they come in another order than by their rows.
+        table.append((f"part-{len(here['pieces']) - number}.pt", start, start + length))
         start += length
     if here.rank == 0:
         root.mkdir()
@@ -671,26 +672,29 @@ def _reshard_act(here, reshard):
 
     begin, end = _own_part(here.case, here.rank)
     own = torch.full((end - begin, _NUM_COLUMNS), float("nan"))
-    here.call(reshard, own, here["rows"], table, read)
+    filled = own[:]  # its memory, also if `own` gets another
     starts = {name: start for name, start, _ in table}
-    return [(starts[name] + start, starts[name] + stop) for name, start, stop in reads]
+    here.call(reshard, own, here["rows"], table, read)
+    rows = [(starts[name] + start, starts[name] + stop) for name, start, stop in reads]
+    return {"reads": rows, "filled": filled}
 
 
 def _reshard_judge(played):
     whole = _rows_of(played.case)
-    for rank, got in enumerate(played.after):
+    filled = [seen.kept["filled"] for seen in played.seen]
+    for rank, got in enumerate(filled):
         begin, end = _own_part(played.case, rank)
         expected = whole[begin:end]
         if not torch.equal(got, expected):
             numbers, right = _numbers_of_rows(got, whole), [*range(begin, end)]
             fact = "own does not hold this rank's rows. These are the numbers of the rows in it."
             mistake = _name_the_rows(numbers, right, num_rows=len(whole))
-            if mistake == "empty" and any(one.isfinite().any() for one in played.after):
+            if mistake == "empty" and any(one.isfinite().any() for one in filled):
                 mistake = "missing-rows"  # rows that were read have come into own elsewhere
             raise played.wrong(mistake, rank, got=numbers, expected=right, fact=fact)
     for rank, seen in enumerate(played.seen):
         begin, end = _own_part(played.case, rank)
-        num_read = sum(stop - start for start, stop in seen.kept)
+        num_read = sum(stop - start for start, stop in seen.kept["reads"])
         if num_read != end - begin:
             fact = f"The rows are right, but it reads {num_read}; {end - begin} are its own."
             mistake = "reads-more" if num_read > end - begin else "reads-less"
@@ -723,7 +727,7 @@ def _reshard_draw(played):
     for rank, length in enumerate(case["pieces"]):
         saved.append((rank, start, start + length))
         start += length
-    loaded = [(seen.rank, *rows) for seen in played.seen for rows in sorted(seen.kept)]
+    loaded = [(seen.rank, *rows) for seen in played.seen for rows in sorted(seen.kept["reads"])]
     return shards_picture({"weight": case["rows"]}, {"weight": saved}, {"weight": loaded})
 
 
@@ -750,7 +754,8 @@ reshard = Task(
         "reads-less": "Take each row of this rank from read, which counts what it gives.",
         "empty": "Write into own itself: own[first:last] = rows. A new tensor is seen by nobody.",
         "missing-rows": "Go through all pieces. A rank's rows may lie in several, of any length.",
-        "order": "The table is in no order. Where rows go in own follows from their numbers.",
+        "order": "The table is in no order, nor are the names. Where rows go in own follows from "
+        "their numbers.",
         "other-rows": "The ranks before have ceil(num_rows / w) rows each: round up, for w as many "
         "as there are. The last rank may have fewer, or none.",
         "values": "Take one piece, and write down its rows in three ways: in the whole tensor, in "

@@ -497,6 +497,28 @@ def reshard(own, num_rows, table, read):
     ),
     _changed(
         "08.4",
+        "gives own another memory",
+        "empty",
+        ("    size =", "    own.data = own.clone()\n    size ="),
+    ),
+    Answer(
+        "08.4",
+        "takes the files by their names",
+        "order",
+        """
+import torch, torch.distributed as dist
+def reshard(own, num_rows, table, read):
+    begin = dist.get_rank() * -(-num_rows // dist.get_world_size())
+    end, parts = begin + len(own), [own[:0]]
+    for name, start, stop in sorted(table):
+        low, high = max(start, begin), min(stop, end)
+        if low < high:
+            parts.append(read(name, low - start, high - start))
+    own.copy_(torch.cat(parts))
+""",
+    ),
+    _changed(
+        "08.4",
         "unusual: ends by the number of rows",
         None,
         ("begin + len(own)", "min(begin + size, num_rows)"),
