@@ -18,6 +18,7 @@ from ddp_lessons.checks.checkpoint_runs import (
     NotedRun,
     RightGradients,
     buffered_run,
+    is_update,
 )
 from ddp_lessons.checks.kit import Case, Task, equal, generator, normal_numbers
 from ddp_lessons.checks.kit.disk import LEFT, FileWatch, left_by_kills
@@ -772,19 +773,20 @@ reshard = Task(
 
 # ---- 08.5 the capstone: four ranks, a kill, two ranks ----
 
-_NUM_STEPS, _EVERY, _GLOBAL_BATCH, _MICRO_BATCH, _NUM_DIGITS = 5, 2, 32, 4, 128
+_NUM_STEPS, _EVERY, _GLOBAL_BATCH, _MICRO_BATCH, _NUM_DIGITS = 5, 2, 48, 4, 128
 
 
 def _finish_cases(draw):
     # The second case of a pair goes on with what the first has saved. The first pair is drawn, so
-    # its step is always the same; the others are killed in any step after the first save.
+    # its step is always the same; the others are killed in any step after the first save. Three
+    # ranks cannot take over four shares as they are, two and one can.
     data = {"saved by": 4, "killed in step": 4}
     yield Case(4, data, seed=0)
     yield Case(2, data, seed=0)
     others = [step for step in range(_EVERY + 1, _NUM_STEPS + 1) if step != 4]
     data = {"saved by": 4, "killed in step": draw.choice(others)}
     yield Case(4, data)
-    yield Case(2, data)
+    yield Case(3, data)
     data = {"saved by": 2, "killed in step": draw.randint(3, _NUM_STEPS)}
     yield Case(2, data)
     yield Case(1, data)
@@ -804,9 +806,10 @@ def _finish_act(here, finish):
         lives[name] = {
             "steps": life.steps,
             "saves": saves.log,
+            "made": saves.made,
             "num_late": saves.num_late,
             "num_syncs": sum(e.name == "all_reduce" and e.backward is not None for e in events),
-            "num_other": saves.num_other(events),
+            "num_between": saves.num_between(events, life.steps),
             "end": life.state(),
         }
 
@@ -885,22 +888,27 @@ def _judge_life(played, right, rank, life, done, stop, when):
             mistake = "uncounted"
         raise played.wrong(mistake, rank, **both, fact=fact)
     due = [step for step in expected if step % _EVERY == 0]
-    saved = sorted({step for _, step in life["saves"]})
+    saved = [step for _, step in life["saves"]]
     is_over = expected[-1:] == [_NUM_STEPS]  # then one save more does no harm
-    if saved != due and not (is_over and saved == sorted({*due, _NUM_STEPS})):
+    if saved != due and not (is_over and saved == [*due, _NUM_STEPS]):
         fact = f"{when}: it saves when run.step is {saved}, and {due} were due."
-        is_early = 0 in saved or saved == [step - 1 for step in due]
+        is_early = any(step < done + made for step, made in zip(saved, life["made"], strict=True))
         raise played.wrong("uncounted" if is_early else "save-steps", rank, fact=fact)
     if any(name == "save" for name, _ in life["saves"]):
         raise played.wrong("whole-file", rank, fact=f"{when}: rank 0 writes everything alone.")
     for step in life["steps"]:
         _judge_digits_step(played, rank, step, *right.of(step))
+    for step, later in pairwise([*life["steps"], life["end"]]):
+        if not is_update(step, later):
+            fact = f"{when}: in step {step['number']}, the weights are not moved as run.optimizer "
+            fact += "was made to move them."
+            raise played.wrong("other-update", rank, fact=fact)
     if life["num_syncs"] > len(expected):
         fact = f"{when}: {life['num_syncs']} all-reduces for {len(expected)} steps."
         raise played.wrong("cost", rank, fact=fact)
-    if len(expected) == _NUM_STEPS and life["num_syncs"] + life["num_other"] >= 2 * _NUM_STEPS:
-        num = life["num_other"]
-        fact = f"{when}: {num} calls in {_NUM_STEPS} steps, beside backward, loading and saving."
+    if life["num_syncs"] + life["num_between"] > len(expected):
+        num = life["num_between"]
+        fact = f"{when}: {num} calls in {len(expected)} steps, beside backward, loading and saving."
         raise played.wrong("other-talk", rank, fact=fact)
 
 
@@ -909,9 +917,10 @@ def _judge_digits_step(played, rank, step, right, error):
     if step["largest"] > _MICRO_BATCH:
         fact = f"A forward takes {step['largest']} samples; {_MICRO_BATCH} is the most."
         raise played.wrong("memory", rank, fact=fact)
-    if step["samples"] > _GLOBAL_BATCH // w:
+    if step["samples"] != _GLOBAL_BATCH // w:
         fact = f"It takes {step['samples']} samples a step; {_GLOBAL_BATCH // w} are its share."
-        raise played.wrong("all-samples", rank, fact=fact)
+        is_more = step["samples"] > _GLOBAL_BATCH // w
+        raise played.wrong("all-samples" if is_more else "few-samples", rank, fact=fact)
     got = step["gradient"].double()
     if bool(((got - right).abs() <= error).all()):
         return
@@ -972,6 +981,8 @@ finish = Task(
         "counted-early": "Count a step, and save it, when optimizer.step() has made it.",
         "other-talk": "Ranks talk once a step: in the backward of its last part. A loss that is "
         "only looked at needs no message, and a barrier neither.",
+        "other-update": "Leave the rate and all else that the optimizer goes by alone: the "
+        "gradient is the mean over the whole batch, so it is as large on two ranks as on four.",
         "rounded": "The gradient is nearly right. Compute in float32, as the model is: no "
         "autocast, no half precision.",
         "save-steps": "Save after each step whose number every divides, and after no other but the "
@@ -981,6 +992,8 @@ finish = Task(
         "memory": "Give the model micro_batch samples at a time: split your share.",
         "all-samples": "Each rank takes its own part of the batch only: rank and world_size tell "
         "which.",
+        "few-samples": "The fewer ranks there are, the more of the batch each one takes: share it "
+        "among as many as there are now.",
         "undivided": "Each backward adds a whole mean. Divide each loss by the number of parts.",
         "gradient": "Each sample of the batch is counted once. The gradient begins at zero "
         "in each step, and ranks average what all parts have added up.",

@@ -599,7 +599,7 @@ def reshard(own, num_rows, table, read):
     ),
     _finish(
         "shares for four ranks, whatever there are",
-        "gradient",
+        "few-samples",
         ("batch[rank::world_size]", "batch[rank::4]"),
     ),
     _finish("one large forward", "memory", (".split(micro_batch)", ".split(len(batch))")),

@@ -535,6 +535,16 @@ def reshard(own, num_rows, table, read):
     ),
     _changed(
         "08.5",
+        "adds up the loss in each second step",
+        "other-talk",
+        (
+            OPTIMIZE,
+            "        one = loss.detach().clone()\n"
+            "        if run.step % 2: dist.all_reduce(one)\n" + OPTIMIZE,
+        ),
+    ),
+    _changed(
+        "08.5",
         "has a barrier in each step",
         "other-talk",
         (OPTIMIZE, "        dist.barrier()\n" + OPTIMIZE),
@@ -562,7 +572,45 @@ def reshard(own, num_rows, table, read):
             + FORWARD,
         ),
     ),
+    _changed(
+        "08.5",
+        "takes over the shares of four ranks",
+        "all-samples",
+        ("import contextlib\n", "import contextlib, torch\n"),
+        (
+            "batch[rank::world_size]",
+            "torch.cat([batch[one::4] for one in range(rank, 4, world_size)])",
+        ),
+    ),
+    _changed(
+        "08.5",
+        "makes the rate smaller on fewer ranks",
+        "other-update",
+        (LOAD, LOAD + "    run.optimizer.param_groups[0]['lr'] *= dist.get_world_size() / 4\n"),
+    ),
+    _changed(
+        "08.5",
+        "saves before the first step, too",
+        "save-steps",
+        (LOAD, LOAD + "    saves.save_sharded(run)\n"),
+    ),
     _changed("08.5", "saves after each step", "save-steps", ("run.step % every == 0", "True")),
+    _changed("08.5", "unusual: saves in the background", None, ("save_sharded", "save_async")),
+    _changed(
+        "08.5",
+        "unusual: averages all gradients as one tensor by itself",
+        None,
+        ("import contextlib\n", "import contextlib, torch\n"),
+        ("contextlib.nullcontext() if last else ", ""),
+        (
+            OPTIMIZE,
+            "        weights = list(run.model.parameters())\n"
+            "        flat = torch.cat([p.grad.flatten() for p in weights]) / world_size\n"
+            "        dist.all_reduce(flat)\n"
+            "        for p, part in zip(weights, flat.split([p.numel() for p in weights])):\n"
+            "            p.grad = part.view_as(p)\n" + OPTIMIZE,
+        ),
+    ),
     _changed(
         "08.5",
         "unusual: a barrier at the start, and a save more at the end",
