@@ -229,7 +229,11 @@ def play(module, number, case, folder):
     printed = _Bounded()
     _kept.append(printed)
     with _random_states(here), redirect_stdout(printed), redirect_stderr(printed):
-        with _default_group(here.world_size if task.in_group else None), _fresh_store(folder):
+        with (
+            _default_group(here.world_size if task.in_group else None),
+            _fresh_store(folder),
+            _names_of_groups(here),
+        ):
             kept = task.act(here, answer)
         _kept.append(pickle.dumps(Seen(here.rank, here.calls, plain(kept))))
 
@@ -307,6 +311,23 @@ def _fresh_store(name):
     finally:
         if group in stores:
             stores[group] = backend, store
+
+
+@contextmanager
+def _names_of_groups(here):
+    # torch names a new group by how many its process has made: ranks that were in other cases than
+    # this one would wait for groups of different names.
+    if not dist.is_initialized():
+        yield
+        return
+    world = dist.distributed_c10d._world
+    count = world.group_count
+    world.group_count = random.Random(f"{here.folder} {here.case!r}").getrandbits(48)
+    try:
+        yield
+    finally:
+        if dist.is_initialized():  # or it counts from 0, as it does on ranks that leave later
+            world.group_count = count
 
 
 @contextmanager
