@@ -8,7 +8,7 @@ from typing import Any
 from ddp_lessons.checks.kit.numbers import words_of_both
 from ddp_lessons.checks.kit.plain import equal
 from ddp_lessons.errors import RankDied, WrongAnswer
-from ddp_lessons.ranks.report import DIED, RAISED
+from ddp_lessons.ranks.report import DIED, RAISED, Outcome, raised_message
 from ddp_lessons.ranks.telling import rank_names
 from ddp_lessons.trace import unmatched
 
@@ -16,6 +16,7 @@ BLANK = "is still blank"
 MAX_PRINTED_LINES = 5
 MAX_COLUMNS = 80
 MAX_CALLS = 12
+MAX_WAITS = 4
 
 COMMON = {
     "missing": "Run the cell that defines it, with %%px as its first line: every rank needs it.",
@@ -25,6 +26,8 @@ COMMON = {
     "forbidden": "Read in the task which calls you may use.",
     "raised": "A line that is named is yours: think of the world sizes and lengths it fails for. "
     "If none is named, compare what your function takes with what the task says.",
+    "more-ranks": "With fewer ranks it came out. Work out what each rank does from its number "
+    "and that of all ranks, so that it holds for any number of them.",
     "died": "A rank's process ended: by exit or kill, or by torch, which may give up where ranks "
     "make one call with different sizes.",
     "late": "Find what does not end on some rank or for some size: a loop, or a wait for what "
@@ -128,7 +131,9 @@ class Played:
         who = "" if rank is None else f"rank {rank} of {self.case.world_size}"
         called = ""
         is_told = self.task.allowed is not None or len(self.names[rank or 0]) <= MAX_CALLS
-        if rank is not None and is_told and (self.names[rank] or self.task.allowed != ()):
+        # Of what makes a group or asks a store, a trace tells nothing.
+        may_call = self.task.allowed != () and self.task.in_group
+        if rank is not None and is_told and (self.names[rank] or may_call):
             called = f"{who} called: {_listed(self.names[rank])}"
         lines = [fact, where, called]
         told = words_of_both(got, expected)
@@ -207,6 +212,26 @@ def judge_looks(task, looks):
             names = ", ".join(dict.fromkeys(look["replaced"]))
             what = f"On rank {rank}, these of torch.distributed are not torch's own: {names}."
             raise wrong(task, "replaced", [what])
+
+
+def played_on_paper(task, case, seen, printed, stops):
+    """
+    Return the Played of a world on paper, or raise the WrongAnswer if a rank did not get through.
+
+    Args:
+        task: The Task.
+        case: The Case.
+        seen: A Seen for each rank, in rank order.
+        printed: What each rank printed.
+        stops: For each rank that did not get through its Outcome, if it raised, or what it waits
+            for, in words.
+    """
+    if not stops:
+        return Played(task, case, seen, printed)
+    raised = {rank: stop for rank, stop in stops.items() if isinstance(stop, Outcome)}
+    waits = [f"rank {rank} waits for ever in its {stop}" for rank, stop in stops.items()]
+    told = [raised_message(raised)[0]] if raised else waits[:MAX_WAITS]
+    raise wrong(task, "more-ranks", [f"Tried with {case}.", *told, *printed_lines(printed)])
 
 
 def judge_case(played):
