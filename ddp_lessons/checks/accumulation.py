@@ -210,7 +210,7 @@ def _cases_accumulate(draw):
     for world_size in (1, 2, 3):
         sizes = [draw.randint(2, 5)] * draw.randint(4, 6)
         yield Case(world_size, {"sizes": sizes, "dtype": "float64"})
-    yield Case(2, {"sizes": [draw.randint(2, 5)], "dtype": "float32"})
+    yield Case(2, {"sizes": [draw.randint(2, 5)], "dtype": "float32", "mode": "eval"})
 
 
 def _act_accumulate(here, accumulate):
@@ -321,7 +321,8 @@ def _cases_epoch(draw):
         yield Case(world_size, {"sizes": sizes, "k": k, "dtype": "float64"})
     yield Case(2, {"sizes": [3, 3, 3, 2], "k": 2, "dtype": "float32"})  # nothing is left over
     yield Case(2, {"sizes": [3] * 7, "k": 3, "dtype": "float64"})  # one batch is left over
-    yield Case(1, {"sizes": [3, 2], "k": 3, "dtype": "float64"})  # there is no full window
+    # There is no full window.
+    yield Case(1, {"sizes": [3, 2], "k": 3, "dtype": "float64", "mode": "eval"})
 
 
 NUM_EPOCHS, STEP_RATE, MOMENTUM = 2, 0.05, 0.9
@@ -514,7 +515,8 @@ def _cases_clip(draw):
         yield Case(world_size, data)
     # Here the limit lies between the length and its square.
     yield Case(2, {"sizes": [3] * 4, "limit / length": 1.05, "dtype": "float64"}, seed=1)
-    yield Case(2, {"sizes": [draw.randint(2, 5)], "limit / length": 0.2, "dtype": "float64"})
+    data = {"sizes": [draw.randint(2, 5)], "limit / length": 0.2, "dtype": "float64"}
+    yield Case(2, {**data, "mode": "eval"})
 
 
 def _act_clip(here, clipped_window):
@@ -742,6 +744,8 @@ def _cases_plateau(draw):
         yield Case(world_size, {"samples": samples})
     samples = [0, draw.randint(1, 4), draw.randint(5, 9)]
     yield Case(3, {"samples": samples, "no loss on rank": 2})
+    samples = [draw.randint(1, 9) for _ in range(2)]
+    yield Case(2, {"samples": samples, "losses": "a millionth as large"})
 
 
 def _totals(case, rank):
@@ -749,7 +753,9 @@ def _totals(case, rank):
     means = torch.randint(1, 240, (NUM_STEPS,), generator=generator(case, rank))
     if rank == case.data.get("no loss on rank"):
         means[1] = 0  # its samples count all the same
-    return [mean.item() * num / 8 for mean, num in zip(means, _counts(case, rank), strict=True)]
+    part = 2.0**-23 if "losses" in case.data else 2.0**-3
+    pairs = zip(means.tolist(), _counts(case, rank), strict=True)
+    return [mean * num * part for mean, num in pairs]
 
 
 def _counts(case, rank):

@@ -197,6 +197,7 @@ def _save_draw(played):
 
 save = Task(
     number="08.1",
+    uses_store=True,
     name="save",
     cases=_save_cases,
     act=_save_act,
@@ -393,6 +394,7 @@ def _capture_draw(played):
 
 capture = Task(
     number="08.2",
+    uses_store=True,
     name="capture",
     cases=_capture_cases,
     act=_capture_act,
@@ -575,6 +577,7 @@ def _train_draw(played):
 
 train = Task(
     number="08.3",
+    uses_store=True,
     name="train",
     cases=_train_cases,
     act=_train_act,
@@ -734,6 +737,7 @@ def _reshard_draw(played):
 
 reshard = Task(
     number="08.4",
+    uses_store=True,
     name="reshard",
     cases=_reshard_cases,
     act=_reshard_act,
@@ -956,6 +960,7 @@ def _finish_draw(played):
 
 finish = Task(
     number="08.5",
+    uses_store=True,
     name="finish",
     cases=_finish_cases,
     act=_finish_act,

@@ -107,6 +107,8 @@ join = Task(
         "other-rank": "Pass the rank that the function is given.",
         "other-store": "Use the file at `path`, which is new, and leave it there: another one may "
         "be left from an earlier group.",
+        "values": "The ranks are in a group, but its messages do not arrive. Some backends only "
+        "play one, for tests.",
         "raised": "If it waited in vain, ranks did not meet: each needs its own rank, all the same "
         "world size and the same file, which nobody removes or empties. If torch knows no "
         "handler: it takes an address, file:// and the path, or a store, and got a bare path.",
@@ -224,6 +226,7 @@ def _parity_draw(played):
 
 even_and_odd = Task(
     number="01.2",
+    uses_store=True,
     name="even_and_odd",
     cases=_parity_cases,
     act=_parity_act,

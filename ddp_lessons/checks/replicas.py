@@ -179,7 +179,7 @@ def _start_cases(draw):
         data = {"layers": _random_layers(draw, 2), "dtype": dtype, "numbers": "of many digits"}
         yield Case(world_size, data)
     data = {"layers": _random_layers(draw, 2), "dtype": "float32", "channels last": "mask"}
-    yield Case(2, {**data, "special numbers": "-0.0 and -inf"})
+    yield Case(2, {**data, "special numbers": "-0.0 and -inf", "slice": "mean"})
 
 
 def _start_model(case, rank):
@@ -194,6 +194,8 @@ def _start_model(case, rank):
     if "channels last" in case.data:
         whole = whole_numbers(case, rank, [1, 2, 3, 2])
         model.mask = whole.contiguous(memory_format=torch.channels_last)
+    if "slice" in case.data:
+        model.mean = torch.cat([model.mean] * 3)[2:4]  # type: ignore[list-item]
     if "special numbers" in case.data:
         with torch.no_grad():
             _tensors(model)["mask"][0, 0, 0, 1] = -torch.inf  # 0 times that is nan
@@ -659,6 +661,10 @@ def _plan_cases(draw):
     layers = [[num - 3, 2], [1, 1], [num - 3, 3], [num + 2, 1]]
     caps = {"cap_bytes": 4 * num, "first_cap_bytes": 4 * HEAD_SIZE}
     yield Case(2, {"layers": layers, "dtype": "float32", **caps})
+    # The first cap may be the larger one, and parameters may be slices of larger tensors.
+    layers = [[num, 2], [num + 3, 1], [num - 3, 3], [num, 1]]
+    caps = {"cap_bytes": 8 * num, "first_cap_bytes": 24 * num}
+    yield Case(2, {"layers": layers, "dtype": "float64", "in memory": "as slices", **caps})
     # So many names in one bucket that no set has them in this order.
     caps = {"cap_bytes": 10**6, "first_cap_bytes": 10**6}
     yield Case(2, {"layers": [[2, 1]] * 12, "dtype": "float64", **caps})
@@ -666,7 +672,11 @@ def _plan_cases(draw):
 
 
 def _plan_model(case):
-    return _Model(case).requires_grad_(False) if "frozen" in case.data else _Model(case)
+    model = _Model(case).requires_grad_("frozen" not in case.data)
+    model.layer1.bias.requires_grad = False
+    for parameter in model.parameters() if "in memory" in case.data else ():
+        parameter.data = torch.cat([parameter.data] * 3)[: len(parameter)]
+    return model
 
 
 _OTHER_CAPS = {"cap_bytes": 10**6, "first_cap_bytes": 10**6}
@@ -686,9 +696,13 @@ def _plan(case, model, mistake=None):
             num_bytes += parameter.nbytes * (mistake == "frozen-bytes")
             continue
         now = cap if len(buckets) > num_first else first
+        if mistake == "smaller-first":
+            now = min(now, cap)
         if mistake == "swapped":
             now = first if buckets else cap
         size = {"numbers": 1, "four-bytes": 4}.get(mistake, parameter.element_size())
+        if mistake == "storage":
+            size *= parameter.untyped_storage().nbytes() / parameter.nbytes
         own = (len(parameter) if mistake == "rows" else parameter.numel()) * size
         if mistake == "under-cap" and bucket and num_bytes + own > now:
             buckets.append(bucket)
@@ -713,6 +727,8 @@ _PLAN_MISTAKES = {
     "tied": "tied",
     "numbers": "numbers",
     "rows": "rows",
+    "storage": "storage",
+    "smaller-first": "first-cap",
     "not-reset": "not-reset",
     "above-cap": "not-reset",
     "less-above-cap": "not-reset",
@@ -736,6 +752,14 @@ def _plan_act(here, plan_buckets):
     model = _plan_model(here.case).to(here.device)
     here.call(plan_buckets, model, here["cap_bytes"], here["first_cap_bytes"])
     here.call(plan_buckets, model, *_OTHER_CAPS.values())
+    _trains_no_more(model)
+    here.call(plan_buckets, model, here["cap_bytes"], here["first_cap_bytes"])
+
+
+def _trains_no_more(model):
+    # Between two calls somebody freezes a layer.
+    model.head.bias.requires_grad = False
+    return model
 
 
 def _plan_judge(played):
@@ -755,12 +779,19 @@ def _plan_judge(played):
                 fact = "A bucket has the right names in another order."
                 raise played.wrong("inside", rank, got=one, expected=right, fact=fact)
     _judge_other_caps(played, model)
+    expected = _plan(played.case, _trains_no_more(model))
+    for seen in played.seen:
+        got = seen.calls[2].result
+        if [list(one) for one in got] != expected and "frozen" not in played.case.data:
+            both = {"got": got, "expected": expected}
+            fact = "In another call, with the same model and caps, head.bias is frozen as well."
+            raise played.wrong("kept", seen.rank, **both, fact=fact)
 
 
 def _judge_other_caps(played, model):
     expected = _plan({**played.case.data, **_OTHER_CAPS}, model)
     for seen in played.seen:
-        first, got = (call.result for call in seen.calls)
+        first, got = (call.result for call in seen.calls[:2])
         if not _is_plan(got) or [list(one) for one in got] != expected:
             fact = (
                 "In another call, with the same model and caps of 1,000,000 bytes, it is not right."
@@ -861,6 +892,7 @@ plan_buckets = Task(
         "backwards": "Which bucket is full first? It comes first in the plan.",
         "numbers": "The caps are bytes, not numbers of numbers, and each dtype has its own size.",
         "rows": "A weight has rows and columns. Its bytes are those of all its numbers.",
+        "storage": "A parameter may be a part of a larger tensor. Only its own numbers are sent.",
         "one-late": "A bucket that holds exactly its cap is full.",
         "under-cap": "A bucket closes after the parameter that fills it, even if it is above the "
         "cap then.",

@@ -303,6 +303,8 @@ shard_indices = Task(
 
 _NUM_CLASSES = 3
 _RADIX = 128  # a sample's number, written with two digits that bfloat16 can hold
+_FRACTION = 2**-30  # of each digit in float64, which float32 cannot hold beside it
+_UNKNOWN = -1  # a sample that is none of the test samples
 _MOST_BYTES = 16
 
 
@@ -325,7 +327,9 @@ class _Predict:
         numbers = torch.arange(num_samples)
         numbers = numbers.flip(0) if case.data.get("backwards") else numbers
         digits = torch.stack([numbers // _RADIX, numbers % _RADIX], dim=1)
-        self.inputs = digits.to(device, getattr(torch, case["dtype"]))  # (N, 2)
+        self._fraction = _FRACTION * (case["dtype"] == "float64")
+        dtype = getattr(torch, case["dtype"])
+        self.inputs = digits.to(device, dtype) + self._fraction  # (N, 2)
         self.labels = labels[numbers].to(device)  # (N,)
         self.is_right = (~wrong).tolist()
         self.batches: list = []
@@ -333,8 +337,10 @@ class _Predict:
 
     def __call__(self, inputs):
         radix = torch.tensor([_RADIX, 1.0], dtype=torch.float64, device=inputs.device)
-        numbers = (inputs.double() @ radix).long()  # (n, 2) (2,) -> (n,)
-        self.batches.append(numbers.flatten().tolist())
+        digits = inputs.double() - self._fraction
+        numbers = (digits.round() @ radix).long()  # (n, 2) (2,) -> (n,)
+        is_known = (digits == digits.round()).all(dim=-1)
+        self.batches.append(torch.where(is_known, numbers, _UNKNOWN).flatten().tolist())
         return self._predictions[numbers]
 
 
@@ -394,7 +400,6 @@ def _judge_accuracy(played, is_right, before):
             raise
         fact = "For another model before, it has shared out as many samples rightly."
         raise played.wrong("kept", fact=fact) from None
-    _judge_store(played)
     num_right = [sum(is_right[sample] for sample in own) for own in asked]
     exact = sum(num_right) / len(is_right)
     for rank, got in enumerate(played.results):
@@ -414,12 +419,6 @@ def _judge_accuracy(played, is_right, before):
     return exact
 
 
-def _judge_store(played):
-    if any(call.num_keys for seen in played.seen for call in seen.calls):
-        fact = "It puts keys into the group's store, which is a way to talk past the calls."
-        raise played.wrong("store", fact=fact)
-
-
 def _judge_cost(played, what_is, most_bytes):
     for rank, events in enumerate(played.traces):
         moved = [event for event in events if event.is_communication]
@@ -435,6 +434,10 @@ def _judge_cost(played, what_is, most_bytes):
 
 def _judge_asked(played, asked):
     num_samples, num_ranks = played.case["num_samples"], len(asked)
+    for rank, own in enumerate(asked):
+        if _UNKNOWN in own:
+            fact = "It has asked about numbers that are not in inputs, though close to some."
+            raise played.wrong("other-inputs", rank, fact=fact)
     if num_ranks > 1 and all(sorted(own) == list(range(num_samples)) for own in asked):
         fact = f"Every rank has evaluated all {num_samples} samples."
         raise played.wrong("all-samples", fact=fact)
@@ -533,6 +536,7 @@ exact_accuracy = Task(
         "share out the same order.",
         "padding": "Some samples were evaluated on several ranks, as DistributedSampler fills up "
         "with repeats. They would count twice: let some ranks have one sample less.",
+        "other-inputs": "Hand inputs on as they are: a smaller dtype rounds them.",
         "asked-again": "Ask predict about each sample once, and keep what it says.",
         "not-shared": "Share the samples out evenly: ceil(N / w) is the most that one rank needs.",
         "no-samples": "There may be fewer samples than ranks. Divide by the number of all samples, "
@@ -898,7 +902,6 @@ def _balanced_judge(played):
         fact = "No rank has told another how fast it is."
         mistake = "alone" if played.call == "first" else "kept"
         raise played.wrong(mistake, 0, got=shares, fact=fact)
-    _judge_store(played)
     for rank, got in enumerate(played.results):
         if list(got) != list(shares):
             fact = f"Rank 0 has other shares: {shares}."

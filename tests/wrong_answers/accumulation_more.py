@@ -597,7 +597,7 @@ def train_epoch(model, optimizer, batches, k):
     _changed(
         "07.4",
         "makes a group at each call",
-        "deadlock",
+        "store",
         ("all_reduce(both", "all_reduce(both, group=dist.new_group()"),
     ),
     _changed(

@@ -418,8 +418,8 @@ def average_gradients(model, num_samples):
     _changed("05.3", "returns lists of lists", "no-list", ("append(name)", "append([name])")),
     _changed(
         "05.3",
-        "unusual: remembers plans by model and caps",
-        None,
+        "remembers plans by model and caps, whatever is frozen since",
+        "kept",
         ("def plan", "import functools\n\n@functools.lru_cache\ndef plan"),
     ),
     # ---- 05.4 ----

@@ -313,6 +313,21 @@ _ACCURACY_ANSWERS = [
             ),
         ),
     ),
+    (
+        "rounds the inputs to float32",
+        "other-inputs",
+        """\
+import torch
+import torch.distributed as dist
+
+def exact_accuracy(predict, inputs, labels):
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    predicted = predict(inputs[rank::world_size].float())
+    correct = (predicted == labels[rank::world_size]).sum()
+    dist.all_reduce(correct)
+    return correct.item() / len(labels)
+""",
+    ),
 ]
 
 # ---- 04.3 a sampler that resumes in the middle of an epoch ----

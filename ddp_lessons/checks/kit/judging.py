@@ -42,7 +42,8 @@ COMMON = {
     "kept": "Make what you return, and what you count, anew in each call: nothing may stay from "
     "one call to the next.",
     "left-changed": "Leave what you were given as it was, or put it back before you return.",
-    "store": "Ranks have to learn it by the calls that the task names, or by none.",
+    "store": "Ranks have to learn it by the calls that the task names, or by none, in the group "
+    "that there is.",
     "view": "Return a tensor of its own, which does not share memory with the argument.",
     "group-left": "Leave the group as you found it.",
     "dtype": "Make new tensors with the dtype of the one that you were given.",
@@ -261,8 +262,9 @@ def _judge_common(played):
             if event.is_communication and not _may_call(task, event.name):
                 fact = f"It calls {event.name}, which is not allowed here."
                 raise played.wrong("forbidden", rank, fact=fact)
-    if task.allowed is not None and any(c.num_keys for seen in played.seen for c in seen.calls):
-        fact = "It puts keys into the group's store, which is a way to talk past the calls."
+    has_keys = any(call.num_keys for seen in played.seen for call in seen.calls)
+    if has_keys and task.in_group and not task.uses_store:
+        fact = "It puts keys into the group's store, as a new group does, or who talks past calls."
         raise played.wrong("store", fact=fact)
     for seen in played.seen:
         for call in seen.calls:

@@ -68,6 +68,8 @@ class Task:
         may_change: What of a model or optimizer that it gets the answer may change, by the names
             that `kit.lent` lists. None: nothing is said of it.
         in_group: Whether the ranks are in a group. False: the answer joins one by itself.
+        uses_store: Whether keys may be put into the group's store, as a new group does. Otherwise
+            that is a way to talk past the calls that are counted.
         draws_case: Place of the case that `picture` draws, from 0. It needs a seed.
         warm_up: Function of a module that every rank calls before the clock of a check starts, for
             what takes seconds the first time, such as `kit.warm_up.first_ddp`. None: nothing does.
@@ -89,6 +91,7 @@ class Task:
     twice: bool = False
     may_change: tuple | None = None
     in_group: bool = True
+    uses_store: bool = False
     draws_case: int = 0
     warm_up: Callable | None = None
 

@@ -42,7 +42,7 @@ class Watched:
             (inputs.to(here.device), targets.to(here.device))
             for inputs, targets in batches_of(case, here.rank)
         ]
-        self.model = DistributedDataParallel(model)
+        self.model = DistributedDataParallel(model).train(case.data.get("mode") != "eval")
         idle_passes(self.model, self.batches[0][0])
         self.model.zero_grad()
         with SavedBytes(model) as saved:
