@@ -56,6 +56,10 @@ TRAINING = """
 for step in range(100_000):
     model(torch.ones(2, 4)).sum().backward()
 """
+LARGE = "large = torch.ones(2_000_000)\nwhile True:\n    dist.all_reduce(large)"
+"""
+Messages of many pieces: one of them is always under way.
+"""
 ENDED = r"rank {C} died: its process was ended by "
 
 KINDS = {
@@ -128,6 +132,7 @@ KINDS = {
     ),
     "kill_in_training": Kind(TRAINING, ENDED + "SIGKILL", "C", needs_model=True, killed="C"),
     "kill_in_reduces": Kind("while True:\n    dist.all_reduce(t)", ENDED + "SIGKILL", "C", killed="C"),
+    "kill_in_large_reduces": Kind(LARGE, ENDED + "SIGKILL", "C", killed="C"),
     "kill_in_a_wait": Kind(
         "if rank != {C}:\n    dist.barrier()\nelse:\n    time.sleep(60)", ENDED + "SIGKILL", "C", killed="C"
     ),
@@ -207,6 +212,7 @@ KINDS = {
     "stop_in_python": Kind("n = 0\nwhile True:\n    n += 1", r"Stopped: .*at line \d+: ", stops=True),
     "stop_in_sleep": Kind("time.sleep(60)", r"Stopped: {ALL} were at line \d+: time.sleep\(60\)", stops=True),
     "stop_in_training": Kind(TRAINING, r"Stopped: ", stops=True, needs_model=True),
+    "stop_in_large_reduces": Kind(LARGE, r"Stopped: ", stops=True),
     "stop_in_reduces": Kind("while True:\n    dist.all_reduce(t)", r"Stopped: ", stops=True),
     "stop_in_a_wait": Kind(
         IF_C + "time.sleep(60)\ndist.barrier()",

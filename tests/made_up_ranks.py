@@ -28,13 +28,15 @@ class MadeUpRanks:
         now: The clock, in seconds.
         pulses: For each process id its Pulse.
         states: For each rank what its guard answers; a rank that is missing does not answer.
-        told: What was asked of the guards: ("release" or "state" or "cut", ranks).
+        sleepers: For each rank how many of its threads each waking finds, one after the other.
+        told: What was asked of the guards: ("release", "state", "wake" or "cut", ranks).
     """
 
     def __init__(self, num_ranks=4):
         self.now = 100.0
         self.pulses = {100 + rank: ASLEEP for rank in range(num_ranks)}
         self.states = {}
+        self.sleepers = {}
         self.told = []
         self.cpu_s = dict.fromkeys(self.pulses, 1.0)
         self.keeper = SimpleNamespace(pids={rank: 100 + rank for rank in range(num_ranks)})
@@ -42,6 +44,7 @@ class MadeUpRanks:
         self.control = SimpleNamespace(
             release=lambda ranks: self._answer("release", ranks),
             ask_state=lambda ranks: self._answer("state", ranks),
+            wake=self._wake,
             cut=lambda ranks: self.told.append(("cut", list(ranks))),
         )
 
@@ -66,6 +69,14 @@ class MadeUpRanks:
         """
         for pid, pulse in self.pulses.items():
             self.pulses[pid] = replace(pulse, gloo_turns=pulse.gloo_turns + 20)
+
+    def _wake(self, ranks):
+        self.told.append(("wake", list(ranks)))
+        futures = {rank: Future() for rank in ranks if rank in self.states}
+        for rank, future in futures.items():
+            found = self.sleepers.get(rank, [])
+            future.set_result({"content": {"answer": found.pop(0) if found else 0}})
+        return futures
 
     def _answer(self, what, ranks):
         self.told.append((what, list(ranks)))

@@ -9,9 +9,10 @@ import pytest
 from ddp_lessons import start_ranks, stop_ranks
 from ddp_lessons.checks.kit import Case, Played
 from ddp_lessons.checks.kit.checking import run_and_judge
+from ddp_lessons.checks.kit.judging import wrong_end
 from ddp_lessons.checks.kit.on_ranks import Call, Seen
 from ddp_lessons.checks.kit.tasks import find_task
-from ddp_lessons.errors import WrongAnswer
+from ddp_lessons.errors import CellFailed, WrongAnswer
 from ddp_lessons.ranks.kernel.cells import run_cell
 from ddp_lessons.trace.events import COLLECTIVE, Event
 
@@ -175,6 +176,16 @@ def test_message_lists_a_dozen_calls_and_counts_the_rest():
     error = Played(find_task("02.1"), Case(1), seen, [""]).wrong("nothing", 0)
     assert "call-11, 8 more" in str(error)
     assert "call-12" not in str(error)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_deadlock_is_told_as_one_also_when_the_time_is_over(is_late):
+    """
+    Whether it was named shortly before or after the end of the time is chance.
+    """
+    error = CellFailed("Deadlock: ranks 0 and 1 wait for each other.")
+    found = wrong_end(find_task("02.1"), Case(2), error, {}, is_late, ["", ""])
+    assert found.mistake == "deadlock"
 
 
 @pytest.mark.ranks

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ddp_lessons.checkpoint.atomic import write_state
-from ddp_lessons.checks.kit.disk import FileWatch, killed_while_writing
+from ddp_lessons.checks.kit.disk import LEFT, FileWatch, left_by_kills
 
 
 def contents_while(path, write):
@@ -133,7 +133,7 @@ def test_a_file_that_changes_between_two_looks_was_written_over(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["wb", "ab", "xb"])
-def test_a_killed_save_leaves_a_part_of_the_new_file(tmp_path, mode):
+def test_a_killed_save_leaves_a_part_of_a_longer_file(tmp_path, mode):
     """
     The next save meets it, and only one that begins anew is right.
     """
@@ -143,24 +143,61 @@ def test_a_killed_save_leaves_a_part_of_the_new_file(tmp_path, mode):
 
     def save():
         other = path.with_name("new")
-        try:
-            with open(other, mode) as file:
-                torch.save(torch.ones(10_000), file)
-            other.replace(path)
-        finally:
-            other.unlink(missing_ok=True)  # no kill would wait for this
+        with open(other, mode) as file:
+            torch.save(torch.ones(10_000), file)
+        other.replace(path)
 
-    assert killed_while_writing(path, save)
-    assert path.read_bytes() == b"old"
+    (left,) = left_by_kills(path, save)
+    assert (left / "run.pt").read_bytes() == b"old"
+    content = (left / "new").read_bytes()
+    assert content[:2] == b"PK"
+    assert content.endswith(LEFT)
+    assert len(content) > path.stat().st_size
     with pytest.raises((RuntimeError, OSError)):
-        torch.load(path.with_name("new"))
+        torch.load(left / "new")
 
 
-def test_a_save_in_place_is_not_killed(tmp_path):
+def test_every_file_that_a_save_makes_may_be_left(tmp_path):
     """
-    Nothing is left beside a file that was written in place.
+    Also a second name for the old file, which is there for a moment only.
     """
     path = tmp_path / "run" / "run.pt"
     path.parent.mkdir()
-    assert not killed_while_writing(path, lambda: torch.save(torch.ones(10_000), path))
+    path.write_bytes(b"old")
+    new, second = path.with_name("new"), path.with_name("second")
+
+    def save():
+        new.write_bytes(b"new")
+        os.link(path, second)
+        new.replace(path)
+        second.unlink()
+
+    lefts = left_by_kills(path, save)
+    names = [sorted(file.name for file in left.iterdir()) for left in lefts]
+    assert names == [["new", "run.pt"], ["new", "run.pt", "second"], ["run.pt", "second"]]
+    assert [(left / "run.pt").read_bytes() for left in lefts] == [b"old", b"old", b"new"]
+
+
+def test_a_save_in_place_leaves_nothing_else(tmp_path):
+    """
+    What is under the name at each moment is seen by the watch.
+    """
+    path = tmp_path / "run" / "run.pt"
+    path.parent.mkdir()
+    assert left_by_kills(path, lambda: torch.save(torch.ones(10_000), path)) == []
     assert len(torch.load(path)) == 10_000
+
+
+def test_who_gives_the_name_is_counted(tmp_path):
+    """
+    One rank may do it, and a rename of something else is none.
+    """
+    path, other, third = (tmp_path / name for name in ("run.pt", "new", "third"))
+
+    def rename_both():
+        other.write_bytes(b"new")
+        other.rename(third)
+        os.replace(third, dst=path)
+
+    _, watch = contents_while(path, rename_both)
+    assert watch.num_moves == 1

@@ -2,6 +2,8 @@
 Who is beyond help, and who is only slow: on ranks that are made up.
 """
 
+from concurrent.futures import Future
+
 import pytest
 from made_up_ranks import MadeUpRanks
 
@@ -42,6 +44,38 @@ def test_freeing_gives_up_who_let_go_and_sleeps_on(ranks):
     lost, seconds = lost_after(ranks, 10.0, running=[2])
     assert lost == [2]
     assert seconds < 1.0
+
+
+def test_freeing_wakes_a_sleeper_before_it_gives_it_up(ranks):
+    """
+    Gloo forgets who waits for a message that was under way when the connection was cut.
+    """
+    ranks.sleepers[2] = [2, 1]
+
+    def comes_back(ranks):
+        if not ranks.sleepers[2]:
+            ranks.states[2] = {"idle": True}
+
+    assert lost_after(ranks, 60.0, running=[2], each=comes_back)[0] == []
+    assert ranks.told.count(("wake", [2])) == 2
+
+
+def test_freeing_gives_up_who_is_woken_again_and_again(ranks):
+    """
+    A wait that is never over must not keep the prompt for ever.
+    """
+    ranks.sleepers[2] = [1] * 1000
+    lost, seconds = lost_after(ranks, 60.0, running=[2])
+    assert lost == [2]
+    assert seconds < 15.0
+
+
+def test_freeing_never_gives_up_who_has_not_said_whom_it_woke(ranks):
+    """
+    The guard that is to wake others is starved.
+    """
+    ranks.control.wake = lambda some: {rank: Future() for rank in some}
+    assert lost_after(ranks, 60.0, running=[2])[0] == []
 
 
 def test_freeing_never_gives_up_who_waits_for_a_core(ranks):

@@ -23,6 +23,7 @@ from ddp_lessons.trace import collectives, merge
 from ddp_lessons.trace.events import GRADIENT
 
 MOST_HELD = 1.5  # times the activations of one micro-batch; two at once are 2
+FEWER_DIGITS = 2.0**-7  # a bfloat16 has 8 of them
 
 
 class _Watched(Watched):
@@ -79,6 +80,9 @@ def _judge_left(played):
             raise played.wrong("frozen-gradient", rank, fact="A frozen parameter has a gradient.")
         if "weights" in played.task.mistakes and not equal(left["weights"], before["weights"]):
             raise played.wrong("weights", rank, fact="It changes the weights, too.")
+        changes = seen.calls[-1].changes
+        if "hooks" in played.task.mistakes and "hooks" in changes:
+            raise played.wrong("hooks", rank, fact=changes["hooks"])
 
 
 def _known(played, *names):
@@ -127,6 +131,8 @@ def _name_gradient(played, window, rank, got, weights, places):
         return _known(played, "mean-of-means")
     if _is_near(got.double(), _met_by_all(played.case, weights, places, window)):
         return "shapes"
+    if _is_rough(got.double(), window.right()[0]):
+        return "digits"
     return "scaled" if _is_parallel(got.double(), window.right()[0]) else "values"
 
 
@@ -140,9 +146,15 @@ def _met_by_all(case, weights, places, window):
     return (window.all()[..., None] * torch.stack(gradients)).sum((0, 1))
 
 
-def _is_near(one, other):
+def _is_near(one, other, share=5e-5):
     # Only to name a mistake that was found. Rounding of float32 is far below.
-    return bool((one - other).norm() <= 5e-5 * other.norm())
+    return bool((one - other).norm() <= share * other.norm())
+
+
+def _is_rough(one, other):
+    # Each number is off by a little of its own; or all are alike, by no more than float32 rounds.
+    share = 1e-6 if _is_parallel(one, other) else FEWER_DIGITS
+    return _is_near(one, other, share)
 
 
 def _is_parallel(one, other):
@@ -167,6 +179,9 @@ WINDOW_MISTAKES = {
     "left-off": "Use no_sync in a with statement: it turns the sync on again when it ends.",
     "shapes": "Outputs (n, 1) belong to targets (n, 1). With (n,) on one side, mse_loss compares "
     "each output with each target.",
+    "fixed-size": "A group may have any number of ranks. Ask for it, if you divide by it.",
+    "digits": "It is near, and too far off for its dtype. Keep the dtype of the parameters all the "
+    "way, and round nothing.",
     "thawed": "Leave requires_grad as it is: a frozen parameter stays frozen.",
     "mode": "Leave the mode as it was. In eval mode, dropout and BatchNorm do something else in "
     "every step that follows.",
@@ -182,8 +197,9 @@ BY_HAND_MISTAKES = WINDOW_MISTAKES | {
 }
 AGAIN_MISTAKES = {
     "weights": "No step is wanted: leave the weights as they are.",
-    "again": "What a call leaves on the model, the next one meets: a hook, or a number that was "
-    "kept. Take away what you put there.",
+    "hooks": "What a call leaves on the model, the next one meets. Take away the hooks that you "
+    "put there.",
+    "again": "Each call counts its own micro-batches, and keeps nothing for the next one.",
 }
 
 # ---- 07.1 a window with one sync ----
@@ -194,7 +210,7 @@ def _cases_accumulate(draw):
     for world_size in (1, 2, 3):
         sizes = [draw.randint(2, 5)] * draw.randint(4, 6)
         yield Case(world_size, {"sizes": sizes, "dtype": "float64"})
-    yield Case(2, {"sizes": [draw.randint(2, 5)], "dtype": "float32"})
+    yield Case(2, {"sizes": [draw.randint(2, 5)], "dtype": "float32", "mode": "eval"})
 
 
 def _act_accumulate(here, accumulate):
@@ -305,7 +321,8 @@ def _cases_epoch(draw):
         yield Case(world_size, {"sizes": sizes, "k": k, "dtype": "float64"})
     yield Case(2, {"sizes": [3, 3, 3, 2], "k": 2, "dtype": "float32"})  # nothing is left over
     yield Case(2, {"sizes": [3] * 7, "k": 3, "dtype": "float64"})  # one batch is left over
-    yield Case(1, {"sizes": [3, 2], "k": 3, "dtype": "float64"})  # there is no full window
+    # There is no full window.
+    yield Case(1, {"sizes": [3, 2], "k": 3, "dtype": "float64", "mode": "eval"})
 
 
 NUM_EPOCHS, STEP_RATE, MOMENTUM = 2, 0.05, 0.9
@@ -328,6 +345,8 @@ def _judge_epoch(played):
     places = [range(num_batches)[i : i + k] for i in range(0, num_batches, k)]
     nums = [len(seen.kept["steps"]) for seen in played.seen]
     for rank, got in enumerate(nums):
+        if got != NUM_EPOCHS * len(places):
+            _judge_end(played, rank)
         _judge_num_steps(played, rank, got, NUM_EPOCHS * len(places), len(set(nums)) == 1)
     for number, part in enumerate(NUM_EPOCHS * places):
         window = Window(case, played.seen[0].kept["steps"][number]["weights"], part, k)
@@ -339,11 +358,21 @@ def _judge_epoch(played):
         _judge_optimizer(played, rank, seen.kept)
 
 
+def _judge_end(played, rank):
+    # Does a window begin at the end of one epoch, and go on in the next?
+    sizes, kept = played.case["sizes"], played.seen[rank].kept
+    for step in kept["steps"][kept["num_first"] :][:1]:
+        places = _batches_of(step["samples"], sizes)
+        if {0, len(sizes) - 1} <= set(places) and len(places) <= played.case["k"] < len(sizes):
+            fact = f"A step goes by batches {places}: the last of one epoch, the first of the next."
+            raise played.wrong("runs-on", rank, fact=fact)
+
+
 def _judge_num_steps(played, rank, got, expected, is_alike):
     if got == expected:
         return
-    steps = f"{got} steps of the optimizer; {expected} were expected"
-    fact = f"In {NUM_EPOCHS} epochs rank {rank} makes {steps}."
+    fact = f"In {NUM_EPOCHS} epochs, rank {rank} should make {expected} steps of the optimizer. It "
+    fact += f"makes {got}."
     if not is_alike:
         raise played.wrong("not-all-step", rank, fact=fact)
     num_batches, k = len(played.case["sizes"]), played.case["k"]
@@ -447,6 +476,8 @@ train_epoch = Task(
         "no-step": "Call optimizer.step() at the end of each window, of the optimizer that you "
         "were given.",
         "not-all-step": "Every rank has an optimizer of its own: all make the same steps.",
+        "runs-on": "Each epoch is cut by itself. What is left over at its end gets a step before "
+        "the epoch is over.",
         "num-steps": "One step for each k batches, and one for what is left over.",
         "zeroed-first": "First step, then zero_grad: a step goes by what is in .grad.",
         "not-zeroed": "After a step, empty .grad, or the next window adds to this one. The next "
@@ -478,11 +509,14 @@ train_epoch = Task(
 
 def _cases_clip(draw):
     yield Case(4, {"sizes": [4] * 3, "limit / length": 0.3, "dtype": "float32"}, seed=0)
-    for world_size, share in ((2, 3.0), (1, 0.5), (3, 0.1)):
+    for world_size, share in ((1, 0.5), (3, 0.1)):
         sizes = [draw.randint(2, 5)] * draw.randint(3, 5)
         data = {"sizes": sizes, "limit / length": share, "dtype": "float64"}
         yield Case(world_size, data)
-    yield Case(2, {"sizes": [draw.randint(2, 5)], "limit / length": 0.2, "dtype": "float64"})
+    # Here the limit lies between the length and its square.
+    yield Case(2, {"sizes": [3] * 4, "limit / length": 1.05, "dtype": "float64"}, seed=1)
+    data = {"sizes": [draw.randint(2, 5)], "limit / length": 0.2, "dtype": "float64"}
+    yield Case(2, {**data, "mode": "eval"})
 
 
 def _act_clip(here, clipped_window):
@@ -594,6 +628,8 @@ def _clip_mistake(played, window, got, limit, rank):
         ("no-sync", _clip(own[rank], limit)),
     ]
     found = next((name for name, numbers in results if _is_near(got, numbers)), None)
+    if found is None and _is_rough(got, _clip(whole, limit)):
+        found = "digits"
     if found is None and _is_parallel(got, whole):
         found = window.mistake(got, rank) or "scaled"
     if found is None:
@@ -618,6 +654,8 @@ def _judge_length(played, rank, result, length, most_off, limit):
         "length-shared": num_ranks * length,
     }
     near = [name for name, one in lengths.items() if math.isclose(got, one, rel_tol=1e-3)]
+    if math.isclose(got, length, rel_tol=FEWER_DIGITS) or got in map(int, (length, length + 0.5)):
+        near = ["digits"]
     both = {"got": result, "expected": length}
     fact = "The gradient is right; what is returned is not its length before."
     raise played.wrong([*near, "other-length"][0], rank, **both, fact=fact)
@@ -695,6 +733,7 @@ clipped_window = Task(
 # ---- 07.4 a plateau schedule that all ranks agree on ----
 
 RATE, FACTOR, PATIENCE, NUM_STEPS = 0.8, 0.5, 1, 6
+SETTINGS = ("mode", "factor", "patience", "threshold", "cooldown")
 MESSAGE_BYTES = 16  # two numbers of float64
 
 
@@ -705,6 +744,8 @@ def _cases_plateau(draw):
         yield Case(world_size, {"samples": samples})
     samples = [0, draw.randint(1, 4), draw.randint(5, 9)]
     yield Case(3, {"samples": samples, "no loss on rank": 2})
+    samples = [draw.randint(1, 9) for _ in range(2)]
+    yield Case(2, {"samples": samples, "losses": "a millionth as large"})
 
 
 def _totals(case, rank):
@@ -712,7 +753,9 @@ def _totals(case, rank):
     means = torch.randint(1, 240, (NUM_STEPS,), generator=generator(case, rank))
     if rank == case.data.get("no loss on rank"):
         means[1] = 0  # its samples count all the same
-    return [mean.item() * num / 8 for mean, num in zip(means, _counts(case, rank), strict=True)]
+    part = 2.0**-23 if "losses" in case.data else 2.0**-3
+    pairs = zip(means.tolist(), _counts(case, rank), strict=True)
+    return [mean * num * part for mean, num in pairs]
 
 
 def _counts(case, rank):
@@ -736,7 +779,9 @@ def _act_plateau(here, plateau_step):
 def _noted(optimizer, schedule):
     rate = optimizer.param_groups[0]["lr"]
     state = schedule.state_dict()
-    return {"rate": rate, "steps": state["last_epoch"], "best": float(state["best"])}
+    settings = {name: state[name] for name in SETTINGS}
+    best = float(state["best"])
+    return {"rate": rate, "steps": state["last_epoch"], "best": best, "settings": settings}
 
 
 def _right_plateau(metrics):
@@ -769,14 +814,19 @@ def _judge_plateau(played):
 
 def _judge_mean(played, seen, number, mean, totals, counts):
     rank, result = seen.rank, seen.calls[number].result
-    got = _number(result)
-    if got is None:
+    if _number(result) is None:
         raise played.wrong("no-mean", rank, got=result, fact="It must return one number.")
     # The sums are exact, also in float32. What may round are the means and weights of w ranks.
-    num_roundings = played.case.world_size + 3
-    if abs(got - mean) <= num_roundings * torch.finfo(torch.float32).eps * mean:
+    most_off = (played.case.world_size + 3) * torch.finfo(torch.float32).eps * mean
+    numbers = [_number(other.calls[number].result) for other in played.seen]
+    are_right = [one is not None and abs(one - mean) <= most_off for one in numbers]
+    if are_right[rank]:
         return
-    mistake = _mean_mistake(played, seen, number, got, totals, counts)
+    mistake = _mean_mistake(played, seen, number, numbers[rank], totals, counts)
+    if math.isclose(seen.kept[number]["best"], mean, rel_tol=1e-5):
+        mistake = "fed-otherwise"
+    elif any(are_right) and any(event.is_communication for event in seen.calls[number].events):
+        mistake = "not-everywhere"
     both = {"got": result, "expected": mean}
     fact = f"Call {number + 1} returns another number. The sums of losses are {list(totals)}, the "
     fact += f"numbers of samples {list(counts)}."
@@ -788,7 +838,14 @@ def _mean_mistake(played, seen, number, got, totals, counts):
     means = [total / max(count, 1) for total, count in zip(totals, counts, strict=True)]
     filled = [mean for mean, count in zip(means, counts, strict=True) if count]
     mean = sum(totals) / num_samples
+    first_calls = range(number + 1)
+    so_far = [
+        sum(of(played.case, one)[call] for one in range(len(totals)) for call in first_calls)
+        for of in (_totals, _counts)
+    ]
     shared = [
+        ("kept", so_far[0] / so_far[1]),
+        ("kept", so_far[0] / num_samples),
         ("worst-rank", max(means)),
         ("worst-rank", min(filled)),
         ("mean-of-means", sum(means) / len(means)),
@@ -821,12 +878,16 @@ def _judge_schedule(played, seen, number, expected, totals):
     if got == expected:
         return
     others = {other.kept[number]["steps"] for other in played.seen}
-    fact = f"After {number + 1} calls the schedule has made {got['steps']} steps."
+    fact = f"After call {number + 1}, the number of steps that the schedule made is {got['steps']}."
     if got["steps"] < number + 1:
         mistake = "one-steps" if len(others) > 1 else "not-stepped"
         raise played.wrong(mistake, rank, fact=fact)
     if got["steps"] > number + 1:
         raise played.wrong("stepped-twice", rank, fact=fact)
+    for name, wanted in expected["settings"].items():
+        if got["settings"][name] != wanted:
+            fact = f"The schedule's {name} was {wanted}, and is {got['settings'][name]}."
+            raise played.wrong("rate", rank, fact=fact)
     if not math.isclose(got["best"], expected["best"], rel_tol=1e-5):
         fact = "What is returned is right, but the schedule was fed with another number."
         both = {"got": got["best"], "expected": expected["best"]}
@@ -887,6 +948,8 @@ plateau_step = Task(
         "nothing": "Return the mean that you fed to the schedule.",
         "not-stepped": "Call schedule.step(mean) in every call, whether the mean is better or "
         "worse.",
+        "not-everywhere": "Some ranks have the mean, others do not. reduce gives a sum to one "
+        "rank, all_reduce to all.",
         "one-steps": "Every rank has a schedule and an optimizer of its own: each must step.",
         "stepped-twice": "Call schedule.step once for each call.",
         "fed-otherwise": "Feed the schedule with the same number that you return.",

@@ -18,9 +18,10 @@ from ddp_lessons.checks.checkpoint_runs import (
     NotedRun,
     RightGradients,
     buffered_run,
+    is_update,
 )
 from ddp_lessons.checks.kit import Case, Task, equal, generator, normal_numbers
-from ddp_lessons.checks.kit.disk import FileWatch, killed_while_writing
+from ddp_lessons.checks.kit.disk import LEFT, FileWatch, left_by_kills
 from ddp_lessons.checks.kit.plain import plain
 from ddp_lessons.checks.kit.runs import BATCH_SIZE, NUM_SAMPLES, live
 from ddp_lessons.checks.kit.warm_up import first_save
@@ -36,6 +37,9 @@ from ddp_lessons.trace import match
 from ddp_lessons.workloads import load_digits
 
 # ---- 08.1 an atomic save ----
+
+
+_NEIGHBOUR = "epoch-7.pt"
 
 
 def _save_cases(draw):
@@ -61,6 +65,7 @@ def _save_act(here, save):
         path.parent.mkdir()
         if here["old file"]:
             torch.save(_state(here.case, 0, 1), path)
+        path.with_name(_NEIGHBOUR).touch()
     dist.barrier()
     watch = FileWatch(path)
     with watch:
@@ -69,37 +74,52 @@ def _save_act(here, save):
         found = torch.load(path, weights_only=True)
     except Exception:
         found = None  # that is for the kernel to judge
-    names = ("num_saves", "synced", "was_beside", "was_written_over")
+    names = ("num_saves", "num_moves", "synced", "was_beside", "was_written_over")
     kept = {name: vars(watch)[name] for name in names}
     dist.barrier()
-    others = sorted({file.name for file in path.parent.iterdir()} - {path.name})
+    others = sorted({file.name for file in path.parent.iterdir()} ^ {path.name, _NEIGHBOUR})
     fault = _fault_after_a_kill(here, save) if here.world_size == 1 else None
     return kept | {"versions": watch.versions, "found": found, "others": others, "fault": fault}
 
 
 def _fault_after_a_kill(here, save):
-    # Of a save by one rank that was killed. None: the next one is all right.
+    # Of a save by one rank that was killed at some moment. None: the next one is all right.
     path = here.folder / f"killed-{here.case.seed}" / "run.pt"
     path.parent.mkdir()
     torch.save(_state(here.case, 0, 1), path)
-    if not killed_while_writing(path, lambda: save(_state(here.case, 0, 2), path)):
-        return None
+    for folder in left_by_kills(path, lambda: save(_state(here.case, 0, 2), path)):
+        shutil.rmtree(path.parent)
+        folder.rename(path.parent)
+        fault = _fault_of_the_next(here, save, path)
+        if fault is not None:
+            return fault
+    return None
+
+
+def _fault_of_the_next(here, save, path):
     try:
-        save(_state(here.case, 0, 3), path)
+        with FileWatch(path) as watch:
+            save(_state(here.case, 0, 3), path)
     except Exception as error:
         return f"it raises {type(error).__name__}"
     try:
         found = torch.load(path, weights_only=True)
     except Exception:
-        return "it leaves a file that torch.load refuses"
-    same = equal(plain(_unsealed(found)), _state(here.case, 0, 3))
-    return None if same else "it leaves another state than its own"
+        return "it leaves no file that torch.load takes"
+    if LEFT in path.read_bytes():  # torch.load may not mind
+        return "what was left is still in the file"
+    if not equal(plain(_unsealed(found)), _state(here.case, 0, 3)):
+        return "it leaves another state than its own"
+    whole = (watch.versions[0], watch.versions[-1])
+    if any(version not in whole for version in watch.versions):
+        return "for a moment, the name has neither the old file nor the new one"
+    return None
 
 
 def _save_judge(played):
     for rank, seen in enumerate(played.seen[1:], start=1):
-        if seen.kept["num_saves"]:
-            fact = f"Rank {rank} writes a file, too."
+        if seen.kept["num_saves"] or seen.kept["num_moves"]:
+            fact = f"Rank {rank} writes a file, or gives one the name."
             raise played.wrong("every-rank", rank, fact=fact)
     seen = played.seen[0].kept
     contents = [content for _, content in seen["versions"]]
@@ -128,11 +148,14 @@ def _save_judge(played):
         fact = "The file got its name before all of it was on the disk."
         raise played.wrong("unsynced", 0, fact=fact)
     _judge_wait(played, replaced_ns=seen["versions"][-1][0])
+    if _NEIGHBOUR in seen["others"]:
+        fact = f"It takes away {_NEIGHBOUR}, which was in the folder before."
+        raise played.wrong("neighbour", 0, fact=fact)
     if seen["others"]:
         fact = f"These files are left beside it: {', '.join(seen['others'])[:80]}."
         raise played.wrong("left-over", 0, fact=fact)
     if seen["fault"]:
-        fact = f"Killed while it wrote, and called again: {seen['fault']}."
+        fact = f"Killed while it saved, and called again: {seen['fault']}."
         raise played.wrong("after-kill", 0, fact=fact)
 
 
@@ -174,6 +197,7 @@ def _save_draw(played):
 
 save = Task(
     number="08.1",
+    uses_store=True,
     name="save",
     cases=_save_cases,
     act=_save_act,
@@ -201,11 +225,13 @@ save = Task(
         "the old one: path.with_name(...).",
         "unsynced": "Call os.fsync on the new file, not on its folder, after all is written and "
         "flushed, and before the rename.",
-        "after-kill": "A kill may leave a part of the new file behind. The next save has to begin "
-        "that file anew, and must not fail because it is there.",
+        "after-kill": "A kill may leave a part of the new file behind, of any length, and what "
+        "else you made. The next save has to begin all of it anew, and must not fail because it is "
+        "there.",
         "no-wait": "A barrier belongs after the rename, and every rank must call it.",
         "left-over": "Leave one file: rename what you wrote, and remove what else you made, also a "
         "second name for the old file.",
+        "neighbour": "Remove only what a save makes: other files in the folder belong to others.",
         "deadlock": "Every rank must come to the barrier, not only the one that writes.",
         "raised": "Only one rank may touch the new file: it is gone when it has been renamed.",
     },
@@ -214,22 +240,29 @@ save = Task(
 
 # ---- 08.2 capture and restore ----
 
-_STEPS_BEFORE, _STEPS_AFTER = 4, 4
+_STEPS_AFTER = 4
 _PARTS = ("weights", "buffers", "optimizer", "schedule", "place", "noise", "step", "mode")
 
 
 def _capture_cases(draw):
-    yield Case(4, {"optimizer": "SGD"}, seed=0)
-    yield Case(1, {"optimizer": "AdamW"})
-    yield Case(draw.choice((2, 3)), {"optimizer": draw.choice(("SGD", "AdamW"))})
+    def case(world_size, optimizer, captured, restored, seed=None):
+        steps = {"captured at step": captured, "restored at step": restored}
+        return Case(world_size, {"optimizer": optimizer, **steps}, seed)
+
+    yield case(4, "SGD", 4, 0, seed=0)
+    yield case(1, "AdamW", 4, draw.choice((1, 2)))
+    # Into a run that is ahead, by an epoch as well: what it has more than the state must go.
+    yield case(draw.choice((2, 3)), "AdamW", 4, 7)
+    yield case(draw.choice((1, 2, 3)), "SGD", 0, 5)
 
 
 def _capture_act(here, capture):
     restore = current_guard().shell.user_ns.get("restore")
     if not callable(restore):
         return {"fault": "missing"}
+    captured_at = here["captured at step"]
     first = buffered_run(here, seed=here.case.seed)
-    first.go_on(_STEPS_BEFORE)
+    first.go_on(captured_at)
     before = _parts(here, first.run)
     state = here.call(capture, first.run)
     after = _parts(here, first.run)
@@ -242,37 +275,56 @@ def _capture_act(here, capture):
         state = torch.load(content, weights_only=True)
     except Exception:
         return kept | {"fault": "code"}
-    first.go_on(_STEPS_BEFORE + _STEPS_AFTER)
+    first.go_on(captured_at + _STEPS_AFTER)
     kept["later"] = _parts(here, first.run)
     capture(first.run)  # from now on, what was kept elsewhere than in the state is that of later
     second = buffered_run(here, seed=here.case.seed + 64)
-    second.go_on(here.case.seed % 3)
+    second.go_on(here["restored at step"])
     torch.randn(3)
+    own, before = _objects(second.run), _parts(here, second.run)
     restore(second.run, state)
+    now = _objects(second.run)
+    kept["new"] = [name for name, one in own.items() if now[name] is not one]
+    if not all(isinstance(now[name], type(one)) for name, one in own.items()):
+        return kept | {"fault": "no-object"}
     kept["restored"] = _parts(here, second.run)
+    kept["as before"] = equal(before, kept["restored"])
     second.seen.clear()
-    if second.run.step < _STEPS_BEFORE + _STEPS_AFTER:
-        second.go_on(_STEPS_BEFORE + _STEPS_AFTER)
+    if second.run.step < captured_at + _STEPS_AFTER:
+        second.go_on(captured_at + _STEPS_AFTER)
     ended = {"right": first.weights(), "ended": second.weights()}
-    return kept | ended | {"seen": first.seen[_STEPS_BEFORE:] == second.seen}
+    return kept | ended | {"seen": first.seen[captured_at:] == second.seen}
+
+
+def _objects(run):
+    # One parameter stands for all. A model may be none any more.
+    parameters = run.model.parameters() if isinstance(run.model, torch.nn.Module) else [None]
+    own = {name: getattr(run, name) for name in ("model", "optimizer", "scheduler", "sampler")}
+    return own | {"parameter": next(iter(parameters))}
 
 
 def _parts(here, run):
     # DDP sends rank 0's buffers to all when a forward begins, so those of the others do not count.
     buffers = dict(run.model.named_buffers()) if here.rank == 0 else {}
+    parameters = list(run.model.parameters())
     return plain(
         {
             "weights": dict(run.model.named_parameters()),
             "buffers": buffers,
-            "optimizer": run.optimizer.state_dict()["state"],
-            "schedule": (run.scheduler.state_dict(), [g["lr"] for g in run.optimizer.param_groups]),
+            "optimizer": [_without_zeros(run.optimizer.state.get(p)) for p in parameters],
+            "schedule": (run.scheduler.last_epoch, [g["lr"] for g in run.optimizer.param_groups]),
             "place": (run.sampler.state_dict(), run.epoch),
             "noise": torch.get_rng_state(),
             "step": run.step,
             "mode": [module.training for module in run.model.modules()],
-            "gradients": [p.grad for p in run.model.parameters()],
+            "gradients": [p.grad for p in parameters],
         }
     )
+
+
+def _without_zeros(state):
+    # An optimizer takes zeros for what is not there yet, and torch's own functions fill them in.
+    return {name: one for name, one in (state or {}).items() if torch.as_tensor(one).any()}
 
 
 def _capture_judge(played):
@@ -281,8 +333,12 @@ def _capture_judge(played):
     for rank, kept in enumerate(seen.kept for seen in played.seen):
         if not (kept["seen"] and equal(kept["right"], kept["ended"])):
             both = {"got": kept["ended"], "expected": kept["right"]}
-            fact = f"After {_STEPS_AFTER} more steps the weights differ."
-            raise played.wrong("values", rank, **both, fact=fact)
+            fact = f"{_new_ones(kept['new'])}After {_STEPS_AFTER} more steps the weights differ."
+            raise played.wrong("new-object" if kept["new"] else "values", rank, **both, fact=fact)
+
+
+def _new_ones(names):
+    return f"restore has put another {' and another '.join(names)} into the run. " if names else ""
 
 
 def _judge_restored(played, rank, kept):
@@ -294,9 +350,16 @@ def _judge_restored(played, rank, kept):
     if kept["changed"]:
         fact = f"capture changes the run itself: {', '.join(kept['changed'])}."
         raise played.wrong("capture-changes", rank, fact=fact)
+    if kept["fault"] == "no-object":
+        fact = f"{_new_ones(kept['new'])}It is of another type."
+        raise played.wrong("new-object", rank, fact=fact)
     saved, later, restored = kept["saved"], kept["later"], kept["restored"]
     differ = [part for part in _PARTS if not equal(saved[part], restored[part])]
     fact = f"Not as it was: {', '.join(differ)}."
+    if kept["as before"]:
+        raise played.wrong("untouched", rank, fact="restore has changed nothing of that run.")
+    if differ and "parameter" in kept["new"]:
+        raise played.wrong("new-object", rank, fact=f"{_new_ones(kept['new'])}{fact}")
     if any(equal(later[part], restored[part]) for part in differ):
         fact += " It is as at a later call of capture, whose state was not given."
         raise played.wrong("elsewhere", rank, fact=fact)
@@ -331,6 +394,7 @@ def _capture_draw(played):
 
 capture = Task(
     number="08.2",
+    uses_store=True,
     name="capture",
     cases=_capture_cases,
     act=_capture_act,
@@ -350,7 +414,8 @@ capture = Task(
     ),
     mistakes={
         "missing": "Both functions must be on every rank. They stand in one cell: run it.",
-        "code": "Put state_dict() of an object into the state, never the object itself.",
+        "code": "Put state_dict() of an object into the state, never the object itself, and of an "
+        "array a tensor or a list.",
         "capture-changes": "capture only reads. It draws no random number, loads nothing, empties "
         "no gradient and leaves the mode alone.",
         "elsewhere": "After a kill, all names of the process are gone. What restore needs must be "
@@ -360,16 +425,26 @@ capture = Task(
         "mode": "Leave the mode as it is: who trains on must be in train mode.",
         "deadlock": "Every rank captures and restores a run of its own. If you call a collective, "
         "every rank must call it.",
+        "untouched": "restore puts a run back to the state that it is given, also if the run has "
+        "come further since. It is called on every rank.",
         "weights": "model.load_state_dict takes what model.state_dict() returned.",
         "weights-only": "The weights are the smallest part of it. What else moves the next step?",
-        "optimizer": "The optimizer remembers earlier gradients (momentum): it has a state_dict.",
+        "optimizer": "The optimizer remembers earlier gradients (momentum): it has a state_dict, "
+        "and load_state_dict puts that in the place of all it remembers.",
         "schedule": "The learning rate falls by a schedule, which counts steps of its own.",
         "place": "Samples are gone through in epochs: restore the sampler's place and run.epoch.",
         "noise": "The noise comes from torch's random numbers. They have a state, too. Put it back "
         "as it was, and last: what draws afterwards moves it on.",
         "other-rank": "Each rank has random numbers of its own: let each capture its own.",
         "step": "run.step counts on from where it was.",
-        "values": "Something that the loop uses is not as it was. Restore random numbers last.",
+        "new-object": "Keep the run's own objects, and put into them what was captured: an "
+        "optimizer moves the parameters that it was made with, a schedule that optimizer, and the "
+        "loop draws from the sampler that it has.",
+        "raised": "load_state_dict takes what state_dict() of the same object returned (model and "
+        "model.module name their weights differently), under the key that you gave it. It knows "
+        "how to write into parameters, and where an optimizer looks for its state.",
+        "values": "Something that the loop uses is not as it was, or not where the loop looks for "
+        "it: load_state_dict puts it there. Restore random numbers last.",
     },
 )
 
@@ -401,6 +476,7 @@ def _train_act(here, train):
                 "weights": life.weights(),
                 "counts": life.counts,
                 "places": saves.places,
+                "num_loads": saves.num_loads,
             }
         )
     return {"right": right.seen, "weights": right.weights(), "lives": lives}
@@ -429,7 +505,7 @@ def _judge_lives(played, rank, right, weights, lives):
             both = {"got": life["seen"], "expected": right[done:stop]}
             fact = f"{when}: these are its (epoch, samples)."
             raise played.wrong(mistake, rank, **both, fact=fact)
-        saved = [step for step in life["saves"] if step > done]
+        saved = life["saves"]
         if not set(due) <= set(saved):
             fact = f"{when}: it saves after steps {saved}, and {due} were due."
             raise played.wrong("too-seldom", rank, fact=fact)
@@ -445,6 +521,10 @@ def _judge_lives(played, rank, right, weights, lives):
 
 def _name_the_counts(played, lives, right, done):
     # What did the loop make of run.step, run.epoch and the sampler?
+    if any(own for _, _, own in lives[0]["counts"][:1]):
+        return "other-epoch"
+    if any(life["num_loads"] > 1 for life in lives):
+        return "loads-again"
     steps = [step for step, _, _ in lives[-1]["counts"]]
     if any(two - one != 1 for one, two in pairwise(steps)):
         return "counted"
@@ -464,6 +544,11 @@ def _name_the_samples(seen, right, done, stop):
         return "after-end"
     if done and seen[:1] == right[:1]:
         return "from-start"
+    begin = next(one for one in right if one[0] == right[done][0])
+    if seen[:1] == [begin] != right[done : done + 1]:
+        return "epoch-anew"
+    if seen and all(one == two for one, two in zip(seen, right[done:stop], strict=False)):
+        return "num-epochs"
     if any(one == two for one, two in pairwise(seen)):
         return "twice"
     samples = [batch for _, batch in seen]
@@ -492,6 +577,7 @@ def _train_draw(played):
 
 train = Task(
     number="08.3",
+    uses_store=True,
     name="train",
     cases=_train_cases,
     act=_train_act,
@@ -517,13 +603,23 @@ train = Task(
         "and move it on when an epoch is over.",
         "ahead": "The sampler was ahead of the steps when the run was saved: it counts what it has "
         "given out. Save right after a step, and take no batch before you train on it.",
-        "twice": "A checkpoint in the middle of epoch e says: go on in e. Keep run.epoch true, so "
-        "that the loop begins there.",
+        "other-epoch": "Epochs count from 0. The sampler, the loop and run.epoch must mean the "
+        "same one.",
+        "loads-again": "Each load puts the run back to what is on the disk. Load once, at the "
+        "start.",
+        "epoch-anew": "The epoch is right, but the sampler has lost its place in it, which the "
+        "load has put back. Tell it no other epoch in between, and let batches go on.",
+        "num-epochs": "num_epochs is the number of epochs of the whole run. Those that were over "
+        "before a kill count, too. None is left out at the end, and none comes after the last.",
+        "twice": "Each batch is for one step, however often the run is killed. A checkpoint in the "
+        "middle of epoch e says: go on in e. Keep run.epoch true, so that the loop begins there.",
         "lost": "A checkpoint in the middle of epoch e says: go on in e, and the sampler skips by "
         "itself what was seen. Count an epoch when it is over, and a step when it is made.",
-        "alike": "Tell the sampler which epoch it is: run.sampler.set_epoch(run.epoch).",
+        "alike": "The samples of epoch 0 come again. Tell the sampler by set_epoch which epoch it "
+        "is, and move run.epoch on when one is over.",
         "after-end": "A run that is over has no step left. Which epoch does its checkpoint name?",
-        "too-seldom": "Save after each step whose number can be divided by every.",
+        "too-seldom": "Save after each step whose number can be divided by every. It is run.step, "
+        "which counts on from epoch to epoch.",
         "too-often": "A save costs time. Save only after steps that every divides.",
         "saves-dead": "A kill asks nobody: no except and no finally runs. Save while all is well.",
         "deadlock": "saves.save and saves.load are collective: every rank must call them.",
@@ -559,8 +655,9 @@ def _own_part(case, rank):
 def _reshard_act(here, reshard):
     whole, start, table, reads = _rows_of(here.case), 0, [], []
     root = here.folder / f"case-{here.case.seed}"
-    for number, length in enumerate(here["pieces"]):
-        table.append((f"part-{number}.pt", start, start + length))
+    for number, length in enumerate(here["pieces"], start=1):
+        # By their names they come in another order than by their rows.
+        table.append((f"part-{len(here['pieces']) - number}.pt", start, start + length))
         start += length
     if here.rank == 0:
         root.mkdir()
@@ -579,26 +676,29 @@ def _reshard_act(here, reshard):
 
     begin, end = _own_part(here.case, here.rank)
     own = torch.full((end - begin, _NUM_COLUMNS), float("nan"))
-    here.call(reshard, own, here["rows"], table, read)
+    filled = own[:]  # its memory, also if `own` gets another
     starts = {name: start for name, start, _ in table}
-    return [(starts[name] + start, starts[name] + stop) for name, start, stop in reads]
+    here.call(reshard, own, here["rows"], table, read)
+    rows = [(starts[name] + start, starts[name] + stop) for name, start, stop in reads]
+    return {"reads": rows, "filled": filled}
 
 
 def _reshard_judge(played):
     whole = _rows_of(played.case)
-    for rank, got in enumerate(played.after):
+    filled = [seen.kept["filled"] for seen in played.seen]
+    for rank, got in enumerate(filled):
         begin, end = _own_part(played.case, rank)
         expected = whole[begin:end]
         if not torch.equal(got, expected):
             numbers, right = _numbers_of_rows(got, whole), [*range(begin, end)]
             fact = "own does not hold this rank's rows. These are the numbers of the rows in it."
             mistake = _name_the_rows(numbers, right, num_rows=len(whole))
-            if mistake == "empty" and any(one.isfinite().any() for one in played.after):
+            if mistake == "empty" and any(one.isfinite().any() for one in filled):
                 mistake = "missing-rows"  # rows that were read have come into own elsewhere
             raise played.wrong(mistake, rank, got=numbers, expected=right, fact=fact)
     for rank, seen in enumerate(played.seen):
         begin, end = _own_part(played.case, rank)
-        num_read = sum(stop - start for start, stop in seen.kept)
+        num_read = sum(stop - start for start, stop in seen.kept["reads"])
         if num_read != end - begin:
             fact = f"The rows are right, but it reads {num_read}; {end - begin} are its own."
             mistake = "reads-more" if num_read > end - begin else "reads-less"
@@ -631,12 +731,13 @@ def _reshard_draw(played):
     for rank, length in enumerate(case["pieces"]):
         saved.append((rank, start, start + length))
         start += length
-    loaded = [(seen.rank, *rows) for seen in played.seen for rows in sorted(seen.kept)]
+    loaded = [(seen.rank, *rows) for seen in played.seen for rows in sorted(seen.kept["reads"])]
     return shards_picture({"weight": case["rows"]}, {"weight": saved}, {"weight": loaded})
 
 
 reshard = Task(
     number="08.4",
+    uses_store=True,
     name="reshard",
     cases=_reshard_cases,
     act=_reshard_act,
@@ -658,7 +759,8 @@ reshard = Task(
         "reads-less": "Take each row of this rank from read, which counts what it gives.",
         "empty": "Write into own itself: own[first:last] = rows. A new tensor is seen by nobody.",
         "missing-rows": "Go through all pieces. A rank's rows may lie in several, of any length.",
-        "order": "The table is in no order. Where rows go in own follows from their numbers.",
+        "order": "The table is in no order, nor are the names. Where rows go in own follows from "
+        "their numbers.",
         "other-rows": "The ranks before have ceil(num_rows / w) rows each: round up, for w as many "
         "as there are. The last rank may have fewer, or none.",
         "values": "Take one piece, and write down its rows in three ways: in the whole tensor, in "
@@ -675,19 +777,20 @@ reshard = Task(
 
 # ---- 08.5 the capstone: four ranks, a kill, two ranks ----
 
-_NUM_STEPS, _EVERY, _GLOBAL_BATCH, _MICRO_BATCH, _NUM_DIGITS = 5, 2, 32, 4, 128
+_NUM_STEPS, _EVERY, _GLOBAL_BATCH, _MICRO_BATCH, _NUM_DIGITS = 5, 2, 48, 4, 128
 
 
 def _finish_cases(draw):
     # The second case of a pair goes on with what the first has saved. The first pair is drawn, so
-    # its step is always the same; the others are killed in any step after the first save.
+    # its step is always the same; the others are killed in any step after the first save. Three
+    # ranks cannot take over four shares as they are, two and one can.
     data = {"saved by": 4, "killed in step": 4}
     yield Case(4, data, seed=0)
     yield Case(2, data, seed=0)
     others = [step for step in range(_EVERY + 1, _NUM_STEPS + 1) if step != 4]
     data = {"saved by": 4, "killed in step": draw.choice(others)}
     yield Case(4, data)
-    yield Case(2, data)
+    yield Case(3, data)
     data = {"saved by": 2, "killed in step": draw.randint(3, _NUM_STEPS)}
     yield Case(2, data)
     yield Case(1, data)
@@ -707,9 +810,10 @@ def _finish_act(here, finish):
         lives[name] = {
             "steps": life.steps,
             "saves": saves.log,
+            "made": saves.made,
             "num_late": saves.num_late,
             "num_syncs": sum(e.name == "all_reduce" and e.backward is not None for e in events),
-            "num_other": saves.num_other(events),
+            "num_between": saves.num_between(events, life.steps),
             "end": life.state(),
         }
 
@@ -788,22 +892,27 @@ def _judge_life(played, right, rank, life, done, stop, when):
             mistake = "uncounted"
         raise played.wrong(mistake, rank, **both, fact=fact)
     due = [step for step in expected if step % _EVERY == 0]
-    saved = sorted({step for _, step in life["saves"]})
+    saved = [step for _, step in life["saves"]]
     is_over = expected[-1:] == [_NUM_STEPS]  # then one save more does no harm
-    if saved != due and not (is_over and saved == sorted({*due, _NUM_STEPS})):
+    if saved != due and not (is_over and saved == [*due, _NUM_STEPS]):
         fact = f"{when}: it saves when run.step is {saved}, and {due} were due."
-        is_early = 0 in saved or saved == [step - 1 for step in due]
+        is_early = any(step < done + made for step, made in zip(saved, life["made"], strict=True))
         raise played.wrong("uncounted" if is_early else "save-steps", rank, fact=fact)
     if any(name == "save" for name, _ in life["saves"]):
         raise played.wrong("whole-file", rank, fact=f"{when}: rank 0 writes everything alone.")
     for step in life["steps"]:
         _judge_digits_step(played, rank, step, *right.of(step))
+    for step, later in pairwise([*life["steps"], life["end"]]):
+        if not is_update(step, later):
+            fact = f"{when}: in step {step['number']}, the weights are not moved as run.optimizer "
+            fact += "was made to move them."
+            raise played.wrong("other-update", rank, fact=fact)
     if life["num_syncs"] > len(expected):
         fact = f"{when}: {life['num_syncs']} all-reduces for {len(expected)} steps."
         raise played.wrong("cost", rank, fact=fact)
-    if len(expected) == _NUM_STEPS and life["num_syncs"] + life["num_other"] >= 2 * _NUM_STEPS:
-        num = life["num_other"]
-        fact = f"{when}: {num} calls in {_NUM_STEPS} steps, beside backward, loading and saving."
+    if life["num_syncs"] + life["num_between"] > len(expected):
+        num = life["num_between"]
+        fact = f"{when}: {num} calls in {len(expected)} steps, beside backward, loading and saving."
         raise played.wrong("other-talk", rank, fact=fact)
 
 
@@ -812,9 +921,10 @@ def _judge_digits_step(played, rank, step, right, error):
     if step["largest"] > _MICRO_BATCH:
         fact = f"A forward takes {step['largest']} samples; {_MICRO_BATCH} is the most."
         raise played.wrong("memory", rank, fact=fact)
-    if step["samples"] > _GLOBAL_BATCH // w:
+    if step["samples"] != _GLOBAL_BATCH // w:
         fact = f"It takes {step['samples']} samples a step; {_GLOBAL_BATCH // w} are its share."
-        raise played.wrong("all-samples", rank, fact=fact)
+        is_more = step["samples"] > _GLOBAL_BATCH // w
+        raise played.wrong("all-samples" if is_more else "few-samples", rank, fact=fact)
     got = step["gradient"].double()
     if bool(((got - right).abs() <= error).all()):
         return
@@ -850,6 +960,7 @@ def _finish_draw(played):
 
 finish = Task(
     number="08.5",
+    uses_store=True,
     name="finish",
     cases=_finish_cases,
     act=_finish_act,
@@ -875,6 +986,8 @@ finish = Task(
         "counted-early": "Count a step, and save it, when optimizer.step() has made it.",
         "other-talk": "Ranks talk once a step: in the backward of its last part. A loss that is "
         "only looked at needs no message, and a barrier neither.",
+        "other-update": "Leave the rate and all else that the optimizer goes by alone: the "
+        "gradient is the mean over the whole batch, so it is as large on two ranks as on four.",
         "rounded": "The gradient is nearly right. Compute in float32, as the model is: no "
         "autocast, no half precision.",
         "save-steps": "Save after each step whose number every divides, and after no other but the "
@@ -884,6 +997,8 @@ finish = Task(
         "memory": "Give the model micro_batch samples at a time: split your share.",
         "all-samples": "Each rank takes its own part of the batch only: rank and world_size tell "
         "which.",
+        "few-samples": "The fewer ranks there are, the more of the batch each one takes: share it "
+        "among as many as there are now.",
         "undivided": "Each backward adds a whole mean. Divide each loss by the number of parts.",
         "gradient": "Each sample of the batch is counted once. The gradient begins at zero "
         "in each step, and ranks average what all parts have added up.",

@@ -23,6 +23,9 @@ from ddp_lessons.checks.kit.runs import (
 )
 from ddp_lessons.workloads import digits_model
 
+_MOST_STEPS = 50  # of one life, of any run that the check makes
+_RATE, _MOMENTUM = 0.1, 0.9
+
 
 class Centred(nn.Module):
     """
@@ -63,7 +66,7 @@ def buffered_run(here, seed):
 
 class NotedRun(NoisyRun):
     """
-    A NoisyRun that notes what its loop makes of the counts.
+    A NoisyRun that notes what its loop makes of the counts, and dies if that has no end.
 
     Args: as for NoisyRun.
 
@@ -79,6 +82,9 @@ class NotedRun(NoisyRun):
         """
         Make one step on a batch, and count it.
         """
+        if len(self.counts) == _MOST_STEPS:
+            self.is_dead = True
+            raise Killed
         self.counts.append((run.step, run.epoch, run.sampler.epoch))
         super().step(run, batch)
 
@@ -90,16 +96,20 @@ class NotedCheckpoints(WatchedCheckpoints):
     Args: as for WatchedCheckpoints.
 
     Attributes:
-        places: (step of the run, epoch and position of its sampler) for each save.
+        places: (step of the run, epoch and position of its sampler) for each save, if it has one.
+        made: How many steps a DigitsRun had made at each save.
+        num_loads: How often it was loaded.
         spans: (start, end) of each call, in nanoseconds of the monotonic clock.
     """
 
     def __init__(self, root, life):
         super().__init__(root, life)
-        self.places, self.spans = [], []
+        self.places, self.made, self.spans, self.num_loads = [], [], [], 0
 
     def _note(self, name, run):
-        if run.sampler is not None:
+        if run.sampler is None:
+            self.made.append(len(self._life.steps))
+        else:
             place = run.sampler.state_dict()
             self.places.append((run.step, place["epoch"], place["position"]))
         began_ns = time.monotonic_ns()
@@ -110,21 +120,30 @@ class NotedCheckpoints(WatchedCheckpoints):
         """
         Load as Checkpoints does, and note when.
         """
+        self.num_loads += 1
         began_ns = time.monotonic_ns()
         choice = super().load(run, exact)
         self.spans.append((began_ns, time.monotonic_ns()))
         return choice
 
-    def num_other(self, events):
+    def num_between(self, events, steps):
         """
-        Count the calls of a trace that are neither part of a backward nor of a call of this.
+        Count the calls between a DigitsRun's first step and its last that are neither part of a
+        backward nor of a call of this.
 
         What a save in the background sends goes through a group of its own, and is left out.
+
+        Args:
+            events: A trace.
+            steps: What the run has noted of its steps.
         """
+        if not steps:
+            return 0
         calls = [event for event in events if event.is_communication]
         groups = {event.group for event in calls if event.backward is not None}
         return sum(
             event.backward is None
+            and steps[0]["at_ns"] < event.start_ns < steps[-1]["at_ns"]
             and (event.group in groups or not groups)
             and not any(began <= event.start_ns <= ended for began, ended in self.spans)
             for event in calls
@@ -151,7 +170,7 @@ class DigitsRun:
         self._samples, self._largest = 0, 0
         inner = digits_model(seed).to(here.device)
         self._list = list(inner.parameters())
-        optimizer = torch.optim.SGD(inner.parameters(), lr=0.1, momentum=0.9)
+        optimizer = torch.optim.SGD(inner.parameters(), lr=_RATE, momentum=_MOMENTUM)
         model = DistributedDataParallel(inner)
         idle_passes(model, torch.ones(1, 64, device=here.device))
         optimizer.zero_grad()
@@ -174,6 +193,7 @@ class DigitsRun:
         self.steps.append(
             {
                 "number": self.run.step + 1,
+                "at_ns": time.monotonic_ns(),
                 **self.state(),
                 "gradient": torch.cat([p.grad.flatten().cpu() for p in self._list]),
                 "samples": self._samples,
@@ -192,6 +212,23 @@ class DigitsRun:
             "weights": [p.detach().cpu().clone() for p in self._list],
             "optimizer": [torch.zeros_like(p) if m is None else m.clone() for p, m in both],
         }
+
+
+def is_update(step, later):
+    """
+    Tell whether a DigitsRun's optimizer has made a step, up to rounding.
+
+    Args:
+        step: What the run has noted of that step.
+        later: What it was afterwards: a later step, or what `state` returned.
+    """
+    both = [torch.cat([one.flatten() for one in step[part]]) for part in ("weights", "optimizer")]
+    weights, momentum, gradient = (one.double() for one in (*both, step["gradient"]))
+    right = weights - _RATE * (_MOMENTUM * momentum + gradient)
+    size = weights.abs() + _RATE * (_MOMENTUM * momentum.abs() + gradient.abs())
+    got = torch.cat([one.flatten() for one in later["weights"]])
+    # Six roundings of half an epsilon each: of two factors, two products and two sums.
+    return bool(((got - right).abs() <= 4 * torch.finfo(got.dtype).eps * size).all())
 
 
 class RightGradients:

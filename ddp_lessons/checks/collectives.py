@@ -4,12 +4,10 @@ Exercise 02: what moves when ranks talk.
 Legend: n numbers in a tensor, w ranks.
 """
 
-from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FakeProcessGroup
 
 from ddp_lessons.checks.kit import Case, Task, equal, whole_numbers
 from ddp_lessons.pictures import (
@@ -19,7 +17,7 @@ from ddp_lessons.pictures import (
     timeline_tracks,
 )
 from ddp_lessons.ranks.diagnosis.telling import rank_names
-from ddp_lessons.trace import from_plain, match, merge, to_plain, trace, unmatched
+from ddp_lessons.trace import match, merge
 
 # ---- what tasks of 02 and 03 share ----
 
@@ -291,6 +289,10 @@ _ONE_LENGTH = (
     "In one all_gather, the tensors of all ranks have the same length. Find out the lengths first, "
     "and make them equal."
 )
+_ALIKE = (
+    "In one all_gather, what ranks give has the same length and the same dtype on all of them, a "
+    "tensor of lengths too"
+)
 
 all_gather_unequal = Task(
     number="02.2",
@@ -325,9 +327,9 @@ all_gather_unequal = Task(
         "too-wide": "Fill up to the longest tensor that there is, and not further.",
         "wide-dtype": "Fill up in the dtype of the tensor: tensor.new_zeros makes such zeros.",
         "forbidden": "Use all_gather or all_gather_into_tensor, and nothing else that sends.",
-        "died": _ONE_LENGTH,
-        "raised": "Think of other dtypes, of an empty tensor, and of tensors of other lengths: "
-        "in one all_gather, those of all ranks have the same length.",
+        "died": f"{_ALIKE}: fill up what is shorter. Where bytes do not fit, torch ends a process.",
+        "raised": f"Think of other dtypes and of an empty tensor. {_ALIKE}; the places that it is "
+        "gathered into are like it.",
     },
     allowed=("all_gather", "all_gather_into_tensor"),
 )
@@ -343,6 +345,8 @@ def _exchange_cases(draw):
     yield Case(4, {"shape": [2**17 + draw.randint(0, 99)], "dtype": "float32"})
     yield Case(3, {"shape": [0], "dtype": "float32"})
     yield Case(3, {"shape": [draw.randint(5, 9)], "dtype": "float64", "calls": 2})
+    for world_size in (6, 9):  # who goes by the numbers of 4 ranks leaves others waiting here
+        yield Case(world_size, {"shape": [2], "dtype": "float64"}, on_paper=True)
 
 
 def _exchange_act(here, exchange):
@@ -354,12 +358,12 @@ def _exchange_judge(played):
     tensors, w = played.before, played.case.world_size
     for rank, got in enumerate(played.results):
         both = {"got": got, "expected": tensors[rank - 1]}
-        if w > 2 and got is not None and not equal(got, tensors[rank - 1]):
+        if got is not None and not equal(got, tensors[rank - 1]):
+            if equal(got, tensors[rank]):
+                raise played.wrong("own", rank, **both, fact="This rank has its own tensor.")
             if equal(got, tensors[(rank + 1) % w]):
                 fact = "This rank has the tensor of its right neighbour."
                 raise played.wrong("direction", rank, **both, fact=fact)
-            if equal(got, tensors[rank]):
-                raise played.wrong("own", rank, **both, fact="This rank has its own tensor.")
         refuse_lost_digits(played, rank, got, tensors[rank - 1], [tensors[rank - 1]])
         played.expect(rank, got, tensors[rank - 1])
     most = 1 if w > 1 else 0
@@ -428,6 +432,10 @@ def _exchange_draw(played):
     return timeline_picture(timeline_tracks(merge(played.traces)), "events, in order")
 
 
+_MUST_FIT = (
+    "A message and the tensor that it is received into must have the same shape and dtype. Where "
+    "more bytes come than it has room for, torch ends a process."
+)
 _IN_A_CIRCLE = (
     "Ranks stand in a circle: to the right of the last one is rank 0. One rank alone is its own "
     "neighbour, and a message cannot go to oneself."
@@ -455,7 +463,9 @@ exchange = Task(
         "unwaited": "isend and irecv return at once. Keep the handle, and wait for it before you "
         "return.",
         "direction": "Send to the right, and receive from the left: rank r takes rank r - 1's.",
-        "own": "Receive into a new tensor, wait until it is there, and return that one.",
+        "own": "Only a rank that is alone keeps its own. Receive into a new tensor, wait until it "
+        "is there, and return that one.",
+        "died": _MUST_FIT,
         "input-changed": "Receive into a tensor of its own: torch.empty_like(tensor).",
         "digits": _IN_ITS_DTYPE,
         "turns": "All can send at the same time: isend and irecv start without waiting.",
@@ -479,57 +489,18 @@ def _broadcast_cases(draw):
     yield Case(4, {"src": draw.randint(1, 2), "shape": [], "dtype": "float32"})
     yield Case(3, {"src": draw.randint(0, 2), "shape": [0], "dtype": "float64"})
     yield Case(4, {"src": draw.randint(0, 3), "shape": [9], "dtype": "float64", "calls": 2})
-    # The smallest world in which a heap, two for each, takes a round more than it need.
-    yield Case(1, {"on paper": 7, "src": draw.randint(0, 6)})
+    # From 7 ranks on a heap, two for each, takes a round more than it need.
+    for world_size in range(5, 17):
+        data = {"src": draw.randrange(world_size), "shape": [3], "dtype": "float64"}
+        yield Case(world_size, data, on_paper=True)
 
 
 def _broadcast_act(here, broadcast):
     device = _sending_device(here)
-    if "on paper" in here.case.data:
-        return _play_on_paper(
-            broadcast, here["on paper"], torch.zeros(3, device=device), here["src"]
-        )
     call(here, broadcast, lambda case: [_tensor(case, here.rank).to(device), here["src"]])
-    return None
-
-
-def _play_on_paper(broadcast, world_size, tensor, src):
-    """
-    Call the answer as each rank of a larger world, in which no message is really sent.
-
-    Returns:
-        list: For each rank its events, as dictionaries. None if an answer cannot be played so, as
-        one that looks at what has arrived.
-    """
-    played = []
-    for rank in range(world_size):
-        with suppress(Exception), _group_on_paper(rank, world_size, tensor.device):
-            with trace() as events:
-                broadcast(tensor.clone(), src)
-            played.append(to_plain(events))
-    return played if len(played) == world_size else None
-
-
-@contextmanager
-def _group_on_paper(rank, world_size, device):
-    # torch's fake group: every call comes back at once.
-    c10d, kind = dist.distributed_c10d, dist.ProcessGroup.BackendType.CUSTOM
-    whole = c10d._world.default_pg
-    group = dist.ProcessGroup(dist.HashStore(), rank, world_size)
-    group._register_backend(device, kind, FakeProcessGroup._create_internal(rank, world_size))
-    group._set_default_backend(kind)
-    group._set_group_name("on paper")  # type: ignore[arg-type]
-    c10d._update_default_pg(group)
-    try:
-        yield
-    finally:
-        c10d._update_default_pg(whole)
 
 
 def _broadcast_judge(played):
-    if "on paper" in played.case.data:
-        _judge_on_paper(played)
-        return
     tensors, src = played.before, played.case["src"]
     others = [tensor for rank, tensor in enumerate(tensors) if rank != src]
     for rank, got in enumerate(played.results):
@@ -545,37 +516,16 @@ def _broadcast_judge(played):
             raise played.wrong("not-everywhere", rank, **both, fact=fact)
         refuse_lost_digits(played, rank, got, tensors[src], [tensors[src]])
         played.expect(rank, got, tensors[src])
-    _judge_rounds(played, played.traces)
-
-
-def _judge_on_paper(played):
-    src, (seen,) = played.case["src"], played.seen
-    traces = [from_plain(events) for events in seen.kept or []]
-    receives = [event for events in traces for event in events if event.is_receive]
-    if not traces or unmatched(traces):
-        return
-    for event in receives:
-        event.wait_index = event.index  # what a rank passes on, it has
-    where = f"Played on paper with {len(traces)} ranks: "
-    without = set(range(len(traces))) - {src} - {event.rank for event in receives}
-    if without:
-        fact = f"{where}{rank_names(sorted(without))} would receive nothing."
-        raise played.wrong("not-everywhere", fact=fact)
-    _judge_rounds(played, traces, where)
-
-
-def _judge_rounds(played, traces, where=""):
-    w = len(traces)
-    num_sent = [sum(event.is_send for event in events) for events in traces]
+    num_sent, w = [names.count("send") for names in played.names], len(tensors)
     if sum(num_sent) > w - 1:
-        fact = f"{where}all have it, but it took {sum(num_sent)} messages; {w - 1} are enough."
-        raise played.wrong("cost", fact=fact[0].upper() + fact[1:])
+        fact = f"All have it, but it took {sum(num_sent)} messages; {w - 1} are enough."
+        raise played.wrong("cost", fact=fact)
     most = (w - 1).bit_length()
-    for rank, rounds in enumerate(rounds_of_sends(traces)):
+    for rank, rounds in enumerate(rounds_of_sends(played.traces)):
         if max(rounds, default=0) > most:
             mistake = "one-sender" if num_sent[rank] == w - 1 else "chain"
-            fact = f"{where}rank {rank} sends in round {max(rounds)}; {most} rounds are enough."
-            raise played.wrong(mistake, None if where else rank, fact=fact[0].upper() + fact[1:])
+            fact = f"It sends in round {max(rounds)}; {most} rounds are enough."
+            raise played.wrong(mistake, rank, fact=fact)
 
 
 def _broadcast_draw(played):
@@ -618,7 +568,8 @@ broadcast = Task(
         "digits": _IN_ITS_DTYPE,
         "kept": KEPT,
         "cost": "Each rank but src receives once; who has it already needs no message.",
-        "other-root": "The tensor is rank src's, and src is not always 0: count places from src.",
+        "other-root": "The tensor is rank src's, and src is not always 0: count places from src. "
+        "And a rank can pass on what it receives when it has waited for it.",
         "not-everywhere": "Go through the rounds for this number of ranks: who sends to those that "
         "have nothing?",
         "input-changed": "Leave the argument as it is: got = tensor.clone() comes first.",
@@ -627,6 +578,7 @@ broadcast = Task(
         "same round, from the rank that sends.",
         "raised": "In the last round some ranks have no partner: with 3 ranks there is no rank 3. "
         "And a tensor may have 0 numbers: then recv must be told its src.",
+        "died": _MUST_FIT,
         "forbidden": "Use send and recv only: the rounds are yours to plan.",
     },
     allowed=("send", "recv"),

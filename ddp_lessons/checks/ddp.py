@@ -4,6 +4,8 @@ Exercise 06: what does DistributedDataParallel do for you?
 Legend: w ranks; N numbers in all gradients; S steps; C channels.
 """
 
+import copy
+
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -32,23 +34,24 @@ from ddp_lessons.checks.ddp_scripts import (
     FROZEN_LATE,
     LONELY,
     NEAR,
+    NUM_SCRIPTS,
     PASSED_BY,
     Net,
     Training,
     are_near,
-    are_statistics_of,
     how_trained,
     loss_of,
     script_batches,
     state_of,
     unseen_pair,
     weights_of,
+    whose_statistics,
     wrappings,
 )
 from ddp_lessons.checks.ddp_statistics import STATISTICS, Pooled
 from ddp_lessons.checks.kit import Case, Task, equal, normal_numbers
 from ddp_lessons.checks.kit.judging import BLANK
-from ddp_lessons.checks.kit.plain import share_memory
+from ddp_lessons.checks.kit.plain import plain, share_memory
 from ddp_lessons.checks.kit.regression import gradient
 from ddp_lessons.checks.kit.warm_up import first_ddp
 from ddp_lessons.pictures import holdings_picture, timeline_picture, timeline_tracks
@@ -127,8 +130,9 @@ def _hook_judge(played):
             raise played.wrong("no-future", seen.rank, fact=fact)
     given = [gradients_of(case, rank).double() for rank in range(case.world_size)]
     means = sum(given) / case.world_size
-    # Averages of whole numbers are exact. Of a debt, a later step leaves its rounding: u * u.
-    most_off = _UNIT**2 * sum(each.abs() for each in given) / case.world_size
+    # Averages of whole numbers are exact. Of a debt, a later step leaves its rounding: u * u; as
+    # much is lost by keeping it in half precision.
+    most_off = 2 * _UNIT**2 * sum(each.abs() for each in given) / case.world_size
     for rank, result in enumerate(played.results):
         got = torch.stack(result).double()
         _judge_average(played, rank, got, means, most_off)
@@ -217,10 +221,17 @@ def _judge_debts(played, rank, got, means, most_off):
         both = {"got": totals[is_off], "expected": right[is_off]}
         fact = f"{steps} It does where much was owed, and not where little was."
         raise played.wrong("small-debts", rank, **both, fact=fact)
+    if not is_off[~kinds.twice].any():
+        both = {"got": totals[kinds.twice], "expected": right[kinds.twice]}
+        fact = f"{steps} It does where the step after a debt has no gradient, and nowhere else."
+        raise played.wrong("after-rounding", rank, **both, fact=fact)
     if is_off_by(0):
         both = {"got": totals[early], "expected": right[early]}
         fact = "What was owed after the first step was not paid. Later debts were."
         raise played.wrong("rebuild", rank, **both, fact=fact)
+    if bool(((totals - _halved(right * world_size, world_size)).abs() <= most_off)[late].all()):
+        fact = f"{steps} Sums of {world_size} ranks were divided in half precision."
+        raise played.wrong("half-average", rank, **both, fact=fact)
     if not got[LATE_STEP + 1 :, late].any():
         fact = f"{steps} What rounding took away was never sent."
         raise played.wrong("no-feedback", rank, **both, fact=fact)
@@ -232,6 +243,15 @@ def _judge_debts(played, rank, got, means, most_off):
         raise played.wrong("divided-debt", rank, **both, fact=fact)
     fact = f"{steps} What was owed was not paid once."
     raise played.wrong("wrong-debt", rank, **both, fact=fact)
+
+
+def _halved(owed, world_size):
+    # What late steps give of sums if each is divided in half precision, which rounds once more.
+    total = torch.zeros_like(owed)
+    for _ in range(LATE_STEP, NUM_STEPS):
+        message = owed.bfloat16()
+        owed, total = owed - message, total + message / world_size
+    return total
 
 
 def _draw_last_backward(played):
@@ -274,6 +294,8 @@ half_hook = Task(
         "wrong-debt": "What is owed after a step takes the place of what was owed before: it is "
         "the whole target, old debts included, less the message.",
         "fixed-size": "A group may have any number of ranks. Ask for it in the hook.",
+        "after-rounding": "A message that is rounded already has no place for a small debt. Add it "
+        "to the target, and round them together.",
         "after-sum": "What is owed is known before anything is sent. After the all-reduce, the "
         "message is what all ranks sent.",
         "divided-debt": "What is owed is in the unit of the target. Once divided by the world size "
@@ -282,6 +304,8 @@ half_hook = Task(
         "one parameter from every other.",
         "small-debts": "Keep all that rounding takes away, however small, in a dtype that holds "
         "it.",
+        "half-average": "A division in half precision rounds once more, and nobody keeps what that "
+        "takes away. Divide in the bucket's own dtype.",
         "overflow": "float16 ends at 65,504. bfloat16 goes as far as float32 does.",
         "elsewhere": "Keep what is owed in `residuals`. Two models would share a global of yours.",
         "bytes": "What all_reduce gets must itself be bfloat16.",
@@ -312,24 +336,33 @@ def _branch_cases(draw):
 
 
 def _branch_act(here, find_unused):
-    model = Branches().to(here.device)
-    for parameter in model.parameters():
-        parameter.grad = torch.ones_like(parameter)  # of an earlier step
-    loss = model(torch.randn(3, 4, device=here.device), here["uses"][here.rank]).square().mean()
+    def model_and_loss(uses):
+        model = Branches().to(here.device)
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)  # of an earlier step
+        return model, model(torch.randn(3, 4, device=here.device), uses).square().mean()
+
+    model, loss = model_and_loss(here["uses"][here.rank])
     here.call(find_unused, model, loss)
-    return [parameter.grad for parameter in model.parameters()]
+    again = find_unused(*model_and_loss(_later_uses(here.world_size)[here.rank]))
+    return {"gradients": [parameter.grad for parameter in model.parameters()], "again": again}
+
+
+def _later_uses(world_size):
+    # Of a second call, for which nothing of the first one counts.
+    return [["left", "spare"], *[["left"]] * (world_size - 1)]
+
+
+def _counts_and_lists(uses):
+    names = [name for name, p in Branches().named_parameters() if p.requires_grad]
+    counts = {name: sum(name in reached(one) for one in uses) for name in names}
+    freeze = [name for name in names if counts[name] == 0]
+    return counts, (freeze, [name for name in names if 0 < counts[name] < len(uses)])
 
 
 def _branch_judge(played):
-    uses, world_size = played.case["uses"], played.case.world_size
-    everything = dict(Branches().named_parameters())
-    names = [name for name, parameter in everything.items() if parameter.requires_grad]
-    most = _MOST_FLAG_BYTES * len(everything)
-    counts = {name: sum(name in reached(one) for one in uses) for name in names}
-    expected = (
-        [name for name in names if counts[name] == 0],
-        [name for name in names if 0 < counts[name] < world_size],
-    )
+    most = _MOST_FLAG_BYTES * len(list(Branches().parameters()))
+    counts, expected = _counts_and_lists(played.case["uses"])
     shaped = [_two_lists(got) for got in played.results]
     for rank, got in enumerate(played.results):
         if shaped[rank] is None:
@@ -338,8 +371,15 @@ def _branch_judge(played):
     for rank, got in enumerate(shaped):
         if got != expected:
             _name_the_branch(played, rank, shaped, expected, counts)
+    _, expected = _counts_and_lists(_later_uses(played.case.world_size))
     for rank, seen in enumerate(played.seen):
-        if any(one is None or not bool((one == 1).all()) for one in seen.kept):
+        got = seen.kept["again"]
+        if _two_lists(got) != expected:
+            fact = "Called once more, with another model and loss, it returns other names."
+            raise played.wrong("kept", rank, got=got, expected=expected, fact=fact)
+    for rank, seen in enumerate(played.seen):
+        gradients = seen.kept["gradients"]
+        if any(one is None or not bool((one == 1).all()) for one in gradients):
             fact = "The lists are right, but gradients of an earlier step are not as they were."
             raise played.wrong("gradients", rank, fact=fact)
     for rank, events in enumerate(played.traces):
@@ -375,6 +415,10 @@ def _name_the_branch(played, rank, results, expected, counts):
     if f"{TIED}.weight" in named:
         fact = f"{TIED}.weight is spare.weight, under another name."
         raise played.wrong("twice-named", rank, **both, fact=fact)
+    by_usual = [name for name, count in counts.items() if 0 < count < _USUAL_RANKS]
+    if got == (expected[0], by_usual):
+        fact = "A parameter on the list `find` is reached on every rank of this group."
+        raise played.wrong("fixed-size", rank, **both, fact=fact)
     by_all = [name for name in named if counts.get(name) == world_size]
     if any(name in got[1] and not name.startswith(ZERO) for name in by_all):
         fact = "A parameter on the list `find` is reached on every rank."
@@ -382,7 +426,7 @@ def _name_the_branch(played, rank, results, expected, counts):
     if any(name.startswith(ZERO) for name in by_all):
         fact = "A parameter on a list is reached on every rank; its gradient happens to be zero."
         raise played.wrong("zero", rank, **both, fact=fact)
-    if not named:
+    if not named and expected[0]:
         fact = "It says that every parameter is reached."
         raise played.wrong("stale", rank, **both, fact=fact)
     if got == expected[::-1]:
@@ -391,6 +435,11 @@ def _name_the_branch(played, rank, results, expected, counts):
     if apart and set(named) <= set(counts):
         fact = f"The weight and the bias of `{apart[0]}` are not reached alike."
         raise played.wrong("by-layer", rank, **both, fact=fact)
+    if set(got[0]) & set(got[1]):
+        raise played.wrong("both-lists", rank, **both, fact="A parameter is on both lists.")
+    if got[0] == expected[0] and set(got[1]) < set(expected[1]):
+        fact = "A parameter that some ranks reach, and others do not, is on no list."
+        raise played.wrong("too-few", rank, **both, fact=fact)
     if set(named) == {*expected[0], *expected[1]} and set(got[0]) > set(expected[0]):
         fact = "A parameter to freeze is reached on some rank."
         raise played.wrong("too-much", rank, **both, fact=fact)
@@ -444,8 +493,13 @@ find_unused = Task(
         "swapped": "Freeze what no rank reaches, and let DDP find what some ranks reach: in this "
         "order.",
         "too-much": "Freeze a parameter only if no rank reaches it: another rank's loss trains it.",
+        "too-few": "A parameter needs finding as soon as one rank does not reach it, and another "
+        "does.",
+        "both-lists": "What no rank reaches is frozen, and then needs no finding.",
         "twice-named": "A weight that two layers share is one parameter. It is listed once, by the "
         "name that model.named_parameters() gives it.",
+        "fixed-size": "A group may have any number of ranks. Ask for it: what all of them reach "
+        "needs no finding.",
         "any-rank": "What all ranks reach needs no finding. Count the ranks: a sum of bools, or "
         "the greatest flag, only says whether any does.",
         "by-layer": "A loss may reach a weight and not its bias. Ask for each parameter by itself.",
@@ -481,18 +535,38 @@ def _norm_act(here, pool_statistics):
     layer = nn.BatchNorm1d(channels, momentum=1.0).to(here.device)
     numbers = normal_numbers(here.case, here.rank, (num_samples, channels))
     layer((numbers + here["centre"] + here.rank).to(here.device))
-    before = {name: getattr(layer, name).clone() for name in STATISTICS}
+    before, spare = _parts_of(layer), copy.deepcopy(layer)
     here.call(pool_statistics, layer, num_samples)
-    return before, {name: getattr(layer, name) for name in STATISTICS}
+    pool_statistics(spare, num_samples)
+    return {"before": before, "after": _parts_of(layer), "again": _parts_of(spare)}
+
+
+def _parts_of(layer):
+    # Beside the statistics: how many batches there were, the momentum, switches and so on.
+    parts = {name: value for name, value in vars(layer).items() if not name.startswith("_")}
+    names = (*STATISTICS, "num_batches_tracked")
+    return plain(parts | {name: getattr(layer, name) for name in names})
 
 
 def _norm_judge(played):
     case = played.case
-    for rank, seen in enumerate(played.seen):
-        _judge_kind(played, rank, *seen.kept)
-    pooled = Pooled(case["samples"], [seen.kept[0] for seen in played.seen], case["centre"])
-    for rank, seen in enumerate(played.seen):
-        _judge_statistics(played, rank, seen, pooled)
+    kept = [seen.kept for seen in played.seen]
+    for rank, one in enumerate(kept):
+        for when in ("after", "again"):
+            _judge_kind(played, rank, one["before"], one[when])
+    pooled = Pooled(case["samples"], [one["before"] for one in kept], case["centre"])
+    for rank, one in enumerate(kept):
+        are_right = [pooled.are_right(one[when]) for when in ("after", "again")]
+        if not all(are_right) and not equal(one["after"], one["again"]):
+            fact = "Called once more, with a layer like this one, it gives other statistics."
+            raise played.wrong("kept", rank, fact=fact)
+    for rank in range(case.world_size):
+        _judge_statistics(played, rank, kept, pooled)
+    for rank, one in enumerate(kept):
+        for name, was in one["before"].items():
+            if name not in STATISTICS and not equal(was, one["after"].get(name)):
+                fact = f"It leaves the layer's {name} changed."
+                raise played.wrong("left-changed", rank, fact=fact)
     for rank, names in enumerate(played.names):
         if len(names) > _MOST_POOL_CALLS:
             fact = f"The statistics are right, but it took {len(names)} collectives; 2 are enough."
@@ -510,19 +584,19 @@ def _judge_kind(played, rank, before, after):
             raise played.wrong("dtype", rank, got=now, fact=fact)
 
 
-def _judge_statistics(played, rank, seen, pooled):
-    after = seen.kept[1]
+def _judge_statistics(played, rank, kept, pooled):
+    after = kept[rank]["after"]
     if pooled.are_right(after):
         return
     mean, variance = (after[name] for name in STATISTICS)
-    first = played.seen[0].kept[0]
+    first = kept[0]["before"]
     means = {"got": mean, "expected": pooled.mean.float()}
-    if len(played.seen) > 1 and all(equal(first, one.kept[1]) for one in played.seen):
+    if len(kept) > 1 and all(equal(first, one["after"]) for one in kept):
         fact = "Every rank has the statistics that rank 0 had."
         raise played.wrong("rank-0", rank, **means, fact=fact)
-    if all(equal(*one.kept) for one in played.seen):
+    if all(equal(one["before"], one["after"]) for one in kept):
         raise played.wrong("unchanged", rank, **means, fact="The layer is as it was.")
-    have_mean = [pooled.has_mean(one.kept[1]["running_mean"]) for one in played.seen]
+    have_mean = [pooled.has_mean(one["after"]["running_mean"]) for one in kept]
     if any(have_mean) and not all(have_mean):
         fact = f"Rank {have_mean.index(True)} has the mean of all samples, and not every rank has."
         raise played.wrong("not-everywhere", have_mean.index(False), fact=fact)
@@ -538,9 +612,9 @@ def _norm_draw(played):
     rows = []
     for num_samples, seen in zip(played.case["samples"], played.seen, strict=True):
         cells = {"samples": str(num_samples)}
-        for when, values in zip(("before", "after"), seen.kept, strict=True):
-            cells[f"mean {when}"] = f"{values['running_mean'][0]:.2f}"
-            cells[f"variance {when}"] = f"{values['running_var'][0]:.2f}"
+        for when in ("before", "after"):
+            cells[f"mean {when}"] = f"{seen.kept[when]['running_mean'][0]:.2f}"
+            cells[f"variance {when}"] = f"{seen.kept[when]['running_var'][0]:.2f}"
         rows.append(cells)
     names = ["samples", "mean before", "mean after", "variance before", "variance after"]
     return holdings_picture(names, rows)
@@ -608,7 +682,9 @@ def _script_cases(draw):
 
 def _scripts_act(here, scripts):
     number = here["script"]
-    script = list(scripts())[number - 1]
+    found = list(scripts() or ())
+    if len(found) != NUM_SCRIPTS:
+        return {"end": "not four", "num_scripts": len(found)}
     net = Net(here.case).to(here.device)
 
     def on_device(pairs):
@@ -617,8 +693,8 @@ def _scripts_act(here, scripts):
     test = on_device([unseen_pair(here.case, here.rank)]) if number == LONELY else []
     batches = on_device(script_batches(here.case, here.rank))
     try:
-        with wrappings() as found:
-            here.call(script, net, batches, *test, watch=(net,))
+        with wrappings() as wrapped:
+            here.call(found[number - 1], net, batches, *test, watch=(net,))
     except NotImplementedError as error:
         if number == 1 or BLANK not in str(error):
             raise
@@ -628,12 +704,16 @@ def _scripts_act(here, scripts):
             raise
         return {"end": "not reduced"}
     _note_waits_of_ddp(here)
-    return {"end": "", "state": state_of(net), "num_wrapped": len(found)}
+    return {"end": "", "state": state_of(net), "wrapped": wrapped}
 
 
 def _scripts_judge(played):
     case, number = played.case, played.case["script"]
     kept = [seen.kept for seen in played.seen]
+    for rank, one in enumerate(kept):
+        if one["end"] == "not four":
+            fact = f"The number of functions that it returns is {one['num_scripts']}."
+            raise played.wrong("not-four", rank, fact=fact)
     if any(one["end"] == "blank" for one in kept):
         fact = f"script_{number} {BLANK}; script_1 is mended."
         raise played.wrong("unfinished", fact=fact)
@@ -642,9 +722,11 @@ def _scripts_judge(played):
         raise played.wrong("waits-for-frozen", fact=fact)
     shapes = {name: one.shape for name, one in state_of(Net(case)).items()}
     for rank, one in enumerate(kept):
-        if one["num_wrapped"] > 1:
-            fact = f"script_{number} wraps a model {one['num_wrapped']} times."
-            raise played.wrong("wrapped-again", rank, fact=fact)
+        wrapped = one["wrapped"]
+        if len(wrapped) > 1:
+            mistake = "two-wrappers" if "DataParallel" in wrapped else "wrapped-again"
+            fact = f"script_{number} wraps a model {len(wrapped)} times: {', '.join(wrapped)}."
+            raise played.wrong(mistake, rank, fact=fact)
         changed = [n for n in shapes if n not in one["state"] or one["state"][n].shape != shapes[n]]
         if changed:
             fact = f"script_{number}: `net` has no {changed[0]} any more, as it had."
@@ -681,10 +763,15 @@ def _judge_evaluation(played, state, training):
     test = unseen_pair(case, 0)
     if is_loss(test, training.state):
         return
-    own = [Training(case, [rank]).counted[0] for rank in range(case.world_size)]
-    if is_loss(test) and are_statistics_of(state, [*training.counted, *own]):
-        return  # which ranks' statistics it takes is left open
+    own = Training(case, range(case.world_size), are_shared=False).counted
     if is_loss(test):
+        found = [whose_statistics(state, counted) for counted in (training.counted, own)]
+        if "all" in found:
+            return
+        rank = next((one for one in found if one is not None), None)
+        if rank is not None:
+            fact = f"script_4: BatchNorm has the statistics of rank {rank} alone."
+            raise played.wrong("other-rank", 0, **both, fact=fact)
         fact = "script_4: BatchNorm has other statistics than the training gave it."
         raise played.wrong("statistics", 0, **both, fact=fact)
     if any(is_loss(pair) for pair in script_batches(case, 0)):
@@ -732,13 +819,20 @@ scripts = Task(
         "only not wait for it.",
         "too-far": "DDP takes the mean of all ranks' gradients by itself. Do not add up, multiply, "
         "or step more often.",
+        "too-short": "DDP takes the mean of all ranks' gradients by itself, so divide by nothing. "
+        "Who averages by hand asks how many ranks there are.",
         "made-one": "The mean of gradients in each step is not the mean of weights at the end, nor "
         "the training of one rank.",
         "mode": "BatchNorm must count while the model is trained. Eval mode comes afterwards.",
         "statistics": "Between training and evaluation, no batch may be counted, and nothing "
         "forgotten.",
+        "other-rank": "DDP leaves rank 0's statistics in the model. Keep them, or make them those "
+        "of all ranks.",
         "other-pair": "Evaluate on `test`, which no step has seen.",
         "wrapped-again": "Wrap once, before the loop: each wrapping sends the whole model.",
+        "two-wrappers": "DataParallel is for one process that has several GPUs, DDP for several "
+        "processes. One of them is enough.",
+        "not-four": "Let `scripts` return all four functions, in order, as it did.",
         "no-evaluation": "Keep the evaluation, and return its loss on rank 0.",
         "evaluation": "Evaluate after the training, in eval mode, on all of `test`.",
     },

@@ -57,6 +57,7 @@ class Kinds:
         early: Numbers of one rank's first step, some of them small and the others large.
         small: The small ones.
         late: Numbers of one rank's later step.
+        twice: Numbers of one rank's later step and of the next, which finds a debt there.
         alike: Numbers of parameters of which others have the same length.
         owner: The rank of each that belongs to one.
     """
@@ -64,10 +65,10 @@ class Kinds:
     def __init__(self, case):
         lengths = case["lengths"]
         places = torch.arange(sum(lengths))
-        self.shared, self.late = places % 4 < 2, places % 4 == 3
-        self.early = places % 4 == 2
-        self.owner = places // 4 % case.world_size
-        self.small = self.early & (places // 4 // case.world_size % 2 == 1)
+        self.shared, self.early = places % 5 < 2, places % 5 == 2
+        self.late, self.twice = places % 5 == 3, places % 5 == 4
+        self.owner = places // 5 % case.world_size
+        self.small = self.early & (places // 5 // case.world_size % 2 == 1)
         self.alike = torch.cat(
             [torch.full((one,), lengths.count(one) > 1, dtype=torch.bool) for one in lengths]
         )
@@ -78,7 +79,7 @@ def gradients_of(case, rank):
     Return what backward gives a rank in each step, (S, N).
 
     All ranks have whole numbers, of which averages are exact in half precision. Of the others each
-    belongs to one rank, so that adding up rounds nothing, and to one step: later ones pay its debt.
+    belongs to one rank, so that adding up rounds nothing. Later steps have zeros and pay its debt.
     """
     dtype, kinds = getattr(torch, case["dtype"]), Kinds(case)
     num = len(kinds.shared)
@@ -86,10 +87,12 @@ def gradients_of(case, rank):
     whole = whole_numbers(case, rank, (NUM_STEPS, num), dtype)
     given = torch.zeros(NUM_STEPS, num, dtype=dtype)
     given[:, kinds.shared] = case.world_size * whole[:, kinds.shared]
-    early, late = (mask & (kinds.owner == rank) for mask in (kinds.early, kinds.late))
+    early, twice = (mask & (kinds.owner == rank) for mask in (kinds.early, kinds.twice))
+    late = twice | kinds.late & (kinds.owner == rank)
     given[0, early] = numbers[early]
     given[0, early] *= torch.where(kinds.small, _SMALL, _LARGE).to(dtype)[early]
     given[LATE_STEP, late] = numbers[late] * _BEYOND_FLOAT16
+    given[LATE_STEP + 1, twice] = given[LATE_STEP, twice]
     return given
 
 

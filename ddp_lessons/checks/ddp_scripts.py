@@ -9,16 +9,19 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 from torch.nn.functional import mse_loss
-from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from ddp_lessons.checks.kit import normal_numbers
 from ddp_lessons.checks.kit.regression import regression_batches
+from ddp_lessons.checks.kit.replacing import replacing
 
+NUM_SCRIPTS = 4
 PASSED_BY, FROZEN_LATE, LONELY = 2, 3, 4
 _FEATURES, _HIDDEN, _SAMPLES, _BATCHES, _LR = 6, 8, 4, 3, 0.125
 _TEST_SAMPLES = 7
 _STATISTICS = ("norm.running_mean", "norm.running_var")
 _TIMES = (2, 3, 4)
+_USUAL_RANKS = 4
 NEAR = 2.0**-30
 """
 How far weights may be off: a rounding of float64 is 2**-53, some hundred enter a weight in a step,
@@ -101,21 +104,24 @@ class Training:
         ranks: The ranks whose batches count. The statistics of the first one are kept, as by DDP.
         times: How many times as far as that each step goes.
         is_training: Whether the Net is in train mode.
+        are_shared: Whether each forward of a rank begins with the buffers of the first one.
 
     Attributes:
         state: Parameters and buffers afterwards, by name.
         counted: For each rank the buffers that its own last forward leaves.
     """
 
-    def __init__(self, case, ranks, times=1, is_training=True):
+    def __init__(self, case, ranks, times=1, is_training=True, are_shared=True):
         net = Net(case).train(is_training)
         batches = {rank: script_batches(case, rank) for rank in ranks}
+        self.counted = [_buffers(net) for _ in ranks]
         for number in range(_BATCHES):
             net.zero_grad()
-            before, self.counted = _buffers(net), []
-            for rank in ranks:
+            before = self.counted[:1] * len(ranks) if are_shared else self.counted
+            self.counted = []
+            for rank, buffers in zip(ranks, before, strict=True):
                 inputs, targets = batches[rank][number]
-                net.load_state_dict(before, strict=False)
+                net.load_state_dict(buffers, strict=False)
                 (mse_loss(net(inputs), targets) / len(ranks)).backward()
                 self.counted.append(_buffers(net))
             net.load_state_dict(self.counted[0], strict=False)
@@ -169,9 +175,10 @@ def how_trained(case, weights, rank, has_sent):
     still = _unmoved(case, weights[rank], first, trained())
     if still:
         return "untrained", f"{still} is as it was before the training"
-    for times in _TIMES:
-        if are_all(trained(times=times)):
-            return "too-far", f"each step goes {times} times as far as it should"
+    for times in (*_TIMES, 1 / len(ranks), len(ranks) / _USUAL_RANKS):
+        if times != 1 and are_all(trained(times=times)):
+            mistake = "too-far" if times > 1 else "too-short"
+            return mistake, f"each step goes {times:.2g} times as far as it should"
     if any(map(are_all, [*alone, sum(alone) / len(alone)])):
         return "made-one", "ranks trained alone, and then one model was made of theirs"
     if case["script"] == LONELY and are_all(trained(is_training=False)):
@@ -195,37 +202,44 @@ def _buffers(net):
     return {name: one.clone() for name, one in net.named_buffers()}
 
 
-def are_statistics_of(state, counted):
+def whose_statistics(state, counted):
     """
-    Tell whether BatchNorm's statistics may come of what ranks have counted, pooled in some way.
+    Tell whose BatchNorm's statistics are: "all" if pooled of all ranks, a rank, or None.
 
     Args:
         state: Parameters and buffers of a model.
-        counted: For each rank its buffers.
+        counted: For each rank the buffers that it has counted.
     """
     means, variances = (torch.stack([one[name] for one in counted]) for name in _STATISTICS)
     mean, variance = (state[name] for name in _STATISTICS)
-    apart = means.amax(0) - means.amin(0)
     near = NEAR * (1 + means.abs().amax(0))
     # Of 4 samples, n - 1 for n takes away a quarter; means that are apart add to a variance.
-    least, most = variances.amin(0) / 2 - near, variances.amax(0) + apart.square() + near
-    is_mean = (means.amin(0) - near <= mean) & (mean <= means.amax(0) + near)
-    return bool((is_mean & (least <= variance) & (variance <= most)).all())
+    least, most = variances.mean(0) / 2, 2 * variances.amax(0)
+    is_pooled = (mean - means.mean(0)).abs() <= near  # batches have the same size on all ranks
+    if bool((is_pooled & (least <= variance) & (variance <= most)).all()):
+        return "all"
+    off = (means - mean).abs().amax(1) + (variances - variance).abs().amax(1)
+    return int(off.argmin()) if off.min() <= NEAR * (1 + variances.max()) else None
 
 
 @contextmanager
 def wrappings():
     """
-    Count how often a block wraps a model. Yields a list, to which each wrapping adds one.
+    Note how often a block wraps a model. Yields a list, to which each wrapping adds its class.
     """
-    found, wrap = [], DistributedDataParallel.__init__
+    found = []
 
-    def counting(self, *args, **kwargs):
-        found.append(1)
-        wrap(self, *args, **kwargs)
+    def noting(wrapper):
+        wrap = wrapper.__init__
 
-    DistributedDataParallel.__init__ = counting  # type: ignore[method-assign]
-    try:
+        def init(self, *args, **kwargs):
+            found.append(wrapper.__name__)
+            wrap(self, *args, **kwargs)
+
+        return init
+
+    with (
+        replacing(DistributedDataParallel, __init__=noting(DistributedDataParallel)),
+        replacing(DataParallel, __init__=noting(DataParallel)),
+    ):
         yield found
-    finally:
-        DistributedDataParallel.__init__ = wrap  # type: ignore[method-assign]

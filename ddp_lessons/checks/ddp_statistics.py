@@ -35,6 +35,7 @@ class Pooled:
         both = (within + apart).sum(0)
         self.variance = both / (total - 1)
         self._plain_mean, self._own, self._own_variances = means.mean(0), means, variances
+        self._less_1_mean = ((n - 1) * means).sum(0) / (n - 1).sum()
         self._by_own_count = (n * means).sum(0) / (world_size * n)  # (w, C)
         self._variances = {
             "within-only": [
@@ -56,6 +57,9 @@ class Pooled:
             ],
             "root": [self.variance.sqrt()],
         }
+        self._variances_by_own_count = [  # (w, C) each
+            both / count for count in (n - 1, n, world_size * n - 1, world_size * n)
+        ]
         unit = torch.finfo(torch.float32).eps / 2
         roundings = unit * (world_size + _OTHER_ROUNDINGS)
         self._mean_off = roundings * means.abs().amax(0)
@@ -94,6 +98,8 @@ class Pooled:
         got, own = got.double(), self._own[rank]
         if self.has_mean(got, self._plain_mean):
             return "unweighted", "The mean is that of the ranks' means."
+        if self.has_mean(got, self._less_1_mean):
+            return "unweighted", "The mean counts each rank by its samples less 1."
         if self.has_mean(got, self._by_own_count[rank]):
             fact = "The mean is the sum, divided by the world size times this rank's samples."
             return "own-count", fact
@@ -115,6 +121,9 @@ class Pooled:
         for mistake, candidates in self._variances.items():
             if any(self._has_variance(got, one) for one in candidates):
                 return mistake, "The mean is right, the variance is not."
+        if any(self._has_variance(got, one[rank]) for one in self._variances_by_own_count):
+            fact = "The mean is right. Squared distances are divided by this rank's own samples."
+            return "own-count", fact
         if self._is_far:
             return "cancels", "The mean is right, the variance is not. With means near 0, it was."
         if bool(((got - self.variance).abs() <= _FEWER_DIGITS * self.variance).all()):

@@ -46,7 +46,7 @@ def _join_act(here, join):
             "is_joined": True,
             "rank": dist.get_rank(),
             "world_size": dist.get_world_size(),
-            "file_bytes": path.stat().st_size if path.exists() else None,
+            "file_bytes": path.stat().st_size if path.is_file() else None,
             "total": total.item(),
         }
     finally:
@@ -107,9 +107,11 @@ join = Task(
         "other-rank": "Pass the rank that the function is given.",
         "other-store": "Use the file at `path`, which is new, and leave it there: another one may "
         "be left from an earlier group.",
+        "values": "The ranks are in a group, but its messages do not arrive. Some backends only "
+        "play one, for tests.",
         "raised": "If it waited in vain, ranks did not meet: each needs its own rank, all the same "
-        "world size and the same file, which nobody removes. If torch knows no handler: it takes "
-        "an address, file:// and the path, or a store, and got a bare path.",
+        "world size and the same file, which nobody removes or empties. If torch knows no "
+        "handler: it takes an address, file:// and the path, or a store, and got a bare path.",
     },
     returns=False,
     in_group=False,
@@ -152,7 +154,7 @@ def _parity_kept(here, even_and_odd):
     everyone: list = [None] * here.world_size
     dist.all_gather_object(everyone, kept)
     names = {(one.get("name"), *one.get("ranks", ())) for one in everyone}
-    is_right = len({name for name, *_ in names}) == len(names) and all(
+    is_right = len({name for name, *_ in names}) == len(names) == 2 and all(
         one.get("ranks") == _expected_ranks(r, here.world_size) for r, one in enumerate(everyone)
     )
     if is_right:  # others would wait for ranks that are elsewhere
@@ -192,6 +194,14 @@ def _parity_judge(played):
             fact = "These are the ranks of its group."
             both = {"got": own["ranks"], "expected": expected}
             raise played.wrong("other-ranks", rank, **both, fact=fact)
+    for rank, (name, ranks) in enumerate(numbered):
+        other = next(other for other, (_, theirs) in enumerate(numbered) if theirs == ranks)
+        if name != numbered[other][0]:
+            fact = (
+                f"Ranks {other} and {rank} returned two groups of the same ranks, with the numbers "
+                f"{numbered[other][0]} and {name}."
+            )
+            raise played.wrong("not-shared", rank, fact=fact)
     for rank, own in enumerate(kept):
         if own["num_made"] != kept[0]["num_made"]:
             fact = (
@@ -199,6 +209,9 @@ def _parity_judge(played):
                 f"{kept[0]['num_made']}, so the next groups will have other numbers."
             )
             raise played.wrong("out-of-step", rank, fact=fact)
+    if kept[0]["num_made"] > 2:
+        fact = f"Each rank has counted {kept[0]['num_made']} calls of new_group; 2 are enough."
+        raise played.wrong("too-many", fact=fact)
     for rank, own in enumerate(kept):
         total = sum(10**r for r in _expected_ranks(rank, w))
         if own["total"] != total:
@@ -213,6 +226,7 @@ def _parity_draw(played):
 
 even_and_odd = Task(
     number="01.2",
+    uses_store=True,
     name="even_and_odd",
     cases=_parity_cases,
     act=_parity_act,
@@ -234,24 +248,30 @@ even_and_odd = Task(
         "order": "Make the two groups in the same order on every rank.",
         "out-of-step": "Every rank must make the same calls of new_group, also for groups that it "
         "is not in, and no other rank may make one more.",
+        "not-shared": "All ranks of a group must return the one that they made in the same call.",
+        "too-many": "Make each of the two groups once, however many ranks there are.",
         "not-member": "Return the group that this rank is in: choose by its rank.",
         "no-group": "Return what dist.new_group gave you.",
         "other-ranks": "Even ranks are 0, 2, 4 and so on, odd ones 1, 3, 5, below the world size.",
         "old-group": "A group ends with the world that it was made in. Make both anew in each "
         "call.",
-        "raised": "There are not always 4 ranks: ask dist.get_world_size().",
+        "deadlock": "All ranks must make the same calls in the same order, and those of a subgroup "
+        "must hold one and the same: make each of the two once.",
+        "raised": "There are not always 4 ranks, and not always an even number: ask "
+        "dist.get_world_size().",
     },
 )
 
 # ---- 01.3 name the missing ranks ----
 
-_LATE_S, _SLACK_S = 0.3, 2.0
-_TOO_LATE_S = 0.5  # after the deadline: less than one, for who waits twice; a FileStore rounds up
+_LATE_S, _SLACK_S, _SET_S = 0.3, 2.0, 0.03
+_TOO_LATE_S = 0.5  # after the deadline, or 1 s, as a FileStore waits so long at least
 
 
 def _missing_cases(draw):
     yield Case(4, {"absent": [1], "late": [], "too late": [3], "deadline_s": 0.9}, seed=0)
     yield Case(1, {"absent": [], "late": [], "deadline_s": 0})
+    yield Case(3, {"absent": [2], "late": [], "too late": [1], "deadline_s": 0})
     yield Case(draw.choice((2, 3)), {"absent": [], "late": [], "deadline_s": 2.5})
     late = draw.randint(1, 3)
     yield Case(4, {"absent": [], "late": [late], "deadline_s": 2.5})
@@ -259,10 +279,17 @@ def _missing_cases(draw):
     yield Case(4, {"absent": absent, "late": [], "deadline_s": 0.3})
 
 
+class _SlowStore(dist.FileStore):
+    # Who reads a list, adds to it and writes it back takes away what others wrote meanwhile.
+    def set(self, key, value):
+        time.sleep(_SET_S)
+        super().set(key, value)
+
+
 def _missing_act(here, missing):
     if here.rank in here["absent"]:
         return None
-    store = dist.FileStore(str(here.folder / f"roll-{here.case.seed}"), here.world_size)
+    store = _SlowStore(str(here.folder / f"roll-{here.case.seed}"), here.world_size)
     store.set_timeout(timedelta(seconds=1))  # for an answer that waits for a key in vain
     if here.rank in here["late"]:
         time.sleep(_LATE_S)
@@ -288,7 +315,7 @@ def _come_too_late(here, watch):
     away = (*here["absent"], *_too_late(here.case))
     others = [rank for rank in range(here.world_size) if rank not in away]
     began_s = [float(watch.get(f"began/{rank}")) for rank in others]
-    until_s = max(began_s) + here["deadline_s"] + _TOO_LATE_S
+    until_s = max(began_s) + max(here["deadline_s"], 1) + _TOO_LATE_S
     while time.monotonic() < until_s and not watch.check([f"ended/{rank}" for rank in others]):
         time.sleep(0.01)
 
@@ -299,7 +326,8 @@ def _missing_judge(played):
     results = {rank: played.seen[rank].calls[-1].result for rank in present}
     missed = {rank: sorted({*away, *too_late} - {rank}) for rank in present}
     missed |= dict.fromkeys(too_late, away)
-    for rank in too_late:
+    is_one_look = played.case["deadline_s"] == 0
+    for rank in too_late if not is_one_look else ():
         got = results[rank]
         gone = [other for other in present if other not in too_late]
         others_are_right = any(results[other] == missed[other] for other in gone)
@@ -313,9 +341,10 @@ def _missing_judge(played):
             raise played.wrong("no-list", rank, **both, fact="It must return a list of ranks.")
         if got == absent:
             continue
-        if rank in got and played.case["deadline_s"] == 0:
+        if is_one_look and {*got} - {*absent}:
             raise played.wrong("at-once", rank, **both, fact="It names a rank that has come.")
-        if rank in got:
+        has_waited = played.seen[rank].kept >= played.case["deadline_s"]
+        if rank in got and ({*present} - {*too_late} <= {*got} or not has_waited):
             raise played.wrong("unsaid", rank, **both, fact="It names a rank that has come.")
         if {*got} == {*absent}:
             fact = "The ranks are not in rising order, each once."
@@ -323,9 +352,10 @@ def _missing_judge(played):
         if len(got) == len(absent):
             fact = "It names as many ranks as are missing, and others."
             raise played.wrong("other-ranks", rank, **both, fact=fact)
-        if set(got) - set(absent):
+        if {*got} - {*absent}:
             fact = "It names a rank that came within the deadline."
-            raise played.wrong("impatient", rank, **both, fact=fact)
+            mistake = "lost" if has_waited else "impatient"
+            raise played.wrong(mistake, rank, **both, fact=fact)
         if not got:
             raise played.wrong(
                 "nobody", rank, **both, fact="It names nobody, and ranks are missing."
@@ -344,7 +374,7 @@ def _missing_judge(played):
             raise played.wrong("impatient", rank, fact=fact)
         if took_s > deadline_s + _SLACK_S:
             fact = f"The deadline was {deadline_s:g} s, and it took over {_SLACK_S:g} s more."
-            raise played.wrong("too-long", rank, fact=fact)
+            raise played.wrong("too-patient", rank, fact=fact)
 
 
 def _missing_draw(played):
@@ -378,19 +408,25 @@ missing = Task(
     mistakes={
         "no-list": "Return a list of ranks; an empty one if all have come.",
         "unsaid": "Each rank must write a key of its own first, and look for the keys of others.",
-        "at-once": "A deadline of 0 leaves time for one look. So look first, and then ask whether "
-        "the time is over.",
+        "at-once": "A deadline of 0 leaves time for one look: leave this rank's note, look, and "
+        "then only ask whether the time is over.",
         "other-ranks": "How many have come does not tell who: let each rank leave a note of its "
         "own.",
         "order": "Return the ranks in rising order, each once.",
+        "lost": "Leave a note under a key of this rank alone. Who reads a list and writes it back "
+        "takes away what others have written meanwhile.",
         "withdrawn": "Leave the note in the store when you return: a rank that comes later looks "
         "for it.",
         "too-patient": "The deadline begins with the call, and there is one for all ranks "
         "together, not one for each.",
-        "impatient": "Look again until the deadline is over: a rank may still come.",
+        "impatient": "Leave this rank's note, look, and then ask the time: until the deadline is "
+        "over, look again, as a rank may still come.",
         "nobody": "Return all ranks whose keys are not there when the time is over.",
         "slow": "Return as soon as all keys are there.",
-        "raised": "store.get and store.wait raise when a key does not come; store.check only asks.",
+        "raised": "store.get and store.wait raise when a key does not come; store.check only asks. "
+        "It takes a list of keys.",
+        "late": "Look at the clock as often as for the keys, and end when the time is over. To "
+        "store.wait, a timeout of 0 means none: it waits for ever.",
     },
     in_group=False,
 )

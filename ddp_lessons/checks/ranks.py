@@ -18,11 +18,28 @@ def _cases(draw):
 
 def _act(here, my_items):
     here.call(my_items, list(here["items"]))
+    here.call(my_items, _others(here["items"]))
+
+
+def _others(items):
+    # As many: what is kept of one list is none of another's.
+    return [item + 100 if isinstance(item, int) else item for item in items]
 
 
 def _judge(played):
     items, num_ranks = played.case["items"], played.case.world_size
-    for rank, got in enumerate(played.results):
+    _judge_items(played, items, [seen.calls[0].result for seen in played.seen])
+    for seen in played.seen:
+        got, expected = seen.calls[1].result, _others(items)[seen.rank :: num_ranks]
+        if got != expected:
+            both = {"got": got, "expected": expected}
+            fact = f"Called once more, with the list {_others(items)}, it returns something else."
+            raise played.wrong("kept", seen.rank, **both, fact=fact)
+
+
+def _judge_items(played, items, results):
+    num_ranks = played.case.world_size
+    for rank, got in enumerate(results):
         expected, both = items[rank::num_ranks], {"got": got}
         if not isinstance(got, list):
             raise played.wrong("no-list", rank, **both, fact="It must return a list.")
@@ -46,7 +63,7 @@ def _same_items(got, expected):
 
 
 def _draw(played):
-    shares = [", ".join(map(str, got)) for got in played.results]
+    shares = [", ".join(map(str, seen.calls[0].result)) for seen in played.seen]
     return holdings_picture(["my items"], [{"my items": share} for share in shares])
 
 
@@ -75,6 +92,7 @@ my_items = Task(
         "and they need not rise.",
         "order": "Keep the items in the order in which they came.",
         "other-items": "Rank r takes the items at places r, r + w, r + 2w and so on, for w ranks.",
+        "kept": "Go by the list that you are given in this call. Another one may be as long.",
         "forbidden": "Each rank can tell by itself which items are its own: send nothing.",
     },
     allowed=(),

@@ -178,7 +178,8 @@ def _start_cases(draw):
     for world_size, dtype in ((1, "float32"), (2, "bfloat16"), (3, "float64"), (2, "float32")):
         data = {"layers": _random_layers(draw, 2), "dtype": dtype, "numbers": "of many digits"}
         yield Case(world_size, data)
-    yield Case(2, {"layers": _random_layers(draw, 2), "dtype": "float32", "channels last": "mask"})
+    data = {"layers": _random_layers(draw, 2), "dtype": "float32", "channels last": "mask"}
+    yield Case(2, {**data, "special numbers": "-0.0 and -inf", "slice": "mean"})
 
 
 def _start_model(case, rank):
@@ -193,6 +194,13 @@ def _start_model(case, rank):
     if "channels last" in case.data:
         whole = whole_numbers(case, rank, [1, 2, 3, 2])
         model.mask = whole.contiguous(memory_format=torch.channels_last)
+    if "slice" in case.data:
+        model.mean = torch.cat([model.mean] * 3)[2:4]  # type: ignore[list-item]
+    if "special numbers" in case.data:
+        with torch.no_grad():
+            _tensors(model)["mask"][0, 0, 0, 1] = -torch.inf  # 0 times that is nan
+            for tensor in _tensors(model).values():
+                tensor[(0,) * tensor.dim()] = -0.0  # plus 0.0 it is 0.0
     return model
 
 
@@ -262,17 +270,19 @@ def _judge_start(played, rank, got, before):
         return
     name, kept = wrong[0], played.seen[0].kept["tensors"]
     both = {"got": got.get(name), "expected": expected[name].detach()}
-    fact = f"{name} is not that of rank 0."
+    fact = f"{name} is not that of rank 0." if rank else f"{name} of rank 0 has changed."
     is_own = all(equal(got.get(one), own[one].detach()) for one in wrong)
     known = {_dtype(one) for one in expected.values()}
-    sent = {event.dtype for event in _moved(played.traces[rank])} - {*known, "uint8", None}
-    if sent and _is_nearly(both["got"], both["expected"]):
-        fact = f"{fact} It sends {_listed(sent)}; the model has {_listed(known)}."
+    sent = {event.dtype for event in _moved(played.traces[rank])} - {"uint8", None}
+    is_other = sent - known or (sent and not is_own and _dtype(expected[name]) not in sent)
+    if is_other and _is_nearly(both["got"], both["expected"]):
+        fact = f"{fact} It sends {_listed(sent - known or sent)}; the model has {_listed(known)}."
         raise played.wrong("sent-dtype", rank, **both, fact=fact)
+    if _is_sum_of(both["got"], both["expected"]):
+        raise played.wrong("added", rank, **both, fact=fact)
     if rank == 0:
         others = [tensors[name].detach() for tensors in before[1:]]
         came = any(equal(both["got"], other) for other in others)
-        fact = f"{name} of rank 0 has changed."
         raise played.wrong("other-root" if came else "not-rank-0", rank, **both, fact=fact)
     if is_own and wrong == list(expected):
         raise played.wrong("unchanged", rank, **both, fact="Nothing has changed on this rank.")
@@ -296,6 +306,19 @@ def _is_nearly(got, expected):
         return False
     got, expected = got.double(), expected.double()
     return bool((((got - expected).abs() <= 0.01 * expected.abs()) | got.isinf()).all())
+
+
+def _is_sum_of(got, expected):
+    """
+    Tell whether a tensor has lost what a sum with zeros loses: the sign of a 0, or an inf to a nan.
+    """
+    if not isinstance(got, torch.Tensor) or _alike(got) != _alike(expected):
+        return False
+    return bool(((got == expected) | (got.isnan() & expected.isinf())).all())
+
+
+def _alike(tensor):
+    return tensor.dtype, tensor.shape
 
 
 def _listed(names):
@@ -352,6 +375,8 @@ start_equal = Task(
         "objects": "Send the numbers themselves: one broadcast for a tensor.",
         "sent-dtype": "Send each tensor in its own dtype: a smaller one loses digits, a larger one "
         "costs bytes.",
+        "added": "A sum is no copy: -0.0 + 0.0 is 0.0, and 0 times inf is nan. Hand out the bits "
+        "that rank 0 has.",
         "one-peer": "A send reaches one rank. One call can hand a tensor to all of them.",
         "cost": "Send each tensor once, and nothing else. A tied weight has two names, and is one "
         "tensor.",
@@ -378,6 +403,10 @@ def _average_cases(draw):
     samples = draw.sample([2**24 + 1, 2, 0], 3)
     data = {"layers": [[5, 2], [4, 3]], "dtype": "float64", "samples": samples}
     yield Case(3, {**data, "without the head on": [draw.randint(0, 2)]})
+    # float16 holds no such number, and little of what was divided by one.
+    samples = [2 * draw.randint(2_300_000, 2_900_000) + 1 for _ in range(2)]
+    data = {"layers": [[5, 2], [4, 3]], "dtype": "float16", "samples": samples}
+    yield Case(2, {**data, "without the head on": []})
     # So many numbers in so few bits that no order of adding them up gives what another does.
     layers = [[draw.randint(40, 60), 30], [draw.randint(40, 60), 30]]
     data = {"layers": layers, "dtype": "bfloat16", "samples": [5, 5, 5]}
@@ -491,6 +520,8 @@ def _average_mistake(played, seen, own, fits, judged):
         fact = f"{fact} It sends one number as {one_number}, which cannot hold {max(samples)}."
     elif found == "values" and other_dtypes:
         found, fact = "sent-dtype", f"{fact} It sends {_listed(other_dtypes)}; they are {dtype}."
+    elif found == "values" and dtype == "float16":
+        found = "range"
     elif any(fits):
         found = "one-rank"
     elif w > 1 and agree(lambda r: [shares[r]] * w):
@@ -590,6 +621,8 @@ average_gradients = Task(
         "it.",
         "sent-dtype": "Send gradients in the dtype that they have: a smaller one loses digits, a "
         "larger one costs bytes.",
+        "range": "float16 ends at 65,504, and has few digits far below 1. A number of samples does "
+        "not fit into it, nor what is multiplied or divided by one. A share does.",
         "one-rank": "Every rank needs the average, for every rank makes a step.",
         "frozen": "A frozen parameter has no gradient, on any rank: leave it alone.",
         "deadlock": "A rank that has no samples, or no gradient for a parameter, must make the "
@@ -611,7 +644,7 @@ average_gradients = Task(
 
 
 def _plan_cases(draw):
-    layers = [[2, 2], [5, 3], [8, 2], [4, 4], [9, 1]]
+    layers = [[1, 3], [5, 5], [10, 2], [4, 1], [5, 1]]
     caps = {"cap_bytes": 40, "first_cap_bytes": 16}
     yield Case(4, {"layers": layers, "dtype": "float32", **caps}, seed=0)
     for world_size, dtype, size in ((1, "bfloat16", 2), (2, "float64", 8), (3, "float32", 4)):
@@ -623,6 +656,15 @@ def _plan_cases(draw):
     num_trained = sum(map(sum, layers)) - layers[1][1] + HEAD_SIZE
     caps = {"cap_bytes": 10**6, "first_cap_bytes": 4 * num_trained}
     yield Case(2, {"layers": layers, "dtype": "float32", **caps})
+    # The second bucket is above its cap. All others are filled exactly, the last one too.
+    num = draw.randint(6, 9)
+    layers = [[num - 3, 2], [1, 1], [num - 3, 3], [num + 2, 1]]
+    caps = {"cap_bytes": 4 * num, "first_cap_bytes": 4 * HEAD_SIZE}
+    yield Case(2, {"layers": layers, "dtype": "float32", **caps})
+    # The first cap may be the larger one, and parameters may be slices of larger tensors.
+    layers = [[num, 2], [num + 3, 1], [num - 3, 3], [num, 1]]
+    caps = {"cap_bytes": 8 * num, "first_cap_bytes": 24 * num}
+    yield Case(2, {"layers": layers, "dtype": "float64", "in memory": "as slices", **caps})
     # So many names in one bucket that no set has them in this order.
     caps = {"cap_bytes": 10**6, "first_cap_bytes": 10**6}
     yield Case(2, {"layers": [[2, 1]] * 12, "dtype": "float64", **caps})
@@ -630,7 +672,11 @@ def _plan_cases(draw):
 
 
 def _plan_model(case):
-    return _Model(case).requires_grad_(False) if "frozen" in case.data else _Model(case)
+    model = _Model(case).requires_grad_("frozen" not in case.data)
+    model.layer1.bias.requires_grad = False
+    for parameter in model.parameters() if "in memory" in case.data else ():
+        parameter.data = torch.cat([parameter.data] * 3)[: len(parameter)]
+    return model
 
 
 _OTHER_CAPS = {"cap_bytes": 10**6, "first_cap_bytes": 10**6}
@@ -643,25 +689,33 @@ def _plan(case, model, mistake=None):
     cap = case["cap_bytes"]
     first = cap if mistake == "first-cap" else case["first_cap_bytes"]
     named = list(model.named_parameters(remove_duplicate=mistake != "tied"))
+    num_first = {"always-first": len(named), "first-twice": 1}.get(mistake, 0)
     buckets, bucket, num_bytes = [], [], 0
     for name, parameter in named if mistake == "order" else named[::-1]:
         if not parameter.requires_grad and mistake != "frozen":
             num_bytes += parameter.nbytes * (mistake == "frozen-bytes")
             continue
-        now = cap if buckets and mistake != "always-first" else first
+        now = cap if len(buckets) > num_first else first
+        if mistake == "smaller-first":
+            now = min(now, cap)
         if mistake == "swapped":
             now = first if buckets else cap
         size = {"numbers": 1, "four-bytes": 4}.get(mistake, parameter.element_size())
+        if mistake == "storage":
+            size *= parameter.untyped_storage().nbytes() / parameter.nbytes
         own = (len(parameter) if mistake == "rows" else parameter.numel()) * size
         if mistake == "under-cap" and bucket and num_bytes + own > now:
             buckets.append(bucket)
             bucket, num_bytes = [], 0
         bucket = [*bucket, name]
         num_bytes += own
-        is_full = num_bytes > now if mistake == "one-late" else num_bytes >= now
+        is_late = mistake in ("one-late", "later-late" if buckets else "first-late")
+        is_full = num_bytes > now if is_late else num_bytes >= now
         if mistake == "each-alone" or (is_full and mistake != "under-cap"):
             buckets.append(bucket)
-            bucket, num_bytes = [], (num_bytes if mistake == "not-reset" else 0)
+            above = num_bytes - now
+            rest = {"not-reset": num_bytes, "above-cap": above, "less-above-cap": -above}
+            bucket, num_bytes = [], rest.get(mistake, 0)
     return buckets + [bucket] * (bool(bucket) and mistake != "lost")
 
 
@@ -673,12 +727,19 @@ _PLAN_MISTAKES = {
     "tied": "tied",
     "numbers": "numbers",
     "rows": "rows",
+    "storage": "storage",
+    "smaller-first": "first-cap",
+    "not-reset": "not-reset",
+    "above-cap": "not-reset",
+    "less-above-cap": "not-reset",
     "one-late": "one-late",
+    "first-late": "one-late",
+    "later-late": "one-late",
     "under-cap": "under-cap",
     "lost": "lost",
-    "not-reset": "not-reset",
     "first-cap": "first-cap",
     "always-first": "first-cap",
+    "first-twice": "first-cap",
     "swapped": "first-cap",
     "each-alone": "each-alone",
 }
@@ -691,6 +752,14 @@ def _plan_act(here, plan_buckets):
     model = _plan_model(here.case).to(here.device)
     here.call(plan_buckets, model, here["cap_bytes"], here["first_cap_bytes"])
     here.call(plan_buckets, model, *_OTHER_CAPS.values())
+    _trains_no_more(model)
+    here.call(plan_buckets, model, here["cap_bytes"], here["first_cap_bytes"])
+
+
+def _trains_no_more(model):
+    # Between two calls somebody freezes a layer.
+    model.head.bias.requires_grad = False
+    return model
 
 
 def _plan_judge(played):
@@ -710,19 +779,36 @@ def _plan_judge(played):
                 fact = "A bucket has the right names in another order."
                 raise played.wrong("inside", rank, got=one, expected=right, fact=fact)
     _judge_other_caps(played, model)
+    expected = _plan(played.case, _trains_no_more(model))
+    for seen in played.seen:
+        got = seen.calls[2].result
+        if [list(one) for one in got] != expected and "frozen" not in played.case.data:
+            both = {"got": got, "expected": expected}
+            fact = "In another call, with the same model and caps, head.bias is frozen as well."
+            raise played.wrong("kept", seen.rank, **both, fact=fact)
 
 
 def _judge_other_caps(played, model):
     expected = _plan({**played.case.data, **_OTHER_CAPS}, model)
     for seen in played.seen:
-        first, got = (call.result for call in seen.calls)
+        first, got = (call.result for call in seen.calls[:2])
         if not _is_plan(got) or [list(one) for one in got] != expected:
             fact = (
                 "In another call, with the same model and caps of 1,000,000 bytes, it is not right."
             )
             is_longer = _is_plan(got) and got[: len(first)] == first
-            mistake = "kept" if is_longer else "values"
+            mistake = "kept" if is_longer or _is_kept(seen.calls[0]) else "values"
+            if _is_plan(got) and list(map(sorted, got)) == list(map(sorted, expected)):
+                mistake = "inside"  # the buckets of the first call may be in order by chance
             raise played.wrong(mistake, seen.rank, got=got, expected=expected, fact=fact)
+
+
+def _is_kept(call):
+    """
+    Tell whether a second call with the same arguments named more parameters, or fewer.
+    """
+    plans = [call.result, call.again and call.again.result]
+    return all(map(_is_plan, plans)) and sum(map(len, plans[0])) != sum(map(len, plans[1]))
 
 
 def _is_plan(got):
@@ -747,6 +833,8 @@ def _judge_buckets(played, rank, got, expected, model):
         fact = "The plan has no bucket, but there are parameters to train."
         raise played.wrong("by-grad", rank, fact=fact)
     found = _plan_mistake(played.case, model, buckets, rights)
+    if _is_kept(played.seen[rank].calls[0]):
+        found = "kept"
     pairs = list(zip_longest(map(list, got), expected))
     place = next(
         n for n, (one, right) in enumerate(pairs) if sorted(one or ()) != sorted(right or ())
@@ -763,8 +851,10 @@ def _plan_mistake(case, model, buckets, rights):
             return mistake
     if buckets == rights[::-1]:
         return "backwards"
-    missing = {name for one in rights for name in one} - {name for one in buckets for name in one}
-    return "lost" if missing else "values"
+    names = [name for one in buckets for name in one]
+    if len(names) > len(set(names)):
+        return "repeated"
+    return "lost" if {name for one in rights for name in one} - {*names} else "values"
 
 
 def _plan_draw(played):
@@ -802,12 +892,15 @@ plan_buckets = Task(
         "backwards": "Which bucket is full first? It comes first in the plan.",
         "numbers": "The caps are bytes, not numbers of numbers, and each dtype has its own size.",
         "rows": "A weight has rows and columns. Its bytes are those of all its numbers.",
+        "storage": "A parameter may be a part of a larger tensor. Only its own numbers are sent.",
         "one-late": "A bucket that holds exactly its cap is full.",
         "under-cap": "A bucket closes after the parameter that fills it, even if it is above the "
         "cap then.",
         "lost": "What is in the open bucket at the end must be sent too.",
         "empty": "Where the last parameter fills its bucket, no other follows; and a model that "
         "trains nothing has none.",
+        "repeated": "No parameter is in two buckets. A list that is emptied is empty wherever it "
+        "stands: open a new one.",
         "by-grad": "No backward has been run yet, so no parameter has a gradient. What tells "
         "whether it will have one?",
         "kept": "The plan depends on the model and the caps of this call, on nothing earlier.",
@@ -842,11 +935,14 @@ def _replica_cases(draw):
     data = {"layers": layers, "cap_bytes": 8 * num, **caps}
     yield Case(3, {**data, **times, "other order on": [draw.randint(0, 2)]})
     times = {"micro_batches": 1, "steps": 1}  # in a second step Gloo may abort the process
-    yield Case(2, {**data, **times, "without layer2 on": [draw.randint(0, 1)]})
+    yield Case(2, {**data, **times, "without": ["layer2"], "on rank": draw.randint(0, 1)})
     times = {"micro_batches": 3, "steps": 2}
-    yield Case(3, {**data, **times, "without layer2 on": [draw.randint(0, 2)]})
-    times = {"micro_batches": 1, "steps": 2}
-    yield Case(2, {**data, **times, "dtype": "bfloat16", "layer2": "in the first step only"})
+    yield Case(3, {**data, **times, "without": ["layer2"], "on rank": draw.randint(0, 2)})
+    # Nothing of the first bucket is ready there, nor of the last: the head has a weight of layer 0.
+    times, odd = {"micro_batches": 1, "steps": 2}, {"on rank": draw.randint(0, 1), "in step": 2}
+    yield Case(2, {**data, **times, "without": ["layer0", "head"], **odd})
+    times = {"micro_batches": 1, "steps": 3}
+    yield Case(2, {**data, **times, "dtype": "bfloat16", "layer2": "in the second step only"})
 
 
 def _ways(case, rank, number=0):
@@ -854,13 +950,13 @@ def _ways(case, rank, number=0):
     Return the layers that each micro-batch of a rank's step goes through, in order.
     """
     names = [*(f"layer{number}" for number in range(len(case["layers"]))), "head"]
-    if number and "layer2" in case.data:
+    if number != 1 and "layer2" in case.data:
         names.remove("layer2")
     if rank in case.data.get("other order on", ()):
         names = ["layer0", "layer2", "layer1", "head"]
     ways = [names] * case["micro_batches"]
-    if rank in case.data.get("without layer2 on", ()):
-        ways = [*ways[:-1], [name for name in names if name != "layer2"]]
+    if rank == case.data.get("on rank") and number + 1 >= case.data.get("in step", 1):
+        ways = [*ways[:-1], [name for name in names if name not in case["without"]]]
     return ways
 
 
@@ -900,7 +996,7 @@ def _step_gradients(case, number, first=0, without=()):
             model(_inputs(case, rank, model, batch), way).backward()
         table = _gradient(model)
         tables.append({name: None if name in without else one for name, one in table.items()})
-        if rank not in case.data.get("without layer2 on", ()):
+        if rank != case.data.get("on rank"):
             tables[-1] = table
     return tables
 
@@ -928,16 +1024,16 @@ def _judge_messages(played, seen, number, model, buckets):
         raise played.wrong("each-micro-batch", rank, fact=fact)
     if len(sent) > len(buckets):
         fact = f"{which}: it makes {len(sent)} calls; there are {len(buckets)} buckets."
-        raise played.wrong("cost", rank, fact=fact)
+        raise played.wrong("once" if number else "cost", rank, fact=fact)
     sizes = [_bytes(model, names) for names in buckets]
     if [event.input_bytes for event in sent] != sizes:
         fact = (
             f"{which}: bytes of its messages: {[event.input_bytes for event in sent]}; "
             f"of the buckets: {sizes}."
         )
-        mistake = "once" if number and not sent else "other-plan"
+        mistake = "once" if number else "other-plan"
         others = {event.dtype for event in sent} - {played.case["dtype"], None}
-        if mistake == "other-plan" and others:
+        if not number and others:
             mistake = "sent-dtype"
             fact = f"{which}: it sends {_listed(others)}; gradients are {played.case['dtype']}."
         raise played.wrong(mistake, rank, fact=fact)
@@ -953,12 +1049,9 @@ def _judge_times(played, rank, step, sent, buckets, index_of):
     Refuse a message that leaves too early, too late, or that holds backward up.
     """
     case, which = played.case, f"Step {step + 1} of {played.case['steps']}"
-    is_odd = rank in [
-        *case.data.get("other order on", ()),
-        *case.data.get("without layer2 on", ()),
-    ]
-    # A step like the first one, which went well: then something of that is left.
-    is_left = step and _ways(case, rank, step) == _ways(case, rank, 0)
+    is_odd = rank in [*case.data.get("other order on", ()), case.data.get("on rank")]
+    # A step like the first one, or like those of other cases, which went well: something is left.
+    is_left = step and "in step" not in case.data
     ready = 0.0
     for number, (event, names) in enumerate(zip(sent, buckets, strict=True)):
         ready = max([ready, *(index_of.get(name, float("inf")) for name in names)])
@@ -1002,7 +1095,7 @@ def _judge_mean(played, seen, number):
         if _agrees(got, tables, row, **judged)
     ]
     these, own_of_these = _of(wrong, got), [_of(wrong, one) for one in own]
-    if number and _is_left_over(case, number, these, judged):
+    if number and _is_left_over(case, number, these, own_of_these, judged):
         found.append("stale")
     if _agrees(these, own_of_these, [float(r == rank) / w for r in range(w)], **judged):
         found.append("early")
@@ -1032,14 +1125,14 @@ def _ways_to_be_wrong(case, rank, number, own):
     w, m = case.world_size, case["micro_batches"]
     mean, is_own = [1 / w] * w, [float(other == rank) for other in range(w)]
     from_on = [_step_gradients(case, number, first=first) for first in range(m)]
-    last, layer2 = from_on[-1], ("layer2.weight", "layer2.bias")
-    zeros = _step_gradients(case, number, without=layer2)
+    left_out = [name for name in own[0] if name.split(".")[0] in case.data.get("without", ())]
+    last, zeros = from_on[-1], _step_gradients(case, number, without=left_out)
     # What came in micro-batch k, from 0, is divided m - k times.
     times = [w ** -(m - k) for k in range(m)]
     shares = [now - before for now, before in zip(times, [0.0, *times], strict=False)]
-    odd = case.data.get("without layer2 on", ())
-    whole = [_scaled(own[r], layer2, w) if r in odd else own[r] for r in range(w)]
-    here = [_scaled(table, layer2, w) for table in own] if rank in odd else own
+    odd = case.data.get("on rank")
+    whole = [_scaled(own[r], left_out, w) if r == odd else own[r] for r in range(w)]
+    here = [_scaled(table, left_out, w) for table in own] if rank == odd else own
     return [
         ("summed", own, [1.0] * w),
         ("twice", own, [1 / w**2] * w),
@@ -1062,13 +1155,14 @@ def _scaled(table, names, factor):
     }
 
 
-def _is_left_over(case, number, got, judged):
+def _is_left_over(case, number, got, own, judged):
     """
-    Tell whether numbers are the mean of the step before, once, or once for each rank.
+    Tell whether numbers hold the mean of the step before as well, once, or once for each rank.
     """
     w = case.world_size
-    before = [_of(got, table) for table in _step_gradients(case, number - 1)]
-    return any(_agrees(got, before, [share] * w, **judged) for share in (1.0, 1 / w, 1 / w**2))
+    both = [*own, *(_of(got, table) for table in _step_gradients(case, number - 1))]
+    rows = [[1 / w] * w + [share] * w for share in (1.0, 1 / w, 1 / w**2)]
+    return any(_agrees(got, both, row, **judged) for row in rows)
 
 
 def _replica_draw(played):

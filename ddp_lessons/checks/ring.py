@@ -10,6 +10,7 @@ from itertools import product
 from math import isfinite, sqrt
 from random import Random
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -23,6 +24,7 @@ from ddp_lessons.checks.collectives import (
     rounds_of_sends,
 )
 from ddp_lessons.checks.kit import Case, Task, equal, normal_numbers, sum_error, words
+from ddp_lessons.checks.kit.early import Early
 from ddp_lessons.collectives import naive
 from ddp_lessons.costs import sent_bytes
 from ddp_lessons.errors import WrongAnswer
@@ -42,6 +44,8 @@ _RING_MISTAKES = {
     "forbidden": "Use send, recv, isend and irecv: the ring is yours to make.",
     "not-ring": "Let each rank send to one neighbour only, and receive from the other.",
     "turns": "Let all ranks send in the same step: isend or irecv starts without waiting.",
+    "early": "What irecv brings is there when the wait for it has returned, and not before. Until "
+    "then do not read it, add to it or pass it on.",
     "kept": KEPT,
     "sent-dtype": "Send, and add, in the dtype that you were given.",
     "deadlock": "If every rank first waits in the same call, no rank makes the other one. Start "
@@ -52,6 +56,22 @@ _RING_MISTAKES = {
 def _sending_device(here):
     # Gloo sends messages from the CPU's memory, NCCL from the GPU's.
     return here.device if dist.get_backend() == "nccl" else torch.device("cpu")
+
+
+def _call(here, answer, arguments_of):
+    """
+    Call an answer, and return the name of what in it takes a message too early, if anything does.
+    """
+    with Early() as early:
+        call(here, answer, arguments_of)
+    return early.taken_by
+
+
+def _refuse_early(played):
+    for seen in played.seen:
+        if seen.kept is not None:
+            fact = f"Its {seen.kept} takes a tensor that is still being received."
+            raise played.wrong("early", seen.rank, fact=fact)
 
 
 def _judge_ring(played, num_steps, most_bytes):
@@ -172,7 +192,7 @@ def _chunks(case, rank):
 
 def _scatter_act(here, reduce_scatter):
     device = _sending_device(here)
-    return call(
+    return _call(
         here,
         reduce_scatter,
         lambda case: [[chunk.to(device) for chunk in _chunks(case, here.rank)]],
@@ -180,6 +200,7 @@ def _scatter_act(here, reduce_scatter):
 
 
 def _scatter_judge(played):
+    _refuse_early(played)
     w = played.case.world_size
     chunks = list(zip(*played.before, strict=True))  # [chunk][rank]
     for rank, got in enumerate(played.results):
@@ -211,6 +232,11 @@ def _name_the_sum(played, rank, got, chunks):
         fact = f"Numbers of {rank_names(doubled)} are in it twice."
         raise played.wrong("twice", rank, **both, fact=fact)
     refuse_lost_digits(played, rank, got, both["expected"], chunks[rank], "sent-dtype")
+    which = _chunks_in(got, chunks)
+    if which is not None:
+        parts = [f"chunk {chunk} of rank {r}" for r, chunk in enumerate(which) if chunk is not None]
+        fact = f"This is the sum of {', '.join(parts)}."
+        raise played.wrong("mixed", rank, **both, fact=fact)
 
 
 def _times_in(got, parts):
@@ -224,6 +250,19 @@ def _times_in(got, parts):
     for times in product(range(3), repeat=len(parts)):
         if torch.equal((torch.tensor(times)[:, None] * table).sum(dim=0).to(got.dtype), got):
             return times
+    return None
+
+
+def _chunks_in(got, chunks):
+    """
+    Return for each rank which of its chunks (or None) is in a sum, or None if it is no such sum.
+    """
+    if len({part.shape for parts in chunks for part in parts} | {got.shape}) > 1 or not len(got):
+        return None
+    for which in product([None, *range(len(chunks))], repeat=len(chunks)):
+        terms = [chunks[chunk][rank] for rank, chunk in enumerate(which) if chunk is not None]
+        if terms and equal(sum(terms), got):
+            return which
     return None
 
 
@@ -254,6 +293,8 @@ reduce_scatter = Task(
         "not-all": "Pass on the sum of what came and your own numbers, not one of them alone.",
         "twice": "Each rank adds its numbers to a chunk once: also where a chunk starts, and where "
         "it ends.",
+        "mixed": "Add your own numbers of the very chunk that has arrived. It is the one that the "
+        "left neighbour has just sent, or the right one if you run to the left.",
         "too-long": "Send one chunk in a step, and no more of it than it has.",
         "cost": "w - 1 steps, and one message a step: send a chunk whole, and let it end at home.",
         "filled-up": "Send no more than a chunk has: chunks differ in length, and all know how.",
@@ -271,7 +312,7 @@ reduce_scatter = Task(
 
 def _gather_act(here, all_gather):
     device = _sending_device(here)
-    return call(
+    return _call(
         here,
         all_gather,
         lambda case: [_chunks(case, here.rank)[here.rank].to(device), list(case["lengths"])],
@@ -279,6 +320,7 @@ def _gather_act(here, all_gather):
 
 
 def _gather_judge(played):
+    _refuse_early(played)
     chunks, w = played.before, played.case.world_size
     for rank, got in enumerate(played.results):
         if not isinstance(got, list | tuple) or len(got) != w:
@@ -307,6 +349,8 @@ def _name_the_chunks(played, rank, got, chunks):
         ("own-again", others == {_neighbour(played, rank)},
          "All that came is the neighbour's own chunk."),
         ("one-buffer", len(others) == 1 and None not in others, "All places hold what came last."),
+        ("order", any(c not in (None, place) for place, c in enumerate(which)),
+         "A chunk is in the place of another."),
     ):  # fmt: skip
         if applies:
             fact += " These are the chunks, by their ranks."
@@ -376,7 +420,7 @@ def _reduce_cases(draw):
 
 def _reduce_act(here, all_reduce):
     device = _sending_device(here)
-    call(here, all_reduce, lambda case: [_numbers(case, here.rank).to(device)])
+    return _call(here, all_reduce, lambda case: [_numbers(case, here.rank).to(device)])
 
 
 def _numbers(case, rank):
@@ -388,6 +432,7 @@ def _numbers(case, rank):
 
 
 def _reduce_judge(played):
+    _refuse_early(played)
     tensors, results, w = played.before, played.results, played.case.world_size
     kind = played.case["numbers"]
     exact = sum(tensors)
@@ -396,11 +441,13 @@ def _reduce_judge(played):
     longest = -(-exact.numel() // w)
     # First what is wrong altogether, then what it costs, and its last digits at the end.
     far = sum(tensor.double().abs() for tensor in tensors) / 100
-    elsewhere = "values" if kind in ("whole", "normal") else "memory"
     for rank, got in enumerate(results):
         if kind == "whole" and isinstance(got, torch.Tensor):
             _name_the_part(played, rank, got, exact)
-        played.expect(rank, got, exact, far, mistake=elsewhere)
+        mistake = "values"
+        if kind in ("transposed", "expanded"):
+            mistake = "memory" if _is_in_other_order(got, exact, far) else "copied"
+        played.expect(rank, got, exact, far, mistake=mistake)
     _refuse_long_messages(played, longest * exact.element_size(), exact.nbytes)
     for rank, got in enumerate(results):
         if not equal(got, results[0]):
@@ -415,6 +462,13 @@ def _reduce_judge(played):
             played.expect(rank, got, exact, most_off, mistake="digits")
     num_steps = 2 * (w - 1)
     _judge_ring(played, num_steps, [num_steps * longest * exact.element_size()] * w)
+
+
+def _is_in_other_order(got, exact, far):
+    if not isinstance(got, torch.Tensor) or got.shape != exact.shape:
+        return False
+    both = (tensor.flatten().double().sort().values for tensor in (got, exact))
+    return bool((next(both) - next(both)).abs().max() <= far.max())
 
 
 def _rounding(exact):
@@ -470,6 +524,9 @@ all_reduce = Task(
         "digits": "Add in the dtype of the tensor: another one may not hold these sums.",
         "memory": "The tensor does not lie in one piece. flatten() takes its numbers in the order "
         "of its shape, wherever they lie.",
+        "copied": "If a tensor does not lie in one piece, its flatten, reshape and contiguous are "
+        "copies, and what you write into a copy is nowhere else. A clone of a transposed tensor "
+        "is transposed, too.",
         "dtype": "The sum has the dtype of the tensor. torch.sum makes int64 of int32: use +.",
         "died": "A message that is longer than the tensor it arrives in ends the process. Sums "
         "keep the dtype of the tensor: torch.sum makes int64 of int32.",
@@ -537,13 +594,18 @@ def _link_and_times(case, rank):
         tries = [exact_s * (1 + rng.uniform(-0.1, 0.1) * NOISE) for _ in range(5)]
         if "interrupted" in case["times"]:
             for place in (0, rng.randint(1, 4)):
-                tries[place] *= rng.uniform(3, 30)
+                # Not longer: a try that is weighed by 1 / its time would hardly count.
+                tries[place] *= rng.uniform(3, 5)
         times[size] = tries
     return latency_s, bandwidth, times
 
 
 def _fit_act(here, fit_link):
-    here.call(fit_link, _link_and_times(here.case, here.rank)[2])
+    def fit(times):
+        got = fit_link(times)
+        return got.tolist() if isinstance(got, np.ndarray) else got
+
+    here.call(fit, _link_and_times(here.case, here.rank)[2])
 
 
 def _fit_judge(played):
@@ -598,7 +660,8 @@ def _judge_line(played, rank, pair, both, made_up):
         f"{most_off:.0%}."
     )
     factors = pair[0] / latency_s, pair[1] / bandwidth
-    least = {num_bytes: min(tries) for num_bytes, tries in times.items()}
+    least, largest = {num_bytes: min(tries) for num_bytes, tries in times.items()}, max(times)
+    is_latency = abs(factors[0] - 1) <= most_off
     if "interrupted" in played.case["times"]:
         mistake = "interrupted"
     elif played.case["times"] in ("of large to small messages", "of messages in no order"):
@@ -608,12 +671,16 @@ def _judge_line(played, rank, pair, both, made_up):
         fact = "The latency is {:.3g} times the link's, the bandwidth {:.3g} times.".format(
             *factors
         )
+    elif abs(factors[0] * factors[1] - 1) <= _NEAR:
+        mistake = "times-over"
+        fact = f"All that it foretells is {factors[0]:.3g} times as long as it takes."
     elif pair[1] <= 0:
-        mistake, fact = "no-say", "Its bandwidth is not above 0: more bytes would take less time."
+        mistake = "small-say" if is_latency else "no-say"
+        fact = "Its bandwidth is not above 0: more bytes would take less time."
     elif pair[1] < _SLOW:
         mistake = "logarithms"
-    elif abs(pair[0] - latency_s) <= most_off * latency_s:
-        mistake = "largest"
+    elif is_latency:
+        mistake = "largest" if abs(pair[1] * least[largest] / largest - 1) <= _NEAR else "slope"
     elif "middling" in played.case["times"] and pair[0] >= (1 - NOISE) * min(least.values()):
         mistake = "smallest"
     else:
@@ -677,6 +744,12 @@ fit_link = Task(
         "where the line begins, at no bytes.",
         "largest": "Also the largest message here has a latency in its time. Take the slope of "
         "the line between sizes.",
+        "slope": "The latency is right, the bandwidth is not: it follows from the slope of the "
+        "line alone. A size over its time has a latency in it.",
+        "small-say": "The smallest sizes decide here, and their times hardly tell a bandwidth. If "
+        "you weigh by 1 / size, or divide by it, they have nearly all the say. Weigh by 1 / time.",
+        "times-over": "What tells the time of a size is one of its five tries, and neither their "
+        "sum nor a part of it.",
         "no-say": "An error of 1 % of the largest time is more than the whole latency. Weigh each "
         "point by 1 / its time.",
         "interrupted": "Some tries took several times as long, as other programs ran. Take of each "

@@ -19,23 +19,28 @@ import torch
 from torch.utils.data import DataLoader
 
 from ddp_lessons.checks.kit import Case, Task, equal, generator
+from ddp_lessons.errors import WrongAnswer
 from ddp_lessons.pictures import samples_picture, timeline_picture
 from ddp_lessons.ranks.diagnosis.telling import rank_names
 
 # ---- 04.1 shard indices ----
 
-_MANY = 40
+_FEW, _MANY = 10, 40
 """
-So many samples that two orders, or two ways to share them, are not alike by chance.
+So many samples that a picture shows them all, and so many that two orders, or two ways to share
+them, are not alike by chance.
 """
 _OTHER_SEED = 1000
 _HASHES = "hash() of text"
+_ODD_RANKS = "odd ranks ask for the orders"
 
 
 def _shard_cases(draw):
-    yield Case(4, {"num_samples": 10, "seed": 5, "epoch": 0}, seed=0)
-    yield Case(2, {"num_samples": 10, "seed": 5, "epoch": 0})  # for what is kept of other worlds
-    yield Case(4, {"num_samples": _MANY, "seed": 7, "epoch": 0})
+    yield Case(4, {"num_samples": _FEW, "seed": 5, "epoch": 0}, seed=0)
+    # What is kept of another length, or of whichever call came first, is another on each rank.
+    backwards = {_ODD_RANKS: "backwards"}
+    yield Case(4, {"num_samples": _MANY, "seed": 5, "epoch": 0} | backwards)
+    yield Case(2, {"num_samples": _FEW, "seed": 5, "epoch": 0})  # for what is kept of other worlds
     hashes = {_HASHES: "each rank's own"}
     yield Case(4, {"num_samples": _MANY, "seed": 0, "epoch": 1} | hashes)
     for world_size in (1, 2, 3, 4):
@@ -60,12 +65,16 @@ def _orders(case):
 def _shard_act(here, shard_indices):
     torch.rand(1)  # else who seeds it anew with its own seed would put the state back
     torchs, pythons = torch.get_rng_state(), random.getstate()
-    orders = _orders(here.case)
+    orders = _orders(here.case)[:: _direction(here.case, here.rank)]
     with _hashes_of_its_own(here, shard_indices) as hashed:
         for seed, epoch in (*orders, orders[0]):
             here.call(shard_indices, here["num_samples"], seed, epoch)
     is_as_before = equal(torchs, torch.get_rng_state()) and pythons == random.getstate()
     return {"is_as_before": is_as_before, "num_hashed": len(hashed)}
+
+
+def _direction(case, rank):
+    return -1 if _ODD_RANKS in case.data and rank % 2 else 1
 
 
 @contextmanager
@@ -95,16 +104,18 @@ def _hashes_of_its_own(here, answer):
 
 
 def _shard_judge(played):
-    calls = zip(*[[c.result for c in s.calls] for s in played.seen], strict=True)
-    *several, again = calls
-    now = several[0]
-    for rank, share in enumerate(now):
-        if not equal(share, again[rank]):
-            fact = f"Called twice with the same arguments, it gave {again[rank]} the second time."
-            raise played.wrong("unseeded", rank, got=share, fact=fact)
+    rows = []
+    for rank, seen in enumerate(played.seen):
+        *row, again = [call.result for call in seen.calls]
+        if not equal(row[0], again):
+            fact = f"Called twice with the same arguments, it gave {again} the second time."
+            raise played.wrong("unseeded", rank, got=row[0], fact=fact)
+        rows.append(row[:: _direction(played.case, rank)])
+    several = list(zip(*rows, strict=True))
+    lost = "kept" if _ODD_RANKS in played.case.data else "overlap"
     uses_hash = any(seen.kept["num_hashed"] for seen in played.seen)
     for shares in several:
-        _judge_shares(played, shares, lost="hashes" if uses_hash else "overlap")
+        _judge_shares(played, shares, lost="hashes" if uses_hash else lost)
     if played.case["num_samples"] >= _MANY:
         names = [f"seed {seed} and epoch {epoch}" for seed, epoch in _orders(played.case)]
         _judge_orders(played, dict(zip(names, several, strict=True)))
@@ -124,6 +135,10 @@ def _judge_orders(played, orders):
     """
     (first, *others), other_seed = orders, list(orders)[-1]
     now = orders[first]
+    if all(equal(now, shares) for shares in orders.values()):
+        _refuse_steps(played, first, now, 2 / 3)
+        fact = f"The orders with {', with '.join(orders)} are all the same."
+        raise played.wrong("unseeded", 0, got=now[0], fact=fact)
     for name in others:
         if equal(now, orders[name]):
             _refuse_steps(played, first, now, 2 / 3)
@@ -136,6 +151,9 @@ def _judge_orders(played, orders):
     _refuse_pairs(played, orders, "own-share", _together, 0.9, (what, "are"))
     for name, shares in orders.items():
         _refuse_steps(played, name, shares, 1 / 3)
+        if all(list(share) == sorted(share) for share in shares):
+            fact = f"With {name}, the samples of every rank go up."
+            raise played.wrong("sorted", 0, got=shares[0], fact=fact)
     what = "follow one another on a rank"
     _refuse_pairs(played, orders, "turned", _neighbours, 0.5, (what, "do"))
 
@@ -205,6 +223,8 @@ def _length_mistake(lengths, num_samples, length):
         return "dropped"
     if num_samples < num_ranks:
         return "fewer"
+    if num_samples > _FEW and lengths == [-(-_FEW // num_ranks)] * num_ranks:
+        return "kept"
     if len({*lengths}) == 1 and num_ranks < 4 and lengths[0] == -(-num_samples // 4):
         return "other-size"
     return "too-long" if max(lengths) > length else "unequal"
@@ -243,7 +263,10 @@ shard_indices = Task(
     mistakes={
         "nothing": "Return the list of this rank's samples.",
         "forbidden": "No rank needs to be told: let each compute the same order by itself.",
-        "unseeded": "Draw the order with a generator that was seeded with seed and epoch.",
+        "unseeded": "Draw the order with a generator that was seeded with seed and epoch. "
+        "Unseeded, it begins anywhere, or always at the same place.",
+        "kept": "An order belongs to its three arguments: what an earlier call has drawn may not "
+        "be taken for another number of samples, seed or epoch. Draw it in each call.",
         "no-list": "Return a list of plain numbers, such as tolist() gives. Tensors in a set are "
         "never equal, so nobody would see an overlap.",
         "no-sample": "Fill up with samples that there are: take them from the order's beginning.",
@@ -264,6 +287,7 @@ shard_indices = Task(
         "no-epoch": "The epoch must go into the generator's seed, as set_epoch does it.",
         "no-seed": "The seed must go into the generator's seed, together with the epoch, and also "
         "in epoch 0: a product of the two is 0 there.",
+        "sorted": "Share out the shuffled order as it is. To sort a share undoes the shuffle.",
         "own-share": "Shuffle all samples anew in each epoch, and share them out then, not the "
         "other way round: who is with whom must change.",
         "turned": "Shuffle anew for each seed and epoch. An order that begins elsewhere, or runs "
@@ -279,6 +303,8 @@ shard_indices = Task(
 
 _NUM_CLASSES = 3
 _RADIX = 128  # a sample's number, written with two digits that bfloat16 can hold
+_FRACTION = 2**-30  # of each digit in float64, which float32 cannot hold beside it
+_UNKNOWN = -1  # a sample that is none of the test samples
 _MOST_BYTES = 16
 
 
@@ -299,17 +325,22 @@ class _Predict:
         if num_samples > 1:  # an odd number of right ones: bfloat16 does not hold it above 256
             wrong[-1] ^= int((~wrong).sum()) % 2 == 0
         numbers = torch.arange(num_samples)
+        numbers = numbers.flip(0) if case.data.get("backwards") else numbers
         digits = torch.stack([numbers // _RADIX, numbers % _RADIX], dim=1)
-        self.inputs = digits.to(device, getattr(torch, case["dtype"]))  # (N, 2)
-        self.labels = labels.to(device)  # (N,)
+        self._fraction = _FRACTION * (case["dtype"] == "float64")
+        dtype = getattr(torch, case["dtype"])
+        self.inputs = digits.to(device, dtype) + self._fraction  # (N, 2)
+        self.labels = labels[numbers].to(device)  # (N,)
         self.is_right = (~wrong).tolist()
         self.batches: list = []
         self._predictions = ((labels + wrong) % _NUM_CLASSES).to(device)
 
     def __call__(self, inputs):
         radix = torch.tensor([_RADIX, 1.0], dtype=torch.float64, device=inputs.device)
-        numbers = (inputs.double() @ radix).long()  # (n, 2) (2,) -> (n,)
-        self.batches.append(numbers.flatten().tolist())
+        digits = inputs.double() - self._fraction
+        numbers = (digits.round() @ radix).long()  # (n, 2) (2,) -> (n,)
+        is_known = (digits == digits.round()).all(dim=-1)
+        self.batches.append(torch.where(is_known, numbers, _UNKNOWN).flatten().tolist())
         return self._predictions[numbers]
 
 
@@ -336,7 +367,8 @@ def _models(case):
     """
     Return a Case for each model that is evaluated: a second one shows what is kept of the first.
     """
-    return [case, replace(case, seed=case.seed + 1)] if case["num_samples"] < 100 else [case]
+    second = replace(case, seed=case.seed + 1, data=case.data | {"backwards": True})
+    return [case, second] if case["num_samples"] < 100 else [case]
 
 
 def _accuracy_judge(played):
@@ -361,8 +393,13 @@ def _judge_accuracy(played, is_right, before):
         float: What is right.
     """
     asked = [[one for batch in seen.kept for one in batch] for seen in played.seen]
-    _judge_asked(played, asked)
-    _judge_store(played)
+    try:
+        _judge_asked(played, asked)
+    except WrongAnswer:
+        if before is None:
+            raise
+        fact = "For another model before, it has shared out as many samples rightly."
+        raise played.wrong("kept", fact=fact) from None
     num_right = [sum(is_right[sample] for sample in own) for own in asked]
     exact = sum(num_right) / len(is_right)
     for rank, got in enumerate(played.results):
@@ -372,20 +409,14 @@ def _judge_accuracy(played, is_right, before):
     for rank, got in enumerate(played.results):
         if not _near(got, exact):
             mistake, fact = _accuracy_mistake(played, asked, num_right, exact)
-            if before is not None:  # which was right
+            if before is not None:  # which was right, so that only what is kept of it can harm
                 told = {before: "that of the model before", before + exact: "both models' together"}
                 what = [words for value, words in told.items() if _near(got, value)]
-                mistake = "kept" if what else mistake
+                mistake, fact = "kept", "It was right for as many samples and another model before."
                 fact = f"This is {what[0]}: it was called twice." if what else fact
             raise played.wrong(mistake, rank, got=got, expected=exact, fact=fact)
     _judge_cost(played, "The number is", _MOST_BYTES)
     return exact
-
-
-def _judge_store(played):
-    if any(call.num_keys for seen in played.seen for call in seen.calls):
-        fact = "It puts keys into the group's store, which is a way to talk past the calls."
-        raise played.wrong("store", fact=fact)
 
 
 def _judge_cost(played, what_is, most_bytes):
@@ -403,6 +434,10 @@ def _judge_cost(played, what_is, most_bytes):
 
 def _judge_asked(played, asked):
     num_samples, num_ranks = played.case["num_samples"], len(asked)
+    for rank, own in enumerate(asked):
+        if _UNKNOWN in own:
+            fact = "It has asked about numbers that are not in inputs, though close to some."
+            raise played.wrong("other-inputs", rank, fact=fact)
     if num_ranks > 1 and all(sorted(own) == list(range(num_samples)) for own in asked):
         fact = f"Every rank has evaluated all {num_samples} samples."
         raise played.wrong("all-samples", fact=fact)
@@ -450,6 +485,8 @@ def _accuracy_mistake(played, asked, num_right, exact):
         return "not-everywhere", f"The accuracy is right only on {rank_names(right)}."
     if all(_near(got, sum(num_right)) for got in results):
         return "undivided", "This is the number of right answers."
+    if all(_near(got / 100, exact) for got in results):
+        return "percent", "This is the share in percent."
     for factor, what in (
         (1, "samples of one rank"),
         (len(own), "samples of one rank, times the number of ranks"),
@@ -499,6 +536,7 @@ exact_accuracy = Task(
         "share out the same order.",
         "padding": "Some samples were evaluated on several ranks, as DistributedSampler fills up "
         "with repeats. They would count twice: let some ranks have one sample less.",
+        "other-inputs": "Hand inputs on as they are: a smaller dtype rounds them.",
         "asked-again": "Ask predict about each sample once, and keep what it says.",
         "not-shared": "Share the samples out evenly: ceil(N / w) is the most that one rank needs.",
         "no-samples": "There may be fewer samples than ranks. Divide by the number of all samples, "
@@ -508,13 +546,15 @@ exact_accuracy = Task(
         "alone": "Add the counts of all ranks up before you divide.",
         "not-everywhere": "Every rank must get the sum: choose a call that gives it to all.",
         "undivided": "An accuracy is a share: divide by how many samples there are.",
+        "percent": "Return the share itself, a number from 0 to 1.",
         "own-count": "Divide by the number of all samples, which every rank knows: ranks do not "
         "all have equally many.",
         "rounded": "Count in whole numbers: bfloat16 cannot count beyond 256, nor float16 beyond "
-        "2,048. A comparison's sum() is int64 by itself.",
+        "2,048. A comparison's sum() is int64 by itself. And do not round what you return.",
         "overflow": "A dtype of 8 bits holds 256 numbers, and begins again after the last. A "
         "comparison's sum() is int64 by itself.",
-        "kept": "Count anew in each call: nothing may stay from one call to the next.",
+        "kept": "Count anew in each call, with its own model, inputs and labels. Other samples may "
+        "be as many: nothing may stay from one call to the next.",
         "store": "Let the counts travel in the collective.",
         "raised": "A line that is named is yours. A reduction takes not every dtype, but it takes "
         "int64. And with few samples there may be fewer parts than ranks.",
@@ -608,12 +648,14 @@ def _train_and_die(sampler_class, told):
         sampler, loader = start(states[1][0])
         sampler.set_epoch(0)
         seen["back to 0"] = _lists(loader)
-    sampler, loader = start()
+    sampler, loader = start(states[1][0])
     sampler.set_epoch(epoch + 1)
     steps = iter(loader)
     for _ in range(2):
         _lists(islice(steps, 1))
         save(sampler)
+    sampler, loader = start(states[3][0])
+    seen["later"] = _lists(loader)
     return seen | {"states": states}
 
 
@@ -665,6 +707,11 @@ def _resume_judge(played):
             ("next at once", f"{epoch + 1}", row["whole next"]),
             ("back", f"{epoch + 1}, and then {epoch} again", row["whole"]),
             ("back to 0", "0", row["epoch 0"]),
+            (
+                "later",
+                f"{epoch + 1}, and resumed after a batch of it",
+                row["whole next"][batch_size:],
+            ),
         ):
             if name in row and row[name] != expected:
                 both = {"got": row[name], "expected": expected}
@@ -804,7 +851,12 @@ _SPEED_BYTES = 8
 
 _TO_ROUND = (
     # Each tells some ways to round apart from those that are right. Where shares are whole, the
-    # speeds add up to a power of 2, so that all arithmetic is exact.
+    # speeds add up to a power of 2, so that all arithmetic is exact. Each of the first three is
+    # wrong for one of these only: what rounding leaves to the fastest, and two ways to hand out
+    # sample after sample.
+    ((5.0, 5.0, 6.0, 5.0), 2131),
+    ((12.0, 1.0, 1.0, 1.0), 161),
+    ((12.0, 1.0, 1.0, 1.0), 154),
     ((30.0, 1.0, 1.0, 1.0), 16),
     ((11.0, 2.0, 2.0, 2.0), 3),
     ((3.0, 3.0, 3.0, 1.0), 2),
@@ -812,6 +864,7 @@ _TO_ROUND = (
     ((1.0, 2.0, 1.0), 2),
     ((1.0, 1.0, 2.0), 2),
     ((2.0, 3.0, 3.0), 4),
+    ((1.0, 6.0, 1.0, 5.0), 21),
     ((5.0, 7.0), 0),
 )
 
@@ -847,8 +900,8 @@ def _balanced_judge(played):
             raise played.wrong("no-list", rank, got=got, fact=fact)
     if num_ranks > 1 and not any(played.names):
         fact = "No rank has told another how fast it is."
-        raise played.wrong("alone", 0, got=shares, fact=fact)
-    _judge_store(played)
+        mistake = "alone" if played.call == "first" else "kept"
+        raise played.wrong(mistake, 0, got=shares, fact=fact)
     for rank, got in enumerate(played.results):
         if list(got) != list(shares):
             fact = f"Rank 0 has other shares: {shares}."
@@ -878,12 +931,19 @@ def _balanced_mistake(shares, exact, speeds, num_samples):
         return "equal", "All ranks have equal shares."
     if differ and _is_near(shares, _proportion(num_samples, [1 / speed for speed in speeds])):
         return "inverted", "The slower a rank is, the more it gets."
-    missing = num_samples - sum(shares)
+    if min(shares) > 0 and min(exact) < Fraction(1, 2):
+        return "at-least-one", "Every rank gets one at least."
+    missing, percents = num_samples - sum(shares), _go_by_percents(shares, speeds, num_samples)
+    if missing and percents:
+        return "cut-early", percents
     if missing >= len(shares):
         fact = (
             f"The shares lack {missing} samples; rounding down can lose {len(shares) - 1} at most."
         )
         return "cut-early", fact
+    if -missing >= len(shares):
+        fact = f"The shares are {-missing} samples too many; rounding alone cannot add so many."
+        return "no-parts", fact
     if missing:
         return "sum", f"The shares add up to {sum(shares)}, not to {num_samples}."
     if min(shares) < 0:
@@ -893,6 +953,11 @@ def _balanced_mistake(shares, exact, speeds, num_samples):
     for first in (Fraction(0), Fraction(1, 2), Fraction(1)):
         if list(shares) == _one_by_one(num_samples, speeds, first):
             return "one-by-one", "Shares are off by a whole sample or more."
+    rest = num_samples - len(shares)
+    if differ and _is_near(shares, [1 + part for part in _proportion(rest, speeds)]):
+        return "at-least-one", f"Only {rest} of them are shared out in proportion to the speeds."
+    if percents:
+        return "cut-early", percents
     off = [rank for rank, share in enumerate(shares) if abs(share - exact[rank]) >= 1]
     for rank in off:
         if exact[rank].denominator == 1:
@@ -901,6 +966,19 @@ def _balanced_mistake(shares, exact, speeds, num_samples):
     if sum(map(int.__ne__, shares, down)) == 1:
         return "rest-to-one", f"All that rounding down leaves over is rank {off[0]}'s."
     return "values", f"The share of rank {off[0]} is off by a whole sample or more."
+
+
+def _go_by_percents(shares, speeds, num_samples):
+    """
+    Return a sentence if shares follow from whole percents of all speeds, else "".
+    """
+    for to_whole in (round, math.floor):
+        percents = [Fraction(to_whole(100 * speed / sum(speeds))) for speed in speeds]
+        for whole in (Fraction(100), sum(percents)):
+            parts = [num_samples * percent / (whole or 1) for percent in percents]
+            if _is_near(shares, parts) and not _is_near(parts, _proportion(num_samples, speeds)):
+                return "They go by whole percents."
+    return ""
 
 
 def _one_by_one(num_samples, speeds, first):
@@ -965,11 +1043,15 @@ balanced_shares = Task(
         "what is left.",
         "cut-early": "Keep the exact shares exact until the end: nothing may be rounded before "
         "they are, such as percents.",
+        "no-parts": "Before rounding, the shares already add up to num_samples: a rank's is its "
+        "part of all speeds together.",
         "negative": "No share may be below 0. If shares are rounded up, another rank has to pay: "
         "round all down first.",
         "order": "Give the shares in rank order: place r is rank r's.",
         "one-by-one": "Start from the exact shares. To hand out sample after sample to whoever is "
         "free, or is done first, favours slow or fast ranks.",
+        "at-least-one": "A share below 1 may become 0. What you give a slow rank beforehand, so "
+        "that it has one, is taken from the others.",
         "whole-share": "A share that is whole before rounding stays as it is. What is left over "
         "goes to ranks that lost by rounding down.",
         "values": "Each share must be the exact one, rounded down or up. Start with all rounded "

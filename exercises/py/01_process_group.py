@@ -44,9 +44,9 @@ check.join.picture()
 # ## 01.2 Even and odd subgroups
 #
 # The ranks are in a group again, of 2 or more. Make one subgroup of the even ranks (0, 2, 4 and so
-# on) and one of the odd ranks. Return the one that this rank is in. Every rank calls your function.
-# torch numbers groups by counting calls of `new_group`: afterwards every rank must have counted the
-# same, and the two groups must have two numbers.
+# on) and one of the odd ranks, each once. Return the one that this rank is in. Every rank calls your
+# function. torch numbers groups by counting calls of `new_group`: afterwards every rank must have
+# counted the same, and the two groups must have two numbers.
 
 # %% tags=["answer"]
 # %%px

@@ -99,7 +99,8 @@ check.all_gather_unequal.picture()
 #
 # The target: each rank sends 1 message at most, and nobody waits long. All ranks may send at the
 # same time. Or they take 2 turns: even ranks send first, then odd ones. (If the number of ranks is
-# odd, two even ones are neighbours, and it takes 3 turns.)
+# odd, two even ones are neighbours, and it takes 3 turns.) That is for any number of ranks: the check
+# also plays 6 and 9 of them on paper.
 
 # %% tags=["answer"]
 # %%px
@@ -138,7 +139,7 @@ check.exchange.picture()
 #
 # A round is the time in which a rank can send one message. If only `src` sends, w ranks take w - 1
 # rounds. The target: w - 1 messages in all, in log2(w) rounds, rounded up. So 4 ranks take 2, and 7
-# take 3. That is for any number of ranks: the check also plays 7 of them on paper.
+# take 3. That is for any number of ranks: the check also plays 5 to 16 of them on paper.
 #
 #     round 1:  1 rank has it, and sends it to 1 that does not
 #     round 2:  2 ranks have it, and send it to 2 that do not

@@ -8,7 +8,7 @@
 # with a `weight` and a `bias`. The head's weight is tied to that of `layer0`, and the bias of
 # `layer1` is frozen. A check tells how many numbers they hold: `layers [[4, 2], [10, 2]]` are two
 # layers, the first with a weight of shape (1, 4) and a bias of shape (2,). Their dtype is any that
-# has fractions.
+# has fractions, float16 too.
 
 # %% tags=["setup", "nbval-ignore-output"]
 from ddp_lessons import start_ranks
@@ -172,7 +172,7 @@ check.plan_buckets.picture()
 #
 # `__init__` is done: it hangs a hook on each parameter, which calls `gradient_ready` when that
 # parameter's `.grad` is complete, in every `backward`. A rank may reach layers in another order than
-# the others, or leave some out, and a step may leave out what the step before used.
+# the others, or leave some out, and no step tells what the next one uses.
 
 # %% tags=["answer"]
 # %%px

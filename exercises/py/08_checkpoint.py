@@ -17,8 +17,9 @@ ranks = start_ranks(4)
 # All ranks call `save` with states that differ. Save that of rank 0 with `torch.save`, so that a
 # kill at any moment leaves the old file or the new one, whole. The new one must be on the disk
 # (`fsync`) before it takes the name, and no rank may return before it has it. Leave no other file
-# behind. Keep to the file's folder and what is below it: others may be on another file system,
-# where a rename is no single act. And what a killed save has left must not disturb the next one.
+# behind, and the files of others as they are. Keep to the file's folder and what is below it: what
+# is elsewhere may be on another file system, where a rename is no single act. And what a killed
+# save has left must not disturb the next one.
 #
 # A kill loses what the process had in its buffers, a power cut what the system had not yet written
 # to the disk. `fsync` is for the second.
@@ -63,9 +64,9 @@ check.save.picture()
 # ## 08.2 Capture and restore
 #
 # `capture` returns all that moves this rank's run, as tensors and plain values: the check takes it
-# through `torch.save` and `torch.load`. `restore` puts it into another run of the same model. Then
-# both must make the same next four steps, to the last bit. `ddp_lessons.checkpoint` would pass, but
-# leave you nothing to do.
+# through `torch.save` and `torch.load`. `restore` puts it into another run of the same model, which
+# may have made fewer steps or more. Then both must make the same next four steps, to the last bit.
+# `ddp_lessons.checkpoint` would pass, but leave you nothing to do.
 #
 # A `run` has `model`, `optimizer`, `scheduler` and `sampler`, and two numbers, `epoch` and `step`.
 # The model has parameters and a buffer. The loop adds noise to the images: `torch.randn`, on the
@@ -117,8 +118,8 @@ check.capture.picture()
 # Write the loop of a program that may be killed at any step, and is then started again from its
 # first line. It trains for `num_epochs` epochs and saves after each step whose number `every`
 # divides; one save more when all is done is allowed. However often it is killed: no sample is lost
-# or comes twice, and the weights at the end are those of a run that nobody killed. A run that is
-# over makes no step more.
+# or comes twice, and the weights at the end are those of a run that nobody killed. A run that was
+# saved at its end makes no step more.
 #
 # `saves` is the lesson's `Checkpoints`: `saves.load(run)` puts a run back to the latest checkpoint,
 # and leaves it alone if there is none. It restores `run.epoch` (the epoch to go on with),

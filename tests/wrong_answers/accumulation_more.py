@@ -78,20 +78,29 @@ def _at_first(number, what, mistake, lines):
     return _changed(number, what, mistake, (FIRST[number], lines + FIRST[number]))
 
 
-def _at_end(number, what, mistake, lines):
+def _at_end(number, what, mistake, lines, *pairs):
     """
     Put lines where all gradients are there; they are indented as in 07.1.
     """
     last = LAST.get(number)
     if last is None:
         end = "        loss.backward()\n"
-        return _changed(number, what, mistake, (end, end + lines))
+        return _changed(number, what, mistake, (end, end + lines), *pairs)
     if number == "07.2":
         lines = "".join(f"    {line}\n" for line in lines.splitlines())
-    return _changed(number, what, mistake, (last, lines + last))
+    return _changed(number, what, mistake, (last, lines + last), *pairs)
 
 
 BY_HAND = ("07.1", "07.2", "07.3")
+BY_FOUR = """\
+    model.require_backward_grad_sync = True
+    both = [p.grad for p in model.parameters() if p.grad is not None]
+    flat = torch.cat([one.flatten() for one in both])
+    dist.all_reduce(flat)
+    for one, part in zip(both, flat.split([one.numel() for one in both])):
+        one.copy_(part.view_as(one) / 4)
+"""
+HALVES = "        p.grad.copy_(p.grad.bfloat16())\n"
 
 ANSWERS = [
     # what is left behind
@@ -160,7 +169,7 @@ ANSWERS = [
         _changed(
             number,
             "divides in hooks that stay",
-            "again",
+            "hooks",
             (FIRST[number], FIRST[number] + TRAINED + "        p.register_hook(lambda g: g / k)\n"),
             (" / k\n", "\n"),
         )
@@ -193,6 +202,69 @@ ANSWERS = [
             "        for number",
         ),
         (" / total\n            loss", "\n            loss"),
+    ),
+    *(
+        _at_first(
+            number,
+            "leaves hooks that only look",
+            "hooks",
+            TRAINED + "        p.register_post_accumulate_grad_hook(lambda p: None)\n",
+        )
+        for number in ("07.1", "07.3")
+    ),
+    *(
+        _at_end(number, "knows of 4 ranks", "fixed-size", BY_FOUR, ("sync = number", "sync = 0"))
+        for number in BY_HAND
+    ),
+    *(
+        _at_end(number, "rounds to bfloat16", "digits", TRAINED + HALVES)
+        for number in ("07.1", "07.3")
+    ),
+    _changed(
+        "07.2",
+        "has shares in float32",
+        "digits",
+        ("len(y) / total", "torch.tensor(len(y) / total)"),
+    ),
+    _changed(
+        "07.3", "rounds the length", "digits", ("return norm", "return round(norm.item(), 1)")
+    ),
+    _changed("07.3", "measures in float32", "digits", (".norm()", ".float().norm()")),
+    Answer(
+        "07.1",
+        "adds up on the model from call to call",
+        "again",
+        IMPORTS
+        + """\
+def accumulate(model, micro_batches):
+    trained = [p for p in model.parameters() if p.requires_grad]
+    share, total = 1 / len(micro_batches) / dist.get_world_size(), vars(model).get("total", 0)
+    for x, y in micro_batches:
+        parts = torch.autograd.grad(mse_loss(model.module(x), y) * share, trained)
+        total = total + torch.cat([part.flatten() for part in parts])
+    dist.all_reduce(total)
+    model.total = total
+    for p, part in zip(trained, total.split([p.numel() for p in trained])):
+        p.grad = part.view_as(p).clone()
+""",
+    ),
+    _changed(
+        "07.1",
+        "divides by the 3 of the first call",
+        "again",
+        ("/ k\n        loss", "/ 3\n        loss"),
+    ),
+    _changed(
+        "07.3",
+        "asks the square whether it is too long",
+        "scaled-up",
+        ("if norm >", "if norm * norm >"),
+    ),
+    _changed(
+        "07.3",
+        "remembers the length",
+        "again",
+        ("return norm", "return vars(model).setdefault('norm', norm.item())"),
     ),
     _changed(
         "07.1",
@@ -403,6 +475,24 @@ def accumulate(model, micro_batches):
         ("        window =", "        optimizer.zero_grad(set_to_none=False)\n        window ="),
         ("        optimizer.step()\n        optimizer.zero_grad()\n", "        optimizer.step()\n"),
     ),
+    Answer(
+        "07.2",
+        "counts batches on from epoch to epoch",
+        "runs-on",
+        "num_batches = 0\n"
+        + IMPORTS
+        + """\
+def train_epoch(model, optimizer, batches, k):
+    global num_batches
+    for x, y in batches:
+        num_batches += 1
+        model.require_backward_grad_sync = num_batches % k == 0
+        (mse_loss(model(x), y) / k).backward()
+        if num_batches % k == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+""",
+    ),
     # 07.3
     _changed(
         "07.3",
@@ -507,7 +597,7 @@ def accumulate(model, micro_batches):
     _changed(
         "07.4",
         "makes a group at each call",
-        "deadlock",
+        "store",
         ("all_reduce(both", "all_reduce(both, group=dist.new_group()"),
     ),
     _changed(
@@ -538,6 +628,28 @@ def accumulate(model, micro_batches):
             "    num_samples = vars(schedule).setdefault('num_samples', num_samples)\n    both =",
         ),
     ),
+    _changed(
+        "07.4",
+        "returns its own",
+        "fed-otherwise",
+        ("return mean", "return total / max(num_samples, 1)"),
+    ),
+    _changed(
+        "07.4",
+        "sets a threshold",
+        "rate",
+        ("    schedule.step", "    schedule.threshold = 0.5\n    schedule.step"),
+    ),
+    _changed(
+        "07.4",
+        "adds up from call to call",
+        "kept",
+        (
+            "    mean =",
+            "    both += vars(schedule).get('all', 0)\n    schedule.all = both\n    mean =",
+        ),
+    ),
+    _changed("07.4", "reduces to rank 0", "not-everywhere", ("all_reduce(both", "reduce(both, 0")),
     _changed(
         "07.4",
         "returns a tensor of one number",

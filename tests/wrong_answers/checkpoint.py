@@ -301,7 +301,7 @@ def restore(run, state):
     ),
     _capture(
         "makes a new optimizer, which the schedule does not know",
-        "values",
+        "new-object",
         (
             "    run.optimizer.load",
             "    run.optimizer = torch.optim.SGD(run.model.parameters(), lr=0.1)\n"
@@ -344,7 +344,7 @@ def restore(run, state):
     ),
     _train(
         "begins the saved epoch again",
-        "twice",
+        "epoch-anew",
         (
             "        run.sampler.set_epoch(run.epoch)\n",
             "        run.sampler.set_epoch(-1)\n        run.sampler.set_epoch(run.epoch)\n",
@@ -599,7 +599,7 @@ def reshard(own, num_rows, table, read):
     ),
     _finish(
         "shares for four ranks, whatever there are",
-        "gradient",
+        "few-samples",
         ("batch[rank::world_size]", "batch[rank::4]"),
     ),
     _finish("one large forward", "memory", (".split(micro_batch)", ".split(len(batch))")),

@@ -8,14 +8,17 @@ from wrong_answers.checkpoint import CAPTURE, FINISH, RESHARD, SAVE, TRAIN
 
 SOURCES = {"08.1": SAVE, "08.2": CAPTURE, "08.3": TRAIN, "08.4": RESHARD, "08.5": FINISH}
 
+OVER = ('"wb"', '"r+b" if other.exists() else "wb"')
 SYNC = """            file.flush()
             os.fsync(file.fileno())
 """
 REPLACE = "        os.replace(other, path)\n"
 KEEP = "KEPT = {}\ndef capture(run):\n"
 STEP = "            train_step(run, batch)\n"
+EPOCH = "        run.epoch += 1\n"
 SAVED = "            if run.step % every == 0:\n                saves.save(run)\n"
 SIZE = "    size = -(-num_rows // dist.get_world_size())\n    begin = dist.get_rank() * size\n"
+LOAD = "    saves.load(run, exact=False)\n"
 OPTIMIZE = "        run.optimizer.step()\n        run.optimizer.zero_grad()\n"
 COUNT = "        run.step += 1\n"
 SHARD = "        if run.step % every == 0:\n            saves.save_sharded(run)\n"
@@ -60,6 +63,53 @@ ANSWERS = [
     ),
     _changed("08.1", "appends to what is there", "after-kill", ('"wb"', '"ab"')),
     _changed("08.1", "wants to be the first to make the file", "after-kill", ('"wb"', '"xb"')),
+    _changed("08.1", "writes over what was left", "after-kill", OVER),
+    _changed(
+        "08.1",
+        "gives the name to what was left",
+        "after-kill",
+        ("        with", "        if other.exists(): os.replace(other, path)\n        with"),
+    ),
+    _changed(
+        "08.1",
+        "removes all that may be left",
+        "neighbour",
+        (
+            "        with",
+            "        for file in path.parent.iterdir():\n"
+            "            if file != path: file.unlink()\n"
+            "        with",
+        ),
+    ),
+    _changed(
+        "08.1",
+        "keeps a second name for the old file until the rename",
+        "after-kill",
+        (
+            REPLACE,
+            "        is_old = path.exists()\n"
+            "        if is_old: os.link(path, f'{path}.bak')\n"
+            + REPLACE
+            + "        if is_old: os.remove(f'{path}.bak')\n",
+        ),
+    ),
+    Answer(
+        "08.1",
+        "every rank pickles in memory, and renames",
+        "every-rank",
+        """
+import io, os, tempfile, torch, torch.distributed as dist
+def save(state, path):
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        file.write(buffer.getbuffer())
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(file.name, path)
+    dist.barrier()
+""",
+    ),
     _changed(
         "08.1",
         "lets another program copy",
@@ -100,6 +150,13 @@ def save(state, path):
         "no-wait",
         (REPLACE, ""),
         ("    dist.barrier()\n", "    dist.barrier()\n    if dist.get_rank() == 0:\n" + REPLACE),
+    ),
+    _changed(
+        "08.1",
+        "unusual: writes over what was left, and cuts it to length",
+        None,
+        OVER,
+        ("            file.flush()\n", "            file.truncate()\n"),
     ),
     Answer(
         "08.1",
@@ -220,6 +277,114 @@ def save(state, path):
     ),
     _changed(
         "08.2",
+        "keeps the larger number of steps",
+        "step",
+        ('run.step = state["step"]', 'run.step = max(run.step, state["step"])'),
+    ),
+    _changed(
+        "08.2",
+        "never goes back",
+        "untouched",
+        ("    run.model.load", "    if state['step'] < run.step: return\n    run.model.load"),
+    ),
+    _changed(
+        "08.2",
+        "moves the schedule on by as many steps",
+        "schedule",
+        ('    run.scheduler.load_state_dict(state["scheduler"])\n', ""),
+        (
+            "    run.optimizer.load",
+            "    while run.scheduler.last_epoch < state['step']: run.scheduler.step()\n"
+            "    run.optimizer.load",
+        ),
+    ),
+    _changed(
+        "08.2",
+        "adds momentum to what is there",
+        "optimizer",
+        (
+            "    run.optimizer.load",
+            "    known = run.optimizer.state_dict()['state']\n"
+            "    state['optimizer']['state'] = known | state['optimizer']['state']\n"
+            "    run.optimizer.load",
+        ),
+    ),
+    _changed(
+        "08.2",
+        "puts states where objects should be",
+        "new-object",
+        ('run.sampler.load_state_dict(state["sampler"])', 'run.sampler = state["sampler"]'),
+    ),
+    _changed(
+        "08.2",
+        "gives the model other parameters",
+        "new-object",
+        ('state["model"])', 'state["model"], assign=True)'),
+    ),
+    _changed(
+        "08.2",
+        "captures an array of numbers",
+        "code",
+        ("torch.get_rng_state()", "torch.get_rng_state().numpy()"),
+        ('state["rng"]', 'torch.from_numpy(state["rng"])'),
+    ),
+    _changed(
+        "08.2",
+        "copies into parameters as into any tensor",
+        "raised",
+        (
+            'run.model.load_state_dict(state["model"])',
+            '[p.copy_(state["model"][name]) for name, p in run.model.named_parameters()]',
+        ),
+    ),
+    _changed(
+        "08.2",
+        "sets the factor of momentum anew",
+        "values",
+        (
+            "    run.scheduler.load",
+            "    run.optimizer.param_groups[0].update(momentum=0.5, betas=(0.5, 0.9))\n"
+            "    run.scheduler.load",
+        ),
+    ),
+    _changed(
+        "08.2",
+        "unusual: a new optimizer, and a schedule that was made with it",
+        None,
+        (
+            "    run.optimizer.load",
+            "    optimizer = type(run.optimizer)(run.model.parameters(), lr=1.0)\n"
+            "    run.optimizer, run.scheduler = optimizer, None\n"
+            "    run.optimizer.load",
+        ),
+        (
+            "    run.scheduler.load",
+            "    run.scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)\n"
+            "    run.scheduler.load",
+        ),
+    ),
+    Answer(
+        "08.2",
+        "unusual: torch's functions for distributed states, and of the schedule one number",
+        None,
+        """
+import torch
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+def capture(run):
+    model, optimizer = get_state_dict(run.model, run.optimizer)
+    rest = [run.scheduler.last_epoch, run.sampler.state_dict(), run.epoch, run.step]
+    return {"all": [model, optimizer, rest], "rng": torch.get_rng_state()}
+def restore(run, state):
+    model, optimizer, rest = state["all"]
+    parts = {"model_state_dict": model, "optim_state_dict": optimizer}
+    set_state_dict(run.model, run.optimizer, **parts)
+    run.scheduler.last_epoch, place, run.epoch, run.step = rest
+    run.sampler.load_state_dict(place)
+    torch.set_rng_state(state["rng"])
+""",
+    ),
+    _changed(
+        "08.2",
         "unusual: the bare model, random numbers as a list",
         None,
         ("run.model.", "run.model.module."),
@@ -234,7 +399,37 @@ def save(state, path):
         "epoch-behind",
         ("    while run.epoch < num_epochs:", "    for epoch in range(run.epoch, num_epochs):"),
         ("set_epoch(run.epoch)", "set_epoch(epoch)"),
-        ("        run.epoch += 1\n", ""),
+        (EPOCH, ""),
+    ),
+    _changed("08.3", "never counts an epoch", "alike", (EPOCH, "")),
+    _changed(
+        "08.3",
+        "loads before each epoch",
+        "loads-again",
+        ("        run.sampler.set", "        saves.load(run)\n        run.sampler.set"),
+    ),
+    _changed("08.3", "makes each step twice", "twice", (STEP, STEP + STEP)),
+    _changed("08.3", "counts epochs from 1", "other-epoch", ("(run.epoch)", "(run.epoch + 1)")),
+    _changed(
+        "08.3",
+        "makes all epochs once more after a kill",
+        "num-epochs",
+        ("    while run.epoch < num_epochs:", "    for _ in range(num_epochs):"),
+    ),
+    _changed("08.3", "leaves out the last epoch", "num-epochs", ("num_epochs:", "num_epochs - 1:")),
+    _changed("08.3", "makes one epoch too many", "num-epochs", ("epoch < num", "epoch <= num")),
+    _changed(
+        "08.3",
+        "counts steps anew in each epoch",
+        "too-seldom",
+        ("for batch in batches", "for step, batch in enumerate(batches, 1)"),
+        ("if run.step %", "if step %"),
+    ),
+    _changed(
+        "08.3",
+        "saves before the first step, too",
+        "too-often",
+        ("    saves.load(run)\n", "    saves.load(run)\n    saves.save(run)\n"),
     ),
     _changed("08.3", "makes a list of batches", "ahead", ("in batches:", "in list(batches):")),
     _changed(
@@ -259,7 +454,7 @@ def save(state, path):
         "08.3",
         "unusual: a save more when all is done",
         None,
-        ("        run.epoch += 1\n", "        run.epoch += 1\n    saves.save(run)\n"),
+        (EPOCH, EPOCH + "    saves.save(run)\n"),
     ),
     # 08.4
     _changed("08.4", "shares as four ranks would", "other-rows", ("dist.get_world_size()", "4")),
@@ -302,6 +497,28 @@ def reshard(own, num_rows, table, read):
     ),
     _changed(
         "08.4",
+        "gives own another memory",
+        "empty",
+        ("    size =", "    own.data = own.clone()\n    size ="),
+    ),
+    Answer(
+        "08.4",
+        "takes the files by their names",
+        "order",
+        """
+import torch, torch.distributed as dist
+def reshard(own, num_rows, table, read):
+    begin = dist.get_rank() * -(-num_rows // dist.get_world_size())
+    end, parts = begin + len(own), [own[:0]]
+    for name, start, stop in sorted(table):
+        low, high = max(start, begin), min(stop, end)
+        if low < high:
+            parts.append(read(name, low - start, high - start))
+    own.copy_(torch.cat(parts))
+""",
+    ),
+    _changed(
+        "08.4",
         "unusual: ends by the number of rows",
         None,
         ("begin + len(own)", "min(begin + size, num_rows)"),
@@ -314,6 +531,16 @@ def reshard(own, num_rows, table, read):
         (
             OPTIMIZE,
             "        one = loss.detach().clone()\n        dist.all_reduce(one)\n" + OPTIMIZE,
+        ),
+    ),
+    _changed(
+        "08.5",
+        "adds up the loss in each second step",
+        "other-talk",
+        (
+            OPTIMIZE,
+            "        one = loss.detach().clone()\n"
+            "        if run.step % 2: dist.all_reduce(one)\n" + OPTIMIZE,
         ),
     ),
     _changed(
@@ -345,7 +572,45 @@ def reshard(own, num_rows, table, read):
             + FORWARD,
         ),
     ),
+    _changed(
+        "08.5",
+        "takes over the shares of four ranks",
+        "all-samples",
+        ("import contextlib\n", "import contextlib, torch\n"),
+        (
+            "batch[rank::world_size]",
+            "torch.cat([batch[one::4] for one in range(rank, 4, world_size)])",
+        ),
+    ),
+    _changed(
+        "08.5",
+        "makes the rate smaller on fewer ranks",
+        "other-update",
+        (LOAD, LOAD + "    run.optimizer.param_groups[0]['lr'] *= dist.get_world_size() / 4\n"),
+    ),
+    _changed(
+        "08.5",
+        "saves before the first step, too",
+        "save-steps",
+        (LOAD, LOAD + "    saves.save_sharded(run)\n"),
+    ),
     _changed("08.5", "saves after each step", "save-steps", ("run.step % every == 0", "True")),
+    _changed("08.5", "unusual: saves in the background", None, ("save_sharded", "save_async")),
+    _changed(
+        "08.5",
+        "unusual: averages all gradients as one tensor by itself",
+        None,
+        ("import contextlib\n", "import contextlib, torch\n"),
+        ("contextlib.nullcontext() if last else ", ""),
+        (
+            OPTIMIZE,
+            "        weights = list(run.model.parameters())\n"
+            "        flat = torch.cat([p.grad.flatten() for p in weights]) / world_size\n"
+            "        dist.all_reduce(flat)\n"
+            "        for p, part in zip(weights, flat.split([p.numel() for p in weights])):\n"
+            "            p.grad = part.view_as(p)\n" + OPTIMIZE,
+        ),
+    ),
     _changed(
         "08.5",
         "unusual: a barrier at the start, and a save more at the end",

@@ -93,6 +93,27 @@ def end(_):
     Answer("06.1", "keeps debts in float16", "overflow", _hook(rest="(target - message).half()")),
     Answer(
         "06.1",
+        "adds debts to the rounded message",
+        "after-rounding",
+        _hook(
+            owed="0",
+            rest="target - message\n"
+            "    for parameter, part in zip(parameters, message.split(sizes)):\n"
+            "        part += residuals.get(parameter, 0)",
+        ),
+    ),
+    Answer(
+        "06.1",
+        "divides the sum in half precision",
+        "half-average",
+        _hook(
+            share="bucket.buffer().clone()",
+            end="return work.get_future().then("
+            "lambda done: buffer.copy_(done.value()[0] / dist.get_world_size()))",
+        ),
+    ),
+    Answer(
+        "06.1",
         "keeps debts by id, and returns a future of its own in half precision",
         None,
         _hook(
@@ -144,6 +165,37 @@ _BRANCHES = [
         "names a shared weight twice",
         "twice-named",
         _finds("named_parameters()", "named_parameters(remove_duplicate=False)"),
+    ),
+    Answer(
+        "06.2",
+        "finds what all ranks but one reach nowhere",
+        "too-few",
+        _finds("count < world_size", "count < world_size - 1"),
+    ),
+    Answer(
+        "06.2",
+        "finds what no rank reaches, too",
+        "both-lists",
+        _finds("0 < count < world_size", "count < world_size"),
+    ),
+    Answer(
+        "06.2",
+        "knows of 4 ranks",
+        "fixed-size",
+        _finds("dist.get_world_size(), counts", "4, counts"),
+    ),
+    Answer(
+        "06.2",
+        "counts on from call to call",
+        "kept",
+        "num_reached = {}\n\n\n"
+        + _finds(
+            "counts.tolist()\n",
+            "counts.tolist()\n"
+            "    for n, count in zip(trained, counts):\n"
+            "        num_reached[n] = num_reached.get(n, 0) + count\n"
+            "    counts = [num_reached[n] for n in trained]\n",
+        ),
     ),
     Answer("06.2", "adds up bools", "any-rank", _finds("int64", "bool")),
     Answer(

@@ -7,6 +7,10 @@ from bank import Answer, changed
 from wrong_answers.ddp import _OWN, _SPREAD, _WRITE, _pool
 
 _POOLS = _OWN + _SPREAD + _WRITE
+_COUNTS_ON = """\
+    global num_all
+    num_all = num_all + sums[0]
+    total, mean = num_all, sums[1] / num_all"""
 _KEEP = "    layer.running_mean, layer.running_var = "
 
 
@@ -26,6 +30,13 @@ _NORMS = [
         "biased",
         "(total - 1)",
         "(total - dist.get_world_size())",
+    ),
+    _norm("divides by its own samples less 1", "own-count", "(total - 1)", "(n - 1)"),
+    _norm(
+        "counts each rank by its samples less 1",
+        "unweighted",
+        "torch.full_like(m, n), n * m",
+        "torch.full_like(m, n - 1), (n - 1) * m",
     ),
     _norm("counts a distance once", "distance-once", "n * (m - mean)", "(m - mean)"),
     _norm("gives deviations", "root", "copy_(variance)", "copy_(variance.sqrt())"),
@@ -66,6 +77,32 @@ _NORMS = [
         f"{_WRITE}    layer.weight.copy_(variance)\n",
     ),
     _norm("puts the layer in eval mode", "left-changed", _WRITE, f"{_WRITE}    layer.eval()\n"),
+    _norm(
+        "adds up the numbers of batches, too",
+        "left-changed",
+        _WRITE,
+        f"{_WRITE}    layer.num_batches_tracked *= dist.get_world_size()\n",
+    ),
+    _norm("sets a momentum", "left-changed", _WRITE, f"{_WRITE}    layer.momentum = 0.1\n"),
+    Answer(
+        "06.3",
+        "adds up samples from call to call",
+        "kept",
+        "num_all = 0\n\n\n"
+        + _pool(
+            changed(
+                _POOLS,
+                ("    total, mean = sums[0], sums[1] / sums[0]", _COUNTS_ON),
+            )
+        ),
+    ),
+    _norm(
+        "loads a state",
+        None,
+        _WRITE,
+        "    state = layer.state_dict()\n"
+        "    layer.load_state_dict(state | {'running_mean': mean, 'running_var': variance})\n",
+    ),
     Answer(
         "06.3",
         "reduces to rank 0",

@@ -16,10 +16,24 @@ model = DDP(net)
         loss.backward()
         optimizer.step()
 """
+_BY_HAND = """\
+optimizer = torch.optim.SGD(net.parameters(), lr=0.125)
+    for inputs, targets in batches:
+        optimizer.zero_grad()
+        mse_loss(net(inputs), targets).backward()
+        for parameter in net.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= {}
+        optimizer.step()"""
 
 
 def _evaluates(old, new):
     return _scripts(script_4=changed(_RIGHT[4], (old, new)))
+
+
+def _takes(source):
+    each = f"    for one in (net.norm.running_mean, net.norm.running_var):\n        {source}\n"
+    return _evaluates("    if dist", f"{each}    if dist")
 
 
 def _pooled(model):
@@ -131,6 +145,47 @@ net.requires_grad_(False)
         "passed-by",
         _scripts(script_3="model = DDP(net)\n    train(net, batches)"),
     ),
+    Answer(
+        "06.4",
+        "divides the loss by the number of ranks",
+        "too-short",
+        _scripts(
+            script_2=_RIGHT[2].replace(
+                "mse_loss(model(inputs), targets)",
+                "(mse_loss(model(inputs), targets) / dist.get_world_size())",
+            )
+        ),
+    ),
+    Answer(
+        "06.4",
+        "divides sums of gradients by 4",
+        "too-short",
+        _scripts(script_1=_BY_HAND.format(4)),
+    ),
+    Answer(
+        "06.4",
+        "wraps the wrapper",
+        "two-wrappers",
+        _scripts(script_1="train(DataParallel(DDP(net)), batches)"),
+    ),
+    Answer(
+        "06.4",
+        "returns three scripts",
+        "not-four",
+        _scripts().replace(", script_4\n", "\n"),
+    ),
+    Answer(
+        "06.4",
+        "takes the last rank's statistics",
+        "other-rank",
+        _takes("dist.broadcast(one, dist.get_world_size() - 1)"),
+    ),
+    Answer(
+        "06.4",
+        "adds up statistics",
+        "statistics",
+        _takes("dist.all_reduce(one)"),
+    ),
     Answer("06.4", "trains in eval mode", "mode", _evaluates("train(", "net.eval()\n    train(")),
     Answer(
         "06.4",
@@ -170,6 +225,23 @@ net.requires_grad_(False)
         dist.all_gather(everyone, loss.detach())""",
             script_3=_spare(0, 2),
             script_4=_pooled("DDP(net)"),
+        ),
+    ),
+    Answer(
+        "06.4",
+        "pools statistics in every step",
+        None,
+        _scripts(
+            script_1=_BY_HAND.format("dist.get_world_size()"),
+            script_4=_pooled("DDP(net, broadcast_buffers=False)").replace(
+                "train(model, batches)",
+                """\
+for batch in batches:
+        train(model, [batch])
+        for one in net.norm.running_mean, net.norm.running_var:
+            dist.all_reduce(one)
+            one /= dist.get_world_size()""",
+            ),
         ),
     ),
     Answer(

@@ -267,4 +267,18 @@ def missing(store, rank, world_size, deadline_s):
     return absent
 """,
     ),
+    Answer(
+        "01.1",
+        "takes the fake backend",
+        "values",
+        """\
+import torch.distributed as dist
+import torch.testing._internal.distributed.fake_pg  # noqa: F401
+
+def join(path, rank, world_size):
+    store = dist.FileStore(path, world_size)
+    store.set(f"rank{rank}", "here")
+    dist.init_process_group("fake", store=store, rank=rank, world_size=world_size)
+""",
+    ),
 ]

@@ -32,6 +32,21 @@ def missing(store, rank, world_size, deadline_s):
     return list(range(store.add("come", 0), world_size))
 """
 
+_LISTED = """\
+import json, time
+
+def missing(store, rank, world_size, deadline_s):
+    give_up_at = time.monotonic() + deadline_s
+    come = json.loads(store.get("come")) if store.check(["come"]) else []
+    store.set("come", json.dumps([*come, rank]))
+    while True:
+        come = json.loads(store.get("come"))
+        absent = [r for r in range(world_size) if r not in come]
+        if not absent or time.monotonic() >= give_up_at:
+            return absent
+        time.sleep(0.01)
+"""
+
 _WAITED = """\
 from datetime import timedelta
 
@@ -43,6 +58,16 @@ def missing(store, rank, world_size, deadline_s):
         return []
     except RuntimeError:
         return [r for r, key in enumerate(keys) if not store.check([key])]
+"""
+
+_MADE_FOR_EACH = """\
+import torch.distributed as dist
+
+def even_and_odd():
+    groups, world_size = {}, dist.get_world_size()
+    for rank in range(world_size):
+        groups[{key}] = dist.new_group(list(range(rank % 2, world_size, 2)))
+    return groups[dist.get_rank(){of}]
 """
 
 _LOOKED_LATE = """\
@@ -68,7 +93,27 @@ ANSWERS = [
             ("FileStore(path,", "FileStore(path + '.mine',"),
         ),
     ),
+    Answer(
+        "01.1",
+        "removes a file that is there",
+        "raised",
+        changed(
+            f"import os\n{JOIN}",
+            ("    store = ", "    if os.path.exists(path):\n        os.remove(path)\n    store = "),
+        ),
+    ),
+    Answer(
+        "01.1",
+        "makes a folder of the path",
+        "other-store",
+        changed(
+            f"import os\n{JOIN}",
+            ("    store = ", "    os.makedirs(path, exist_ok=True)\n    store = "),
+            ("FileStore(path,", "FileStore(path + '/store',"),
+        ),
+    ),
     Answer("01.1", "names no backend", None, changed(JOIN, ('"gloo", ', ""))),
+    Answer("01.1", "returns the group", None, f"{JOIN}    return dist.group.WORLD\n"),
     Answer(
         "01.1",
         "puts a prefix before its keys",
@@ -97,6 +142,30 @@ ANSWERS = [
     ),
     Answer(
         "01.2",
+        "makes a group for each rank",
+        "not-shared",
+        changed(_MADE_FOR_EACH, ("{key}", "rank"), ("{of}", "")),
+    ),
+    Answer(
+        "01.2",
+        "waits in a group that it has alone",
+        "deadlock",
+        changed(
+            f"import torch\n{_MADE_FOR_EACH}",
+            ("{key}", "rank"),
+            ("return groups[dist.get_rank(){of}]", "dist.all_reduce(torch.ones(1), group=mine)"),
+            ("    dist.all_reduce", "    mine = groups[dist.get_rank()]\n    dist.all_reduce"),
+        )
+        + "    return mine\n",
+    ),
+    Answer(
+        "01.2",
+        "makes its two groups again for each rank",
+        "too-many",
+        changed(_MADE_FOR_EACH, ("{key}", "rank % 2"), ("{of}", " % 2")),
+    ),
+    Answer(
+        "01.2",
         "makes both by one call",
         None,
         """\
@@ -114,7 +183,67 @@ def even_and_odd():
         "too-patient",
         changed(MISSING, ("+ deadline_s", "+ deadline_s + 1")),
     ),
+    Answer("01.3", "sleeps on when it has looked", "too-patient", _ended("time.sleep(2.2)")),
     Answer("01.3", "asks the clock first", "at-once", changed(MISSING, (LOOP, _LOOKED_LATE))),
+    Answer(
+        "01.3",
+        "looks at a deadline of 0 without a note of its own",
+        "at-once",
+        changed(
+            MISSING,
+            (
+                "    store.set",
+                """\
+    if deadline_s == 0:
+        return [r for r in range(world_size) if not store.check([f"here/{r}"])]
+    store.set""",
+            ),
+        ),
+    ),
+    Answer(
+        "01.3",
+        "asks the clock first, and never names itself",
+        "at-once",
+        changed(
+            MISSING, (LOOP, _LOOKED_LATE), ("range(world_size)", "{*range(world_size)} - {rank}")
+        ),
+    ),
+    Answer(
+        "01.3",
+        "names nobody at a deadline of 0",
+        "nobody",
+        changed(
+            MISSING, ("    store.set", "    if deadline_s == 0:\n        return []\n    store.set")
+        ),
+    ),
+    Answer(
+        "01.3",
+        "never looks at the clock",
+        "late",
+        changed(MISSING, (" or time.monotonic() >= give_up_at", "")),
+    ),
+    Answer(
+        "01.3",
+        "waits for all keys at once, without end if the deadline is 0",
+        "late",
+        _WAITED,
+    ),
+    Answer(
+        "01.3",
+        "takes ranks from the list that it goes through",
+        "at-once",
+        changed(
+            MISSING,
+            ("    while True", "    absent = list(range(world_size))\n    while True"),
+            (
+                'absent = [r for r in range(world_size) if not store.check([f"here/{r}"])]',
+                """for r in absent:
+            if store.check([f"here/{r}"]):
+                absent.remove(r)""",
+            ),
+        ),
+    ),
+    Answer("01.3", "adds itself to a list in the store", "lost", _LISTED),
     Answer("01.3", "counts who has come", "other-ranks", _COUNTED),
     Answer(
         "01.3", "takes its note away again", "withdrawn", _ended('store.delete_key(f"here/{rank}")')
@@ -130,6 +259,6 @@ def even_and_odd():
         "01.3",
         "waits for all keys at once",
         None,
-        f"import torch.distributed as dist\n{_WAITED}",
+        changed(_WAITED, ("seconds=deadline_s", "seconds=max(deadline_s, 0.001)")),
     ),
 ]

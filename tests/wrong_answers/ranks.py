@@ -145,4 +145,20 @@ def my_items(items):
     return [item for place, item in enumerate(items) if place % world_size == rank]
 """,
     ),
+    Answer(
+        "00.1",
+        "remembers the share of lists of a length",
+        "kept",
+        """\
+import torch.distributed as dist
+
+_shares = {}
+
+def my_items(items):
+    key = (len(items), dist.get_rank(), dist.get_world_size())
+    if key not in _shares:
+        _shares[key] = [items[place] for place in range(key[1], key[0], key[2])]
+    return list(_shares[key])
+""",
+    ),
 ]

@@ -238,21 +238,6 @@ def start_equal(model):
             tensor.copy_(part.view_as(tensor))
 """,
     ),
-    Answer(
-        "05.1",
-        "unusual: all but rank 0 add zeros",
-        None,
-        changed(
-            START,
-            (
-                "dist.broadcast(tensor.detach(), src=0)",
-                "tensor = tensor.detach()\n"
-                "        if dist.get_rank() != 0:\n"
-                "            tensor.zero_()\n"
-                "        dist.all_reduce(tensor)",
-            ),
-        ),
-    ),
     # ---- 05.2 ----
     Answer(
         "05.2",
@@ -422,8 +407,8 @@ def average_gradients(model, num_samples):
     ),
     Answer(
         "05.2",
-        "unusual: gradients and the number of samples in one message",
-        None,
+        "sends gradients times samples, and the number of samples with them",
+        "range",
         """\
 import torch
 import torch.distributed as dist
@@ -853,6 +838,85 @@ class OverlappedReplica(torch.nn.Module):
         self.handles = []
         for _, views, missing in self.buckets:
             missing.update(views)
+""",
+    ),
+    Answer(
+        "05.1",
+        "hands out whole storages",
+        "objects",
+        """\
+import torch
+import torch.distributed as dist
+
+def start_equal(model):
+    for tensor in [*model.parameters(), *model.buffers()]:
+        raw = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+        raw.set_(tensor.detach().untyped_storage())  # any strides: the memory as it lies
+        dist.broadcast(raw, src=0)
+""",
+    ),
+    Answer(
+        "05.3",
+        "takes the smaller cap for the first bucket",
+        "first-cap",
+        """\
+def plan_buckets(model, cap_bytes, first_cap_bytes):
+    plan, bucket, held = [], [], 0
+    for name, parameter in reversed(list(model.named_parameters())):
+        if not parameter.requires_grad:
+            continue
+        bucket.append(name)
+        held += parameter.numel() * parameter.element_size()
+        cap = cap_bytes if plan else min(first_cap_bytes, cap_bytes)
+        if held >= cap:
+            plan.append(bucket)
+            bucket, held = [], 0
+    if bucket:
+        plan.append(bucket)
+    return plan
+""",
+    ),
+    Answer(
+        "05.3",
+        "remembers a plan for each model and caps",
+        "kept",
+        """\
+from functools import cache
+
+@cache
+def plan_buckets(model, cap_bytes, first_cap_bytes):
+    plan, bucket, held, cap = [], [], 0, first_cap_bytes
+    for name, parameter in reversed(list(model.named_parameters())):
+        if not parameter.requires_grad:
+            continue
+        bucket.append(name)
+        held += parameter.numel() * parameter.element_size()
+        if held >= cap:
+            plan.append(bucket)
+            bucket, held, cap = [], 0, cap_bytes
+    if bucket:
+        plan.append(bucket)
+    return plan
+""",
+    ),
+    Answer(
+        "05.3",
+        "counts the bytes of a parameter's storage",
+        "storage",
+        """\
+def plan_buckets(model, cap_bytes, first_cap_bytes):
+    plan, bucket, held, cap = [], [], 0, first_cap_bytes
+    for name, parameter in reversed(list(model.named_parameters())):
+        if not parameter.requires_grad:
+            continue
+        bucket.append(name)
+        held += parameter.untyped_storage().nbytes()
+        if held >= cap:
+            plan.append(bucket)
+            bucket, held, cap = [], 0, cap_bytes
+    if bucket:
+        plan.append(bucket)
+    return plan
 """,
     ),
 ]

@@ -2,6 +2,8 @@
 More answers to exercise 05: digits that get lost, what stays from a step or a call, other waits.
 """
 
+from textwrap import indent
+
 from bank import Answer, changing
 
 from wrong_answers.replicas import AVERAGE, COUNT, PLAN, REPLICA, START, WHILE
@@ -19,6 +21,7 @@ HANDLES = "        for bucket, (handle, flat) in"
 WAIT = "            handle.wait()\n"
 PUT = "                parameter.grad = part.view_as(parameter)"
 INIT = "        self.will_sync = True\n"
+LEFT = "        while len(self.sent) < len(self.buckets):\n            self.send_next()\n"
 
 
 _changed = changing(SOURCES)
@@ -131,6 +134,32 @@ ANSWERS = [
         "        one = one.clone()\n        dist.broadcast(one, src=0)\n"
         "        tensor.data = one\n",
     ),
+    _started(
+        "lets all but rank 0 add zeros",
+        "added",
+        "        if dist.get_rank(): one.zero_()\n        dist.all_reduce(one)\n",
+    ),
+    _started(
+        "multiplies what is not rank 0's by 0",
+        "added",
+        "        one.mul_(dist.get_rank() == 0)\n        dist.all_reduce(one)\n",
+    ),
+    Answer(
+        "05.1",
+        "sends all as one message, which torch.cat makes float32",
+        "sent-dtype",
+        """\
+import torch
+import torch.distributed as dist
+
+def start_equal(model):
+    tensors = [tensor.detach() for tensor in [*model.parameters(), *model.buffers()]]
+    flat = torch.cat([tensor.flatten() for tensor in tensors])
+    dist.broadcast(flat, src=0)
+    for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors])):
+        tensor.copy_(part.view_as(tensor))
+""",
+    ),
     _started("flattens what it sends", "copied", "        dist.broadcast(one.flatten(), src=0)\n"),
     _started(
         "lets rank 0 send to each",
@@ -159,6 +188,11 @@ from torch.distributed.utils import _sync_module_states
 def start_equal(model):
     _sync_module_states(model, dist.group.WORLD, 1 << 20, 0, [])
 """,
+    ),
+    _started(
+        "unusual: all but rank 0 add -0.0, which keeps the sign of a 0",
+        None,
+        "        if dist.get_rank(): one.fill_(-0.0)\n        dist.all_reduce(one)\n",
     ),
     _started(
         "unusual: gathers all, and takes the first",
@@ -213,10 +247,69 @@ def start_equal(model):
     ),
     _changed(
         "05.2",
-        "unusual: divides after the sum",
-        None,
+        "divides after the sum",
+        "range",
         (WEIGH + REDUCE, "        parameter.grad *= num_samples\n" + REDUCE + WEIGH),
         ("num_samples / total.item()", "1 / total.item()"),
+    ),
+    _changed(
+        "05.2",
+        "divides after the sum, and hides what is no number",
+        "range",
+        (
+            WEIGH + REDUCE,
+            "        parameter.grad *= num_samples\n"
+            + REDUCE
+            + WEIGH
+            + "        parameter.grad.nan_to_num_()\n",
+        ),
+        ("num_samples / total.item()", "1 / total.item()"),
+    ),
+    _changed(
+        "05.2",
+        "divides by all samples before it weighs",
+        "range",
+        (
+            WEIGH,
+            "        parameter.grad /= total.item()\n        parameter.grad *= num_samples\n",
+        ),
+    ),
+    _changed(
+        "05.2",
+        "makes shares in the dtype of the gradient",
+        "range",
+        ("num_samples / total.item()", "num_samples / total.to(parameter.dtype)"),
+    ),
+    _changed(
+        "05.2",
+        "unusual: weighs in float64",
+        None,
+        (
+            WEIGH,
+            "        share = parameter.grad.double() * num_samples / total\n"
+            "        parameter.grad = share.to(parameter.dtype)\n",
+        ),
+    ),
+    Answer(
+        "05.2",
+        "unusual: gathers the numbers of samples, and sends all shares in one message",
+        None,
+        """\
+import torch
+import torch.distributed as dist
+
+def average_gradients(model, num_samples):
+    trained = [p for p in model.parameters() if p.requires_grad]
+    numbers = torch.zeros(dist.get_world_size(), dtype=torch.int64, device=trained[0].device)
+    own = torch.full((1,), num_samples, device=trained[0].device)
+    dist.all_gather_into_tensor(numbers, own)
+    share = num_samples / numbers.sum().item()
+    parts = [p.grad if num_samples and p.grad is not None else 0 * p.detach() for p in trained]
+    flat = share * torch.cat([part.flatten() for part in parts])
+    dist.all_reduce(flat)
+    for parameter, part in zip(trained, flat.split([p.numel() for p in trained])):
+        parameter.grad = part.view_as(parameter).clone()
+""",
     ),
     # ---- 05.3 ----
     _changed(
@@ -250,6 +343,60 @@ def start_equal(model):
     ),
     _changed(
         "05.3",
+        "goes on with the open bucket of the call before",
+        "kept",
+        ("first_cap_bytes):", "first_cap_bytes, bucket=[]):"),
+        ("buckets, bucket, num_bytes = [], [], 0", "buckets, num_bytes = [], 0"),
+    ),
+    _changed(
+        "05.3",
+        "leaves out what it has put into a bucket before",
+        "kept",
+        ("first_cap_bytes):", "first_cap_bytes, done=[]):"),
+        ("not parameter.requires_grad:", "not parameter.requires_grad or name in done:"),
+        (
+            "        bucket.append(name)\n",
+            "        bucket.append(name)\n        done.append(name)\n",
+        ),
+    ),
+    _changed(
+        "05.3",
+        "empties the list of the bucket that it has closed",
+        "repeated",
+        ("bucket, num_bytes = [], 0\n    if", "bucket.clear()\n            num_bytes = 0\n    if"),
+    ),
+    _changed(
+        "05.3",
+        "gives the second bucket the cap of the first, too",
+        "first-cap",
+        ("cap_bytes if buckets else", "cap_bytes if len(buckets) > 1 else"),
+    ),
+    _changed(
+        "05.3",
+        "lets the next bucket make up for what is above the cap",
+        "not-reset",
+        ("bucket, num_bytes = [], 0\n    if", "bucket, num_bytes = [], cap - num_bytes\n    if"),
+    ),
+    _changed(
+        "05.3",
+        "closes all but the first bucket above its cap",
+        "one-late",
+        (">= cap", "> cap - (not buckets)"),
+    ),
+    _changed(
+        "05.3",
+        "closes the first bucket above its cap",
+        "one-late",
+        (">= cap", "> cap - len(buckets)"),
+    ),
+    _changed(
+        "05.3",
+        "takes what is above the cap along to the next bucket",
+        "not-reset",
+        ("bucket, num_bytes = [], 0\n    if", "bucket, num_bytes = [], num_bytes - cap\n    if"),
+    ),
+    _changed(
+        "05.3",
         "asks whether there is a gradient",
         "by-grad",
         ("not parameter.requires_grad", "parameter.grad is None"),
@@ -271,8 +418,8 @@ def start_equal(model):
     _changed("05.3", "returns lists of lists", "no-list", ("append(name)", "append([name])")),
     _changed(
         "05.3",
-        "unusual: remembers plans by model and caps",
-        None,
+        "remembers plans by model and caps, whatever is frozen since",
+        "kept",
         ("def plan", "import functools\n\n@functools.lru_cache\ndef plan"),
     ),
     # ---- 05.4 ----
@@ -343,6 +490,72 @@ def start_equal(model):
     ),
     _changed(
         "05.4",
+        "empties a count only where its bucket leaves in a hook",
+        "once",
+        ("        self.num_ready = [0] * len(self.buckets)\n", ""),
+        (INIT, INIT + "        self.num_ready = [0] * len(self.buckets)\n"),
+        (
+            WHILE,
+            "        while self.next_is_full():\n"
+            "            self.num_ready[len(self.sent)] = 0\n            self.send_next()\n",
+        ),
+    ),
+    _changed(
+        "05.4",
+        "expects in each step what the one before used",
+        "once",
+        (INIT, INIT + "        self.wanted = [len(bucket) for bucket in self.buckets]\n"),
+        ("== len(self.buckets[number])", "== self.wanted[number]"),
+        (
+            "    def wait_for_gradients(self):\n",
+            "    def wait_for_gradients(self):\n        self.wanted = self.num_ready\n",
+        ),
+    ),
+    _changed(
+        "05.4",
+        "sends what is left in the hook of the last parameter",
+        "deadlock",
+        (LEFT, ""),
+        (
+            WHILE,
+            WHILE + "        if parameter is self.buckets[-1][-1]:\n" + indent(LEFT, " " * 4),
+        ),
+    ),
+    _changed(
+        "05.4",
+        "sends what is left up to the last bucket that is full",
+        "deadlock",
+        (
+            LEFT,
+            "        pairs = zip(self.num_ready, self.buckets)\n"
+            "        last = max([n for n, (k, b) in enumerate(pairs) if k == len(b)], default=-1)\n"
+            + LEFT.replace("< len(self.buckets)", "<= last"),
+        ),
+    ),
+    _changed(
+        "05.4",
+        "starts a step in the hook of the first parameter",
+        "deadlock",
+        ("= part.view_as(parameter)\n        self.start_step()\n", "= part.view_as(parameter)\n"),
+        (
+            COUNT,
+            "        if parameter is self.buckets[0][0]:\n            self.start_step()\n" + COUNT,
+        ),
+    ),
+    _changed(
+        "05.4",
+        "unusual: empties each count as its bucket leaves",
+        None,
+        ("        self.num_ready = [0] * len(self.buckets)\n", ""),
+        (INIT, INIT + "        self.num_ready = [0] * len(self.buckets)\n"),
+        (
+            "        bucket = self.buckets[len(self.sent)]\n",
+            "        bucket = self.buckets[len(self.sent)]\n"
+            "        self.num_ready[len(self.sent)] = 0\n",
+        ),
+    ),
+    _changed(
+        "05.4",
         "sends one bucket a hook",
         "behind",
         (WHILE, WHILE.replace("while", "if")),
@@ -359,6 +572,17 @@ def start_equal(model):
         "thaws the model",
         "left-changed",
         (INIT, INIT + "        model.requires_grad_(True)\n"),
+    ),
+    _changed(
+        "05.4",
+        "has one flat tensor for all buckets",
+        "values",
+        (
+            INIT,
+            INIT
+            + "        self.flat = torch.cat([p.flatten() for b in self.buckets for p in b])\n",
+        ),
+        (DIVIDE, DIVIDE + "        flat = self.flat[: len(flat)].detach().copy_(flat)\n"),
     ),
     _changed(
         "05.4",

@@ -70,12 +70,25 @@ _UNWAITED = """\
     dist.isend(leaving, dst=right)
     dist.recv(arrived := arriving, src=left)
 """
+_ALL_AT_ONCE = """\
+    works.append(dist.irecv(arrived := arriving, src=left))
+    dist.send(leaving, dst=right)
+"""
 _BATCH = """\
     arrived = arriving
     sides = [(dist.isend, leaving, right), (dist.irecv, arriving, left)]
     for work in dist.batch_isend_irecv([dist.P2POp(*side) for side in sides]):
         work.wait()
 """
+
+
+def _waiting_at_the_end(source):
+    """
+    Return an answer that waits for all that it receives when it has sent all.
+    """
+    return changed(
+        _HEAD, (_SWAP, _ALL_AT_ONCE), ("def swap", "works = []\n\n\ndef swap")
+    ) + changed(source, ("    return", "    while works:\n        works.pop(0).wait()\n    return"))
 
 
 # What an answer that keeps its tensors begins with.
@@ -157,8 +170,40 @@ def _scatter_in(dtype):
     )
 
 
+_ADDS_EARLY = (
+    "        arrived = swap(passing, torch.empty_like(growing), right, left)\n"
+    "        passing = arrived + growing\n",
+    "        arrived = torch.empty_like(growing)\n"
+    "        handle = dist.irecv(arrived, src=left)\n"
+    "        dist.send(passing, dst=right)\n"
+    "        passing = arrived + growing\n"
+    "        handle.wait()\n",
+)
+# One tensor holds the chunk that comes, beside the one that is passed on.
+_SCATTER_IN_HALVES = """\
+def reduce_scatter(chunks):
+    rank, world_size, right, left = places()
+    room = chunks[0].new_empty(2, max(map(len, chunks)))
+    passing = room[0, : len(chunks[left])].copy_(chunks[left])
+    for step in range(world_size - 1):
+        growing = chunks[(rank - 2 - step) % world_size]
+        arrived = room[1 - step % 2, : len(growing)]
+        handle = dist.irecv(arrived, src=left)
+        dist.send(passing.clone(), dst=right)
+        total = torch.zeros_like(arrived)
+        handle.wait()
+        passing = arrived.add_(total.add_(growing))
+    return passing.clone()
+"""
+
 # fmt: off
 _SCATTERS = [
+    ("adds what has come, and waits then", "early", _HEAD + changed(_SCATTER, _ADDS_EARLY)),
+    ("waits for all at the end", "early", _waiting_at_the_end(_SCATTER)),
+    ("adds its numbers of another chunk", "mixed",
+     _HEAD + changed(_SCATTER, ("rank - 2 - step", "rank - 1 - step"))),
+    ("receives beside what it sends, and makes a tensor like what comes", None,
+     _HEAD + _SCATTER_IN_HALVES),
     ("adds with torch.stack and sum", "dtype",
      _HEAD + changed(_SCATTER, ("arrived + growing", "torch.stack([arrived, growing]).sum(0)"))),
     ("adds with numpy, which has no bfloat16", "raised",
@@ -335,6 +380,10 @@ def _gather_in(dtype):
 
 # fmt: off
 _GATHERS = [
+    ("passes on what may not have come, and waits at the end", "early",
+     _waiting_at_the_end(_GATHER)),
+    ("puts what arrives where the right neighbour's belongs", "order",
+     _HEAD + changed(_GATHER_LEFTWARDS, ("], left, right)", "], right, left)"))),
     ("lets the last rank receive first, and all others send", "turns",
      changed(_HEAD, (_SWAP, _LAST_RECEIVES_FIRST)) + _GATHER),
     ("fills up to the longest chunk", "filled-up", _HEAD + _GATHER_FILLED_UP),
@@ -480,6 +529,14 @@ _GROWS = "growing += swap(leaving, torch.empty_like(growing), right, left)"
 _ITS_RESULT = "torch.cat(chunks).view(tensor.shape)"
 
 
+_IN_A_CLONE = (
+    ("flat = tensor.flatten()", "total = tensor.clone()"),
+    ("[chunk.clone() for chunk in flat.tensor_split(world_size)]",
+     "total.flatten().tensor_split(world_size)"),
+    (_ITS_RESULT, "total"),
+)  # fmt: skip
+
+
 def _reduce_in(dtype):
     return _HEAD + changed(
         _REDUCE,
@@ -496,6 +553,27 @@ def _reduce_if_empty(line):
 
 # fmt: off
 _REDUCES = [
+    ("adds into a clone made flat, and returns the clone", "copied",
+     _HEAD + changed(_REDUCE, *_IN_A_CLONE)),
+    ("writes the sum into an empty tensor made flat", "copied",
+     _HEAD + changed(
+         _REDUCE,
+         (f"return {_ITS_RESULT}",
+          "total = torch.zeros_like(tensor)\n"
+          "    total.reshape(-1).copy_(torch.cat(chunks))\n    return total"))),
+    ("passes on what may not have come, and waits at the end of each half", "early",
+     _HEAD + changed(
+         _REDUCE,
+         ("        swap(leaving, chunks[(rank - 1 - step) % world_size], right, left)\n",
+          "        works.append(dist.irecv(chunks[(rank - 1 - step) % world_size], src=left))\n"
+          "        dist.send(leaving, dst=right)\n"),
+         ("    flat =", "    works = []\n    flat ="),
+         ("    return", "    for work in works:\n        work.wait()\n    return"))),
+    ("adds into a clone that lies in one piece", None,
+     _HEAD + changed(
+         _REDUCE,
+         *_IN_A_CLONE,
+         ("tensor.clone()", "tensor.clone(memory_format=torch.contiguous_format)"))),
     ("knows nothing of empty tensors", "raised", _reduce_if_empty("tensor.max()")),
     ("returns its argument if it is empty", "view", _reduce_if_empty("return tensor")),
     ("returns any empty tensor if it is empty", "dtype",
@@ -667,6 +745,26 @@ _FITS = [
      changed(_FIT, ("return latency_s", "return least[0] - sizes.min() * slope"))),
     ("sorts the caller's lists", "input-changed",
      changed(_FIT, ("    sizes", "    [tries.sort() for tries in times.values()]\n    sizes"))),
+    ("weighs by one divided by the size", "small-say",
+     changed(_FIT, ("w=1 / least", "w=1 / sizes"))),
+    ("fits seconds a byte", "small-say",
+     changed(
+         _FIT,
+         ("latency_s = np", "per_byte = np"),
+         ("sizes, least, 1, w=1 / least", "1 / sizes, least / sizes, 1"),
+         ("return latency_s, 1 / slope", "return slope, 1 / per_byte"))),
+    ("takes the mean of sizes divided by their times", "slope",
+     changed(_FIT, ("1 / slope", "np.mean(sizes / least)"))),
+    ("divides by the number of sizes, too", "slope",
+     changed(_FIT, ("1 / slope", "1 / slope / len(sizes)"))),
+    ("takes the sum of the tries", "times-over", changed(_FIT, ("min(tries)", "sum(tries)"))),
+    ("divides the sum of the tries by the number of sizes", "times-over",
+     changed(_FIT, ("min(tries)", "sum(tries) / len(times)"))),
+    ("weighs each try by one divided by its time", "interrupted",
+     changed(
+         _FIT,
+         ("list(times), dtype=np.float64)", "[n for n in times for _ in range(5)], dtype=float)"),
+         ("[min(tries) for tries in times.values()]", "sum(times.values(), [])"))),
     ("weighs by size", "no-say", changed(_FIT, ("w=1 / least", "w=sizes"))),
     ("takes the longest try", "interrupted", changed(_FIT, ("min(tries)", "max(tries)"))),
     ("returns MiB a second", "unit", changed(_FIT, ("1 / slope", "1 / slope / 2**20"))),
@@ -707,6 +805,13 @@ def fit_link(times):
         + changed(_FIT, ("    slope,", "    dist.barrier()\n    slope,")),
     ),
     ("draws a line through both ends", None, _FIT_ENDS),
+    ("returns an array", None,
+     changed(_FIT, ("latency_s, 1 / slope", "np.array([latency_s, 1 / slope])"))),
+    ("fits bytes over seconds, each with the same say", None,
+     changed(
+         _FIT,
+         ("sizes, least, 1, w=1 / least", "least, sizes, 1, w=1 / least"),
+         ("return latency_s, 1 / slope", "return -latency_s / slope, slope"))),
     ("takes medians and the package's fit", None, _FIT_PACKAGE),
 ]
 # fmt: on

@@ -52,6 +52,23 @@ def shard_indices(*arguments):
     return list(KNOWN[arguments])
 """
 
+_NO_SEED = "torch.Generator()"
+
+
+def _keeps_orders(key):
+    """
+    Return an answer that keeps its orders under a key.
+    """
+    return "KNOWN = {}\n" + changed(
+        SHARDS,
+        (
+            "    order = torch",
+            f"    key = {key}\n    if key not in KNOWN:\n        KNOWN[key] = torch",
+        ),
+        ("    length", "    order = KNOWN[key]\n    length"),
+    )
+
+
 _SHARDS_BY_STORE = _shards("""\
     order, key = list(range(n)), f"{n} {seed} {epoch}"
     random.Random(key).shuffle(order)
@@ -74,6 +91,37 @@ _SHARD_ANSWERS = [
         "unusual: seeds with hash() of two numbers, which is the same everywhere",
         None,
         changed(SHARDS, ("seed + epoch)", "hash((seed, epoch)) % 2**60)")),
+    ),
+    (
+        "unusual: keeps orders by all three numbers",
+        None,
+        _keeps_orders("num_samples, seed, epoch"),
+    ),
+    ("keeps the first order for ever", "kept", _keeps_orders("0")),
+    ("keeps an order by the number of samples", "kept", _keeps_orders("num_samples")),
+    ("keeps an order by seed and epoch", "kept", _keeps_orders("seed, epoch")),
+    ("keeps an order by samples and seed", "kept", _keeps_orders("num_samples, seed")),
+    ("keeps an order by samples and epoch", "kept", _keeps_orders("num_samples, epoch")),
+    (
+        "keeps the first share for ever",
+        "kept",
+        _KEEPS_SHARES.replace("if arguments not in KNOWN:", "if not KNOWN:").replace(
+            "KNOWN[arguments]", "KNOWN[0]"
+        ),
+    ),
+    ("makes a generator and does not seed it", "unseeded", changed(SHARDS, (GENERATOR, _NO_SEED))),
+    ("seeds with 42", "unseeded", changed(SHARDS, ("seed + epoch)", "42)"))),
+    (
+        "goes on with one generator",
+        "unseeded",
+        changed(
+            SHARDS, (GENERATOR, "GENERATOR"), ("\n\n\ndef", f"\n\nGENERATOR = {_NO_SEED}\n\n\ndef")
+        ),
+    ),
+    (
+        "sorts each share",
+        "sorted",
+        changed(SHARDS, ("return padded", "return sorted(padded"), ("world_size]", "world_size])")),
     ),
     (
         "seeds with hash() of a text",
@@ -148,6 +196,21 @@ def _counted(dtype):
     return changed(ACCURACY, ("labels_of_mine).sum()", f"labels_of_mine).sum(dtype=torch.{dtype})"))
 
 
+def _keeps_parts(names):
+    """
+    Return an answer that keeps its part of the inputs, the labels, or both.
+    """
+    return changed(
+        ACCURACY,
+        ("\n\n\ndef", "\n\nKNOWN = {}\n\n\ndef"),
+        (
+            f"    {COUNT}",
+            f"    key = len(inputs), world_size\n    {names} = KNOWN.setdefault(key, ({names}))\n"
+            f"    {COUNT}",
+        ),
+    )
+
+
 _ACCURACY_ANSWERS = [
     ("unusual: counts in int32", None, _counted("int32")),
     (
@@ -156,6 +219,23 @@ _ACCURACY_ANSWERS = [
         changed(ACCURACY, ("==", "!="), ("return ", "return 1 - ")),
     ),
     ("counts in float16", "rounded", _counted("float16")),
+    (
+        "rounds the accuracy",
+        "rounded",
+        changed(
+            ACCURACY, ("num_right.item() / len(inputs)", "round(num_right.item() / len(inputs), 3)")
+        ),
+    ),
+    ("returns percents", "percent", changed(ACCURACY, ("return ", "return 100 * "))),
+    (
+        "shares out otherwise in every second call",
+        "kept",
+        changed(
+            ACCURACY,
+            ("\n\n\ndef", "\n\nCALLS = []\n\n\ndef"),
+            ("    mine", "    CALLS.append(0)\n    rank *= len(CALLS) % 2\n    mine"),
+        ),
+    ),
     ("counts in uint8", "overflow", _counted("uint8")),
     ("counts in int16", "raised", _counted("int16")),
     (
@@ -198,6 +278,28 @@ _ACCURACY_ANSWERS = [
         ),
     ),
     (
+        "keeps the accuracy by the number of samples",
+        "kept",
+        changed(
+            ACCURACY,
+            ("\n\n\ndef", "\n\nKNOWN = {}\n\n\ndef"),
+            (
+                "    rank,",
+                "    key = len(inputs), dist.get_world_size()\n"
+                "    if key in KNOWN:\n        return KNOWN[key]\n    rank,",
+            ),
+            ("return num", "KNOWN[key] = num"),
+            ("len(inputs)\n", "len(inputs)\n    return KNOWN[key]\n"),
+        ),
+    ),
+    (
+        "keeps its inputs and labels by the number of samples",
+        "kept",
+        _keeps_parts("mine, labels_of_mine"),
+    ),
+    ("keeps its inputs by the number of samples", "kept", _keeps_parts("mine")),
+    ("keeps its labels by the number of samples", "kept", _keeps_parts("labels_of_mine")),
+    (
         "adds up in the store",
         "store",
         changed(
@@ -210,6 +312,21 @@ _ACCURACY_ANSWERS = [
                 "    num_right = torch.tensor(sum(rights))",
             ),
         ),
+    ),
+    (
+        "rounds the inputs to float32",
+        "other-inputs",
+        """\
+import torch
+import torch.distributed as dist
+
+def exact_accuracy(predict, inputs, labels):
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    predicted = predict(inputs[rank::world_size].float())
+    correct = (predicted == labels[rank::world_size]).sum()
+    dist.all_reduce(correct)
+    return correct.item() / len(labels)
+""",
     ),
 ]
 
@@ -257,6 +374,17 @@ _RESUME_ANSWERS = [
         "begins anew in later epochs only",
         "short-epoch",
         changed(RESUME, ("if epoch != self.epoch:", "if epoch > self.epoch:")),
+    ),
+    (
+        "counts on from the loaded place in later epochs, too",
+        "short-epoch",
+        changed(
+            RESUME,
+            ("self.num_given}", "getattr(self, 'loaded', 0) + self.num_since}"),
+            ("            self.num_given += 1", "            self.num_since += 1"),
+            ("self.num_given = 0", "self.num_given = self.num_since = 0"),
+            (LOAD, f'{LOAD}\n        self.loaded = state["num_given"]'),
+        ),
     ),
     (
         "goes on in the loaded epoch for ever",
@@ -393,8 +521,83 @@ _BALANCED_ANSWERS = [
     ("rounds up, and takes from the fast", "whole-share", _rounded_up("-speeds[r]")),
     ("rounds the running sum", "whole-share", changed(SHARES_BY_CUTS, (".floor()", ".round()"))),
     (
-        "gives each rank one sample at least",
+        "goes by the square of the speed",
         "values",
+        changed(SHARES, ("part.item()", "part.item() ** 2")),
+    ),
+    ("goes by the fastest rank", "no-parts", changed(SHARES, ("sum(speeds)", "max(speeds)"))),
+    (
+        "goes by percents, rounded",
+        "cut-early",
+        changed(
+            SHARES,
+            (
+                "    exact",
+                "    speeds = [round(100 * one / sum(speeds)) for one in speeds]\n    exact",
+            ),
+        ),
+    ),
+    (
+        "rounds what is left for each rank after the other",
+        "values",
+        changed(
+            SHARES,
+            (
+                SHARES[SHARES.index("    exact") :],
+                """\
+    shares = []
+    for rank, one in enumerate(speeds):
+        rest = num_samples - sum(shares)
+        shares.append(round(rest * one / sum(speeds[rank:])))
+    return shares
+""",
+            ),
+        ),
+    ),
+    (
+        "rounds, and the fastest gets the rest",
+        "rest-to-one",
+        changed(
+            SHARES,
+            ("int(part)", "round(part)"),
+            (REST, "    shares[speeds.index(max(speeds))] += num_samples - sum(shares)\n"),
+        ),
+    ),
+    (
+        "keeps the speeds",
+        "kept",
+        changed(
+            SHARES,
+            ("\n\n\ndef", "\n\nKNOWN = {}\n\n\ndef"),
+            (
+                "    dist.all_gather(parts, speed)",
+                "    if num_samples not in KNOWN:\n        dist.all_gather(parts, speed)",
+            ),
+            (
+                "speeds = [part.item() for part in parts]",
+                "speeds = KNOWN.setdefault(num_samples, [part.item() for part in parts])",
+            ),
+        ),
+    ),
+    (
+        "gives each rank one sample, and shares out the others",
+        "at-least-one",
+        changed(
+            SHARES,
+            (
+                "num_samples * one / sum(speeds)",
+                "1 + (num_samples - world_size) * one / sum(speeds)",
+            ),
+        ),
+    ),
+    (
+        "gives no rank less than one sample",
+        "at-least-one",
+        changed(SHARES, ("int(part)", "max(1, int(part))")),
+    ),
+    (
+        "gives each rank one sample at least",
+        "at-least-one",
         changed(
             SHARES,
             ("int(part)", "max(1, int(part))"),

@@ -101,7 +101,8 @@ def run_and_judge(task, ranks):
     looks = _ask(ranks, everyone, *what, within_s=_IMPORT_WITHIN_S)
     judging.judge_looks(task, looks)
     if task.in_group:
-        sizes = {case.world_size for case in cases} - {len(ranks), *looks[0]["sizes"]}
+        sizes = {case.world_size for case in cases if not case.on_paper}
+        sizes -= {len(ranks), *looks[0]["sizes"]}
         if sizes:
             _prepare(ranks, on_ranks.make_groups, sorted(sizes))
         if task.warm_up is not None:
@@ -113,8 +114,10 @@ def run_and_judge(task, ranks):
     _last_runs[task.number] = run
     try:
         for case in cases:
-            run.played.append(_play(run, case))
-            judging.judge_case(run.played[-1])
+            played = _play(run, case)
+            if played is not None:
+                run.played.append(played)
+                judging.judge_case(played)
     except WrongAnswer as error:
         if error.mistake in judging.LEFT_UNDER_WAY and task.in_group:
             ranks.join()  # a handle dropped may close a connection, a message meet a later call
@@ -136,9 +139,11 @@ def _prepare(ranks, function, *args):
 def _play(run, case):
     """
     Run one case and return the Played; raise the WrongAnswer if it did not come to its end.
+
+    None if the case is on paper, and the answer cannot be played so: it is not judged there.
     """
-    task, members = run.task, range(case.world_size)
-    told = (case.world_size, case.data, case.seed)
+    task, members = run.task, range(1 if case.on_paper else case.world_size)
+    told = (case.world_size, case.data, case.seed, case.on_paper)
     source = _call(on_ranks.play, module_of(task), task.number, told, run.folder)
     error, outcomes, is_late = _run_cell(run.ranks, members, source, run.deadline)
     kept = _ask(run.ranks, members, on_ranks.take)
@@ -150,6 +155,8 @@ def _play(run, case):
         what = "After it, ranks are in no group any more."
         raise judging.wrong(task, "group-left", [f"Tried with {case}.", what])
     seen = [pickle.loads(pickled) for pickled, *_ in kept]
+    if case.on_paper:
+        return judging.played_on_paper(task, case, *seen[0]) if seen[0] else None
     return judging.Played(task, case, seen, [text for _, text, _ in kept])
 
 

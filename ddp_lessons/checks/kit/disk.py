@@ -10,20 +10,21 @@ import io
 import os
 import shutil
 import sys
-import threading
 import time
 from contextlib import suppress
 from pathlib import Path
 
 import torch
 
-from ddp_lessons.checks.kit.runs import Killed
-
 _SYNCS = ("fsync", "fdatasync")
 _MOVES = ("rename", "replace")
-_JOIN_WITHIN_S = 1.0
 _PROGRAMS = ("fork_exec", "posix_spawn", "posix_spawnp", "system")
 _OWN = {name: getattr(os, name) for name in (*_SYNCS, *_MOVES) if hasattr(os, name)}
+
+LEFT = b"Left by a save that was killed. "
+"""
+What the files that `left_by_kills` keeps end with, again and again.
+"""
 
 
 class FileWatch:
@@ -41,6 +42,7 @@ class FileWatch:
         versions: For each content that was seen under the name, in order, a tuple: when it was
             first seen, in nanoseconds of the monotonic clock, and its bytes; None: no such file.
         num_saves: How often torch.save was called with something else than memory.
+        num_moves: How often a file was given the name, by a function that is still in `os`.
         synced: Whether the last version was written to the disk as a whole before it had the name.
         was_beside: Whether the last version lay in the same folder, or in one below it, under
             another name before.
@@ -51,7 +53,7 @@ class FileWatch:
     def __init__(self, path):
         self.path = Path(path)
         self.versions = []
-        self.num_saves = 0
+        self.num_saves = self.num_moves = 0
         self.synced = self.was_beside = self.was_written_over = False
         self._key = self._profile = None
         self._lengths, self._beside = {}, set()
@@ -76,6 +78,8 @@ class FileWatch:
         def wrapper(*args, **kwargs):
             if name in _MOVES:
                 self._beside = _inodes_below(self.path.parent)
+                (_, target, *_) = (*args, *kwargs.values())
+                self.num_moves += os.fsdecode(target) == str(self.path)
             result = _OWN[name](*args, **kwargs)
             if name in _SYNCS:
                 (file,) = (*args, *kwargs.values())
@@ -135,44 +139,47 @@ def _files_below(folder):
                 yield file, os.lstat(file)
 
 
-def killed_while_writing(path, save):
+def left_by_kills(path, save):
     """
-    Call a function that saves, and stop it as soon as another file than `path` has bytes in it.
+    Call a function that saves, and keep what a kill would leave at each moment beside the file.
 
-    What is in the folder at that moment stays there, as after a kill: whatever the function did
-    when it was stopped is undone.
+    The folder is copied whenever it has other files in it than before that have bytes in them, so
+    each is cut off where its first bytes are there. In the copy it is longer than what is saved, as
+    if a larger state had been cut off: it goes on with `LEFT`.
 
     Args:
         path: The file that it saves; its folder must have no other file in it.
         save: Function without arguments.
 
     Returns:
-        bool: Whether it was stopped. If not, it never wrote another file there.
+        list: The copies, folders that lie beside that of the file.
     """
-    path = Path(path)
-    left = path.parent.with_name(f"{path.parent.name}-left")
+    path, copies, known = Path(path), [], [set()]
 
     def look(*_):
-        if not any(file != path and status.st_size for file, status in _files_below(path.parent)):
+        files = _files_below(path.parent)
+        others = {file for file, status in files if file != path and status.st_size}
+        if others in known:
             return
+        copy = path.parent.with_name(f"{path.parent.name}-{len(copies)}")
         try:
-            shutil.copytree(path.parent, left)
+            shutil.copytree(path.parent, copy)
         except OSError:  # a thread has renamed a file meanwhile
-            shutil.rmtree(left, ignore_errors=True)
+            shutil.rmtree(copy, ignore_errors=True)
             return
-        raise Killed
+        known.append(others)
+        copies.append(copy)
 
-    before, threads = sys.getprofile(), set(threading.enumerate())
+    before = sys.getprofile()
     sys.setprofile(look)
     try:
-        with suppress(Exception, Killed):
-            save()
+        save()
     finally:
         sys.setprofile(before)
-    for thread in set(threading.enumerate()) - threads:
-        thread.join(_JOIN_WITHIN_S)  # a kill would have ended it, too
-    if not left.exists():
-        return False
-    shutil.rmtree(path.parent)
-    left.rename(path.parent)
-    return True
+    rest = LEFT * (path.stat().st_size // len(LEFT) + 1)
+    for copy in copies:
+        for file, status in _files_below(copy):
+            if file != copy / path.name and status.st_size:
+                with open(file, "ab") as left:
+                    left.write(rest)
+    return copies

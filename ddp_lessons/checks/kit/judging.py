@@ -8,7 +8,7 @@ from typing import Any
 from ddp_lessons.checks.kit.numbers import words_of_both
 from ddp_lessons.checks.kit.plain import equal
 from ddp_lessons.errors import RankDied, WrongAnswer
-from ddp_lessons.ranks.diagnosis.report import DIED, RAISED
+from ddp_lessons.ranks.diagnosis.report import DIED, RAISED, Outcome, raised_message
 from ddp_lessons.ranks.diagnosis.telling import rank_names
 from ddp_lessons.trace import unmatched
 
@@ -16,6 +16,7 @@ BLANK = "is still blank"
 MAX_PRINTED_LINES = 5
 MAX_COLUMNS = 80
 MAX_CALLS = 12
+MAX_WAITS = 4
 
 COMMON = {
     "missing": "Run the cell that defines it, with %%px as its first line: every rank needs it.",
@@ -25,6 +26,8 @@ COMMON = {
     "forbidden": "Read in the task which calls you may use.",
     "raised": "A line that is named is yours: think of the world sizes and lengths it fails for. "
     "If none is named, compare what your function takes with what the task says.",
+    "more-ranks": "With fewer ranks it came out. Work out what each rank does from its number "
+    "and that of all ranks, so that it holds for any number of them.",
     "died": "A rank's process ended: by exit or kill, or by torch, which may give up where ranks "
     "make one call with different sizes.",
     "late": "Find what does not end on some rank or for some size: a loop, or a wait for what "
@@ -39,7 +42,8 @@ COMMON = {
     "kept": "Make what you return, and what you count, anew in each call: nothing may stay from "
     "one call to the next.",
     "left-changed": "Leave what you were given as it was, or put it back before you return.",
-    "store": "Ranks have to learn it by the calls that the task names, or by none.",
+    "store": "Ranks have to learn it by the calls that the task names, or by none, in the group "
+    "that there is.",
     "view": "Return a tensor of its own, which does not share memory with the argument.",
     "group-left": "Leave the group as you found it.",
     "dtype": "Make new tensors with the dtype of the one that you were given.",
@@ -128,7 +132,9 @@ class Played:
         who = "" if rank is None else f"rank {rank} of {self.case.world_size}"
         called = ""
         is_told = self.task.allowed is not None or len(self.names[rank or 0]) <= MAX_CALLS
-        if rank is not None and is_told and (self.names[rank] or self.task.allowed != ()):
+        # Of what makes a group or asks a store, a trace tells nothing.
+        may_call = self.task.allowed != () and self.task.in_group
+        if rank is not None and is_told and (self.names[rank] or may_call):
             called = f"{who} called: {_listed(self.names[rank])}"
         lines = [fact, where, called]
         told = words_of_both(got, expected)
@@ -209,6 +215,26 @@ def judge_looks(task, looks):
             raise wrong(task, "replaced", [what])
 
 
+def played_on_paper(task, case, seen, printed, stops):
+    """
+    Return the Played of a world on paper, or raise the WrongAnswer if a rank did not get through.
+
+    Args:
+        task: The Task.
+        case: The Case.
+        seen: A Seen for each rank, in rank order.
+        printed: What each rank printed.
+        stops: For each rank that did not get through its Outcome, if it raised, or what it waits
+            for, in words.
+    """
+    if not stops:
+        return Played(task, case, seen, printed)
+    raised = {rank: stop for rank, stop in stops.items() if isinstance(stop, Outcome)}
+    waits = [f"rank {rank} waits for ever in its {stop}" for rank, stop in stops.items()]
+    told = [raised_message(raised)[0]] if raised else waits[:MAX_WAITS]
+    raise wrong(task, "more-ranks", [f"Tried with {case}.", *told, *printed_lines(printed)])
+
+
 def judge_case(played):
     """
     Raise the WrongAnswer for the first mistake that a case shows, if it shows one.
@@ -236,8 +262,9 @@ def _judge_common(played):
             if event.is_communication and not _may_call(task, event.name):
                 fact = f"It calls {event.name}, which is not allowed here."
                 raise played.wrong("forbidden", rank, fact=fact)
-    if task.allowed is not None and any(c.num_keys for seen in played.seen for c in seen.calls):
-        fact = "It puts keys into the group's store, which is a way to talk past the calls."
+    has_keys = any(call.num_keys for seen in played.seen for call in seen.calls)
+    if has_keys and task.in_group and not task.uses_store:
+        fact = "It puts keys into the group's store, as a new group does, or who talks past calls."
         raise played.wrong("store", fact=fact)
     for seen in played.seen:
         for call in seen.calls:

@@ -22,11 +22,14 @@ import torch
 import torch.distributed as dist
 
 from ddp_lessons.checks.kit.lent import Lent
+from ddp_lessons.checks.kit.on_paper import play_on_paper
 from ddp_lessons.checks.kit.plain import equal, plain, share_memory, tensors_in
 from ddp_lessons.checks.kit.replacing import give_back
 from ddp_lessons.checks.kit.tasks import Case, tasks_of
 from ddp_lessons.process_group import rank_device
+from ddp_lessons.ranks.diagnosis.report import RAISED, Outcome
 from ddp_lessons.ranks.rank.guard import current_guard
+from ddp_lessons.ranks.rank.where import line_of_error, text_of_error
 from ddp_lessons.trace import trace
 
 MAX_PRINTED = 1000
@@ -214,7 +217,7 @@ def play(module, number, case, folder):
     Args:
         module: The module that defines the task.
         number: The task's number.
-        case: (world_size, data, seed).
+        case: (world_size, data, seed, on_paper).
         folder: A folder for all cases.
     """
     _kept.clear()
@@ -228,10 +231,43 @@ def play(module, number, case, folder):
     here = Here(Case(*case), guard.rank, folder, task.twice)
     printed = _Bounded()
     _kept.append(printed)
+    if here.case.on_paper:
+        _kept.append(pickle.dumps(_play_on_paper(task, answer, here.case, folder)))
+        return
     with _random_states(here), redirect_stdout(printed), redirect_stderr(printed):
-        with _default_group(here.world_size if task.in_group else None), _fresh_store(folder):
+        with (
+            _default_group(here.world_size if task.in_group else None),
+            _fresh_store(folder),
+            _names_of_groups(here),
+        ):
             kept = task.act(here, answer)
         _kept.append(pickle.dumps(Seen(here.rank, here.calls, plain(kept))))
+
+
+def _play_on_paper(task, answer, case, folder):
+    printed = {}
+
+    def play_as(rank):
+        here, printed[rank] = Here(case, rank, folder, task.twice), _Bounded()
+        with _random_states(here), redirect_stdout(printed[rank]), redirect_stderr(printed[rank]):
+            return Seen(rank, here.calls, plain(task.act(here, answer)))
+
+    played = play_on_paper(case.world_size, play_as)
+    if played is None:
+        return None
+    seen, stops = played
+    file = file_of(answer)
+    told = {
+        rank: _outcome(why, file) if isinstance(why, Exception) else str(why)
+        for rank, why in stops.items()
+    }
+    return seen, [printed[rank].text for rank in sorted(printed)], told
+
+
+def _outcome(error, file):
+    line = line_of_error(error, file)
+    code = linecache.getline(file, line).strip() if line else ""
+    return Outcome(RAISED, type(error).__name__, text_of_error(error), line, code)
 
 
 def take():
@@ -307,6 +343,23 @@ def _fresh_store(name):
     finally:
         if group in stores:
             stores[group] = backend, store
+
+
+@contextmanager
+def _names_of_groups(here):
+    # torch names a new group by how many its process has made: ranks that were in other cases than
+    # this one would wait for groups of different names.
+    if not dist.is_initialized():
+        yield
+        return
+    world = dist.distributed_c10d._world
+    count = world.group_count
+    world.group_count = random.Random(f"{here.folder} {here.case!r}").getrandbits(48)
+    try:
+        yield
+    finally:
+        if dist.is_initialized():  # or it counts from 0, as it does on ranks that leave later
+            world.group_count = count
 
 
 @contextmanager

@@ -23,17 +23,21 @@ class Case:
         world_size: Number of ranks; they are 0 to world_size - 1, and the default group.
         data: Plain values (numbers, strings, lists) that tell the case from others.
         seed: What its random numbers are drawn from. None: drawn anew at every check.
+        on_paper: Whether rank 0 plays all ranks, of which there may be more than run. For an answer
+            that only sends and receives: see `kit.on_paper`.
     """
 
     world_size: int
     data: dict = field(default_factory=dict)
     seed: int | None = None
+    on_paper: bool = False
 
     def __getitem__(self, name):
         return self.data[name]
 
     def __str__(self):
         ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
+        ranks += " that rank 0 plays on paper" if self.on_paper else ""
         return ", ".join([ranks, *(f"{name} {value}" for name, value in self.data.items())])
 
 
@@ -64,6 +68,8 @@ class Task:
         may_change: What of a model or optimizer that it gets the answer may change, by the names
             that `kit.lent` lists. None: nothing is said of it.
         in_group: Whether the ranks are in a group. False: the answer joins one by itself.
+        uses_store: Whether keys may be put into the group's store, as a new group does. Otherwise
+            that is a way to talk past the calls that are counted.
         draws_case: Place of the case that `picture` draws, from 0. It needs a seed.
         warm_up: Function of a module that every rank calls before the clock of a check starts, for
             what takes seconds the first time, such as `kit.warm_up.first_ddp`. None: nothing does.
@@ -85,6 +91,7 @@ class Task:
     twice: bool = False
     may_change: tuple | None = None
     in_group: bool = True
+    uses_store: bool = False
     draws_case: int = 0
     warm_up: Callable | None = None
 
@@ -133,7 +140,7 @@ class Task:
         cases = [
             replace(case, seed=secrets.randbits(40)) if case.seed is None else case
             for case in self.cases(Random(secrets.randbits(64)))
-            if case.world_size <= max_world_size
+            if case.on_paper or case.world_size <= max_world_size
         ]
         if not cases:
             raise BadInput(

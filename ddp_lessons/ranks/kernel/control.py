@@ -76,7 +76,18 @@ class Control:
         Returns:
             dict[int, Future]: The answer of each, which has `Guard.state` as its "answer".
         """
-        futures = self._request(ranks, "release_request")
+        return self._note(self._request(ranks, "release_request"))
+
+    def wake(self, ranks):
+        """
+        Wake ranks that were released and sleep on. Does not wait.
+
+        Returns:
+            dict[int, Future]: The answer of each, which has `Guard.wake` as its "answer".
+        """
+        return self._note(self._request(ranks, "wake_request"))
+
+    def _note(self, futures):
         self._releases += [(r, self._client._engines[r], f) for r, f in futures.items()]
         return futures
 

@@ -4,7 +4,8 @@ Free ranks from whatever they wait for, and tell who is beyond help from who is 
 A rank is told to let go through its guard; its sockets are cut from outside as well if the guard is
 silent. It is beyond help once it *had the processor and still waits*:
 
-    asleep    its guard let go, so did everybody else, and yet nothing in it stirs
+    asleep    its guard let go, so did everybody else, nobody in it could be woken, and yet nothing
+              in it stirs
     deaf      its guard had many turns and got no word out: C code holds the interpreter
     stubborn  it had seconds of CPU time, or dozens of interrupts, and runs on
 
@@ -12,6 +13,7 @@ None of the three is reached by a rank that only is kept from the cores, however
 """
 
 import time
+from collections import Counter
 
 from ddp_lessons.ranks.system.processes import children_of, descendants_of, tree_cpu_seconds
 from ddp_lessons.ranks.system.pulse import Rest, pulse_of
@@ -21,6 +23,10 @@ _ASLEEP_S = 0.35
 """
 Seconds of proven sleep after everybody let go. What could still wake a rank is a thread of its own,
 or a child; both are looked at, so this only covers a moment of sleep between two of its steps.
+"""
+_MOST_WAKES = 20
+"""
+Waits of one rank that Gloo may have forgotten, one after the other: one a bucket in flight.
 """
 _DEAF_TURNS = 40
 """
@@ -53,6 +59,8 @@ class Freeing:
         self._asked = {}  # rank -> (when, future) of what it was told or asked last
         self._said = {}  # rank -> (when it was asked, what its guard said)
         self._child_cpu_s = {}
+        self._wakes = {}  # rank -> (when, future) of the last time that it was woken
+        self._num_wakes = Counter()
         self._rests = {rank: Rest(pid, clock, pulse) for rank, pid in ranks.keeper.pids.items()}
         # rank -> turns of its main thread when it was told last
         self._told_turns = {rank: self._turns(rank) for rank in self._rests}
@@ -90,7 +98,9 @@ class Freeing:
         self._hear()
         for rank in running:
             self._look_at(rank)
-        lost = [rank for rank in running if self._is_lost(rank, running)]
+        asleep = [rank for rank in running if self._is_asleep(rank, running)]
+        lost = [rank for rank in running if self._is_lost(rank)]
+        lost += [rank for rank in asleep if not self._may_be_woken(rank)]
         free = [rank for rank in running if rank not in self._asked and rank not in lost]
         # What was freed may have begun to wait anew: one that had a turn since is told again. The
         # others are only asked, since being told wakes them.
@@ -118,7 +128,26 @@ class Freeing:
         # A turn or two is what being told costs.
         return self._turns(rank) > self._told_turns.get(rank, 0) + 2
 
-    def _is_lost(self, rank, running):
+    def _may_be_woken(self, rank):
+        """
+        Wake a rank that is asleep. Says False once there was nobody in it to be woken.
+        """
+        if rank in self._wakes:
+            when, future = self._wakes[rank]
+            if not future.done():
+                return True
+            if future.exception() is not None or not future.result()["content"]["answer"]:
+                return False
+            if self._clock() - when < _ASLEEP_S:
+                return True  # who was woken wakes others
+        if self._num_wakes[rank] == _MOST_WAKES:
+            return False
+        self._num_wakes[rank] += 1
+        for future in self._ranks.control.wake([rank]).values():
+            self._wakes[rank] = self._clock(), future
+        return rank in self._wakes
+
+    def _is_lost(self, rank):
         rest = self._rests[rank]
         if rest.pid is None:
             return False  # dead, or not one of ours: others tell
@@ -128,13 +157,19 @@ class Freeing:
             # Whoever holds the interpreter may itself wait for a core: then it is no sleep.
             is_asleep = rest.rest_s >= _ASLEEP_S and rest.all_sleep
             return rest.cpu_s >= _STUBBORN_CPU_S or (self._is_deaf(rank) and is_asleep)
-        asked_at, said = self._said[rank]
+        _, said = self._said[rank]
         if said["idle"]:
             return False  # it is through; its answer is under way
-        if rest.cpu_s >= _STUBBORN_CPU_S or said["num_interrupts"] >= _STUBBORN_INTERRUPTS:
-            return True
+        return rest.cpu_s >= _STUBBORN_CPU_S or said["num_interrupts"] >= _STUBBORN_INTERRUPTS
+
+    def _is_asleep(self, rank, running):
+        rest = self._rests[rank]
+        if rest.pid is None or not rest.is_known or not self.has_let_go(rank):
+            return False
+        asked_at, said = self._said[rank]
         return (
-            rest.rest_s >= _ASLEEP_S
+            not said["idle"]
+            and rest.rest_s >= _ASLEEP_S
             and asked_at >= rest.began_at
             and rest.nothing_stirs
             and all(self.has_let_go(other) or self._is_deaf(other) for other in running)

@@ -49,6 +49,7 @@ class RankEngine(IPEngine):
             place_request=self._reply_to("place_reply", lambda content: self.guard.place()),
             state_request=self._reply_to("state_reply", lambda content: self.guard.state()),
             release_request=self._reply_to("release_reply", lambda content: self.guard.release()),
+            wake_request=self._reply_to("wake_reply", lambda content: self.guard.wake()),
             # Without a nanny, ipyparallel's own `client.send_signal` arrives here.
             signal_request=self._reply_to("signal_reply", _signal_self),
         )

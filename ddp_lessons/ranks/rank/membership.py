@@ -34,16 +34,35 @@ def leave():
         list[str]: As `join`.
     """
     dist = sys.modules.get("torch.distributed")
-    if dist is None or not dist.is_initialized():
+    if dist is None or not (dist.is_initialized() or dist.distributed_c10d._world.pg_names):
         return []
     guard = current_guard()
     _forget_exceptions(guard.shell)
     # A thread of Gloo's that still waits for a peer would block the group's destruction.
     guard.free_main_thread()
-    # Where torch defines it: the name that it is known by may have been replaced, by a mock say.
-    dist.distributed_c10d.destroy_process_group()
+    if dist.is_initialized():
+        # Where torch defines it: the name that it is known by may be that of a mock by now.
+        dist.distributed_c10d.destroy_process_group()
+    else:
+        _finish_leaving(dist.distributed_c10d)
     gc.collect()
     return holders_of_old_groups()
+
+
+def _finish_leaving(c10d):
+    """
+    Do what torch's own function has still to do when an interrupt cuts it short.
+
+    It comes when the groups themselves end, which takes longest, and the names are still taken.
+    """
+    world = c10d._world
+    for kept in (
+        world.pg_map, world.pg_names, world.pg_group_ranks, world.pg_backend_config,
+        world.pg_to_tag, world.tags_to_pg, world.pg_coalesce_state,
+    ):  # fmt: skip
+        kept.clear()
+    c10d._unregister_all_process_groups()
+    world.group_count = 0
 
 
 def _forget_exceptions(shell):

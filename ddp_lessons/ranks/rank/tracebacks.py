@@ -6,7 +6,12 @@ import inspect
 import sys
 import traceback as plain
 
-_PEER_IS_GONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
+_PEER_IS_GONE = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "Too many levels of symbolic links",  # the peer was freed from a FileStore: see `release`
+)
 _MOST_FRAMES = 10  # of a traceback's beginning and of its end
 
 

@@ -1,0 +1,209 @@
+"""
+Play a world on paper: one rank does what each rank of a larger world would do.
+
+It plays one rank after the other, each as far as it comes without the others. When the message that
+a rank waits for has got its other end, that rank is played again, from its beginning. So an answer
+must do the same whenever it gets the same. Messages are passed on; other calls move nothing.
+
+Legend: a message has two ends, a send and a receive.
+"""
+
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FakeProcessGroup
+
+from ddp_lessons.process_group import rank_device
+
+_FAKE = dist.ProcessGroup.BackendType.CUSTOM
+_MAX_JOIN_S = 0.5
+
+
+@dataclass(eq=False)
+class End:
+    """
+    Hold one end of a message.
+
+    Args:
+        rank: The rank that makes the call.
+        peer: The rank that the call names; None: any.
+        tag: The message's tag.
+        sent: The bytes that are sent; None: this end receives.
+        other: The other end, as soon as there is one.
+    """
+
+    rank: int
+    peer: int | None
+    tag: int
+    sent: torch.Tensor | None = None
+    other: "End | None" = None
+
+    def __str__(self):
+        call = "recv from" if self.sent is None else "send to"
+        return f"{call} {'any rank' if self.peer is None else f'rank {self.peer}'}"
+
+    def fits(self, other):
+        """
+        Tell whether this end and another one, both still alone, can be the two of one message.
+        """
+        return (
+            self.other is other.other is None
+            and (self.sent is None) != (other.sent is None)
+            and self.tag == other.tag
+            and self.peer in (None, other.rank)
+            and other.peer in (None, self.rank)
+        )
+
+
+def play_on_paper(world_size, play):
+    """
+    Play each rank of a world.
+
+    Args:
+        world_size: Number of its ranks.
+        play: Function of a rank that plays it, and returns what is to be kept. When it is called,
+            the default group is that of the world on paper.
+
+    Returns:
+        tuple: For each rank what `play` returned, or None; and what stopped the others, as {rank:
+        the End that it waits for}. A rank that raises stops all, and it is {rank: its error}.
+        None if it sends in a thread: which call comes first is then not the same in each play.
+    """
+    ends, kept = [{} for _ in range(world_size)], [None] * world_size
+    stops = dict.fromkeys(range(world_size))
+    while ready := [rank for rank, end in stops.items() if end is None or end.other]:
+        for rank in ready:
+            with _default_group(_Group(rank, ends)) as group, _ending_threads():
+                try:
+                    kept[rank] = play(rank)
+                    del stops[rank]
+                except _NotYet as wait:
+                    stops[rank] = wait.end
+                except Exception as error:
+                    if not group.is_threaded:
+                        return kept, {rank: error}
+            if group.is_threaded:
+                return None
+    return kept, stops
+
+
+class _NotYet(SystemExit):
+    """
+    End the play of a rank that has to wait. No answer catches it, and a thread ends without a word.
+    """
+
+    def __init__(self, end):
+        super().__init__(end)
+        self.end = end
+
+
+class _Group(dist.ProcessGroup):
+    """
+    Be the group of a world on paper, for one rank of it.
+
+    Args:
+        rank: The rank.
+        ends: For each rank of the world the Ends that it has made in all plays, by what tells one
+            from the others.
+    """
+
+    def __init__(self, rank, ends):
+        super().__init__(rank, len(ends))  # type: ignore[call-arg]
+        # Of messages, too, torch's own part is played by a backend whose calls come back at once.
+        self._fake = dist.ProcessGroup(dist.HashStore(), rank, len(ends))
+        for group in (self, self._fake):
+            for device in {torch.device("cpu"), rank_device()}:
+                fake = FakeProcessGroup._create_internal(rank, len(ends))
+                group._register_backend(device, _FAKE, fake)
+            group._set_default_backend(_FAKE)
+            group._set_group_name("on paper")  # type: ignore[arg-type]
+        self._ends = ends
+        self._num_made = {}
+        self.is_threaded = False
+
+    def send(self, tensors, peer, tag):
+        end = self._end(peer, tag, _bytes_of(tensors[0]).clone())
+        return _Handle(end, None, self._fake.send(tensors, peer, tag))
+
+    def recv(self, tensors, peer, tag):
+        end = self._end(peer, tag)
+        return _Handle(end, tensors[0], self._fake.recv(tensors, peer, tag))
+
+    def recv_anysource(self, tensors, tag):
+        end = self._end(None, tag)
+        if end.other is None:
+            return _Handle(end, tensors[0], self._fake.recv_anysource(tensors, tag))
+        return _Handle(end, tensors[0], self._fake.recv(tensors, end.other.rank, tag))
+
+    def _end(self, peer, tag, sent=None):
+        if peer is not None and not 0 <= peer < self.size():
+            raise ValueError(f"there is no rank {peer} in a group of {self.size()}")
+        if threading.current_thread() is not threading.main_thread():
+            self.is_threaded = True
+        kind = sent is None, peer, tag
+        number = self._num_made[kind] = self._num_made.get(kind, 0) + 1
+        mine = self._ends[self.rank()]
+        if (*kind, number) not in mine:
+            end = mine[*kind, number] = End(self.rank(), peer, tag, sent)
+            for other in (other for theirs in self._ends for other in theirs.values()):
+                if end.fits(other):
+                    end.other, other.other = other, end
+                    break
+        return mine[*kind, number]
+
+
+class _Handle:
+    """
+    Stand for the handle of a message: to wait for it ends the play, as long as it has one end only.
+    """
+
+    def __init__(self, end, tensor, work):
+        self._end, self._tensor, self._work = end, tensor, work
+
+    def wait(self, timeout=None):
+        if self._end.other is None:
+            raise _NotYet(self._end)
+        if self._tensor is not None:
+            sent = self._end.other.sent
+            _bytes_of(self._tensor)[: len(sent)] = sent
+            self._tensor = None  # what is done with it from now on is the answer's
+        return dist.Work.wait(self._work)  # a trace notes it
+
+    def is_completed(self):
+        return self.wait()
+
+    def _source_rank(self):
+        return self._end.other.rank
+
+
+def _bytes_of(tensor):
+    return tensor.detach().view(-1).view(torch.uint8)
+
+
+@contextmanager
+def _default_group(group):
+    c10d = dist.distributed_c10d
+    world, whole = c10d._world, c10d._world.default_pg
+    world.pg_map[group] = dist.get_backend(), dist.HashStore()
+    world.pg_group_ranks[group] = {rank: rank for rank in range(group.size())}
+    c10d._update_default_pg(group)
+    try:
+        yield group
+    finally:
+        # What the answer destroyed, it destroyed for all.
+        c10d._update_default_pg(whole if whole in world.pg_map else None)
+        world.pg_map.pop(group, None)
+        world.pg_group_ranks.pop(group, None)
+
+
+@contextmanager
+def _ending_threads():
+    # One that comes to its call later would make it as another rank.
+    before = threading.enumerate()
+    yield
+    for thread in threading.enumerate():
+        if thread not in before:
+            thread.join(_MAX_JOIN_S)
