@@ -13,7 +13,7 @@ import nbformat
 import pytest
 from typer.testing import CliRunner
 
-from ddp_lessons.checks.kit.tasks import find_task
+from ddp_lessons.checks.kit.finding import find_task
 from ddp_lessons.course import exercises
 from ddp_lessons.course.cli import app
 from ddp_lessons.course.making.owned import run_owned

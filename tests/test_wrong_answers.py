@@ -7,7 +7,7 @@ from bank import all_answers, hint_of
 
 from ddp_lessons import start_ranks, stop_ranks
 from ddp_lessons.checks.kit.checking import run_and_judge
-from ddp_lessons.checks.kit.tasks import all_tasks, stem_of
+from ddp_lessons.checks.kit.finding import all_tasks, stem_of
 from ddp_lessons.course.notebooks.canonical import read_notebook
 from ddp_lessons.course.notebooks.cells import tags_of
 from ddp_lessons.course.notebooks.places import all_places, find_root

@@ -102,7 +102,7 @@ def check(
 
     Stored outputs do not count. Exits with status 1 if a task is not solved.
     """
-    from ddp_lessons.checks.kit.tasks import all_tasks, stem_of
+    from ddp_lessons.checks.kit.finding import all_tasks, stem_of
     from ddp_lessons.course import exercises
 
     with _told_in_one_line("check"):
@@ -129,7 +129,7 @@ def progress():
     from rich.console import Console
     from rich.table import Table
 
-    from ddp_lessons.checks.kit.tasks import all_tasks
+    from ddp_lessons.checks.kit.finding import all_tasks
     from ddp_lessons.progress import notes
 
     table = Table("Task", "Name", "Solved", "Checks", "Hints")
@@ -196,7 +196,7 @@ def solution(
     """
     Show the solution of a task. Asks first.
     """
-    from ddp_lessons.checks.kit.tasks import find_task
+    from ddp_lessons.checks.kit.finding import find_task
     from ddp_lessons.course import exercises
     from ddp_lessons.progress import notes
 

@@ -13,7 +13,7 @@ import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddp_lessons.checks.kit.tasks import all_tasks, find_task, stem_of
+from ddp_lessons.checks.kit.finding import all_tasks, find_task, stem_of
 from ddp_lessons.course import workspace
 from ddp_lessons.course.making.build import CELL_TIMEOUT_S
 from ddp_lessons.course.making.verify import nbval_command, nbval_environment

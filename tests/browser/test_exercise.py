@@ -5,7 +5,7 @@ An exercise in a real browser: wrong, a hint, another hint, right.
 import pytest
 from lab_server import ROOT
 
-from ddp_lessons.checks.kit.tasks import find_task
+from ddp_lessons.checks.kit.finding import find_task
 from ddp_lessons.course.exercises import exercise_place, solution_of
 from ddp_lessons.course.notebooks.canonical import read_notebook
 

@@ -7,6 +7,7 @@ numbers and derives tolerances, `plain` copies values, `on_paper` plays larger w
 them one at a time.
 """
 
+from ddp_lessons.checks.kit.cases import Case
 from ddp_lessons.checks.kit.judging import Played
 from ddp_lessons.checks.kit.numbers import (
     generator,
@@ -16,7 +17,7 @@ from ddp_lessons.checks.kit.numbers import (
     words,
 )
 from ddp_lessons.checks.kit.plain import equal
-from ddp_lessons.checks.kit.tasks import Case, Task
+from ddp_lessons.checks.kit.tasks import Task
 
 __all__ = [
     "Case",

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 from ddp_lessons.checks.kit import judging, on_ranks
 from ddp_lessons.checks.kit.deadline import Deadline
-from ddp_lessons.checks.kit.tasks import module_of
 from ddp_lessons.errors import CellStopped, RanksGone, StartFailed, WrongAnswer
 from ddp_lessons.progress import notes
 from ddp_lessons.ranks.diagnosis.verdict import ranks_are_gone, replace_the_idle_dead
@@ -27,8 +26,6 @@ _ANSWER_WITHIN_S = 5.0
 _IMPORT_WITHIN_S = 30.0  # the first look imports the task's module
 _READY_WITHIN_S = 60.0
 _LOOK_EVERY_S = 0.1
-
-_last_runs: dict = {}
 
 
 @dataclass
@@ -64,7 +61,7 @@ def check(task, ranks=None):
         CellStopped: Stop was pressed.
         RanksGone: No ranks are running.
     """
-    _last_runs.pop(task.number, None)
+    task.last_run.clear()
     try:
         said = run_and_judge(task, ranks or current_ranks())
     except WrongAnswer:
@@ -72,13 +69,6 @@ def check(task, ranks=None):
         raise
     notes.note_check(task.number, passed=True)
     print(f"ok: {task.number} {task.name}, {said}")
-
-
-def last_run(task):
-    """
-    Return the Run of the last check of a task, or None.
-    """
-    return _last_runs.get(task.number)
 
 
 def run_and_judge(task, ranks):
@@ -97,7 +87,7 @@ def run_and_judge(task, ranks):
     if ranks.dead:
         raise replace_the_idle_dead(ranks)
     cases = task.new_cases(len(ranks))
-    everyone, what = range(len(ranks)), (on_ranks.look, module_of(task), task.name)
+    everyone, what = range(len(ranks)), (on_ranks.look, task.module, task.name)
     looks = _ask(ranks, everyone, *what, within_s=_IMPORT_WITHIN_S)
     judging.judge_looks(task, looks)
     if task.in_group:
@@ -111,7 +101,7 @@ def run_and_judge(task, ranks):
         ranks.leave()
     folder = tempfile.mkdtemp(prefix="check-", dir=ranks.store_folder)
     run = Run(task, ranks, folder, _deadline(ranks, DEADLINE_S))
-    _last_runs[task.number] = run
+    task.last_run[:] = [run]
     try:
         for case in cases:
             played = _play(run, case)
@@ -144,7 +134,7 @@ def _play(run, case):
     """
     task, members = run.task, range(1 if case.on_paper else case.world_size)
     told = (case.world_size, case.data, case.seed, case.on_paper)
-    source = _call(on_ranks.play, module_of(task), task.number, told, run.folder)
+    source = _call(on_ranks.play, task.module, task.number, told, run.folder)
     error, outcomes, is_late = _run_cell(run.ranks, members, source, run.deadline)
     kept = _ask(run.ranks, members, on_ranks.take)
     if error is not None:

@@ -21,11 +21,11 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from ddp_lessons.checks.kit.cases import Case
 from ddp_lessons.checks.kit.lent import Lent
 from ddp_lessons.checks.kit.on_paper import play_on_paper
 from ddp_lessons.checks.kit.plain import equal, plain, share_memory, tensors_in
 from ddp_lessons.checks.kit.replacing import give_back
-from ddp_lessons.checks.kit.tasks import Case, tasks_of
 from ddp_lessons.process_group import rank_device
 from ddp_lessons.ranks.diagnosis.report import RAISED, Outcome
 from ddp_lessons.ranks.rank.guard import current_guard
@@ -222,7 +222,8 @@ def play(module, number, case, folder):
     """
     _kept.clear()
     _watch_on()
-    task = next(t for t in tasks_of(importlib.import_module(module)) if t.number == number)
+    found = vars(importlib.import_module(module)).values()
+    task = next(task for task in found if getattr(task, "number", None) == number)
     guard = current_guard()
     answer = guard.shell.user_ns[task.name]
     file = file_of(answer)

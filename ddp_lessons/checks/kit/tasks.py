@@ -2,43 +2,13 @@
 What a task is: its cases, what each rank does in one, and who judges what came of it.
 """
 
-import importlib
-import pkgutil
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-import ddp_lessons.checks
 from ddp_lessons.errors import BadInput
-
-
-@dataclass(frozen=True)
-class Case:
-    """
-    Hold one case in which an answer is tried: the world, and what it is given.
-
-    Args:
-        world_size: Number of ranks; they are 0 to world_size - 1, and the default group.
-        data: Plain values (numbers, strings, lists) that tell the case from others.
-        seed: What its random numbers are drawn from. None: drawn anew at every check.
-        on_paper: Whether rank 0 plays all ranks, of which there may be more than run. For an answer
-            that only sends and receives: see `kit.on_paper`.
-    """
-
-    world_size: int
-    data: dict = field(default_factory=dict)
-    seed: int | None = None
-    on_paper: bool = False
-
-    def __getitem__(self, name):
-        return self.data[name]
-
-    def __str__(self):
-        ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
-        ranks += " that rank 0 plays on paper" if self.on_paper else ""
-        return ", ".join([ranks, *(f"{name} {value}" for name, value in self.data.items())])
 
 
 @dataclass(frozen=True)
@@ -73,6 +43,9 @@ class Task:
         draws_case: Place of the case that `picture` draws, from 0. It needs a seed.
         warm_up: Function of a module that every rank calls before the clock of a check starts, for
             what takes seconds the first time, such as `kit.warm_up.first_ddp`. None: nothing does.
+
+    Attributes:
+        last_run: The Run of the last check, alone in a list, or nothing.
     """
 
     number: str
@@ -94,6 +67,14 @@ class Task:
     uses_store: bool = False
     draws_case: int = 0
     warm_up: Callable | None = None
+    last_run: list = field(default_factory=list, init=False, compare=False, repr=False)
+
+    @property
+    def module(self):
+        """
+        The full name of the module that defines this task.
+        """
+        return self.act.__module__
 
     def __call__(self, ranks=None):
         """
@@ -120,15 +101,12 @@ class Task:
         Raises:
             BadInput: There was no check yet, or it did not get that far.
         """
-        from ddp_lessons.checks.kit.checking import last_run
-
-        run = last_run(self)
-        if run is None or len(run.played) <= self.draws_case:
+        if not self.last_run or len(self.last_run[0].played) <= self.draws_case:
             raise BadInput(
                 f"Nothing to draw: task {self.number} must have been run (got no run that came "
                 "to an end). Run its check first."
             )
-        return self.draw(run.played[self.draws_case])
+        return self.draw(self.last_run[0].played[self.draws_case])
 
     def __repr__(self):
         return f"<task {self.number}: {self.name}>"
@@ -148,52 +126,3 @@ class Task:
                 "Run start_ranks(4)."
             )
         return cases
-
-
-def all_tasks():
-    """
-    Return every task of the course as {number: Task}, in the order of the numbers.
-    """
-    found = {}
-    for module in pkgutil.iter_modules(ddp_lessons.checks.__path__):
-        if not module.ispkg:
-            tasks = tasks_of(importlib.import_module(f"ddp_lessons.checks.{module.name}"))
-            found.update({task.number: task for task in tasks})
-    return dict(sorted(found.items()))
-
-
-def tasks_of(module):
-    """
-    Return the tasks that a module of `ddp_lessons.checks` defines, in its order.
-    """
-    return [value for value in vars(module).values() if isinstance(value, Task)]
-
-
-def module_of(task):
-    """
-    Return the full name of the module that defines a task.
-    """
-    return task.act.__module__
-
-
-def stem_of(task):
-    """
-    Return the stem of a task's exercise, such as "02_collectives".
-    """
-    return f"{task.number.partition('.')[0]}_{module_of(task).rpartition('.')[2]}"
-
-
-def find_task(number):
-    """
-    Return the task with a number such as "02.1".
-
-    Raises:
-        BadInput: There is none.
-    """
-    tasks = all_tasks()
-    if number not in tasks:
-        raise BadInput(
-            f"Unknown task: expected one of {', '.join(tasks)} (got {number!r}). "
-            "Take the number from the heading of the task."
-        )
-    return tasks[number]

@@ -1,0 +1,54 @@
+"""
+Find the tasks of the course: each file of checks defines those of its stem.
+"""
+
+import importlib
+import pkgutil
+from pathlib import Path
+
+from ddp_lessons.checks.kit.tasks import Task
+from ddp_lessons.errors import BadInput
+
+_CHECKS = str(Path(__file__).parents[1])
+
+
+def all_tasks():
+    """
+    Return every task of the course as {number: Task}, in the order of the numbers.
+    """
+    found = {}
+    for module in pkgutil.iter_modules([_CHECKS]):
+        if not module.ispkg:
+            tasks = tasks_of(importlib.import_module(f"ddp_lessons.checks.{module.name}"))
+            found.update({task.number: task for task in tasks})
+    return dict(sorted(found.items()))
+
+
+def tasks_of(module):
+    """
+    Return the tasks that a module of `ddp_lessons.checks` defines, in its order.
+    """
+    return [value for value in vars(module).values() if isinstance(value, Task)]
+
+
+def stem_of(task):
+    """
+    Return the stem of a task's exercise, such as "02_collectives".
+    """
+    return f"{task.number.partition('.')[0]}_{task.module.rpartition('.')[2]}"
+
+
+def find_task(number):
+    """
+    Return the task with a number such as "02.1".
+
+    Raises:
+        BadInput: There is none.
+    """
+    tasks = all_tasks()
+    if number not in tasks:
+        raise BadInput(
+            f"Unknown task: expected one of {', '.join(tasks)} (got {number!r}). "
+            "Take the number from the heading of the task."
+        )
+    return tasks[number]
