@@ -114,6 +114,8 @@ def test_trace_loses_nothing_when_threads_talk():
         assert len(events) == 4 * 20 * 3
         places = [e.index for e in events] + [e.wait_index for e in events if e.is_communication]
         assert sorted(places) == list(range(len(places)))
+        for tag in range(4):
+            assert len({e.thread for e in events if e.tag == tag}) == 1
     assert len(match(traces)) == 2 * 4 * 20
 
 

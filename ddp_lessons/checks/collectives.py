@@ -422,6 +422,8 @@ def rounds_of_sends(traces):
 
 def _moved_before(side, traces):
     for event in traces[side.rank]:
+        if event.thread != side.thread:
+            continue
         is_waited_for = event.wait_index is not None and event.wait_index < side.index
         is_earlier_send = event.is_send and side.is_send and event.index < side.index
         if (event.is_send or event.is_receive) and (is_waited_for or is_earlier_send):

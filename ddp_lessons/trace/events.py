@@ -5,7 +5,7 @@ Legend: rank r of w. Times are nanoseconds of the monotonic clock; an index coun
 on one rank, in the order in which it happened.
 """
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 
 COLLECTIVE = "collective"
 MESSAGE = "message"
@@ -45,6 +45,8 @@ class Event:
         output_bytes: Bytes of this rank's tensors that the call writes.
         dtype: Element type, such as "float32".
         reduce_op: "SUM", "AVG" and so on, where something is reduced.
+        thread: Which thread made the call: 0 is the first that made one. What another thread has
+            done before need not have been waited for.
 
     Lesson: 02_collectives.
     """
@@ -68,6 +70,7 @@ class Event:
     output_bytes: int = 0
     dtype: str | None = None
     reduce_op: str | None = None
+    thread: int = field(default=0, repr=False)
 
     @property
     def is_communication(self):
@@ -111,7 +114,7 @@ def from_plain(records):
     Args:
         records: List of dictionaries with the fields of Event.
     """
-    names = {field.name for field in fields(Event)}
+    names = {known.name for known in fields(Event)}
     return [
         Event(**{name: value for name, value in record.items() if name in names} | _ranks(record))
         for record in records

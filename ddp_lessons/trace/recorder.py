@@ -53,6 +53,7 @@ class Recorder(Sequence):
         self._events = []
         self._gradients = []  # what hooks noted: (index, time, backward, fields)
         self._indices = count()
+        self._threads: dict[int, int] = {}
         self._sequences = {}
         self._backwards = {}
         self._hooks = []
@@ -130,6 +131,7 @@ class Recorder(Sequence):
         """
         event = self._append(call)
         event.backward = self._backward(graph_task)
+        event.thread = self._threads.setdefault(threading.get_ident(), len(self._threads))
         return self, event
 
     def completed(self, event):
