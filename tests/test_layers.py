@@ -32,6 +32,16 @@ FORBIDDEN = {
 }
 FORBIDDEN["costs"] = FORBIDDEN["costs"] | {"torch"}
 
+ROOMS = {
+    "ranks": ("system", "rank", "warden", "diagnosis", "kernel"),
+    "course": ("notebooks", "rules", "making", "doctor"),
+}
+"""
+The rooms of an entry, from the ground up. Each imports from itself and those before it; what stands
+in no room may import from all of them, and nobody in a room imports it.
+"""
+MOST_MODULES = 20
+
 
 def imported_names(source, module):
     """
@@ -68,7 +78,44 @@ def faults(source, module):
         target = rest.partition(".")[0]
         if root == "ddp_lessons" and target not in (*allowed, "__version__"):
             wrong.append(f"{module} must not import {name}: it may import {', '.join(allowed)}")
-    return wrong
+    return wrong + _faults_of_rooms(source, module)
+
+
+def _faults_of_rooms(source, module):
+    entry, *inside = module.split(".")[1:]
+    rooms = ROOMS.get(entry, ())
+    if not rooms or len(inside) < 2:
+        return []
+    allowed = rooms[: rooms.index(inside[0]) + 1]
+    return [
+        f"{module} must not import {name}: its room may import {', '.join(allowed)}"
+        for name in imported_names(source, module)
+        if name.startswith(f"ddp_lessons.{entry}.") and name.split(".")[2] not in allowed
+    ]
+
+
+def circles(sources):
+    """
+    Return the modules that import each other in a circle, in functions too, as lists.
+
+    Args:
+        sources: Dotted name of each module, without `.__init__`, -> (its source, its full name).
+    """
+    targets = {}
+    for module, (source, full) in sources.items():
+        names = imported_names(source, full)
+        found = {name if name in sources else name.rpartition(".")[0] for name in names}
+        targets[module] = found & sources.keys() - {module}
+    while alone := [module for module, found in targets.items() if not found]:
+        for module in alone:
+            del targets[module]
+        for found in targets.values():
+            found.difference_update(alone)
+    # What is left imports a circle, or is in one: those that nobody imports are not.
+    while outside := targets.keys() - set().union(*targets.values()):
+        for module in outside:
+            del targets[module]
+    return sorted(targets)
 
 
 def package_modules():
@@ -88,6 +135,27 @@ def test_package_imports_point_one_way():
     modules = list(package_modules())
     assert modules
     assert [fault for module, source in modules for fault in faults(source, module)] == []
+
+
+def test_package_has_no_circles():
+    """
+    Of two modules that import each other, none can be read first.
+    """
+    modules = {name.removesuffix(".__init__"): (text, name) for name, text in package_modules()}
+    assert circles(modules) == []
+    one = {"ddp_lessons.a": ("from ddp_lessons import b", "ddp_lessons.a")}
+    other = {"ddp_lessons.b": ("def f():\n    from ddp_lessons.a import x", "ddp_lessons.b")}
+    third = {"ddp_lessons.c": ("import ddp_lessons.a", "ddp_lessons.c")}
+    assert circles(one | other | third) == ["ddp_lessons.a", "ddp_lessons.b"]
+    assert circles(one | third) == []
+
+
+def test_package_has_no_crowded_room():
+    """
+    A folder of thirty files is a heap.
+    """
+    for folder in {path.parent for path in PACKAGE.rglob("*.py")}:
+        assert len(list(folder.glob("*.py"))) <= MOST_MODULES, folder
 
 
 def test_package_without_torch_stays_without():
@@ -122,6 +190,13 @@ def test_package_without_torch_stays_without():
         ("ddp_lessons.costs", "import ipyparallel", "must not import ipyparallel"),
         ("ddp_lessons.ring", "from ddp_lessons import start_ranks", "must not import"),
         ("ddp_lessons.stray", "", "no entry"),
+        ("ddp_lessons.ranks.rank.guard", "from ddp_lessons.ranks.warden import hub", "its room"),
+        (
+            "ddp_lessons.ranks.system.link",
+            "def f():\n    import ddp_lessons.ranks.kernel",
+            "its room",
+        ),
+        ("ddp_lessons.course.rules.pace", "from ddp_lessons.course import cli", "its room"),
     ],
 )
 def test_faults_finds_what_points_the_wrong_way(module, source, fault):
