@@ -471,6 +471,7 @@ find_unused = Task(
     judge=_branch_judge,
     ok="1 collective, at most 8 bytes a parameter",
     draw=_branch_draw,
+    warm_up=first_ddp,
     hints=(
         "A rank knows which parameters its own loss reaches. What to do about one depends on how "
         "many ranks reach it: none, some, or all.",

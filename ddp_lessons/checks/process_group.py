@@ -257,7 +257,7 @@ even_and_odd = Task(
         "call.",
         "deadlock": "All ranks must make the same calls in the same order, and those of a subgroup "
         "must hold one and the same: make each of the two once.",
-        "raised": "There are not always 4 ranks, and not always an even number: ask "
+        "raised": "A line that is named is yours. Perhaps it needs 4 ranks, or an even number: ask "
         "dist.get_world_size().",
     },
 )
@@ -423,8 +423,8 @@ missing = Task(
         "over, look again, as a rank may still come.",
         "nobody": "Return all ranks whose keys are not there when the time is over.",
         "slow": "Return as soon as all keys are there.",
-        "raised": "store.get and store.wait raise when a key does not come; store.check only asks. "
-        "It takes a list of keys.",
+        "raised": "A line that is named is yours. Perhaps it waits: store.get and store.wait raise "
+        "when a key does not come. store.check only asks, and takes a list of keys.",
         "late": "Look at the clock as often as for the keys, and end when the time is over. To "
         "store.wait, a timeout of 0 means none: it waits for ever.",
     },

@@ -22,8 +22,8 @@ ranks = start_ranks(4)
 # whose gradients lie there, side by side. `residuals` is a dictionary, empty at first, in which to keep
 # what you like. DDP makes new buckets after step 1, and debts must survive that.
 #
-# Return a future of the average, and do not wait in the hook. The price: one call and 2n bytes a
-# bucket.
+# Return a future of the average, in any float dtype, and do not wait in the hook. Average over the
+# default group. The price: one call and 2n bytes a bucket.
 
 # %% tags=["answer"]
 # %%px
