@@ -74,6 +74,7 @@ def _member(rank, placement, store, function, args, pipe):
     torch.set_num_threads(1)
     join_group(store, rank, placement.world_size, placement.backend, device)
     answer = function(rank, *args)
+    dist.barrier()  # who leaves while others still join takes them along
     leave_group()
     pipe.send(answer)
 

@@ -52,7 +52,7 @@ def test_the_controller_is_idle_while_cells_run(kernel):
     """
     controller = psutil.Process(kernel.value("ranks.keeper.controller_pid"))
     ranks = [psutil.Process(pid) for pid in kernel.value("ranks.keeper.pids").values()]
-    source = f"for _ in range({5 * NUM_CELLS}): get_ipython().run_cell_magic('px', '', 'x = 1')"
+    source = f"for _ in range({20 * NUM_CELLS}): get_ipython().run_cell_magic('px', '', 'x = 1')"
 
     def cpu_s(process):
         return sum(process.cpu_times()[:2])

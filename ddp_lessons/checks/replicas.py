@@ -782,7 +782,7 @@ def _plan_judge(played):
     expected = _plan(played.case, _trains_no_more(model))
     for seen in played.seen:
         got = seen.calls[2].result
-        if [list(one) for one in got] != expected and "frozen" not in played.case.data:
+        if any("head.bias" in bucket for bucket in got):
             both = {"got": got, "expected": expected}
             fact = "In another call, with the same model and caps, head.bias is frozen as well."
             raise played.wrong("kept", seen.rank, **both, fact=fact)
