@@ -135,9 +135,13 @@ def _agrees(got, gradients, weights, num_roundings, unit):
     total, size = _weighted(gradients, weights)
     share = num_roundings * unit / (1 - num_roundings * unit)
     return all(
-        bool(((_zeros_for_none(got[name], one) - one).abs() <= share * size[name]).all())
+        bool(_is_near(_zeros_for_none(got[name], one), one, share * size[name]).all())
         for name, one in total.items()
     )
+
+
+def _is_near(got, right, error):
+    return ((got - right).abs() <= error) | (got.isnan() & right.isnan())
 
 
 def _first_apart(got, total):
@@ -146,8 +150,9 @@ def _first_apart(got, total):
     """
 
     def distance(name):
-        apart = _zeros_for_none(got[name], total[name]) - total[name]
-        return float(apart.abs().nan_to_num(torch.inf).max())
+        one = _zeros_for_none(got[name], total[name])
+        apart = (one - total[name]).abs().nan_to_num(torch.inf)
+        return float(apart.where(~_is_near(one, total[name], 0.0), 0.0).max())
 
     return max(total, key=distance)
 
@@ -407,6 +412,9 @@ def _average_cases(draw):
     samples = [2 * draw.randint(2_300_000, 2_900_000) + 1 for _ in range(2)]
     data = {"layers": [[5, 2], [4, 3]], "dtype": "float16", "samples": samples}
     yield Case(2, {**data, "without the head on": []})
+    # A nan of samples that there are is a fault, which nobody may hide.
+    data = {"layers": _random_layers(draw, 2), "dtype": "float32", "samples": [3, 5]}
+    yield Case(2, {**data, "without the head on": [], "nan on rank": draw.randint(0, 1)})
     # So many numbers in so few bits that no order of adding them up gives what another does.
     layers = [[draw.randint(40, 60), 30], [draw.randint(40, 60), 30]]
     data = {"layers": layers, "dtype": "bfloat16", "samples": [5, 5, 5]}
@@ -420,6 +428,8 @@ def _backward_once(case, rank, model):
     if not case["samples"][rank]:
         loss = loss * torch.nan  # a mean over nothing
     loss.backward()
+    if rank == case.data.get("nan on rank"):
+        model.head.bias.grad[0] = torch.nan
     return model
 
 
@@ -530,6 +540,8 @@ def _average_mistake(played, seen, own, fits, judged):
         found, fact = "handed-out", f"{fact} All ranks have the same one, which is a single rank's."
     if got[apart] is not None and bool(got[apart].isnan().any()) and 0 in samples:
         found = "no-samples"
+    if total[apart].isnan().any() and got[apart] is not None and not got[apart].isnan().any():
+        found, fact = "hidden", f"{fact} A rank that has samples found nan there."
     if got[apart] is None:
         fact = f"{fact} It is None."
     both = {"got": got[apart], "expected": _as(total[apart], seen.kept["weights"][apart])}
@@ -615,6 +627,8 @@ average_gradients = Task(
         "handed-out": "Every rank's gradient must count, not that of a single one.",
         "weighed-late": "A rank's share belongs to its own gradient: weigh that one before ranks "
         "are added up.",
+        "hidden": "Only a rank without samples is left out. Any other nan is a fault of the run: "
+        "whoever hides it trains on.",
         "no-samples": "A mean over no samples is not a number, and 0 times that is not 0. Such a "
         "rank must send numbers that change nothing.",
         "count": "Count samples in a dtype that holds every whole number: there are 8 bytes for "

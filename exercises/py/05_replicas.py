@@ -59,8 +59,8 @@ check.start_equal.picture()
 # Each rank has called `backward` with a loss that is a mean over its own `num_samples` samples. Make
 # every `.grad` of a trained parameter the gradient of the mean over **all** samples, on every rank,
 # to the same last bit. Ranks may have unequally many samples, millions or 0. A mean over 0 samples
-# is nan, and so is its gradient: it counts nothing. A rank that did not use a parameter has None as
-# its `.grad`.
+# is nan, and so is its gradient: it counts nothing. Any other nan must stay one. A rank that did not
+# use a parameter has None as its `.grad`.
 #
 # The price, on each rank: at most 1 call for each trained parameter and 1 more, and no more bytes go
 # into its calls than the gradients have and 8 more. `rank_device()` is where the tensors of this

@@ -919,4 +919,25 @@ def plan_buckets(model, cap_bytes, first_cap_bytes):
     return plan
 """,
     ),
+    Answer(
+        "05.2",
+        "makes every nan a zero",
+        "hidden",
+        """\
+import torch
+import torch.distributed as dist
+from ddp_lessons.process_group import rank_device
+
+def average_gradients(model, num_samples):
+    total = torch.tensor(num_samples, dtype=torch.int64, device=rank_device())
+    dist.all_reduce(total)
+    share = num_samples / max(1, total.item())
+    for p in model.parameters():
+        if p.requires_grad:
+            own = torch.zeros_like(p) if p.grad is None else p.grad
+            part = (torch.nan_to_num(own) * share).contiguous()
+            dist.all_reduce(part)
+            p.grad = part
+""",
+    ),
 ]
