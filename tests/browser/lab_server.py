@@ -2,6 +2,7 @@
 A real JupyterLab on a learner's folder, started as `make lab` starts it, and its processes.
 """
 
+import contextlib
 import json
 import os
 import secrets
@@ -147,5 +148,6 @@ class LabServer:
         Kill what is left.
         """
         for process in self.processes():
-            process.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):  # it ended on its own since we looked
+                process.kill()
         self._process.wait()

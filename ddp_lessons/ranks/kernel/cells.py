@@ -5,9 +5,7 @@ The kernel waits for replies, for deaths, for Stop and for the clock at once.
 """
 
 import queue
-import signal
 import sys
-import threading
 import time
 
 from ipyparallel.error import RemoteError, TaskAborted
@@ -17,6 +15,7 @@ from ddp_lessons.ranks.diagnosis.report import DIED, GIVEN_UP, OK, RAISED, RELEA
 from ddp_lessons.ranks.diagnosis.verdict import conclude, ranks_are_gone, replace_the_idle_dead
 from ddp_lessons.ranks.kernel.lookout import LOOK_EVERY_S, Lookout
 from ddp_lessons.ranks.kernel.output import OrderedDisplay, RankOutput, output_is_missing
+from ddp_lessons.ranks.kernel.stop import StopCatcher
 from ddp_lessons.ranks.rank.tracebacks import comes_of_a_lost_peer
 from ddp_lessons.ranks.rank.where import source_line
 from ddp_lessons.ranks.system.patience import Patience
@@ -115,7 +114,7 @@ class CellRun:
         Returns:
             DDPLessonsError or None: What to raise.
         """
-        with _StopCatcher(self.stop):
+        with StopCatcher(self.stop):
             look_at = time.monotonic() + LOOK_EVERY_S
             while self.running:
                 self._take_events()
@@ -249,23 +248,3 @@ class CellRun:
         self._display.update(set(self.targets))
         if silent:
             print(output_is_missing(silent, _OUTPUT_WITHIN_S), file=sys.stderr, flush=True)
-
-
-class _StopCatcher:
-    """
-    Turn SIGINT into an event for the length of a cell, so that Stop can never tear the waiting,
-    the releasing or the rejoining in two. Only the main thread gets signals.
-    """
-
-    def __init__(self, on_stop):
-        self._on_stop = on_stop
-        self._previous = None
-
-    def __enter__(self):
-        if threading.current_thread() is threading.main_thread():
-            self._previous = signal.signal(signal.SIGINT, lambda *_: self._on_stop())
-        return self
-
-    def __exit__(self, *exc_info):
-        if self._previous is not None:
-            signal.signal(signal.SIGINT, self._previous)
