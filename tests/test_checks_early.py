@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FakeProcessGroup
 
-from ddp_lessons.checks.kit.early import Early
+from ddp_lessons.checks.ring.early import Early
 
 TAKES = {
     "add": lambda room: room[0] + 1,

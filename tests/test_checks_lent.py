@@ -5,8 +5,8 @@ What a check notes of the models and optimizers that an answer gets, and how it 
 import pytest
 import torch
 
-from ddp_lessons.checks.kit.lent import Lent
-from ddp_lessons.checks.kit.numbers import words, words_of_both
+from ddp_lessons.checks.kit.inside.lent import Lent
+from ddp_lessons.checks.kit.material.numbers import words, words_of_both
 
 
 def _model():

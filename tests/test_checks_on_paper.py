@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ddp_lessons.checks.kit.on_paper import play_on_paper
+from ddp_lessons.checks.kit.inside.on_paper import play_on_paper
 from ddp_lessons.process_group import join_group, leave_group
 from ddp_lessons.trace import trace
 

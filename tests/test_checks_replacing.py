@@ -7,7 +7,7 @@ import types
 import pytest
 
 from ddp_lessons import start_ranks, stop_ranks
-from ddp_lessons.checks.kit.replacing import give_back, replacing
+from ddp_lessons.checks.kit.inside.replacing import give_back, replacing
 from ddp_lessons.ranks.kernel.cells import run_cell
 
 

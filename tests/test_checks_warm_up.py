@@ -9,7 +9,7 @@ import pytest
 from ddp_lessons import start_ranks, stop_ranks
 from ddp_lessons.checks.kit import checking
 from ddp_lessons.checks.kit.finding import find_task
-from ddp_lessons.checks.kit.warm_up import first_save
+from ddp_lessons.checks.kit.material.warm_up import first_save
 from ddp_lessons.ranks.kernel.cells import run_cell
 
 RIGHT = "import torch.distributed as dist\nmy_items = lambda items: items[dist.get_rank() :: "

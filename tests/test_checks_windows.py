@@ -6,9 +6,14 @@ import pytest
 import torch
 from torch.nn.functional import mse_loss
 
+from ddp_lessons.checks.accumulation.windows import NUM_FEATURES, Window, batches_of
 from ddp_lessons.checks.kit import Case
-from ddp_lessons.checks.kit.regression import Regression, batch_gradients, gradient, trained
-from ddp_lessons.checks.kit.windows import NUM_FEATURES, Window, batches_of
+from ddp_lessons.checks.kit.material.regression import (
+    Regression,
+    batch_gradients,
+    gradient,
+    trained,
+)
 
 DTYPES = ["float32", "float64"]
 

@@ -79,5 +79,24 @@ def test_choose_by_stem(tmp_path):
     make_course(tmp_path, stem="01_toy")
     assert len(choose(tmp_path)) == 3
     assert [place.kind for place in choose(tmp_path, ["00_toy"])] == ["lesson", "exercise"]
-    with pytest.raises(BadInput, match=r"expected one of 00_toy, 01_toy \(got 02_toy\)"):
-        choose(tmp_path, ["02_toy"])
+    for wrong in ("02_toy", "tests/00_toy"):
+        with pytest.raises(BadInput, match=rf"expected one of 00_toy, 01_toy \(got {wrong}\)"):
+            choose(tmp_path, [wrong])
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("exercises/00_toy", "exercise"),
+        ("exercises/py/00_toy.py", "exercise"),
+        ("notebooks/00_toy", "lesson"),
+        ("/home/me/course/notebooks/executed/00_toy.ipynb", "lesson"),
+    ],
+)
+def test_choose_one_of_the_two(tmp_path, name, kind):
+    """
+    Whoever works on an exercise does not wait for its lesson.
+    """
+    make_course(tmp_path)
+    make_course(tmp_path, kind="exercise")
+    assert [place.kind for place in choose(tmp_path, [name])] == [kind]

@@ -7,7 +7,7 @@ Tell right answers to the exercises from wrong ones, by what the ranks do.
     check.all_reduce.picture()  # what that run did
     hint("02.1")                # the next hint
 
-One file a lesson, by the lesson's stem; `kit` is what they share.
+A folder a lesson, by the lesson's stem, and in it a module a task; `kit` is what they share.
 """
 
 from ddp_lessons.checks.kit.hints import hint

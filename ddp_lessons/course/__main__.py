@@ -23,7 +23,7 @@ def main(argv=None):
     """
     options = _parser().parse_args(argv)
     try:
-        places = choose(options.root or find_root(), options.stems)
+        places = choose(options.root or find_root(), options.names)
     except BadInput as error:
         print(error, file=sys.stderr)
         return 2
@@ -49,7 +49,12 @@ def _parser():
         (verify, "verified", "Run stored notebooks under strict nbval and compare every output."),
     ):
         command = commands.add_parser(act.__name__, help=text, description=text)
-        command.add_argument("stems", nargs="*", metavar="stem", help="such as 00_ranks; else all")
+        command.add_argument(
+            "names",
+            nargs="*",
+            metavar="name",
+            help="such as 00_ranks, or exercises/00_ranks for the exercise alone; else all",
+        )
         command.add_argument("--root", type=Path, help="folder of the course (default: found)")
         command.add_argument(
             "--cell-timeout-s", type=float, default=CELL_TIMEOUT_S, help="default: %(default)s"

@@ -11,14 +11,14 @@ from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
 from ddp_lessons.accumulation import SavedBytes
-from ddp_lessons.checks.kit.regression import (
+from ddp_lessons.checks.kit.material.regression import (
     Regression,
     batch_gradients,
     gradient,
     regression_batches,
     trained,
 )
-from ddp_lessons.checks.kit.runs import idle_passes
+from ddp_lessons.checks.kit.material.runs import idle_passes
 
 NUM_FEATURES = 6
 _USUAL_RANKS = 4

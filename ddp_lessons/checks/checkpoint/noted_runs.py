@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddp_lessons.checkpoint import Run
 from ddp_lessons.checks.kit import equal
-from ddp_lessons.checks.kit.runs import (
+from ddp_lessons.checks.kit.material.runs import (
     NUM_HIDDEN,
     Killed,
     NoisyRun,

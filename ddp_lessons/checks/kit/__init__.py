@@ -1,22 +1,22 @@
 """
-What all checks share. A file of checks imports from here and writes tasks.
+What all checks share. A module of a task imports from here and writes its Task.
 
-Read in this order: `tasks` (what a task is), `on_ranks` (what a rank does in a case), `checking`
-(the kernel's side), `judging` (what is wrong with every answer that does so). `numbers` draws
-numbers and derives tolerances, `plain` copies values, `on_paper` plays larger worlds, `hints` gives
-them one at a time.
+Read in this order: `tasks` (what a task is), `checking` (the kernel's side), `judging` (what is
+wrong with every answer that does so), `ends` (why a case came to no end). `hints` gives hints one
+at a time. Two rooms are beside them: `inside` is what runs in a rank while an answer is tried,
+`material` what tasks are made of.
 """
 
 from ddp_lessons.checks.kit.cases import Case
+from ddp_lessons.checks.kit.inside.plain import equal
 from ddp_lessons.checks.kit.judging import Played
-from ddp_lessons.checks.kit.numbers import (
+from ddp_lessons.checks.kit.material.numbers import (
     generator,
     normal_numbers,
     sum_error,
     whole_numbers,
     words,
 )
-from ddp_lessons.checks.kit.plain import equal
 from ddp_lessons.checks.kit.tasks import Task
 
 __all__ = [

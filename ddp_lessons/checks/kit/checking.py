@@ -9,8 +9,11 @@ import threading
 from concurrent.futures import wait
 from dataclasses import dataclass, field
 
-from ddp_lessons.checks.kit import judging, on_ranks
+from ddp_lessons.checks.kit import judging
 from ddp_lessons.checks.kit.deadline import Deadline
+from ddp_lessons.checks.kit.ends import played_on_paper, wrong_end
+from ddp_lessons.checks.kit.inside import playing
+from ddp_lessons.checks.kit.inside.surroundings import make_groups
 from ddp_lessons.errors import CellStopped, RanksGone, StartFailed, WrongAnswer
 from ddp_lessons.progress import notes
 from ddp_lessons.ranks.diagnosis.verdict import ranks_are_gone, replace_the_idle_dead
@@ -87,14 +90,14 @@ def run_and_judge(task, ranks):
     if ranks.dead:
         raise replace_the_idle_dead(ranks)
     cases = task.new_cases(len(ranks))
-    everyone, what = range(len(ranks)), (on_ranks.look, task.module, task.name)
+    everyone, what = range(len(ranks)), (playing.look, task.module, task.name)
     looks = _ask(ranks, everyone, *what, within_s=_IMPORT_WITHIN_S)
     judging.judge_looks(task, looks)
     if task.in_group:
         sizes = {case.world_size for case in cases if not case.on_paper}
         sizes -= {len(ranks), *looks[0]["sizes"]}
         if sizes:
-            _prepare(ranks, on_ranks.make_groups, sorted(sizes))
+            _prepare(ranks, make_groups, sorted(sizes))
         if task.warm_up is not None:
             _prepare(ranks, task.warm_up)
     else:
@@ -134,19 +137,19 @@ def _play(run, case):
     """
     task, members = run.task, range(1 if case.on_paper else case.world_size)
     told = (case.world_size, case.data, case.seed, case.on_paper)
-    source = _call(on_ranks.play, task.module, task.number, told, run.folder)
+    source = _call(playing.play, task.module, task.number, told, run.folder)
     error, outcomes, is_late = _run_cell(run.ranks, members, source, run.deadline)
-    kept = _ask(run.ranks, members, on_ranks.take)
+    kept = _ask(run.ranks, members, playing.take)
     if error is not None:
         printed = [text for _, text, _ in kept]
-        raise judging.wrong_end(task, case, error, outcomes, is_late, printed)
+        raise wrong_end(task, case, error, outcomes, is_late, printed)
     if task.in_group and not all(is_in_group for *_, is_in_group in kept):
         run.ranks.join()
         what = "After it, ranks are in no group any more."
         raise judging.wrong(task, "group-left", [f"Tried with {case}.", what])
     seen = [pickle.loads(pickled) for pickled, *_ in kept]
     if case.on_paper:
-        return judging.played_on_paper(task, case, *seen[0]) if seen[0] else None
+        return played_on_paper(task, case, *seen[0]) if seen[0] else None
     return judging.Played(task, case, seen, [text for _, text, _ in kept])
 
 

@@ -1,15 +1,15 @@
 """
-Find the tasks of the course: each file of checks defines those of its stem.
+Find the tasks of the course: each folder of checks hands on those of its stem.
 """
 
 import importlib
 import pkgutil
 from pathlib import Path
 
-from ddp_lessons.checks.kit.tasks import Task
 from ddp_lessons.errors import BadInput
 
 _CHECKS = str(Path(__file__).parents[1])
+_KIT = Path(__file__).parent.name
 
 
 def all_tasks():
@@ -18,24 +18,17 @@ def all_tasks():
     """
     found = {}
     for module in pkgutil.iter_modules([_CHECKS]):
-        if not module.ispkg:
-            tasks = tasks_of(importlib.import_module(f"ddp_lessons.checks.{module.name}"))
-            found.update({task.number: task for task in tasks})
+        if module.name != _KIT:
+            stem = importlib.import_module(f"ddp_lessons.checks.{module.name}")
+            found.update({task.number: task for task in stem.TASKS})
     return dict(sorted(found.items()))
-
-
-def tasks_of(module):
-    """
-    Return the tasks that a module of `ddp_lessons.checks` defines, in its order.
-    """
-    return [value for value in vars(module).values() if isinstance(value, Task)]
 
 
 def stem_of(task):
     """
     Return the stem of a task's exercise, such as "02_collectives".
     """
-    return f"{task.number.partition('.')[0]}_{task.module.rpartition('.')[2]}"
+    return f"{task.number.partition('.')[0]}_{task.module.split('.')[2]}"
 
 
 def find_task(number):

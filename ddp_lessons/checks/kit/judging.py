@@ -5,18 +5,15 @@ Judge what was seen: what is wrong with every answer that does so, and the words
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ddp_lessons.checks.kit.numbers import words_of_both
-from ddp_lessons.checks.kit.plain import equal
-from ddp_lessons.errors import RankDied, WrongAnswer
-from ddp_lessons.ranks.diagnosis.report import DIED, RAISED, Outcome, raised_message
+from ddp_lessons.checks.kit.inside.plain import equal
+from ddp_lessons.checks.kit.material.numbers import words_of_both
+from ddp_lessons.errors import WrongAnswer
 from ddp_lessons.ranks.diagnosis.telling import rank_names
 from ddp_lessons.trace import unmatched
 
-BLANK = "is still blank"
 MAX_PRINTED_LINES = 5
 MAX_COLUMNS = 80
 MAX_CALLS = 12
-MAX_WAITS = 4
 
 COMMON = {
     "missing": "Run the cell that defines it, with %%px as its first line: every rank needs it.",
@@ -202,7 +199,7 @@ def judge_looks(task, looks):
 
     Args:
         task: The Task.
-        looks: For each rank what `on_ranks.look` returned.
+        looks: For each rank what `playing.look` returned.
     """
     missing = [rank for rank, look in enumerate(looks) if not look["defined"]]
     if missing:
@@ -213,26 +210,6 @@ def judge_looks(task, looks):
             names = ", ".join(dict.fromkeys(look["replaced"]))
             what = f"On rank {rank}, these of torch.distributed are not torch's own: {names}."
             raise wrong(task, "replaced", [what])
-
-
-def played_on_paper(task, case, seen, printed, stops):
-    """
-    Return the Played of a world on paper, or raise the WrongAnswer if a rank did not get through.
-
-    Args:
-        task: The Task.
-        case: The Case.
-        seen: A Seen for each rank, in rank order.
-        printed: What each rank printed.
-        stops: For each rank that did not get through its Outcome, if it raised, or what it waits
-            for, in words.
-    """
-    if not stops:
-        return Played(task, case, seen, printed)
-    raised = {rank: stop for rank, stop in stops.items() if isinstance(stop, Outcome)}
-    waits = [f"rank {rank} waits for ever in its {stop}" for rank, stop in stops.items()]
-    told = [raised_message(raised)[0]] if raised else waits[:MAX_WAITS]
-    raise wrong(task, "more-ranks", [f"Tried with {case}.", *told, *printed_lines(printed)])
 
 
 def judge_case(played):
@@ -305,36 +282,6 @@ def _judge_call(played, rank, call):
 
 def _may_call(task, name):
     return (task.allowed is None or name in task.allowed) and name not in task.forbidden
-
-
-def wrong_end(task, case, error, outcomes, is_late, printed):
-    """
-    Return the WrongAnswer for a case that some rank did not get through.
-
-    Args:
-        task: The Task.
-        case: The Case.
-        error: The error that its cell ended with.
-        outcomes: For each rank its Outcome.
-        is_late: Whether the time was over.
-        printed: What each rank printed.
-    """
-    raised = [outcome for outcome in outcomes.values() if outcome.kind == RAISED]
-    if raised and all(BLANK in outcome.evalue for outcome in raised):
-        what = f"{task.name} {BLANK}: the line that says so is still in it."
-        if all(task.number not in outcome.evalue for outcome in raised):
-            what = f"{task.name} calls an answer that is not there yet: {raised[0].evalue}."
-        return wrong(task, "blank", [what])
-    lines = [f"Tried with {case}.", *str(error).splitlines(), *printed_lines(printed)]
-    if str(error).startswith("Deadlock"):
-        return wrong(task, "deadlock", lines)
-    if any(outcome.kind == DIED for outcome in outcomes.values()):
-        return wrong(task, "died", lines)
-    if raised:  # the others may have been freed only when the time was over
-        return wrong(task, "raised", lines)
-    if is_late:
-        return wrong(task, "late", ["It did not come to an end in time.", *lines])
-    return wrong(task, "deadlock" if isinstance(error, RankDied) else "mismatch", lines)
 
 
 def printed_lines(printed):

@@ -1,5 +1,5 @@
 """
-Exercise 00: a first function on four ranks.
+Task 00.1: my_items.
 """
 
 from ddp_lessons.checks.kit import Case, Task

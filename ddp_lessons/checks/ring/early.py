@@ -6,7 +6,7 @@ Its numbers do not tell: whenever the message was faster, they are right.
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ddp_lessons.checks.kit.plain import tensors_in
+from ddp_lessons.checks.kit.inside.plain import tensors_in
 from ddp_lessons.trace import trace
 
 

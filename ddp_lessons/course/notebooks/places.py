@@ -9,7 +9,7 @@ Where the notebooks of the course live: one stem names a text twin and its noteb
 
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from ddp_lessons.errors import BadInput
 
@@ -138,26 +138,33 @@ def all_places(root):
     return places
 
 
-def choose(root, stems=()):
+def choose(root, names=()):
     """
-    Return the places that `stems` name, or all of them if none is named.
-
-    A stem that names a lesson and an exercise chooses both.
+    Return the places that some names mean, or all of them if there is none.
 
     Args:
         root: The folder that holds the course.
-        stems: Names such as "00_ranks".
+        names: A stem, such as "03_ring", means a lesson and its exercise. One of the two alone is
+            "notebooks/03_ring" or "exercises/03_ring"; what stands between folder and stem, and an
+            ending, may be there, so that the path of any of its files does as well.
 
     Raises:
-        BadInput: A stem names nothing, or the course is empty.
+        BadInput: A name means nothing, or the course is empty.
     """
     places = all_places(root)
-    known = {place.stem for place in places}
-    unknown = [stem for stem in stems if stem not in known]
+    known = sorted({place.stem for place in places})
+    unknown = [name for name in names if not any(_means(name, place) for place in places)]
     if unknown or not places:
         raise BadInput(
-            f"Unknown notebook: expected one of {', '.join(sorted(known)) or 'none yet'} "
-            f"(got {', '.join(unknown) or 'an empty course'}). "
-            "Name a file of notebooks/py or exercises/py without its ending."
+            f"Unknown notebook: expected one of {', '.join(known) or 'none yet'} "
+            f"(got {', '.join(unknown) or 'an empty course'}). Name a file of notebooks/py or "
+            "exercises/py without its ending, or put notebooks/ or exercises/ before it for one "
+            "of the two."
         )
-    return [place for place in places if not stems or place.stem in stems]
+    return [place for place in places if not names or any(_means(n, place) for n in names)]
+
+
+def _means(name, place):
+    path = PurePath(name)
+    folder = place.blank.parent.name
+    return path.stem == place.stem and (len(path.parts) == 1 or folder in path.parts)

@@ -25,6 +25,7 @@ from ddp_lessons.ranks.rank.helpers import Helpers
 from ddp_lessons.ranks.rank.release import SparedSockets, release
 from ddp_lessons.ranks.rank.tracebacks import (
     comes_of_a_lost_peer,
+    may_come_of_a_release,
     name_modules,
     shorten,
     show_briefly,
@@ -108,7 +109,7 @@ class Guard:
 
     def _show(self, showtraceback, args, kwargs):
         # First of all: a release that comes now is none of this error's reasons.
-        self._raised_by_itself = not (self.released and _may_come_of_a_release(sys.exc_info()[1]))
+        self._raised_by_itself = not (self.released and may_come_of_a_release(sys.exc_info()[1]))
         self.busy = False  # the learner's code is over; an interrupt now would hit the rendering
         if self.released and not self._raised_by_itself:  # nobody is told more of it than its line
             show_briefly(self.shell)
@@ -176,7 +177,7 @@ class Guard:
     def _after_cell(self, result):
         self.busy = False
         error = result.error_before_exec or result.error_in_exec
-        by_itself = self._raised_by_itself or not _may_come_of_a_release(error)
+        by_itself = self._raised_by_itself or not may_come_of_a_release(error)
         self._report = {
             "released": self.released and not by_itself,
             "digest": "",
@@ -303,21 +304,6 @@ class Guard:
         frame = sys._current_frames().get(self._main_thread_id)
         in_loop = frame is not None and frame.f_code.co_name == "select"
         return {"idle": in_loop and not self.busy, "num_interrupts": self.num_interrupts}
-
-
-def _may_come_of_a_release(error):
-    """
-    Tell whether a release may be what raised an error, or what an error was raised for.
-
-    It interrupts Python code by KeyboardInterrupt, and torch tells of what was cut by RuntimeError.
-    """
-    seen = set()
-    while error is not None and id(error) not in seen:
-        if isinstance(error, (KeyboardInterrupt, RuntimeError, OSError)):
-            return True
-        seen.add(id(error))
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def _refuse_exit():

@@ -72,3 +72,18 @@ def show_plainly(shell):
     kind, error, traceback = sys.exc_info()
     lines = "".join(plain.format_exception(kind, error, traceback)).splitlines()
     shell._showtraceback(kind, error, lines)
+
+
+def may_come_of_a_release(error):
+    """
+    Tell whether a release may be what raised an error, or what an error was raised for.
+
+    It interrupts Python code by KeyboardInterrupt, and torch tells of what was cut by RuntimeError.
+    """
+    seen = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, (KeyboardInterrupt, RuntimeError, OSError)):
+            return True
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return False

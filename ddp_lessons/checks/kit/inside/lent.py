@@ -13,7 +13,7 @@ What an answer was lent, and what it must give back as it was: models and optimi
 
 import torch
 
-from ddp_lessons.checks.kit.plain import same_bits
+from ddp_lessons.checks.kit.inside.plain import same_bits
 
 _MODULE_HOOKS = (
     "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",

@@ -8,7 +8,7 @@ the weight and then the bias. The loss is torch's `mse_loss(model(inputs), targe
 import torch
 from torch import nn
 
-from ddp_lessons.checks.kit.numbers import normal_numbers
+from ddp_lessons.checks.kit.material.numbers import normal_numbers
 
 _OTHER_ROUNDINGS = 16  # of one sample's part: forward, loss, weights, averaging, and the oracle's
 

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import BatchSampler
 
 from ddp_lessons.checkpoint import Checkpoints, Run
-from ddp_lessons.checks.kit.numbers import generator, normal_numbers
+from ddp_lessons.checks.kit.material.numbers import generator, normal_numbers
 from ddp_lessons.samplers import ResumableSampler
 
 NUM_FEATURES, NUM_HIDDEN, NUM_CLASSES = 6, 8, 3

@@ -1,0 +1,136 @@
+"""
+What a rank sees of an answer: its calls, and what became of all that it was given.
+"""
+
+import copy
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch.distributed as dist
+
+from ddp_lessons.checks.kit.inside.lent import Lent
+from ddp_lessons.checks.kit.inside.plain import equal, plain, share_memory, tensors_in
+from ddp_lessons.process_group import rank_device
+from ddp_lessons.trace import trace
+
+
+@dataclass
+class Call:
+    """
+    Hold one call of the answer, as one rank saw it.
+
+    Args:
+        before: Copies of the arguments before the call: the positional, then the named ones.
+        after: Copies of the same arguments after it.
+        result: A copy of what came back.
+        shares_input: Whether what came back is an argument, or lies in the memory of one.
+        events: The trace of the call, a list of Event.
+        num_keys: How many keys it has put into the group's store, less those that it took out.
+        changes: What of the models and optimizers it was lent is not as it was: see `lent`.
+        again: The second call with the same arguments, of a task that is called twice.
+        kept_room: Of a second call: whether its result lies in the memory of the first one's, or
+            the first one's has changed meanwhile.
+    """
+
+    before: tuple
+    after: tuple = ()
+    result: object = None
+    shares_input: bool = False
+    events: list = field(default_factory=list)
+    num_keys: int = 0
+    changes: dict = field(default_factory=dict)
+    again: object = None
+    kept_room: bool = False
+
+
+@dataclass
+class Seen:
+    """
+    Hold what one rank saw in one case.
+
+    Args:
+        rank: The rank.
+        calls: A Call for each `here.call`.
+        kept: A copy of what the task's `act` returned.
+    """
+
+    rank: int
+    calls: list
+    kept: object = None
+
+
+class Here:
+    """
+    What a rank knows in a case; `act` of a task gets it.
+
+    Attributes:
+        case: The Case; `here["length"]` is one of its data.
+        rank: This rank.
+        world_size: Number of ranks of the case.
+        device: The torch.device of this rank.
+        folder: A folder that all cases of this check share; it is removed afterwards.
+        calls: A Call for each call of the answer so far.
+        twice: Whether each call is made once more with the same arguments.
+    """
+
+    def __init__(self, case, rank, folder, twice=False):
+        self.case = case
+        self.twice = twice
+        self.rank = rank
+        self.world_size = case.world_size
+        self.device = rank_device()
+        self.folder = Path(folder)
+        self.calls = []
+
+    def __getitem__(self, name):
+        return self.case[name]
+
+    def call(self, answer, *args, watch=(), **kwargs):
+        """
+        Call the answer and keep what it did: its trace, its result, what became of its arguments.
+
+        Args:
+            answer: What the learner has defined, or made of it.
+            args: Its arguments.
+            watch: Models whose gradients the trace records as they become ready.
+            kwargs: Its named arguments.
+
+        Returns:
+            What it returned.
+        """
+        spare = copy.deepcopy((args, kwargs)) if self.twice else (args, kwargs)
+        was_in_group = dist.is_initialized()
+        result, seen = self._call(answer, args, kwargs, watch)
+        if self.twice and dist.is_initialized() == was_in_group:
+            if not equal(seen.before, seen.after):  # it is refused for that; ranks stay in step
+                args, kwargs = spare
+            second, seen.again = self._call(answer, args, kwargs, watch)
+            seen.again.kept_room = share_memory(result, second) or not equal(
+                plain(result), seen.result
+            )
+        self.calls.append(seen)
+        return result
+
+    def _call(self, answer, args, kwargs, watch):
+        given = (*args, *kwargs.values())
+        lent, was_in_group, num_keys = Lent(given), dist.is_initialized(), _num_keys()
+        seen = Call(before=plain(given))
+        with trace(*watch) as events:
+            result = answer(*args, **kwargs)
+        seen.events = list(events)
+        if was_in_group:  # a new group's store may be a file that the answer has removed
+            seen.num_keys = _num_keys() - num_keys
+        seen.changes = lent.changes()
+        seen.after = plain(given)
+        seen.result = plain(result)
+        seen.shares_input = share_memory(given, result) or any(
+            result is one for one in tensors_in(given)
+        )
+        return result, seen
+
+
+def _num_keys():
+    # Rank 0 alone counts what all have put there: others may be in the middle of it.
+    if not dist.is_initialized() or dist.get_rank() != 0:
+        return 0
+    return dist.distributed_c10d._get_default_store().num_keys()

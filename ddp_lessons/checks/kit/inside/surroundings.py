@@ -1,0 +1,96 @@
+"""
+What a case puts around an answer, and takes away again: a default group of its size, a store and
+random numbers of its own.
+"""
+
+import random
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+
+_GROUP = "ddp-lessons check of {} ranks"
+
+
+def make_groups(sizes):
+    """
+    Make a group of ranks 0 to n - 1 for each n. Collective: every rank must call it.
+    """
+    for size in sizes:
+        dist.new_group(list(range(size)), group_desc=_GROUP.format(size))
+
+
+def find_group(size):
+    # By its description, so that nothing here keeps a group alive after the ranks have left it.
+    if not dist.is_initialized():
+        return None
+    for group in list(dist.distributed_c10d._world.pg_map):
+        if group.group_desc == _GROUP.format(size):
+            return group
+    return None
+
+
+@contextmanager
+def default_group(size):
+    c10d = dist.distributed_c10d
+    whole = c10d._world.default_pg
+    if size is None or size == whole.size():
+        yield
+        return
+    c10d._update_default_pg(find_group(size))
+    try:
+        yield
+    finally:
+        # What the answer destroyed, it destroyed for all.
+        c10d._update_default_pg(whole if whole in c10d._world.pg_map else None)
+
+
+@contextmanager
+def fresh_store(name):
+    # A key that an earlier check has left would hide that an answer puts it there again.
+    if not dist.is_initialized():
+        yield
+        return
+    c10d = dist.distributed_c10d
+    stores, group = c10d._world.pg_map, c10d._get_default_group()
+    backend, store = stores[group]
+    stores[group] = backend, dist.PrefixStore(name, store)
+    try:
+        yield
+    finally:
+        if group in stores:
+            stores[group] = backend, store
+
+
+@contextmanager
+def names_of_groups(here):
+    # torch names a new group by how many its process has made: ranks that were in other cases than
+    # this one would wait for groups of different names.
+    if not dist.is_initialized():
+        yield
+        return
+    world = dist.distributed_c10d._world
+    count = world.group_count
+    world.group_count = random.Random(f"{here.folder} {here.case!r}").getrandbits(48)
+    try:
+        yield
+    finally:
+        if dist.is_initialized():  # or it counts from 0, as it does on ranks that leave later
+            world.group_count = count
+
+
+@contextmanager
+def random_states(here):
+    # Every rank draws its own numbers, and the learner's go on afterwards as if nothing had been.
+    python, cpu = random.getstate(), torch.get_rng_state()
+    gpus = [here.device] if here.device.type == "cuda" else []
+    on_gpus = [torch.cuda.get_rng_state(gpu) for gpu in gpus]
+    random.seed(f"{here.case.seed} {here.rank}")
+    torch.manual_seed(here.case.seed * 64 + here.rank)
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        torch.set_rng_state(cpu)
+        for gpu, state in zip(gpus, on_gpus, strict=True):
+            torch.cuda.set_rng_state(state, gpu)
