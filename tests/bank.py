@@ -60,8 +60,9 @@ def all_answers():
     import wrong_answers
 
     modules = [
-        importlib.import_module(f"wrong_answers.{found.name}")
-        for found in pkgutil.iter_modules(wrong_answers.__path__)
+        importlib.import_module(found.name)
+        for found in pkgutil.walk_packages(wrong_answers.__path__, "wrong_answers.")
+        if not found.ispkg and not found.name.endswith(".sources")
     ]
     answers = [answer for module in modules for answer in module.ANSWERS]
     return sorted(answers, key=lambda answer: answer.task)

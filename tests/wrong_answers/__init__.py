@@ -1,3 +1,5 @@
 """
-Answers to the exercises, by the stem of the lesson: wrong ones, and right ones nobody expects.
+Answers to the exercises: wrong ones, and right ones that nobody expects.
+
+A folder a stem, in it a module a task; `sources` is what answers to several tasks are made from.
 """

@@ -1,681 +1,14 @@
 """
-Answers to exercise 07.
+Answers to task 07.3.
 """
 
 from bank import Answer
 
-IMPORTS = """\
-import torch
-import torch.distributed as dist
-from torch.nn.functional import mse_loss
+from wrong_answers.accumulation.sources import IMPORTS, OFF, STEP, TRAINED, altered
 
-
-"""
+SCALE = "        for g in gradients:\n            g.mul_(max_norm / norm)\n"
 
 ANSWERS = [
-    Answer(
-        "07.1",
-        "syncs with each micro-batch",
-        "cost",
-        IMPORTS
-        + """\
-def accumulate(model, micro_batches):
-    for x, y in micro_batches:
-        (mse_loss(model(x), y) / len(micro_batches)).backward()
-""",
-    ),
-    Answer(
-        "07.1",
-        "has the forward outside of no_sync",
-        "forward-outside",
-        IMPORTS
-        + """\
-def accumulate(model, micro_batches):
-    k = len(micro_batches)
-    for number, (x, y) in enumerate(micro_batches, start=1):
-        loss = mse_loss(model(x), y) / k
-        if number < k:
-            with model.no_sync():
-                loss.backward()
-        else:
-            loss.backward()
-""",
-    ),
-    Answer(
-        "07.1",
-        "has everything inside no_sync",
-        "no-sync",
-        IMPORTS
-        + """\
-def accumulate(model, micro_batches):
-    with model.no_sync():
-        for x, y in micro_batches:
-            (mse_loss(model(x), y) / len(micro_batches)).backward()
-""",
-    ),
-    Answer(
-        "07.1",
-        "does not divide by the window",
-        "undivided",
-        IMPORTS
-        + """\
-def accumulate(model, micro_batches):
-    with model.no_sync():
-        for x, y in micro_batches[:-1]:
-            mse_loss(model(x), y).backward()
-    x, y = micro_batches[-1]
-    mse_loss(model(x), y).backward()
-""",
-    ),
-    Answer(
-        "07.1",
-        "syncs with the first micro-batch",
-        "sync-early",
-        IMPORTS
-        + """\
-def accumulate(model, micro_batches):
-    k = len(micro_batches)
-    x, y = micro_batches[0]
-    (mse_loss(model(x), y) / k).backward()
-    with model.no_sync():
-        for x, y in micro_batches[1:]:
-            (mse_loss(model(x), y) / k).backward()
-""",
-    ),
-    Answer(
-        "07.1",
-        "divides by the ranks too",
-        "divided-twice",
-        IMPORTS
-        + """\
-def accumulate(model, micro_batches):
-    share = 1 / len(micro_batches) / dist.get_world_size()
-    with model.no_sync():
-        for x, y in micro_batches[:-1]:
-            (mse_loss(model(x), y) * share).backward()
-    x, y = micro_batches[-1]
-    (mse_loss(model(x), y) * share).backward()
-""",
-    ),
-    Answer(
-        "07.1",
-        "adds up over ranks by hand",
-        "summed",
-        IMPORTS
-        + """\
-def accumulate(model, micro_batches):
-    with model.no_sync():
-        for x, y in micro_batches:
-            (mse_loss(model(x), y) / len(micro_batches)).backward()
-    parameters = [p for p in model.parameters() if p.grad is not None]
-    flat = torch.cat([p.grad.flatten() for p in parameters])
-    dist.all_reduce(flat)
-    for p, part in zip(parameters, flat.split([p.numel() for p in parameters])):
-        p.grad = part.view_as(p).clone()
-""",
-    ),
-    Answer(
-        "07.1",
-        "empties before each backward",
-        "zeroed",
-        IMPORTS
-        + """\
-def accumulate(model, micro_batches):
-    k = len(micro_batches)
-    for number, (x, y) in enumerate(micro_batches, start=1):
-        model.require_backward_grad_sync = number == k
-        model.zero_grad()
-        (mse_loss(model(x), y) / k).backward()
-""",
-    ),
-    Answer(
-        "07.1",
-        "takes the last gradient that a hook sees",
-        "zeroed",
-        IMPORTS
-        + """\
-def accumulate(model, micro_batches):
-    k, seen = len(micro_batches), {}
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    handles = [p.register_hook(lambda g, p=p: seen.__setitem__(p, g.clone())) for p in parameters]
-    with model.no_sync():
-        for x, y in micro_batches:
-            (mse_loss(model(x), y) / k).backward()
-    for handle in handles:
-        handle.remove()
-    flat = torch.cat([seen[p].flatten() for p in parameters]) / dist.get_world_size()
-    dist.all_reduce(flat)
-    for p, part in zip(parameters, flat.split([p.numel() for p in parameters])):
-        p.grad = part.view_as(p).clone()
-""",
-    ),
-    Answer(
-        "07.1",
-        "puts micro-batches together",
-        "memory",
-        IMPORTS
-        + """\
-def accumulate(model, micro_batches):
-    x = torch.cat([x for x, _ in micro_batches])
-    y = torch.cat([y for _, y in micro_batches])
-    mse_loss(model(x), y).backward()
-""",
-    ),
-    Answer(
-        "07.1",
-        "has one backward for all losses",
-        "memory",
-        IMPORTS
-        + """\
-def accumulate(model, micro_batches):
-    k, total = len(micro_batches), 0
-    with model.no_sync():
-        for x, y in micro_batches[:-1]:
-            total = total + mse_loss(model(x), y) / k
-    x, y = micro_batches[-1]
-    total = total + mse_loss(model(x), y) / k
-    total.backward()
-""",
-    ),
-    Answer(
-        "07.1",
-        "gathers the gradients of each micro-batch",
-        "forbidden",
-        IMPORTS
-        + """\
-def accumulate(model, micro_batches):
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    for p in parameters:
-        p.grad = torch.zeros_like(p)
-    for x, y in micro_batches:
-        loss = mse_loss(model.module(x), y) / len(micro_batches)
-        for p, gradient in zip(parameters, torch.autograd.grad(loss, parameters)):
-            everyone = [torch.empty_like(gradient) for _ in range(dist.get_world_size())]
-            dist.all_gather(everyone, gradient)
-            p.grad += sum(everyone) / dist.get_world_size()
-""",
-    ),
-    Answer(
-        "07.1",
-        "makes an all-reduce for each parameter",
-        "own-message",
-        IMPORTS
-        + """\
-def accumulate(model, micro_batches):
-    with model.no_sync():
-        for x, y in micro_batches:
-            (mse_loss(model(x), y) / len(micro_batches)).backward()
-    for p in model.parameters():
-        if p.grad is not None:
-            dist.all_reduce(p.grad)
-            p.grad /= dist.get_world_size()
-""",
-    ),
-    Answer(
-        "07.1",
-        "switches the sync off for good",
-        "left-off",
-        IMPORTS
-        + """\
-def accumulate(model, micro_batches):
-    model.require_backward_grad_sync = False
-    for x, y in micro_batches:
-        (mse_loss(model.module(x), y) / len(micro_batches)).backward()
-    parameters = [p for p in model.parameters() if p.grad is not None]
-    flat = torch.cat([p.grad.flatten() for p in parameters]) / dist.get_world_size()
-    dist.all_reduce(flat)
-    for p, part in zip(parameters, flat.split([p.numel() for p in parameters])):
-        p.grad = part.view_as(p).clone()
-""",
-    ),
-    Answer(
-        "07.1",
-        "takes every parameter's gradient",
-        "raised",
-        IMPORTS
-        + """\
-def accumulate(model, micro_batches):
-    with model.no_sync():
-        for x, y in micro_batches:
-            (mse_loss(model(x), y) / len(micro_batches)).backward()
-    for p in model.parameters():
-        dist.all_reduce(p.grad)
-        p.grad /= dist.get_world_size()
-""",
-    ),
-    Answer(
-        "07.1",
-        "forgets backward",
-        "no-gradient",
-        IMPORTS
-        + """\
-def accumulate(model, micro_batches):
-    for x, y in micro_batches:
-        mse_loss(model(x), y)
-""",
-    ),
-    Answer(
-        "07.1",
-        "lets only rank 0 sync",
-        "deadlock",
-        IMPORTS
-        + """\
-def accumulate(model, micro_batches):
-    k = len(micro_batches)
-    for number, (x, y) in enumerate(micro_batches, start=1):
-        model.require_backward_grad_sync = number == k and dist.get_rank() == 0
-        (mse_loss(model(x), y) / k).backward()
-""",
-    ),
-    Answer(
-        "07.1",
-        "divides the samples",
-        "input-changed",
-        IMPORTS
-        + """\
-def accumulate(model, micro_batches):
-    for number, (x, y) in enumerate(micro_batches, start=1):
-        x /= len(micro_batches)
-        model.require_backward_grad_sync = number == len(micro_batches)
-        mse_loss(model(x), y).backward()
-""",
-    ),
-    Answer(
-        "07.1",
-        "divides the last loss only",
-        "values",
-        IMPORTS
-        + """\
-def accumulate(model, micro_batches):
-    with model.no_sync():
-        for x, y in micro_batches[:-1]:
-            mse_loss(model(x), y).backward()
-    x, y = micro_batches[-1]
-    (mse_loss(model(x), y) / len(micro_batches)).backward()
-""",
-    ),
-    Answer(
-        "07.1",
-        "uses the switch behind no_sync",
-        None,
-        IMPORTS
-        + """\
-def accumulate(model, micro_batches):
-    k = len(micro_batches)
-    for number, (x, y) in enumerate(micro_batches, start=1):
-        model.require_backward_grad_sync = number == k
-        difference = model(x) - y
-        ((difference * difference).mean() / k).backward()
-""",
-    ),
-    Answer(
-        "07.1",
-        "uses Window",
-        None,
-        IMPORTS
-        + """\
-def accumulate(model, micro_batches):
-    from ddp_lessons.accumulation import Window
-    with Window(model, micro_batches) as window:
-        for x, y in window:
-            window.backward(mse_loss(model(x), y))
-""",
-    ),
-    Answer(
-        "07.1",
-        "makes one all-reduce by hand",
-        None,
-        IMPORTS
-        + """\
-def accumulate(model, micro_batches):
-    for x, y in reversed(micro_batches):
-        (mse_loss(model.module(x), y) / len(micro_batches)).backward()
-    parameters = [p for p in model.parameters() if p.grad is not None]
-    flat = torch.cat([p.grad.flatten() for p in parameters])
-    if dist.get_world_size() > 1:
-        dist.all_reduce(flat)
-    flat /= dist.get_world_size()
-    for p, part in zip(parameters, flat.split([p.numel() for p in parameters])):
-        p.grad.copy_(part.view_as(p))
-""",
-    ),
-    Answer(
-        "07.1",
-        "divides at the end",
-        None,
-        IMPORTS
-        + """\
-def accumulate(model, micro_batches):
-    with model.no_sync():
-        for x, y in micro_batches[1:]:
-            mse_loss(model(x), y).backward()
-    x, y = micro_batches[0]
-    mse_loss(model(x), y).backward()
-    for p in model.parameters():
-        if p.grad is not None:
-            p.grad /= len(micro_batches)
-""",
-    ),
-    Answer(
-        "07.2",
-        "steps after every k-th batch",
-        "lost",
-        IMPORTS
-        + """\
-def train_epoch(model, optimizer, batches, k):
-    for number, (x, y) in enumerate(batches, start=1):
-        model.require_backward_grad_sync = number % k == 0
-        (mse_loss(model(x), y) / k).backward()
-        if number % k == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-    model.require_backward_grad_sync = True
-""",
-    ),
-    Answer(
-        "07.2",
-        "does not sync the shorter window",
-        "no-sync",
-        IMPORTS
-        + """\
-def train_epoch(model, optimizer, batches, k):
-    for number, (x, y) in enumerate(batches, start=1):
-        model.require_backward_grad_sync = number % k == 0
-        (mse_loss(model(x), y) / k).backward()
-        if number % k == 0 or number == len(batches):
-            optimizer.step()
-            optimizer.zero_grad()
-    model.require_backward_grad_sync = True
-""",
-    ),
-    Answer(
-        "07.2",
-        "divides by k at the end too",
-        "by-k",
-        IMPORTS
-        + """\
-def train_epoch(model, optimizer, batches, k):
-    for number, (x, y) in enumerate(batches, start=1):
-        is_last = number % k == 0 or number == len(batches)
-        model.require_backward_grad_sync = is_last
-        (mse_loss(model(x), y) / k).backward()
-        if is_last:
-            optimizer.step()
-            optimizer.zero_grad()
-""",
-    ),
-    Answer(
-        "07.2",
-        "takes the mean of means",
-        "mean-of-means",
-        IMPORTS
-        + """\
-def train_epoch(model, optimizer, batches, k):
-    for start in range(0, len(batches), k):
-        window = batches[start:start + k]
-        for number, (x, y) in enumerate(window, start=1):
-            model.require_backward_grad_sync = number == len(window)
-            (mse_loss(model(x), y) / len(window)).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-""",
-    ),
-    Answer(
-        "07.2",
-        "does not divide",
-        "undivided",
-        IMPORTS
-        + """\
-def train_epoch(model, optimizer, batches, k):
-    for start in range(0, len(batches), k):
-        window = batches[start:start + k]
-        for number, (x, y) in enumerate(window, start=1):
-            model.require_backward_grad_sync = number == len(window)
-            mse_loss(model(x), y).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-""",
-    ),
-    Answer(
-        "07.2",
-        "syncs with every batch",
-        "cost",
-        IMPORTS
-        + """\
-def train_epoch(model, optimizer, batches, k):
-    for start in range(0, len(batches), k):
-        window = batches[start:start + k]
-        total = sum(len(y) for _, y in window)
-        for x, y in window:
-            (mse_loss(model(x), y) * len(y) / total).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-""",
-    ),
-    Answer(
-        "07.2",
-        "empties before the step",
-        "zeroed-first",
-        IMPORTS
-        + """\
-def train_epoch(model, optimizer, batches, k):
-    for start in range(0, len(batches), k):
-        window = batches[start:start + k]
-        total = sum(len(y) for _, y in window)
-        for number, (x, y) in enumerate(window, start=1):
-            model.require_backward_grad_sync = number == len(window)
-            (mse_loss(model(x), y) * len(y) / total).backward()
-        optimizer.zero_grad()
-        optimizer.step()
-""",
-    ),
-    Answer(
-        "07.2",
-        "never empties",
-        "not-zeroed",
-        IMPORTS
-        + """\
-def train_epoch(model, optimizer, batches, k):
-    for start in range(0, len(batches), k):
-        window = batches[start:start + k]
-        total = sum(len(y) for _, y in window)
-        for number, (x, y) in enumerate(window, start=1):
-            model.require_backward_grad_sync = number == len(window)
-            (mse_loss(model(x), y) * len(y) / total).backward()
-        optimizer.step()
-""",
-    ),
-    Answer(
-        "07.2",
-        "empties within the window",
-        "zeroed",
-        IMPORTS
-        + """\
-def train_epoch(model, optimizer, batches, k):
-    for start in range(0, len(batches), k):
-        window = batches[start:start + k]
-        total = sum(len(y) for _, y in window)
-        for number, (x, y) in enumerate(window, start=1):
-            model.require_backward_grad_sync = number == len(window)
-            optimizer.zero_grad()
-            (mse_loss(model(x), y) * len(y) / total).backward()
-        optimizer.step()
-""",
-    ),
-    Answer(
-        "07.2",
-        "steps after each batch",
-        "each-batch",
-        IMPORTS
-        + """\
-def train_epoch(model, optimizer, batches, k):
-    for x, y in batches:
-        mse_loss(model(x), y).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-""",
-    ),
-    Answer(
-        "07.2",
-        "puts a window into one forward",
-        "memory",
-        IMPORTS
-        + """\
-def train_epoch(model, optimizer, batches, k):
-    for start in range(0, len(batches), k):
-        window = batches[start:start + k]
-        x = torch.cat([x for x, _ in window])
-        y = torch.cat([y for _, y in window])
-        mse_loss(model(x), y).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-""",
-    ),
-    Answer(
-        "07.2",
-        "forgets the step",
-        "no-step",
-        IMPORTS
-        + """\
-def train_epoch(model, optimizer, batches, k):
-    for start in range(0, len(batches), k):
-        window = batches[start:start + k]
-        total = sum(len(y) for _, y in window)
-        for number, (x, y) in enumerate(window, start=1):
-            model.require_backward_grad_sync = number == len(window)
-            (mse_loss(model(x), y) * len(y) / total).backward()
-        optimizer.zero_grad()
-""",
-    ),
-    Answer(
-        "07.2",
-        "lets only rank 0 step for what is left over",
-        "not-all-step",
-        IMPORTS
-        + """\
-def train_epoch(model, optimizer, batches, k):
-    for start in range(0, len(batches), k):
-        window = batches[start:start + k]
-        total = sum(len(y) for _, y in window)
-        for number, (x, y) in enumerate(window, start=1):
-            model.require_backward_grad_sync = number == len(window)
-            (mse_loss(model(x), y) * len(y) / total).backward()
-        if len(window) == k or dist.get_rank() == 0:
-            optimizer.step()
-        optimizer.zero_grad()
-""",
-    ),
-    Answer(
-        "07.2",
-        "has the forward outside of no_sync",
-        "forward-outside",
-        IMPORTS
-        + """\
-def train_epoch(model, optimizer, batches, k):
-    for start in range(0, len(batches), k):
-        window = batches[start:start + k]
-        total = sum(len(y) for _, y in window)
-        for number, (x, y) in enumerate(window, start=1):
-            loss = mse_loss(model(x), y) * len(y) / total
-            if number < len(window):
-                with model.no_sync():
-                    loss.backward()
-            else:
-                loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-""",
-    ),
-    Answer(
-        "07.2",
-        "divides by the ranks too",
-        "divided-twice",
-        IMPORTS
-        + """\
-def train_epoch(model, optimizer, batches, k):
-    for start in range(0, len(batches), k):
-        window = batches[start:start + k]
-        total = sum(len(y) for _, y in window)
-        total *= dist.get_world_size()
-        for number, (x, y) in enumerate(window, start=1):
-            model.require_backward_grad_sync = number == len(window)
-            (mse_loss(model(x), y) * len(y) / total).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-""",
-    ),
-    Answer(
-        "07.2",
-        "takes one batch less",
-        "num-steps",
-        IMPORTS
-        + """\
-def train_epoch(model, optimizer, batches, k):
-    for start in range(0, len(batches), k - 1):
-        window = batches[start:start + k - 1]
-        total = sum(len(y) for _, y in window)
-        for number, (x, y) in enumerate(window, start=1):
-            model.require_backward_grad_sync = number == len(window)
-            (mse_loss(model(x), y) * len(y) / total).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-""",
-    ),
-    Answer(
-        "07.2",
-        "adds up sums",
-        "scaled",
-        IMPORTS
-        + """\
-def train_epoch(model, optimizer, batches, k):
-    for start in range(0, len(batches), k):
-        window = batches[start:start + k]
-        total = sum(len(y) for _, y in window)
-        for number, (x, y) in enumerate(window, start=1):
-            model.require_backward_grad_sync = number == len(window)
-            mse_loss(model(x), y, reduction="sum").backward()
-        optimizer.step()
-        optimizer.zero_grad()
-""",
-    ),
-    Answer(
-        "07.2",
-        "uses windows and Window",
-        None,
-        IMPORTS
-        + """\
-def train_epoch(model, optimizer, batches, k):
-    from ddp_lessons.accumulation import Window, windows
-    for part in windows(batches, k):
-        optimizer.zero_grad()
-        with Window(model, part, [len(y) for _, y in part]) as window:
-            for x, y in window:
-                window.backward(mse_loss(model(x), y))
-        optimizer.step()
-""",
-    ),
-    Answer(
-        "07.2",
-        "divides sums before the step",
-        None,
-        IMPORTS
-        + """\
-def train_epoch(model, optimizer, batches, k):
-    num_samples = 0
-    for number, (x, y) in enumerate(batches, start=1):
-        is_last = number % k == 0 or number == len(batches)
-        model.require_backward_grad_sync = is_last
-        mse_loss(model(x), y, reduction="sum").backward()
-        num_samples += len(y)
-        if is_last:
-            for p in model.parameters():
-                if p.grad is not None:
-                    p.grad.div_(num_samples)
-            optimizer.step()
-            optimizer.zero_grad()
-            num_samples = 0
-""",
-    ),
     Answer(
         "07.3",
         "clips after each micro-batch",
@@ -1075,345 +408,130 @@ def clipped_window(model, micro_batches, max_norm):
     return clip_gradients(model.parameters(), max_norm).item()
 """,
     ),
-    Answer(
-        "07.4",
-        "goes by each rank's own loss",
-        "alone",
-        IMPORTS
-        + """\
-def plateau_step(schedule, total, num_samples):
-    mean = total / max(num_samples, 1)
-    schedule.step(mean)
-    return mean
-""",
+    altered(
+        "07.3",
+        "makes an all-reduce for each parameter",
+        "own-message",
+        ("= number == k", "= False"),
+        (
+            "    gradients = [",
+            "    model.require_backward_grad_sync = True\n"
+            + TRAINED
+            + "        dist.all_reduce(p.grad)\n"
+            + "        p.grad /= dist.get_world_size()\n"
+            + "    gradients = [",
+        ),
     ),
-    Answer(
-        "07.4",
-        "takes the mean of means",
-        "mean-of-means",
-        IMPORTS
-        + """\
-def plateau_step(schedule, total, num_samples):
-    mean = torch.tensor(total / max(num_samples, 1), dtype=torch.float64)
-    dist.all_reduce(mean)
-    mean = mean.item() / dist.get_world_size()
-    schedule.step(mean)
-    return mean
-""",
+    altered(
+        "07.3", "leaves the sync off", "left-off", ("    return norm", OFF + "    return norm")
     ),
-    Answer(
-        "07.4",
-        "goes by the sum",
-        "not-a-mean",
-        IMPORTS
-        + """\
-def plateau_step(schedule, total, num_samples):
-    both = torch.tensor(total, dtype=torch.float64)
-    dist.all_reduce(both)
-    schedule.step(both.item())
-    return both.item()
-""",
+    altered("07.3", "rounds the length", "digits", ("return norm", "return round(norm.item(), 1)")),
+    altered("07.3", "measures in float32", "digits", (".norm()", ".float().norm()")),
+    altered(
+        "07.3",
+        "asks the square whether it is too long",
+        "scaled-up",
+        ("if norm >", "if norm * norm >"),
     ),
-    Answer(
-        "07.4",
-        "goes by rank 0's loss",
-        "one-rank",
-        IMPORTS
-        + """\
-def plateau_step(schedule, total, num_samples):
-    mean = torch.tensor(total / max(num_samples, 1), dtype=torch.float64)
-    dist.broadcast(mean, 0)
-    schedule.step(mean.item())
-    return mean.item()
-""",
+    altered(
+        "07.3",
+        "remembers the length",
+        "again",
+        ("return norm", "return vars(model).setdefault('norm', norm.item())"),
     ),
-    Answer(
-        "07.4",
-        "sends rank 0's rate",
-        "rate-only",
-        IMPORTS
-        + """\
-def plateau_step(schedule, total, num_samples):
-    mean = total / max(num_samples, 1)
-    schedule.step(mean)
-    rate = torch.tensor(schedule.optimizer.param_groups[0]["lr"], dtype=torch.float64)
-    dist.broadcast(rate, 0)
-    schedule.optimizer.param_groups[0]["lr"] = rate.item()
-    return mean
-""",
+    altered(
+        "07.3", "makes a step of its own", "weights", ("    return norm", STEP + "    return norm")
     ),
-    Answer(
-        "07.4",
-        "sends two messages",
-        "cost",
-        IMPORTS
-        + """\
-def plateau_step(schedule, total, num_samples):
-    total = torch.tensor(total, dtype=torch.float64)
-    count = torch.tensor(num_samples, dtype=torch.float64)
-    dist.all_reduce(total)
-    dist.all_reduce(count)
-    mean = (total / count).item()
-    schedule.step(mean)
-    return mean
-""",
-    ),
-    Answer(
-        "07.4",
-        "gathers objects",
-        "cost",
-        IMPORTS
-        + """\
-def plateau_step(schedule, total, num_samples):
-    both = [None] * dist.get_world_size()
-    dist.all_gather_object(both, (total, num_samples))
-    mean = sum(one for one, _ in both) / sum(one for _, one in both)
-    schedule.step(mean)
-    return mean
-""",
-    ),
-    Answer(
-        "07.4",
-        "goes by the worst rank",
-        "worst-rank",
-        IMPORTS
-        + """\
-def plateau_step(schedule, total, num_samples):
-    mean = torch.tensor(total / max(num_samples, 1), dtype=torch.float64)
-    dist.all_reduce(mean, op=dist.ReduceOp.MAX)
-    schedule.step(mean.item())
-    return mean.item()
-""",
-    ),
-    Answer(
-        "07.4",
-        "lets only rank 0 step",
-        "one-steps",
-        IMPORTS
-        + """\
-def plateau_step(schedule, total, num_samples):
-    both = torch.tensor([total, num_samples], dtype=torch.float64)
-    dist.all_reduce(both)
-    mean = (both[0] / both[1]).item()
-    if dist.get_rank() == 0:
-        schedule.step(mean)
-    return mean
-""",
-    ),
-    Answer(
-        "07.4",
-        "forgets the step",
-        "not-stepped",
-        IMPORTS
-        + """\
-def plateau_step(schedule, total, num_samples):
-    both = torch.tensor([total, num_samples], dtype=torch.float64)
-    dist.all_reduce(both)
-    return (both[0] / both[1]).item()
-""",
-    ),
-    Answer(
-        "07.4",
-        "feeds its own",
-        "fed-otherwise",
-        IMPORTS
-        + """\
-def plateau_step(schedule, total, num_samples):
-    both = torch.tensor([total, num_samples], dtype=torch.float64)
-    dist.all_reduce(both)
-    schedule.step(total / max(num_samples, 1))
-    return (both[0] / both[1]).item()
-""",
-    ),
-    Answer(
-        "07.4",
-        "leaves without samples",
-        "deadlock",
-        IMPORTS
-        + """\
-def plateau_step(schedule, total, num_samples):
-    if num_samples == 0:
-        return 0.0
-    both = torch.tensor([total, num_samples], dtype=torch.float64)
-    dist.all_reduce(both)
-    mean = (both[0] / both[1]).item()
-    schedule.step(mean)
-    return mean
-""",
-    ),
-    Answer(
-        "07.4",
-        "divides by its own number",
+    altered(
+        "07.3",
+        "divides a float by the length",
         "raised",
-        IMPORTS
-        + """\
-def plateau_step(schedule, total, num_samples):
-    mean = total / num_samples
-    both = torch.tensor([mean * num_samples, num_samples], dtype=torch.float64)
-    dist.all_reduce(both)
-    mean = (both[0] / both[1]).item()
-    schedule.step(mean)
-    return mean
-""",
+        (
+            "    if norm > max_norm:\n",
+            "    norm = norm.item()\n    scale = min(1.0, max_norm / norm)\n    if True:\n",
+        ),
+        ("max_norm / norm)\n    return", "scale)\n    return"),
     ),
-    Answer(
-        "07.4",
-        "returns nothing",
-        "nothing",
-        IMPORTS
-        + """\
-def plateau_step(schedule, total, num_samples):
-    both = torch.tensor([total, num_samples], dtype=torch.float64)
-    dist.all_reduce(both)
-    schedule.step((both[0] / both[1]).item())
-""",
+    altered(
+        "07.3",
+        "makes a unit vector first",
+        "zero-length",
+        (
+            "    if norm > max_norm:\n" + SCALE,
+            "    for g in gradients:\n        g.copy_(g / norm * min(norm, max_norm))\n",
+        ),
     ),
-    Answer(
-        "07.4",
-        "lowers the rate by itself",
-        "rate",
-        IMPORTS
-        + """\
-def plateau_step(schedule, total, num_samples):
-    both = torch.tensor([total, num_samples], dtype=torch.float64)
-    dist.all_reduce(both)
-    mean = (both[0] / both[1]).item()
-    schedule.step(mean)
-    schedule.optimizer.param_groups[0]["lr"] *= 0.5
-    return mean
-""",
+    altered(
+        "07.3",
+        "multiplies the limit by k",
+        "scaled",
+        ("if norm > max_norm", "max_norm *= k\n    if norm > max_norm"),
     ),
-    Answer(
-        "07.4",
-        "returns both numbers",
-        "no-mean",
-        IMPORTS
-        + """\
-def plateau_step(schedule, total, num_samples):
-    both = torch.tensor([total, num_samples], dtype=torch.float64)
-    dist.all_reduce(both)
-    schedule.step((both[0] / both[1]).item())
-    return both
-""",
+    altered(
+        "07.3", "adds 1 to the length", "scaled", ("max_norm / norm)", "max_norm / (norm + 1))")
     ),
-    Answer(
-        "07.4",
-        "steps twice",
-        "stepped-twice",
-        IMPORTS
-        + """\
-def plateau_step(schedule, total, num_samples):
-    both = torch.tensor([total, num_samples], dtype=torch.float64)
-    dist.all_reduce(both)
-    mean = (both[0] / both[1]).item()
-    schedule.step(mean)
-    schedule.step(mean)
-    return mean
-""",
+    altered(
+        "07.3", "takes the largest number for the length", "scaled", (".norm()", ".abs().max()")
     ),
-    Answer(
-        "07.4",
-        "has a place for each rank",
-        "bytes",
-        IMPORTS
-        + """\
-def plateau_step(schedule, total, num_samples):
-    table = torch.zeros(dist.get_world_size(), 2, dtype=torch.float64)
-    table[dist.get_rank()] = torch.tensor([total, num_samples], dtype=torch.float64)
-    dist.all_reduce(table)
-    mean = (table[:, 0].sum() / table[:, 1].sum()).item()
-    schedule.step(mean)
-    return mean
-""",
+    altered("07.3", "adds up absolute values", "scaled", (".norm()", ".norm(1)")),
+    altered(
+        "07.3",
+        "takes the root of the mean square",
+        "scaled",
+        (".norm()", ".square().mean().sqrt()"),
     ),
-    Answer(
-        "07.4",
-        "divides by the ranks too",
+    altered(
+        "07.3",
+        "takes the length of the first parameter",
+        "scaled",
+        ("torch.cat([g.flatten() for g in gradients]).norm()", "gradients[0].norm()"),
+    ),
+    altered(
+        "07.3",
+        "returns the factor",
+        "other-length",
+        ("return norm", "return min(1.0, max_norm / norm)"),
+    ),
+    altered(
+        "07.3",
+        "returns 1 for a gradient of zeros",
+        "other-length",
+        ("return norm", "return norm if norm > 0 else norm + 1"),
+    ),
+    altered(
+        "07.3",
+        "scales the weights",
+        "not-clipped",
+        (SCALE, "        for p in model.parameters():\n            p.data.mul_(max_norm / norm)\n"),
+    ),
+    altered(
+        "07.3",
+        "adds a weight decay",
         "values",
-        IMPORTS
-        + """\
-def plateau_step(schedule, total, num_samples):
-    both = torch.tensor([total, num_samples], dtype=torch.float64)
-    dist.all_reduce(both)
-    mean = (both[0] / both[1]).item() / dist.get_world_size()
-    schedule.step(mean)
-    return mean
-""",
+        ("    gradients = [", TRAINED + "        p.grad += 0.1 * p.detach()\n    gradients = ["),
     ),
-    Answer(
-        "07.4",
-        "gathers",
+    altered(
+        "07.3",
+        "takes micro-batches out of the list",
+        "input-changed",
+        ("    return norm", "    micro_batches.clear()\n    return norm"),
+    ),
+    altered(
+        "07.3",
+        "puts new tensors into .grad, whatever the length",
         None,
-        IMPORTS
-        + """\
-def plateau_step(schedule, total, num_samples):
-    own = torch.tensor([total, num_samples], dtype=torch.float64)
-    everyone = [torch.empty_like(own) for _ in range(dist.get_world_size())]
-    dist.all_gather(everyone, own)
-    mean = sum(one[0] for one in everyone) / sum(one[1] for one in everyone)
-    schedule.step(mean.item())
-    return mean
-""",
+        (
+            "    if norm > max_norm:\n" + SCALE,
+            "    factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0)\n"
+            "    for p in model.parameters():\n"
+            "        p.grad = None if p.grad is None else p.grad * factor\n",
+        ),
     ),
-    Answer(
-        "07.4",
-        "uses the package",
-        None,
-        IMPORTS
-        + """\
-def plateau_step(schedule, total, num_samples):
-    from ddp_lessons.accumulation import global_mean
-    mean = global_mean(total, num_samples)
-    schedule.step(mean)
-    return mean
-""",
-    ),
-    Answer(
-        "07.4",
-        "counts in float32",
-        None,
-        IMPORTS
-        + """\
-def plateau_step(schedule, total, num_samples):
-    both = torch.tensor([total, num_samples])
-    dist.all_reduce(both)
-    total, num_samples = both.tolist()
-    schedule.step(total / num_samples)
-    return total / num_samples
-""",
-    ),
-    Answer(
-        "07.1",
-        "puts the model into train mode",
-        "mode",
-        """\
-import contextlib
-
-from torch.nn.functional import mse_loss
-
-def accumulate(model, micro_batches):
-    model.train()
-    k = len(micro_batches)
-    for number, (inputs, targets) in enumerate(micro_batches, start=1):
-        with contextlib.nullcontext() if number == k else model.no_sync():
-            (mse_loss(model(inputs), targets) / k).backward()
-""",
-    ),
-    Answer(
-        "07.4",
-        "feeds four digits",
-        "fed-otherwise",
-        """\
-import torch
-import torch.distributed as dist
-from ddp_lessons.process_group import rank_device
-
-def plateau_step(schedule, total, num_samples):
-    sums = torch.tensor([total, num_samples], dtype=torch.float64, device=rank_device())
-    dist.all_reduce(sums)
-    mean = (sums[0] / sums[1]).item()
-    schedule.step(round(mean, 4))
-    return mean
-""",
+    altered(
+        "07.3",
+        "divides one micro-batch by two",
+        "other-length",
+        ("    k = len(micro_batches)\n    for", "    k = max(len(micro_batches), 2)\n    for"),
+        ("number == k", "number == len(micro_batches)"),
     ),
 ]

@@ -1,100 +1,10 @@
 """
-Answers to exercise 08, wrong ones and unusual right ones.
+Answers to task 08.1.
 """
 
-from bank import Answer, changed
+from bank import Answer
 
-SAVE = """
-import os, torch, torch.distributed as dist
-def save(state, path):
-    other = path.with_name(path.name + ".new")
-    if dist.get_rank() == 0:
-        with open(other, "wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(other, path)
-    dist.barrier()
-"""
-
-CAPTURE = """
-import torch
-def capture(run):
-    return {
-        "model": run.model.state_dict(),
-        "optimizer": run.optimizer.state_dict(),
-        "scheduler": run.scheduler.state_dict(),
-        "sampler": run.sampler.state_dict(),
-        "epoch": run.epoch,
-        "step": run.step,
-        "rng": torch.get_rng_state(),
-    }
-def restore(run, state):
-    run.model.load_state_dict(state["model"])
-    run.optimizer.load_state_dict(state["optimizer"])
-    run.scheduler.load_state_dict(state["scheduler"])
-    run.sampler.load_state_dict(state["sampler"])
-    run.epoch = state["epoch"]
-    run.step = state["step"]
-    torch.set_rng_state(state["rng"])
-"""
-
-TRAIN = """
-def train(run, batches, train_step, saves, num_epochs, every):
-    saves.load(run)
-    while run.epoch < num_epochs:
-        run.sampler.set_epoch(run.epoch)
-        for batch in batches:
-            train_step(run, batch)
-            if run.step % every == 0:
-                saves.save(run)
-        run.epoch += 1
-"""
-
-RESHARD = """
-import torch.distributed as dist
-def reshard(own, num_rows, table, read):
-    size = -(-num_rows // dist.get_world_size())
-    begin = dist.get_rank() * size
-    end = begin + len(own)
-    for name, start, stop in table:
-        low, high = max(start, begin), min(stop, end)
-        if low < high:
-            own[low - begin : high - begin] = read(name, low - start, high - start)
-"""
-
-FINISH = """
-import contextlib
-import torch.distributed as dist
-from torch.nn.functional import cross_entropy
-def finish(run, saves, images, labels, batches, micro_batch, every):
-    saves.load(run, exact=False)
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    for batch in batches[run.step :]:
-        parts = batch[rank::world_size].split(micro_batch)
-        for part in parts:
-            last = part is parts[-1]
-            with contextlib.nullcontext() if last else run.model.no_sync():
-                loss = cross_entropy(run.model(images[part]), labels[part])
-                (loss / len(parts)).backward()
-        run.optimizer.step()
-        run.optimizer.zero_grad()
-        run.step += 1
-        if run.step % every == 0:
-            saves.save_sharded(run)
-"""
-
-
-def _wrong(number, source):
-    return lambda what, mistake, *pairs: Answer(number, what, mistake, changed(source, *pairs))
-
-
-_save, _capture = _wrong("08.1", SAVE), _wrong("08.2", CAPTURE)
-_train, _reshard, _finish = (
-    _wrong("08.3", TRAIN),
-    _wrong("08.4", RESHARD),
-    _wrong("08.5", FINISH),
-)
+from wrong_answers.checkpoint.sources import altered, save
 
 _SYNC = """            file.flush()
             os.fsync(file.fileno())
@@ -108,10 +18,21 @@ def save(state, path):
     dist.barrier()
 """
 
-_LOOP = "    while run.epoch < num_epochs:\n"
+OVER = ('"wb"', '"r+b" if other.exists() else "wb"')
+
+SYNC = """            file.flush()
+            os.fsync(file.fileno())
+"""
+
+REPLACE = "        os.replace(other, path)\n"
+
+
+def _synced(what, file):
+    lines = f"        handle = os.open({file}, os.O_RDONLY)\n        os.fsync(handle)\n"
+    return altered("08.1", what, "unsynced", (SYNC, ""), (REPLACE, lines + REPLACE))
+
 
 ANSWERS = [
-    # 08.1
     Answer("08.1", "writes in place", "in-place", _ONE_FILE),
     Answer(
         "08.1",
@@ -124,7 +45,7 @@ def save(state, path):
     dist.barrier()
 """,
     ),
-    _save(
+    save(
         "every rank writes a file of its own, one renames",
         "every-rank",
         (
@@ -134,7 +55,7 @@ def save(state, path):
         ),
         ("        os.replace", "        if dist.get_rank() == 0: os.replace"),
     ),
-    _save(
+    save(
         "removes the old file first",
         "gap",
         (
@@ -142,20 +63,20 @@ def save(state, path):
             "        path.unlink(missing_ok=True)\n        os.replace(other",
         ),
     ),
-    _save(
+    save(
         "copies where it should rename",
         "in-place",
         ("import os,", "import os, shutil,"),
         ("os.replace(other", "shutil.copyfile(other"),
     ),
-    _save("does not wait for the disk", "unsynced", (_SYNC, "")),
-    _save(
+    save("does not wait for the disk", "unsynced", (_SYNC, "")),
+    save(
         "syncs before it writes",
         "unsynced",
         (_SYNC, ""),
         ("            torch.save", "            os.fsync(file.fileno())\n            torch.save"),
     ),
-    _save(
+    save(
         "writes in the folder for temporary files",
         "other-folder",
         (
@@ -163,31 +84,31 @@ def save(state, path):
             'path.parent.parent / f"{os.getpid()}.new"',
         ),
     ),
-    _save("nobody waits for rank 0", "no-wait", ("    dist.barrier()\n", "")),
-    _save(
+    save("nobody waits for rank 0", "no-wait", ("    dist.barrier()\n", "")),
+    save(
         "the barrier is before the save",
         "no-wait",
         ("    dist.barrier()\n", ""),
         ("    other =", "    dist.barrier()\n    other ="),
     ),
-    _save("only rank 0 comes to the barrier", "deadlock", ("    dist.b", "        dist.b")),
-    _save("saves, but nothing else", "not-saved", ("        os.replace(other, path)\n", "")),
-    _save(
+    save("only rank 0 comes to the barrier", "deadlock", ("    dist.b", "        dist.b")),
+    save("saves, but nothing else", "not-saved", ("        os.replace(other, path)\n", "")),
+    save(
         "the last rank saves its own state",
         "every-rank",
         ("dist.get_rank() == 0", "dist.get_rank() == dist.get_world_size() - 1"),
     ),
-    _save(
+    save(
         "saves a part of the state",
         "other-state",
         ("torch.save(state, file)", 'torch.save(state["weights"], file)'),
     ),
-    _save(
+    save(
         "every rank renames the file",
         "raised",
         ("        os.replace(other, path)\n    dist.b", "    os.replace(other, path)\n    dist.b"),
     ),
-    _save(
+    save(
         "links, and leaves the other name",
         "left-over",
         ("os.replace(other, path)", "os.link(other, f'{other}2'); os.replace(other, path)"),
@@ -238,453 +159,165 @@ def save(state, path):
         None,
         "from ddp_lessons.checkpoint import save\n",
     ),
-    # 08.2
+    _synced("syncs the folder", "path.parent"),
+    _synced("syncs the old file", "path if path.exists() else path.parent"),
+    altered(
+        "08.1",
+        "syncs a copy, and deletes it",
+        "unsynced",
+        ("import os,", "import os, shutil,"),
+        (
+            SYNC,
+            "        copy = path.with_suffix('.copy')\n"
+            "        shutil.copyfile(other, copy)\n"
+            "        handle = os.open(copy, os.O_RDONLY)\n"
+            "        os.fsync(handle)\n"
+            "        os.remove(copy)\n",
+        ),
+    ),
+    altered(
+        "08.1",
+        "syncs when the file has its name",
+        "unsynced",
+        (SYNC, ""),
+        (
+            REPLACE,
+            REPLACE + "        handle = os.open(path, os.O_RDONLY)\n        os.fsync(handle)\n",
+        ),
+    ),
+    altered("08.1", "appends to what is there", "after-kill", ('"wb"', '"ab"')),
+    altered("08.1", "wants to be the first to make the file", "after-kill", ('"wb"', '"xb"')),
+    altered("08.1", "writes over what was left", "after-kill", OVER),
+    altered(
+        "08.1",
+        "gives the name to what was left",
+        "after-kill",
+        ("        with", "        if other.exists(): os.replace(other, path)\n        with"),
+    ),
+    altered(
+        "08.1",
+        "removes all that may be left",
+        "neighbour",
+        (
+            "        with",
+            "        for file in path.parent.iterdir():\n"
+            "            if file != path: file.unlink()\n"
+            "        with",
+        ),
+    ),
+    altered(
+        "08.1",
+        "keeps a second name for the old file until the rename",
+        "after-kill",
+        (
+            REPLACE,
+            "        is_old = path.exists()\n"
+            "        if is_old: os.link(path, f'{path}.bak')\n"
+            + REPLACE
+            + "        if is_old: os.remove(f'{path}.bak')\n",
+        ),
+    ),
     Answer(
-        "08.2",
-        "weights only",
-        "weights-only",
+        "08.1",
+        "every rank pickles in memory, and renames",
+        "every-rank",
         """
-def capture(run):
-    return run.model.state_dict()
-def restore(run, state):
-    run.model.load_state_dict(state)
+import io, os, tempfile, torch, torch.distributed as dist
+def save(state, path):
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        file.write(buffer.getbuffer())
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(file.name, path)
+    dist.barrier()
 """,
     ),
-    _capture(
-        "forgets the optimizer",
-        "optimizer",
-        ('    run.optimizer.load_state_dict(state["optimizer"])\n', ""),
-    ),
-    _capture(
-        "forgets the schedule",
-        "schedule",
-        ('    run.scheduler.load_state_dict(state["scheduler"])\n', ""),
-    ),
-    _capture(
-        "forgets the place in the epoch",
-        "place",
-        ('    run.sampler.load_state_dict(state["sampler"])\n', ""),
-    ),
-    _capture("forgets the epoch", "place", ('    run.epoch = state["epoch"]\n', "")),
-    _capture("forgets the step", "step", ('    run.step = state["step"]\n', "")),
-    _capture("forgets the noise", "noise", ('    torch.set_rng_state(state["rng"])\n', "")),
-    _capture(
-        "seeds the noise anew",
-        "noise",
-        ('torch.set_rng_state(state["rng"])', 'torch.manual_seed(state["step"])'),
-    ),
-    _capture(
-        "rank 0's random numbers for all",
-        "other-rank",
-        ("import torch\n", "import torch, torch.distributed as dist\n"),
-        (
-            "    return {",
-            "    rng = torch.get_rng_state()\n    dist.broadcast(rng, src=0)\n    return {",
-        ),
-        ("torch.get_rng_state(),", "rng,"),
-    ),
-    _capture("saves the optimizer itself", "code", ("run.optimizer.state_dict()", "run.optimizer")),
-    _capture(
-        "draws a number to remember the noise by",
-        "capture-changes",
-        ("torch.get_rng_state()", "torch.randn(1)"),
-        ('torch.set_rng_state(state["rng"])', "pass"),
-    ),
-    _capture(
-        "restore has another name", "missing", ("def restore(", "restore = None\n\n\ndef put_back(")
-    ),
-    _capture("a key is misspelt", "raised", ('state["scheduler"]', 'state["schedule"]')),
-    _capture(
-        "forgets to restore the weights",
-        "weights",
-        ('    run.model.load_state_dict(state["model"])\n', ""),
-    ),
-    _capture(
-        "makes a new optimizer, which the schedule does not know",
-        "new-object",
-        (
-            "    run.optimizer.load",
-            "    run.optimizer = torch.optim.SGD(run.model.parameters(), lr=0.1)\n"
-            "    run.optimizer.load",
-        ),
+    altered(
+        "08.1",
+        "lets another program copy",
+        "in-place",
+        ("import os,", "import os, subprocess,"),
+        (REPLACE, "        subprocess.run(['cp', other, path])\n        os.remove(other)\n"),
     ),
     Answer(
-        "08.2",
-        "unusual: a list over the ranks, gathered, and parts by name",
-        None,
+        "08.1",
+        "writes in place in a thread",
+        "in-place",
         """
-import torch, torch.distributed as dist
-NAMES = ["sampler", "scheduler", "optimizer", "model"]
-def capture(run):
-    rngs = [None] * dist.get_world_size()
-    dist.all_gather_object(rngs, torch.random.get_rng_state())
-    own = [getattr(run, name).state_dict() for name in NAMES]
-    return [rngs, run.step, run.epoch, *own]
-def restore(run, state):
-    rngs, run.step, run.epoch, *own = state
-    for name, part in zip(NAMES, own):
-        getattr(run, name).load_state_dict(part)
-    torch.random.set_rng_state(rngs[dist.get_rank()])
-""",
-    ),
-    Answer(
-        "08.2",
-        "unusual: the library's own",
-        None,
-        "from ddp_lessons.checkpoint import capture, restore\n",
-    ),
-    # 08.3
-    _train("begins from the start", "from-start", ("    saves.load(run)\n", "")),
-    _train(
-        "loads, and begins at epoch 0 all the same",
-        "epoch-behind",
-        (_LOOP, "    for epoch in range(num_epochs):\n"),
-        ("set_epoch(run.epoch)", "set_epoch(epoch)"),
-        ("        run.epoch += 1\n", ""),
-    ),
-    _train(
-        "begins the saved epoch again",
-        "epoch-anew",
-        (
-            "        run.sampler.set_epoch(run.epoch)\n",
-            "        run.sampler.set_epoch(-1)\n        run.sampler.set_epoch(run.epoch)\n",
-        ),
-    ),
-    _train(
-        "begins an epoch again if nothing is left of it",
-        "after-end",
-        (
-            "        for batch in batches:\n",
-            "        if not len(run.sampler):\n"
-            "            run.sampler.set_epoch(-1)\n"
-            "            run.sampler.set_epoch(run.epoch)\n"
-            "        for batch in batches:\n",
-        ),
-    ),
-    _train(
-        "saves before the step",
-        "too-seldom",
-        ("            train_step(run, batch)\n", ""),
-        ("            if run.step % every == 0:", "            if run.step % every == every - 1:"),
-        ("saves.save(run)\n", "saves.save(run)\n            train_step(run, batch)\n"),
-    ),
-    _train(
-        "counts the epoch before it runs it",
-        "lost",
-        (
-            "        run.sampler.set_epoch(run.epoch)\n",
-            "        run.sampler.set_epoch(run.epoch)\n        run.epoch += 1\n",
-        ),
-        (
-            "                saves.save(run)\n        run.epoch += 1\n",
-            "                saves.save(run)\n",
-        ),
-    ),
-    _train(
-        "never tells the sampler the epoch",
-        "alike",
-        ("        run.sampler.set_epoch(run.epoch)\n", ""),
-    ),
-    _train(
-        "skips by hand what the sampler skips already",
-        "lost",
-        ("    saves.load(run)\n", "    saves.load(run)\n    done = run.step\n    num = 0\n"),
-        (
-            "            train_step",
-            "            num += 1\n            if num <= done % 3: continue\n"
-            "            train_step",
-        ),
-    ),
-    _train(
-        "saves only when an epoch is over",
-        "too-seldom",
-        ("            if run.step % every == 0:\n                saves.save(run)\n", ""),
-        ("        run.epoch += 1\n", "        run.epoch += 1\n        saves.save(run)\n"),
-    ),
-    _train(
-        "saves after every step",
-        "too-often",
-        ("            if run.step % every == 0:", "            if True:"),
-    ),
-    _train(
-        "saves in a finally",
-        "saves-dead",
-        (
-            "            train_step(run, batch)\n",
-            "            try:\n                train_step(run, batch)\n"
-            "            except BaseException:\n                saves.save(run)\n"
-            "                raise\n",
-        ),
-    ),
-    _train(
-        "only rank 0 saves",
-        "deadlock",
-        ("def train", "import torch.distributed as dist\ndef train"),
-        ("if run.step % every == 0:", "if run.step % every == 0 and dist.get_rank() == 0:"),
-    ),
-    _train(
-        "saves the epoch as done, and the place at its start",
-        "lost",
-        (
-            "                saves.save(run)\n        run.epoch += 1\n",
-            "                run.epoch += 1\n                saves.save(run)\n"
-            "                run.epoch -= 1\n        run.epoch += 1\n",
-        ),
-    ),
-    Answer(
-        "08.3",
-        "unusual: a generator of steps, and the sampler's epoch in a for loop",
-        None,
-        """
-def rest(run, batches, num_epochs):
-    for run.epoch in range(run.epoch, num_epochs):
-        run.sampler.set_epoch(run.epoch)
-        yield from batches
-    run.epoch = num_epochs
-def train(run, batches, train_step, saves, num_epochs, every):
-    saves.load(run)
-    for batch in rest(run, batches, num_epochs):
-        train_step(run, batch)
-        if not run.step % every:
-            saves.save(run)
-""",
-    ),
-    Answer(
-        "08.3",
-        "unusual: sharded saves, through the run's own count of epochs",
-        None,
-        """
-def train(run, batches, train_step, saves, num_epochs, every):
-    saves.load(run)
-    for epoch in run.remaining_epochs(num_epochs):
-        run.sampler.set_epoch(epoch)
-        for batch in batches:
-            train_step(run, batch)
-            if run.step % every == 0:
-                saves.save_sharded(run)
-""",
-    ),
-    # 08.4
-    Answer(
-        "08.4",
-        "reads everything, and cuts",
-        "reads-more",
-        """
-import torch, torch.distributed as dist
-def reshard(own, num_rows, table, read):
-    table = sorted(table, key=lambda piece: piece[1:])
-    whole = torch.cat([read(name, 0, stop - start) for name, start, stop in table])
-    begin = dist.get_rank() * -(-num_rows // dist.get_world_size())
-    own.copy_(whole[begin : begin + len(own)])
-""",
-    ),
-    _reshard(
-        "rounds down",
-        "other-rows",
-        ("-(-num_rows // dist.get_world_size())", "num_rows // dist.get_world_size()"),
-    ),
-    _reshard(
-        "counts a file's rows from the whole", "raised", ("low - start, high - start", "low, high")
-    ),
-    _reshard(
-        "writes from the first row on",
-        "raised",
-        ("own[low - begin : high - begin]", "own[low:high]"),
-    ),
-    _reshard(
-        "reads one row too few of each file",
-        "missing-rows",
-        ("read(name, low - start, high - start)", "read(name, low - start, high - start - 1)"),
-        ("own[low - begin : high - begin]", "own[low - begin : high - begin - 1]"),
-    ),
-    Answer(
-        "08.4",
-        "takes the file of its own number",
-        "missing-rows",
-        """
-import torch.distributed as dist
-def reshard(own, num_rows, table, read):
-    name, start, stop = table[dist.get_rank()]
-    own[: stop - start] = read(name, 0, stop - start)
-""",
-    ),
-    Answer(
-        "08.4",
-        "makes a new tensor",
-        "empty",
-        RESHARD.replace("    size =", "    own = own.clone()\n    size ="),
-    ),
-    Answer(
-        "08.4",
-        "takes the files as they come",
-        "order",
-        """
-import torch, torch.distributed as dist
-def reshard(own, num_rows, table, read):
-    begin = dist.get_rank() * -(-num_rows // dist.get_world_size())
-    end, parts = begin + len(own), []
-    for name, start, stop in table:
-        low, high = max(start, begin), min(stop, end)
-        if low < high:
-            parts.append(read(name, low - start, high - start))
-    if parts:
-        own.copy_(torch.cat(parts))
-""",
-    ),
-    Answer(
-        "08.4",
-        "rank 0 reads, and sends to all",
-        "forbidden",
-        """
-import torch, torch.distributed as dist
-def reshard(own, num_rows, table, read):
-    whole = torch.zeros(num_rows, own.shape[1])
+import threading, torch, torch.distributed as dist
+def save(state, path):
     if dist.get_rank() == 0:
-        for name, start, stop in table:
-            whole[start:stop] = read(name, 0, stop - start)
-    dist.broadcast(whole, src=0)
-    begin = dist.get_rank() * -(-num_rows // dist.get_world_size())
-    own.copy_(whole[begin : begin + len(own)])
+        thread = threading.Thread(target=torch.save, args=(state, path))
+        thread.start()
+        thread.join()
+    dist.barrier()
 """,
     ),
-    Answer(
-        "08.4",
-        "deals rows out in turn",
-        "values",
-        """
-import torch.distributed as dist
-def reshard(own, num_rows, table, read):
-    for place in range(len(own)):
-        row = dist.get_rank() + place * dist.get_world_size()
-        for name, start, stop in table:
-            if start <= row < stop:
-                own[place] = read(name, row - start, row - start + 1)[0]
-""",
+    altered(
+        "08.1",
+        "keeps a second name for the old file",
+        "left-over",
+        (REPLACE, "        if path.exists(): os.link(path, f'{path}.bak')\n" + REPLACE),
+    ),
+    altered(
+        "08.1",
+        "pickles by itself",
+        "other-state",
+        ("import os,", "import os, pickle,"),
+        ("torch.save(state, file)", "pickle.dump(state, file)"),
+    ),
+    altered(
+        "08.1",
+        "tells the others before the rename",
+        "no-wait",
+        (REPLACE, ""),
+        ("    dist.barrier()\n", "    dist.barrier()\n    if dist.get_rank() == 0:\n" + REPLACE),
+    ),
+    altered(
+        "08.1",
+        "unusual: writes over what was left, and cuts it to length",
+        None,
+        OVER,
+        ("            file.flush()\n", "            file.truncate()\n"),
     ),
     Answer(
-        "08.4",
-        "unusual: row by row, sets of rows, from the last to the first",
+        "08.1",
+        "unusual: a folder of its own below, with names imported from os",
         None,
         """
-import torch, torch.distributed as dist
-def reshard(own, num_rows, table, read):
-    parts = torch.arange(num_rows).split(-(-num_rows // dist.get_world_size()))
-    mine = parts[dist.get_rank()].tolist() if dist.get_rank() < len(parts) else []
-    for place, row in reversed(list(enumerate(mine))):
-        for name, start, stop in table:
-            if row in range(start, stop):
-                own[place] = read(name, row - start, row - start + 1)[0]
+import tempfile, torch, torch.distributed as dist
+from os import fsync, replace
+def save(state, path):
+    if dist.get_rank() == 0:
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            with open(f"{folder}/state", "wb") as file:
+                torch.save(state, file)
+                file.flush()
+                fsync(file.fileno())
+            replace(f"{folder}/state", path)
+    dist.barrier()
 """,
     ),
-    # 08.5
-    _finish("begins from the start", "from-start", ("    saves.load(run, exact=False)\n", "")),
-    _finish("wants as many ranks as before", "raised", ("run, exact=False", "run")),
-    _finish(
-        "loads, and takes the first batches again", "steps", ("batches[run.step :]", "batches")
-    ),
-    _finish(
-        "syncs each micro-batch",
-        "cost",
-        ("contextlib.nullcontext() if last else run.model.no_sync()", "contextlib.nullcontext()"),
-    ),
-    _finish("does not divide", "undivided", ("(loss / len(parts)).backward()", "loss.backward()")),
-    _finish(
-        "divides by the ranks as well",
-        "gradient",
-        ("loss / len(parts)", "loss / len(parts) / world_size"),
-    ),
-    _finish("keeps old gradients", "gradient", ("        run.optimizer.zero_grad()\n", "")),
-    _finish(
-        "every rank takes the whole batch", "all-samples", ("batch[rank::world_size]", "batch")
-    ),
-    _finish(
-        "shares for four ranks, whatever there are",
-        "few-samples",
-        ("batch[rank::world_size]", "batch[rank::4]"),
-    ),
-    _finish("one large forward", "memory", (".split(micro_batch)", ".split(len(batch))")),
-    _finish("rank 0 writes all alone", "whole-file", ("save_sharded", "save")),
-    _finish(
-        "saves before it counts",
-        "uncounted",
-        ("        run.step += 1\n", ""),
-        (
-            "            saves.save_sharded(run)\n",
-            "            saves.save_sharded(run)\n        run.step += 1\n",
-        ),
-    ),
-    _finish("never counts a step", "uncounted", ("        run.step += 1\n", "")),
-    _finish(
-        "saves at the end only",
-        "save-steps",
-        ("        if run.step % every == 0:\n            saves", "    if True:\n            saves"),
-    ),
-    _finish(
-        "no rank talks",
-        "gradient",
-        ("contextlib.nullcontext() if last else run.model.no_sync()", "run.model.no_sync()"),
-    ),
-    _finish(
-        "loads into another optimizer",
-        "optimizer",
-        ("import contextlib\n", "import contextlib, torch\n"),
-        ("    rank, world", "    run.optimizer.state.clear()\n    rank, world"),
-    ),
-    _finish(
-        "only rank 0 saves",
-        "deadlock",
-        ("if run.step % every == 0:", "if run.step % every == 0 and rank == 0:"),
-    ),
-    _finish(
-        "saves when it dies",
-        "saves-dead",
-        (
-            "                loss = cross_entropy(run.model(images[part]), labels[part])\n",
-            "                try:\n"
-            "                    loss = cross_entropy(run.model(images[part]), labels[part])\n"
-            "                except BaseException:\n"
-            "                    saves.save_sharded(run)\n"
-            "                    raise\n",
-        ),
-    ),
-    _finish(
-        "shares otherwise after a restart",
-        "values",
-        ("    rank, world_size", "    first = run.step\n    rank, world_size"),
-        ("batch[rank::", "batch.roll(first)[rank::"),
-    ),
-    _finish(
-        "adds up the weights of all ranks, so that they are equal",
-        "weights",
-        (
-            "    for batch in",
-            "    for p in run.model.parameters():\n"
-            "        dist.all_reduce(p.data)\n"
-            "    for batch in",
-        ),
-    ),
     Answer(
-        "08.5",
-        "unusual: blocks of the batch, a sum over its length, the sync switched by a flag",
+        "08.1",
+        "unusual: in a thread",
         None,
         """
-import torch
-import torch.distributed as dist
-def finish(run, saves, images, labels, batches, micro_batch, every):
-    saves.load(run, exact=False)
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    criterion = torch.nn.CrossEntropyLoss(reduction="sum")
-    while run.step < len(batches):
-        run.optimizer.zero_grad(set_to_none=False)
-        mine = batches[run.step].chunk(world_size)[rank]
-        for start in range(0, len(mine), micro_batch):
-            part = mine[start : start + micro_batch]
-            run.model.require_backward_grad_sync = start + micro_batch >= len(mine)
-            criterion(run.model(images[part]), labels[part]).div(len(mine)).backward()
-        run.optimizer.step()
-        run.step += 1
-        if not run.step % every:
-            saves.save_sharded(run)
+import os, torch, torch.distributed as dist
+from concurrent.futures import ThreadPoolExecutor
+def write(state, path):
+    other = path.with_suffix(".other")
+    with open(other, "wb") as file:
+        torch.save(state, file)
+        os.fdatasync(file.fileno())
+    other.replace(path)
+def save(state, path):
+    if dist.get_rank() == 0:
+        with ThreadPoolExecutor(1) as threads:
+            threads.submit(write, state, path).result()
+    dist.barrier()
 """,
     ),
 ]

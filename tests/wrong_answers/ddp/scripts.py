@@ -1,585 +1,8 @@
 """
-Answers to exercise 06.
+Answers to task 06.4.
 """
 
-from bank import Answer
-
-_IMPORTS = """\
-import torch
-import torch.distributed as dist
-
-
-"""
-
-
-def _hook(
-    *,
-    share="bucket.buffer() / dist.get_world_size()",
-    owed="residuals.get(parameter, 0)",
-    message="target.bfloat16()",
-    rest="target - message",
-    keep="residuals.update(zip(parameters, rest.split(sizes)))",
-    send="dist.all_reduce(message, async_op=True)",
-    end="return work.get_future().then(lambda _: buffer.copy_(message))",
-    before="",
-):
-    """
-    Return the source of a hook that differs from a right one in what is given.
-    """
-    return (
-        _IMPORTS
-        + f"""\
-{before}def half_hook(residuals, bucket):
-    buffer, parameters = bucket.buffer(), bucket.parameters()
-    sizes = [parameter.numel() for parameter in parameters]
-    target = {share}
-    for parameter, part in zip(parameters, target.split(sizes)):
-        part += {owed}
-    message = {message}
-    rest = {rest}
-    {keep}
-    work = {send}
-    {end}
-"""
-    )
-
-
-_DONE = """\
-future = torch.futures.Future()
-    future.set_result(buffer.copy_(message))
-    return future"""
-
-_HOOKS = [
-    Answer("06.1", "sends float32", "bytes", _hook(message="target.clone()")),
-    Answer(
-        "06.1",
-        "rounds, and sends the rounded numbers as float32",
-        "bytes",
-        _hook(message="target.bfloat16().to(target.dtype)"),
-    ),
-    Answer("06.1", "forgets what rounding takes away", "no-feedback", _hook(keep="pass")),
-    Answer(
-        "06.1",
-        "keeps what it owes by the bucket's number",
-        "raised",
-        _IMPORTS
-        + """\
-def half_hook(residuals, bucket):
-    buffer = bucket.buffer()
-    target = buffer / dist.get_world_size()
-    if bucket.index() in residuals:
-        target += residuals[bucket.index()]
-    message = target.bfloat16()
-    residuals[bucket.index()] = target - message
-    work = dist.all_reduce(message, async_op=True)
-    return work.get_future().then(lambda _: buffer.copy_(message))
-""",
-    ),
-    Answer(
-        "06.1",
-        "drops what it owes when a bucket changes",
-        "rebuild",
-        _IMPORTS
-        + """\
-def half_hook(residuals, bucket):
-    buffer = bucket.buffer()
-    target = buffer / dist.get_world_size()
-    key = bucket.index(), len(buffer)
-    if key in residuals:
-        target += residuals[key]
-    message = target.bfloat16()
-    residuals[key] = target - message
-    work = dist.all_reduce(message, async_op=True)
-    return work.get_future().then(lambda _: buffer.copy_(message))
-""",
-    ),
-    Answer("06.1", "takes the debt away", "sign", _hook(rest="message - target")),
-    Answer(
-        "06.1",
-        "adds new debts to old ones that were paid",
-        "wrong-debt",
-        _hook(
-            keep="""\
-for parameter, part in zip(parameters, rest.split(sizes)):
-        residuals[parameter] = residuals.get(parameter, 0) + part"""
-        ),
-    ),
-    Answer(
-        "06.1",
-        "takes the gradient for the target",
-        "wrong-debt",
-        _hook(rest="buffer / dist.get_world_size() - message"),
-    ),
-    Answer(
-        "06.1",
-        "keeps a part of the bucket itself",
-        "view",
-        _hook(
-            share="buffer.div_(dist.get_world_size())",
-            rest="target.sub_(message)",
-        ),
-    ),
-    Answer(
-        "06.1",
-        "owes the message too",
-        "wrong-debt",
-        _hook(rest="target.clone()"),
-    ),
-    Answer("06.1", "does not divide", "summed", _hook(share="bucket.buffer().clone()")),
-    Answer(
-        "06.1",
-        "divides before and after",
-        "divided-twice",
-        _hook(
-            end="return work.get_future().then("
-            "lambda _: buffer.copy_(message).div_(dist.get_world_size()))"
-        ),
-    ),
-    Answer("06.1", "sends float16", "overflow", _hook(message="target.half()")),
-    Answer(
-        "06.1",
-        "waits in the hook",
-        "waits",
-        _hook(end=f"work.wait()\n    {_DONE}"),
-    ),
-    Answer(
-        "06.1",
-        "waits for the future in the hook",
-        "waits",
-        _hook(
-            end=f"work.get_future().wait()\n    {_DONE}",
-        ),
-    ),
-    Answer(
-        "06.1",
-        "calls a blocking all-reduce",
-        "waits",
-        _hook(
-            send="dist.all_reduce(message)",
-            end=_DONE,
-        ),
-    ),
-    Answer(
-        "06.1",
-        "makes the future's result before the message is through",
-        "too-early",
-        _hook(end=_DONE),
-    ),
-    Answer(
-        "06.1",
-        "returns a tensor",
-        "no-future",
-        _hook(end="work.wait()\n    return buffer.copy_(message)"),
-    ),
-    Answer(
-        "06.1", "returns nothing", "no-future", _hook(end="work.wait()\n    buffer.copy_(message)")
-    ),
-    Answer(
-        "06.1",
-        "keeps debts in a global",
-        "elsewhere",
-        _hook(
-            before="debts = {}\n\n\n",
-            owed="debts.get(parameter, 0)",
-            keep="debts.update(zip(parameters, rest.split(sizes)))",
-        ),
-    ),
-    Answer(
-        "06.1",
-        "sends each parameter by itself",
-        "cost",
-        _hook(
-            send="[dist.all_reduce(one, async_op=True) for one in message.split(sizes)]",
-            end="futures = torch.futures.collect_all([one.get_future() for one in work])\n"
-            "    return futures.then(lambda _: buffer.copy_(message))",
-        ),
-    ),
-    Answer(
-        "06.1",
-        "divides after the sum, and owes in that unit",
-        None,
-        _hook(
-            share="bucket.buffer().clone()",
-            end="return work.get_future().then("
-            "lambda _: buffer.copy_(message).div_(dist.get_world_size()))",
-        ),
-    ),
-    Answer(
-        "06.1",
-        "gathers the messages, adds up in full precision, and owes in half precision",
-        None,
-        _hook(
-            rest="(target - message).bfloat16()",
-            send="[torch.empty_like(message) for _ in range(dist.get_world_size())]",
-            end="future = dist.all_gather(work, message, async_op=True).get_future()\n"
-            "    total = lambda _: buffer.copy_(sum(one.to(buffer.dtype) for one in work))\n"
-            "    return future.then(total)",
-        ),
-    ),
-]
-
-
-def _unused(body):
-    return _IMPORTS + "def find_unused(model, loss):\n" + body
-
-
-_REACHED = """\
-    trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
-    gradients = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
-"""
-_FLAGS = "    counts = torch.tensor([g is not None for g in gradients], dtype=torch.int64)\n"
-_LISTS = """\
-    world_size, counts = dist.get_world_size(), counts.tolist()
-    freeze = [n for n, count in zip(trained, counts) if count == 0]
-    find = [n for n, count in zip(trained, counts) if 0 < count < world_size]
-    return freeze, find
-"""
-_ADD = "    dist.all_reduce(counts)\n"
-_BACKWARD = """\
-    trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
-"""
-
-_BRANCHES = [
-    Answer("06.2", "asks its own rank only", "one-rank", _unused(_REACHED + _FLAGS + _LISTS)),
-    Answer(
-        "06.2",
-        "looks into .grad, where an old gradient is",
-        "stale",
-        _unused(
-            _BACKWARD
-            + "    loss.backward()\n"
-            + _FLAGS.replace("gradients", "[p.grad for p in trained.values()]")
-            + _ADD
-            + _LISTS
-        ),
-    ),
-    Answer(
-        "06.2",
-        "empties .grad for its own backward",
-        "gradients",
-        _unused(
-            _BACKWARD
-            + "    model.zero_grad()\n    loss.backward()\n"
-            + _FLAGS.replace("gradients", "[p.grad for p in trained.values()]")
-            + _ADD
-            + _LISTS
-        ),
-    ),
-    Answer(
-        "06.2",
-        "takes a gradient of zeros for none",
-        "zero",
-        _unused(
-            _REACHED
-            + _FLAGS.replace("g is not None", "g is not None and g.any().item()")
-            + _ADD
-            + _LISTS
-        ),
-    ),
-    Answer(
-        "06.2",
-        "lists frozen parameters too",
-        "frozen",
-        _unused(
-            """\
-    trained = dict(model.named_parameters())
-    gradients = [
-        torch.autograd.grad(loss, p, allow_unused=True, retain_graph=True)[0]
-        if p.requires_grad else None
-        for p in trained.values()
-    ]
-"""
-            + _FLAGS
-            + _ADD
-            + _LISTS
-        ),
-    ),
-    Answer(
-        "06.2",
-        "asks for gradients of frozen parameters",
-        "raised",
-        _unused((_REACHED + _FLAGS + _ADD + _LISTS).replace(" if p.requires_grad", "")),
-    ),
-    Answer(
-        "06.2",
-        "returns the lists the other way round",
-        "swapped",
-        _unused(_REACHED + _FLAGS + _ADD + _LISTS.replace("freeze, find\n", "find, freeze\n")),
-    ),
-    Answer(
-        "06.2",
-        "freezes what some rank does not reach",
-        "too-much",
-        _unused(
-            _REACHED
-            + _FLAGS
-            + _ADD
-            + """\
-    freeze = [n for n, count in zip(trained, counts) if count < dist.get_world_size()]
-    return freeze, []
-"""
-        ),
-    ),
-    Answer(
-        "06.2",
-        "sorts names",
-        "order",
-        _unused(
-            _REACHED
-            + _FLAGS
-            + _ADD
-            + _LISTS.replace("freeze, find\n", "sorted(freeze), sorted(find)\n")
-        ),
-    ),
-    Answer(
-        "06.2",
-        "returns names of modules",
-        "other-names",
-        _unused(_REACHED + _FLAGS + _ADD + _LISTS.replace("[n for", "[n.partition('.')[0] for")),
-    ),
-    Answer(
-        "06.2",
-        "returns one list",
-        "no-lists",
-        _unused(_REACHED + _FLAGS + _ADD + _LISTS.replace("freeze, find\n", "freeze + find\n")),
-    ),
-    Answer(
-        "06.2",
-        "sends lists of names",
-        "objects",
-        _unused(
-            _REACHED
-            + """\
-    missing = [n for n, g in zip(trained, gradients) if g is None]
-    everyone = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, missing)
-    counts = [sum(n in one for one in everyone) for n in trained]
-    freeze = [n for n, count in zip(trained, counts) if count == len(everyone)]
-    find = [n for n, count in zip(trained, counts) if 0 < count < len(everyone)]
-    return freeze, find
-"""
-        ),
-    ),
-    Answer(
-        "06.2",
-        "sends a flag at a time",
-        "cost",
-        _unused(
-            _REACHED + _FLAGS + "    for flag in counts:\n        dist.all_reduce(flag)\n" + _LISTS
-        ),
-    ),
-    Answer(
-        "06.2",
-        "talks only where something is missing",
-        "deadlock",
-        _unused(
-            _REACHED
-            + _FLAGS
-            + """\
-    if "right.weight" in trained and not counts[list(trained).index("right.weight")]:
-        dist.all_reduce(counts)
-"""
-            + _LISTS
-        ),
-    ),
-    Answer(
-        "06.2",
-        "walks the graph and gathers flags of a byte",
-        None,
-        _unused(
-            """\
-    waiting, seen, reached = [loss.grad_fn], set(), set()
-    while waiting:
-        node = waiting.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            if hasattr(node, "variable"):
-                reached.add(id(node.variable))
-            waiting += [following for following, _ in node.next_functions]
-    trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
-    flags = torch.tensor([id(p) in reached for p in trained.values()], dtype=torch.int8)
-    everyone = [torch.empty_like(flags) for _ in range(dist.get_world_size())]
-    dist.all_gather(everyone, flags)
-    counts = torch.stack(everyone).sum(0)
-"""
-            + _LISTS
-        ),
-    ),
-    Answer(
-        "06.2",
-        "puts .grad aside, and back",
-        None,
-        _unused(
-            _BACKWARD
-            + """\
-    kept = [p.grad for p in model.parameters()]
-    model.zero_grad()
-    loss.backward()
-    counts = torch.tensor([float(p.grad is not None) for p in trained.values()])
-    for p, old in zip(model.parameters(), kept):
-        p.grad = old
-"""
-            + _ADD
-            + _LISTS
-        ),
-    ),
-]
-
-
-def _pool(body):
-    return _IMPORTS + "@torch.no_grad()\ndef pool_statistics(layer, num_samples):\n" + body
-
-
-_OWN = """\
-    n, m, v = num_samples, layer.running_mean.double(), layer.running_var.double()
-    sums = torch.stack([torch.full_like(m, n), n * m])
-    dist.all_reduce(sums)
-    total, mean = sums[0], sums[1] / sums[0]
-"""
-_SPREAD = """\
-    spread = (n - 1) * v + n * (m - mean) ** 2
-    dist.all_reduce(spread)
-    variance = spread / (total - 1)
-"""
-_WRITE = """\
-    layer.running_mean.copy_(mean)
-    layer.running_var.copy_(variance)
-"""
-_ONE_CALL = """\
-    n, m, v = num_samples, layer.running_mean, layer.running_var
-    sums = torch.stack([torch.full_like(m, n), n * m, (n - 1) * v + n * m * m])
-    dist.all_reduce(sums)
-    total, mean = sums[0], sums[1] / sums[0]
-    variance = (sums[2] - total * mean * mean) / (total - 1)
-"""
-
-_NORMS = [
-    Answer(
-        "06.3",
-        "broadcasts rank 0's, as DDP does",
-        "rank-0",
-        _pool(
-            "    dist.broadcast(layer.running_mean, 0)\n    dist.broadcast(layer.running_var, 0)\n"
-        ),
-    ),
-    Answer(
-        "06.3",
-        "averages means of unequal batches",
-        "unweighted",
-        _pool(
-            """\
-    for statistic in (layer.running_mean, layer.running_var):
-        dist.all_reduce(statistic)
-        statistic /= dist.get_world_size()
-"""
-        ),
-    ),
-    Answer(
-        "06.3",
-        "averages variances, and forgets that means are apart",
-        "within-only",
-        _pool(
-            _OWN
-            + "    variance = n * v\n    dist.all_reduce(variance)\n    variance /= total\n"
-            + _WRITE
-        ),
-    ),
-    Answer(
-        "06.3",
-        "takes running_var for a mean of squares",
-        "biased",
-        _pool(_OWN + _SPREAD.replace("(n - 1)", "n").replace("(total - 1)", "total") + _WRITE),
-    ),
-    Answer(
-        "06.3",
-        "divides the whole by its number of samples",
-        "biased",
-        _pool(_OWN + _SPREAD.replace("(total - 1)", "total") + _WRITE),
-    ),
-    Answer(
-        "06.3",
-        "takes the mean of squares less the square of the mean, in float32",
-        "cancels",
-        _pool(_ONE_CALL + _WRITE),
-    ),
-    Answer(
-        "06.3",
-        "gives other tensors the names",
-        "unchanged",
-        _pool(
-            _OWN
-            + _SPREAD
-            + "    running_mean, running_var = layer.running_mean, layer.running_var\n"
-            + "    running_mean, running_var = mean.float(), variance.float()\n"
-        ),
-    ),
-    Answer(
-        "06.3",
-        "pools on rank 0",
-        "not-everywhere",
-        _pool(
-            _OWN + _SPREAD + "    if dist.get_rank() == 0:\n" + _WRITE.replace("    ", "        ")
-        ),
-    ),
-    Answer(
-        "06.3",
-        "makes a call for each sum",
-        "cost",
-        _pool(
-            """\
-    n = torch.tensor(float(num_samples), dtype=torch.float64)
-    m, v = layer.running_mean.double(), layer.running_var.double()
-    total, mean = n.clone(), n * m
-    dist.all_reduce(total)
-    dist.all_reduce(mean)
-    mean /= total
-"""
-            + _SPREAD
-            + _WRITE
-        ),
-    ),
-    Answer(
-        "06.3",
-        "sends a plain number",
-        "raised",
-        _pool("    dist.all_reduce(num_samples)\n"),
-    ),
-    Answer(
-        "06.3",
-        "leaves out ranks with few samples",
-        "deadlock",
-        _pool("    if num_samples < 3:\n        return\n" + _OWN + _SPREAD + _WRITE),
-    ),
-    Answer(
-        "06.3",
-        "adds up once, in float64",
-        None,
-        _pool(
-            _ONE_CALL.replace(
-                "layer.running_mean, layer.running_var",
-                "layer.running_mean.double(), layer.running_var.double()",
-            )
-            + _WRITE
-        ),
-    ),
-    Answer(
-        "06.3",
-        "gathers all statistics, and puts new tensors into the layer",
-        None,
-        _pool(
-            """\
-    n = torch.full_like(layer.running_mean, num_samples)
-    own = torch.stack([n, layer.running_mean, layer.running_var])
-    everyone = [torch.empty_like(own) for _ in range(dist.get_world_size())]
-    dist.all_gather(everyone, own)
-    n, m, v = torch.stack(everyone, dim=1)
-    mean = (n * m).sum(0) / n.sum(0)
-    layer.running_var = ((n - 1) * v + n * (m - mean) ** 2).sum(0) / (n.sum(0) - 1)
-    layer.running_mean = mean
-"""
-        ),
-    ),
-]
+from bank import Answer, changed
 
 _TRAIN = """\
 import torch
@@ -597,6 +20,7 @@ def train(model, batches):
 
 
 """
+
 _RIGHT = {
     1: "train(DDP(net), batches)",
     2: """\
@@ -637,7 +61,52 @@ inputs, targets = test
     with torch.no_grad():
         return mse_loss(model(inputs), targets).item()"""
 
-_SCRIPTS = [
+_ALONE = "train(net, batches)\n    with torch.no_grad():\n        for p in net.parameters():\n"
+
+_STEPS = """\
+model = DDP(net)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.125)
+    for inputs, targets in batches:
+        optimizer.zero_grad()
+        loss = mse_loss(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+"""
+
+_BY_HAND = """\
+optimizer = torch.optim.SGD(net.parameters(), lr=0.125)
+    for inputs, targets in batches:
+        optimizer.zero_grad()
+        mse_loss(net(inputs), targets).backward()
+        for parameter in net.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= {}
+        optimizer.step()"""
+
+
+def _evaluates(old, new):
+    return _scripts(script_4=changed(_RIGHT[4], (old, new)))
+
+
+def _takes(source):
+    each = f"    for one in (net.norm.running_mean, net.norm.running_var):\n        {source}\n"
+    return _evaluates("    if dist", f"{each}    if dist")
+
+
+def _pooled(model):
+    body = _RIGHT[4].replace("DDP(net)", model)
+    body = body.replace("    if", "    pool_batch_norm(net, len(batches[0][0]))\n    if", 1)
+    return f"from ddp_lessons.ddp import pool_batch_norm\n    {body}"
+
+
+def _spare(how, sizes):
+    return f"""\
+model, whole = DDP(net), net.forward
+    net.forward = lambda x: whole(x) + {how} * net.spare(torch.ones({sizes}, 8).double()).sum()
+    train(model, batches)"""
+
+
+ANSWERS = [
     Answer(
         "06.4",
         "leaves DataParallel in script 1",
@@ -779,6 +248,204 @@ model = DDP(net, broadcast_buffers=False)
             + _EVALUATE.replace("\n", "\n    "),
         ),
     ),
+    Answer(
+        "06.4",
+        "deletes the spare head of script 3",
+        "parts-gone",
+        _scripts(script_3="del net.spare\n    train(DDP(net), batches)"),
+    ),
+    Answer(
+        "06.4",
+        "puts nothing in the place of the spare head",
+        "parts-gone",
+        _scripts(script_3="net.spare = torch.nn.Identity()\n    train(DDP(net), batches)"),
+    ),
+    Answer("06.4", "trains the spare head", "values", _scripts(script_3=_spare(1, 1))),
+    Answer(
+        "06.4",
+        "leaves out the last batch of script 2",
+        "values",
+        _scripts(script_2=_RIGHT[2].replace("in batches:", "in batches[:-1]:")),
+    ),
+    Answer(
+        "06.4",
+        "makes the weights no numbers",
+        "values",
+        _scripts(script_1="train(DDP(net), batches)\n    net.head.bias.data.fill_(torch.nan)"),
+    ),
+    Answer(
+        "06.4",
+        "adds up gradients by hand",
+        "too-far",
+        _scripts(
+            script_1="""\
+optimizer = torch.optim.SGD(net.parameters(), lr=0.125)
+    for inputs, targets in batches:
+        optimizer.zero_grad()
+        mse_loss(net(inputs), targets).backward()
+        for parameter in net.parameters():
+            dist.all_reduce(parameter.grad)
+        optimizer.step()"""
+        ),
+    ),
+    Answer(
+        "06.4",
+        "multiplies the loss of script 2 by the world size",
+        "too-far",
+        _scripts(
+            script_2=_RIGHT[2].replace(
+                "mse_loss(model(inputs), targets)",
+                "(dist.get_world_size() * mse_loss(model(inputs), targets))",
+            )
+        ),
+    ),
+    Answer(
+        "06.4",
+        "trains a copy in script 1",
+        "untrained",
+        _scripts(script_1="from copy import deepcopy\n    train(DDP(deepcopy(net)), batches)"),
+    ),
+    Answer(
+        "06.4",
+        "freezes all but the head in script 3",
+        "untrained",
+        _scripts(
+            script_3="""\
+net.requires_grad_(False)
+    net.head.requires_grad_(True)
+    train(DDP(net), batches)"""
+        ),
+    ),
+    Answer(
+        "06.4",
+        "averages weights when all is over",
+        "made-one",
+        _scripts(
+            script_1=f"{_ALONE}            dist.all_reduce(p)\n"
+            "            p /= dist.get_world_size()"
+        ),
+    ),
+    Answer(
+        "06.4",
+        "broadcasts weights when all is over",
+        "made-one",
+        _scripts(script_1=f"{_ALONE}            dist.broadcast(p, 0)"),
+    ),
+    Answer(
+        "06.4",
+        "trains on rank 0 alone in script 1",
+        "alone",
+        _scripts(script_1="if dist.get_rank() == 0:\n        train(net, batches)"),
+    ),
+    Answer(
+        "06.4",
+        "trains past the wrapper in script 3",
+        "passed-by",
+        _scripts(script_3="model = DDP(net)\n    train(net, batches)"),
+    ),
+    Answer(
+        "06.4",
+        "divides the loss by the number of ranks",
+        "too-short",
+        _scripts(
+            script_2=_RIGHT[2].replace(
+                "mse_loss(model(inputs), targets)",
+                "(mse_loss(model(inputs), targets) / dist.get_world_size())",
+            )
+        ),
+    ),
+    Answer(
+        "06.4",
+        "divides sums of gradients by 4",
+        "too-short",
+        _scripts(script_1=_BY_HAND.format(4)),
+    ),
+    Answer(
+        "06.4",
+        "wraps the wrapper",
+        "two-wrappers",
+        _scripts(script_1="train(DataParallel(DDP(net)), batches)"),
+    ),
+    Answer(
+        "06.4",
+        "returns three scripts",
+        "not-four",
+        _scripts().replace(", script_4\n", "\n"),
+    ),
+    Answer(
+        "06.4",
+        "takes the last rank's statistics",
+        "other-rank",
+        _takes("dist.broadcast(one, dist.get_world_size() - 1)"),
+    ),
+    Answer(
+        "06.4",
+        "adds up statistics",
+        "statistics",
+        _takes("dist.all_reduce(one)"),
+    ),
+    Answer("06.4", "trains in eval mode", "mode", _evaluates("train(", "net.eval()\n    train(")),
+    Answer(
+        "06.4",
+        "evaluates on a batch",
+        "other-pair",
+        _evaluates(
+            "mse_loss(net(test[0]), test[1])", "mse_loss(net(batches[0][0]), batches[0][1])"
+        ),
+    ),
+    Answer(
+        "06.4",
+        "forgets the statistics before it evaluates",
+        "statistics",
+        _evaluates("net.eval()", "net.norm.reset_running_stats()\n        net.eval()"),
+    ),
+    Answer(
+        "06.4",
+        "counts the test pair as if it were a batch",
+        "statistics",
+        _evaluates("net.eval()", "net(test[0])\n        net.eval()"),
+    ),
+    Answer("06.4", "returns no number", "evaluation", _evaluates(".item()", ".item() * torch.nan")),
+    Answer(
+        "06.4",
+        "returns outputs",
+        "no-evaluation",
+        _evaluates("mse_loss(net(test[0]), test[1]).item()", "net(test[0])"),
+    ),
+    Answer(
+        "06.4",
+        "gathers losses for a log, has the spare head in the loss, and pools statistics",
+        None,
+        _scripts(
+            script_1=f"""\
+{_STEPS}\
+        everyone = [torch.empty_like(loss.detach()) for _ in range(dist.get_world_size())]
+        dist.all_gather(everyone, loss.detach())""",
+            script_3=_spare(0, 2),
+            script_4=_pooled("DDP(net)"),
+        ),
+    ),
+    Answer(
+        "06.4",
+        "pools statistics in every step",
+        None,
+        _scripts(
+            script_1=_BY_HAND.format("dist.get_world_size()"),
+            script_4=_pooled("DDP(net, broadcast_buffers=False)").replace(
+                "train(model, batches)",
+                """\
+for batch in batches:
+        train(model, [batch])
+        for one in net.norm.running_mean, net.norm.running_var:
+            dist.all_reduce(one)
+            one /= dist.get_world_size()""",
+            ),
+        ),
+    ),
+    Answer(
+        "06.4",
+        "pools statistics of which each rank has its own",
+        None,
+        _scripts(script_4=_pooled("DDP(net, broadcast_buffers=False)")),
+    ),
 ]
-
-ANSWERS = [*_HOOKS, *_BRANCHES, *_NORMS, *_SCRIPTS]

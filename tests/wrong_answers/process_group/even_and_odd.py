@@ -1,16 +1,8 @@
 """
-Answers to exercise 01.
+Answers to task 01.2.
 """
 
 from bank import Answer, changed
-
-JOIN = """\
-import torch.distributed as dist
-
-def join(path, rank, world_size):
-    store = dist.FileStore(path, world_size)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
-"""
 
 PARITY = """\
 import torch.distributed as dist
@@ -21,100 +13,20 @@ def even_and_odd():
     odd = dist.new_group(list(range(1, world_size, 2)))
     return odd if rank % 2 else even
 """
+
 MADE = PARITY[PARITY.index("    even =") : PARITY.index("    return")]
 
-MISSING = """\
-import time
+_MADE_FOR_EACH = """\
+import torch.distributed as dist
 
-def missing(store, rank, world_size, deadline_s):
-    give_up_at = time.monotonic() + deadline_s
-    store.set(f"here/{rank}", "yes")
-    while True:
-        absent = [r for r in range(world_size) if not store.check([f"here/{r}"])]
-        if not absent or time.monotonic() >= give_up_at:
-            break
-        time.sleep(0.01)
-    return absent
+def even_and_odd():
+    groups, world_size = {}, dist.get_world_size()
+    for rank in range(world_size):
+        groups[{key}] = dist.new_group(list(range(rank % 2, world_size, 2)))
+    return groups[dist.get_rank(){of}]
 """
-LOOP = MISSING[MISSING.index("    while") : MISSING.index("    return")]
-
 
 ANSWERS = [
-    Answer(
-        "01.1",
-        "makes a store and no group",
-        "not-joined",
-        changed(
-            JOIN,
-            (
-                "    dist.init_process_group",
-                "    return dist.PrefixStore('', store)\n    dist.init_process_group",
-            ),
-        ),
-    ),
-    Answer(
-        "01.1",
-        "leaves the group again",
-        "not-joined",
-        JOIN + "    dist.destroy_process_group()\n",
-    ),
-    Answer(
-        "01.1",
-        "makes a world of its own",
-        "alone",
-        changed(
-            JOIN,
-            (
-                "store=store, rank=rank, world_size=world_size",
-                "store=dist.HashStore(), rank=0, world_size=1",
-            ),
-        ),
-    ),
-    Answer(
-        "01.1",
-        "counts ranks from the other end",
-        "other-rank",
-        changed(JOIN, ("rank=rank", "rank=world_size - 1 - rank")),
-    ),
-    Answer(
-        "01.1",
-        "uses a file of its own",
-        "other-store",
-        changed(JOIN, ("FileStore(path,", 'FileStore(path.rpartition("/")[0] + "/mine",')),
-    ),
-    Answer(
-        "01.1",
-        "waits for four ranks, however many there are",
-        "raised",
-        changed(JOIN, ("world_size=world_size", "world_size=4")),
-    ),
-    Answer(
-        "01.1",
-        "names the backend and nothing else",
-        "raised",
-        """\
-import os
-import torch.distributed as dist
-
-def join(path, rank, world_size):
-    for name in ("RANK", "WORLD_SIZE"):
-        os.environ.pop(name, None)
-    dist.init_process_group("gloo")
-""",
-    ),
-    Answer(
-        "01.1",
-        "gives an address of the file",
-        None,
-        """\
-from datetime import timedelta
-import torch.distributed as dist
-
-def join(path, rank, world_size):
-    who, limit = {"rank": rank, "world_size": world_size}, timedelta(seconds=20)
-    dist.init_process_group(init_method=f"file://{path}", backend="cpu:gloo", timeout=limit, **who)
-""",
-    ),
     Answer(
         "01.2",
         "makes only the group that it is in",
@@ -202,83 +114,59 @@ def even_and_odd():
 """,
     ),
     Answer(
-        "01.3",
-        "writes no key of its own",
-        "unsaid",
-        changed(MISSING, ('    store.set(f"here/{rank}", "yes")\n', "")),
+        "01.2",
+        "lets odd ranks alone make the odd group",
+        "out-of-step",
+        changed(PARITY, ("    odd = ", "    odd = even\n    if rank % 2:\n        odd = ")),
     ),
     Answer(
-        "01.3",
-        "looks once",
-        "impatient",
+        "01.2",
+        "makes one group more on rank 0",
+        "out-of-step",
         changed(
-            MISSING,
-            (
-                LOOP,
-                '    absent = [r for r in range(world_size) if not store.check([f"here/{r}"])]\n',
-            ),
-        ),
-    ),
-    Answer("01.3", "names nobody", "nobody", changed(MISSING, ("return absent", "return []"))),
-    Answer(
-        "01.3",
-        "sleeps until the deadline, then looks",
-        "slow",
-        changed(
-            MISSING,
-            (
-                LOOP,
-                """\
-    time.sleep(deadline_s)
-    absent = [r for r in range(world_size) if not store.check([f"here/{r}"])]
-""",
-            ),
+            PARITY, ("    return", "    if rank == 0:\n        dist.new_group([0])\n    return")
         ),
     ),
     Answer(
-        "01.3",
-        "gets the keys of the others",
-        "raised",
-        changed(MISSING, ('not store.check([f"here/{r}"])', 'store.get(f"here/{r}") != b"yes"')),
+        "01.2",
+        "keeps its groups for the next call",
+        "old-group",
+        changed(f"import functools\n{PARITY}", ("def even", "@functools.cache\ndef even")),
     ),
     Answer(
-        "01.3",
-        "returns a set",
-        "no-list",
-        changed(MISSING, ("return absent", "return set(absent)")),
+        "01.2",
+        "makes a group for each rank",
+        "not-shared",
+        changed(_MADE_FOR_EACH, ("{key}", "rank"), ("{of}", "")),
     ),
     Answer(
-        "01.3",
-        "waits for each key with the time that is left",
+        "01.2",
+        "waits in a group that it has alone",
+        "deadlock",
+        changed(
+            f"import torch\n{_MADE_FOR_EACH}",
+            ("{key}", "rank"),
+            ("return groups[dist.get_rank(){of}]", "dist.all_reduce(torch.ones(1), group=mine)"),
+            ("    dist.all_reduce", "    mine = groups[dist.get_rank()]\n    dist.all_reduce"),
+        )
+        + "    return mine\n",
+    ),
+    Answer(
+        "01.2",
+        "makes its two groups again for each rank",
+        "too-many",
+        changed(_MADE_FOR_EACH, ("{key}", "rank % 2"), ("{of}", " % 2")),
+    ),
+    Answer(
+        "01.2",
+        "makes both by one call",
         None,
         """\
-import time
-from datetime import timedelta
-
-def missing(store, rank, world_size, deadline_s):
-    give_up_at, absent = time.monotonic() + deadline_s, []
-    store.add(str(rank), 1)
-    for other in range(world_size):
-        left_s = max(give_up_at - time.monotonic(), 0.01)
-        while not store.check([str(other)]) and time.monotonic() < give_up_at:
-            time.sleep(min(left_s, 0.01))
-        if not store.check([str(other)]):
-            absent.append(other)
-    return absent
-""",
-    ),
-    Answer(
-        "01.1",
-        "takes the fake backend",
-        "values",
-        """\
 import torch.distributed as dist
-import torch.testing._internal.distributed.fake_pg  # noqa: F401
 
-def join(path, rank, world_size):
-    store = dist.FileStore(path, world_size)
-    store.set(f"rank{rank}", "here")
-    dist.init_process_group("fake", store=store, rank=rank, world_size=world_size)
+def even_and_odd():
+    places = range(dist.get_world_size())
+    return dist.new_subgroups_by_enumeration([list(places[0::2]), list(places[1::2])])[0]
 """,
     ),
 ]

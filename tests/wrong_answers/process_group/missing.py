@@ -1,27 +1,8 @@
 """
-Answers to exercise 01.
+Answers to task 01.3.
 """
 
 from bank import Answer, changed
-
-JOIN = """\
-import torch.distributed as dist
-
-def join(path, rank, world_size):
-    store = dist.FileStore(path, world_size)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
-"""
-
-PARITY = """\
-import torch.distributed as dist
-
-def even_and_odd():
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    even = dist.new_group(list(range(0, world_size, 2)))
-    odd = dist.new_group(list(range(1, world_size, 2)))
-    return odd if rank % 2 else even
-"""
-MADE = PARITY[PARITY.index("    even =") : PARITY.index("    return")]
 
 MISSING = """\
 import time
@@ -36,171 +17,76 @@ def missing(store, rank, world_size, deadline_s):
         time.sleep(0.01)
     return absent
 """
+
 LOOP = MISSING[MISSING.index("    while") : MISSING.index("    return")]
+
+_EACH = """\
+import time
+
+def missing(store, rank, world_size, deadline_s):
+    store.set(f"here/{rank}", "yes")
+    absent = []
+    for other in range(world_size):
+        give_up_at = time.monotonic() + deadline_s
+        while not store.check([f"here/{other}"]) and time.monotonic() < give_up_at:
+            time.sleep(0.01)
+        if not store.check([f"here/{other}"]):
+            absent.append(other)
+    return absent
+"""
+
+_COUNTED = """\
+import time
+
+def missing(store, rank, world_size, deadline_s):
+    give_up_at = time.monotonic() + deadline_s
+    store.add("come", 1)
+    while store.add("come", 0) < world_size and time.monotonic() < give_up_at:
+        time.sleep(0.01)
+    return list(range(store.add("come", 0), world_size))
+"""
+
+_LISTED = """\
+import json, time
+
+def missing(store, rank, world_size, deadline_s):
+    give_up_at = time.monotonic() + deadline_s
+    come = json.loads(store.get("come")) if store.check(["come"]) else []
+    store.set("come", json.dumps([*come, rank]))
+    while True:
+        come = json.loads(store.get("come"))
+        absent = [r for r in range(world_size) if r not in come]
+        if not absent or time.monotonic() >= give_up_at:
+            return absent
+        time.sleep(0.01)
+"""
+
+_WAITED = """\
+from datetime import timedelta
+
+def missing(store, rank, world_size, deadline_s):
+    store.set(f"here/{rank}", "yes")
+    keys = [f"here/{r}" for r in range(world_size)]
+    try:
+        store.wait(keys, timedelta(seconds=deadline_s))
+        return []
+    except RuntimeError:
+        return [r for r, key in enumerate(keys) if not store.check([key])]
+"""
+
+_LOOKED_LATE = """\
+    absent = list(range(world_size))
+    while absent and time.monotonic() < give_up_at:
+        absent = [r for r in absent if not store.check([f"here/{r}"])]
+        time.sleep(0.01)
+"""
+
+
+def _ended(what):
+    return changed(MISSING, ("    return absent", f"    {what}\n    return absent"))
 
 
 ANSWERS = [
-    Answer(
-        "01.1",
-        "makes a store and no group",
-        "not-joined",
-        changed(
-            JOIN,
-            (
-                "    dist.init_process_group",
-                "    return dist.PrefixStore('', store)\n    dist.init_process_group",
-            ),
-        ),
-    ),
-    Answer(
-        "01.1",
-        "leaves the group again",
-        "not-joined",
-        JOIN + "    dist.destroy_process_group()\n",
-    ),
-    Answer(
-        "01.1",
-        "makes a world of its own",
-        "alone",
-        changed(
-            JOIN,
-            (
-                "store=store, rank=rank, world_size=world_size",
-                "store=dist.HashStore(), rank=0, world_size=1",
-            ),
-        ),
-    ),
-    Answer(
-        "01.1",
-        "counts ranks from the other end",
-        "other-rank",
-        changed(JOIN, ("rank=rank", "rank=world_size - 1 - rank")),
-    ),
-    Answer(
-        "01.1",
-        "uses a file of its own",
-        "other-store",
-        changed(JOIN, ("FileStore(path,", 'FileStore(path.rpartition("/")[0] + "/mine",')),
-    ),
-    Answer(
-        "01.1",
-        "waits for four ranks, however many there are",
-        "raised",
-        changed(JOIN, ("world_size=world_size", "world_size=4")),
-    ),
-    Answer(
-        "01.1",
-        "names the backend and nothing else",
-        "raised",
-        """\
-import os
-import torch.distributed as dist
-
-def join(path, rank, world_size):
-    for name in ("RANK", "WORLD_SIZE"):
-        os.environ.pop(name, None)
-    dist.init_process_group("gloo")
-""",
-    ),
-    Answer(
-        "01.1",
-        "gives an address of the file",
-        None,
-        """\
-from datetime import timedelta
-import torch.distributed as dist
-
-def join(path, rank, world_size):
-    who, limit = {"rank": rank, "world_size": world_size}, timedelta(seconds=20)
-    dist.init_process_group(init_method=f"file://{path}", backend="cpu:gloo", timeout=limit, **who)
-""",
-    ),
-    Answer(
-        "01.2",
-        "makes only the group that it is in",
-        "own-only",
-        changed(
-            PARITY,
-            (MADE, "    even = odd = dist.new_group(list(range(rank % 2, world_size, 2)))\n"),
-        ),
-    ),
-    Answer(
-        "01.2",
-        "makes its own group first",
-        "order",
-        changed(
-            PARITY,
-            (
-                MADE,
-                """\
-    for start in (rank % 2, 1 - rank % 2):
-        group = dist.new_group(list(range(start, world_size, 2)))
-        if start == rank % 2:
-            even = odd = group
-""",
-            ),
-        ),
-    ),
-    Answer(
-        "01.2",
-        "returns the even group to all",
-        "not-member",
-        changed(PARITY, ("odd if rank % 2 else even", "even")),
-    ),
-    Answer(
-        "01.2",
-        "returns ranks, not a group",
-        "no-group",
-        changed(PARITY, ("odd if rank % 2 else even", "list(range(rank % 2, world_size, 2))")),
-    ),
-    Answer(
-        "01.2",
-        "makes halves",
-        "other-ranks",
-        """\
-import torch.distributed as dist
-
-def even_and_odd():
-    rank, half = dist.get_rank(), (dist.get_world_size() + 1) // 2
-    low = dist.new_group(list(range(half)))
-    high = dist.new_group(list(range(half, dist.get_world_size())))
-    return low if rank < half else high
-""",
-    ),
-    Answer(
-        "01.2",
-        "knows four ranks only",
-        "raised",
-        changed(
-            changed(PARITY, ("list(range(0, world_size, 2))", "[0, 2]")),
-            ("list(range(1, world_size, 2))", "[1, 3]"),
-        ),
-    ),
-    Answer(
-        "01.2",
-        "makes only its own group, and lets its members alone meet",
-        None,
-        """\
-import torch.distributed as dist
-
-def even_and_odd():
-    mine = list(range(dist.get_rank() % 2, dist.get_world_size(), 2))
-    return dist.new_group(mine, use_local_synchronization=True)
-""",
-    ),
-    Answer(
-        "01.2",
-        "makes the odd group first, on every rank",
-        None,
-        """\
-import torch.distributed as dist
-
-def even_and_odd():
-    w = dist.get_world_size()
-    groups = [dist.new_group(list(range(start, w, 2))) for start in (1, 0)]
-    return groups[dist.get_rank() % 2 == 0]
-""",
-    ),
     Answer(
         "01.3",
         "writes no key of its own",
@@ -267,18 +153,89 @@ def missing(store, rank, world_size, deadline_s):
     return absent
 """,
     ),
+    Answer("01.3", "gives each rank the whole deadline", "too-patient", _EACH),
     Answer(
-        "01.1",
-        "takes the fake backend",
-        "values",
-        """\
-import torch.distributed as dist
-import torch.testing._internal.distributed.fake_pg  # noqa: F401
-
-def join(path, rank, world_size):
-    store = dist.FileStore(path, world_size)
-    store.set(f"rank{rank}", "here")
-    dist.init_process_group("fake", store=store, rank=rank, world_size=world_size)
-""",
+        "01.3",
+        "waits a second more",
+        "too-patient",
+        changed(MISSING, ("+ deadline_s", "+ deadline_s + 1")),
+    ),
+    Answer("01.3", "sleeps on when it has looked", "too-patient", _ended("time.sleep(2.2)")),
+    Answer("01.3", "asks the clock first", "at-once", changed(MISSING, (LOOP, _LOOKED_LATE))),
+    Answer(
+        "01.3",
+        "looks at a deadline of 0 without a note of its own",
+        "at-once",
+        changed(
+            MISSING,
+            (
+                "    store.set",
+                """\
+    if deadline_s == 0:
+        return [r for r in range(world_size) if not store.check([f"here/{r}"])]
+    store.set""",
+            ),
+        ),
+    ),
+    Answer(
+        "01.3",
+        "asks the clock first, and never names itself",
+        "at-once",
+        changed(
+            MISSING, (LOOP, _LOOKED_LATE), ("range(world_size)", "{*range(world_size)} - {rank}")
+        ),
+    ),
+    Answer(
+        "01.3",
+        "names nobody at a deadline of 0",
+        "nobody",
+        changed(
+            MISSING, ("    store.set", "    if deadline_s == 0:\n        return []\n    store.set")
+        ),
+    ),
+    Answer(
+        "01.3",
+        "never looks at the clock",
+        "late",
+        changed(MISSING, (" or time.monotonic() >= give_up_at", "")),
+    ),
+    Answer(
+        "01.3",
+        "waits for all keys at once, without end if the deadline is 0",
+        "late",
+        _WAITED,
+    ),
+    Answer(
+        "01.3",
+        "takes ranks from the list that it goes through",
+        "at-once",
+        changed(
+            MISSING,
+            ("    while True", "    absent = list(range(world_size))\n    while True"),
+            (
+                'absent = [r for r in range(world_size) if not store.check([f"here/{r}"])]',
+                """for r in absent:
+            if store.check([f"here/{r}"]):
+                absent.remove(r)""",
+            ),
+        ),
+    ),
+    Answer("01.3", "adds itself to a list in the store", "lost", _LISTED),
+    Answer("01.3", "counts who has come", "other-ranks", _COUNTED),
+    Answer(
+        "01.3", "takes its note away again", "withdrawn", _ended('store.delete_key(f"here/{rank}")')
+    ),
+    Answer(
+        "01.3",
+        "gives up after half the time",
+        "impatient",
+        changed(MISSING, ("+ deadline_s", "+ deadline_s / 2")),
+    ),
+    Answer("01.3", "begins with the highest", "order", _ended("absent.reverse()")),
+    Answer(
+        "01.3",
+        "waits for all keys at once",
+        None,
+        changed(_WAITED, ("seconds=deadline_s", "seconds=max(deadline_s, 0.001)")),
     ),
 ]

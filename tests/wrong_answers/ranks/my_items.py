@@ -1,5 +1,5 @@
 """
-Answers to exercise 00.
+Answers to task 00.1.
 """
 
 from bank import Answer

@@ -1,0 +1,3 @@
+"""
+Answers to exercise 07, a module a task.
+"""

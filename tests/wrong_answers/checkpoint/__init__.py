@@ -1,0 +1,3 @@
+"""
+Answers to exercise 08, a module a task.
+"""

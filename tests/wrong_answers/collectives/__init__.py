@@ -1,0 +1,3 @@
+"""
+Answers to exercise 02, a module a task.
+"""

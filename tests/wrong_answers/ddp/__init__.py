@@ -1,0 +1,3 @@
+"""
+Answers to exercise 06, a module a task.
+"""

@@ -1,0 +1,3 @@
+"""
+Answers to exercise 01, a module a task.
+"""

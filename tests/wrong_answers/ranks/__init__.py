@@ -1,0 +1,3 @@
+"""
+Answers to exercise 00, a module a task.
+"""

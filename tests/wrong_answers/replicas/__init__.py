@@ -1,0 +1,3 @@
+"""
+Answers to exercise 05, a module a task.
+"""

@@ -1,0 +1,3 @@
+"""
+Answers to exercise 03, a module a task.
+"""

@@ -1,0 +1,3 @@
+"""
+Answers to exercise 04, a module a task.
+"""
