@@ -15,7 +15,11 @@ FEWER_DIGITS = 2.0**-7  # a bfloat16 has 8 of them
 
 
 class WatchedTraining(Watched):
-    # It also notes what is left: weights, modes, who is trained, the optimizer's settings.
+    """
+    Watch an answer train a model, and note what it leaves: weights, modes, who is trained, the
+    optimizer's settings.
+    """
+
     def call(self, here, answer, *args):
         before = self._state()
         return super().call(here, answer, *args) | {"before": before, "left": self._state()}
@@ -52,6 +56,9 @@ class WatchedTraining(Watched):
 
 
 def judge_trained(played):
+    """
+    Refuse an answer after which other parameters are trained than before it.
+    """
     for rank, seen in enumerate(played.seen):
         if seen.kept["left"]["trained"] != seen.kept["before"]["trained"]:
             fact = "After it, other parameters are trained than before it (requires_grad)."
@@ -59,6 +66,9 @@ def judge_trained(played):
 
 
 def judge_left(played):
+    """
+    Refuse what an answer leaves changed in the model, and gradients of frozen parameters.
+    """
     for rank, seen in enumerate(played.seen):
         before, left = seen.kept["before"], seen.kept["left"]
         if left["modes"] != before["modes"]:
@@ -74,12 +84,16 @@ def judge_left(played):
 
 
 def first_known(played, *names):
-    # The first of some mistakes that the task tells apart.
+    """
+    Return the first of some mistakes that the task tells apart.
+    """
     return next((name for name in names if name in played.task.mistakes), "values")
 
 
 def judge_talk(played, num_syncs):
-    # Who talks more often than that, holds too much, or is left inside no_sync?
+    """
+    Refuse who talks more often than `num_syncs` times, holds too much, or is left inside no_sync.
+    """
     for rank, (seen, events) in enumerate(zip(played.seen, played.traces, strict=True)):
         num_calls = len(collectives(events))
         if num_calls > num_syncs:
@@ -108,6 +122,9 @@ def _name_cost(played, seen, events, num_syncs):
 
 
 def name_gradient(played, window, rank, got, weights, places):
+    """
+    Return the mistake that a wrong gradient comes of, by its numbers.
+    """
     named = window.mistake(got, rank)
     if named is not None:
         return first_known(played, named)
@@ -125,7 +142,9 @@ def name_gradient(played, window, rank, got, weights, places):
 
 
 def met_by_all(case, weights, places, window):
-    # Outputs (n,) against targets (n, 1): each output meets each target.
+    """
+    Return the gradient if outputs (n,) meet targets (n, 1), so that each meets each.
+    """
     gradients = []
     for rank in range(case.world_size):
         batches = [batches_of(case, rank)[place] for place in places]
@@ -135,17 +154,25 @@ def met_by_all(case, weights, places, window):
 
 
 def is_near(one, other, share=5e-5):
-    # Only to name a mistake that was found. Rounding of float32 is far below.
+    """
+    Tell whether two are near, only to name a mistake that was found: float32 rounds far less.
+    """
     return bool((one - other).norm() <= share * other.norm())
 
 
 def is_rough(one, other):
-    # Each number is off by a little of its own; or all are alike, by no more than float32 rounds.
+    """
+    Tell whether each number is off by a little of its own; or all are alike, by no more than
+    float32 rounds.
+    """
     share = 1e-6 if is_parallel(one, other) else FEWER_DIGITS
     return is_near(one, other, share)
 
 
 def is_parallel(one, other):
+    """
+    Tell whether one is a positive multiple of the other.
+    """
     lengths = one.norm() * other.norm()
     return bool(lengths > 0) and bool(one @ other >= (1 - 1e-8) * lengths)
 
@@ -191,22 +218,33 @@ AGAIN_MISTAKES = {
 
 
 def window_of(case, weights):
+    """
+    Return the Window of all micro-batches of a case.
+    """
     return Window(case, weights, range(len(case["sizes"])), len(case["sizes"]))
 
 
 def fewer_of(case, weights):
-    # The second call has all micro-batches but the first.
+    """
+    Return the Window of a second call: all micro-batches but the first.
+    """
     places = range(len(case["sizes"]))[1:] or range(1)
     return Window(case, weights, places, len(places))
 
 
 def refuse_again(played, rank, got, expected):
+    """
+    Refuse what a second call leaves.
+    """
     fact = "Called once more on the same model, .grad empty, it leaves another gradient, or none."
     expected = expected.to((expected if got is None else got).dtype)
     raise played.wrong("again", rank, got=got, expected=expected, fact=fact)
 
 
 def number_of(result):
+    """
+    Return a result as a float, or None if it is none.
+    """
     try:
         return float(result)
     except (TypeError, ValueError, RuntimeError):

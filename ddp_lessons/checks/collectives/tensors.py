@@ -8,6 +8,9 @@ from ddp_lessons.checks.kit.material.digits import full_numbers
 
 
 def tensor_of(case, rank):
+    """
+    Return the tensor that a rank begins a case with.
+    """
     return full_numbers(case, rank, case["shape"], getattr(torch, case["dtype"]))
 
 

@@ -22,6 +22,9 @@ def inputs_of(case, rank, model, batch=0):
 
 
 def gradients_of(model):
+    """
+    Return {name of a parameter: its gradient or None}.
+    """
     return {name: parameter.grad for name, parameter in model.named_parameters()}
 
 
@@ -75,4 +78,7 @@ def first_apart(got, total):
 
 
 def cast_like(total, parameter):
+    """
+    Return a sum in the shape and dtype of a parameter.
+    """
     return total.expand(parameter.shape).to(parameter.dtype)

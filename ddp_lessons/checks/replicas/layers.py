@@ -64,11 +64,17 @@ class Model(nn.Module):
 
 
 def bytes_of(model, names):
+    """
+    Return the bytes of the parameters with some names.
+    """
     named = dict(model.named_parameters())
     return sum(named[name].numel() * named[name].element_size() for name in names)
 
 
 def communications(events):
+    """
+    Return the events that move something.
+    """
     return [event for event in events if event.is_communication]
 
 
@@ -87,18 +93,30 @@ def foreign_dtypes(events, known):
 
 
 def random_layers(draw, num_layers):
+    """
+    Draw the numbers of weights and biases of some layers.
+    """
     return [[draw.randint(4, 12), draw.randint(1, 4)] for _ in range(num_layers)]
 
 
 def tensors_of(model):
+    """
+    Return {name: parameter or buffer} of a model.
+    """
     return dict([*model.named_parameters(), *model.named_buffers()])
 
 
 def listed(names):
+    """
+    Return names as one phrase, in order.
+    """
     return " and ".join(sorted(names))
 
 
 def first_number(tensor):
+    """
+    Return the first number of a tensor, as text.
+    """
     return f"{tensor.reshape(-1)[0].item():g}"
 
 

@@ -43,6 +43,9 @@ def step_gradients(case, number, first=0, without=()):
 
 
 def those_of(names, table):
+    """
+    Return the part of a table that has some names.
+    """
     return {name: table[name] for name in names}
 
 

@@ -36,6 +36,9 @@ def call_watched(here, answer, arguments_of):
 
 
 def refuse_early(played):
+    """
+    Refuse an answer that takes a tensor before it has come.
+    """
     for seen in played.seen:
         if seen.kept is not None:
             fact = f"Its {seen.kept} takes a tensor that is still being received."
@@ -83,6 +86,9 @@ def _unless_of_dtype(played, sends, mistake):
 
 
 def refuse_long_messages(played, chunk_bytes, tensor_bytes):
+    """
+    Refuse a message that is longer than the longest chunk.
+    """
     for rank, events in enumerate(played.traces):
         longest = max(
             (event for event in events if event.is_send),
@@ -136,6 +142,9 @@ def draw_ring(played, phases):
 
 
 def cases_of_chunks(draw):
+    """
+    Yield the cases of a task whose chunks are given: equal, unequal, empty, and large ones.
+    """
     yield Case(4, {"lengths": [4, 4, 4, 4], "dtype": "float32"}, seed=0)
     # Rank 2 gets a chunk first that is longer than its own.
     longer = draw.randint(6, 9)
@@ -151,5 +160,8 @@ def cases_of_chunks(draw):
 
 
 def chunks_of(case, rank):
+    """
+    Return the chunks that a rank begins a case with.
+    """
     numbers = full_numbers(case, rank, [sum(case["lengths"])], getattr(torch, case["dtype"]))
     return [chunk.clone() for chunk in numbers.split(case["lengths"])]

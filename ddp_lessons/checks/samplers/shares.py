@@ -10,10 +10,17 @@ them, are not alike by chance.
 
 
 def drawn_epoch(draw):
+    """
+    Draw a seed and an epoch.
+    """
     return {"seed": draw.randint(0, 10**6), "epoch": draw.randint(1, 50)}
 
 
 def judge_shares(played, shares, mistake=None, lost="overlap"):
+    """
+    Refuse shares that are no lists of samples, of other lengths than they should be, or that leave
+    samples out.
+    """
     num_samples, num_ranks = played.case["num_samples"], len(shares)
     for rank, share in enumerate(shares):
         if not isinstance(share, list | tuple) or any(type(one) is not int for one in share):
@@ -52,10 +59,16 @@ def _length_mistake(lengths, num_samples, length):
 
 
 def as_list(value):
+    """
+    Return a value if it is a list or tuple, or an empty list.
+    """
     return value if isinstance(value, list | tuple) else []
 
 
 def judge_cost(played, what_is, most_bytes):
+    """
+    Refuse an answer that takes more than one call, or more bytes than needed.
+    """
     for rank, events in enumerate(played.traces):
         moved = [event for event in events if event.is_communication]
         num_bytes = sum(event.input_bytes for event in moved)

@@ -21,7 +21,11 @@ def make_groups(sizes):
 
 
 def find_group(size):
-    # By its description, so that nothing here keeps a group alive after the ranks have left it.
+    """
+    Return the group of ranks 0 to size - 1, or None.
+
+    By its description, so that nothing here keeps a group alive after the ranks have left it.
+    """
     if not dist.is_initialized():
         return None
     for group in list(dist.distributed_c10d._world.pg_map):
@@ -32,6 +36,9 @@ def find_group(size):
 
 @contextmanager
 def default_group(size):
+    """
+    Make the group of ranks 0 to size - 1 the default one for a while. None: leave it as it is.
+    """
     c10d = dist.distributed_c10d
     whole = c10d._world.default_pg
     if size is None or size == whole.size():
@@ -47,7 +54,11 @@ def default_group(size):
 
 @contextmanager
 def fresh_store(name):
-    # A key that an earlier check has left would hide that an answer puts it there again.
+    """
+    Give the default group a store without keys for a while.
+
+    A key that an earlier check has left would hide that an answer puts it there again.
+    """
     if not dist.is_initialized():
         yield
         return
@@ -64,8 +75,12 @@ def fresh_store(name):
 
 @contextmanager
 def names_of_groups(here):
-    # torch names a new group by how many its process has made: ranks that were in other cases than
-    # this one would wait for groups of different names.
+    """
+    Have torch name new groups by the case for a while.
+
+    It names them by how many its process has made: ranks that were in other cases than this one
+    would wait for groups of different names.
+    """
     if not dist.is_initialized():
         yield
         return
@@ -81,7 +96,9 @@ def names_of_groups(here):
 
 @contextmanager
 def random_states(here):
-    # Every rank draws its own numbers, and the learner's go on afterwards as if nothing had been.
+    """
+    Have every rank draw its own numbers; the learner's go on afterwards as if nothing had been.
+    """
     python, cpu = random.getstate(), torch.get_rng_state()
     gpus = [here.device] if here.device.type == "cuda" else []
     on_gpus = [torch.cuda.get_rng_state(gpu) for gpu in gpus]

@@ -9,7 +9,9 @@ from ddp_lessons.trace import match
 
 
 def sending_device(here):
-    # Gloo sends messages from the CPU's memory, NCCL from the GPU's.
+    """
+    Return where messages start: Gloo sends from the CPU's memory, NCCL from the GPU's.
+    """
     return here.device if dist.get_backend() == "nccl" else torch.device("cpu")
 
 
