@@ -5,6 +5,7 @@ Every error that this package raises on purpose, in one tree.
     |-- BadInput (also ValueError)      an argument is wrong; nothing was started
     |-- StartFailed                     ranks could not be started; nothing is left running
     |-- RanksGone                       the ranks were stopped, or their warden died
+    |-- JobLate (also TimeoutError)         a job did not end in time; its processes were ended
     |-- RanksMissing (also RuntimeError)    ranks did not come to a group in time
     |-- CellFailed                      a cell failed on some rank; the others were released
     |   |-- RankRaised                  a rank raised
@@ -41,6 +42,12 @@ class StartFailed(DDPLessonsError, RuntimeError):
 class RanksGone(DDPLessonsError, RuntimeError):
     """
     The ranks that a call needs were stopped or have died with their warden.
+    """
+
+
+class JobLate(DDPLessonsError, TimeoutError):
+    """
+    A job that a cell started did not end in time. None of its processes is left.
     """
 
 

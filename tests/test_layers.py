@@ -7,7 +7,7 @@ import pytest
 from house import PACKAGE, imported_names, package_modules
 
 LAYERS = (
-    "errors", "files", "costs", "trace", "pictures", "process_group", "collectives", "ring",
+    "errors", "files", "jobs", "costs", "trace", "pictures", "process_group", "collectives", "ring",
     "samplers", "replicas", "ddp", "accumulation", "checkpoint", "workloads", "progress", "ranks",
     "checks", "course",
 )  # fmt: skip
