@@ -9,7 +9,7 @@ from kernels import running_kernel
 from mishaps import PREPARE
 from test_hang_matrix import check_usable
 
-pytestmark = [pytest.mark.ranks, pytest.mark.alone, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.ranks, pytest.mark.timeout(180)]
 
 WORLD_SIZE = 4
 HELPED = {

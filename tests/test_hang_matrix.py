@@ -20,7 +20,7 @@ from waiting import wait_until
 
 from ddp_lessons.ranks.diagnosis.telling import rank_names
 
-pytestmark = [pytest.mark.ranks, pytest.mark.alone, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.ranks, pytest.mark.timeout(180)]
 
 PROMPT_S = 30.0
 

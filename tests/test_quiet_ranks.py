@@ -119,3 +119,22 @@ def test_a_freed_rank_renders_no_traceback(kernel):
     renderer = "%%px\nloaded = 'stack_data' in sys.modules"
     assert kernel.run(renderer).status == "ok"
     assert kernel.value("ranks.view['loaded']") == [True, False]
+
+
+def test_a_cell_that_prints_nothing_wakes_no_thread(kernel):
+    """
+    Each flush wakes the thread that sends, and waits for it: a fifth of a short cell's time.
+    """
+    count = (
+        "%%px\nimport sys\nthread, calls = sys.stdout.pub_thread, []\n"
+        "schedule = thread.schedule\n"
+        "thread.schedule = lambda call: (calls.append(1), schedule(call))[1]"
+    )
+    assert kernel.run(count).status == "ok"
+    assert kernel.run("%%px\nx = 1").status == "ok"
+    assert kernel.run("%%px\nnum_quiet = len(calls)\ncalls.clear()").status == "ok"
+    quiet = max(kernel.value("ranks.view['num_quiet']"))
+    assert kernel.run("%%px\nprint(x, end='', flush=True)\nprint(2)").text == "[0] 12\n[1] 12\n"
+    assert kernel.run("%%px\nnum_loud = len(calls)\ndel thread.schedule").status == "ok"
+    assert quiet <= 4  # of two cells: a reply and that it is done, each
+    assert min(kernel.value("ranks.view['num_loud']")) > quiet

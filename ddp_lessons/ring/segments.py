@@ -15,7 +15,7 @@ What makes it fast:
   ranks on two cores it took a core from the one who wrote, for milliseconds. Nothing arrives
   from a neighbour before a receive is posted, so whoever sends first is not disturbed.
 - An all-gather's segments arrive where they will stay: no copy.
-- Chunks of at most 128 KiB are no good for a ring: their time is all latency. Such a tensor goes up
+- Chunks of at most 512 KiB are no good for a ring: their time is all latency. Such a tensor goes up
   a tree and down again, as 2 log2(w) messages one after the other cost less than 2 (w - 1), though
   they move more bytes. Recursive doubling has half as many, but every rank sends in every round:
   with 4 ranks on 2 cores it took five times as long as the tree.
@@ -46,7 +46,7 @@ NUM_AHEAD = 2
 How many receives are posted before they are needed.
 """
 
-SHORT_BYTES = 128 << 10
+SHORT_BYTES = 512 << 10
 """
 Most bytes of a chunk that is not worth a ring: w such chunks go by a tree.
 """

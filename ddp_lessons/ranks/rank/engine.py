@@ -69,6 +69,14 @@ class RankEngine(IPEngine):
         self.kernel.shell._format_exception_for_storage = _without_traceback
         self.log.setLevel(self.log_level)  # or records are made that its handler drops
 
+    def redirect_output(self, iopub_socket):
+        """
+        Send what is printed to the kernel.
+        """
+        super().redirect_output(iopub_socket)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush = _flush_if_written(stream)
+
     def _reply_to(self, reply_type, work):
         # These run in the engine's control thread, while the main thread may be blocked.
         def handle(stream, ident, parent):
@@ -94,6 +102,18 @@ def _transform_once(shell):
 
 def _without_traceback(error, *args, **kwargs):
     return {"ename": type(error).__name__, "evalue": str(error), "traceback": []}
+
+
+def _flush_if_written(stream):
+    # Around each cell both streams are flushed twice: a thread is woken and waited for, though most
+    # cells print nothing. What was written before is in that thread's hands, in its order.
+    flush = stream.flush
+
+    def flush_if_written():
+        if stream._buffers:
+            flush()
+
+    return flush_if_written
 
 
 def _signal_self(content):
