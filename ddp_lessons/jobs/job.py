@@ -93,7 +93,6 @@ class Job:
         if known is None and not words:
             raise BadInput("No command: expected words as in a terminal (got none). Give some.")
         folder = Path(folder or Path.cwd())
-        self._outputs = tempfile.TemporaryDirectory(prefix="ddp-lessons-job-")
         environ = {**os.environ, **(env or {})}
         environ = {name: str(value) for name, value in environ.items() if value is not None}
         words = [*(known or words[:1]), *words[1:]]
@@ -102,6 +101,7 @@ class Job:
                 f"No such command: expected one that this machine has (got {words[0]!r}). "
                 "Install it, or correct its name."
             )
+        self._outputs = tempfile.TemporaryDirectory(prefix="ddp-lessons-job-")
         with open(self._file("stdout"), "wb") as out, open(self._file("stderr"), "wb") as err:
             self._owner = subprocess.Popen(
                 owner_command(words, deadline_s=NO_LIMIT_S, settle_s=_SETTLE_S),
@@ -113,7 +113,8 @@ class Job:
                 start_new_session=True,  # Stop is the cell's, which decides
             )
         self._was_cut_short = False
-        self._finalizer = weakref.finalize(self, _end, self._owner)
+        self._said: dict[str, str] = {}  # when its files are gone
+        self._finalizer = weakref.finalize(self, _end, self._owner, self._outputs)
 
     def __enter__(self):
         return self
@@ -145,14 +146,14 @@ class Job:
         """
         What it has printed so far.
         """
-        return self._file("stdout").read_text(errors="replace")
+        return self._read("stdout")
 
     @property
     def stderr(self):
         """
         What it has printed to the error stream so far.
         """
-        return self._file("stderr").read_text(errors="replace")
+        return self._read("stderr")
 
     def wait(self, timeout_s):
         """
@@ -196,11 +197,20 @@ class Job:
         """
         End it and all its processes, and wait until they are gone. At once if it has ended.
         """
-        self._was_cut_short = self._was_cut_short or self.is_running
+        if not self._finalizer.alive:
+            return
+        self._was_cut_short = self.is_running
+        _wait_for_end(self._owner)
+        self._said = {name: self._read(name) for name in ("stdout", "stderr")}
         self._finalizer()
 
     def _file(self, name):
         return Path(self._outputs.name) / name
+
+    def _read(self, name):
+        if name in self._said:
+            return self._said[name]
+        return self._file(name).read_text(errors="replace")
 
 
 def _is_there(word, folder, environ):
@@ -210,5 +220,10 @@ def _is_there(word, folder, environ):
     )
 
 
-def _end(owner):
+def _wait_for_end(owner):
     owner.communicate()  # closes its input, which ends it and all that it owns, and waits
+
+
+def _end(owner, outputs):
+    _wait_for_end(owner)
+    outputs.cleanup()
