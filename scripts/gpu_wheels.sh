@@ -30,7 +30,8 @@ needed="
     nbclient nbformat fastjsonschema jsonschema attrs jsonschema-specifications referencing
     rpds-py nbval pytest iniconfig pluggy pytest-timeout coverage
     rich markdown-it-py mdurl scikit-learn scipy joblib cloudpickle narwhals threadpoolctl
-    jupytext mdit-py-plugins pyyaml"
+    jupytext mdit-py-plugins pyyaml py-spy
+    torchmetrics lightning-utilities tensorboard absl-py grpcio markdown protobuf werkzeug markupsafe"
 # Their wheels without compiled code are a fifth as large.
 plain="fonttools"
 
