@@ -16,7 +16,18 @@ from ddp_lessons.progress import notes
 from ddp_lessons.ranks.kernel.cells import run_cell
 
 ROOT = find_root(__file__.rpartition("/")[0])
-NUM_TASKS = {"00": 1, "01": 3, "02": 4, "03": 5, "04": 4, "05": 4, "06": 4, "07": 4, "08": 5}
+NUM_TASKS = {
+    "00": 1,
+    "01": 3,
+    "02": 4,
+    "03": 5,
+    "04": 4,
+    "05": 4,
+    "06": 4,
+    "07": 4,
+    "08": 5,
+    "09": 4,
+}
 FEWEST_HINTS = 3
 FEWEST_WRONG = 4
 TASKS = all_tasks()

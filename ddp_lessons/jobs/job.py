@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import weakref
 from pathlib import Path
 
@@ -23,7 +24,10 @@ Seconds after which a job is ended that nobody has ended.
 """
 _SETTLE_S = 0.5  # for what a job leaves behind and that is about to end by itself
 _LAST_LINES = 15
+_LOOK_EVERY_S = 0.02
+_COLOURS = ("CLICOLOR_FORCE", "FORCE_COLOR")
 _OURS = {  # by this interpreter, also where its folder is on no PATH, as in a kernel of Jupyter's
+    "ddp-lessons": [sys.executable, "-m", "ddp_lessons.course.cli"],
     "python": [sys.executable],
     "torchrun": [sys.executable, "-m", "torch.distributed.run"],
 }
@@ -35,7 +39,7 @@ def start_job(command, *, folder=None, env=None):
 
     Args:
         command: A line as one would type it in a terminal, without a shell's signs; or a list.
-            "python" and "torchrun" are those of this kernel.
+            "python", "torchrun" and "ddp-lessons" are those of this kernel.
         folder: The folder that it runs in. Default: the current one.
         env: Environment variables that it gets beside this kernel's; None for one takes it away.
 
@@ -95,13 +99,21 @@ class Job:
         folder = Path(folder or Path.cwd())
         environ = {**os.environ, **(env or {})}
         environ = {name: str(value) for name, value in environ.items() if value is not None}
+        for name in _COLOURS:  # a kernel asks for them; what is printed here goes into a file
+            environ.pop(name, None)
+        # A kernel of Jupyter's need not have the folder of its own interpreter on its path.
+        environ["PATH"] = (
+            f"{environ.get('PATH', os.defpath)}{os.pathsep}{Path(sys.executable).parent}"
+        )
         words = [*(known or words[:1]), *words[1:]]
         if known is None and not _is_there(words[0], folder, environ):
             raise BadInput(
                 f"No such command: expected one that this machine has (got {words[0]!r}). "
                 "Install it, or correct its name."
             )
-        self._outputs = tempfile.TemporaryDirectory(prefix="ddp-lessons-job-")
+        self._outputs = Path(tempfile.mkdtemp(prefix="ddp-lessons-job-"))
+        # Not a TemporaryDirectory, which warns when it goes with its job.
+        weakref.finalize(self, shutil.rmtree, self._outputs, ignore_errors=True)
         with open(self._file("stdout"), "wb") as out, open(self._file("stderr"), "wb") as err:
             self._owner = subprocess.Popen(
                 owner_command(words, deadline_s=NO_LIMIT_S, settle_s=_SETTLE_S),
@@ -113,8 +125,7 @@ class Job:
                 start_new_session=True,  # Stop is the cell's, which decides
             )
         self._was_cut_short = False
-        self._said: dict[str, str] = {}  # when its files are gone
-        self._finalizer = weakref.finalize(self, _end, self._owner, self._outputs)
+        self._finalizer = weakref.finalize(self, _end, self._owner)
 
     def __enter__(self):
         return self
@@ -146,14 +157,14 @@ class Job:
         """
         What it has printed so far.
         """
-        return self._read("stdout")
+        return self._file("stdout").read_text(errors="replace")
 
     @property
     def stderr(self):
         """
         What it has printed to the error stream so far.
         """
-        return self._read("stderr")
+        return self._file("stderr").read_text(errors="replace")
 
     def wait(self, timeout_s):
         """
@@ -165,6 +176,28 @@ class Job:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._owner.wait(timeout_s)
         return self.returncode
+
+    def wait_for(self, text, timeout_s, times=1):
+        """
+        Wait until it has printed a text so many times, so many seconds at most.
+
+        Raises:
+            JobLate: It has ended without, or the time is over. It goes on if it has not ended.
+        """
+        give_up_at = time.monotonic() + timeout_s
+        while True:
+            has_ended = not self.is_running  # asked first: its last words count
+            num_printed = self.stdout.count(text)
+            if num_printed >= times:
+                return
+            if has_ended or time.monotonic() >= give_up_at:
+                said = (self.stdout + self.stderr).splitlines()[-_LAST_LINES:]
+                raise JobLate(
+                    f"Job has not said it: expected {text!r} {times} times within {timeout_s:g} s "
+                    f"(got it {num_printed} times of {self.line!r}). Read its last lines."
+                    + "".join(f"\n  {line}" for line in said)
+                )
+            time.sleep(_LOOK_EVERY_S)
 
     def processes(self):
         """
@@ -197,20 +230,11 @@ class Job:
         """
         End it and all its processes, and wait until they are gone. At once if it has ended.
         """
-        if not self._finalizer.alive:
-            return
-        self._was_cut_short = self.is_running
-        _wait_for_end(self._owner)
-        self._said = {name: self._read(name) for name in ("stdout", "stderr")}
+        self._was_cut_short = self._was_cut_short or self.is_running
         self._finalizer()
 
     def _file(self, name):
-        return Path(self._outputs.name) / name
-
-    def _read(self, name):
-        if name in self._said:
-            return self._said[name]
-        return self._file(name).read_text(errors="replace")
+        return self._outputs / name
 
 
 def _is_there(word, folder, environ):
@@ -220,10 +244,5 @@ def _is_there(word, folder, environ):
     )
 
 
-def _wait_for_end(owner):
+def _end(owner):
     owner.communicate()  # closes its input, which ends it and all that it owns, and waits
-
-
-def _end(owner, outputs):
-    _wait_for_end(owner)
-    outputs.cleanup()
