@@ -173,3 +173,39 @@ def test_job_knows_its_workers(tmp_path):
         os.kill(workers[1], signal.SIGKILL)
         assert job.wait(PATIENCE_S) == 1
     assert "exitcode  : -9" in job.stderr
+
+
+def test_job_can_be_waited_for_by_what_it_says():
+    """
+    A job that hangs never ends, so a cell waits for its last line.
+    """
+    code = "import time; [print('step', n, flush=True) for n in range(3)]; time.sleep(600)"
+    with start_job(["python", "-c", code]) as job:
+        job.wait_for("step", PATIENCE_S, times=3)
+        assert job.stdout.splitlines() == ["step 0", "step 1", "step 2"]
+        fault = "expected 'step' 4 times within 0.1 s (got it 3 times"
+        with pytest.raises(JobLate, match=re.escape(fault)):
+            job.wait_for("step", 0.1, times=4)
+        assert job.is_running
+
+
+def test_job_that_ends_is_waited_for_no_longer():
+    """
+    Who has died says nothing any more; its last words tell why.
+    """
+    with start_job(["python", "-c", "print('step'); raise ValueError('why')"]) as job:
+        job.wait_for("step", PATIENCE_S)
+        with pytest.raises(JobLate, match=r"(.*\n)+  ValueError: why$"):
+            job.wait_for("done", 24 * 3600)
+
+
+def test_job_finds_the_commands_of_this_environment_and_no_colours(monkeypatch):
+    """
+    A kernel asks for colours, and need not have its own folder on its path.
+    """
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.setenv("CLICOLOR_FORCE", "1")
+    code = "import os, shutil; print(shutil.which('pytest'), os.environ.get('CLICOLOR_FORCE'))"
+    path, colours = run_job(["python", "-c", code]).stdout.split()
+    assert path.endswith("/pytest")
+    assert colours == "None"

@@ -28,6 +28,7 @@ STEMS = [
     "07_accumulation",
     "08_checkpoint",
     "09_launch",
+    "10_hangs",
 ]
 CLAIMS = {
     "00_ranks": {1},
