@@ -29,6 +29,7 @@ STEMS = [
     "08_checkpoint",
     "09_launch",
     "10_hangs",
+    "11_speed",
 ]
 CLAIMS = {
     "00_ranks": {1},
@@ -40,6 +41,7 @@ CLAIMS = {
     "07_accumulation": {15, 16, 17, 18, 19},
     "08_checkpoint": {20, 21},
     "09_launch": {22, 30},
+    "11_speed": {27},
 }
 TITLE = re.compile(
     r"# (?P<question>[^\n]+\?)\n\n(?P<minutes>\d+) minutes, [24] ranks"
