@@ -20,7 +20,8 @@ arch=${ARCH:-x86_64}
 most_mib=60
 
 # What kernels, ipyparallel, nbval, pytest, notebooks and checks import, and no more: ipykernel
-# does without its debugger, IPython without jedi, and nobody here opens JupyterLab.
+# does without its debugger, IPython without jedi, TensorBoard without its fast loader, and nobody
+# here opens JupyterLab.
 needed="
     ipykernel comm ipython ipython-pygments-lexers pygments matplotlib-inline traitlets pexpect
     ptyprocess prompt-toolkit wcwidth psutil stack-data executing asttokens pure-eval

@@ -30,6 +30,7 @@ STEMS = [
     "09_launch",
     "10_hangs",
     "11_speed",
+    "12_metrics",
 ]
 CLAIMS = {
     "00_ranks": {1},
@@ -42,6 +43,7 @@ CLAIMS = {
     "08_checkpoint": {20, 21},
     "09_launch": {22, 30},
     "11_speed": {27},
+    "12_metrics": {23, 24},
 }
 TITLE = re.compile(
     r"# (?P<question>[^\n]+\?)\n\n(?P<minutes>\d+) minutes, [24] ranks"
