@@ -75,7 +75,7 @@ class RankEngine(IPEngine):
         """
         super().redirect_output(iopub_socket)
         for stream in (sys.stdout, sys.stderr):
-            stream.flush = _flush_if_written(stream)
+            vars(stream)["flush"] = _flush_if_written(stream)
 
     def _reply_to(self, reply_type, work):
         # These run in the engine's control thread, while the main thread may be blocked.
