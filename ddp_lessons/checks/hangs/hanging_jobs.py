@@ -86,7 +86,7 @@ def incidents(case):
         rng.shuffle(parts)
         gaps = ["\n".join(["#"] * rng.randint(1, 9)) for _ in parts]
         text = "".join(f"{gap}\n{part}\n\n\n" for gap, part in zip(gaps, parts, strict=True))
-        helper = "#\n" * rng.randint(1, 60) + "def fetch(batches):\n    return batches.get()\n"
+        helper = "#\n" * rng.randint(100, 160) + "def fetch(batches):\n    return batches.get()\n"
         found.append(Incident(fault, rng.randrange(case.world_size), text + _MAIN, helper))
     return found
 
@@ -134,6 +134,7 @@ def _play(here, incident, whole, other):
     thread.join(_PATIENCE_S)
     if failed or thread.is_alive():
         raise RuntimeError(f"The job of the check did not end: {failed or 'it still runs'}.")
+    names.clear()  # its functions hold it, and it holds the groups, whose threads stay with them
     return dumps
 
 

@@ -201,7 +201,8 @@ sum_or_missing = Task(
         "deadlock": "Some ranks began the all-reduce, and others did not: they decided apart. Let "
         "one decision in the store count for all.",
         "raised": "A line that is named is yours. Perhaps it waits: store.get and store.wait raise "
-        "when a key does not come. store.check only asks, and takes a list of keys.",
+        "when a key does not come. store.check only asks, and takes a list of keys. "
+        "Or it began an all-reduce before all had come: that cannot be taken back.",
         "forbidden": "The only call to the other ranks is one all_reduce, when all have come. All "
         "else goes through the store.",
     },
