@@ -111,19 +111,19 @@ class Job:
                 f"No such command: expected one that this machine has (got {words[0]!r}). "
                 "Install it, or correct its name."
             )
-        self._outputs = Path(tempfile.mkdtemp(prefix="ddp-lessons-job-"))
-        # Not a TemporaryDirectory, which warns when it goes with its job.
-        weakref.finalize(self, shutil.rmtree, self._outputs, ignore_errors=True)
-        with open(self._file("stdout"), "wb") as out, open(self._file("stderr"), "wb") as err:
-            self._owner = subprocess.Popen(
-                owner_command(words, deadline_s=NO_LIMIT_S, settle_s=_SETTLE_S),
-                cwd=folder,
-                env=environ,
-                stdin=subprocess.PIPE,
-                stdout=out,
-                stderr=err,
-                start_new_session=True,  # Stop is the cell's, which decides
-            )
+        # Files without a name: of a kernel that is killed, they are no trace.
+        self._outputs = {name: tempfile.TemporaryFile() for name in ("stdout", "stderr")}  # noqa: SIM115
+        for file in self._outputs.values():
+            weakref.finalize(self, file.close)
+        self._owner = subprocess.Popen(
+            owner_command(words, deadline_s=NO_LIMIT_S, settle_s=_SETTLE_S),
+            cwd=folder,
+            env=environ,
+            stdin=subprocess.PIPE,
+            stdout=self._outputs["stdout"],
+            stderr=self._outputs["stderr"],
+            start_new_session=True,  # Stop is the cell's, which decides
+        )
         self._was_cut_short = False
         self._finalizer = weakref.finalize(self, _end, self._owner)
 
@@ -157,14 +157,14 @@ class Job:
         """
         What it has printed so far.
         """
-        return self._file("stdout").read_text(errors="replace")
+        return self._text("stdout")
 
     @property
     def stderr(self):
         """
         What it has printed to the error stream so far.
         """
-        return self._file("stderr").read_text(errors="replace")
+        return self._text("stderr")
 
     def wait(self, timeout_s):
         """
@@ -233,8 +233,10 @@ class Job:
         self._was_cut_short = self._was_cut_short or self.is_running
         self._finalizer()
 
-    def _file(self, name):
-        return self._outputs / name
+    def _text(self, name):
+        handle = self._outputs[name].fileno()
+        # At a place of its own: the job writes where the file's own place is.
+        return os.pread(handle, os.fstat(handle).st_size, 0).decode(errors="replace")
 
 
 def _is_there(word, folder, environ):

@@ -6,6 +6,7 @@ Lesson: 09_launch.
 
 import json
 import os
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -43,7 +44,8 @@ def start_command(command, folder, name, **variables):
     Start any command; the rest is as for `start_by`.
     """
     out = Path(folder, name)
-    out.mkdir(exist_ok=True)
+    shutil.rmtree(out, ignore_errors=True)  # of the cell's last run
+    out.mkdir()
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     env = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "OUT": str(out), "PATH": path}
     return start_job(command, folder=folder, env=env | variables)

@@ -17,7 +17,8 @@ import os, pathlib, tempfile
 from ddp_lessons import ok, predict, start_ranks
 from ddp_lessons.jobs import run_job
 
-folder = pathlib.Path(os.environ.setdefault("OUT", tempfile.mkdtemp()))
+out = globals().get("out") or tempfile.TemporaryDirectory()
+os.environ["OUT"] = out.name  # ranks inherit it
 ranks = start_ranks(2, device="cpu")
 
 # %% [markdown] tags=["question"]
@@ -62,6 +63,7 @@ Path(os.environ["OUT"], f"losses-{rank}.json").write_text(json.dumps(losses))
 print(f"rank {rank} of {world_size}: loss {losses[-1]:.2f}")
 
 # %% tags=["run"]
+folder = pathlib.Path(out.name)
 job = run_job("ddp-lessons script 09_launch --output train.py", folder=folder)
 print(job.stdout, (folder / "train.py").read_text(), sep="\n")
 
@@ -340,4 +342,4 @@ ok("one launcher, and a rank for each task", processes_of_a_batch=len(started))
 #   documentation; [sbatch](https://slurm.schedmd.com/sbatch.html) in Slurm's.
 
 # %% tags=["teardown"]
-ranks.stop()
+ranks.stop()  # the folder goes with the kernel
