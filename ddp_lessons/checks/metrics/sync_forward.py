@@ -129,12 +129,13 @@ class _Right:
         yield "eps", self.y(rank, eps=0.0)
         yield "eps", self.y(rank, eps=1e-5)
         normal = (self.parts[rank] - self.mean) / (self.biased.sqrt() + self.layer.eps)
-        with torch.no_grad():
-            yield "eps", normal * self.layer.weight + self.layer.bias
-            bare = (self.y(rank) - self.layer.bias) / self.layer.weight
-            yield "no-weights", bare
-            yield "no-weights", bare * self.layer.weight
-            yield "no-weights", bare + self.layer.bias
+        # No `no_grad` around a yield: who stops asking would leave it on for all that follows.
+        weight, bias = self.layer.weight.detach(), self.layer.bias.detach()
+        yield "eps", normal * weight + bias
+        bare = (self.y(rank) - bias) / weight
+        yield "no-weights", bare
+        yield "no-weights", bare * weight
+        yield "no-weights", bare + bias
 
 
 def _judge(played):
