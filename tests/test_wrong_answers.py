@@ -16,10 +16,7 @@ from ddp_lessons.progress import notes
 from ddp_lessons.ranks.kernel.cells import run_cell
 
 ROOT = find_root(__file__.rpartition("/")[0])
-NUM_TASKS = {
-    "00": 1, "01": 3, "02": 4, "03": 5, "04": 4, "05": 4, "06": 4, "07": 4, "08": 5, "09": 4,
-    "10": 4, "11": 4, "12": 4,
-}  # fmt: skip
+NUM_TASKS = {"00": 1, "01": 3, "02": 4, "03": 5, "04": 4, "05": 4, "06": 4, "07": 4, "08": 5}
 FEWEST_HINTS = 3
 FEWEST_WRONG = 4
 TASKS = all_tasks()
@@ -158,6 +155,4 @@ def test_solution_passes_and_draws_its_picture(ranks, number):
         run_cell(ranks, solutions[earlier])  # one may call those before it
     task(ranks)
     assert notes.row_of(number)["is_passed"]
-    picture = task.picture()
-    drawn = getattr(picture, "_repr_svg_", None) or picture._repr_png_  # a PNG of what was measured
-    assert drawn()[:4] in ("<svg", b"\x89PNG")
+    assert task.picture()._repr_svg_().startswith("<svg")

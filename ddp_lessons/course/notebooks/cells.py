@@ -12,8 +12,7 @@ ROLES = (*MARKDOWN_ROLES, *CODE_ROLES, *EITHER_ROLES)
 
 RAISES = "raises-exception"
 IGNORED = "nbval-ignore-output"
-SCRIPT = "script"  # the cell belongs to the script that `ddp-lessons script` makes
-MARKS = (RAISES, IGNORED, SCRIPT)
+MARKS = (RAISES, IGNORED)
 
 
 @dataclass(frozen=True)

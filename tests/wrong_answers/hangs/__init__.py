@@ -1,3 +1,0 @@
-"""
-Answers to exercise 10, a module a task.
-"""

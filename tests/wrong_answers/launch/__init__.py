@@ -1,3 +1,0 @@
-"""
-Answers to exercise 09, a module a task.
-"""

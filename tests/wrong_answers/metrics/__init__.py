@@ -1,3 +1,0 @@
-"""
-Answers to exercise 12, a module a task.
-"""

@@ -1,3 +1,0 @@
-"""
-Answers to exercise 11, a module a task.
-"""
