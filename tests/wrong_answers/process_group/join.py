@@ -29,7 +29,7 @@ ANSWERS = [
         "01.1",
         "leaves the group again",
         "not-joined",
-        JOIN + "    dist.destroy_process_group()\n",
+        JOIN + "    dist.barrier()\n    dist.destroy_process_group()\n",  # nobody is on the way in
     ),
     Answer(
         "01.1",
