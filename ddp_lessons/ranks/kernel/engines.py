@@ -126,7 +126,8 @@ class Engines:
         """
         End the processes of ranks that nothing else can free.
         """
-        self._given_up.update(self._keeper.pids[r] for r in ranks if r in self._keeper.pids)
+        pids = self._keeper.pids
+        self._given_up.update(pids[r] for r in ranks if r in pids)
         self._keeper.signal_ranks(ranks, signal.SIGKILL)
 
     def was_given_up(self, pid):

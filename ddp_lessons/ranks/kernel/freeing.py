@@ -61,9 +61,7 @@ class Freeing:
         self._child_cpu_s = {}
         self._wakes = {}  # rank -> (when, future) of the last time that it was woken
         self._num_wakes = Counter()
-        self._rests = {
-            rank: Rest(pid, clock, pulse) for rank, pid in dict(ranks.keeper.pids).items()
-        }
+        self._rests = {rank: Rest(pid, clock, pulse) for rank, pid in ranks.keeper.pids.items()}
         # rank -> turns of its main thread when it was told last
         self._told_turns = {rank: self._turns(rank) for rank in self._rests}
         # Idle ranks let go of their peers, too: a rank that holds its interpreter while it waits

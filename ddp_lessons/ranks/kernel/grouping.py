@@ -172,7 +172,7 @@ class _Watch:
         self._limit_s = _STANDS_STILL_S[name]
         self._is_alone = name == "leave"
         self._began_at = time.monotonic()
-        self._rests = {rank: Rest(pid) for rank, pid in dict(ranks.keeper.pids).items()}
+        self._rests = {rank: Rest(pid) for rank, pid in ranks.keeper.pids.items()}
 
     def stands_still(self, pending):
         """

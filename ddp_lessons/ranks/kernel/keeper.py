@@ -32,7 +32,8 @@ class Keeper:
 
     def __init__(self, fork=True):
         self.folder = make_runtime_folder()
-        self.pids = {}  # rank -> process id of the living one
+        # rank -> process id of the living one. Made anew at each change, as other threads read it.
+        self.pids = {}
         self.controller_pid = None
         self.controller_ordered = False
         self.facts = None
@@ -126,11 +127,11 @@ class Keeper:
             if "rank" in message:
                 self.last_word[message["rank"]] = at
             if at == "started":
-                self.pids[message["rank"]] = message["pid"]
+                self.pids = {**self.pids, message["rank"]: message["pid"]}
             elif at == "died":
                 self.last_death[message["rank"]] = (message["pid"], message["code"])
                 if self.pids.get(message["rank"]) == message["pid"]:
-                    del self.pids[message["rank"]]
+                    self.pids = {r: pid for r, pid in self.pids.items() if r != message["rank"]}
             elif at == "controller started":
                 self.controller_pid = message["pid"]
             elif at == "controller died":

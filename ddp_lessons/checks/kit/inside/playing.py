@@ -36,7 +36,6 @@ from ddp_lessons.ranks.rank.where import line_of_error, text_of_error
 from ddp_lessons.trace import trace
 
 MAX_PRINTED = 1000
-_MISSING = object()
 _watching = ExitStack()
 _kept: list = []  # of the last play, until the kernel takes it: what was printed, a pickled Seen
 
