@@ -143,8 +143,11 @@ def _clip_mistake(played, window, got, limit, rank):
         ("no-root", whole * min(1.0, limit / length**2)),
         ("no-sync", _clip(own[rank], limit)),
     ]
-    found = next((name for name, numbers in results if is_near(got, numbers)), None)
-    if found is None and is_rough(got, _clip(whole, limit)):
+    right = _clip(whole, limit)
+    # In some cases a mistake changes nothing: there it is not the one that was made.
+    others = [(name, numbers) for name, numbers in results if not is_near(numbers, right)]
+    found = next((name for name, numbers in others if is_near(got, numbers)), None)
+    if found is None and is_rough(got, right):
         found = "digits"
     if found is None and is_parallel(got, whole):
         found = window.mistake(got, rank) or "scaled"
