@@ -4,17 +4,18 @@ SHELL := /bin/sh
 
 # The active conda or virtual environment, or our own .venv. Named only when a recipe asks.
 PY = "$$(scripts/setup.sh --where)"
-export PYTHON TORCH FAULTS SESSIONS ROUNDS WHEELS
+export PYTHON TORCH DRAWS FAULTS SESSIONS ROUNDS WHEELS
 
 # Half of the tests' time is waiting, so three at a time keep two cores busy.
 WORKERS = --numprocesses=3 --dist=loadgroup
 
 # Tests of what a learner reads as a textbook: `make coverage` runs them.
 SUBJECT_TESTS = $(foreach part,costs trace pictures process_group collectives ring samplers \
-  replicas ddp accumulation checkpoint workloads pitfalls,$(wildcard tests/test_$(part)*.py))
+  replicas ddp accumulation checkpoint launch hangs speed metrics workloads pitfalls,\
+  $(wildcard tests/test_$(part)*.py))
 
 # Benchmarks, one after the other: each measures alone.
-BENCHMARKS = startup training_step ring replicas trace_overhead checkpoint
+BENCHMARKS = startup training_step launchers ring replicas trace_overhead prediction watchdog checkpoint
 
 .PHONY: setup lab test coverage soak check bench gpu-proof build verify lock format clean help
 

@@ -17,10 +17,10 @@ from pathlib import Path
 import nbformat
 
 from ddp_lessons.course.making.build import run_notebook
-from ddp_lessons.course.making.owned import DEADLINE_STATUS
 from ddp_lessons.course.notebooks.canonical import canonical, plain_lines, read_notebook
 from ddp_lessons.course.notebooks.cells import IGNORED, RAISES, tags_of
 from ddp_lessons.course.notebooks.places import choose
+from ddp_lessons.jobs.owned import DEADLINE_STATUS
 
 ROOT = Path(__file__).resolve().parents[1]
 STORED_RANKS = 4

@@ -8,8 +8,8 @@ import re
 import sys
 import time
 
-from ddp_lessons.course.making.owned import DEADLINE_STATUS, run_owned
 from ddp_lessons.errors import BadInput
+from ddp_lessons.jobs.owned import DEADLINE_STATUS, run_owned
 
 LOG_LINES = 12
 PASSED, FAILED, SKIPPED, TOLD = "passed", "failed", "skipped", "told"

@@ -5,7 +5,9 @@ Every error that this package raises on purpose, in one tree.
     |-- BadInput (also ValueError)      an argument is wrong; nothing was started
     |-- StartFailed                     ranks could not be started; nothing is left running
     |-- RanksGone                       the ranks were stopped, or their warden died
+    |-- JobLate (also TimeoutError)         a job did not end in time; its processes were ended
     |-- RanksMissing (also RuntimeError)    ranks did not come to a group in time
+    |-- CallsDiffer (also RuntimeError)     ranks are about to make different calls; none was made
     |-- CellFailed                      a cell failed on some rank; the others were released
     |   |-- RankRaised                  a rank raised
     |   |-- RankDied                    a rank's process ended; a new rank took its place
@@ -44,6 +46,12 @@ class RanksGone(DDPLessonsError, RuntimeError):
     """
 
 
+class JobLate(DDPLessonsError, TimeoutError):
+    """
+    A job that a cell started did not end in time. None of its processes is left.
+    """
+
+
 class RanksMissing(DDPLessonsError, RuntimeError):
     """
     Some ranks did not come to a group, or to a meeting of one, in time. Nothing else has changed.
@@ -51,6 +59,20 @@ class RanksMissing(DDPLessonsError, RuntimeError):
     Args:
         message: Who is missing, of how many, after how long.
         ranks: The missing ranks, in rising order; empty if it was no rank.
+    """
+
+    def __init__(self, message, ranks=()):
+        super().__init__(message)
+        self.ranks = list(ranks)
+
+
+class CallsDiffer(DDPLessonsError, RuntimeError):
+    """
+    Ranks are about to make different collective calls. None of them was made.
+
+    Args:
+        message: Who calls what.
+        ranks: The ranks whose call is not that of most, in rising order.
     """
 
     def __init__(self, message, ranks=()):

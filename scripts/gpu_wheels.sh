@@ -20,7 +20,8 @@ arch=${ARCH:-x86_64}
 most_mib=60
 
 # What kernels, ipyparallel, nbval, pytest, notebooks and checks import, and no more: ipykernel
-# does without its debugger, IPython without jedi, and nobody here opens JupyterLab.
+# does without its debugger, IPython without jedi, TensorBoard without its fast loader, and nobody
+# here opens JupyterLab.
 needed="
     ipykernel comm ipython ipython-pygments-lexers pygments matplotlib-inline traitlets pexpect
     ptyprocess prompt-toolkit wcwidth psutil stack-data executing asttokens pure-eval
@@ -30,7 +31,8 @@ needed="
     nbclient nbformat fastjsonschema jsonschema attrs jsonschema-specifications referencing
     rpds-py nbval pytest iniconfig pluggy pytest-timeout coverage
     rich markdown-it-py mdurl scikit-learn scipy joblib cloudpickle narwhals threadpoolctl
-    jupytext mdit-py-plugins pyyaml"
+    jupytext mdit-py-plugins pyyaml py-spy
+    torchmetrics lightning-utilities tensorboard absl-py grpcio markdown protobuf werkzeug markupsafe"
 # Their wheels without compiled code are a fifth as large.
 plain="fonttools"
 

@@ -12,10 +12,10 @@ from toy_lesson import TEXT, cell_of, make_course
 
 from ddp_lessons.course.__main__ import main
 from ddp_lessons.course.making import build as building
-from ddp_lessons.course.making import owned
 from ddp_lessons.course.making.build import build
 from ddp_lessons.course.notebooks.twins import content, refuse_unequal
 from ddp_lessons.errors import NotebookRefused
+from ddp_lessons.jobs import owned
 
 RUN = 'tags=["run"]\nprint(41)'
 

@@ -214,6 +214,25 @@ def test_check_survives_an_answer_that_ends_its_process(ranks):
 
 
 @pytest.mark.ranks
+def test_check_neither_takes_nor_leaves_a_mode_of_torch(ranks):
+    """
+    Gradients that an answer turns off would be missing in the learner's next cell.
+    """
+    usual = "assert torch.is_grad_enabled() and torch.ones(1).dtype == torch.float32"
+    odd = "assert not torch.is_grad_enabled() and torch.ones(1).dtype == torch.float64"
+    change = "torch.set_grad_enabled(False); torch.set_default_dtype(torch.float64)"
+    change_back = "torch.set_grad_enabled(True); torch.set_default_dtype(torch.float32)"
+    assert check_it(ranks, cell(change + RIGHT)) is None
+    run_cell(ranks, usual)
+    run_cell(ranks, change)
+    try:
+        assert check_it(ranks, cell(usual + RIGHT)) is None
+        run_cell(ranks, odd)
+    finally:
+        run_cell(ranks, change_back)
+
+
+@pytest.mark.ranks
 def test_check_refuses_what_is_not_defined(ranks):
     """
     The cell that defines the answer was not run, or ran in the kernel alone.

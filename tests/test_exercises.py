@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from ddp_lessons.checks.kit.finding import find_task
 from ddp_lessons.course import exercises
 from ddp_lessons.course.cli import app
-from ddp_lessons.course.making.owned import run_owned
 from ddp_lessons.errors import BadInput
+from ddp_lessons.jobs.owned import run_owned
 from ddp_lessons.progress import notes
 
 ROOT = Path(__file__).parents[1]

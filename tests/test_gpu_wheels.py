@@ -11,9 +11,10 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 NOT_THERE = {"torch", "ddp-lessons", "typer", "jupyterlab", "debugpy", "jedi", "parso"}
+NOT_THERE |= {"tensorboard-data-server"}
 """
 torch is there, our wheel is built; our command line and JupyterLab are of no use to the proof;
-ipykernel and IPython do without the last three.
+ipykernel, IPython and TensorBoard do without the others.
 """
 
 
@@ -64,6 +65,7 @@ def test_wheels_hold_all_that_the_proof_imports():
     assert {"torch", "ipyparallel", "jupyter-client"} <= imported
     # The digits are read from scikit-learn's file, and nothing of it is imported.
     roots = (imported - NOT_THERE) | {"nbval", "pytest", "pytest-timeout", "scikit-learn"}
+    roots |= {"torchmetrics"}  # which only a lesson imports
     assert closure(roots, NOT_THERE | closure(["torch"])) <= needed_wheels()
 
 

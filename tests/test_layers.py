@@ -7,17 +7,17 @@ import pytest
 from house import PACKAGE, imported_names, package_modules
 
 LAYERS = (
-    "errors", "files", "costs", "trace", "pictures", "process_group", "collectives", "ring",
-    "samplers", "replicas", "ddp", "accumulation", "checkpoint", "workloads", "progress", "ranks",
-    "checks", "course",
+    "errors", "files", "jobs", "costs", "trace", "pictures", "process_group", "collectives", "ring",
+    "samplers", "replicas", "ddp", "accumulation", "checkpoint", "launch", "hangs", "speed",
+    "metrics", "workloads", "progress", "ranks", "checks", "course",
 )  # fmt: skip
 """
 The entries of ddp_lessons, from the ground up. Each imports from itself and those before it.
 """
 
 SUBJECTS = (
-    "costs", "process_group", "collectives", "ring", "samplers", "replicas", "ddp",
-    "accumulation", "checkpoint", "workloads",
+    "costs", "process_group", "collectives", "ring", "samplers", "replicas", "ddp", "accumulation",
+    "checkpoint", "launch", "hangs", "speed", "metrics", "workloads",
 )  # fmt: skip
 """
 What a learner reads as a textbook: no notebook machinery, no plotting.

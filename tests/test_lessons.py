@@ -27,6 +27,10 @@ STEMS = [
     "06_ddp",
     "07_accumulation",
     "08_checkpoint",
+    "09_launch",
+    "10_hangs",
+    "11_speed",
+    "12_metrics",
 ]
 CLAIMS = {
     "00_ranks": {1},
@@ -37,9 +41,12 @@ CLAIMS = {
     "06_ddp": {9, 11, 13, 14, 29},
     "07_accumulation": {15, 16, 17, 18, 19},
     "08_checkpoint": {20, 21},
+    "09_launch": {22, 30},
+    "11_speed": {27},
+    "12_metrics": {23, 24},
 }
 TITLE = re.compile(
-    r"# (?P<question>[^\n]+\?)\n\n(?P<minutes>\d+) minutes, 4 ranks"
+    r"# (?P<question>[^\n]+\?)\n\n(?P<minutes>\d+) minutes, [24] ranks"
     r"(?P<any>; works with any number of ranks from 2)?\. (?P<builds>[^\n].*)",
     re.DOTALL,
 )

@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ddp_lessons.course.making import owned
-from ddp_lessons.course.making.owned import DEADLINE_STATUS, run_owned
+from ddp_lessons.jobs import owned
+from ddp_lessons.jobs.owned import DEADLINE_STATUS, run_owned
 
 PATIENCE_S = 30
 
@@ -104,7 +104,7 @@ def test_run_owned_ends_with_its_caller(tmp_path, witness, number):
     Ctrl-C, a timeout's SIGTERM and kill -9 of the caller all leave nothing behind.
     """
     script = (
-        "import os, sys; from ddp_lessons.course.making.owned import run_owned; "
+        "import os, sys; from ddp_lessons.jobs.owned import run_owned; "
         "run_owned(['sh', '-c', sys.argv[1]], cwd='.', env=os.environ, deadline_s=600)"
     )
     command = witness.detach + "; sleep 600"

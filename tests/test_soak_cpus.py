@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from test_lessons import NOTEBOOKS, STEMS
 
-from ddp_lessons.course.making.owned import run_owned
 from ddp_lessons.course.making.verify import verify
 from ddp_lessons.course.notebooks.places import choose
+from ddp_lessons.jobs.owned import run_owned
 
 ROOT = Path(__file__).parents[1]
 DEADLINE_S = 240.0

@@ -11,12 +11,12 @@ from test_owned import PATIENCE_S, Witness
 from toy_lesson import cell_of, make_course, run_notebook, stream
 
 from ddp_lessons.course.__main__ import main
-from ddp_lessons.course.making import owned
 from ddp_lessons.course.making import verify as verifying
 from ddp_lessons.course.making.verify import verify
 from ddp_lessons.course.notebooks.canonical import canonical, dumps
 from ddp_lessons.course.notebooks.twins import read_twin
 from ddp_lessons.errors import NotebookRefused
+from ddp_lessons.jobs import owned
 
 
 @pytest.fixture

@@ -1,11 +1,18 @@
 """
 The proofs of the exercises: blanks fail, wrong answers get their own hint, right ones pass.
+
+A check draws its cases anew each time. Here they are drawn from the test's name, so that what
+failed once fails again; `make test DRAWS=7` draws others.
 """
+
+import os
+import random
 
 import pytest
 from bank import all_answers, hint_of
 
 from ddp_lessons import start_ranks, stop_ranks
+from ddp_lessons.checks.kit import tasks
 from ddp_lessons.checks.kit.checking import run_and_judge
 from ddp_lessons.checks.kit.finding import all_tasks, stem_of
 from ddp_lessons.course.notebooks.canonical import read_notebook
@@ -16,7 +23,11 @@ from ddp_lessons.progress import notes
 from ddp_lessons.ranks.kernel.cells import run_cell
 
 ROOT = find_root(__file__.rpartition("/")[0])
-NUM_TASKS = {"00": 1, "01": 3, "02": 4, "03": 5, "04": 4, "05": 4, "06": 4, "07": 4, "08": 5}
+NUM_TASKS = {
+    "00": 1, "01": 3, "02": 4, "03": 5, "04": 4, "05": 4, "06": 4, "07": 4, "08": 5, "09": 4,
+    "10": 4, "11": 4, "12": 4,
+}  # fmt: skip
+DRAWS = os.environ.get("DRAWS", "0")
 FEWEST_HINTS = 3
 FEWEST_WRONG = 4
 TASKS = all_tasks()
@@ -24,6 +35,8 @@ ANSWERS = all_answers()
 EXERCISES = {place.stem: place for place in all_places(ROOT) if not place.is_lesson}
 WRONG = [answer for answer in ANSWERS if answer.mistake is not None]
 UNUSUAL = [answer for answer in ANSWERS if answer.mistake is None]
+
+_ranks_of: dict = {}  # the lesson that they serve, and they
 
 every_task = pytest.mark.parametrize("number", TASKS)
 
@@ -36,14 +49,35 @@ def name_of(answer):
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
+def state(tmp_path_factory):
     """
-    Four ranks for all answers: what one leaves behind, the next one has to bear.
+    A folder for what a learner has solved.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DDP_LESSONS_STATE_DIR", str(tmp_path_factory.mktemp("state")))
-        yield start_ranks(4)
+        yield
     stop_ranks()
+
+
+@pytest.fixture(autouse=True)
+def _same_draws(request, monkeypatch):
+    """
+    Draw the cases of a test from its name.
+    """
+    drawn = random.Random(f"{DRAWS} {request.node.name}")
+    monkeypatch.setattr(tasks.secrets, "randbits", drawn.getrandbits)
+
+
+@pytest.fixture
+def ranks(request, state):
+    """
+    Four ranks for all answers of a lesson: what one leaves behind, the next one has to bear.
+    """
+    lesson = request.node.callspec.id.partition(".")[0]
+    if _ranks_of.get("lesson") != lesson:
+        stop_ranks()
+        _ranks_of.update(lesson=lesson, ranks=start_ranks(4))
+    return _ranks_of["ranks"]
 
 
 def answer_cells(notebook):
@@ -155,4 +189,6 @@ def test_solution_passes_and_draws_its_picture(ranks, number):
         run_cell(ranks, solutions[earlier])  # one may call those before it
     task(ranks)
     assert notes.row_of(number)["is_passed"]
-    assert task.picture()._repr_svg_().startswith("<svg")
+    picture = task.picture()
+    drawn = getattr(picture, "_repr_svg_", None) or picture._repr_png_  # a PNG of what was measured
+    assert drawn()[:4] in ("<svg", b"\x89PNG")

@@ -1,5 +1,7 @@
 """
 Build and verify the notebooks of the course: `python -m ddp_lessons.course --help`.
+
+`python -m ddp_lessons.course script NAME` prints the script that a notebook's tagged cells make.
 """
 
 import argparse
@@ -11,6 +13,7 @@ from pathlib import Path
 from ddp_lessons.course.making.build import CELL_TIMEOUT_S, DEADLINE_S, build
 from ddp_lessons.course.making.verify import verify
 from ddp_lessons.course.notebooks.places import choose, find_root
+from ddp_lessons.course.notebooks.script import read_script
 from ddp_lessons.errors import BadInput, NotebookRefused
 
 
@@ -22,6 +25,8 @@ def main(argv=None):
         argv: The arguments. Those of this process if None.
     """
     options = _parser().parse_args(argv)
+    if options.act is read_script:
+        return _print_script(options.name)
     try:
         places = choose(options.root or find_root(), options.names)
     except BadInput as error:
@@ -41,9 +46,18 @@ def main(argv=None):
     return int(num_refused > 0)
 
 
+def _print_script(name):
+    try:
+        print(read_script(name), end="")
+    except (BadInput, NotebookRefused) as error:
+        print(error, file=sys.stderr)
+        return 2 if isinstance(error, BadInput) else 1
+    return 0
+
+
 def _parser():
     parser = argparse.ArgumentParser(prog="python -m ddp_lessons.course", description=__doc__)
-    commands = parser.add_subparsers(required=True, metavar="build | verify")
+    commands = parser.add_subparsers(required=True, metavar="build | verify | script")
     for act, done, text in (
         (build, "built", "Run text twins and replace their notebooks, or refuse and say why."),
         (verify, "verified", "Run stored notebooks under strict nbval and compare every output."),
@@ -63,6 +77,10 @@ def _parser():
             "--deadline-s", type=float, default=DEADLINE_S, help="default: %(default)s"
         )
         command.set_defaults(act=act, done=done)
+    text = "Print the script that a notebook's cells with the tag 'script' make."
+    command = commands.add_parser("script", help=text, description=text)
+    command.add_argument("name", help="such as 09_launch, or a notebook's file")
+    command.set_defaults(act=read_script)
     return parser
 
 

@@ -208,6 +208,31 @@ def solution(
             typer.echo(exercises.solution_of(number))
 
 
+@app.command()
+def script(
+    notebook: Annotated[
+        str, typer.Argument(help="A stem such as 09_launch, or a notebook's file.")
+    ],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write it there.", show_default="print it")
+    ] = None,
+):
+    """
+    Make one script of the cells of a notebook that have the tag "script".
+
+    Start it with torchrun, or with any other launcher: python -m ddp_lessons.launch SCRIPT.
+    """
+    from ddp_lessons.course.notebooks.script import read_script
+
+    with _told_in_one_line("script"):
+        text = read_script(notebook)
+        if output is None:
+            typer.echo(text, nl=False)
+        else:
+            output.write_text(text, encoding="utf-8")
+            typer.echo(f"{output.name}: {len(text.splitlines())} lines")
+
+
 def _bring_up_to_date(folder):
     """
     Copy the course, or what is new in it, into a learner's folder; say what was done.

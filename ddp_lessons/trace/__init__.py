@@ -6,6 +6,8 @@ Record what ranks say to each other, and answer questions about it.
     traces = gather(events)           # of all ranks, on one clock
     bytes_sent(traces), collectives(events), overlaps_backward(events), waits(traces)
     save_chrome_trace("run.json", traces)
+
+What torch.profiler wrote on each rank becomes one trace by `save_profiles`.
 """
 
 from .answers import (
@@ -25,6 +27,7 @@ from .clocks import clock_offsets_ns, gather
 from .events import Event, from_plain, to_plain
 from .export import chrome_trace, save_chrome_trace
 from .merge import Placed, match, merge, unmatched
+from .profiles import merge_profiles, save_profiles
 from .recorder import Recorder, trace
 
 __all__ = [
@@ -44,8 +47,10 @@ __all__ = [
     "gather",
     "match",
     "merge",
+    "merge_profiles",
     "overlaps_backward",
     "save_chrome_trace",
+    "save_profiles",
     "to_plain",
     "trace",
     "traffic",

@@ -388,7 +388,7 @@ ok("the file is that of the call, and training waited for a part", weight_in_the
 #   resume within an epoch, shards for other ranks, and the capstone of part 1. After the exercise:
 #   [atomic.py](../ddp_lessons/checkpoint/atomic.py), and the run of this lesson,
 #   [example.py](../ddp_lessons/checkpoint/example.py).
-# - **Next lesson**, 09: the same run without a notebook.
+# - **Next lesson** [09](09_launch.ipynb): how does a cell become a job?
 # - **Sources**: T. Pillai and others, [All File Systems Are Not Created
 #   Equal](https://www.usenix.org/conference/osdi14/technical-sessions/presentation/pillai), OSDI
 #   2014, on what a crash leaves of a file; PyTorch's documentation of

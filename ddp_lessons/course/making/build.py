@@ -11,13 +11,13 @@ import nbformat
 
 from ddp_lessons.course import rules
 from ddp_lessons.course.making import execute
-from ddp_lessons.course.making.owned import DEADLINE_STATUS, run_owned
 from ddp_lessons.course.notebooks.blanks import blank_of
 from ddp_lessons.course.notebooks.canonical import canonical, dumps, plain_lines
 from ddp_lessons.course.notebooks.cells import role_of
 from ddp_lessons.course.notebooks.twins import one_folder_down, read_twin
 from ddp_lessons.errors import NotebookRefused
 from ddp_lessons.files import replace_text
+from ddp_lessons.jobs.owned import DEADLINE_STATUS, run_owned
 
 CELL_TIMEOUT_S = 60.0
 DEADLINE_S = 180.0

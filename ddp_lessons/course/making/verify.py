@@ -7,10 +7,10 @@ import sys
 
 from ddp_lessons.course import rules
 from ddp_lessons.course.making.build import CELL_TIMEOUT_S, DEADLINE_S, notebook_environment
-from ddp_lessons.course.making.owned import DEADLINE_STATUS, run_owned
 from ddp_lessons.course.notebooks.canonical import read_notebook
 from ddp_lessons.course.notebooks.twins import refuse_unequal
 from ddp_lessons.errors import NotebookRefused
+from ddp_lessons.jobs.owned import DEADLINE_STATUS, run_owned
 
 
 def verify(place, *, cell_timeout_s=CELL_TIMEOUT_S, deadline_s=DEADLINE_S):

@@ -12,7 +12,8 @@ ROLES = (*MARKDOWN_ROLES, *CODE_ROLES, *EITHER_ROLES)
 
 RAISES = "raises-exception"
 IGNORED = "nbval-ignore-output"
-MARKS = (RAISES, IGNORED)
+SCRIPT = "script"  # the cell belongs to the script that `ddp-lessons script` makes
+MARKS = (RAISES, IGNORED, SCRIPT)
 
 
 @dataclass(frozen=True)

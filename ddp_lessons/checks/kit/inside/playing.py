@@ -29,6 +29,7 @@ from ddp_lessons.checks.kit.inside.surroundings import (
     fresh_store,
     names_of_groups,
     random_states,
+    usual_modes,
 )
 from ddp_lessons.ranks.diagnosis.report import RAISED, Outcome
 from ddp_lessons.ranks.rank.guard import current_guard
@@ -104,13 +105,15 @@ def play(module, number, case, folder):
     printed = _Bounded()
     _kept.append(printed)
     if here.case.on_paper:
-        _kept.append(pickle.dumps(_play_on_paper(task, answer, here.case, folder)))
+        with usual_modes():
+            _kept.append(pickle.dumps(_play_on_paper(task, answer, here.case, folder)))
         return
     with random_states(here), redirect_stdout(printed), redirect_stderr(printed):
         with (
             default_group(here.world_size if task.in_group else None),
             fresh_store(folder),
             names_of_groups(here),
+            usual_modes(),
         ):
             kept = task.act(here, answer)
         _kept.append(pickle.dumps(Seen(here.rank, here.calls, plain(kept))))

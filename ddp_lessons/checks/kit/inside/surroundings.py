@@ -1,6 +1,6 @@
 """
 What a case puts around an answer, and takes away again: a default group of its size, a store and
-random numbers of its own.
+random numbers of its own, and torch's usual modes.
 """
 
 import random
@@ -111,3 +111,17 @@ def random_states(here):
         torch.set_rng_state(cpu)
         for gpu, state in zip(gpus, on_gpus, strict=True):
             torch.cuda.set_rng_state(state, gpu)
+
+
+@contextmanager
+def usual_modes():
+    """
+    Have gradients on and float32 as the default for a while, whatever cells or answers have left.
+    """
+    dtype = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with torch.enable_grad():
+            yield
+    finally:
+        torch.set_default_dtype(dtype)

@@ -14,6 +14,7 @@ import contextlib
 import ctypes
 import os
 import queue
+import resource
 import signal
 import subprocess
 import sys
@@ -45,12 +46,10 @@ def run_owned(command, *, cwd, env, deadline_s, output=None):
         output: An open file for all that is printed. None leaves it on the caller's streams.
 
     Returns:
-        The command's exit status, or DEADLINE_STATUS.
+        The command's exit status, minus the signal that ended it, or DEADLINE_STATUS.
     """
-    # -P: the folder of this file must not hide modules from that process.
-    limits = [f"--deadline-s={deadline_s}", f"--settle-s={SETTLE_S}"]
     owner = subprocess.Popen(
-        [sys.executable, "-P", __file__, *limits, "--", *command],
+        owner_command(command, deadline_s=deadline_s, settle_s=SETTLE_S),
         cwd=cwd,
         env=env,
         stdin=subprocess.PIPE,
@@ -62,6 +61,22 @@ def run_owned(command, *, cwd, env, deadline_s, output=None):
         return owner.wait()
     finally:
         owner.communicate()  # closes its input, which ends it, and waits
+
+
+def owner_command(command, *, deadline_s, settle_s):
+    """
+    Return the command of a process that runs a command and owns all that comes of it.
+
+    It ends everything when its standard input is closed, and ends in the same way as the command.
+
+    Args:
+        command: The program and its arguments.
+        deadline_s: Seconds after which the command is interrupted and ended.
+        settle_s: Seconds that processes get which the command leaves behind.
+    """
+    # -P: the folder of this file must not hide modules from that process.
+    limits = [f"--deadline-s={deadline_s}", f"--settle-s={settle_s}"]
+    return [sys.executable, "-P", __file__, *limits, "--", *command]
 
 
 def _main():
@@ -182,5 +197,16 @@ def _send(process, number):
         process.send_signal(number)
 
 
+def _end_as(status):
+    # A signal that ended the command ends this process as well: an exit code could mean both.
+    if status < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        with contextlib.suppress(OSError):  # SIGKILL has no handler
+            signal.signal(-status, signal.SIG_DFL)
+        sys.stdout.flush()
+        os.kill(os.getpid(), -status)
+    sys.exit(status)
+
+
 if __name__ == "__main__":
-    sys.exit(_main())
+    _end_as(_main())

@@ -1,0 +1,107 @@
+"""
+Measure the same script under each launcher: until the first all-reduce, and a training step.
+
+    python benchmarks/launchers.py [--repeats 5] [--json FILE] [--no-fail]
+
+Two ranks on the CPU. Each round starts every launcher once, in turns, so that a slow minute harms
+all alike; a ratio is the median of the ratios within rounds. Launchers that are not here are left
+out: `eval "$(scripts/slurm.sh start)"` makes a Slurm. There is no limit: it says what one pays.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from figures import Plan, figures_document, make_figures, show_figures, write_document
+from machine import describe_machine
+from rank_processes import in_turns
+
+from ddp_lessons import start_ranks, stop_ranks
+from ddp_lessons.jobs import run_job
+from ddp_lessons.launch import command_of, is_here
+from ddp_lessons.ranks.kernel.cells import run_cell
+
+NOTEBOOK = "notebook ranks"
+SCRIPT = Path(__file__).with_name("launched_script.py")
+NUM_RANKS = 2
+_LIMIT_S = 120
+
+
+def run_in_notebook(file):
+    """
+    Start ranks as a notebook does, run the steps in a cell, and stop the ranks.
+    """
+    os.environ.update(BEGAN=str(time.time()), LAUNCHED=str(file))
+    ranks = start_ranks(NUM_RANKS, device="cpu")
+    source = f"import sys\nsys.path.insert(0, {str(SCRIPT.parent)!r})\n"
+    run_cell(ranks, f"{source}from launched_script import steps\nsteps()")
+    stop_ranks()
+
+
+def run_by(launcher, file):
+    """
+    Start the script by a launcher, and wait for its end.
+    """
+    command, needed = command_of(launcher, NUM_RANKS, str(SCRIPT))
+    told = {"BEGAN": time.time(), "LAUNCHED": file, "CUDA_VISIBLE_DEVICES": ""}
+    job = run_job(command, timeout_s=_LIMIT_S, env={**needed, **told})
+    if job.returncode:
+        sys.exit(f"{launcher} ended with {job.returncode}:\n{job.stderr}")
+
+
+def measure(names, num_repeats):
+    """
+    Run all rounds; return {"start_s torchrun": [seconds a round], and so on}.
+    """
+    samples: dict = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(num_repeats):
+            for name in in_turns(names, number):
+                file = Path(folder, f"{name}-{number}.json")
+                if name == NOTEBOOK:
+                    run_in_notebook(file)
+                else:
+                    run_by(name, file)
+                for part, seconds in json.loads(file.read_text()).items():
+                    samples.setdefault(f"{part} {name}", []).append(seconds)
+    return samples
+
+
+def main(argv):
+    """
+    Measure, print the table, and write it if asked to.
+    """
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument(
+        "--no-fail", action="store_true", help="as for the others: there is no limit"
+    )
+    options = parser.parse_args(argv)
+    launchers = ("torchrun", "spawn", "mpiexec", "srun")
+    names = [NOTEBOOK, *(name for name in launchers if is_here(name, os.environ))]
+    samples = measure(names, options.repeats)
+    plans = [
+        Plan(f"{what}: {name}", "s" if part == "start_s" else "ms", f"{part} {name}",
+             NOTEBOOK, f"{part} {NOTEBOOK}", is_paired=True)
+        for part, what in (("start_s", "first all-reduce"), ("step_s", "a training step"))
+        for name in names
+    ]  # fmt: skip
+    in_ms = {
+        key: [1000 * one for one in values] if key.startswith("step_s") else values
+        for key, values in samples.items()
+    }
+    figures = make_figures(plans, in_ms)
+    show_figures(figures)
+    if options.json:
+        command = f"benchmarks/launchers.py --repeats {options.repeats}"
+        write_document(options.json, figures_document(command, describe_machine(), figures))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,110 @@
+"""
+Task 10.1: from four stack dumps, name the culprit and the line.
+"""
+
+from ddp_lessons.checks.hangs.hanging_jobs import FAULTS, HELPER, SCRIPT, incidents, play_jobs
+from ddp_lessons.checks.kit import Case, Task
+from ddp_lessons.hangs import own_frames, read_stack
+from ddp_lessons.pictures import holdings_picture
+
+
+def _cases(draw):
+    yield Case(4, {"faults": ["waits for a batch"]}, seed=0)
+    faults = draw.sample(list(FAULTS), len(FAULTS))
+    yield Case(4, {"faults": faults})
+    yield Case(3, {"faults": draw.sample(list(FAULTS), 2)})
+
+
+def _act(here, culprit):
+    jobs = play_jobs(here)
+    for dumps in jobs:
+        here.call(culprit, dumps, SCRIPT)
+    return jobs
+
+
+def _judge(played):
+    for number, incident in enumerate(incidents(played.case)):
+        dumps = played.seen[0].kept[number]
+        for rank, seen in enumerate(played.seen):
+            _judge_one(played, rank, incident, dumps, seen.calls[number].result)
+
+
+def _judge_one(played, rank, incident, dumps, got):
+    expected = (incident.culprit, incident.line)
+    both = {"got": got, "expected": expected}
+    if not isinstance(got, tuple | list) or [type(one) for one in got] != [int, int]:
+        fact = "It must return two whole numbers, the rank and the line."
+        raise played.wrong("no-pair", rank, **both, fact=fact)
+    if tuple(got) == expected:
+        return
+    who, line = got
+    about = f"In the job whose rank {incident.culprit} {incident.fault}"
+    ways = [own_frames(read_stack(dump), SCRIPT) for dump in dumps]
+    if who == incident.culprit:
+        own = [frame.line for frame in ways[who]]
+        elsewhere = [f.line for f in read_stack(dumps[who]) if f.name not in (SCRIPT, HELPER)]
+        helper = [f.line for f in own_frames(read_stack(dumps[who]), HELPER)]
+        shared = {frame for r, way in enumerate(ways) if r != who for frame in way}
+        is_shared = any(frame.line == line for frame in shared)
+        if line in own and is_shared:
+            fact = f"{about}, other ranks' dumps hold line {line} of {SCRIPT}, too."
+            raise played.wrong("shared-line", rank, **both, fact=fact)
+        if line in own:
+            fact = f"{about}, there is a line further in that no other rank has."
+            raise played.wrong("outer-line", rank, **both, fact=fact)
+        if line in helper:
+            fact = f"{about}, line {line} is one of {HELPER}, and not of {SCRIPT}."
+            raise played.wrong("other-script", rank, **both, fact=fact)
+        if line in elsewhere:
+            fact = f"{about}, line {line} is a library's."
+            raise played.wrong("library-line", rank, **both, fact=fact)
+        fact = f"{about}, line {line} is in no dump of that rank."
+        raise played.wrong("values", rank, **both, fact=fact)
+    fact = f"{about}, it names rank {who}."
+    raise played.wrong("waiting-rank", rank, **both, fact=fact)
+
+
+def _draw(played):
+    ways = [own_frames(read_stack(dump), SCRIPT) for dump in played.seen[0].kept[0]]
+    held = [{"is at": f"line {way[0].line}, {way[0].function}"} for way in ways]
+    rank, line = played.results[0]
+    held[rank]["named"] = f"line {line}"
+    return holdings_picture(["is at", "named"], held)
+
+
+culprit = Task(
+    number="10.1",
+    name="culprit",
+    cases=_cases,
+    act=_act,
+    judge=_judge,
+    ok="rank and line named in every job that hung",
+    draw=_draw,
+    hints=(
+        "Most ranks wait in the same place, and their dumps look alike. Look for the one that "
+        "does not.",
+        "Take of each dump only the lines of the script, as a list of numbers. How often does each "
+        "list occur?",
+        "Of the odd list, take the first number that is in no other rank's list: lines are "
+        "innermost first.",
+        "next(n for n in mine if all(n not in way for way in others)), where mine is the list that "
+        "occurs once.",
+    ),
+    mistakes={
+        "no-pair": "Return (rank, line), both int: a number in a text is still text.",
+        "waiting-rank": "Who waits in an all-reduce is not to blame, and a culprit may be in one, "
+        "too: compare the lines of the script, not the names of calls.",
+        "shared-line": "Functions of the script are shared: two ranks may be in the same one, "
+        "called from two places. Leave out what another rank has, too.",
+        "outer-line": "A dump begins with the innermost line. Take the first that only this rank "
+        "has.",
+        "library-line": "Lines of other files are libraries'. Leave them out.",
+        "other-script": "A name that ends in the script's name is another file: compare the whole "
+        "name, after the last slash.",
+        "values": "Print one of the dumps, and go through it with a pencil.",
+        "raised": "Print the dumps in your function. Each has lines of many files, and not every "
+        "rank's innermost line of the script is unlike the others'.",
+    },
+    allowed=(),
+    twice=True,
+)

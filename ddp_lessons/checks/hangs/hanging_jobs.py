@@ -1,0 +1,161 @@
+"""
+A job that really hangs for a moment, in a thread of each rank: its stacks, and its end.
+
+One rank leaves the way of the others, and they wait for it in their next all-reduce. When all have
+been dumped, it gets what it waits for, comes to that all-reduce too, and the job runs to its end.
+
+Legend: the script is job.py; its lines are drawn anew with each case.
+"""
+
+import faulthandler
+import queue
+import re
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from random import Random
+
+import torch
+import torch.distributed as dist
+
+SCRIPT, HELPER = "job.py", "my_job.py"
+FAULTS = {
+    # how the rank goes away -> the function it goes to, and the line at which it leaves the others
+    "waits for a batch": ("load", "    return batches.get()"),
+    "waits in a helper": ("load_by_helper", "    return fetch(batches)"),
+    "validates alone": ("validate", "    average(torch.ones(1), other)"),
+    "saves alone": ("save", "    dist.barrier(group=other)"),
+}
+_TIMEOUT = timedelta(seconds=5)  # of a group: the job ends by itself, long before
+_PATIENCE_S, _LOOK_EVERY_S = 4.0, 0.005
+_PARTS = (
+    "def average(tensor, group):\n    dist.all_reduce(tensor, group=group)",
+    "def load():\n    return batches.get()",
+    "def load_by_helper():\n    return fetch(batches)",
+    "def validate():\n    average(torch.ones(1), other)",
+    "def save():\n    dist.barrier(group=other)",
+    "def train():\n    average(torch.ones(4), whole)",
+)
+_MAIN = """\
+def main():
+    for step in range(2):
+        if step == 1 and is_culprit:
+            go_away()
+        train()
+"""
+
+
+@dataclass(frozen=True)
+class Incident:
+    """
+    Hold one hang of a job: who is the culprit, how, and the text of its scripts.
+
+    Args:
+        fault: One of FAULTS.
+        culprit: The rank.
+        source: The text of job.py.
+        helper: The text of my_job.py.
+    """
+
+    fault: str
+    culprit: int
+    source: str
+    helper: str
+
+    @property
+    def line(self):
+        """
+        The line of job.py at which the culprit leaves the others' way.
+        """
+        return self.source.splitlines().index(FAULTS[self.fault][1]) + 1
+
+
+def incidents(case):
+    """
+    Return the Incidents of a case, the same in the kernel and on the ranks.
+
+    Args:
+        case: The Case, with a list of `faults`.
+    """
+    rng = Random(case.seed)
+    found = []
+    for fault in case["faults"]:
+        parts = list(_PARTS)
+        rng.shuffle(parts)
+        gaps = ["\n".join(["#"] * rng.randint(1, 9)) for _ in parts]
+        text = "".join(f"{gap}\n{part}\n\n\n" for gap, part in zip(gaps, parts, strict=True))
+        helper = "#\n" * rng.randint(100, 160) + "def fetch(batches):\n    return batches.get()\n"
+        found.append(Incident(fault, rng.randrange(case.world_size), text + _MAIN, helper))
+    return found
+
+
+def play_jobs(here):
+    """
+    Let each job of a case hang, and return for each the list of dumps, in rank order.
+
+    Collective: every rank of the case must call it.
+    """
+    whole, other = (dist.new_group(backend="gloo", timeout=_TIMEOUT) for _ in range(2))
+    try:
+        return [_play(here, incident, whole, other) for incident in incidents(here.case)]
+    finally:
+        for group in (whole, other):
+            dist.destroy_process_group(group)
+
+
+def _play(here, incident, whole, other):
+    is_culprit, batches, failed = here.rank == incident.culprit, queue.Queue(), []
+    names = {"dist": dist, "torch": torch, "batches": batches, "whole": whole, "other": other}
+    exec(compile(incident.helper, str(here.folder / HELPER), "exec"), names)
+    names["is_culprit"] = is_culprit
+    exec(compile(incident.source, str(here.folder / SCRIPT), "exec"), names)
+    names["go_away"] = names[FAULTS[incident.fault][0]]
+
+    def main():
+        try:
+            names["main"]()
+        except RuntimeError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=main, daemon=True)
+    thread.start()
+    # A culprit may wait in an all-reduce before it goes away: it is known by its line.
+    away = f'{SCRIPT}", line {incident.line} in'
+    dump = _dump_when_still(thread, away if is_culprit else "in all_reduce")
+    dumps = [""] * here.world_size
+    dist.all_gather_object(dumps, dump)
+    batches.put(None)
+    if incident.fault == "validates alone" and not is_culprit:
+        dist.all_reduce(torch.ones(1), group=other)
+    if incident.fault == "saves alone" and not is_culprit:
+        dist.barrier(group=other)
+    thread.join(_PATIENCE_S)
+    if failed or thread.is_alive():
+        raise RuntimeError(f"The job of the check did not end: {failed or 'it still runs'}.")
+    names.clear()  # its functions hold it, and it holds the groups, whose threads stay with them
+    return dumps
+
+
+def _dump_when_still(thread, mark):
+    """
+    Return a thread's stack as faulthandler writes it, when it stays the same and has a mark.
+    """
+    before, give_up_at = "", time.monotonic() + _PATIENCE_S
+    while time.monotonic() < give_up_at:
+        dump = _dump(thread)
+        if mark in dump and dump == before:
+            return dump
+        before = dump
+        time.sleep(_LOOK_EVERY_S)
+    raise RuntimeError(f"The job of the check did not hang: it is at\n{before}")
+
+
+def _dump(thread):
+    with tempfile.TemporaryFile("w+") as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+        file.seek(0)
+        blocks = re.split(r"\n\n", file.read())
+    name = f"0x{thread.ident:016x}"
+    return next((block.strip() + "\n" for block in blocks if name in block.partition("\n")[0]), "")

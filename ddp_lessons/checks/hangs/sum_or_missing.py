@@ -1,0 +1,211 @@
+"""
+Task 10.2: a timeout that names who is missing.
+"""
+
+import time
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from ddp_lessons.checks.kit import Case, Task, equal, whole_numbers
+from ddp_lessons.checks.kit.inside.plain import plain
+from ddp_lessons.pictures import holdings_picture
+
+_LATE_S, _SLACK_S, _TOO_LATE_S = 0.2, 1.0, 0.6
+_SHORT_S, _LONG_S = 0.4, 2.5
+_WAITED_S = 0.3
+_LENGTH = 3
+
+
+def _cases(draw):
+    yield Case(4, {"too late": [2], "hurried": [0, 1]}, seed=0)
+    yield Case(1, {})
+    yield Case(draw.choice((2, 3)), {})
+    yield Case(4, {"late": [draw.randrange(4)]})
+    hurried, late = draw.sample(range(4), 2)
+    yield Case(4, {"too late": [late], "hurried": [hurried], "calls": 2})
+    *absent, hurried = draw.sample(range(4), 3)
+    yield Case(4, {"absent": sorted(absent), "hurried": [hurried]})
+
+
+def _ranks(case, what):
+    return case.data.get(what, [])
+
+
+def limit_of(case, rank):
+    """
+    Return the seconds that a rank is given.
+    """
+    return _SHORT_S if rank in _ranks(case, "hurried") else _LONG_S
+
+
+def _act(here, answer):
+    case, rank = here.case, here.rank
+    store = dist.FileStore(str(here.folder / f"calls-{case.seed}-{here.world_size}"))
+    store.set_timeout(timedelta(seconds=1))  # for an answer that waits for a key in vain
+    watch = dist.FileStore(str(here.folder / f"watch-{case.seed}-{here.world_size}"))
+    num_calls, took = case.data.get("calls", 1), []
+    for number in range(1, num_calls + 1):
+        is_last = number == num_calls
+        tensor = _numbers(case, rank, number).to(here.device)
+        dist.barrier()
+        if is_last and rank in _ranks(case, "absent"):
+            break
+        if is_last and rank in _ranks(case, "late"):
+            time.sleep(_LATE_S)
+        if is_last and rank in _ranks(case, "too late"):
+            _wait_until_given_up(here, watch)
+        began_s = time.monotonic()
+        here.call(answer, tensor, store, number, limit_of(case, rank))
+        took.append(time.monotonic() - began_s)
+        if is_last:
+            watch.set(f"ended/{rank}", "yes")
+    return took
+
+
+def _numbers(case, rank, number):
+    return whole_numbers(case, f"{rank} {number}", (_LENGTH,))
+
+
+def _wait_until_given_up(here, watch):
+    """
+    Wait until a hurried rank has returned, or should have.
+    """
+    hurried = _ranks(here.case, "hurried")
+    until_s = time.monotonic() + _SHORT_S + _TOO_LATE_S
+    while time.monotonic() < until_s and not watch.check([f"ended/{rank}" for rank in hurried]):
+        time.sleep(0.01)
+
+
+def _judge(played):
+    case, w = played.case, played.case.world_size
+    num_calls = case.data.get("calls", 1)
+    for number in range(1, num_calls + 1):
+        is_last = number == num_calls
+        away = {*_ranks(case, "absent"), *_ranks(case, "too late")} if is_last else set()
+        present = [r for r in range(w) if not is_last or r not in _ranks(case, "absent")]
+        calls = {rank: played.seen[rank].calls[number - 1] for rank in present}
+        for rank in present:
+            took_s = played.seen[rank].kept[number - 1]
+            _judge_list(played, rank, calls[rank].result, sorted(away), took_s)
+        total = sum(_numbers(case, rank, number) for rank in range(w))
+        for rank in present:
+            _judge_tensor(played, rank, calls[rank], total if not away else None)
+        for rank in present:
+            took_s = played.seen[rank].kept[number - 1]
+            _judge_time(played, rank, took_s, away if is_last else set())
+
+
+def _judge_list(played, rank, got, missing, took_s):
+    both = {"got": got, "expected": missing}
+    if not isinstance(got, list) or any(type(one) is not int for one in got):
+        raise played.wrong("no-list", rank, **both, fact="It must return a list of ranks.")
+    if got == missing:
+        return
+    if sorted({*got}) == missing:
+        fact = "The ranks are not in rising order, each once."
+        raise played.wrong("order", rank, **both, fact=fact)
+    if not got and "calls" in played.case.data:
+        fact = "In the second call, it takes ranks for present that came to the first one."
+        raise played.wrong("old-keys", rank, **both, fact=fact)
+    if rank in _ranks(played.case, "too late"):
+        fact = f"Rank {rank} came when others had given it up, and returns another list than they."
+        raise played.wrong("other-list", rank, **both, fact=fact)
+    if not got and took_s > limit_of(played.case, rank) + _WAITED_S:
+        fact = f"Its limit was {limit_of(played.case, rank):g} s, and it waited for longer."
+        raise played.wrong("too-patient", rank, **both, fact=fact)
+    if {*missing} - {*got}:
+        fact = "It does not name all that did not come."
+        raise played.wrong("nobody", rank, **both, fact=fact)
+    fact = "It names a rank that had come."
+    raise played.wrong("came", rank, **both, fact=fact)
+
+
+def _judge_tensor(played, rank, call, total):
+    before, after = call.before[0], call.after[0]
+    num_sums = sum(event.name == "all_reduce" for event in call.events)
+    both = {"got": after, "expected": before if total is None else total}
+    if total is None and num_sums:
+        fact = "Not all ranks had come, and it began an all-reduce."
+        raise played.wrong("touched", rank, fact=fact)
+    if total is None and not equal(before, after):
+        fact = "Not all ranks had come, and `tensor` is not as it was."
+        raise played.wrong("touched", rank, **both, fact=fact)
+    if total is not None and not equal(after, plain(total)):
+        fact = "All ranks had come, and `tensor` does not hold the sum."
+        raise played.wrong("no-sum", rank, **both, fact=fact)
+    if total is not None and num_sums != 1:
+        fact = f"It made {num_sums} all-reduces in a call."
+        raise played.wrong("no-sum", rank, fact=fact)
+
+
+def _judge_time(played, rank, took_s, away):
+    case, limit_s = played.case, limit_of(played.case, rank)
+    if not away and took_s >= limit_s:
+        fact = "All ranks had come, and it waited until its time was over."
+        raise played.wrong("slow", rank, fact=fact)
+    if away and rank not in away and rank in _ranks(case, "hurried"):
+        if took_s < 0.9 * limit_s:
+            raise played.wrong("impatient", rank, fact="It gave up before its time was over.")
+        if took_s > limit_s + _SLACK_S:
+            fact = f"Its limit was {limit_s:g} s, and it took over {_SLACK_S:g} s more."
+            raise played.wrong("too-patient", rank, fact=fact)
+    if away and limit_s == _LONG_S and took_s >= limit_s:
+        fact = "Another rank had decided, and it waited until its own time was over."
+        raise played.wrong("alone", rank, fact=fact)
+
+
+def _draw(played):
+    held = [
+        {"limit": f"{limit_of(played.case, rank)} s", "missing": str(result)}
+        for rank, result in enumerate(played.results)
+    ]
+    return holdings_picture(["limit", "missing"], held)
+
+
+sum_or_missing = Task(
+    number="10.2",
+    name="sum_or_missing",
+    cases=_cases,
+    act=_act,
+    judge=_judge,
+    ok="one decision for all, and the sum when all had come",
+    draw=_draw,
+    hints=(
+        "An all-reduce cannot be taken back. So all ranks must know that all have come before "
+        "one of them begins it.",
+        "Each rank leaves a key in the store, and looks for those of the others. "
+        "store.check([key]) says at once whether a key is there.",
+        "Two ranks may look at two moments, and see two things. So let the store hold one verdict: "
+        "who is first writes it, all others read it, and look for it while they wait.",
+        'missing = json.loads(store.compare_set(f"{number}/verdict", "", json.dumps(absent))), by '
+        "everyone, also by who has seen that all have come.",
+    ),
+    mistakes={
+        "no-list": "Return a list of ranks; an empty one if all have come.",
+        "order": "Return the ranks in rising order, each once.",
+        "nobody": "Return all ranks that had left no key when the time was over.",
+        "old-keys": "Keys stay in the store: put `number` into each of them.",
+        "came": "Each rank must leave a key of its own first, and look for it anew in each turn of "
+        "the loop, until its time is over.",
+        "other-list": "Who comes late must find what the others have decided. Leave the decision "
+        "in the store, and have every rank go by it.",
+        "touched": "Begin the all-reduce, and change the tensor, only when the decision says that "
+        "all have come.",
+        "no-sum": "When all have come, add up over the group, in place, by one all_reduce.",
+        "slow": "Return as soon as all keys are there.",
+        "impatient": "Look again and again until this rank's time is over.",
+        "too-patient": "The limit counts from the call, and there is one for all other ranks "
+        "together, not one for each. store.check only asks; store.get waits.",
+        "alone": "While it waits, a rank must also look whether another one has decided.",
+        "deadlock": "Some ranks began the all-reduce, and others did not: they decided apart. Let "
+        "one decision in the store count for all.",
+        "raised": "A line that is named is yours. Perhaps it waits: store.get and store.wait raise "
+        "when a key does not come. store.check only asks, and takes a list of keys. "
+        "Or it began an all-reduce before all had come: that cannot be taken back.",
+        "forbidden": "The only call to the other ranks is one all_reduce, when all have come. All "
+        "else goes through the store.",
+    },
+    allowed=("all_reduce",),
+    in_place=True,
+)

@@ -1,0 +1,66 @@
+"""
+What the tasks of this exercise share: the price of a call, a result as a number, and batches.
+"""
+
+import torch
+
+from ddp_lessons.checks.kit import normal_numbers
+
+
+def number_of(result):
+    """
+    Return a result as a float, or None if it is none.
+    """
+    if isinstance(result, str | bytes):
+        return None
+    try:
+        return float(result)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+
+
+def judge_price(played, rank, call, most_bytes):
+    """
+    Refuse a call that makes more than one collective, or hands over more bytes than are needed.
+
+    Args:
+        played: The Played.
+        rank: The rank.
+        call: The Call.
+        most_bytes: What the task allows from each rank.
+    """
+    events = [event for event in call.events if event.is_communication]
+    if len(events) > 1:
+        names = ", ".join(event.name for event in events)
+        fact = (
+            f"The result is right, but a call makes {len(events)} collectives ({names}); 1 will do."
+        )
+        raise played.wrong("cost", rank, fact=fact)
+    for event in events:
+        if event.input_bytes > most_bytes:
+            fact = f"The result is right, but it hands over {event.input_bytes} bytes; "
+            raise played.wrong("bytes", rank, fact=f"{fact}{most_bytes} will do.")
+
+
+def batch_of(case, rank, call=0):
+    """
+    Return the batch (n_r, C) of a rank, in the dtype of the case, for one of several calls.
+
+    Channels differ in mean and spread, and so do ranks. `offset` moves all of them. A later call
+    has other numbers of samples.
+    """
+    sizes, channels = case["samples"], case["channels"]
+    size = sizes[(rank + call) % len(sizes)]
+    size += call if size else 0
+    numbers = normal_numbers(case, (rank, call), (size, channels), torch.float64)
+    spread = torch.linspace(0.5, 2, channels, dtype=torch.float64)
+    centre = torch.linspace(-1, 1, channels, dtype=torch.float64) + rank / 2 - call
+    dtype = getattr(torch, case["dtype"])
+    return (numbers * spread + centre + case.data.get("offset", 0)).to(dtype)
+
+
+def within(got, expected, slack):
+    """
+    Tell whether a tensor is what is expected, up to slack; nan is not.
+    """
+    return bool(((got.double() - expected).abs() <= slack).all())

@@ -1,0 +1,207 @@
+"""
+Task 11.2: find the straggler.
+"""
+
+import time
+from random import Random
+from statistics import mean, median
+
+import torch
+import torch.distributed as dist
+
+from ddp_lessons.checks.kit import Case, Task
+from ddp_lessons.checks.speed.runs import number_of
+from ddp_lessons.pictures import timeline_plot
+
+CLEAR = 1.25
+_IN_DOUBT = 1.02  # as near to the limit as rounding, or another median, may matter
+_NUM_BYTES = 8
+
+_BASE_S = 0.012
+_WARM_UP_S = 0.050
+_PAUSE_S = 0.060
+_QUICK_STEP = 3  # in which the straggler has nothing to write
+
+
+def _cases(draw):
+    roles = {"slow": 2, "interrupted": 1, "logs": 0, "clock": 3}
+    yield Case(4, {"times slower": 2.0, **roles}, seed=0)
+    for world_size in (3, 4):
+        slow, other, last = draw.sample(range(world_size), 3)
+        roles = {"slow": slow, "interrupted": other, "logs": last, "clock": last}
+        yield Case(world_size, {"times slower": 1.0, **roles})
+    first, second, third, last = draw.sample(range(4), 4)
+    roles = {"slow": first, "interrupted": last, "logs": third, "clock": second}
+    yield Case(4, {"times slower": 2.2, **roles, "slow as well": second})
+    for world_size in (2, 3, 4):
+        ranks = draw.sample(range(world_size), world_size)
+        roles = {"slow": ranks[0], "interrupted": ranks[1], "logs": ranks[-1], "clock": ranks[-1]}
+        yield Case(world_size, {"times slower": round(draw.uniform(1.7, 2.2), 1), **roles})
+    yield Case(1, {"times slower": 2.0, "slow": 0, "interrupted": 0, "logs": 0, "clock": 0})
+
+
+def _act(here, find_straggler):
+    draw = Random(f"{here.case.seed} {here.rank}")
+    # A clock starts when its machine does: so these of the ranks differ by minutes.
+    ahead_s = draw.uniform(100, 200) + 1000 * (here.rank == here["clock"])
+    steps, tensor = [], torch.zeros(1, device=here.device)
+    for number in range(4):
+        dist.barrier()
+        start_s = time.monotonic()
+        time.sleep(_own_s(here, number))
+        call_s = time.monotonic()
+        dist.all_reduce(tensor)
+        if here.rank != here["slow"]:
+            time.sleep(0.014 if here.rank == here["logs"] else 0.002)  # it writes its log
+        end_s = time.monotonic()
+        steps.append(tuple(ahead_s + moment_s for moment_s in (start_s, call_s, end_s)))
+    here.call(find_straggler, steps)
+
+
+def _own_s(here, number):
+    own_s = _BASE_S
+    if here.rank in (here["slow"], here.case.data.get("slow as well")) and number != _QUICK_STEP:
+        own_s *= here["times slower"]
+    if here.rank == here["interrupted"]:
+        own_s += {0: _WARM_UP_S, 2: _PAUSE_S}.get(number, 0.0)
+    return own_s
+
+
+def _judge(played):
+    w = played.case.world_size
+    steps = played.before
+    own_s = [[call_s - start_s for start_s, call_s, _ in own] for own in steps]
+    right = _right([median(own[1:]) for own in own_s])
+    for rank, got in enumerate(played.results):
+        is_rank = got is None or (number_of(got) is not None and float(number_of(got)).is_integer())
+        if not is_rank or not (got is None or 0 <= number_of(got) < w):
+            fact = f"It must return a rank, 0 to {w - 1}, or None."
+            raise played.wrong("no-rank", rank, got=got, fact=fact)
+    answers = [None if got is None else int(number_of(got)) for got in played.results]
+    talks = [name for names in played.names for name in names]
+    if w > 1 and not talks and played.call == "first":
+        fact = "No rank has told another how long it computes."
+        raise played.wrong("alone", 0, got=answers[0], fact=fact)
+    for rank, got in enumerate(answers):
+        if got != answers[0]:
+            fact = f"Rank 0 says {answers[0]}, rank {rank} says {got}."
+            raise played.wrong("not-agreed", rank, fact=fact)
+    if answers[0] not in right:
+        fact = _told(own_s, answers[0])
+        raise played.wrong(_mistake(steps, own_s, answers[0], right), 0, fact=fact)
+    _judge_cost(played)
+
+
+def _right(medians_s):
+    """
+    Return all that may be said: two things where a time lies just at the limit.
+    """
+    if len(medians_s) == 1:
+        return {None}
+    *_, second_s, first_s = sorted(medians_s)
+    times_longer, rank = first_s / second_s, medians_s.index(first_s)
+    if times_longer > CLEAR * _IN_DOUBT:
+        return {rank}
+    return {None} if times_longer < CLEAR / _IN_DOUBT else {None, rank}
+
+
+def _told(own_s, got):
+    rows = "; ".join(
+        f"rank {rank} " + ", ".join(f"{1e3 * one_s:.1f}" for one_s in own)
+        for rank, own in enumerate(own_s)
+    )
+    return f"It says {got}. From start to call, in ms: {rows}."
+
+
+def _mistake(steps, own_s, got, right):
+    if got is None:
+        return "none-found"
+    if len(own_s) == 1:
+        return "nobody"
+    recipes = (
+        ("outlier", [mean(own) for own in own_s]),
+        ("outlier", [mean(own[1:]) for own in own_s]),
+        ("outlier", [median(own) for own in own_s]),
+        ("outlier", [max(own[1:]) for own in own_s]),
+        ("outlier", [own[0] for own in own_s]),
+        ("clock", [call_s for (*_, (_, call_s, _)) in steps]),
+        ("victim", [median(end_s - call_s for _, call_s, end_s in own[1:]) for own in steps]),
+        ("victim", [median(end_s - start_s for start_s, _, end_s in own[1:]) for own in steps]),
+    )
+    medians_s = [median(own[1:]) for own in own_s]
+    middle_s = median(medians_s)
+    if right == {None} and medians_s[got] > CLEAR * middle_s:
+        return "every-other"
+    if right == {None} and got == medians_s.index(max(medians_s)):
+        return "nobody"
+    for name, values in recipes:
+        if got == values.index(max(values)):
+            return name
+    return "nobody" if right == {None} else "victim"
+
+
+def _judge_cost(played):
+    w = played.case.world_size
+    for rank, (names, events) in enumerate(zip(played.names, played.traces, strict=True)):
+        sent = [event.input_bytes for event in events if event.is_communication]
+        if len(names) > 1:
+            fact = f"It made {len(names)} calls."
+            raise played.wrong("cost", rank, fact=fact)
+        if sum(sent) > _NUM_BYTES * w:
+            fact = f"It sent {sum(sent)} bytes; {_NUM_BYTES} for each rank are enough."
+            raise played.wrong("cost", rank, fact=fact)
+
+
+def _draw(played):
+    tracks = []
+    for own in played.before:
+        first_s, track = own[0][0], []
+        for start_s, call_s, end_s in own:
+            times_ms = [1e3 * (moment_s - first_s) for moment_s in (start_s, call_s, end_s)]
+            track.append(("compute", *times_ms[:2]))
+            track.append(("communication", *times_ms[1:]))
+        tracks.append(track)
+    return timeline_plot(tracks, "time in ms, each rank by its own clock, from its first step on")
+
+
+find_straggler = Task(
+    number="11.2",
+    name="find_straggler",
+    twice=True,
+    cases=_cases,
+    act=_act,
+    judge=_judge,
+    ok="the rank that is late, or none, for 1 collective",
+    draw=_draw,
+    returns=False,  # None is an answer
+    hints=(
+        "All steps are as long as the latest rank's, and who is in the all-reduce for long has "
+        "waited for it. So look at what each rank does before it calls.",
+        "Clocks differ, so moments of two ranks cannot be compared. Differences of one clock can.",
+        "A first step, or a single pause, moves a mean. Of the rest of the steps take the one in "
+        "the middle.",
+        "own = statistics.median(call - start for start, call, _ in steps[1:]); gather it, and "
+        "compare the largest with the next one.",
+    ),
+    mistakes={
+        "no-rank": "Return the rank, a whole number, or None.",
+        "alone": "Each rank knows its own steps only. Tell the others one number.",
+        "not-agreed": "Every rank must come to the same answer, from the same numbers.",
+        "outlier": "A first step or a single pause must not decide: take the median of all steps "
+        "but the first.",
+        "clock": "Each rank has a clock of its own: who calls last by its clock need not be last. "
+        "Compare durations.",
+        "victim": "That rank waits, or only its step is long. The straggler is the one that "
+        "computes longest before it calls.",
+        "none-found": "One rank computes more than a quarter longer than each of the others, in "
+        "most steps.",
+        "nobody": "No rank computes a quarter longer than every other one. Then the answer is "
+        "None; also for one rank alone.",
+        "every-other": "Two ranks compute longer than the rest, about equally long. Neither is "
+        "slower than every other one.",
+        "cost": "One call is enough: one number from each rank, its median.",
+        "raised": "The line that is named is yours. One rank alone has nobody to compare with.",
+        "input-changed": "Leave the list of steps as it is: steps[1:] makes a new one.",
+        "store": "Let the number travel in the collective.",
+    },
+)

@@ -1,0 +1,266 @@
+"""
+Task 11.4: report a speed-up.
+"""
+
+import time
+from random import Random
+from statistics import mean, median
+
+import torch
+import torch.distributed as dist
+
+from ddp_lessons.checks.kit import Case, Task
+from ddp_lessons.checks.speed.runs import number_of
+from ddp_lessons.pictures import timeline_plot
+
+PARTS = ("speedup", "efficiency", "fastest_s", "slowest_s")
+MOST_CALLS = 2
+_NEAR = 1e-4  # float32 has seven digits; mistakes are off by far more
+
+
+def _cases(draw):
+    yield Case(4, {"samples": [8, 12, 4, 10], "before": 8, "warm-up": 1}, seed=0)
+    for world_size in (2, 3, 4):
+        samples = [draw.randint(3, 20) for _ in range(world_size)]
+        data = {"samples": samples, "before": draw.randint(4, 16), "warm-up": draw.randint(1, 2)}
+        yield Case(world_size, data)
+    yield Case(2, {"samples": [5, 9], "before": 7, "warm-up": 0})
+    yield Case(1, {"samples": [6], "before": 12, "warm-up": 1})
+
+
+def _act(here, report_speedup):
+    num_warm_up, num_steps = here["warm-up"], here["warm-up"] + 5
+    before_s = _alone(here, num_steps)
+    own_s = _together(here, num_steps)
+    samples = here["samples"][here.rank]
+    here.call(report_speedup, before_s, here["before"], own_s, samples, num_warm_up)
+
+
+def _alone(here, num_steps):
+    """
+    Let rank 0 make steps while the others wait, and tell all how long they took.
+    """
+    draw, times_s = Random(here.case.seed), []
+    for number in range(num_steps if here.rank == 0 else 0):
+        slow_s = 0.030 if number < here["warm-up"] else 0.0
+        pause_s = 0.015 if number == num_steps - 1 else 0.0
+        times_s.append(_timed(time.sleep, draw.uniform(0.006, 0.008) + slow_s + pause_s))
+    told = [times_s]
+    dist.broadcast_object_list(told, 0)
+    return told[0]
+
+
+def _together(here, num_steps):
+    """
+    Let all ranks make steps; in each another one is through last, as it has more to write.
+    """
+    draw, tensor = Random(f"{here.case.seed} {here.rank}"), torch.zeros(1, device=here.device)
+
+    def step(number):
+        time.sleep(draw.uniform(0.004, 0.006) + (0.030 if number < here["warm-up"] else 0.0))
+        dist.all_reduce(tensor)
+        writes = (number + here.rank) % max(2, here.world_size) == 0
+        time.sleep(draw.uniform(0.006, 0.012) if writes else 0.0)
+
+    times_s = []
+    for number in range(num_steps):
+        dist.barrier()
+        times_s.append(_timed(step, number))
+    return times_s
+
+
+def _timed(function, *args):
+    start_s = time.perf_counter()
+    function(*args)
+    return time.perf_counter() - start_s
+
+
+def _judge(played):
+    w = played.case.world_size
+    rows = []
+    for rank, got in enumerate(played.results):
+        row = _row_of(got)
+        if row is None:
+            fact = f"It must return a dictionary with {', '.join(PARTS)}, a number each."
+            raise played.wrong("no-parts", rank, got=got, fact=fact)
+        rows.append(row)
+    if w > 1 and not any(played.names) and played.call == "first":
+        fact = "No rank has told another of its times and its samples."
+        raise played.wrong("alone", 0, fact=fact)
+    times = _Times(played)
+    for part in PARTS:
+        for rank, row in enumerate(rows):
+            if _is_near(row[part], times.right[part]):
+                continue
+            mistake = times.mistake(part, row[part], rank)
+            fact = f"Its {part} is {row[part]:.5g}; it is {times.right[part]:.5g}."
+            raise played.wrong(mistake, rank, fact=fact)
+    for rank, names in enumerate(played.names):
+        if len(names) > MOST_CALLS:
+            fact = f"It made {len(names)} calls; {MOST_CALLS} are enough."
+            raise played.wrong("cost", rank, fact=fact)
+
+
+def _row_of(got):
+    if not isinstance(got, dict) or not set(PARTS) <= got.keys():
+        return None
+    row = {part: number_of(got[part]) for part in PARTS}
+    return None if None in row.values() else row
+
+
+def _is_near(got, expected):
+    return abs(got - expected) <= _NEAR * abs(expected)
+
+
+class _Times:
+    """
+    Hold the times that all ranks had, and what comes of them: rightly, and by the usual mistakes.
+    """
+
+    def __init__(self, played):
+        calls = [seen.calls[-1] for seen in played.seen]
+        self.before_s, self.before, _, _, self.num_warm_up = calls[0].before
+        self.own_s = [call.before[2] for call in calls]
+        self.samples = [call.before[3] for call in calls]
+        self.w = len(calls)
+        self.all_s = [max(of_step) for of_step in zip(*self.own_s, strict=True)]
+        kept_s = self.all_s[self.num_warm_up :]
+        gain = self._gain(median(self._kept(self.before_s)), median(kept_s), sum(self.samples))
+        self.right = {
+            "speedup": gain,
+            "efficiency": gain / self.w,
+            "fastest_s": min(kept_s),
+            "slowest_s": max(kept_s),
+        }
+
+    def _kept(self, times_s):
+        return times_s[self.num_warm_up :]
+
+    def _all(self, first):
+        return [time_s for own_s in self.own_s for time_s in own_s[first:]]
+
+    def _gain(self, before_s, after_s, samples):
+        return (samples / after_s) / (self.before / before_s)
+
+    def mistake(self, part, got, rank):
+        """
+        Return the mistake that gives such a number on a rank.
+        """
+        if part == "efficiency":
+            right = self.right[part]
+            return "percent" if _is_near(got, 100 * right) else "efficiency"
+        if part != "speedup" and any(_is_near(got, self.right[other]) for other in PARTS[2:]):
+            return "spread"
+        recipes = self._of_gain(rank) if part == "speedup" else self._of_spread(rank)
+        found = [name for name, value in recipes if _is_near(got, value)]
+        if found:
+            return found[0]
+        return "values" if part == "speedup" else "spread"
+
+    def _of_gain(self, rank):
+        one_s, total = self._kept(self.before_s), sum(self.samples)
+        all_s, own_s = self._kept(self.all_s), self._kept(self.own_s[rank])
+        means_s = [mean(of_step) for of_step in zip(*map(self._kept, self.own_s), strict=True)]
+        sums_s = [sum(of_step) for of_step in zip(*map(self._kept, self.own_s), strict=True)]
+        firsts_s = [min(of_step) for of_step in zip(*map(self._kept, self.own_s), strict=True)]
+        of_ranks = [median(self._kept(own)) for own in self.own_s]
+        right = self.right["speedup"]
+        yield "inverse", 1 / right
+        yield "percent", 100 * right
+        yield "warm-up", self._gain(median(self.before_s), median(self.all_s), total)
+        yield "warm-up", self._gain(mean(self.before_s), mean(self.all_s), total)
+        yield "warm-up", self._gain(median(self.before_s), median(all_s), total)
+        yield "warm-up", self._gain(mean(self.before_s), mean(all_s), total)
+        yield "means", self._gain(mean(one_s), mean(all_s), total)
+        yield "best", self._gain(min(one_s), min(all_s), total)
+        yield "best", self._gain(max(one_s), min(all_s), total)
+        yield "best", self._gain(median(one_s), min(all_s), total)
+        yield "seconds", median(one_s) / median(all_s)
+        yield "own-samples", self._gain(median(one_s), median(all_s), self.samples[rank])
+        yield "own-samples", self._gain(median(one_s), median(all_s), self.w * self.samples[rank])
+        yield "own-samples", self._gain(median(one_s), median(all_s), self.w * self.before)
+        yield "own-samples", self._gain(median(one_s), median(all_s), total / self.w)
+        for taken_s in (median(own_s), median(means_s), median(sums_s), median(firsts_s)):
+            yield "own-times", self._gain(median(one_s), taken_s, total)
+        for taken_s in (
+            max(of_ranks),
+            min(of_ranks),
+            mean(of_ranks),
+            median(self._all(self.num_warm_up)),
+        ):
+            yield "own-times", self._gain(median(one_s), taken_s, total)
+        yield (
+            "own-times",
+            sum(
+                self._gain(median(one_s), taken_s, samples)
+                for taken_s, samples in zip(of_ranks, self.samples, strict=True)
+            ),
+        )
+        yield "alone", self._gain(median(one_s), median(own_s), self.samples[rank])
+
+    def _of_spread(self, rank):
+        yield "warm-up", max(self.all_s)
+        yield "warm-up", min(self.all_s)
+        for own_s in (self.own_s[rank], self._all(0), self._all(self.num_warm_up)):
+            yield "own-times", min(own_s)
+            yield "own-times", max(own_s)
+        yield "own-times", min(self._kept(self.own_s[rank]))
+        yield "own-times", max(self._kept(self.own_s[rank]))
+
+
+def _draw(played):
+    times, tracks = _Times(played), []
+    for own_s in times.own_s:
+        now_ms, track = 0.0, []
+        for taken_s, step_s in zip(own_s, times.all_s, strict=True):
+            track.append(("compute", now_ms, now_ms + 1e3 * taken_s))
+            if taken_s < step_s:
+                track.append(("waiting", now_ms + 1e3 * taken_s, now_ms + 1e3 * step_s))
+            now_ms += 1e3 * step_s
+        tracks.append(track)
+    return timeline_plot(tracks, "time in ms: steps of all ranks, and who waited for their end")
+
+
+report_speedup = Task(
+    number="11.4",
+    name="report_speedup",
+    twice=True,
+    cases=_cases,
+    act=_act,
+    judge=_judge,
+    ok="medians of samples a second, without warm-up, with the spread",
+    draw=_draw,
+    hints=(
+        "Ranks work on batches of other sizes than one rank did. So compare samples a second: all "
+        "samples of a step over the time of that step.",
+        "A step is over when the slowest rank is through. Which rank that is changes from step to "
+        "step, so take the largest of each step before anything else.",
+        "Two calls tell all of it: the largest of each step's times over all ranks, and the sum of "
+        "the samples.",
+        "dist.all_reduce(times, op=dist.ReduceOp.MAX), with times = torch.tensor(own_s, "
+        "dtype=torch.float64); then median(times[num_warm_up:]).",
+    ),
+    mistakes={
+        "no-parts": "Return a dictionary with the four names of the task, a number for each.",
+        "alone": "Each rank knows its own times and its own samples. What counts are the slowest "
+        "rank's times and the sum of all samples.",
+        "inverse": "A speed-up above 1 is faster: samples a second on all ranks, over those on "
+        "one.",
+        "percent": "Return plain ratios: 0.8, and not 80.",
+        "warm-up": "Leave the first num_warm_up steps out, of both runs and of all four numbers.",
+        "means": "One step that was interrupted moves a mean. Take medians.",
+        "best": "The fastest step is what luck can do. Take medians.",
+        "seconds": "The two runs differ in how many samples a step has. Compare samples a second.",
+        "own-samples": "Count the samples of all ranks: they need not have equally many.",
+        "own-times": "A step of all ranks takes as long as on the slowest of them, and that may be "
+        "another one in each step.",
+        "efficiency": "Efficiency is the speed-up over the number of ranks.",
+        "spread": "The fastest and the slowest step of all ranks together, without warm-up.",
+        "values": "Go through one case with a pencil: the times of the steps, their median, the "
+        "samples, samples a second.",
+        "cost": "One call for the times of all steps, one for the samples.",
+        "raised": "The line that is named is yours. One rank alone is a group, too.",
+        "input-changed": "Leave the lists as they are: sorted makes a new one.",
+        "store": "Let times and samples travel in collectives.",
+    },
+)

@@ -1,0 +1,171 @@
+"""
+Stacks: dumps of processes that hang are read right, and the odd one is found.
+"""
+
+import faulthandler
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from ddp_lessons.hangs import Frame, called, look, odd_frames, own_frames, read_stack
+from ddp_lessons.hangs.stacks import is_of_a_library, own_line, read_stacks
+
+PATIENCE_S = 20
+DUMP = """\
+Thread 0x00007f5a00000001 (most recent call first):
+  File "/usr/lib/threading.py", line 359 in wait
+  File "/usr/lib/threading.py", line 1002 in _bootstrap
+
+Current thread 0x00007f5a00000002 (most recent call first):
+  File "/x/torch/distributed/distributed_c10d.py", line 3252 in all_reduce
+  File "/x/torch/distributed/c10d_logger.py", line 83 in wrapper
+  File "/home/me/job.py", line 7 in average
+  File "/home/me/job.py", line ??? in <module>
+"""
+SCRIPT = """\
+import faulthandler, itertools, signal, sys, time
+faulthandler.register(signal.SIGUSR1, open(sys.argv[1], "w"), all_threads=False)
+def stays():
+    time.sleep(600)
+def moves():
+    for n in itertools.count():  # each turn is a line further down
+        exec(compile("\\n" * n + "time.sleep(0.01)", "moving.py", "exec"), globals())
+print("ready", flush=True)
+"""
+
+
+def frames(*lines):
+    """
+    Return a stack of frames of a script, innermost first, below a library's.
+    """
+    return [Frame("/x/lib.py", 1, "f"), *(Frame("/y/job.py", line, "g") for line in lines)]
+
+
+def test_read_stack_takes_the_main_thread_of_the_last_dump():
+    """
+    The main thread is the last that faulthandler writes, whichever thread wrote.
+    """
+    both = read_stacks(DUMP + "\n" + DUMP)
+    assert len(both) == 4
+    stack = read_stack(DUMP)
+    assert both[3] == stack
+    assert [frame.line for frame in stack] == [3252, 83, 7, 0]
+    assert str(stack[2]) == "job.py:7 in average"
+    assert read_stack("") == []
+    assert read_stack('  File "a.py", line 1 in f') == []
+
+
+def test_called_names_what_the_own_line_has_called():
+    """
+    The wrapper that torch puts around its calls is none.
+    """
+    stack = read_stack(DUMP)
+    assert called(stack, "job.py") == "all_reduce"
+    assert called(stack[2:], "job.py") == ""
+    assert called(stack, "other.py") == ""
+    assert [frame.line for frame in own_frames(stack, "job.py")] == [7, 0]
+
+
+def test_frames_know_their_text_and_whose_they_are():
+    """
+    A line number alone makes one look it up.
+    """
+    line = frames.__code__.co_firstlineno
+    frame = Frame(__file__, line, "<module>")
+    assert frame.code == "def frames(*lines):"
+    assert Frame("/nowhere/x.py", 1, "f").code == ""
+    assert own_frames([Frame(threading.__file__, 1, "wait"), frame]) == [frame]
+    assert is_of_a_library("<frozen runpy>")
+    assert is_of_a_library(pytest.__file__)
+
+
+def test_odd_frames_name_the_line_at_which_a_rank_left_the_others():
+    """
+    A function that all call does not tell them apart; the line that calls it does.
+    """
+    stacks = {0: frames(12, 20, 40), 1: frames(12, 20, 40), 2: frames(12, 30, 41)}
+    assert odd_frames(stacks, "job.py") == {2: Frame("/y/job.py", 30, "g")}
+    stacks[3] = frames(5, 40)
+    assert odd_frames(stacks, "job.py") == {}  # two of four are no majority
+    stacks[4] = frames(12, 20, 40)
+    assert {rank: frame.line for rank, frame in odd_frames(stacks, "job.py").items()} == {
+        2: 30,
+        3: 5,
+    }
+    assert odd_frames({0: frames(1), 1: frames(2)}, "job.py") == {}
+    assert odd_frames({0: frames(1), 1: frames(1)}, "job.py") == {}
+    assert odd_frames({0: frames(1, 2), 1: frames(1, 2), 2: frames(2)}, "job.py") == {2: None}
+
+
+@pytest.mark.parametrize("function", ["stays", "moves"])
+def test_look_tells_who_stays_from_who_moves(tmp_path, function):
+    """
+    One dump of a process that works looks like that of one that hangs.
+    """
+    script, dump = tmp_path / "script.py", tmp_path / "dump.txt"
+    script.write_text(f"{SCRIPT}{function}()\n")
+    command = [sys.executable, str(script), str(dump)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline() == "ready\n"
+            stack = look(process.pid, dump, patience_s=PATIENCE_S if function == "stays" else 1)
+        finally:
+            process.kill()
+    assert stack is None if function == "moves" else stack[0].function == "stays"
+
+
+def test_look_gives_up_on_a_process_that_does_not_answer(tmp_path):
+    """
+    A process that is stopped writes nothing.
+    """
+    dump = tmp_path / "dump.txt"
+    dump.write_text("")
+    code = "import signal; signal.signal(signal.SIGUSR1, signal.SIG_IGN); print(1, flush=True)"
+    command = [sys.executable, "-c", f"{code}; import time; time.sleep(600)"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            process.stdout.readline()
+            assert look(process.pid, dump, patience_s=0.2) is None
+        finally:
+            process.kill()
+
+
+def test_own_line_of_a_thread_that_waits_in_a_library():
+    """
+    A thread that waits is at a line of threading.py, which is nobody's fault.
+    """
+    waits, ready = threading.Event(), threading.Event()
+
+    def wait_here():
+        ready.set()
+        waits.wait()
+
+    thread = threading.Thread(target=wait_here)
+    thread.start()
+    try:
+        ready.wait()
+        while own_line(thread.ident).line == wait_here.__code__.co_firstlineno + 1:
+            pass
+        frame = own_line(thread.ident)
+        assert (frame.name, frame.function) == (Path(__file__).name, "wait_here")
+        assert frame.code == "waits.wait()"
+    finally:
+        waits.set()
+        thread.join()
+    assert own_line(thread.ident) is None
+
+
+def test_dump_of_faulthandler_itself_is_read(tmp_path):
+    """
+    What is read here is what the Python that runs writes.
+    """
+    with (tmp_path / "dump.txt").open("w+") as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+        file.seek(0)
+        stack = read_stack(file.read())
+    assert own_frames(stack, Path(__file__).name)[0].function == (
+        "test_dump_of_faulthandler_itself_is_read"
+    )

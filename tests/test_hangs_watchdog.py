@@ -1,0 +1,151 @@
+"""
+The watchdog names the collective, who is missing and where, and is silent while ranks work.
+"""
+
+import json
+import os
+import threading
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+from worlds import run_world
+
+from ddp_lessons.hangs import Note, Stall, Watchdog, end_job
+
+LIMIT_S = 0.4
+PATIENCE_S = 20.0
+
+
+def wait_for_the_server(until):
+    """
+    Wait as a rank does that gets no batch.
+    """
+    assert until.wait(PATIENCE_S)
+
+
+def _one_is_late(rank, world_size):
+    stalls, until = [], threading.Event()
+
+    def bark(stall):
+        stalls.append(stall)
+        until.set()
+
+    with Watchdog(LIMIT_S, on_stall=bark):
+        for step in range(3):
+            if step == 2 and rank == world_size - 1:
+                wait_for_the_server(until)
+            dist.all_reduce(torch.ones(4))
+        if rank != world_size - 1:
+            wait_for_the_server(until)
+    return stalls
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_watchdog_names_the_rank_that_did_not_come(world_size):
+    """
+    All ranks learn it, and where the missing one is.
+    """
+    last = world_size - 1
+    for stalls in run_world(world_size, _one_is_late):
+        stall = stalls[0]
+        assert (stall.number, stall.absent) == (3, [last])
+        lines = str(stall).splitlines()
+        assert lines[0] == (
+            "No new collective for 0.4 s. The last is number 3: all_reduce float[4]. "
+            f"Missing: rank {last}."
+        )
+        assert lines[1].startswith("  rank 0 at test_hangs_watchdog.py:")
+        assert lines[1].endswith(" in _one_is_late")
+        assert lines[-1].endswith(" in wait_for_the_server")
+
+
+def _slow_and_well(rank, world_size):
+    stalls, again = [], threading.Event()
+
+    def bark(stall):
+        stalls.append(stall)
+        again.set()
+
+    group = dist.new_group(list(range(world_size)))
+    with Watchdog(LIMIT_S, on_stall=bark, group=group):
+        for pause in (0, 1, 0, 1):
+            dist.all_reduce(torch.ones(2), group=group)
+            if pause:
+                wait_for_the_server(again)
+                again.clear()
+    return [(stall.number, stall.absent) for stall in stalls]
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_watchdog_barks_once_a_pause_and_goes_on(world_size):
+    """
+    Who was slow, and no more than that, is watched on. Nobody is missing in a pause of all.
+    """
+    for told in run_world(world_size, _slow_and_well):
+        assert (2, []) in told
+        assert told[-1] == (4, [])
+
+
+def _silent(rank, world_size):
+    stalls = []
+    with Watchdog(PATIENCE_S, on_stall=stalls.append):
+        for _ in range(20):
+            dist.all_reduce(torch.ones(2))
+            time.sleep(0.005)
+    return stalls
+
+
+def test_watchdog_is_silent_while_ranks_work():
+    """
+    A watchdog that barks at everybody is chained soon.
+    """
+    assert run_world(2, _silent) == [[], []]
+
+
+def _alone(rank, world_size):
+    dist.barrier()
+    stalls, until = [], threading.Event()
+    if rank == 0:
+        with Watchdog(LIMIT_S, on_stall=lambda stall: (stalls.append(stall), until.set())):
+            wait_for_the_server(until)
+    dist.barrier()
+    return [(stall.absent, str(stall)) for stall in stalls]
+
+
+def test_watchdog_tells_of_ranks_that_say_nothing():
+    """
+    A rank whose process has ended, or stands still, leaves no note.
+    """
+    ((absent, text),) = run_world(3, _alone)[0]
+    assert absent == [1, 2]
+    assert text.splitlines()[2] == "  rank 1 says nothing: it has ended, or stands still"
+
+
+def test_stall_says_when_calls_differ_or_there_were_none():
+    """
+    The same number with another name is the other way to hang.
+    """
+    one, other = Note(2, "reduce float[1]", "a.py:1 in f"), Note(2, "barrier", "a.py:2 in f")
+    stall = Stall(5, {0: one, 1: other, 2: other})
+    assert stall.absent == []
+    assert "number 2: reduce float[1] against barrier. Missing: nobody." in str(stall)
+    none = Note(0, "", "no line of its own")
+    assert "number 0: none. Missing: nobody." in str(Stall(1, {0: none, 1: none}))
+    assert json.loads(json.dumps(vars(none))) == vars(none)
+
+
+def test_end_job_ends_one_rank_which_tells_why(monkeypatch, capsys):
+    """
+    The launcher ends the others; a report of each would be the same.
+    """
+    ended = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    came, late = Note(2, "barrier", "a.py:1 in f"), Note(1, "barrier", "a.py:2 in f")
+    stall = Stall(1, {0: late, 1: came, 2: came})
+    for rank in range(3):
+        monkeypatch.setattr(dist, "get_rank", lambda rank=rank: rank)
+        end_job(stall)
+    assert ended == [1]
+    assert capsys.readouterr().out == f"{stall}\n"

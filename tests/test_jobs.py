@@ -1,0 +1,209 @@
+"""
+A job of a cell: what it says, who its workers are, and that nothing of it is left.
+"""
+
+import gc
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+from waiting import wait_until
+
+from ddp_lessons.errors import BadInput, JobLate
+from ddp_lessons.jobs import run_job, start_job
+
+PATIENCE_S = 30
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def test_run_job_gives_output_and_exit_code(tmp_path):
+    """
+    A cell shows what a terminal would.
+    """
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, sys\nprint(os.getcwd(), os.environ['COLOUR'], 'HOME' in os.environ)\n"
+        "print('bad', file=sys.stderr)\nsys.exit(3)\n"
+    )
+    job = run_job("python script.py", folder=tmp_path, env={"COLOUR": "blue 1", "HOME": None})
+    assert job.stdout == f"{tmp_path} blue 1 False\n"
+    assert job.stderr == "bad\n"
+    assert job.returncode == 3
+    assert repr(job) == "<job python script.py: exit code 3>"
+
+
+def test_run_job_takes_a_list_with_spaces_in_it():
+    """
+    Words that hold spaces need no signs of a shell.
+    """
+    job = run_job([sys.executable, "-c", "import sys; print(sys.argv[1:])", "a b", 7])
+    assert job.stdout == "['a b', '7']\n"
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGABRT, signal.SIGTERM])
+def test_run_job_tells_signals_from_exit_codes(signum):
+    """
+    Exit code 247 is none of a killed process, and -9 is.
+    """
+    assert (
+        run_job(["python", "-c", f"import os; os.kill(os.getpid(), {int(signum)})"]).returncode
+        == -signum
+    )
+    assert (
+        run_job(["python", "-c", f"import sys; sys.exit({256 - signum})"]).returncode
+        == 256 - signum
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "fault"),
+    [
+        (
+            "mpiexek -n 2 python",
+            "No such command: expected one that this machine has (got 'mpiexek')",
+        ),
+        ("./missing.sh", "No such command"),
+        ("", "No command: expected words"),
+    ],
+)
+def test_start_job_refuses_what_is_not_there(command, fault, tmp_path):
+    """
+    The name that is wrong stands in the message.
+    """
+    with pytest.raises(BadInput, match=re.escape(fault)):
+        start_job(command, folder=tmp_path)
+
+
+def test_run_job_that_is_late_shows_its_last_lines():
+    """
+    Who waits a minute wants to know for what.
+    """
+    code = "import time; [print(n, flush=True) for n in range(99)]; time.sleep(600)"
+    with pytest.raises(JobLate, match=r"expected an end within 1.5 s(.*\n)+  97\n  98$"):
+        run_job(["python", "-c", code], timeout_s=1.5)
+
+
+TREE = "import subprocess, time; subprocess.Popen(['setsid', 'sleep', '600']); time.sleep(600)"
+
+
+def started(job, num):
+    """
+    Return the processes of a job when there are as many as that.
+    """
+    wait_until(lambda: len(job.processes()) == num, PATIENCE_S, f"{num} processes")
+    return job.processes()
+
+
+def test_job_ends_with_its_block():
+    """
+    A process that has left its parent and its session is found, too.
+    """
+    with start_job(["python", "-c", TREE]) as job:
+        processes = started(job, 2)
+        assert job.returncode is None
+        assert job.is_running
+        assert job.wait(0.1) is None
+    assert not any(process.is_running() for process in processes)
+    assert (job.returncode, job.is_running, job.processes()) == (None, False, [])
+    assert repr(job).endswith("ended by us>")
+
+
+def test_job_ends_when_nobody_holds_it():
+    """
+    Who runs a cell again has lost the job of the first time.
+    """
+    job = start_job(["python", "-c", TREE])
+    processes = started(job, 2)
+    del job
+    gc.collect()
+    assert not any(process.is_running() for process in processes)
+
+
+def test_output_of_a_job_has_no_name_on_the_disk(tmp_path, monkeypatch):
+    """
+    One reads it after the end, and a kernel that is killed leaves none of it.
+    """
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    job = run_job(["python", "-c", "print(1)"])
+    assert (job.stdout, job.stderr) == ("1\n", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_job_ends_with_its_kernel(tmp_path):
+    """
+    A kernel that is killed can end nothing any more.
+    """
+    holder = (
+        "import os, time\nfrom ddp_lessons.jobs import start_job\n"
+        f"job = start_job(['python', '-c', {TREE!r}])\n"
+        "while len(job.processes()) < 2: time.sleep(0.05)\n"
+        "print(*[p.pid for p in job.processes()], flush=True)\ntime.sleep(600)"
+    )
+    command = [sys.executable, "-c", holder]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as kernel:
+        pids = [int(word) for word in kernel.stdout.readline().split()]
+        kernel.kill()
+    assert len(pids) == 2
+    wait_until(lambda: not any(map(psutil.pid_exists, pids)), PATIENCE_S, "their end")
+
+
+def test_job_knows_its_workers(tmp_path):
+    """
+    A debugger wants the process of rank 1, and no loader's that has its environment.
+    """
+    script = tmp_path / "worker.py"
+    script.write_text("import subprocess, os\nsubprocess.run(['sleep', '600'])\n")
+    with start_job(
+        "torchrun --nproc-per-node 2 --monitor-interval 0.1 worker.py", folder=tmp_path
+    ) as job:
+        wait_until(lambda: len(job.workers()) == 2, PATIENCE_S, "two workers")
+        workers = job.workers()
+        assert sorted(workers) == [0, 1]
+        for rank, pid in workers.items():
+            process = psutil.Process(pid)
+            assert process.environ()["RANK"] == str(rank)
+            assert "worker.py" in process.cmdline()[-1]
+        os.kill(workers[1], signal.SIGKILL)
+        assert job.wait(PATIENCE_S) == 1
+    assert "exitcode  : -9" in job.stderr
+
+
+def test_job_can_be_waited_for_by_what_it_says():
+    """
+    A job that hangs never ends, so a cell waits for its last line.
+    """
+    code = "import time; [print('step', n, flush=True) for n in range(3)]; time.sleep(600)"
+    with start_job(["python", "-c", code]) as job:
+        job.wait_for("step", PATIENCE_S, times=3)
+        assert job.stdout.splitlines() == ["step 0", "step 1", "step 2"]
+        fault = "expected 'step' 4 times within 0.1 s (got it 3 times"
+        with pytest.raises(JobLate, match=re.escape(fault)):
+            job.wait_for("step", 0.1, times=4)
+        assert job.is_running
+
+
+def test_job_that_ends_is_waited_for_no_longer():
+    """
+    Who has died says nothing any more; its last words tell why.
+    """
+    with start_job(["python", "-c", "print('step'); raise ValueError('why')"]) as job:
+        job.wait_for("step", PATIENCE_S)
+        with pytest.raises(JobLate, match=r"(.*\n)+  ValueError: why$"):
+            job.wait_for("done", 24 * 3600)
+
+
+def test_job_finds_the_commands_of_this_environment_and_no_colours(monkeypatch):
+    """
+    A kernel asks for colours, and need not have its own folder on its path.
+    """
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.setenv("CLICOLOR_FORCE", "1")
+    code = "import os, shutil; print(shutil.which('pytest'), os.environ.get('CLICOLOR_FORCE'))"
+    path, colours = run_job(["python", "-c", code]).stdout.split()
+    assert path.endswith("/pytest")
+    assert colours == "None"

@@ -1,0 +1,85 @@
+"""
+The throw-away Slurm: it runs jobs, and when it is stopped there was never one.
+"""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import psutil
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "slurm.sh"
+NEEDED = ("munged", "slurmctld", "slurmd")
+PATH = os.pathsep.join([os.environ["PATH"], "/usr/sbin"])
+
+
+def slurm(*arguments, folder, path=PATH):
+    """
+    Run the script on a Slurm of its own.
+    """
+    environ = {**os.environ, "DDP_LESSONS_SLURM": str(folder), "PATH": path}
+    environ.pop("SLURM_CONF", None)
+    return subprocess.run(
+        [shutil.which("bash"), str(SCRIPT), *arguments],
+        capture_output=True, text=True, check=False, env=environ, timeout=90,
+    )  # fmt: skip
+
+
+def processes_of(folder):
+    """
+    Return the names of processes that were started for a folder.
+    """
+    found = []
+    for process in psutil.process_iter():
+        try:
+            words = [*process.cmdline(), process.environ().get("SLURM_CONF", "")]
+        except (psutil.Error, OSError):
+            continue
+        if process.pid != os.getpid() and any(str(folder) in word for word in words):
+            found.append(process.name())
+    return found
+
+
+def test_slurm_says_what_is_missing(tmp_path):
+    """
+    Most machines have none.
+    """
+    empty = tmp_path / "bin"
+    empty.mkdir()
+    done = slurm("start", folder=tmp_path / "slurm", path=str(empty))
+    assert done.returncode == 1
+    assert "slurm.sh: no " in done.stderr
+    assert not (tmp_path / "slurm").exists()
+    assert "expected start or stop (got '')" in slurm(folder=tmp_path / "slurm").stderr
+    assert slurm("stop", folder=tmp_path / "slurm").returncode == 0
+
+
+@pytest.mark.skipif(
+    any(shutil.which(name, path=PATH) is None for name in NEEDED), reason="no Slurm on this machine"
+)
+def test_slurm_starts_runs_jobs_and_leaves_nothing():
+    """
+    A second start is refused, a job that runs is ended with it, and nothing is left.
+    """
+    folder = Path("/tmp") / f"ddp-lessons-slurm-test-{os.getpid()}"  # a socket's path is short
+    try:
+        done = slurm("start", folder=folder)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout == f"export SLURM_CONF={folder}/slurm.conf\n"
+        assert "one runs, or was not stopped" in slurm("start", folder=folder).stderr
+        environ = {**os.environ, "SLURM_CONF": f"{folder}/slurm.conf"}
+        said = subprocess.run(
+            ["srun", "-N", "2", "--ntasks-per-node=1", "printenv", "SLURMD_NODENAME"],
+            capture_output=True, text=True, check=True, env=environ, timeout=60,
+        )  # fmt: skip
+        assert sorted(said.stdout.split()) == ["n1", "n2"]
+        command = ["sbatch", "--output=/dev/null", "--wrap", "exec sleep 600"]
+        subprocess.run(command, check=True, capture_output=True, env=environ, timeout=60)
+        assert processes_of(folder)
+    finally:
+        stopped = slurm("stop", folder=folder)
+    assert (stopped.returncode, stopped.stdout, stopped.stderr) == (0, "", "")
+    assert not folder.exists()
+    assert processes_of(folder) == []

@@ -1,0 +1,3 @@
+"""
+Answers to exercise 10, a module a task.
+"""

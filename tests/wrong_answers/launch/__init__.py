@@ -1,0 +1,3 @@
+"""
+Answers to exercise 09, a module a task.
+"""

@@ -1,0 +1,180 @@
+"""
+Answers to task 09.3.
+"""
+
+from bank import Answer
+
+from wrong_answers.launch.sources import altered
+
+SRUN = "srun python {job['script']}"
+PER_NODE = """        f"#SBATCH --ntasks-per-node={each}",\n"""
+CORES = """        f"#SBATCH --cpus-per-task={threads}",\n"""
+
+ANSWERS = [
+    altered("09.3", "forgets srun", "no-srun", ("srun python", "python")),
+    altered(
+        "09.3",
+        "starts torchrun once",
+        "no-srun",
+        (SRUN, "torchrun --nproc-per-node={each} {job['script']}"),
+    ),
+    altered(
+        "09.3", "only asks for room", "nothing-started", (f'    lines.append(f"{SRUN}")\n', "")
+    ),
+    altered(
+        "09.3",
+        "returns lines",
+        "no-text",
+        ('    return "\\n".join(lines) + "\\n"', "    return lines"),
+    ),
+    altered("09.3", "forgets the shell", "refused", ('        "#!/bin/bash",\n', "")),
+    altered("09.3", "invents an option", "refused", ("--ntasks-per-node", "--ranks-per-node")),
+    altered(
+        "09.3",
+        "asks for a core too many",
+        "refused",
+        ('{threads}",\n        f"#SBATCH --time', '{threads + 1}",\n        f"#SBATCH --time'),
+    ),
+    altered(
+        "09.3",
+        "asks for GPUs where there are none",
+        "refused",
+        ('    if cluster["gpus"]:\n        lines', "    if True:\n        lines"),
+    ),
+    altered(
+        "09.3", "takes hours for minutes", "refused", ("{job['minutes']}", "{job['minutes']}:00:00")
+    ),
+    altered(
+        "09.3", "takes a node a rank", "nodes", ("    each = min(job", "    each = 1 or min(job")
+    ),
+    altered(
+        "09.3",
+        "starts torchrun on each task",
+        "ranks",
+        (SRUN, "srun torchrun --nproc-per-node={each} {job['script']}"),
+    ),
+    altered(
+        "09.3",
+        "has a torchrun a node that knows no other",
+        "numbers",
+        (PER_NODE, '        "#SBATCH --ntasks-per-node=1",\n'),
+        (CORES, """        f"#SBATCH --cpus-per-task={cluster['cores']}",\n"""),
+        (SRUN, "srun torchrun --standalone --nproc-per-node={each} {job['script']}"),
+    ),
+    altered(
+        "09.3",
+        "counts tasks, not those of a node",
+        "uneven",
+        (PER_NODE, """        f"#SBATCH --ntasks={job['ranks']}",\n"""),
+        (CORES, '        "#SBATCH --exclusive",\n'),
+    ),
+    altered("09.3", "runs the script of the text", "script", ("{job['script']}", "main.py")),
+    altered("09.3", "leaves cores to others", "cores", (CORES, "")),
+    altered(
+        "09.3",
+        "asks for no GPU",
+        "gpus",
+        ('lines.append(f"#SBATCH --gpus-per-node={each}")', "pass"),
+    ),
+    altered(
+        "09.3",
+        "asks for all GPUs",
+        "gpus",
+        ("--gpus-per-node={each}", "--gpus-per-node={cluster['gpus']}"),
+    ),
+    altered("09.3", "asks for a day", "time", ("{job['minutes']}", "1-0")),
+    altered(
+        "09.3",
+        "writes minutes as hours",
+        "time",
+        ("--time={job['minutes']}", "--time=00:{job['minutes'] // 60:02}:{job['minutes'] % 60:02}"),
+    ),
+    altered(
+        "09.3",
+        "leaves the queue open",
+        "partition",
+        ("""        f"#SBATCH --partition={cluster['partition']}",\n""", ""),
+    ),
+    altered(
+        "09.3",
+        "says nothing of threads",
+        "no-threads",
+        ('f"export OMP_NUM_THREADS={threads}"', '"# go"'),
+    ),
+    altered(
+        "09.3",
+        "sets threads too late",
+        "no-threads",
+        ('    lines.append(f"export OMP_NUM_THREADS={threads}")\n', ""),
+        (SRUN, SRUN + "\\nexport OMP_NUM_THREADS={threads}"),
+    ),
+    altered(
+        "09.3", "has one thread", "threads", ("OMP_NUM_THREADS={threads}", "OMP_NUM_THREADS=1")
+    ),
+    altered(
+        "09.3",
+        "gives every rank the node",
+        "threads",
+        ("OMP_NUM_THREADS={threads}", "OMP_NUM_THREADS={cluster['cores']}"),
+    ),
+    altered(
+        "09.3",
+        "divides by no GPU",
+        "raised",
+        ('cluster["gpus"] or 1)', 'cluster["gpus"])'),
+    ),
+    altered(
+        "09.3",
+        "tells the others",
+        "forbidden",
+        (
+            "    lines = [",
+            "    import torch.distributed as dist\n    dist.barrier()\n    lines = [",
+        ),
+    ),
+    altered(
+        "09.3",
+        "starts a torchrun a node",
+        None,
+        (PER_NODE, '        "#SBATCH --ntasks-per-node=1",\n'),
+        (CORES, """        f"#SBATCH -c {cluster['cores'] // each * each}",\n"""),
+        (
+            SRUN,
+            "srun torchrun --nnodes=$SLURM_NNODES --nproc-per-node={each} --rdzv-backend=c10d "
+            "--rdzv-id=$SLURM_JOB_ID --rdzv-endpoint=$(scontrol show hostnames "
+            "\\\"$SLURM_JOB_NODELIST\\\" | head -n 1):29500 {job['script']}",
+        ),
+    ),
+    Answer(
+        "09.3",
+        "lets the shell reckon",
+        None,
+        """\
+def batch_file(cluster, job):
+    gpus, ranks = cluster["gpus"], job["ranks"]
+    each = ranks if gpus and ranks < gpus else max(gpus, 1)
+    hours, minutes = divmod(job["minutes"], 60)
+    return f'''#!/usr/bin/env bash
+#SBATCH -J training -o %x-%j.out
+#SBATCH -p {cluster["partition"]} -t {hours}:{minutes:02}:00
+#SBATCH -N {ranks // each} -n {ranks} --ntasks-per-node {each}
+#SBATCH -c {cluster["cores"] // each}
+{f"#SBATCH --gres=gpu:{each}" if gpus else "# no GPU"}
+set -euo pipefail
+OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK srun --label -c "$SLURM_CPUS_PER_TASK" \\\\
+    bash -c 'echo "$SLURM_PROCID on $SLURMD_NODENAME"; exec python -u {job["script"]}'
+'''
+""",
+    ),
+    Answer(
+        "09.3",
+        "uses the package",
+        None,
+        """\
+from ddp_lessons.launch import Cluster, batch_text
+
+def batch_file(cluster, job):
+    return batch_text(Cluster(**cluster), job["ranks"], job["minutes"], job["script"])
+""",
+    ),
+]

@@ -1,0 +1,192 @@
+"""
+Answers to task 09.2.
+"""
+
+from bank import Answer
+
+from wrong_answers.launch.sources import altered
+
+LOAD = "    if path.exists():\n"
+STEP = "        run.train_step()\n"
+RANK = "        if dist.get_rank() == 0:\n"
+
+ANSWERS = [
+    Answer(
+        "09.2",
+        "trains",
+        "from-start",
+        """\
+def survive(run, path, num_steps):
+    for _ in range(num_steps):
+        run.train_step()
+""",
+    ),
+    altered("09.2", "never loads", "from-start", (LOAD, "    if False:\n")),
+    altered("09.2", "forgets the step", "from-start", ('        run.step = state["step"]\n', "")),
+    altered(
+        "09.2",
+        "goes by the launcher's count",
+        "by-count",
+        (LOAD, '    if path.exists() and int(os.environ["TORCHELASTIC_RESTART_COUNT"]):\n'),
+    ),
+    altered(
+        "09.2",
+        "loads after a restart, there or not",
+        "raised",
+        (LOAD, '    if int(os.environ["TORCHELASTIC_RESTART_COUNT"]):\n'),
+    ),
+    altered(
+        "09.2",
+        "saves every second step",
+        "too-seldom",
+        (RANK, RANK[:-2] + " and run.step % 2 == 0:\n"),
+    ),
+    altered(
+        "09.2",
+        "saves when it is over",
+        "from-start",
+        (RANK, "        if dist.get_rank() == 0 and run.step == num_steps:\n"),
+    ),
+    altered(
+        "09.2",
+        "saves before the step",
+        "too-seldom",
+        (STEP, ""),
+        (
+            "            os.replace(beside, path)\n",
+            "            os.replace(beside, path)\n" + STEP[:-1].rstrip() + "\n",
+        ),
+    ),
+    altered("09.2", "counts ahead", "ahead", ('"step": run.step,', '"step": run.step + 1,')),
+    altered("09.2", "counts, too", "counted", (STEP, STEP + "        run.step += 1\n")),
+    altered(
+        "09.2",
+        "makes as many steps in each life",
+        "too-many",
+        ("    while run.step < num_steps:\n", "    for _ in range(num_steps):\n"),
+    ),
+    altered(
+        "09.2", "stops one early", "too-few", ("run.step < num_steps", "run.step < num_steps - 1")
+    ),
+    altered(
+        "09.2",
+        "catches its end and goes on",
+        "after-end",
+        (
+            STEP,
+            "        try:\n            run.train_step()\n"
+            "        except BaseException:\n            run.train_step()\n",
+        ),
+    ),
+    altered(
+        "09.2",
+        "saves in a finally",
+        "after-end",
+        (
+            STEP,
+            "        try:\n            run.train_step()\n"
+            "        finally:\n            torch.save(run.step, path.with_suffix('.last'))\n",
+        ),
+    ),
+    altered(
+        "09.2", "lets every rank save and rename one file", "raised", (RANK, "        if True:\n")
+    ),
+    altered(
+        "09.2",
+        "lets every rank save",
+        "every-rank",
+        (RANK, "        if True:\n"),
+        ('path.with_suffix(".new")', 'path.with_suffix(f".{dist.get_rank()}")'),
+    ),
+    altered(
+        "09.2",
+        "writes in place",
+        "in-place",
+        ("torch.save(state, beside)", "torch.save(state, path)"),
+        ("            os.replace(beside, path)\n", ""),
+    ),
+    altered(
+        "09.2",
+        "forgets the optimizer",
+        "optimizer",
+        ('        run.optimizer.load_state_dict(state["optimizer"])\n', ""),
+    ),
+    altered(
+        "09.2",
+        "forgets the model",
+        "weights",
+        ('        run.model.load_state_dict(state["model"])\n', ""),
+    ),
+    altered(
+        "09.2", "loads on rank 0", "deadlock", (LOAD, LOAD[:-2] + " and dist.get_rank() == 0:\n")
+    ),
+    altered(
+        "09.2",
+        "loads, and asks later whether there is anything",
+        "raised",
+        (LOAD, "    if True:\n"),
+    ),
+    altered(
+        "09.2",
+        "noises the weights",
+        "weights",
+        ("    while run.step", "    first = True\n    while run.step"),
+        (
+            STEP,
+            STEP + "        if first and run.step > 1: run.model.bias.data.add_(1e-3)\n"
+            "        first = False\n",
+        ),
+    ),
+    Answer(
+        "09.2",
+        "uses the package",
+        None,
+        """\
+from ddp_lessons.checkpoint import load, save
+
+def survive(run, path, num_steps):
+    parts = {"model": run.model, "optimizer": run.optimizer}
+    if path.exists():
+        state = load(path)
+        for name, part in parts.items():
+            part.load_state_dict(state[name])
+        run.step = state["step"]
+    for number in range(run.step + 1, num_steps + 1):
+        run.train_step()
+        save({name: part.state_dict() for name, part in parts.items()} | {"step": number}, path)
+""",
+    ),
+    Answer(
+        "09.2",
+        "tries to open it, and sends what rank 0 has read",
+        None,
+        """\
+import io, os, pickle
+import torch
+import torch.distributed as dist
+
+def survive(run, path, num_steps):
+    found = [None]
+    if dist.get_rank() == 0:
+        try:
+            found = [path.read_bytes()]
+        except FileNotFoundError:
+            pass
+    dist.broadcast_object_list(found)
+    if found[0]:
+        kept = pickle.loads(found[0])
+        run.step = kept.pop("step")
+        run.model.load_state_dict(kept.pop("model"))
+        run.optimizer.load_state_dict(kept.pop("optimizer"))
+    while True:
+        if run.step == num_steps:
+            return
+        run.train_step()
+        if dist.get_rank() == 0:
+            both = dict(model=run.model.state_dict(), optimizer=run.optimizer.state_dict())
+            path.with_name("next").write_bytes(pickle.dumps(both | {"step": run.step}))
+            path.with_name("next").rename(path)
+        dist.barrier()
+""",
+    ),
+]

@@ -1,0 +1,141 @@
+"""
+Answers to task 09.4.
+"""
+
+from bank import Answer
+
+from wrong_answers.launch.sources import altered
+
+ANSWERS = [
+    Answer(
+        "09.4",
+        "believes the report",
+        "raised",
+        """\
+import re
+
+def who_failed(folder):
+    report = (folder / "torchrun.txt").read_text()
+    root = report.split("Root Cause")[1]
+    rank = int(re.search(r"rank +: (\\d+)", root)[1])
+    code = int(re.search(r"exitcode +: (-?\\d+)", root)[1])
+    return rank, "killed" if code < 0 else "exited" if code > 1 else "raised"
+""",
+    ),
+    altered(
+        "09.4",
+        "takes a loss of a peer for a cause",
+        "victim",
+        ('(None, "ConnectionError")', "(None,)"),
+    ),
+    altered(
+        "09.4",
+        "takes an error that was survived for a cause",
+        "victim",
+        ('log.rpartition("Traceback")', 'log.partition("Traceback")'),
+        ("errors[-1] if errors", "errors[0] if errors"),
+        ('        if last[rank] == "OSError":\n            last[rank] = None\n', ""),
+    ),
+    altered(
+        "09.4",
+        "takes the root cause of the report where a rank has raised",
+        "victim",
+        (
+            '            return rank, "raised"\n',
+            "            root = report.split('Root Cause')[1]\n"
+            "            return int(re.search(r'rank +: (\\d+)', root)[1]), 'raised'\n",
+        ),
+    ),
+    altered(
+        "09.4",
+        "looks only at those that the report lists",
+        "one-left",
+        (
+            "        code = codes.get(rank, 0)\n        if last[rank] is None",
+            "        code = codes.get(rank, 1)\n"
+            "        if code == 1 and last[rank] and 0 in (codes.get(r, 0) for r in range(3)):\n"
+            "            return rank, 'left'\n"
+            "        if last[rank] is None",
+        ),
+    ),
+    altered(
+        "09.4",
+        "names a rank that was stopped",
+        "not-stopped",
+        ('return None, "stopped"', 'return 0, "killed"'),
+    ),
+    altered(
+        "09.4",
+        "takes a signal for a stop",
+        "failed",
+        (
+            "    last = {}\n",
+            '    if -9 in codes.values():\n        return None, "stopped"\n    last = {}\n',
+        ),
+    ),
+    altered(
+        "09.4",
+        "has one word for both ends",
+        "why",
+        ('"exited" if code > 0 else "killed"', '"exited"'),
+    ),
+    altered(
+        "09.4", "has other words", "no-word", ('return rank, "raised"', "return rank, last[rank]")
+    ),
+    altered(
+        "09.4", "returns texts", "no-word", ('return rank, "raised"', 'return str(rank), "raised"')
+    ),
+    altered("09.4", "returns the rank", "no-pair", ('return rank, "raised"', "return rank")),
+    altered(
+        "09.4",
+        "marks what it has read",
+        "input-changed",
+        ("    blocks =", '    (folder / "torchrun.txt").write_text(report + "read")\n    blocks ='),
+    ),
+    Answer(
+        "09.4",
+        "uses the package",
+        None,
+        """\
+from ddp_lessons import launch
+
+def who_failed(folder):
+    logs = [path.read_text() for path in sorted(folder.glob("rank-*.txt"))]
+    return launch.who_failed((folder / "torchrun.txt").read_text(), logs)
+""",
+    ),
+    Answer(
+        "09.4",
+        "goes line by line, from the end",
+        None,
+        """\
+def who_failed(folder):
+    logs = {p.stem: p.read_text().splitlines() for p in folder.iterdir()}
+    listed, rank = {}, None
+    for line in logs["torchrun"]:
+        key, colon, value = (part.strip() for part in line.partition(":"))
+        if key == "rank":
+            rank = int(value.split()[0])
+        elif key == "exitcode":
+            listed[rank] = int(value.split()[0])
+    if not listed:
+        return (None, "stopped")
+    others = []
+    for rank in (2, 1, 0):
+        lines = logs[f"rank-{rank}"]
+        starts = [n for n, line in enumerate(lines) if line.startswith("Traceback")]
+        error = ""
+        if starts:
+            error = next(l for l in lines[starts[-1] + 1 :] if not l.startswith(" "))
+        if error and not error.startswith(("OSError", "ConnectionError")):
+            return (rank, "raised")
+        if not error.startswith("ConnectionError"):
+            others.append(rank)
+    missing = [rank for rank in others if rank not in listed]
+    if missing:
+        return (missing[0], "left")
+    (rank,) = [rank for rank in others if listed[rank] != -15]
+    return (rank, "killed" if listed[rank] < 0 else "exited")
+""",
+    ),
+]

@@ -1,0 +1,3 @@
+"""
+Answers to exercise 12, a module a task.
+"""

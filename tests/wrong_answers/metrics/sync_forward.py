@@ -1,0 +1,266 @@
+"""
+Answers to task 12.2.
+"""
+
+from bank import Answer
+
+from wrong_answers.metrics.sources import IMPORTS, altered
+
+WIDE = "    wide = x.double()\n"
+REDUCE = "    dist.all_reduce(own)\n"
+VAR = "    var = squares - mean ** 2\n"
+Y = "    y = (wide - mean) / torch.sqrt(var + layer.eps)\n"
+NEW = "var * n / (n - 1)"
+
+ANSWERS = [
+    Answer(
+        "12.2",
+        "calls the layer",
+        "own-statistics",
+        IMPORTS + "def sync_forward(layer, x):\n    dist.all_reduce(torch.zeros(1))\n"
+        "    return layer(x) if len(x) > 1 else x * layer.weight\n",
+    ),
+    altered("12.2", "does not talk", "own-statistics", (REDUCE, "")),
+    altered(
+        "12.2",
+        "takes the mean of means",
+        "mean-of-means",
+        (
+            "    own = torch.cat([count, wide.sum(0), wide.square().sum(0)])\n",
+            "    k = max(len(x), 1)\n"
+            "    own = torch.cat([count, wide.sum(0) / k, wide.square().sum(0) / k])\n",
+        ),
+        ("(own[1:] / n)", "(own[1:] / dist.get_world_size())"),
+    ),
+    altered(
+        "12.2",
+        "averages variances",
+        "mean-of-variances",
+        (
+            "wide.square().sum(0)])",
+            "(wide - wide.sum(0) / max(len(x), 1)).square().sum(0)])",
+        ),
+        (VAR, "    var = squares\n"),
+    ),
+    altered(
+        "12.2",
+        "goes by the running statistics",
+        "running-used",
+        (Y, Y.replace("- mean", "- layer.running_mean").replace("var +", "layer.running_var +")),
+    ),
+    altered("12.2", "divides by N - 1 for y", "unbiased", (Y, Y.replace("var +", NEW + " +"))),
+    altered("12.2", "forgets eps", "eps", (" + layer.eps", "")),
+    altered(
+        "12.2",
+        "adds eps after the root",
+        "eps",
+        ("torch.sqrt(var + layer.eps)", "(torch.sqrt(var) + layer.eps)"),
+    ),
+    altered("12.2", "has an eps of its own", "eps", ("layer.eps", "1e-5")),
+    altered("12.2", "forgets weight and bias", "no-weights", (" * layer.weight + layer.bias", "")),
+    altered(
+        "12.2",
+        "forgets the bias",
+        "no-weights",
+        (" * layer.weight + layer.bias", " * layer.weight"),
+    ),
+    altered(
+        "12.2",
+        "sums in float32",
+        "digits",
+        (WIDE, "    wide = x\n"),
+        ("dtype=torch.float64, ", "dtype=x.dtype, "),
+    ),
+    altered(
+        "12.2",
+        "sends float32",
+        "digits",
+        (REDUCE, "    own = own.float()\n" + REDUCE + "    own = own.double()\n"),
+    ),
+    altered("12.2", "keeps the biased variance", "running-biased", ("m * " + NEW, "m * var")),
+    altered(
+        "12.2",
+        "leaves the running mean",
+        "running-left",
+        ("        layer.running_mean.copy_((1 - m) * layer.running_mean + m * mean)\n", ""),
+    ),
+    altered(
+        "12.2",
+        "leaves the running variance",
+        "running-left",
+        (f"        layer.running_var.copy_((1 - m) * layer.running_var + m * {NEW})\n", ""),
+    ),
+    altered(
+        "12.2", "turns momentum round", "momentum", ("m = layer.momentum", "m = 1 - layer.momentum")
+    ),
+    altered("12.2", "keeps the new alone", "momentum", ("m = layer.momentum", "m = 1")),
+    altered(
+        "12.2",
+        "puts float64 in the place of its buffers",
+        "buffer-dtype",
+        (
+            "layer.running_mean.copy_((1 - m) * layer.running_mean + m * mean)",
+            "layer.running_mean = (1 - m) * layer.running_mean + m * mean",
+        ),
+    ),
+    altered(
+        "12.2",
+        "has a momentum of its own",
+        "running",
+        ("m = layer.momentum", "m = 0.1"),
+    ),
+    altered(
+        "12.2",
+        "counts the samples once",
+        "values",
+        (
+            "    own = torch.cat",
+            "    count = vars(layer).setdefault('num_samples', count)\n    own = torch.cat",
+        ),
+    ),
+    altered(
+        "12.2",
+        "moves them twice",
+        "running-twice",
+        (
+            "    return y",
+            "    with torch.no_grad():\n"
+            "        layer.running_mean.copy_((1 - m) * layer.running_mean + m * mean)\n"
+            "    return y",
+        ),
+    ),
+    altered(
+        "12.2",
+        "keeps those of its own samples",
+        "running",
+        ("m * mean)", "m * wide.sum(0) / max(len(x), 1))"),
+    ),
+    altered("12.2", "does not count", "counter", ("        layer.num_batches_tracked += 1\n", "")),
+    altered(
+        "12.2",
+        "counts samples",
+        "counter",
+        ("num_batches_tracked += 1", "num_batches_tracked += n.long()"),
+    ),
+    altered(
+        "12.2",
+        "adds in an order of its own",
+        "not-alike",
+        (
+            "        layer.num_batches_tracked += 1\n",
+            "        layer.num_batches_tracked += 1\n"
+            "        eps = torch.finfo(x.dtype).eps * dist.get_rank()\n"
+            "        layer.running_mean.mul_(1 + eps)\n",
+        ),
+    ),
+    altered(
+        "12.2",
+        "leaves the layer in eval mode",
+        "left-changed",
+        ("    return y", "    layer.eval()\n    return y"),
+    ),
+    altered(
+        "12.2",
+        "centres x in place",
+        "input-changed",
+        ("    return y", "    x.sub_(mean)\n    return y"),
+    ),
+    altered("12.2", "returns nothing", "nothing", ("    return y.to(x.dtype)\n", "")),
+    altered(
+        "12.2",
+        "takes the variance of its own",
+        "raised",
+        (WIDE, WIDE + "    if not len(x): raise ValueError('no samples')\n"),
+    ),
+    altered(
+        "12.2",
+        "leaves without samples",
+        "deadlock",
+        (WIDE, "    if len(x) == 0: return x.clone()\n" + WIDE),
+    ),
+    altered(
+        "12.2",
+        "makes three collectives",
+        "cost",
+        (REDUCE, "    for part in own.split([1, x.shape[1], x.shape[1]]): dist.all_reduce(part)\n"),
+    ),
+    altered(
+        "12.2",
+        "has a place for each rank",
+        "bytes",
+        (
+            REDUCE,
+            "    table = torch.zeros(dist.get_world_size() + 1, len(own), dtype=own.dtype)\n"
+            "    table[dist.get_rank()] = own\n    dist.all_reduce(table)\n"
+            "    own = table.sum(0)\n",
+        ),
+    ),
+    altered(
+        "12.2",
+        "returns float64",
+        "dtype",
+        ("y.to(x.dtype)", "y.double().float().double() if x.dtype == torch.float32 else y"),
+    ),
+    altered("12.2", "forgets the square", "values", ("mean ** 2", "mean")),
+    Answer(
+        "12.2",
+        "gathers means and squares around them",
+        None,
+        IMPORTS
+        + """\
+def sync_forward(layer, x):
+    wide, k = x.double(), max(len(x), 1)
+    own_mean = wide.sum(0) / k
+    own = torch.stack([own_mean, (wide - own_mean).square().sum(0)]).flatten()
+    own = torch.cat([own, own.new_tensor([len(x)])])
+    everyone = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(everyone, own)
+    n = mean = squares = 0
+    for one in everyone:
+        (m_r, s_r), n_r = one[:-1].chunk(2), one[-1]
+        if n_r:
+            apart = m_r - mean
+            squares = squares + s_r + apart ** 2 * n * n_r / (n + n_r)
+            mean = mean + apart * n_r / (n + n_r)
+            n = n + n_r
+    scale = layer.weight / (squares / n + layer.eps).sqrt()
+    with torch.no_grad():
+        layer.running_mean += layer.momentum * (mean - layer.running_mean)
+        layer.running_var += layer.momentum * (squares / (n - 1) - layer.running_var)
+        layer.num_batches_tracked.add_(1)
+    return ((wide - mean) * scale + layer.bias).to(x.dtype)
+""",
+    ),
+    Answer(
+        "12.2",
+        "uses batch_norm of torch with statistics of all",
+        None,
+        IMPORTS
+        + """\
+from ddp_lessons.metrics import all_rank_statistics
+
+def sync_forward(layer, x):
+    n, mean, var = all_rank_statistics(x)
+    m = layer.momentum
+    with torch.no_grad():
+        layer.running_mean.lerp_(mean.to(x.dtype), m)
+        layer.running_var.lerp_((var * n / (n - 1)).to(x.dtype), m)
+        layer.num_batches_tracked.copy_(layer.num_batches_tracked + 1)
+        return torch.nn.functional.batch_norm(
+            x.double(), mean, var, layer.weight.double(), layer.bias.double(), False, 0.0, layer.eps
+        ).to(x.dtype)
+""",
+    ),
+    Answer(
+        "12.2",
+        "uses the lesson's layer",
+        None,
+        IMPORTS
+        + """\
+from ddp_lessons.metrics import with_sync_batch_norm
+
+def sync_forward(layer, x):
+    return with_sync_batch_norm(layer)(x).detach()
+""",
+    ),
+]

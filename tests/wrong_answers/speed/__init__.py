@@ -1,0 +1,3 @@
+"""
+Answers to exercise 11, a module a task.
+"""
