@@ -160,12 +160,12 @@ predict("ms_of_a_larger_batch", ...)
 # %% tags=["run"]
 # %%px
 sizes = [48_000, 192_000, 768_000]
-all_reduces_s = speed.all_reduce_times_s(sizes, 5, speed.slow_all_reduce(link))
+all_reduces_s = speed.all_reduce_times_s(sizes, all_reduce=speed.slow_all_reduce(link))
 measured_s = {}
 for batch in (16, 64):
     part_s = batch * 0.00125
     played = speed.PlayedStep(part_s, [part_s] * 2, [320_000] * 2, link)
-    measured_s[batch] = min(speed.step_times_s(played.run, num_steps=5))
+    measured_s[batch] = speed.least_step_s(played.run)  # until three agree
 print(f"timed: all-reduces of {len(sizes)} sizes, {len(measured_s)} kinds of steps")
 
 # %% [markdown] tags=["read"]
