@@ -20,7 +20,7 @@ GIVEN = {"repository": REPOSITORY, "branch": "main", "hub": "https://hub.example
 HUB_LINK = (
     "https://hub.example.org/hub/user-redirect/git-pull?"
     "repo=https%3A%2F%2Fgithub.com%2Fsomeone%2Fcourse&branch=main"
-    "&urlpath=lab%2Ftree%2Fcourse%2F"
+    "&urlpath=lab%2Ftree%2Fmy-course%2F"
 )
 
 
@@ -125,7 +125,10 @@ def test_addresses_are_those_of_the_services(site, repository, provider):
     Binder and nbgitpuller read everything from the address, so its slashes must be theirs.
     """
     settings = site("site_settings").Settings(
-        repository=repository, branch="a/b", hub="https://hub.example.org"
+        repository=repository,
+        branch="a/b",
+        hub="https://hub.example.org",
+        hub_path="lab/tree/{folder}/{notebook}",
     )
     binder = settings.binder_address("notebooks/00.ipynb")
     assert binder == (
@@ -324,6 +327,36 @@ def test_teaching_names_sections_that_are_there():
             places = [text.index(f"# ## {name}\n") for name in lessons[number]]
             assert len(places) >= 2
             assert places == sorted(places)
+
+
+def test_site_is_made_anew_when_anything_of_it_differs(site, monkeypatch, tmp_path):
+    """
+    A site that is thought to be up to date, and is not, shows last week's lesson.
+    """
+    build, Settings = site("build_site"), site("site_settings").Settings
+    monkeypatch.setattr(build, "NEEDED", ())  # their versions count too, where they are
+    lesson = tmp_path / "notebooks" / "executed" / "00.ipynb"
+    lesson.parent.mkdir(parents=True)
+    lesson.write_text("{}")
+    one = build.fingerprint(tmp_path, Settings())
+    assert build.fingerprint(tmp_path, Settings()) == one
+    assert build.fingerprint(tmp_path, Settings(hub="https://hub.example.org")) != one
+    lesson.write_text("[]")
+    other = build.fingerprint(tmp_path, Settings())
+    assert other != one
+    lesson.rename(lesson.with_name("01.ipynb"))
+    assert build.fingerprint(tmp_path, Settings()) not in (one, other)
+
+
+def test_site_says_what_it_lacks(site, monkeypatch, tmp_path):
+    """
+    Who has no Sphinx is told how to get it, and not by a traceback.
+    """
+    build = site("build_site")
+    monkeypatch.setattr(build, "NEEDED", ("json", "no_such_theme"))
+    with pytest.raises(BadInput, match=r"No site without no_such_theme: .* Run make setup"):
+        build.build(ROOT, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_workflow_builds_what_we_build():

@@ -14,6 +14,7 @@ language = "en"
 extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
+    "sphinx.ext.linkcode",
     "sphinx.ext.napoleon",
     "plain_docstrings",
     "folded_answers",
@@ -47,13 +48,11 @@ pygments_style = "a11y-high-contrast-light"
 pygments_dark_style = "a11y-high-contrast-dark"
 
 _settings = read_settings()
-if _settings.repository:
-    extensions.append("sphinx.ext.linkcode")
 
 
 def linkcode_resolve(domain, info):
     """
-    Return the address of the module that has an object, for Sphinx's links to sources.
+    Return the address of the module that has an object, or "": Sphinx then leaves the link out.
     """
     if domain != "py" or not info["module"]:
         return None

@@ -26,14 +26,15 @@ class Settings:
         branch: Branch of it from which the site is made.
         binder: Address of a BinderHub.
         hub: Address of a JupyterHub.
-        hub_path: What the hub opens, with {folder} and {notebook} in it.
+        hub_path: What the hub opens: {notebook} is a notebook's path in the repository, {folder} is
+            the repository's name.
     """
 
     repository: str = ""
     branch: str = "main"
     binder: str = "https://mybinder.org"
     hub: str = ""
-    hub_path: str = "lab/tree/{folder}/{notebook}"
+    hub_path: str = "lab/tree/my-course/{notebook}"
 
     def source_address(self, path):
         """
