@@ -6,6 +6,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ HTML = ROOT / "build" / "site" / "html"
 _NEEDED = ("sphinx", "myst_nb", "furo")
 
 
+@cache
 def built_site():
     """
     Build the site as `make site` does, unless it is there already, and return its folder.

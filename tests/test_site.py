@@ -23,10 +23,10 @@ EXERCISES = [place for place in PLACES if not place.is_lesson]
 pytestmark = pytest.mark.timeout(600)  # the first one waits for the build, on busy cores
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def site():
     """
-    Give the folder of the built site.
+    Give the folder of the built site. Of a test's own scope: no build may run beside what measures.
     """
     return built_site()
 

@@ -59,7 +59,7 @@ _CONTRAST = """() => {
 _OPEN_ALL = "() => document.querySelectorAll('details').forEach(it => { it.open = true })"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def site():
     """
     Give the folder of the built site.
@@ -110,12 +110,16 @@ def test_pages_never_scroll_sideways_and_ask_for_nothing(look, site, size):
     assert [url for url in page.asked if not url.startswith(("file:", "data:"))] == []
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_pages_can_be_read_in_both_themes(look, site, theme):
+@pytest.mark.parametrize(
+    ("system", "chosen"),
+    [("light", "auto"), ("dark", "auto"), ("light", "dark"), ("dark", "light")],
+)
+def test_pages_can_be_read_in_both_themes(look, site, system, chosen):
     """
     Black on black is what notebooks look like in a theme that does not know them.
     """
-    page = look("laptop", theme)
+    page = look("laptop", system)
+    page.add_init_script(f"localStorage.setItem('theme', '{chosen}')")  # as the page's button does
     for path in sorted((site / "lessons").glob("*.html")):
         page.goto(path.as_uri())
         page.evaluate(_OPEN_ALL)
