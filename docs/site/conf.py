@@ -2,6 +2,8 @@
 How Sphinx makes the site. `build_site.py` calls it, and writes the pages that it reads.
 """
 
+from pathlib import Path
+
 from site_settings import read_settings
 
 import ddp_lessons
@@ -36,11 +38,13 @@ add_module_names = False
 napoleon_numpy_docstring = False
 toc_object_entries_show_parents = "hide"
 
+# Made for reading. Light or dark by CSS alone, so without scripts, too; no font to load.
 html_theme = "furo"
 html_title = project
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_js_files = ["answers.js"]
+html_search_scorer = str(Path(__file__).with_name("lessons_first.js"))
 html_copy_source = False
 html_show_copyright = False  # README names the licence
 html_show_sourcelink = False

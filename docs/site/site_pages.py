@@ -29,9 +29,10 @@ PLAIN_PAGES = {
 }
 NO_SUBJECTS = ("checks", "course", "jobs", "progress", "ranks")
 """
-Packages that are no part of the textbook: what makes lessons run.
+Packages that lessons may import and that are no part of the textbook: what makes them run.
 """
 
+_IMPORTED = re.compile(r"^ *(?:from|import) ddp_lessons\.(\w+)", re.MULTILINE)
 _WORDS = "## Words\n"
 _REPR = re.compile(r"<\w+: (.*)>", re.DOTALL)
 _LEXER = "ipython-px"  # px_lexer.py
@@ -41,14 +42,20 @@ def subjects(root):
     """
     Return for each package that is a part of the textbook its modules' paths, by its name.
 
+    These are the packages that share a lesson's stem, and those that lessons import beside them.
     The package's own `__init__.py` comes first.
     """
+    names = set()
+    for place in all_places(root):
+        if place.is_lesson:
+            names.add(place.stem.partition("_")[2])
+            names.update(_IMPORTED.findall(place.text.read_text(encoding="utf-8")))
     found = {}
-    for init in sorted((root / "ddp_lessons").glob("*/__init__.py")):
-        if init.parent.name not in NO_SUBJECTS:
+    for name in sorted(names.difference(NO_SUBJECTS)):
+        init = root / "ddp_lessons" / name / "__init__.py"
+        if init.is_file():  # errors, for one, is a module
             modules = sorted(init.parent.glob("*.py"))
-            named = [path for path in modules if not path.stem.startswith("_")]
-            found[init.parent.name] = [init, *named]
+            found[name] = [init, *(path for path in modules if not path.stem.startswith("_"))]
     return found
 
 
