@@ -12,6 +12,7 @@ Read the files in this order:
 - `batch` says what a batch file of Slurm asks for, and writes one.
 - `rehearsal` runs a batch file without a cluster, and says which ranks there would be.
 - `reports` reads what torchrun says of a job that failed.
+- `stored` has what a launcher has printed elsewhere, for a machine without it.
 
 Of these, `running`, `lives` and `joining` need torch, and are imported by their own names.
 
@@ -23,6 +24,7 @@ from .commands import LAUNCHERS, command_of, is_here
 from .environment import Place, adopt, first_host, free_port, launcher_of, place_of
 from .rehearsal import Rank, Rehearsal, rehearse
 from .reports import exit_codes, last_error, recorded_error, root_cause, who_failed
+from .stored import stored_output
 
 __all__ = [
     "LAUNCHERS",
@@ -46,6 +48,7 @@ __all__ = [
     "refusal",
     "rehearse",
     "root_cause",
+    "stored_output",
     "who_failed",
     "wish_of",
 ]

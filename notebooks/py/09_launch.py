@@ -114,7 +114,7 @@ alone = run_job("python told.py", folder=folder)
 print("torchrun:", job.stdout.split()[0], "of 5; nobody:", alone.stdout.strip())
 
 # %% tags=["run"]
-from ddp_lessons.launch import command_of, is_here
+from ddp_lessons.launch import command_of, is_here, stored_output
 
 found = [n for n in ("launch", "spawn", "mpiexec", "srun") if is_here(n, os.environ)]
 running = {name: start_by(name, folder) for name in found}
@@ -125,7 +125,7 @@ for name in ("launch", "spawn"):
 # %% tags=["run", "nbval-ignore-output"]
 for name in ("mpiexec", "srun"):
     if name not in running:
-        print(f"{name} is not on this machine, so it was not run")
+        print(stored_output(name))
         continue
     running[name].wait(60)
     command, needed = command_of(name, 2, "told.py", adopts=False)
@@ -318,7 +318,7 @@ if is_here("srun", os.environ):
     print(*sorted((folder / "batch.txt").read_text().splitlines()), sep="\n")
     assert num_different(folder, "batch") == 0
 else:
-    print("Slurm is not on this machine, so it was not asked")
+    print(stored_output("sbatch"))
 
 # %% tags=["check"]
 assert [(r.rank, r.node, r.threads) for r in mended] == [(0, 0, 4), (1, 1, 4)]
