@@ -177,6 +177,8 @@ def test_columns_are_those_of_the_course():
     assert [one.key for one in found[:2]] == ["lines", "secret_of_rank_three"]
     assert found[0].title == "Who answers a cell?"
     assert "How many lines will you see?" in found[0].question
+    assert "starts with %%px, which" in found[0].question  # without the signs of Markdown
+    assert not [one.question for one in found if "`" in one.question]
     keys = [one.key for one in found]
     assert len(set(keys)) == len(keys)
     stems = list(dict.fromkeys(one.stem for one in found))

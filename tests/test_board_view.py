@@ -14,10 +14,12 @@ SECTION, FIRST, SECOND = COLUMNS
 @pytest.mark.parametrize(
     ("told", "shown"),
     [
-        (None, {"is": "open"}),
+        (None, {"is": "open", "hints": 0}),
         (tried(), {"is": "open", "checks": 0, "hints": 0, "mistake": None}),
         (tried(hints=2), {"is": "open", "checks": 0, "hints": 2, "mistake": None}),
         (tried("view", "late"), {"is": "tried", "checks": 2, "hints": 0, "mistake": "late"}),
+        (tried("blank"), {"is": "open", "checks": 1, "hints": 0, "mistake": None}),
+        (tried("view", "blank"), {"is": "tried", "checks": 2, "hints": 0, "mistake": "view"}),
         (tried("view", None), {"is": "solved", "checks": 2, "hints": 0, "mistake": None}),
         (tried(None, "view"), {"is": "solved", "checks": 2, "hints": 0, "mistake": None}),
     ],
@@ -45,7 +47,7 @@ def test_cell_of_a_section(told, shown):
     Whether a learner has run a section shows how far they are, also without a prediction.
     """
     predictions = {} if told is None else {"lines": told}
-    assert view.cell(SECTION, row(predictions=predictions)) == {"is": shown}
+    assert view.cell(SECTION, row(predictions=predictions))["is"] == shown
 
 
 def test_three_tries_with_the_same_mistake_are_stuck():
@@ -67,6 +69,7 @@ def test_three_tries_with_the_same_mistake_are_stuck():
         {},
         {"00.1": tried("view", "view")},
         {"00.1": tried("view", "late", "view")},
+        {"00.1": tried("blank", "blank", "blank")},
         {"00.1": tried("view", "view", "view", None)},
         {"00.1": tried(None, "view", "view", "view")},
         {"00.1": tried("view", "view", "view", last_s=NOW_S - 100), "02.1": tried("late")},
@@ -129,6 +132,7 @@ def test_mistakes_are_counted_by_learners_and_come_with_the_hint():
         row("Bo", {"00.1": tried("view", None)}),
         row("Cy", {"00.1": tried("view"), "02.1": tried("late", "late")}),
         row("Di", {"02.1": tried("strange")}),
+        row("Ed", {"02.1": tried("blank", "blank", "blank")}),
     ]
     found = view.mistakes(COLUMNS, rows)
     assert [(one["task"], one["mistake"]) for one in found] == [
@@ -193,6 +197,15 @@ def test_rows_are_in_the_order_of_names():
     shown = view.board(COLUMNS, [row(name) for name in reversed(names)], NOW_S)
     assert [one["name"] for one in shown["rows"]] == names
     assert shown["rows"][0]["ago_min"] is None
+
+
+def test_cells_that_nobody_has_touched_are_not_sent():
+    """
+    They are most of a hundred columns, for each of thirty learners, at every change.
+    """
+    told = row(tasks={"00.1": tried(hints=1), "02.1": tried()}, predictions={"lines": foretold()})
+    shown = view.board(COLUMNS, [told], NOW_S)["rows"][0]["cells"]
+    assert list(shown) == ["00.1"]
 
 
 def test_table_has_a_line_for_each_thing_that_was_touched():

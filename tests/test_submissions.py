@@ -181,6 +181,24 @@ def test_check_writes_a_report_and_points(tmp_path):
     assert scores == {"ada": "1", "bo": "0"}
 
 
+@pytest.mark.notebooks
+@pytest.mark.timeout(300)
+def test_the_board_shows_what_was_handed_in(tmp_path):
+    """
+    Without a hub and without a network: the notebooks of yesterday, checked anew.
+    """
+    hand_in(tmp_path / "room" / "ada", RIGHT)
+    hand_in(tmp_path / "room" / "bo", "return items")
+    table = tmp_path / "board.csv"
+    arguments = ["board", "--folder", tmp_path / "room", "--csv", table]
+    shown = CliRunner().invoke(app, list(map(str, arguments)))
+    assert shown.exit_code == 0, shown.output
+    with table.open(newline="") as file:
+        found = {line["name"]: line for line in csv.DictReader(file)}
+    assert (found["ada"]["state"], found["bo"]["state"]) == ("solved", "tried")
+    assert found["bo"]["last_mistake"] == "all-items"
+
+
 def made_up(learner="ada", *results):
     """
     Return a Checked that nobody has run.

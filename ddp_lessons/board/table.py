@@ -28,7 +28,8 @@ def csv_text(columns, rows):
     writer.writeheader()
     for row in sorted(rows, key=lambda one: one.name.casefold()):
         for column in columns:
-            if view.cell(column, row)["is"] != "open" or view.cell(column, row).get("hints"):
+            shown = view.cell(column, row)
+            if shown["is"] != "open" or shown["hints"]:
                 writer.writerow(_line(column, row))
     return out.getvalue()
 

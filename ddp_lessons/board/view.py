@@ -18,6 +18,7 @@ MOST_MISTAKES = 5
 """
 So many of the room's mistakes are shown.
 """
+_BLANK = "blank"
 
 
 def board(columns, rows, now_s):
@@ -54,12 +55,14 @@ def cell(column, row):
     """
     told = _told(column, row)
     if told is None:
-        return {"is": "open"}
+        return {"is": "open", "hints": 0}
     if column.kind == "section":
         has_run, was_said = told["was_s"] is not None, told["said_s"] is not None
-        return {"is": "held" if has_run or told["was"] is not None else _or(was_said, "said")}
-    now = "solved" if told["is_passed"] else _or(told["checks"], "tried")
-    last = told["tries"][-1]["mistake"] if told["tries"] and not told["is_passed"] else None
+        now = "held" if has_run or told["was"] is not None else _or(was_said, "said")
+        return {"is": now, "hints": 0}
+    tries = _tries(told)
+    now = "solved" if told["is_passed"] else _or(tries, "tried")
+    last = tries[-1]["mistake"] if tries and not told["is_passed"] else None
     return {"is": now, "checks": told["checks"], "hints": told["hints"], "mistake": last}
 
 
@@ -78,9 +81,9 @@ def stuck(columns, row, now_s):
         return None
     when, column = max(reversed(at), key=lambda pair: pair[0])  # of one second, the later column
     told = _told(column, row)
-    if column.kind != "task" or told["is_passed"] or not told["tries"]:
+    if column.kind != "task" or told["is_passed"] or not _tries(told):
         return None
-    mistakes_made = [one["mistake"] for one in told["tries"][-SAME_MISTAKES:]]
+    mistakes_made = [one["mistake"] for one in _tries(told)[-SAME_MISTAKES:]]
     silent_s = now_s - (when + row.ahead_s)
     last = mistakes_made[-1]
     if len(mistakes_made) == SAME_MISTAKES and set(mistakes_made) == {last} and last is not None:
@@ -106,7 +109,7 @@ def mistakes(columns, rows):
             told = _told(column, row) if column.kind == "task" else None
             if told is None:
                 continue
-            names = [one["mistake"] for one in told["tries"]]
+            names = [one["mistake"] for one in _tries(told)]
             made.update({(column, name) for name in names if name})
             if names and names[-1] and not told["is_passed"]:
                 still[column, names[-1]] += 1
@@ -162,7 +165,10 @@ def _row(columns, row, now_s):
     cells = {column.key: cell(column, row) for column in columns}
     return {
         "name": row.name,
-        "cells": cells,
+        # What nobody has touched is most of it, and goes without saying.
+        "cells": {
+            key: one for key, one in cells.items() if one["is"] != "open" or one.get("hints")
+        },
         "num_solved": sum(one["is"] == "solved" for one in cells.values()),
         "ago_min": None if ago_s is None else max(0, int(ago_s // 60)),
         "stuck": stuck(columns, row, now_s),
@@ -180,6 +186,13 @@ def _lessons(columns):
 def _told(column, row):
     kind = "tasks" if column.kind == "task" else "predictions"
     return row.state[kind].get(column.key)
+
+
+def _tries(told):
+    """
+    Return the tries of a task. To run the whole notebook before one has written anything is none.
+    """
+    return [one for one in told["tries"] if one["mistake"] != _BLANK]
 
 
 def _touched(column, row):

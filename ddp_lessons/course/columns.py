@@ -2,6 +2,7 @@
 What can be seen of the course on a class board: its sections, by their predictions, and its tasks.
 """
 
+import html
 import re
 
 from ddp_lessons.board.columns import Column
@@ -12,6 +13,7 @@ from ddp_lessons.course.notebooks.places import all_places, find_course
 from ddp_lessons.course.notebooks.twins import read_twin
 
 _PREDICT = re.compile(r'predict\("([^"]+)"')
+_MARKS = re.compile(r"(\*\*|\*|`)(\S.*?)\1")  # bold, slanted, and code
 _MORE = "More: "
 
 
@@ -46,9 +48,10 @@ def _sections_of(stem, lesson):
         role, source = role_of(cell), cell["source"]
         if role == "question":
             heading = source.lstrip("# ").splitlines()[0].removeprefix(_MORE)
+            heading = heading[:1].upper() + heading[1:]
             number += 1
         elif role == "predict" and cell["cell_type"] == "markdown":
-            question = " ".join(source.split())
+            question = html.unescape(_MARKS.sub(r"\2", " ".join(source.split())))
         elif role == "predict" and (name := _PREDICT.search(source)):
             label = f"{stem.partition('_')[0]}/{number}"
             found.append(Column("section", name[1], stem, label, heading, question))

@@ -226,6 +226,34 @@ def test_page_fits_a_projector_and_a_phone(open_page, size, scheme, tmp_path):
         page.screenshot(path=f"{folder}/board-{size}-{scheme}-projector.png", full_page=True)
 
 
+JOIN = """
+from ddp_lessons import join_board, ok, predict
+join_board("{url}", code="{code}", name="Ada and Grace")
+"""
+PREDICT = 'predict("lines", 3)'
+RUN = 'ok("4 processes answered", lines=4)'
+
+
+def test_a_learner_joins_in_jupyterlab_and_the_teacher_follows(
+    people, open_page, new_page, make_server
+):
+    """
+    One cell, and from then on what they do shows by itself; what they wrote does not.
+    """
+    lab = new_page(make_server())
+    with BoardThread(people, secret=people.teacher) as board:
+        page = open_page(board)
+        lab.open_notebook("join.ipynb", JOIN.format(url=board.url, code=people.code), PREDICT, RUN)
+        assert "you are on the board as Ada and Grace" in lab.run_cell(0)
+        expect(page.locator("tbody th")).to_have_text("Ada and Grace")
+        lab.run_cell(1)
+        expect(page.locator("#spread li")).to_have_text(re.compile(r"^3\s*1$"))
+        expect(page.locator("td.said")).to_have_count(1)
+        lab.run_cell(2)
+        expect(page.locator("td.held")).to_have_count(1)
+        assert "processes" not in board.board.told()
+
+
 def test_what_the_page_is_told_holds_no_code(people):
     """
     Answers' code is never sent at all; if somebody sends it, it goes no further.

@@ -15,9 +15,12 @@ function make(tag, text, kind) {
 // A choice of the teacher's stays; without one, the page follows the room.
 function choose(id, options, now) {
   const select = at(id)
-  const names = ["", ...options.map(([value]) => value)]
-  if (names.join("\n") !== [...select.options].map((one) => one.value).join("\n")) {
-    select.replaceChildren(...[["", "where the room is"], ...options].map(([value, label]) => {
+  const room = options.find(([value]) => value === now)
+  const lines = [["", "where the room is" + (room ? `: ${room[1]}` : "")], ...options]
+  const names = lines.map(([value]) => value)
+  if (lines.flat().join("\n") !== select.dataset.lines) {
+    select.dataset.lines = lines.flat().join("\n")
+    select.replaceChildren(...lines.map(([value, label]) => {
       const option = make("option", label)
       option.value = value
       return option
@@ -32,7 +35,8 @@ function drawQuestion() {
   const options = shown.questions.map((one) => [one.key, `${one.label} ${one.title}`])
   const key = choose("questions", options, shown.now.question)
   const asked = shown.questions.find((one) => one.key === key)
-  at("text").textContent = asked ? asked.text || asked.title : "Nobody is here yet."
+  at("title").textContent = asked ? `${asked.label} ${asked.title}` : ""
+  at("text").textContent = asked ? asked.text : "Nobody is here yet."
   const most = Math.max(1, ...(asked ? asked.spread.map(([, count]) => count) : []))
   at("spread").replaceChildren(...(asked ? asked.spread : []).map(([number, count]) => {
     const line = make("li")
@@ -100,8 +104,9 @@ function drawTable() {
     const name = make("th", row.name)
     name.scope = "row"
     line.append(name, ...columns.map((one) => {
-      const cell = make("td", words(row.cells[one.key]), row.cells[one.key].is)
-      cell.title = `${one.label} ${one.title}: ${row.cells[one.key].is}`
+      const told = row.cells[one.key] || { is: "open" }
+      const cell = make("td", words(told), told.is)
+      cell.title = `${one.label} ${one.title}: ${told.is}`
       return cell
     }))
     line.append(make("td", row.num_solved), make("td", ago(row.ago_min)))
