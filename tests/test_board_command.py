@@ -17,13 +17,16 @@ from class_board import state_of, tried
 from typer.testing import CliRunner
 from waiting import wait_until
 
+from ddp_lessons.board import serving
 from ddp_lessons.board.people import People
 from ddp_lessons.course.cli import app
 from ddp_lessons.course.columns import columns, sections
 from ddp_lessons.progress.membership import Membership
+from ddp_lessons.progress.sending import Sender
 
 ROOT = Path(__file__).parents[1]
-START_S = 60.0
+START_S = 120.0
+NUM_LEARNERS = 30
 
 
 class Command:
@@ -103,6 +106,42 @@ def test_a_board_that_is_killed_comes_back_with_all_rows(tmp_path):
         assert "Traceback" not in again.output.read_text()
 
 
+@pytest.mark.timeout(300)
+def test_a_board_that_is_killed_while_thirty_send_loses_nothing(tmp_path):
+    """
+    In the middle of what they send: each is told that it is there, or sends it again.
+    """
+    folder, senders = tmp_path / "state", []
+    paths = [tmp_path / f"learner-{number}.json" for number in range(NUM_LEARNERS)]
+
+    def write(number, *tries):
+        new = paths[number].with_suffix(".new")
+        new.write_text(json.dumps(state_of({"00.1": tried(*tries)})))
+        new.replace(paths[number])
+
+    with Command(folder, "--port", "0") as first:
+        code = kept(folder)
+        for number, path in enumerate(paths):
+            member = Membership(first.url, f"learner {number}", code, f"{number:040}")
+            senders.append(Sender(member, path, look_every_s=0.05))
+            write(number, "view")
+            senders[-1].start()
+        wait_until(lambda: first.open("/board.csv").count("tried,1") > 10, 60, "some of them")
+        for number in range(NUM_LEARNERS):
+            write(number, "view", "view")
+            if number == NUM_LEARNERS // 2:
+                first.process.send_signal(signal.SIGKILL)
+                first.process.wait()
+    with Command(folder, "--port", first.port) as again:
+        everybody = NUM_LEARNERS
+        wait_until(lambda: again.open("/board.csv").count("tried,2") == everybody, 120, "all")
+    for sender in senders:
+        sender.end()
+    for sender in senders:
+        sender.join(20)
+        assert not sender.is_alive()
+
+
 @pytest.mark.timeout(180)
 def test_a_folder_of_state_files_is_shown_as_it_changes(tmp_path):
     """
@@ -167,6 +206,30 @@ def test_two_sources_are_one_too_many(tmp_path, monkeypatch):
     shown = invoke(tmp_path, monkeypatch, "--shared", tmp_path, "--folder", tmp_path)
     assert shown.exit_code == 1
     assert "Two sources" in shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:80"),
+        ("::1", "http://[::1]:80"),
+        ("0.0.0.0", "http://192.0.2.7:80"),
+        ("::", "http://192.0.2.7:80"),
+    ],
+)
+def test_the_address_is_one_that_learners_can_type(monkeypatch, host, address):
+    """
+    Nobody can open 0.0.0.0 from another machine.
+    """
+    monkeypatch.setattr(serving, "_own_address", lambda: "192.0.2.7")
+    assert serving._address(host, 80) == address
+
+
+def test_own_address_is_asked_without_sending_anything():
+    """
+    Also on a machine without a network, where the name has to do.
+    """
+    assert serving._own_address() not in ("", "0.0.0.0")
 
 
 def test_columns_are_those_of_the_course():
