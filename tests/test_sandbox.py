@@ -127,6 +127,21 @@ def test_it_is_ended_when_the_teacher_has_seen_enough(tmp_path, mark):
     assert time.monotonic() - until < 30
 
 
+def test_what_is_printed_is_bounded_and_its_end_can_be_read(tmp_path, mark):
+    """
+    A loop that prints for ever would fill the disk.
+    """
+    source = "import sys\nwhile True: sys.stdout.write('x' * 2**20)"
+    command = [sys.executable, "-c", source, mark]
+    output, limits = tmp_path / "said", Limits(memory_mib=300)
+    told = {"cwd": tmp_path, "env": dict(os.environ), "output": output}
+    status, _ = sandbox.run(command, limits=limits, **told)
+    assert status != 0
+    assert output.stat().st_size <= 300 * 2**20
+    assert len(sandbox.last_words(output, most_bytes=1000)) == 1000
+    output.unlink()
+
+
 def test_it_is_told_no_secrets(tmp_path, mark):
     """
     A job of CI, or a hub, has tokens in its environment that no learner's code should read.

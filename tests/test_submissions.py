@@ -12,6 +12,7 @@ import nbformat
 import pytest
 import yaml
 from typer.testing import CliRunner
+from waiting import wait_until
 
 from ddp_lessons.course import exercises, nbgrader, reports, submissions
 from ddp_lessons.course.cli import app
@@ -197,6 +198,31 @@ def test_the_board_shows_what_was_handed_in(tmp_path):
         found = {line["name"]: line for line in csv.DictReader(file)}
     assert (found["ada"]["state"], found["bo"]["state"]) == ("solved", "tried")
     assert found["bo"]["last_mistake"] == "all-items"
+
+
+@pytest.mark.timeout(60)
+def test_ctrl_c_ends_those_that_run_and_begins_no_others(tmp_path, monkeypatch):
+    """
+    A teacher who has named the wrong folder does not wait for thirty notebooks.
+    """
+    begun = []
+
+    def check_notebook(path, place, apart):
+        begun.append(path)
+        if len(begun) > 1:
+            wait_until(apart.is_over, 30, "the end")
+        return []
+
+    def say(checked):
+        if checked.submission.learner == "learner-0":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(exercises, "check_notebook", check_notebook)
+    for number in range(9):
+        hand_in(tmp_path / f"learner-{number}")
+    with pytest.raises(KeyboardInterrupt):
+        submissions.check_all(submissions.find(tmp_path), say=say)
+    assert len(begun) <= 3
 
 
 def made_up(learner="ada", *results):

@@ -250,7 +250,7 @@ def _run(path, apart):
         else:
             where = {"cwd": path.parent, "output": apart.output, "is_over": apart.is_over}
             status, fault = sandbox.run(command, env=apart.env, limits=apart.limits, **where)
-            said = apart.output.read_text(encoding="utf-8", errors="replace")
+            said = sandbox.last_words(apart.output)
         if fault:
             return {}, fault
         if not report.is_file():

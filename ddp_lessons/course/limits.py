@@ -32,6 +32,7 @@ def _main():
     _bound(resource.RLIMIT_DATA, options.memory_bytes)
     _bound(resource.RLIMIT_NPROC, _num_tasks() + _TASKS_A_PROCESS * options.processes)
     _bound(resource.RLIMIT_CORE, 0)
+    _bound(resource.RLIMIT_FSIZE, options.memory_bytes)  # no file is larger than all memory
     with subprocess.Popen(options.command) as child:
         while child.poll() is None:
             fault = _fault(options.memory_bytes, options.processes)

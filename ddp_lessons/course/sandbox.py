@@ -5,6 +5,7 @@ It keeps learners from using up a machine by mistake. It is no prison: what runs
 open connections as its user may. For strangers' code, take a container or a machine of its own.
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -90,3 +91,16 @@ def run(command, *, cwd, env, limits, output, is_over=lambda: False):
         return owner.returncode, "time"
     fault = told.read_text(encoding="utf-8") if told.is_file() else ""
     return owner.returncode, fault
+
+
+def last_words(path, most_bytes=8000):
+    """
+    Return the end of what was printed: it may be as long as the disk is large.
+
+    Args:
+        path: The Path that was given as `output`.
+        most_bytes: How much of it.
+    """
+    with open(path, "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - most_bytes))
+        return file.read().decode(errors="replace")
