@@ -10,7 +10,7 @@ import pytest
 from class_board import NOW_S, TOKEN, BoardThread, state_of, tried
 
 from ddp_lessons.board.app import PAGE
-from ddp_lessons.board.people import People
+from ddp_lessons.board.people import Denied, People
 
 OTHER = "o" * 40
 
@@ -196,14 +196,22 @@ def test_under_a_hub_the_hubs_token_says_who_it_is(tmp_path):
 
     class Hub:
         async def user(self, token):
-            return {"a" * 40: "ada", "b" * 40: "bo"}[token]
+            if token not in ("a" * 40, "b" * 40):
+                raise Denied("nobody's")
+            return {"a": "ada", "b": "bo"}[token[0]]
 
     people = People(tmp_path / "board")
     with BoardThread(people, hub=Hub()) as board:
         assert board.put(state_of({"00.1": tried("view")}), "a" * 40) == 200
         assert board.put(state_of(), "b" * 40, NOW_S) == 200
-        assert board.join("Ada") == 400
         assert sorted(row.name for row in people.rows()) == ["ada", "bo"]
+        assert board.join("Ada and Eve", "a" * 40, code="none") == 200
+        assert board.put(state_of({"00.1": tried("view")}), "a" * 40) == 200
+        assert sorted(row.name for row in people.rows()) == ["Ada and Eve", "bo"]
+        assert board.join("Bo", "a" * 40) == 409
+        assert board.put(state_of(), "c" * 40) == 403
+        assert board.join("Cy", "c" * 40) == 403
+        assert board.ask("DELETE", "/api/row", token="c" * 40)[0] == 403
         assert board.ask("DELETE", "/api/row", token="b" * 40)[0] == 200
-    assert [row.name for row in people.rows()] == ["ada"]
+    assert [row.name for row in people.rows()] == ["Ada and Eve"]
     people.close()

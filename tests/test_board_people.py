@@ -280,6 +280,24 @@ def test_a_user_of_a_hub_has_a_row_without_joining(room):
     assert row.state["tasks"]["00.1"]["is_passed"]
 
 
+def test_a_user_of_a_hub_may_choose_a_name_and_nobody_loses_theirs_by_it(room):
+    """
+    Pairs are called as they like. A login that somebody has chosen as a name keeps its own row.
+    """
+    room.put_user("ada", state_of({"00.1": tried("view")}), NOW_S)
+    room.let_in_user("ada", "Bo")
+    room.put_user("ada", state_of({"00.1": tried("view", None)}), NOW_S)
+    room.put_user("bo", state_of(), NOW_S)
+    rows = {row.name: row.state["tasks"] for row in room.rows()}
+    assert set(rows) == {"Bo", "bo (login)"}
+    assert rows["Bo"]["00.1"]["is_passed"]
+    with pytest.raises(Denied, match="taken"):
+        room.let_in_user("bo", "BO")
+    room.put_user("x" * 60, state_of(), NOW_S)
+    room.put_user("x" * 61, state_of(), NOW_S)
+    assert len(room.rows()) == 4
+
+
 def test_rows_can_be_read_beside_a_board_that_runs(room, tmp_path):
     """
     `ddp-lessons board --csv` need not wait for the end of the day.

@@ -239,7 +239,7 @@ def test_who_leaves_is_gone_and_sends_no_more(people, capsys, monkeypatch):
     assert capsys.readouterr().out == "you are on no board\n"
 
 
-def test_a_hub_needs_no_line_in_the_notebook(people, monkeypatch):
+def test_a_hub_needs_no_line_in_the_notebook(people, monkeypatch, folder):
     """
     Its configuration says where the board is, and its token says who sends.
     """
@@ -253,12 +253,18 @@ def test_a_hub_needs_no_line_in_the_notebook(people, monkeypatch):
         monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "h" * 40)
         notes.note_check("00.1", passed=True)
         wait_until(lambda: tasks_of(people, "ada").get("00.1"), SOON_S, "the state")
+        leave_board()
+        assert people.rows() == []
+        join_board(name="Ada and Grace")
+        wait_until(lambda: tasks_of(people, "Ada and Grace"), SOON_S, "the state, by that name")
+        assert "h" * 40 not in "".join(path.read_text() for path in folder.iterdir())
 
 
 @pytest.mark.parametrize(
     ("url", "name", "fault"),
     [
         ("board", "Ada", "No address"),
+        (None, "Ada", "No address"),
         ("ftp://127.0.0.1", "Ada", "No address"),
         ("http://", "Ada", "No address"),
         ("http://127.0.0.1:1", "  ", "No name"),
@@ -336,7 +342,9 @@ def test_thirty_learners_at_once_and_nothing_is_lost(people, tmp_path):
                 new.replace(path)
 
     def checks():
-        return sorted((row.name, row.state["tasks"]["00.1"]["checks"]) for row in people.rows())
+        return sorted(
+            (row.name, row.state["tasks"].get("00.1", {}).get("checks", 0)) for row in people.rows()
+        )
 
     def wanted(first):
         return sorted((f"learner {n}", first + rounds + n) for n in range(30))

@@ -36,6 +36,7 @@ So many wrong codes are answered a minute, from all senders together: none is fo
 """
 _MINUTE_S = 60.0
 _USER = "user of the hub: "  # which no token begins with: there are no spaces in them
+_LOGIN = " (login)"
 _LETTERS = "BCDFGHJKLMNPQRSTVWXZ"  # no vowel, so that a code is no word
 _CODE_LETTERS = 6
 
@@ -103,14 +104,8 @@ class People:
         """
         return [
             Row(one["name"], one["state"], one["heard_s"], one["ahead_s"])
-            for one in self._people.values()
+            for one in list(self._people.values())
         ]
-
-    def is_teacher(self, token):
-        """
-        Tell whether a token is the teacher's.
-        """
-        return hmac.compare_digest(token.encode(), self.teacher.encode())
 
     def knows(self, token):
         """
@@ -155,8 +150,26 @@ class People:
     def put_user(self, user, told, sent_s):
         """
         Replace the state of a user whom a hub vouches for; they need not have joined.
+
+        Until they choose a name, it is their login; where somebody has taken that, it says so.
         """
-        self._put(_digest(_USER + user), name_of(user[:LONGEST_NAME]), told, sent_s)
+        row = _digest(_USER + user)
+        if row in self._people:
+            name = self._people[row]["name"]
+        else:
+            name = name_of(user[:LONGEST_NAME])
+            if self._is_taken(name, row):
+                name = name_of(f"{user[: LONGEST_NAME - len(_LOGIN)]}{_LOGIN}")
+        self._put(row, name, told, sent_s)
+
+    def let_in_user(self, user, name):
+        """
+        Give a user whom a hub vouches for the name that they have chosen.
+
+        Raises:
+            Denied: It is taken, or none.
+        """
+        self._put(_digest(_USER + user), name_of(name), None, self._clock())
 
     def remove(self, token):
         """
@@ -183,10 +196,9 @@ class People:
             (self._rows_folder / f"{row}.json").unlink(missing_ok=True)
 
     def _put(self, row, name, told, sent_s):
-        others = [one for key, one in self._people.items() if key != row]
-        if any(one["name"].casefold() == name.casefold() for one in others):
+        if self._is_taken(name, row):
             raise Denied("this name is taken; choose another one", 409)
-        if len(others) >= MOST_PEOPLE:
+        if row not in self._people and len(self._people) >= MOST_PEOPLE:
             raise Denied(f"the board is full: {MOST_PEOPLE} rows", 409)
         known = self._people.get(row, {"state": state.blank(), "ahead_s": 0.0})
         now_s = self._clock()
@@ -198,6 +210,10 @@ class People:
         }
         replace_text(self._rows_folder / f"{row}.json", json.dumps(one))
         self._people[row] = one
+
+    def _is_taken(self, name, row):
+        others = (one["name"] for key, one in self._people.items() if key != row)
+        return name.casefold() in map(str.casefold, others)
 
     def _refuse_a_wrong_code(self, code):
         now_s = self._clock()

@@ -143,5 +143,22 @@ def membership():
         pass  # not joined by hand
     else:
         return member if member.url else None
+    return of_the_hub()
+
+
+def of_the_hub(name=""):
+    """
+    Return the membership that a hub's configuration gives this learner, or None.
+
+    Args:
+        name: The name that they choose.
+    """
     url, token = os.environ.get(URL_VARIABLE), os.environ.get(_HUB_TOKEN)
-    return Membership(url, token=token) if url and token else None
+    return Membership(url, name, token=token) if url and token else None
+
+
+def forget():
+    """
+    Forget what was saved: then what a hub's configuration says holds again.
+    """
+    (state.state_folder() / _FILE).unlink(missing_ok=True)

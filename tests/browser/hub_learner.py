@@ -6,9 +6,11 @@ import http.server
 import os
 import urllib.parse
 
-from ddp_lessons.progress import notes
+from ddp_lessons.progress import join_board, notes
 
 notes.note_check("00.1", passed=False, mistake="all-items")
+if os.environ["JUPYTERHUB_USER"] == "bo":
+    join_board(name="Bo and Cy")
 place = urllib.parse.urlsplit(os.environ["JUPYTERHUB_SERVICE_URL"])
 
 
