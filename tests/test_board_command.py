@@ -46,7 +46,11 @@ class Command:
             )  # fmt: skip
 
     def __enter__(self):
-        wait_until(self._address, START_S, f"the board's address: {self.output.read_text()}")
+        try:
+            wait_until(self._address, START_S, f"the board's address: {self.output}")
+        except BaseException:
+            self.__exit__()
+            raise
         self.url, self.token = self._address().groups()
         return self
 

@@ -117,7 +117,11 @@ class Hub:
             )  # fmt: skip
 
     def __enter__(self):
-        wait_until(self._is_up, START_S, f"the hub and its board: {self.log}")
+        try:
+            wait_until(self._is_up, START_S, f"the hub and its board: {self.log}")
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *error):
