@@ -17,7 +17,7 @@ SUBJECT_TESTS = $(foreach part,costs trace pictures process_group collectives ri
 # Benchmarks, one after the other: each measures alone.
 BENCHMARKS = startup training_step launchers ring replicas trace_overhead prediction watchdog checkpoint
 
-.PHONY: setup lab test coverage soak check bench gpu-proof build verify lock format clean help
+.PHONY: setup lab test coverage soak check bench gpu-proof build verify site lock format clean help
 
 setup: ## Put everything into .venv, or into the active environment. At once if done already.
 	@scripts/setup.sh
@@ -57,6 +57,9 @@ build: setup ## Rebuild notebooks from their text. Some of them: make build ARGS
 
 verify: setup ## Run notebooks and compare every stored output.
 	@$(PY) -m ddp_lessons.course verify $(ARGS)
+
+site: setup ## Build the site into build/site, to be read in a browser: no network, no server.
+	@$(PY) docs/site/build_site.py
 
 lock: ## Write requirements.lock anew, from the newest versions that fit.
 	@scripts/lock.sh

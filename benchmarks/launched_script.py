@@ -2,7 +2,8 @@
 What each launcher starts in benchmarks/launchers.py: join, step, and say how long both took.
 
 The notebook's ranks call `steps` in a cell. Times are taken on rank 0 and written to the file that
-LAUNCHED names; BEGAN is the moment at which the launcher was started.
+LAUNCHED names; BEGAN is the moment at which the launcher was started. With FAILED, a file, rank 1
+ends its process once and writes the moment there; then it is counted until the next step is done.
 """
 
 import json
@@ -41,7 +42,33 @@ def steps():
         Path(os.environ["LAUNCHED"]).write_text(json.dumps(told))
 
 
+def fail():
+    """
+    End the process of rank 1 in the middle of the steps, and note when.
+    """
+    dist.all_reduce(torch.ones(1))
+    if dist.get_rank() == 1:
+        Path(os.environ["FAILED"]).write_text(str(time.time()))
+        os._exit(3)
+    dist.all_reduce(torch.ones(1))
+
+
+def come_back():
+    """
+    Do the next step, and write down how long after the failure it was done.
+    """
+    dist.all_reduce(torch.ones(1))
+    if dist.get_rank() == 0:
+        back_s = time.time() - float(Path(os.environ["FAILED"]).read_text())
+        Path(os.environ["LAUNCHED"]).write_text(json.dumps({"back_s": back_s}))
+
+
 if __name__ == "__main__":
     dist.init_process_group("gloo")
-    steps()
+    if "FAILED" not in os.environ:
+        steps()
+    elif os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        fail()
+    else:
+        come_back()
     dist.destroy_process_group()

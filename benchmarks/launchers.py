@@ -1,5 +1,6 @@
 """
-Measure the same script under each launcher: until the first all-reduce, and a training step.
+Measure the same script under each launcher: until the first all-reduce, and a training step; and
+from a failure of a rank to the next all-reduce, in a notebook and with torchrun's restarts.
 
     python benchmarks/launchers.py [--repeats 5] [--json FILE] [--no-fail]
 
@@ -9,6 +10,7 @@ out: `eval "$(scripts/slurm.sh start)"` makes a Slurm. There is no limit: it say
 """
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -21,6 +23,7 @@ from machine import describe_machine
 from rank_processes import in_turns
 
 from ddp_lessons import start_ranks, stop_ranks
+from ddp_lessons.errors import CellFailed
 from ddp_lessons.jobs import run_job
 from ddp_lessons.launch import command_of, is_here
 from ddp_lessons.ranks.kernel.cells import run_cell
@@ -53,6 +56,38 @@ def run_by(launcher, file):
         sys.exit(f"{launcher} ended with {job.returncode}:\n{job.stderr}")
 
 
+def fail_in_notebook(file):
+    """
+    Let a rank end its process in a cell, and do the next step in the next cell.
+    """
+    ranks = start_ranks(NUM_RANKS, device="cpu")
+    prepare = (  # for the new rank, too
+        f"import os, sys\nsys.path.insert(0, {str(SCRIPT.parent)!r})\n"
+        f"os.environ.update(FAILED={f'{file}-failed'!r}, LAUNCHED={str(file)!r})\n"
+        "from launched_script import come_back, fail\n"
+    )
+    with contextlib.suppress(CellFailed):
+        run_cell(ranks, f"{prepare}fail()")
+    run_cell(ranks, f"{prepare}come_back()")
+    stop_ranks()
+
+
+def fail_by_torchrun(file):
+    """
+    Let a rank end its process under torchrun, which starts all ranks again.
+    """
+    command = f"torchrun --standalone --nproc-per-node {NUM_RANKS} --max-restarts 1 {SCRIPT}"
+    # Without a store for each life, most restarts do not come back: see lesson 09.
+    told = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
+    told |= {"FAILED": f"{file}-failed", "LAUNCHED": file, "CUDA_VISIBLE_DEVICES": ""}
+    job = run_job(command, timeout_s=_LIMIT_S, env=told)
+    if job.returncode:
+        sys.exit(f"torchrun ended with {job.returncode}:\n{job.stderr}")
+
+
+FAILURES = {NOTEBOOK: fail_in_notebook, "torchrun": fail_by_torchrun}
+
+
 def measure(names, num_repeats):
     """
     Run all rounds; return {"start_s torchrun": [seconds a round], and so on}.
@@ -66,9 +101,19 @@ def measure(names, num_repeats):
                     run_in_notebook(file)
                 else:
                     run_by(name, file)
-                for part, seconds in json.loads(file.read_text()).items():
-                    samples.setdefault(f"{part} {name}", []).append(seconds)
+                note(name, file, samples)
+            for name, fail in in_turns([*FAILURES.items()], number):
+                fail(file := Path(folder, f"{name}-fails-{number}.json"))
+                note(name, file, samples)
     return samples
+
+
+def note(name, file, samples):
+    """
+    Add what a run has written to the samples.
+    """
+    for part, seconds in json.loads(file.read_text()).items():
+        samples.setdefault(f"{part} {name}", []).append(seconds)
 
 
 def main(argv):
@@ -90,6 +135,11 @@ def main(argv):
              NOTEBOOK, f"{part} {NOTEBOOK}", is_paired=True)
         for part, what in (("start_s", "first all-reduce"), ("step_s", "a training step"))
         for name in names
+    ]  # fmt: skip
+    plans += [
+        Plan(f"from a failure to the next step: {name}", "s", f"back_s {name}",
+             NOTEBOOK, f"back_s {NOTEBOOK}", is_paired=True)
+        for name in FAILURES
     ]  # fmt: skip
     in_ms = {
         key: [1000 * one for one in values] if key.startswith("step_s") else values

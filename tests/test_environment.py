@@ -118,6 +118,16 @@ def test_environment_files_agree():
     assert differences(*texts()) == []
 
 
+def test_environment_lock_has_what_the_site_needs():
+    """
+    conda's environment goes without it, so that only the lock keeps the site's tools from moving.
+    """
+    extras = tomllib.loads(texts()[0])["project"]["optional-dependencies"]
+    pins = read_lock(texts()[2])
+    for requirement in map(Requirement, extras["site"]):
+        assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)])
+
+
 @pytest.mark.parametrize(
     ("index", "old", "new", "difference"),
     [

@@ -6,7 +6,7 @@ The texts are those of real jobs, shortened.
 
 import pytest
 
-from ddp_lessons.launch import exit_codes, last_error, root_cause, who_failed
+from ddp_lessons.launch import exit_codes, last_error, recorded_error, root_cause, who_failed
 
 BLOCK = """\
   time      : then
@@ -44,6 +44,32 @@ def test_report_is_read_as_it_stands():
     assert root_cause(report) == (1, 3)
     assert root_cause(report_of((2, -9))) == (2, -9)
     assert root_cause(STOPPED) is None
+
+
+RECORDED = """\
+  traceback : Traceback (most recent call last):
+    File "train.py", line 6, in main
+      raise ValueError("batch 17")
+  ValueError: batch 17
+
+============================================================
+"""
+
+
+@pytest.mark.parametrize(
+    ("last_line", "found"),
+    [
+        (RECORDED, "ValueError: batch 17"),
+        ("  traceback : Signal 9 (SIGKILL) received by PID 4711\n", None),
+        ("  traceback : To enable traceback see: the manual\n", None),
+    ],
+)
+def test_an_error_is_in_the_report_if_it_was_recorded(last_line, found):
+    """
+    What a rank has printed before is not the report's.
+    """
+    assert recorded_error(RAISED + report_of((1, 1), (0, -15)) + last_line) == found
+    assert recorded_error(RAISED) is None
 
 
 def test_last_error_is_the_one_that_ended_a_rank():

@@ -11,6 +11,7 @@ from worlds import RankFailed, run_world
 
 from ddp_lessons.collectives import Peers
 from ddp_lessons.ring import pipelined, segments, steps, textbook
+from ddp_lessons.ring.spare import SpareRoom
 
 RINGS = [textbook, pipelined]
 LENGTHS = [0, 1, 3, 7, 301]
@@ -264,16 +265,34 @@ def test_short_tensors_go_by_a_tree():
     assert run_world(4, _count_short, short_bytes + 1) == [6] * 4
 
 
+def test_room_is_kept_and_lent_again():
+    """
+    Never to two at once, and of any dtype.
+    """
+    spare = SpareRoom(64, most=1)
+    like = torch.ones(2, dtype=torch.float64)
+    one, other = spare.take(like), spare.take(like)
+    assert one.dtype == torch.float64
+    assert len(one) == 8
+    assert one.data_ptr() != other.data_ptr()
+    spare.give_back(one)
+    spare.give_back(other)  # it keeps one
+    again = spare.take(torch.ones(1, dtype=torch.bool))
+    assert again.data_ptr() == other.data_ptr()
+    assert len(again) == 64
+    assert spare.take(like).data_ptr() != other.data_ptr()
+
+
 @pytest.mark.ranks
 def test_two_ranks_swap_all_they_have():
     """
     One message in place of two, one after the other: nothing that a rank sends waits for another.
-    Of much, half is added by each rank and sent back.
+    Of much, half is added by each rank and sent back, in two segments each time.
     """
     short_bytes = segments.SHORT_BYTES * 2
     assert run_world(2, _count_short, short_bytes + 1) == [1, 1]
     assert run_world(2, _count_short, segments.SWAP_BYTES) == [1, 1]
-    assert run_world(2, _count_short, segments.SWAP_BYTES + 1) == [2, 2]
+    assert run_world(2, _count_short, segments.SWAP_BYTES + 1) == [4, 4]
 
 
 def _note_order(rank, w):

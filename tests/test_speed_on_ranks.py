@@ -19,6 +19,7 @@ from ddp_lessons.speed import (
     fetched_ahead,
     find_straggler,
     gather_profiles,
+    least_step_s,
     predict_step_s,
     profile_steps,
     profile_track,
@@ -106,7 +107,34 @@ def test_all_ranks_agree_on_the_straggler(world_size):
 def _timed(rank, world_size):
     sizes = (4, 40_000)
     slow = all_reduce_times_s(sizes, 2, slow_all_reduce(LINK))
-    return all_reduce_times_s(sizes, num_tries=2), step_times_s(lambda: time.sleep(0.01), 2), slow
+    return all_reduce_times_s(sizes, most=2), step_times_s(lambda: time.sleep(0.01), 2), slow
+
+
+def _interrupted(rank, world_size):
+    """
+    Make steps of 10 ms, the first ten of which are longer on the last rank, each by another time.
+    """
+    made = []
+
+    def step():
+        made.append(0.01 + 0.002 * max(10 - len(made), 0) * (rank == world_size - 1))
+        time.sleep(made[-1])
+
+    return least_step_s(step), len(made), least_step_s(step, most=2), len(made)
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+def test_steps_are_made_until_the_fastest_agree_everywhere(world_size):
+    """
+    Whoever was interrupted needs more of them, and the others make as many.
+    """
+    seen = run_world(world_size, _interrupted)
+    assert len({(num_made, num_in_all) for _, num_made, _, num_in_all in seen}) == 1
+    for least_s, num_made, least_of_two_s, num_in_all in seen:
+        assert num_made >= 11
+        assert min(least_s, least_of_two_s) >= 0.01
+        assert num_in_all - num_made <= 2
 
 
 @pytest.mark.ranks

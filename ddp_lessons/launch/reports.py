@@ -44,6 +44,21 @@ def root_cause(report):
     return next(iter(exit_codes(block).items()), None) if found else None
 
 
+def recorded_error(report):
+    """
+    Return what the root cause raised, as the report has it; None if its code was not under @record.
+
+    Args:
+        report: What torchrun has printed.
+
+    Source: documentation of torch.distributed.elastic.multiprocessing.errors. Lesson: 09_launch.
+    """
+    _, _, block = report.partition(_ROOT)
+    _, found, trace = block.partition(_TRACEBACK)
+    lines = [line.strip() for line in trace.partition("=====")[0].splitlines() if line.strip()]
+    return lines[-1] if found else None
+
+
 def last_error(log):
     """
     Return the name of the exception that ended a worker, or None. Not of one that it survived.

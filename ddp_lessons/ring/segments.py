@@ -1,7 +1,7 @@
 """
 The ring in segments: the same path and the same bytes as in `steps`, and no rank waits for a chunk.
 
-Legend: rank r of w; `chunks` are w flat tensors, each cut into s `segments` of at most 4 MiB. A
+Legend: rank r of w; `chunks` are w flat tensors, each cut into s `segments` of at most 2 MiB. A
 *place* is a number from 0 to 2 (w - 1) s - 1 that counts the segments in the order of their
 arrival: step 0's first, then step 1's. What arrives at place p leaves again at place p + s.
 
@@ -19,6 +19,7 @@ What makes it fast:
   a tree and down again, as 2 log2(w) messages one after the other cost less than 2 (w - 1), though
   they move more bytes. Recursive doubling has half as many, but every rank sends in every round:
   with 4 ranks on 2 cores it took five times as long as the tree.
+- Room for what arrives is kept from one call to the next: see `spare`.
 - Two ranks send each other all they have, and both add: the ring's bytes in half of its steps. From
   8 MiB on the second addition costs more than the steps, so a ring it is.
 
@@ -29,14 +30,13 @@ Operations in MPICH", 2005; Gloo, `transport/tcp/pair.cc`. Lesson: 03_ring.
 
 from collections import deque
 
-import torch
-
 from ddp_lessons.collectives import rounds
 from ddp_lessons.collectives.reductions import combine, finish
 
 from . import steps
+from .spare import SpareRoom
 
-SEGMENT_BYTES = 4 << 20
+SEGMENT_BYTES = 2 << 20
 """
 Most bytes of a message: enough to make a message's cost small, few enough to keep them in a cache.
 """
@@ -55,6 +55,8 @@ SWAP_BYTES = 4 << 20
 """
 Most bytes of a tensor that two ranks swap.
 """
+
+_room = SpareRoom(max(SEGMENT_BYTES, SWAP_BYTES), NUM_AHEAD)
 
 
 def all_reduce(flat, op, peers):
@@ -110,13 +112,15 @@ def _swap(flat, op, peers):
     Give another rank all numbers and add what it gives.
     """
     other = 1 - peers.rank
-    arrived = torch.empty_like(flat)
+    spare = _room.take(flat)
+    arrived = spare[: len(flat)]
     sending = peers.start_send(flat, other)
     peers.start_receive(arrived, other).wait()
     sending.wait()  # only now may the numbers change
     lower, higher = (flat, arrived) if peers.rank == 0 else (arrived, flat)
     combine(op, lower, higher, out=flat)
     finish(op, flat, 2)
+    _room.give_back(spare)
 
 
 def _travel(chunks, ring_steps, op, peers):
@@ -130,7 +134,7 @@ def _travel(chunks, ring_steps, op, peers):
     table = [chunk.tensor_split(num_segments) for chunk in chunks]
     arriving = [(step, part) for step in ring_steps for part in table[(r - 2 - step) % w]]
     num_onward = len(arriving) - num_segments  # the last step's segments have come to their end
-    spare = _spare_buffers(table, min(NUM_AHEAD, len(arriving)))
+    spare = [_room.take(chunks[0]) for _ in range(min(NUM_AHEAD, len(arriving)))]
 
     incoming, sends = deque(), []
 
@@ -158,6 +162,8 @@ def _travel(chunks, ring_steps, op, peers):
             post(place + len(spare))
     for work in sends:
         work.wait()
+    for room in spare:
+        _room.give_back(room)
 
 
 def _num_segments(num_bytes):
@@ -165,11 +171,3 @@ def _num_segments(num_bytes):
     Return into how many segments to cut. A tensor without numbers makes one, an empty one.
     """
     return max(-(-num_bytes // SEGMENT_BYTES), 1)
-
-
-def _spare_buffers(table, num_buffers):
-    """
-    Return room for segments that are not added yet. Segments' lengths differ by one or two.
-    """
-    longest = max((part for parts in table for part in parts), key=len)
-    return [torch.empty_like(longest) for _ in range(num_buffers)]

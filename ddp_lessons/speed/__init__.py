@@ -20,7 +20,7 @@ from ..costs import amdahl_speedup
 from .clocks import clock_offsets_s, in_ms, on_one_clock
 from .intervals import difference, intersection, length, union
 from .loading import fetched_ahead
-from .measuring import all_reduce_times_s, step_times_s
+from .measuring import all_reduce_times_s, least_step_s, step_times_s
 from .naive import mean_speedup, summed_s
 from .played import PlayedStep, SlowPeers, slow_all_reduce
 from .predicting import error_share, fit_all_reduce, naive_step_s, predict_step_s
@@ -60,6 +60,7 @@ __all__ = [
     "in_ms",
     "intersection",
     "last_calls",
+    "least_step_s",
     "length",
     "mean_speedup",
     "naive_step_s",

@@ -12,6 +12,8 @@ import torch.distributed as dist
 
 from ..process_group import rank_device
 
+_NUM_THAT_AGREE, _AGREE = 3, 1.05
+
 
 def step_times_s(step, num_steps, group=None):
     """
@@ -37,18 +39,39 @@ def step_times_s(step, num_steps, group=None):
     return times_s
 
 
-def all_reduce_times_s(sizes_bytes, num_tries=7, all_reduce=dist.all_reduce, group=None):
+def least_step_s(step, most=100, group=None):
     """
-    Return the seconds of all-reduces of several sizes; the least of some tries, on this rank.
+    Return the seconds of a step that nothing has interrupted, on this rank.
 
-    All sizes take turns, so that a slow moment harms all alike. What a program that interrupts adds
-    makes a try longer, never shorter.
+    What another program takes makes a step longer, never shorter. So steps are made until, on every
+    rank, the three fastest agree within 5 %: on a quiet machine those are the first three.
+
+    Collective: every rank of the group must call it.
+
+    Args:
+        step: Function without arguments that makes one step.
+        most: After how many it is enough in any case.
+        group: The process group, or None for the default group.
+
+    Lesson: 11_speed.
+    """
+    times_s: list = []
+    while len(times_s) < most and not _have_settled([times_s], group):
+        times_s += step_times_s(step, 1, group)
+    return min(times_s)
+
+
+def all_reduce_times_s(sizes_bytes, most=100, all_reduce=dist.all_reduce, group=None):
+    """
+    Return the seconds of all-reduces of several sizes, as `least_step_s` finds them.
+
+    All sizes take turns, so that a slow moment harms all alike.
 
     Collective: every rank of the group must call it.
 
     Args:
         sizes_bytes: Bytes of the tensors, multiples of 4.
-        num_tries: How often each is sent, after once that is not timed.
+        most: How often each is sent at most, after once that is not timed.
         all_reduce: Function (tensor, group=) that makes one.
         group: The process group, or None for the default group.
 
@@ -58,12 +81,29 @@ def all_reduce_times_s(sizes_bytes, num_tries=7, all_reduce=dist.all_reduce, gro
     Lesson: 11_speed.
     """
     device = rank_device() if dist.get_backend(group) == "nccl" else "cpu"
-    tensors = {size: torch.zeros(size // 4, device=device) for size in sizes_bytes}
+    calls = {
+        size: partial(all_reduce, torch.zeros(size // 4, device=device), group=group)
+        for size in sizes_bytes
+    }
+    for call in calls.values():
+        call()  # a first one connects, and takes memory
     tries: dict = {size: [] for size in sizes_bytes}
-    for _ in range(1 + num_tries):
-        for size, tensor in tensors.items():
-            tries[size] += step_times_s(partial(all_reduce, tensor, group=group), 1, group)
-    return {size: min(times_s[1:]) for size, times_s in tries.items()}
+    while not _have_settled(tries.values(), group) and any(len(t) < most for t in tries.values()):
+        for size, call in calls.items():
+            tries[size] += step_times_s(call, 1, group)
+    return {size: min(times_s) for size, times_s in tries.items()}
+
+
+def _have_settled(all_times_s, group):
+    # Whether the fastest agree on every rank: all must go on, or all stop.
+    is_open = False
+    for times_s in all_times_s:
+        fastest_s = sorted(times_s)[:_NUM_THAT_AGREE]
+        is_open |= len(fastest_s) < _NUM_THAT_AGREE or fastest_s[-1] > _AGREE * fastest_s[0]
+    device = rank_device() if dist.get_backend(group) == "nccl" else "cpu"
+    num_open = torch.tensor([int(is_open)], device=device)
+    dist.all_reduce(num_open, group=group)
+    return num_open.item() == 0
 
 
 def settle():

@@ -9,8 +9,8 @@
 # When you are through, you can
 #
 # - **turn** cells into a script, and start it by any launcher;
-# - **tell** what is left of a job when a process fails, and which one failed;
-# - **rehearse** a batch file before it waits in a queue.
+# - **tell** what is left when a process fails, and which one failed;
+# - **rehearse** a batch file before it is queued.
 
 # %% tags=["setup", "nbval-ignore-output"]
 import os, pathlib, tempfile
@@ -25,8 +25,7 @@ ranks = start_ranks(2, device="cpu")
 # ## What must a script do that a cell need not?
 
 # %% [markdown] tags=["predict"]
-# The next two cells train. Then they become a script, and two new processes outside of the notebook
-# run it. In how many of its 20 losses will such a process differ from the rank of the same
+# The next two cells train. Then they become a script, and two new processes run it. In how many of its 20 losses will such a process differ from the rank of the same
 # number here, if every bit counts?
 
 # %% tags=["predict"]
@@ -77,7 +76,7 @@ print("exit code", alone.returncode)
 print(alone.stderr.splitlines()[-1])
 
 # %% tags=["mend"]
-from ddp_lessons.launch.example import num_different, start_by
+from ddp_lessons.launch.example import num_different, start_by, start_command
 
 job = start_by("torchrun", folder)  # torchrun --nproc-per-node 2 train.py
 print("exit code", job.wait(60))
@@ -85,8 +84,8 @@ print(job.stdout, end="")  # of rank 0 alone
 print("losses that differ:", num_different(folder, "torchrun"))
 
 # %% [markdown] tags=["read"]
-# Started by `python`, it does not know its rank. `torchrun` is a **launcher**: it starts processes,
-# here 2, and tells each its number. 0 losses differ: the same code, seeds and shares.
+# Started by `python`, it does not know its rank. `torchrun` is a **launcher**: it starts 2 processes
+# here, and tells each its number. 0 losses differ: same code, same seeds.
 
 # %% tags=["check"]
 assert alone.returncode == 1
@@ -109,6 +108,7 @@ told = """import os
 five = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}
 print(len(five & set(os.environ)))"""
 (folder / "told.py").write_text(told)
+grows = start_command("python -m ddp_lessons.launch.joining", folder, "grows")
 job = run_job("torchrun --standalone --nproc-per-node 1 told.py", folder=folder)
 alone = run_job("python told.py", folder=folder)
 print("torchrun:", job.stdout.split()[0], "of 5; nobody:", alone.stdout.strip())
@@ -116,8 +116,8 @@ print("torchrun:", job.stdout.split()[0], "of 5; nobody:", alone.stdout.strip())
 # %% tags=["run"]
 from ddp_lessons.launch import command_of, is_here
 
-names = [n for n in ("launch", "spawn", "mpiexec", "srun") if is_here(n, os.environ)]
-running = {name: start_by(name, folder) for name in names}
+found = [n for n in ("launch", "spawn", "mpiexec", "srun") if is_here(n, os.environ)]
+running = {name: start_by(name, folder) for name in found}
 for name in ("launch", "spawn"):
     running[name].wait(60)
     print(f"{name}: losses that differ: {num_different(folder, name)}")
@@ -146,7 +146,7 @@ print(*[line.partition(": ")[2] for line in note if "deprecated" in line])
 # A guide calls MPI, Slurm, Kubernetes, Horovod, Lightning and TorchElastic, now torchrun, ways to
 # distribute: [claim C30](claims.md). That is **half true**. Slurm and Kubernetes are **schedulers**:
 # they say where and when. `srun`, `mpiexec` and torchrun start ranks. MPI and Horovod are libraries:
-# they move numbers. Lightning writes your loop. With each launcher 0 losses differ.
+# they move numbers. Lightning writes your loop. With each, 0 losses differ.
 #
 # `torch.distributed.launch`, which another guide recommends, is torchrun's old name. It works, and
 # says so: [claim C22](claims.md) is **half true**.
@@ -186,7 +186,7 @@ for step in range(first, 9):
 dist.destroy_process_group()"""
 
 # %% tags=["break"]
-from ddp_lessons.launch.example import start_command, wait_for_lines
+from ddp_lessons.launch.example import wait_for_lines
 
 (folder / "lives.py").write_text(script)
 command = "torchrun --standalone --nproc-per-node 2 --max-restarts 1 lives.py"
@@ -216,8 +216,7 @@ print(f"addresses known: {known}; it begins with step {first}")
 
 # %% [markdown] tags=["read"]
 # It finds 0 addresses, and comes back. What survives is on the disk: after the save of step 4, it
-# makes step 5 again. Nobody told the script of its first life: it looked. So it does as well if
-# Slurm starts the job anew, or you.
+# makes step 5 again. Nobody told the script of its first life: it looked.
 
 # %% tags=["check"]
 assert (stale, own.returncode, known, first) == (1, 0, 0, 5)
@@ -228,16 +227,19 @@ ok("all start again, from what was saved", new_processes=len(new))
 
 # %% [markdown] tags=["predict"]
 # Three jobs of 2 ranks. In the first, rank 1 raises; in the second it ends by `os._exit(3)`; in the
-# third it is killed. Which exit code has torchrun itself after the second?
+# third it is killed. Which exit code has torchrun after the second?
 
 # %% tags=["predict"]
 predict("exit_code_of_torchrun", ...)
 
 # %% tags=["run"]
 fails = """import os, sys, time
-if os.environ["RANK"] == "1":
-    exec(sys.argv[1])
-time.sleep(60)"""
+from torch.distributed.elastic.multiprocessing.errors import record
+@record
+def main():
+    if os.environ["RANK"] == "1": exec(sys.argv[1])
+    time.sleep(60)
+main()"""
 (folder / "fails.py").write_text(fails)
 ways = {"raise": "raise ValueError('batch 17')", "exit": "os._exit(3)"}
 ways["kill"] = "os.kill(os.getpid(), 9)"
@@ -245,26 +247,25 @@ start = ["torchrun", "--standalone", "--nproc-per-node=2", "fails.py"]
 jobs = {name: start_command([*start, way], folder, name) for name, way in ways.items()}
 
 # %% tags=["run"]
-from ddp_lessons.launch import exit_codes, root_cause
+from ddp_lessons.launch import exit_codes, recorded_error, root_cause
 
 for name, job in jobs.items():
     print(f"{name}: torchrun's exit code {job.wait(60)},", end=" ")
     rank, code = root_cause(job.stderr)
     print(f"of rank {rank}: {code}, of rank 0: {exit_codes(job.stderr)[0]}")
-print(*[line for line in jobs["raise"].stderr.splitlines() if "batch 17" in line][-1:])
+    print("  recorded:", recorded_error(job.stderr))
 
 # %% [markdown] tags=["read"]
-# torchrun's own is 1 each time. Those of ranks are in the report at the end of its output. A
-# positive one was chosen by the program, -9 is an end by signal 9. Rank 0 has -15: `SIGTERM`, sent by
-# torchrun to a victim.
+# torchrun's own is 1 each time. Those of ranks are in the report that it ends with. A positive one
+# was chosen by the program, -9 is an end by signal 9. Rank 0 has -15: `SIGTERM`, sent by torchrun.
 #
-# One is called the root cause there: the first that torchrun has *observed*. Why it failed stands in
-# what that rank has printed, the last line here.
+# The root cause is the first that torchrun has *observed*. `ValueError: batch 17` is there thanks to
+# `@record`. Who exits or is killed records nothing: read what that rank has printed.
 
 # %% tags=["check"]
 assert [root_cause(job.stderr) for job in jobs.values()] == [(1, 1), (1, 3), (1, -9)]
-code = jobs["exit"].returncode
-ok("the report says who, the rank's own lines say why", exit_code_of_torchrun=code)
+assert recorded_error(jobs["raise"].stderr) == "ValueError: batch 17"
+ok("who, and under @record why", exit_code_of_torchrun=jobs["exit"].returncode)
 
 # %% [markdown] tags=["question"]
 # ## How many ranks will a batch file start?
@@ -302,8 +303,7 @@ for r in mended:
     print(f"node {r.node}: rank {r.rank} of {r.world_size}, {r.threads} threads")
 
 # %% [markdown] tags=["read"]
-# 8 processes, in 4 worlds that know nothing of each other: each task is a torchrun, and starts 2
-# more. One launcher is enough.
+# 8 processes, in 4 worlds: each task is a torchrun, and starts 2 more. One launcher is enough.
 #
 # `rehearse` runs the file here, where `srun` and `python` only note how they were called. Next, Slurm
 # itself, where it is. [slurm.sh](../scripts/slurm.sh) starts one on your machine, and takes it away
@@ -324,11 +324,41 @@ else:
 assert [(r.rank, r.node, r.threads) for r in mended] == [(0, 0, 4), (1, 1, 4)]
 ok("one launcher, and a rank for each task", processes_of_a_batch=len(started))
 
+# %% [markdown] tags=["question"]
+# ## More: what if a machine comes later, and another must go?
+
+# %% [markdown] tags=["predict"]
+# A job of `torchrun --nnodes 1:2` needs 1 node, and takes 2. It runs on one; a second joins; then
+# the second leaves. Each node has 1 process at a time. How many has the *first* node had by then?
+
+# %% tags=["predict"]
+predict("processes_of_the_first_node", ...)
+
+# %% tags=["run"]
+from ddp_lessons.launch.joining import AGENT
+
+print(AGENT.format(port="PORT").replace(" --", "\n  --"))
+grows.wait(60)  # it runs since section 2: a lost node is missed after 15 s
+worlds = [line.split() for line in grows.stdout.splitlines()]
+for world in worlds:
+    print("a world of", world[3], *world[6:])
+
+# %% [markdown] tags=["read"]
+# Such a job is **elastic**. It went on with 2, and with 1 again: 3 worlds, each of new processes. So
+# a node that comes costs all memory too, as a failure does. Only a failure counts as a life, and is
+# taken off `--max-restarts`. A script that survives a restart needs nothing more to be elastic, but
+# its share of the data changes with the world.
+
+# %% tags=["check"]
+assert [world[3] for world in worlds] == ["1,", "2,", "1,"]
+processes = {world[5] for world in worlds}
+ok("each world begins anew", processes_of_the_first_node=len(processes))
+
 # %% [markdown] tags=["recap"]
 # You have made a script of cells and started it by several launchers, seen what a restart takes
 # away, read who failed, and rehearsed a batch file.
 #
-# Rule of thumb: **the environment says who you are, and the disk how far you were.**
+# Rule of thumb: **the environment says who you are, the disk how far you were.**
 
 # %% [markdown] tags=["next"]
 # - **On your own cluster**: tag your cells, run `ddp-lessons script my.ipynb -o train.py`, put your

@@ -332,6 +332,42 @@ assert [frame.name for frame in barked] == ["watched.py", "loader.py"]
 assert mended == (0, "")
 ok("a watchdog that asks names who is missing", watchdogs_that_bark=len(barked))
 
+# %% [markdown] tags=["question"]
+# ## More: can you step through one rank?
+
+# %% [markdown] tags=["predict"]
+# Two ranks hold 1 each, and will add them up. Before that, rank 1 alone stops in Python's debugger,
+# where somebody types `x += 41`, and then `continue`. What does rank 0 print?
+
+# %% tags=["predict"]
+predict("sum_on_the_first_rank", ...)
+
+# %% tags=["run"]
+# %%writefile stepped.py
+import torch, torch.distributed as dist
+
+dist.init_process_group("gloo")
+rank, x = dist.get_rank(), torch.ones(1)
+dist.breakpoint(rank=1)  # the others wait at a barrier
+dist.all_reduce(x)
+print(f"\nrank {rank}: {x.item():.0f}")
+dist.destroy_process_group()
+
+# %% tags=["run"]
+Path("typed.txt").write_text("up\n!x += 41\ncontinue\n")  # in place of a keyboard
+line = "torchrun --standalone --nproc-per-node 2 stepped.py < typed.txt"
+job = run_job(["sh", "-c", line])
+sums = sorted(line for line in job.stdout.splitlines() if line.startswith("rank"))
+print(*sums, f"prompts of the debugger: {job.stdout.count('(Pdb)')}", sep="\n")
+
+# %% [markdown] tags=["read"]
+# 43: rank 0 brought 1, and rank 1 now 42. `dist.breakpoint` stops one rank, and the others wait for
+# an hour at most. In a terminal you type yourself: `up` goes to your own line, `p x` shows a number.
+
+# %% tags=["check"]
+assert sums == ["rank 0: 43", "rank 1: 43"]
+ok("a debugger holds one rank, a barrier the others", sum_on_the_first_rank=43)
+
 # %% [markdown] tags=["recap"]
 # You have looked into hanging jobs, made torch say more, and left a watchdog with one.
 #

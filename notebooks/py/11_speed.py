@@ -160,12 +160,12 @@ predict("ms_of_a_larger_batch", ...)
 # %% tags=["run"]
 # %%px
 sizes = [48_000, 192_000, 768_000]
-all_reduces_s = speed.all_reduce_times_s(sizes, 5, speed.slow_all_reduce(link))
+all_reduces_s = speed.all_reduce_times_s(sizes, all_reduce=speed.slow_all_reduce(link))
 measured_s = {}
 for batch in (16, 64):
     part_s = batch * 0.00125
     played = speed.PlayedStep(part_s, [part_s] * 2, [320_000] * 2, link)
-    measured_s[batch] = min(speed.step_times_s(played.run, num_steps=5))
+    measured_s[batch] = speed.least_step_s(played.run)  # until three agree
 print(f"timed: all-reduces of {len(sizes)} sizes, {len(measured_s)} kinds of steps")
 
 # %% [markdown] tags=["read"]
@@ -305,6 +305,46 @@ assert min(in_turn_s) >= 6 * 0.16
 assert min(ahead_s) >= 0.06 + 6 * 0.1
 assert all(a < b for a, b in zip(ahead_s, in_turn_s, strict=True))
 ok("loading hides behind the step, as messages do", ms_with_loading_ahead=max(60, 100))
+
+# %% [markdown] tags=["question"]
+# ## More: what does a compiler do to the buckets?
+
+# %% [markdown] tags=["predict"]
+# `torch.compile` turns a model into a **graph** of operations, and hands it to a compiler, whole if it
+# can. A backward in one piece would give all gradients at its end: nothing left to hide messages
+# behind. The model of the first section has 4 layers, and DDP a bucket for each. How many graphs
+# does the compiler get of it?
+
+# %% tags=["predict"]
+predict("graphs_of_four_buckets", ...)
+
+# %% tags=["run"]
+# %%px
+def num_graphs(wrap):
+    graphs = []
+    torch.compiler.reset()
+
+    def count(graph, _):  # a compiler that gives back what it gets
+        graphs.append(graph)
+        return graph
+
+    wrap(torch.compile(torch.nn.Sequential(*layers), backend=count))(images)
+    return len(graphs)
+
+
+alone = num_graphs(lambda compiled: compiled)
+under_ddp = num_graphs(lambda compiled: DDP(compiled, bucket_cap_mb=1))
+print(f"graphs: {alone} alone, {under_ddp} under DDP")
+
+# %% [markdown] tags=["read"]
+# 1 graph alone, 4 under DDP: it is cut where buckets end, so that each all-reduce can start when its
+# piece of the backward is through. Inside of a piece the compiler is free. So compiling makes compute
+# faster, messages stay what they are, and less of them can hide.
+
+# %% tags=["check"]
+assert ranks.view["alone"] == [1] * len(ranks)
+assert ranks.view["under_ddp"] == [4] * len(ranks)
+ok("one graph a bucket", graphs_of_four_buckets=4)
 
 # %% [markdown] tags=["recap"]
 # You have split steps of all ranks on one clock, found a straggler, foretold steps within

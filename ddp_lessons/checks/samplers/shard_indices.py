@@ -2,15 +2,15 @@
 Task 04.1: shard indices.
 """
 
-import inspect
 import random
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import ExitStack
 from itertools import chain, combinations, pairwise
 
 import torch
 
 from ddp_lessons.checks.kit import Case, Task, equal
+from ddp_lessons.checks.kit.inside.hashes import own_hashes
 from ddp_lessons.checks.samplers.shares import FEW, MANY, as_list, drawn_epoch, judge_shares
 from ddp_lessons.pictures import samples_picture
 
@@ -49,7 +49,9 @@ def _act(here, shard_indices):
     torch.rand(1)  # else who seeds it anew with its own seed would put the state back
     torchs, pythons = torch.get_rng_state(), random.getstate()
     orders = _orders(here.case)[:: _direction(here.case, here.rank)]
-    with _hashes_of_its_own(here, shard_indices) as hashed:
+    with ExitStack() as stack:
+        is_own = _HASHES in here.case.data
+        hashed = stack.enter_context(own_hashes(here, shard_indices)) if is_own else []
         for seed, epoch in (*orders, orders[0]):
             here.call(shard_indices, here["num_samples"], seed, epoch)
     is_as_before = equal(torchs, torch.get_rng_state()) and pythons == random.getstate()
@@ -58,32 +60,6 @@ def _act(here, shard_indices):
 
 def _direction(case, rank):
     return -1 if _ODD_RANKS in case.data and rank % 2 else 1
-
-
-@contextmanager
-def _hashes_of_its_own(here, answer):
-    """
-    Let `hash` give other numbers for text on each rank, if the case says so.
-
-    Python draws anew for each process what hashes of text are. The ranks are forks of one process
-    and share it, but the processes that torchrun starts do not, and neither do two runs.
-    """
-    names, hashed = getattr(inspect.unwrap(answer), "__globals__", {}), []
-
-    def own_hash(value):
-        if isinstance(value, str | bytes):
-            hashed.append(value)
-            return random.Random(f"{here.rank} {value!r}").getrandbits(60)
-        return hash(tuple(map(own_hash, value)) if isinstance(value, tuple) else value)
-
-    if _HASHES not in here.case.data or "hash" in names:
-        yield hashed
-        return
-    names["hash"] = own_hash
-    try:
-        yield hashed
-    finally:
-        del names["hash"]
 
 
 def _judge(played):

@@ -18,6 +18,7 @@ def odd_calls(name, tensor, root, store, number):
 """
 
 _SET = '    store.set(f"{number}/{dist.get_rank()}", repr((name, parts, root)))\n'
+_TEXT = "repr((name, parts, root))"
 _GET = "    calls = [store.get(key) for key in keys]\n"
 
 
@@ -26,6 +27,15 @@ def _altered(name, mistake, *pairs):
 
 
 ANSWERS = [
+    _altered(
+        "unusual: leaves a hash of hashlib",
+        None,
+        ("import torch\n", "import hashlib, torch\n"),
+        (
+            "repr((name, parts, root))",
+            "hashlib.sha256(repr((name, parts, root)).encode()).hexdigest()",
+        ),
+    ),
     _altered("compares names only", "unseen", ("(name, parts, root)", "name")),
     _altered("forgets the dtype", "unseen", ("(tensor.numel(), tensor.dtype)", "tensor.numel()")),
     _altered("forgets the root", "unseen", ("(name, parts, root)", "(name, parts)")),
@@ -56,6 +66,16 @@ ANSWERS = [
             "    calls = [None for _ in keys]\n"
             "    dist.all_gather_object(calls, repr((name, parts, root)))\n",
         ),
+    ),
+    _altered(
+        "leaves a hash of the text",
+        "hash",
+        (_TEXT, f"str(hash({_TEXT}))"),
+    ),
+    _altered(
+        "leaves a hash of the parts",
+        "hash",
+        (_TEXT, "str(hash((name, parts, root)))"),
     ),
     _altered("reads before it writes", "raised", (_SET, ""), (_GET, _GET + _SET)),
     _altered("takes the tensor for granted", "raised", (" if tensor is not None else None", "")),
