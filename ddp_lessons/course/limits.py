@@ -77,8 +77,13 @@ def _fault(memory_bytes, num_processes):
     # What processes share is counted for each of them, so this is the most that it can be.
     if _sum(others, lambda one: one.memory_info().rss) <= memory_bytes:
         return ""
-    shared_out = _sum(others, lambda one: getattr(one.memory_full_info(), "pss", 0))
-    return "memory" if shared_out > memory_bytes else ""
+    return "memory" if _sum(others, _own_bytes) > memory_bytes else ""
+
+
+def _own_bytes(process):
+    # Linux shares out what several processes hold; elsewhere, what each has for itself must do.
+    told = process.memory_full_info()
+    return getattr(told, "pss", told.uss)
 
 
 def _sum(processes, size):
