@@ -264,16 +264,16 @@ def test_progress_loses_nothing_between_two_writers():
     assert notes.row_of("00.1")["checks"] == 100
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"00.1": 3}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 2, "tasks": 3}'])
 def test_progress_with_a_damaged_file_begins_anew(text):
     """
     A file that was cut off must not stop a check.
     """
     notes.state_file().parent.mkdir(parents=True)
     notes.state_file().write_text(text)
-    assert notes.row_of("00.1") == {"checks": 0, "is_passed": False, "hints": 0}
+    assert notes.row_of("00.1")["checks"] == 0
     notes.note_check("00.1", passed=True)
-    assert json.loads(notes.state_file().read_text())["00.1"]["is_passed"]
+    assert json.loads(notes.state_file().read_text())["tasks"]["00.1"]["is_passed"]
 
 
 def test_place_of_an_unknown_exercise_is_refused():

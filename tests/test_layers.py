@@ -9,7 +9,7 @@ from house import PACKAGE, imported_names, package_modules
 LAYERS = (
     "errors", "files", "jobs", "costs", "trace", "pictures", "process_group", "collectives", "ring",
     "samplers", "replicas", "ddp", "accumulation", "checkpoint", "launch", "hangs", "speed",
-    "metrics", "workloads", "progress", "ranks", "checks", "course",
+    "metrics", "workloads", "progress", "board", "ranks", "checks", "course",
 )  # fmt: skip
 """
 The entries of ddp_lessons, from the ground up. Each imports from itself and those before it.
@@ -26,6 +26,7 @@ What a learner reads as a textbook: no notebook machinery, no plotting.
 FORBIDDEN = {
     **{entry: {"IPython", "ipyparallel", "matplotlib"} for entry in SUBJECTS},
     "pictures": {"torch"},
+    "board": {"torch", "IPython", "ipyparallel", "matplotlib"},
 }
 FORBIDDEN["costs"] = FORBIDDEN["costs"] | {"torch"}
 

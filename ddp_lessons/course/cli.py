@@ -4,6 +4,7 @@ The command line: `ddp-lessons doctor`, `lab`, and what learners need for the ex
 Each command imports what it needs when it runs, so that `--help` answers at once.
 """
 
+import functools
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +12,7 @@ from typing import Annotated
 import typer
 
 from ddp_lessons import __version__
+from ddp_lessons.course import teaching
 from ddp_lessons.errors import DDPLessonsError
 
 app = typer.Typer(
@@ -96,12 +98,25 @@ def check(
         typer.Argument(metavar="[EXERCISE]", help="Such as 02_collectives, or 02; else all."),
     ] = None,
     folder: _Folder = None,
+    junit: Annotated[
+        Path | None, typer.Option(help="Write a report for CI.", metavar="FILE")
+    ] = None,
+    points: Annotated[
+        Path | None, typer.Option(help="Write points as CSV.", metavar="FILE")
+    ] = None,
 ):
     """
     Run your exercises in fresh kernels and say for each task what holds, and the hint where not.
 
-    Stored outputs do not count. Exits with status 1 if a task is not solved.
+    Stored outputs do not count. Exits with status 1 if a task is not solved. With --junit or
+    --points, a FOLDER may stand in place of EXERCISE: what learners have handed in, each run apart.
     """
+    if junit or points:
+        if stem is not None and Path(stem).is_dir():
+            folder, stem = Path(stem), None
+        with _told_in_one_line("check"):
+            num_open = teaching.grade(folder or Path.cwd(), stem, junit, points)
+        raise typer.Exit(1 if num_open else 0)
     from ddp_lessons.checks.kit.finding import all_tasks, stem_of
     from ddp_lessons.course import exercises
 
@@ -122,10 +137,15 @@ def check(
 
 
 @app.command()
-def progress():
+def progress(
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, with times.")] = False,
+):
     """
     Show a table of all tasks: what is solved, and how many checks and hints it took.
     """
+    if as_json:
+        typer.echo(teaching.progress_text())
+        return
     from rich.console import Console
     from rich.table import Table
 
@@ -231,6 +251,20 @@ def script(
         else:
             output.write_text(text, encoding="utf-8")
             typer.echo(f"{output.name}: {len(text.splitlines())} lines")
+
+
+@app.command()
+@functools.wraps(teaching.board)
+def board(**options):
+    with _told_in_one_line("board"):
+        teaching.board(**options)
+
+
+@app.command()
+@functools.wraps(teaching.nbgrader)
+def nbgrader(**options):
+    with _told_in_one_line("nbgrader"):
+        teaching.nbgrader(**options)
 
 
 def _bring_up_to_date(folder):

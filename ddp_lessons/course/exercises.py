@@ -10,11 +10,12 @@ import re
 import subprocess
 import tempfile
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from ddp_lessons.checks.kit.finding import all_tasks, find_task, stem_of
-from ddp_lessons.course import workspace
+from ddp_lessons.course import sandbox, workspace
 from ddp_lessons.course.making.build import CELL_TIMEOUT_S
 from ddp_lessons.course.making.verify import nbval_command, nbval_environment
 from ddp_lessons.course.notebooks.blanks import read_blank
@@ -25,6 +26,7 @@ from ddp_lessons.course.notebooks.twins import read_twin
 from ddp_lessons.errors import BadInput
 from ddp_lessons.files import replace_text
 
+_LAST_CHARACTERS = 2000
 _MESSAGE = re.compile(r"Traceback:\s*\n(?P<told>.*)", re.DOTALL)
 
 
@@ -37,11 +39,31 @@ class Result:
         task: The Task.
         is_solved: Whether its check passed.
         told: What the check said if it did not.
+        mistake: The name of what was wrong, where it is known.
     """
 
     task: object
     is_solved: bool
     told: str = ""
+    mistake: str = ""
+
+
+@dataclass(frozen=True)
+class Apart:
+    """
+    Say how a notebook is run that somebody else has written.
+
+    Args:
+        limits: The Limits of its time, memory and processes.
+        env: The environment that it gets.
+        output: A Path for what is printed.
+        is_over: Function that tells whether it is to be ended early.
+    """
+
+    limits: sandbox.Limits
+    env: dict
+    output: Path
+    is_over: Callable
 
 
 def exercise_place(stem, course=None):
@@ -55,7 +77,7 @@ def exercise_place(stem, course=None):
     Raises:
         BadInput: There is no such exercise.
     """
-    places = [place for place in all_places(course or find_course()) if not place.is_lesson]
+    places = exercise_places(course)
     for place in places:
         if stem in (place.stem, place.stem.partition("_")[0]):
             return place
@@ -63,6 +85,16 @@ def exercise_place(stem, course=None):
         f"Unknown exercise: expected one of {', '.join(place.stem for place in places)} "
         f"(got {stem!r}). Name it as its file is named, without the ending."
     )
+
+
+def exercise_places(course=None):
+    """
+    Return the places of all exercises of the course.
+
+    Args:
+        course: The course's folder; default: found.
+    """
+    return [place for place in all_places(course or find_course()) if not place.is_lesson]
 
 
 def learners_notebook(place, folder=None):
@@ -98,7 +130,7 @@ def tasks_of_stem(stem):
     return [task for task in all_tasks().values() if stem_of(task) == stem]
 
 
-def check_notebook(path, place):
+def check_notebook(path, place, apart=None):
     """
     Run a learner's notebook under nbval and say for each of its tasks what came of its check.
 
@@ -107,6 +139,7 @@ def check_notebook(path, place):
     Args:
         path: The learner's notebook.
         place: The place of its exercise, which knows the cells that check.
+        apart: The Apart that it is run with; None for a notebook of this user's own.
 
     Returns:
         list[Result]: One for each task.
@@ -123,16 +156,19 @@ def check_notebook(path, place):
         ) from None
     given = _fixed_sources(read_blank(place))
     missing = [source for source in given if source not in _sources(notebook)]
-    failures = _run(path)
+    failures, fault = _run(path, apart)
     results = []
     for task in tasks_of_stem(place.stem):
+        if fault:
+            results.append(Result(task, False, apart.limits.words(fault), f"too-much-{fault}"))
+            continue
         call = f"check.{task.name}()"
         if missing and (call in missing or "start_ranks" in missing[0]):
             told = (
                 "The cell that checks it, or the first cell, was changed or is missing. Put it "
                 f"back as it was, or run `ddp-lessons reset {place.stem}`."
             )
-            results.append(Result(task, False, told))
+            results.append(Result(task, False, told, "check-changed"))
             continue
         at = max(n for n, source in enumerate(_sources(notebook)) if source == call)
         told = failures.get(at)
@@ -198,31 +234,36 @@ def _fixed_sources(blank):
     return [cell["source"].strip() for cell in cells]
 
 
-def _run(path):
+def _run(path, apart):
     """
-    Return {number of a code cell, from 0: what it raised}.
+    Return {number of a code cell, from 0: what it raised}, and what was too much, if anything was.
     """
     with tempfile.TemporaryDirectory(prefix="ddp-lessons-") as folder:
         report = Path(folder) / "report.xml"
         options = ("--nbval-lax", f"--junitxml={report}", "--color=no")
-        done = subprocess.run(
-            nbval_command(path, CELL_TIMEOUT_S, *options),
-            cwd=path.parent,
-            env=nbval_environment(),
-            capture_output=True,
-            text=True,
-        )
+        command = nbval_command(path, CELL_TIMEOUT_S, *options)
+        if apart is None:
+            done = subprocess.run(
+                command, cwd=path.parent, env=nbval_environment(), capture_output=True, text=True
+            )
+            status, said, fault = done.returncode, done.stdout, ""
+        else:
+            where = {"cwd": path.parent, "output": apart.output, "is_over": apart.is_over}
+            status, fault = sandbox.run(command, env=apart.env, limits=apart.limits, **where)
+            said = sandbox.last_words(apart.output)
+        if fault:
+            return {}, fault
         if not report.is_file():
             raise BadInput(
                 f"The notebook did not run: {path.name} must be one that nbval can run "
-                f"(got pytest status {done.returncode}).\n{done.stdout[-2000:]}"
+                f"(got pytest status {status}).\n{said[-_LAST_CHARACTERS:]}"
             )
         cells = ElementTree.parse(report).iter("testcase")
         return {
             int(cell.get("name", "Cell -1").split()[1]): _told(cell)
             for cell in cells
             if cell.find("failure") is not None or cell.find("error") is not None
-        }
+        }, ""
 
 
 def _told(cell):

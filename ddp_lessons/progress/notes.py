@@ -1,73 +1,63 @@
 """
-What a learner has done so far, in one small file of theirs: tasks by number, predictions by name.
+Note what a learner does: checks, hints, predictions, and when. `state` shows what is written.
 
-    {"02.1": {"checks": 3, "is_passed": true, "hints": 1},
-     "lines": {"said": 1, "first": 1, "was": 4}}
-
-Of a prediction, `said` is of the last run, None where it was left open; `first` stays.
+Of a prediction, `said` is of the last run, None where it was left open; `first` stays, and `before`
+is what was said last before the section had run.
 """
 
-import fcntl
-import json
-import os
-from contextlib import contextmanager, suppress
-from pathlib import Path
+import copy
+import numbers
+import time
 
-from ddp_lessons.files import replace_text
+from ddp_lessons.progress import sending, state
+from ddp_lessons.progress.rows import BLANKS, MOST_TRIES
+from ddp_lessons.progress.state import state_file
 
-_TASK = {"checks": 0, "is_passed": False, "hints": 0}
-_PREDICTION: dict = {"said": None, "first": None, "was": None}
-
-
-def state_file():
-    """
-    Return the path of the file. DDP_LESSONS_STATE_DIR names another folder for it.
-    """
-    own = os.environ.get("DDP_LESSONS_STATE_DIR")
-    if own:
-        return Path(own) / "progress.json"
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(base) / "ddp-lessons" / "progress.json"
-
-
-def read_state():
-    """
-    Return {number of a task or name of a prediction: its row}; empty if the file is damaged.
-    """
-    try:
-        state = json.loads(state_file().read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    if not isinstance(state, dict):
-        return {}
-    return {number: row for number, row in state.items() if isinstance(row, dict)}
+__all__ = [
+    "note_check",
+    "note_hint",
+    "note_outcome",
+    "note_prediction",
+    "predictions",
+    "row_of",
+    "state_file",
+]
 
 
 def row_of(number):
     """
     Return the row of one task.
     """
-    return _TASK | read_state().get(number, {})
+    return _row(state.read(), "tasks", number)
 
 
 def predictions():
     """
     Return {name: row} of the predictions that were made.
     """
-    return {
-        name: _PREDICTION | row
-        for name, row in read_state().items()
-        if row.get("first") is not None
-    }
+    rows = state.read()["predictions"]
+    return {name: row for name, row in rows.items() if row["first"] is not None}
 
 
-def note_check(number, passed):
+def note_check(number, passed, mistake=""):
     """
     Note one check of a task. What was passed once stays passed.
+
+    Args:
+        number: The task's.
+        passed: Whether it came out.
+        mistake: The name of the mistake that it showed.
     """
-    with _changing(number, _TASK) as row:
+    with state.changing() as told:
+        row = _row(told, "tasks", number)
+        now_s = _now_s()
         row["checks"] += 1
+        one = {"at_s": now_s, "mistake": None if passed else mistake}
+        row["tries"] = [*row["tries"], one][-MOST_TRIES:]
+        if passed and not row["is_passed"]:
+            row["solved_s"] = now_s
         row["is_passed"] = row["is_passed"] or passed
+    sending.keep_sending()
 
 
 def note_hint(number, num_hints):
@@ -76,10 +66,11 @@ def note_hint(number, num_hints):
 
     After the last one it is the last one again.
     """
-    place = 0
-    with _changing(number, _TASK) as row:
+    with state.changing() as told:
+        row = _row(told, "tasks", number)
         place = min(row["hints"], num_hints - 1)
-        row["hints"] = place + 1
+        row["hints"], row["hint_s"] = place + 1, _now_s()
+    sending.keep_sending()
     return place
 
 
@@ -87,40 +78,47 @@ def note_prediction(name, number):
     """
     Note what a learner says will come out; None if nothing is said this time.
     """
-    if number is None and name not in read_state():
+    if number is None and name not in state.read()["predictions"]:
         return
-    with _changing(name, _PREDICTION) as row:
-        row["said"] = number
-        if row["first"] is None:
-            row["first"] = number
+    with state.changing() as told:
+        row = _row(told, "predictions", name)
+        row["said"] = _plain(number)
+        if number is not None:
+            row["said_s"] = _now_s()
+            if row["first"] is None:
+                row["first"] = row["said"]
+            if row["was"] is None:
+                row["before"] = row["said"]
+    sending.keep_sending()
 
 
 def note_outcome(name, number):
     """
     Note what came out, and return what the learner had said, or None.
+
+    Noted of a question that was left open as well: a teacher sees how far a room has come.
     """
-    said = read_state().get(name, {}).get("said")
-    if said is not None:
-        with _changing(name, _PREDICTION) as row:
-            row["was"] = number
+    with state.changing() as told:
+        row = _row(told, "predictions", name)
+        row["was"], row["was_s"] = _plain(number), _now_s()
+        said = row["said"]
+    sending.keep_sending()
     return said
 
 
-@contextmanager
-def _changing(name, blank):
-    # Locked for two kernels at once; written aside and renamed for a kill in between. Where the
-    # file cannot be written, a check still works: it is not remembered.
-    path = state_file()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = open(path.with_suffix(".lock"), "w")  # noqa: SIM115 - closed below
-    except OSError:
-        yield dict(blank)
-        return
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        row = blank | read_state().get(name, {})
-        yield row
-        with suppress(OSError):  # a disk that is full
-            text = json.dumps(read_state() | {name: row}, indent=1, sort_keys=True)
-            replace_text(path, text)
+def _row(told, kind, name):
+    """
+    Return a row of a state, put there blank if there is none.
+    """
+    return told[kind].setdefault(name, copy.deepcopy(BLANKS[kind]))
+
+
+def _plain(number):
+    # As JSON has them: numpy's numbers and fractions are none there.
+    if isinstance(number, numbers.Integral):
+        return int(number)
+    return float(number) if isinstance(number, numbers.Real) else None
+
+
+def _now_s():
+    return round(time.time())

@@ -67,8 +67,8 @@ def check(task, ranks=None):
     task.last_run.clear()
     try:
         said = run_and_judge(task, ranks or current_ranks())
-    except WrongAnswer:
-        notes.note_check(task.number, passed=False)
+    except WrongAnswer as error:
+        notes.note_check(task.number, passed=False, mistake=error.mistake)
         raise
     notes.note_check(task.number, passed=True)
     print(f"ok: {task.number} {task.name}, {said}")

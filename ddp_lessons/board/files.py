@@ -1,0 +1,105 @@
+"""
+Rows from a folder of state files, one a learner. A row belongs to the owner of the file.
+
+    <folder>/<any name>.json
+    <folder>/<any name>/progress.json                          where DDP_LESSONS_STATE_DIR says so
+    <folder>/<login>/.local/state/ddp-lessons/progress.json    where the folder is /home
+"""
+
+import os
+import pwd
+import stat
+from pathlib import Path
+
+from ddp_lessons.board.columns import Row
+from ddp_lessons.errors import BadInput
+from ddp_lessons.progress import state
+
+_PATTERNS = ("*.json", "*/progress.json", "*/.local/state/ddp-lessons/progress.json")
+_MOST_BYTES = 256 * 1024
+_MOST_FILES = 1000
+
+
+class Files:
+    """
+    Read the states of a folder, again and again; what has not changed is read once.
+
+    Args:
+        folder: The folder.
+
+    Raises:
+        BadInput: There is no such folder.
+    """
+
+    def __init__(self, folder):
+        self.folder = Path(folder)
+        if not self.folder.is_dir():
+            raise BadInput(
+                f"No such folder: expected one with a state file for each learner (got {folder}). "
+                "Make it, and have learners set DDP_LESSONS_STATE_DIR to a folder of theirs in it."
+            )
+        self._known: dict = {}
+
+    def rows(self):
+        """
+        Return the Rows that the folder holds now.
+
+        Files of one owner are one row, by the newest of them: nobody can make rows for others.
+        Those of this user, who may have collected them, are a row each, named after their file or
+        folder.
+        """
+        newest: dict = {}
+        for path in self._paths():
+            row = self._row(path)
+            if row is None:
+                continue
+            if row.name not in newest or row.heard_s > newest[row.name].heard_s:
+                newest[row.name] = row
+        return list(newest.values())
+
+    def _paths(self):
+        found = (path for pattern in _PATTERNS for path in self.folder.glob(pattern))
+        return [path for path, _ in zip(found, range(_MOST_FILES), strict=False)]
+
+    def _row(self, path):
+        try:
+            seen = path.lstat()
+        except OSError:
+            return None  # gone by now
+        mark = seen.st_mtime_ns, seen.st_size, seen.st_uid
+        if self._known.get(path, (None, None))[0] != mark:
+            told = state_in(path)
+            name = _name(self.folder, path, seen.st_uid)
+            self._known[path] = mark, None if told is None else Row(name, told, seen.st_mtime)
+        return self._known[path][1]
+
+
+def state_in(path):
+    """
+    Return the state that a file of somebody else's holds, or None.
+
+    What they have put there in place of a file is neither followed nor waited for.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None  # not there, or not for us to read
+    seen = os.fstat(handle)
+    if not stat.S_ISREG(seen.st_mode) or seen.st_size > _MOST_BYTES:
+        os.close(handle)
+        return None
+    with open(handle, encoding="utf-8") as file:
+        try:
+            return state.parse(file.read())
+        except ValueError:
+            return None  # no state: something else that lies there
+
+
+def _name(folder, path, owner):
+    if owner == os.geteuid():
+        first = path.relative_to(folder).parts[0]
+        return Path(first).stem if first.endswith(".json") else first
+    try:
+        return pwd.getpwuid(owner).pw_name
+    except KeyError:
+        return f"user {owner}"

@@ -1,0 +1,158 @@
+// Draw what the board tells. Names and answers are put in as text, so none of them is ever markup.
+"use strict"
+
+const at = (id) => document.getElementById(id)
+let shown = null
+const chosen = { lessons: "", questions: "" }
+
+function make(tag, text, kind) {
+  const node = document.createElement(tag)
+  if (text !== undefined) node.textContent = text
+  if (kind) node.className = kind
+  return node
+}
+
+// A choice of the teacher's stays; without one, the page follows the room.
+function choose(id, options, now) {
+  const select = at(id)
+  const room = options.find(([value]) => value === now)
+  const lines = [["", "where the room is" + (room ? `: ${room[1]}` : "")], ...options]
+  const names = lines.map(([value]) => value)
+  if (lines.flat().join("\n") !== select.dataset.lines) {
+    select.dataset.lines = lines.flat().join("\n")
+    select.replaceChildren(...lines.map(([value, label]) => {
+      const option = make("option", label)
+      option.value = value
+      return option
+    }))
+  }
+  if (!names.includes(chosen[id])) chosen[id] = ""
+  select.value = chosen[id]
+  return chosen[id] || now || (options.length ? options[0][0] : "")
+}
+
+function drawQuestion() {
+  const options = shown.questions.map((one) => [one.key, `${one.label} ${one.title}`])
+  const key = choose("questions", options, shown.now.question)
+  const asked = shown.questions.find((one) => one.key === key)
+  at("title").textContent = asked ? `${asked.label} ${asked.title}` : ""
+  at("text").textContent = asked ? asked.text : "Nobody is here yet."
+  const most = Math.max(1, ...(asked ? asked.spread.map(([, count]) => count) : []))
+  at("spread").replaceChildren(...(asked ? asked.spread : []).map(([number, count]) => {
+    const line = make("li")
+    const bar = make("span", undefined, "bar")
+    bar.style.width = `${100 * count / most}%`
+    line.append(make("b", number), bar, make("span", count, "count"))
+    return line
+  }))
+  at("silent").textContent = asked ? `${asked.num_open} have said nothing.` : ""
+  at("was").textContent = asked && asked.was !== null ? asked.was : "Nobody has run it yet."
+}
+
+function drawMistakes() {
+  at("mistakes").replaceChildren(...shown.mistakes.map((one) => {
+    const line = make("li")
+    line.append(make("b", `${one.task} ${one.name}: ${one.mistake}`))
+    line.append(make("div", `made by ${one.num_learners}, still open for ${one.num_open}`, "why"))
+    if (one.hint) line.append(make("p", one.hint, "hint"))
+    return line
+  }))
+  if (!shown.mistakes.length) at("mistakes").append(make("li", "Nothing yet.", "why"))
+}
+
+function drawStuck() {
+  const stuck = shown.rows.filter((row) => row.stuck)
+  at("stuck-list").replaceChildren(...stuck.map((row) => {
+    const line = make("li")
+    const where = `${row.stuck.task} ${row.stuck.name}`
+    const mistake = row.stuck.mistake ? `: ${row.stuck.mistake}` : ""
+    line.append(make("b", row.name), ` at ${where}`)
+    line.append(make("div", `${row.stuck.why}${mistake}`, "why"))
+    return line
+  }))
+  if (!stuck.length) at("stuck-list").append(make("li", "Nobody.", "why"))
+}
+
+function words(cell) {
+  const hints = cell.hints ? ` h${cell.hints}` : ""
+  if (cell.is === "solved" || cell.is === "held") return "✓" + hints
+  if (cell.is === "said") return "?"
+  if (cell.is === "tried") return `${cell.checks} ${cell.mistake || ""}`.trim() + hints
+  return hints.trim() || "·"
+}
+
+function ago(minutes) {
+  if (minutes === null) return ""
+  if (minutes < 1) return "now"
+  return minutes < 120 ? `${minutes} min ago` : `${Math.floor(minutes / 60)} h ago`
+}
+
+function drawTable() {
+  const options = shown.lessons.map((one) => [one.stem, one.stem])
+  const stem = choose("lessons", options, shown.now.lesson)
+  const lesson = shown.lessons.find((one) => one.stem === stem)
+  const columns = lesson ? lesson.columns : []
+  const head = make("tr")
+  head.append(make("th", "name"), ...columns.map((one) => {
+    const cell = make("th", one.label)
+    cell.scope = "col"
+    cell.title = one.title
+    return cell
+  }), make("th", "solved"), make("th", "last seen"))
+  const lines = shown.rows.map((row) => {
+    const line = make("tr", undefined, row.stuck ? "stuck" : "")
+    const name = make("th", row.name)
+    name.scope = "row"
+    line.append(name, ...columns.map((one) => {
+      const told = row.cells[one.key] || { is: "open" }
+      const cell = make("td", words(told), told.is)
+      cell.title = `${one.label} ${one.title}: ${told.is}`
+      return cell
+    }))
+    line.append(make("td", row.num_solved), make("td", ago(row.ago_min)))
+    return line
+  })
+  const top = make("thead"), rest = make("tbody")
+  top.append(head)
+  rest.append(...lines)
+  at("table").replaceChildren(top, rest)
+}
+
+function draw() {
+  if (!shown) return
+  at("join").hidden = !shown.join
+  if (shown.join) {
+    const { address, code } = shown.join
+    at("line").textContent = "from ddp_lessons import join_board; "
+      + `join_board("${address}", code="${code}", name="...")`
+  }
+  drawQuestion()
+  drawMistakes()
+  drawStuck()
+  drawTable()
+}
+
+for (const id of ["questions", "lessons"]) {
+  at(id).addEventListener("change", () => {
+    chosen[id] = at(id).value
+    draw()
+  })
+}
+
+at("projector").addEventListener("click", () => {
+  const is_on = document.body.classList.toggle("projector")
+  at("projector").setAttribute("aria-pressed", String(is_on))
+})
+
+function say(text, is_lost) {
+  at("state").textContent = text
+  at("state").classList.toggle("lost", is_lost)
+}
+
+const events = new EventSource("events")
+events.onmessage = (event) => {
+  shown = JSON.parse(event.data)
+  say(`${shown.rows.length} on the board`, false)
+  draw()
+}
+events.onerror = () => say("the board does not answer; trying again", true)

@@ -1,0 +1,159 @@
+"""
+Listen for the teacher and the learners, until Ctrl-C or a signal ends it.
+"""
+
+import asyncio
+import os
+import secrets
+import signal
+import socket
+
+import tornado.httpserver
+from tornado.ioloop import PeriodicCallback
+
+from ddp_lessons.board.app import MOST_BYTES, make_app
+from ddp_lessons.board.board import Board
+from ddp_lessons.board.people import People
+from ddp_lessons.errors import StartFailed
+from ddp_lessons.progress import state
+
+USUAL_PORT = 8642
+_LOOK_AGAIN_MS = 2000
+_FORGET_EVERY_MS = 3_600_000
+_EVERYWHERE = ("", "0.0.0.0", "::")
+
+
+def is_service():
+    """
+    Tell whether a JupyterHub has started this process as a service.
+    """
+    return bool(os.environ.get("JUPYTERHUB_SERVICE_PREFIX"))
+
+
+def kept_folder():
+    """
+    Return the folder in which a board of this user keeps its rows.
+    """
+    return state.state_folder() / "board"
+
+
+def serve(columns, *, host="127.0.0.1", port=USUAL_PORT, source=None, say=print):
+    """
+    Serve a board where learners join with the class code, or one that shows what a source has.
+
+    Args:
+        columns: The Columns.
+        host: The address to listen on; "0.0.0.0" for all of this machine.
+        port: The port; 0 for any that is free.
+        source: Whatever has `rows()`, which are looked at again and again; nobody can send then.
+            None: learners send.
+        say: Function that is told the address of the page.
+
+    Raises:
+        StartFailed: The port is taken, or the host is not this machine's.
+        BadInput: Another board is running, or what it has kept cannot be read.
+    """
+    if source is not None:
+        asyncio.run(_serve_source(columns, host, port, source, say))
+        return
+    people = People(kept_folder())
+    try:
+        asyncio.run(_serve_people(columns, host, port, people, say))
+    finally:
+        people.close()
+
+
+def serve_for_hub(read_columns, say=print):
+    """
+    Serve a board as a service of the JupyterHub that has started this process.
+
+    Args:
+        read_columns: Function that returns the Columns. It may take its time: the hub gives up on a
+            service that does not listen soon, so that comes first.
+        say: Function that is told where the board is.
+    """
+    people = People(kept_folder())
+    try:
+        asyncio.run(_serve_hub(read_columns, people, say))
+    finally:
+        people.close()
+
+
+async def _serve_source(columns, host, port, source, say):
+    secret, board = secrets.token_urlsafe(24), Board(columns, sources=[source])
+    port = _listen(make_app(board, secret, log_function=_log_nothing), host, port)
+    say(f"the board: {_address(host, port)}/?token={secret}")
+    await _until_ended(board)
+
+
+async def _serve_people(columns, host, port, people, say):
+    board = Board(columns, people)
+    port = _listen(make_app(board, people.teacher, log_function=_log_nothing), host, port)
+    board.address = _address(host, port)
+    say(f"the board: {board.address}/?token={people.teacher}")
+    say(f"the class code: {people.code}")
+    await _until_ended(board, people)
+
+
+async def _serve_hub(read_columns, people, say):
+    from ddp_lessons.board import hub  # needs jupyterhub, which nobody else does
+
+    service, board = hub.Hub(), Board([], people)
+    own = {"cookie_secret": os.urandom(32), "log_function": _log_nothing}
+    app = make_app(board, people.teacher, service.prefix, service, hub.paths(), **own)
+    _listen(app, service.host, service.port)
+    say(f"the board: {service.prefix}, by the hub")
+    board.columns = await asyncio.get_running_loop().run_in_executor(None, read_columns)
+    board.changed()
+    await _until_ended(board, people)
+
+
+def _listen(app, host, port):
+    """
+    Listen, and return the port.
+    """
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listening = socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise StartFailed(
+            f"The board cannot listen: a free port of this machine is expected (got {host} "
+            f"{port}: {error.strerror}). Take another one with --port, or 0 for any."
+        ) from error
+    listening.setblocking(False)
+    tornado.httpserver.HTTPServer(app, max_body_size=MOST_BYTES).add_socket(listening)
+    return listening.getsockname()[1]
+
+
+async def _until_ended(board, people=None):
+    ended, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, ended.set)
+    # What lies in a folder tells nobody when it changes.
+    again = [PeriodicCallback(board.changed, _LOOK_AGAIN_MS)] if people is None else []
+    if people is not None:
+        again.append(PeriodicCallback(people.forget_the_old, _FORGET_EVERY_MS))
+    for one in again:
+        one.start()
+    await ended.wait()
+    await board.end()
+
+
+def _address(host, port):
+    if host in _EVERYWHERE:
+        host = _own_address()
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _own_address():
+    # Nothing is sent: the system is only asked which of its addresses it would send from.
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        try:
+            asking.connect(("192.0.2.1", 9))
+        except OSError:
+            return socket.gethostname()
+        return asking.getsockname()[0]
+
+
+def _log_nothing(handler):
+    pass  # an address may hold the teacher's secret

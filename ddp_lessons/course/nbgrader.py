@@ -1,0 +1,71 @@
+"""
+The exercises as nbgrader wants them: its mark on each cell that checks, worth a point.
+
+A cell that checks is an "autograder test": read-only, and its point is given if it does not raise.
+Answer cells carry no mark, so nbgrader leaves them as they are.
+"""
+
+from pathlib import Path
+
+from ddp_lessons.course.exercises import exercise_places, tasks_of_stem
+from ddp_lessons.course.notebooks.blanks import read_blank
+from ddp_lessons.course.notebooks.canonical import dumps
+from ddp_lessons.course.notebooks.cells import numbered, tags_of
+from ddp_lessons.errors import BadInput
+from ddp_lessons.files import replace_text
+
+_SCHEMA = 3
+
+
+def marked(place):
+    """
+    Return the blank of an exercise with nbgrader's marks.
+
+    Args:
+        place: The place of the exercise.
+    """
+    notebook = read_blank(place)
+    calls = {f"check.{task.name}()": task.number for task in tasks_of_stem(place.stem)}
+    for _, cell in numbered(notebook, "code"):
+        number = calls.get(cell["source"].strip())
+        if number is not None:
+            grade_id = f"task-{number.replace('.', '-')}"
+            cell["metadata"]["nbgrader"] = _mark(grade_id) | {"grade": True, "points": 1}
+        elif "setup" in tags_of(cell):
+            cell["metadata"]["nbgrader"] = _mark("setup")
+    return notebook
+
+
+def write_sources(folder, course=None):
+    """
+    Write the exercises into nbgrader's folder of sources, and return how many.
+
+    Args:
+        folder: The folder of the nbgrader course; they go to `source/<exercise>/` in it.
+        course: The folder of our course; default: found.
+
+    Raises:
+        BadInput: A file is there already: nothing is written over.
+    """
+    places = exercise_places(course)
+    paths = {Path(folder) / "source" / place.stem / place.blank.name: place for place in places}
+    there = [path for path in paths if path.exists()]
+    if there:
+        raise BadInput(
+            f"It is there already: a folder without these exercises is expected (got {there[0]}). "
+            "Move it away, or name another folder."
+        )
+    for path, place in paths.items():
+        replace_text(path, dumps(marked(place)))
+    return len(paths)
+
+
+def _mark(grade_id):
+    return {
+        "grade": False,
+        "grade_id": grade_id,
+        "locked": True,
+        "schema_version": _SCHEMA,
+        "solution": False,
+        "task": False,
+    }

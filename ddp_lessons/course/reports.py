@@ -1,0 +1,78 @@
+"""
+Tell what came of submissions to other programs: JUnit for CI, points for a gradebook.
+"""
+
+import csv
+import io
+import re
+import xml.etree.ElementTree as ElementTree
+
+POINTS = ("assignment", "student_id", "raw_score", "late_submission_penalty", "score", "max_score")
+"""
+The columns that nbgrader's export has, without those that only its database knows.
+"""
+_NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_ERRORS = ("too-much-time", "too-much-memory", "too-much-processes", "unreadable")
+_FIRST_LINE = 200
+
+
+def junit_text(checked):
+    """
+    Return a report in JUnit's form: a suite a submission, a case a task.
+
+    A task that is not solved is a failure, of a type that is named after the mistake; a notebook
+    that cannot be read, or used too much, is an error.
+
+    Args:
+        checked: What `submissions.check_all` returned.
+    """
+    root = ElementTree.Element("testsuites")
+    for one in checked:
+        learner, stem = one.submission.learner, one.submission.place.stem
+        suite = ElementTree.SubElement(root, "testsuite", name=_clean(f"{learner}/{stem}"))
+        for result in one.results:
+            case = ElementTree.SubElement(suite, "testcase")
+            case.set("classname", _clean(f"{learner}.{stem}"))
+            case.set("name", f"{result.task.number} {result.task.name}")
+            case.set("time", f"{one.seconds / len(one.results):.3f}")
+            if not result.is_solved:
+                kind = "error" if result.mistake in _ERRORS else "failure"
+                fault = ElementTree.SubElement(case, kind, type=result.mistake or "open")
+                lines = _clean(result.told).splitlines() or ["It is not solved."]
+                fault.set("message", lines[0][:_FIRST_LINE])
+                fault.text = "\n".join(lines)
+        for name in ("failure", "error"):
+            suite.set(f"{name}s", str(len(suite.findall(f"testcase/{name}"))))
+        suite.set("tests", str(len(one.results)))
+        suite.set("time", f"{one.seconds:.3f}")
+    ElementTree.indent(root)
+    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def points_text(checked):
+    """
+    Return a gradebook as CSV: a line a submission, a point a solved task.
+
+    Args:
+        checked: What `submissions.check_all` returned.
+    """
+    out = io.StringIO()
+    writer = csv.DictWriter(out, POINTS, lineterminator="\n")
+    writer.writeheader()
+    for one in checked:
+        score = sum(result.is_solved for result in one.results)
+        writer.writerow(
+            {
+                "assignment": one.submission.place.stem,
+                "student_id": one.submission.learner,
+                "raw_score": score,
+                "late_submission_penalty": 0,
+                "score": score,
+                "max_score": len(one.results),
+            }
+        )
+    return out.getvalue()
+
+
+def _clean(text):
+    return _NO_XML.sub("?", text)

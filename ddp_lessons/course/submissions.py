@@ -1,0 +1,199 @@
+"""
+Check what learners have handed in: find it in a folder, run each notebook apart, two at a time.
+
+    FOLDER/<learner>/.../02_collectives.ipynb    a folder a learner, as course systems give them
+    FOLDER/exercises/02_collectives.ipynb        one learner's copy of the course, as in a CI job
+    FOLDER/02_collectives.ipynb                  one learner's exercises
+"""
+
+import shutil
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddp_lessons.board import files
+from ddp_lessons.board.columns import Row
+from ddp_lessons.course import exercises
+from ddp_lessons.course.making.verify import nbval_environment
+from ddp_lessons.course.sandbox import Limits
+from ddp_lessons.errors import BadInput
+from ddp_lessons.progress import state
+
+NUM_AT_ONCE = 2
+_NOT_HANDED_IN = {".ipynb_checkpoints", "solutions", "notebooks"}
+
+
+@dataclass(frozen=True)
+class Submission:
+    """
+    Hold one learner's notebook of one exercise.
+
+    Args:
+        learner: The name of their folder.
+        place: The place of the exercise in the course.
+        path: Their notebook.
+    """
+
+    learner: str
+    place: object
+    path: Path
+
+
+@dataclass(frozen=True)
+class Checked:
+    """
+    Hold what came of a submission.
+
+    Args:
+        submission: The Submission.
+        results: A Result for each task of the exercise.
+        seconds: How long it took.
+        at_s: When it ended, in seconds since 1970.
+    """
+
+    submission: Submission
+    results: list
+    seconds: float
+    at_s: float
+
+
+def find(folder, stem=None):
+    """
+    Return the Submissions in a folder, by learner and exercise.
+
+    Args:
+        folder: The folder: of one learner, or of a folder for each.
+        stem: One exercise, such as "02_collectives" or "02"; None for all of them.
+
+    Raises:
+        BadInput: There is none.
+    """
+    folder = Path(folder).resolve()
+    places = [exercises.exercise_place(stem)] if stem else exercises.exercise_places()
+    names = {place.blank.name: place for place in places}
+    found = _notebooks(names, (folder, folder / "exercises"))
+    if found:
+        return _submissions(folder.name, found, names)
+    submissions = []
+    for one in sorted(path for path in folder.glob("*") if path.is_dir()):
+        below = [path for path in one.rglob("*.ipynb") if _is_handed_in(path.relative_to(one))]
+        folders = sorted({path.parent for path in below}, key=lambda path: len(path.parts))
+        submissions += _submissions(one.name, _notebooks(names, folders), names)
+    if not submissions:
+        raise BadInput(
+            f"Nothing was handed in: expected notebooks such as {min(names)} in the folder, or in "
+            f"a folder for each learner (got {folder}). Name the folder that holds them."
+        )
+    return submissions
+
+
+def check_all(submissions, limits=None, say=lambda checked: None):
+    """
+    Check submissions, two at a time, each apart from the others; nothing of them is left running.
+
+    Args:
+        submissions: The Submissions.
+        limits: The Limits of each; default: those of the course.
+        say: Function that is called with each Checked when it is there.
+
+    Returns:
+        list[Checked]: In the order of the submissions.
+    """
+    is_over = threading.Event()
+
+    def check(submission):
+        checked = _check(submission, limits or Limits(), is_over.is_set)
+        say(checked)
+        return checked
+
+    with ThreadPoolExecutor(NUM_AT_ONCE) as pool:
+        try:
+            return list(pool.map(check, submissions))
+        except BaseException:  # Ctrl-C above all: the others are ended, too
+            is_over.set()
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def rows(checked):
+    """
+    Return a Row for each learner, for the board and its table.
+
+    Args:
+        checked: What `check_all` returned.
+    """
+    found: dict = {}
+    for one in checked:
+        row = found.setdefault(
+            one.submission.learner,
+            Row(one.submission.learner, state.blank(), heard_s=one.at_s, is_live=False),
+        )
+        for result in one.results:
+            at_s, has_tried = round(one.at_s), result.mistake != "blank"
+            made = {"at_s": at_s, "mistake": None if result.is_solved else result.mistake}
+            row.state["tasks"][result.task.number] = {
+                "checks": int(has_tried),
+                "is_passed": result.is_solved,
+                "hints": 0,
+                "tries": [made] if has_tried else [],
+                "hint_s": None,
+                "solved_s": at_s if result.is_solved else None,
+            }
+    return list(found.values())
+
+
+def _check(submission, limits, is_over):
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="ddp-lessons-") as name:
+        # What was handed in stays as it is, and two of them do not meet.
+        scratch = Path(name)
+        path = scratch / submission.path.name
+        shutil.copyfile(submission.path, path)
+        env = nbval_environment() | {state.FOLDER_VARIABLE: str(scratch / "state")}
+        apart = exercises.Apart(limits, env, scratch / "said", is_over)
+        try:
+            results = exercises.check_notebook(path, submission.place, apart)
+        except BadInput as error:
+            tasks = exercises.tasks_of_stem(submission.place.stem)
+            results = [exercises.Result(task, False, str(error), "unreadable") for task in tasks]
+        noted = files.state_in(scratch / "state" / "progress.json") or state.blank()
+    results = [_with_mistake(one, noted["tasks"]) for one in results]
+    return Checked(submission, results, time.monotonic() - started, time.time())
+
+
+def _with_mistake(result, noted):
+    # What was noted beside the run names the mistake; whether it is solved, the run alone says.
+    tries = noted.get(result.task.number, {}).get("tries")
+    if result.is_solved or result.mistake or not tries:
+        return result
+    return exercises.Result(result.task, False, result.told, tries[-1]["mistake"] or "")
+
+
+def _is_handed_in(path):
+    return not any(part.startswith(".") or part in _NOT_HANDED_IN for part in path.parts[:-1])
+
+
+def _notebooks(names, folders):
+    """
+    Return {file name: path} of the exercises in some folders; of two, the one nearer the top.
+    """
+    found: dict = {}
+    for one in folders:
+        for name, place in names.items():
+            path = one / name
+            if name not in found and path.is_file() and _is_exercise(path, place):
+                found[name] = path
+    return found
+
+
+def _is_exercise(path, place):
+    # A lesson has the same name.
+    text = path.read_text(encoding="utf-8", errors="replace")
+    return any(f"check.{task.name}(" in text for task in exercises.tasks_of_stem(place.stem))
+
+
+def _submissions(learner, found, names):
+    return [Submission(learner, names[name], path) for name, path in sorted(found.items())]

@@ -1,0 +1,217 @@
+"""
+The board's web application: what is the teacher's, what is a learner's, and what nobody gets.
+"""
+
+import http.client
+import json
+import re
+
+import pytest
+from class_board import NOW_S, TOKEN, BoardThread, state_of, tried
+
+from ddp_lessons.board.app import PAGE
+from ddp_lessons.board.people import Denied, People
+
+OTHER = "o" * 40
+
+
+@pytest.fixture
+def board(tmp_path):
+    """
+    A board on which learners join.
+    """
+    people = People(tmp_path / "board")
+    with BoardThread(people, secret=people.teacher) as found:
+        yield found
+    people.close()
+
+
+def first_event(board, cookie):
+    """
+    Return what the page is told first.
+    """
+    connection = http.client.HTTPConnection("127.0.0.1", board.port, timeout=20)
+    try:
+        connection.request("GET", "/events", headers={"Cookie": f"ddp_lessons_board={cookie}"})
+        answer = connection.getresponse()
+        assert answer.headers["Content-Type"] == "text/event-stream"
+        line = answer.fp.readline().decode()
+        while not line.startswith("data: "):
+            line = answer.fp.readline().decode()
+        return json.loads(line.removeprefix("data: "))
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("path", ["/", "/events", "/board.csv", "/?token=wrong"])
+def test_the_teachers_paths_want_the_teachers_secret(board, path):
+    """
+    Who is in the room sees what is on the projector, and no more.
+    """
+    for cookie in (None, "wrong", board.people.code):
+        status, text, _ = board.ask("GET", path, cookie=cookie)
+        assert status == 403
+        assert "the teacher's" in text
+    status, _, _ = board.ask("GET", path, token=TOKEN)
+    assert status == 403
+
+
+def test_the_secret_goes_from_the_address_into_a_cookie(board):
+    """
+    The address bar is on the projector, too.
+    """
+    status, _, headers = board.ask("GET", f"/?token={board.secret}")
+    assert (status, headers["Location"]) == (302, "/")
+    assert re.search("HttpOnly", headers["Set-Cookie"])
+    assert re.search("SameSite=Lax", headers["Set-Cookie"])
+    status, text, headers = board.ask("GET", "/", cookie=board.secret)
+    assert status == 200
+    assert "<title>Class board</title>" in text
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
+    assert "unsafe" not in headers["Content-Security-Policy"]
+
+
+def test_the_page_loads_nothing_from_elsewhere():
+    """
+    It works in a room without a network, and tells nobody who is looked at.
+    """
+    for name in ("index.html", "board.css", "board.js"):
+        text = (PAGE / name).read_text()
+        assert "http:" not in text
+        assert "https:" not in text
+        assert "innerHTML" not in text
+
+
+def test_a_learner_joins_sends_and_is_seen(board):
+    """
+    The whole way, once.
+    """
+    assert board.join("Ada") == 200
+    assert board.put(state_of({"00.1": tried("view")})) == 200
+    told = first_event(board, board.secret)
+    assert [one["name"] for one in told["rows"]] == ["Ada"]
+    assert told["rows"][0]["cells"]["00.1"]["mistake"] == "view"
+    assert told["join"] == {"address": board.url, "code": board.people.code}
+    status, text, headers = board.ask("GET", "/board.csv", cookie=board.secret)
+    assert status == 200
+    assert "Ada,task,00_ranks,00.1,tried,1" in text
+    assert headers["Content-Disposition"].startswith("attachment")
+
+
+def test_a_learner_can_neither_read_rows_nor_write_anothers(board):
+    """
+    The token says whose row it is; what is sent says nothing of that.
+    """
+    board.join("Ada", TOKEN)
+    board.join("Bo", OTHER)
+    forged = {**state_of({"00.1": tried(None)}), "name": "Ada", "token": TOKEN}
+    assert board.put(forged, OTHER) == 200
+    assert board.put(forged, "x" * 40) == 401
+    assert board.put(forged, "") == 401
+    rows = {row.name: row.state["tasks"] for row in board.people.rows()}
+    assert rows["Ada"] == {}
+    for path in ("/api/row", "/api/join", "/events"):
+        status, text, _ = board.ask("GET", path, token=TOKEN)
+        assert status in (403, 405)
+        assert "Bo" not in text
+
+
+def test_a_wrong_code_or_a_taken_name_is_said(board):
+    """
+    The learner reads it in the cell.
+    """
+    assert board.join("Ada", code="WRONG") == 403
+    assert board.join("Ada") == 200
+    status, text, _ = board.ask(
+        "POST", "/api/join", {"name": "Ada", "code": board.people.code}, OTHER
+    )
+    assert status == 409
+    assert json.loads(text) == {"error": "this name is taken; choose another one"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'"x"',
+        b"{}",
+        b'{"state": {}}',
+        b'{"state": {}, "sent_s": NaN}',
+        b'{"state": {}, "sent_s": 1e300}',
+        b'{"state": {}, "sent_s": true}',
+        b'{"state": 3, "sent_s": 1}',
+        b"\xff",
+    ],
+)
+def test_what_is_no_state_is_refused_and_breaks_nothing(board, body):
+    """
+    Whoever has the code may send anything.
+    """
+    board.join("Ada")
+    status, text, _ = board.ask("PUT", "/api/row", body, TOKEN)
+    assert status == 400
+    assert "Traceback" not in text
+    assert first_event(board, board.secret)["rows"][0]["name"] == "Ada"
+
+
+def test_a_state_that_is_too_long_is_refused(board):
+    """
+    Nobody can fill the board's memory.
+    """
+    board.join("Ada")
+    with pytest.raises((AssertionError, OSError)):
+        assert board.ask("PUT", "/api/row", b" " * 300_000, TOKEN)[0] == 200
+    assert board.put(state_of()) == 200
+
+
+def test_strange_times_and_numbers_break_neither_page_nor_table(board):
+    """
+    A state of the right form may still be nonsense.
+    """
+    board.join("Ada")
+    odd = {"said": 1e300, "first": -1e300, "before": 0.1, "was": 1e-300, "said_s": 4e9, "was_s": 0}
+    task = {**tried("view", None), "solved_s": 4e9, "checks": 999_999}
+    assert board.put(state_of({"00.1": task}, {"lines": odd}), sent_s=0) == 200
+    assert first_event(board, board.secret)["rows"][0]["name"] == "Ada"
+    assert board.ask("GET", "/board.csv", cookie=board.secret)[0] == 200
+
+
+def test_a_learner_leaves(board):
+    """
+    Their row goes, and nobody else's.
+    """
+    board.join("Ada", TOKEN)
+    board.join("Bo", OTHER)
+    assert board.ask("DELETE", "/api/row", token=TOKEN)[0] == 200
+    assert board.ask("DELETE", "/api/row", token="x" * 40)[0] == 200
+    assert [row.name for row in board.people.rows()] == ["Bo"]
+
+
+def test_under_a_hub_the_hubs_token_says_who_it_is(tmp_path):
+    """
+    Nobody has to join, and nobody can choose another's name.
+    """
+
+    class Hub:
+        async def user(self, token):
+            if token not in ("a" * 40, "b" * 40):
+                raise Denied("nobody's")
+            return {"a": "ada", "b": "bo"}[token[0]]
+
+    people = People(tmp_path / "board")
+    with BoardThread(people, hub=Hub()) as board:
+        assert board.put(state_of({"00.1": tried("view")}), "a" * 40) == 200
+        assert board.put(state_of(), "b" * 40, NOW_S) == 200
+        assert sorted(row.name for row in people.rows()) == ["ada", "bo"]
+        assert board.join("Ada and Eve", "a" * 40, code="none") == 200
+        assert board.put(state_of({"00.1": tried("view")}), "a" * 40) == 200
+        assert sorted(row.name for row in people.rows()) == ["Ada and Eve", "bo"]
+        assert board.join("Bo", "a" * 40) == 409
+        assert board.put(state_of(), "c" * 40) == 403
+        assert board.join("Cy", "c" * 40) == 403
+        assert board.ask("DELETE", "/api/row", token="c" * 40)[0] == 403
+        assert board.ask("DELETE", "/api/row", token="b" * 40)[0] == 200
+    assert [row.name for row in people.rows()] == ["Ada and Eve"]
+    people.close()

@@ -1,0 +1,363 @@
+"""
+From a notebook to the board, in the background: nothing lost, and no cell the slower for it.
+"""
+
+import http.server
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from class_board import BoardThread, state_of, tried
+from waiting import wait_until
+
+from ddp_lessons import join_board, leave_board
+from ddp_lessons.board.people import People
+from ddp_lessons.errors import BadInput
+from ddp_lessons.progress import membership, notes, sending, state
+from ddp_lessons.progress.membership import Membership
+from ddp_lessons.progress.sending import Sender
+
+SOON_S = 20.0
+LOOK_S = 0.05
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """
+    A state folder of the test's own, and no thread left that sends from it.
+    """
+    monkeypatch.setenv("DDP_LESSONS_STATE_DIR", str(tmp_path / "state"))
+    for name in ("DDP_LESSONS_BOARD_URL", "JUPYTERHUB_API_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    yield tmp_path / "state"
+    while sender := sending.the_sender():
+        sender.end()
+        sender.join(SOON_S)
+
+
+@pytest.fixture
+def people(tmp_path):
+    """
+    The people of a board.
+    """
+    found = People(tmp_path / "board")
+    yield found
+    found.close()
+
+
+def tasks_of(people, name="Ada"):
+    """
+    Return the tasks of somebody on the board.
+    """
+    return {row.name: row.state["tasks"] for row in people.rows()}.get(name, {})
+
+
+def free_port():
+    """
+    Return a port on which nobody listens.
+    """
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def test_one_line_and_what_was_noted_is_on_the_board(people, capsys, folder):
+    """
+    What was done before is there at once, and what is done after it follows.
+    """
+    notes.note_check("00.1", passed=False, mistake="view")
+    with BoardThread(people) as board:
+        join_board(board.url, code=people.code, name="  Ada ")
+        assert capsys.readouterr().out == "you are on the board as Ada\n"
+        wait_until(lambda: tasks_of(people).get("00.1"), SOON_S, "the first try")
+        notes.note_check("00.1", passed=True)
+        wait_until(lambda: tasks_of(people)["00.1"]["is_passed"], SOON_S, "the second one")
+    assert stat.S_IMODE((folder / "board.json").stat().st_mode) == 0o600
+
+
+def test_who_has_not_joined_sends_nothing():
+    """
+    It is opt-in: no thread, no connection.
+    """
+    notes.note_check("00.1", passed=True)
+    assert sending.the_sender() is None
+
+
+def test_another_notebook_of_the_same_learner_sends_too(people):
+    """
+    Join once: the next kernel begins to send with its first note.
+    """
+    with BoardThread(people) as board:
+        join_board(board.url, code=people.code, name="Ada")
+        first = sending.the_sender()
+        first.end()
+        first.join(SOON_S)
+        code = (
+            "from ddp_lessons.progress import notes, sending\n"
+            "notes.note_check('02.1', passed=True)\n"
+            "import sys\n"
+            "sys.stdin.read()\n"
+        )
+        kernel = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
+        try:
+            wait_until(lambda: tasks_of(people).get("02.1"), SOON_S, "the other kernel's note")
+        finally:
+            kernel.communicate(timeout=SOON_S)
+
+
+def test_what_a_terminal_notes_is_sent_by_the_notebook(people):
+    """
+    A hint that was asked in a terminal shows, too: the file is what is sent.
+    """
+    with BoardThread(people) as board:
+        join_board(board.url, code=people.code, name="Ada")
+        path = state.state_file()
+        path.write_text(json.dumps(state_of({"00.1": tried("view", hints=2)})))
+        wait_until(lambda: tasks_of(people).get("00.1"), SOON_S, "what another process wrote")
+        assert tasks_of(people)["00.1"]["hints"] == 2
+
+
+def test_a_board_that_is_away_loses_nothing(people, tmp_path):
+    """
+    It is killed, and started again: what was done in between comes by itself.
+    """
+    port = free_port()
+    path = tmp_path / "progress.json"
+    path.write_text(json.dumps(state_of({"00.1": tried("view")})))
+    member = Membership(f"http://127.0.0.1:{port}", "Ada", people.code, "t" * 40)
+    sender = Sender(member, path, look_every_s=LOOK_S)
+    sender.start()
+    with BoardThread(people, port):
+        wait_until(lambda: tasks_of(people).get("00.1"), SOON_S, "the first state")
+    path.write_text(json.dumps(state_of({"00.1": tried("view", None)})))
+    with BoardThread(people, port):
+        wait_until(lambda: tasks_of(people)["00.1"]["is_passed"], SOON_S, "the second one")
+    sender.end()
+    sender.join(SOON_S)
+    assert not sender.is_alive()
+
+
+def test_joining_a_board_that_is_away_stops_no_notebook(people, capsys):
+    """
+    The line stands in the first cell. Run All must go on.
+    """
+    port = free_port()
+    notes.note_check("00.1", passed=False, mistake="view")
+    join_board(f"http://127.0.0.1:{port}", code=people.code, name="Ada")
+    assert "does not answer yet" in capsys.readouterr().out
+    with BoardThread(people, port):
+        wait_until(lambda: tasks_of(people).get("00.1"), 2 * SOON_S, "the state")
+
+
+class _Silent(http.server.BaseHTTPRequestHandler):
+    # Takes what comes, and answers nothing until the test is over.
+    def do_PUT(self):
+        self.server.is_asked.set()
+        self.server.is_over.wait(SOON_S)
+
+    do_POST = do_PUT
+
+
+@pytest.fixture
+def silent():
+    """
+    A server that never answers.
+    """
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Silent)
+    server.is_asked, server.is_over = threading.Event(), threading.Event()
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.is_over.set()
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_board_that_hangs_slows_no_cell(silent):
+    """
+    A check notes, and returns: what is sent, is sent beside it.
+    """
+    Membership(f"http://127.0.0.1:{silent.server_port}", "Ada", "CODE", "t" * 40).save()
+    notes.note_check("00.1", passed=False)
+    assert silent.is_asked.wait(SOON_S)
+    started, num_notes = time.monotonic(), 20
+    for _ in range(num_notes):
+        notes.note_check("00.1", passed=False)
+    # A note that waited for the answer would wait as long as the sender does, each time.
+    assert time.monotonic() - started < num_notes * membership._WITHIN_S / 2
+    assert notes.row_of("00.1")["checks"] == 1 + num_notes
+    assert sending.the_sender().is_alive()
+
+
+def test_a_board_that_says_no_is_asked_no_more(people):
+    """
+    A class that is over is not knocked at for ever.
+    """
+    with BoardThread(people) as board:
+        Membership(board.url, "Ada", "WRONG", "t" * 40).save()
+        notes.note_check("00.1", passed=True)
+        wait_until(lambda: sending.the_sender() is None, SOON_S, "the end of sending")
+        assert people.rows() == []
+
+
+def test_deleted_rows_come_back_while_the_class_goes_on(people):
+    """
+    A teacher who has deleted a row by mistake waits for the next try.
+    """
+    with BoardThread(people) as board:
+        join_board(board.url, code=people.code, name="Ada")
+        notes.note_check("00.1", passed=False)
+        wait_until(lambda: tasks_of(people).get("00.1"), SOON_S, "the first try")
+        people.remove(membership.membership().token)
+        notes.note_check("00.1", passed=True)
+        wait_until(lambda: tasks_of(people).get("00.1"), SOON_S, "the row")
+
+
+def test_who_leaves_is_gone_and_sends_no_more(people, capsys, monkeypatch):
+    """
+    Also where a hub's configuration has put everybody on the board.
+    """
+    with BoardThread(people) as board:
+        join_board(board.url, code=people.code, name="Ada")
+        notes.note_check("00.1", passed=False)
+        wait_until(lambda: tasks_of(people).get("00.1"), SOON_S, "the first try")
+        leave_board()
+        monkeypatch.setenv("DDP_LESSONS_BOARD_URL", board.url)
+        monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "h" * 40)
+        notes.note_check("00.1", passed=True)
+        assert people.rows() == []
+        assert sending.the_sender() is None
+    assert capsys.readouterr().out.endswith("you are off the board\n")
+    leave_board()
+    assert capsys.readouterr().out == "you are on no board\n"
+
+
+def test_a_hub_needs_no_line_in_the_notebook(people, monkeypatch, folder):
+    """
+    Its configuration says where the board is, and its token says who sends.
+    """
+
+    class Hub:
+        async def user(self, token):
+            return {"h" * 40: "ada"}[token]
+
+    with BoardThread(people, hub=Hub(), prefix="/services/board/") as board:
+        monkeypatch.setenv("DDP_LESSONS_BOARD_URL", f"{board.url}/services/board")
+        monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "h" * 40)
+        notes.note_check("00.1", passed=True)
+        wait_until(lambda: tasks_of(people, "ada").get("00.1"), SOON_S, "the state")
+        leave_board()
+        assert people.rows() == []
+        join_board(name="Ada and Grace")
+        wait_until(lambda: tasks_of(people, "Ada and Grace"), SOON_S, "the state, by that name")
+        assert "h" * 40 not in "".join(path.read_text() for path in folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("url", "name", "fault"),
+    [
+        ("board", "Ada", "No address"),
+        (None, "Ada", "No address"),
+        ("ftp://127.0.0.1", "Ada", "No address"),
+        ("http://", "Ada", "No address"),
+        ("http://127.0.0.1:1", "  ", "No name"),
+        ("http://127.0.0.1:1", "x" * 41, "No name"),
+    ],
+)
+def test_what_cannot_be_joined_is_told(url, name, fault, folder):
+    """
+    In one sentence, and nothing is kept.
+    """
+    with pytest.raises(BadInput, match=f"^{fault}.*: expected .* \\(got "):
+        join_board(url, code="CODE", name=name)
+    assert not folder.exists()
+
+
+def test_a_wrong_code_is_told_in_the_cell(people, folder):
+    """
+    Here a learner can mend it; in the background nobody could.
+    """
+    with BoardThread(people) as board:
+        with pytest.raises(BadInput, match="not the one that the board shows"):
+            join_board(board.url, code="WRONG", name="Ada")
+        assert not folder.exists()
+
+
+def test_a_server_that_is_no_board_is_told():
+    """
+    A port of something else.
+    """
+    server = http.server.HTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        with pytest.raises(BadInput, match="did not let you in: it answers"):
+            join_board(f"http://127.0.0.1:{server.server_port}", code="X", name="Ada")
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_a_token_of_one_board_is_not_sent_to_another(people, tmp_path):
+    """
+    Who sets up a board of their own could write a learner's row on the first one.
+    """
+    other = People(tmp_path / "other")
+    with BoardThread(people) as board, BoardThread(other) as elsewhere:
+        join_board(board.url, code=people.code, name="Ada")
+        first = membership.membership().token
+        join_board(elsewhere.url, code=other.code, name="Ada")
+        assert not other.knows(first)
+        assert membership.membership().token != first
+    other.close()
+
+
+def test_thirty_learners_at_once_and_nothing_is_lost(people, tmp_path):
+    """
+    A room that solves a task together, while the board is killed and started again.
+    """
+    port, rounds, senders = free_port(), 5, []
+    paths = [tmp_path / f"learner-{n}.json" for n in range(30)]
+    for number, path in enumerate(paths):
+        path.write_text(json.dumps(state_of()))
+        member = Membership(
+            f"http://127.0.0.1:{port}", f"learner {number}", people.code, f"{number:040}"
+        )
+        senders.append(Sender(member, path, look_every_s=LOOK_S))
+
+    def write(first):
+        for one in range(rounds):
+            for number, path in enumerate(paths):
+                told = state_of({"00.1": tried(*["view"] * (first + one + number + 1))})
+                new = path.with_suffix(f".{os.getpid()}")
+                new.write_text(json.dumps(told))
+                new.replace(path)
+
+    def checks():
+        return sorted(
+            (row.name, row.state["tasks"].get("00.1", {}).get("checks", 0)) for row in people.rows()
+        )
+
+    def wanted(first):
+        return sorted((f"learner {n}", first + rounds + n) for n in range(30))
+
+    with BoardThread(people, port):
+        for sender in senders:
+            sender.start()
+        wait_until(lambda: len(people.rows()) == 30, 3 * SOON_S, "all thirty")
+        write(0)
+    write(rounds)
+    with BoardThread(people, port):
+        wait_until(lambda: checks() == wanted(rounds), 3 * SOON_S, "what all have done")
+    for sender in senders:
+        sender.end()
+    for sender in senders:
+        sender.join(SOON_S)

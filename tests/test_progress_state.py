@@ -1,0 +1,170 @@
+"""
+The file of what a learner has done: old ones are read, damaged ones kept, strange fields left out.
+"""
+
+import json
+import os
+
+import pytest
+from typer.testing import CliRunner
+
+from ddp_lessons.course.cli import app
+from ddp_lessons.progress import notes, state
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """
+    A state folder of the test's own.
+    """
+    monkeypatch.setenv("DDP_LESSONS_STATE_DIR", str(tmp_path / "state"))
+    (tmp_path / "state").mkdir()
+    return tmp_path / "state"
+
+
+def test_a_try_is_noted_with_its_mistake_and_its_time():
+    """
+    A teacher who walks up to somebody wants to know what went wrong, and since when.
+    """
+    notes.note_check("02.1", passed=False, mistake="view")
+    notes.note_check("02.1", passed=True)
+    notes.note_check("02.1", passed=False, mistake="values")
+    row = notes.row_of("02.1")
+    assert [one["mistake"] for one in row["tries"]] == ["view", None, "values"]
+    assert row["is_passed"]
+    assert row["solved_s"] == row["tries"][1]["at_s"]
+    assert row["tries"][0]["at_s"] > 1_700_000_000
+
+
+def test_the_last_five_tries_are_kept():
+    """
+    The file stays small, however long somebody tries.
+    """
+    for number in range(7):
+        notes.note_check("02.1", passed=False, mistake=f"mistake-{number}")
+    row = notes.row_of("02.1")
+    assert row["checks"] == 7
+    assert [one["mistake"] for one in row["tries"]] == [f"mistake-{n}" for n in range(2, 7)]
+
+
+def test_a_hint_is_noted_with_its_time():
+    """
+    Who has just read a hint is not stuck yet.
+    """
+    notes.note_hint("02.1", 4)
+    assert notes.row_of("02.1")["hint_s"] > 1_700_000_000
+
+
+def test_a_file_of_the_first_version_is_read_and_moved_on():
+    """
+    An update of the course in the middle of a term takes nothing away.
+    """
+    old = {
+        "02.1": {"checks": 3, "is_passed": True, "hints": 1},
+        "lines": {"said": 1, "first": 2, "was": 4},
+    }
+    state.state_file().write_text(json.dumps(old))
+    assert notes.row_of("02.1")["checks"] == 3
+    assert notes.predictions()["lines"]["first"] == 2
+    notes.note_check("02.1", passed=False, mistake="view")
+    now = json.loads(state.state_file().read_text())
+    assert now["version"] == 2
+    assert now["tasks"]["02.1"]["checks"] == 4
+    assert now["tasks"]["02.1"]["is_passed"]
+    assert now["predictions"]["lines"]["was"] == 4
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 3}', '{"version": 2}', "\xff"])
+def test_a_file_that_cannot_be_read_is_kept_aside(folder, capsys, text):
+    """
+    Somebody may be able to mend it. It is never written over.
+    """
+    state.state_file().write_bytes(text.encode("latin-1"))
+    notes.note_check("00.1", passed=True)
+    notes.note_check("00.1", passed=True)
+    assert (folder / "progress.damaged-1.json").read_bytes() == text.encode("latin-1")
+    assert notes.row_of("00.1")["checks"] == 2
+    said = capsys.readouterr().err
+    assert said.count("could not be read") == 1
+    assert "progress.damaged-1.json" in said
+    state.state_file().write_text("again")
+    notes.note_check("00.1", passed=True)
+    assert (folder / "progress.damaged-2.json").read_text() == "again"
+
+
+def test_reading_alone_moves_nothing(folder):
+    """
+    `ddp-lessons progress` looks, and no more.
+    """
+    state.state_file().write_text("{")
+    assert notes.row_of("00.1")["checks"] == 0
+    assert [path.name for path in folder.iterdir()] == ["progress.json"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_is_not_ours_to_read_is_not_replaced():
+    """
+    To rename over it would be allowed, and would take it from whoever may read it.
+    """
+    state.state_file().write_text("{}")
+    state.state_file().chmod(0)
+    notes.note_check("00.1", passed=True)
+    state.state_file().chmod(0o600)
+    assert state.state_file().read_text() == "{}"
+
+
+def test_fields_that_nobody_knows_are_left_out():
+    """
+    So no state that is sent can carry code, and no number of it breaks a page.
+    """
+    told = {
+        "version": 2,
+        "code": "import os",
+        "tasks": {
+            "02.1": {
+                "checks": "three",
+                "is_passed": 1,
+                "hints": -1,
+                "code": "def all_reduce(tensor): ...",
+                "tries": [
+                    {"at_s": 1.5e300, "mistake": "<script>", "code": "x"},
+                    {"at_s": 10, "mistake": None},
+                    "try",
+                ],
+                "solved_s": True,
+            },
+            "02.2": "none",
+            "x" * 101: {"checks": 1},
+        },
+        "predictions": {"lines": {"said": float("nan"), "first": 4, "was": float("inf")}},
+    }
+    found = state.parse(json.dumps(told))
+    assert found["tasks"] == {
+        "02.1": {
+            "checks": 0,
+            "is_passed": False,
+            "hints": 0,
+            "tries": [{"at_s": 0, "mistake": ""}, {"at_s": 10, "mistake": None}],
+            "hint_s": None,
+            "solved_s": None,
+        }
+    }
+    lines = found["predictions"]["lines"]
+    assert (lines["said"], lines["first"], lines["was"]) == (None, 4, None)
+    assert set(found) == {"version", "tasks", "predictions"}
+
+
+def test_progress_as_json_names_tasks_and_places():
+    """
+    For a program of a teacher's own.
+    """
+    notes.note_check("02.1", passed=False, mistake="view")
+    notes.note_prediction("lines", 4)
+    shown = CliRunner().invoke(app, ["progress", "--json"])
+    assert shown.exit_code == 0, shown.output
+    told = json.loads(shown.output)
+    assert told["tasks"]["02.1"]["name"] == "all_reduce"
+    assert told["tasks"]["02.1"]["tries"][0]["mistake"] == "view"
+    assert told["tasks"]["00.1"]["checks"] == 0
+    assert told["predictions"]["lines"]["lesson"] == "00_ranks"
+    assert told["predictions"]["lines"]["section"] == "00/1"
