@@ -31,6 +31,7 @@ STEMS = [
     "10_hangs",
     "11_speed",
     "12_metrics",
+    "14_asynchronous",
 ]
 CLAIMS = {
     "00_ranks": {1},
@@ -44,6 +45,7 @@ CLAIMS = {
     "09_launch": {22, 30},
     "11_speed": {27},
     "12_metrics": {23, 24},
+    "14_asynchronous": {8, 26},
 }
 TITLE = re.compile(
     r"# (?P<question>[^\n]+\?)\n\n(?P<minutes>\d+) minutes, [24] ranks"

@@ -96,7 +96,7 @@ class BalancedBatchSampler(Sampler):
         BadInput: A speed is not above 0, there are not as many as ranks, or a rank is so slow that
             it would have fewer samples than steps.
 
-    Lesson: 04_samplers, 14_async.
+    Lesson: 04_samplers, 14_asynchronous.
     """
 
     def __init__(

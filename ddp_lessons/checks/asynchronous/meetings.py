@@ -1,0 +1,80 @@
+"""
+What the tasks share in which ranks meet now and then: the price of a meeting, and the mean.
+
+Legend: w ranks; (w, G) one row of weights for each rank; u is the unit roundoff of a dtype.
+"""
+
+import torch
+
+from ddp_lessons.checks.kit import sum_error
+from ddp_lessons.checks.kit.material.regression import Regression, regression_batches
+
+NUM_FEATURES = 4
+
+
+def dtype_of(case):
+    """
+    Return the torch dtype that a case names.
+    """
+    return getattr(torch, case["dtype"])
+
+
+def model_of(here):
+    """
+    Return this rank's model, the same on every rank.
+    """
+    return Regression(here.case, NUM_FEATURES, dtype_of(here.case)).to(here.device)
+
+
+def batches_of(case, rank):
+    """
+    Return the batches of one rank, all of one size.
+    """
+    sizes = [case["samples"]] * case["batches"]
+    return regression_batches(case, rank, sizes, NUM_FEATURES, dtype_of(case))
+
+
+def mean_of(rows):
+    """
+    Return the mean of all ranks' weights, and how far another way to it may be off.
+
+    Args:
+        rows: For each rank its weights, (G,).
+
+    Returns:
+        tuple: Both (G,) float64.
+    """
+    stacked = torch.stack(rows).double()
+    unit = torch.finfo(rows[0].dtype).eps / 2
+    mean = stacked.mean(dim=0)
+    # The sum of w terms, a factor 1 / w that is rounded itself, a product; and the oracle's own.
+    return mean, sum_error(rows) / len(rows) + 4 * unit * stacked.abs().mean(dim=0)
+
+
+def is_within(got, expected, slack):
+    """
+    Tell whether numbers are what is expected, up to slack; nan is not.
+    """
+    return bool(((got.double() - expected.double()).abs() <= slack).all())
+
+
+def judge_price(played, rank, events, num_meetings, num_bytes, what):
+    """
+    Refuse more than one call a meeting, or more bytes than the trained weights have.
+
+    Args:
+        played: The Played.
+        rank: The rank.
+        events: The events of all its meetings.
+        num_meetings: How many meetings there must be.
+        num_bytes: Bytes of the trained weights.
+        what: What it is that should cost no more, as a sentence begins.
+    """
+    calls = [event for event in events if event.is_communication]
+    if len(calls) > num_meetings:
+        fact = f"{what} right, but rank {rank} makes {len(calls)} calls; {num_meetings} will do."
+        raise played.wrong("cost", rank, fact=fact)
+    for event in calls:
+        if event.input_bytes > num_bytes:
+            fact = f"{what} right, but a call takes in {event.input_bytes} bytes; {num_bytes} "
+            raise played.wrong("bytes", rank, fact=f"{fact}will do.")

@@ -1,0 +1,119 @@
+"""
+Queues of work in which some ranks are slow: how slow depends on the others, not on the machine.
+
+- Nobody ends its first item before every rank has begun one, or has returned.
+- A slow rank ends its first item only when all items of all ranks have been begun, or all fast
+  ranks have returned. So it begins a second one only if they left some to it.
+- No fast rank ends the first item that it has stolen before all fast ranks have stolen one, or have
+  returned. So who does not help returns while there is work.
+
+A look at a counter, `add(key, 0)`, is followed by a ghost: somebody who takes the next item just
+then, as another rank might. It does so once for each rank and key.
+"""
+
+import torch
+import torch.distributed as dist
+
+
+class Work:
+    """
+    The work of all ranks, seen from this one: a store that counts, and what does an item.
+
+    Args:
+        store: A store that all ranks of the case share, with no keys yet.
+        sizes: For each rank how many items it has.
+        slow: The slow ranks.
+
+    Attributes:
+        done: (owner, number) of each item that was done here, in order.
+        ghosts: The same of those that the ghost has taken.
+        added: (key, amount) of each call of `add`.
+        left: How many items nobody had begun when this slow rank had waited in vain; else 0.
+        hoarded: How many of those had been taken all the same.
+        untaken: How many items nobody had taken when the answer returned here.
+    """
+
+    def __init__(self, store, sizes, slow):
+        self._store, self._sizes = store, sizes
+        self._rank, self._world_size = dist.get_rank(), dist.get_world_size()
+        self._is_slow, self._num_fast = self._rank in slow, self._world_size - len(slow)
+        self._has_stolen = False
+        self.done, self.ghosts, self.added = [], [], []
+        self.left, self.hoarded, self.untaken = 0, 0, 0
+
+    def add(self, key, amount):
+        """
+        Add to a counter and return the new number, in one go.
+        """
+        if key not in map(str, range(self._world_size)) or type(amount) is not int:
+            raise ValueError(
+                f"No such counter: expected str(rank) and a whole number (got {key!r} and "
+                f"{amount!r}). Count the items of a rank under its number, as a string."
+            )
+        number = self._store.add(f"taken {key}", amount)
+        is_first_look = amount == 0 and (key, 0) not in self.added
+        if is_first_look and self._world_size > 1 and number < self._sizes[int(key)]:
+            self._play_ghost(int(key))
+        self.added.append((key, amount))
+        return number
+
+    def _play_ghost(self, owner):
+        number = self._store.add(f"taken {owner}", 1) - 1
+        if number < self._sizes[owner]:
+            self.ghosts.append((owner, number))
+            self._note_begun()
+
+    def do(self, owner, number):
+        """
+        Do one item.
+
+        Returns:
+            torch.Tensor: (2,), which tells it from all others.
+        """
+        if owner not in range(self._world_size) or number not in range(self._sizes[owner]):
+            raise ValueError(
+                f"No such item: expected a rank and a number below its size (got rank {owner}, "
+                f"number {number}). Sizes are {self._sizes}."
+            )
+        self.done.append((owner, number))
+        self._note_begun()
+        if len(self.done) == 1:
+            self._wait_for_all("all have begun", self._world_size)
+            if self._is_slow:
+                self._store.wait(["slow may end"])
+                self.left = max(0, sum(self._sizes) - self._store.add("begun", 0))
+                self.hoarded = max(0, self.left - self._num_untaken())
+        if owner != self._rank and not self._is_slow and not self._has_stolen:
+            self._has_stolen = True
+            self._wait_for_all("all have stolen", self._num_fast)
+        return torch.tensor([owner, number], dtype=torch.float64)
+
+    def leave(self):
+        """
+        Note that the answer has returned on this rank.
+        """
+        self.untaken = self._num_untaken()
+        if not self.done:
+            self._note("all have begun", self._world_size)
+        if self._is_slow:
+            return
+        if not self._has_stolen:
+            self._note("all have stolen", self._num_fast)
+        if self._store.add("fast ranks gone", 1) == self._num_fast:
+            self._store.set("slow may end", "")
+
+    def _num_untaken(self):
+        taken = [self._store.add(f"taken {owner}", 0) for owner in range(self._world_size)]
+        return sum(max(0, n - m) for n, m in zip(self._sizes, taken, strict=True))
+
+    def _note_begun(self):
+        if self._store.add("begun", 1) == sum(self._sizes):
+            self._store.set("slow may end", "")
+
+    def _note(self, what, num_needed):
+        if self._store.add(f"how many: {what}", 1) == num_needed:
+            self._store.set(what, "")
+
+    def _wait_for_all(self, what, num_needed):
+        self._note(what, num_needed)
+        self._store.wait([what])

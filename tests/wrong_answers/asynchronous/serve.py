@@ -1,0 +1,193 @@
+"""
+Answers to task 14.1.
+"""
+
+from bank import Answer
+
+from wrong_answers.asynchronous.sources import IMPORTS, altered
+
+ANSWERS = [
+    Answer(
+        "14.1",
+        "serves the workers in turns",
+        "deadlock",
+        IMPORTS
+        + """\
+def serve(weights, num_steps, bound, rate):
+    log, gradient = [], torch.empty_like(weights)
+    workers = range(1, dist.get_world_size())
+    for step in range(num_steps):
+        for worker in workers:
+            dist.recv(gradient, worker)
+            weights -= rate * gradient
+            log.append((worker, 0))
+        for worker in workers:
+            dist.send(weights, worker)
+    return log
+""",
+    ),
+    altered("14.1", "has no bound", "too-early", ("if made[one] - slowest <= bound", "")),
+    altered(
+        "14.1", "lets one step more", "too-early", ("slowest <= bound", "slowest <= bound + 1")
+    ),
+    altered("14.1", "lets one step less", "deadlock", ("slowest <= bound", "slowest < bound")),
+    altered(
+        "14.1",
+        "forgets who has sent nothing",
+        "too-early",
+        ("min(made.values())", "min(one for one in made.values() if one)"),
+    ),
+    altered(
+        "14.1",
+        "answers only who has sent",
+        "deadlock",
+        ("[one for one in waiting if", "[one for one in [worker] if"),
+    ),
+    altered(
+        "14.1",
+        "answers one at a time",
+        "deadlock",
+        ("for one in ready:", "for one in sorted(ready)[-1:]:"),
+    ),
+    altered(
+        "14.1",
+        "looks at the others only if the sender must wait",
+        "deadlock",
+        (
+            "[one for one in waiting if",
+            "[one for one in ([worker] if fits(worker) else waiting) if",
+        ),
+        (
+            "        ready = ",
+            "        fits = lambda one: made[one] - slowest <= bound\n        ready = ",
+        ),
+    ),
+    altered(
+        "14.1",
+        "answers before it applies",
+        "own-missing",
+        ("        weights.sub_(gradient, alpha=rate)\n", ""),
+        (
+            "            waiting.remove(one)\n",
+            "            waiting.remove(one)\n        weights.sub_(gradient, alpha=rate)\n",
+        ),
+    ),
+    altered("14.1", "forgets the rate", "no-rate", (", alpha=rate", "")),
+    altered("14.1", "goes along the gradient", "sign", ("sub_", "add_")),
+    altered(
+        "14.1",
+        "makes new weights",
+        "not-in-place",
+        ("weights.sub_(gradient, alpha=rate)", "weights = weights - rate * gradient"),
+    ),
+    altered("14.1", "returns ages alone", "no-log", ("return log", "return [a for _, a in log]")),
+    altered("14.1", "returns nothing", "nothing", ("    return log\n", "")),
+    altered(
+        "14.1",
+        "forgets what came last",
+        "log",
+        ("return log", "return log[:-1]"),
+    ),
+    altered("14.1", "sorts the log by worker", "log-order", ("return log", "return sorted(log)")),
+    altered(
+        "14.1",
+        "takes the age from the start",
+        "ages",
+        ("version - given[worker]", "version"),
+    ),
+    altered(
+        "14.1",
+        "counts steps for ages",
+        "ages",
+        ("version - given[worker]", "made[worker] - min(made.values())"),
+    ),
+    altered(
+        "14.1",
+        "counts the gradient itself",
+        "own-counted",
+        ("version - given[worker]", "version + 1 - given[worker]"),
+    ),
+    altered(
+        "14.1",
+        "notes the version",
+        "version-for-age",
+        ("version - given[worker]", "given[worker]"),
+    ),
+    altered(
+        "14.1",
+        "looks who is slowest before it counts",
+        "too-late",
+        (
+            "        made[worker] += 1\n",
+            "        least = min(made.values())\n        made[worker] += 1\n",
+        ),
+        ("        slowest = min(made.values())\n", "        slowest = least\n"),
+        (
+            "    return log",
+            "    for one in waiting:\n        dist.send(weights, one)\n    return log",
+        ),
+    ),
+    altered(
+        "14.1",
+        "numbers workers from 0",
+        "raised",
+        ("range(1, num_workers + 1)", "range(num_workers)"),
+    ),
+    altered(
+        "14.1",
+        "receives into a tensor of one number",
+        "died",
+        ("torch.zeros_like(weights)", "torch.zeros(1)"),
+    ),
+    altered(
+        "14.1",
+        "broadcasts the weights",
+        "deadlock",
+        ("dist.send(weights, one)", "dist.broadcast(weights, 0)"),
+    ),
+    altered(
+        "14.1",
+        "does not wait for what it sends",
+        "unwaited",
+        ("dist.send(weights, one)", "dist.isend(weights.clone(), one)"),
+    ),
+    altered(
+        "14.1",
+        "adds up what it receives",
+        "values",
+        (
+            "        gradient = torch.zeros_like(weights)\n        worker = dist.recv(gradient)\n",
+            "        new = torch.zeros_like(weights)\n        worker = dist.recv(new)\n"
+            "        gradient = new if version == 0 else gradient + new\n",
+        ),
+    ),
+    altered(
+        "14.1",
+        "weighs old gradients less",
+        "values",
+        ("alpha=rate", "alpha=rate / (1 + version - given[worker])"),
+    ),
+    altered(
+        "14.1",
+        "receives by a handle",
+        None,
+        (
+            "        worker = dist.recv(gradient)\n",
+            "        handle = dist.irecv(gradient)\n"
+            "        handle.wait()\n"
+            "        worker = handle._source_rank()\n",
+        ),
+        ("for one in ready:", "for one in sorted(ready, reverse=True):"),
+    ),
+    altered(
+        "14.1",
+        "sends in the background",
+        None,
+        (
+            "            dist.send(weights, one)\n",
+            "            dist.isend(weights.clone(), one).wait()\n",
+        ),
+        ("log.append((worker,", "log.append([worker,"),
+        ("given[worker]))", "given[worker]])"),
+    ),
+]

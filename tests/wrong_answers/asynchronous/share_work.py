@@ -1,0 +1,232 @@
+"""
+Answers to task 14.4.
+"""
+
+from bank import Answer
+
+from wrong_answers.asynchronous.sources import IMPORTS, altered
+
+TAKE = "            number = store.add(str(owner), 1) - 1\n"
+DONE = "            results.append(do(owner, number))\n"
+LOOP = "    for distance in range(len(sizes)):\n"
+
+ANSWERS = [
+    altered("14.4", "does its own alone", "not-stolen", (LOOP, "    for distance in [0]:\n")),
+    Answer(
+        "14.4",
+        "does its own without a counter",
+        "not-stolen",
+        IMPORTS
+        + """\
+def share_work(store, sizes, do):
+    rank = dist.get_rank()
+    return [do(rank, number) for number in range(sizes[rank])]
+""",
+    ),
+    Answer(
+        "14.4",
+        "cuts everything into equal parts",
+        "others-first",
+        IMPORTS
+        + """\
+def share_work(store, sizes, do):
+    items = [(owner, n) for owner, size in enumerate(sizes) for n in range(size)]
+    return [do(*item) for item in items[dist.get_rank() :: dist.get_world_size()]]
+""",
+    ),
+    altered(
+        "14.4",
+        "steals from its neighbour alone",
+        "stops-early",
+        (LOOP, "    for distance in range(min(2, len(sizes))):\n"),
+        ("(rank + distance)", "(rank + distance * (len(sizes) - 1))"),
+    ),
+    Answer(
+        "14.4",
+        "takes its whole queue at once",
+        "hoarded",
+        IMPORTS
+        + """\
+def share_work(store, sizes, do):
+    rank = dist.get_rank()
+    first = store.add(str(rank), sizes[rank]) - sizes[rank]
+    results = [do(rank, number) for number in range(first, sizes[rank])]
+    for owner in range(len(sizes)):
+        while (number := store.add(str(owner), 1)) <= sizes[owner]:
+            results.append(do(owner, number - 1))
+    return results
+""",
+    ),
+    altered(
+        "14.4",
+        "helps on every other rank",
+        "stops-early",
+        (LOOP, "    for distance in range(len(sizes) if rank % 2 or len(sizes) < 3 else 1):\n"),
+    ),
+    altered(
+        "14.4",
+        "steals one item of each",
+        "stops-early",
+        (DONE, DONE + "            if owner != rank:\n                break\n"),
+    ),
+    altered(
+        "14.4",
+        "counts only what it steals",
+        "not-counted",
+        (
+            TAKE,
+            "            is_own = owner == rank\n"
+            "            number = len(results) if is_own else store.add(str(owner), 1) - 1\n",
+        ),
+    ),
+    altered(
+        "14.4",
+        "does each item of others twice",
+        "twice",
+        (
+            DONE,
+            DONE
+            + "            if owner != rank:\n                results.append(do(owner, number))\n",
+        ),
+    ),
+    altered(
+        "14.4",
+        "looks, then takes",
+        "not-atomic",
+        (TAKE, "            number = store.add(str(owner), 0)\n"),
+        (
+            "                break\n",
+            "                break\n            store.add(str(owner), 1)\n",
+        ),
+    ),
+    altered(
+        "14.4",
+        "loses the first one",
+        "lost",
+        (
+            "store.add(str(owner), 1) - 1\n",
+            "store.add(str(owner), 1)\n",
+        ),
+    ),
+    altered(
+        "14.4",
+        "takes two and does one",
+        "lost",
+        (DONE, DONE + "            store.add(str(owner), 1)\n"),
+    ),
+    altered(
+        "14.4",
+        "begins with the longest queue",
+        "others-first",
+        (LOOP, "    longest = sizes.index(max(sizes))\n" + LOOP),
+        ("(rank + distance)", "(longest + distance)"),
+    ),
+    altered("14.4", "returns their number", "no-list", ("return results", "return len(results)")),
+    altered(
+        "14.4",
+        "returns what is its own",
+        "results",
+        ("return results", "return [one for one in results if one[0] == rank]"),
+    ),
+    altered("14.4", "returns nothing", "nothing", ("    return results\n", "")),
+    altered(
+        "14.4",
+        "does what is not there",
+        "raised",
+        ("number >= sizes", "number > sizes"),
+    ),
+    altered(
+        "14.4",
+        "ends with a barrier",
+        "forbidden",
+        ("    return results", "    dist.barrier()\n    return results"),
+    ),
+    Answer(
+        "14.4",
+        "waits for all before it helps",
+        "deadlock",
+        IMPORTS
+        + """\
+def share_work(store, sizes, do):
+    rank, results = dist.get_rank(), []
+    for owner in [rank, *range(len(sizes))]:
+        while (number := store.add(str(owner), 1)) <= sizes[owner]:
+            results.append(do(owner, number - 1))
+        dist.barrier()
+    return results
+""",
+    ),
+    altered(
+        "14.4",
+        "looks for ever",
+        "late",
+        (LOOP, "    while True:\n     for distance in range(len(sizes)):\n"),
+    ),
+    altered(
+        "14.4",
+        "empties the list of sizes",
+        "input-changed",
+        ("    return results", "    sizes.clear()\n    return results"),
+    ),
+    Answer(
+        "14.4",
+        "makes one pile of all",
+        "not-counted",
+        IMPORTS
+        + """\
+def share_work(store, sizes, do):
+    items = [(owner, n) for owner, size in enumerate(sizes) for n in range(size)]
+    items.sort(key=lambda item: item[0] != 0)
+    results = []
+    while (number := store.add("0", 1)) <= len(items):
+        results.append(do(*items[number - 1]))
+    return results
+""",
+    ),
+    altered(
+        "14.4",
+        "gives back what is beyond the end",
+        None,
+        (
+            "                break\n",
+            "                store.add(str(owner), -1)\n                break\n",
+        ),
+    ),
+    Answer(
+        "14.4",
+        "steals from the longest queue",
+        None,
+        IMPORTS
+        + """\
+def share_work(store, sizes, do):
+    rank, results = dist.get_rank(), []
+    left = {owner for owner, size in enumerate(sizes) if size}
+    while left:
+        if rank in left:
+            owner = rank
+        else:
+            owner = max(left, key=lambda one: sizes[one] - store.add(str(one), 0))
+        number = store.add(str(owner), 1)
+        if number > sizes[owner]:
+            left.remove(owner)
+        else:
+            results += [do(owner, number - 1)]
+    return results
+""",
+    ),
+    Answer(
+        "14.4",
+        "goes round by recursion",
+        None,
+        IMPORTS
+        + """\
+def share_work(store, sizes, do):
+    def empty(owner):
+        number = store.add(str(owner), 1)
+        return [] if number > sizes[owner] else [do(owner, number - 1), *empty(owner)]
+
+    queues = sorted(range(len(sizes)), key=lambda owner: (owner != dist.get_rank(), owner))
+    return [result for owner in queues for result in empty(owner)]
+""",
+    ),
+]
