@@ -52,6 +52,8 @@ def start_ranks(n=None, *, device="auto", launcher="auto", join=True, timeout_s=
             print(
                 f"Other ranks were asked for: {len(_current)} ranks end, their variables with them."
             )
+        elif _current.parked_after_min is not None:
+            print(f"{_current.parked_after_min:g} min without a cell had ended the ranks before.")
         stop_ranks()
     _current = _start(asked, timeout_s)
     try:
@@ -86,6 +88,10 @@ def current_ranks():
     Raises:
         RanksGone: None are running.
     """
+    if _current is not None and _current.parked_after_min is not None:
+        from ddp_lessons.ranks.diagnosis.verdict import ranks_are_gone
+
+        raise ranks_are_gone(_current)
     if _current is None or not _current.alive:
         raise RanksGone("No ranks are running: start some first (got none). Run start_ranks().")
     return _current
