@@ -219,3 +219,16 @@ def test_a_moved_folder_is_a_learners_folder_still(tmp_path, mine, course):
     assert enclosing(tmp_path / "elsewhere" / "notebooks") == tmp_path / "elsewhere"
     assert enclosing(tmp_path) is None
     assert str(update(tmp_path / "elsewhere", course)) == ""
+
+
+def test_usual_folder_is_the_one_beside_us(tmp_path, course, monkeypatch):
+    """
+    A terminal of a hub opens in the home, where `ddp-lessons check 02` must find what is there.
+    """
+    monkeypatch.chdir(tmp_path)
+    assert workspace.usual_folder() != tmp_path / workspace.NAME
+    update(tmp_path / workspace.NAME, course)
+    assert workspace.usual_folder() == tmp_path / workspace.NAME
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert workspace.usual_folder() != tmp_path / workspace.NAME

@@ -76,9 +76,12 @@ def enclosing(start=None):
 def usual_folder():
     """
     Return the learner's folder if none was named: the one that we stand in, or `my-course`.
+
+    That is here if it is here, as in a home on a hub; else it is, or will be, beside the course.
     """
     course = find_course()
-    return enclosing() or (Path.cwd() if is_installed(course) else course) / NAME
+    own = enclosing() or enclosing(Path.cwd() / NAME)
+    return own or (Path.cwd() if is_installed(course) else course) / NAME
 
 
 def update(folder, course):
