@@ -12,10 +12,11 @@ import sys
 
 c = get_config()  # noqa: F821 - JupyterHub runs this file, and puts it there
 
-# ---- who may come in: the members of a group of this system, with the system's passwords ----
+# ---- who may come in: the members of two groups of this system, with the system's passwords ----
 
 c.JupyterHub.authenticator_class = "pam"
-c.PAMAuthenticator.allowed_groups = {"learners"}
+c.PAMAuthenticator.allowed_groups = {"learners", "teachers"}
+c.PAMAuthenticator.admin_groups = {"teachers"}  # they see who is there, and stop servers
 
 # ---- what is started for each of them ----
 

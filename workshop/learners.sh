@@ -23,7 +23,8 @@ name=${3:-learner}
 for number in $(seq -w 01 "$(printf %02d "$2")"); do
     user=$name$number
     if [[ $1 == add ]]; then
-        getent group learners >/dev/null || groupadd learners
+        groupadd --force learners
+        groupadd --force teachers
         useradd --create-home --key HOME_MODE=0700 --shell /bin/bash --groups learners "$user"
         # Ten letters that nobody takes for others.
         password=$(tr --delete --complement a-hjkmnp-z </dev/urandom | head --bytes=10 || true)

@@ -29,14 +29,12 @@ _START_S = 60.0
 _END_S = 20.0
 _CONFIG = """
 load_subconfig({config!r})
-c.JupyterHub.authenticator_class = "dummy"  # the rest is the workshop's own
-c.Authenticator.allow_all = True
-c.DummyAuthenticator.password = {password!r}
+c.Spawner.environment["DDP_LESSONS_MAX_PROCESSES"] = "{most_processes}"
 c.JupyterHub.bind_url = "http://127.0.0.1:{port}"
 c.JupyterHub.hub_bind_url = "http://127.0.0.1:{hub_port}"
 c.ConfigurableHTTPProxy.api_url = "http://127.0.0.1:{api_port}"
 """
-_PASSWORD = "a-room-of-tests"
+MOST_PROCESSES = 400
 
 
 def why_not():
@@ -88,14 +86,14 @@ def make_environment(folder):
 
 def add_users(number, room):
     """
-    Make users as the page tells a teacher to, and return their names.
+    Make users as the page tells a teacher to, and return {name: password}.
 
     Args:
         number: How many.
         room: What their names begin with. A hub remembers who was there.
     """
     done = _learners("add", number, room)
-    return [line.split()[0] for line in done.stdout.splitlines()]
+    return dict(line.split() for line in done.stdout.splitlines())
 
 
 def remove_users(names):
@@ -145,7 +143,7 @@ class HubServer:
     """
 
     def __init__(self, folder):
-        self._folder = folder
+        self.folder = folder
         self._python = make_environment(folder / "environment")
         self._state = folder / "hub"
         self._state.mkdir(mode=0o700)
@@ -154,8 +152,8 @@ class HubServer:
         self._config = self._state / "config.py"
         self._config.write_text(
             _CONFIG.format(
-                config=str(WORKSHOP / "jupyterhub_config.py"), password=_PASSWORD, port=self.port,
-                hub_port=hub_port, api_port=api_port,
+                config=str(WORKSHOP / "jupyterhub_config.py"), port=self.port, hub_port=hub_port,
+                api_port=api_port, most_processes=MOST_PROCESSES,
             )
         )  # fmt: skip
         self._process = None
@@ -256,10 +254,12 @@ class Seat:
     Args:
         hub: The HubServer.
         name: The learner's name.
+        password: The learner's password.
     """
 
     hub: HubServer
     name: str
+    password: str
 
     @property
     def home(self):
@@ -290,7 +290,7 @@ class Seat:
 
     def log_in(self, page, to=""):
         """
-        Log in as people do, and wait until the server is there and JupyterLab is open.
+        Log in as people do.
 
         Args:
             page: Playwright's page.
@@ -298,7 +298,7 @@ class Seat:
         """
         page.goto(f"http://127.0.0.1:{self.hub.port}/{to}")
         page.locator("#username_input").fill(self.name)
-        page.locator("#password_input").fill(_PASSWORD)
+        page.locator("#password_input").fill(self.password)
         page.locator("#login_submit").click()
 
     def stop_server(self, page):

@@ -3,14 +3,25 @@ A room on one server: a real JupyterHub with the workshop's configuration, and l
 """
 
 import os
+import shutil
 import signal
+import subprocess
 import tempfile
 from pathlib import Path
+from urllib.parse import urlencode
 
 import nbformat
 import psutil
 import pytest
-from hub_server import HubServer, Seat, add_users, processes_of, remove_users, why_not
+from hub_server import (
+    MOST_PROCESSES,
+    HubServer,
+    Seat,
+    add_users,
+    processes_of,
+    remove_users,
+    why_not,
+)
 from lab_page import HEIGHT, WIDTH, LabPage
 from lab_server import ROOT
 from waiting import comes_true, wait_until
@@ -33,6 +44,17 @@ import torch.distributed as dist
 for tick in range(100000):
     pathlib.Path(f"tick-{rank}").write_text(str(tick))
     time.sleep(0.1)
+"""
+FORK_FOR_EVER = """
+import os, signal
+children = []
+try:
+    while True:
+        children.append(os.fork())
+        if children[-1] == 0:
+            os.execvp("sleep", ["sleep", "600"])
+except OSError as error:
+    print(type(error).__name__, len(children))
 """
 SETTINGS = """
 import os, resource, shutil
@@ -64,11 +86,11 @@ def seats(hub, request):
     """
     Give the places of three learners, who are users of this system for the length of a test.
     """
-    names = add_users(NUM_LEARNERS, f"ddp-{request.function.__name__.split('_')[1]}-")
+    passwords = add_users(NUM_LEARNERS, f"ddp-{request.function.__name__.split('_')[1]}-")
     try:
-        yield [Seat(hub, name) for name in names]
+        yield [Seat(hub, name, password) for name, password in passwords.items()]
     finally:
-        remove_users(names)
+        remove_users(list(passwords))
 
 
 @pytest.fixture
@@ -161,7 +183,7 @@ def test_learner_finds_commands_settings_and_their_own_edits(seats, pages):
     settings = write_notebook(seat, "settings.ipynb", SETTINGS)
     lab.open_file(f"my-course/notebooks/{settings.name}")
     told = lab.run_cell(0)
-    assert "['8', '30', '2000']\n2000\nddp-lessons 0." in told
+    assert f"['8', '30', '{MOST_PROCESSES}']\n{MOST_PROCESSES}\nddp-lessons 0." in told
 
 
 def write_notebook(seat, name, *sources):
@@ -173,6 +195,74 @@ def write_notebook(seat, name, *sources):
     nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=KERNEL), path)
     os.chown(path, seat.home.stat().st_uid, seat.home.stat().st_gid)
     return path
+
+
+def test_stranger_is_not_let_in(hub, seats, pages):
+    """
+    Every account of the system has a password, and not every account is a learner's.
+    """
+    seat = seats[0]
+    subprocess.run(["gpasswd", "--delete", seat.name, "learners"], check=True, capture_output=True)
+    for one in (seat, Seat(hub, seats[1].name, "not-the-password")):
+        page = pages(one).page
+        one.log_in(page)
+        page.get_by_text("Invalid username or password").wait_for()
+        assert processes_of(one.name) == []
+    assert f"User '{seat.name}' not allowed" in hub.log()
+    assert f"User '{seats[1].name}' not allowed" not in hub.log()  # it did not come so far
+
+
+def test_teacher_sees_the_admin_page_and_a_learner_does_not(seats, pages):
+    """
+    Before an update of the course all servers are stopped there.
+    """
+    teacher, learner = seats[:2]
+    groups = ["usermod", "--groups", "teachers", teacher.name]
+    subprocess.run(groups, check=True, capture_output=True)
+    page = pages(teacher).page
+    teacher.log_in(page, to="hub/admin")
+    page.get_by_text("Stop All").wait_for()
+    page = pages(learner).page
+    learner.log_in(page, to="hub/admin")
+    page.get_by_text("403").first.wait_for()
+
+
+def test_link_pulls_a_teachers_materials_beside_the_course(hub, seats, pages):
+    """
+    One address for all: it logs in, makes my-course/, and brings what the teacher adds.
+    """
+    seat, folder = seats[0], hub.folder / "materials"
+    folder.mkdir()
+    (folder / "notes.md").write_text("# Bring a laptop\n")
+    git = ["git", "-C", str(folder), "-c", "user.name=t", "-c", "user.email=t@example.org"]
+    for words in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-qm", "Notes"]):
+        subprocess.run([*git, *words], check=True)
+    for path in (folder, *folder.rglob("*")):  # git reads no repository of somebody else's
+        shutil.chown(path, seat.name)
+    query = {"repo": f"file://{folder}", "branch": "main", "urlpath": "lab/tree/materials/notes.md"}
+    lab = pages(seat)
+    seat.log_in(lab.page, to=f"hub/user-redirect/git-pull?{urlencode(query)}")
+    preview = lab.page.locator(".jp-MarkdownViewer").get_by_text("Bring a laptop")
+    preview.wait_for(timeout=1000 * BACK_S)
+    assert (seat.home / "materials" / "notes.md").is_file()
+    assert (seat.notebooks / LESSON).is_file()
+
+
+def test_one_who_forks_for_ever_stops_alone(seats, pages):
+    """
+    The bound is each learner's own: the others still start what they like.
+    """
+    wild, other = (pages(seat) for seat in seats[:2])
+    for lab, source in ((wild, FORK_FOR_EVER), (other, START)):
+        lab.server.log_in(lab.page)
+        at_lab(lab)
+        write_notebook(lab.server, "mine.ipynb", source)
+        lab.open_file("my-course/notebooks/mine.ipynb")
+    told = wild.run_cell(0)
+    name, number = told.split()
+    assert name == "BlockingIOError"
+    assert MOST_PROCESSES / 2 < int(number) < MOST_PROCESSES
+    assert "2 ranks ready" in other.run_cell(0)
 
 
 def rank_pids(name):

@@ -3,6 +3,7 @@ Measure what learners need: real kernels, side by side, run a lesson's cells on 
 """
 
 import os
+import subprocess
 import tempfile
 import threading
 from contextlib import ExitStack, closing, suppress
@@ -122,7 +123,7 @@ class _Run:
         undo.enter_context(closing(ensure_event_loop()))  # jupyter_client's, one a thread
         folder = undo.enter_context(tempfile.TemporaryDirectory(prefix="ddp-doctor-"))
         manager = KernelManager(kernel_spec_manager=ThisInterpreter())
-        manager.start_kernel(cwd=folder, env=_environment(folder))
+        manager.start_kernel(cwd=folder, env=_environment(folder), stderr=subprocess.DEVNULL)
         undo.callback(manager.shutdown_kernel, now=True)
         client = manager.client()
         client.start_channels()
