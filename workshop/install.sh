@@ -17,8 +17,11 @@ if ((${#missing[@]})); then
     apt-get update --quiet=2
     apt-get install --quiet=2 --yes --no-install-recommends "${missing[@]}" >/dev/null
 fi
-command -v configurable-http-proxy >/dev/null ||
-    npm install --global --silent configurable-http-proxy@5 >/dev/null
+if ! command -v configurable-http-proxy >/dev/null; then
+    release=5 # which asks for Node.js 20; Debian 12 and Ubuntu 24.04 have 18
+    node --eval 'process.exit(process.versions.node.split(".")[0] < 20)' || release=4
+    npm install --global --silent "configurable-http-proxy@$release" >/dev/null
+fi
 
 # The environment that is active, or .venv.
 make --silent setup

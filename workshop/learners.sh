@@ -30,10 +30,11 @@ for number in $(seq -w 01 "$(printf %02d "$2")"); do
         password=$(tr --delete --complement a-hjkmnp-z </dev/urandom | head --bytes=10 || true)
         chpasswd <<<"$user:$password"
         echo "$user $password"
-    else
-        userdel --remove "$user" 2>/dev/null || {
-            echo "Not removed: $user must be a user who runs nothing. Stop their server first." >&2
+    elif getent passwd "$user" >/dev/null; then
+        if pgrep --uid "$user" >/dev/null; then
+            echo "Not removed: $user must run nothing. Stop their server, or: pkill -KILL --uid $user" >&2
             exit 1
-        }
+        fi
+        userdel --remove "$user" 2>/dev/null # it complains of mail that nobody has
     fi
 done
