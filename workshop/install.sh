@@ -19,7 +19,7 @@ if ((${#missing[@]})); then
 fi
 if ! command -v configurable-http-proxy >/dev/null; then
     release=5 # which asks for Node.js 20; Debian 12 and Ubuntu 24.04 have 18
-    node --eval 'process.exit(process.versions.node.split(".")[0] < 20)' || release=4
+    node --eval 'process.exit(Number(process.versions.node.split(".")[0] < 20))' || release=4
     npm install --global --silent "configurable-http-proxy@$release" >/dev/null
 fi
 

@@ -31,10 +31,10 @@ for number in $(seq -w 01 "$(printf %02d "$2")"); do
         chpasswd <<<"$user:$password"
         echo "$user $password"
     elif getent passwd "$user" >/dev/null; then
-        if pgrep --uid "$user" >/dev/null; then
+        if pgrep --runstates D,R,S,T --uid "$user" >/dev/null; then
             echo "Not removed: $user must run nothing. Stop their server, or: pkill -KILL --uid $user" >&2
             exit 1
         fi
-        userdel --remove "$user" 2>/dev/null # it complains of mail that nobody has
+        userdel --remove "$user" 2> >(grep --invert-match 'mail spool' >&2) # which nobody has
     fi
 done
