@@ -166,7 +166,7 @@ def test_without_its_notes_nothing_of_the_learners_is_overwritten(mine, course):
     """
     edit(mine / LESSON)
     before = (mine / LESSON).read_bytes()
-    (mine / workspace._NOTES).unlink()
+    (mine / workspace.NOTES).unlink()
     new_version(course, "01_toy")
     done = update(mine, course)
     assert set(done.beside) == {LESSON, "notebooks/01_toy.ipynb"}
@@ -178,7 +178,7 @@ def test_notes_that_cannot_be_read_count_as_none(mine, course, text):
     """
     A disk that was full left them cut off.
     """
-    (mine / workspace._NOTES).write_text(text)
+    (mine / workspace.NOTES).write_text(text)
     assert str(update(mine, course)) == ""
 
 

@@ -5,6 +5,7 @@ Start ranks for a notebook, and keep them: the one current set.
 import atexit
 
 from ddp_lessons.errors import BadInput, RanksGone
+from ddp_lessons.ranks.system import texts
 from ddp_lessons.ranks.system.processes import can_fork
 
 OWN_LAUNCHERS = ("fork", "spawn")
@@ -55,6 +56,8 @@ def start_ranks(n=None, *, device="auto", launcher="auto", join=True, timeout_s=
         elif _current.parked_after_min is not None:
             print(f"{_current.parked_after_min:g} min without a cell had ended the ranks before.")
         stop_ranks()
+    if said := texts.difference():
+        print(said)
     _current = _start(asked, timeout_s)
     try:
         _current.activate()
