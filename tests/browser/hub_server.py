@@ -8,7 +8,6 @@ import contextlib
 import os
 import pwd
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -220,19 +219,20 @@ class HubServer:
         """
         Kill the hub with all that it has started, but for the learners' servers.
         """
-        for process in (self.proxy(), *self._children()):
-            if process is not None:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
+        self.kill_hub()  # first, or it starts a new proxy in the place of a killed one
+        while (proxy := self.proxy()) is not None:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                proxy.kill()
+            psutil.wait_procs([proxy], timeout=_END_S)
+        for process in self._children():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
 
     def kill_hub(self):
         """
         Kill the hub itself with -9, as the system does that runs out of memory.
         """
-        self._process.send_signal(signal.SIGKILL)
+        self._process.kill()
         self._process.wait()
 
     def _children(self):
