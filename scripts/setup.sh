@@ -99,4 +99,13 @@ sys.exit(tuple(int(part) for part in version("torch").split(".")[:2]) < (2, 11))
     "$python" -m pip install --quiet -r "$pins"
     "$python" -m pip install --quiet --no-deps --no-build-isolation -e .
 fi
+# A Python in root's home works, for root. Whoever sets up a server for others must know.
+if [ "$kind" = own ] && [ "$(id -u)" = 0 ]; then
+    "$python" -c '
+from ddp_lessons.course.doctor.machine import others_stop_at
+if place := others_stop_at():
+    print(f"Only root can run this Python: other users cannot pass {place}. To set up a server for",
+          "others: make clean setup PYTHON=/usr/bin/python3")
+'
+fi
 printf '%s\n' "$wanted" >"$stamp"

@@ -135,6 +135,15 @@ def test_lab_environment_keeps_the_user_s_settings(tmp_path):
     assert both["JUPYTER_CONFIG_PATH"].split(os.pathsep) == [str(tmp_path), str(folder)]
 
 
+def test_lab_environment_finds_the_course_s_commands():
+    """
+    Exercises tell learners to type ddp-lessons in a terminal; a hub has activated no environment.
+    """
+    found = lab.lab_environment({"PATH": "/usr/bin:/bin"})["PATH"]
+    assert found == f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    assert (Path(found.partition(":")[0]) / "ddp-lessons").is_file()
+
+
 def test_lab_encrypts_what_kernels_say():
     """
     Every user of a machine can connect to a kernel's ports, and would read all code and output.

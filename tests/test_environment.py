@@ -4,6 +4,9 @@ Hold pyproject.toml, environment.yml and requirements.lock to the same packages 
 conda cannot be run in CI, so that this is what keeps its environment from falling behind.
 """
 
+import os
+import re
+import subprocess
 import tomllib
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -36,14 +39,13 @@ def read_pyproject(text):
 
 def read_environment(text):
     """
-    Return the Python range and the packages of a conda environment under pyproject.toml's names.
+    Return the Python and the packages of a conda environment under pyproject.toml's names.
     """
     packages = {}
     for line in yaml.safe_load(text)["dependencies"]:
-        for item in line["pip"] if isinstance(line, dict) else [line]:
-            if item.startswith("-e"):
-                continue
-            requirement = Requirement(item)
+        for item in line["pip"] or () if isinstance(line, dict) else [line]:
+            # conda writes python=3.12.* where pip writes python==3.12.*
+            requirement = Requirement(re.sub(r"^(\w+)=(?!=)", r"\1==", item))
             name = CONDA_NAMES.get(requirement.name, requirement.name)
             packages[canonicalize_name(name)] = requirement.specifier
     python = packages["python"]
@@ -74,7 +76,8 @@ def differences(pyproject, environment, lock):
     conda_python, conda = read_environment(environment)
     pins = read_lock(lock)
     found = []
-    if python != conda_python:
+    (version,) = (specifier.version.removesuffix(".*") for specifier in conda_python)
+    if not python.contains(version):
         found.append(f"Python: pyproject.toml has {python}, environment.yml {conda_python}")
     found += [f"{name} is missing in environment.yml" for name in wanted.keys() - conda.keys()]
     found += [f"{name} is missing in pyproject.toml" for name in conda.keys() - wanted.keys()]
@@ -134,7 +137,7 @@ def test_environment_lock_has_what_the_site_needs():
         (0, '"nbval>=', '"nbvals>=', "nbval is missing in pyproject.toml"),
         (1, "  - nbval >=0.11\n", "", "nbval is missing in environment.yml"),
         (1, "pytorch >=2.11", "pytorch >=2.10", "torch: pyproject.toml has >=2.11"),
-        (1, "python >=3.11", "python >=3.10", "Python: pyproject.toml has"),
+        (1, "python=3.12.*", "python=3.10.*", "Python: pyproject.toml has"),
         (1, "      - playwright >=1.50\n", "", "playwright is missing in environment.yml"),
         (2, "psutil==", "psutils==", "psutil is missing in requirements.lock"),
         (2, "\nipyparallel==9.", "\nipyparallel==10.", "ipyparallel: 10."),
@@ -197,3 +200,48 @@ def test_environment_lock_admits_every_python():
         if not SpecifierSet(found.metadata["Requires-Python"] or "").contains(python)
     ]
     assert refused == []
+
+
+# As the CondaBuildPack of repo2docker reads it.
+REPO2DOCKER_PYTHON = re.compile(r"python\s*=+\s*([\d\.]*)")
+REPO2DOCKER_FOLDERS = ("binder", ".binder")
+
+
+def test_environment_is_read_by_repo2docker():
+    """
+    It sees no other form of a Python version, and then builds its own default and replaces it.
+    """
+    lines = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+    found = [REPO2DOCKER_PYTHON.match(line) for line in lines if isinstance(line, str)]
+    (version,) = [match[1] for match in found if match]
+    assert ".".join(version.split(".")[:2]) == "3.12"
+    # A package of this folder's would have it copy the folder before it builds the environment.
+    packages = [item for line in lines if isinstance(line, dict) for item in line["pip"]]
+    assert not any(item.startswith(("-", ".", "/")) for item in packages)
+
+
+def test_environment_s_scripts_are_where_repo2docker_looks():
+    """
+    A folder named binder would hide all that is beside it, environment.yml too.
+    """
+    assert not any((ROOT / folder).exists() for folder in REPO2DOCKER_FOLDERS)
+    for name in ("postBuild", "start"):
+        text = (ROOT / name).read_text()
+        assert text.startswith("#!")  # it runs the file itself
+        assert os.access(ROOT / name, os.X_OK)
+    # A hub may mount a volume over the folder of this file, and an editable install is gone.
+    install = (ROOT / "postBuild").read_text()
+    assert "pip install" in install
+    assert not re.search(r"(?<!\w)(-e|--editable)\b", install)
+
+
+def test_environment_s_start_gives_the_course_s_settings_and_goes_on():
+    """
+    An image opens without a question about news, with kernels encrypted, and runs what it is told.
+    """
+    tell = ["python", "-c", "import os; print(os.environ['JUPYTER_CONFIG_PATH'])"]
+    done = subprocess.run(
+        [ROOT / "start", *tell], cwd="/", capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().endswith("ddp_lessons/course/jupyter")

@@ -177,6 +177,26 @@ def test_check_refuses_what_is_no_notebook(mine):
     assert "Not a notebook" in shown.stderr
 
 
+@pytest.mark.parametrize("name", ["link", "replace"])
+def test_reset_in_somebody_else_s_folder_is_refused_in_one_line(mine, monkeypatch, name):
+    """
+    The course of a shared folder belongs to root, and a learner got a traceback.
+    """
+
+    def refuse(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(
+        *{"link": (exercises.os, "link"), "replace": (Path, "replace")}[name], refuse
+    )
+    shown = invoke("reset", "00", "--folder", mine)
+    assert shown.exit_code == 1
+    told = f"ddp-lessons reset: Cannot write there: expected a folder of your own (got {mine}: "
+    assert shown.output.startswith(told)
+    assert "Run `ddp-lessons copy ~/my-course`, and work there." in shown.output
+    assert "Traceback" not in shown.output
+
+
 def test_reset_brings_the_blank_back_and_keeps_the_answer(mine):
     """
     Also twice in a row: each answer has a file of its own.

@@ -27,6 +27,8 @@ def group(tmp_path, monkeypatch):
     folder = tmp_path / "outer" / "inner"
     folder.mkdir(parents=True)
     monkeypatch.setattr(limits, "_cgroups", lambda: [folder, folder.parent, tmp_path])
+    for name in ("MEM_LIMIT", "CPU_LIMIT"):
+        monkeypatch.delenv(name, raising=False)
 
     def write(where=folder, **files):
         for name, text in files.items():
@@ -103,3 +105,48 @@ def test_ranks_beyond_a_limit_are_refused(group):
     check_early(3, "cpu")
     with pytest.raises(BadInput, match="4"):
         check_early(4, "cpu")
+
+
+def test_limits_of_a_hub_are_respected(group, monkeypatch):
+    """
+    A hub on one server tells its bounds and holds nobody to them. What is used counts, of all that
+    this user runs.
+    """
+    monkeypatch.setenv("MEM_LIMIT", str(GIB))
+    monkeypatch.setenv("CPU_LIMIT", "1.5")
+    monkeypatch.setattr(limits, "_used_by_this_user", lambda: GIB // 4)
+    assert usable_cores() == 1
+    assert memory() == (GIB, GIB - GIB // 4)
+    monkeypatch.setattr(limits, "_used_by_this_user", lambda: 2 * GIB)
+    assert memory() == (GIB, 0)
+
+
+def test_limit_of_a_hub_that_a_container_keeps_is_counted_once(group, monkeypatch):
+    """
+    A hub on Kubernetes tells what the control group holds us to: less would be free than there is.
+    """
+    monkeypatch.setenv("MEM_LIMIT", str(GIB))
+    group(memory_max=GIB, memory_current=GIB // 4)
+    assert memory() == (GIB, GIB - GIB // 4)
+
+
+@pytest.mark.parametrize("text", ["", "0", "2G", "-1"])
+def test_limits_of_another_meaning_are_left_alone(group, monkeypatch, text):
+    """
+    The names are common, and other programs may mean something else by them.
+    """
+    before = usable_cores(), memory()[0]
+    monkeypatch.setenv("MEM_LIMIT", text)
+    monkeypatch.setenv("CPU_LIMIT", text)
+    assert (usable_cores(), memory()[0]) == before
+
+
+def test_memory_used_by_this_user_is_counted(monkeypatch):
+    """
+    This very process is one of theirs. Others may come and go while we look.
+    """
+    monkeypatch.setattr(limits.psutil, "process_iter", lambda: [limits.psutil.Process()])
+    before = limits._used_by_this_user()
+    held = bytearray(os.urandom(1)) * (64 * MIB)
+    assert limits._used_by_this_user() - before > 32 * MIB
+    assert len(held) == 64 * MIB

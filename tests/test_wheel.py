@@ -85,3 +85,34 @@ def test_wheel_has_every_command(python, tmp_path):
     run(command, "copy", "mine", cwd=tmp_path)
     assert "is blank again" in run(command, "reset", "02", "--folder", "mine", cwd=tmp_path)
     assert "def all_reduce" in run(command, "solution", "--yes", "02.1", cwd=tmp_path)
+
+
+def test_post_build_installs_the_package_where_no_volume_hides_it(tmp_path):
+    """
+    A hub on Kubernetes mounts the learner's volume over the folder that the image was built from.
+    """
+    clone, env = tmp_path / "clone", tmp_path / "env"
+    shutil.copytree(ROOT, clone, ignore=shutil.ignore_patterns(*NOT_PACKED))
+    venv.create(env, with_pip=False)
+    (site,) = (env / "lib").glob("python*/site-packages")
+    # The image's Python has a pip of its own. This one is lent ours, and what builds the package.
+    ours = Path(sysconfig.get_path("purelib"))
+    for path in (ours / "_distutils_hack", *ours.glob("setuptools*")):
+        (site / path.name).symlink_to(path)
+    shim = tmp_path / "bin" / "python"
+    shim.parent.mkdir()
+    shim.write_text(f'#!/bin/sh\nshift 2\nexec {sys.executable} -m pip --python {env} "$@"\n')
+    shim.chmod(0o755)
+    environment = {
+        **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        "PATH": f"{shim.parent}:{os.environ['PATH']}",
+        "PIP_NO_BUILD_ISOLATION": "false",  # which is how pip spells --no-build-isolation
+    }
+    done = subprocess.run(
+        ["./postBuild"], cwd=clone, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    shutil.rmtree(clone)
+    (site / "lent.pth").write_text(sysconfig.get_path("purelib"))
+    said = run(env / "bin" / "ddp-lessons", "copy", cwd=tmp_path)
+    assert f"your course is in {tmp_path / 'my-course'}" in said

@@ -166,7 +166,7 @@ def test_without_its_notes_nothing_of_the_learners_is_overwritten(mine, course):
     """
     edit(mine / LESSON)
     before = (mine / LESSON).read_bytes()
-    (mine / workspace._NOTES).unlink()
+    (mine / workspace.NOTES).unlink()
     new_version(course, "01_toy")
     done = update(mine, course)
     assert set(done.beside) == {LESSON, "notebooks/01_toy.ipynb"}
@@ -178,7 +178,7 @@ def test_notes_that_cannot_be_read_count_as_none(mine, course, text):
     """
     A disk that was full left them cut off.
     """
-    (mine / workspace._NOTES).write_text(text)
+    (mine / workspace.NOTES).write_text(text)
     assert str(update(mine, course)) == ""
 
 
@@ -219,3 +219,16 @@ def test_a_moved_folder_is_a_learners_folder_still(tmp_path, mine, course):
     assert enclosing(tmp_path / "elsewhere" / "notebooks") == tmp_path / "elsewhere"
     assert enclosing(tmp_path) is None
     assert str(update(tmp_path / "elsewhere", course)) == ""
+
+
+def test_usual_folder_is_the_one_beside_us(tmp_path, course, monkeypatch):
+    """
+    A terminal of a hub opens in the home, where `ddp-lessons check 02` must find what is there.
+    """
+    monkeypatch.chdir(tmp_path)
+    assert workspace.usual_folder() != tmp_path / workspace.NAME
+    update(tmp_path / workspace.NAME, course)
+    assert workspace.usual_folder() == tmp_path / workspace.NAME
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert workspace.usual_folder() != tmp_path / workspace.NAME

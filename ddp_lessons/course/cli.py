@@ -45,18 +45,39 @@ def main(
 
 
 @app.command()
-def doctor():
+def doctor(
+    room: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="LEARNERS", help="Judge this server for so many at once."),
+    ] = None,
+):
     """
     Say what this machine can do for the course, and how to mend what it cannot.
 
     Starts two ranks for a moment and has them talk. Exits with status 1 if the course cannot run.
+
+    With --room 30 it has two learners run lesson 06 side by side, which takes a minute, and says
+    whether this server holds thirty of them.
     """
+    if room is not None:
+        _judge_room(room)
     from ddp_lessons.course.doctor.doctor import can_run, judge
     from ddp_lessons.course.doctor.machine import look_at_machine
     from ddp_lessons.course.doctor.table import show_findings
 
     findings = judge(look_at_machine())
     show_findings(findings)
+    raise typer.Exit(0 if can_run(findings) else 1)
+
+
+def _judge_room(num_learners):
+    from ddp_lessons.course.doctor.doctor import can_run
+    from ddp_lessons.course.doctor.room_probe import look_at_room
+    from ddp_lessons.course.doctor.table import room_verdict, show_findings
+
+    with _told_in_one_line("doctor"):
+        findings = look_at_room(num_learners)
+    show_findings(findings, closing=room_verdict(findings, num_learners))
     raise typer.Exit(0 if can_run(findings) else 1)
 
 

@@ -186,7 +186,20 @@ def reset_notebook(path, place):
 
     Returns:
         Path or None: The file that now holds the learner's answer; None if there was none.
+
+    Raises:
+        BadInput: The folder, or the notebook, is not the learner's to write.
     """
+    try:
+        return _reset(path, dumps(read_blank(place)))
+    except OSError as error:
+        raise BadInput(
+            f"Cannot write there: expected a folder of your own (got {path.parent}: "
+            f"{error.strerror}). Run `ddp-lessons copy ~/{workspace.NAME}`, and work there."
+        ) from None
+
+
+def _reset(path, blank):
     kept = None
     if path.exists():
         number = 1
@@ -198,7 +211,7 @@ def reset_notebook(path, place):
                 number += 1
             else:
                 kept = candidate
-    replace_text(path, dumps(read_blank(place)))
+    replace_text(path, blank)
     return kept
 
 

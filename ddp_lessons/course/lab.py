@@ -5,6 +5,7 @@ Open JupyterLab at the first lesson: `ddp-lessons lab`.
 import importlib.util
 import os
 import sys
+import sysconfig
 from pathlib import Path
 
 from ddp_lessons.errors import StartFailed
@@ -48,18 +49,24 @@ def lab_command(folder, port=None, browser=True, rest=(), is_root=False):
 
 def lab_environment(environment):
     """
-    Return the environment in which JupyterLab has the course's defaults for its settings.
+    Return the environment in which JupyterLab has the course's defaults and finds its commands.
 
-    Without them it asks in a corner of the first lesson whether it may fetch news, also where
-    it has no address to fetch them from; and what kernels say is not encrypted, so that every
-    user of the machine can read it.
+    Without the defaults it asks in a corner of the first lesson whether it may fetch news, also
+    where it has no address to fetch them from; and what kernels say is not encrypted, so that every
+    user of the machine can read it. `ddp-lessons` is found in terminals and in `!` cells, also if
+    nobody has activated this environment.
 
     Args:
         environment: The environment variables without them.
     """
     # What comes first wins.
-    path = [*filter(None, [environment.get("JUPYTER_CONFIG_PATH")]), str(_SETTINGS)]
-    return {**environment, "JUPYTER_CONFIG_PATH": os.pathsep.join(path)}
+    settings = [*filter(None, [environment.get("JUPYTER_CONFIG_PATH")]), str(_SETTINGS)]
+    commands = [sysconfig.get_path("scripts"), environment.get("PATH", os.defpath)]
+    return {
+        **environment,
+        "JUPYTER_CONFIG_PATH": os.pathsep.join(settings),
+        "PATH": os.pathsep.join(commands),
+    }
 
 
 def open_lab(folder, port=None, browser=True, rest=()):

@@ -17,14 +17,15 @@ from pathlib import Path
 
 import nbformat
 
+from ddp_lessons import __version__
 from ddp_lessons.course.notebooks.blanks import read_blank
 from ddp_lessons.course.notebooks.canonical import dumps
 from ddp_lessons.course.notebooks.places import all_places, find_course, is_installed
 from ddp_lessons.errors import BadInput
 from ddp_lessons.files import replace_text
+from ddp_lessons.ranks.system.texts import NOTES
 
 NAME = "my-course"
-_NOTES = ".ddp-lessons.json"
 _PACKAGE = Path(__file__).resolve().parents[1]
 _SOURCES = "sources"
 _FEW = 4
@@ -70,15 +71,18 @@ def enclosing(start=None):
         start: The folder to look in, and above; the current one if None.
     """
     start = Path(start or Path.cwd()).resolve()
-    return next((folder for folder in (start, *start.parents) if (folder / _NOTES).is_file()), None)
+    return next((folder for folder in (start, *start.parents) if (folder / NOTES).is_file()), None)
 
 
 def usual_folder():
     """
     Return the learner's folder if none was named: the one that we stand in, or `my-course`.
+
+    That is here if it is here, as in a home on a hub; else it is, or will be, beside the course.
     """
     course = find_course()
-    return enclosing() or (Path.cwd() if is_installed(course) else course) / NAME
+    own = enclosing() or enclosing(Path.cwd() / NAME)
+    return own or (Path.cwd() if is_installed(course) else course) / NAME
 
 
 def update(folder, course):
@@ -132,7 +136,8 @@ def _update(folder, files):
             done.renewed.append(name)
         given[name] = digest
     _link_sources(folder / "notebooks" / _SOURCES)
-    replace_text(folder / _NOTES, json.dumps(notes, indent=1, sort_keys=True) + "\n")
+    noted = {**notes, "version": __version__}
+    replace_text(folder / NOTES, json.dumps(noted, indent=1, sort_keys=True) + "\n")
     return done
 
 
@@ -174,7 +179,7 @@ def _digest(name, text):
 
 def _read_notes(folder):
     try:
-        notes = json.loads((folder / _NOTES).read_text(encoding="utf-8"))
+        notes = json.loads((folder / NOTES).read_text(encoding="utf-8"))
         return {"given": dict(notes["given"]), "offered": dict(notes["offered"])}
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return {"given": {}, "offered": {}}  # then what differs from the course counts as edited

@@ -86,7 +86,7 @@ def run_and_judge(task, ranks):
         WrongAnswer: The answer is not right yet.
     """
     if not ranks.alive:
-        raise ranks_are_gone()
+        raise ranks_are_gone(ranks)
     if ranks.dead:
         raise replace_the_idle_dead(ranks)
     cases = task.new_cases(len(ranks))

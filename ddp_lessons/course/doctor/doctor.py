@@ -79,6 +79,8 @@ def judge_python(machine):
     if not OLDEST_PYTHON <= machine.python[:2] <= NEWEST_PYTHON:
         mend = "Use Python 3.11, 3.12 or 3.13: install one, remove .venv, and run make setup."
         return Finding("Python", FAIL, found, mend)
+    if machine.others_stop_at:  # no fault, unless the machine is a server of many
+        found += ", for its owner only"
     return Finding("Python", OK, found)
 
 

@@ -8,8 +8,10 @@ import contextlib
 import os
 import shutil
 import socket
+import stat
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -51,6 +53,7 @@ class Machine:
         gpus: GPUs that the driver lists.
         num_gpus_on_bus: NVIDIA GPUs that are plugged in, driver or not.
         torch: What torch said.
+        others_stop_at: Where other users are stopped on the way to this Python, or "".
     """
 
     python: tuple
@@ -66,6 +69,7 @@ class Machine:
     gpus: tuple = ()
     num_gpus_on_bus: int = 0
     torch: TorchReport = field(default_factory=TorchReport)
+    others_stop_at: str = ""
 
 
 def look_at_machine():
@@ -93,6 +97,7 @@ def look_at_machine():
         gpus=gpus,
         num_gpus_on_bus=gpus_on_bus(),
         torch=ask_torch() if temp_folder and "torch" in packages else TorchReport(),
+        others_stop_at=others_stop_at(),
     )
 
 
@@ -105,6 +110,24 @@ def installed_packages(names=PACKAGES):
         with contextlib.suppress(PackageNotFoundError):
             found[name] = version(name)
     return found
+
+
+def others_stop_at(*needed):
+    """
+    Return the first file or folder that keeps other users from running this Python, or "".
+
+    An environment that root has made of a Python in root's home works, for root.
+
+    Args:
+        needed: What they must be able to read; default: Python, its packages, and this package.
+    """
+    for path in map(Path, needed or (sys.executable, sysconfig.get_path("purelib"), __file__)):
+        for folder in (*reversed(path.absolute().parents), *reversed(path.resolve().parents)):
+            if not folder.stat().st_mode & stat.S_IXOTH:
+                return str(folder)
+        if not path.stat().st_mode & stat.S_IROTH:
+            return str(path.resolve())
+    return ""
 
 
 def shm_size(path="/dev/shm"):

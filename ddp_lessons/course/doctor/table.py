@@ -59,13 +59,26 @@ def verdict(findings):
     return Text("The course runs here.", style="green")
 
 
-def show_findings(findings, file=None):
+def room_verdict(findings, num_learners):
+    """
+    Return the closing sentence on a room of learners.
+    """
+    room = "1 learner" if num_learners == 1 else f"{num_learners} learners"
+    if not can_run(findings):
+        return Text(f"This server does not hold {room} yet.", style="bold red")
+    if any(finding.status == WARN for finding in findings):
+        return Text(f"This server holds {room}. What is marked warn makes them wait.")
+    return Text(f"This server holds {room}.", style="green")
+
+
+def show_findings(findings, file=None, closing=None):
     """
     Print findings, how to mend what is wrong, and whether the course runs.
 
     Args:
         findings: What the doctor found.
         file: Where to print; standard output if None.
+        closing: The last sentence; default: the verdict on one learner's machine.
     """
     console = Console(file=file, highlight=False)
     # A pipe has no width of its own, and a wide terminal does not make long lines readable.
@@ -77,4 +90,4 @@ def show_findings(findings, file=None):
         for line in lines:
             console.print(line)
         console.print()
-    console.print(verdict(findings))
+    console.print(verdict(findings) if closing is None else closing)

@@ -21,8 +21,13 @@ TIMEOUT_STATUS = 3
 DEAD_KERNEL_STATUS = 4
 
 
-class _ThisInterpreter(KernelSpecManager):
-    # The user may have installed a python3 kernel that belongs to another environment.
+class ThisInterpreter(KernelSpecManager):
+    """
+    Give kernels of this interpreter.
+
+    The user may have installed a python3 kernel that belongs to another environment.
+    """
+
     def get_kernel_spec(self, kernel_name):
         return self.kernel_spec_class(resource_dir=RESOURCES, **get_kernel_dict())
 
@@ -39,7 +44,7 @@ def _main():
     def note(cell, cell_index):
         progress.write_text(str(cell_index + 1))
 
-    manager = AsyncKernelManager(kernel_spec_manager=_ThisInterpreter())
+    manager = AsyncKernelManager(kernel_spec_manager=ThisInterpreter())
     client = NotebookClient(
         notebook,
         km=manager,

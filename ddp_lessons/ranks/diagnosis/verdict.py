@@ -9,10 +9,19 @@ from ddp_lessons.ranks.diagnosis.telling import rank_names
 from ddp_lessons.ranks.diagnosis.waiting import diagnose
 
 
-def ranks_are_gone():
+def ranks_are_gone(ranks):
     """
     Return the error for ranks that cannot run a cell any more.
+
+    Args:
+        ranks: The Ranks.
     """
+    if ranks.parked_after_min is not None:
+        return RanksGone(
+            "The ranks were parked: they end, and their variables with them, when no cell is run "
+            f"for {ranks.parked_after_min:g} min. Run start_ranks() again, then the cells that you "
+            "need."
+        )
     return RanksGone("The ranks are gone: stopped, or ended from outside. Run start_ranks() again.")
 
 
@@ -30,7 +39,7 @@ def conclude(ranks, outcomes, lookout, stopped):
         DDPLessonsError or None: What to raise; None if all went well.
     """
     if not ranks.alive:
-        return ranks_are_gone()
+        return ranks_are_gone(ranks)
     kinds = {outcome.kind for outcome in outcomes.values()}
     alike = len({outcome.digest for outcome in outcomes.values()}) == 1
     if kinds == {OK} and not stopped and lookout.freeing is not None:

@@ -42,7 +42,7 @@ def run_cell(ranks, source, targets=None):
         RanksGone: The ranks were stopped, or have died with their warden.
     """
     if not ranks.alive:
-        raise ranks_are_gone()
+        raise ranks_are_gone(ranks)
     if ranks.dead:
         raise replace_the_idle_dead(ranks)
     if not ranks.is_in_order:  # a join was stopped half-way

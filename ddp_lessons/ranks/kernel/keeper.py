@@ -41,6 +41,7 @@ class Keeper:
         self.gone = False
         self.last_word = {}  # rank -> "started" or "died"
         self.last_death = {}  # rank -> (process id, exit code or minus the signal) of its last end
+        self.held = None  # a file that is open as long as these ranks count: see `system.share`
         self._files = []
         self._listeners = []
         self._changed = threading.Condition()
@@ -204,6 +205,8 @@ class Keeper:
             self._process.send_signal(signal.SIGKILL)  # ranks and controller are tied to it
             self._process.wait()
         self._link.close()
+        if self.held is not None:
+            self.held.close()
         for path in self._files:  # nothing is left to do, unless the warden was killed
             Path(path).unlink(missing_ok=True)
         remove_runtime_folder(self.folder)

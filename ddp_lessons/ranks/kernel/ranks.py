@@ -11,6 +11,8 @@ from ddp_lessons.ranks.kernel.control import Control
 from ddp_lessons.ranks.kernel.engines import Engines
 from ddp_lessons.ranks.kernel.grouping import GroupBroken, enter_group, join_all, leave_all
 from ddp_lessons.ranks.kernel.status import Status
+from ddp_lessons.ranks.system.idle import IdleWatch
+from ddp_lessons.ranks.system.limits import setting
 
 
 class Ranks:
@@ -25,6 +27,7 @@ class Ranks:
         control: The line to their guards.
         joined: Whether they are to be in a group of our making.
         is_in_order: Whether no join or leave was left half done.
+        parked_after_min: Minutes that nobody used them, after which they were ended; else None.
     """
 
     def __init__(self, asked, keeper, cluster, client, placement):
@@ -37,8 +40,10 @@ class Ranks:
         self.control = Control(keeper, cluster, client, self.engines.has_warden)
         self.joined = False
         self.is_in_order = True
+        self.parked_after_min = None
         self._generations = itertools.count()
         self._stopped = False
+        self._idle_watch = None
 
     # ---- what it is ----
 
@@ -50,7 +55,7 @@ class Ranks:
 
     def __repr__(self):
         if not self.alive:
-            return f"{len(self)} ranks, stopped"
+            return f"{len(self)} ranks, {'stopped' if self.parked_after_min is None else 'parked'}"
         word = "rank" if len(self) == 1 else "ranks"
         joined = "" if self.joined else ", not joined to a group"
         return f"{len(self)} {word} ready: {self.placement}{joined}"
@@ -96,6 +101,18 @@ class Ranks:
 
             shell = get_ipython()
             shell.magics_manager.register(RankMagics(shell, self))
+            if (after_min := setting("DDP_LESSONS_PARK_AFTER")) is not None:
+                self._park_when_idle(shell.events, after_min)
+
+    def _park_when_idle(self, events, after_min):
+        def park():
+            self.parked_after_min = after_min
+            self.stop()
+
+        def has_work():
+            return bool(self.client.outstanding)
+
+        self._idle_watch = IdleWatch(events, 60 * after_min, has_work, park)
 
     def stop(self):
         """
@@ -104,6 +121,8 @@ class Ranks:
         if self._stopped:
             return
         self._stopped = True
+        if self._idle_watch is not None:
+            self._idle_watch.close()
         self.client.close(linger=0)
         self.engines.stop()
         self.cluster.close()

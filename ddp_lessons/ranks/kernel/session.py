@@ -5,6 +5,7 @@ Start ranks for a notebook, and keep them: the one current set.
 import atexit
 
 from ddp_lessons.errors import BadInput, RanksGone
+from ddp_lessons.ranks.system import texts
 from ddp_lessons.ranks.system.processes import can_fork
 
 OWN_LAUNCHERS = ("fork", "spawn")
@@ -52,7 +53,11 @@ def start_ranks(n=None, *, device="auto", launcher="auto", join=True, timeout_s=
             print(
                 f"Other ranks were asked for: {len(_current)} ranks end, their variables with them."
             )
+        elif _current.parked_after_min is not None:
+            print(f"{_current.parked_after_min:g} min without a cell had ended the ranks before.")
         stop_ranks()
+    if said := texts.difference():
+        print(said)
     _current = _start(asked, timeout_s)
     try:
         _current.activate()
@@ -86,6 +91,10 @@ def current_ranks():
     Raises:
         RanksGone: None are running.
     """
+    if _current is not None and _current.parked_after_min is not None:
+        from ddp_lessons.ranks.diagnosis.verdict import ranks_are_gone
+
+        raise ranks_are_gone(_current)
     if _current is None or not _current.alive:
         raise RanksGone("No ranks are running: start some first (got none). Run start_ranks().")
     return _current

@@ -14,6 +14,7 @@ from traitlets.config import Config
 from ddp_lessons.errors import DDPLessonsError, StartFailed
 from ddp_lessons.ranks.kernel.keeper import Keeper
 from ddp_lessons.ranks.kernel.placement import BYTES_PER_RANK, Machine, place
+from ddp_lessons.ranks.system import share
 from ddp_lessons.ranks.system.limits import memory, usable_cores
 from ddp_lessons.ranks.system.processes import can_fork
 from ddp_lessons.ranks.warden.controller import EVERY_INTERFACE, LOOPBACK, controller_arguments
@@ -158,7 +159,9 @@ class Beginning:
         client = cluster.connect_client_sync(timeout=self._timeout_s)
         serialize_object(0)  # imports NumPy, for one; now is time, while the warden imports torch
         self.keeper.wait_for(lambda: self.keeper.facts, self._timeout_s, "importing torch")
-        return cluster, client, place(n, device, this_machine(self.keeper.facts))
+        placement = place(n, device, this_machine(self.keeper.facts))
+        self.keeper.held = share.hold(self.keeper.folder, placement.world_size)
+        return cluster, client, placement
 
 
 def check_early(n, device, running=None):
@@ -176,4 +179,7 @@ def check_early(n, device, running=None):
     facts = running.keeper.facts if running else {"num_gpus": 1, "has_nccl": True}
     machine = this_machine(facts)
     freed_bytes = len(running) * BYTES_PER_RANK if running else 0
-    place(n, device, replace(machine, memory_bytes=machine.memory_bytes + freed_bytes))
+    machine = replace(machine, memory_bytes=machine.memory_bytes + freed_bytes)
+    placement = place(n, device, machine)
+    if running:
+        share.check(placement.world_size, running.keeper.folder)

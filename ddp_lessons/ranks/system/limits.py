@@ -1,16 +1,53 @@
 """
-The cores and the memory that this process may use: the machine's, or less in a container.
+The cores and the memory that this process may use: the machine's, or less in a container or a hub.
 
-The doctor tells of them and `start_ranks` goes by them, so that both see the same machine.
+The doctor tells of them and `start_ranks` goes by them, so that both see the same machine. A hub
+that bounds its learners says so in the variables MEM_LIMIT (bytes) and CPU_LIMIT (cores).
 """
 
 import contextlib
+import math
 import os
 from pathlib import Path
 
 import psutil
 
+from ddp_lessons.errors import BadInput
+
 _CGROUP = Path("/sys/fs/cgroup")
+
+
+def setting(name):
+    """
+    Return the number that a variable of the environment sets, or None if it is not set.
+
+    Args:
+        name: A variable of ours, such as "DDP_LESSONS_MAX_RANKS".
+
+    Raises:
+        BadInput: It is no number above 0.
+    """
+    text = os.environ.get(name, "").strip()
+    if not text:
+        return None
+    number = _positive(text)
+    if number is None:
+        raise BadInput(
+            f"Wrong setting: {name} must be a number above 0 (got {text!r}). "
+            "Mend it where it is set, as in a hub's configuration, or unset it."
+        )
+    return number
+
+
+def _positive(text):
+    """
+    Return the number above 0 that a text says, or None.
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if 0 < number < math.inf else None
 
 
 def _cgroups(root=_CGROUP):
@@ -52,7 +89,7 @@ def _cached_bytes(group):
 
 def usable_cores():
     """
-    Return how many CPU cores this process may use: affinity and cgroup quota respected.
+    Return how many CPU cores this process may use: affinity, cgroup quota and hub respected.
     """
     num_cores = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
@@ -61,6 +98,8 @@ def usable_cores():
         if quota_and_period := _numbers(group / "cpu.max"):
             quota, period = quota_and_period
             num_cores = min(num_cores, max(1, quota // period))
+    if limit := _positive(os.environ.get("CPU_LIMIT", "")):
+        num_cores = min(num_cores, max(1, int(limit)))
     return num_cores
 
 
@@ -75,4 +114,20 @@ def memory():
         if limit < machine.total:
             used = sum(_numbers(group / "memory.current")) - _cached_bytes(group)
             total, free = min(total, limit), max(0, min(free, limit - used))
+    limit = int(_positive(os.environ.get("MEM_LIMIT", "")) or total)
+    if limit < total:  # else a control group holds us to it, which has been counted
+        total, free = limit, max(0, min(free, limit - _used_by_this_user()))
     return total, free
+
+
+def _used_by_this_user():
+    """
+    Return the bytes that all processes of this user hold; what several share is divided by them.
+    """
+    num_bytes = 0
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.uids().real == os.getuid():
+                found = process.memory_full_info()
+                num_bytes += getattr(found, "pss", found.uss)
+    return num_bytes

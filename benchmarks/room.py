@@ -1,0 +1,236 @@
+"""
+Measure a room: learners of one server run lesson 02 at human pace, each with four ranks.
+
+    python benchmarks/room.py [--learners 1 5 10 20 30] [--pace-s 20] [--json FILE]
+
+benchmarks/README.md says what each figure is.
+"""
+
+import argparse
+import contextlib
+import os
+import random
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median, quantiles
+
+import psutil
+from figures import Figure, figures_document, show_figures, write_document
+from footprint import pss_mib
+from jupyter_core.utils import ensure_event_loop
+from kernel import BenchmarkFailed, Kernel
+from machine import describe_machine, machine_slug
+
+from ddp_lessons.course.notebooks.blanks import read_blank
+from ddp_lessons.course.notebooks.cells import RAISES, tags_of
+from ddp_lessons.course.notebooks.places import choose, find_course
+from ddp_lessons.ranks.system.processes import descendants_of
+
+RESULTS = Path(__file__).with_name("results")
+STEM = "02_collectives"
+LEARNERS = (1, 5, 10, 20, 30)
+PACE_S = 20.0
+STUCK_S = 300.0
+"""
+Seconds after which a cell counts as stuck. Alone the slowest takes two.
+"""
+GONE_S = 30.0
+_PIDS = "tuple(ranks.keeper.pids.values())"
+
+
+@dataclass
+class Learner:
+    """
+    One learner: what happened to their cells and ranks.
+
+    Args:
+        number: From 0; it is also the seed of their pace.
+    """
+
+    number: int
+    seconds: list = field(default_factory=list)  # of each cell, seen from outside
+    memory_mib: float = 0.0  # kernel, ranks and all else, at the end
+    faults: list = field(default_factory=list)  # cells that failed, as sentences
+    is_stuck: bool = False
+    has_lost_ranks: bool = False
+    pids: list = field(default_factory=list)
+
+
+def cells_of(stem=STEM):
+    """
+    Return (source, whether it is meant to raise) of each code cell of a lesson but the last.
+
+    The last one stops the ranks, which are to be looked at first.
+    """
+    (place,) = [place for place in choose(find_course(), [stem]) if place.is_lesson]
+    cells = [cell for cell in read_blank(place)["cells"] if cell["cell_type"] == "code"]
+    return [(cell["source"], RAISES in tags_of(cell)) for cell in cells[:-1]]
+
+
+def run_room(num_learners, cells, pace_s):
+    """
+    Have learners run cells at their own pace, all at once, and return them when all are gone.
+
+    Args:
+        num_learners: How many.
+        cells: As `cells_of`.
+        pace_s: Mean of the seconds before a cell; each is drawn anew.
+
+    Returns:
+        list[Learner]: What happened to each.
+    """
+    learners = [Learner(number) for number in range(num_learners)]
+    all_are_through = threading.Barrier(num_learners)
+    threads = [
+        threading.Thread(target=_sit, args=(learner, cells, pace_s, all_are_through))
+        for learner in learners
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return learners
+
+
+def _sit(learner, cells, pace_s, all_are_through):
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as undo:
+        undo.enter_context(
+            contextlib.closing(ensure_event_loop())
+        )  # jupyter_client's, one a thread
+        try:
+            kernel = Kernel(folder)
+            undo.callback(kernel.client.stop_channels)
+            undo.callback(kernel.manager.shutdown_kernel, now=True)
+            _work(learner, kernel, cells, pace_s)
+        except (BenchmarkFailed, RuntimeError) as error:  # the room goes on without this one
+            learner.is_stuck = True
+            learner.faults.append(str(error))
+        all_are_through.wait()
+        if not learner.is_stuck:
+            learner.pids = [kernel.pid, *descendants_of(kernel.pid)]
+            learner.memory_mib = sum(map(_pss_mib, learner.pids))
+        all_are_through.wait()  # what is shared is divided by all who are there
+
+
+def _work(learner, kernel, cells, pace_s):
+    pace = random.Random(learner.number)
+    before = None
+    for number, (source, is_meant_to_raise) in enumerate(cells, start=1):
+        time.sleep(pace.expovariate(1 / pace_s))  # nobody runs cells in step
+        began_s = time.monotonic()
+        result = kernel.run(source, timeout_s=STUCK_S)
+        learner.seconds.append(result.prompt_s - began_s)
+        if (result.status == "error") != is_meant_to_raise:
+            learner.faults.append(f"code cell {number}: {result.error or 'no error'}")
+        if before is None and "start_ranks" in source:
+            before = kernel.value(_PIDS)
+    learner.has_lost_ranks = kernel.value(_PIDS) != before
+
+
+def _pss_mib(pid):
+    with contextlib.suppress(OSError):
+        return pss_mib(pid)
+    return 0.0
+
+
+def num_left(learners):
+    """
+    Return how many processes of some learners are still there after a while.
+    """
+    found = []
+    for pid in (pid for learner in learners for pid in learner.pids):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found.append(psutil.Process(pid))
+    _, left = psutil.wait_procs(found, timeout=GONE_S)
+    return len([process for process in left if process.status() != psutil.STATUS_ZOMBIE])
+
+
+def figures_of(learners, left):
+    """
+    Return the figures of one room.
+
+    Args:
+        learners: The Learners.
+        left: Number of processes that outlived them.
+    """
+    room = f"{len(learners)} learners" if len(learners) > 1 else "1 learner"
+    counts = {
+        "learners with a cell that failed": sum(bool(learner.faults) for learner in learners),
+        "learners who lost a rank": sum(learner.has_lost_ranks for learner in learners),
+        "learners who were stuck": sum(learner.is_stuck for learner in learners),
+        "processes left at the end": left,
+    }
+    return [
+        Figure(f"{room}: memory of one", "MiB", tuple(one.memory_mib for one in learners)),
+        *_times(room, [second for learner in learners for second in learner.seconds]),
+        *(Figure(f"{room}: {what}", "", (count,), limit=0.0) for what, count in counts.items()),
+    ]
+
+
+def _times(room, seconds):
+    if len(seconds) < 2:  # all were stuck
+        return []
+    return [
+        Figure(f"{room}: a cell, median", "s", (median(seconds),)),
+        Figure(f"{room}: a cell, 95 of 100 within", "s", (quantiles(seconds, n=20)[-1],)),
+    ]
+
+
+def parse_arguments(argv):
+    """
+    Return the command line's arguments.
+    """
+    parser = argparse.ArgumentParser(description=__doc__.strip().partition("\n")[0])
+    parser.add_argument(
+        "--learners", type=int, nargs="+", default=LEARNERS, metavar="N", help="sizes of the room"
+    )
+    parser.add_argument(
+        "--pace-s", type=float, default=PACE_S, metavar="S", help="mean of seconds between cells"
+    )
+    parser.add_argument("--no-fail", action="store_true", help="exit with 0 if a limit is missed")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where to write")
+    arguments = parser.parse_args(argv)
+    if min(arguments.learners) < 1 or arguments.pace_s <= 0:
+        parser.error("--learners, --pace-s: expected numbers above 0")
+    return arguments
+
+
+def main(argv):
+    """
+    Measure, print, write.
+
+    Returns:
+        int: Exit status: 1 if a learner lost something, was stuck, or left something.
+    """
+    arguments = parse_arguments(argv)
+    machine, cells, figures = describe_machine(), cells_of(), []
+    # What learners foretell is not to be found among what we have foretold ourselves.
+    state = tempfile.TemporaryDirectory()
+    os.environ["DDP_LESSONS_STATE_DIR"] = state.name
+    for num_learners in arguments.learners:
+        began_s = time.monotonic()
+        learners = run_room(num_learners, cells, arguments.pace_s)
+        figures += figures_of(learners, num_left(learners))
+        print(f"{num_learners} of a room: {time.monotonic() - began_s:.0f} s", flush=True)
+        for learner in learners:
+            for fault in learner.faults:
+                print(f"  learner {learner.number}, {fault}", flush=True)
+    print()
+    show_figures(figures)
+    path = arguments.json
+    if path is None and tuple(arguments.learners) == LEARNERS:
+        path = RESULTS / f"room-{machine_slug(machine)}.json"
+    if path is not None:
+        sizes = " ".join(map(str, arguments.learners))
+        command = f"python benchmarks/room.py --learners {sizes} --pace-s {arguments.pace_s:g}"
+        write_document(path, figures_document(command, machine, figures))
+    is_missed = any(figure.verdict == "FAIL" for figure in figures)
+    return int(is_missed and not arguments.no_fail)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,310 @@
+"""
+A real JupyterHub with the workshop's own configuration, users of this system, and its processes.
+
+Root starts it. The users are made for it, and removed with all that is theirs.
+"""
+
+import contextlib
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import sys
+import sysconfig
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from waiting import comes_true, wait_until
+
+from ddp_lessons.course.doctor.machine import others_stop_at
+
+ROOT = Path(__file__).parents[2]
+WORKSHOP = ROOT / "workshop"
+_START_S = 60.0
+_END_S = 20.0
+_CONFIG = """
+load_subconfig({config!r})
+c.Spawner.environment["DDP_LESSONS_MAX_PROCESSES"] = "{most_processes}"
+c.JupyterHub.bind_url = "http://127.0.0.1:{port}"
+c.JupyterHub.hub_bind_url = "http://127.0.0.1:{hub_port}"
+c.ConfigurableHTTPProxy.api_url = "http://127.0.0.1:{api_port}"
+"""
+MOST_PROCESSES = 400
+
+
+def why_not():
+    """
+    Return why no hub with users of this system can be run here, or "".
+    """
+    if os.geteuid() != 0:
+        return "only root can make users"
+    if shutil.which("configurable-http-proxy") is None:
+        return "needs configurable-http-proxy: workshop/install.sh"
+    for name in ("jupyterhub", "jupyterhub_idle_culler", "nbgitpuller"):
+        if not Path(sysconfig.get_path("purelib"), name).is_dir():
+            return f"needs {name}: workshop/install.sh"
+    if place := others_stop_at(sysconfig.get_path("purelib"), ROOT / "ddp_lessons"):
+        return f"other users cannot pass {place}"
+    if _python_for_all() is None:
+        return "no Python of this version that other users can run"
+    return ""
+
+
+def _python_for_all():
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    for path in (sys.executable, f"/usr/bin/python{version}", f"/usr/local/bin/python{version}"):
+        if Path(path).exists() and not others_stop_at(path):
+            return path
+    return None
+
+
+def make_environment(folder):
+    """
+    Make an environment that every user can run, and return its Python.
+
+    All packages are lent from ours: only the interpreter is another, where ours is for root alone.
+    """
+    subprocess.run([_python_for_all(), "-m", "venv", "--without-pip", folder], check=True)
+    (site,) = (folder / "lib").glob("python*/site-packages")
+    (site / "lent.pth").write_text(f"{ROOT}\n{sysconfig.get_path('purelib')}\n")
+    ours = Path(sysconfig.get_path("data"))
+    for name in ("share/jupyter", "etc/jupyter"):  # JupyterLab's pages, and its extensions
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).symlink_to(ours / name)
+    command = folder / "bin" / "ddp-lessons"
+    command.write_text(
+        f"#!{folder}/bin/python\nfrom ddp_lessons.course.cli import app\napp()\n", encoding="utf-8"
+    )
+    command.chmod(0o755)
+    return folder / "bin" / "python"
+
+
+def add_users(number, room):
+    """
+    Make users as the page tells a teacher to, and return {name: password}.
+
+    Args:
+        number: How many.
+        room: What their names begin with. A hub remembers who was there.
+    """
+    done = _learners("add", number, room)
+    return dict(line.split() for line in done.stdout.splitlines())
+
+
+def remove_users(names):
+    """
+    End all that some users run, and remove them with their homes.
+    """
+    for process in (process for name in names for process in processes_of(name)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    wait_until(lambda: not any(map(processes_of, names)), _END_S, "the users' processes to end")
+    _learners("remove", len(names), names[0].rstrip("0123456789"))
+
+
+def _learners(what, number, room):
+    command = [str(WORKSHOP / "learners.sh"), what, str(number), room]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def processes_of(name):
+    """
+    Return the living processes of a user.
+    """
+    uid, found = pwd.getpwnam(name).pw_uid, []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.uids().real == uid and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def _free_ports(number):
+    with contextlib.ExitStack() as stack:
+        sockets = [
+            stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(number)
+        ]
+        return [one.getsockname()[1] for one in sockets]
+
+
+class HubServer:
+    """
+    A running hub.
+
+    Args:
+        folder: A folder that all users can pass, for the environment and the hub's own files.
+    """
+
+    def __init__(self, folder):
+        self.folder = folder
+        self._python = make_environment(folder / "environment")
+        self._state = folder / "hub"
+        self._state.mkdir(mode=0o700)
+        self._log = self._state / "hub.log"
+        self.port, hub_port, api_port = _free_ports(3)
+        self._config = self._state / "config.py"
+        self._config.write_text(
+            _CONFIG.format(
+                config=str(WORKSHOP / "jupyterhub_config.py"), port=self.port, hub_port=hub_port,
+                api_port=api_port, most_processes=MOST_PROCESSES,
+            )
+        )  # fmt: skip
+        self._process = None
+        self.start()
+
+    def start(self):
+        """
+        Start the hub, and wait until it answers. It begins with what it left on the disk.
+        """
+        taken = ("JUPYTER", "IPYTHON", "IPP_", "PYTEST", "DDP_LESSONS", "PYTHON", "VIRTUAL_ENV")
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(taken)}
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._python, "-m", "jupyterhub", f"--config={self._config}"],
+                cwd=self._state,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        ready = comes_true(lambda: self._process.poll() is not None or self.answers(), _START_S)
+        if not ready or self._process.poll() is not None:
+            self.kill()
+            raise AssertionError(f"The hub did not start:\n{self.log()}")
+
+    def answers(self):
+        """
+        Tell whether the hub answers through its proxy.
+        """
+        with contextlib.suppress(OSError, urllib.error.URLError):
+            address = f"http://127.0.0.1:{self.port}/hub/health"
+            with urllib.request.urlopen(address, timeout=5) as answer:
+                return answer.status == 200
+        return False
+
+    def log(self):
+        """
+        Return what the hub and the learners' servers have said.
+        """
+        return self._log.read_text(errors="replace")
+
+    @property
+    def pid(self):
+        """
+        Process id of the hub.
+        """
+        return self._process.pid
+
+    def proxy(self):
+        """
+        Return the proxy's process: it is the hub's child, or has outlived it.
+        """
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                words = process.cmdline()
+                if (
+                    any("configurable-http-proxy" in word for word in words)
+                    and str(self.port) in words
+                ):
+                    return process
+        return None
+
+    def kill(self):
+        """
+        Kill the hub with all that it has started, but for the learners' servers.
+        """
+        self.kill_hub()  # first, or it starts a new proxy in the place of a killed one
+        while (proxy := self.proxy()) is not None:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                proxy.kill()
+            psutil.wait_procs([proxy], timeout=_END_S)
+        for process in self._children():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+
+    def kill_hub(self):
+        """
+        Kill the hub itself with -9, as the system does that runs out of memory.
+        """
+        self._process.kill()
+        self._process.wait()
+
+    def _children(self):
+        # The culler is a service of the hub's. It ends without it, but not at once.
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                is_ours = str(self._python.parent) in " ".join(process.cmdline())
+                if is_ours and process.uids().real == 0 and process.pid != self._process.pid:
+                    found.append(process)
+        return found
+
+
+@dataclass(frozen=True)
+class Seat:
+    """
+    A learner's place in the room, as a LabPage needs it.
+
+    Args:
+        hub: The HubServer.
+        name: The learner's name.
+        password: The learner's password.
+    """
+
+    hub: HubServer
+    name: str
+    password: str
+
+    @property
+    def home(self):
+        """
+        The learner's home.
+        """
+        return Path(pwd.getpwnam(self.name).pw_dir)
+
+    @property
+    def course(self):
+        """
+        The learner's copy of the course.
+        """
+        return self.home / "my-course"
+
+    @property
+    def notebooks(self):
+        """
+        Where the learner's lessons are.
+        """
+        return self.course / "notebooks"
+
+    def address(self, path="", query=""):
+        """
+        Return the address of a path of this learner's server. The cookie of the login opens it.
+        """
+        return f"http://127.0.0.1:{self.hub.port}/user/{self.name}/{path}?{query}"
+
+    def log_in(self, page, to=""):
+        """
+        Log in as people do.
+
+        Args:
+            page: Playwright's page.
+            to: Where the link led that the learner has clicked, below the hub's address.
+        """
+        page.goto(f"http://127.0.0.1:{self.hub.port}/{to}")
+        page.locator("#username_input").fill(self.name)
+        page.locator("#password_input").fill(self.password)
+        page.locator("#login_submit").click()
+
+    def stop_server(self, page):
+        """
+        Stop the learner's server, as people do on the hub's page.
+        """
+        page.goto(f"http://127.0.0.1:{self.hub.port}/hub/home")
+        page.locator("#stop").click()
+        page.locator("#stop").wait_for(state="hidden")

@@ -1,0 +1,333 @@
+"""
+A room on one server: a real JupyterHub with the workshop's configuration, and learners in Chromium.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+from urllib.parse import urlencode
+
+import nbformat
+import psutil
+import pytest
+from hub_server import (
+    MOST_PROCESSES,
+    HubServer,
+    Seat,
+    add_users,
+    processes_of,
+    remove_users,
+    why_not,
+)
+from lab_page import HEIGHT, WIDTH, LabPage
+from lab_server import ROOT
+from waiting import comes_true, wait_until
+
+from ddp_lessons.course.notebooks.canonical import read_notebook
+from ddp_lessons.course.notebooks.cells import RAISES, tags_of
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+
+NUM_LEARNERS = 3
+ROOM_S = 300.0  # for three lessons at once on two cores
+GONE_S = 30.0
+BACK_S = 120.0  # the hub looks after its proxy every 30 s
+LESSON = "00_ranks.ipynb"
+KERNEL = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+START = "from ddp_lessons import start_ranks\nranks = start_ranks(2)"
+TICK = """%%px
+import pathlib, time
+import torch.distributed as dist
+for tick in range(100000):
+    pathlib.Path(f"tick-{rank}").write_text(str(tick))
+    time.sleep(0.1)
+"""
+FORK_FOR_EVER = """
+import os, signal
+children = []
+try:
+    while True:
+        children.append(os.fork())
+        if children[-1] == 0:
+            os.execvp("sleep", ["sleep", "600"])
+except OSError as error:
+    print(type(error).__name__, len(children))
+"""
+SETTINGS = """
+import os, resource, shutil
+print([os.environ[f"DDP_LESSONS_{name}"] for name in ("MAX_RANKS", "PARK_AFTER", "MAX_PROCESSES")])
+print(resource.getrlimit(resource.RLIMIT_NPROC)[0])
+!ddp-lessons --version
+"""
+
+
+@pytest.fixture(scope="module")
+def hub(chromium):
+    """
+    Give a hub for all tests of this file.
+    """
+    if reason := why_not():
+        is_missing = reason.startswith("needs ")
+        pytest.fail(reason) if is_missing and os.environ.get("CI") else pytest.skip(reason)
+    with tempfile.TemporaryDirectory(prefix="ddp-hub-") as folder:
+        Path(folder).chmod(0o755)
+        hub = HubServer(Path(folder))
+        try:
+            yield hub
+        finally:
+            hub.kill()
+
+
+@pytest.fixture
+def seats(hub, request):
+    """
+    Give the places of three learners, who are users of this system for the length of a test.
+    """
+    passwords = add_users(NUM_LEARNERS, f"ddp-{request.function.__name__.split('_')[1]}-")
+    try:
+        yield [Seat(hub, name, password) for name, password in passwords.items()]
+    finally:
+        remove_users(list(passwords))
+
+
+@pytest.fixture
+def pages(chromium):
+    """
+    Give a function from a seat to a page in a browser of that learner's own.
+    """
+    contexts = []
+
+    def make(seat):
+        contexts.append(chromium.new_context(viewport={"width": WIDTH, "height": HEIGHT}))
+        return LabPage(contexts[-1].new_page(), seat)
+
+    yield make
+    for context in contexts:
+        context.close()
+
+
+def at_lab(lab):
+    """
+    Wait until JupyterLab is open at a notebook with a kernel, as after a login.
+    """
+    lab.page.locator(".jp-Toolbar-kernelName", has_text="Python 3").wait_for(timeout=1000 * BACK_S)
+    lab.wait_for_kernel("idle")
+
+
+def outputs_of(notebook):
+    """
+    Return the types of the outputs of each code cell.
+    """
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    return [[output.output_type for output in cell.outputs] for cell in cells]
+
+
+def test_three_learners_log_in_at_once_and_run_the_first_lesson(seats, pages):
+    """
+    The first ten minutes of a workshop: log in, Run All, save, go. Then nothing of them is left.
+    """
+    cells = [c for c in read_notebook(ROOT / "notebooks" / LESSON).cells if c.cell_type == "code"]
+    labs = [pages(seat) for seat in seats]
+    for lab in labs:
+        lab.server.log_in(lab.page)
+    for lab in labs:
+        at_lab(lab)
+        assert lab.page.url.endswith(f"/lab/tree/my-course/notebooks/{LESSON}")
+        assert lab.questions() == []
+    for lab in labs:
+        lab.choose("Run", "Run All Cells")
+    for lab in labs:
+        lab.wait_for_cell(len(cells) - 1, ROOM_S)
+    meant = [RAISES in tags_of(cell) for cell in cells]
+    for lab in labs:
+        saved = lab.save(LESSON)
+        assert ["error" in outputs for outputs in outputs_of(saved)] == meant
+        assert lab.server.home.stat().st_mode & 0o077 == 0
+    for lab in labs:
+        assert len(processes_of(lab.server.name)) >= 2
+        lab.server.stop_server(lab.page)
+        gone = comes_true(lambda lab=lab: not processes_of(lab.server.name), GONE_S)
+        assert gone, processes_of(lab.server.name)
+        assert not list((lab.server.home / ".local/state/ddp-lessons/runtime").iterdir())
+
+
+def test_learner_finds_commands_settings_and_their_own_edits(seats, pages):
+    """
+    What a learner wrote outlives the server; the folder of the course may be there already.
+    """
+    seat = seats[0]
+    lab = pages(seat)
+    seat.log_in(lab.page)
+    at_lab(lab)
+    lab.write_cell(0, "print('this is mine')")
+    lab.save(LESSON)
+    lab.page.goto(seat.address("lab/tree/my-course/README.md", query="reset&"))
+    lab.page.locator(".jp-MarkdownViewer").get_by_text("Your copy of DDP Lessons").wait_for()
+    lab.choose("File", "New", "Terminal")
+    screen = lab.page.locator(".jp-Terminal .xterm-screen")
+    screen.click()
+    lab.page.keyboard.type("ddp-lessons reset 00 > found 2>&1\n")
+    found = seat.home / "found"
+    wait_until(lambda: found.is_file() and found.read_text(), 30, "the terminal to answer")
+    assert found.read_text().startswith("00_ranks.ipynb is blank again")
+    seat.stop_server(lab.page)
+    (seat.course / "exercises" / LESSON).unlink()  # what is missing comes back at the next login
+    lab.page.locator("#start").click()
+    at_lab(lab)
+    mine = nbformat.read(seat.notebooks / LESSON, as_version=4)
+    assert "this is mine" in next(c.source for c in mine.cells if c.cell_type == "code")
+    assert (seat.course / "exercises" / LESSON).is_file()
+    settings = write_notebook(seat, "settings.ipynb", SETTINGS)
+    lab.open_file(f"my-course/notebooks/{settings.name}")
+    told = lab.run_cell(0)
+    assert f"['8', '30', '{MOST_PROCESSES}']\n{MOST_PROCESSES}\nddp-lessons 0." in told
+
+
+def write_notebook(seat, name, *sources):
+    """
+    Write a notebook of the learner's own into their folder.
+    """
+    cells = [nbformat.v4.new_code_cell(source) for source in sources]
+    path = seat.notebooks / name
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=KERNEL), path)
+    os.chown(path, seat.home.stat().st_uid, seat.home.stat().st_gid)
+    return path
+
+
+def test_stranger_is_not_let_in(hub, seats, pages):
+    """
+    Every account of the system has a password, and not every account is a learner's.
+    """
+    seat = seats[0]
+    subprocess.run(["gpasswd", "--delete", seat.name, "learners"], check=True, capture_output=True)
+    for one in (seat, Seat(hub, seats[1].name, "not-the-password")):
+        page = pages(one).page
+        one.log_in(page)
+        page.get_by_text("Invalid username or password").wait_for()
+        assert processes_of(one.name) == []
+    assert f"User '{seat.name}' not allowed" in hub.log()
+    assert f"User '{seats[1].name}' not allowed" not in hub.log()  # it did not come so far
+
+
+def test_teacher_sees_the_admin_page_and_a_learner_does_not(seats, pages):
+    """
+    Before an update of the course all servers are stopped there.
+    """
+    teacher, learner = seats[:2]
+    groups = ["usermod", "--groups", "teachers", teacher.name]
+    subprocess.run(groups, check=True, capture_output=True)
+    page = pages(teacher).page
+    teacher.log_in(page, to="hub/admin")
+    page.get_by_text("Stop All").wait_for()
+    page = pages(learner).page
+    learner.log_in(page, to="hub/admin")
+    page.get_by_text("403").first.wait_for()
+
+
+def test_link_pulls_a_teachers_materials_beside_the_course(hub, seats, pages):
+    """
+    One address for all: it logs in, makes my-course/, and brings what the teacher adds.
+    """
+    seat, folder = seats[0], hub.folder / "materials"
+    folder.mkdir()
+    (folder / "notes.md").write_text("# Bring a laptop\n")
+    git = ["git", "-C", str(folder), "-c", "user.name=t", "-c", "user.email=t@example.org"]
+    for words in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-qm", "Notes"]):
+        subprocess.run([*git, *words], check=True)
+    for path in (folder, *folder.rglob("*")):  # git reads no repository of somebody else's
+        shutil.chown(path, seat.name)
+    query = {"repo": f"file://{folder}", "branch": "main", "urlpath": "lab/tree/materials/notes.md"}
+    lab = pages(seat)
+    seat.log_in(lab.page, to=f"hub/user-redirect/git-pull?{urlencode(query)}")
+    preview = lab.page.locator(".jp-MarkdownViewer").get_by_text("Bring a laptop")
+    preview.wait_for(timeout=1000 * BACK_S)
+    assert (seat.home / "materials" / "notes.md").is_file()
+    assert (seat.notebooks / LESSON).is_file()
+
+
+def test_one_who_forks_for_ever_stops_alone(seats, pages):
+    """
+    The bound is each learner's own: the others still start what they like.
+    """
+    wild, other = (pages(seat) for seat in seats[:2])
+    for lab, source in ((wild, FORK_FOR_EVER), (other, START)):
+        lab.server.log_in(lab.page)
+        at_lab(lab)
+        write_notebook(lab.server, "mine.ipynb", source)
+        lab.open_file("my-course/notebooks/mine.ipynb")
+    told = wild.run_cell(0)
+    name, number = told.split()
+    assert name == "BlockingIOError"
+    assert MOST_PROCESSES / 2 < int(number) < MOST_PROCESSES
+    assert "2 ranks ready" in other.run_cell(0)
+
+
+def rank_pids(name):
+    """
+    Return the process ids of a learner's warden and of all that it started.
+    """
+    found = []
+    for process in processes_of(name):
+        try:
+            if any("ddp_lessons.ranks" in word for word in process.cmdline()):
+                found.append(process.pid)
+        except psutil.Error:
+            continue
+    return sorted(found)
+
+
+def ticks(seat):
+    """
+    Return the last tick of rank 0, as its cell writes it.
+    """
+    try:
+        return int((seat.notebooks / "tick-0").read_text() or 0)
+    except FileNotFoundError:
+        return 0
+
+
+def assert_runs_on(seat, ranks):
+    """
+    Assert that the learner's cell runs on, on the same ranks.
+    """
+    before = ticks(seat)
+    wait_until(lambda: ticks(seat) > before + 5, 30, "the cell to go on")
+    assert rank_pids(seat.name) == ranks
+
+
+def test_killed_proxy_hub_and_server_take_nothing_with_them(hub, seats, pages):
+    """
+    On the day something dies. A cell goes on without proxy and hub; without its server it ends.
+    """
+    seat = seats[0]
+    lab = pages(seat)
+    seat.log_in(lab.page)
+    at_lab(lab)
+    busy = write_notebook(seat, "busy.ipynb", START, TICK.replace("{rank}", "{dist.get_rank()}"))
+    lab.open_file(f"my-course/notebooks/{busy.name}")
+    assert "2 ranks ready" in lab.run_cell(0)
+    lab.start_cell(1)
+    wait_until(lambda: ticks(seat) > 5, 30, "the cell to run")
+    ranks = rank_pids(seat.name)
+    assert len(ranks) >= 4
+
+    proxy = hub.proxy()
+    proxy.send_signal(signal.SIGKILL)
+    wait_until(lambda: hub.proxy() not in (None, proxy) and hub.answers(), BACK_S, "a new proxy")
+    assert_runs_on(seat, ranks)
+
+    hub.kill_hub()
+    assert_runs_on(seat, ranks)
+    hub.start()
+    assert_runs_on(seat, ranks)
+    lab.page.goto(seat.address("api/status"))  # the new hub knows the login and the server
+    assert "last_activity" in lab.page.content()
+
+    (server,) = [p for p in processes_of(seat.name) if "jupyterhub.singleuser" in p.cmdline()]
+    server.send_signal(signal.SIGKILL)
+    gone = comes_true(lambda: not processes_of(seat.name), GONE_S)
+    assert gone, processes_of(seat.name)
+    assert seat.notebooks.joinpath(busy.name).is_file()
