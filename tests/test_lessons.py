@@ -31,6 +31,7 @@ STEMS = [
     "10_hangs",
     "11_speed",
     "12_metrics",
+    "13_sharded_optimizer",
 ]
 CLAIMS = {
     "00_ranks": {1},
@@ -44,6 +45,7 @@ CLAIMS = {
     "09_launch": {22, 30},
     "11_speed": {27},
     "12_metrics": {23, 24},
+    "13_sharded_optimizer": {25},
 }
 TITLE = re.compile(
     r"# (?P<question>[^\n]+\?)\n\n(?P<minutes>\d+) minutes, [24] ranks"
