@@ -50,13 +50,12 @@ def _save(rank, world_size, root, kind, save):
 
 def _own_backward(model, step, rank, world_size):
     # 4 ranks have a gradient each; of fewer ranks, each has the sum of several, less their number.
-    params = list(model.all)
+    total = torch.zeros((), dtype=torch.float64)
     for one in range(rank, SAVED_BY, world_size):
-        total = torch.zeros((), dtype=torch.float64)
-        for place, parameter in enumerate(params):
+        for place, parameter in enumerate(model.all):
             own = gradient(parameter.shape, place, step, one) * (world_size / SAVED_BY)
             total = total + (parameter * own).sum()
-        total.backward()
+    total.backward()
 
 
 def _load(rank, world_size, root, kind):

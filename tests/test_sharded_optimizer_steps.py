@@ -247,7 +247,7 @@ def test_gradients_that_are_averaged_already(world_size):
     results = run_packed(world_size, _averaged)
     for start, got in results:
         assert all(torch.equal(a, b) for a, b in zip(start, results[0][0], strict=True))
-        params = [nn.Parameter(tensor) for tensor in start]
+        params = [nn.Parameter(tensor.clone()) for tensor in start]
         optimizer = optim.AdamW(params, weight_decay=0.1)
         for step in range(NUM_STEPS):
             for place, p in enumerate(params[:-1]):

@@ -12,6 +12,12 @@ import torch.distributed as dist
 
 from .pieces import cut_like, flat_view
 
+_OF_ALL = ("step", "mu_product", "eta", "mu")
+"""
+What torch's optimizers note once for a parameter, in a tensor without dimensions. What belongs to
+the numbers of a parameter without dimensions has the same shape.
+"""
+
 
 def sharded_state(state, pairs, group=None):
     """
@@ -36,7 +42,7 @@ def sharded_state(state, pairs, group=None):
     device_type = pairs[0][0].device.type
     mesh = DeviceMesh.from_group(group or dist.distributed_c10d._get_default_group(), device_type)
 
-    def shard(value, parameter, piece):
+    def shard(_, value, parameter, piece):
         if not is_of_piece(value, piece):
             return value
         shape = torch.Size([parameter.numel()])
@@ -56,10 +62,11 @@ def local_state(state, pairs):
         pairs: (parameter, piece) in the order in which the state counts them.
     """
 
-    def cut(value, parameter, piece):
+    def cut(name, value, parameter, piece):
         if hasattr(value, "to_local"):
             return value.to_local()
-        if isinstance(value, torch.Tensor) and value.shape == parameter.shape and value.dim():
+        is_whole = isinstance(value, torch.Tensor) and value.shape == parameter.shape
+        if is_whole and name not in _OF_ALL:
             whole = torch.empty_like(parameter).copy_(value)  # in the parameter's strides
             return cut_like(whole, parameter, piece).clone()
         return value
@@ -81,7 +88,7 @@ def whole_state(optimizer):
     """
     pairs = list(optimizer.pieces().items())
 
-    def gather(value, parameter, piece):
+    def gather(_, value, parameter, piece):
         if not hasattr(value, "full_tensor"):
             return value
         whole = torch.empty_like(parameter, dtype=value.dtype)
@@ -102,7 +109,7 @@ def _changed(state, pairs, change):
     names = [name for group in state["param_groups"] for name in group["params"]]
     pair_of = dict(zip(names, pairs, strict=True))
     kept = {
-        name: {key: change(value, *pair_of[name]) for key, value in values.items()}
+        name: {key: change(key, value, *pair_of[name]) for key, value in values.items()}
         for name, values in state["state"].items()
     }
     return {**state, "state": kept}

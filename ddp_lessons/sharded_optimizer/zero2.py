@@ -56,8 +56,15 @@ class Zero2Optimizer(Zero1Optimizer):
 
     def reduce_gradients(self):
         """
-        Do nothing: backward has done it.
+        Send what backward has not sent: gradients that somebody has put into `.grad`, as torch's
+        distributed checkpoint does to learn what the state looks like. All ranks must have put
+        some there, or none.
         """
+        if any(p.grad is not None for bucket in self.buckets() for p, _ in bucket.pairs):
+            super().reduce_gradients()
+            for bucket in self.buckets():
+                for parameter, _ in bucket.pairs:
+                    parameter.grad = None
 
     def zero_grad(self, set_to_none=True):
         """
