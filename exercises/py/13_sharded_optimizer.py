@@ -85,8 +85,9 @@ class ShardedOptimizer:
     Step as one optimizer would, each rank for its part of the numbers.
     """
 
-    # solution
     def __init__(self, params, optimizer_class, **settings):
+        # keep what is needed to make an inner optimizer, and add each group
+        # solution
         self.param_groups, self.inner = [], None
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.make = lambda group: optimizer_class([group], **settings)
@@ -94,10 +95,16 @@ class ShardedOptimizer:
         groups = params if isinstance(params[0], dict) else [{"params": params}]
         for group in groups:
             self.add_param_group(group)
+        # end of solution
 
     def add_param_group(self, group):
+        """
+        Share out the parameters of a group; the inner optimizer gets this rank's part.
+        """
+        # solution
         group = {**group, "params": list(group["params"])}
-        own = {**group, "params": [torch.nn.Parameter(self.cut(p)) for p in group["params"]]}
+        pieces = [torch.nn.Parameter(self.cut(p)) for p in group["params"]]
+        own = {**group, "params": pieces}
         if self.inner is None:
             self.inner = self.make(own)
         else:
@@ -110,8 +117,14 @@ class ShardedOptimizer:
         rows = tensor.detach().new_zeros(self.world_size, length)
         rows.view(-1)[: tensor.numel()] = tensor.detach().flatten()
         return rows[self.rank].clone()
+        # end of solution
 
     def step(self, closure=None):
+        """
+        Make a step by the mean gradient, and return what the closure returns.
+        """
+        # the closure; mean gradients; the inner step; the new numbers to everybody
+        # solution
         loss = None if closure is None else closure()
         for group, own in zip(self.param_groups, self.inner.param_groups, strict=True):
             own.update({name: group[name] for name in group if name != "params"})
@@ -127,12 +140,17 @@ class ShardedOptimizer:
                 dist.all_gather(rows, piece.data)
                 p.data.copy_(torch.cat(rows)[: p.numel()].view_as(p))
         return loss
+        # end of solution
 
     def zero_grad(self):
+        """
+        Forget the gradients of all parameters.
+        """
+        # solution
         for group in self.param_groups:
             for p in group["params"]:
                 p.grad = None
-    # end of solution
+        # end of solution
 
 
 # %% tags=["check"]
@@ -172,24 +190,33 @@ class OwnedState:
     Save and load the state of optimizers whose parameters have owners.
     """
 
-    # solution
     def save(self, folder, optimizer, owned):
+        """
+        Write this rank's part.
+        """
+        # solution
         state = optimizer.state_dict()
-        by_number = {owned[place]: state["state"][place] for place in range(len(owned))}
-        settings = {k: v for k, v in state["param_groups"][0].items() if k != "params"}
-        part = {"state": by_number, "settings": settings, "saved by": dist.get_world_size()}
-        torch.save(part, folder / f"rank-{dist.get_rank()}.pt")
+        parts = {owned[place]: one for place, one in state["state"].items()}
+        group = state["param_groups"][0]
+        settings = {name: group[name] for name in group if name != "params"}
+        whole = {"parts": parts, "settings": settings, "ranks": dist.get_world_size()}
+        torch.save(whole, folder / f"rank-{dist.get_rank()}.pt")
+        # end of solution
 
     def load(self, folder, optimizer, owned):
+        """
+        Put what belongs to this rank's parameters into its optimizer.
+        """
+        # solution
         first = torch.load(folder / "rank-0.pt")
-        by_number = dict(first["state"])
-        for rank in range(1, first["saved by"]):
-            by_number |= torch.load(folder / f"rank-{rank}.pt")["state"]
+        parts = dict(first["parts"])
+        for rank in range(1, first["ranks"]):
+            parts |= torch.load(folder / f"rank-{rank}.pt")["parts"]
         state = optimizer.state_dict()
-        state["state"] = {place: by_number[number] for place, number in enumerate(owned)}
+        state["state"] = {place: parts[number] for place, number in enumerate(owned)}
         state["param_groups"][0] |= first["settings"]
         optimizer.load_state_dict(state)
-    # end of solution
+        # end of solution
 
 
 # %% tags=["check"]

@@ -112,31 +112,51 @@ def _judge(played):
                 fact = "After save, the optimizer's own state is not what it was."
                 raise played.wrong("save-changes", seen.rank, fact=fact)
         return
+    steps = played.case["steps"]
+    right, old = _truths(played.seen[0].kept["truth"], steps)
+    found = [
+        (MISTAKES.index(_name(number, got, right, old)), seen.rank, number)
+        for seen in played.seen
+        for number, got in seen.kept["now"].items()
+        if not equal(got, right[number])
+    ]
+    if found:
+        place, rank, number = min(found)
+        got, wanted = played.seen[rank].kept["now"][number], right[number]
+        key = next((k for k in wanted if k not in got or not equal(got[k], wanted[k])), "step")
+        both = {"got": got.get(key, "nothing"), "expected": wanted.get(key, "nothing")}
+        fact = f"Parameter {number} has not the state that was saved for it: look at {key!r}."
+        raise played.wrong(MISTAKES[place], rank, **both, fact=fact)
     for seen in played.seen:
-        _judge_loaded(played, seen)
+        _judge_rest(played, seen, steps)
 
 
-def _judge_loaded(played, seen):
-    rank, kept, steps = seen.rank, seen.kept, played.case["steps"]
-    by_time: dict = {}
-    for name, states in kept["truth"].items():
-        by_time.setdefault(int(name.partition("-")[0]), {}).update(states)
-    right = by_time[steps]
-    old = {n: state for time, all_ in by_time.items() if time != steps for n, state in all_.items()}
-    for number, got in kept["now"].items():
-        if equal(got, right[number]):
-            continue
-        mistake = _name(number, got, right, old)
-        fact = f"Parameter {number} has not the state that was saved for it."
-        key = next(k for k in right[number] if k not in got or not equal(got[k], right[number][k]))
-        both = {"got": got.get(key, "nothing"), "expected": right[number][key]}
-        raise played.wrong(mistake, rank, **both, fact=f"{fact} This is its {key!r}.")
+def _truths(truth, steps):
+    """
+    Return what was saved last for each parameter, and what had been saved before.
+    """
+    right: dict = {}
+    old: dict = {}
+    for name, states in truth.items():
+        (right if name.startswith(f"{steps}-") else old).update(states)
+    return right, old
+
+
+def _judge_rest(played, seen, steps):
+    rank, kept = seen.rank, seen.kept
     if kept["num_states"] > len(kept["now"]):
         fact = f"It keeps {kept['num_states']} states, and owns {len(kept['now'])} parameters."
         raise played.wrong("too-much", rank, fact=fact)
     if kept["settings"].get("lr") != _RATES[steps]:
         both = {"got": kept["settings"].get("lr"), "expected": _RATES[steps]}
         raise played.wrong("settings", rank, **both, fact="The group's lr is not what was saved.")
+
+
+MISTAKES = ("other-parameter", "stale", "step-count", "values", "missing")
+"""
+What may be wrong with a parameter's state, the most telling first: of several parameters, one is
+named.
+"""
 
 
 def _name(number, got, right, old):

@@ -106,7 +106,7 @@ def _name(case, sizes, owners, num_owners):
     falling = sorted(range(len(sizes)), key=lambda index: -sizes[index])
     rising = sorted(range(len(sizes)), key=lambda index: sizes[index])
     known = {
-        "in-turn": [turns, _in_places(turns, falling), _in_places(turns, rising)],
+        "in-turn": [turns, _in_places(turns, falling)],
         "lost-places": [_greedy([sizes[index] for index in falling], num_owners)],
         "unsorted": [_greedy(sizes, num_owners)],
         "smallest-first": [

@@ -75,13 +75,14 @@ def backward(case, params, step, rank):
     return loss.detach()
 
 
-def plain_run(case, mean="mean", lost=()):
+def plain_run(case, mean="mean", only=None, lost=()):
     """
     Return the parameters after each entry of the script, as one optimizer leaves them.
 
     Args:
         case: The Case.
         mean: "mean" or "sum" of all ranks' gradients, or the rank whose own are used.
+        only: The entries of the script for which `mean` holds; None: for all.
         lost: What goes wrong: "settings", "all but lr", "groups", "rate", "added", "state" or
             "closure".
     """
@@ -89,6 +90,8 @@ def plain_run(case, mean="mean", lost=()):
     given, added = groups_of(case, params)
     if "groups" in lost and isinstance(given[0], dict):
         given = [parameter for group in given for parameter in group["params"]]
+    if "added" in lost and isinstance(given[0], dict):
+        given = given[:1]
     make = getattr(torch.optim, case["class"])
     settings = {} if "settings" in lost else case["settings"]
     if "all but lr" in lost:
@@ -103,7 +106,7 @@ def plain_run(case, mean="mean", lost=()):
             optimizer.param_groups[0]["lr"] /= 2
         elif entry in ("step", "closure"):
             if not (entry == "closure" and "closure" in lost):
-                _step(case, params, optimizer, step, mean)
+                _step(case, params, optimizer, step, mean if only in (None, entry) else "mean")
             if "state" in lost:
                 optimizer.state.clear()
             step += 1

@@ -200,8 +200,9 @@ def ShardedOptimizer(params, optimizer_class, **settings):
         "raised",
         (
             "        if self.inner is None:\n",
-            "        if not mine:\n            return\n        if self.inner is None:\n",
+            "        if self.inner is None and mine:\n",
         ),
+        ("        else:\n", "        elif self.inner is not None:\n"),
     ),
     altered(
         "13.2",
