@@ -113,23 +113,18 @@ def _overlapped(rank, world_size):
     layers = [nn.Linear(8, 8) for _ in range(4)]
     model = nn.Sequential(*layers)
     optimizer = OverlappedOptimizer(model, torch.optim.Adam, bucket_cap_bytes=1)
-    cap = len(optimizer.buckets())
-    waited = []
+    left = []
     for layer in layers:
-        layer.register_forward_pre_hook(
-            lambda *_: waited.append(
-                sum(e.wait_index is not None for e in events if "gather" in e.name)
-            )
-        )
+        layer.register_forward_pre_hook(lambda *_: left.append(optimizer.num_under_way))
     with trace() as events:
         model(torch.randn(3, 8)).sum().backward()
         optimizer.step()
-        gathers = [e for e in events if e.name == "all_gather_into_tensor"]
-        after_step = sum(e.wait_index is not None for e in gathers)
-        waited.clear()
+        left[:] = [optimizer.num_under_way]
+        sent = [e for e in events if e.name == "broadcast"]
+        early = [e for e in sent if e.wait_index is not None]
         model(torch.randn(3, 8))
-    in_backward = [e.backward is not None for e in events if "reduce_scatter" in e.name]
-    return cap, len(gathers), after_step, waited, in_backward
+    in_backward = [e.backward is not None for e in events if e.name == "all_to_all_single"]
+    return len(sent), len(early), left, in_backward
 
 
 @pytest.mark.ranks
@@ -138,10 +133,9 @@ def test_gathers_are_waited_for_by_the_layers_that_need_them():
     When step returns, none was waited for; the first layer waits for its two, the next for two
     more. Gradients are sent while backward goes on.
     """
-    for num_buckets, num_gathers, after_step, waited, in_backward in run_world(2, _overlapped):
-        assert num_buckets == num_gathers == 8
-        assert after_step == 0
-        assert waited == [2, 4, 6, 8]
+    for num_sent, num_early, left, in_backward in run_world(2, _overlapped):
+        assert (num_sent, num_early) == (2 * 8, 0)
+        assert left == [8, 6, 4, 2, 0]
         assert in_backward == [True] * 8
 
 

@@ -1,5 +1,6 @@
 """
-The fast version: stage 2, whose all-gather goes on while the next forward already computes.
+The fast version: stage 2, whose all-gather goes on while the next forward already computes, by
+the calls that are fastest on this backend.
 
 Shapes: pieces, tables and rows are those of `pieces`; w ranks.
 
@@ -13,6 +14,7 @@ import weakref
 
 import torch
 
+from .messages import start_all_gather, start_reduce_scatter
 from .zero2 import Zero2Optimizer
 
 
@@ -21,7 +23,9 @@ class OverlappedOptimizer(Zero2Optimizer):
     Shard as Zero2Optimizer, and wait for a bucket only when a layer is about to use it.
 
     Between a step and the next forward, parameters may still be old. Whoever reads them elsewhere
-    calls `wait` first; the model's `state_dict` does so by itself.
+    calls `wait` first; the model's `state_dict` does so by itself. Room for gradients under way is
+    kept from step to step, as new memory costs more than what is sent in it: four times four buckets
+    at most.
 
     Collective: as Zero2Optimizer; `wait` is not.
 
@@ -37,13 +41,22 @@ class OverlappedOptimizer(Zero2Optimizer):
 
     def __init__(self, module, optimizer_class, group=None, **settings):
         self._pending = []  # what was sent and not yet waited for, in the order of forward
+        self._spare_rooms = {}  # by dtype and device
         super().__init__(module.parameters(), optimizer_class, group, **settings)
+        self._room_bytes = 4 * self._cap_bytes
         this = weakref.ref(self)
         for part in module.modules():
             own = {id(parameter) for parameter in part.parameters(recurse=False)}
             if own:
                 part.register_forward_pre_hook(functools.partial(_before_forward, this, own))
         module.register_state_dict_pre_hook(functools.partial(_before_state_dict, this))
+
+    @property
+    def num_under_way(self):
+        """
+        How many buckets of parameters were sent and not yet waited for.
+        """
+        return len(self._pending)
 
     def step(self, closure=None):
         """
@@ -61,6 +74,28 @@ class OverlappedOptimizer(Zero2Optimizer):
         Collective: every rank must call it.
         """
         self._pending = [self._send_pieces(bucket) for bucket in reversed(self.buckets())]
+
+    def _send_gradients(self, bucket):
+        rooms = [self._take_room(bucket), self._take_room(bucket)]
+        table, received = (bucket.table_in(room) for room in rooms)
+        row = bucket.new_row()
+        bucket.put_gradients(table)
+        return bucket, rooms, row, start_reduce_scatter(row, table, received, self._group)
+
+    def _finish_gradients(self, bucket, rooms, row, work):
+        super()._finish_gradients(bucket, rooms, row, work)
+        if bucket.table_bytes <= self._room_bytes:
+            self._spare_rooms[bucket.kind] += rooms
+
+    def _take_room(self, bucket):
+        # A parameter that is larger than all buckets should be gets room for this once.
+        spare = self._spare_rooms.setdefault(bucket.kind, [])
+        if spare and bucket.table_bytes <= self._room_bytes:
+            return spare.pop()
+        return bucket.new_room(max(self._room_bytes, bucket.table_bytes))
+
+    def _all_gather(self, table, row):
+        return start_all_gather(table, row, self._group)
 
     @torch.no_grad()
     def wait(self, wanted=None):

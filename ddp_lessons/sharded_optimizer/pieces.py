@@ -108,6 +108,8 @@ class Bucket:
     Attributes:
         pairs: The same.
         width: Columns of the table, C.
+        kind: The dtype and the device of its tables.
+        table_bytes: Bytes of a table.
     """
 
     def __init__(self, pairs, world_size):
@@ -116,13 +118,27 @@ class Bucket:
         self._lengths = [-(-len(flat) // world_size) for flat in self._flats]
         self._starts = [sum(self._lengths[:index]) for index in range(len(self.pairs))]
         self.width = sum(self._lengths)
+        self.kind = self._flats[0].dtype, self._flats[0].device
+        self.table_bytes = world_size * self.width * self._flats[0].element_size()
         self._world_size = world_size
 
     def new_table(self):
         """
-        Return a table of zeros, (w, C).
+        Return a table, (w, C), of any numbers.
         """
-        return self._flats[0].new_zeros(self._world_size, self.width)
+        return self._flats[0].new_empty(self._world_size, self.width)
+
+    def new_room(self, num_bytes):
+        """
+        Return memory for a table of so many bytes, a flat tensor of any numbers.
+        """
+        return self._flats[0].new_empty(num_bytes // self._flats[0].element_size())
+
+    def table_in(self, room):
+        """
+        Return a table that lies in a room.
+        """
+        return room[: self._world_size * self.width].view(self._world_size, self.width)
 
     def new_row(self):
         """
@@ -135,10 +151,15 @@ class Bucket:
         Copy all gradients into a table. One that is not there counts as zeros.
         """
         for index, (parameter, _) in enumerate(self.pairs):
-            if parameter.grad is not None:
-                flat = flat_view(gradient_like(parameter))
-                for cells, numbers in self._blocks(table, index, flat):
-                    cells.copy_(numbers)
+            start, length = self._starts[index], self._lengths[index]
+            if parameter.grad is None:
+                table[:, start : start + length] = 0
+                continue
+            flat = flat_view(gradient_like(parameter))
+            num_whole = len(flat) // length if length else 0
+            table[num_whole:, start : start + length] = 0  # the padding
+            for cells, numbers in self._blocks(table, index, flat):
+                cells.copy_(numbers)
 
     def take_parameters(self, table):
         """

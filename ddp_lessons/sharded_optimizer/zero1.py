@@ -187,8 +187,7 @@ class Zero1Optimizer(torch.optim.Optimizer):
     def _send_gradients(self, bucket):
         table, row = bucket.new_table(), bucket.new_row()
         bucket.put_gradients(table)
-        work = reduce_scatter(row, table, self._group, async_op=True)
-        return bucket, table, row, work
+        return bucket, table, row, self._reduce_scatter(row, table)
 
     def _finish_gradients(self, bucket, table, row, work):
         # The table is an argument so that it lives as long as the message may read it.
@@ -201,8 +200,13 @@ class Zero1Optimizer(torch.optim.Optimizer):
         table, row = bucket.new_table(), bucket.new_row()
         for piece, part in bucket.parts(row):
             part.copy_(piece)
-        work = all_gather(table, row, self._group, async_op=True)
-        return bucket, table, row, work
+        return bucket, table, row, self._all_gather(table, row)
+
+    def _reduce_scatter(self, row, table):
+        return reduce_scatter(row, table, self._group, async_op=True)
+
+    def _all_gather(self, table, row):
+        return all_gather(table, row, self._group, async_op=True)
 
     def _finish_pieces(self, bucket, table, row, work):
         work.wait()

@@ -328,46 +328,35 @@ ok("saved by 4 ranks, loaded by 2, each number the same", counts_in_one_state=2)
 
 # %% [markdown] tags=["predict"]
 # The first layer needs its parameters first, and the last layer much later. So
-# `OverlappedOptimizer` starts an all-gather for each bucket, first layer first, and leaves the
-# waiting to the layers. Here each of the model's 6 parameters is a bucket. How many of the 6 has a
-# rank waited for when `step` returns?
+# `OverlappedOptimizer` starts to gather bucket by bucket, the first layer's first, and leaves the
+# waiting to the layers. Here each of the model's 6 parameters is a bucket. For how many of the 6
+# has nobody waited yet when `step` returns?
 
 # %% tags=["predict"]
-predict("gathers_that_step_waits_for", ...)
+predict("under_way_after_step", ...)
 
 # %% tags=["run"]
 # %%px
 from ddp_lessons.sharded_optimizer import OverlappedOptimizer
-from ddp_lessons.trace import trace
 
 model = digits_model(seed=0, size="large").to(rank_device())
 optimizer = OverlappedOptimizer(model, torch.optim.Adam, bucket_cap_bytes=1)
 images = torch.ones(8, 64, device=rank_device())
-
-
-def num_waited():
-    gathers = [event for event in events if "all_gather" in event.name]
-    return sum(event.wait_index is not None for event in gathers)
-
-
-# %% tags=["run"]
-# %%px
-with trace() as events:
-    model(images).square().mean().backward()
-    optimizer.step()
-    waited, hidden = [num_waited()], images
-    for layer in model:
-        hidden = layer(hidden)
-        waited.append(num_waited())
-print("waited for after step, and after each layer:", waited)
+model(images).square().mean().backward()
+optimizer.step()
+under_way, hidden = [optimizer.num_under_way], images
+for layer in model:
+    hidden = layer(hidden)
+    under_way.append(optimizer.num_under_way)
+print("after step, and after each layer:", under_way)
 
 # %% [markdown] tags=["read"]
-# 0: all 6 are under way when `step` returns. Each layer with parameters, one in two here, waits for
+# 6: all are under way when `step` returns. Each layer with parameters, one in two here, waits for
 # its two. What is still under way comes in while the layers before compute.
 
 # %% tags=["check"]
-assert ranks.view["waited"] == [[0, 2, 2, 4, 4, 6]] * 2
-ok("each layer waits for its own", gathers_that_step_waits_for=0)
+assert ranks.view["under_way"] == [[6, 4, 4, 2, 2, 0]] * 2
+ok("each layer waits for its own", under_way_after_step=6)
 
 # %% [markdown] tags=["question"]
 # ## More: may every optimizer be cut?
