@@ -24,8 +24,8 @@ class OverlappedOptimizer(Zero2Optimizer):
 
     Between a step and the next forward, parameters may still be old. Whoever reads them elsewhere
     calls `wait` first; the model's `state_dict` does so by itself. Room for gradients under way is
-    kept from step to step, as new memory costs more than what is sent in it: four times four buckets
-    at most.
+    kept from step to step, as new memory costs more than what is sent in it: at most four times
+    four buckets.
 
     Collective: as Zero2Optimizer; `wait` is not.
 
