@@ -111,6 +111,7 @@ print(f"{own / (8 * num):.0%} of the state, and {torchs / (8 * num):.0%} by torc
 # parameter is 93% of the model, and a whole parameter has one owner.
 
 # %% tags=["check"]
+assert not any(ranks.view["hasattr(torch.nn.parallel, 'DistributedOptimizer')"])
 shares = [one["owners"]["optimizer"] for one in ranks.view["held"]]
 assert shares == ranks.view["torchs"]
 assert sum(shares) == 8 * 1126410
@@ -410,7 +411,8 @@ ok("what looks at whole matrices gets them", numbers_of_adafactor=2048)
 # - **On your own cluster**: in a script under DDP, replace the optimizer by `optimizer =
 #   ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-3)` from
 #   `torch.distributed.optim`. Or leave DDP away, and take our `Zero1Optimizer` with the same
-#   arguments. Then type `torchrun --nproc-per-node 8 train.py` as before.
+#   arguments. Then type `torchrun --nproc-per-node 8 train.py` as before. On GPUs, NCCL sends in
+#   rings as counted here. Gloo makes its reduce-scatter of an all-reduce, and sends more.
 # - **Sources**: S. Rajbhandari et al., [ZeRO](https://arxiv.org/abs/1910.02054), SC 2020, section 5
 #   and figure 1; PyTorch's page on
 #   [distributed optimizers](https://docs.pytorch.org/docs/stable/distributed.optim.html).
