@@ -52,30 +52,54 @@ def _drawn(draw):
     ]
 
 
-def _noted(name, made):
-    # The class that an answer gets is torch's, and notes its optimizers: so their state is counted.
-    base = getattr(torch.optim, name)
+class _Made:
+    """
+    Note the optimizers that an answer makes of the class that it is given, and their state.
 
-    def __init__(self, *args, **kwargs):
-        base.__init__(self, *args, **kwargs)
-        made.append(weakref.ref(self))
+    Args:
+        name: The class's name in torch.optim.
 
-    return type(name, (base,), {"__init__": __init__, "__module__": base.__module__})
+    Attributes:
+        kind: That class, which notes.
+        num_made: How many were made of it.
+        most: The most numbers of state that all of them had at one time, right after a step.
+    """
 
+    def __init__(self, name):
+        self.num_made = self.most = 0
+        self._alive = weakref.WeakSet()
+        base, made = getattr(torch.optim, name), self
 
-def _state_numbers(made):
-    optimizers = [one for one in (reference() for reference in made) if one is not None]
-    values = [v for one in optimizers for state in one.state.values() for v in state.values()]
-    return sum(v.numel() for v in values if isinstance(v, torch.Tensor) and v.dim())
+        def __init__(self, *args, **kwargs):
+            base.__init__(self, *args, **kwargs)
+            made.num_made += 1
+            made._alive.add(self)
+
+        def step(self, closure=None):
+            result = base.step(self, closure)
+            made.count()  # before anything is thrown away again
+            return result
+
+        members = {"__init__": __init__, "step": step, "__module__": base.__module__}
+        self.kind = type(name, (base,), members)
+
+    def count(self):
+        """
+        Count the state that there is now.
+        """
+        states = [state for one in self._alive for state in one.state.values()]
+        values = [value for state in states for value in state.values()]
+        now = sum(v.numel() for v in values if isinstance(v, torch.Tensor) and v.dim())
+        self.most = max(self.most, now)
 
 
 def _act(here, ShardedOptimizer):
-    case, made = here.case, []
+    case, made = here.case, _Made(here["class"])
     params = params_of(case, here.device)
     given, added = groups_of(case, params)
     settings = {k: tuple(v) if isinstance(v, list) else v for k, v in case["settings"].items()}
-    optimizer = here.call(ShardedOptimizer, given, _noted(case["class"], made), **settings)
-    kept: dict = {"params": [], "closures": [], "left": 0, "state": 0, "groups": None}
+    optimizer = here.call(ShardedOptimizer, given, made.kind, **settings)
+    kept: dict = {"params": [], "closures": [], "left": 0, "groups": None}
     step = 0
     for entry in case["script"]:
         if entry == "add":
@@ -90,10 +114,10 @@ def _act(here, ShardedOptimizer):
             for parameter in params:
                 parameter.grad = None
             kept["closures"] += _step(here, optimizer, params, step, entry)
-            kept["state"] = max(kept["state"], _state_numbers(made))
             step += 1
         kept["params"].append([p.detach().clone() for p in params])
-    return kept | {"num_made": len(made)}
+    made.count()
+    return kept | {"num_made": made.num_made, "state": made.most}
 
 
 def _step(here, optimizer, params, step, entry):

@@ -41,6 +41,21 @@ def ShardedOptimizer(params, optimizer_class, **settings):
     ),
     altered(
         "13.2",
+        "gives all to everybody, and throws away what is not its own",
+        "whole-state",
+        (_MINE, "            mine.append(p)\n"),
+        (
+            "        self.inner.step()\n",
+            """\
+        self.inner.step()
+        for p, owner in self.owner.items():
+            if owner != dist.get_rank():
+                self.inner.state.pop(p, None)
+""",
+        ),
+    ),
+    altered(
+        "13.2",
         "is always SGD",
         "hard-wired",
         (_INNER, "self.inner = torch.optim.SGD([inner_group], lr=0.1, momentum=0.9)"),
