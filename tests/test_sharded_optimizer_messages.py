@@ -139,6 +139,41 @@ def test_gathers_are_waited_for_by_the_layers_that_need_them():
         assert in_backward == [True] * 8
 
 
+def _large(rank, world_size):
+    models = [nn.Linear(500, 501) for _ in range(2)]
+    optimizers = [
+        OverlappedOptimizer(models[0], torch.optim.Adam),
+        Zero1Optimizer(models[1].parameters(), torch.optim.Adam),
+    ]
+    models[1].load_state_dict(models[0].state_dict())
+    for step in range(2):
+        rng = torch.Generator().manual_seed(10 * step + rank)
+        x = torch.randn(4, 500, generator=rng)
+        for model, optimizer in zip(models, optimizers, strict=True):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            with trace() as events:
+                optimizer.step()
+            if model is models[0]:
+                sent = [(event.name, event.input_bytes) for event in events]
+    both = [model.state_dict() for model in models]
+    return [torch.equal(both[0][name], both[1][name]) for name in both[0]], sent
+
+
+@pytest.mark.bitwise
+@pytest.mark.ranks
+def test_large_pieces_go_straight_to_their_place():
+    """
+    By a broadcast each, without a table; on two ranks, the sums have the same bits either way.
+    """
+    for rank, (are_equal, sent) in enumerate(run_world(2, _large)):
+        assert are_equal == [True, True]
+        # Of the bias a rank has 251 or 250 numbers, of the weight half of 250,500.
+        own = [4 * (251, 250)[rank], 4 * 125_250]
+        assert [num for name, num in sent if name == "broadcast" and num] == own
+        assert len(sent) == 4
+
+
 def _read_elsewhere(rank, world_size):
     model = nn.Linear(4, 4)
     optimizer = OverlappedOptimizer(model, torch.optim.SGD, lr=1.0)

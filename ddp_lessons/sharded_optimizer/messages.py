@@ -105,6 +105,28 @@ def start_all_gather(table, row, group=None):
     )
 
 
+def start_broadcasts(pieces, group=None):
+    """
+    Start to give every rank all pieces, each from the rank that has it, to where it belongs.
+
+    It needs no table, and so neither new memory nor a copy; but a message for each piece.
+
+    Collective: every rank must call it.
+
+    Args:
+        pieces: (rank, piece); on that rank it is the source, on others it is to be filled.
+        group: The process group; None is the default group.
+
+    Returns:
+        A handle with `wait`.
+
+    Lesson: 13_sharded_optimizer.
+    """
+    return _Handle(
+        [dist.broadcast(one, group_src=rank, group=group, async_op=True) for rank, one in pieces]
+    )
+
+
 class _Handle:
     """
     Wait for several calls, and then do what is left to do.

@@ -13,9 +13,15 @@ import functools
 import weakref
 
 import torch
+import torch.distributed as dist
 
-from .messages import start_all_gather, start_reduce_scatter
+from .messages import start_all_gather, start_broadcasts, start_reduce_scatter
 from .zero2 import Zero2Optimizer
+
+LARGE_PIECE_BYTES = 64 << 10
+"""
+Bytes of a piece, on average over a bucket, that are worth a message of their own.
+"""
 
 
 class OverlappedOptimizer(Zero2Optimizer):
@@ -93,6 +99,19 @@ class OverlappedOptimizer(Zero2Optimizer):
         if spare and bucket.table_bytes <= self._room_bytes:
             return spare.pop()
         return bucket.new_room(max(self._room_bytes, bucket.table_bytes))
+
+    def _send_pieces(self, bucket):
+        pieces = bucket.pieces_of_all()
+        is_small = bucket.table_bytes < LARGE_PIECE_BYTES * len(pieces)
+        if is_small or dist.get_backend(self._group) != "gloo":
+            return super()._send_pieces(bucket)
+        return bucket, None, None, start_broadcasts(pieces, self._group)
+
+    def _finish_pieces(self, bucket, table, row, work):
+        if table is None:
+            work.wait()  # they have come to where they belong
+        else:
+            super()._finish_pieces(bucket, table, row, work)
 
     def _all_gather(self, table, row):
         return start_all_gather(table, row, self._group)

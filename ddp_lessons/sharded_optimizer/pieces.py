@@ -140,6 +140,17 @@ class Bucket:
         """
         return room[: self._world_size * self.width].view(self._world_size, self.width)
 
+    def pieces_of_all(self):
+        """
+        Return (rank, its piece) for each parameter and each rank that has one: views.
+        """
+        return [
+            (rank, piece)
+            for flat, length in zip(self._flats, self._lengths, strict=True)
+            for rank, piece in enumerate(flat.split(max(length, 1)))
+            if len(piece)
+        ]
+
     def new_row(self):
         """
         Return a row of zeros, (C,).
