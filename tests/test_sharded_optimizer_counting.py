@@ -14,7 +14,6 @@ from ddp_lessons.sharded_optimizer import (
     foretold_bytes,
     held_bytes,
 )
-from ddp_lessons.sharded_optimizer.example import average_gradients
 from ddp_lessons.trace import trace
 
 SHAPES = [(9, 4), (9,), (3, 9), (1,)]
@@ -67,18 +66,3 @@ def test_foretelling_needs_no_ranks():
     assert held["optimizer"] == 90e9 / 64
     with pytest.raises(BadInput, match=r"got stage 3, 4 ranks"):
         foretold_bytes([1], 4, stage=3)
-
-
-def _averaged(rank, world_size):
-    model = nn.Linear(3, 2)
-    model(torch.full((1, 3), float(rank))).sum().backward()
-    average_gradients(model)
-    return model.weight.grad.tolist(), model.bias.grad.tolist()
-
-
-@pytest.mark.ranks
-def test_average_gradients_leaves_the_mean():
-    """
-    What the lesson gives a plain optimizer to be compared with.
-    """
-    assert run_world(3, _averaged) == [([[1.0] * 3] * 2, [1.0] * 2)] * 3

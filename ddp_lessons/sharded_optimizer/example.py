@@ -4,12 +4,9 @@ What the lesson runs: a model of which one matrix is 93 % of all numbers, and a 
 Shapes: N samples of this rank, images (N, 64), labels (N,).
 """
 
-import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
 from .counting import held_bytes
-from .messages import all_gather, reduce_scatter
-from .pieces import Bucket, piece_of
 
 
 def train_sharded(model, optimizer, batches):
@@ -33,24 +30,3 @@ def train_sharded(model, optimizer, batches):
         optimizer.step()
     after = held_bytes(getattr(model, "module", model), optimizer)
     return {**held, "optimizer": after["optimizer"]}
-
-
-def average_gradients(model):
-    """
-    Replace gradients by their mean over ranks, as a reduce-scatter adds them up.
-
-    From three ranks on, an all-reduce adds in another order: the last bits differ. With this, a
-    plain optimizer has the same gradients as a sharded one, to the last bit.
-
-    Collective: every rank must call it.
-    """
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    bucket = Bucket([(p, piece_of(p, world_size, rank)) for p in trained], world_size)
-    table, row = bucket.new_table(), bucket.new_row()
-    bucket.put_gradients(table)
-    reduce_scatter(row, table)
-    all_gather(table, row.div_(world_size))
-    gradients = [parameter.grad for parameter in trained]
-    alike = Bucket([(g, piece_of(g, world_size, rank)) for g in gradients], world_size)
-    alike.take_parameters(table)
