@@ -117,7 +117,10 @@ def _lines(path, indent, below):
     name = f"{indent}{folder.name}/"
     arrow = f"  on {', '.join(sorted(below))}" if below else ""
     first = said.split("\n", 1)[0]
-    return [f"{name:{_NAME_COLUMNS}}{first}", *([f"{'':{_NAME_COLUMNS}}{arrow}"] if arrow else [])]
+    return [
+        f"{name + ' ':{_NAME_COLUMNS}}{first}",
+        *([f"{'':{_NAME_COLUMNS}}{arrow}"] if arrow else []),
+    ]
 
 
 def page_with_picture(text):

@@ -31,6 +31,7 @@ STEMS = [
     "10_hangs",
     "11_speed",
     "12_metrics",
+    "13_sharded_optimizer",
     "14_asynchronous",
 ]
 CLAIMS = {
@@ -45,6 +46,7 @@ CLAIMS = {
     "09_launch": {22, 30},
     "11_speed": {27},
     "12_metrics": {23, 24},
+    "13_sharded_optimizer": {25},
     "14_asynchronous": {8, 26},
 }
 TITLE = re.compile(

@@ -403,6 +403,7 @@ ok("all ranks stop together", epoch_of_the_common_stop=epoch)
 # - **Exercise** [12](../exercises/12_metrics.ipynb): an F1 that any split gives, SyncBatchNorm
 #   forward and backward, and an early stop that all agree on. After the exercise:
 #   [sync_batch_norm.py](../ddp_lessons/metrics/sync_batch_norm.py).
+# - **Next lesson** [13](13_sharded_optimizer.ipynb): who keeps the optimizer's state?
 # - **On your own cluster**: there, too, TensorBoard listens on loopback of the machine that it runs
 #   on. On the login node, type `tensorboard --logdir runs --host 127.0.0.1 --port 6006`; on
 #   your own machine, `ssh -L 6006:127.0.0.1:6006 you@cluster`, and open `http://127.0.0.1:6006`. It

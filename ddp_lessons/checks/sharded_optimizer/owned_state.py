@@ -1,0 +1,229 @@
+"""
+Task 13.3: the state of owners, saved by some ranks and loaded by others.
+"""
+
+import torch
+import torch.distributed as dist
+
+from ddp_lessons.checks.kit import Case, Task, equal, generator
+from ddp_lessons.checks.kit.inside.plain import plain
+from ddp_lessons.errors import BadInput
+from ddp_lessons.pictures import holdings_picture
+
+NUM_PARAMS = 7
+_RATES = {2: 0.003, 3: 0.002}  # by how many steps there were, when they were saved
+_MADE_WITH = 0.01
+
+
+def _cases(draw):
+    # All cases of a seed share a folder. First four ranks save, then two others load, and so on:
+    # what two save later must not be mixed with what four have left there.
+    for seed, name in ((0, "Adam"), (draw.getrandbits(40), "SGD")):
+        what = {"optimizer": name}
+        yield Case(4, what | {"saved by": 4, "does": "save", "steps": 2}, seed=seed)
+        yield Case(2, what | {"saved by": 4, "does": "load", "steps": 2}, seed=seed)
+        yield Case(4, what | {"saved by": 4, "does": "load", "steps": 2}, seed=seed)
+        yield Case(2, what | {"saved by": 2, "does": "save", "steps": 3}, seed=seed)
+        if seed == 0:
+            yield Case(1, what | {"saved by": 2, "does": "load", "steps": 3}, seed=seed)
+        else:
+            yield Case(3, what | {"saved by": 2, "does": "load", "steps": 3}, seed=seed)
+
+
+def owners_of(case):
+    """
+    Return who owns each parameter, by the case's seed, its ranks, and whether it saves or loads.
+    """
+    rng = generator(case, ("owners", case["does"], case.world_size))
+    order = torch.randperm(NUM_PARAMS, generator=rng).tolist()
+    extra = torch.randint(case.world_size, (NUM_PARAMS,), generator=rng).tolist()
+    owners = [0] * NUM_PARAMS
+    for place, number in enumerate(order):  # everybody has one at least
+        owners[number] = place if place < case.world_size else extra[place]
+    return owners
+
+
+def _owned(case, rank):
+    owned = [number for number, owner in enumerate(owners_of(case)) if owner == rank]
+    return owned[::-1]  # the optimizer's order need not be that of the numbers
+
+
+def _make(here, owned):
+    params = [torch.nn.Parameter(torch.ones(3, device=here.device)) for _ in owned]
+    if here["optimizer"] == "Adam":
+        return params, torch.optim.Adam(params, lr=_MADE_WITH)
+    return params, torch.optim.SGD(params, lr=_MADE_WITH, momentum=0.9)
+
+
+def _act(here, OwnedState):
+    case, owned = here.case, _owned(here.case, here.rank)
+    folder = here.folder / f"state-{case.seed}"
+    truth = here.folder / f"truth-{case.seed}"
+    if here.rank == 0 and here["does"] == "save":
+        for one in (folder, truth):
+            one.mkdir(exist_ok=True)
+    dist.barrier()
+    params, optimizer = _make(here, owned)
+    if here["does"] == "save":
+        _train(here, owned, params, optimizer)
+        was = plain(_states(owned, params, optimizer))
+        torch.save(was, truth / f"{case['steps']}-{here.rank}.pt")
+        here.call(OwnedState().save, folder, optimizer, list(owned))
+        dist.barrier()
+        return {"was": was, "now": _states(owned, params, optimizer)}
+    if not folder.exists():
+        raise BadInput(
+            f"Too few ranks: {here['saved by']} must save (got {here.world_size}). Run "
+            "start_ranks(4)."
+        )
+    here.call(OwnedState().load, folder, optimizer, list(owned))
+    return {
+        "now": _states(owned, params, optimizer),
+        "num_states": len(optimizer.state),
+        "settings": {k: v for k, v in optimizer.param_groups[0].items() if k != "params"},
+        "truth": {str(path.name): torch.load(path) for path in sorted(truth.iterdir())},
+    }
+
+
+def _train(here, owned, params, optimizer):
+    for step in range(here["steps"]):
+        for number, parameter in zip(owned, params, strict=True):
+            rng = generator(here.case, ("gradient", number, step, here["steps"]))
+            parameter.grad = torch.randn(3, generator=rng).to(here.device)
+        optimizer.step()
+    optimizer.param_groups[0]["lr"] = _RATES[here["steps"]]  # as a schedule does
+    # Some parameters were there before others: their counts of steps differ.
+    for number, parameter in zip(owned, params, strict=True):
+        if "step" in optimizer.state[parameter]:
+            optimizer.state[parameter]["step"] += number
+
+
+def _states(owned, params, optimizer):
+    return {
+        number: dict(optimizer.state[parameter]) if parameter in optimizer.state else {}
+        for number, parameter in zip(owned, params, strict=True)
+    }
+
+
+def _judge(played):
+    if played.case["does"] == "save":
+        for seen in played.seen:
+            if not equal(seen.kept["was"], seen.kept["now"]):
+                fact = "After save, the optimizer's own state is not what it was."
+                raise played.wrong("save-changes", seen.rank, fact=fact)
+        return
+    steps = played.case["steps"]
+    right, old = _truths(played.seen[0].kept["truth"], steps)
+    found = [
+        (MISTAKES.index(_name(number, got, right, old)), seen.rank, number)
+        for seen in played.seen
+        for number, got in seen.kept["now"].items()
+        if not equal(got, right[number])
+    ]
+    if found:
+        place, rank, number = min(found)
+        got, wanted = played.seen[rank].kept["now"][number], right[number]
+        key = next((k for k in wanted if k not in got or not equal(got[k], wanted[k])), "step")
+        both = {"got": got.get(key, "nothing"), "expected": wanted.get(key, "nothing")}
+        fact = f"Parameter {number} has not the state that was saved for it: look at {key!r}."
+        raise played.wrong(MISTAKES[place], rank, **both, fact=fact)
+    for seen in played.seen:
+        _judge_rest(played, seen, steps)
+
+
+def _truths(truth, steps):
+    """
+    Return what was saved last for each parameter, and what had been saved before.
+    """
+    right: dict = {}
+    old: dict = {}
+    for name, states in truth.items():
+        (right if name.startswith(f"{steps}-") else old).update(states)
+    return right, old
+
+
+def _judge_rest(played, seen, steps):
+    rank, kept = seen.rank, seen.kept
+    if kept["num_states"] > len(kept["now"]):
+        fact = f"It keeps {kept['num_states']} states, and owns {len(kept['now'])} parameters."
+        raise played.wrong("too-much", rank, fact=fact)
+    if kept["settings"].get("lr") != _RATES[steps]:
+        both = {"got": kept["settings"].get("lr"), "expected": _RATES[steps]}
+        raise played.wrong("settings", rank, **both, fact="The group's lr is not what was saved.")
+
+
+MISTAKES = ("other-parameter", "stale", "step-count", "values", "missing")
+"""
+What may be wrong with a parameter's state, the most telling first: of several parameters, one is
+named.
+"""
+
+
+def _name(number, got, right, old):
+    if not any(isinstance(value, torch.Tensor) for value in got.values()):
+        return "missing"
+    if any(equal(got, other) for other in old.values()):
+        return "stale"
+    if any(equal(got, other) for place, other in right.items() if place != number):
+        return "other-parameter"
+    rest = {key: value for key, value in got.items() if key != "step"}
+    if equal(rest, {key: value for key, value in right[number].items() if key != "step"}):
+        return "step-count"
+    return "values"
+
+
+def _draw(played):
+    case = played.case
+    before = owners_of(Case(case["saved by"], case.data | {"does": "save"}, case.seed))
+    names = ["has the state of", "saved by"]
+    rows = []
+    for seen in played.seen:
+        owned = sorted(seen.kept["now"])
+        savers = ", ".join(f"rank {before[number]}" for number in owned)
+        rows.append(dict(zip(names, (", ".join(map(str, owned)), savers), strict=True)))
+    return holdings_picture(names, rows)
+
+
+OwnedState = Task(
+    number="13.3",
+    name="OwnedState",
+    cases=_cases,
+    act=_act,
+    judge=_judge,
+    ok="saved by 4 and by 2, loaded by 1 to 4, with counts and settings",
+    draw=_draw,
+    draws_case=1,
+    hints=(
+        "optimizer.state_dict() counts parameters from 0 on each rank. What would tell another "
+        "number of ranks whose state that is?",
+        "Write state under the numbers of the whole model: `owned` says which they are. A file "
+        "for each rank will do, or one for each parameter.",
+        "To load, read all that belongs to the last save, pick your own numbers, and count them "
+        "from 0 again. How many files there are, a file can say.",
+        "state = optimizer.state_dict(); state['state'] = {place: known[number] for place, number "
+        "in enumerate(owned)}; settings into state['param_groups'][0]; load_state_dict(state).",
+    ),
+    mistakes={
+        "missing": "A parameter of this rank has no state. Whoever owned it before may be any "
+        "rank, also one that does not run now: read what all of them have saved.",
+        "other-parameter": "This is the state of another parameter. A rank's optimizer counts its "
+        "own from 0; `owned` says which they are.",
+        "stale": "This is what an earlier save has left in the folder. Find a way to tell which "
+        "files belong to the last one.",
+        "step-count": "The count of steps belongs to each parameter's state, as the rest of it "
+        "does.",
+        "settings": "The group has settings besides its parameters. Save and load them, too, and "
+        "leave its list of parameters as it is.",
+        "too-much": "A rank keeps state for what it owns only. The rest is for others.",
+        "save-changes": "Saving must leave the optimizer as it is: write into dictionaries of "
+        "your own.",
+        "raised": "The line that is named is yours. There may be more ranks than have saved, or "
+        "fewer, and a rank's parameters are in the order of `owned`.",
+        "deadlock": "Every rank makes the same calls. Nobody needs to ask anybody: all see the "
+        "folder.",
+        "values": "Write down what one rank saves for one parameter, and what another reads.",
+    },
+    in_place=True,
+    returns=False,
+    uses_store=True,
+)

@@ -1,0 +1,140 @@
+"""
+What one optimizer makes of the mean gradient, and what it makes by the usual mistakes.
+
+Legend: a script is what happens to an optimizer, in order: "step" (backward, then step), "closure"
+(a step by a closure), "rate" (a schedule halves the first group's lr), "add" (a group is added).
+Gradients are whole numbers whose sign ranks share, so that no mean is near 0.
+"""
+
+import torch
+from torch import nn
+
+from ddp_lessons.checks.kit import generator, normal_numbers
+
+ADDED_RATE = 0.5  # of the group that is added, by that of the others
+
+
+def params_of(case, device="cpu"):
+    """
+    Return a case's parameters, the same on every rank; the one that `frozen` counts is frozen.
+    """
+    dtype = getattr(torch, case["dtype"])
+    made = [
+        nn.Parameter(normal_numbers(case, ("parameter", place), shape, dtype).to(device))
+        for place, shape in enumerate(case["shapes"])
+    ]
+    if "frozen" in case.data:
+        made[case["frozen"]].requires_grad_(False)
+    return made
+
+
+def groups_of(case, params):
+    """
+    Return (what the optimizer is made with, the group that is added later or None).
+
+    `groups` gives for each group how many parameters it has, and its lr; None: none of its own.
+    """
+    settings = case["settings"]
+    added = None
+    if "add" in case["script"]:
+        added = {"params": [params[-1]], "lr": ADDED_RATE * settings["lr"]}
+        params = params[:-1]
+    if "groups" not in case.data:
+        return params, added
+    groups, start = [], 0
+    for num, rate in case["groups"]:
+        own = {} if rate is None else {"lr": rate}
+        groups.append({"params": params[start : start + num], **own})
+        start += num
+    return groups, added
+
+
+def gradients_of(case, step, rank):
+    """
+    Return a rank's gradients in a step, one for each parameter, on the CPU.
+    """
+    dtype, found = getattr(torch, case["dtype"]), []
+    for place, shape in enumerate(case["shapes"]):
+        signs = torch.randint(0, 2, shape, generator=generator(case, ("sign", place, step))) * 2 - 1
+        own = generator(case, ("amount", place, step, rank))
+        found.append((signs * torch.randint(1, 10, shape, generator=own)).to(dtype))
+    return found
+
+
+def backward(case, params, step, rank):
+    """
+    Add a rank's gradients to `.grad` by a real backward. Return the loss.
+    """
+    losses = [
+        (parameter * gradient.to(parameter.device)).sum()
+        for parameter, gradient in zip(params, gradients_of(case, step, rank), strict=True)
+        if parameter.requires_grad
+    ]
+    loss = torch.stack(losses).sum()
+    loss.backward()
+    return loss.detach()
+
+
+def plain_run(case, mean="mean", only=None, lost=()):
+    """
+    Return the parameters after each entry of the script, as one optimizer leaves them.
+
+    Args:
+        case: The Case.
+        mean: "mean" or "sum" of all ranks' gradients, or the rank whose own are used.
+        only: The entries of the script for which `mean` holds; None: for all.
+        lost: What goes wrong: "settings", "all but lr", "groups", "rate", "added", "state" or
+            "closure".
+    """
+    params = params_of(case)
+    given, added = groups_of(case, params)
+    if "groups" in lost and isinstance(given[0], dict):
+        given = [parameter for group in given for parameter in group["params"]]
+    if "added" in lost and isinstance(given[0], dict):
+        given = given[:1]
+    make = getattr(torch.optim, case["class"])
+    settings = {} if "settings" in lost else case["settings"]
+    if "all but lr" in lost:
+        settings = {"lr": settings["lr"]}
+    optimizer, step, after = make(given, **settings), 0, []
+    for entry in case["script"]:
+        if entry == "add" and "added" not in lost:
+            optimizer.add_param_group({**added, "params": list(added["params"])})
+            if "groups" in lost:
+                optimizer.param_groups[-1]["lr"] = case["settings"]["lr"]
+        elif entry == "rate" and "rate" not in lost:
+            optimizer.param_groups[0]["lr"] /= 2
+        elif entry in ("step", "closure"):
+            if not (entry == "closure" and "closure" in lost):
+                _step(case, params, optimizer, step, mean if only in (None, entry) else "mean")
+            if "state" in lost:
+                optimizer.state.clear()
+            step += 1
+        after.append([parameter.detach().clone() for parameter in params])
+    return after
+
+
+def _step(case, params, optimizer, step, mean):
+    ranks = range(case.world_size) if isinstance(mean, str) else [mean]
+    own = [gradients_of(case, step, rank) for rank in ranks]
+    for place, parameter in enumerate(params):
+        if parameter.requires_grad:
+            total = sum(gradients[place] for gradients in own)
+            parameter.grad = total / case.world_size if mean == "mean" else total
+    optimizer.step()
+
+
+def is_near(got, expected, num_steps):
+    """
+    Tell whether two lists of parameters are alike, up to rounding.
+
+    A step rounds some twenty times: the mean, what is kept, the update, the new number. All of
+    these are below 32 here, and so is what 64 roundings a step can make of them.
+    """
+    for one, other in zip(got, expected, strict=True):
+        slack = 64 * 32 * max(num_steps, 1) * torch.finfo(other.dtype).eps / 2
+        if one.shape != other.shape or not bool(
+            ((one.double() - other.double()).abs() <= slack).all()
+        ):
+            return False
+    return True

@@ -1,0 +1,108 @@
+"""
+The naive way: whole parameters have owners, and an owner keeps the state of its own.
+
+Shapes: as in any optimizer: a gradient, and what is kept for it, has its parameter's shape.
+
+    step   each gradient is summed up at its parameter's owner     a reduce a parameter
+           the owner makes its step
+           it sends its parameter to all others                    a broadcast a parameter
+
+One parameter may be larger than all others together: then its owner has nearly all of the state.
+"""
+
+import torch
+import torch.distributed as dist
+
+from ..replicas import broadcast_from_first
+from .arguments import check_class
+from .partition import partition
+
+
+class OwnerOptimizer(torch.optim.Optimizer):
+    """
+    Shard any optimizer by whole parameters. Any class will do, whatever it looks at.
+
+    A step goes by the mean of all ranks' gradients. A parameter without one on some rank counts
+    as a gradient of zeros there. What is frozen is left alone.
+
+    Collective: every rank must make it, with parameters of the same shapes; `step` and
+    `add_param_group` are collective, too.
+
+    Args:
+        params: Parameters, or groups of them, as for any optimizer. They become those of rank 0.
+        optimizer_class: A class of optimizer, such as torch.optim.Adam.
+        group: The process group; None is the default group.
+        settings: What the class takes, such as lr.
+
+    Attributes:
+        inner: This rank's optimizer, of that class, over what it owns.
+
+    Source: S. Rajbhandari et al., "ZeRO", SC 2020, section 5.1; torch documentation,
+    `ZeroRedundancyOptimizer`. Lesson: 13_sharded_optimizer.
+    """
+
+    def __init__(self, params, optimizer_class, group=None, **settings):
+        check_class(optimizer_class)
+        self.inner, self.owners = None, {}
+        self._class, self._settings, self._group = optimizer_class, settings, group
+        self._rank, self._world_size = dist.get_rank(group), dist.get_world_size(group)
+        super().__init__(params, {})
+
+    def add_param_group(self, param_group):
+        """
+        Share out more parameters. What ranks own already counts.
+        """
+        super().add_param_group(param_group)
+        outer = self.param_groups[-1]
+        params = outer["params"]
+        broadcast_from_first(params, self._group)
+        loads = [0] * self._world_size
+        for parameter, owner in self.owners.items():
+            loads[owner] += parameter.numel()
+        owners = partition([p.numel() for p in params], self._world_size, loads)
+        self.owners |= dict(zip(params, owners, strict=True))
+        own = {**outer, "params": [p for p in params if self.owners[p] == self._rank]}
+        if self.inner is None:
+            self.inner = self._class([own], **self._settings)
+            self.defaults, self.state = self.inner.defaults, self.inner.state
+        else:
+            self.inner.add_param_group(own)
+        for name, value in self.inner.param_groups[-1].items():
+            outer.setdefault(name, value)
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        """
+        Make a step by the mean gradient of all ranks.
+
+        Args:
+            closure: A function that computes gradients and returns the loss, or None.
+
+        Returns:
+            What the closure returned, or None.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        trained = [parameter for parameter in self.owners if parameter.requires_grad]
+        for parameter in trained:
+            self._reduce(parameter)
+        for outer, own in zip(self.param_groups, self.inner.param_groups, strict=True):
+            own.update({name: value for name, value in outer.items() if name != "params"})
+        self.inner.step()
+        for parameter in trained:
+            broadcast = parameter.detach().contiguous()  # a transposed one is copied
+            dist.broadcast(broadcast, group_src=self.owners[parameter], group=self._group)
+            parameter.copy_(broadcast)
+        return loss
+
+    def _reduce(self, parameter):
+        gradient = parameter.grad
+        total = torch.zeros_like(parameter, memory_format=torch.contiguous_format)
+        if gradient is not None:
+            total.copy_(gradient)
+        owner = self.owners[parameter]
+        dist.reduce(total, group_dst=owner, group=self._group)
+        if owner == self._rank:
+            parameter.grad = total.div_(self._world_size)

@@ -1,0 +1,115 @@
+"""
+State that does not depend on how many ranks there are: pieces that know their place in a whole.
+
+Shapes: of a parameter of n numbers a rank has a piece, (c,) or less; the whole is (n,).
+
+A DTensor with `Shard(0)` is such a piece. torch's distributed checkpoint writes it with its place,
+so that another number of ranks can read other pieces of the same whole.
+"""
+
+import torch
+import torch.distributed as dist
+
+from .pieces import cut_like, flat_view
+
+_OF_ALL = ("step", "mu_product", "eta", "mu")
+"""
+What torch's optimizers note once for a parameter, in a tensor without dimensions. What belongs to
+the numbers of a parameter without dimensions has the same shape.
+"""
+
+
+def sharded_state(state, pairs, group=None):
+    """
+    Return an inner optimizer's state with pieces as DTensors.
+
+    Collective: every rank must call it.
+
+    Args:
+        state: What `state_dict` of the inner optimizer returned.
+        pairs: (parameter, piece) in the order in which the state counts them.
+        group: The process group; None is the default group.
+
+    Returns:
+        dict: The same with DTensors of (n,) where a tensor has the shape of its piece.
+
+    Source: torch documentation, `DTensor.from_local`. Lesson: 13_sharded_optimizer.
+    """
+    # Half a second of imports that only saving needs.
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor, Shard
+
+    device_type = pairs[0][0].device.type
+    mesh = DeviceMesh.from_group(group or dist.distributed_c10d._get_default_group(), device_type)
+
+    def shard(_, value, parameter, piece):
+        if not is_of_piece(value, piece):
+            return value
+        shape = torch.Size([parameter.numel()])
+        return DTensor.from_local(
+            value, mesh, [Shard(0)], run_check=False, shape=shape, stride=(1,)
+        )
+
+    return _changed(state, pairs, shard)
+
+
+def local_state(state, pairs):
+    """
+    Return what an inner optimizer loads: of everything the piece of this rank.
+
+    Args:
+        state: What `sharded_state` returned, or the state of an optimizer that is not sharded.
+        pairs: (parameter, piece) in the order in which the state counts them.
+    """
+
+    def cut(name, value, parameter, piece):
+        if hasattr(value, "to_local"):
+            return value.to_local()
+        is_whole = isinstance(value, torch.Tensor) and value.shape == parameter.shape
+        if is_whole and name not in _OF_ALL:
+            whole = torch.empty_like(parameter).copy_(value)  # in the parameter's strides
+            return cut_like(whole, parameter, piece).clone()
+        return value
+
+    return _changed(state, pairs, cut)
+
+
+def whole_state(optimizer):
+    """
+    Return the state as an optimizer that is not sharded has it, on every rank.
+
+    Collective: every rank must call it. Each then holds what one that is not sharded would: do it
+    to hand a state on, not in a loop.
+
+    Args:
+        optimizer: A Zero1Optimizer, or one that comes of it.
+
+    Lesson: 13_sharded_optimizer.
+    """
+    pairs = list(optimizer.pieces().items())
+
+    def gather(_, value, parameter, piece):
+        if not hasattr(value, "full_tensor"):
+            return value
+        whole = torch.empty_like(parameter, dtype=value.dtype)
+        flat_view(whole).copy_(value.full_tensor())
+        return whole
+
+    return _changed(optimizer.state_dict(), pairs, gather)
+
+
+def is_of_piece(value, piece):
+    """
+    Tell whether a value of the state has a number for each of its piece's.
+    """
+    return isinstance(value, torch.Tensor) and value.dim() == 1 and value.shape == piece.shape
+
+
+def _changed(state, pairs, change):
+    names = [name for group in state["param_groups"] for name in group["params"]]
+    pair_of = dict(zip(names, pairs, strict=True))
+    kept = {
+        name: {key: change(key, value, *pair_of[name]) for key, value in values.items()}
+        for name, values in state["state"].items()
+    }
+    return {**state, "state": kept}

@@ -1,0 +1,3 @@
+"""
+Answers to the tasks of 13_sharded_optimizer.
+"""

@@ -1,0 +1,172 @@
+"""
+Answers to task 13.3.
+"""
+
+from bank import Answer
+
+from wrong_answers.sharded_optimizer.sources import IMPORTS, altered
+
+ANSWERS = [
+    altered(
+        "13.3",
+        "saves under each rank's own numbers",
+        "other-parameter",
+        ('{owned[i]: one for i, one in state["state"].items()}', 'state["state"]'),
+        ("known[owned[i]]", "known.get(owned[i], known[0])"),
+    ),
+    Answer(
+        "13.3",
+        "saves and loads its own file as it is",
+        "other-parameter",
+        IMPORTS
+        + """\
+class OwnedState:
+    def save(self, folder, optimizer, owned):
+        torch.save(optimizer.state_dict(), folder / f"{dist.get_rank()}.pt")
+
+    def load(self, folder, optimizer, owned):
+        saved = torch.load(folder / f"{dist.get_rank()}.pt")
+        params = optimizer.param_groups[0]["params"]
+        for i, state in saved["state"].items():
+            if i < len(params):
+                optimizer.state[params[i]] = state
+""",
+    ),
+    altered(
+        "13.3",
+        "reads as many files as ranks run",
+        "missing",
+        ("range(num)", "range(dist.get_world_size())"),
+        ("known[owned[i]]", "known.get(owned[i], {})"),
+    ),
+    altered(
+        "13.3",
+        "has all ranks write one file",
+        "missing",
+        (
+            '        torch.save(whole, folder / f"{dist.get_rank()}.pt")\n',
+            """\
+        for turn in range(dist.get_world_size()):
+            if turn == dist.get_rank():
+                torch.save(whole, folder / "0.pt")
+            dist.barrier()
+""",
+        ),
+        ("range(num)", "range(1)"),
+        ("known[owned[i]]", "known.get(owned[i], {})"),
+    ),
+    altered(
+        "13.3",
+        "reads all files that are there",
+        "stale",
+        ("range(num)", "range(len(list(folder.iterdir())))"),
+    ),
+    altered(
+        "13.3",
+        "begins the count of steps anew",
+        "step-count",
+        (
+            "            optimizer.state[p] = known[owned[i]]\n",
+            "            optimizer.state[p] = known[owned[i]]\n"
+            "            if 'step' in optimizer.state[p]: optimizer.state[p]['step'].zero_()\n",
+        ),
+    ),
+    altered(
+        "13.3",
+        "keeps the settings that it was made with",
+        "settings",
+        ("        optimizer.param_groups[0].update(group)\n", ""),
+    ),
+    altered(
+        "13.3",
+        "keeps what belongs to others",
+        "too-much",
+        (
+            "        optimizer.param_groups[0].update(group)\n",
+            "        optimizer.param_groups[0].update(group)\n"
+            "        for number in known.keys() - set(owned):\n"
+            "            optimizer.state[number] = known[number]\n",
+        ),
+    ),
+    altered(
+        "13.3",
+        "takes the state away",
+        "save-changes",
+        ("        whole = (part", "        optimizer.state.clear()\n        whole = (part"),
+    ),
+    altered(
+        "13.3",
+        "has a file for each parameter that runs out",
+        "raised",
+        (
+            '        _, group, num = torch.load(folder / "0.pt")\n',
+            '        _, group, num = torch.load(folder / f"{dist.get_rank() + 2}.pt")\n',
+        ),
+    ),
+    altered(
+        "13.3",
+        "lets rank 0 wait for all",
+        "deadlock",
+        (
+            "        whole = (part",
+            "        if dist.get_rank() == 0: dist.barrier()\n        whole = (part",
+        ),
+    ),
+    altered(
+        "13.3",
+        "mixes the two moments up",
+        "values",
+        (
+            "            optimizer.state[p] = known[owned[i]]\n",
+            "            one = known[owned[i]]\n"
+            "            if 'exp_avg' in one: one['exp_avg'] = one['exp_avg_sq']\n"
+            "            optimizer.state[p] = one\n",
+        ),
+    ),
+    Answer(
+        "13.3",
+        "gathers on rank 0, and all read",
+        None,
+        IMPORTS
+        + """\
+class OwnedState:
+    def save(self, folder, optimizer, owned):
+        state = optimizer.state_dict()
+        group = {k: v for k, v in state["param_groups"][0].items() if k != "params"}
+        part = {owned[i]: one for i, one in state["state"].items()}
+        parts = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
+        dist.gather_object(part, parts)
+        if dist.get_rank() == 0:
+            whole = {n: s for one in parts for n, s in one.items()}
+            torch.save((whole, group), folder / "state.pt")
+        dist.barrier()
+
+    def load(self, folder, optimizer, owned):
+        whole, group = torch.load(folder / "state.pt")
+        state = optimizer.state_dict()
+        state["state"] = {i: whole[n] for i, n in enumerate(owned)}
+        state["param_groups"][0].update(group)
+        optimizer.load_state_dict(state)
+""",
+    ),
+    Answer(
+        "13.3",
+        "has a file for each parameter",
+        None,
+        IMPORTS
+        + """\
+class OwnedState:
+    def save(self, folder, optimizer, owned):
+        group = optimizer.param_groups[0]
+        settings = {key: group[key] for key in group if key != "params"}
+        for number, p in zip(owned, group["params"]):
+            torch.save((optimizer.state[p], settings), folder / str(number))
+
+    def load(self, folder, optimizer, owned):
+        group = optimizer.param_groups[0]
+        for number, p in zip(owned, group["params"]):
+            optimizer.state[p], settings = torch.load(folder / str(number), weights_only=False)
+            group.update(settings)
+""",
+    ),
+]

@@ -1,0 +1,171 @@
+"""
+Answers to task 13.1.
+"""
+
+from bank import Answer
+
+from wrong_answers.sharded_optimizer.sources import OWNERS, altered
+
+ANSWERS = [
+    Answer(
+        "13.1",
+        "deals them out in turn",
+        "in-turn",
+        """\
+def owners_of(sizes, world_size):
+    return [i % world_size for i in range(len(sizes))]
+""",
+    ),
+    Answer(
+        "13.1",
+        "deals them out in turn, the largest first",
+        "in-turn",
+        """\
+def owners_of(sizes, world_size):
+    owners = [0] * len(sizes)
+    for turn, i in enumerate(sorted(range(len(sizes)), key=lambda i: -sizes[i])):
+        owners[i] = turn % world_size
+    return owners
+""",
+    ),
+    Answer(
+        "13.1",
+        "gives each rank neighbours, until it is full",
+        "blocks",
+        """\
+def owners_of(sizes, world_size):
+    owners, rank, load = [], 0, 0
+    for size in sizes:
+        owners.append(rank)
+        load += size
+        if load >= sum(sizes) / world_size and rank < world_size - 1:
+            rank, load = rank + 1, 0
+    return owners
+""",
+    ),
+    Answer(
+        "13.1",
+        "gives each rank as many neighbours",
+        "blocks",
+        """\
+def owners_of(sizes, world_size):
+    return [i * world_size // len(sizes) for i in range(len(sizes))]
+""",
+    ),
+    Answer(
+        "13.1",
+        "gives all to rank 0",
+        "blocks",
+        """\
+def owners_of(sizes, world_size):
+    return [0] * len(sizes)
+""",
+    ),
+    altered(
+        "13.1",
+        "takes them as they come",
+        "unsorted",
+        ("sorted(", "list("),
+        (", key=lambda i: -sizes[i]", ""),
+    ),
+    altered("13.1", "takes the smallest first", "smallest-first", ("-sizes[i]", "sizes[i]")),
+    altered(
+        "13.1",
+        "leaves them in the sorted order",
+        "lost-places",
+        ("for i in order:", "for i, size in enumerate(sorted(sizes, reverse=True)):"),
+        ("load + sizes[i]", "load + size"),
+    ),
+    altered("13.1", "counts parameters", "in-turn", ("load + sizes[i]", "load + 1")),
+    Answer(
+        "13.1",
+        "gives small ones to the last rank",
+        "uneven",
+        """\
+def owners_of(sizes, world_size):
+    mean = sum(sizes) / max(len(sizes), 1)
+    large = [i for i, size in enumerate(sizes) if size > mean]
+    owners = [world_size - 1] * len(sizes)
+    for turn, i in enumerate(large):
+        owners[i] = turn % world_size
+    return owners
+""",
+    ),
+    altered(
+        "13.1",
+        "returns what each rank owns",
+        "length",
+        (
+            "    return owners",
+            "    return [[i for i, o in enumerate(owners) if o == r] for r in range(world_size)]",
+        ),
+    ),
+    altered(
+        "13.1",
+        "returns a dictionary",
+        "no-list",
+        ("    return owners", "    return dict(enumerate(owners))"),
+    ),
+    altered("13.1", "counts ranks from 1", "no-rank", ("owners[i] = rank", "owners[i] = rank + 1")),
+    altered(
+        "13.1",
+        "begins with its own rank",
+        "differ",
+        ("import heapq", "import heapq\nimport torch.distributed as dist"),
+        ("    return owners", "    return [(o + dist.get_rank()) % world_size for o in owners]"),
+    ),
+    altered(
+        "13.1",
+        "asks how many ranks run",
+        "asked",
+        ("import heapq", "import heapq\nimport torch.distributed as dist"),
+        ("    carts", "    world_size = dist.get_world_size()\n    carts"),
+    ),
+    altered(
+        "13.1",
+        "looks at the largest of none",
+        "raised",
+        ("    carts", "    largest = max(sizes)\n    carts"),
+    ),
+    altered(
+        "13.1",
+        "sorts what it was given",
+        "input-changed",
+        ("    carts", "    sizes.sort(reverse=True)\n    carts"),
+    ),
+    altered(
+        "13.1",
+        "sends the list of rank 0",
+        "forbidden",
+        ("import heapq", "import heapq\nimport torch\nimport torch.distributed as dist"),
+        (
+            "    return owners",
+            "    owners = torch.tensor(owners)\n"
+            "    dist.broadcast(owners, 0)\n    return owners.tolist()",
+        ),
+    ),
+    Answer(
+        "13.1",
+        "gives away as long as it helps",
+        None,
+        """\
+def owners_of(sizes, world_size):
+    owners = [0] * len(sizes)
+    while True:
+        loads = [sum(s for s, o in zip(sizes, owners) if o == r) for r in range(world_size)]
+        low = min(range(world_size), key=loads.__getitem__)
+        for i, size in enumerate(sizes):
+            if loads[low] + size < loads[owners[i]]:
+                owners[i] = low
+                break
+        else:
+            return tuple(owners)
+""",
+    ),
+    Answer(
+        "13.1",
+        "returns a tensor",
+        None,
+        "import torch\n" + OWNERS.replace("    return owners", "    return torch.tensor(owners)"),
+    ),
+]

@@ -1,0 +1,334 @@
+"""
+Answers to task 13.2.
+"""
+
+from bank import Answer
+
+from wrong_answers.sharded_optimizer.sources import IMPORTS, altered
+
+_INNER = "self.inner = self.cls([inner_group], **self.settings)"
+_REDUCE = """\
+                dist.all_reduce(p.grad)
+                p.grad /= dist.get_world_size()
+"""
+_SEND = """\
+        for p, owner in self.owner.items():
+            dist.broadcast(p.data, owner)
+"""
+_SETTINGS = """\
+        for group, inner in zip(self.param_groups, self.inner.param_groups):
+            for key in group:
+                if key != "params":
+                    inner[key] = group[key]
+"""
+_MINE = """\
+            if owner == dist.get_rank():
+                mine.append(p)
+"""
+
+ANSWERS = [
+    Answer(
+        "13.2",
+        "gives back the plain optimizer",
+        "not-averaged",
+        """\
+def ShardedOptimizer(params, optimizer_class, **settings):
+    return optimizer_class(params, **settings)
+""",
+    ),
+    altered(
+        "13.2", "gives all to everybody", "whole-state", (_MINE, "            mine.append(p)\n")
+    ),
+    altered(
+        "13.2",
+        "gives all to everybody, and throws away what is not its own",
+        "whole-state",
+        (_MINE, "            mine.append(p)\n"),
+        (
+            "        self.inner.step()\n",
+            """\
+        self.inner.step()
+        for p, owner in self.owner.items():
+            if owner != dist.get_rank():
+                self.inner.state.pop(p, None)
+""",
+        ),
+    ),
+    altered(
+        "13.2",
+        "is always SGD",
+        "hard-wired",
+        (_INNER, "self.inner = torch.optim.SGD([inner_group], lr=0.1, momentum=0.9)"),
+    ),
+    altered(
+        "13.2", "forgets the settings", "settings", (_INNER, "self.inner = self.cls([inner_group])")
+    ),
+    altered(
+        "13.2",
+        "takes the learning rate only",
+        "settings",
+        (_INNER, 'self.inner = self.cls([inner_group], lr=self.settings["lr"])'),
+    ),
+    altered(
+        "13.2",
+        "throws groups together",
+        "groups",
+        ('{**group, "params": mine}', '{"params": mine}'),
+    ),
+    altered("13.2", "leaves the inner learning rate", "rate", (_SETTINGS, "")),
+    altered(
+        "13.2",
+        "adds a group to its list only",
+        "added",
+        ("            self.inner.add_param_group(inner_group)\n", "            pass\n"),
+    ),
+    altered(
+        "13.2",
+        "makes the inner optimizer in each step",
+        "state",
+        (
+            "        self.inner.step()\n",
+            "        self.inner.state.clear()\n        self.inner.step()\n",
+        ),
+    ),
+    altered("13.2", "sums up", "summed", ("                p.grad /= dist.get_world_size()\n", "")),
+    altered(
+        "13.2", "goes by its own gradients", "not-averaged", (_REDUCE, "                pass\n")
+    ),
+    altered(
+        "13.2",
+        "averages before the closure",
+        "not-averaged",
+        (
+            """\
+        loss = None
+        if closure is not None:
+            loss = closure()
+        for p in self.owner:
+            if p.requires_grad:
+""",
+            """\
+        for p in self.owner:
+            if p.requires_grad and p.grad is not None:
+""",
+        ),
+        ("        self.inner.step()\n", "        loss = self.inner.step(closure)\n"),
+    ),
+    altered("13.2", "sends nothing afterwards", "not-gathered", (_SEND, "")),
+    altered("13.2", "sends what rank 0 has", "not-gathered", ("p.data, owner)", "p.data, 0)")),
+    altered(
+        "13.2",
+        "collects everything on rank 0",
+        "not-everywhere",
+        (
+            _SEND,
+            """\
+        for p, owner in self.owner.items():
+            if owner != dist.get_rank():
+                p.data.zero_()
+            dist.reduce(p.data, 0)
+""",
+        ),
+    ),
+    altered(
+        "13.2",
+        "sends what has changed",
+        "not-equal",
+        (
+            "        self.inner.step()\n",
+            "        before = {p: p.data.clone() for p in self.owner}\n        self.inner.step()\n",
+        ),
+        (
+            _SEND,
+            """\
+        for p, owner in self.owner.items():
+            moved = p.data - before[p]
+            dist.broadcast(moved, owner)
+            if owner != dist.get_rank():
+                p.data += moved
+""",
+        ),
+    ),
+    altered(
+        "13.2",
+        "moves what is frozen",
+        "frozen",
+        (
+            "            if p.requires_grad:\n",
+            "            if p.grad is None: p.grad = torch.ones_like(p)\n            if True:\n",
+        ),
+    ),
+    altered(
+        "13.2",
+        "keeps the gradients",
+        "left-gradient",
+        ("            p.grad = None\n", ("            pass\n")),
+    ),
+    altered(
+        "13.2",
+        "lists what this rank owns",
+        "no-groups",
+        ('        full["params"] = list(group["params"])\n', ""),
+    ),
+    altered(
+        "13.2",
+        "has no list of groups",
+        "no-groups",
+        ("param_groups = []", "listed = []"),
+        ("self.param_groups.append", "self.listed.append"),
+        ("zip(self.param_groups,", "zip(self.listed,"),
+    ),
+    altered(
+        "13.2",
+        "calls the closure twice",
+        "closure",
+        ("            loss = closure()\n", "            closure()\n            loss = closure()\n"),
+    ),
+    altered(
+        "13.2",
+        "forgets the closure",
+        "closure",
+        ("            loss = closure()\n", "            pass\n"),
+        (
+            "            if p.requires_grad:\n",
+            "            if p.requires_grad and p.grad is not None:\n",
+        ),
+    ),
+    altered(
+        "13.2", "keeps what the closure returns", "closure-result", ("        return loss\n", "")
+    ),
+    altered(
+        "13.2",
+        "runs the closure without gradients",
+        "raised",
+        ("    def step(", "    @torch.no_grad()\n    def step("),
+    ),
+    altered(
+        "13.2",
+        "averages what has no gradient",
+        "raised",
+        ("            if p.requires_grad:\n", "            if True:\n"),
+    ),
+    altered(
+        "13.2",
+        "makes no optimizer where nothing is owned",
+        "raised",
+        (
+            "        if self.inner is None:\n",
+            "        if self.inner is None and mine:\n",
+        ),
+        ("        else:\n", "        elif self.inner is not None:\n"),
+    ),
+    altered(
+        "13.2",
+        "sends only what it owns",
+        "deadlock",
+        (
+            _SEND,
+            """\
+        for p, owner in self.owner.items():
+            if owner == dist.get_rank():
+                dist.broadcast(p.data, owner)
+            elif owner < dist.get_rank():
+                dist.broadcast(p.data, owner)
+""",
+        ),
+    ),
+    altered(
+        "13.2",
+        "steps with a last digit more",
+        "values",
+        (
+            "        self.inner.step()\n",
+            "        self.inner.step()\n"
+            "        with torch.no_grad():\n"
+            "            for p in self.owner: p.mul_(1.001)\n",
+        ),
+    ),
+    Answer(
+        "13.2",
+        "cuts one flat vector a group",
+        None,
+        IMPORTS
+        + """\
+class ShardedOptimizer(torch.optim.Optimizer):
+    def __init__(self, params, optimizer_class, **settings):
+        self.make = lambda groups: optimizer_class(groups, **settings)
+        self.inner = None
+        super().__init__(params, {})
+
+    def add_param_group(self, group):
+        super().add_param_group(group)
+        group = self.param_groups[-1]
+        piece = torch.nn.Parameter(self.mine(group, lambda p: p.detach()))
+        own = {**group, "params": [piece]}
+        if self.inner is None:
+            self.inner = self.make([own])
+        else:
+            self.inner.add_param_group(own)
+        for key, value in self.inner.param_groups[-1].items():
+            group.setdefault(key, value)
+
+    def mine(self, group, of):
+        w = dist.get_world_size()
+        flat = [of(p).flatten() for p in group["params"] if p.requires_grad]
+        flat = torch.cat(flat) if flat else torch.zeros(0, dtype=group["params"][0].dtype)
+        flat = torch.cat([flat, flat.new_zeros(-len(flat) % w)])
+        return flat.view(w, -1)[dist.get_rank()].clone() if len(flat) else flat
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        w = dist.get_world_size()
+        for group, own in zip(self.param_groups, self.inner.param_groups):
+            own.update({k: v for k, v in group.items() if k != "params"})
+            for p in group["params"]:
+                if p.requires_grad:
+                    dist.all_reduce(p.grad)
+                    p.grad /= w
+            own["params"][0].grad = self.mine(group, lambda p: p.grad)
+        self.inner.step()
+        for group, own in zip(self.param_groups, self.inner.param_groups):
+            piece = own["params"][0].detach()
+            parts = [torch.empty_like(piece) for _ in range(w)]
+            dist.all_gather(parts, piece)
+            flat, at = torch.cat(parts), 0
+            for p in group["params"]:
+                if p.requires_grad:
+                    p.copy_(flat[at : at + p.numel()].view_as(p))
+                    at += p.numel()
+        return loss
+""",
+    ),
+    Answer(
+        "13.2",
+        "uses the package, owners",
+        None,
+        """\
+from ddp_lessons.sharded_optimizer import OwnerOptimizer as ShardedOptimizer
+""",
+    ),
+    Answer(
+        "13.2",
+        "uses the package, gradients sent in backward",
+        None,
+        """\
+from ddp_lessons.sharded_optimizer import Zero2Optimizer as ShardedOptimizer
+""",
+    ),
+    altered(
+        "13.2",
+        "reduces to the owner",
+        None,
+        (
+            _REDUCE,
+            """\
+                dist.reduce(p.grad, self.owner[p])
+                p.grad /= dist.get_world_size()
+""",
+        ),
+    ),
+]
