@@ -11,9 +11,9 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 NOT_THERE = {"torch", "ddp-lessons", "typer", "jupyterlab", "debugpy", "jedi", "parso"}
-NOT_THERE |= {"tensorboard-data-server"}
+NOT_THERE |= {"tensorboard-data-server", "jupyterhub"}
 """
-torch is there, our wheel is built; our command line and JupyterLab are of no use to the proof;
+torch is there, our wheel is built; command line, JupyterLab and hub are of no use to the proof;
 ipykernel, IPython and TensorBoard do without the others.
 """
 

@@ -413,6 +413,7 @@ ok("what looks at whole matrices gets them", numbers_of_adafactor=2048)
 #   `torch.distributed.optim`. Or leave DDP away, and take our `Zero1Optimizer` with the same
 #   arguments. Then type `torchrun --nproc-per-node 8 train.py` as before. On GPUs, NCCL sends in
 #   rings as counted here. Gloo makes its reduce-scatter of an all-reduce, and sends more.
+# - **Next lesson** [14](14_asynchronous.ipynb): what if nobody waits?
 # - **Sources**: S. Rajbhandari et al., [ZeRO](https://arxiv.org/abs/1910.02054), SC 2020, section 5
 #   and figure 1; PyTorch's page on
 #   [distributed optimizers](https://docs.pytorch.org/docs/stable/distributed.optim.html).
