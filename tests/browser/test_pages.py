@@ -167,7 +167,7 @@ def test_search_finds_a_lesson_without_a_network(look, site):
     found.first.wait_for()
     assert "How do replicas stay equal?" in found.all_text_contents()
     found.first.click()  # a lesson is what one looks for, before the name of a class
-    assert re.search("/lessons/0[567]_", page.url)
+    assert re.search(r"/lessons/\d\d_", page.url)
     assert [url for url in page.asked if not url.startswith(("file:", "data:"))] == []
 
 
