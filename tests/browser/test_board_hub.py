@@ -29,6 +29,7 @@ _MARK = "TEST_OF_A_BOARD_UNDER_A_HUB"  # inherited by the hub's proxy and by the
 expect.set_options(timeout=PATIENCE_MS)
 pytestmark = [
     pytest.mark.browser,
+    pytest.mark.soak,
     pytest.mark.timeout(300),
     pytest.mark.skipif(
         importlib.util.find_spec("jupyterhub") is None
