@@ -1,8 +1,9 @@
 # %% [markdown] tags=["title"]
 # # What does one number for all ranks mean?
 #
-# 30 minutes, 4 ranks. It builds on [04_samplers](04_samplers.ipynb), where a mean of accuracies
-# misled, and on [06_ddp](06_ddp.ipynb), where BatchNorm kept the mean of one rank.
+# 30 minutes, 4 ranks; works with any number of ranks from 2. It builds on
+# [04_samplers](04_samplers.ipynb), where a mean of accuracies misled, and on
+# [06_ddp](06_ddp.ipynb), where BatchNorm kept the mean of one rank.
 
 # %% [markdown] tags=["goal"]
 # When you are through, you can
@@ -59,7 +60,7 @@ digits = load_digits().to(device)
 half = digits_model(seed=0).to(device)
 train(half, *digits_batch(digits, 256), num_steps=30)  # alike on all ranks
 tests = digits.test_images, digits.test_labels
-images, labels = (whole.split(100)[rank] for whole in tests)
+images, labels = (whole.split(400 // world_size)[rank] for whole in tests)
 
 # %% tags=["run"]
 # %%px
