@@ -13,16 +13,14 @@ rank keeps.
 import argparse
 import json
 import sys
-import time
 import warnings
 from pathlib import Path
 from statistics import median
 
 import torch
-import torch.distributed as dist
 from machine import describe_machine
-from rank_processes import in_turns, run_ranks, settle
-from replicas import NUM_SAMPLES, NUM_WARM_UP, model
+from rank_processes import in_turns, run_ranks
+from replicas import NUM_SAMPLES, NUM_WARM_UP, model, step
 from rich.console import Console
 from rich.table import Table
 from torch.nn.parallel import DistributedDataParallel
@@ -70,20 +68,6 @@ WAYS = (
     "DDP, not sharded", *TORCHS, "OwnerOptimizer", "Zero1Optimizer", "Zero2Optimizer",
     "OverlappedOptimizer",
 )  # fmt: skip
-
-
-def step(replica, optimizer, images):
-    """
-    Do one training step; return its seconds.
-    """
-    dist.barrier()
-    settle(images.device)
-    began_s = time.perf_counter()
-    optimizer.zero_grad()
-    replica(images).square().mean().backward()
-    optimizer.step()
-    settle(images.device)
-    return time.perf_counter() - began_s
 
 
 def measure(rank, num_repeats):

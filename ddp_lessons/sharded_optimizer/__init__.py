@@ -4,6 +4,7 @@ Who keeps the optimizer's state: each rank a part of it, over any class of optim
 Read the files in this order:
 
 - `partition` shares whole parameters out, as evenly as it goes.
+- `over_inner` is what all of them are: an optimizer over one of any class.
 - `owners` is the naive way: whole parameters have owners.
 - `pieces` cuts parameters into a piece for each rank, and `messages` sends them.
 - `zero1` keeps the state for one piece of every parameter: ZeRO stage 1.

@@ -15,10 +15,11 @@ import torch.distributed as dist
 
 from ..replicas import broadcast_from_first
 from .arguments import check_class
+from .over_inner import OverInner, loss_of
 from .partition import partition
 
 
-class OwnerOptimizer(torch.optim.Optimizer):
+class OwnerOptimizer(OverInner):
     """
     Shard any optimizer by whole parameters. Any class will do, whatever it looks at.
 
@@ -43,32 +44,22 @@ class OwnerOptimizer(torch.optim.Optimizer):
 
     def __init__(self, params, optimizer_class, group=None, **settings):
         check_class(optimizer_class)
-        self.inner, self.owners = None, {}
-        self._class, self._settings, self._group = optimizer_class, settings, group
-        self._rank, self._world_size = dist.get_rank(group), dist.get_world_size(group)
-        super().__init__(params, {})
+        self.owners = {}
+        super().__init__(params, optimizer_class, group, settings)
 
     def add_param_group(self, param_group):
         """
         Share out more parameters. What ranks own already counts.
         """
         super().add_param_group(param_group)
-        outer = self.param_groups[-1]
-        params = outer["params"]
+        params = self.param_groups[-1]["params"]
         broadcast_from_first(params, self._group)
         loads = [0] * self._world_size
         for parameter, owner in self.owners.items():
             loads[owner] += parameter.numel()
         owners = partition([p.numel() for p in params], self._world_size, loads)
         self.owners |= dict(zip(params, owners, strict=True))
-        own = {**outer, "params": [p for p in params if self.owners[p] == self._rank]}
-        if self.inner is None:
-            self.inner = self._class([own], **self._settings)
-            self.defaults, self.state = self.inner.defaults, self.inner.state
-        else:
-            self.inner.add_param_group(own)
-        for name, value in self.inner.param_groups[-1].items():
-            outer.setdefault(name, value)
+        self._add_to_inner([p for p in params if self.owners[p] == self._rank])
 
     @torch.no_grad()
     def step(self, closure=None):
@@ -81,15 +72,11 @@ class OwnerOptimizer(torch.optim.Optimizer):
         Returns:
             What the closure returned, or None.
         """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         trained = [parameter for parameter in self.owners if parameter.requires_grad]
         for parameter in trained:
             self._reduce(parameter)
-        for outer, own in zip(self.param_groups, self.inner.param_groups, strict=True):
-            own.update({name: value for name, value in outer.items() if name != "params"})
+        self._hand_on_settings()
         self.inner.step()
         for parameter in trained:
             broadcast = parameter.detach().contiguous()  # a transposed one is copied

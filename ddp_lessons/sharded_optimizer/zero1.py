@@ -14,11 +14,11 @@ a whole matrix can: for it there is `owners`.
 """
 
 import torch
-import torch.distributed as dist
 
 from ..replicas.buckets import MIB, broadcast_from_first, plan_buckets
 from .arguments import WHOLE_MATRIX, check_class, check_group
 from .messages import all_gather, reduce_scatter
+from .over_inner import OverInner, loss_of
 from .pieces import Bucket, cut_like, gradient_like, piece_of
 from .saving import local_state, sharded_state
 
@@ -28,7 +28,7 @@ When a bucket is full: as `OverlappedReplica`'s. There are two tables of that si
 """
 
 
-class Zero1Optimizer(torch.optim.Optimizer):
+class Zero1Optimizer(OverInner):
     """
     Shard any optimizer that looks at each number alone: a rank has about 1 / w of the state.
 
@@ -70,12 +70,9 @@ class Zero1Optimizer(torch.optim.Optimizer):
         **settings,
     ):
         check_class(optimizer_class, WHOLE_MATRIX)
-        self.inner, self.averaged = None, averaged
-        self._class, self._settings, self._group = optimizer_class, settings, group
-        self._rank, self._world_size = dist.get_rank(group), dist.get_world_size(group)
-        self._cap_bytes = bucket_cap_bytes
+        self.averaged, self._cap_bytes = averaged, bucket_cap_bytes
         self._buckets, self._planned_for = [], None
-        super().__init__(params, {})
+        super().__init__(params, optimizer_class, group, settings)
 
     def add_param_group(self, param_group):
         """
@@ -88,13 +85,7 @@ class Zero1Optimizer(torch.optim.Optimizer):
         check_group(self._class, {**self._settings, **outer}, self._group)
         broadcast_from_first(outer["params"], self._group)
         pieces = [piece_of(p, self._world_size, self._rank) for p in outer["params"]]
-        if self.inner is None:
-            self.inner = self._class([{**outer, "params": pieces}], **self._settings)
-            self.defaults, self.state = self.inner.defaults, self.inner.state
-        else:
-            self.inner.add_param_group({**outer, "params": pieces})
-        for name, value in self.inner.param_groups[-1].items():
-            outer.setdefault(name, value)
+        self._add_to_inner(pieces)
 
     def pieces(self):
         """
@@ -135,10 +126,7 @@ class Zero1Optimizer(torch.optim.Optimizer):
         Returns:
             What the closure returned, or None.
         """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         self.reduce_gradients()
         self._hand_on_settings()
         self.inner.step()
@@ -211,11 +199,6 @@ class Zero1Optimizer(torch.optim.Optimizer):
     def _finish_pieces(self, bucket, table, row, work):
         work.wait()
         bucket.take_parameters(table)
-
-    def _hand_on_settings(self):
-        # A schedule writes into our groups; the inner optimizer reads its own.
-        for outer, own in zip(self.param_groups, self.inner.param_groups, strict=True):
-            own.update({name: value for name, value in outer.items() if name != "params"})
 
     def zero_grad(self, set_to_none=True):
         """
