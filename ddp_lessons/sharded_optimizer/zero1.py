@@ -140,17 +140,11 @@ class Zero1Optimizer(OverInner):
 
         Collective: every rank must call it.
         """
-        before = None
-        for bucket in self.buckets():
-            if self.averaged:
+        if self.averaged:
+            for bucket in self.buckets():
                 self._take_averages(bucket)
-                continue
-            sent = self._send_gradients(bucket)
-            if before is not None:
-                self._finish_gradients(*before)
-            before = sent
-        if before is not None:
-            self._finish_gradients(*before)
+        else:
+            _one_ahead(self.buckets(), self._send_gradients, self._finish_gradients)
 
     def gather_parameters(self):
         """
@@ -158,14 +152,7 @@ class Zero1Optimizer(OverInner):
 
         Collective: every rank must call it.
         """
-        before = None
-        for bucket in reversed(self.buckets()):
-            sent = self._send_pieces(bucket)
-            if before is not None:
-                self._finish_pieces(*before)
-            before = sent
-        if before is not None:
-            self._finish_pieces(*before)
+        _one_ahead(reversed(self.buckets()), self._send_pieces, self._finish_pieces)
 
     def _take_averages(self, bucket):
         for parameter, piece in bucket.pairs:
@@ -226,3 +213,15 @@ class Zero1Optimizer(OverInner):
         self.state = self.inner.state
         for outer, own in zip(self.param_groups, self.inner.param_groups, strict=True):
             outer.update({name: value for name, value in own.items() if name != "params"})
+
+
+def _one_ahead(buckets, send, finish):
+    # The next message is on its way while one is finished, and never more than two are.
+    before = None
+    for bucket in buckets:
+        sent = send(bucket)
+        if before is not None:
+            finish(*before)
+        before = sent
+    if before is not None:
+        finish(*before)
