@@ -7,6 +7,7 @@ conda cannot be run in CI, so that this is what keeps its environment from falli
 import os
 import re
 import subprocess
+import sys
 import tomllib
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -240,8 +241,10 @@ def test_environment_s_start_gives_the_course_s_settings_and_goes_on():
     An image opens without a question about news, with kernels encrypted, and runs what it is told.
     """
     tell = ["python", "-c", "import os; print(os.environ['JUPYTER_CONFIG_PATH'])"]
+    # In an image `python` is the environment's. Here it is this one's, activated or not.
+    ours = os.environ | {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.defpath])}
     done = subprocess.run(
-        [ROOT / "start", *tell], cwd="/", capture_output=True, text=True, timeout=60
+        [ROOT / "start", *tell], cwd="/", env=ours, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip().endswith("ddp_lessons/course/jupyter")
