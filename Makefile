@@ -19,7 +19,7 @@ SUBJECT_TESTS = $(foreach part,costs trace pictures process_group collectives ri
 BENCHMARKS = startup training_step launchers ring replicas trace_overhead prediction watchdog checkpoint \
   sharded_optimizer low_communication
 
-.PHONY: setup lab test coverage soak check bench gpu-proof build verify site lock format clean help
+.PHONY: setup lab test bank coverage soak check bench gpu-proof build verify site lock format clean help
 
 setup: ## Put everything into .venv, or into the active environment. At once if done already.
 	@scripts/setup.sh
@@ -27,8 +27,11 @@ setup: ## Put everything into .venv, or into the active environment. At once if 
 lab: setup ## Open JupyterLab at lesson 00. More arguments: make lab ARGS="--port 9000"
 	@$(PY) -m ddp_lessons.course.cli lab $(ARGS)
 
-test: setup ## Run every test, three at a time. Some of them: make test ARGS="-k ring"
+test: setup ## Run the tests, three at a time. Some of them: make test ARGS="-k ring"
 	@$(PY) -m pytest $(WORKERS) $(ARGS)
+
+bank: setup ## Try every wrong answer to every task. Of a lesson: make bank ARGS="-k 03."
+	@$(PY) -m pytest $(WORKERS) tests/test_wrong_answers.py $(ARGS)
 
 coverage: setup ## Hold the tests of the subject to every line of it that needs no GPU.
 	@$(PY) -m coverage erase

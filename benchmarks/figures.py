@@ -3,6 +3,7 @@ Figures: medians, ratios and limits of measured samples, as a table and as plain
 """
 
 import json
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from statistics import median
@@ -13,6 +14,10 @@ from rich.text import Text
 
 VALUE, RATIO = "value", "ratio"
 NUM_COLUMNS = 140
+NUMBERS = re.compile(r"\[[-\d\s.,e+]*\]")
+"""
+A list of numbers in JSON.
+"""
 _STYLES = {"pass": "green", "FAIL": "bold red", "": ""}
 
 
@@ -194,10 +199,11 @@ def figures_document(command, machine, figures):
 
 def write_document(path, document):
     """
-    Write plain data as JSON. The file's folder is made.
+    Write plain data as JSON, each list of numbers on a line. The file's folder is made.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=1) + "\n")
+    text = json.dumps(document, indent=1)
+    path.write_text(NUMBERS.sub(lambda found: " ".join(found[0].split()), text) + "\n")
 
 
 def _limit(figure):

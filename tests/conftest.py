@@ -20,6 +20,10 @@ ALONE = ("alone", "browser")
 """
 Kinds of tests beside which no other may run.
 """
+BANK = "test_wrong_answers"
+"""
+Whose tests the bank of answers is.
+"""
 
 
 def _is_alone(item):
@@ -43,7 +47,7 @@ def _group(item):
     if item.get_closest_marker("notebooks"):
         return item.nodeid
     lesson = getattr(item, "callspec", None) and item.callspec.id[:2]
-    part = lesson if item.path.stem == "test_wrong_answers" else ""
+    part = lesson if item.path.stem == BANK else ""
     return f"{item.path}-{part}-{_is_alone(item)}"
 
 
@@ -79,17 +83,24 @@ def lone_group():
     dist.destroy_process_group()
 
 
+def _leave_out(kind, config, items):
+    left_out = [item for item in items if item.get_closest_marker(kind)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker(kind)]
+
+
 def pytest_collection_modifyitems(config, items):
     """
     Run cheap tests first, so that a plain mistake shows within seconds; skip GPU tests without one.
 
-    Tests that soak are run by name only: they take as long as all others together.
+    Tests that soak are run by name only: they take as long as all others together. So is the whole
+    bank of answers, by its file's name.
     """
     if "soak" not in config.option.markexpr:
-        soaking = [item for item in items if item.get_closest_marker("soak")]
-        if soaking:
-            config.hook.pytest_deselected(items=soaking)
-            items[:] = [item for item in items if not item.get_closest_marker("soak")]
+        _leave_out("soak", config, items)
+    if not any(BANK in argument for argument in config.args):
+        _leave_out("bank", config, items)
     items.sort(key=_cost)
     for item in items:
         item.add_marker(pytest.mark.xdist_group(_group(item)))

@@ -3,6 +3,8 @@ The proofs of the exercises: blanks fail, wrong answers get their own hint, righ
 
 A check draws its cases anew each time. Here they are drawn from the test's name, so that what
 failed once fails again; `make test DRAWS=7` draws others.
+
+`make test` tries some wrong answers of each task, drawn too. `make bank` tries all.
 """
 
 import os
@@ -28,6 +30,10 @@ NUM_TASKS = {
     "10": 4, "11": 4, "12": 4, "13": 4, "14": 4,
 }  # fmt: skip
 DRAWS = os.environ.get("DRAWS", "0")
+NUM_TRIED = 6
+"""
+Wrong answers of a task that `make test` tries. All together take nine minutes.
+"""
 FEWEST_HINTS = 3
 FEWEST_WRONG = 4
 TASKS = all_tasks()
@@ -39,6 +45,17 @@ UNUSUAL = [answer for answer in ANSWERS if answer.mistake is None]
 _ranks_of: dict = {}  # the lesson that they serve, and they
 
 every_task = pytest.mark.parametrize("number", TASKS)
+
+
+def wrong_answers_of(number):
+    """
+    Return the wrong answers to a task as parameters: some drawn, the others for the whole bank.
+    """
+    answers = [answer for answer in WRONG if answer.task == number]
+    rest = random.Random(f"{DRAWS} {number}").sample(answers, len(answers))[NUM_TRIED:]
+    return [
+        pytest.param(answer, marks=pytest.mark.bank if answer in rest else ()) for answer in answers
+    ]
 
 
 def name_of(answer):
@@ -154,7 +171,9 @@ def test_blank_fails_with_a_message_that_a_beginner_understands(ranks, number):
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("answer", WRONG, ids=name_of)
+@pytest.mark.parametrize(
+    "answer", [wrong for number in TASKS for wrong in wrong_answers_of(number)], ids=name_of
+)
 def test_wrong_answer_gets_its_own_hint(ranks, answer):
     """
     The mistake is told apart from others, with what was tried and the hint for it.
