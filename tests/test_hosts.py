@@ -1,0 +1,263 @@
+"""
+The throw-away hosts: what crosses them crosses a network, and when they are down there were none.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "hosts.sh"
+NET = "10.213.9"  # not that of one who has a test bed of their own up
+NEEDED = ("ip", "tc", "sshd", "unshare", "nsenter")
+PATH = os.pathsep.join([os.environ["PATH"], "/usr/sbin"])
+DELAY_MS = 20
+RATE_BYTES_PER_S = 20_000_000 / 8
+SENT_BYTES = 2_000_000
+SEND = """
+import socket, sys, time
+with socket.create_connection((sys.argv[1], int(sys.argv[2]))) as link:
+    began_s = time.monotonic()
+    link.sendall(bytes(int(sys.argv[3])))
+    link.shutdown(socket.SHUT_WR)
+    link.recv(1)  # a byte comes back when all has come
+    print(time.monotonic() - began_s)
+"""
+TAKE = """
+import socket
+with socket.create_server(("", 0)) as door:
+    print(door.getsockname()[1], flush=True)
+    link, _ = door.accept()
+    with link:
+        while link.recv(1 << 20):
+            pass
+        link.send(b".")
+"""
+
+
+def hosts(*arguments, folder, path=PATH):
+    """
+    Run the script on a test bed of its own.
+    """
+    environ = {**os.environ, "DDP_LESSONS_HOSTS": str(folder), "DDP_LESSONS_NET": NET, "PATH": path}
+    return subprocess.run(
+        [shutil.which("bash"), str(SCRIPT), *map(str, arguments)],
+        capture_output=True, text=True, check=False, env=environ, timeout=60,
+    )  # fmt: skip
+
+
+def traces(folder):
+    """
+    Return what of a test bed is on this machine: processes, devices, namespaces, its folder.
+    """
+    tag = f"ddp{NET.replace('.', '')}"
+    found = [folder.name] if folder.exists() else []
+    for command in (["ip", "-o", "link"], ["ip", "netns", "list"]):
+        listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        found += re.findall(rf"{tag}[-\w]*", listed)
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or ()
+        if any(str(folder) in word for word in words):
+            found.append(" ".join(words))
+    return found
+
+
+needs_hosts = pytest.mark.skipif(
+    any(shutil.which(name, path=PATH) is None for name in NEEDED)
+    or subprocess.run(["unshare", "--net", "true"], capture_output=True).returncode != 0,
+    reason="needs iproute2, openssh-server, and root that may make network namespaces",
+)
+
+
+@pytest.fixture
+def bed(tmp_path):
+    """
+    Give a function that brings hosts up, and takes them down in the end.
+    """
+    folder = tmp_path / "hosts"
+
+    def up(*arguments):
+        done = hosts("up", *arguments, folder=folder)
+        assert done.returncode == 0, done.stderr
+        assert f"DDP_LESSONS_HOSTS={folder}" in done.stdout
+        return folder
+
+    yield up
+    assert hosts("down", folder=folder).returncode == 0
+    assert traces(folder) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "expected up, run, cut, mend, off or down (got '')"),
+        (["up"], "expected a number of hosts from 1 to 99 (got '')"),
+        (["up", "many"], "expected a number of hosts from 1 to 99 (got 'many')"),
+        (["up", "2", "--rate", "fast"], "such as 100mbit (got 'fast')"),
+        (["up", "2", "--delay", "5"], "such as 5ms (got '5')"),
+        (["up", "2", "--rate"], "expected a value after --rate"),
+        (["up", "2", "--private", "tmp"], "expected a folder's full path (got 'tmp')"),
+        (["up", "2", "--speed", "1"], "expected --rate, --delay or --private (got '--speed')"),
+        (["run", "1", "true"], "there is no node '1'"),
+        (["cut", "1"], "there is no node '1'"),
+        (["off", ""], "there is no node ''"),
+    ],
+)
+def test_bad_orders_are_refused_in_a_line(arguments, said, tmp_path):
+    """
+    What was expected stands in the message, and nothing has been made.
+    """
+    done = hosts(*arguments, folder=tmp_path / "hosts")
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "hosts").exists()
+
+
+def test_what_is_missing_is_named(tmp_path):
+    """
+    Most machines have no sshd.
+    """
+    empty = tmp_path / "bin"
+    empty.mkdir()
+    for name in ("bash", "dirname", "pwd"):
+        (empty / name).symlink_to(shutil.which(name))
+    script = SCRIPT.read_text().replace("PATH=$PATH:/usr/sbin:/sbin", "")
+    (tmp_path / "hosts.sh").write_text(script)
+    done = subprocess.run(
+        [shutil.which("bash"), tmp_path / "hosts.sh", "up", "2"],
+        capture_output=True, text=True, check=False, timeout=60,
+        env={"PATH": str(empty), "DDP_LESSONS_HOSTS": str(tmp_path / "hosts")},
+    )  # fmt: skip
+    assert "no ip on this machine" in done.stderr
+    assert "apt-get install iproute2 openssh-server" in done.stderr
+
+
+@needs_hosts
+def test_each_host_has_name_address_loopback_and_processes_of_its_own(bed):
+    """
+    What crosses them crosses a network: nothing goes by a loopback or memory that they share.
+    """
+    folder = bed(2)
+    for number in (1, 2):
+        told = hosts("run", number, "sh", "-c", "hostname; hostname -i; ls /dev/shm; echo $PPID",
+                     folder=folder)  # fmt: skip
+        assert told.stdout.split() == [f"node{number}", f"{NET}.10{number}", "0"], told.stderr
+    with subprocess.Popen(
+        ["sleep", "600"], env={**os.environ, "WHERE": "here"}
+    ) as outside:  # it is not to be seen in there
+        seen = hosts("run", 1, "sh", "-c", f"ls -d /proc/{outside.pid}", folder=folder)
+        outside.kill()
+    assert seen.returncode != 0
+    assert hosts("up", 2, folder=folder).stderr.startswith("hosts.sh: ")  # not over one that is up
+
+
+@needs_hosts
+def test_one_logs_in_from_here_and_from_host_to_host_without_a_question(bed):
+    """
+    Launchers by SSH need a login that asks for nothing, and MPI's one from host to host.
+    """
+    folder = bed(2)
+    ssh = ["ssh", "-F", folder / "ssh_config", "node1"]
+    done = subprocess.run(
+        [*ssh, "hostname; ssh node2 hostname"],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.stdout.split() == ["node1", "node2"], done.stderr
+
+
+@needs_hosts
+def test_messages_take_their_time_and_links_carry_no_more_than_they_shall(bed):
+    """
+    A link is slow in both ways: late, and narrow.
+    """
+    folder = bed(2, "--rate", "20mbit", "--delay", f"{DELAY_MS}ms")
+    with _taker(folder) as (_, port):
+        empty_s = _send(folder, port, 1)
+    # There and back: the bytes, and the answer.
+    assert empty_s >= 2 * DELAY_MS / 1000
+    with _taker(folder) as (_, port):
+        full_s = _send(folder, port, SENT_BYTES)
+    assert full_s >= 0.9 * SENT_BYTES / RATE_BYTES_PER_S  # its first 64 kB may go at once
+
+
+@needs_hosts
+@pytest.mark.parametrize("links", [(), ("--delay", "1ms")], ids=["plain", "delayed"])
+def test_a_cable_that_is_out_stops_messages_and_loses_none(bed, links):
+    """
+    A link that comes back within seconds must not be told from a slow one.
+    """
+    folder = bed(2, *links)
+    with _taker(folder) as (_, port):
+        assert hosts("cut", 2, folder=folder).returncode == 0
+        sender = _sender(folder, port, SENT_BYTES)
+        with pytest.raises(subprocess.TimeoutExpired):
+            sender.wait(timeout=1.5)
+        assert hosts("mend", 2, folder=folder).returncode == 0
+        told, _ = sender.communicate(timeout=60)
+    assert sender.returncode == 0
+    assert float(told) > 0
+
+
+@needs_hosts
+def test_a_host_that_is_switched_off_takes_its_processes_along(bed):
+    """
+    Nobody is left to say goodbye, and the other hosts go on.
+    """
+    folder = bed(2)
+    with _taker(folder) as (taker, _):
+        assert hosts("off", 2, folder=folder).returncode == 0
+        taker.wait(timeout=10)
+    assert hosts("run", 2, "true", folder=folder).stderr == "hosts.sh: node2 is off\n"
+    assert hosts("run", 1, "true", folder=folder).returncode == 0
+
+
+@needs_hosts
+def test_a_folder_can_be_each_host_s_own(bed, tmp_path):
+    """
+    Real hosts need not share /tmp.
+    """
+    own = tmp_path / "own"
+    own.mkdir()
+    folder = bed(2, "--private", own)
+    assert hosts("run", 1, "touch", own / "one", folder=folder).returncode == 0
+    assert hosts("run", 2, "ls", own, folder=folder).stdout == ""
+    assert list(own.iterdir()) == []
+
+
+class _taker:
+    """
+    Somebody on node2 who takes all that comes, and says so.
+    """
+
+    def __init__(self, folder):
+        self.process = _popen(folder, 2, TAKE)
+
+    def __enter__(self):
+        return self.process, int(self.process.stdout.readline())
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.communicate()
+
+
+def _sender(folder, port, num_bytes):
+    return _popen(folder, 1, SEND, f"{NET}.102", port, num_bytes)
+
+
+def _send(folder, port, num_bytes):
+    told, _ = _sender(folder, port, num_bytes).communicate(timeout=60)
+    return float(told)
+
+
+def _popen(folder, number, source, *arguments):
+    environ = {**os.environ, "DDP_LESSONS_HOSTS": str(folder), "DDP_LESSONS_NET": NET, "PATH": PATH}
+    return subprocess.Popen(
+        [SCRIPT, "run", str(number), sys.executable, "-c", source, *map(str, arguments)],
+        env=environ, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
