@@ -83,6 +83,7 @@ make_keys() {
         for number in $(seq 0 "$num_hosts"); do
             echo "$(address "$number") node$number"
         done
+        echo "$(address 0) $(hostname)" # as what is started here names itself
     } >"$folder/hosts"
     for number in $(seq "$num_hosts"); do
         echo "node$number,$(address "$number") $(cut -d' ' -f1,2 "$folder/host_key.pub")"
@@ -101,6 +102,8 @@ Host *
     StrictHostKeyChecking yes
     BatchMode yes
     ConnectTimeout 10
+    ServerAliveInterval 2
+    ServerAliveCountMax 3
 END
     } >"$folder/ssh_config"
 }
@@ -132,6 +135,7 @@ PasswordAuthentication no
 KbdInteractiveAuthentication no
 PrintMotd no
 MaxStartups 100
+Subsystem sftp internal-sftp
 END
 }
 
@@ -252,8 +256,8 @@ link() { # of a node, up or down: its cable in, or out
 
 off() {
     host "${1:-}" >/dev/null
+    ip -n "$switch" link set "port$1" down # or its processes would still say goodbye
     end "$(cat "$folder/node$1.pid")"
-    ip -n "$switch" link set "port$1" down
 }
 
 end() { # a process; one that only waits for its parent to take note is at its end

@@ -9,10 +9,10 @@ import pytest
 
 from ddp_lessons.course.doctor import machine
 from ddp_lessons.errors import BadInput
-from ddp_lessons.ranks.kernel.placement import BYTES_PER_RANK
 from ddp_lessons.ranks.kernel.starting import check_early, this_machine
 from ddp_lessons.ranks.system import limits
 from ddp_lessons.ranks.system.limits import memory, usable_cores
+from ddp_lessons.ranks.system.placement import BYTES_PER_RANK
 
 MIB = 1 << 20
 GIB = 1 << 30

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddp_lessons.errors import BadInput
-from ddp_lessons.ranks.kernel.placement import BYTES_PER_RANK, MAX_RANKS_PER_CORE, Machine, place
+from ddp_lessons.ranks.system.placement import BYTES_PER_RANK, MAX_RANKS_PER_CORE, Machine, place
 
 GIB = 1 << 30
 LAPTOP = Machine(num_cores=8, num_gpus=0, memory_bytes=16 * GIB)

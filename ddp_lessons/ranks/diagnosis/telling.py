@@ -76,28 +76,31 @@ def stall_table(places, running, waits_for):
     Return the stall table: each rank, its line, its call, and whom it waits for.
 
     Args:
-        places: For each rank of the cell, its place or None.
+        places: For each rank of the cell, its place or None. Where there are several hosts, the
+            place has its `host`.
         running: The ranks that have not finished it.
         waits_for: For each running rank, the ranks it waits for.
     """
     rows = [("rank", "line", "in", "waits for")]
+    hosts = {rank: place["host"] for rank, place in places.items() if place and "host" in place}
+    names = {rank: f"{rank} on {hosts[rank]}" if rank in hosts else str(rank) for rank in places}
     awaited = {peer for peers in waits_for.values() for peer in peers}
     for rank in sorted(places):
         place = places[rank]
         if rank not in running and place and place.get("outside"):
             if rank in awaited:
-                rows.append((str(rank), "not in this cell", "-", "-"))
+                rows.append((names[rank], "not in this cell", "-", "-"))
         elif rank not in running:
             last = last_collective(place)
             done = f"last: {last['name']} {last['number']}" if last else "-"
-            rows.append((str(rank), "finished", done, "-"))
+            rows.append((names[rank], "finished", done, "-"))
         elif place is None:
-            rows.append((str(rank), "?", "does not answer", "?"))
+            rows.append((names[rank], "?", "does not answer", "?"))
         else:
             line = f"{place['line']}: {place['code']}" if place["line"] else place["function"]
             call = call_name(place) if place["call"] else "no communication"
             peers = ", ".join(map(str, waits_for[rank])) or "-"
-            rows.append((str(rank), line, call, peers))
+            rows.append((names[rank], line, call, peers))
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

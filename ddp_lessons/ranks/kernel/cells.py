@@ -182,7 +182,8 @@ class CellRun:
             told = reply._content.get("ddp_lessons", {})
             self.outcomes[rank] = Outcome(OK, digest=told.get("digest", ""))
         elif "ddp_lessons" not in reply.engine_info and rank in self.ranks.dead:
-            self._on_death(rank, *self.ranks.keeper.last_death.get(rank, (None, None)))
+            unknown = self.ranks.engines.pid(rank), None  # of others' children no code is told
+            self._on_death(rank, *self.ranks.keeper.last_death.get(rank, unknown))
         else:
             told = reply.engine_info.get("ddp_lessons", {})
             self.outcomes[rank] = Outcome(

@@ -4,10 +4,12 @@ The processes of the ranks: start them, know which have died, put new ones in th
 
 import signal
 import time
+from abc import ABC, abstractmethod
+from pathlib import Path
 
 import psutil
 
-from ddp_lessons.errors import RanksGone, StartFailed
+from ddp_lessons.errors import StartFailed
 from ddp_lessons.ranks.diagnosis.telling import rank_names
 from ddp_lessons.ranks.system.patience import Patience
 
@@ -16,10 +18,9 @@ _REPLACE_S = 10.0
 """
 Seconds of proven sleep of those who have to act: see `Patience`. Load stretches them.
 """
-_LOG_LINES = 12
 
 
-class Engines:
+class Engines(ABC):
     """
     One ipyparallel engine a rank, whose id is the rank.
 
@@ -28,25 +29,76 @@ class Engines:
         cluster: ipyparallel's cluster.
         client: ipyparallel's client.
         placement: The Placement of the ranks.
-        launcher: Name of the launcher, as `start_ranks` takes it.
+
+    Attributes:
+        has_warden: Whether our warden is the ranks' parent, so that the kernel has hold of them.
+        on_this_machine: Whether all ranks are, so that loopback will do.
+        shared_folder: A folder that all ranks see.
     """
 
-    def __init__(self, keeper, cluster, client, placement, launcher):
+    has_warden = True
+    on_this_machine = True
+    _next_step = 'Run "ddp-lessons doctor" to see what is wrong.'
+    _replace_s = _REPLACE_S
+
+    def __init__(self, keeper, cluster, client, placement):
         self._keeper = keeper
         self._cluster = cluster
         self._client = client
         self._placement = placement
-        self._launcher = launcher
         self._engine_set = None
         self._given_up = set()  # process ids of ranks that we have ended ourselves
-        keeper.on_event(self._on_keeper_event)
+        self.shared_folder = Path(keeper.folder)
+
+    @abstractmethod
+    def _options(self):
+        """
+        Return what ipyparallel's launcher is to be told, by name.
+        """
+
+    @abstractmethod
+    def _log_tail(self, ranks):
+        """
+        Return the last words of ranks that did not come up.
+        """
+
+    @abstractmethod
+    def _ended_early(self, rank):
+        """
+        Whether a rank has ended before it registered.
+        """
+
+    @abstractmethod
+    def _start_again(self, rank):
+        """
+        Start a new process for a rank.
+        """
+
+    @abstractmethod
+    def stop(self):
+        """
+        End those that the warden does not end.
+        """
+
+    @abstractmethod
+    def give_up(self, ranks):
+        """
+        End the processes of ranks that nothing else can free.
+        """
 
     @property
-    def has_warden(self):
+    @abstractmethod
+    def dead(self):
         """
-        Whether our warden is the ranks' parent; ipyparallel's other launchers have none.
+        Ranks whose process has ended and was not replaced yet.
         """
-        return self._launcher in ("auto", "fork", "spawn")
+
+    @property
+    def hosts(self):
+        """
+        {rank: name of its host}, if they are on several machines or another one; else empty.
+        """
+        return {}
 
     @property
     def _ranks(self):
@@ -55,33 +107,16 @@ class Engines:
     def launch(self, timeout_s):
         """
         Start all engines and wait until they have registered.
+
+        Raises:
+            StartFailed: They did not come up.
         """
-        engine_set_id = self._cluster.start_engines_sync(n=len(self._ranks), **self._options())
-        self._engine_set = self._cluster.engines[engine_set_id]
+        self._engine_set = self._start(len(self._ranks), self._options())
         self._wait_until_registered(self._ranks, timeout_s)
 
-    def stop(self):
-        """
-        End engines that are not the warden's; the warden ends its own.
-        """
-        if not self.has_warden:
-            self._cluster.stop_engines_sync()
-
-    def _options(self):
-        placement = self._placement
-        if self.has_warden:
-            loopback = _loopback_only()
-            environments = [
-                {**loopback, "DDP_LESSONS_DEVICE": device} for device in placement.devices
-            ]
-            return {"environments": environments, "num_threads": placement.num_threads}
-        # All that ipyparallel's own launchers can give: the same variables for every engine.
-        shared = {
-            "WORLD_SIZE": str(len(self._ranks)),
-            "OMP_NUM_THREADS": str(placement.num_threads),
-        }
-        on_this_machine = self._launcher in ("local", "mpi")
-        return {"environment": {**shared, **(_loopback_only() if on_this_machine else {})}}
+    def _start(self, n, options):
+        engine_set_id = self._cluster.start_engines_sync(n=n, **options)
+        return self._cluster.engines[engine_set_id]
 
     def _wait_until_registered(self, ranks, timeout_s):
         wanted = set(ranks)
@@ -91,10 +126,9 @@ class Engines:
             ended = [rank for rank in missing if self._ended_early(rank)]
             if ended or self._keeper.error or self._keeper.gone or patience.is_over:
                 silent = ended or missing
-                logs = self._log_tail(silent)
                 raise StartFailed(
                     f"Ranks could not be started: {rank_names(silent)} did not come up."
-                    f'{logs} Run "ddp-lessons doctor" to see what is wrong.'
+                    f"{self._log_tail(silent)} {self._next_step}"
                 )
             time.sleep(0.002)  # polls; ipyparallel's own wait wakes up less often
 
@@ -105,30 +139,11 @@ class Engines:
         pid = self._keeper.controller_pid
         return [] if pid is None else [pid]
 
-    def _log_tail(self, ranks):
-        if self.has_warden:
-            return self._keeper.log_tail("warden", *(f"rank-{rank}" for rank in ranks))
-        said = self._engine_set.get_output().strip().splitlines()[-_LOG_LINES:]
-        return "".join(f"\n  {self._launcher}: {line}" for line in said) + ("\n" if said else "")
-
-    def _ended_early(self, rank):
-        return self.has_warden and self._keeper.last_word.get(rank) == "died"
-
-    @property
-    def dead(self):
+    def pid(self, rank):
         """
-        Ranks whose process has ended and was not replaced yet.
+        Return a rank's process id on its host, or None if it is dead.
         """
-        living = self._keeper.pids if self.has_warden else self._client.ids
-        return [rank for rank in self._ranks if rank not in living]
-
-    def give_up(self, ranks):
-        """
-        End the processes of ranks that nothing else can free.
-        """
-        pids = self._keeper.pids
-        self._given_up.update(pids[r] for r in ranks if r in pids)
-        self._keeper.signal_ranks(ranks, signal.SIGKILL)
+        return self._keeper.pids.get(rank)
 
     def was_given_up(self, pid):
         """
@@ -144,28 +159,15 @@ class Engines:
             list[int]: The ranks that were replaced. Their variables are gone; they are in no group.
 
         Raises:
-            RanksGone: The ranks are another launcher's, which cannot replace one.
+            StartFailed: A new one did not come up.
         """
         dead = self.dead
-        if not dead:
-            return []
-        if not self.has_warden:
-            raise RanksGone(
-                f"{rank_names(dead)} died: launcher={self._launcher!r} cannot replace a rank. "
-                "Call ranks.stop(), then start_ranks()."
-            )
         for rank in dead:
             self._wait_until_forgotten(rank)
-            self._keeper.last_word.pop(rank, None)
-            self._engine_set.start_rank(rank)
-        self._wait_until_registered(dead, _REPLACE_S)
+            self._start_again(rank)
+        if dead:
+            self._wait_until_registered(dead, self._replace_s)
         return dead
-
-    def _on_keeper_event(self, message):
-        # The hub is told at once: it frees the number, and whoever waits for that rank hears of it.
-        if message["at"] == "died" and message["rank"] in self._client.ids:
-            client, content = self._client, {"id": message["rank"]}
-            client._send(client._query_stream, "unregistration_request", content=content)
 
     def _wait_until_forgotten(self, rank):
         patience = Patience(_FORGET_S, self._controller_pids)
@@ -173,7 +175,62 @@ class Engines:
             time.sleep(0.002)  # polls: the client's own thread takes it off the list
 
 
-def _loopback_only():
+class WardenEngines(Engines):
+    """
+    Ranks on this machine that our warden has started, and keeps.
+    """
+
+    def __init__(self, keeper, cluster, client, placement):
+        super().__init__(keeper, cluster, client, placement)
+        keeper.on_event(self._on_keeper_event)
+
+    def stop(self):
+        """
+        Do nothing: the warden ends its own.
+        """
+
+    def _options(self):
+        loopback = loopback_only()
+        devices = self._placement.devices
+        environments = [{**loopback, "DDP_LESSONS_DEVICE": device} for device in devices]
+        return {"environments": environments, "num_threads": self._placement.num_threads}
+
+    def _log_tail(self, ranks):
+        return self._keeper.log_tail("warden", *(f"rank-{rank}" for rank in ranks))
+
+    def _ended_early(self, rank):
+        return self._keeper.last_word.get(rank) == "died"
+
+    @property
+    def dead(self):
+        """
+        Ranks whose process has ended and was not replaced yet.
+        """
+        return [rank for rank in self._ranks if rank not in self._keeper.pids]
+
+    def give_up(self, ranks):
+        """
+        End the processes of ranks that nothing else can free.
+        """
+        pids = self._keeper.pids
+        self._given_up.update(pids[r] for r in ranks if r in pids)
+        self._keeper.signal_ranks(ranks, signal.SIGKILL)
+
+    def _start_again(self, rank):
+        self._keeper.last_word.pop(rank, None)
+        self._engine_set.start_rank(rank)
+
+    def _on_keeper_event(self, message):
+        # The hub is told at once: it frees the number, and whoever waits for that rank hears of it.
+        if message["at"] == "died" and message["rank"] in self._client.ids:
+            client, content = self._client, {"id": message["rank"]}
+            client._send(client._query_stream, "unregistration_request", content=content)
+
+
+def loopback_only():
+    """
+    Return the variables that keep Gloo and NCCL on this machine.
+    """
     name = "lo"
     for interface, addresses in psutil.net_if_addrs().items():
         if any(address.address == "127.0.0.1" for address in addresses):

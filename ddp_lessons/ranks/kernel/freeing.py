@@ -149,8 +149,10 @@ class Freeing:
 
     def _is_lost(self, rank):
         rest = self._rests[rank]
-        if rest.pid is None:
-            return False  # dead, or not one of ours: others tell
+        if rest.pid is None and self._ranks.engines.has_warden:
+            return False  # dead
+        if self.has_let_go(rank) and self._said[rank][1]["idle"]:
+            return False  # it is through; its answer is under way
         if not rest.is_known:
             return self._clock() - self._began_at > _UNKNOWN_S
         if not self.has_let_go(rank):
@@ -158,8 +160,6 @@ class Freeing:
             is_asleep = rest.rest_s >= _ASLEEP_S and rest.all_sleep
             return rest.cpu_s >= _STUBBORN_CPU_S or (self._is_deaf(rank) and is_asleep)
         _, said = self._said[rank]
-        if said["idle"]:
-            return False  # it is through; its answer is under way
         return rest.cpu_s >= _STUBBORN_CPU_S or said["num_interrupts"] >= _STUBBORN_INTERRUPTS
 
     def _is_asleep(self, rank, running):

@@ -88,7 +88,7 @@ def _free_all(ranks):
     while busy := [rank for rank, answer in answers.items() if not answer.done()]:
         freeing = freeing or Freeing(ranks)
         lost = freeing.step(busy)
-        if lost and ranks.engines.has_warden:
+        if lost:
             ranks.engines.give_up(lost)
         newborn = ranks.engines.replace_dead()
         replaced.update(newborn)

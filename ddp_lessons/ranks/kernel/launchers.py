@@ -8,6 +8,7 @@ They are found through ipyparallel's entry points under the name `ddp-lessons`, 
 import asyncio
 import os
 import signal
+import subprocess
 import threading
 
 import ipyparallel as ipp
@@ -21,6 +22,16 @@ from ddp_lessons.ranks.system.processes import can_fork
 from ddp_lessons.ranks.warden.controller import controller_arguments
 
 _LOOP_S = 5.0
+_SSH_FAILED = 255
+
+
+def engines_launcher(launcher):
+    """
+    Return what ipyparallel's Cluster takes for a launcher, as `start_ranks` takes it.
+    """
+    if launcher in ("auto", "fork", "spawn"):
+        return "ddp-lessons"
+    return SSHEngineSetLauncher if launcher == "ssh" else launcher
 
 
 class RanksCluster(ipp.Cluster):
@@ -208,3 +219,28 @@ class WardenEngineLauncher(_WardenLauncher, ipp_launcher.EngineLauncher):
         """
         signum = getattr(signal, f"SIG{sig}") if isinstance(sig, str) else sig
         self.keeper.signal_ranks(range(self.n), signum)
+
+
+class _SSHEngineLauncher(ipp_launcher.SSHEngineLauncher):
+    """
+    Take a host that lets nobody in any more for one whose engine has ended.
+    """
+
+    def wait_one(self, timeout):
+        """
+        Wait for the engine's end, in a thread whose exceptions would be printed into a notebook.
+        """
+        try:
+            return super().wait_one(timeout)
+        except subprocess.CalledProcessError as error:
+            if error.returncode != _SSH_FAILED:
+                raise
+            return error.returncode
+
+
+class SSHEngineSetLauncher(ipp_launcher.SSHEngineSetLauncher):
+    """
+    ipyparallel's, configured as that is, which bears a host that vanishes.
+    """
+
+    launcher_class = _SSHEngineLauncher

@@ -69,7 +69,7 @@ class Lookout:
         """
         if self.freeing is not None:
             lost = self.freeing.step(running)
-            if lost and self.ranks.engines.has_warden:
+            if lost:
                 for rank in set(lost) - set(self.last_places):
                     self._ask_from_outside(rank, insist=True)  # its last chance to say where it is
                 self.ranks.engines.give_up(lost)
@@ -105,6 +105,8 @@ class Lookout:
         places.update(self.ranks.control.places(others))
         for rank in set(places) - set(self.targets):
             places[rank]["outside"] = True
+        for rank in set(places) & set(self.ranks.engines.hosts):
+            places[rank]["host"] = self.ranks.engines.hosts[rank]
         known = set(range(len(self.ranks))) - (set(dead) - set(self.targets))
         return {rank: places.get(rank) for rank in sorted(known)}
 

@@ -4,11 +4,10 @@ A running set of ranks, seen from the kernel.
 
 import functools
 import itertools
-from pathlib import Path
 
 from ddp_lessons.ranks.diagnosis.report import Recovery, replaced_sentence, stale_sentence
 from ddp_lessons.ranks.kernel.control import Control
-from ddp_lessons.ranks.kernel.engines import Engines
+from ddp_lessons.ranks.kernel.elsewhere import engines_of
 from ddp_lessons.ranks.kernel.grouping import GroupBroken, enter_group, join_all, leave_all
 from ddp_lessons.ranks.kernel.status import Status
 from ddp_lessons.ranks.system.idle import IdleWatch
@@ -36,7 +35,7 @@ class Ranks:
         self.cluster = cluster
         self.client = client
         self.placement = placement
-        self.engines = Engines(keeper, cluster, client, placement, asked[2])
+        self.engines = engines_of(asked[2], keeper, cluster, client, placement)
         self.control = Control(keeper, cluster, client, self.engines.has_warden)
         self.joined = False
         self.is_in_order = True
@@ -183,18 +182,18 @@ class Ranks:
         Make the file of a new store and return its path.
         """
         store_file = self.store_folder / f"store-{next(self._generations)}"
+        if not self.engines.on_this_machine:  # nor is that folder this set's alone
+            store_file = store_file.with_name(f"{self.cluster.cluster_id}-{store_file.name}")
+            self.keeper.remove_at_end([str(store_file)])
         store_file.touch(mode=0o600)
         return store_file
 
     @property
     def store_folder(self):
         """
-        Folder of the file stores: private, and visible to all ranks.
+        Folder of the file stores, which all ranks see.
         """
-        if self.engines.has_warden or self.asked[2] in ("local", "mpi"):
-            return Path(self.keeper.folder)
-        # Ranks on other machines see what the connection files are on, so that is shared.
-        return Path(self.cluster.profile_dir) / "security"
+        return self.engines.shared_folder
 
     # ---- deaths ----
 

@@ -13,9 +13,9 @@ from traitlets.config import Config
 
 from ddp_lessons.errors import DDPLessonsError, StartFailed
 from ddp_lessons.ranks.kernel.keeper import Keeper
-from ddp_lessons.ranks.kernel.placement import BYTES_PER_RANK, Machine, place
 from ddp_lessons.ranks.system import share
 from ddp_lessons.ranks.system.limits import memory, usable_cores
+from ddp_lessons.ranks.system.placement import BYTES_PER_RANK, Machine, place
 from ddp_lessons.ranks.system.processes import can_fork
 from ddp_lessons.ranks.warden.controller import EVERY_INTERFACE, LOOPBACK, controller_arguments
 
@@ -141,12 +141,11 @@ class Beginning:
         """
         from ipyparallel.serialize import serialize_object
 
-        from ddp_lessons.ranks.kernel.launchers import RanksCluster
+        from ddp_lessons.ranks.kernel.launchers import RanksCluster, engines_launcher
 
-        from_launcher = self._launcher not in ("auto", "fork", "spawn")
         cluster = RanksCluster(
             controller="ddp-lessons",
-            engines=self._launcher if from_launcher else "ddp-lessons",
+            engines=engines_launcher(self._launcher),
             cluster_id=self._cluster_id,
             profile_dir=str(self._profile_dir),
             shutdown_atexit=False,

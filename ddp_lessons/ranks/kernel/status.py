@@ -19,6 +19,7 @@ class RankRow:
     device: str
     pid: int | None
     memory_mib: float | None
+    host: str = ""
 
 
 @dataclass(frozen=True)
@@ -41,16 +42,19 @@ class Status:
         """
         rows = []
         for rank, device in enumerate(ranks.placement.devices):
-            pid = ranks.keeper.pids.get(rank)
-            rows.append(RankRow(rank, _state(ranks, rank), device, pid, _resident_mib(pid)))
+            state, host = _state(ranks, rank), ranks.engines.hosts.get(rank, "")
+            pid = None if state == "dead" else ranks.engines.pid(rank)
+            memory_mib = None if host else _resident_mib(pid)
+            rows.append(RankRow(rank, state, device, pid, memory_mib, host))
         return cls(repr(ranks), tuple(rows))
 
     def _cells(self):
-        yield ("rank", "state", "device", "process", "memory")
+        last = "host" if any(row.host for row in self.rows) else "memory"
+        yield ("rank", "state", "device", "process", last)
         for row in self.rows:
             memory = "" if row.memory_mib is None else f"{row.memory_mib:.0f} MiB"
             pid = "" if row.pid is None else str(row.pid)
-            yield (str(row.rank), row.state, row.device, pid, memory)
+            yield (str(row.rank), row.state, row.device, pid, row.host or memory)
 
     def __repr__(self):
         table = list(self._cells())

@@ -25,6 +25,7 @@ _POOLS_OWN = (*_POOLS, "multiprocessing", "queue", "selectors")
 _START_OF_A_THREAD = ("_bootstrap", "_bootstrap_inner", "run")
 _TOOL_PROCESSES = (
     "multiprocessing.resource_tracker", "multiprocessing.forkserver", "loky", "_inductor", "wandb",
+    "ipyparallel.engine.nanny",  # of ranks that another launcher has started
     "pt_data_worker",  # a DataLoader's: it works for one that waits for it
 )  # fmt: skip
 

@@ -1,5 +1,5 @@
 """
 What the other rooms stand on: the system's processes, its clocks and its folders.
 
-No process of its own, and no knowledge of ranks: every process uses it.
+No process of its own, and no hold of running ranks: every process uses it.
 """

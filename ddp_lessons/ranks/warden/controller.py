@@ -12,6 +12,10 @@ Ports to hold for a controller: it binds fifteen.
 """
 LOOPBACK = "127.0.0.1"
 EVERY_INTERFACE = "*"
+_MISSES = {LOOPBACK: 1200, EVERY_INTERFACE: 16}
+"""
+Beats of half a second without an answer after which an engine counts as dead.
+"""
 
 
 def controller_arguments(profile_dir, cluster_id, listen=LOOPBACK):
@@ -30,8 +34,9 @@ def controller_arguments(profile_dir, cluster_id, listen=LOOPBACK):
         "--log-level=ERROR",
         # A rank without a warden learns by this that its controller is gone: see `RankEngine`.
         "--HeartMonitor.period=500",
-        # The warden tells of a death at once. A heart that is late is only busy.
-        "--HeartMonitor.max_heartmonitor_misses=1200",
+        # A death is told at once, by the warden or a nanny. A heart that is late is only busy; but
+        # a host that has vanished tells nothing.
+        f"--HeartMonitor.max_heartmonitor_misses={_MISSES[listen]}",
         # One process with threads in place of eight starts sooner and holds less memory.
         "--IPController.use_threads=True",
         # The kernel gives up a start that does not move; the controller itself never does.
