@@ -23,6 +23,7 @@ PLAIN_PAGES = {
     "notebooks/claims.md": "claims.md",
     "exercises/README.md": "plans.md",
     "docs/teaching.md": "teaching.md",
+    "docs/hosts.md": "hosts.md",
     "docs/board.md": "board.md",
     "docs/security.md": "security.md",
     "CONTRIBUTING.md": "contributing.md",
@@ -178,7 +179,7 @@ class _Pages:
             ],
             "Exercises": [f"exercises/{place.stem}" for place in exercises],
             "To look up": ["claims", "words", "api/index"],
-            "To teach": ["plans", "teaching", "board", "security"],
+            "To teach": ["plans", "teaching", "board", "security", "hosts"],
             "To change": ["contributing", "changelog"],
         }
         return "\n".join(_toctree(name, "\n".join(lines)) for name, lines in parts.items())
