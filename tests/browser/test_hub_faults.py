@@ -7,6 +7,7 @@ import subprocess
 import pytest
 from hub_room import START, TICK, assert_runs_on, at_lab, rank_pids, ticks, write_notebook
 from hub_server import MOST_PROCESSES, processes_of
+from lab_page import RUNNING
 from waiting import wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.soak, pytest.mark.timeout(600)]
@@ -28,6 +29,8 @@ try:
 except OSError as error:
     print(type(error).__name__, len(children))
 """
+IDLE = '.jp-NotebookPanel:not(.lm-mod-hidden) [data-status="idle"]'
+PRINT_1_GB = "for _ in range(100_000):\n    print('x' * 9_999)"
 FILL_MEMORY = "kept = []\nwhile True:\n    kept.append(b'x' * 2**26)"
 FILL_MEMORY_ON_A_RANK = (
     "%%px --targets 0\nimport torch\nkept = []\nwhile True:\n    kept.append(torch.ones(2**24))"
@@ -86,6 +89,31 @@ def test_one_who_forks_for_ever_stops_alone(beside):
     assert MOST_PROCESSES / 2 < int(number) < MOST_PROCESSES
     wild.server.stop_server(wild.page)
     wait_until(lambda: not processes_of(wild.server.name), GONE_S, "their processes to end")
+
+
+def run_until_it_ends(lab, number):
+    """
+    Run a cell that prints too much, until it or its kernel ends, and let Lab start a new one.
+    """
+    lab.start_cell(number)
+    wait_until(lambda: lab.prompts()[number] != RUNNING, FAULT_S, "the cell, or its kernel, to end")
+    assert "data rate exceeded" in lab.output(number)
+    told = lab.page.locator(".jp-Dialog", has_text="appears to have died. It will restart")
+    told.or_(lab.page.locator(IDLE)).first.wait_for()
+    if told.count():
+        lab.confirm()
+    lab.wait_for_kernel("idle")
+
+
+def test_one_who_prints_for_ever_is_stopped_alone(beside):
+    """
+    A browser gets a part of it. The kernel holds the rest: on a busy machine, up to its bound.
+    """
+    wild, _ = beside
+    notebook = write_notebook(wild.server, "mine.ipynb", PRINT_1_GB, STILL_HERE)
+    wild.open_file(f"my-course/notebooks/{notebook.name}")
+    run_until_it_ends(wild, 0)
+    assert wild.run_cell(1) == "42\n"
 
 
 def test_one_who_fills_memory_is_stopped_alone(beside):
