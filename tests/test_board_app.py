@@ -7,10 +7,11 @@ import json
 import re
 
 import pytest
-from class_board import NOW_S, TOKEN, BoardThread, state_of, tried
+from class_board import NOW_S, TOKEN, BoardThread, row, state_of, tried
 
 from ddp_lessons.board.app import PAGE
-from ddp_lessons.board.people import Denied, People
+from ddp_lessons.board.names import Denied
+from ddp_lessons.board.people import People
 
 OTHER = "o" * 40
 
@@ -176,6 +177,42 @@ def test_strange_times_and_numbers_break_neither_page_nor_table(board):
     assert board.put(state_of({"00.1": task}, {"lines": odd}), sent_s=0) == 200
     assert first_event(board, board.secret)["rows"][0]["name"] == "Ada"
     assert board.ask("GET", "/board.csv", cookie=board.secret)[0] == 200
+
+
+def test_the_teacher_removes_a_row_and_nobody_else_can(board):
+    """
+    A learner knows the address of the board, their token, and the class code.
+    """
+    board.join("Ada", TOKEN)
+    board.join("Bo", OTHER)
+    keys = {one["name"]: one["key"] for one in first_event(board, board.secret)["rows"]}
+    path = f"/rows/{keys['Ada']}"
+    for cookie in (None, "wrong", board.people.code):
+        assert board.ask("DELETE", path, token=TOKEN, cookie=cookie)[0] == 403
+    # What a browser asks first for a page of elsewhere.
+    assert board.ask("OPTIONS", path, cookie=board.secret)[0] == 405
+    assert board.ask("DELETE", "/rows/ada", cookie=board.secret)[0] == 404
+    assert len(board.people.rows()) == 2
+    for _ in range(2):
+        assert board.ask("DELETE", path, cookie=board.secret)[0] == 200
+        assert [one["name"] for one in first_event(board, board.secret)["rows"]] == ["Bo"]
+    assert board.put(state_of(), TOKEN) == 403
+    assert board.put(state_of(), OTHER) == 200
+
+
+def test_rows_of_a_folder_are_not_the_boards_to_remove():
+    """
+    Their files are the learners' own.
+    """
+
+    class Rows:
+        def rows(self):
+            return [row()]
+
+    with BoardThread(sources=[Rows()]) as board:
+        assert [one["key"] for one in first_event(board, board.secret)["rows"]] == [""]
+        status, text, _ = board.ask("DELETE", f"/rows/{'0' * 64}", cookie=board.secret)
+    assert (status, json.loads(text)) == (404, {"error": "the rows of this board are not its own"})
 
 
 def test_a_learner_leaves(board):

@@ -9,7 +9,9 @@ import pytest
 from class_board import NOW_S, TOKEN, state_of, tried
 
 from ddp_lessons.board import people
-from ddp_lessons.board.people import Denied, People
+from ddp_lessons.board.codes import MOST_WRONG_CODES
+from ddp_lessons.board.names import Denied
+from ddp_lessons.board.people import People
 from ddp_lessons.errors import BadInput
 
 OTHER = "o" * 40
@@ -74,14 +76,15 @@ def test_codes_cannot_be_guessed_one_after_the_other(room, clock):
     """
     A program would try thousands a minute.
     """
-    for _ in range(people.MOST_WRONG_CODES):
-        with pytest.raises(Denied):
-            room.let_in(TOKEN, "Ada", "WRONG")
+    for _ in range(MOST_WRONG_CODES):
+        with pytest.raises(Denied, match="not the one"):
+            room.let_in(TOKEN, "Ada", "WRONG", "198.51.100.9")
     with pytest.raises(Denied, match="wait a minute") as denied:
-        room.let_in(TOKEN, "Ada", room.code)
+        room.let_in(TOKEN, "Ada", room.code, "198.51.100.9")
     assert denied.value.status == 429
+    room.let_in(OTHER, "Bo", room.code, "192.0.2.7")
     clock.now_s += 61
-    room.let_in(TOKEN, "Ada", room.code)
+    room.let_in(TOKEN, "Ada", room.code, "198.51.100.9")
 
 
 def test_to_join_twice_is_to_join_once(room):
@@ -223,6 +226,50 @@ def test_who_leaves_takes_the_row_along(room, tmp_path):
     room.remove(TOKEN)
     assert room.rows() == []
     assert list((tmp_path / "board" / "rows").iterdir()) == []
+
+
+def test_a_row_that_the_teacher_removes_does_not_come_back_by_itself(room, tmp_path, clock):
+    """
+    The learner's kernel goes on sending, and joins again with the code that it knows.
+    """
+    room.let_in(TOKEN, "Ada", room.code)
+    room.put(TOKEN, state_of({"00.1": tried("view")}), NOW_S)
+    room.let_in(OTHER, "Bo", room.code)
+    key = next(row.key for row in room.rows() if row.name == "Ada")
+    assert room.take_off(key)
+    assert not room.take_off(key)
+    assert names(room) == ["Bo"]
+    kept = "".join(path.read_text() for path in (tmp_path / "board").rglob("*.json"))
+    assert "Ada" not in kept
+    room.close()
+    again = People(tmp_path / "board", clock)  # a board that was started anew knows of it
+    with pytest.raises(Denied, match="the teacher has removed this row") as denied:
+        again.put(TOKEN, state_of(), NOW_S)
+    assert denied.value.status == 403
+    with pytest.raises(Denied, match="join under another name"):
+        again.let_in(TOKEN, "ada", again.code)
+    again.let_in(TOKEN, "Ada L.", again.code)
+    again.put(TOKEN, state_of(), NOW_S)
+    assert names(again) == ["Ada L.", "Bo"]
+    assert again.take_off(key)
+    clock.now_s += people.KEPT_S + 1
+    again.forget_the_old()
+    again.let_in(TOKEN, "Ada", again.code)  # it is another day
+    again.close()
+
+
+def test_a_user_of_a_hub_is_removed_like_anybody(room):
+    """
+    Nobody joins there, so the next thing that they do would bring the row back.
+    """
+    room.put_user("ada", state_of(), NOW_S)
+    (row,) = room.rows()
+    room.take_off(row.key)
+    with pytest.raises(Denied, match="removed"):
+        room.put_user("ada", state_of(), NOW_S)
+    room.let_in_user("ada", "Ada and Grace")
+    room.put_user("ada", state_of(), NOW_S)
+    assert names(room) == ["Ada and Grace"]
 
 
 def test_two_boards_do_not_share_a_folder(room, tmp_path):

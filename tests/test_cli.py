@@ -135,6 +135,18 @@ def test_lab_environment_keeps_the_user_s_settings(tmp_path):
     assert both["JUPYTER_CONFIG_PATH"].split(os.pathsep) == [str(tmp_path), str(folder)]
 
 
+def test_lab_environment_has_what_tells_tabs_apart(tmp_path):
+    """
+    JupyterLab reads which file to load, and asks of it what its manifest names.
+    """
+    both = lab.lab_environment({"JUPYTER_PATH": str(tmp_path)})["JUPYTER_PATH"].split(os.pathsep)
+    assert both[0] == str(tmp_path)
+    (folder,) = (Path(both[1]) / "labextensions").iterdir()
+    manifest = json.loads((folder / "package.json").read_text())
+    assert manifest["name"] == folder.name
+    assert (folder / manifest["jupyterlab"]["_build"]["load"]).is_file()
+
+
 def test_lab_environment_finds_the_course_s_commands():
     """
     Exercises tell learners to type ddp-lessons in a terminal; a hub has activated no environment.

@@ -11,7 +11,7 @@ from ddp_lessons.course.doctor import machine
 from ddp_lessons.errors import BadInput
 from ddp_lessons.ranks.kernel.starting import check_early, this_machine
 from ddp_lessons.ranks.system import limits
-from ddp_lessons.ranks.system.limits import memory, usable_cores
+from ddp_lessons.ranks.system.limits import memory, memory_that_nobody_bounds, usable_cores
 from ddp_lessons.ranks.system.placement import BYTES_PER_RANK
 
 MIB = 1 << 20
@@ -128,6 +128,18 @@ def test_limit_of_a_hub_that_a_container_keeps_is_counted_once(group, monkeypatc
     monkeypatch.setenv("MEM_LIMIT", str(GIB))
     group(memory_max=GIB, memory_current=GIB // 4)
     assert memory() == (GIB, GIB - GIB // 4)
+
+
+def test_memory_that_a_hub_only_tells_is_named(group, monkeypatch):
+    """
+    Somebody must hold learners to it; where a container does, nobody else has to.
+    """
+    assert memory_that_nobody_bounds() is None
+    monkeypatch.setenv("MEM_LIMIT", str(GIB))
+    group(memory_max="max")
+    assert memory_that_nobody_bounds() == GIB
+    group(group.outer, memory_max=2 * GIB)
+    assert memory_that_nobody_bounds() is None
 
 
 @pytest.mark.parametrize("text", ["", "0", "2G", "-1"])

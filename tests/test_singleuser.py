@@ -89,6 +89,26 @@ def test_home_that_cannot_be_written_opens_all_the_same(become, capsys):
     assert "ddp-lessons: Cannot write there: expected a folder" in capsys.readouterr().err
 
 
+def test_server_of_a_full_home_writes_elsewhere(become, monkeypatch, tmp_path):
+    """
+    It writes before it opens. In a home with room it is as always.
+    """
+    _, environment = become()
+    assert "JUPYTER_RUNTIME_DIR" not in environment
+
+    def full(dir):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(singleuser.tempfile, "TemporaryFile", full)
+    monkeypatch.setattr(singleuser.tempfile, "tempdir", str(tmp_path))
+    _, environment = become()
+    places = [environment[f"JUPYTER_{name}_DIR"] for name in ("CONFIG", "DATA", "RUNTIME")]
+    places.append(environment["IPYTHONDIR"])
+    assert len(set(places)) == 4
+    assert {Path(place).parent.parent for place in places} == {tmp_path}
+    assert Path(places[0]).parent.stat().st_mode & 0o077 == 0
+
+
 def test_processes_of_a_learner_are_bounded(become, monkeypatch):
     """
     Who forks for ever would take the server from the other twenty-nine.
@@ -108,6 +128,29 @@ def test_processes_of_a_learner_are_bounded(become, monkeypatch):
         if got == resource.RLIM_INFINITY:
             got = int(float(asked))
         assert done.stdout.split() == [str(got)] * 2, done.stderr
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="macOS has no such bound")
+def test_memory_of_a_learner_s_process_is_bounded():
+    """
+    Who fills memory gets an error in that line, before the system has to end somebody.
+    """
+    code = (
+        "from ddp_lessons.course.singleuser import bound_memory\n"
+        "from ddp_lessons.ranks.system import limits\n"
+        "limits._cgroups = lambda: []\n"  # a container may bound this very test
+        "bound_memory()\n"
+        "try:\n    b'x' * 2**30\nexcept MemoryError:\n    print('too much')\n"
+        "print(len(b'x' * 2**26))"
+    )
+    for limit, told in ((str(2**29), ["too much", str(2**26)]), ("", [str(2**26)])):
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONPATH": str(ROOT), "MEM_LIMIT": limit},
+            capture_output=True,
+            text=True,
+        )
+        assert done.stdout.split("\n")[:-1] == told, done.stderr
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")

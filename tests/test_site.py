@@ -3,7 +3,10 @@ What a reader of the site gets: every lesson whole, answers folded, and nothing 
 """
 
 import json
+import os
 import re
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -151,9 +154,9 @@ def test_site_gives_no_file_with_a_solution(site):
     assert {path.read_bytes() for path in notebooks} == blanks
 
 
-def test_site_links_end_somewhere(site):
+def dead_links(site):
     """
-    Sphinx checks the links that it makes; those of the theme and of what it was given are ours.
+    Return (page, address) of all links to files or places of the site that are not there.
     """
     dead = []
     for path in all_pages(site):
@@ -168,7 +171,67 @@ def test_site_links_end_somewhere(site):
                 is_there = page(file).find(id=name) is not None
             if not is_there:
                 dead.append((path.name, link["href"]))
-    assert dead == []
+    return dead
+
+
+def test_site_links_end_somewhere(site):
+    """
+    Sphinx checks the links that it makes; those of the theme and of what it was given are ours.
+    """
+    assert dead_links(site) == []
+
+
+def links_to(site, address):
+    """
+    Return {path of a page: its links that begin with an address}.
+    """
+    found = {}
+    for path in all_pages(site):
+        links = [link["href"] for link in page(path).select("a[href]")]
+        found[path.relative_to(site)] = [link for link in links if link.startswith(address)]
+    return found
+
+
+def test_site_without_a_repository_links_to_none(site):
+    """
+    As it is built here: nobody has named one.
+    """
+    assert not any(links_to(site, "https://mybinder.org").values())
+    assert not [link for path in all_pages(site) for link in page(path).select(".viewcode-link")]
+
+
+@pytest.mark.soak
+def test_site_with_a_repository_links_to_it(tmp_path):
+    """
+    As a workflow builds it. It takes as long as the first one, and must be as right.
+    """
+    repository = "https://github.com/someone/course"
+    told = {"REPOSITORY": repository, "HUB": "https://hub.example.org"}
+    build = "import sys, pathlib, build_site as site; sys.exit(site.build(out=pathlib.Path({!r})))"
+    done = subprocess.run(
+        [sys.executable, "-c", build.format(str(tmp_path / "site"))],
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(ROOT / "docs" / "site"), str(ROOT)]),
+            **{f"DDP_LESSONS_SITE_{name}": value for name, value in told.items()},
+        },
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    html = tmp_path / "site" / "html"
+    assert dead_links(html) == []
+    source, binder = links_to(html, f"{repository}/blob/main/"), links_to(html, "https://mybinder")
+    hub = links_to(html, "https://hub.example.org/hub/user-redirect/git-pull?")
+    for place in PLACES:
+        name = Path("lessons" if place.is_lesson else "exercises", f"{place.stem}.html")
+        text = place.text.relative_to(ROOT).as_posix()
+        assert f"{repository}/blob/main/{text}" in source[name]
+        assert len(binder[name]) == len(hub[name]) == 1
+    module = f"{repository}/blob/main/ddp_lessons/ring/steps.py"
+    assert module in source[Path("api/ring.html")]
+    named = {link.partition("/blob/main/")[2] for links in source.values() for link in links}
+    assert [path for path in named if not (ROOT / unquote(urlsplit(path).path)).exists()] == []
 
 
 def test_site_loads_nothing_from_elsewhere(site):

@@ -43,6 +43,7 @@ def test_page_s_bounds_are_those_of_the_configuration(config):
     for name, value in environment.items():
         assert f"`{name}`, {value} |" in PAGE
     (culler,) = config.JupyterHub.services
+    assert f"`c.Spawner.mem_limit`, {config.Spawner.mem_limit} |" in PAGE
     assert "--timeout=7200" in culler["command"]
     assert "two hours, in the configuration" in PAGE
 

@@ -8,7 +8,10 @@ into a file of your own, so that an update of the course never meets it:
     c.JupyterHub.ssl_cert = "/etc/ssl/hub.pem"
 """
 
+import contextlib
 import sys
+
+import psutil
 
 c = get_config()  # noqa: F821 - JupyterHub runs this file, and puts it there
 
@@ -32,9 +35,25 @@ c.Spawner.environment = {
     "DDP_LESSONS_MAX_PROCESSES": "2000",
 }
 
+# What a learner's ranks may take together, and no process of theirs may exceed: who fills memory
+# gets a MemoryError in that cell, and the others keep theirs.
+c.Spawner.mem_limit = "4G"
+
 # Thirty who log in at once wait for each other's cores, and for nothing else.
 c.Spawner.start_timeout = 300
 c.Spawner.http_timeout = 300
+
+
+def _end_what_is_left(spawner):
+    # Whoever has forked for ever would find no room at the next start. What they run elsewhere on
+    # this machine is not in the hub's environment, and is left alone.
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get("JUPYTERHUB_USER") == spawner.user.name:
+                process.kill()
+
+
+c.Spawner.post_stop_hook = _end_what_is_left
 
 # ---- what goes on without them ----
 

@@ -3,6 +3,9 @@ The class board: a page on which a teacher sees how far the room is, and where i
 
     columns        what can be seen of the course: a column a section and a task
     people         who is on the board, each with a row that only they can write; kept on the disk
+    names          the names that they choose
+    codes          wrong class codes, counted by address
+    removed        rows that the teacher has removed
     files          rows from a folder of state files
     view           what the page shows: cells, who is stuck, what goes wrong most, predictions
     table          the same for a spreadsheet

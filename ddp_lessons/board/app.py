@@ -4,6 +4,7 @@ The web application of the board: the teacher's page, its events, and what learn
     GET  /             the page                     the teacher's
     GET  /events       what it shows, as it changes the teacher's
     GET  /board.csv    the same for a spreadsheet   the teacher's
+    DELETE /rows/<key> remove a row                 the teacher's
     POST /api/join     {"name", "code"}             with a token of the learner's own
     PUT  /api/row      {"state", "sent_s"}          with that token, or with a hub's
     DELETE /api/row                                 with that token
@@ -20,7 +21,7 @@ import tornado.web
 
 from ddp_lessons.board import table
 from ddp_lessons.board.board import AGAIN_S
-from ddp_lessons.board.people import Denied
+from ddp_lessons.board.names import Denied
 from ddp_lessons.progress.rows import is_time
 
 PAGE = Path(__file__).parent / "page"
@@ -31,6 +32,7 @@ So long may be what a learner sends.
 _GATHER_S = 0.2  # what thirty learners send at once is drawn once
 _MOST_STREAMS = 64
 _COOKIE = "ddp_lessons_board"
+_ROW = r"rows/([0-9a-f]{64})"
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -176,6 +178,25 @@ class EventsHandler(TeachersHandler):
             await asyncio.sleep(_GATHER_S)
 
 
+class RemoveHandler(TeachersHandler):
+    """
+    Remove a row.
+
+    No page of elsewhere can have the teacher's browser do it: before it sends a DELETE there, it
+    asks whether that is allowed, and nobody says so.
+    """
+
+    def delete(self, key):
+        """
+        A row that is gone already is gone.
+        """
+        if self.board.people is None:
+            raise tornado.web.HTTPError(404, "the rows of this board are not its own")
+        if self.board.people.take_off(key):
+            self.board.changed()
+        self.finish("done")
+
+
 class JoinHandler(Handler):
     """
     Let learners in who know the class code.
@@ -189,7 +210,8 @@ class JoinHandler(Handler):
         try:
             told = self.sent()
             if hub is None:
-                people.let_in(self.token(), told.get("name", ""), told.get("code", ""))
+                code, address = told.get("code", ""), self.request.remote_ip
+                people.let_in(self.token(), told.get("name", ""), code, address)
             else:
                 people.let_in_user(await hub.user(self.token()), told.get("name", ""))
         except Denied as error:
@@ -241,15 +263,15 @@ class RowHandler(Handler):
         return self.finish("done")
 
 
-def teachers_paths(page=PageHandler, csv=CsvHandler, events=EventsHandler):
+def teachers_paths(page=PageHandler, csv=CsvHandler, events=EventsHandler, remove=RemoveHandler):
     """
     Return the teacher's paths, below the prefix, and who answers there.
 
     Args:
-        page: The class of the page, `csv` and `events` of the others.
+        page: The class of the page; `csv`, `events` and `remove` of the others.
     """
     style = (r"page/(board\.css|board\.js)", tornado.web.StaticFileHandler, {"path": PAGE})
-    return [("", page), ("board.csv", csv), ("events", events), style]
+    return [("", page), ("board.csv", csv), ("events", events), (_ROW, remove), style]
 
 
 def make_app(board, secret, prefix="/", hub=None, paths=None, **settings):

@@ -40,6 +40,7 @@ class Row:
         heard_s: When it came, by the board's clock, in seconds since 1970.
         ahead_s: Seconds by which the board's clock is ahead of that of the state's times.
         is_live: Whether they are at work now, so that they can be stuck.
+        key: What the board's `People` know it by, "" where it cannot be removed.
     """
 
     name: str
@@ -47,3 +48,4 @@ class Row:
     heard_s: float
     ahead_s: float = 0.0
     is_live: bool = True
+    key: str = ""

@@ -12,7 +12,7 @@ from jupyterhub.services.auth import HubAuth, HubOAuthCallbackHandler, HubOAuthe
 from tornado.web import authenticated
 
 from ddp_lessons.board import app
-from ddp_lessons.board.people import Denied
+from ddp_lessons.board.names import Denied
 
 
 class Hub:
@@ -44,12 +44,14 @@ class Hub:
         return found["name"]
 
 
-class _Seen(HubOAuthenticated):
+class _Allowed(HubOAuthenticated):
     # In place of the secret in the address: whom the hub lets use this service.
     @authenticated
     def prepare(self):
         pass
 
+
+class _Seen(_Allowed):
     def check_xsrf_cookie(self):
         # jupyterhub asks for it of what a page fetches; an EventSource cannot send it along. These
         # paths change nothing, and a page of elsewhere cannot read what they answer.
@@ -57,7 +59,9 @@ class _Seen(HubOAuthenticated):
 
 
 class _Page(_Seen, app.PageHandler):
-    pass
+    def get(self):
+        _ = self.xsrf_token  # to read it sets the cookie that the page sends back with a removal
+        super().get()
 
 
 class _Csv(_Seen, app.CsvHandler):
@@ -68,9 +72,13 @@ class _Events(_Seen, app.EventsHandler):
     pass
 
 
+class _Remove(_Allowed, app.RemoveHandler):
+    pass  # it changes something, so jupyterhub's check of the page that asks stays on
+
+
 def paths():
     """
     Return the paths of a board that is a service, and who answers there.
     """
-    seen = app.teachers_paths(_Page, _Csv, _Events)
+    seen = app.teachers_paths(_Page, _Csv, _Events, _Remove)
     return [*seen, ("oauth_callback", HubOAuthCallbackHandler)]

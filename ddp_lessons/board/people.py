@@ -3,6 +3,7 @@ Who is on the board: each with a name, a secret token, and the last state that t
 
     class.json        the class code, which lets learners in, and the teacher's own token
     rows/<row>.json   one learner: a name, a digest of their token, their state
+    removed.json      rows that the teacher has removed today
 
 A row is on the disk before its sender is answered, so a board that is killed has lost nothing. What
 nobody has sent to for a day is deleted.
@@ -15,10 +16,12 @@ import json
 import secrets
 import shutil
 import time
-import unicodedata
 from pathlib import Path
 
+from ddp_lessons.board.codes import WrongCodes
 from ddp_lessons.board.columns import Row
+from ddp_lessons.board.names import LONGEST_NAME, Denied, name_of
+from ddp_lessons.board.removed import Removed
 from ddp_lessons.errors import BadInput
 from ddp_lessons.files import replace_text
 from ddp_lessons.progress import state
@@ -28,31 +31,11 @@ KEPT_S = 24 * 3600
 Seconds after which a row is deleted that nobody has sent to.
 """
 MOST_PEOPLE = 300
-LONGEST_NAME = 40
 SHORTEST_TOKEN = 32
-MOST_WRONG_CODES = 30
-"""
-So many wrong codes are answered a minute, from all senders together: none is found by guessing.
-"""
-_MINUTE_S = 60.0
 _USER = "user of the hub: "  # which no token begins with: there are no spaces in them
 _LOGIN = " (login)"
-_LETTERS = "BCDFGHJKLMNPQRSTVWXZ"  # no vowel, so that a code is no word
-_CODE_LETTERS = 6
-
-
-class Denied(Exception):
-    """
-    A learner may not do that. The message says why.
-
-    Args:
-        message: What they read.
-        status: The status of HTTP that goes with it.
-    """
-
-    def __init__(self, message, status=403):
-        super().__init__(message)
-        self.status = status
+LETTERS = "BCDFGHJKLMNPQRSTVWXZ"  # no vowel, so that a code is no word
+CODE_LETTERS = 6
 
 
 class People:
@@ -71,7 +54,7 @@ class People:
         self.folder = Path(folder)
         self._clock = clock
         self._rows_folder = self.folder / "rows"
-        self._wrong_codes: list[float] = []
+        self._wrong_codes = WrongCodes(clock)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.folder.chmod(0o700)
         self._lock = _lock(self.folder)
@@ -85,11 +68,13 @@ class People:
         self._rows_folder.mkdir(exist_ok=True)
         path = self.folder / "class.json"
         if not path.exists():
-            code = "".join(secrets.choice(_LETTERS) for _ in range(_CODE_LETTERS))
+            code = "".join(secrets.choice(LETTERS) for _ in range(CODE_LETTERS))
             replace_text(path, json.dumps({"code": code, "teacher": secrets.token_urlsafe(24)}))
         told = _read(path)
         self.code, self.teacher = told["code"], told["teacher"]
         self._people = {path.stem: _read(path) for path in self._rows_folder.glob("*.json")}
+        removed = self.folder / "removed.json"
+        self._removed = Removed(removed, _read(removed) if removed.exists() else {})
         self.forget_the_old()
 
     def close(self):
@@ -103,8 +88,8 @@ class People:
         Return a Row for everybody, in no order.
         """
         return [
-            Row(one["name"], one["state"], one["heard_s"], one["ahead_s"])
-            for one in list(self._people.values())
+            Row(one["name"], one["state"], one["heard_s"], one["ahead_s"], key=row)
+            for row, one in list(self._people.items())
         ]
 
     def knows(self, token):
@@ -113,7 +98,7 @@ class People:
         """
         return _digest(token) in self._people
 
-    def let_in(self, token, name, code):
+    def let_in(self, token, name, code, address=""):
         """
         Give somebody a row, or the one that they have another name.
 
@@ -121,14 +106,16 @@ class People:
             token: Their secret. Who knows it can write the row.
             name: The name that they chose.
             code: The class code, as they typed it.
+            address: Where they send from. Wrong codes are counted by it.
 
         Raises:
-            Denied: The code is wrong, or the name is taken or none.
+            Denied: The code is wrong, or the name is taken, none, or that of a row that the teacher
+                has removed.
         """
-        self._refuse_a_wrong_code(str(code))
+        self._refuse_a_wrong_code(str(code), address)
         if len(token) < SHORTEST_TOKEN:
             raise Denied(f"a token of {SHORTEST_TOKEN} characters or more is expected")
-        self._put(_digest(token), name_of(name), None, self._clock())
+        self._let_in(_digest(token), name_of(name))
 
     def put(self, token, told, sent_s):
         """
@@ -140,9 +127,10 @@ class People:
             sent_s: When they sent it, by their own clock.
 
         Raises:
-            Denied: Nobody has this token, or it is no state.
+            Denied: Nobody has this token, it is no state, or the teacher has removed the row.
         """
         row = _digest(token)
+        self._refuse_removed(row)
         if row not in self._people:
             raise Denied("nobody has this token; join with the class code", 401)
         self._put(row, self._people[row]["name"], told, sent_s)
@@ -154,6 +142,7 @@ class People:
         Until they choose a name, it is their login; where somebody has taken that, it says so.
         """
         row = _digest(_USER + user)
+        self._refuse_removed(row)
         if row in self._people:
             name = self._people[row]["name"]
         else:
@@ -167,9 +156,9 @@ class People:
         Give a user whom a hub vouches for the name that they have chosen.
 
         Raises:
-            Denied: It is taken, or none.
+            Denied: It is taken, none, or that of their row that the teacher has removed.
         """
-        self._put(_digest(_USER + user), name_of(name), None, self._clock())
+        self._let_in(_digest(_USER + user), name_of(name))
 
     def remove(self, token):
         """
@@ -183,6 +172,22 @@ class People:
         """
         self._delete(_digest(_USER + user))
 
+    def take_off(self, row):
+        """
+        Remove somebody's row, as the teacher does. It comes back by no sending, only by a new name.
+
+        Args:
+            row: The Row's key.
+
+        Returns:
+            bool: Whether it was there.
+        """
+        if row not in self._people:
+            return False
+        self._removed.note(row, self._people[row]["name"], self._clock())
+        self._delete(row)
+        return True
+
     def forget_the_old(self):
         """
         Delete the rows that nobody has sent to for a day.
@@ -190,10 +195,21 @@ class People:
         oldest_s = self._clock() - KEPT_S
         for row in [row for row, one in self._people.items() if one["heard_s"] < oldest_s]:
             self._delete(row)
+        self._removed.forget_before(oldest_s)
 
     def _delete(self, row):
         if self._people.pop(row, None) is not None:
             (self._rows_folder / f"{row}.json").unlink(missing_ok=True)
+
+    def _let_in(self, row, name):
+        if self._removed.has(row, name):
+            self._refuse_removed(row)
+        self._put(row, name, None, self._clock())
+        self._removed.forget(row)
+
+    def _refuse_removed(self, row):
+        if row in self._removed:
+            raise Denied("the teacher has removed this row; join under another name")
 
     def _put(self, row, name, told, sent_s):
         if self._is_taken(name, row):
@@ -215,29 +231,12 @@ class People:
         others = (one["name"] for key, one in self._people.items() if key != row)
         return name.casefold() in map(str.casefold, others)
 
-    def _refuse_a_wrong_code(self, code):
-        now_s = self._clock()
-        self._wrong_codes = [at for at in self._wrong_codes if now_s - at < _MINUTE_S]
-        if len(self._wrong_codes) >= MOST_WRONG_CODES:
-            raise Denied("too many wrong codes; wait a minute", 429)
+    def _refuse_a_wrong_code(self, code, address):
+        if self._wrong_codes.are_too_many(address):
+            raise Denied("too many wrong codes from your address; wait a minute", 429)
         if not hmac.compare_digest(code.strip().upper().encode(), self.code.encode()):
-            self._wrong_codes.append(now_s)
+            self._wrong_codes.note(address)
             raise Denied("the code is not the one that the board shows")
-
-
-def name_of(text):
-    """
-    Return a name as the board shows it, or refuse it.
-
-    Raises:
-        Denied: It is empty, too long, or has signs that cannot be seen.
-    """
-    name = " ".join(unicodedata.normalize("NFC", str(text)).split())
-    if not 1 <= len(name) <= LONGEST_NAME:
-        raise Denied(f"a name of 1 to {LONGEST_NAME} characters is expected", 400)
-    if any(unicodedata.category(sign).startswith("C") for sign in name):
-        raise Denied("a name of letters that can be seen is expected", 400)
-    return name
 
 
 def delete_everything(folder):

@@ -165,6 +165,7 @@ def _row(columns, row, now_s):
     cells = {column.key: cell(column, row) for column in columns}
     return {
         "name": row.name,
+        "key": row.key,
         # What nobody has touched is most of it, and goes without saying.
         "cells": {
             key: one for key, one in cells.items() if one["is"] != "open" or one.get("hints")

@@ -52,19 +52,22 @@ def lab_environment(environment):
     Return the environment in which JupyterLab has the course's defaults and finds its commands.
 
     Without the defaults it asks in a corner of the first lesson whether it may fetch news, also
-    where it has no address to fetch them from; and what kernels say is not encrypted, so that every
-    user of the machine can read it. `ddp-lessons` is found in terminals and in `!` cells, also if
-    nobody has activated this environment.
+    where it has no address to fetch them from; what kernels say is not encrypted, so that every
+    user of the machine can read it; and the tab of an exercise looks like that of its lesson.
+    `ddp-lessons` is found in terminals and in `!` cells, also if nobody has activated this
+    environment.
 
     Args:
         environment: The environment variables without them.
     """
     # What comes first wins.
     settings = [*filter(None, [environment.get("JUPYTER_CONFIG_PATH")]), str(_SETTINGS)]
+    extensions = [*filter(None, [environment.get("JUPYTER_PATH")]), str(_SETTINGS)]
     commands = [sysconfig.get_path("scripts"), environment.get("PATH", os.defpath)]
     return {
         **environment,
         "JUPYTER_CONFIG_PATH": os.pathsep.join(settings),
+        "JUPYTER_PATH": os.pathsep.join(extensions),
         "PATH": os.pathsep.join(commands),
     }
 

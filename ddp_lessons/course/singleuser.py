@@ -12,6 +12,7 @@ import importlib.util
 import os
 import resource
 import sys
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,9 +20,11 @@ from ddp_lessons.course import workspace
 from ddp_lessons.course.lab import FIRST_LESSON, lab_environment
 from ddp_lessons.course.notebooks.places import find_course
 from ddp_lessons.errors import DDPLessonsError, StartFailed
-from ddp_lessons.ranks.system.limits import setting
+from ddp_lessons.ranks.system.limits import memory_that_nobody_bounds, setting
 
 _SHELL = "/bin/bash"
+_WRITTEN_TO = ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR")
+_NEEDED_BYTES = 1 << 20
 _GO_FIRST = 500
 """
 From 0, as all others, to 1000. A process counts as if it held half of all memory more.
@@ -53,12 +56,27 @@ def server_environment(environment, folder):
         environment: The environment that the hub gives.
         folder: The learner's folder.
     """
-    found = lab_environment(environment)
+    found = lab_environment(environment) | _places_if_full(folder.parent)
     lesson = folder / FIRST_LESSON
     if lesson.is_file():  # not if the home is full
         place = lesson.relative_to(folder.parent).as_posix()
         found.setdefault("JUPYTERHUB_DEFAULT_URL", f"/lab/tree/{place}")
     return found
+
+
+def _places_if_full(home):
+    """
+    Return what has a server write elsewhere if its user's home is full; {} if it is not.
+
+    It writes before it opens, and would not start. Nobody could delete anything then.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=home) as file:
+            file.write(bytes(_NEEDED_BYTES))
+    except OSError:
+        folder = Path(tempfile.mkdtemp(prefix="ddp-lessons-full-home-"))
+        return {name: str(folder / name.lower()) for name in _WRITTEN_TO}
+    return {}
 
 
 def bound_processes():
@@ -73,6 +91,21 @@ def bound_processes():
         if allowed != resource.RLIM_INFINITY:
             most = min(most, allowed)
         resource.setrlimit(resource.RLIMIT_NPROC, (int(most), int(most)))
+
+
+def bound_memory():
+    """
+    Hold each process of this user's to MEM_LIMIT bytes of its own, if only the hub says so.
+
+    Whoever fills memory then gets a MemoryError in their cell. Several processes can still fill
+    more together: for that, the hub needs a spawner that bounds them all, or a container each.
+    """
+    most = memory_that_nobody_bounds()
+    if most is not None:
+        _, allowed = resource.getrlimit(resource.RLIMIT_DATA)
+        if allowed != resource.RLIM_INFINITY:
+            most = min(most, allowed)
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
 def go_first():
@@ -101,6 +134,7 @@ def main(rest=()):
             f"run (got {sys.executable}). Run workshop/install.sh, or pip install jupyterhub."
         )
     bound_processes()
+    bound_memory()
     go_first()
     folder = Path.home() / workspace.NAME
     try:

@@ -4,13 +4,18 @@ A browser and a JupyterLab server for the tests that look at lessons as learners
 
 import os
 import shutil
+import tempfile
+import zlib
+from pathlib import Path
 
 import pytest
+from hub_server import HubServer, Seat, add_users, remove_users, why_not
 from lab_page import HEIGHT, WIDTH, LabPage
 from lab_server import LabServer
 from playwright.sync_api import sync_playwright
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
+_NUM_LEARNERS = 3
 _ARGUMENTS = (
     "--no-sandbox",  # which containers do not allow; the pages are our own
     "--disable-gpu",
@@ -87,3 +92,48 @@ def lab(new_page, shared_server):
     """
     yield new_page(shared_server)
     shared_server.end_kernels()
+
+
+@pytest.fixture(scope="module")
+def hub(chromium):
+    """
+    Give a hub for all tests of this file.
+    """
+    if reason := why_not():
+        pytest.skip(reason)
+    with tempfile.TemporaryDirectory(prefix="ddp-hub-") as folder:
+        Path(folder).chmod(0o755)
+        hub = HubServer(Path(folder))
+        try:
+            yield hub
+        finally:
+            hub.kill()
+
+
+@pytest.fixture
+def seats(hub, request):
+    """
+    Give the places of three learners, who are users of this system for the length of a test.
+    """
+    room = f"ddp-{zlib.crc32(request.node.name.encode()):08x}-"  # names are short
+    passwords = add_users(_NUM_LEARNERS, room)
+    try:
+        yield [Seat(hub, name, password) for name, password in passwords.items()]
+    finally:
+        remove_users(list(passwords))
+
+
+@pytest.fixture
+def pages(chromium):
+    """
+    Give a function from a seat to a page in a browser of that learner's own.
+    """
+    contexts = []
+
+    def make(seat):
+        contexts.append(chromium.new_context(viewport={"width": WIDTH, "height": HEIGHT}))
+        return LabPage(contexts[-1].new_page(), seat)
+
+    yield make
+    for context in contexts:
+        context.close()

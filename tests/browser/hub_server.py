@@ -29,6 +29,7 @@ _END_S = 20.0
 _CONFIG = """
 load_subconfig({config!r})
 c.Spawner.environment["DDP_LESSONS_MAX_PROCESSES"] = "{most_processes}"
+c.Spawner.mem_limit = "2G"
 c.JupyterHub.bind_url = "http://127.0.0.1:{port}"
 c.JupyterHub.hub_bind_url = "http://127.0.0.1:{hub_port}"
 c.ConfigurableHTTPProxy.api_url = "http://127.0.0.1:{api_port}"

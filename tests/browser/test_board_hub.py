@@ -215,6 +215,13 @@ def log_in(chromium, hub):
         context.close()
 
 
+def rows_of(page):
+    """
+    Return the rows that a page of the board has been told.
+    """
+    return page.evaluate("shown.rows")
+
+
 def test_learners_of_a_hub_are_on_the_board_and_their_teacher_sees_it(hub, log_in):
     """
     Nobody joins: the hub's configuration says where the board is, its tokens who sends.
@@ -232,6 +239,15 @@ def test_learners_of_a_hub_are_on_the_board_and_their_teacher_sees_it(hub, log_i
     for token in ("", "x" * 40, hub._token):  # the last one is a service's, not a learner's
         assert hub.put_row(token) == 403
     expect(page.locator("#state")).to_have_text("2 on the board")
+
+    page.get_by_role("button", name="Remove ada").click()
+    page.get_by_role("button", name="Remove it").click()
+    expect(page.locator("tbody th")).to_have_text(["Bo and Cy"])
+    (key,) = (row["key"] for row in rows_of(page))
+    for one in (page, log_in("cy")):  # a page of elsewhere does not know the cookie's word
+        asked = one.request.delete(f"{hub.url}/services/board/rows/{key}")
+        assert asked.status == 403
+    expect(page.locator("#state")).to_have_text("1 on the board")
 
     other = log_in("ada")
     expect(other.get_by_role("heading", name="You do not have permission")).to_be_visible()

@@ -175,6 +175,64 @@ def test_names_can_be_hidden_from_the_projector(people, open_page):
         expect(page.get_by_text("Work on a copy.")).to_be_visible()
 
 
+def test_a_teacher_removes_a_row_after_a_question(people, open_page):
+    """
+    A pair that has gone home, or a name that is no name. A slip of the mouse costs nobody a row.
+    """
+    with BoardThread(people, secret=people.teacher) as board:
+        board.join(NASTY)
+        board.join("Bo", "o" * 40)
+        page = open_page(board)
+        page.get_by_role("button", name=f"Remove {NASTY}").click()
+        dialog = page.get_by_role("dialog", name=f"Remove {NASTY}?")
+        expect(dialog).to_be_visible()
+        assert page.locator("img").count() == 0
+        page.keyboard.press("Enter")  # what has the focus is the harmless one
+        expect(dialog).to_be_hidden()
+        page.get_by_role("button", name=f"Remove {NASTY}").click()
+        page.keyboard.press("Escape")
+        expect(dialog).to_be_hidden()
+        assert len(people.rows()) == 2
+        page.get_by_role("button", name=f"Remove {NASTY}").click()
+        # The table is drawn anew while the question stands.
+        assert board.put(state_of({"00.1": tried("view")}), "o" * 40) == 200
+        expect(page.locator("td.tried")).to_have_count(1)
+        dialog.get_by_role("button", name="Remove it").click()
+        expect(dialog).to_be_hidden()
+        expect(page.locator("tbody th")).to_have_text(["Bo"])
+        assert board.put(state_of()) == 403
+
+
+def test_a_removal_that_fails_is_told(people, open_page):
+    """
+    The board has been started again elsewhere: the row is still there, and the page says so.
+    """
+    with BoardThread(people, secret=people.teacher) as board:
+        board.join("Ada")
+        page = open_page(board)
+        page.get_by_role("button", name="Remove Ada").click()
+        page.context.clear_cookies()
+        page.get_by_role("button", name="Remove it").click()
+        expect(page.locator("#failed")).to_have_text("It is still there: the board answers 403.")
+        expect(page.locator("tbody th")).to_have_text(["Ada"])
+
+
+def test_a_row_can_be_removed_while_the_room_is_busy(people, open_page):
+    """
+    Between the press of a button and its release, a page that follows thirty is drawn anew.
+    """
+    with BoardThread(people, secret=people.teacher) as board:
+        board.join("Ada")
+        page = open_page(board)
+        page.get_by_role("button", name="Remove Ada").hover()
+        page.mouse.down()
+        board.join("Bo", "o" * 40)
+        expect(page.locator("#state")).to_have_text("2 on the board")
+        page.mouse.up()
+        expect(page.get_by_role("dialog", name="Remove Ada?")).to_be_visible()
+        expect(page.locator("tbody th")).to_have_text(["Ada", "Bo"])
+
+
 class Rows:
     """
     Rows that are there from the start.
@@ -201,7 +259,7 @@ def room():
         told = {"lines": foretold(1 + number % 4, was=4 if number % 2 else None)}
         name = names[number] if number < len(names) else f"pair {number}"
         tasks = {"00.1": ways[number % 4]} if number else {}
-        found.append(row(name, tasks, told))
+        found.append(row(name, tasks, told, key=f"{number:064}"))
     return found
 
 

@@ -4,6 +4,7 @@ An exercise in a real browser: wrong, a hint, another hint, right.
 
 import pytest
 from lab_server import ROOT
+from playwright.sync_api import expect
 
 from ddp_lessons.checks.kit.finding import find_task
 from ddp_lessons.course.exercises import exercise_place, solution_of
@@ -55,3 +56,21 @@ def test_a_learner_goes_from_a_wrong_answer_over_hints_to_the_picture(lab):
     (picture,) = lab.pictures()
     assert picture[0] == "image/svg+xml"
     assert lab.photograph("exercise") == []
+
+
+def test_the_tab_of_an_exercise_says_what_it_is(lab):
+    """
+    A lesson and its exercise have one file name, and both are open in the first hour.
+    """
+    name = exercise_place("00", ROOT).blank.name
+    lab.open_file(f"exercises/{name}")
+    lab.page.goto(lab.server.address(f"lab/tree/notebooks/{name}"))  # beside what was open
+    tabs = lab.page.locator(".lm-DockPanel-tabBar .lm-TabBar-tab", has_text=name)
+    expect(tabs).to_have_count(2)
+    expect(lab.page.locator('[title*="exercises/"] .lm-TabBar-tabLabel')).to_have_count(1)
+    words = tabs.locator(".lm-TabBar-tabLabel").evaluate_all(
+        "labels => labels.map(one => getComputedStyle(one, '::before').content)"
+    )
+    assert sorted(words) == ['"exercise · "', "none"]
+    assert tabs.all_inner_texts() == [name, name]  # the label itself is the file's name, and stays
+    lab.wait_for_kernel("idle")

@@ -2,27 +2,15 @@
 A room on one server: a real JupyterHub with the workshop's configuration, and learners in Chromium.
 """
 
-import os
 import shutil
 import signal
 import subprocess
-import tempfile
-from pathlib import Path
 from urllib.parse import urlencode
 
 import nbformat
-import psutil
 import pytest
-from hub_server import (
-    MOST_PROCESSES,
-    HubServer,
-    Seat,
-    add_users,
-    processes_of,
-    remove_users,
-    why_not,
-)
-from lab_page import HEIGHT, WIDTH, LabPage
+from hub_room import BACK_S, START, TICK, assert_runs_on, at_lab, rank_pids, ticks, write_notebook
+from hub_server import MOST_PROCESSES, Seat, processes_of
 from lab_server import ROOT
 from waiting import comes_true, wait_until
 
@@ -31,89 +19,15 @@ from ddp_lessons.course.notebooks.cells import RAISES, tags_of
 
 pytestmark = [pytest.mark.browser, pytest.mark.soak, pytest.mark.timeout(600)]
 
-NUM_LEARNERS = 3
 ROOM_S = 300.0  # for three lessons at once on two cores
 GONE_S = 30.0
-BACK_S = 120.0  # the hub looks after its proxy every 30 s
 LESSON = "00_ranks.ipynb"
-KERNEL = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
-START = "from ddp_lessons import start_ranks\nranks = start_ranks(2)"
-TICK = """%%px
-import pathlib, time
-import torch.distributed as dist
-for tick in range(100000):
-    pathlib.Path(f"tick-{rank}").write_text(str(tick))
-    time.sleep(0.1)
-"""
-FORK_FOR_EVER = """
-import os, signal
-children = []
-try:
-    while True:
-        children.append(os.fork())
-        if children[-1] == 0:
-            os.execvp("sleep", ["sleep", "600"])
-except OSError as error:
-    print(type(error).__name__, len(children))
-"""
 SETTINGS = """
 import os, resource, shutil
 print([os.environ[f"DDP_LESSONS_{name}"] for name in ("MAX_RANKS", "PARK_AFTER", "MAX_PROCESSES")])
 print(resource.getrlimit(resource.RLIMIT_NPROC)[0])
 !ddp-lessons --version
 """
-
-
-@pytest.fixture(scope="module")
-def hub(chromium):
-    """
-    Give a hub for all tests of this file.
-    """
-    if reason := why_not():
-        pytest.skip(reason)
-    with tempfile.TemporaryDirectory(prefix="ddp-hub-") as folder:
-        Path(folder).chmod(0o755)
-        hub = HubServer(Path(folder))
-        try:
-            yield hub
-        finally:
-            hub.kill()
-
-
-@pytest.fixture
-def seats(hub, request):
-    """
-    Give the places of three learners, who are users of this system for the length of a test.
-    """
-    passwords = add_users(NUM_LEARNERS, f"ddp-{request.function.__name__.split('_')[1]}-")
-    try:
-        yield [Seat(hub, name, password) for name, password in passwords.items()]
-    finally:
-        remove_users(list(passwords))
-
-
-@pytest.fixture
-def pages(chromium):
-    """
-    Give a function from a seat to a page in a browser of that learner's own.
-    """
-    contexts = []
-
-    def make(seat):
-        contexts.append(chromium.new_context(viewport={"width": WIDTH, "height": HEIGHT}))
-        return LabPage(contexts[-1].new_page(), seat)
-
-    yield make
-    for context in contexts:
-        context.close()
-
-
-def at_lab(lab):
-    """
-    Wait until JupyterLab is open at a notebook with a kernel, as after a login.
-    """
-    lab.page.locator(".jp-Toolbar-kernelName", has_text="Python 3").wait_for(timeout=1000 * BACK_S)
-    lab.wait_for_kernel("idle")
 
 
 def outputs_of(notebook):
@@ -185,17 +99,6 @@ def test_learner_finds_commands_settings_and_their_own_edits(seats, pages):
     assert f"['8', '30', '{MOST_PROCESSES}']\n{MOST_PROCESSES}\nddp-lessons 0." in told
 
 
-def write_notebook(seat, name, *sources):
-    """
-    Write a notebook of the learner's own into their folder.
-    """
-    cells = [nbformat.v4.new_code_cell(source) for source in sources]
-    path = seat.notebooks / name
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=KERNEL), path)
-    os.chown(path, seat.home.stat().st_uid, seat.home.stat().st_gid)
-    return path
-
-
 def test_stranger_is_not_let_in(hub, seats, pages):
     """
     Every account of the system has a password, and not every account is a learner's.
@@ -247,56 +150,6 @@ def test_link_pulls_a_teachers_materials_beside_the_course(hub, seats, pages):
     assert (seat.notebooks / LESSON).is_file()
 
 
-def test_one_who_forks_for_ever_stops_alone(seats, pages):
-    """
-    The bound is each learner's own: the others still start what they like.
-    """
-    wild, other = (pages(seat) for seat in seats[:2])
-    for lab, source in ((wild, FORK_FOR_EVER), (other, START)):
-        lab.server.log_in(lab.page)
-        at_lab(lab)
-        write_notebook(lab.server, "mine.ipynb", source)
-        lab.open_file("my-course/notebooks/mine.ipynb")
-    told = wild.run_cell(0)
-    name, number = told.split()
-    assert name == "BlockingIOError"
-    assert MOST_PROCESSES / 2 < int(number) < MOST_PROCESSES
-    assert "2 ranks ready" in other.run_cell(0)
-
-
-def rank_pids(name):
-    """
-    Return the process ids of a learner's warden and of all that it started.
-    """
-    found = []
-    for process in processes_of(name):
-        try:
-            if any("ddp_lessons.ranks" in word for word in process.cmdline()):
-                found.append(process.pid)
-        except psutil.Error:
-            continue
-    return sorted(found)
-
-
-def ticks(seat):
-    """
-    Return the last tick of rank 0, as its cell writes it.
-    """
-    try:
-        return int((seat.notebooks / "tick-0").read_text() or 0)
-    except FileNotFoundError:
-        return 0
-
-
-def assert_runs_on(seat, ranks):
-    """
-    Assert that the learner's cell runs on, on the same ranks.
-    """
-    before = ticks(seat)
-    wait_until(lambda: ticks(seat) > before + 5, 30, "the cell to go on")
-    assert rank_pids(seat.name) == ranks
-
-
 def test_killed_proxy_hub_and_server_take_nothing_with_them(hub, seats, pages):
     """
     On the day something dies. A cell goes on without proxy and hub; without its server it ends.
@@ -305,7 +158,7 @@ def test_killed_proxy_hub_and_server_take_nothing_with_them(hub, seats, pages):
     lab = pages(seat)
     seat.log_in(lab.page)
     at_lab(lab)
-    busy = write_notebook(seat, "busy.ipynb", START, TICK.replace("{rank}", "{dist.get_rank()}"))
+    busy = write_notebook(seat, "busy.ipynb", START, TICK)
     lab.open_file(f"my-course/notebooks/{busy.name}")
     assert "2 ranks ready" in lab.run_cell(0)
     lab.start_cell(1)

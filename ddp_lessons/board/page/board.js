@@ -3,6 +3,8 @@
 
 const at = (id) => document.getElementById(id)
 let shown = null
+let isPressed = false
+let removing = null
 const chosen = { lessons: "", questions: "" }
 
 function make(tag, text, kind) {
@@ -98,7 +100,7 @@ function drawTable() {
     cell.scope = "col"
     cell.title = one.title
     return cell
-  }), make("th", "solved"), make("th", "last seen"))
+  }), make("th", "solved"), make("th", "last seen"), make("th"))
   const lines = shown.rows.map((row) => {
     const line = make("tr", undefined, row.stuck ? "stuck" : "")
     const name = make("th", row.name)
@@ -109,14 +111,53 @@ function drawTable() {
       cell.title = `${one.label} ${one.title}: ${told.is}`
       return cell
     }))
-    line.append(make("td", row.num_solved), make("td", ago(row.ago_min)))
+    line.append(make("td", row.num_solved), make("td", ago(row.ago_min)), removal(row))
     return line
   })
   const top = make("thead"), rest = make("tbody")
   top.append(head)
   rest.append(...lines)
+  const focused = document.activeElement.dataset.row
   at("table").replaceChildren(top, rest)
+  if (focused) document.querySelector(`button[data-row="${focused}"]`)?.focus()
 }
+
+// Rows from a folder have no key: they are not the board's to remove.
+function removal(row) {
+  const cell = make("td")
+  if (!row.key) return cell
+  const button = make("button", "✕")
+  button.type = "button"
+  button.dataset.row = row.key
+  button.title = `Remove ${row.name}`
+  button.setAttribute("aria-label", button.title)
+  button.addEventListener("click", () => ask(row))
+  cell.append(button)
+  return cell
+}
+
+function ask(row) {
+  removing = row.key
+  at("whom").textContent = `Remove ${row.name}?`
+  at("failed").textContent = ""
+  at("removing").showModal()
+}
+
+async function remove() {
+  // Under a hub, the cookie's word tells it that this page asks, and none of elsewhere.
+  const word = document.cookie.match(/(?:^|; )_xsrf=([^;]+)/)
+  const headers = word ? { "X-XSRFToken": word[1] } : {}
+  try {
+    const answer = await fetch(`rows/${removing}`, { method: "DELETE", headers })
+    if (!answer.ok) throw new Error(`the board answers ${answer.status}`)
+    at("removing").close()
+  } catch (error) {
+    at("failed").textContent = `It is still there: ${error.message}.`
+  }
+}
+
+at("keep").addEventListener("click", () => at("removing").close())
+at("remove").addEventListener("click", remove)
 
 function draw() {
   if (!shown) return
@@ -149,10 +190,19 @@ function say(text, is_lost) {
   at("state").classList.toggle("lost", is_lost)
 }
 
+// A button that is drawn anew while it is pressed is never clicked.
+function pressed(is_on) {
+  isPressed = is_on
+  if (!is_on) setTimeout(draw)
+}
+
+addEventListener("pointerdown", () => pressed(true))
+for (const name of ["pointerup", "pointercancel"]) addEventListener(name, () => pressed(false))
+
 const events = new EventSource("events")
 events.onmessage = (event) => {
   shown = JSON.parse(event.data)
   say(`${shown.rows.length} on the board`, false)
-  draw()
+  if (!isPressed) draw()
 }
 events.onerror = () => say("the board does not answer; trying again", true)

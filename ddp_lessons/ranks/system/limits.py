@@ -120,6 +120,18 @@ def memory():
     return total, free
 
 
+def memory_that_nobody_bounds():
+    """
+    Return the bytes that a hub tells this user to keep to, or None.
+
+    It is None as well where a control group holds the user to them: nobody has to see to it then.
+    """
+    limit = _positive(os.environ.get("MEM_LIMIT", ""))
+    if limit is None or any(sum(_numbers(group / "memory.max")) for group in _cgroups()):
+        return None
+    return int(limit)
+
+
 def _used_by_this_user():
     """
     Return the bytes that all processes of this user hold; what several share is divided by them.
