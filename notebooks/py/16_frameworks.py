@@ -101,8 +101,8 @@ for told_so in (together, of_fabric):
 # returns the model as it was, and nothing complains. Fabric looks for something else, too: a
 # notebook has a prompt, and there it refuses.
 #
-# `told` sets the variables and hides the prompt. Then there is 1 model under each. A script that
-# torchrun has started needs no `told`.
+# `told` sets the variables and hides the prompt, so that a rank looks like a script of torchrun's.
+# Then there is 1 model under each.
 
 # %% tags=["check"]
 assert {tuple(one) for one in ranks.view["alone"]} == {(1, "Sequential", 4)}
@@ -165,12 +165,12 @@ for name, (same_calls, num_different) in found.items():
         print(f"{name}: {same_calls}; losses that differ: {num_different}")
 
 # %% [markdown] tags=["read"]
-# `-` marks lines of the plain loop, `+` what stands in their place. Accelerate wraps by `prepare`,
-# and nothing else is new. Fabric also gives the loader its sampler.
+# `-` marks lines of the plain loop, `+` what stands in their place. Accelerate wraps the model, and
+# runs backward. Fabric also gives the loader its sampler.
 #
-# All three make 12 all-reduces, and the same others as DDP is made. Of the losses, 0 differ if every
-# bit counts: below both frameworks is the same DDP. So in [claim C30](claims.md), that Lightning is
-# a way to distribute, "half" is right: it is a way to *write* it.
+# All three make 12 all-reduces and 5 other calls. Of the losses, 0 differ if every bit counts: below
+# both frameworks is the same DDP. A guide counts Lightning among the ways to distribute. It is a way
+# to *write* a run, which DDP distributes: [claim C30](claims.md) stays **half true**.
 
 # %% tags=["check"]
 for plain, found in zip(ranks.view["calls"], ranks.view["found"], strict=True):
@@ -239,9 +239,9 @@ samples_picture(ranks.view["dealt"], num_samples=64)
 # complains.
 #
 # Without a sampler all 64 are there, but rank 1 begins with 4 5 6 7: Accelerate deals whole batches.
-# DDP's habit is every fourth sample, and Fabric's too. Both are right, and their losses differ. The
-# line that makes them differ is the one with the loader. In the last section it stayed out of
-# `prepare`.
+# A `DistributedSampler` takes every fourth sample, and Fabric makes one. Both ways are right, but
+# not the same run. The line that makes them differ is the one with the loader: in the last
+# section it stayed out of `prepare`.
 
 # %% tags=["check"]
 own, twice, dealt, fabrics = (
