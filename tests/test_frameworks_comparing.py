@@ -6,7 +6,7 @@ import pytest
 from framework_worlds import small_model
 from worlds import run_world
 
-from ddp_lessons.frameworks import changes, num_different_losses, num_models
+from ddp_lessons.frameworks import Tally, changes, num_different_losses, num_models
 
 
 def _one(model):
@@ -31,6 +31,13 @@ def test_changes_are_lines_of_code_alone():
     """
     assert changes(_one, _other) == "- loss.backward()\n+ print(loss)"
     assert changes(_one, _one) == ""
+
+
+def test_tally_is_told_in_one_line():
+    """
+    The lesson prints three of them below each other.
+    """
+    assert str(Tally(12, 5, 40)) == "12 all-reduces, 5 others, 40 bytes"
 
 
 def test_losses_differ_by_any_bit():

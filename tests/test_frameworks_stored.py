@@ -8,6 +8,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from ddp_lessons.checks.frameworks import material
 from ddp_lessons.course.making.build import run_notebook
 from ddp_lessons.course.notebooks.canonical import read_notebook
 from ddp_lessons.errors import BadInput
@@ -18,10 +19,13 @@ ROOT = Path(__file__).parents[1]
 DEADLINE_S = 100
 
 
-@pytest.fixture
-def _three_ranks(monkeypatch):
-    monkeypatch.setattr(module.dist, "get_world_size", lambda: 3)
-    monkeypatch.setattr(module.dist, "get_rank", lambda: 2)
+def be_rank(monkeypatch, rank, world_size):
+    """
+    Have this process be a rank of a world without the frameworks.
+    """
+    monkeypatch.setattr(module.dist, "get_world_size", lambda: world_size)
+    monkeypatch.setattr(module.dist, "get_rank", lambda: rank)
+    monkeypatch.setattr(module, "is_here", lambda name: False)
 
 
 def test_a_run_is_real_where_its_framework_is(monkeypatch):
@@ -34,14 +38,37 @@ def test_a_run_is_real_where_its_framework_is(monkeypatch):
         real_or_stored("nothing", list)
 
 
-@pytest.mark.usefixtures("_three_ranks")
+def test_what_is_stored_is_plainly_marked(monkeypatch, capsys):
+    """
+    Nobody shall take it for a run of his own; each rank gets what that rank had.
+    """
+    for rank in range(4):
+        be_rank(monkeypatch, rank, 4)
+        found = real_or_stored("no sampler, and prepare", list)
+        assert found[0] == [4 * rank, 4 * rank + 1, 4 * rank + 2, 4 * rank + 3]
+    told = "stored | Accelerate is not here: this came out where it is.\n"
+    assert capsys.readouterr().out == told  # once, by rank 0
+
+
 def test_what_is_stored_fits_as_many_ranks(monkeypatch):
     """
     Results of 4 ranks would be wrong ones for 3.
     """
-    monkeypatch.setattr(module, "is_here", lambda name: False)
+    be_rank(monkeypatch, 2, 3)
     with pytest.raises(BadInput, match="expected 4 ranks"):
         real_or_stored("Accelerate, told", list)
+
+
+@pytest.mark.parametrize("num_here", [0, 1])
+def test_checks_say_what_to_install(monkeypatch, num_here):
+    """
+    Either framework will do for the first task; the second one compares both with plain DDP.
+    """
+    here = list(FRAMEWORKS)[:num_here]
+    monkeypatch.setattr(material, "is_here", lambda module: module in here)
+    warm_up = material.warm_up_all if num_here else material.warm_up_one
+    with pytest.raises(BadInput, match=r"got (Accelerate|neither)\)\. Run pip install"):
+        warm_up()
 
 
 def test_a_framework_that_is_not_installed_is_not_here():
@@ -62,20 +89,16 @@ def printed(notebook):
 
 @pytest.mark.ranks
 @pytest.mark.notebooks
-def test_lesson_shows_the_same_without_the_frameworks(tmp_path, monkeypatch):
+def test_lesson_shows_the_same_without_the_frameworks(tmp_path):
     """
     A learner who may not install them sees what others have seen, and reads that it is stored.
     """
-    for name in FRAMEWORKS:
-        fake = tmp_path / "without" / name
-        fake.parent.mkdir(exist_ok=True)
-        fake.with_suffix(".py").write_text("raise RuntimeError('this one is not here')\n")
     blank = ROOT / "notebooks" / "16_frameworks.ipynb"
     text = nbformat.writes(read_notebook(blank))
-    # `is_here` must not find them; whoever imports them nevertheless gets the fake, which raises.
-    hidden = "import importlib.util as u\nfrom ddp_lessons.frameworks import stored as s\n"
-    hidden += "s.is_here = lambda module: False"
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'without'}:{ROOT}")
+    # Who imports them nevertheless finds None there, and raises.
+    hidden = "import sys\nfrom ddp_lessons.frameworks import stored\n"
+    hidden += f"sys.modules |= dict.fromkeys({list(FRAMEWORKS)})\n"
+    hidden += "stored.is_here = lambda module: False"
     notebook = nbformat.reads(text, as_version=4)
     first = next(c for c in notebook.cells if "import num_models" in c.source)
     first.source = first.source.replace("%%px\n", f"%%px\n{hidden}\n")

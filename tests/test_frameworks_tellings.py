@@ -2,6 +2,10 @@
 One run, told in plain DDP, by Accelerate, by Fabric, and by an optimizer that averages.
 """
 
+import os
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from framework_worlds import WORLD_SIZES, needs_frameworks, samples, small_model
@@ -21,8 +25,10 @@ from ddp_lessons.frameworks import (
     train_with_accelerate,
     train_with_fabric,
 )
+from ddp_lessons.jobs import run_job
 from ddp_lessons.trace import trace
 
+TESTS = Path(__file__).parent
 BATCH_SIZE = 3
 
 
@@ -109,6 +115,37 @@ def test_tellings_hold_for_one_rank():
     """
     for found, *_ in run_world(1, _compare):
         assert [num_different for num_different, _ in found] == [0, 0]
+
+
+SCRIPT = """
+import torch, torch.distributed as dist
+from framework_worlds import samples, small_model
+from ddp_lessons.frameworks import *
+quiet()
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+data = samples(dtype=torch.float32)
+tellings = train_plain, train_with_accelerate, train_with_fabric
+losses = [train(small_model(torch.float32), data, 3) for train in tellings]
+print("differ:", [num_different_losses(losses[0], others) for others in losses[1:]])
+dist.destroy_process_group()
+"""
+
+
+@needs_frameworks
+@pytest.mark.ranks
+@pytest.mark.bitwise
+def test_tellings_are_the_same_under_torchrun(tmp_path):
+    """
+    A script that torchrun has started needs nobody else to tell it anything.
+    """
+    (tmp_path / "script.py").write_text(SCRIPT)
+    paths = os.pathsep.join([str(TESTS), str(TESTS.parent)])
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node=2", "script.py"]
+    job = run_job(command, timeout_s=100, folder=tmp_path, env={"PYTHONPATH": paths})
+    assert job.returncode == 0, job.stderr
+    assert job.stdout.splitlines() == ["differ: [0, 0]"] * 2
 
 
 def _average(rank, world_size):
