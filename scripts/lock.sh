@@ -12,7 +12,7 @@ trap 'rm -rf .lock-venv' EXIT
 .lock-venv/bin/python -m pip install --quiet "torch==$torch"
 # soupsieve 3 asks for Python 3.11.5, which is newer than the one in Debian 12; Sphinx 9.1 for 3.12.
 .lock-venv/bin/python -m pip install --quiet --upgrade 'soupsieve<3' 'sphinx<9.1' \
-    'setuptools>=77' -e '.[dev,site]' "torch==$torch"
+    'setuptools>=77' -e '.[dev,frameworks,site]' "torch==$torch"
 
 # tests/test_environment.py tells which packages other systems and Pythons need besides.
 {

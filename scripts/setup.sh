@@ -83,7 +83,7 @@ export PYTHONWARNINGS=ignore
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_INPUT=1
 if [ "$kind" = conda ]; then
     # conda has chosen the versions, from environment.yml; pip only adds what is missing.
-    "$python" -m pip install --quiet -e '.[dev,site]'
+    "$python" -m pip install --quiet -e '.[dev,frameworks,site]'
 else
     pins=requirements.lock
     # A GPU machine's environment keeps the torch it has, as long as pyproject.toml admits it.

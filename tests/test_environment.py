@@ -28,10 +28,11 @@ CONDA_ONLY = {"python", "pip", "make"}
 
 def read_pyproject(text):
     """
-    Return the Python range and the requirements (dev included) as {name: SpecifierSet}.
+    Return the Python range and the requirements (two extras included) as {name: SpecifierSet}.
     """
     project = tomllib.loads(text)["project"]
-    lines = project["dependencies"] + project["optional-dependencies"]["dev"]
+    extras = project["optional-dependencies"]
+    lines = project["dependencies"] + extras["dev"] + extras["frameworks"]
     requirements = [Requirement(line) for line in lines]
     return SpecifierSet(project["requires-python"]), {
         canonicalize_name(requirement.name): requirement.specifier for requirement in requirements

@@ -1,0 +1,242 @@
+"""
+Answers to task 16.1.
+"""
+
+from bank import Answer
+
+from wrong_answers.frameworks.sources import ACCELERATE, FABRIC, altered, of_fabric
+
+_PREPARED = "    replica, optimizer = accelerator.prepare(model, optimizer)\n"
+_OWN_LOADER = "    loader = DataLoader(dataset, batch_size=2, sampler=sampler)\n"
+_SAVE = "    if accelerator.is_main_process:\n        torch.save(model.state_dict(), path)\n"
+
+PLAIN = (
+    ACCELERATE.partition("def ported")[0]
+    + """\
+from torch.nn.parallel import DistributedDataParallel
+
+
+def ported(model, dataset, every, path):
+    replica = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(replica.parameters(), lr=0.3, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+    sampler = DistributedSampler(dataset, seed=3)
+    loader = DataLoader(dataset, batch_size=2, sampler=sampler)
+    losses = []
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        for number, (x, y) in enumerate(loader, start=1):
+            ends = number % every == 0
+            with nullcontext() if ends else replica.no_sync():
+                loss = cross_entropy(replica(x), y)
+                (loss / every).backward()
+            losses.append(loss.item())
+            if ends:
+                clip_grad_norm_(replica.parameters(), 0.5)
+                optimizer.step()
+                optimizer.zero_grad()
+                schedule.step()
+    if dist.get_rank() == 0:
+        torch.save(model.state_dict(), path)
+    return losses
+"""
+)
+
+ANSWERS = [
+    altered(
+        "16.1",
+        "prepares the loader with its sampler",
+        "twice",
+        (_PREPARED, _PREPARED + "    loader = accelerator.prepare(loader)\n"),
+    ),
+    altered(
+        "16.1",
+        "prepares a loader without a sampler",
+        "dealt",
+        (_OWN_LOADER, "    loader = DataLoader(dataset, 2)\n"),
+        (_PREPARED, _PREPARED + "    loader = accelerator.prepare(loader)\n"),
+    ),
+    altered(
+        "16.1",
+        "every rank goes through all",
+        "samples",
+        (_OWN_LOADER, "    loader = DataLoader(dataset, batch_size=2)\n"),
+    ),
+    of_fabric(
+        "16.1",
+        "leaves the sampler to Fabric, which has another seed",
+        "dealt",
+        ("DataLoader(dataset, 2, sampler=sampler)", "DataLoader(dataset, 2, shuffle=True)"),
+    ),
+    altered("16.1", "tells no epoch", "epoch", ("        sampler.set_epoch(epoch)\n", "")),
+    Answer("16.1", "is the plain loop", "own-ddp", PLAIN),
+    altered("16.1", "goes past the wrapper", "not-averaged", ("replica(x)", "model(x)")),
+    altered(
+        "16.1",
+        "prepares the optimizer alone",
+        "not-averaged",
+        (
+            "replica, optimizer = accelerator.prepare(model, optimizer)",
+            "replica, optimizer = model, accelerator.prepare(optimizer)",
+        ),
+    ),
+    altered(
+        "16.1",
+        "divides once more",
+        "divided-twice",
+        ("accelerator.backward(loss)", "accelerator.backward(loss / every)"),
+    ),
+    of_fabric("16.1", "divides nothing", "undivided", ("loss / every", "loss")),
+    altered(
+        "16.1",
+        "prepares the schedule",
+        "schedule",
+        (
+            _PREPARED,
+            "    replica, optimizer, schedule = accelerator.prepare(model, optimizer, schedule)\n",
+        ),
+    ),
+    altered(
+        "16.1",
+        "steps the schedule after each micro-batch",
+        "schedule",
+        (
+            "            if accelerator.sync_gradients:\n                schedule.step()\n",
+            "            schedule.step()\n",
+        ),
+    ),
+    altered("16.1", "has no schedule", "no-schedule", ("schedule.step()", "pass")),
+    altered(
+        "16.1",
+        "does not clip",
+        "no-clip",
+        ("accelerator.clip_grad_norm_(replica.parameters(), 0.5)", "pass"),
+    ),
+    altered(
+        "16.1",
+        "trains a copy",
+        "copy",
+        (
+            "    from accelerate import Accelerator\n",
+            "    import copy\n    from accelerate import Accelerator\n"
+            "    model = copy.deepcopy(model)\n",
+        ),
+    ),
+    of_fabric(
+        "16.1",
+        "syncs every micro-batch",
+        "synced",
+        ("enabled=not ends", "enabled=False"),
+    ),
+    altered(
+        "16.1",
+        "saves on every rank",
+        "saved-by-all",
+        (_SAVE, "    torch.save(model.state_dict(), path)\n"),
+    ),
+    altered("16.1", "saves nothing", "not-saved", (_SAVE, "")),
+    altered(
+        "16.1",
+        "saves the wrapper's state",
+        "wrapped",
+        ("torch.save(model.state_dict(), path)", "torch.save(replica.state_dict(), path)"),
+    ),
+    of_fabric(
+        "16.1",
+        "saves a dictionary of models",
+        "wrapped",
+        ("model.state_dict()", '{"model": replica}'),
+    ),
+    altered(
+        "16.1",
+        "saves the model itself",
+        "wrapped",
+        ("torch.save(model.state_dict(), path)", "torch.save(model, path)"),
+    ),
+    altered(
+        "16.1",
+        "saves before the last step",
+        "saved-early",
+        (_SAVE, ""),
+        (
+            "                optimizer.step()\n",
+            "                if accelerator.is_main_process:\n"
+            "                    torch.save(model.state_dict(), path)\n"
+            "                optimizer.step()\n",
+        ),
+    ),
+    of_fabric(
+        "16.1",
+        "lets rank 0 alone call save",
+        "deadlock",
+        ("    fabric.save(", "    if fabric.is_global_zero:\n        fabric.save("),
+    ),
+    altered("16.1", "returns the mean", "no-losses", ("return losses", "return sum(losses)")),
+    altered(
+        "16.1",
+        "returns tensors",
+        "no-losses",
+        ("losses.append(loss.item())", "losses.append(loss.detach())"),
+    ),
+    of_fabric(
+        "16.1",
+        "returns what it divided",
+        "loss-of-part",
+        ("losses.append(loss.item())", "losses.append(loss.item() / every)"),
+    ),
+    of_fabric(
+        "16.1",
+        "asks the framework's module for what only DDP has",
+        "raised",
+        ("fabric.no_backward_sync(replica, enabled=not ends)", "replica.no_such_sync()"),
+    ),
+    altered("16.1", "has another rate", "values", ("lr=0.3", "lr=0.25")),
+    Answer("16.1", "is told by Fabric, loader and all", None, FABRIC),
+    altered(
+        "16.1",
+        "leaves windows to itself",
+        None,
+        ("Accelerator(cpu=True, gradient_accumulation_steps=every)", "Accelerator(cpu=True)"),
+        ("for x, y in loader:", "for number, (x, y) in enumerate(loader, 1):"),
+        (
+            "with accelerator.accumulate(replica):",
+            "with accelerator.no_sync(replica) if number % every else nullcontext():",
+        ),
+        ("accelerator.backward(loss)", "accelerator.backward(loss / every)"),
+        (
+            """\
+                if accelerator.sync_gradients:
+                    accelerator.clip_grad_norm_(replica.parameters(), 0.5)
+                optimizer.step()
+                optimizer.zero_grad()
+            if accelerator.sync_gradients:
+                schedule.step()
+""",
+            """\
+            if number % every == 0:
+                accelerator.clip_grad_norm_(replica.parameters(), 0.5)
+                optimizer.step()
+                optimizer.zero_grad()
+                schedule.step()
+""",
+        ),
+    ),
+    altered(
+        "16.1",
+        "prepares a schedule that does not count ranks, and unwraps to save",
+        None,
+        (
+            "gradient_accumulation_steps=every)",
+            "gradient_accumulation_steps=every, step_scheduler_with_optimizer=False)",
+        ),
+        (
+            _PREPARED,
+            "    replica, optimizer, schedule = accelerator.prepare(model, optimizer, schedule)\n",
+        ),
+        (
+            _SAVE,
+            "    accelerator.wait_for_everyone()\n"
+            "    accelerator.save(accelerator.unwrap_model(replica).state_dict(), path)\n",
+        ),
+    ),
+]
