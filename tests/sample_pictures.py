@@ -120,5 +120,8 @@ def sample_pictures():
                 for w in (1, 2, 4, 8)
             ]
         ),
+        "memory_ways": memory_picture(
+            {"DDP": {"parameters": 2**20, "gradients": 2**20}, "FSDP": {"parameters": 2**18}}
+        ),
         "memory_none": memory_picture([{"parameters": 0}, {}]),
     }
