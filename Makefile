@@ -17,7 +17,7 @@ SUBJECT_TESTS = $(foreach part,costs trace pictures process_group collectives ri
 
 # Benchmarks, one after the other: each measures alone.
 BENCHMARKS = startup training_step launchers ring replicas trace_overhead prediction watchdog checkpoint \
-  sharded_optimizer low_communication
+  sharded_optimizer fully_sharded low_communication
 
 .PHONY: setup lab test coverage soak check bench gpu-proof build verify site lock format clean help
 
