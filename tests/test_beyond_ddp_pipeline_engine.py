@@ -202,7 +202,7 @@ def test_empty_slots_of_torchs_table_are_not_the_bubble():
 def _waiting(rank, world_size, name):
     inputs, targets = batch(8)
     table = _tables(world_size, 4)[name][0]
-    pipeline = Pipeline(stages_of(rank, world_size), mse_loss, WaitingSends())
+    pipeline = Pipeline(stages_of(rank, world_size), mse_loss, WaitingSends)
     pipeline.step(table, 8, inputs, targets)
     return pipeline.most_alive
 
@@ -226,7 +226,7 @@ def test_sends_that_wait_never_end_in_1f1b():
 def _twice(rank, world_size):
     stages = stages_of(rank, world_size)
     inputs, targets = batch(8)
-    pipeline = Pipeline(stages, mse_loss, KeptSends())
+    pipeline = Pipeline(stages, mse_loss, KeptSends)
     for _ in range(2):
         pipeline.step(one_f_one_b(world_size, 4), 8, inputs, targets)
     return packed(gradients_of(stages))
@@ -242,6 +242,34 @@ def test_gradients_add_up_over_steps():
         for number, tensors in result.items():
             for got, one in zip(tensors, once[number], strict=True):
                 assert torch.allclose(got, 2 * one, rtol=MOST_OFF, atol=MOST_OFF)
+
+
+def _as_on_nccl(rank, world_size):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.distributed, "get_backend", lambda group=None: "nccl")
+        pipeline = Pipeline(stages_of(rank, world_size), mse_loss)
+    inputs, targets = batch(8)
+    with trace() as events:
+        pipeline.step(one_f_one_b(world_size, 4), 8, inputs, targets)
+    return [event.group for event in events if event.is_send]
+
+
+def test_a_group_without_tags_gets_another_for_its_messages():
+    """
+    NCCL's would wait for each other. Here Gloo says that it is NCCL.
+    """
+    own = [name for names in run_world(2, _as_on_nccl) for name in names]
+    usual = [name for names in run_world(2, _usual_group) for name in names]
+    assert len(own) == len(usual) == 8
+    assert not set(own) & set(usual)
+
+
+def _usual_group(rank, world_size):
+    inputs, targets = batch(8)
+    with trace() as events:
+        pipeline = Pipeline(stages_of(rank, world_size), mse_loss)
+        pipeline.step(one_f_one_b(world_size, 4), 8, inputs, targets)
+    return [event.group for event in events if event.is_send]
 
 
 def _refusals(rank, world_size):
@@ -263,10 +291,6 @@ def _refusals(rank, world_size):
         Pipeline([], mse_loss)
     with pytest.raises(BadInput, match="Not its stages"):
         Pipeline(stages_of(world_size - 1 - rank, world_size), mse_loss)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.distributed, "get_backend", lambda group: "nccl")
-        with pytest.raises(BadInput, match="No tags"):
-            Pipeline(stages, mse_loss)
     return said
 
 

@@ -102,6 +102,18 @@ def test_interleaved_parts_idle_less(num_ranks, times, num_parts):
     assert foretold <= bubble_share(num_ranks, num_microbatches)
 
 
+def test_timetable_says_which_part_a_microbatch_is_in():
+    """
+    Two ranks with two parts each: b is the second.
+    """
+    last = timetable(interleaved(2, 2, 2))[1]
+    assert [f"{kind}{label}" for kind, label, _, _ in last] == [
+        "F0a", "F1a", "F0b", "B0b", "F1b", "B1b", "B0a", "B1a",
+    ]  # fmt: skip
+    assert last[0] == ("F", "0a", 1, 2)
+    assert timetable(gpipe(1, 1)) == [[("F", "0", 0, 1), ("B", "0", 1, 3)]]
+
+
 def test_interleaved_parts_keep_more_alive():
     """
     What torch's own schedule was seen to keep, too.

@@ -84,7 +84,7 @@ def _work(canvas, y, rank, span, end):
     colour = rank_colour(rank)
     canvas.box(x, y + 2, max(width, 2), _ROW - 4, fill=canvas.fill(KINDS[kind][1], colour),
                stroke=PANEL if kind == "F" else colour, radius=2)  # fmt: skip
-    if text_width(label, 11) + 8 <= width:
+    if text_width(label, 11) + 4 <= width:
         if kind == "F":
             canvas.text(x + width / 2, y + _ROW / 2, label, "#ffffff", 11, bold=True)
         else:

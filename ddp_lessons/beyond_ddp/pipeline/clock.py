@@ -9,10 +9,12 @@ all ranks' ticks in which they do nothing: (w - 1) / (v M + w - 1) for the table
 `costs.bubble_share` foretells it.
 """
 
+from string import ascii_lowercase
+
 from ...errors import BadInput
 from .calls import made_by, needed_by, num_parts_of
 from .checking import actions_of
-from .tables import FORWARD
+from .tables import BACKWARD, FORWARD
 
 
 def timetable(table, forward_ticks=1, backward_ticks=2):
@@ -26,7 +28,7 @@ def timetable(table, forward_ticks=1, backward_ticks=2):
 
     Returns:
         list: For each rank (kind, label, start, stop) of each action; the label is its microbatch,
-        and its part after a point if there are several. `timetable_picture` draws it.
+        and if a rank has several parts a letter for the part. `timetable_picture` draws it.
 
     Raises:
         BadInput: Ranks would wait for each other for ever.
@@ -34,28 +36,32 @@ def timetable(table, forward_ticks=1, backward_ticks=2):
     Source: Y. Huang et al., "GPipe", NeurIPS 2019, section 2.3 (the bubble). Lesson: 15_beyond_ddp.
     """
     rows = [actions_of(row) for row in table]
-    num_parts = num_parts_of(rows)
-    num_stages, ticks = len(rows) * num_parts, {True: forward_ticks, False: backward_ticks}
+    ticks = {FORWARD: forward_ticks, BACKWARD: backward_ticks}
     spans: list[list] = [[] for _ in rows]
     done: dict = {}  # what was made -> the tick at which it is there
     while any(len(spans[rank]) < len(row) for rank, row in enumerate(rows)):
-        num_done = len(done)
-        for rank, row in enumerate(rows):
-            for action in row[len(spans[rank]) :]:
-                made = made_by(action, rank, len(rows))
-                needed = needed_by(made, num_stages)
-                if needed is not None and needed not in done:
-                    break
-                start = max(spans[rank][-1][3] if spans[rank] else 0, done.get(needed, 0))
-                done[made] = start + ticks[action.kind == FORWARD]
-                label = f"{action.microbatch}" + (f".{action.part}" if num_parts > 1 else "")
-                spans[rank].append((action.kind, label, start, done[made]))
-        if len(done) == num_done:
+        if not any(_get_on(rank, rows, spans, done, ticks) for rank in range(len(rows))):
             raise BadInput(
                 "No time at which it ends: expected an order in which nobody waits for ever (got "
                 "ranks that wait for each other). Ask waiting_for_ever who they are."
             )
     return spans
+
+
+def _get_on(rank, rows, spans, done, ticks):
+    # Let a rank get on as far as it comes, and say whether it has.
+    own, num_parts = spans[rank], num_parts_of(rows)
+    num_before = len(own)
+    for action in rows[rank][num_before:]:
+        made = made_by(action, rank, len(rows))
+        needed = needed_by(made, len(rows) * num_parts)
+        if needed is not None and needed not in done:
+            break
+        start = max(own[-1][3] if own else 0, done.get(needed, 0))
+        done[made] = start + ticks[action.kind]
+        letter = ascii_lowercase[action.part % 26] if num_parts > 1 else ""
+        own.append((action.kind, f"{action.microbatch}{letter}", start, done[made]))
+    return len(own) > num_before
 
 
 def total_ticks(spans):

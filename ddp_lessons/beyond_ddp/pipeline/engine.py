@@ -17,7 +17,7 @@ import torch.distributed as dist
 from ...errors import BadInput
 from .calls import Made, made_by, needed_by
 from .checking import actions_of, first_fault
-from .messages import KeptSends
+from .messages import KeptSends, group_with_tags
 from .tables import FORWARD
 
 
@@ -28,20 +28,22 @@ class Pipeline:
     Args:
         stages: This rank's: `cut(...)[rank::world_size]`.
         loss: Function (outputs, targets) that returns a mean over samples.
-        messages: How to send; default: `KeptSends(group)`.
-        group: The process group; None is the default group. NCCL has no tags, so it is refused.
+        sends: How to send: the class `KeptSends`, or `WaitingSends`.
+        group: The process group; None is the default group.
 
     Attributes:
         done: The actions of the last step, as they were done.
         most_alive: How many microbatches were between forward and backward at most, in that step.
 
+    Collective: every rank must make one.
+
     Raises:
-        BadInput: There is no stage, a stage is another rank's, or the group's messages are NCCL's.
+        BadInput: There is no stage, or one that is another rank's.
 
     Lesson: 15_beyond_ddp.
     """
 
-    def __init__(self, stages, loss, messages=None, group=None):
+    def __init__(self, stages, loss, sends=KeptSends, group=None):
         self.rank, self.num_ranks = dist.get_rank(group), dist.get_world_size(group)
         numbers = [stage.number for stage in stages]
         wanted = [self.rank + part * self.num_ranks for part in range(len(stages))]
@@ -51,14 +53,8 @@ class Pipeline:
                 f"on (got {numbers}, rank {self.rank} of {self.num_ranks}). Pass "
                 "cut(...)[rank::world_size]."
             )
-        if self.num_ranks > 1 and dist.get_backend(group) == "nccl":
-            raise BadInput(
-                "No tags: messages that overtake each other need them, and NCCL has none (got "
-                'NCCL). Pass group=dist.new_group(backend="gloo"), or use '
-                "torch.distributed.pipelining."
-            )
         self.stages, self.loss = stages, loss
-        self.messages = KeptSends(group) if messages is None else messages
+        self.messages = sends(group_with_tags(group))
         self.num_stages = len(stages) * self.num_ranks
         self.done, self.most_alive = [], 0
         self._inputs = self._targets = self._sizes = ()

@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from ...workloads import NUM_CLASSES, NUM_PIXELS
 from ...workloads.seeds import seeded
+from .messages import group_with_tags
 from .tables import BACKWARD, FORWARD, Action
 
 WIDTH_BYTES = 4 * NUM_PIXELS
@@ -60,6 +61,7 @@ class TorchsOwn:
 
     def __init__(self, stages, schedule_class, num_microbatches, group=None):
         self.rank, self.num_ranks = dist.get_rank(group), dist.get_world_size(group)
+        group = group_with_tags(group)
         num_stages, self.done, self._num_done = len(stages) * self.num_ranks, [], {}
         self._has_stepped = False
         made = []

@@ -4,14 +4,29 @@ How what a stage has made gets to the next: the naive way, and the good one.
 The naive way waits in each send until the other rank receives. So two neighbours that both send
 first wait for ever. The good way keeps the handle of each send, and goes on.
 
-Each message has a tag that says what is in it, so that none is taken for another. Gloo sends from
-the CPU, so a GPU's tensor is copied.
+Each message has a tag that says what is in it, so that none is taken for another. NCCL has no tags,
+and runs the calls of two ranks one after the other. So all goes over Gloo, which sends from the
+CPU: a GPU's tensor is copied. `torch.distributed.pipelining` sends from GPU to GPU, in batches.
 """
 
 import torch
 import torch.distributed as dist
 
 _TAG = 15_000  # so that nothing here meets a message of the caller's
+
+
+def group_with_tags(group=None):
+    """
+    Return a group whose messages have tags: the group itself, or one on Gloo of the same ranks.
+
+    Collective: every rank must call it.
+
+    Args:
+        group: The process group; None is the default group.
+    """
+    if dist.get_backend(group) != "nccl":
+        return group
+    return dist.new_group(dist.get_process_group_ranks(group), backend="gloo")
 
 
 class WaitingSends:
