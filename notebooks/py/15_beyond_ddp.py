@@ -39,8 +39,8 @@ rank, world_size = dist.get_rank(), dist.get_world_size()
 
 # %% tags=["run"]
 # %%px
-from ddp_lessons.beyond_ddp.pipeline import Pipeline, WaitingSends, cut
-from ddp_lessons.beyond_ddp.pipeline import bubble, gpipe, one_f_one_b, timetable
+from ddp_lessons.beyond_ddp.pipeline import Pipeline, WaitingSends, bubble, cut
+from ddp_lessons.beyond_ddp.pipeline import gpipe, most_alive, one_f_one_b, timetable
 from ddp_lessons.beyond_ddp.pipeline.example import deep_model
 
 x, y = digits_batch(load_digits(), 32)  # the same on all ranks
@@ -89,15 +89,18 @@ pairs = zip(stage.parameters(), own.parameters(), strict=True)
 off = max(((p.grad - q.grad).norm() / q.grad.norm()).item() for p, q in pairs)
 shares = [bubble(timetable(rows)) for rows in (gpipe(world_size, 4), table)]
 print(f"kept {pipeline.most_alive}. Gradients of one process: {off < 1e-5}")
+most = [max(map(most_alive, make(4, 64))) for make in (gpipe, one_f_one_b)]
 
 # %% [markdown] tags=["read"]
-# Rank 0 kept 4 microbatches, the last rank 1: a stage needs no more than there are stages from it
-# to the last. With 64 microbatches GPipe would keep 64, and 1F1B still 4. The bubble is the same.
+# Rank 0 kept 4 microbatches, the last rank 1: a stage needs as many as there are stages from it to
+# the last. The check asks the tables for 4 stages and 64 microbatches: GPipe would keep 64, 1F1B
+# still 4. The bubble is the same.
 
 # %% tags=["check"]
 kept = ranks.view["pipeline.most_alive"]
 assert kept == [min(4, len(kept) - rank) for rank in range(len(kept))]
 assert set(ranks.view["num_kept"]) == {4}
+assert ranks.view["most"][0] == [64, 4]
 assert max(ranks.view["off"]) < 1e-5  # sums of 32 samples in float32, in another order
 assert all(gpipe == one_f_one_b for gpipe, one_f_one_b in ranks.view["shares"])
 ok("1F1B keeps less, in the same time", idle_ticks=idle)
@@ -122,23 +125,25 @@ from ddp_lessons.beyond_ddp.pipeline.example import TorchsOwn, slots_of
 
 both = cut(deep_model(seed=0), 2 * world_size, x)[rank::world_size]
 torchs = TorchsOwn(both, ScheduleInterleaved1F1B, world_size)
-for _ in range(2):  # in the first step it finds out about shapes, too
-    torchs.step(x, y)
+some = 8 * world_size  # it wants microbatches of one size
+torchs.step(x[:some], y[:some])  # first with questions about shapes
+with trace() as events:
+    torchs.step(x[:some], y[:some])
+num_bytes = sum(event.input_bytes for event in events if event.is_send)
 num_slots, num_empty = slots_of(torchs.schedule)[rank]
-print(f"{num_empty} of {num_slots} slots are None")
+print(f"{num_empty} of {num_slots} slots are None, sent {num_bytes} bytes")
 is_ours = torchs.done == interleaved(world_size, world_size, 2)[rank]  # by hooks
 spans = timetable(interleaved(4, 4, 2))
-percent = round(100 * bubble(spans))
 
 # %% tags=["picture"]
-percent = ranks.view["percent"][0]
+percent = round(100 * ranks.view["bubble(spans)"][0])
 print(f"bubble: {percent} percent")
 timetable_picture(ranks.view["spans"][0])
 
 # %% [markdown] tags=["read"]
 # 27, and not 14 of 30: a slot is a place in a list, and takes no particular time. With v stages a
 # rank the bubble is (w - 1) / (v M + w - 1). In the picture, b is a rank's second stage. The price:
-# stages hand on more often, so more bytes are sent, and rank 0 keeps all of its 8 halves.
+# stages hand on more often, and rank 0 sends 24576 bytes in place of 8192.
 
 # %% tags=["check"]
 assert all(ranks.view["is_ours"])

@@ -45,6 +45,8 @@ class TorchsOwn:
     """
     Hold the same stages in a schedule of torch.distributed.pipelining, and note what it does.
 
+    It receives every microbatch into room for the first one's shape, so all must be equally large.
+
     Args:
         stages: This rank's, as `Pipeline` takes them; their gradients are what it adds to.
         schedule_class: Such as `Schedule1F1B`. One that takes several stages a rank gets a list.
