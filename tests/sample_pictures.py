@@ -14,6 +14,7 @@ from ddp_lessons.pictures import (
     shards_picture,
     steps_picture,
     timeline_picture,
+    timetable_picture,
 )
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -95,6 +96,15 @@ def sample_pictures():
         "timeline_logical": timeline_picture(
             [[("compute", 0, 1), ("communication", 1, 1)], [("communication", 1, 2, "all_reduce")]],
             "events, in order",
+        ),
+        "timetable": timetable_picture(
+            [
+                [("F", "0", 0, 1), ("F", "1", 1, 2), ("B", "0", 4, 6), ("B", "1", 7, 9)],
+                [("F", "0", 1, 2), ("B", "0", 2, 4), ("F", "1", 4, 5), ("B", "1", 5, 7)],
+            ]
+        ),
+        "timetable_crowded": timetable_picture(
+            [[("F", "a long label", 0, 1), ("B", "12.3", 1.5, 2), ("B", "", 2, 90)], []]
         ),
         "shards": shards_picture(
             sizes,

@@ -19,6 +19,7 @@ from ddp_lessons.pictures.shards import shards_picture, slices_from_rows
 from ddp_lessons.pictures.steps import steps_from_digits, steps_picture
 from ddp_lessons.pictures.svg import Picture
 from ddp_lessons.pictures.timeline import timeline_picture
+from ddp_lessons.pictures.timetable import timetable_picture
 from ddp_lessons.pictures.tracks import timeline_tracks
 
 __all__ = [
@@ -40,4 +41,5 @@ __all__ = [
     "timeline_plot",
     "timeline_tracks",
     "times_plot",
+    "timetable_picture",
 ]

@@ -1,9 +1,13 @@
 """
 Exercise 15: what if the model does not fit?
 
-Legend: w ranks.
+Legend: w ranks; a mesh of d x t x p ranks, for data, tensor and pipeline.
 """
 
 from ddp_lessons.checks.beyond_ddp.sharded_linear import ShardedLinear
+from ddp_lessons.checks.beyond_ddp.stage_row import stage_row
 
-TASKS = (ShardedLinear,)
+TASKS = (
+    ShardedLinear,
+    stage_row,
+)
