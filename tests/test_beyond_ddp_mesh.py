@@ -20,11 +20,11 @@ from ddp_lessons.beyond_ddp.mesh import (
     best_mesh,
     coordinate,
     held_bytes,
+    is_possible,
     meshes,
     step_parts,
     step_s,
 )
-from ddp_lessons.beyond_ddp.mesh.choosing import is_possible
 from ddp_lessons.beyond_ddp.tensor_parallel import ParallelMLP
 from ddp_lessons.costs import Link, rank_costs, schedule
 from ddp_lessons.errors import BadInput

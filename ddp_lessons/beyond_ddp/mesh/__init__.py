@@ -12,7 +12,7 @@ Lesson: 15_beyond_ddp.
 """
 
 from .axes import axis_lines, coordinate
-from .choosing import best_mesh, meshes
+from .choosing import best_mesh, is_possible, meshes
 from .groups import Mesh
 from .prices import Job, held_bytes, step_parts, step_s
 
@@ -23,6 +23,7 @@ __all__ = [
     "best_mesh",
     "coordinate",
     "held_bytes",
+    "is_possible",
     "meshes",
     "step_parts",
     "step_s",
