@@ -184,12 +184,12 @@ mesh_picture({"data": data, "pipeline": pipeline, "tensor": tensor}, hosts)
 
 # %% [markdown] tags=["read"]
 # 4 copies. Among their meshes, stages cost compute, for a pipeline has a bubble; cut layers cost
-# sums, dear between hosts; copies cost one large sum a step. The best one does a little of each, and
-# cuts layers inside of a host.
+# sums, dear between hosts; copies cost one large sum a step. The best one takes 35.8 s: it has a
+# whole copy in each host, as the picture shows, so that only gradients leave it.
 
 # %% tags=["check"]
 assert best_mesh(job) == (4, 2, 2)
-ok("neighbours cut layers, stages and copies are farther apart",
+ok("the best has a copy in each host",
    copies_at_most=max(mesh[0] for mesh in possible))  # fmt: skip
 
 # %% [markdown] tags=["recap"]

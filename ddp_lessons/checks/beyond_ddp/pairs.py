@@ -14,6 +14,11 @@ from ddp_lessons.checks.kit import whole_numbers
 
 NAMES = ("column.weight", "column.bias", "row.weight", "row.bias")
 MOST = 3
+MOST_OFF = 1e-3
+"""
+Right numbers are whole or halves, and a mistake moves one by an eighth at least. Who divides by the
+number of ranks and multiplies again is off by its rounding: 1e-7 of numbers below 10,000.
+"""
 
 
 def lines_of(case):
@@ -96,3 +101,41 @@ def one_process(case, line, run, *, relu=True):
     y.backward(upstream_of(case, line, run))
     grads = [p.grad for layer in (first, second) for p in layer.parameters()]
     return {"y": y.detach(), "x.grad": x.grad, **dict(zip(NAMES, grads, strict=True))}
+
+
+def near(got, right):
+    """
+    Tell whether two tensors of one shape are the same but for rounding.
+    """
+    return bool(((got.double() - right.double()).abs() <= MOST_OFF).all())
+
+
+def gradient_mistake(case, tables, rank, name, right, whole):
+    """
+    Name the mistake by which a gradient came out as it did.
+
+    Args:
+        case: The Case.
+        tables: For each rank {"x.grad" and NAMES -> gradient, or None}.
+        rank: The rank whose gradient is not right.
+        name: Which gradient.
+        right: What it should be.
+        whole: The same of one process.
+    """
+    got, (_, line) = tables[rank][name], line_of(case, rank)
+    num = len(line)
+    if got is None or got.shape != right.shape:
+        return "bias-gradient" if name == "row.bias" else "gradient"
+    if num > 1 and near(got, num * right):
+        return "times"
+    if name == "row.bias":
+        return "bias-gradient"
+    if num > 1 and near(got, right / num):
+        return "averaged"
+    if name == "x.grad":
+        parts = [tables[other][name] for other in line]
+        has_all = all(part is not None for part in parts)
+        return "input-partial" if has_all and near(sum(parts), right) else "gradient"
+    total = sum(part_of(name, whole, place, num) for place in range(num))
+    is_summed = near(got, total) or near(got, total / num)
+    return "weights-summed" if is_summed else "gradient"

@@ -7,11 +7,13 @@ import torch.distributed as dist
 
 from ddp_lessons.checks.beyond_ddp.alive import new_bytes, tensors_alive
 from ddp_lessons.checks.beyond_ddp.pairs import (
+    MOST_OFF,
     NAMES,
+    gradient_mistake,
     input_of,
     layers_of,
     line_of,
-    lines_of,
+    near,
     one_process,
     part_of,
     share_bytes,
@@ -25,11 +27,6 @@ NUM_RUNS = 2
 SPARE_BYTES = 64
 """
 A few single numbers that a pair may note. The smallest of what is cut is three times that.
-"""
-MOST_OFF = 1e-3
-"""
-Right numbers are whole or halves, and a mistake moves one by an eighth at least. Who divides by the
-number of ranks and multiplies again is off by its rounding: 1e-7 of numbers below 10,000.
 """
 
 
@@ -204,8 +201,8 @@ def _judge_output(played, seen, run):
         if len(line) > 1:
             means = ((right - bias) / len(line) + bias, right / len(line))
             known |= {"bias-often": right + (len(line) - 1) * bias}
-            known |= {"averaged": next((one for one in means if _near(got, one)), means[0])}
-        mistake = next((name for name, one in known.items() if _near(got, one)), mistake)
+            known |= {"averaged": next((one for one in means if near(got, one)), means[0])}
+        mistake = next((name for name, one in known.items() if near(got, one)), mistake)
     played.expect(rank, got, right, torch.full(right.shape, MOST_OFF), mistake=mistake)
     if not seen.kept["runs"][run]["grads"]:
         fact = "Its output has no gradient function: no backward can go through it."
@@ -225,40 +222,12 @@ def _judge_gradients(played, seen, run):
             raise played.wrong("no-gradient", rank, fact=f"It leaves {told} None.")
         if name != "x.grad":
             right = part_of(name, right, line.index(rank), len(line))
-        if got is None or got.shape != right.shape or not _near(got, right):
-            mistake = _gradient_mistake(played, name, got, right, whole[name], run)
+        if got is None or got.shape != right.shape or not near(got, right):
+            tables = [one.kept["runs"][run]["grads"] for one in played.seen]
+            mistake = gradient_mistake(case, tables, rank, name, right, whole[name])
             both = {"got": got, "expected": right}
             fact = f"With it, {told} is not that of one process."
             raise played.wrong(mistake, rank, **both, fact=fact)
-
-
-def _gradient_mistake(played, name, got, right, whole, run):
-    num = len(lines_of(played.case)[0])
-    if got is None or got.shape != right.shape:
-        return "bias-gradient" if name == "row.bias" else "gradient"
-    if name != "row.bias" and num > 1 and _near(got, right / num):
-        return "averaged"
-    if name == "x.grad":
-        tables = [seen.kept["runs"][run]["grads"]["x.grad"] for seen in played.seen]
-        for line in lines_of(played.case):
-            parts = [tables[rank] for rank in line]
-            is_mine = any(part is not None and part.equal(got) for part in parts)
-            if is_mine and all(part is not None for part in parts) and _near(sum(parts), right):
-                return "input-partial"
-    if num > 1 and _near(got, num * right):
-        return "times"
-    if name == "row.bias":
-        return "bias-gradient"
-    if name in ("column.weight", "column.bias", "row.weight"):
-        parts = [part_of(name, whole, place, num) for place in range(num)]
-        total = sum(parts)
-        if _near(got, total) or _near(got, total / num):
-            return "weights-summed"
-    return "gradient"
-
-
-def _near(got, right):
-    return bool(((got.double() - right.double()).abs() <= MOST_OFF).all())
 
 
 def _draw(played):
