@@ -10,6 +10,7 @@ from ddp_lessons.pictures import (
     collective_picture,
     collectives_picture,
     memory_picture,
+    mesh_picture,
     samples_picture,
     shards_picture,
     steps_picture,
@@ -134,4 +135,7 @@ def sample_pictures():
             {"DDP": {"parameters": 2**20, "gradients": 2**20}, "FSDP": {"parameters": 2**18}}
         ),
         "memory_none": memory_picture([{"parameters": 0}, {}]),
+        "mesh": mesh_picture({"data": 2, "tensor": 2}, [f"half {r % 2}\nof all" for r in range(4)]),
+        "mesh_of_three": mesh_picture({"data": 2, "pipeline": 3, "tensor": 4}),
+        "mesh_line": mesh_picture({"data": 1}, ["all"]),
     }

@@ -12,6 +12,7 @@ from ddp_lessons.pictures.collectives import (
 )
 from ddp_lessons.pictures.holdings import holdings_picture
 from ddp_lessons.pictures.memory import memory_picture
+from ddp_lessons.pictures.mesh import mesh_picture
 from ddp_lessons.pictures.plots import loss_plot, timeline_plot, times_plot
 from ddp_lessons.pictures.processes import processes_picture
 from ddp_lessons.pictures.samples import samples_picture
@@ -30,6 +31,7 @@ __all__ = [
     "holdings_picture",
     "loss_plot",
     "memory_picture",
+    "mesh_picture",
     "numbers_in",
     "processes_picture",
     "samples_picture",
