@@ -6,7 +6,6 @@ Shapes: N samples, images (N, 64), labels (N,); every block but the last hands o
 
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.pipelining import PipelineStage
 from torch.nn.functional import cross_entropy
 
 from ...workloads import NUM_CLASSES, NUM_PIXELS
@@ -62,6 +61,9 @@ class TorchsOwn:
     """
 
     def __init__(self, stages, schedule_class, num_microbatches, group=None):
+        # Seconds of imports, and torch's compiler, that only this needs.
+        from torch.distributed.pipelining import PipelineStage
+
         self.rank, self.num_ranks = dist.get_rank(group), dist.get_world_size(group)
         group = group_with_tags(group)
         num_stages, self.done, self._num_done = len(stages) * self.num_ranks, [], {}

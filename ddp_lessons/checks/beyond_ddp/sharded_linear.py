@@ -10,10 +10,17 @@ import math
 import torch
 
 from ddp_lessons.checks.beyond_ddp.alive_memory import Alive
-from ddp_lessons.checks.kit import Case, Task, generator
+from ddp_lessons.checks.beyond_ddp.linear_runs import (
+    RATE,
+    is_near,
+    mistake_of,
+    plain_run,
+    samples_of,
+    weight_of,
+)
+from ddp_lessons.checks.kit import Case, Task
 from ddp_lessons.pictures import holdings_picture
 
-RATE, NUM_SAMPLES = 0.5, 2
 _GATHERS = ("all_gather", "all_gather_into_tensor")
 _REDUCES = ("reduce_scatter", "reduce_scatter_tensor")
 
@@ -43,27 +50,12 @@ def most_alive(case, share=MOST_ALIVE):
     return share * whole if case.world_size > 1 else math.inf
 
 
-def _numbers(case, what, shape):
-    rng = generator(case, what)
-    dtype = getattr(torch, case["dtype"])
-    return torch.randint(-3, 4, shape, generator=rng).to(dtype)
-
-
-def _weight(case):
-    return _numbers(case, ("weight",), (case["out"], case["in"]))
-
-
-def _samples(case, rank, step):
-    x = _numbers(case, ("x", rank, step), (NUM_SAMPLES, case["in"]))
-    return x, _numbers(case, ("gradient", rank, step), (NUM_SAMPLES, case["out"]))
-
-
 def _act(here, ShardedLinear):
     case, alive = here.case, Alive(most_alive(here.case))
 
     def build():
         with alive:
-            return ShardedLinear(_weight(case).to(here.device))
+            return ShardedLinear(weight_of(case).to(here.device))
 
     layer = here.call(build)
     parameters = list(layer.parameters())
@@ -81,7 +73,7 @@ def _act(here, ShardedLinear):
 
 
 def _one_step(here, layer, optimizer, alive, step):
-    x, gradient = (t.to(here.device) for t in _samples(here.case, here.rank, step))
+    x, gradient = (t.to(here.device) for t in samples_of(here.case, here.rank, step))
     x.requires_grad_("first" not in here.case.data)
 
     def forward():
@@ -111,35 +103,6 @@ def _one_step(here, layer, optimizer, alive, step):
         found["has_grad"] = all(p.grad is not None for p in parameters)
         optimizer.step()
     return found
-
-
-def plain_run(case, how="mean"):
-    """
-    Return for each step what each rank's output and gradient of x are in one process.
-
-    Args:
-        case: The case.
-        how: "mean": as it should be. "sum", "divided twice", "none" (the weight stays), "own flat"
-            and "own rows" (each part goes by its owner's gradient) are mistakes.
-    """
-    weight, steps, w = _weight(case), [], case.world_size
-    for step in range(case["steps"]):
-        pairs = [_samples(case, rank, step) for rank in range(w)]
-        steps.append([(x @ weight.T, g @ weight) for x, g in pairs])
-        own = torch.stack([g.T @ x for x, g in pairs])
-        weight = weight - RATE * _moved(own, how)
-    return steps
-
-
-def _moved(own, how):
-    w = len(own)
-    factor = {"mean": 1 / w, "sum": 1, "divided twice": 1 / w**2, "none": 0}
-    if how in factor:
-        return own.sum(0) * factor[how]
-    flat = own.flatten(1)
-    length = -(-flat.shape[1] // w) if how == "own flat" else -(-own.shape[1] // w) * own.shape[2]
-    owner = torch.arange(flat.shape[1]) // length
-    return flat.gather(0, owner[None])[0].view(own.shape[1:])
 
 
 def _judge(played):
@@ -183,12 +146,6 @@ def _judge_alive(played, seen, num_bytes, mistake, when, share=MOST_ALIVE):
         raise played.wrong(mistake, seen.rank, fact=fact)
 
 
-def _is_near(got, right):
-    # Whole numbers below 1000 and their products, some 100 roundings of sums below 100,000.
-    slack = 100 * 1e5 * torch.finfo(right.dtype).eps
-    return got.shape == right.shape and bool(((got - right).abs() <= slack).all())
-
-
 def _judge_output(played, seen, step, right):
     found, expected = seen.kept["steps"][step], right[step][seen.rank][0]
     got = found["output"]
@@ -196,25 +153,14 @@ def _judge_output(played, seen, step, right):
     if got is None or got.shape != expected.shape or got.dtype != expected.dtype:
         fact = f"{when}, the output is no tensor of the shape and dtype of x @ weight.T."
         raise played.wrong("output", seen.rank, got=got, expected=expected, fact=fact)
-    if not _is_near(got, expected):
-        name = _name(played.case, seen.rank, step, got, 0)
+    if not is_near(got, expected):
+        name = mistake_of(played.case, seen.rank, step, got, 0)
         fact = f"{when}, the output is not that of one process."
         raise played.wrong(name, seen.rank, got=got, expected=expected, fact=fact)
     _judge_alive(played, seen, found["between"], "not-freed", f"{when}, after forward")
     if not found["backward"]:
         fact = f"{when}, the output has no way back to the parameters."
         raise played.wrong("no-backward", seen.rank, fact=fact)
-
-
-def _name(case, rank, step, got, place):
-    if step == 0:
-        return "values"
-    names = {"sum": "summed", "divided twice": "divided", "none": "stale"}
-    names |= {"own flat": "not-averaged", "own rows": "not-averaged"}
-    for how, name in names.items():
-        if _is_near(got, plain_run(case, how)[step][rank][place]):
-            return name
-    return "values"
 
 
 def _judge_backward(played, seen, step, right):
@@ -225,7 +171,7 @@ def _judge_backward(played, seen, step, right):
         raise played.wrong("no-gradient", seen.rank, fact=fact)
     if "first" not in played.case.data:
         got = found["grad_x"]
-        if got is None or not _is_near(got, expected):
+        if got is None or not is_near(got, expected):
             fact = f"{when}, the gradient of x is not that of one process."
             both = {"got": got, "expected": expected}
             raise played.wrong("input-gradient", seen.rank, **both, fact=fact)
