@@ -97,15 +97,11 @@ def _judge_held(played, table):
         if len(table) == played.case.world_size:
             held = played.seen[stage].kept  # as real ranks have counted it
         if held > may_hold:
-            are_first = stage < len(table) - 1 and all(
-                most_alive(one) == num_microbatches for one in table
-            )
+            is_gpipe = len(table) > 1 and all(most_alive(row) == num_microbatches for row in table)
             fact = (
-                f"Stage {stage} holds {held} microbatches at a time: at most {may_hold} expected."
+                f"Stage {stage} holds {held} microbatches at a time, {may_hold} at most expected."
             )
-            raise _refusal(
-                played, "all-first" if are_first and len(table) > 1 else "holds", fact, row
-            )
+            raise _refusal(played, "all-first" if is_gpipe else "holds", fact, row)
 
 
 def _judge_ticks(played, table):
