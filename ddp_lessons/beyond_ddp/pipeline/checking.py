@@ -92,7 +92,8 @@ def _fault_of_row(rank, row, num_microbatches, num_parts):
     seen: set[Action] = set()
     for action in row:
         if action not in wanted:
-            text = f"Rank {rank} does {action}: there are {num_microbatches} microbatches, from 0."
+            numbers = f"microbatches go from 0 to {num_microbatches - 1}"
+            text = f"Rank {rank} does {action}: {numbers}."
             return Fault("unknown", rank, text)
         if action in seen:
             return Fault("twice", rank, f"Rank {rank} does {action} twice.")

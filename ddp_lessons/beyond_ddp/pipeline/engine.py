@@ -82,8 +82,9 @@ class Pipeline:
         row = actions_of(table[self.rank])
         self._sizes = _sizes(num_samples, _num_microbatches(table))
         # views of one batch, cut as torch cuts it: the first microbatches may have one more
-        self._inputs = () if inputs is None else inputs.split(self._sizes)
-        self._targets = () if targets is None else targets.split(self._sizes)
+        self._inputs = inputs.split(self._sizes) if self.rank == 0 else ()
+        is_last = self.rank == self.num_ranks - 1
+        self._targets = targets.split(self._sizes) if is_last else ()
         self._alive, self._local, self.done, self.most_alive = {}, {}, [], 0
         losses = []
         for action in row:

@@ -17,6 +17,7 @@ from ddp_lessons.beyond_ddp.pipeline import (
     timetable,
     total_ticks,
 )
+from ddp_lessons.beyond_ddp.pipeline.checking import Fault
 from ddp_lessons.beyond_ddp.pipeline.example import deep_model
 from ddp_lessons.checks.kit import Case, Task
 from ddp_lessons.pictures import timetable_picture
@@ -48,10 +49,19 @@ def _act(here, stage_row):
         return None
     table: list = [None] * here.world_size
     dist.all_gather_object(table, here.calls[0].result)  # as the first call returned it
-    fault = first_fault(table, num_microbatches)
+    fault = _first_fault(table, num_microbatches)
     if fault is not None and fault.kind != "stuck":  # the kernel says so
         return None
     return _run(here, table, num_microbatches)  # one that never ends is seen to wait
+
+
+def _first_fault(table, num_microbatches):
+    for stage, row in enumerate(table):
+        actions = row if isinstance(row, list | tuple) else ()
+        longer = [one for one in actions if isinstance(one, list | tuple) and len(one) != 2]
+        if longer:  # the lesson's tables have parts, too
+            return Fault("form", stage, f"A pair of two expected (got {longer[0]!r:.40}).")
+    return first_fault(table, num_microbatches)
 
 
 def _run(here, table, num_microbatches):
@@ -71,10 +81,10 @@ def _judge(played):
     for rank, seen in enumerate(played.seen):
         for stage, call in zip(range(rank, num_stages, case.world_size), seen.calls, strict=True):
             table[stage] = call.result
-    fault = first_fault(table, case["microbatches"])
+    fault = _first_fault(table, case["microbatches"])
     if fault is not None:
         mistake = {"stuck": "deadlock"}.get(fault.kind, fault.kind)
-        row = None if fault.rank is None else table[fault.rank]
+        row = None if fault.rank is None or fault.kind == "form" else table[fault.rank]
         raise _refusal(played, mistake, fault.text, row)
     _judge_held(played, table)
     _judge_ticks(played, table)
@@ -87,11 +97,11 @@ def _judge_held(played, table):
         if len(table) == played.case.world_size:
             held = played.seen[stage].kept  # as real ranks have counted it
         if held > may_hold:
-            are_first = all(most_alive(one) == num_microbatches for one in table)
+            is_gpipe = len(table) > 1 and all(most_alive(row) == num_microbatches for row in table)
             fact = (
-                f"Stage {stage} holds {held} microbatches at a time: {may_hold} at most expected."
+                f"Stage {stage} holds {held} microbatches at a time, {may_hold} at most expected."
             )
-            raise _refusal(played, "all-first" if are_first else "holds", fact, row)
+            raise _refusal(played, "all-first" if is_gpipe else "holds", fact, row)
 
 
 def _judge_ticks(played, table):
@@ -105,15 +115,9 @@ def _judge_ticks(played, table):
 def _refusal(played, mistake, fact, row):
     if _num_stages(played.case) > played.case.world_size:  # with as many as ranks it came out
         mistake = "more-stages"
-    words = _words(row)
-    return played.wrong(mistake, fact=f"{fact} {words}".strip().replace("Rank", "Stage"))
-
-
-def _words(row):
-    if not isinstance(row, list | tuple):
-        return ""
-    is_short = all(isinstance(one, list | tuple) and len(one) == 2 for one in row)
-    return f"Its row: {' '.join(f'{kind}{number}' for kind, number in row)}." if is_short else ""
+    if row is not None:
+        fact += f" Its row: {' '.join(f'{kind}{number}' for kind, number in row)}."
+    return played.wrong(mistake, fact=fact.replace("Rank ", "Stage "))
 
 
 def _draw(played):

@@ -162,6 +162,24 @@ def stage_row(stage, num_stages, num_microbatches):
     ),
     altered(
         "15.3",
+        "names the stage in each action",
+        "form",
+        ("    return row", "    return [(kind, m, stage) for kind, m in row]"),
+    ),
+    altered(
+        "15.3",
+        "leaves a hole where the stage waits",
+        "form",
+        ("    return row", "    return [None] * stage + row"),
+    ),
+    altered(
+        "15.3",
+        "knows four stages only",
+        "holds",
+        ("num_stages - stage", "4 - stage"),
+    ),
+    altered(
+        "15.3",
         "takes the rank that runs for the stage",
         "more-stages",
         (
