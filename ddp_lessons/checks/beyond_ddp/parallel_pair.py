@@ -217,16 +217,16 @@ def _judge_gradients(played, seen, run):
         got, right = seen.kept["runs"][run]["grads"][name], whole[name]
         if name == "x.grad" and run > 0:
             continue
-        told = "the input's gradient" if name == "x.grad" else f"the gradient of {name}"
+        told = "The input's gradient" if name == "x.grad" else f"The gradient of {name}"
         if got is None and (name != "row.bias" or len(line) == 1):
-            raise played.wrong("no-gradient", rank, fact=f"It leaves {told} None.")
+            raise played.wrong("no-gradient", rank, fact=f"{told} is None.")
         if name != "x.grad":
             right = part_of(name, right, line.index(rank), len(line))
         if got is None or got.shape != right.shape or not near(got, right):
             tables = [one.kept["runs"][run]["grads"] for one in played.seen]
             mistake = gradient_mistake(case, tables, rank, name, right, whole[name])
             both = {"got": got, "expected": right}
-            fact = f"With it, {told} is not that of one process."
+            fact = f"{told} is not that of one process."
             raise played.wrong(mistake, rank, **both, fact=fact)
 
 

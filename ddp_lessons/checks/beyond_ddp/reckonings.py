@@ -109,7 +109,8 @@ def fault_of(job, data, tensor, pipeline):
         return "layers", f"{job.num_layers} layers do not divide by {pipeline}."
     held = held_bytes(job, data, tensor, pipeline)
     if held > job.memory_bytes:
-        return "memory", f"A rank would hold {held / 1e9:.1f} of {job.memory_bytes / 1e9:.1f} GB."
+        room = f"{job.memory_bytes / 1e9:.1f} GB"
+        return "memory", f"A rank would hold {held / 1e9:.1f} GB, and there is room for {room}."
     return None
 
 
