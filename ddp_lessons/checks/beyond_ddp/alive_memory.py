@@ -32,6 +32,11 @@ class Alive(TorchDispatchMode):
         self._most_bytes, self._was_more = most_bytes, False
         self._seen = {}  # address of a storage -> a weak reference: it is not given away again
 
+    @classmethod
+    def _should_skip_dynamo(cls):
+        # Otherwise torch imports its compiler, only to keep it out of here: seconds a rank.
+        return False
+
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
         for tensor in tree_leaves(result):

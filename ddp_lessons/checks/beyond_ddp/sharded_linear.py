@@ -50,6 +50,13 @@ def most_alive(case, share=MOST_ALIVE):
     return share * whole if case.world_size > 1 else math.inf
 
 
+def import_compiler():
+    """
+    Import torch's compiler, which a first optimizer and a first checkpoint bring with them.
+    """
+    import torch._dynamo  # noqa: F401
+
+
 def _act(here, ShardedLinear):
     case, alive = here.case, Alive(most_alive(here.case))
 
@@ -266,4 +273,5 @@ ShardedLinear = Task(
     },
     allowed=(*_GATHERS, *_REDUCES),
     in_place=True,
+    warm_up=import_compiler,
 )
