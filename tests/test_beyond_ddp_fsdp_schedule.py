@@ -16,7 +16,7 @@ from ddp_lessons.beyond_ddp.fsdp import (
     foretold_sent_bytes,
     held_bytes,
 )
-from ddp_lessons.beyond_ddp.fsdp.example import WAYS, deep_model, make, train
+from ddp_lessons.beyond_ddp.fsdp.example import WAYS, deep_model, make, small_model, train
 from ddp_lessons.trace import bytes_sent, gather, trace
 
 WIDTH, NUM_LAYERS = 12, 4
@@ -297,3 +297,11 @@ def test_what_was_broken_off_is_forgotten():
     for right, got, gathered in run_packed(2, _broken_off):
         assert gathered == 0
         assert all(torch.equal(one, other) for one, other in zip(right, got, strict=True))
+
+
+def test_models_have_the_numbers_that_the_lesson_names():
+    """
+    It foretells bytes from them.
+    """
+    counted = [sum(p.numel() for p in make().parameters()) for make in (deep_model, small_model)]
+    assert counted == [545546, 2410]
