@@ -12,12 +12,12 @@ WORKERS = --numprocesses=3 --dist=loadgroup
 # Tests of what a learner reads as a textbook: `make coverage` runs them.
 SUBJECT_TESTS = $(foreach part,costs trace pictures process_group collectives ring samplers \
   replicas ddp accumulation checkpoint launch hangs speed metrics sharded_optimizer asynchronous \
-  frameworks workloads pitfalls,\
+  beyond_ddp frameworks workloads pitfalls,\
   $(wildcard tests/test_$(part)*.py))
 
 # Benchmarks, one after the other: each measures alone.
 BENCHMARKS = startup training_step launchers ring replicas trace_overhead prediction watchdog checkpoint \
-  sharded_optimizer low_communication
+  sharded_optimizer fully_sharded low_communication
 
 .PHONY: setup lab test bank coverage soak check bench gpu-proof build verify site lock format clean help
 

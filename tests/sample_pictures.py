@@ -10,10 +10,12 @@ from ddp_lessons.pictures import (
     collective_picture,
     collectives_picture,
     memory_picture,
+    mesh_picture,
     samples_picture,
     shards_picture,
     steps_picture,
     timeline_picture,
+    timetable_picture,
 )
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -96,6 +98,15 @@ def sample_pictures():
             [[("compute", 0, 1), ("communication", 1, 1)], [("communication", 1, 2, "all_reduce")]],
             "events, in order",
         ),
+        "timetable": timetable_picture(
+            [
+                [("F", "0", 0, 1), ("F", "1", 1, 2), ("B", "0", 4, 6), ("B", "1", 7, 9)],
+                [("F", "0", 1, 2), ("B", "0", 2, 4), ("F", "1", 4, 5), ("B", "1", 5, 7)],
+            ]
+        ),
+        "timetable_crowded": timetable_picture(
+            [[("F", "a long label", 0, 1), ("B", "12.3", 1.5, 2), ("B", "", 2, 90)], []]
+        ),
         "shards": shards_picture(
             sizes,
             {name: shards(4, rows) for name, rows in sizes.items()},
@@ -120,5 +131,11 @@ def sample_pictures():
                 for w in (1, 2, 4, 8)
             ]
         ),
+        "memory_ways": memory_picture(
+            {"DDP": {"parameters": 2**20, "gradients": 2**20}, "FSDP": {"parameters": 2**18}}
+        ),
         "memory_none": memory_picture([{"parameters": 0}, {}]),
+        "mesh": mesh_picture({"data": 2, "tensor": 2}, [f"half {r % 2}\nof all" for r in range(4)]),
+        "mesh_of_three": mesh_picture({"data": 2, "pipeline": 3, "tensor": 4}),
+        "mesh_line": mesh_picture({"data": 1}, ["all"]),
     }

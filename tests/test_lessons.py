@@ -33,6 +33,7 @@ STEMS = [
     "12_metrics",
     "13_sharded_optimizer",
     "14_asynchronous",
+    "15_beyond_ddp",
     "16_frameworks",
 ]
 CLAIMS = {
@@ -49,6 +50,7 @@ CLAIMS = {
     "12_metrics": {23, 24},
     "13_sharded_optimizer": {25},
     "14_asynchronous": {8, 26},
+    "15_beyond_ddp": {13},
     "16_frameworks": {30},
 }
 TITLE = re.compile(

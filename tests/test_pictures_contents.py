@@ -251,6 +251,10 @@ def test_memory_picture_bars_are_as_long_as_their_bytes():
     drawn = texts(picture)
     assert {"memory in KiB", "a", "b", "4 KiB", "1 KiB", "3 KiB"} <= set(drawn)
     assert drawn.count("2 KiB") == 2  # the part and the total
+    named = memory_picture({"DDP": {"a": 1024, "b": 3072}, "a long way to go": {"b": 2048}})
+    bars = [box for box in rects(named) if box.get("height") == "28"]
+    assert [float(bar.get("width")) for bar in bars] == [140, 420, 280]
+    assert {"DDP", "a long way\u2026"} <= set(texts(named))
 
 
 @given(high=st.floats(1e-9, 1e15), most=st.integers(3, 12))

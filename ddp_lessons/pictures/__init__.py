@@ -12,6 +12,7 @@ from ddp_lessons.pictures.collectives import (
 )
 from ddp_lessons.pictures.holdings import holdings_picture
 from ddp_lessons.pictures.memory import memory_picture
+from ddp_lessons.pictures.mesh import mesh_picture
 from ddp_lessons.pictures.plots import loss_plot, timeline_plot, times_plot
 from ddp_lessons.pictures.processes import processes_picture
 from ddp_lessons.pictures.samples import samples_picture
@@ -19,6 +20,7 @@ from ddp_lessons.pictures.shards import shards_picture, slices_from_rows
 from ddp_lessons.pictures.steps import steps_from_digits, steps_picture
 from ddp_lessons.pictures.svg import Picture
 from ddp_lessons.pictures.timeline import timeline_picture
+from ddp_lessons.pictures.timetable import timetable_picture
 from ddp_lessons.pictures.tracks import timeline_tracks
 
 __all__ = [
@@ -29,6 +31,7 @@ __all__ = [
     "holdings_picture",
     "loss_plot",
     "memory_picture",
+    "mesh_picture",
     "numbers_in",
     "processes_picture",
     "samples_picture",
@@ -40,4 +43,5 @@ __all__ = [
     "timeline_plot",
     "timeline_tracks",
     "times_plot",
+    "timetable_picture",
 ]

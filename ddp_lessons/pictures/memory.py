@@ -1,5 +1,5 @@
 """
-What fills the memory of each rank, kind by kind.
+What fills the memory of each rank, or of one rank in several ways, kind by kind.
 """
 
 from ddp_lessons.pictures.inputs import is_amount, need, need_some
@@ -11,11 +11,12 @@ _LEFT, _WIDTH, _ROW, _TOP = 92, 560, 40, 46
 
 def memory_picture(used):
     """
-    Draw a bar for each rank, divided into kinds.
+    Draw a bar for each rank, divided into kinds; or one for each way to train.
 
     Args:
         used: For each rank, in rank order, a dictionary from kind ("parameters", "gradients",
             "optimizer") to bytes. At most six kinds; a kind has the same pattern on every rank.
+            Or such a dictionary for each name, as {"DDP": ..., "FSDP": ...}: bars of rank 0.
 
     Returns:
         Picture: Bars over an axis in bytes, KiB, MiB or GiB. The total stands at the end of each
@@ -24,8 +25,10 @@ def memory_picture(used):
     Raises:
         BadInput: There is no rank, bytes are no number of at least 0, or there are more kinds.
 
-    Lessons: 07_accumulation, 13_sharded_optimizer.
+    Lessons: 07_accumulation, 13_sharded_optimizer, 15_beyond_ddp.
     """
+    names = list(used) if isinstance(used, dict) else None
+    used = list(used.values()) if isinstance(used, dict) else used
     need_some(used, "ranks")
     kinds = list(dict.fromkeys(kind for row in used for kind in row))
     need(1 <= len(kinds) <= len(PATTERNS), "Kinds do not fit", f"1 to {len(PATTERNS)} kinds",
@@ -44,15 +47,20 @@ def memory_picture(used):
         x = _LEFT + tick * size / end * _WIDTH
         canvas.line(x, _TOP - 6, x, height + 2, stroke="#dfe3ea")
         canvas.text(x, height + 14, f"{tick:g}", FAINT, 11)
-    for rank, row in enumerate(used):
-        _rank_bar(canvas, _TOP + rank * _ROW, rank, row, patterns, end)
+    for place, row in enumerate(used):
+        y = _TOP + place * _ROW
+        if names is None:
+            canvas.chip(10, y + 3, place)
+        else:
+            canvas.text(_LEFT - 10, y + 16, shorten(names[place], 11), size=12, anchor="end")
+        _bar(canvas, y, 0 if names else place, row, patterns, end)
     canvas.line(_LEFT, height + 2, _LEFT + _WIDTH, height + 2, stroke=FAINT)
     canvas.text(_LEFT + _WIDTH / 2, height + 33, f"memory in {unit}", size=12)
-    return canvas.picture(f"Memory of {len(used)} ranks by kind: {', '.join(map(str, kinds))}")
+    whose = f"{len(used)} ranks" if names is None else f"rank 0, {', '.join(map(str, names))},"
+    return canvas.picture(f"Memory of {whose} by kind: {', '.join(map(str, kinds))}")
 
 
-def _rank_bar(canvas, y, rank, row, patterns, end):
-    canvas.chip(10, y + 3, rank)
+def _bar(canvas, y, rank, row, patterns, end):
     x = float(_LEFT)
     for kind, pattern in patterns.items():
         if row.get(kind, 0) == 0:

@@ -385,6 +385,7 @@ ok("C08 is false, stealing moves load", batches_of_the_slow_rank=slow_did)
 #   --nproc-per-node 4 train.py` starts. For a server under NCCL, pass it
 #   `group=dist.new_group(backend="gloo")`. `torch.distributed.rpc` can carry one, too; its
 #   documentation calls it stable and in maintenance mode.
+# - **Next lesson** [15](15_beyond_ddp.ipynb): what if the model does not fit?
 # - **Sources**: M. Li and others, [Scaling Distributed Machine Learning with the Parameter
 #   Server](https://www.usenix.org/conference/osdi14/technical-sessions/presentation/li_mu), OSDI
 #   2014; Q. Ho and others, [Stale Synchronous

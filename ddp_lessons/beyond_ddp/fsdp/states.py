@@ -1,0 +1,69 @@
+"""
+The whole model from its shards, and back: what one process would save, whatever the ranks.
+"""
+
+import torch
+
+from ...errors import BadInput
+
+
+@torch.no_grad()
+def full_state_dict(model):
+    """
+    Return what `state_dict` of the module that is not sharded would be, on every rank, on the CPU.
+
+    Unit by unit, so that besides the copies one unit at a time is whole.
+
+    Collective: every rank must call it.
+
+    Args:
+        model: A FullySharded model.
+
+    Lesson: 15_beyond_ddp.
+    """
+    numbers = {}
+    for unit in model.units:
+        for flat in unit.flats:
+            numbers.update(
+                {parameter: part.cpu().clone() for parameter, part in flat.whole_numbers().items()}
+            )
+    parameters = {name: numbers[parameter] for name, parameter in model.names.items()}
+    buffers = model.module.state_dict()
+    return parameters | {name: value.cpu().clone() for name, value in buffers.items()}
+
+
+@torch.no_grad()
+def load_full_state_dict(model, state):
+    """
+    Take in what `full_state_dict` has returned, on any number of ranks, or what `state_dict` of
+    the module that is not sharded has. Each rank keeps its part.
+
+    Args:
+        model: A FullySharded model.
+        state: The same on every rank.
+
+    Raises:
+        BadInput: A name is missing, too many, or has another shape.
+
+    Lesson: 15_beyond_ddp.
+    """
+    buffers = model.module.state_dict()
+    expected = {**model.names, **buffers}
+    for name in sorted(expected.keys() ^ state.keys()):
+        told = "no such name" if name in state else "nothing"
+        raise BadInput(
+            f"Another model: {name} expected in both (got {told}). Load into a model that is "
+            "made alike."
+        )
+    for name, tensor in expected.items():
+        if state[name].shape != tensor.shape:
+            raise BadInput(
+                f"Another model: {name} must be {tuple(tensor.shape)} (got "
+                f"{tuple(state[name].shape)}). Load into a model that is made alike."
+            )
+    numbers = {parameter: state[name] for name, parameter in model.names.items()}
+    for unit in model.units:
+        for flat in unit.flats:
+            flat.take_numbers(numbers)
+    for name, buffer in buffers.items():
+        buffer.copy_(state[name])

@@ -1,0 +1,65 @@
+"""
+The check of task 15.1 counts what is alive, whoever holds it.
+"""
+
+import math
+
+import torch
+from torch import nn
+
+from ddp_lessons.checks.beyond_ddp.alive_memory import Alive
+
+NUM_BYTES = 4 * 100
+
+
+def test_what_autograd_holds_counts():
+    """
+    Python's garbage collector does not see it.
+    """
+    alive, weight = Alive(math.inf), nn.Parameter(torch.ones(100))
+    with alive:
+        loss = (weight * torch.ones(100)).sum()
+    assert alive.num_bytes([loss]) == NUM_BYTES  # the ones
+    with alive:
+        loss.backward()
+    assert alive.num_bytes([loss, weight.grad]) == 0
+
+
+def test_view_counts_with_what_it_is_a_view_of():
+    """
+    A part that is a slice of a weight keeps the whole weight.
+    """
+    alive = Alive(math.inf)
+    with alive:
+        part = torch.ones(100)[:25]
+        copied = torch.ones(100)[:25].clone()
+    assert alive.num_bytes([part, copied]) == NUM_BYTES * 3 // 4
+    del part
+    assert alive.num_bytes([copied]) == 0
+
+
+def test_storage_that_was_emptied_does_not_count():
+    """
+    Who frees memory by resizing it has freed it.
+    """
+    alive = Alive(math.inf)
+    with alive:
+        whole = torch.ones(100)
+    assert alive.num_bytes() == NUM_BYTES
+    whole.untyped_storage().resize_(0)
+    assert alive.num_bytes() == 0
+
+
+def test_what_is_too_much_gets_time_to_go_once(monkeypatch):
+    """
+    A thread of the backend may hold a tensor a little longer; a wrong answer is not waited for
+    again and again.
+    """
+    waited = []
+    monkeypatch.setattr("time.sleep", waited.append)
+    monkeypatch.setattr("ddp_lessons.checks.beyond_ddp.alive_memory.MAX_LINGER_S", 0)
+    alive = Alive(NUM_BYTES - 1)
+    with alive:
+        whole = torch.ones(100)
+    assert alive.num_bytes() == alive.num_bytes() == whole.nbytes
+    assert waited == [0.001]

@@ -1,0 +1,3 @@
+"""
+Answers to the tasks of 15_beyond_ddp.
+"""
