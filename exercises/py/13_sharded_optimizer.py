@@ -20,7 +20,7 @@ ranks = start_ranks(4)
 #
 # It must be even in this sense: no rank could give one of its parameters to another rank so that
 # the fuller one of the two gets less full than it was. How full a rank is are the numbers that it
-# owns. There may be fewer parameters than ranks, or none.
+# owns. There may be fewer parameters than ranks, or none, and a parameter may have 0 numbers.
 #
 # Every rank must find the same list, and nobody sends anything. The check asks about more ranks
 # than run, too.
