@@ -112,3 +112,14 @@ def test_words_of_two_tensors_show_where_they_differ():
         "[nan] float32",
         "[1] float32",
     )
+
+
+def test_a_frozen_parameter_of_an_optimizer_is_a_change():
+    """
+    An optimizer may have parameters that no model has: an outer one, for example.
+    """
+    outer = torch.optim.SGD([torch.ones(2, requires_grad=True)], lr=0.1)
+    lent = Lent((outer,))
+    outer.param_groups[0]["params"][0].requires_grad_(False)
+    told = "It leaves parameter 0 of the optimizer's group 0 changed: requires_grad was True"
+    assert lent.changes()["frozen"].startswith(told)

@@ -26,7 +26,7 @@ ranks = start_ranks(4)
 # | srun | `SLURM_PROCID` | `SLURM_NTASKS` | `SLURM_LOCALID` |
 # | nobody | 0 | 1 | 0 |
 #
-# Address and port are `MASTER_ADDR` and `MASTER_PORT`, if they are there, whoever has set them.
+# Address and port are `MASTER_ADDR` and `MASTER_PORT`, each if it is there, whoever has set it.
 # Otherwise they are 127.0.0.1 and 29500. Only srun's ranks may be on several machines: theirs meet
 # on the first of `SLURM_JOB_NODELIST`, at port 20000 + `SLURM_JOB_ID` modulo 10000. Such a list may
 # be `n1`, or `a5,b7`, or short for several: `gpu[07-09,12],big1` begins with `gpu07`.

@@ -175,8 +175,8 @@ check.sync_backward.picture()
 # many calls have passed since then. `notes["patience"]` and `notes["min_delta"]` stay as they are.
 #
 # After each epoch your function is called once on every rank. `total` is the sum of the losses over
-# this rank's samples, and `num_samples` how many they are: unequally many, perhaps none.
-# `time_is_up` is True on a rank whose job is about to be ended.
+# this rank's samples, and `num_samples` how many they are: unequally many, perhaps none. If nobody
+# has any, the loss is not a number. `time_is_up` is True on a rank whose job is about to be ended.
 #
 # A loss is the mean over the samples of all ranks. It is better if it is below `best` by **more**
 # than `min_delta`: then it is the new best, and there are 0 bad epochs. Otherwise there is one more,
@@ -203,7 +203,7 @@ def should_stop(notes, total, num_samples, time_is_up):
     sums = torch.tensor(own, dtype=torch.float64, device=rank_device())
     dist.all_reduce(sums)
     total, num_samples, num_wishes = sums.tolist()
-    loss = total / num_samples
+    loss = total / num_samples if num_samples else float("nan")
     if loss < notes["best"] - notes["min_delta"]:
         notes["best"], notes["bad_epochs"] = loss, 0
     else:

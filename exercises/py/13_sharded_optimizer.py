@@ -20,7 +20,7 @@ ranks = start_ranks(4)
 #
 # It must be even in this sense: no rank could give one of its parameters to another rank so that
 # the fuller one of the two gets less full than it was. How full a rank is are the numbers that it
-# owns. There may be fewer parameters than ranks, or none.
+# owns. There may be fewer parameters than ranks, or none, and a parameter may have 0 numbers.
 #
 # Every rank must find the same list, and nobody sends anything. The check asks about more ranks
 # than run, too.
@@ -66,7 +66,8 @@ check.owners_of.picture()
 # - `zero_grad()`: no parameter keeps a gradient, but None or zeros.
 # - `add_param_group(group)`: one more dictionary, between two steps.
 # - `param_groups`: as torch's optimizers have it, with **all** parameters of each group. Whoever
-#   sets an "lr" there changes the next step.
+#   sets an "lr" or another setting there changes the next step. So does whoever loads other weights
+#   into the parameters.
 #
 # Together ranks keep the state that one optimizer would keep. No rank keeps state for more numbers
 # than 1/w of all, and the largest parameter. Cut parameters, or give them owners, as you
@@ -103,7 +104,7 @@ class ShardedOptimizer:
         """
         # solution
         group = {**group, "params": list(group["params"])}
-        pieces = [torch.nn.Parameter(self.cut(p)) for p in group["params"]]
+        pieces = [torch.nn.Parameter(self.cut(p.data)) for p in group["params"]]
         own = {**group, "params": pieces}
         if self.inner is None:
             self.inner = self.make(own)
@@ -112,11 +113,9 @@ class ShardedOptimizer:
         self.param_groups.append({**self.inner.param_groups[-1], **group})
 
     def cut(self, tensor):
-        # this rank's row of w rows, the last ones padded with zeros
+        # this rank's piece, a view: whoever steps it steps the tensor
         length = -(-tensor.numel() // self.world_size)
-        rows = tensor.detach().new_zeros(self.world_size, length)
-        rows.view(-1)[: tensor.numel()] = tensor.detach().flatten()
-        return rows[self.rank].clone()
+        return tensor.view(-1)[self.rank * length : (self.rank + 1) * length]
         # end of solution
 
     def step(self, closure=None):
@@ -136,8 +135,11 @@ class ShardedOptimizer:
         self.inner.step()
         for group, own in zip(self.param_groups, self.inner.param_groups, strict=True):
             for p, piece in zip(group["params"], own["params"], strict=True):
-                rows = [torch.empty_like(piece.data) for _ in range(self.world_size)]
-                dist.all_gather(rows, piece.data)
+                length = -(-p.numel() // self.world_size)
+                row = p.data.new_zeros(length)  # the last pieces are padded
+                row[: len(piece)] = piece.data
+                rows = [torch.empty_like(row) for _ in range(self.world_size)]
+                dist.all_gather(rows, row)
                 p.data.copy_(torch.cat(rows)[: p.numel()].view_as(p))
         return loss
         # end of solution
@@ -172,12 +174,12 @@ check.ShardedOptimizer.picture()
 # - `save(folder, optimizer, owned)`: write this rank's part into `folder`, a `pathlib.Path` that
 #   all ranks see. All ranks save, at the same time. When the last one returns, all must be there.
 # - `load(folder, optimizer, owned)`: put into a new optimizer what belongs to its parameters: the
-#   state of each, its count of steps too, and the group's settings, such as "lr". Ranks may be
-#   more or fewer than those that saved.
+#   state of each, its count of steps too, and all of the group's settings, "lr" and what others
+#   there are. Ranks may be more or fewer than those that saved.
 #
 # The folder is there, and may hold what an earlier `save` has left, perhaps one by more ranks: the
-# last one counts. Every parameter has state, and every rank owns one at least. Afterwards a
-# rank's optimizer has state for its own parameters only.
+# last one counts. Times of files do not tell: folders are copied. Every parameter has state, and
+# every rank owns one at least. Afterwards a rank's optimizer has state for its own parameters only.
 
 # %% tags=["answer"]
 # %%px

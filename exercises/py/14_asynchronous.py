@@ -76,8 +76,8 @@ check.serve.picture()
 # ## 14.2 Local SGD
 #
 # Each rank has a plain `model`, with the same weights on all ranks at first; an `optimizer` of its
-# trained parameters; and `batches` of its own: pairs of inputs (n, 4) and targets (n, 1), equally
-# many on all ranks. Make one step for each batch, by this rank's own gradient of `mse_loss`.
+# trained parameters, in one group or several; and `batches` of its own: pairs of inputs (n, 4) and
+# targets (n, 1), equally many on all ranks, or none. Ranks may have another n. Make one step for each batch, by this rank's own gradient of `mse_loss`.
 #
 # After each `every` steps ranks meet: all go on with the mean of the weights of all ranks. If steps
 # are left over at the end, they meet after the last one, too. After a meeting all have the same

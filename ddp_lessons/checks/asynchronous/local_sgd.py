@@ -11,6 +11,7 @@ from ddp_lessons.checks.asynchronous.meetings import (
     judge_price,
     mean_of,
     model_of,
+    num_samples,
 )
 from ddp_lessons.checks.kit import Case, Task
 from ddp_lessons.checks.kit.material.regression import batch_gradients, gradient, trained
@@ -30,6 +31,7 @@ def _cases(draw):
     every = draw.randint(2, 3)  # nothing is left over
     yield Case(3, {"batches": 2 * every, "every": every, "samples": 3, "dtype": "float64"})
     yield Case(2, {"batches": 2, "every": 3, "samples": 2, "dtype": "float64"})  # one short round
+    yield Case(2, {"batches": 0, "every": 2, "samples": 2, "dtype": "float64"})
 
 
 class _Watched:
@@ -39,9 +41,9 @@ class _Watched:
 
     def __init__(self, model):
         self.model, self.steps = model, []
-        self.optimizer = torch.optim.SGD(
-            [p for p in model.parameters() if p.requires_grad], lr=RATE, momentum=MOMENTUM
-        )
+        # Each parameter is a group of its own: nobody need put all of them into one.
+        groups = [{"params": [p]} for p in model.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.SGD(groups, lr=RATE, momentum=MOMENTUM)
         self.optimizer.register_step_pre_hook(self._note_before)
         self.optimizer.register_step_post_hook(self._note_after)
 
@@ -136,7 +138,7 @@ def _same(one, other):
 
 def _gradient(case, rank, place, weights):
     batch = batches_of(case, rank)[place]
-    gradients, errors = batch_gradients(weights.cpu(), [batch], case["samples"])
+    gradients, errors = batch_gradients(weights.cpu(), [batch], num_samples(case, rank))
     return gradients[0], errors[0]
 
 

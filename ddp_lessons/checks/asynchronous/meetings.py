@@ -26,11 +26,18 @@ def model_of(here):
     return Regression(here.case, NUM_FEATURES, dtype_of(here.case)).to(here.device)
 
 
+def num_samples(case, rank):
+    """
+    Return how many samples a batch of a rank has.
+    """
+    return case["samples"] + rank
+
+
 def batches_of(case, rank):
     """
-    Return the batches of one rank, all of one size.
+    Return the batches of one rank, all of one size, which is larger on later ranks.
     """
-    sizes = [case["samples"]] * case["batches"]
+    sizes = [num_samples(case, rank)] * case["batches"]
     return regression_batches(case, rank, sizes, NUM_FEATURES, dtype_of(case))
 
 

@@ -36,15 +36,17 @@ def _act(here, outer_step):
     model, dtype = model_of(here), dtype_of(here.case)
     common = [p.detach().clone().requires_grad_() for p in _parameters(model)]
     outer = torch.optim.SGD(common, lr=here["rate"], momentum=here["momentum"], nesterov=True)
-    kept = []
+    kept, steps = [], []
+    outer.register_step_post_hook(lambda *_: steps.append(1))
     for number in range(NUM_ROUNDS):
+        steps.clear()
         moved = normal_numbers(here.case, (here.rank, number), trained(model).shape, dtype)
         _train_alone(model, moved.to(here.device))
         note = {"common": _flat(common), "momentum": _momentum(outer, common)}
         note |= {"local": trained(model), "inner": _flat([p.grad for p in _parameters(model)])}
         here.call(outer_step, model, outer)
         note |= {"common after": _flat(common), "momentum after": _momentum(outer, common)}
-        kept.append(note | {"weights": trained(model)})
+        kept.append(note | {"weights": trained(model), "num steps": len(steps)})
     return kept
 
 
@@ -104,6 +106,10 @@ def _judge_round(played, number, rank, notes):
         fact = f"After round {number + 1} the outer optimizer remembers another momentum."
         is_own = _is_momentum_right(played.case, note, rows[rank].double(), 2 * error)
         raise played.wrong("own" if is_own else "momentum-lost", rank, fact=fact)
+    if note["num steps"] != 1:
+        fact = f"In round {number + 1} the outer optimizer's own step was called "
+        fact += f"{note['num steps']} times."
+        raise played.wrong("by-hand", rank, fact=fact)
     if not torch.equal(note["weights"], got):
         fact = f"After round {number + 1} the model has other weights than the outer parameters."
         both = {"got": note["weights"], "expected": got}
@@ -180,6 +186,9 @@ def _name_step(played, number, rank, notes, rows):
     local_mean, slack = mean_of([one["local"] for one in notes])
     if is_within(got, local_mean, 4 * slack):
         return "plain-mean"
+    right, slack = _stepped(case, common, momentum, mean, error)
+    if any(is_within(one["common after"], right, slack) for one in notes):
+        return "not-everywhere"
     return "values"
 
 
@@ -228,6 +237,10 @@ outer_step = Task(
         "added-up": "Each round has a gradient of its own. Put it into .grad, and add nothing to "
         "what the last round has left there.",
         "no-step": "Let the outer optimizer step, once a round.",
+        "not-everywhere": "All ranks need the mean, to make the same step: reduce gives its result "
+        "to one of them.",
+        "by-hand": "Call outer.step(), once a round: it knows all of its settings, also those that "
+        "are not used here.",
         "plain-mean": "The mean of all weights would be local SGD. The outer optimizer decides how "
         "far to go along that way.",
         "not-written": "All ranks go on from the outer parameters: copy them into the model.",

@@ -42,6 +42,7 @@ def _judge(played):
         own = [place for place, (one, _) in enumerate(log) if one == worker]
         for step, reply in enumerate(played.results[worker]):
             version = _version(played, worker, step, reply, places)
+            _judge_send(played, worker, step, version)
             _judge_moment(played, log, worker, version, own[step])
             if step + 1 < len(own):
                 versions[own[step + 1]] = version
@@ -117,6 +118,16 @@ def _name_numbers(moved, sizes):
     return "values"
 
 
+def _judge_send(played, worker, step, version):
+    # Under way, a tensor is read at any time: what was sent before a gradient came may have it in.
+    calls = [event for event in played.traces[0] if event.name in ("send", "recv")]
+    sends = [at for at, event in enumerate(calls) if event.is_send and event.peer == worker]
+    num_taken = sum(not event.is_send for event in calls[: sends[step]])
+    if version > num_taken:
+        fact = f"What was sent to worker {worker} after {num_taken} gradients has {version} in it."
+        raise played.wrong("changed-under-way", 0, fact=fact)
+
+
 def _judge_moment(played, log, worker, version, turn):
     # Sent when `version` gradients were applied: neither before it might be, nor later.
     bound = played.case["bound"]
@@ -126,7 +137,8 @@ def _judge_moment(played, log, worker, version, turn):
         if turn < now < version and may_go_on(made, worker, bound):
             fact = f"Worker {worker} has made {made[worker]} steps and the slowest "
             fact += f"{min(made.values())}, so it may go on. It gets its weights only "
-            fact += f"{version - now} gradients later."
+            late = version - now
+            fact += f"{late} gradient{'s' if late > 1 else ''} later."
             raise played.wrong("too-late", 0, fact=fact)
     if not may_go_on(made, worker, bound):
         fact = f"Worker {worker} has made {made[worker]} steps and the slowest "
@@ -182,6 +194,8 @@ serve = Task(
         "deadlock": "The server waits for a gradient, and the worker that would send it waits for "
         "weights that it may have. Take gradients of whoever comes first; and after each one look "
         "at all who wait, with `bound` steps ahead allowed.",
+        "changed-under-way": "Weights changed while they were still being sent. Wait for each send "
+        "before the next gradient is applied, or send a copy.",
         "too-early": "Nobody goes on while it has made more than `bound` steps more than the "
         "slowest. A worker that has sent nothing yet has made 0 steps.",
         "too-late": "After each gradient look at all who wait, not only at who has just sent.",

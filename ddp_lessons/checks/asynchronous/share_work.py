@@ -37,7 +37,7 @@ def _act(here, share_work):
         work = Work(store, here["sizes"], here["slow"])
         here.call(share_work, _Counters(work), list(here["sizes"]), work.do)
         work.leave()
-        names = ("done", "ghosts", "added", "left", "hoarded", "untaken")
+        names = ("done", "ghosts", "added", "left", "hoarded", "untaken", "held")
         kept.append({name: getattr(work, name) for name in names})
     return kept
 
@@ -120,6 +120,9 @@ def _judge_help(played, kept):
             fact = f"Nobody has counted the items of rank {owner} under its number."
             raise played.wrong("not-counted", fact=fact)
     for rank, one in enumerate(kept):
+        if one["held"]:
+            fact = f"When rank {rank} began an item, it had taken {one['held']} more."
+            raise played.wrong("hoarded", rank, fact=fact)
         if one["untaken"]:
             fact = f"Rank {rank} returns while {one['untaken']} items are left that nobody has "
             raise played.wrong(mistake, rank, fact=f"{fact}taken.")
@@ -156,8 +159,8 @@ share_work = Task(
         "not-stolen": "A rank that has none left looks into the queues of all others.",
         "stops-early": "It stops stealing too soon: a queue that is empty, or one that is done "
         "with, says nothing of the others.",
-        "hoarded": "Take one item at a time. What a slow rank has taken and not begun, nobody can "
-        "take from it.",
+        "hoarded": "Take one item at a time. What a rank has taken and not begun, nobody can take "
+        "from it.",
         "twice": "The number that add returns is this rank's alone. Do the item that belongs to it "
         "and no other.",
         "not-counted": "Count each item that you take under the rank whose it is, also of your own "

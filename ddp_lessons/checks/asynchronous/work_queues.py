@@ -31,6 +31,7 @@ class Work:
         left: How many items nobody had begun when this slow rank had waited in vain; else 0.
         hoarded: How many of those had been taken all the same.
         untaken: How many items nobody had taken when the answer returned here.
+        held: The most items that were taken here and not begun when another was begun.
     """
 
     def __init__(self, store, sizes, slow):
@@ -40,6 +41,7 @@ class Work:
         self._has_stolen = False
         self.done, self.ghosts, self.added = [], [], []
         self.left, self.hoarded, self.untaken = 0, 0, 0
+        self.held, self._num_taken = 0, 0
 
     def add(self, key, amount):
         """
@@ -55,6 +57,8 @@ class Work:
         if is_first_look and self._world_size > 1 and number < self._sizes[int(key)]:
             self._play_ghost(int(key))
         self.added.append((key, amount))
+        size = self._sizes[int(key)]
+        self._num_taken += max(0, min(number, size) - min(number - amount, size))
         return number
 
     def _play_ghost(self, owner):
@@ -76,6 +80,7 @@ class Work:
                 f"number {number}). Sizes are {self._sizes}."
             )
         self.done.append((owner, number))
+        self.held = max(self.held, self._num_taken - len(self.done))
         self._note_begun()
         if len(self.done) == 1:
             self._wait_for_all("all have begun", self._world_size)

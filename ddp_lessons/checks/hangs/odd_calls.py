@@ -50,7 +50,7 @@ def _odd(usual, rng, what):
     return {
         "sizes": Planned("all_reduce", (length + 1,), torch.float32),
         "names": Planned("all_gather", usual.shape, torch.float32),
-        "dtypes": Planned("all_reduce", usual.shape, torch.float64),
+        "dtypes": Planned("all_reduce", usual.shape, torch.int32),  # of as many bytes
         "barrier": Planned("barrier"),
     }[what]
 
@@ -62,7 +62,7 @@ def planned(case):
     Args:
         case: The Case, with a list of `calls`.
     """
-    rng, w, found = Random(case.seed), case.world_size, []
+    rng, w, found, turned = Random(case.seed), case.world_size, [], []
     for what in case["calls"]:
         usual = _plain(rng)
         plan = [usual] * w
@@ -82,6 +82,9 @@ def planned(case):
             pair = {*rng.sample(range(w), w // 2)}
             other = _odd(usual, rng, rng.choice(("sizes", "names", "dtypes")))
             plan = [other if r in pair else usual for r in range(w)]
+            turned = [usual if r in pair else other for r in range(w)]
+        elif what == "turned draw":  # an order of their texts is right in one of the two
+            plan = turned
         elif what == "all differ":
             plan = [Planned("all_reduce", (3 + r,), torch.float32) for r in range(w)]
         elif what != "alike":
@@ -95,9 +98,9 @@ def _cases(draw):
     yield Case(1, {"calls": ["alike"]})
     kinds = ["names", "dtypes", "roots", "barrier", "shapes", "rank 0"]
     draw.shuffle(kinds)
-    yield Case(4, {"calls": ["large", *kinds, "draw"]})
+    yield Case(4, {"calls": ["large", *kinds, "draw", "turned draw"]})
     yield Case(3, {"calls": ["all differ", "alike", draw.choice(kinds[:2])]})
-    yield Case(2, {"calls": ["draw", "shapes"]})
+    yield Case(2, {"calls": ["draw", "turned draw", "shapes"]})
 
 
 def _act(here, answer):
@@ -156,7 +159,7 @@ def _why_unlike(what, calls, expected, results, got):
         return "not-the-same"
     if what in ("shapes", "large", "alike"):
         return "shape"
-    if what in ("draw", "all differ"):
+    if what in ("draw", "turned draw", "all differ"):
         return "draw"
     if expected == [0] and got == usual:
         return "first"

@@ -123,6 +123,8 @@ class Played:
             expected: What should have.
             fact: A sentence that says what is wrong, without the solution.
         """
+        if self.call != "first" and mistake == "values":
+            mistake = "kept"  # the same arguments gave what is right before
         where = f"Tried with {self.case}."
         if self.call != "first":
             where = f"Tried with {self.case}. So it is in a second call with the same arguments."

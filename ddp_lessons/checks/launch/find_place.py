@@ -66,16 +66,16 @@ def _name(played, launcher, environ, got, numbers, wrong, seen):
             return "outer"
         if (got["rank"], got["world_size"]) == (seen.rank, played.case.world_size):
             return "own"
-        if launcher == "nobody":
+        if launcher.startswith("nobody"):
             return "nobody"
         if numbers == ["local_rank"]:
             return "local"
         return "numbers"
     told = environ.get("MASTER_ADDR"), environ.get("MASTER_PORT")
-    if told[0] is not None:
+    if told[0] is not None or (told[1] is not None and "port" in wrong):
         return "told"
     if "address" in wrong:
-        return "hosts" if launcher == "srun" else "address"
+        return "hosts" if launcher.startswith("srun") else "address"
     return "port"
 
 
@@ -124,10 +124,11 @@ find_place = Task(
         "local": "The local rank has a word of its own. It counts the processes of one machine.",
         "numbers": "Take rank and world size from the words of the launcher: the table has them.",
         "told": "MASTER_ADDR and MASTER_PORT are there, so somebody has decided. They count, "
-        "whichever launcher it is.",
+        "whichever launcher it is, and each by itself.",
         "hosts": "SLURM_JOB_NODELIST is a list, written short. Its first machine is wanted, with "
         "all its digits: n[07-09] begins with n07.",
-        "address": "Under mpiexec, and alone, nobody names a machine: it is this one, 127.0.0.1.",
+        "address": "Under mpiexec, and alone, nobody names a machine: it is this one, 127.0.0.1. "
+        "So it is inside a job of Slurm, too.",
         "port": "Where nobody tells a port, it is 29500; but under srun it follows from "
         "SLURM_JOB_ID, as the task says, so that two jobs do not meet.",
         "raised": "A word that you read is not there under this launcher. Ask with `in` or get() "

@@ -8,7 +8,8 @@ from ddp_lessons.launch import Place
 
 LAUNCHERS = (
     "torchrun", "mpiexec", "mpiexec, told where", "srun", "srun, told where", "torchrun in srun",
-    "mpiexec in sbatch", "nobody",
+    "mpiexec in sbatch", "nobody", "srun, told a port", "mpiexec in sbatch, not told",
+    "nobody, in salloc",
 )  # fmt: skip
 
 
@@ -61,9 +62,18 @@ def made_up_world(seed, launcher):
             "torchrun in srun": (outer | torch | master, told),
             "mpiexec in sbatch": (outer | {"SLURM_PROCID": 0} | mpi | master, told),
             "nobody": ({}, ("127.0.0.1", 29_500)),
+            "srun, told a port": (slurm | {"MASTER_PORT": told[1]}, (names[0], told[1])),
+            "mpiexec in sbatch, not told": (
+                outer | {"SLURM_PROCID": 0} | mpi,
+                ("127.0.0.1", 29_500),
+            ),
+            "nobody, in salloc": (
+                {"SLURM_JOB_ID": job, "SLURM_JOB_NODELIST": nodes},
+                ("127.0.0.1", 29_500),
+            ),
         }[launcher]
         place = Place(rank, num_nodes * each, local, address, port)
-        if launcher == "nobody":
+        if launcher.startswith("nobody"):
             place = Place(0, 1, 0, address, port)
         environ = {name: str(value) for name, value in {**others, **environ}.items()}
         made.append((environ, place))

@@ -14,6 +14,12 @@ from ddp_lessons.pictures import holdings_picture
 REL_OFF = 1e-12  # what the task asks for: 12 digits
 
 
+_ODD_PAIRS = ((0, 2), (2, 1), (3, 3), (4, 4), (3, 4))
+"""
+Labels and predictions of a case: 0 is a label only, 1 a prediction only, 2 both, and never right.
+"""
+
+
 def _cases(draw):
     yield Case(4, {"classes": 3, "samples": [40, 8, 3, 15]}, seed=12)
     classes = draw.randint(4, 6)
@@ -23,6 +29,8 @@ def _cases(draw):
     yield Case(3, {"classes": classes, "samples": samples, "absent class": 1})
     samples = [draw.randint(40, 60), draw.randint(5, 12)]
     yield Case(2, {"classes": classes, "samples": samples, "counts": "beyond 2**32"})
+    samples = [draw.randint(40, 60), draw.randint(40, 60)]
+    yield Case(2, {"classes": 5, "samples": samples, "never right": 3})
 
 
 def _counts(case, rank):
@@ -33,6 +41,10 @@ def _counts(case, rank):
     if case.world_size > 1 and rank == case.world_size - 1:
         named = named[1:]  # the last rank has no sample of the first class
     counts = torch.zeros(classes, classes, dtype=torch.int64)
+    if "never right" in case.data:
+        for place in torch.randint(len(_ODD_PAIRS), (num_samples,), generator=rng).tolist():
+            counts[_ODD_PAIRS[place]] += 1
+        return counts
     for number in range(num_samples):
         one, other = (named[place] for place in torch.randint(len(named), (2,), generator=rng))
         counts[one, other if number % 2 else one] += 1
@@ -110,6 +122,9 @@ def _mistakes(tables, rank):
     yield "micro", right.sum().item() / labels.sum().item()
     yield "absent-class", float(sum(one or 0 for one in f1)) / len(f1)
     yield "absent-class", float(sum(1 if one is None else one for one in f1)) / len(f1)
+    whole = (2 * right / both).nan_to_num(0.0)
+    for some in (right, labels, predicted):
+        yield "lost-class", whole[some > 0].mean().item()
     for side in means:
         yield "one-side", side
     for side, of in zip(sides, (labels, predicted), strict=True):
@@ -117,7 +132,7 @@ def _mistakes(tables, rank):
     yield "mean-first", 2 * means[0] * means[1] / (means[0] + means[1])
     yield (
         "by-class-size",
-        ((2 * right / both).nan_to_num(0.0) * labels).sum().item() / labels.sum().item(),
+        (whole * labels).sum().item() / labels.sum().item(),
     )
     yield "half", _mean(f1) / 2  # TP in place of 2 TP
     if len(tables) == 1:
@@ -194,6 +209,8 @@ macro_f1 = Task(
         "half": "Above the line the right ones count twice.",
         "absent-class": "A class that no label and no prediction of any rank names has no F1: "
         "leave it out of the mean.",
+        "lost-class": "A class that a label or a prediction names has an F1, also if only one of "
+        "them does, or nobody was right: it is 0 then, and it counts.",
         "own-classes": "Which classes occur is for all ranks together to say, not for one rank.",
         "digits": "Digits are lost on the way. Add up in int64 or float64, and divide in float64: "
         "float32 cannot count beyond 2**24, and int32 not beyond 2**31.",

@@ -26,8 +26,13 @@ def _cases(draw):
     yield Case(2, {"samples": [first, 8 - first]})
     first = draw.randint(2, 7)
     yield Case(3, {"samples": [first, 0, 16 - first]})
+    yield Case(2, {"samples": [0, 0]})
     data = {"samples": [3, 1], "time is up on rank": draw.randint(0, 1), "in call": 3}
     yield Case(2, data)
+
+
+def _means(case):
+    return MEANS if any(case["samples"]) else (math.nan,) * len(MEANS)
 
 
 def _totals(case, rank):
@@ -125,7 +130,7 @@ class _Mistakes:
 
     def __init__(self, case):
         ranks = range(case.world_size)
-        self.sizes = case["samples"]
+        self.sizes, self.means = case["samples"], _means(case)
         self.totals = [_totals(case, rank) for rank in ranks]
         self.flags = [_flags(case, rank) for rank in ranks]
         self.any_flag = [any(one) for one in zip(*self.flags, strict=True)]
@@ -136,14 +141,14 @@ class _Mistakes:
         """
         size, totals = max(self.sizes[rank], 1), self.totals[rank]
         means = [total / size for total in totals]
-        if means[0] != MEANS[0]:
+        if means[0] != self.means[0]:
             yield decisions(means, self.flags[rank])
 
     def right(self):
         """
         Return what is right in each call.
         """
-        return list(decisions(MEANS, self.any_flag))
+        return list(decisions(self.means, self.any_flag))
 
     def of(self, rank, are_alike):
         """
@@ -151,9 +156,12 @@ class _Mistakes:
         """
         for name, rules in _RULES.items():
             for rule in rules:
-                yield name, decisions(MEANS, self.any_flag, **rule)
+                yield name, decisions(self.means, self.any_flag, **rule)
         never = [False] * len(MEANS)
-        yield "time-ignored", decisions(MEANS, never)
+        if not any(self.sizes):
+            yield "nobody", decisions([0.0] * len(MEANS), never)
+            return
+        yield "time-ignored", decisions(self.means, never)
         own = [
             [total / max(size, 1) for total in totals]
             for totals, size in zip(self.totals, self.sizes, strict=True)
@@ -211,7 +219,7 @@ def _same(one, other):
 def _refusal(played, rank, number, got, right, mistakes):
     names = ("its result", 'notes["best"]', 'notes["bad_epochs"]')
     place = next(at for at in (2, 1, 0) if not _same_at(got[rank][number], right[number], at))
-    fact = f"In call {number + 1} the mean loss of all samples is {MEANS[number]:g}, and "
+    fact = f"In call {number + 1} the mean loss of all samples is {mistakes.means[number]:g}, and "
     fact += f"{names[place]} is not right."
     both = {"got": got[rank][number][place], "expected": right[number][place]}
     are_alike = all(all(map(_same, one, got[0])) for one in got)
@@ -287,6 +295,7 @@ should_stop = Task(
         "nan": "A loss that is not a number is not better, and so it is a bad epoch. It must not "
         "become the best.",
         "best": "The best is the lowest loss that counted as better. Others leave it as it is.",
+        "nobody": "Where nobody has samples there is no loss of 0, but none: it is not a number.",
         "time-ignored": "If time is up on any rank, all must stop.",
         "time-alone": "One rank's time is enough, and the others do not know of it: send it along.",
         "not-bool": "Return True or False. A tensor of one number becomes one by bool().",
@@ -294,8 +303,8 @@ should_stop = Task(
         "not-everywhere": "Some ranks decide rightly, others do not. Every rank must get the sums: "
         "which collective gives its result to all?",
         "nothing": "Return True or False.",
-        "raised": "The line that is named is yours. A rank may have no samples: then it cannot "
-        "divide by its own number.",
+        "raised": "The line that is named is yours. A rank may have no samples, and so may all: "
+        "Python cannot divide by 0, a tensor can.",
         "deadlock": "Every rank makes the same call each time: one without samples, and one whose "
         "time is up.",
         "cost": "Three numbers fit into one tensor, and so into one collective.",

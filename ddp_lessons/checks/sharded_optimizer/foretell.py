@@ -32,6 +32,7 @@ def _cases(draw):
         sizes += [world_size * draw.randint(2, 9) + 1, 1]
         yield Case(world_size, {"sizes": sizes, "num_states": num_states, "stage": stage})
     sizes = [draw.randint(10**8, 10**9) for _ in range(3)] + [draw.randint(10**3, 10**4)]
+    sizes += [1024 * draw.randint(1, 9) + 1]  # nearly no fraction, and a full piece more
     yield Case(1, {"sizes": sizes, "num_states": 2, "stage": 2, "of": 1024})
 
 
@@ -127,7 +128,10 @@ def _name(case, got, place):
         known += [("sent", 2 * row * (w - 1))]
         known += [(name, cut + whole) for name, cut in cuts.items()]
         known += [(name, cut + w * cut) for name, cut in cuts.items()]
-    return next((name for name, number in known if number == value), "values")
+    times = {1: stage == 2, 2: bool(stage) * num_states}.get(place, 0)
+    is_short = times * cuts["floor"] < value < times * cuts["padding"]  # not all are rounded up
+    other = "floor" if is_short else "values"
+    return next((name for name, number in known if number == value), other)
 
 
 def _reckoned(sizes, num_states, stage, world_size):

@@ -2,6 +2,8 @@
 Task 13.3: the state of owners, saved by some ranks and loaded by others.
 """
 
+import os
+
 import torch
 import torch.distributed as dist
 
@@ -11,15 +13,15 @@ from ddp_lessons.errors import BadInput
 from ddp_lessons.pictures import holdings_picture
 
 NUM_PARAMS = 7
-_RATES = {2: 0.003, 3: 0.002}  # by how many steps there were, when they were saved
 _MADE_WITH = 0.01
 
 
 def _cases(draw):
     # All cases of a seed share a folder. First four ranks save, then two others load, and so on:
     # what two save later must not be mixed with what four have left there.
-    for seed, name in ((0, "Adam"), (draw.getrandbits(40), "SGD")):
-        what = {"optimizer": name}
+    both = ((0, "Adam", "float32"), (draw.getrandbits(40), "SGD", "float64"))
+    for seed, name, dtype in both:
+        what = {"optimizer": name, "dtype": dtype}
         yield Case(4, what | {"saved by": 4, "does": "save", "steps": 2}, seed=seed)
         yield Case(2, what | {"saved by": 4, "does": "load", "steps": 2}, seed=seed)
         yield Case(4, what | {"saved by": 4, "does": "load", "steps": 2}, seed=seed)
@@ -49,10 +51,17 @@ def _owned(case, rank):
 
 
 def _make(here, owned):
-    params = [torch.nn.Parameter(torch.ones(3, device=here.device)) for _ in owned]
+    ones = torch.ones(3, dtype=getattr(torch, here["dtype"]), device=here.device)
+    params = [torch.nn.Parameter(ones.clone()) for _ in owned]
     if here["optimizer"] == "Adam":
         return params, torch.optim.Adam(params, lr=_MADE_WITH)
     return params, torch.optim.SGD(params, lr=_MADE_WITH, momentum=0.9)
+
+
+def _settings_after(steps):
+    # As a schedule leaves them: it also notes in the group what it began with.
+    rate = {2: 0.003, 3: 0.002}[steps]
+    return {"lr": rate, "weight_decay": 10 * rate, "initial_lr": _MADE_WITH}
 
 
 def _act(here, OwnedState):
@@ -70,6 +79,8 @@ def _act(here, OwnedState):
         torch.save(was, truth / f"{case['steps']}-{here.rank}.pt")
         here.call(OwnedState().save, folder, optimizer, list(owned))
         dist.barrier()
+        if here.rank == 0:
+            _turn_times_round(folder)
         return {"was": was, "now": _states(owned, params, optimizer)}
     if not folder.exists():
         raise BadInput(
@@ -85,13 +96,23 @@ def _act(here, OwnedState):
     }
 
 
+def _turn_times_round(folder):
+    # As in a copied folder: what was written last need not look so.
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    times = [path.stat().st_mtime_ns for path in files]
+    for path, time in zip(files, times, strict=True):
+        turned = min(times) + max(times) - time
+        os.utime(path, ns=(turned, turned))
+
+
 def _train(here, owned, params, optimizer):
     for step in range(here["steps"]):
         for number, parameter in zip(owned, params, strict=True):
             rng = generator(here.case, ("gradient", number, step, here["steps"]))
-            parameter.grad = torch.randn(3, generator=rng).to(here.device)
+            gradient = torch.randn(3, dtype=parameter.dtype, generator=rng)
+            parameter.grad = gradient.to(here.device)
         optimizer.step()
-    optimizer.param_groups[0]["lr"] = _RATES[here["steps"]]  # as a schedule does
+    optimizer.param_groups[0].update(_settings_after(here["steps"]))
     # Some parameters were there before others: their counts of steps differ.
     for number, parameter in zip(owned, params, strict=True):
         if "step" in optimizer.state[parameter]:
@@ -147,9 +168,13 @@ def _judge_rest(played, seen, steps):
     if kept["num_states"] > len(kept["now"]):
         fact = f"It keeps {kept['num_states']} states, and owns {len(kept['now'])} parameters."
         raise played.wrong("too-much", rank, fact=fact)
-    if kept["settings"].get("lr") != _RATES[steps]:
-        both = {"got": kept["settings"].get("lr"), "expected": _RATES[steps]}
-        raise played.wrong("settings", rank, **both, fact="The group's lr is not what was saved.")
+    for name, value in _settings_after(steps).items():
+        got = kept["settings"].get(name)
+        if got != value:
+            fact = f"The group's {name} is not what was saved."
+            both = {"got": "nothing" if got is None else got, "expected": value}
+            mistake = "settings" if name == "lr" else "some-settings"
+            raise played.wrong(mistake, rank, **both, fact=fact)
 
 
 MISTAKES = ("other-parameter", "stale", "step-count", "values", "missing")
@@ -214,11 +239,14 @@ OwnedState = Task(
         "does.",
         "settings": "The group has settings besides its parameters. Save and load them, too, and "
         "leave its list of parameters as it is.",
+        "some-settings": "All settings of the group are saved and loaded, whatever their names: a "
+        "schedule changes some, and notes others there.",
         "too-much": "A rank keeps state for what it owns only. The rest is for others.",
         "save-changes": "Saving must leave the optimizer as it is: write into dictionaries of "
         "your own.",
         "raised": "The line that is named is yours. There may be more ranks than have saved, or "
-        "fewer, and a rank's parameters are in the order of `owned`.",
+        "fewer. Where a file is missing, look who writes it, and who may remove it: ranks save at "
+        "the same time.",
         "deadlock": "Every rank makes the same calls. Nobody needs to ask anybody: all see the "
         "folder.",
         "values": "Write down what one rank saves for one parameter, and what another reads.",

@@ -2,7 +2,8 @@
 What one optimizer makes of the mean gradient, and what it makes by the usual mistakes.
 
 Legend: a script is what happens to an optimizer, in order: "step" (backward, then step), "closure"
-(a step by a closure), "rate" (a schedule halves the first group's lr), "add" (a group is added).
+(a step by a closure), "rate" (a schedule sets the first group's lr and momentum), "add" (a group
+is added), "load" (other weights come into the parameters, as from a checkpoint).
 Gradients are whole numbers whose sign ranks share, so that no mean is near 0.
 """
 
@@ -12,6 +13,7 @@ from torch import nn
 from ddp_lessons.checks.kit import generator, normal_numbers
 
 ADDED_RATE = 0.5  # of the group that is added, by that of the others
+LATER_MOMENTUM = 0.75
 
 
 def params_of(case, device="cpu"):
@@ -49,6 +51,15 @@ def groups_of(case, params):
     return groups, added
 
 
+def load_weights(case, params):
+    """
+    Put other numbers into the parameters, as a checkpoint does: the tensors stay.
+    """
+    for place, parameter in enumerate(params):
+        other = normal_numbers(case, ("loaded", place), parameter.shape, parameter.dtype)
+        parameter.data.copy_(other)
+
+
 def gradients_of(case, step, rank):
     """
     Return a rank's gradients in a step, one for each parameter, on the CPU.
@@ -83,8 +94,8 @@ def plain_run(case, mean="mean", only=None, lost=()):
         case: The Case.
         mean: "mean" or "sum" of all ranks' gradients, or the rank whose own are used.
         only: The entries of the script for which `mean` holds; None: for all.
-        lost: What goes wrong: "settings", "all but lr", "groups", "rate", "added", "state" or
-            "closure".
+        lost: What goes wrong: "settings", "all but lr", "groups", "rate", "momentum", "added",
+            "state", "load" or "closure".
     """
     params = params_of(case)
     given, added = groups_of(case, params)
@@ -104,6 +115,10 @@ def plain_run(case, mean="mean", only=None, lost=()):
                 optimizer.param_groups[-1]["lr"] = case["settings"]["lr"]
         elif entry == "rate" and "rate" not in lost:
             optimizer.param_groups[0]["lr"] /= 2
+            if "momentum" not in lost:
+                optimizer.param_groups[0]["momentum"] = LATER_MOMENTUM
+        elif entry == "load" and "load" not in lost:
+            load_weights(case, params)
         elif entry in ("step", "closure"):
             if not (entry == "closure" and "closure" in lost):
                 _step(case, params, optimizer, step, mean if only in (None, entry) else "mean")

@@ -7,9 +7,11 @@ import torch
 from ddp_lessons.checks.kit import Case, Task, equal
 from ddp_lessons.checks.sharded_optimizer.made import Made
 from ddp_lessons.checks.sharded_optimizer.plain_runs import (
+    LATER_MOMENTUM,
     backward,
     groups_of,
     is_near,
+    load_weights,
     params_of,
     plain_run,
 )
@@ -22,7 +24,7 @@ def _cases(draw):
     momentum = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}
     yield _case(4, "SGD", momentum, ["step", "step"], _SHAPES, seed=0, dtype="float32")
     settings = {"lr": 0.05, "betas": [0.5, 0.8], "weight_decay": 0.1}
-    yield _case(3, "AdamW", settings, ["step", "step", "step"], _drawn(draw))
+    yield _case(3, "AdamW", settings, ["step", "load", "step", "step"], _drawn(draw))
     script, groups = ["step", "rate", "step"], [(2, 0.3), (3, None)]
     settings = {"lr": 0.1, "momentum": 0.5}
     yield _case(2, "SGD", settings, script, _drawn(draw), groups=groups)
@@ -66,6 +68,9 @@ def _act(here, ShardedOptimizer):
             kept["groups"] = _groups_seen(optimizer, params)
             if kept["groups"]:
                 optimizer.param_groups[0]["lr"] /= 2
+                optimizer.param_groups[0]["momentum"] = LATER_MOMENTUM
+        elif entry == "load":
+            load_weights(case, params)
         else:
             here.call(optimizer.zero_grad)
             kept["left"] += sum(p.grad is not None and bool(p.grad.any()) for p in params)
@@ -186,6 +191,7 @@ def _name(case, number, entry, got, before, right):
     ways: list = [("summed", {"mean": "sum"})]
     ways += [("not-averaged", {"mean": rank}) for rank in range(case.world_size)]
     ways += [(name, {"lost": (name,)}) for name in ("settings", "groups", "rate", "added", "state")]
+    ways += [("rate", {"lost": ("momentum",)}), ("old-weights", {"lost": ("load",)})]
     ways += [
         ("settings", {"lost": ("all but lr",)}),
         ("settings", {"lost": ("settings", "groups")}),
@@ -255,8 +261,10 @@ ShardedOptimizer = Task(
         "and each group's own.",
         "groups": "Each group has settings of its own: hand them on, and give the inner optimizer "
         "as many groups.",
-        "rate": "An lr that is set in param_groups must reach the inner optimizer before its "
-        "next step.",
+        "rate": "What is set in param_groups, an lr or another setting, must reach the inner "
+        "optimizer before its next step.",
+        "old-weights": "Weights were loaded into the parameters between two steps, and your step "
+        "begins with older ones. Let the inner optimizer step what is in the parameters then.",
         "added": "All groups must be stepped, those that add_param_group brings, too: shared out "
         "as the first, and known to the inner optimizer.",
         "state": "What the optimizer has noted is gone in the next step. Make it once, and keep "

@@ -48,7 +48,9 @@ def _arguments(case):
     link = Link(latency_s, _BANDWIDTH * draw.uniform(0.95, 1.05))
     # 48 bytes divide by every number of ranks up to 4, in whole numbers of float32.
     sizes = [48 * round(ms / 1e3 * _BANDWIDTH / 1.5 / 48) for ms in buckets_ms]
-    return draw.uniform(0.024, 0.026), backward_s, sizes, draw.uniform(0.024, 0.026), link
+    # Where little is sent, forward counts for more: whoever divides it by the ranks is seen there.
+    forward_s = draw.uniform(0.024, 0.026) * (2.5 if case["buckets"] == "one bucket" else 1)
+    return forward_s, backward_s, sizes, draw.uniform(0.024, 0.026), link
 
 
 def _act(here, predict_step):
@@ -140,6 +142,7 @@ def _recipes(case):
     yield "divided", own_s / w + talk_s
     yield "divided", (right_s - talk_s) / w + talk_s
     yield "divided", right_s / w
+    yield "divided", right_s - forward_s + forward_s / w
     yield "one-message", step(lambda size: latency_s + size * per_byte)
     yield "whole", step(lambda size: rounds * (latency_s + size * per_byte))
     yield "whole", step(lambda size: (w - 1) * (latency_s + size * per_byte))

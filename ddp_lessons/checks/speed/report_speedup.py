@@ -170,6 +170,7 @@ class _Times:
         yield "warm-up", self._gain(median(self.before_s), median(self.all_s), total)
         yield "warm-up", self._gain(mean(self.before_s), mean(self.all_s), total)
         yield "warm-up", self._gain(median(self.before_s), median(all_s), total)
+        yield "warm-up", self._gain(median(one_s), median(self.all_s), total)
         yield "warm-up", self._gain(mean(self.before_s), mean(all_s), total)
         yield "means", self._gain(mean(one_s), mean(all_s), total)
         yield "best", self._gain(min(one_s), min(all_s), total)

@@ -12,6 +12,32 @@ DUE = "number % every == 0 or number == len(batches)"
 STEP = "        optimizer.step()\n"
 
 ANSWERS = [
+    altered(
+        "14.2",
+        "looks into the optimizer's first group",
+        "some-weights",
+        (
+            "[p for p in model.parameters() if p.requires_grad]",
+            'optimizer.param_groups[0]["params"]',
+        ),
+    ),
+    altered(
+        "14.2",
+        "weighs ranks by their samples",
+        "wrong-mean",
+        (
+            "            dist.all_reduce(flat)\n",
+            "            flat *= len(x)\n"
+            "            dist.all_reduce(flat)\n"
+            "            flat /= len(x)\n",
+        ),
+    ),
+    altered(
+        "14.2",
+        "meets once where there are no batches",
+        "cost",
+        ("    for number,", "    if not batches:\n        dist.barrier()\n    for number,"),
+    ),
     altered("14.2", "never meets", "no-meeting", (DUE, "False")),
     altered("14.2", "forgets what is left over", "left-over", (DUE, "number % every == 0")),
     altered("14.2", "meets at the end alone", "no-meeting", (DUE, "number == len(batches)")),

@@ -13,6 +13,37 @@ WRITE = "    for whole, p in zip(common, ps):\n        p.data.copy_(whole.data)\
 FIRST = '    common = outer.param_groups[0]["params"]\n'
 
 ANSWERS = [
+    altered(
+        "14.3",
+        "sums up on rank 0 alone",
+        "not-everywhere",
+        ("dist.all_reduce(flat)", "dist.reduce(flat, 0)"),
+    ),
+    altered(
+        "14.3",
+        "makes Nesterov's step by hand",
+        "by-hand",
+        (
+            "    outer.step()\n",
+            """\
+    rate, momentum = outer.param_groups[0]["lr"], outer.param_groups[0]["momentum"]
+    for whole in common:
+        noted = outer.state[whole]
+        moved = noted.get("momentum_buffer", torch.zeros_like(whole)) * momentum + whole.grad
+        noted["momentum_buffer"] = moved
+        whole.data -= rate * (whole.grad + momentum * moved)
+""",
+        ),
+    ),
+    altered(
+        "14.3",
+        "freezes the outer parameters",
+        "left-changed",
+        (
+            "    outer.step()\n",
+            "    outer.step()\n    for whole in common:\n        whole.requires_grad_(False)\n",
+        ),
+    ),
     altered("14.3", "takes the difference the other way", "sign", ("(whole - p)", "(p - whole)")),
     altered("14.3", "adds up", "sum", (MEAN, "    mean = flat\n")),
     altered("14.3", "asks nobody", "own", (REDUCE + MEAN, "    mean = flat\n")),

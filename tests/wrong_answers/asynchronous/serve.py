@@ -7,6 +7,28 @@ from bank import Answer
 from wrong_answers.asynchronous.sources import IMPORTS, altered
 
 ANSWERS = [
+    altered(
+        "14.1",
+        "waits for its sends in the end",
+        "changed-under-way",
+        (
+            "            dist.send(weights, one)\n",
+            "            sends.append(dist.isend(weights, one))\n",
+        ),
+        ("    waiting, log = set(), []\n", "    waiting, log, sends = set(), [], []\n"),
+        ("    return log\n", "    for send in sends:\n        send.wait()\n    return log\n"),
+    ),
+    altered(
+        "14.1",
+        "sends copies, and waits for them in the end",
+        None,
+        (
+            "            dist.send(weights, one)\n",
+            "            sends.append(dist.isend(weights.clone(), one))\n",
+        ),
+        ("    waiting, log = set(), []\n", "    waiting, log, sends = set(), [], []\n"),
+        ("    return log\n", "    for send in sends:\n        send.wait()\n    return log\n"),
+    ),
     Answer(
         "14.1",
         "serves the workers in turns",

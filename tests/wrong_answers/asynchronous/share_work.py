@@ -11,6 +11,30 @@ DONE = "            results.append(do(owner, number))\n"
 LOOP = "    for distance in range(len(sizes)):\n"
 
 ANSWERS = [
+    altered(
+        "14.4",
+        "takes two at a time of others",
+        "hoarded",
+        (
+            "            results.append(do(owner, number))\n",
+            """\
+            numbers = [number]
+            if distance:
+                number = store.add(str(owner), 1) - 1
+                numbers += [number] if number < sizes[owner] else []
+            results += [do(owner, number) for number in numbers]
+""",
+        ),
+    ),
+    altered(
+        "14.4",
+        "gives back what it had counted too much",
+        None,
+        (
+            "                break\n",
+            "                store.add(str(owner), -1)\n                break\n",
+        ),
+    ),
     altered("14.4", "does its own alone", "not-stolen", (LOOP, "    for distance in [0]:\n")),
     Answer(
         "14.4",

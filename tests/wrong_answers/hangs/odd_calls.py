@@ -48,6 +48,9 @@ ANSWERS = [
     ),
     _altered("puts no number into its keys", "not-the-same", ('f"{number}/', 'f"')),
     _altered("returns those that are like most", "wrong-side", ("!= usual", "== usual")),
+    _altered("lets the alphabet decide", "draw", ("max(calls,", "max(sorted(calls),")),
+    _altered("lets a set decide", "draw", ("max(calls,", "max(set(calls),")),
+    _altered("compares bytes", "unseen", ("(tensor.numel(), tensor.dtype)", "tensor.nbytes")),
     _altered("takes the last of equals", "draw", ("max(calls,", "max(calls[::-1],")),
     _altered(
         "writes down the tensor",

@@ -114,6 +114,21 @@ def find_place(environ):
             '        address = environ.get("MASTER_ADDR", address)\n',
         ),
     ),
+    altered(
+        "09.1",
+        "takes a port with an address only",
+        "told",
+        (
+            'int(environ.get("MASTER_PORT", port))',
+            'int(environ["MASTER_PORT"] if "MASTER_ADDR" in environ else port)',
+        ),
+    ),
+    altered(
+        "09.1",
+        "meets on Slurm's first machine whoever has started it",
+        "address",
+        ('    if words and words[0] == "SLURM_PROCID":', '    if "SLURM_JOB_NODELIST" in environ:'),
+    ),
     altered("09.1", "names it localhost", "address", ('"127.0.0.1"', '"localhost"')),
     altered("09.1", "has one port for all jobs", "port", ("        port = 20000 +", "        _ =")),
     altered(

@@ -18,6 +18,21 @@ def of_own(what, mistake, lines):
 
 
 ANSWERS = [
+    altered(
+        "12.1", "leaves out what was never right", "lost-class", ("f1[named > 0]", "f1[right > 0]")
+    ),
+    altered(
+        "12.1",
+        "leaves out what was never predicted",
+        "lost-class",
+        ("f1[named > 0]", "f1[total.sum(0) > 0]"),
+    ),
+    altered(
+        "12.1",
+        "leaves out what has no label",
+        "lost-class",
+        ("f1[named > 0]", "f1[total.sum(1) > 0]"),
+    ),
     of_own("looks at its own samples", "alone", "    return own.item()\n"),
     of_own(
         "takes the mean of means",

@@ -14,6 +14,18 @@ RETURN = '    return notes["bad_epochs"] >= notes["patience"] or sums[2].item() 
 ANSWERS = [
     altered(
         "12.4",
+        "has a loss of 0 where nobody has samples",
+        "nobody",
+        (LOSS, LOSS.replace("sums[1]", "sums[1].clamp(min=1)")),
+    ),
+    altered(
+        "12.4",
+        "divides numbers of Python's",
+        "raised",
+        (LOSS, "    loss = sums[0].item() / sums[1].item()\n"),
+    ),
+    altered(
+        "12.4",
         "does not talk",
         "alone",
         (REDUCE, ""),
@@ -192,7 +204,7 @@ def should_stop(notes, total, num_samples, time_is_up):
     everyone = torch.empty(dist.get_world_size() * 3)
     dist.all_gather_into_tensor(everyone, own)
     wishes, samples, totals = everyone.double().view(-1, 3).sum(0).tolist()
-    mean = totals / samples
+    mean = totals / samples if samples else float("nan")
     is_better = notes["best"] - mean > notes["min_delta"]
     notes.update(
         best=mean if is_better else notes["best"],

@@ -9,6 +9,18 @@ from wrong_answers.sharded_optimizer.sources import altered
 _CUT = "sum((n + world_size - 1) // world_size for n in sizes)"
 
 ANSWERS = [
+    altered(
+        "13.4",
+        "rounds to the nearest",
+        "floor",
+        ("(n + world_size - 1) // world_size", "round(n / world_size)"),
+    ),
+    altered(
+        "13.4",
+        "rounds up what is not too small",
+        "floor",
+        ("(n + world_size - 1) // world_size", "int(n / world_size + 0.999)"),
+    ),
     altered("13.4", "counts numbers", "numbers", ("4 * ", "1 * ")),
     altered(
         "13.4",

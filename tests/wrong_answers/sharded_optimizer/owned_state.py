@@ -79,6 +79,40 @@ class OwnedState:
     ),
     altered(
         "13.3",
+        "loads the learning rate only",
+        "some-settings",
+        (".update(group)\n", '["lr"] = group["lr"]\n'),
+    ),
+    altered(
+        "13.3",
+        "saves the settings that the class knows",
+        "some-settings",
+        (
+            '        del group["params"]\n',
+            "        group = {key: group[key] for key in optimizer.defaults}\n",
+        ),
+    ),
+    altered(
+        "13.3",
+        "saves in float32",
+        "values",
+        (
+            'one for i, one in state["state"].items()',
+            '{k: v.float() for k, v in one.items()} for i, one in state["state"].items()',
+        ),
+    ),
+    altered(
+        "13.3",
+        "goes by the times of files",
+        "stale",
+        (
+            "        for rank in range(num):\n",
+            "        for path in sorted(folder.iterdir(), key=lambda p: p.stat().st_mtime_ns):\n",
+        ),
+        ('torch.load(folder / f"{rank}.pt")[0]', "torch.load(path)[0]"),
+    ),
+    altered(
+        "13.3",
         "keeps what belongs to others",
         "too-much",
         (

@@ -80,7 +80,7 @@ def owners_of(sizes, world_size):
     Answer(
         "13.1",
         "gives small ones to the last rank",
-        "uneven",
+        "values",
         """\
 def owners_of(sizes, world_size):
     mean = sum(sizes) / max(len(sizes), 1)
@@ -107,6 +107,42 @@ def owners_of(sizes, world_size):
         ("    return owners", "    return dict(enumerate(owners))"),
     ),
     altered("13.1", "counts ranks from 1", "no-rank", ("owners[i] = rank", "owners[i] = rank + 1")),
+    altered(
+        "13.1",
+        "finds a place by its size",
+        "twins",
+        ("owners[i] =", "owners[sizes.index(sizes[i])] ="),
+        ("[None] *", "[0] *"),
+    ),
+    altered(
+        "13.1",
+        "has an owner for each size",
+        "twins",
+        (
+            "    return owners",
+            "    owner = dict(zip(sizes, owners))\n    return [owner[size] for size in sizes]",
+        ),
+    ),
+    altered(
+        "13.1",
+        "leaves an empty parameter without an owner",
+        "no-rank",
+        (
+            "    for i in order:",
+            "    for i in order:\n        if not sizes[i]:\n            continue",
+        ),
+    ),
+    altered(
+        "13.1",
+        "remembers how full ranks were",
+        "kept",
+        (
+            "    carts = [(0, rank) for rank in range(world_size)]",
+            "    empty = [(0, rank) for rank in range(world_size)]\n"
+            "    carts = CARTS.setdefault((len(sizes), world_size), empty)",
+        ),
+        ("import heapq", "import heapq\nCARTS = {}"),
+    ),
     altered(
         "13.1",
         "begins with its own rank",
@@ -161,6 +197,13 @@ def owners_of(sizes, world_size):
         else:
             return tuple(owners)
 """,
+    ),
+    altered(
+        "13.1",
+        "returns numbers of NumPy's",
+        None,
+        ("import heapq", "import heapq\nimport numpy as np"),
+        ("    return owners", "    return list(np.array(owners, dtype=np.int64))"),
     ),
     Answer(
         "13.1",

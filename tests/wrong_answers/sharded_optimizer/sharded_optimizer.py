@@ -2,7 +2,7 @@
 Answers to task 13.2.
 """
 
-from bank import Answer
+from bank import Answer, changed
 
 from wrong_answers.sharded_optimizer.sources import IMPORTS, altered
 
@@ -24,6 +24,63 @@ _SETTINGS = """\
 _MINE = """\
             if owner == dist.get_rank():
                 mine.append(p)
+"""
+
+_COPIED = """\
+            own["params"][0].copy_(self.mine(group, lambda p: p.detach()))
+"""
+_FLAT = """\
+class ShardedOptimizer(torch.optim.Optimizer):
+    def __init__(self, params, optimizer_class, **settings):
+        self.make = lambda groups: optimizer_class(groups, **settings)
+        self.inner = None
+        super().__init__(params, {})
+
+    def add_param_group(self, group):
+        super().add_param_group(group)
+        group = self.param_groups[-1]
+        piece = torch.nn.Parameter(self.mine(group, lambda p: p.detach()))
+        own = {**group, "params": [piece]}
+        if self.inner is None:
+            self.inner = self.make([own])
+        else:
+            self.inner.add_param_group(own)
+        for key, value in self.inner.param_groups[-1].items():
+            group.setdefault(key, value)
+
+    def mine(self, group, of):
+        w = dist.get_world_size()
+        flat = [of(p).flatten() for p in group["params"] if p.requires_grad]
+        flat = torch.cat(flat) if flat else torch.zeros(0, dtype=group["params"][0].dtype)
+        flat = torch.cat([flat, flat.new_zeros(-len(flat) % w)])
+        return flat.view(w, -1)[dist.get_rank()].clone() if len(flat) else flat
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        w = dist.get_world_size()
+        for group, own in zip(self.param_groups, self.inner.param_groups):
+            own.update({k: v for k, v in group.items() if k != "params"})
+            for p in group["params"]:
+                if p.requires_grad:
+                    dist.all_reduce(p.grad)
+                    p.grad /= w
+            own["params"][0].copy_(self.mine(group, lambda p: p.detach()))
+            own["params"][0].grad = self.mine(group, lambda p: p.grad)
+        self.inner.step()
+        for group, own in zip(self.param_groups, self.inner.param_groups):
+            piece = own["params"][0].detach()
+            parts = [torch.empty_like(piece) for _ in range(w)]
+            dist.all_gather(parts, piece)
+            flat, at = torch.cat(parts), 0
+            for p in group["params"]:
+                if p.requires_grad:
+                    p.copy_(flat[at : at + p.numel()].view_as(p))
+                    at += p.numel()
+        return loss
 """
 
 ANSWERS = [
@@ -76,6 +133,18 @@ def ShardedOptimizer(params, optimizer_class, **settings):
         ('{**group, "params": mine}', '{"params": mine}'),
     ),
     altered("13.2", "leaves the inner learning rate", "rate", (_SETTINGS, "")),
+    altered(
+        "13.2",
+        "takes nothing but the learning rate from groups",
+        "rate",
+        ('                if key != "params":\n', '                if key == "lr":\n'),
+    ),
+    Answer(
+        "13.2",
+        "keeps flat copies of its own from the beginning",
+        "old-weights",
+        IMPORTS + changed(_FLAT, (_COPIED, "")),
+    ),
     altered(
         "13.2",
         "adds a group to its list only",
@@ -245,64 +314,7 @@ def ShardedOptimizer(params, optimizer_class, **settings):
             "            for p in self.owner: p.mul_(1.001)\n",
         ),
     ),
-    Answer(
-        "13.2",
-        "cuts one flat vector a group",
-        None,
-        IMPORTS
-        + """\
-class ShardedOptimizer(torch.optim.Optimizer):
-    def __init__(self, params, optimizer_class, **settings):
-        self.make = lambda groups: optimizer_class(groups, **settings)
-        self.inner = None
-        super().__init__(params, {})
-
-    def add_param_group(self, group):
-        super().add_param_group(group)
-        group = self.param_groups[-1]
-        piece = torch.nn.Parameter(self.mine(group, lambda p: p.detach()))
-        own = {**group, "params": [piece]}
-        if self.inner is None:
-            self.inner = self.make([own])
-        else:
-            self.inner.add_param_group(own)
-        for key, value in self.inner.param_groups[-1].items():
-            group.setdefault(key, value)
-
-    def mine(self, group, of):
-        w = dist.get_world_size()
-        flat = [of(p).flatten() for p in group["params"] if p.requires_grad]
-        flat = torch.cat(flat) if flat else torch.zeros(0, dtype=group["params"][0].dtype)
-        flat = torch.cat([flat, flat.new_zeros(-len(flat) % w)])
-        return flat.view(w, -1)[dist.get_rank()].clone() if len(flat) else flat
-
-    @torch.no_grad()
-    def step(self, closure=None):
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        w = dist.get_world_size()
-        for group, own in zip(self.param_groups, self.inner.param_groups):
-            own.update({k: v for k, v in group.items() if k != "params"})
-            for p in group["params"]:
-                if p.requires_grad:
-                    dist.all_reduce(p.grad)
-                    p.grad /= w
-            own["params"][0].grad = self.mine(group, lambda p: p.grad)
-        self.inner.step()
-        for group, own in zip(self.param_groups, self.inner.param_groups):
-            piece = own["params"][0].detach()
-            parts = [torch.empty_like(piece) for _ in range(w)]
-            dist.all_gather(parts, piece)
-            flat, at = torch.cat(parts), 0
-            for p in group["params"]:
-                if p.requires_grad:
-                    p.copy_(flat[at : at + p.numel()].view_as(p))
-                    at += p.numel()
-        return loss
-""",
-    ),
+    Answer("13.2", "cuts one flat vector a group", None, IMPORTS + _FLAT),
     Answer(
         "13.2",
         "uses the package, owners",

@@ -13,6 +13,12 @@ TALK = "sum(map(ring_s, sizes))"
 ANSWERS = [
     altered(
         "11.3",
+        "divides forward among the ranks",
+        "divided",
+        (STEP, STEP.replace("forward_s", "forward_s / w")),
+    ),
+    altered(
+        "11.3",
         "adds up everything",
         "no-overlap",
         (STEP, f"forward_s + now + {TALK} + optimizer_s"),

@@ -10,6 +10,7 @@ SPEEDUP = "(samples / median(many)) / (before_samples / median(one))"
 STEPS = "[max(times) for times in zip(*(own for own, _ in everyone))]"
 
 ANSWERS = [
+    altered("11.4", "keeps the warm-up of all ranks", "warm-up", ("steps[num_warm_up:]", "steps")),
     altered(
         "11.4",
         "keeps the warm-up",

@@ -92,6 +92,9 @@ def _notes_of_optimizer(optimizer):
             if name != "params":
                 kept = value.clone() if isinstance(value, torch.Tensor) else value
                 notes["rates", f"{name} of the optimizer's group {number}"] = kept
+        for place, parameter in enumerate(group["params"]):
+            where = f"parameter {place} of the optimizer's group {number}"
+            notes["frozen", where] = parameter.requires_grad
     noted = sorted(str(name) for state in optimizer.state.values() for name in state)
     notes["momentum", "what the optimizer has noted"] = noted
     return notes

@@ -4,6 +4,7 @@ Copies that travel: of tensors, numbers and what holds them; of anything else, i
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 MAX_BYTES = 8 << 20
@@ -39,6 +40,8 @@ def plain(value, depth=0):
         if value.numel() * value.element_size() > MAX_BYTES:
             return Other("tensor", f"{tuple(value.shape)}, too large to compare")
         return value.detach().to("cpu").to_dense().clone(memory_format=torch.contiguous_format)
+    if isinstance(value, np.number | np.bool_):
+        return value.item()  # a number of NumPy's is as good as Python's
     if isinstance(value, _SCALARS):
         return value
     if depth == MAX_DEPTH:
