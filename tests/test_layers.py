@@ -9,7 +9,9 @@ from house import PACKAGE, imported_names, package_modules
 LAYERS = (
     "errors", "files", "jobs", "costs", "trace", "pictures", "process_group", "collectives", "ring",
     "samplers", "replicas", "ddp", "accumulation", "checkpoint", "launch", "hangs", "speed",
-    "metrics", "sharded_optimizer", "workloads", "asynchronous", "progress", "board", "ranks",
+    "metrics", "sharded_optimizer", "workloads", "asynchronous",
+    "many_machines",
+    "progress", "board", "ranks",
     "checks", "course",
 )  # fmt: skip
 """
@@ -20,6 +22,7 @@ SUBJECTS = (
     "costs", "process_group", "collectives", "ring", "samplers", "replicas", "ddp", "accumulation",
     "checkpoint", "launch", "hangs", "speed", "metrics", "sharded_optimizer", "workloads",
     "asynchronous",
+    "many_machines",
 )  # fmt: skip
 """
 What a learner reads as a textbook: no notebook machinery, no plotting.
