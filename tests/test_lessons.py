@@ -33,6 +33,7 @@ STEMS = [
     "12_metrics",
     "13_sharded_optimizer",
     "14_asynchronous",
+    "17_many_machines",
 ]
 CLAIMS = {
     "00_ranks": {1},
@@ -48,6 +49,7 @@ CLAIMS = {
     "12_metrics": {23, 24},
     "13_sharded_optimizer": {25},
     "14_asynchronous": {8, 26},
+    "17_many_machines": {28},
 }
 TITLE = re.compile(
     r"# (?P<question>[^\n]+\?)\n\n(?P<minutes>\d+) minutes, [24] ranks"

@@ -13,10 +13,12 @@ import pytest
 import torch.distributed as dist
 from worlds import run_world
 
+from ddp_lessons.course.notebooks.canonical import read_notebook
 from ddp_lessons.errors import BadInput
 from ddp_lessons.many_machines import TestBed, bed, even_layout, on_hosts, split_hosts, why_no_hosts
 from ddp_lessons.many_machines.stored import STORED, stored_output
 
+EXECUTED = Path(__file__).parents[1] / "notebooks" / "executed" / "17_many_machines.ipynb"
 FAKE = """#!/bin/bash
 # Plays hosts.sh: notes its orders, and runs commands here.
 
@@ -212,6 +214,16 @@ def test_stored_output_is_plainly_marked():
     assert [line.removeprefix("  stored | ") for line in lines] == STORED["cable"].splitlines()
     with pytest.raises(BadInput, match="got 'wire'"):
         stored_output("wire", "")
+
+
+def test_what_is_stored_was_printed():
+    """
+    Whoever builds the lesson anew sees here what to change.
+    """
+    cells = [cell for cell in read_notebook(EXECUTED).cells if cell.cell_type == "code"]
+    texts = ["".join(out.get("text", "") for out in cell.outputs) for cell in cells]
+    for name, stored in STORED.items():
+        assert sum(stored in text for text in texts) == 1, f"the notebook has not printed {name}"
 
 
 def test_nothing_of_the_script_is_missing():
