@@ -12,6 +12,7 @@ from ddp_lessons.many_machines import (
     Plan,
     Road,
     even_layout,
+    foretold_points,
     foretold_s,
     measured_s,
     split_hosts,
@@ -36,6 +37,15 @@ def test_by_hand_it_is_the_same():
     assert {name: pytest.approx(ms) for name, ms in BY_HAND_MS.items()} == {
         name: 1000 * foretold_s(name, PLAN) for name in WAYS
     }
+
+
+def test_a_model_for_a_plot_has_a_point_for_each_size():
+    """
+    And no band: what is foretold is one number.
+    """
+    points = foretold_points("flat", PLAN, [120_000, 240_000])
+    assert points[1] == (240_000, *[pytest.approx(0.16)] * 3)
+    assert [size for size, *_ in points] == [120_000, 240_000]
 
 
 def test_links_within_hosts_and_packing_count():

@@ -21,7 +21,7 @@ from .averages import WAYS, hierarchical, hierarchical_hook, make_way
 from .bed import TestBed, why_no_hosts
 from .crossing import crossing_bytes
 from .doors import listening
-from .foretelling import EVERY, SHARE, Plan, foretold_s
+from .foretelling import EVERY, SHARE, Plan, foretold_points, foretold_s
 from .hosts import Hosts, even_layout, host_of, split_hosts
 from .leaders import leaders_all_reduce
 from .measuring import measured_s
@@ -38,6 +38,7 @@ __all__ = [
     "TestBed",
     "crossing_bytes",
     "even_layout",
+    "foretold_points",
     "foretold_s",
     "hierarchical",
     "hierarchical_hook",

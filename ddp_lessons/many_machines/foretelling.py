@@ -15,7 +15,7 @@ A ring through all ranks goes by its slowest messages, those between hosts. Part
 link of their host, which makes g messages of B / g / h one of B / h.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..costs import Link, collective_s
 from ..errors import BadInput
@@ -86,6 +86,22 @@ def foretold_s(name, plan):
             f"No such way: expected one of {', '.join(_TALK_S)} (got {name!r}). Name one of them."
         )
     return plan.compute_s + _TALK_S[name](plan) / EVERY.get(name, 1)
+
+
+def foretold_points(name, plan, sizes_bytes=(10_000, 100_000, 1_000_000, 10_000_000)):
+    """
+    Return the seconds of a batch for gradients of several sizes, as `times_plot` takes a model.
+
+    Args:
+        name: One of WAYS.
+        plan: A Plan, whose own size does not count.
+        sizes_bytes: Bytes of the gradients.
+
+    Returns:
+        list: Tuples (bytes, seconds, seconds, seconds): a line without a band.
+    """
+    times_s = [foretold_s(name, replace(plan, num_bytes=size)) for size in sizes_bytes]
+    return [(size, s, s, s) for size, s in zip(sizes_bytes, times_s, strict=True)]
 
 
 def _flat_s(plan, num_bytes=None):

@@ -17,7 +17,8 @@ import time
 
 from ddp_lessons import ok, predict, start_ranks
 from ddp_lessons.costs import Link
-from ddp_lessons.many_machines import WAYS, Plan, foretold_s
+from ddp_lessons.many_machines import WAYS, Plan, foretold_points, foretold_s
+from ddp_lessons.pictures import times_plot
 
 ranks = start_ranks(4, device="cpu")  # what is slow here is the link, not the device
 
@@ -122,9 +123,8 @@ assert layered <= max(ranks.view["layered_s"]) < 1.15 * layered
 sent = [one["hierarchical"] for one in ranks.view["crossed"]]
 assert set(sent) == {120_000}
 means = ranks.view["means"]
-assert all(
-    one["flat"] == one["hierarchical"] == [(1 + 4 + 16 + 64) / 4] for one in means
-)
+mean = (1 + 4 + 16 + 64) / 4
+assert all(one["flat"] == one["hierarchical"] == [mean] for one in means)
 ok("what is summed within a host crosses once", bytes_that_cross=sum(sent[:2]))
 
 # %% [markdown] tags=["question"]
@@ -158,6 +158,11 @@ for name in WAYS:
     told = f"{4000 / ms:12.0f} {errors[name] < 0.15!s:>12} {losses[name]:6.2f}"
     print(f"{name:12} {ms:4.0f} {told}")
 
+# %% tags=["picture"]
+names = ("flat", "hierarchical", "top-k", "local SGD")
+points = {n: [(240_000, max(own[n] for own in times_s))] for n in names}
+times_plot(points, {f"{n}, foretold": foretold_points(n, two) for n in names})
+
 # %% [markdown] tags=["read"]
 # 55&nbsp;ms: 40, and an eighth of 120. All were foretold and then measured. Losses are those of
 # digits after 80 batches a rank, on this model's smaller gradient.
@@ -175,18 +180,13 @@ for name in WAYS:
 
 # %% tags=["check"]
 rates = {name: 4 / foretold_s(name, two) for name in WAYS}
-assert {n for n, rate in rates.items() if rate > 50} == {
-    "top-k",
-    "accumulate",
-    "local SGD",
-}
+helped = {name for name, rate in rates.items() if rate > 50}
+assert helped == {"top-k", "accumulate", "local SGD"}
 assert all(0 <= error < 0.15 for error in errors.values())
 assert abs(losses["flat"] - losses["hierarchical"]) < 1e-4
 assert max(losses, key=losses.get) == "accumulate"
-ok(
-    "rarely, or little: both help",
-    ms_of_local_sgd=round(1000 * foretold_s("local SGD", two)),
-)
+ms = round(1000 * foretold_s("local SGD", two))
+ok("rarely, or little: both help", ms_of_local_sgd=ms)
 
 # %% [markdown] tags=["question"]
 # ## Who can knock at a rank's door?
@@ -263,9 +263,7 @@ if hosts.layout[0].count(dist.get_rank()):  # host 0
         dist.all_reduce(torch.ones(1), group=patient)
     except RuntimeError as error:
         waited_s = int(time.monotonic() - began_s)
-        print(
-            f"after {waited_s} s:", str(error).rpartition("] ")[2].split(" waiting")[0]
-        )
+        print(f"after {waited_s} s:", *str(error).rpartition("] ")[2].split()[:2])
 dist.barrier()
 
 # %% [markdown] tags=["read"]
