@@ -28,6 +28,10 @@ EVERY = {"accumulate": 4, "local SGD": 8}
 """
 After how many batches ranks talk, where it is not after each.
 """
+PLOTTED_BYTES = tuple(15_000 * 2**k for k in range(10))
+"""
+Sizes of gradients that are near enough to each other for a line on logarithmic axes.
+"""
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,7 @@ def foretold_s(name, plan):
     return plan.compute_s + _TALK_S[name](plan) / EVERY.get(name, 1)
 
 
-def foretold_points(name, plan, sizes_bytes=(10_000, 100_000, 1_000_000, 10_000_000)):
+def foretold_points(name, plan, sizes_bytes=PLOTTED_BYTES):
     """
     Return the seconds of a batch for gradients of several sizes, as `times_plot` takes a model.
 

@@ -103,7 +103,8 @@ def rounds(most_s, say=print):
         try:
             dist.all_reduce(row)
         except RuntimeError as error:
-            waited_s = int(time.monotonic() - called_s)
+            # To the nearest: who gives up first takes the others along, a moment early.
+            waited_s = round(time.monotonic() - called_s)
             say(f"an all-reduce failed after {waited_s} s: {_first_words(error)}")
             return waited_s
         if time.monotonic() - called_s > GAP_S:
