@@ -12,7 +12,7 @@ WORKERS = --numprocesses=3 --dist=loadgroup
 # Tests of what a learner reads as a textbook: `make coverage` runs them.
 SUBJECT_TESTS = $(foreach part,costs trace pictures process_group collectives ring samplers \
   replicas ddp accumulation checkpoint launch hangs speed metrics sharded_optimizer asynchronous \
-  beyond_ddp frameworks workloads pitfalls,\
+  beyond_ddp frameworks many_machines workloads pitfalls,\
   $(wildcard tests/test_$(part)*.py))
 
 # Benchmarks, one after the other: each measures alone.

@@ -10,7 +10,7 @@ LAYERS = (
     "errors", "files", "jobs", "costs", "trace", "pictures", "process_group", "collectives", "ring",
     "samplers", "replicas", "ddp", "accumulation", "checkpoint", "launch", "hangs", "speed",
     "metrics", "sharded_optimizer", "workloads", "asynchronous", "beyond_ddp", "frameworks",
-    "progress", "board", "ranks", "checks", "course",
+    "many_machines", "progress", "board", "ranks", "checks", "course",
 )  # fmt: skip
 """
 The entries of ddp_lessons, from the ground up. Each imports from itself and those before it.
@@ -19,7 +19,7 @@ The entries of ddp_lessons, from the ground up. Each imports from itself and tho
 SUBJECTS = (
     "costs", "process_group", "collectives", "ring", "samplers", "replicas", "ddp", "accumulation",
     "checkpoint", "launch", "hangs", "speed", "metrics", "sharded_optimizer", "workloads",
-    "asynchronous", "beyond_ddp", "frameworks",
+    "asynchronous", "beyond_ddp", "frameworks", "many_machines",
 )  # fmt: skip
 """
 What a learner reads as a textbook: no notebook machinery, no plotting.

@@ -35,6 +35,7 @@ STEMS = [
     "14_asynchronous",
     "15_beyond_ddp",
     "16_frameworks",
+    "17_many_machines",
 ]
 CLAIMS = {
     "00_ranks": {1},
@@ -52,6 +53,7 @@ CLAIMS = {
     "14_asynchronous": {8, 26},
     "15_beyond_ddp": {13},
     "16_frameworks": {30},
+    "17_many_machines": {28},
 }
 TITLE = re.compile(
     r"# (?P<question>[^\n]+\?)\n\n(?P<minutes>\d+) minutes, [24] ranks"

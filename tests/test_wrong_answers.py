@@ -27,7 +27,7 @@ from ddp_lessons.ranks.kernel.cells import run_cell
 ROOT = find_root(__file__.rpartition("/")[0])
 NUM_TASKS = {
     "00": 1, "01": 3, "02": 4, "03": 5, "04": 4, "05": 4, "06": 4, "07": 4, "08": 5, "09": 4,
-    "10": 4, "11": 4, "12": 4, "13": 4, "14": 4, "15": 4, "16": 2,
+    "10": 4, "11": 4, "12": 4, "13": 4, "14": 4, "15": 4, "16": 2, "17": 2,
 }  # fmt: skip
 DRAWS = os.environ.get("DRAWS", "0")
 NUM_TRIED = 6

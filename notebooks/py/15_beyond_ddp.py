@@ -481,6 +481,7 @@ ok("shard first, then make the optimizer", moved_by_three_steps=0)
 #   `fully_shard(model)`, then make the optimizer, in a script that `torchrun --nnodes 2
 #   --nproc-per-node 4 train.py` starts. To cut layers in each host: `parallelize_module(model,
 #   init_device_mesh("cuda", (2, 4), mesh_dim_names=("data", "tensor"))["tensor"], plan)`.
+# - **Next lesson** [16](16_frameworks.ipynb): what do frameworks add?
 # - **Sources**: Y. Zhao and others, [PyTorch FSDP](https://arxiv.org/abs/2304.11277), VLDB 2023,
 #   section 3; M. Shoeybi and others, [Megatron-LM](https://arxiv.org/abs/1909.08053), 2019, section
 #   3; Y. Huang and others, [GPipe](https://arxiv.org/abs/1811.06965), NeurIPS 2019, section 2.3; D.

@@ -441,6 +441,7 @@ ok("an optimizer can average, too", all_reduces_of_an_optimizer=num_sent)
 #   --rdzv-backend c10d --rdzv-endpoint host:29500 train.py` starts all three, with
 #   `Fabric(num_nodes=2, devices=4)`. `accelerate launch` and `fabric run` are launchers around
 #   torchrun.
+# - **Next lesson** [17](17_many_machines.ipynb): when do more machines help?
 # - **Sources**: Accelerate's documentation, [Gradient
 #   accumulation](https://huggingface.co/docs/accelerate/usage_guides/gradient_accumulation) and
 #   [Comparing performance across

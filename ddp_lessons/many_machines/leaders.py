@@ -1,0 +1,27 @@
+"""
+Hierarchical for any layout: one rank speaks for its host.
+
+Legend: w ranks on h hosts, perhaps of different sizes. A tensor goes through the leader of its host
+twice, and the other ranks wait meanwhile. Where hosts are even, `averages.hierarchical` lets all of
+them send a part.
+"""
+
+import torch.distributed as dist
+
+
+def leaders_all_reduce(tensor, hosts):
+    """
+    Add a tensor up over all ranks: on each host to its leader, among leaders, and back.
+
+    Collective: every rank must call it.
+
+    Args:
+        tensor: Any shape, changed in place. All ranks get the same bits.
+        hosts: Hosts, as `split_hosts` returns them.
+
+    Lesson: 17_many_machines, its exercise.
+    """
+    dist.reduce(tensor, hosts.leader, group=hosts.local)
+    if hosts.leaders is not None:
+        dist.all_reduce(tensor, group=hosts.leaders)
+    dist.broadcast(tensor, hosts.leader, group=hosts.local)

@@ -1,0 +1,298 @@
+"""
+Answers to task 17.1.
+"""
+
+from bank import Answer, changed
+
+MEAN = """\
+import torch
+import torch.distributed as dist
+
+def hierarchical_mean(tensor, local, leaders):
+    leader = dist.get_process_group_ranks(local)[0]
+    total = tensor.clone()
+    dist.reduce(total, leader, group=local)
+    if leaders is not None:
+        dist.all_reduce(total, group=leaders)
+    dist.broadcast(total, leader, group=local)
+    return total / dist.get_world_size()
+"""
+
+FLAT = """\
+import torch.distributed as dist
+
+def hierarchical_mean(tensor, local, leaders):
+    total = tensor.clone()
+    dist.all_reduce(total)
+    return total / dist.get_world_size()
+"""
+
+
+def altered(name, mistake, *pairs):
+    """
+    Return an answer that differs from a right one.
+    """
+    return Answer("17.1", name, mistake, changed(MEAN, *pairs))
+
+
+ANSWERS = [
+    Answer("17.1", "averages over all ranks at once", "flat", FLAT),
+    Answer(
+        "17.1",
+        "gathers all tensors everywhere",
+        "flat",
+        """\
+import torch
+import torch.distributed as dist
+
+def hierarchical_mean(tensor, local, leaders):
+    rows = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
+    dist.all_gather(rows, tensor)
+    return sum(rows) / len(rows)
+""",
+    ),
+    Answer(
+        "17.1",
+        "averages hosts, then their means",
+        "mean-of-means",
+        """\
+import torch.distributed as dist
+
+def hierarchical_mean(tensor, local, leaders):
+    mean = tensor.clone()
+    dist.all_reduce(mean, group=local)
+    mean /= dist.get_world_size(local)
+    leader = dist.get_process_group_ranks(local)[0]
+    if leaders is not None:
+        dist.all_reduce(mean, group=leaders)
+        mean /= dist.get_world_size(leaders)
+    dist.broadcast(mean, leader, group=local)
+    return mean
+""",
+    ),
+    altered("does not divide", "summed", ("total / dist.get_world_size()", "total")),
+    altered(
+        "divides by the number of hosts",
+        "summed",
+        (
+            "    return total / dist.get_world_size()",
+            "    hosts = torch.tensor(1.0 if leaders is not None else 0.0)\n"
+            "    dist.all_reduce(hosts)\n"
+            "    return (total / hosts).to(tensor.dtype)",
+        ),
+    ),
+    altered(
+        "forgets the other hosts",
+        "host-only",
+        ("    if leaders is not None:\n        dist.all_reduce(total, group=leaders)\n", ""),
+    ),
+    altered(
+        "averages the host",
+        "host-only",
+        ("    if leaders is not None:\n        dist.all_reduce(total, group=leaders)\n", ""),
+        ("dist.get_world_size()", "dist.get_world_size(local)"),
+    ),
+    altered(
+        "lets leaders speak for themselves",
+        "leaders-only",
+        ("    dist.reduce(total, leader, group=local)\n", ""),
+    ),
+    altered(
+        "does not tell the host",
+        "not-back",
+        ("    dist.broadcast(total, leader, group=local)\n", ""),
+    ),
+    altered(
+        "divides on the leader, and again",
+        "twice",
+        ("group=leaders)\n", "group=leaders)\n        total /= dist.get_world_size()\n"),
+    ),
+    altered(
+        "adds up again on the way back",
+        "twice",
+        (
+            "    dist.broadcast(total, leader, group=local)\n",
+            "    dist.all_reduce(total, group=local)\n",
+        ),
+        (
+            "    dist.reduce(total, leader, group=local)\n",
+            "    dist.all_reduce(total, group=local)\n",
+        ),
+    ),
+    altered(
+        "has all ranks call the leaders' all-reduce",
+        "deadlock",
+        ("    if leaders is not None:\n        dist", "    dist"),
+    ),
+    altered(
+        "has leaders only reduce and send on",
+        "deadlock",
+        (
+            "    dist.reduce(total, leader, group=local)\n    if leaders is not None:\n",
+            "    if leaders is not None:\n        dist.reduce(total, leader, group=local)\n",
+        ),
+    ),
+    altered(
+        "makes its group of leaders at each call",
+        "store",
+        (
+            "    if leaders is not None:\n",
+            "    firsts = [None] * dist.get_world_size()\n"
+            "    dist.all_gather_object(firsts, leader)\n"
+            "    leaders = dist.new_group(sorted(set(firsts)))\n"
+            "    if dist.get_rank() == leader:\n",
+        ),
+    ),
+    altered(
+        "takes ranks for those of the host",
+        "raised",
+        (
+            "leader = dist.get_process_group_ranks(local)[0]",
+            "leader = dist.get_rank() // 2 * 2",
+        ),
+    ),
+    altered("adds up in the argument", "input-changed", ("tensor.clone()", "tensor")),
+    Answer(
+        "17.1",
+        "has a leader send each rank's tensor",
+        "too-many",
+        """\
+import torch
+import torch.distributed as dist
+
+def hierarchical_mean(tensor, local, leaders):
+    members = dist.get_process_group_ranks(local)
+    rows = [torch.zeros_like(tensor) for _ in members]
+    dist.all_gather(rows, tensor, group=local)
+    w = dist.get_world_size()
+    table = torch.zeros(w, *tensor.shape, dtype=tensor.dtype)
+    for rank, row in zip(members, rows):
+        table[rank] = row
+    if leaders is not None:
+        dist.all_reduce(table, group=leaders)
+    dist.broadcast(table, members[0], group=local)
+    return table.sum(0) / w
+""",
+    ),
+    Answer(
+        "17.1",
+        "lets every leader send its sum to every other",
+        "too-many",
+        """\
+import torch
+import torch.distributed as dist
+
+def hierarchical_mean(tensor, local, leaders):
+    leader = dist.get_process_group_ranks(local)[0]
+    total = tensor.clone()
+    dist.reduce(total, leader, group=local)
+    if leaders is not None:
+        rows = [torch.empty_like(total) for _ in range(dist.get_world_size(leaders))]
+        dist.all_gather(rows, total, group=leaders)
+        total = sum(rows)
+    dist.broadcast(total, leader, group=local)
+    return total / dist.get_world_size()
+""",
+    ),
+    Answer(
+        "17.1",
+        "adds up in its own order on each rank",
+        "not-equal",
+        """\
+import torch
+import torch.distributed as dist
+
+def hierarchical_mean(tensor, local, leaders):
+    leader = dist.get_process_group_ranks(local)[0]
+    own = tensor.clone()
+    dist.all_reduce(own, group=local)
+    other = own.clone()
+    if leaders is not None:
+        dist.all_reduce(other, group=leaders)
+        other -= own
+    dist.broadcast(other, leader, group=local)
+    return (tensor + (own - tensor) + other) / dist.get_world_size()
+""",
+    ),
+    Answer(
+        "17.1",
+        "keeps one tensor for all calls",
+        "kept",
+        """\
+import torch
+import torch.distributed as dist
+
+room = {}
+
+def hierarchical_mean(tensor, local, leaders):
+    leader = dist.get_process_group_ranks(local)[0]
+    total = room.setdefault((tensor.shape, tensor.dtype), torch.empty_like(tensor))
+    total.copy_(tensor)
+    dist.reduce(total, leader, group=local)
+    if leaders is not None:
+        dist.all_reduce(total, group=leaders)
+    dist.broadcast(total, leader, group=local)
+    return total.div_(dist.get_world_size())
+""",
+    ),
+    altered(
+        "gives more",
+        "values",
+        ("return total / dist.get_world_size()", "return total / dist.get_world_size() + 0.5"),
+    ),
+    Answer(
+        "17.1",
+        "sends by hand, along the leaders",
+        None,
+        """\
+import torch
+import torch.distributed as dist
+
+def hierarchical_mean(tensor, local, leaders):
+    members, me = dist.get_process_group_ranks(local), dist.get_rank()
+    total, got = tensor.clone(), torch.empty_like(tensor)
+    if me != members[0]:
+        dist.send(total, members[0])
+        dist.recv(total, members[0])
+        return total
+    for rank in members[1:]:
+        dist.recv(got, rank)
+        total += got
+    others = dist.get_process_group_ranks(leaders)
+    if me == others[0]:
+        for rank in others[1:]:
+            dist.recv(got, rank)
+            total += got
+        total /= dist.get_world_size()
+        for rank in others[1:]:
+            dist.send(total, rank)
+    else:
+        dist.send(total, others[0])
+        dist.recv(total, others[0])
+    for rank in members[1:]:
+        dist.send(total, rank)
+    return total
+""",
+    ),
+    Answer(
+        "17.1",
+        "weights the host's mean by its ranks",
+        None,
+        """\
+import torch
+import torch.distributed as dist
+
+def hierarchical_mean(tensor, local, leaders):
+    flat = tensor.reshape(-1).clone()
+    dist.all_reduce(flat, group=local)
+    mean = flat / dist.get_world_size(local)
+    mean = mean * (dist.get_world_size(local) / dist.get_world_size())
+    if dist.get_process_group_ranks(local)[0] == dist.get_rank():
+        first = dist.get_process_group_ranks(leaders)[0]
+        dist.reduce(mean, first, group=leaders)
+        dist.broadcast(mean, first, group=leaders)
+    dist.broadcast(mean, group=local, group_src=0)
+    return mean.reshape(tensor.shape)
+""",
+    ),
+]
