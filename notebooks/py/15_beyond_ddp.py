@@ -312,9 +312,8 @@ print(f"kept {pipeline.most_alive}. Gradients of one process: {off < 1e-5}")
 most = [max(map(most_alive, make(4, 64))) for make in (gpipe, one_f_one_b)]
 
 # %% [markdown] tags=["read"]
-# Rank 0 kept 4 microbatches, the last rank 1: a stage needs as many as there are stages from it to
-# the last. The check asks the tables for 4 stages and 64 microbatches: GPipe would keep 64, 1F1B
-# still 4. The bubble is the same.
+# Rank 0 kept 4 microbatches, the last rank 1: as many as there are stages from it to the last. The
+# check asks the tables for 64 microbatches: GPipe would keep 64, 1F1B still 4. The bubble is the same.
 
 # %% tags=["check"]
 kept = ranks.view["pipeline.most_alive"]
