@@ -15,16 +15,21 @@
 # This machine is node0 on that network, so that a notebook here reaches the hosts:
 # ssh -F "$DDP_LESSONS_HOSTS/ssh_config" node1. It needs root, in a container too, and on Debian
 # apt-get install iproute2 openssh-server. It lives in one folder, DDP_LESSONS_HOSTS (default:
-# /tmp/ddp-lessons-hosts); another one at the same time needs another DDP_LESSONS_NET, too
-# (default: 10.213.7, the first three numbers of all addresses).
+# /tmp/ddp-lessons-hosts); another one at the same time needs another folder. DDP_LESSONS_NET has the
+# first three numbers of all addresses (default: the first of 10.213.7 to 10.213.250 that is free).
 set -euo pipefail
 PATH=$PATH:/usr/sbin:/sbin
 here=$(cd "$(dirname "$0")" && pwd)
 folder=${DDP_LESSONS_HOSTS:-/tmp/ddp-lessons-hosts}
-net=${DDP_LESSONS_NET:-10.213.7}
-# Names of devices have 15 letters at most: the network tells those of two test beds apart.
-tag=ddp${net//./}
-switch=$tag-switch
+net=${DDP_LESSONS_NET:-}
+
+use_net() { # names of devices have 15 letters at most: the network tells two test beds apart
+    net=$1
+    tag=ddp${net//./}
+    switch=$tag-switch
+}
+if [ -e "$folder/net" ]; then net=$(cat "$folder/net"); fi
+if [ -n "$net" ]; then use_net "$net"; fi
 
 fail() {
     echo "hosts.sh: $*" >&2
@@ -151,10 +156,23 @@ give_address() { # to a namespace's eth0
     ip -n "$1" link set eth0 up
 }
 
+# Take a network that nobody has: of two who try at once, one can make the namespace.
+take_net() {
+    local free
+    for free in ${net:-$(seq -f 10.213.%g 7 250)}; do
+        use_net "$free"
+        if [ -z "$(ip -4 -o addr show to "$net.0/24")" ] && ip netns add "$switch" 2>/dev/null; then
+            echo "$net" >"$folder/net"
+            return
+        fi
+    done
+    rm -r "$folder"
+    fail "$net.0/24 is in use on this machine. Set DDP_LESSONS_NET to another network"
+}
+
 # Wire all hosts to a switch: the kernel's, or, where messages take longer, ours.
 wire() {
     local number
-    ip netns add "$switch"
     ip -n "$switch" link set lo up
     ip -n "$switch" link add name switch type bridge
     ip -n "$switch" link set switch up
@@ -214,10 +232,8 @@ up() {
     parse "$@"
     look_for_tools
     [ ! -e "$folder" ] || fail "$folder is there: one is up, or was not taken down. Run: scripts/hosts.sh down"
-    if [ -n "$(ip -4 -o addr show to "$net.0/24")" ]; then
-        fail "this machine has an address in $net.0/24 already. Set DDP_LESSONS_NET to another network"
-    fi
     (umask 022 && mkdir "$folder")
+    take_net
     trap give_up EXIT
     make_keys
     configure_sshd

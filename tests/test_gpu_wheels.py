@@ -11,10 +11,11 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 NOT_THERE = {"torch", "ddp-lessons", "typer", "jupyterlab", "debugpy", "jedi", "parso"}
-NOT_THERE |= {"tensorboard-data-server", "jupyterhub"}
+NOT_THERE |= {"tensorboard-data-server", "jupyterhub", "accelerate", "lightning-fabric"}
 """
 torch is there, our wheel is built; command line, JupyterLab and hub are of no use to the proof;
-ipykernel, IPython and TensorBoard do without the others.
+ipykernel, IPython and TensorBoard do without the others. Without frameworks lesson 16 shows what
+was stored.
 """
 
 

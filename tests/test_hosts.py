@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from throw_away_hosts import NET, PATH, SCRIPT, hosts, needs_hosts, traces
+from throw_away_hosts import SCRIPT, environment, hosts, needs_hosts, net_of, traces
 
 DELAY_MS = 20
 RATE_BYTES_PER_S = 20_000_000 / 8
@@ -39,17 +39,18 @@ def bed(tmp_path):
     """
     Give a function that brings hosts up, and takes them down in the end.
     """
-    folder = tmp_path / "hosts"
+    folder, nets = tmp_path / "hosts", []
 
     def up(*arguments):
         done = hosts("up", *arguments, folder=folder)
         assert done.returncode == 0, done.stderr
-        assert f"DDP_LESSONS_HOSTS={folder}" in done.stdout
+        nets.append(net_of(folder))
+        assert f"DDP_LESSONS_HOSTS={folder} DDP_LESSONS_NET={nets[0]}" in done.stdout
         return folder
 
     yield up
     assert hosts("down", folder=folder).returncode == 0
-    assert traces(folder) == []
+    assert [traces(folder, net) for net in nets] == [[]]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,9 @@ def test_each_host_has_name_address_loopback_and_processes_of_its_own(bed):
     for number in (1, 2):
         told = hosts("run", number, "sh", "-c", "hostname; hostname -i; ls /dev/shm; echo $PPID",
                      folder=folder)  # fmt: skip
-        assert told.stdout.split() == [f"node{number}", f"{NET}.10{number}", "0"], told.stderr
+        assert told.stdout.split() == [f"node{number}", f"{net_of(folder)}.10{number}", "0"], (
+            told.stderr
+        )
     with subprocess.Popen(
         ["sleep", "600"], env={**os.environ, "WHERE": "here"}
     ) as outside:  # it is not to be seen in there
@@ -178,6 +181,19 @@ def test_a_host_that_is_switched_off_takes_its_processes_along(bed):
 
 
 @needs_hosts
+def test_two_test_beds_at_once_have_networks_of_their_own(bed, tmp_path):
+    """
+    Two learners of one machine, or two tests.
+    """
+    nets = {net_of(bed(1))}
+    other = tmp_path / "other"
+    assert hosts("up", 1, folder=other).returncode == 0
+    nets.add(net_of(other))
+    assert hosts("down", folder=other).returncode == 0
+    assert len(nets) == 2
+
+
+@needs_hosts
 def test_a_folder_can_be_each_host_s_own(bed, tmp_path):
     """
     Real hosts need not share /tmp.
@@ -207,7 +223,7 @@ class _taker:
 
 
 def _sender(folder, port, num_bytes):
-    return _popen(folder, 1, SEND, f"{NET}.102", port, num_bytes)
+    return _popen(folder, 1, SEND, f"{net_of(folder)}.102", port, num_bytes)
 
 
 def _send(folder, port, num_bytes):
@@ -216,8 +232,7 @@ def _send(folder, port, num_bytes):
 
 
 def _popen(folder, number, source, *arguments):
-    environ = {**os.environ, "DDP_LESSONS_HOSTS": str(folder), "DDP_LESSONS_NET": NET, "PATH": PATH}
     return subprocess.Popen(
         [SCRIPT, "run", str(number), sys.executable, "-c", source, *map(str, arguments)],
-        env=environ, stdout=subprocess.PIPE, text=True,
+        env=environment(folder), stdout=subprocess.PIPE, text=True,
     )  # fmt: skip

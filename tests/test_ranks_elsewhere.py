@@ -12,7 +12,7 @@ import threading
 import time
 
 import pytest
-from throw_away_hosts import hosts, needs_hosts, traces
+from throw_away_hosts import hosts, needs_hosts, net_of, traces
 
 from ddp_lessons import start_ranks, stop_ranks
 from ddp_lessons.errors import CellStopped, RankDied, RankRaised, StartFailed
@@ -51,9 +51,10 @@ def bed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bed") / "hosts"
     done = hosts("up", 2, folder=folder)
     assert done.returncode == 0, done.stderr
+    net = net_of(folder)
     yield folder
     hosts("down", folder=folder)
-    assert traces(folder) == []
+    assert traces(folder, net) == []
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,10 @@ from statistics import median
 
 import pytest
 
-from ddp_lessons.costs import Link, StepModel, amdahl_speedup
+from ddp_lessons.costs import Link, StepModel, amdahl_speedup, collective_s
 from ddp_lessons.errors import BadInput
 from ddp_lessons.speed import (
+    bytes_in_s,
     efficiency,
     error_share,
     find_straggler,
@@ -96,6 +97,10 @@ def test_serial_share_is_what_amdahl_and_gustafson_start_from(world_size):
         (lambda: serial_share_of(1.0, 1), "Nothing was divided"),
         (lambda: serial_share_of(0.0, 2), "Nothing was divided"),
         (lambda: find_straggler([[1.0], [1.0]]), "Too few steps"),
+        (
+            lambda: bytes_in_s(0.06, 16, Link(0.002, 1e7)),
+            "Too short: expected more than the 0.06 s",
+        ),
         (lambda: predict_step_s(2, 1.0, [1.0], [], Link(0.0, 1.0)), "Bad buckets"),
     ],
 )
@@ -165,3 +170,16 @@ def test_fit_of_all_reduces_finds_the_link(world_size):
     assert found.bandwidth_bytes_per_s == pytest.approx(1000.0)
     assert error_share(1.1, 1.0) == pytest.approx(0.1)
     assert median([error_share(0.9, 1.0)]) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4, 7])
+def test_bytes_of_some_seconds_take_these_seconds(world_size):
+    """
+    What a link moves in a time must take that time, but for less than one number a chunk.
+    """
+    link = Link(0.0005, 10_000_000)
+    num_bytes = bytes_in_s(0.06, world_size, link)
+    assert num_bytes % (4 * world_size) == 0
+    seconds = collective_s("all_reduce", "ring", world_size, num_bytes, link)
+    assert -1e-12 < 0.06 - seconds < 2 * (world_size - 1) * 4 / 10_000_000 + 1e-12
+    assert bytes_in_s(0.06, 4, Link(0.002, 10_000_000)) == 320_000

@@ -112,8 +112,12 @@ def _member(rank, world_size, folder, join, function, args, pipe):
                 "gloo", store=store, rank=rank, world_size=world_size, timeout=_GROUP_TIMEOUT
             )
         answer = (True, function(rank, world_size, *args))
-        if join and dist.is_initialized():
-            dist.destroy_process_group()
+        if join:
+            # Who ends while others still connect to each other makes their connecting fail.
+            store.set(f"through-{rank}", "")
+            store.wait([f"through-{other}" for other in range(world_size)], _GROUP_TIMEOUT)
+            if dist.is_initialized():
+                dist.destroy_process_group()
     except BaseException:
         answer = (False, traceback.format_exc())
     _save_coverage()

@@ -19,7 +19,6 @@ from ..jobs import start_job
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "hosts.sh"
 _TOOLS = ("ip", "tc", "sshd", "ssh-keygen", "unshare", "nsenter")
-_NETS = range(20, 250)  # third numbers of 10.213.x
 _PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 _ORDER_S = 60
 
@@ -50,9 +49,6 @@ class TestBed:
         num_hosts: How many.
         rate: What each link carries, such as "100mbit"; None: all that it can.
 
-    Attributes:
-        net: The first three numbers of their addresses; node1 has number 101.
-
     Raises:
         BadInput: This machine can have none, or they did not come up.
 
@@ -66,10 +62,8 @@ class TestBed:
         if reason:
             raise BadInput(f"No hosts here: expected a machine that can make some ({reason}).")
         parent = tempfile.mkdtemp(prefix="ddp-lessons-")
-        self.net = _free_net()
         self._env = {
-            "DDP_LESSONS_HOSTS": str(Path(parent, "hosts")), "DDP_LESSONS_NET": self.net,
-            "PATH": _PATH,
+            "DDP_LESSONS_HOSTS": str(Path(parent, "hosts")), "DDP_LESSONS_NET": "", "PATH": _PATH
         }  # fmt: skip
         # It waits until our end is closed, by `down` or because we are gone, and clears up.
         self._keeper = subprocess.Popen(
@@ -79,6 +73,13 @@ class TestBed:
         )  # fmt: skip
         self._finalizer = weakref.finalize(self, self._keeper.communicate)
         self._order("up", num_hosts, *(["--rate", rate] if rate else []))
+
+    @property
+    def net(self):
+        """
+        The first three numbers of their addresses; node1 has number 101.
+        """
+        return Path(self._env["DDP_LESSONS_HOSTS"], "net").read_text().strip()
 
     def __enter__(self):
         return self
@@ -137,12 +138,3 @@ class TestBed:
                 f"hosts.sh refuses {words[0]!r}: expected it done (got {done.stderr.strip()!r}). "
                 "All hosts are down; mend what it names."
             )
-
-
-def _free_net():
-    # Not one that this machine has an address in already; another test bed would have.
-    told = subprocess.run(["ip", "-4", "-o", "addr"], env={**os.environ, "PATH": _PATH},
-                          capture_output=True, text=True, check=True).stdout  # fmt: skip
-    start = os.getpid() % len(_NETS)
-    nets = [f"10.213.{number}" for number in [*_NETS[start:], *_NETS[:start]]]
-    return next(net for net in nets if f" {net}." not in told)

@@ -23,7 +23,7 @@ from .loading import fetched_ahead
 from .measuring import all_reduce_times_s, least_step_s, step_times_s
 from .naive import mean_speedup, summed_s
 from .played import PlayedStep, SlowPeers, slow_all_reduce
-from .predicting import error_share, fit_all_reduce, naive_step_s, predict_step_s
+from .predicting import bytes_in_s, error_share, fit_all_reduce, naive_step_s, predict_step_s
 from .profiling import gather_profiles, profile_steps, profile_track
 from .scaling import (
     Report,
@@ -47,6 +47,7 @@ __all__ = [
     "agree_on_straggler",
     "all_reduce_times_s",
     "amdahl_speedup",
+    "bytes_in_s",
     "clock_offsets_s",
     "difference",
     "efficiency",

@@ -60,6 +60,32 @@ def predict_step_s(world_size, forward_s, backward_s, bucket_bytes, link, optimi
     return forward_s + max(sum(backward_s), finish_s) + optimizer_s
 
 
+def bytes_in_s(seconds, world_size, link):
+    """
+    Return how many bytes an all-reduce round a ring moves in some seconds: float32 in even chunks.
+
+    Args:
+        seconds: At most; less by what is missing to a whole number in each chunk.
+        world_size: Number of ranks, w, from 2.
+        link: A `costs.Link`.
+
+    Raises:
+        BadInput: The latencies alone take longer.
+
+    Lesson: 11_speed.
+    """
+    latencies_s = collective_s("all_reduce", "ring", world_size, 0, link)
+    left_s = seconds - latencies_s
+    chunk_bytes = left_s * link.bandwidth_bytes_per_s / (2 * (world_size - 1))
+    num_bytes = int(chunk_bytes / 4 + 1e-6) * 4 * world_size
+    if num_bytes <= 0:
+        raise BadInput(
+            f"Too short: expected more than the {latencies_s:g} s that {world_size} ranks wait for "
+            f"latencies (got {seconds:g} s). Take a link that is faster, or fewer ranks."
+        )
+    return num_bytes
+
+
 def fit_all_reduce(times, world_size):
     """
     Fit latency and bandwidth to measured all-reduces of w ranks, as rounds of a ring.

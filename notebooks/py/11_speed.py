@@ -1,7 +1,7 @@
 # %% [markdown] tags=["title"]
 # # Where does a step's time go?
 #
-# 25 minutes, 4 ranks. It builds on [03_ring](03_ring.ipynb), what a message costs, and on
+# 25 minutes, 4 ranks; works with any number of ranks from 2. It builds on [03_ring](03_ring.ipynb), what a message costs, and on
 # [06_ddp](06_ddp.ipynb), buckets that are sent while `backward` goes on.
 
 # %% [markdown] tags=["goal"]
@@ -92,7 +92,7 @@ ok("a duration is no cost: part of it is hidden", all_reduces_in_a_profile=12)
 # %% [markdown] tags=["predict"]
 # From here on compute is *played*: a rank sleeps, so it needs no core of its own. The link is slow,
 # and real messages go over it. Forward and backward take 40&nbsp;ms each, then an all-reduce
-# 60&nbsp;ms. Rank 2 writes a log in each step: 100&nbsp;ms more. By how many percent are rank 2's steps
+# 60&nbsp;ms. Rank 1 writes a log in each step: 100&nbsp;ms more. By how many percent are rank 1's steps
 # longer than rank 0's?
 
 # %% tags=["predict"]
@@ -100,20 +100,21 @@ predict("percent_longer_on_the_slow_rank", ...)
 
 # %% tags=["break"]
 # %%px
-link = Link(latency_s=0.002, bandwidth_bytes_per_s=10_000_000)
-played = speed.PlayedStep(0.04, [0.04], [320_000], link)  # a bucket of 320,000 bytes
-late_s = 0.1 if rank == 2 else 0.0
+link = Link(latency_s=0.0005, bandwidth_bytes_per_s=10_000_000)
+num_bytes = speed.bytes_in_s(0.06, world_size, link)  # 380,000 on 4 ranks
+played = speed.PlayedStep(0.04, [0.04], [num_bytes], link)
+late_s = 0.1 if rank == 1 else 0.0
 spans = []
 times_s = speed.step_times_s(lambda: spans.append(played.run(late_s)), num_steps=5)
 
 # %% tags=["run"]
 sums_s = [sum(times_s) for times_s in ranks.view["times_s"]]
-percent = abs(round(100 * (sums_s[2] / sums_s[0] - 1), -1))  # to the nearest 10
-print(f"rank 2's steps are {percent:.0f} % longer")
+percent = abs(round(100 * (sums_s[1] / sums_s[0] - 1), -1))  # to the nearest 10
+print(f"rank 1's steps are {percent:.0f} % longer")
 steps = list(zip(*ranks.view["spans"], strict=True))  # each has the tracks of all ranks
 in_call_s = [speed.summed_s(track)["communication"] for track in steps[-1]]
-long = [rank for rank in range(4) if in_call_s[rank] > in_call_s[2] + 0.05]
-print(f"50 ms longer in the all-reduce than rank 2: ranks {long}")
+long = [rank for rank, own_s in enumerate(in_call_s) if own_s > in_call_s[1] + 0.05]
+print(f"50 ms longer in the all-reduce than rank 1: ranks {long}")
 
 # %% tags=["run"]
 of_ranks = list(zip(*map(speed.split_steps, steps), strict=True))
@@ -127,9 +128,9 @@ drawn = speed.on_one_clock(speed.with_waiting(steps[-1]))
 timeline_plot(speed.in_ms(drawn), "time in ms: one step")
 
 # %% [markdown] tags=["read"]
-# By 0&nbsp;%: the others wait in the all-reduce until rank 2 comes, so all steps are equally long.
-# By their durations the all-reduces of ranks 0, 1 and 3 are slow, and one would buy a faster network.
-# It is the rank that *never* waits that one should look at: rank 2. Such a rank is a
+# By 0&nbsp;%: the others wait in the all-reduce until rank 1 comes, so all steps are equally long.
+# By their durations the all-reduces of ranks 0, 2 and 3 are slow, and one would buy a faster network.
+# It is the rank that *never* waits that one should look at: rank 1. Such a rank is a
 # **straggler**. The mend is on its side: no log.
 
 # %% tags=["mend"]
@@ -138,8 +139,8 @@ mended_s = speed.step_times_s(played.run, num_steps=5)
 print(f"faster than before: {min(mended_s) < min(times_s)}")
 
 # %% tags=["check"]
-assert (percent, long) == (0, [0, 1, 3])
-assert speed.find_straggler(own_s) == speed.who_waits_least(waiting_s) == 2
+assert (percent, long) == (0, [rank for rank in range(len(ranks)) if rank != 1])
+assert speed.find_straggler(own_s) == speed.who_waits_least(waiting_s) == 1
 assert all(min(own) >= 0.24 for own in ranks.view["times_s"])
 both = zip(ranks.view["mended_s"], ranks.view["times_s"], strict=True)
 assert all(min(new_s) < min(old_s) for new_s, old_s in both)
@@ -164,7 +165,7 @@ all_reduces_s = speed.all_reduce_times_s(sizes, all_reduce=speed.slow_all_reduce
 measured_s = {}
 for batch in (16, 64):
     part_s = batch * 0.00125
-    played = speed.PlayedStep(part_s, [part_s] * 2, [320_000] * 2, link)
+    played = speed.PlayedStep(part_s, [part_s] * 2, [num_bytes] * 2, link)
     measured_s[batch] = speed.least_step_s(played.run)  # until three agree
 print(f"timed: all-reduces of {len(sizes)} sizes, {len(measured_s)} kinds of steps")
 
@@ -175,13 +176,14 @@ print(f"timed: all-reduces of {len(sizes)} sizes, {len(measured_s)} kinds of ste
 
 # %% tags=["run"]
 slowest = {n: max(own[n] for own in ranks.view["measured_s"]) for n in (16, 64)}
-fitted = speed.fit_all_reduce(ranks.view["all_reduces_s"][0].items(), 4).link
-link, plans, errors = Link(0.002, 10_000_000), {}, {}
+w, num_bytes = len(ranks), ranks.view["num_bytes"][0]
+fitted = speed.fit_all_reduce(ranks.view["all_reduces_s"][0].items(), w).link
+link, plans, errors = Link(0.0005, 10_000_000), {}, {}
 for batch in (16, 64):
     part_s = batch * 0.00125
-    step = (part_s, [part_s] * 2, [320_000] * 2)
-    plans[batch] = 1000 * speed.predict_step_s(4, *step, link)
-    guess_s = speed.predict_step_s(4, *step, fitted)
+    step = (part_s, [part_s] * 2, [num_bytes] * 2)
+    plans[batch] = 1000 * speed.predict_step_s(w, *step, link)
+    guess_s = speed.predict_step_s(w, *step, fitted)
     errors[batch] = speed.error_share(guess_s, slowest[batch])
     within = errors[batch] < 0.15
     print(f"{batch} samples: {plans[batch]:.0f} ms. Guessed within 15 %: {within}")
@@ -224,8 +226,8 @@ def step(num_ranks):
     dist.all_reduce(torch.zeros(1, device=device))
 
 
-# A first step takes memory and chooses kernels: 2.5 s more, played as well.
-alone_s = speed.step_times_s(lambda: time.sleep(2.74), 1)
+# A first step takes memory and chooses kernels: 4 s more, played as well.
+alone_s = speed.step_times_s(lambda: time.sleep(4.24), 1)
 alone_s += speed.step_times_s(lambda: work(1), 4)
 divided_s = speed.step_times_s(lambda: step(world_size), 5)  # one batch, divided
 each_s = speed.step_times_s(lambda: step(1), 5)  # a batch for each rank
@@ -259,7 +261,7 @@ print(f"on any number of ranks: at most {speed.highest_speedup(share):.0f} times
 # a batch ten times as large. [Claim C27](claims.md) is **half true**.
 
 # %% tags=["check"]
-assert 1 < divided.speedup < 4 < 10 < told
+assert 1 < divided.speedup < len(ranks) < 10 < told
 assert each.speedup > divided.speedup
 assert all(amdahl_speedup(share, number) < 6 for number in (4, 1000, 10**6))
 ok("C27 is half true, ask what was divided, and how it was timed",

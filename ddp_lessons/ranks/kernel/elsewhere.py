@@ -5,6 +5,7 @@ The guard inside of each frees it as it does at home. What is outside of it is t
 says how a process is started, and ipyparallel's nanny, beside each engine, tells of its death.
 """
 
+import platform
 import signal
 from pathlib import Path
 
@@ -160,7 +161,7 @@ class LaunchedEngines(Engines):
         As `Engines`.
         """
         named = {rank: there["host"] for rank, there in self._homes.items()}
-        return {} if set(named.values()) <= {home(str(self.shared_folder))["host"]} else named
+        return {} if set(named.values()) <= {platform.node()} else named
 
     def pid(self, rank):
         """

@@ -15,6 +15,7 @@ from ipyparallel.engine.app import IPEngine
 from traitlets import Integer, default
 
 from ddp_lessons.ranks.rank.guard import Guard
+from ddp_lessons.ranks.rank.printing import PrintBound
 
 _RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
 
@@ -76,6 +77,9 @@ class RankEngine(IPEngine):
         super().redirect_output(iopub_socket)
         for stream in (sys.stdout, sys.stderr):
             vars(stream)["flush"] = _flush_if_written(stream)
+        bound = PrintBound([sys.stdout, sys.stderr])
+        self.kernel.shell.events.register("pre_execute", bound.begin)
+        self.kernel.shell.events.register("post_execute", bound.end)
 
     def _reply_to(self, reply_type, work):
         # These run in the engine's control thread, while the main thread may be blocked.
