@@ -16,7 +16,9 @@ def ranks():
     """
     Two ranks of the launcher that starts processes, as Slurm's and MPI's do.
     """
-    yield start_ranks(2, device="cpu", launcher="local", timeout_s=120)
+    started = start_ranks(2, device="cpu", launcher="local", timeout_s=120)
+    run_cell(started, "import os, signal, torch, torch.distributed as dist\nmine = dist.get_rank()")
+    yield started
     stop_ranks()
 
 
@@ -24,7 +26,6 @@ def test_a_deadlock_is_ended(ranks):
     """
     The nanny that ipyparallel starts beside each engine is nobody who may still act.
     """
-    run_cell(ranks, "import os, signal, torch, torch.distributed as dist\nmine = dist.get_rank()")
     with pytest.raises(RankRaised, match="Deadlock: rank 1 finished the cell"):
         run_cell(ranks, "if mine == 0: dist.all_reduce(torch.ones(1))")
     assert ranks.view["mine"] == [0, 1]
