@@ -118,7 +118,7 @@ def test_tellings_hold_for_one_rank():
 
 
 SCRIPT = """
-import torch, torch.distributed as dist
+import sys, torch, torch.distributed as dist
 from framework_worlds import samples, small_model
 from ddp_lessons.frameworks import *
 quiet()
@@ -127,7 +127,8 @@ dist.init_process_group("gloo")
 data = samples(dtype=torch.float32)
 tellings = train_plain, train_with_accelerate, train_with_fabric
 losses = [train(small_model(torch.float32), data, 3) for train in tellings]
-print("differ:", [num_different_losses(losses[0], others) for others in losses[1:]])
+differ = [num_different_losses(losses[0], others) for others in losses[1:]]
+sys.stdout.write(f"differ: {differ}\\n")  # at once, or two ranks' words mix
 dist.destroy_process_group()
 """
 

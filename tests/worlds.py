@@ -113,11 +113,10 @@ def _member(rank, world_size, folder, join, function, args, pipe):
             )
         answer = (True, function(rank, world_size, *args))
         if join:
-            # Who ends while others still connect to each other makes their connecting fail.
+            # Who ends while others still connect to each other makes their connecting fail. The
+            # group is not destroyed: in a thread of Gloo's that may join itself, and abort.
             store.set(f"through-{rank}", "")
             store.wait([f"through-{other}" for other in range(world_size)], _GROUP_TIMEOUT)
-            if dist.is_initialized():
-                dist.destroy_process_group()
     except BaseException:
         answer = (False, traceback.format_exc())
     _save_coverage()
