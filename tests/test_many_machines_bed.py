@@ -28,6 +28,8 @@ FAKE = """#!/bin/bash
 
 echo "$*" >>"{log}"
 case $1 in
+up) mkdir -p "$DDP_LESSONS_HOSTS"; echo 10.213.20 >"$DDP_LESSONS_HOSTS/net" ;;
+down) rm -rf "$DDP_LESSONS_HOSTS" ;;
 run) shift 2; exec "$@" ;;
 off) echo "node$2 is off" >&2; exit 1 ;;
 esac
@@ -52,6 +54,7 @@ def test_orders_go_to_the_script_and_down_comes_last(orders):
     Whoever forgets to take hosts down has them taken down.
     """
     with TestBed(2, rate="100mbit") as hosts:
+        assert hosts.net == "10.213.20"
         hosts.cut(2)
         hosts.mend(2)
         with hosts.start(1, "python -c print(17)") as job:
