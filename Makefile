@@ -7,7 +7,7 @@ PY = "$$(scripts/setup.sh --where)"
 export PYTHON TORCH DRAWS FAULTS SESSIONS ROUNDS WHEELS
 
 # Half of the tests' time is waiting, so three at a time keep two cores busy.
-WORKERS = --numprocesses=3 --dist=loadgroup
+WORKERS = --numprocesses=3 --dist=loadgroup --no-loadscope-reorder
 
 # Tests of what a learner reads as a textbook: `make coverage` runs them.
 SUBJECT_TESTS = $(foreach part,costs trace pictures process_group collectives ring samplers \

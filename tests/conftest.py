@@ -90,6 +90,7 @@ def _leave_out(kind, config, items):
         items[:] = [item for item in items if not item.get_closest_marker(kind)]
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in this hook, too
 def pytest_collection_modifyitems(config, items):
     """
     Run cheap tests first, so that a plain mistake shows within seconds; skip GPU tests without one.

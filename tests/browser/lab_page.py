@@ -78,8 +78,20 @@ class LabPage:
         """
         self._go_to(self.server.address(f"lab/tree/{path}", query="reset&"))
 
+    def open_beside(self, path):
+        """
+        Open a file of the server's folder from the menu, in a tab beside what is open.
+        """
+        self.choose("File", "Open from Path…")
+        self.page.locator(".jp-Dialog input").fill(path)
+        self.confirm()
+        self._wait_for_notebook()
+
     def _go_to(self, address):
         self.page.goto(address)
+        self._wait_for_notebook()
+
+    def _wait_for_notebook(self):
         # An unknown kernel is idle too: what it is called shows when it is there.
         self.page.locator(f"{_PANEL} .jp-Toolbar-kernelName", has_text="Python 3").wait_for()
         self.wait_for_kernel("idle")

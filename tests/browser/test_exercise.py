@@ -64,7 +64,7 @@ def test_the_tab_of_an_exercise_says_what_it_is(lab):
     """
     name = exercise_place("00", ROOT).blank.name
     lab.open_file(f"exercises/{name}")
-    lab.page.goto(lab.server.address(f"lab/tree/notebooks/{name}"))  # beside what was open
+    lab.open_beside(f"notebooks/{name}")
     tabs = lab.page.locator(".lm-DockPanel-tabBar .lm-TabBar-tab", has_text=name)
     expect(tabs).to_have_count(2)
     expect(lab.page.locator('[title*="exercises/"] .lm-TabBar-tabLabel')).to_have_count(1)

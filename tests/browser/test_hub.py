@@ -48,7 +48,7 @@ def test_three_learners_log_in_at_once_and_run_the_first_lesson(seats, pages):
         lab.server.log_in(lab.page)
     for lab in labs:
         at_lab(lab)
-        assert lab.page.url.endswith(f"/lab/tree/my-course/notebooks/{LESSON}")
+        lab.page.wait_for_url(f"**/lab/tree/my-course/notebooks/{LESSON}")
         assert lab.questions() == []
     for lab in labs:
         lab.choose("Run", "Run All Cells")

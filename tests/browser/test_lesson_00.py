@@ -27,7 +27,7 @@ def test_lesson_00_runs_in_the_browser(lab, stored):
     """
     cells = [cell for cell in stored.cells if cell.cell_type == "code"]
     lab.open_lab()
-    assert lab.page.url.endswith(f"/lab/tree/notebooks/{STEM}.ipynb")
+    lab.page.wait_for_url(f"**/lab/tree/notebooks/{STEM}.ipynb")
     assert lab.page.get_by_role("heading", level=1).inner_text().startswith("What happens when")
     assert lab.questions() == []
 
