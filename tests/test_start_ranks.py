@@ -77,6 +77,20 @@ def all_reduce_lines(num_ranks):
     )
 
 
+@pytest.mark.parametrize("cell", ["%%px\nprint(1)", "%px print(1)"])
+def test_px_after_a_refused_start_says_what_to_do(cell):
+    """
+    Nobody is told that a magic is missing who only asked for too many ranks.
+    """
+    with running_kernel() as kernel:
+        refused = kernel.run("from ddp_lessons import start_ranks\nstart_ranks(100_000)")
+        assert "Try start_ranks(" in refused.text
+        said = kernel.run(cell)
+    assert said.status == "error"
+    assert "No ranks are running" in said.text
+    assert "Run start_ranks()." in said.text
+
+
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 4])
 def test_start_ranks_of_every_size(kernel, num_ranks):
     """

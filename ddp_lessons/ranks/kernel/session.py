@@ -3,6 +3,7 @@ Start ranks for a notebook, and keep them: the one current set.
 """
 
 import atexit
+import sys
 
 from ddp_lessons.errors import BadInput, RanksGone
 from ddp_lessons.ranks.system import texts
@@ -39,6 +40,7 @@ def start_ranks(n=None, *, device="auto", launcher="auto", join=True, timeout_s=
     """
     global _current
     asked = (n, device, launcher, join)
+    _answer_px()
     _check_launcher(launcher)
     if _current is not None and _current.alive and _current.asked == asked:
         if _current.dead or not _current.is_in_order:
@@ -111,6 +113,16 @@ def stop_ranks():
 
 
 atexit.register(stop_ranks)
+
+
+def _answer_px():
+    # After a start that was refused, a cell for ranks says that there are none, and what to do.
+    if "IPython" not in sys.modules:
+        return
+    shell = sys.modules["IPython"].get_ipython()
+    if shell is not None and shell.find_cell_magic("px") is None:
+        for kind in ("line", "cell"):
+            shell.register_magic_function(lambda *_: current_ranks(), kind, "px")
 
 
 def _check_launcher(launcher):
