@@ -43,12 +43,18 @@ def _group(item):
 
     Tests of notebooks share nothing and take long, so each goes to whoever is free. The bank of
     answers is dealt out by lesson, each on ranks of its own.
+
+    Returns:
+        str or None: The name; None for a test that is dealt out by itself.
     """
     if item.get_closest_marker("notebooks"):
-        return item.nodeid
-    lesson = getattr(item, "callspec", None) and item.callspec.id[:2]
-    part = lesson if item.path.stem == BANK else ""
-    return f"{item.path}-{part}-{_is_alone(item)}"
+        return None
+    words = [item.path.stem]
+    if item.path.stem == BANK and hasattr(item, "callspec"):
+        words.append(item.callspec.id[:2])
+    if _is_alone(item):
+        words.append("alone")
+    return "-".join(words)
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +110,8 @@ def pytest_collection_modifyitems(config, items):
         _leave_out("bank", config, items)
     items.sort(key=_cost)
     for item in items:
-        item.add_marker(pytest.mark.xdist_group(_group(item)))
+        if (group := _group(item)) is not None:
+            item.add_marker(pytest.mark.xdist_group(group))
     gpu_items = [item for item in items if item.get_closest_marker("gpu")]
     if gpu_items:
         import torch

@@ -4,7 +4,8 @@ The proofs of the exercises: blanks fail, wrong answers get their own hint, righ
 A check draws its cases anew each time. Here they are drawn from the test's name, so that what
 failed once fails again; `make test DRAWS=7` draws others.
 
-`make test` tries some wrong answers of each task, drawn too. `make bank` tries all.
+`make test` tries some answers to each task, drawn too. `make bank` tries all. Solutions, too, are
+the bank's: `make test` runs them where they are checked and drawn, in the solved exercises.
 """
 
 import os
@@ -30,9 +31,9 @@ NUM_TASKS = {
     "10": 4, "11": 4, "12": 4, "13": 4, "14": 4, "15": 4, "16": 2, "17": 2,
 }  # fmt: skip
 DRAWS = os.environ.get("DRAWS", "0")
-NUM_TRIED = 6
+NUM_TRIED = {"wrong": 3, "unusual": 1}
 """
-Wrong answers of a task that `make test` tries. All together take nine minutes.
+Answers to a task that `make test` tries. All together take ten minutes.
 """
 FEWEST_HINTS = 3
 FEWEST_WRONG = 4
@@ -47,15 +48,20 @@ _ranks_of: dict = {}  # the lesson that they serve, and they
 every_task = pytest.mark.parametrize("number", TASKS)
 
 
-def wrong_answers_of(number):
+def parameters(kind):
     """
-    Return the wrong answers to a task as parameters: some drawn, the others for the whole bank.
+    Return the answers of a kind as parameters: some drawn a task, the others for the whole bank.
     """
-    answers = [answer for answer in WRONG if answer.task == number]
-    rest = random.Random(f"{DRAWS} {number}").sample(answers, len(answers))[NUM_TRIED:]
-    return [
-        pytest.param(answer, marks=pytest.mark.bank if answer in rest else ()) for answer in answers
-    ]
+    found = []
+    for number in TASKS:
+        of_kind = WRONG if kind == "wrong" else UNUSUAL
+        answers = [answer for answer in of_kind if answer.task == number]
+        drawn = random.Random(f"{DRAWS} {number}").sample(answers, len(answers))
+        rest = drawn[NUM_TRIED[kind] :]
+        found += [
+            pytest.param(one, marks=pytest.mark.bank if one in rest else ()) for one in answers
+        ]
+    return found
 
 
 def name_of(answer):
@@ -171,9 +177,7 @@ def test_blank_fails_with_a_message_that_a_beginner_understands(ranks, number):
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize(
-    "answer", [wrong for number in TASKS for wrong in wrong_answers_of(number)], ids=name_of
-)
+@pytest.mark.parametrize("answer", parameters("wrong"), ids=name_of)
 def test_wrong_answer_gets_its_own_hint(ranks, answer):
     """
     The mistake is told apart from others, with what was tried and the hint for it.
@@ -187,7 +191,7 @@ def test_wrong_answer_gets_its_own_hint(ranks, answer):
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("answer", UNUSUAL, ids=name_of)
+@pytest.mark.parametrize("answer", parameters("unusual"), ids=name_of)
 def test_unusual_right_answer_passes(ranks, answer):
     """
     Checks judge what ranks do, not how an answer is written.
@@ -197,6 +201,7 @@ def test_unusual_right_answer_passes(ranks, answer):
 
 
 @pytest.mark.ranks
+@pytest.mark.bank
 @every_task
 def test_solution_passes_and_draws_its_picture(ranks, number):
     """
