@@ -33,17 +33,19 @@ from ddp_lessons.many_machines import (
     why_no_hosts,
 )
 
-RATES = ("10mbit", "100mbit", "1gbit", "none")
+UNSHAPED = "none"
+RATES = ("10mbit", "100mbit", "1gbit", UNSHAPED)
 ONE_HOST = "one host"
 NUM_BYTES, COMPUTE_S = 480_000, 0.04
 SIZES = (120_000, 240_000, 960_000)  # above the 64 kB that a shaped link lets through at once
+LARGE = (960_000, 3_840_000, 15_360_000)  # where fewer bytes cost no more than a wake-up
 _MARK = "measured: "
 _WITHIN_S = 540
 
 
-def fitted(group):
+def fitted(group, sizes):
     """
-    Fit a link to all-reduces within a group.
+    Fit a link to all-reduces within a group, of some numbers of bytes.
     """
     from ddp_lessons.ring import textbook
     from ddp_lessons.speed import all_reduce_times_s, fit_all_reduce
@@ -51,11 +53,11 @@ def fitted(group):
     def all_reduce(tensor, group=None):
         textbook.all_reduce(tensor, group=group)
 
-    times_s = all_reduce_times_s(SIZES, most=8, all_reduce=all_reduce, group=group)
+    times_s = all_reduce_times_s(sizes, most=8, all_reduce=all_reduce, group=group)
     return fit_all_reduce(times_s.items(), group.size()).link
 
 
-def worker(num_repeats):
+def worker(rate, num_repeats):
     """
     Measure on one rank; rank 0 prints what was foretold, and what was measured.
     """
@@ -67,9 +69,9 @@ def worker(num_repeats):
     hosts = split_hosts(even_layout(2, 2))
     links = [None, None]
     if hosts.leaders is not None:
-        links[0] = asdict(fitted(hosts.leaders))
+        links[0] = asdict(fitted(hosts.leaders, LARGE if rate == UNSHAPED else SIZES))
     dist.barrier()
-    links[1] = asdict(fitted(hosts.local))
+    links[1] = asdict(fitted(hosts.local, LARGE))
     dist.broadcast_object_list(links, src=0)
     across, within = (Link(**one) for one in links)
     plan, road = Plan(2, 2, NUM_BYTES, COMPUTE_S, across, within), Road(hosts)
@@ -109,8 +111,9 @@ def measure(rate, num_repeats):
     """
     command = ["python", "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2"]
     command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "node1:29600"]
-    command += [str(Path(__file__).resolve()), "--worker", "--repeats", str(num_repeats)]
-    with TestBed(2, rate=None if rate == "none" else rate) as bed:
+    command += [str(Path(__file__).resolve()), "--worker", "--rates", rate]
+    command += ["--repeats", str(num_repeats)]
+    with TestBed(2, rate=None if rate == UNSHAPED else rate) as bed:
         first, second = (bed.start(number, command) for number in (1, 2))
         with first, second:
             first.wait_for(_MARK, _WITHIN_S)
@@ -149,7 +152,7 @@ def main(argv):
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     if arguments.worker:
-        worker(arguments.repeats)
+        worker(arguments.rates[0], arguments.repeats)
         return 0
     reason = why_no_hosts()
     if reason:
