@@ -75,11 +75,18 @@ class TestBed:
         self._order("up", num_hosts, *(["--rate", rate] if rate else []))
 
     @property
+    def folder(self):
+        """
+        Their folder; ssh reaches them by the `ssh_config` in it.
+        """
+        return Path(self._env["DDP_LESSONS_HOSTS"])
+
+    @property
     def net(self):
         """
         The first three numbers of their addresses; node1 has number 101.
         """
-        return Path(self._env["DDP_LESSONS_HOSTS"], "net").read_text().strip()
+        return (self.folder / "net").read_text().strip()
 
     def __enter__(self):
         return self

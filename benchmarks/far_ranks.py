@@ -1,0 +1,139 @@
+"""
+Measure four ranks on 1, 2 and 4 hosts by SSH: their start, a cell, and the prompt after each fault.
+
+    python benchmarks/far_ranks.py [--hosts 1 2 4] [--repeats 3] [--json FILE]
+
+Hosts are those of scripts/hosts.sh, links as fast as they can be; it needs root. Beside them stand
+four ranks at home, in the same rounds. All hosts share this machine's cores.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from statistics import median
+
+from figures import Plan, figures_document, make_figures, show_figures, write_document
+from kernel import running_kernel
+from machine import describe_machine, machine_slug
+from recovery import FAULTS, measure_fault
+from starting import NUM_RANKS, all_reduce_cell
+
+from ddp_lessons.many_machines import TestBed, why_no_hosts
+
+RESULTS = Path(__file__).with_name("results")
+HOSTS = (1, 2, 4)
+NUM_CELLS = 50
+_AT_HOME = 0
+_CELL = "%%px\nx = 1"
+_START = """\
+from ddp_lessons import start_ranks
+ranks = start_ranks({num_ranks}, device="cpu", launcher="{launcher}")
+"""
+_CONFIGURATION = """\
+c = get_config()
+c.SSHLauncher.ssh_cmd = ["ssh", "-F", "{folder}/ssh_config"]
+c.SSHLauncher.scp_cmd = ["scp", "-F", "{folder}/ssh_config"]
+c.SSHLauncher.remote_python = "{python}"
+c.SSHEngineSetLauncher.engines = {engines}
+"""
+
+
+def measure(num_hosts):
+    """
+    Measure in a fresh kernel.
+
+    Args:
+        num_hosts: Number of hosts that share the ranks evenly; 0: they are at home.
+
+    Returns:
+        dict: Seconds by name: "start", "cell", and the name of each fault.
+    """
+    if num_hosts == _AT_HOME:
+        with tempfile.TemporaryDirectory() as folder, running_kernel(folder) as kernel:
+            return _measure(kernel, "auto")
+    with (
+        TestBed(num_hosts) as bed,
+        tempfile.TemporaryDirectory() as folder,
+        running_kernel(folder) as kernel,
+    ):
+        engines = {f"node{n + 1}": NUM_RANKS // num_hosts for n in range(num_hosts)}
+        profile = Path(kernel.value("get_ipython().profile_dir.location"))
+        (profile / "ipcluster_config.py").write_text(
+            _CONFIGURATION.format(folder=bed.folder, python=sys.executable, engines=engines)
+        )
+        return _measure(kernel, "ssh")
+
+
+def _measure(kernel, launcher):
+    start = _START.format(num_ranks=NUM_RANKS, launcher=launcher)
+    seconds = {"start": kernel.seconds_of(start, all_reduce_cell())}
+    seconds["cell"] = median(_round_trip_s(kernel) for _ in range(NUM_CELLS))
+    for fault in FAULTS:
+        seconds[fault.name] = measure_fault(kernel, fault)[f"{fault.name}_prompt_s"]
+    kernel.run_well("ranks.stop()")
+    return seconds
+
+
+def _round_trip_s(kernel):
+    began_s = time.monotonic()
+    return kernel.run_well(_CELL).prompt_s - began_s
+
+
+def parse_arguments(argv):
+    """
+    Return the command line's arguments.
+    """
+    parser = argparse.ArgumentParser(description=__doc__.strip().partition("\n")[0])
+    parser.add_argument("--hosts", type=int, nargs="+", default=HOSTS, metavar="N")
+    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="rounds (3)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where to write")
+    parser.add_argument("--no-fail", action="store_true", help="there is no limit to miss")
+    arguments = parser.parse_args(argv)
+    if any(num not in HOSTS for num in arguments.hosts):
+        parser.error(f"--hosts: expected some of {HOSTS}, which share {NUM_RANKS} ranks evenly")
+    if reason := why_no_hosts():
+        parser.error(reason)
+    return arguments
+
+
+def main(argv):
+    """
+    Measure, print, write.
+
+    Returns:
+        int: Exit status.
+    """
+    arguments = parse_arguments(argv)
+    machine, samples = describe_machine(), defaultdict(list)
+    places = (_AT_HOME, *arguments.hosts)
+    for number in range(arguments.repeats):
+        first = number % len(places)
+        for num_hosts in places[first:] + places[:first]:
+            for what, seconds in measure(num_hosts).items():
+                samples[what, num_hosts].append(seconds)
+    told = {"start": "start, to the first all-reduce", "cell": "a cell"}
+    told |= {fault.name: f"prompt after: {fault.name}" for fault in FAULTS}
+    figures = make_figures(
+        [
+            Plan(f"{num} host{'s' * (num > 1)}: {words}", "s", (what, num), "at home", (what, 0))
+            for num in arguments.hosts
+            for what, words in told.items()
+        ],
+        samples,
+    )
+    show_figures(figures)
+    path = arguments.json
+    if path is None and tuple(arguments.hosts) == HOSTS:
+        path = RESULTS / f"far-ranks-{machine_slug(machine)}.json"
+    if path is not None:
+        sizes = " ".join(map(str, arguments.hosts))
+        command = f"python benchmarks/far_ranks.py --hosts {sizes} --repeats {arguments.repeats}"
+        write_document(path, figures_document(command, machine, figures))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
