@@ -13,15 +13,13 @@ no cell or join begin before: what comes late would cut what is new.
 
 import hashlib
 import json
-import os
-import select
-import signal
 import sys
 import threading
 import time
 import warnings
 
 from ddp_lessons.ranks.rank.helpers import Helpers
+from ddp_lessons.ranks.rank.interrupts import Interrupts
 from ddp_lessons.ranks.rank.release import SparedSockets, release
 from ddp_lessons.ranks.rank.tracebacks import (
     comes_of_a_lost_peer,
@@ -41,12 +39,6 @@ from ddp_lessons.ranks.rank.where import (
 )
 from ddp_lessons.ranks.system.pulse import name_engine_threads
 
-_INTERRUPT = getattr(signal, "SIGRTMIN", signal.SIGINT)
-"""
-What interrupts the main thread for the guard. SIGINT is the learner's: it reaches the guard through
-a pipe that may be read long after the cell in which it came, so the guard's own must not go there.
-"""
-
 
 class Guard:
     """
@@ -62,7 +54,7 @@ class Guard:
         self.rank = rank
         self.busy = False
         self.released = False
-        self.num_interrupts = 0  # of the running cell
+        self._interrupts = Interrupts(lambda: self.busy, self._on_stop)
         self._raised_by_itself = False
         self._kernel = None
         self._spared_sockets = None
@@ -84,11 +76,6 @@ class Guard:
         """
         self._kernel = kernel
         self._spared_sockets = SparedSockets()
-        reader, writer = os.pipe()
-        os.set_blocking(writer, False)
-        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        signal.signal(signal.SIGINT, self._on_interrupt)
-        signal.signal(_INTERRUPT, self._on_interrupt)
         # ipykernel would put its own SIGINT handler in place for the length of a cell. Ours raises
         # only while the learner's code runs, so that no reply of the engine is lost.
         kernel.pre_handler_hook = lambda: None
@@ -103,9 +90,7 @@ class Guard:
         self.shell.showtraceback = lambda *args, **kwargs: self._show(showtraceback, args, kwargs)
         self.shell.events.register("pre_run_cell", self._before_cell)
         self.shell.events.register("post_run_cell", self._after_cell)
-        watcher = threading.Thread(target=self._watch, args=(reader,), daemon=True)
-        watcher.name = "ddp-lessons-guard"
-        watcher.start()
+        self._interrupts.start()
 
     def _show(self, showtraceback, args, kwargs):
         # First of all: a release that comes now is none of this error's reasons.
@@ -122,19 +107,9 @@ class Guard:
         name_modules(traceback)
         showtraceback(*args, **kwargs)
 
-    def _on_interrupt(self, signum, frame):
-        if self.busy:
-            self.num_interrupts += 1
-            raise KeyboardInterrupt
-
-    def _watch(self, reader):
-        parent_pid = os.getppid()
-        while True:
-            ready, _, _ = select.select([reader], [], [], 1.0)
-            if ready and signal.SIGINT in os.read(reader, 64) and self.busy and not self.released:
-                self.free_main_thread()
-            if os.getppid() != parent_pid:  # for systems that cannot tie a child to its parent
-                os._exit(1)
+    def _on_stop(self):
+        if self.busy and not self.released:
+            self.free_main_thread()
 
     # ---- around a cell ----
 
@@ -143,7 +118,7 @@ class Guard:
             name_engine_threads(self._kernel.control_thread)
             self._helpers = Helpers()
         self.released = self._raised_by_itself = False
-        self.num_interrupts = 0
+        self._interrupts.begin()
         while self._put:
             self._take_away(self._put.pop(0))
 
@@ -285,7 +260,7 @@ class Guard:
         """
         self.free_main_thread()
         if self.busy:
-            signal.pthread_kill(self._main_thread_id, _INTERRUPT)
+            self._interrupts.send()
         return self.state()
 
     def wake(self):
@@ -303,7 +278,7 @@ class Guard:
         """
         frame = sys._current_frames().get(self._main_thread_id)
         in_loop = frame is not None and frame.f_code.co_name == "select"
-        return {"idle": in_loop and not self.busy, "num_interrupts": self.num_interrupts}
+        return {"idle": in_loop and not self.busy, "num_interrupts": self._interrupts.num}
 
 
 def _refuse_exit():

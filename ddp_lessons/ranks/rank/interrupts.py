@@ -1,0 +1,112 @@
+"""
+Interrupt a rank's main thread, as Stop does, and the guard: not while it imports a library.
+
+A library that is imported by half stays so. torch's own registers operators with C++ as it comes,
+and refuses to do it twice: nobody could import `torch.distributed.tensor` in that process again.
+So an interrupt waits for the import's end. An import computes, and ends by itself; one that waits
+is found asleep, and one that computes for ever is found stubborn, as any other code.
+"""
+
+import os
+import select
+import signal
+import site
+import sysconfig
+import threading
+
+_INTERRUPT = getattr(signal, "SIGRTMIN", signal.SIGINT)
+"""
+What interrupts the main thread for the guard. SIGINT is the learner's: it reaches the guard through
+a pipe that may be read long after the cell in which it came, so the guard's own must not go there.
+"""
+_AGAIN_EVERY_S = 0.05
+_LOOK_EVERY_S = 1.0
+_IMPORT = ("<frozen importlib._bootstrap>", "_find_and_load")
+_FOLDERS = {
+    *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")),
+    *site.getsitepackages(),
+    site.getusersitepackages(),
+}
+_LIBRARIES = ("<frozen ", *(os.path.join(folder, "") for folder in _FOLDERS))
+
+
+def imports_a_library(frame):
+    """
+    Whether a frame belongs to the import of an installed package: to nothing that a learner wrote.
+
+    Args:
+        frame: The innermost frame of a thread.
+    """
+    while frame is not None:
+        code = frame.f_code
+        if (code.co_filename, code.co_name) == _IMPORT:
+            return True
+        if not code.co_filename.startswith(_LIBRARIES):
+            return False
+        frame = frame.f_back
+    return False
+
+
+class Interrupts:
+    """
+    The interrupts of the main thread.
+
+    Args:
+        is_busy: Function that says whether the learner's code runs. Nothing else is interrupted.
+        on_stop: Called, in a thread, when SIGINT has come.
+
+    Attributes:
+        num: How many the running cell has been given.
+    """
+
+    def __init__(self, is_busy, on_stop):
+        self.num = 0
+        self._is_busy = is_busy
+        self._on_stop = on_stop
+        self._is_put_off = False
+
+    def start(self):
+        """
+        Take the signals. Call it from the main thread.
+        """
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        for number in (signal.SIGINT, _INTERRUPT):
+            signal.signal(number, self._on_signal)
+        watcher = threading.Thread(target=self._watch, args=(reader,), daemon=True)
+        watcher.name = "ddp-lessons-guard"
+        watcher.start()
+
+    def begin(self):
+        """
+        Count anew: a cell begins.
+        """
+        self.num = 0
+        self._is_put_off = False
+
+    def send(self):
+        """
+        Interrupt the main thread, now or when it has imported what it imports.
+        """
+        signal.pthread_kill(threading.main_thread().ident or 0, _INTERRUPT)
+
+    def _on_signal(self, signum, frame):
+        if not self._is_busy():
+            return
+        self._is_put_off = imports_a_library(frame)
+        if not self._is_put_off:
+            self.num += 1
+            raise KeyboardInterrupt
+
+    def _watch(self, reader):
+        parent_pid = os.getppid()
+        while True:
+            wait_s = _AGAIN_EVERY_S if self._is_put_off else _LOOK_EVERY_S
+            ready, _, _ = select.select([reader], [], [], wait_s)
+            if ready and signal.SIGINT in os.read(reader, 64):
+                self._on_stop()
+            elif not ready and self._is_put_off and self._is_busy():
+                self.send()
+            if os.getppid() != parent_pid:  # for systems that cannot tie a child to its parent
+                os._exit(1)
