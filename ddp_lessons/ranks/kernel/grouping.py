@@ -71,6 +71,7 @@ def enter_group(ranks):
             fault = broken
             continue
         return replaced, stale
+    _free_all(ranks)  # who still waits for the others would not hear a view
     raise StartFailed(
         f"Ranks are in no group: {fault}. Run the next cell, which joins them first, or "
         "call ranks.stop(), then start_ranks()."
