@@ -8,6 +8,7 @@ next.
 import io
 import os
 import shutil
+import threading
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
@@ -133,9 +134,12 @@ def live(here, answer, path, num_steps, *, number, ends_in=None, cut_save=None):
     saves: list = []
     halves: list = []
     named: list = []
+    own = threading.current_thread()
 
     def save(state, file, *args, **kwargs):
         saves.append(file)
+        if threading.current_thread() is not own:
+            return _save(state, file, *args, **kwargs)  # what is raised there ends no life
         if run.is_dead:
             run.num_late += 1
             raise Killed

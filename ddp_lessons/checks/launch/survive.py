@@ -36,6 +36,8 @@ def _act(here, survive):
         lives.append(
             live(here, survive, path, NUM_STEPS, number=told, ends_in=ends_in, cut_save=cut_save)
         )
+        if cut_save is not None:
+            lives[-1]["is_cut"] |= not _goes_on(here, survive, path, lives[-1]["end"][0])
         if lives[-1]["is_cut"]:
             break  # what the next life makes of half a file is told by the file
     # A kill leaves what is under the name at that moment. So each of them must be enough.
@@ -51,6 +53,16 @@ def _act(here, survive):
         dist.barrier()
         forgotten = live(here, survive, path, NUM_STEPS, number=0, ends_in=0)["made"]
     return {"whole": whole, "lives": lives, "left": left, "forgotten": forgotten}
+
+
+def _goes_on(here, survive, path, done):
+    # Whether a life that finds what a cut save has left begins with one of the two right steps.
+    content = path.read_bytes() if path.exists() else None
+    first, _ = begun_after(here, survive, path, NUM_STEPS, content)
+    path.unlink(missing_ok=True)
+    if content is not None:
+        path.write_bytes(content)
+    return first in (max(done, 1), done + 1)
 
 
 def _judge(played):
@@ -83,7 +95,7 @@ def _judge_life(played, rank, life, number, done, when):
     if rank and life["num_saves"]:
         raise played.wrong("every-rank", rank, fact=f"{when}: rank {rank} saves, too.")
     if life["is_cut"]:
-        fact = f"{when}: it ends in the middle of a save, and half a file lies at `path`."
+        fact = f"{when}: it ends in the middle of a save, and no whole one lies at `path`."
         raise played.wrong("in-place", rank, fact=fact)
     numbers = [step for step, *_ in life["made"]]
     if numbers != [*range(numbers[0], numbers[0] + len(numbers))] if numbers else False:

@@ -116,6 +116,18 @@ def survive(run, path, num_steps):
     ),
     altered(
         "09.2",
+        "empties it before it pickles",
+        "in-place",
+        ("import os\n", "import os, pickle\n"),
+        ("torch.load(path)", "pickle.loads(path.read_bytes())"),
+        (
+            "torch.save(state, beside)",
+            'with open(path, "wb") as file: file.write(pickle.dumps(state))',
+        ),
+        ("            os.replace(beside, path)\n", ""),
+    ),
+    altered(
+        "09.2",
         "copies over it",
         "in-place",
         ("import os\n", "import os, shutil\n"),
@@ -269,6 +281,20 @@ def survive(run, path, num_steps):
                 file.flush()
                 file.write(body)
 """,
+    ),
+    altered(
+        "09.2",
+        "saves in a thread, and waits for it",
+        None,
+        ("import os\n", "import os, threading\n"),
+        (
+            "torch.save(state, beside)",
+            "saver = threading.Thread(target=torch.save, args=(state, beside))",
+        ),
+        (
+            "            os.replace",
+            "            saver.start()\n            saver.join()\n            os.replace",
+        ),
     ),
     altered(
         "09.2",
