@@ -43,6 +43,7 @@ ANSWERS = [
         ("> 1.25 * max(others)", "> 1.25 * median(times)"),
     ),
     altered("11.2", "takes the shortest", "none-found", ("= median(", "= min(")),
+    altered("11.2", "rounds to hundredths", "none-found", (NUMBER, f"round({NUMBER}, 2)")),
     altered("11.2", "takes rank 0 for None", "none-found", (LIMIT, f"({LIMIT}) or None")),
     altered("11.2", "names one at the limit, too", "at-limit", ("> 1.25", ">= 1.25")),
     altered(
