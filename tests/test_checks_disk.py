@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ddp_lessons.checkpoint.atomic import write_state
-from ddp_lessons.checks.checkpoint.disk import LEFT, FileWatch, left_by_kills
+from ddp_lessons.checks.kit.inside.disk import LEFT, FileWatch, left_by_kills
 
 
 def contents_while(path, write):

@@ -85,9 +85,17 @@ def test_last_error_is_the_one_that_ended_a_rank():
     ("report", "logs", "found"),
     [
         (report_of((1, 1), (0, -15), (2, 1)), ["", RAISED, LOST.format(2)], (1, "raised")),
-        (report_of((0, 1), (1, -15), (2, 1)), [LOST.format(0), RAISED, ""], (1, "raised")),
+        (
+            report_of((0, 1), (1, -15), (2, 1)),
+            [LOST.format(0), RAISED, LOST.format(2)],
+            (1, "raised"),
+        ),
+        (report_of((0, 1), (1, -15), (2, -15)), [LOST.format(0), SURVIVED, RAISED], (2, "raised")),
         (report_of((1, 3), (0, 1), (2, -15)), [LOST.format(0), "", ""], (1, "exited")),
         (report_of((2, -9), (0, 1), (1, 1)), [LOST.format(0), LOST.format(1), ""], (2, "killed")),
+        (report_of((2, -6), (0, 1)), [LOST.format(0), "", SURVIVED], (2, "killed")),
+        (report_of((1, 1), (0, 1), (2, -15)), [LOST.format(0), "", SURVIVED], (1, "exited")),
+        (report_of((0, 1), (2, -15)), [LOST.format(0), "done", SURVIVED], (1, "left")),
         (report_of((0, 1), (2, 1)), [LOST.format(0), "done", LOST.format(2)], (1, "left")),
         (STOPPED, ["", "", ""], (None, "stopped")),
     ],

@@ -18,6 +18,7 @@ _ROOT = "Root Cause (first observed failure)"
 _RAISED = re.compile(r"^(?:\[rank\d+\]: )?(\w[\w.]*(?:Error|Exception|Interrupt))\b", re.MULTILINE)
 _TRACEBACK = "Traceback (most recent call last)"
 _LOST_PEER = ("Connection", "connection", "peer", "Socket")
+_OFTEN_SURVIVED = "OSError"  # of a file or a machine that is busy: scripts try once more
 _SIGTERM = -15
 
 
@@ -88,13 +89,23 @@ def who_failed(report, logs):
     codes = exit_codes(report)
     if not codes:
         return None, "stopped"
-    errors = {rank: last_error(log) for rank, log in enumerate(logs)}
-    for rank, error in errors.items():
-        if error is not None and not any(word in error for word in _LOST_PEER):
-            return rank, "raised"
     for rank, code in codes.items():
-        if code < 0 and code != _SIGTERM:
+        if code < 0 and code != _SIGTERM:  # whatever it has raised before, and survived
             return rank, "killed"
+    errors = {rank: last_error(log) for rank, log in enumerate(logs)}
+    own = [
+        rank
+        for rank, error in errors.items()
+        if error is not None and not any(word in error for word in _LOST_PEER)
+    ]
+    for rank, code in codes.items():
         if code > 0 and errors[rank] is None:
             return rank, "exited"
-    return next(rank for rank in errors if rank not in codes), "left"
+        if code > 0 and rank in own:
+            return rank, "raised"
+    # One that torchrun ended has raised, and took long to end; or it has survived what it raised,
+    # and another one is to blame, who is not listed.
+    for rank in errors:
+        if rank not in codes:
+            return rank, "left"
+    return min(own, key=lambda rank: errors[rank] == _OFTEN_SURVIVED), "raised"

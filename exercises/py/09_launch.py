@@ -32,7 +32,8 @@ ranks = start_ranks(4)
 # be `n1`, or `a5,b7`, or short for several: `gpu[07-09,12],big1` begins with `gpu07`.
 #
 # A task of srun may start torchrun, and a batch file mpiexec. Then their processes have Slurm's
-# words as well, which tell the place of the one that has started them.
+# words as well, which tell the place of the one that has started them. Read `environ` alone, and
+# change nothing: `os.environ` is here that of a rank of this notebook.
 
 
 # %% tags=["answer"]

@@ -23,8 +23,10 @@ ranks = start_ranks(4)
 # Return a list with a row for each rank: seconds of compute, communication, waiting, hidden.
 #
 # - **compute**: it computes.
-# - **communication**: it does not compute, and an all-reduce is under way that all ranks have called.
-# - **waiting**: it does not compute, and all-reduces are under way, none of which all have called.
+# - **communication**: it does not compute, and an all-reduce of its own is under way that all ranks
+#   have called.
+# - **waiting**: it does not compute, and all-reduces of its own are under way, none of which all have
+#   called.
 # - **hidden**: it computes while an all-reduce of its own is under way, called by all or not.
 #
 # Every moment counts once in a part, to the microsecond. The tracks come of a step that your ranks
@@ -80,9 +82,10 @@ check.split_step.picture()
 # From start to call the rank computes, then it calls an all-reduce, and at the end the step is over.
 # Every rank has a clock of its own.
 #
-# A rank's time is the median of what it computed, over all steps but the first. Return the rank whose
-# time is more than 1.25 times that of every other, or None if there is no such rank. All
-# ranks return the same. One rank alone is no straggler.
+# A rank's time is the median of what it computed, over all steps but the first; of an even number
+# of steps, it is the mean of the two in the middle. Return the rank whose time is more than 1.25
+# times that of every other, or None if there is no such rank. All ranks return the same. One rank
+# alone is no straggler.
 #
 # The price: 1 collective, with at most 8 bytes for each rank.
 
@@ -180,7 +183,7 @@ check.predict_step.picture()
 # Return a dictionary, the same on every rank:
 #
 # - `"speedup"`: samples a second of all ranks over samples a second of one, by the median of the
-#   steps' seconds;
+#   steps' seconds, as in 11.2;
 # - `"efficiency"`: the speed-up over the number of ranks;
 # - `"fastest_s"`, `"slowest_s"`: seconds of the fastest and of the slowest step of all ranks.
 #

@@ -172,7 +172,8 @@ check.sync_backward.picture()
 #
 # Each rank has `notes`, a dictionary that stays with it from call to call. `notes["best"]` is the
 # lowest mean loss so far that counted as better, infinite at first, and `notes["bad_epochs"]` how
-# many calls have passed since then. `notes["patience"]` and `notes["min_delta"]` stay as they are.
+# many calls have passed since then. `notes["patience"]`, 1 or more, and `notes["min_delta"]` stay as
+# they are.
 #
 # After each epoch your function is called once on every rank. `total` is the sum of the losses over
 # this rank's samples, and `num_samples` how many they are: unequally many, perhaps none. If nobody

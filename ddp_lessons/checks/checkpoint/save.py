@@ -7,8 +7,8 @@ import shutil
 import torch
 import torch.distributed as dist
 
-from ddp_lessons.checks.checkpoint.disk import LEFT, FileWatch, left_by_kills
 from ddp_lessons.checks.kit import Case, Task, equal, normal_numbers
+from ddp_lessons.checks.kit.inside.disk import LEFT, FileWatch, left_by_kills
 from ddp_lessons.checks.kit.inside.plain import plain
 from ddp_lessons.pictures import holdings_picture
 from ddp_lessons.trace import match

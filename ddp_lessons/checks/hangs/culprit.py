@@ -7,6 +7,8 @@ from ddp_lessons.checks.kit import Case, Task
 from ddp_lessons.hangs import own_frames, read_stack
 from ddp_lessons.pictures import holdings_picture
 
+_TWO_DIGITS = 10
+
 
 def _cases(draw):
     yield Case(4, {"faults": ["waits for a batch"]}, seed=0)
@@ -49,6 +51,12 @@ def _judge_one(played, rank, incident, dumps, got):
         if line in own and is_shared:
             fact = f"{about}, other ranks' dumps hold line {line} of {SCRIPT}, too."
             raise played.wrong("shared-line", rank, **both, fact=fact)
+        told = str(line)
+        if any(told != str(one) and str(one).startswith(told) for one in own) or (
+            line in own and incident.line < _TWO_DIGITS
+        ):
+            fact = f"{about}, the line has the number {incident.line}, and you say {line}."
+            raise played.wrong("digits", rank, **both, fact=fact)
         if line in own:
             fact = f"{about}, there is a line further in that no other rank has."
             raise played.wrong("outer-line", rank, **both, fact=fact)
@@ -101,9 +109,11 @@ culprit = Task(
         "library-line": "Lines of other files are libraries'. Leave them out.",
         "other-script": "A name that ends in the script's name is another file: compare the whole "
         "name, after the last slash.",
+        "digits": "The number of a line may have any number of digits: take all of them.",
         "values": "Print one of the dumps, and go through it with a pencil.",
         "raised": "Print the dumps in your function. Each has lines of many files, and not every "
-        "rank's innermost line of the script is unlike the others'.",
+        "rank's innermost line of the script is unlike the others'. A line's number may have any "
+        "number of digits.",
     },
     allowed=(),
     twice=True,

@@ -30,6 +30,7 @@ FAULTS = {
 }
 _TIMEOUT = timedelta(seconds=5)  # of a group: the job ends by itself, long before
 _PATIENCE_S, _LOOK_EVERY_S = 4.0, 0.005
+_DIGITS = (2, 3, 4, 1)  # of the line at which the culprit leaves the others, job by job
 _PARTS = (
     "def average(tensor, group):\n    dist.all_reduce(tensor, group=group)",
     "def load():\n    return batches.get()",
@@ -81,14 +82,38 @@ def incidents(case):
     """
     rng = Random(case.seed)
     found = []
-    for fault in case["faults"]:
-        parts = list(_PARTS)
+    for number, fault in enumerate(case["faults"]):
+        parts, num_digits = list(_PARTS), _DIGITS[number % len(_DIGITS)]
         rng.shuffle(parts)
-        gaps = ["\n".join(["#"] * rng.randint(1, 9)) for _ in parts]
-        text = "".join(f"{gap}\n{part}\n\n\n" for gap, part in zip(gaps, parts, strict=True))
+        source = _source(rng, parts, fault, num_digits)
         helper = "#\n" * rng.randint(100, 160) + "def fetch(batches):\n    return batches.get()\n"
-        found.append(Incident(fault, rng.randrange(case.world_size), text + _MAIN, helper))
+        culprit = rng.randrange(case.world_size)
+        culprit = 0 if number == 1 else culprit  # whoever takes rank 0 for none is seen there
+        found.append(Incident(fault, culprit, source, helper))
     return found
+
+
+def _source(rng, parts, fault, num_digits):
+    """
+    Return the text of job.py, whose parts lie apart by gaps of drawn length.
+
+    Args:
+        rng: A random.Random.
+        parts: Its functions, in a drawn order.
+        fault: One of FAULTS.
+        num_digits: How many digits the number of the culprit's line has, 1 to 4; of 2, it may have
+            one less.
+    """
+    gaps = [*(rng.randint(1, 9) for _ in parts), 0]
+    if num_digits == 1:
+        parts = sorted(parts, key=lambda part: FAULTS[fault][1] not in part)  # it comes first
+        gaps[0] = min(gaps[0], 6)
+    if num_digits > 2:
+        # Gaps are so wide that lines of two parts differ in their first digits, too.
+        gaps = [max(gap, 1) * 10 ** (num_digits - 2) for gap in gaps]
+        gaps[0] += 10 ** (num_digits - 1)
+    texts = [*(f"{part}\n\n\n" for part in parts), _MAIN]
+    return "".join("#\n" * gap + text for gap, text in zip(gaps, texts, strict=True))
 
 
 def play_jobs(here):

@@ -15,6 +15,7 @@ from ddp_lessons.trace import merge
 NUM_SCRIPTS = 4
 LOGS, UNEVEN, STOPS, PARTS = 1, 2, 3, 4
 _STEPS = 4
+_LARGE = 4
 
 
 def _cases(draw):
@@ -36,6 +37,9 @@ def arguments(case, rank):
         return (list(_numbers(case, rank, (_STEPS, 1))),)
     if case["script"] == UNEVEN:
         counts = rng.sample(range(case.world_size + 1), case.world_size)
+        if case.world_size == _LARGE:
+            # A rank has none, and it is not rank 0 that has most: it would speak for all.
+            counts = [1, *rng.sample((0, 2, 3), _LARGE - 1)]
         return (list(_numbers(case, rank, (counts[rank], 3))),)
     if case["script"] == STOPS:
         losses, limit = _losses(case, rng)
@@ -47,17 +51,18 @@ def _losses(case, rng):
     """
     Return all ranks' losses, (w, steps, 1), and the limit of their sum.
 
-    The sum falls, and is small enough in one step. Before that one rank's own loss is small, and in
-    that step another one's is still large. Each one's is small in the last step but one.
+    The sum falls, and is just small enough in one step. Before that one rank's own loss is small,
+    and in that step and the next another one's is still large. Rank 0 is one of these two.
     """
     w, limit = case.world_size, 10 * case.world_size
     last = rng.randint(3, _STEPS)
-    losses = torch.full((w, _STEPS + 2, 1), 40.0)
+    losses = torch.full((w, _STEPS + 3, 1), 40.0)
     losses[:, last - 1 :] = 5.0
     if w > 1:
-        early, late = rng.sample(range(w), 2)
+        early, late = rng.sample([0, rng.randrange(1, w)], 2)
         losses[early] = 1.0
-        losses[late, last - 1 : _STEPS] = 15.0 if w == 2 else 18.0
+        losses[late, last - 1] = limit - 1 - 5 * (w - 2)  # so that the sum is the limit
+        losses[late, last] = limit / w + 1
     return losses, limit
 
 
@@ -109,13 +114,19 @@ def _judge_logs(played):
     expected, own = sums.sum(0).tolist(), sums[0].tolist()
     got = played.results[0]
     both = {"got": got, "expected": expected}
-    numbers = _numbers_of(got)
+    is_list = isinstance(got, list | tuple)
+    is_list = is_list and not any(isinstance(one, torch.Tensor) for one in got)
+    numbers = _numbers_of(got) if is_list else None
     if numbers is None or len(numbers) != len(expected):
-        fact = "script_1: rank 0 must return a list of a sum for each loss."
+        fact = "script_1: rank 0 must return a list of numbers, a sum for each loss."
         raise played.wrong("no-log", 0, **both, fact=fact)
-    if numbers == expected:
-        return
     w = played.case.world_size
+    if numbers == expected:
+        told = [event for event in played.traces[0] if event.is_communication]
+        if w > 1 and told and all(one.name == "reduce" and one.peer for one in told):
+            fact = f"script_1: it reduces to rank {told[0].peer}. What rank 0 has then is luck."
+            raise played.wrong("other-root", 0, fact=fact)
+        return
     if numbers == own and w > 1:
         fact = "script_1: these are rank 0's own losses."
         raise played.wrong("alone", 0, **both, fact=fact)
@@ -134,9 +145,9 @@ def _numbers_of(got):
 
 def _judge_uneven(played):
     every = [batches for (batches,) in _all(played.case)]
-    expected = sum((torch.stack(those).sum(0) for those in every if those), torch.zeros(3))
+    expected = _sum_of(every)
     fewest = min(map(len, every))
-    cut = sum((torch.stack(those[:fewest]).sum(0) for those in every if fewest), torch.zeros(3))
+    cut, cut_at_0 = (_sum_of([those[:most] for those in every]) for most in (fewest, len(every[0])))
     own = [sum(those, torch.zeros(3)) for those in every]
     are_own = all(map(equal, own, played.results))
     for rank, got in enumerate(played.results):
@@ -149,11 +160,15 @@ def _judge_uneven(played):
         if are_own:
             fact = "script_2: this is the sum of its own batches."
             raise played.wrong("alone", rank, **both, fact=fact)
-        if equal(got, cut) and not equal(cut, expected):
+        if equal(got, cut) or equal(got, cut_at_0):
             fact = "script_2: the batches that only some ranks have are not in the sum."
             raise played.wrong("lost-batches", rank, **both, fact=fact)
         fact = "script_2: this is not the sum of all batches."
         raise played.wrong("values", rank, **both, fact=fact)
+
+
+def _sum_of(every):
+    return sum((torch.stack(those).sum(0) for those in every if those), torch.zeros(3))
 
 
 def _judge_stops(played):
@@ -180,7 +195,7 @@ def _judge_stops(played):
 
 
 def _how_stopped(losses, limit, got):
-    w, of_rank = len(losses), losses[:, :, 0]
+    w, of_rank, sums = len(losses), losses[:, :, 0], losses[:, :, 0].sum(0)
 
     def first(is_small):
         return 1 + next((step for step, small in enumerate(is_small) if small), len(is_small))
@@ -188,7 +203,7 @@ def _how_stopped(losses, limit, got):
     own = of_rank <= limit / w
     if w > 1 and got in (first(own.any(0)), first(own.all(0)), *map(first, own)):
         return "other-rule"
-    return "steps"
+    return "at-limit" if got == first(sums < limit) else "steps"
 
 
 def _judge_parts(played):
@@ -201,7 +216,8 @@ def _judge_parts(played):
         right = [plain(part) for part in expected]
         if all(map(equal, right, got)):
             continue
-        if all(any(equal(two, one) for two in right) for one in got):
+        places = [next((r for r, two in enumerate(right) if equal(two, one)), None) for one in got]
+        if sorted(places, key=str) == [*range(len(right))]:
             fact = "script_4: the parts are not in rank order."
             raise played.wrong("rank-order", rank, **both, fact=fact)
         fact = "script_4: a part is not that of its rank."
@@ -236,12 +252,14 @@ hanging_scripts = Task(
         "not-four": "Let `hanging_scripts` return all four functions, in order, as it did.",
         "alone": "That hangs no more because nobody talks. The result is one of all ranks.",
         "no-log": "Keep the log: a number for each loss, in order, on rank 0.",
+        "other-root": "A reduce gives the sum to the rank that it names, and to no other.",
         "means": "The sum is wanted, as before.",
         "lost-batches": "No batch may be left out because another rank has none to go with it.",
         "no-total": "Return the sum over all batches, also on a rank that has none.",
         "no-number": "Return how many steps were made.",
         "other-rule": "One rank's own loss does not decide, nor that of all by themselves: it is "
         "the sum of all losses that has to be at most `limit`.",
+        "at-limit": "The sum may be as large as `limit`: at most is not below.",
         "steps": "Count a step when its weights are added up, and then ask if it was the last.",
         "weights": "Each step adds `weights` up over all ranks, in place and once.",
         "no-parts": "Return a list with a part for each rank.",

@@ -85,6 +85,9 @@ def planned(case):
             turned = [usual if r in pair else other for r in range(w)]
         elif what == "turned draw":  # an order of their texts is right in one of the two
             plan = turned
+        elif what == "no root":
+            plan = [Planned("broadcast", (5,), torch.float32, 0)] * w
+            plan[rng.randrange(w)] = Planned("broadcast", (5,), torch.float32)
         elif what == "all differ":
             plan = [Planned("all_reduce", (3 + r,), torch.float32) for r in range(w)]
         elif what != "alike":
@@ -98,7 +101,7 @@ def _cases(draw):
     yield Case(1, {"calls": ["alike"]})
     kinds = ["names", "dtypes", "roots", "barrier", "shapes", "rank 0"]
     draw.shuffle(kinds)
-    yield Case(4, {"calls": ["large", *kinds, "draw", "turned draw"]})
+    yield Case(4, {"calls": ["large", *kinds, "draw", "turned draw", "no root"]})
     yield Case(3, {"calls": ["all differ", "alike", draw.choice(kinds[:2])]})
     yield Case(2, {"calls": ["draw", "turned draw", "shapes"]})
 
@@ -161,6 +164,8 @@ def _why_unlike(what, calls, expected, results, got):
         return "shape"
     if what in ("draw", "turned draw", "all differ"):
         return "draw"
+    if what == "no root" and not got:
+        return "root-0"
     if expected == [0] and got == usual:
         return "first"
     if got == usual:
@@ -200,6 +205,8 @@ odd_calls = Task(
         "does not count.",
         "unseen": "Name, number of elements, dtype and root all belong to a call. Which of them do "
         "you not compare?",
+        "root-0": "Rank 0 may be the root, and that is not the same as to have none. In an `if`, 0 "
+        "and None count alike: ask `is None`.",
         "wrong-side": "Return those that are not like most, and not those that are.",
         "first": "Rank 0 may be the odd one: ask which call occurs most often.",
         "not-the-same": "The list is the same on every rank: ask which call occurs most often, and "

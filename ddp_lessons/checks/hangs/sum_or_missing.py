@@ -13,6 +13,7 @@ from ddp_lessons.pictures import holdings_picture
 
 _LATE_S, _SLACK_S, _TOO_LATE_S = 0.2, 1.0, 0.6
 _SHORT_S, _LONG_S = 0.4, 2.5
+_PATIENT_S = 1.5  # so long that twice of it is beyond the slack
 _WAITED_S = 0.3
 _LENGTH = 3
 
@@ -24,8 +25,8 @@ def _cases(draw):
     yield Case(4, {"late": [draw.randrange(4)]})
     hurried, late = draw.sample(range(4), 2)
     yield Case(4, {"too late": [late], "hurried": [hurried], "calls": 2})
-    *absent, hurried = draw.sample(range(4), 3)
-    yield Case(4, {"absent": sorted(absent), "hurried": [hurried]})
+    other, hurried = draw.sample(range(1, 4), 2)
+    yield Case(4, {"absent": [0, other], "hurried": [hurried], "limit": _PATIENT_S})
 
 
 def _ranks(case, what):
@@ -36,7 +37,8 @@ def limit_of(case, rank):
     """
     Return the seconds that a rank is given.
     """
-    return _SHORT_S if rank in _ranks(case, "hurried") else _LONG_S
+    short_s = case.data.get("limit", _SHORT_S)
+    return short_s if rank in _ranks(case, "hurried") else short_s - _SHORT_S + _LONG_S
 
 
 def _act(here, answer):
@@ -150,7 +152,7 @@ def _judge_time(played, rank, took_s, away):
         if took_s > limit_s + _SLACK_S:
             fact = f"Its limit was {limit_s:g} s, and it took over {_SLACK_S:g} s more."
             raise played.wrong("too-patient", rank, fact=fact)
-    if away and limit_s == _LONG_S and took_s >= limit_s:
+    if away and rank not in _ranks(case, "hurried") and took_s >= limit_s:
         fact = "Another rank had decided, and it waited until its own time was over."
         raise played.wrong("alone", rank, fact=fact)
 

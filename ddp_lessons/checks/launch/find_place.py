@@ -2,13 +2,29 @@
 Task 09.1: find a process's place in what any launcher has told it.
 """
 
-import os
-
 from ddp_lessons.checks.kit import Case, Task
+from ddp_lessons.checks.kit.inside.environment import defined_anew, told
 from ddp_lessons.checks.launch.worlds import LAUNCHERS, made_up_world
 from ddp_lessons.pictures import holdings_picture
 
 KEYS = ("rank", "world_size", "local_rank", "address", "port")
+_ELSEWHERE = {
+    # what os.environ says meanwhile: no process of a case is there
+    "RANK": "9001",
+    "WORLD_SIZE": "9002",
+    "LOCAL_RANK": "9003",
+    "OMPI_COMM_WORLD_RANK": "9004",
+    "OMPI_COMM_WORLD_SIZE": "9005",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "9006",
+    "SLURM_PROCID": "9007",
+    "SLURM_NTASKS": "9008",
+    "SLURM_LOCALID": "9009",
+    "SLURM_JOB_ID": "9010",
+    "SLURM_JOB_NODELIST": "elsewhere",
+    "MASTER_ADDR": "elsewhere",
+    "MASTER_PORT": "9011",
+}
+_SAID_ELSEWHERE = {*_ELSEWHERE.values(), "29010"}  # the port of that job of Slurm
 
 
 def _cases(draw):
@@ -25,17 +41,32 @@ def _mine(case, rank, launcher):
 
 
 def _act(here, find_place):
+    changed = []
     for launcher in LAUNCHERS:
         environ, _ = _mine(here.case, here.rank, launcher)
-        here.call(find_place, environ)
-    return {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE")}
+        with told(_ELSEWHERE) as changed_names:
+            here.call(find_place, environ)
+            changed.append(changed_names())
+    for launcher in LAUNCHERS:
+        environ, _ = _mine(here.case, here.rank, launcher)
+        with told(_ELSEWHERE):
+            here.call(defined_anew(find_place, "find_place"), environ)
+    return changed
 
 
 def _judge(played):
     for number, launcher in enumerate(LAUNCHERS):
         for seen in played.seen:
             environ, place = _mine(played.case, seen.rank, launcher)
-            _judge_place(played, seen, launcher, environ, place, seen.calls[number].result)
+            if names := seen.kept[number]:
+                fact = f"It changes os.environ, in {', '.join(names)}."
+                raise played.wrong("environment", seen.rank, fact=fact)
+            got = seen.calls[number].result
+            _judge_place(played, seen, launcher, environ, place, got)
+            if seen.calls[len(LAUNCHERS) + number].result != got:
+                fact = f"Started by: {launcher}. It gives something else when its cell has run "
+                fact += "while os.environ said something else."
+                raise played.wrong("early", seen.rank, fact=fact)
 
 
 def _judge_place(played, seen, launcher, environ, place, got):
@@ -58,6 +89,8 @@ def _judge_place(played, seen, launcher, environ, place, got):
 
 def _name(played, launcher, environ, got, numbers, wrong, seen):
     values = {key: str(got[key]) for key in KEYS}
+    if any(values[key] in _SAID_ELSEWHERE for key in wrong):
+        return "own"
     slurm = [environ.get(name) for name in ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")]
     if numbers:
         if " in " in launcher and any(
@@ -82,7 +115,7 @@ def _name(played, launcher, environ, got, numbers, wrong, seen):
 def _draw(played):
     rows = []
     for seen in played.seen:
-        places = [call.result for call in seen.calls]
+        places = [call.result for call in seen.calls[: len(LAUNCHERS)]]
         rows.append(
             {
                 name: f"{place['rank']} of {place['world_size']}"
@@ -118,8 +151,12 @@ find_place = Task(
         "text": "The environment holds texts. Of the numbers, make numbers: int(...).",
         "outer": "Two launchers have left their words here. Slurm's are those of the process that "
         "started the other launcher: go by the one that started this process.",
-        "own": "That is the place of the notebook's rank. Read what `environ` says, and nothing "
-        "else.",
+        "own": "That is the place of the notebook's rank, or what os.environ says there. Read what "
+        "`environ` says, and nothing else.",
+        "early": "What the cell reads when it runs is the environment of the notebook's rank at "
+        "that moment. Read `environ`, in the function, and nothing else.",
+        "environment": "This process has been told its own place. Only read `environ`, and leave "
+        "os.environ alone.",
         "nobody": "Without a launcher a process is alone: rank 0 of 1.",
         "local": "The local rank has a word of its own. It counts the processes of one machine.",
         "numbers": "Take rank and world size from the words of the launcher: the table has them.",

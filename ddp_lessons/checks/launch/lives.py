@@ -7,7 +7,9 @@ next.
 
 import io
 import os
-from contextlib import contextmanager, suppress
+import shutil
+import threading
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import torch
@@ -15,6 +17,8 @@ import torch.distributed as dist
 from torch import nn
 
 from ddp_lessons.checks.kit import generator
+from ddp_lessons.checks.kit.inside.disk import FileWatch
+from ddp_lessons.checks.kit.inside.environment import told
 from ddp_lessons.checks.kit.inside.replacing import replacing
 from ddp_lessons.checks.kit.material.runs import Killed
 
@@ -29,7 +33,8 @@ class LifeRun:
 
     Args:
         here: What the rank knows.
-        ends_in: Number of the step in which the life ends; None: in none.
+        ends_in: Number of the step in which the life ends; None: in none, 0: in its first.
+        watch: A FileWatch of the checkpoint's file, or None.
 
     Attributes:
         model: An nn.Linear, the same first weights in every life.
@@ -38,10 +43,11 @@ class LifeRun:
         made: (number, weights before, momentum before) of each step of this life.
         is_dead: Whether the life is over.
         num_late: Calls after that.
+        seen: (steps made, what was under the name then) for each content that the watch has seen.
     """
 
-    def __init__(self, here, ends_in=None):
-        self._here, self._ends_in = here, ends_in
+    def __init__(self, here, ends_in=None, watch=None):
+        self._here, self._ends_in, self._watch, self.seen = here, ends_in, watch, []
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(here.case.seed % 2**31)
             self.model = nn.Linear(NUM_FEATURES, 1).to(here.device)
@@ -56,10 +62,14 @@ class LifeRun:
             self.num_late += 1
             raise Killed
         number = self.step + 1
+        self.look()
         if number == self._ends_in:
             self.is_dead = True
             raise Killed
         self.made.append((number, self.weights(), self.momentum()))
+        if self._ends_in == 0:
+            self.is_dead = True
+            raise Killed
         rng = generator(self._here.case, f"{self._here.rank} {number}")
         samples = torch.randn(NUM_SAMPLES, NUM_FEATURES + 1, generator=rng).to(self._here.device)
         loss = (self.model(samples[:, :-1]) - samples[:, -1:]).pow(2).mean()
@@ -72,6 +82,14 @@ class LifeRun:
             p.grad.copy_(part.view_as(p) / self._here.world_size)
         self.optimizer.step()
         self.step += 1
+
+    def look(self):
+        """
+        Note what the watch has seen since the last step.
+        """
+        if self._watch is not None:
+            new = self._watch.versions[len(self.seen) :]
+            self.seen += [(self.step, content) for _, content in new]
 
     def weights(self):
         """
@@ -106,15 +124,22 @@ def live(here, answer, path, num_steps, *, number, ends_in=None, cut_save=None):
         cut_save: Number of the save in the middle of which the life ends, from 1; None: of none.
 
     Returns:
-        dict: `made` as of LifeRun, `end`: the weights and the step at its end, `num_late`,
-        `num_saves`: calls of torch.save, `is_cut`: whether half a save lies at the path.
+        dict: `made` and `seen` as of LifeRun, `end`: the weights and the step at its end,
+        `num_late`, `num_saves`: calls of torch.save, or of what gives a file the name, `is_cut`:
+        whether half a save lies at the path.
     """
-    run = LifeRun(here, ends_in)
+    # More than one rank may look at what another one has just removed.
+    watch = FileWatch(path) if here.world_size == 1 else None
+    run = LifeRun(here, ends_in, watch)
     saves: list = []
     halves: list = []
+    named: list = []
+    own = threading.current_thread()
 
     def save(state, file, *args, **kwargs):
         saves.append(file)
+        if threading.current_thread() is not own:
+            return _save(state, file, *args, **kwargs)  # what is raised there ends no life
         if run.is_dead:
             run.num_late += 1
             raise Killed
@@ -132,30 +157,66 @@ def live(here, answer, path, num_steps, *, number, ends_in=None, cut_save=None):
             Path(file).write_bytes(half)
         raise Killed
 
-    with replacing(torch, save=save), _told(number), suppress(Killed):
+    def counted(move):
+        def moved(source, target, *args, **kwargs):
+            named.extend([target] if os.fsdecode(target) == str(path) else [])
+            return move(source, target, *args, **kwargs)
+
+        return moved
+
+    moves = {name: counted(getattr(os, name)) for name in ("rename", "replace")}
+    with (
+        replacing(torch, save=save),
+        replacing(os, **moves),
+        told({_COUNT: str(number)}),
+        watch or nullcontext(),
+        suppress(Killed),
+    ):
         here.call(answer, run, path, num_steps)
+    run.look()
     is_cut = path.exists() and path.read_bytes() in halves
+    dist.barrier()
+    if here.rank == 0:
+        leave_alone(path)
     dist.barrier()
     return {
         "made": run.made,
+        "seen": run.seen,
         "end": (run.step, run.weights()),
         "num_late": run.num_late,
-        "num_saves": len(saves),
+        "num_saves": max(len(saves), len(named)),
         "is_cut": is_cut,
     }
 
 
-@contextmanager
-def _told(number):
-    before = os.environ.get(_COUNT)
-    os.environ[_COUNT] = str(number)
+def leave_alone(path):
+    """
+    Remove what lies beside a file: nothing but the file comes over to the next life.
+    """
+    for other in path.parent.iterdir():
+        if other != path:
+            shutil.rmtree(other) if other.is_dir() else other.unlink()
+
+
+def begun_after(here, answer, path, num_steps, content):
+    """
+    Begin a life that finds a content under the name, and end it in its first step.
+
+    Returns:
+        tuple: The number of that step, of the one after the last if it makes none, or None; and the
+        weights at its beginning, or the name of the error that was raised instead.
+    """
+    leave_alone(path)
+    path.unlink(missing_ok=True)
+    if content is not None:
+        path.write_bytes(content)
+    run = LifeRun(here, ends_in=0)
     try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_COUNT]
-        else:
-            os.environ[_COUNT] = before
+        with told({_COUNT: "1"}), suppress(Killed):
+            answer(run, path, num_steps)
+    except Exception as error:
+        return None, type(error).__name__
+    return run.step + 1, run.weights()
 
 
 def whole_run(here, num_steps):

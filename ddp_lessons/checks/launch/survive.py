@@ -2,8 +2,10 @@
 Task 09.2: a script that survives a restart, and loses at most one step.
 """
 
+import torch.distributed as dist
+
 from ddp_lessons.checks.kit import Case, Task, equal
-from ddp_lessons.checks.launch.lives import live, whole_run
+from ddp_lessons.checks.launch.lives import begun_after, live, whole_run
 from ddp_lessons.pictures import holdings_picture
 
 NUM_STEPS = 7
@@ -34,9 +36,33 @@ def _act(here, survive):
         lives.append(
             live(here, survive, path, NUM_STEPS, number=told, ends_in=ends_in, cut_save=cut_save)
         )
+        if cut_save is not None:
+            lives[-1]["is_cut"] |= not _goes_on(here, survive, path, lives[-1]["end"][0])
         if lives[-1]["is_cut"]:
             break  # what the next life makes of half a file is told by the file
-    return {"whole": whole, "lives": lives}
+    # A kill leaves what is under the name at that moment. So each of them must be enough.
+    moments = [moment for life in lives for moment in life.pop("seen")]
+    left = [
+        (done, content and len(content), *begun_after(here, survive, path, NUM_STEPS, content))
+        for done, content in moments
+    ]
+    forgotten = None
+    if is_new_job:
+        if here.rank == 0:
+            path.unlink(missing_ok=True)
+        dist.barrier()
+        forgotten = live(here, survive, path, NUM_STEPS, number=0, ends_in=0)["made"]
+    return {"whole": whole, "lives": lives, "left": left, "forgotten": forgotten}
+
+
+def _goes_on(here, survive, path, done):
+    # Whether a life that finds what a cut save has left begins with one of the two right steps.
+    content = path.read_bytes() if path.exists() else None
+    first, _ = begun_after(here, survive, path, NUM_STEPS, content)
+    path.unlink(missing_ok=True)
+    if content is not None:
+        path.write_bytes(content)
+    return first in (max(done, 1), done + 1)
 
 
 def _judge(played):
@@ -55,6 +81,12 @@ def _judge(played):
             both = {"got": lives[-1]["end"][1], "expected": whole[-1][1]}
             fact = "The weights at the end are not those of a run that nothing has ended."
             raise played.wrong("values", rank, **both, fact=fact)
+        _judge_left(played, rank, seen.kept["left"], whole)
+        made = seen.kept["forgotten"]
+        if made is not None and [step for step, *_ in made] != [1]:
+            both = {"got": made[0][0] if made else "no step", "expected": 1}
+            fact = "The file was taken away, and a new job started. This is what it begins with."
+            raise played.wrong("memory", rank, **both, fact=fact)
 
 
 def _judge_life(played, rank, life, number, done, when):
@@ -63,7 +95,7 @@ def _judge_life(played, rank, life, number, done, when):
     if rank and life["num_saves"]:
         raise played.wrong("every-rank", rank, fact=f"{when}: rank {rank} saves, too.")
     if life["is_cut"]:
-        fact = f"{when}: it ends in the middle of a save, and half a file lies at `path`."
+        fact = f"{when}: it ends in the middle of a save, and no whole one lies at `path`."
         raise played.wrong("in-place", rank, fact=fact)
     numbers = [step for step, *_ in life["made"]]
     if numbers != [*range(numbers[0], numbers[0] + len(numbers))] if numbers else False:
@@ -83,6 +115,23 @@ def _judge_life(played, rank, life, number, done, when):
         is_new_job = played.case["started again by"] != "torchrun"
         raise played.wrong("by-count" if is_new_job else "from-start", rank, **both, fact=fact)
     raise played.wrong("ahead" if first > done + 1 else "too-seldom", rank, **both, fact=fact)
+
+
+def _judge_left(played, rank, left, whole):
+    for done, size, first, weights in left:
+        what = "no file at `path`" if size is None else f"{size} bytes at `path`"
+        fact = f"After step {done}, a life that ends at one moment of the save leaves {what}"
+        if first is None:
+            fact += f", and the next one raises {weights}."
+            raise played.wrong("in-place", rank, fact=fact)
+        if first not in (max(done, 1), done + 1):
+            both = {"got": first, "expected": done + 1}
+            fact += ". This is the step that the next one begins with."
+            raise played.wrong("in-place", rank, **both, fact=fact)
+        if not equal(weights, whole[first - 1][1]):
+            both = {"got": weights, "expected": whole[first - 1][1]}
+            fact += f". The next one begins step {first} with other weights."
+            raise played.wrong("in-place", rank, **both, fact=fact)
 
 
 def _judge_state(played, rank, life, whole, when):
@@ -129,7 +178,8 @@ survive = Task(
     ),
     mistakes={
         "from-start": "It begins anew, though an earlier life has left its steps. Load before the "
-        "first step, on every rank, and take over the number of steps too.",
+        "first step, on every rank, and take over the number of steps too. Have all of it in "
+        "`path`: nothing else comes over.",
         "by-count": "Here it begins anew, and under torchrun it did not. A new job counts its "
         "restarts from 0. What counts is whether the file is there.",
         "too-seldom": "What was not saved is lost. Save after every step.",
@@ -143,15 +193,19 @@ survive = Task(
         "all is well.",
         "every-rank": "All ranks hold the same. One writes the file, rank 0; several write over "
         "each other.",
-        "in-place": "Whoever opens the file for writing empties it first. Write under another name "
-        "in the same folder; os.replace then gives it the name in one act.",
+        "in-place": "Whoever opens the file for writing empties it first, and whoever removes it "
+        "has none for a moment. Write under another name in the same folder; os.replace then gives "
+        "it the name in one act.",
+        "memory": "A process that is started anew has an empty memory. Only what is in the file "
+        "comes over.",
         "weights": "Take over the weights of the checkpoint, on every rank, before the first step.",
         "optimizer": "The optimizer remembers, too: its momentum. Save its state_dict with the "
         "model's.",
         "deadlock": "Every rank must make the same steps: so every rank loads, not only the one "
         "that saves.",
         "raised": "The first life finds no file, and a later one finds what you have saved: look "
-        "whether it is there. If a file is gone before it is renamed, another rank has done so.",
+        "whether it is there. Nothing but `path` comes over, so have all of it in this file. If a "
+        "file is gone before it is renamed, another rank has done so.",
     },
     returns=False,
     in_place=True,

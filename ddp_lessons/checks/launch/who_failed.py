@@ -15,12 +15,15 @@ from ddp_lessons.launch import root_cause
 from ddp_lessons.pictures import holdings_picture
 
 WHYS = ("raised", "exited", "killed", "left", "stopped")
+_SIGNALS = (9, 6, 11)  # out of memory, abort, segmentation fault
 _TEXTS = ("batch 17 is empty", "loss is nan", "no such column: price", "shape (3, 4)")
 
 
 def _cases(draw):
-    yield Case(4, {"jobs": len(WAYS)}, seed=2)
-    yield Case(draw.choice((2, 3)), {"jobs": 3})
+    yield Case(4, {"jobs": len(WAYS), "exit code": 1, "signal": 11}, seed=67)
+    code = draw.choice((134, 137, 139))  # 128 and more is how a shell tells of a signal
+    data = {"jobs": 3, "exit code": code, "signal": draw.choice(_SIGNALS)}
+    yield Case(draw.choice((2, 3)), data)
 
 
 def _wanted(case):
@@ -29,9 +32,12 @@ def _wanted(case):
     """
     draw = Random(case.seed)
     ways = draw.sample(WAYS, case["jobs"])
+    if "exited" not in ways:
+        ways[0] = "exited"
     made = []
     for number, way in enumerate(ways):
-        text = str(draw.randint(2, 99)) if way == "exited" else draw.choice(_TEXTS)
+        text = draw.choice(_TEXTS)
+        text = {"exited": case["exit code"], "killed": case["signal"]}.get(way, text)
         made.append((f"job-{number}", way, draw.randrange(NUM_WORKERS), text))
     return made
 
@@ -100,7 +106,7 @@ def _story(way, culprit, text):
         "raised": f"rank {culprit} raised an error ({text}).",
         "late": f"rank {culprit} raised an error ({text}), and took long to end.",
         "exited": f"rank {culprit} ended itself with exit code {text}, and said nothing.",
-        "killed": f"rank {culprit} was killed by signal 9.",
+        "killed": f"rank {culprit} was killed by signal {text}.",
         "left": f"rank {culprit} ended with exit code 0, before the others were through.",
         "stopped": "torchrun was told to end, by signal 15.",
     }[way]
@@ -149,7 +155,7 @@ who_failed = Task(
         "after an error that it has survived. The root cause of a report may be a victim, too: it "
         "is what torchrun has seen first.",
         "why": "The rank is right. A negative exit code is an end by a signal, 0 is in no list, "
-        "and whoever raised has printed it.",
+        "and whoever raised has printed it. What a rank has survived has not ended it.",
         "raised": "A log may lack what you look for: the report of a job that was stopped names no "
         "rank, and a rank that was killed prints nothing.",
         "input-changed": "Only read the logs.",

@@ -84,7 +84,7 @@ def _judge(played):
     are_right = [math.isclose(number, expected, rel_tol=REL_OFF) for number in numbers]
     for rank, number in enumerate(numbers):
         if not are_right[rank]:
-            mistake = _mistake(tables, rank, number, expected)
+            mistake = _mistake(tables, rank, number, expected, "counts" in case.data)
             if any(are_right) and mistake == "values":
                 mistake = "not-everywhere"
             fact = "It is not the F1 of all samples."
@@ -94,7 +94,7 @@ def _judge(played):
         judge_price(played, seen.rank, seen.calls[-1], most_bytes)
 
 
-def _mistake(tables, rank, got, expected):
+def _mistake(tables, rank, got, expected, is_large):
     if math.isnan(got):
         return "nan"
     if math.isclose(got, expected, rel_tol=1e-5):
@@ -102,7 +102,8 @@ def _mistake(tables, rank, got, expected):
     found = [
         name for name, number in _mistakes(tables, rank) if math.isclose(got, number, rel_tol=1e-5)
     ]
-    return found[0] if found else "values"
+    # Where counts are small, it came out.
+    return found[0] if found else "digits" if is_large else "values"
 
 
 def _mistakes(tables, rank):
@@ -135,6 +136,7 @@ def _mistakes(tables, rank):
         (whole * labels).sum().item() / labels.sum().item(),
     )
     yield "half", _mean(f1) / 2  # TP in place of 2 TP
+    yield "half", (right / (both - right))[occurs].mean().item()
     if len(tables) == 1:
         return
     for mean in (sum(own) / len(own), sum(filled) / len(filled)):
@@ -206,7 +208,7 @@ macro_f1 = Task(
         "by-class-size": "Each class weighs alike, however many samples it has.",
         "one-side": "This is precision or recall. F1 has both FP and FN below the line.",
         "mean-first": "First an F1 for each class, then their mean; not an F1 of two means.",
-        "half": "Above the line the right ones count twice.",
+        "half": "The right ones count twice, above the line and below it.",
         "absent-class": "A class that no label and no prediction of any rank names has no F1: "
         "leave it out of the mean.",
         "lost-class": "A class that a label or a prediction names has an F1, also if only one of "

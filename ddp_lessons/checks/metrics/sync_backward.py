@@ -107,16 +107,21 @@ class _Right:
         yield "own-sums", self.grad_x(rank, own)
         if num_own:
             yield "own-count", self.grad_x(rank, count=num_own)
+            yield "own-count", self.grad_x(rank, count=num_own * self.num_ranks)
             means = [
                 (sums[0] / max(len(grad), 1), sums[1] / max(len(grad), 1))
                 for sums, grad in zip(self.own, self.grads, strict=True)
             ]
             mean = tuple(sum(one) / self.num_ranks for one in zip(*means, strict=True))
             yield "mean-of-means", self.grad_x(rank, mean, 1)
+            yield "mean-of-means", self.grad_x(rank, mean, given.total / self.num_ranks)
         yield "constant", self.grad_x(rank, (zero, zero))
         yield "no-mean-term", self.grad_x(rank, (zero, self.sums[1]))
         yield "no-spread-term", self.grad_x(rank, (self.sums[0], zero))
         yield "undivided", self.grad_x(rank, count=1)
+        fewer = given.total / max(given.total - 1, 1)
+        yield "unbiased", self.grad_x(rank, (self.sums[0], self.sums[1] * fewer))
+        yield "unbiased", self.grad_x(rank, count=given.total - 1)
         yield "by-ranks", self.grad_x(rank, count=self.num_ranks)
         yield "by-ranks", self.grad_x(rank, count=given.total * self.num_ranks)
         yield "scale", self.grad_x(rank, scale=given.inverse.double())
@@ -213,6 +218,7 @@ sync_backward = Task(
         "no-mean-term": "The mean depends on x, too: each x has a share in what is subtracted.",
         "no-spread-term": "The spread depends on x, too: each x has a share in what is divided by.",
         "undivided": "Of the sums over all ranks, take means: divide by num_global.",
+        "unbiased": "Both means divide by num_global; one less is for running_var alone.",
         "by-ranks": "Sums over samples are divided by the number of samples, not of ranks.",
         "scale": "dx is scaled by weight and by inverse, both: y is weight times normal, and "
         "normal is inverse times what is left of x.",

@@ -4,7 +4,7 @@ Task 11.2: find the straggler.
 
 import time
 from random import Random
-from statistics import mean, median
+from statistics import mean, median, median_high, median_low
 
 import torch
 import torch.distributed as dist
@@ -16,11 +16,20 @@ from ddp_lessons.pictures import timeline_plot
 CLEAR = 1.25
 _IN_DOUBT = 1.02  # as near to the limit as rounding, or another median, may matter
 _NUM_BYTES = 8
+_ONE_OF_TWO = (median_low, median_high)
 
 _BASE_S = 0.012
 _WARM_UP_S = 0.050
 _PAUSE_S = 0.060
 _QUICK_STEP = 3  # in which the straggler has nothing to write
+
+_NOTED = {
+    # what the first rank computes in each step, in seconds that are exact; all others need 1 s
+    "just at the limit": (9.0, 1.25, 1.25, 1.25),
+    "hardly above the limit": (9.0, *3 * (1.25 + 2**-10,)),
+    "longer, by two in the middle": (9.0, 1.0, 1.25, 1.5, 3.0),
+    "not so, by two in the middle": (9.0, 1.0, 1.0, 1.375, 3.0),
+}
 
 
 def _cases(draw):
@@ -34,13 +43,30 @@ def _cases(draw):
     roles = {"slow": first, "interrupted": last, "logs": third, "clock": second}
     yield Case(4, {"times slower": 2.2, **roles, "slow as well": second})
     for world_size in (2, 3, 4):
-        ranks = draw.sample(range(world_size), world_size)
+        # Of two it is rank 0: whoever takes it for None is seen there.
+        ranks = draw.sample(range(world_size), world_size) if world_size > 2 else [0, 1]
         roles = {"slow": ranks[0], "interrupted": ranks[1], "logs": ranks[-1], "clock": ranks[-1]}
         yield Case(world_size, {"times slower": round(draw.uniform(1.7, 2.2), 1), **roles})
     yield Case(1, {"times slower": 2.0, "slow": 0, "interrupted": 0, "logs": 0, "clock": 0})
+    for kind in _NOTED:
+        world_size = draw.randint(2, 4)
+        yield Case(world_size, {"one rank is": kind, "slow": draw.randrange(world_size)})
 
 
 def _act(here, find_straggler):
+    here.call(find_straggler, _noted(here) if "one rank is" in here.case.data else _played(here))
+
+
+def _noted(here):
+    start_s, steps = 64.0 * (here.rank + 1), []  # whole seconds, so that all differences are exact
+    for slow_s in _NOTED[here["one rank is"]]:
+        call_s = start_s + (slow_s if here.rank == here["slow"] else 1.0)
+        steps.append((start_s, call_s, start_s + 12.0))
+        start_s += 12.0
+    return steps
+
+
+def _played(here):
     draw = Random(f"{here.case.seed} {here.rank}")
     # A clock starts when its machine does: so these of the ranks differ by minutes.
     ahead_s = draw.uniform(100, 200) + 1000 * (here.rank == here["clock"])
@@ -55,7 +81,7 @@ def _act(here, find_straggler):
             time.sleep(0.014 if here.rank == here["logs"] else 0.002)  # it writes its log
         end_s = time.monotonic()
         steps.append(tuple(ahead_s + moment_s for moment_s in (start_s, call_s, end_s)))
-    here.call(find_straggler, steps)
+    return steps
 
 
 def _own_s(here, number):
@@ -71,7 +97,8 @@ def _judge(played):
     w = played.case.world_size
     steps = played.before
     own_s = [[call_s - start_s for start_s, call_s, _ in own] for own in steps]
-    right = _right([median(own[1:]) for own in own_s])
+    kind = played.case.data.get("one rank is")
+    right = _right([median(own[1:]) for own in own_s], 1.0 if kind else _IN_DOUBT)
     for rank, got in enumerate(played.results):
         is_rank = got is None or (number_of(got) is not None and float(number_of(got)).is_integer())
         if not is_rank or not (got is None or 0 <= number_of(got) < w):
@@ -88,21 +115,22 @@ def _judge(played):
             raise played.wrong("not-agreed", rank, fact=fact)
     if answers[0] not in right:
         fact = _told(own_s, answers[0])
-        raise played.wrong(_mistake(steps, own_s, answers[0], right), 0, fact=fact)
+        mistake = _mistake_at(kind, own_s, answers[0]) or _mistake(steps, own_s, answers[0], right)
+        raise played.wrong(mistake, 0, fact=fact)
     _judge_cost(played)
 
 
-def _right(medians_s):
+def _right(medians_s, in_doubt):
     """
-    Return all that may be said: two things where a time lies just at the limit.
+    Return all that may be said: two things where a time that was measured lies just at the limit.
     """
     if len(medians_s) == 1:
         return {None}
     *_, second_s, first_s = sorted(medians_s)
     times_longer, rank = first_s / second_s, medians_s.index(first_s)
-    if times_longer > CLEAR * _IN_DOUBT:
+    if times_longer > CLEAR * in_doubt:
         return {rank}
-    return {None} if times_longer < CLEAR / _IN_DOUBT else {None, rank}
+    return {None} if times_longer <= CLEAR / in_doubt else {None, rank}
 
 
 def _told(own_s, got):
@@ -111,6 +139,16 @@ def _told(own_s, got):
         for rank, own in enumerate(own_s)
     )
     return f"It says {got}. From start to call, in ms: {rows}."
+
+
+def _mistake_at(kind, own_s, got):
+    """
+    Return the mistake in a case of which times were noted, or None.
+    """
+    if kind == "just at the limit" and got is not None:
+        return "at-limit"
+    others = ({*_right([middle(own[1:]) for own in own_s], 1.0)} for middle in _ONE_OF_TWO)
+    return "middle" if kind and any(got in those for those in others) else None
 
 
 def _mistake(steps, own_s, got, right):
@@ -194,9 +232,12 @@ find_straggler = Task(
         "victim": "That rank waits, or only its step is long. The straggler is the one that "
         "computes longest before it calls.",
         "none-found": "One rank computes more than a quarter longer than each of the others, in "
-        "most steps.",
+        "most steps. It may be rank 0, and 0 is not None.",
         "nobody": "No rank computes a quarter longer than every other one. Then the answer is "
         "None; also for one rank alone.",
+        "at-limit": "It computes 1.25 times as long as the next one, and not more than that.",
+        "middle": "Of an even number of steps, the median is the mean of the two in the middle. "
+        "statistics.median takes it, torch.median the lower one.",
         "every-other": "Two ranks compute longer than the rest, about equally long. Neither is "
         "slower than every other one.",
         "cost": "One call is enough: one number from each rank, its median.",

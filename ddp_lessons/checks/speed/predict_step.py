@@ -142,7 +142,11 @@ def _recipes(case):
     yield "divided", own_s / w + talk_s
     yield "divided", (right_s - talk_s) / w + talk_s
     yield "divided", right_s / w
+    yield "divided", step(ring, [part / w for part in backward_s])
     yield "divided", right_s - forward_s + forward_s / w
+    yield "rounds", step(lambda size: 2 * (w * latency_s + size * per_byte))
+    for parts in (backward_s, backward_s[::-1]):
+        yield "order", step(ring, parts, sizes[::-1])
     yield "one-message", step(lambda size: latency_s + size * per_byte)
     yield "whole", step(lambda size: rounds * (latency_s + size * per_byte))
     yield "whole", step(lambda size: (w - 1) * (latency_s + size * per_byte))
@@ -199,6 +203,9 @@ predict_step = Task(
         "whole": "A message of a ring holds one part of the bucket: as many parts as there are "
         "ranks.",
         "one-way": "The parts go round twice: once to be added up, once to be copied.",
+        "rounds": "A ring of w ranks is through after w - 1 messages, and as many once more.",
+        "order": "Part k makes bucket k, and buckets go in the order in which they become ready: "
+        "both lists begin with the first.",
         "no-latency": "Every message of every bucket has a latency: with small buckets it is most "
         "of the time.",
         "no-bytes": "The bytes of a bucket take time, too.",

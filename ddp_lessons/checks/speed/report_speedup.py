@@ -3,8 +3,9 @@ Task 11.4: report a speed-up.
 """
 
 import time
+from itertools import product
 from random import Random
-from statistics import mean, median
+from statistics import mean, median, median_high, median_low
 
 import torch
 import torch.distributed as dist
@@ -24,12 +25,12 @@ def _cases(draw):
         samples = [draw.randint(3, 20) for _ in range(world_size)]
         data = {"samples": samples, "before": draw.randint(4, 16), "warm-up": draw.randint(1, 2)}
         yield Case(world_size, data)
-    yield Case(2, {"samples": [5, 9], "before": 7, "warm-up": 0})
+    yield Case(2, {"samples": [5, 9], "before": 7, "warm-up": 0, "steps": 6})
     yield Case(1, {"samples": [6], "before": 12, "warm-up": 1})
 
 
 def _act(here, report_speedup):
-    num_warm_up, num_steps = here["warm-up"], here["warm-up"] + 5
+    num_warm_up, num_steps = here["warm-up"], here["warm-up"] + here.case.data.get("steps", 5)
     before_s = _alone(here, num_steps)
     own_s = _together(here, num_steps)
     samples = here["samples"][here.rank]
@@ -166,6 +167,9 @@ class _Times:
         of_ranks = [median(self._kept(own)) for own in self.own_s]
         right = self.right["speedup"]
         yield "inverse", 1 / right
+        middles: tuple = (median, median_low, median_high)
+        for one, other in product(middles, repeat=2):
+            yield "middle", self._gain(one(one_s), other(all_s), total)
         yield "percent", 100 * right
         yield "warm-up", self._gain(median(self.before_s), median(self.all_s), total)
         yield "warm-up", self._gain(mean(self.before_s), mean(self.all_s), total)
@@ -250,6 +254,8 @@ report_speedup = Task(
         "percent": "Return plain ratios: 0.8, and not 80.",
         "warm-up": "Leave the first num_warm_up steps out, of both runs and of all four numbers.",
         "means": "One step that was interrupted moves a mean. Take medians.",
+        "middle": "Of an even number of steps, the median is the mean of the two in the middle. "
+        "statistics.median takes it, torch.median the lower one.",
         "best": "The fastest step is what luck can do. Take medians.",
         "seconds": "The two runs differ in how many samples a step has. Compare samples a second.",
         "own-samples": "Count the samples of all ranks: they need not have equally many.",

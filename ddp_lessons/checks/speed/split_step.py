@@ -113,6 +113,7 @@ def _recipes(tracks):
     add("not-hidden", "communication", lambda own, before, after, its: _sum(after))
     add("twice", "communication", lambda own, before, after, its: _each(after, own))
     add("twice", "communication", lambda own, before, after, its: _each(its, own))
+    add("twice", "communication", _talk_of_each)
     add(
         "both-at-once",
         "communication",
@@ -144,6 +145,10 @@ def _before_and_after(calls, moments_s):
 
 def _talk(own, before, after, its):
     return length(difference(after, own))
+
+
+def _talk_of_each(own, before, after, its):
+    return sum(length(difference(intersection([one], after), own)) for one in its)
 
 
 def _wait(own, before, after, its):
@@ -227,8 +232,8 @@ split_step = Task(
         "from its own call on.",
         "compute-off": "Put together all moments in which the rank computes, each once, by exact "
         "starts and ends.",
-        "communication-off": "Communication: it does not compute, and an all-reduce is under way "
-        "that all ranks have called.",
+        "communication-off": "Communication: it does not compute, and an all-reduce of its own is "
+        "under way, from its own call to its own end, that all ranks have called.",
         "waiting-off": "Waiting: it does not compute, and of its all-reduces under way none has "
         "been called by all.",
         "hidden-off": "Hidden: it computes, and an all-reduce of its own is under way.",

@@ -52,6 +52,10 @@ ANSWERS = [
     ),
     _altered("returns the line as text", "no-pair", (_NEXT, f"str({_NEXT})")),
     _altered("returns the rank alone", "no-pair", (f"return rank, {_NEXT}", "return rank")),
+    _altered("takes two digits", "digits", (r"line (\d+)", r"line (\d\d)")),
+    _altered("takes one digit", "digits", (r"line (\d+)", r"line (\d)")),
+    _altered("takes up to three digits", "digits", (r"line (\d+)", r"line (\d{{1,3}})")),
+    _altered("takes two digits or more", "digits", (r"line (\d+)", r"line (\d{{2,}})")),
     _altered("counts lines from 0", "values", (_NEXT, f"{_NEXT} - 1")),
     _altered(
         "adds the dumps up from call to call",

@@ -82,6 +82,23 @@ ANSWERS = [
     _altered("drops the reduce", "alone", 1, ("        dist.reduce(loss, dst=0)\n", "")),
     _altered("logs means", "means", 1, ("loss.item()", "loss.item() / dist.get_world_size()")),
     _altered("logs the last one only", "no-log", 1, ("    return logged", "    return logged[-1]")),
+    _altered(
+        "reduces to the last rank",
+        "other-root",
+        1,
+        ("dst=0", "dst=dist.get_world_size() - 1"),
+    ),
+    _altered("logs tensors", "no-log", 1, ("loss.item()", "loss")),
+    _answer(
+        "returns a tensor of sums",
+        "no-log",
+        script_1="""\
+def script_1(losses):
+    sums = torch.cat(losses)
+    dist.reduce(sums, 0)
+    return sums
+""",
+    ),
     _altered("logs in the wrong order", "values", 1, ("return logged", "return logged[::-1]")),
     _answer(
         "still reduces each batch",
@@ -103,6 +120,28 @@ def script_2(batches):
     fewest = torch.tensor(len(batches))
     dist.all_reduce(fewest, op=dist.ReduceOp.MIN)
     total = sum(batches[: fewest.item()], torch.zeros(3))
+    dist.all_reduce(total)
+    return total
+""",
+    ),
+    _answer(
+        "lets rank 0 say how many batches there are",
+        "lost-batches",
+        script_2="""\
+def script_2(batches):
+    most = torch.tensor(len(batches))
+    dist.broadcast(most, 0)
+    total = sum(batches[: most.item()], torch.zeros(3))
+    dist.all_reduce(total)
+    return total
+""",
+    ),
+    _answer(
+        "cannot do with a rank that has none",
+        "raised",
+        script_2="""\
+def script_2(batches):
+    total = torch.stack(batches).sum(0)
     dist.all_reduce(total)
     return total
 """,
@@ -131,6 +170,7 @@ def script_2(batches):
         ("dist.all_reduce(loss)", "dist.broadcast(loss, 0)"),
         ("<= limit", "<= limit / dist.get_world_size()"),
     ),
+    _altered("wants less than the limit", "at-limit", 3, ("<= limit", "< limit")),
     _altered(
         "does not count the last step",
         "steps",
@@ -157,6 +197,18 @@ def script_2(batches):
         "rank-order",
         4,
         ("return parts", "return parts[dist.get_rank():] + parts[:dist.get_rank()]"),
+    ),
+    _answer(
+        "has one tensor for all",
+        "values",
+        script_4="""\
+def script_4(part):
+    parts = [torch.zeros_like(part)] * dist.get_world_size()
+    parts[dist.get_rank()] = part
+    for owner, tensor in enumerate(parts):
+        dist.broadcast(tensor, src=owner)
+    return parts
+""",
     ),
     _altered("returns one tensor", "no-parts", 4, ("return parts", "return torch.stack(parts)")),
     _altered(

@@ -39,6 +39,7 @@ ANSWERS = [
     _altered("compares names only", "unseen", ("(name, parts, root)", "name")),
     _altered("forgets the dtype", "unseen", ("(tensor.numel(), tensor.dtype)", "tensor.numel()")),
     _altered("forgets the root", "unseen", ("(name, parts, root)", "(name, parts)")),
+    _altered("takes root 0 for none", "root-0", (_TEXT, "repr((name, parts, root or None))")),
     _altered("compares shapes", "shape", ("tensor.numel()", "tensor.shape")),
     _altered("compares with rank 0", "first", ("max(calls, key=calls.count)", "calls[0]")),
     _altered(

@@ -103,6 +103,12 @@ ANSWERS = [
     ),
     _altered("gives up after half the time", "impatient", ("+ limit_s", "+ limit_s / 2")),
     _altered("waits for a second more", "too-patient", ("+ limit_s", "+ limit_s + 1.5")),
+    _altered("waits for twice the limit", "too-patient", ("+ limit_s", "+ 2 * limit_s")),
+    _altered(
+        "takes rank 0 for present",
+        "nobody",
+        ("list(range(world_size))", "list(range(1, world_size))"),
+    ),
     _altered("never looks at the clock", "too-patient", (" and time.monotonic() < give_up_at", "")),
     _altered(
         "sleeps on when it has decided",

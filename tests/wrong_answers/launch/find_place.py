@@ -139,6 +139,74 @@ def find_place(environ):
     ),
     altered(
         "09.1",
+        "looks into os.environ for what is missing",
+        "own",
+        ("    numbers =", "    import os\n    environ = os.environ | environ\n    numbers ="),
+    ),
+    altered(
+        "09.1",
+        "takes the address of os.environ",
+        "own",
+        (
+            'environ.get("MASTER_ADDR", address)',
+            'environ.get("MASTER_ADDR") or __import__("os").environ.get("MASTER_ADDR", address)',
+        ),
+    ),
+    altered(
+        "09.1",
+        "looks into os.environ when the cell runs",
+        "early",
+        (
+            "def find_place(environ):\n",
+            "import os\n"
+            'ADDRESS = os.environ.get("MASTER_ADDR", "127.0.0.1")\n'
+            'PORT = int(os.environ.get("MASTER_PORT", 29500))\n'
+            "def find_place(environ):\n",
+        ),
+        ('= "127.0.0.1", 29500', "= ADDRESS, PORT"),
+    ),
+    altered(
+        "09.1",
+        "looks into a copy of os.environ that it made when the cell ran",
+        "early",
+        (
+            "def find_place(environ):\n",
+            "import os\nKNOWN = dict(os.environ)\ndef find_place(environ):\n",
+        ),
+        (
+            'environ.get("MASTER_PORT", port)',
+            'environ.get("MASTER_PORT", KNOWN.get("MASTER_PORT", port))',
+        ),
+    ),
+    altered(
+        "09.1",
+        "tells torch where the ranks meet",
+        "environment",
+        ("    return {", '    __import__("os").environ["MASTER_ADDR"] = address\n    return {'),
+    ),
+    altered(
+        "09.1",
+        "puts environ into os.environ, and reads there",
+        "environment",
+        (
+            "    numbers =",
+            "    import os\n    os.environ.update(environ)\n"
+            "    environ = os.environ\n    numbers =",
+        ),
+    ),
+    altered(
+        "09.1",
+        "tries itself out at the end of its cell",
+        None,
+        (
+            '        "port": port,\n    }\n',
+            '        "port": port,\n    }\n\n'
+            'assert find_place({})["world_size"] == 1\n'
+            'assert int(__import__("os").environ["RANK"]) < 4\n',
+        ),
+    ),
+    altered(
+        "09.1",
         "makes sure of it by a message",
         "forbidden",
         ("    return {", "    import torch.distributed as dist\n    dist.barrier()\n    return {"),

@@ -107,6 +107,94 @@ def survive(run, path, num_steps):
     ),
     altered(
         "09.2",
+        "pickles in place",
+        "in-place",
+        ("import os\n", "import os, pickle\n"),
+        ("torch.load(path)", "pickle.loads(path.read_bytes())"),
+        ("torch.save(state, beside)", "path.write_bytes(pickle.dumps(state))"),
+        ("            os.replace(beside, path)\n", ""),
+    ),
+    altered(
+        "09.2",
+        "empties it before it pickles",
+        "in-place",
+        ("import os\n", "import os, pickle\n"),
+        ("torch.load(path)", "pickle.loads(path.read_bytes())"),
+        (
+            "torch.save(state, beside)",
+            'with open(path, "wb") as file: file.write(pickle.dumps(state))',
+        ),
+        ("            os.replace(beside, path)\n", ""),
+    ),
+    altered(
+        "09.2",
+        "copies over it",
+        "in-place",
+        ("import os\n", "import os, shutil\n"),
+        ("os.replace(beside, path)", "shutil.copyfile(beside, path)"),
+    ),
+    altered(
+        "09.2",
+        "removes it before it renames",
+        "in-place",
+        (
+            "os.replace(beside, path)",
+            "path.unlink(missing_ok=True)\n            beside.rename(path)",
+        ),
+    ),
+    altered(
+        "09.2",
+        "begins anew if it cannot read it",
+        "in-place",
+        ("import os\n", "import os, pickle\n"),
+        (
+            "    if path.exists():\n        state = torch.load(path)\n",
+            "    try:\n        state = pickle.loads(path.read_bytes())\n"
+            "    except Exception:\n        state = None\n    if state:\n",
+        ),
+        ("torch.save(state, beside)", "path.write_bytes(pickle.dumps(state))"),
+        ("            os.replace(beside, path)\n", ""),
+    ),
+    altered(
+        "09.2",
+        "keeps the number of steps in a second file",
+        "raised",
+        ('state["step"]', 'int(path.with_name("steps").read_text())'),
+        (
+            "            torch.save(state, beside)\n",
+            "            torch.save(state, beside)\n"
+            '            path.with_name("steps").write_text(str(run.step))\n',
+        ),
+    ),
+    Answer(
+        "09.2",
+        "keeps it in memory",
+        "memory",
+        """\
+import copy
+KEPT = {}
+
+def survive(run, path, num_steps):
+    if path in KEPT:
+        model, optimizer, run.step = copy.deepcopy(KEPT[path])
+        run.model.load_state_dict(model)
+        run.optimizer.load_state_dict(optimizer)
+    while run.step < num_steps:
+        run.train_step()
+        KEPT[path] = copy.deepcopy((run.model.state_dict(), run.optimizer.state_dict(), run.step))
+""",
+    ),
+    altered(
+        "09.2",
+        "lets every rank pickle and rename",
+        "every-rank",
+        (RANK, "        if True:\n"),
+        ('path.with_suffix(".new")', 'path.with_suffix(f".{dist.get_rank()}")'),
+        ("torch.save(state, beside)", "beside.write_bytes(__import__('pickle').dumps(state))"),
+        ("torch.load(path)", "__import__('pickle').loads(path.read_bytes())"),
+    ),
+    altered(
+        "09.2",
         "forgets the optimizer",
         "optimizer",
         ('        run.optimizer.load_state_dict(state["optimizer"])\n', ""),
@@ -155,6 +243,65 @@ def survive(run, path, num_steps):
         run.train_step()
         save({name: part.state_dict() for name, part in parts.items()} | {"step": number}, path)
 """,
+    ),
+    Answer(
+        "09.2",
+        "appends records to a log, and takes the last whole one",
+        None,
+        """\
+import io, os, zlib
+import torch
+import torch.distributed as dist
+
+def survive(run, path, num_steps):
+    data, at, last = path.read_bytes() if path.exists() else b"", 0, None
+    while at + 12 <= len(data):
+        size, sum_of_it = int.from_bytes(data[at : at + 8]), int.from_bytes(data[at + 8 : at + 12])
+        body = data[at + 12 : at + 12 + size]
+        if len(body) < size or zlib.crc32(body) != sum_of_it:
+            break
+        last, at = body, at + 12 + size
+    if last:
+        state = torch.load(io.BytesIO(last))
+        run.model.load_state_dict(state["model"])
+        run.optimizer.load_state_dict(state["optimizer"])
+        run.step = state["step"]
+    dist.barrier()
+    if dist.get_rank() == 0 and at < len(data):
+        os.truncate(path, at)
+    while run.step < num_steps:
+        run.train_step()
+        if dist.get_rank() == 0:
+            body = io.BytesIO()
+            both = {"model": run.model.state_dict(), "optimizer": run.optimizer.state_dict()}
+            torch.save(both | {"step": run.step}, body)
+            body = body.getvalue()
+            with open(path, "ab") as file:
+                file.write(len(body).to_bytes(8) + zlib.crc32(body).to_bytes(4))
+                file.flush()
+                file.write(body)
+""",
+    ),
+    altered(
+        "09.2",
+        "saves in a thread, and waits for it",
+        None,
+        ("import os\n", "import os, threading\n"),
+        (
+            "torch.save(state, beside)",
+            "saver = threading.Thread(target=torch.save, args=(state, beside))",
+        ),
+        (
+            "            os.replace",
+            "            saver.start()\n            saver.join()\n            os.replace",
+        ),
+    ),
+    altered(
+        "09.2",
+        "wants a new name for each save",
+        None,
+        ('path.with_suffix(".new")', 'path.with_name(f"{run.step}.part")'),
+        ("torch.save(state, beside)", 'with open(beside, "xb") as file: torch.save(state, file)'),
     ),
     Answer(
         "09.2",

@@ -31,7 +31,7 @@ def who_failed(folder):
     altered(
         "09.4",
         "takes an error that was survived for a cause",
-        "victim",
+        "why",
         ('log.rpartition("Traceback")', 'log.partition("Traceback")'),
         ("errors[-1] if errors", "errors[0] if errors"),
         ('        if last[rank] == "OSError":\n            last[rank] = None\n', ""),
@@ -70,7 +70,8 @@ def who_failed(folder):
         "failed",
         (
             "    last = {}\n",
-            '    if -9 in codes.values():\n        return None, "stopped"\n    last = {}\n',
+            "    if any(code < 0 and code != -15 for code in codes.values()):\n"
+            '        return None, "stopped"\n    last = {}\n',
         ),
     ),
     altered(
@@ -78,6 +79,41 @@ def who_failed(folder):
         "has one word for both ends",
         "why",
         ('"exited" if code > 0 else "killed"', '"exited"'),
+    ),
+    altered(
+        "09.4",
+        "knows one signal alone",
+        "why",
+        ('"exited" if code > 0 else "killed"', '"killed" if code == -9 else "exited"'),
+    ),
+    altered(
+        "09.4",
+        "takes exit code 1 for an error",
+        "why",
+        ('"left" if code == 0 else', '"left" if code == 0 else "raised" if code == 1 else'),
+    ),
+    altered(
+        "09.4",
+        "takes for innocent who has survived an error",
+        "victim",
+        (
+            "        if last[rank] not in",
+            '        log = (folder / f"rank-{rank}.txt").read_text()\n'
+            '        if "OSError" not in log and last[rank] not in',
+        ),
+        ('else "killed"\n', 'else "killed"\n    return 0, "exited"\n'),
+    ),
+    altered(
+        "09.4",
+        "takes for an error what was survived, unless a peer was lost later",
+        "why",
+        ('        if last[rank] == "OSError":\n            last[rank] = None\n', ""),
+    ),
+    altered(
+        "09.4",
+        "takes exit codes from 128 on for signals",
+        "why",
+        ('"exited" if code > 0', '"exited" if 0 < code < 128'),
     ),
     altered(
         "09.4", "has other words", "no-word", ('return rank, "raised"', "return rank, last[rank]")

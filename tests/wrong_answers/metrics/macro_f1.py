@@ -123,6 +123,13 @@ def macro_f1(counts):
         "own-classes",
         ("f1[named > 0]", "f1[counts.sum(0) + counts.sum(1) > 0]"),
     ),
+    altered(
+        "12.1",
+        "divides right ones by all that are named",
+        "half",
+        ("2 * right.double() / named", "right.double() / (named - right)"),
+    ),
+    altered("12.1", "counts in int32", "digits", ("counts.clone()", "counts.int()")),
     altered("12.1", "counts in float32", "digits", ("counts.clone()", "counts.float()")),
     altered("12.1", "divides in float32", "digits", ("right.double()", "right.float()")),
     altered("12.1", "rounds", "digits", (".mean().item()", ".mean().item().__round__(6)")),

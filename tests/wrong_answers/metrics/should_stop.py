@@ -141,6 +141,16 @@ def should_stop(notes, total, num_samples, time_is_up):
     altered("12.4", "returns nothing", "nothing", (RETURN, "")),
     altered(
         "12.4",
+        "forgets bad epochs when time is up",
+        "notes",
+        (
+            '    return notes["bad_epochs"]',
+            '    if sums[2] > 0:\n        notes["bad_epochs"] = 0\n        return True\n'
+            '    return notes["bad_epochs"]',
+        ),
+    ),
+    altered(
+        "12.4",
         "notes the best under another name",
         "notes",
         ('notes["best"] - notes', 'notes.get("low", 9e9) - notes'),

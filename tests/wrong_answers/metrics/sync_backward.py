@@ -61,6 +61,19 @@ ANSWERS = [
         "weighted-twice",
         ("both / num_global", "both * weight / num_global"),
     ),
+    altered(
+        "12.3",
+        "takes its own number for that of each rank",
+        "own-count",
+        ("both / num_global", "both / (len(grad_y) * dist.get_world_size())"),
+    ),
+    altered("12.3", "takes N - 1", "unbiased", ("both / num_global", "both / (num_global - 1)")),
+    altered(
+        "12.3",
+        "takes N - 1 for the spread",
+        "unbiased",
+        ("- normal * slope", "- normal * slope * num_global / (num_global - 1)"),
+    ),
     altered("12.3", "mixes up the two means", "swapped", ("mean, slope =", "slope, mean =")),
     altered(
         "12.3",

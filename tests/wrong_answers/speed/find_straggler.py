@@ -43,6 +43,30 @@ ANSWERS = [
         ("> 1.25 * max(others)", "> 1.25 * median(times)"),
     ),
     altered("11.2", "takes the shortest", "none-found", ("= median(", "= min(")),
+    altered("11.2", "rounds to hundredths", "none-found", (NUMBER, f"round({NUMBER}, 2)")),
+    altered("11.2", "takes rank 0 for None", "none-found", (LIMIT, f"({LIMIT}) or None")),
+    altered("11.2", "names one at the limit, too", "at-limit", ("> 1.25", ">= 1.25")),
+    altered(
+        "11.2",
+        "takes the lower one of the two in the middle",
+        "middle",
+        (f"= {NUMBER}", f"= torch.tensor([*{NUMBER[6:]}]).median().item()"),
+    ),
+    altered(
+        "11.2",
+        "takes the upper one of the two in the middle",
+        "middle",
+        (f"= {NUMBER}", f"= sorted{NUMBER[6:]}[(len(steps) - 1) // 2]"),
+    ),
+    altered(
+        "11.2",
+        "divides",
+        None,
+        ("times[longest] > 1.25 * max(others)", "times[longest] / max(others) > 1.25"),
+    ),
+    altered(
+        "11.2", "reckons in whole microseconds", None, (f"= {NUMBER}", f"= round(1e6 * {NUMBER})")
+    ),
     altered("11.2", "always names one", "nobody", (LIMIT, "longest")),
     altered(
         "11.2",
@@ -121,7 +145,8 @@ import torch.distributed as dist
 def find_straggler(steps):
     seconds = sorted(call - start for start, call, _ in steps[1:])
     table = torch.zeros(dist.get_world_size())
-    table[dist.get_rank()] = seconds[len(seconds) // 2]
+    middle = seconds[(len(seconds) - 1) // 2 : len(seconds) // 2 + 1]
+    table[dist.get_rank()] = sum(middle) / len(middle)
     dist.all_reduce(table, op=dist.ReduceOp.MAX)
     if len(table) < 2:
         return None

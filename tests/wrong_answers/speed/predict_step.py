@@ -11,6 +11,14 @@ STEP = "forward_s + max(now, free) + optimizer_s"
 TALK = "sum(map(ring_s, sizes))"
 
 ANSWERS = [
+    altered("11.3", "goes round once too often", "rounds", ("2 * (w - 1)", "2 * w")),
+    altered(
+        "11.3",
+        "begins with the last bucket",
+        "order",
+        ("zip(backward_s, sizes)", "zip(backward_s[::-1], sizes[::-1])"),
+    ),
+    altered("11.3", "has the buckets in turn", "order", ("_s, sizes)", "_s, sizes[::-1])")),
     altered(
         "11.3",
         "divides forward among the ranks",

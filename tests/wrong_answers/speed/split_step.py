@@ -37,6 +37,23 @@ ANSWERS = [
         "talk = sum(total(minus([one], work)) for one in after)",
     ),
     part(
+        "counts an all-reduce that has not begun to move while another one does",
+        "twice",
+        TALK,
+        "talk = sum(total(minus(minus([one], minus([one], after)), work)) for one in own)",
+    ),
+    altered(
+        "11.1",
+        "thinks it under way until the last rank is through",
+        "communication-off",
+        (
+            "    rows = []\n    for track, own in zip(tracks, calls):\n",
+            "    rows, done = [], [max(call[1] for call in met) for met in zip(*calls)]\n"
+            "    for track, own in zip(tracks, calls):\n"
+            "        own = [(s, e) for (s, _), e in zip(own, done)]\n",
+        ),
+    ),
+    part(
         "lets waiting win",
         "both-at-once",
         TALK,
