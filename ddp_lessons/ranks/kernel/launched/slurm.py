@@ -36,6 +36,7 @@ class SlurmEngines(LaunchedEngines):
     def __init__(self, keeper, cluster, client, placement, launcher):
         super().__init__(keeper, cluster, client, placement, launcher)
         self._steps = {}  # rank -> the srun of a rank that has replaced another
+        self._old_steps = []  # of those that were replaced themselves
         self._job = None
         self._began_at = self._looked_at = time.monotonic()
         self._told = False
@@ -77,7 +78,7 @@ class SlurmEngines(LaunchedEngines):
         super().stop()
         with contextlib.suppress(RanksGone):  # the warden has ended, and has run it by then
             self._keeper.run_at_end([])
-        for step in self._steps.values():
+        for step in (*self._steps.values(), *self._old_steps):
             _end(step)
 
     # ---- the queue ----
@@ -117,6 +118,9 @@ class SlurmEngines(LaunchedEngines):
         return f"Slurm says that their {job}"
 
     def _start_again(self, rank):
+        if rank in self._steps:
+            self._old_steps.append(self._steps.pop(rank))
+        self._old_steps = [step for step in self._old_steps if step.poll() is None]
         host = self._homes[rank]["host"]
         environment = {**self._options()["environment"], **self._own_number(rank)}
         anew = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
