@@ -315,7 +315,8 @@ def test_another_version_on_the_nodes_is_named(cluster, tmp_path, monkeypatch, w
         lie = "import platform\nplatform.python_version_tuple = lambda: ('2', '7', '18')\n"
         (other / "sitecustomize.py").write_text(lie)
     line = f"export PYTHONPATH={other}:$PYTHONPATH\nsrun"
-    said = refusal(monkeypatch, tmp_path, TEMPLATE.replace("\nsrun", f"\n{line}"))
+    template = TEMPLATE.replace("\nsrun", f"\n{line}")
+    said = refusal(monkeypatch, tmp_path, f"c.SlurmLauncher.queue = 'debug'\n{template}")
     version = "0.1" if what == "torch" else "2.7"
     assert re.search(rf"rank \d on n[12] has {what} {version}: expected [\d.+a-z]+, as here", said)
     assert "Install the same on all hosts." in said

@@ -61,6 +61,10 @@ class MPIEngineSetLauncher(ipp_launcher.MPIEngineSetLauncher):
                 f"{named[0]} in c.MPILauncher.mpi_args: its ranks are on this machine, and "
                 'launcher="ssh" or "slurm" has them on others'
             )
+        # Ranks share cores here as everywhere in this course, unless somebody has decided on it.
+        is_decided = any("oversubscribe" in word for word in self.mpi_args)
+        if not is_decided and _SHARE_CORES not in os.environ:
+            self.environment[_SHARE_CORES] = "1"
         return super().start(n)
 
     @property
@@ -95,12 +99,6 @@ class MPIEngines(LaunchedEngines):
     def __init__(self, keeper, cluster, client, placement, launcher):
         super().__init__(keeper, cluster, client, placement, launcher)
         self._outlived = []  # dead ranks whose death mpiexec has borne
-
-    def _options(self):
-        options = super()._options()
-        # Ranks share cores here as everywhere in this course. It gives way to what mpi_args says.
-        options["environment"][_SHARE_CORES] = os.environ.get(_SHARE_CORES, "1")
-        return options
 
     def _start(self, n, options):
         mpiexec = super()._start(n, options)
