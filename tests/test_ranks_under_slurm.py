@@ -263,25 +263,49 @@ def test_what_slurm_refuses_is_told_in_its_own_words(cluster, tmp_path, monkeypa
     assert "c.SlurmLauncher in ipcluster_config.py has queue" in said
 
 
+@pytest.fixture
+def full_cluster(cluster, tmp_path, monkeypatch):
+    """
+    Have somebody else's job take both nodes.
+    """
+    stop_ranks()
+    configure(monkeypatch, tmp_path, SETTINGS)
+    os.system("sbatch --quiet --output=/dev/null --exclusive --nodes=2 --wrap 'sleep 600'")
+    yield
+    (job,) = [line.split()[0] for line in queue()]
+    os.system(f"scancel {job}")
+    wait_until(lambda: queue() == [], 10, "the queue to be empty")
+
+
 @pytest.mark.soak
-def test_a_job_that_waits_is_told_with_its_reason(cluster, tmp_path, monkeypatch, capsys):
+def test_a_job_that_waits_is_told_with_its_reason(full_cluster, capsys):
     """
     Nobody can tell whether its turn comes: the learner decides how long to wait.
     """
-    os.system("sbatch --quiet --output=/dev/null --exclusive --nodes=2 --wrap 'sleep 600'")
-    try:
-        stop_ranks()
-        configure(monkeypatch, tmp_path, SETTINGS)
-        with pytest.raises(StartFailed) as caught:
-            start_by(START, timeout_s=10)
-    finally:
-        (job,) = [line.split()[0] for line in queue() if "ipengine" not in line]
-        os.system(f"scancel {job}")
-    told = capsys.readouterr().out
-    assert re.search(r"Slurm's job \d+ is PENDING \(\w+\)\. Stop takes it out of the queue\.", told)
-    assert re.search(r"slurm: job \d+ is PENDING \(\w+\)\n", str(caught.value))
+    with pytest.raises(StartFailed) as caught:
+        start_by(START, timeout_s=10)
+    job = r"job \d+ is PENDING \(\w+\)"
+    assert re.search(rf"Slurm's {job}\. Stop takes it out of the queue\.", capsys.readouterr().out)
+    assert re.search(rf"slurm: {job}\n", str(caught.value))
     assert LONGER.strip().partition("timeout_s=")[2].rstrip(")") in str(caught.value)
-    wait_until(lambda: queue() == [], 10, "the queue to be empty")
+
+
+@pytest.mark.soak
+def test_stop_takes_a_job_that_waits_out_of_the_queue(full_cluster):
+    """
+    It would come up at night, and find nobody.
+    """
+
+    def stop_once_it_waits():
+        wait_until(lambda: any(" PENDING ipengine" in line for line in queue()), 60, "the job")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    stopping = threading.Thread(target=stop_once_it_waits)
+    stopping.start()
+    with pytest.raises(KeyboardInterrupt):
+        start_by(START)
+    stopping.join()
+    assert [line for line in queue() if "ipengine" in line] == []
 
 
 @pytest.mark.soak

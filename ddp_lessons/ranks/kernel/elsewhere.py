@@ -139,8 +139,9 @@ class LaunchedEngines(Engines):
         found = ask_homes(self._client, ranks, str(self.shared_folder), patience)
         if silent := [rank for rank in ranks if rank not in found]:
             raise StartFailed(
-                f"Ranks could not be started: {rank_names(silent)} came up and did not say where."
-                f"{self._log_tail(silent)} {self._next_step()}"
+                f"Ranks could not be started: {rank_names(silent)} came up and did not say where: "
+                "expected the same course on all hosts as here. Install the same on all hosts."
+                f"{self._log_tail(silent)}"
             )
         for rank, there in found.items():
             self._check(rank, there, here)
