@@ -6,7 +6,9 @@ import os
 
 import pytest
 from ipyparallel.cluster.launcher import LauncherError
+from waiting import wait_until
 
+from ddp_lessons.ranks.kernel.keeper import Keeper
 from ddp_lessons.ranks.kernel.launched.mpi import first_death
 from ddp_lessons.ranks.kernel.launched.slurm_job import Job, SlurmEngineSetLauncher
 from ddp_lessons.ranks.rank.engine import RankEngine
@@ -132,6 +134,23 @@ def test_queue_that_is_silent_is_told_from_a_job_that_is_gone(launcher, tmp_path
     assert launcher.ask_queue() == Job("17", "")
     fake(monkeypatch, tmp_path, "squeue", "echo 'Unable to contact slurm controller' >&2; exit 1")
     assert launcher.ask_queue() is None
+
+
+@pytest.mark.parametrize("is_killed", [False, True], ids=["stopped", "link_cut"])
+def test_warden_runs_what_ends_a_job(tmp_path, is_killed):
+    """
+    Also if the kernel is gone, and if one of several commands is not there.
+    """
+    keeper = Keeper()
+    done, other = tmp_path / "done", tmp_path / "other"
+    keeper.run_at_end([["touch", str(other)]])
+    keeper.run_at_end([["no-such-command"], ["touch", str(done)]])
+    if is_killed:
+        keeper._link.close()  # as when the kernel's process ends
+        wait_until(lambda: keeper.gone, 20, "the warden's end")
+    keeper.stop()
+    assert done.exists()
+    assert not other.exists()
 
 
 def test_rank_is_read_from_what_its_launcher_names(monkeypatch):
