@@ -159,10 +159,6 @@ def test_nothing_is_left_of_ranks_that_are_stopped():
     ("settings", "said"),
     [
         (
-            "c.MPILauncher.mpi_cmd = ['no-mpiexec']",
-            "failed with no no-mpiexec on this machine",
-        ),
-        (
             "c.MPILauncher.mpi_args = ['--host', 'node1']",
             "failed with --host in c.MPILauncher.mpi_args: its ranks are on this machine",
         ),
@@ -180,7 +176,7 @@ def test_nothing_is_left_of_ranks_that_are_stopped():
             ],
         ),
     ],
-    ids=["no-mpiexec", "other-machines", "too-few-cores", "root"],
+    ids=["other-machines", "too-few-cores", "root"],
 )
 def test_what_cannot_start_says_so(tmp_path, monkeypatch, settings, said):
     """
