@@ -152,7 +152,7 @@ def test_nothing_is_left_of_ranks_that_are_stopped():
         kernel.run("from ddp_lessons import start_ranks")
         assert kernel.run(START, timeout_s=START_S).status == "ok"
         assert kernel.run("ranks.stop()").status == "ok"
-        wait_until_gone(mark, 5, but=(kernel.pid,))
+        wait_until_gone(mark, GONE_S, but=(kernel.pid,))
 
 
 @pytest.mark.parametrize(

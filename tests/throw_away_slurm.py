@@ -11,10 +11,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from waiting import wait_until
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "slurm.sh"
 NEEDED = ("munged", "slurmctld", "slurmd")
 PATH = os.pathsep.join([os.environ["PATH"], "/usr/sbin"])
+GONE_S = 30.0
 _numbers = itertools.count()
 
 
@@ -60,12 +62,12 @@ def _of(folder):
     return found
 
 
-def queue():
+def queue(*options):
     """
-    Return a line for each job that Slurm still knows of: its number, its state and its name.
+    Return a line for each job in the queue: its number, its state and its name.
     """
     done = subprocess.run(
-        ["squeue", "--noheader", "--format=%i %T %j"],
+        ["squeue", "--noheader", "--format=%i %T %j", *options],
         capture_output=True, text=True, check=True, timeout=60,
     )  # fmt: skip
     return done.stdout.splitlines()
@@ -84,7 +86,7 @@ def running_slurm():
             assert (done.returncode, done.stderr) == (0, "")
             patch.setenv("SLURM_CONF", f"{folder}/slurm.conf")
             yield folder
-            assert queue() == []
+            wait_until(lambda: queue() == [], GONE_S, "the queue to be empty")
         finally:
             stopped = slurm("stop", folder=folder)
     assert (stopped.returncode, stopped.stdout, stopped.stderr) == (0, "", "")

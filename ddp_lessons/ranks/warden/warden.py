@@ -25,7 +25,7 @@ from ddp_lessons.ranks.system.runtime import remove_runtime_folder
 from ddp_lessons.ranks.warden import children
 
 _POLITE_S = 1.0
-_COMMAND_S = 3.0  # the kernel waits 5 s for this process's end
+_COMMAND_S = 20.0  # a kernel that is there has run them itself, and nobody else waits for us
 
 
 class Warden:
