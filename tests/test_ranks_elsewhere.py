@@ -4,6 +4,7 @@ Ranks on two hosts, started by SSH: what is promised of a rank at home holds of 
 It takes minutes, so it is run by `make soak` and in CI, and not by `make test`.
 """
 
+import functools
 import os
 import re
 import signal
@@ -12,6 +13,7 @@ import threading
 import time
 
 import pytest
+from launched import blocks
 from throw_away_hosts import hosts, needs_hosts, net_of, traces
 
 from ddp_lessons import start_ranks, stop_ranks
@@ -22,23 +24,22 @@ CONFIGURATION = """
 c = get_config()
 c.SSHLauncher.ssh_cmd = ["ssh", "-F", "{folder}/ssh_config"]
 c.SSHLauncher.scp_cmd = ["scp", "-F", "{folder}/ssh_config"]
-c.SSHLauncher.remote_python = "{python}"
-c.SSHEngineSetLauncher.engines = {engines}
 """
-ENGINES = {"node1": 2, "node2": 2}
+START, SETTINGS = blocks("ssh.md", "python")
+PAGES_PYTHON = "/home/ada/course/.venv/bin/python"
 START_S = 120.0
 
 pytestmark = [pytest.mark.soak, pytest.mark.ranks, pytest.mark.timeout(400), needs_hosts]
 
 
-def configure(patch, home, folder, engines):
+def configure(patch, home, folder, settings=SETTINGS):
     """
-    Write ipyparallel's configuration into an IPython folder, and have it read.
+    Write ipyparallel's configuration, as the page shows it, into an IPython folder.
     """
     profile = home / "profile_default"
     profile.mkdir(parents=True)
     (profile / "ipcluster_config.py").write_text(
-        CONFIGURATION.format(folder=folder, python=sys.executable, engines=engines)
+        CONFIGURATION.format(folder=folder) + settings.replace(PAGES_PYTHON, sys.executable)
     )
     patch.setenv("IPYTHONDIR", str(home))
 
@@ -63,8 +64,10 @@ def ranks(bed, tmp_path_factory):
     Two ranks on each host. Each test leaves them in order, the last one without a host.
     """
     with pytest.MonkeyPatch.context() as patch:
-        configure(patch, tmp_path_factory.mktemp("home"), bed, ENGINES)
-        started = start_ranks(4, launcher="ssh", timeout_s=START_S)
+        configure(patch, tmp_path_factory.mktemp("home"), bed)
+        names = {"start_ranks": functools.partial(start_ranks, timeout_s=START_S)}
+        exec(START, names)
+        started = names["ranks"]
         started.view.execute("import os, signal, socket, time, torch, torch.distributed as dist")
         started.view.execute("mine, one = dist.get_rank(), torch.ones(1)")
         yield started
@@ -184,7 +187,8 @@ def test_ssh_that_cannot_start_them_says_so_and_leaves_nothing(
     A message that names the setting, and no engine left on any host.
     """
     stop_ranks()
-    configure(monkeypatch, tmp_path / "home", bed, engines)
+    settings = SETTINGS.replace('{"node1": 2, "node2": 2}', repr(engines))
+    configure(monkeypatch, tmp_path / "home", bed, settings)
     with pytest.raises(StartFailed) as caught:
         start_ranks(4, launcher="ssh", timeout_s=START_S)
     assert said in str(caught.value)

@@ -130,6 +130,31 @@ def test_start_with_a_runtime_folder_that_cannot_be(kernel, tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("launcher", "said"),
+    [
+        (
+            "slurm",
+            "no sbatch on this machine. It takes a machine that hands jobs in, such as a login "
+            "node. Leave launcher out for ranks on this machine.",
+        ),
+        (
+            "mpi",
+            "no mpiexec on this machine. On Debian: apt-get install openmpi-bin. Or leave "
+            "launcher out.",
+        ),
+    ],
+)
+def test_start_by_what_is_not_there(kernel, launcher, said):
+    """
+    Most machines have neither.
+    """
+    assert refusal(kernel, f"2, launcher={launcher!r}", PATH="/nowhere") == (
+        "StartFailed",
+        f"Ranks could not be started: launcher={launcher!r} failed with {said}",
+    )
+
+
 @pytest.mark.parametrize("launcher", ["auto", "spawn"])
 def test_start_with_a_torch_that_cannot_be_imported(kernel, tmp_path, launcher):
     """
