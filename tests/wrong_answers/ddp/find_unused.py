@@ -54,7 +54,13 @@ _OF_SET = """\
     named = {n: p for n, p in model.named_parameters() if p.requires_grad}
     trained = {n: named[n] for n in set(named)}
 """
-_SORTED = changed(_LISTS, ("return freeze, find", "return sorted(freeze), sorted(find)"))
+_SORTED = changed(
+    _LISTS,
+    (
+        "return freeze, find",
+        "return [n for n in named if n in freeze], [n for n in named if n in find]",
+    ),
+)
 
 ANSWERS = [
     Answer(
