@@ -1,33 +1,86 @@
 """
-A check that counts what a rank holds must see views, and must not see what is gone.
+The checks of tasks 15.1 and 15.2 count what is alive, whoever holds it.
 """
 
+import math
+
 import torch
+from torch import nn
 
-from ddp_lessons.checks.beyond_ddp.alive import new_bytes, tensors_alive
+from ddp_lessons.checks.beyond_ddp.alive import Alive
+
+NUM_BYTES = 4 * 100
 
 
-def test_new_bytes_counts_a_view_with_all_that_it_keeps():
+def test_what_autograd_holds_counts():
     """
-    Eight numbers of a thousand keep four thousand bytes.
+    Python's garbage collector does not see it.
     """
-    before = tensors_alive()
-    whole = torch.zeros(1000)
-    part = whole[:8]
-    assert new_bytes(before) == 4000
-    del whole
-    assert new_bytes(before) == 4000
-    part = part.clone()
-    assert new_bytes(before) == 32
+    alive, weight = Alive(math.inf), nn.Parameter(torch.ones(100))
+    with alive:
+        loss = (weight * torch.ones(100)).sum()
+    assert alive.num_bytes([loss]) == NUM_BYTES  # the ones
+    with alive:
+        loss.backward()
+    assert alive.num_bytes([loss, weight.grad]) == 0
+
+
+def test_view_counts_with_what_it_is_a_view_of():
+    """
+    A part that is a slice of a weight keeps the whole weight.
+    """
+    alive = Alive(math.inf)
+    with alive:
+        part = torch.ones(100)[:25]
+        copied = torch.ones(100)[:25].clone()
+    assert alive.num_bytes([part, copied]) == NUM_BYTES * 3 // 4
     del part
-    assert new_bytes(before) == 0
+    assert alive.num_bytes([copied]) == 0
 
 
-def test_new_bytes_finds_what_hides_in_an_object():
+def test_what_hides_in_an_object_counts():
     """
-    In a list of an object that has no name here.
+    In a list of an object that has no name here, as a plain tensor or as an array of NumPy's.
     """
-    before = tensors_alive()
-    keeper = type("Keeper", (), {})()
-    keeper.things = [{"weight": torch.zeros(10)}]
-    assert new_bytes(before) == 40
+    alive, keeper = Alive(math.inf), type("Keeper", (), {})()
+    with alive:
+        keeper.things = [{"weight": torch.ones(100)}, torch.ones(100).numpy()]
+    assert alive.num_bytes() == 2 * NUM_BYTES
+
+
+def test_what_only_waits_to_be_collected_is_gone():
+    """
+    A circle of objects is freed when Python comes round to it, which is not when we count.
+    """
+    alive, keeper = Alive(0), type("Keeper", (), {})()
+    with alive:
+        keeper.thing, keeper.itself = torch.ones(100), keeper
+    del keeper
+    assert alive.num_bytes() == 0
+
+
+def test_storage_that_was_emptied_does_not_count():
+    """
+    Who frees memory by resizing it has freed it.
+    """
+    alive = Alive(math.inf)
+    with alive:
+        whole = torch.ones(100)
+    assert alive.num_bytes() == NUM_BYTES
+    whole.untyped_storage().resize_(0)
+    assert alive.num_bytes() == 0
+
+
+def test_what_is_too_much_gets_time_to_go_once(monkeypatch):
+    """
+    A thread of the backend may hold a tensor a little longer; a wrong answer is not waited for
+    again and again.
+    """
+    waited = []
+    monkeypatch.setattr("time.sleep", waited.append)
+    monkeypatch.setattr("ddp_lessons.checks.beyond_ddp.alive.MAX_LINGER_S", 0)
+    alive = Alive(NUM_BYTES - 1)
+    with alive:
+        whole = torch.ones(100)
+    assert alive.num_bytes() == alive.num_bytes() == whole.nbytes
+    assert waited == [0.001]

@@ -19,6 +19,10 @@ def _add_a_hook(model):
     model[0].weight.register_hook(lambda gradient: gradient)
 
 
+def _put_in_place(model):
+    model[0].bias = torch.nn.Parameter(model[0].bias.detach().clone())
+
+
 def _move_a_weight(model):
     with torch.no_grad():
         model[0].bias += 1
@@ -29,6 +33,7 @@ CHANGES = {
     "frozen": (lambda model: model[0].bias.requires_grad_(False), "0.bias changed: requires_grad"),
     "hooks": (_add_a_hook, "0.weight changed: it had 0 hooks and has 1"),
     "grad": (lambda model: model.zero_grad(), "0.weight.grad changed: it was a tensor, and now"),
+    "place": (_put_in_place, "0.bias changed: another parameter stands in its place"),
     "weights": (_move_a_weight, "0.bias changed: it holds other numbers"),
     "buffers": (lambda model: model(torch.ones(4, 2)), "1.running_mean changed"),
 }

@@ -38,6 +38,17 @@ def test_names_hold_other_values_for_a_while_only(module):
     assert (module.first, module.second) == (1, 2)
 
 
+def test_who_gives_back_leaves_what_was_lent_out_before(module):
+    """
+    A task may replace something within what its check has replaced.
+    """
+    with replacing(module, first="other"):
+        with replacing(module, second="another"):
+            pass
+        assert (module.first, module.second) == ("other", 2)
+    assert (module.first, module.second) == (1, 2)
+
+
 def test_what_an_interrupt_left_replaced_is_given_back_by_who_comes_next(module):
     """
     A rank that is freed is interrupted wherever it is.

@@ -40,9 +40,9 @@ def test_ranks_warm_up_before_the_clock_starts(ranks, monkeypatch):
     """
     at_start, make_run = [], checking.Run
 
-    def run(task, its_ranks, folder, deadline):
+    def run(task, its_ranks, *rest):
         at_start.append(are_warm(its_ranks))
-        return make_run(task, its_ranks, folder, deadline)
+        return make_run(task, its_ranks, *rest)
 
     monkeypatch.setattr(checking, "Run", run)
     task = find_task("00.1")

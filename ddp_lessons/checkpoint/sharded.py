@@ -23,7 +23,7 @@ from .faults import agree, in_words, place
 from .housekeeping import REST_FILE
 from .manifest import checksum
 from .safe import SafePlanner, SafeReader, check_plain, read_state
-from .state import check_fits, restore_rest
+from .state import PLACES, check_fits, restore_rest
 
 
 def capture_shards(run):
@@ -38,11 +38,38 @@ def capture_shards(run):
     Source: torch.distributed.checkpoint.state_dict documentation, `get_state_dict`.
     Lesson: 08_checkpoint, task 08.4.
     """
+    return _placed(run, _captured(run))
+
+
+def _captured(run):
     fresh = not run.optimizer.state
     model, optimizer = get_state_dict(run.model, run.optimizer)
     if fresh:
         run.optimizer.state.clear()
     return {"model": model, "optimizer": optimizer, "fresh": fresh}
+
+
+def _placed(run, shards):
+    # Of a model that keeps plain shards, DCP must hear where they belong.
+    put, optimizer = getattr(run.model, PLACES, None), shards["optimizer"]
+    if put is None:
+        return shards
+    states = {
+        name: {key: put(name, value) for key, value in state.items()}
+        for name, state in optimizer["state"].items()
+    }
+    model = {name: put(name, value) for name, value in shards["model"].items()}
+    return {**shards, "model": model, "optimizer": {**optimizer, "state": states}}
+
+
+def _unplaced(placed, shards):
+    """
+    Return what was loaded, with the plain shards themselves where DCP has filled their memory.
+    """
+    if isinstance(placed, dict):
+        return {name: _unplaced(value, shards[name]) for name, value in placed.items()}
+    is_view = isinstance(placed, torch.Tensor) and isinstance(shards, torch.Tensor)
+    return shards if is_view else placed
 
 
 def check_values(shards, group=None):
@@ -174,11 +201,12 @@ def load_shards(run, folder, group=None, exact=True):
     rest = read_state(Path(folder) / REST_FILE)
     check_fits(run, rest, group, exact)
     run.optimizer.zero_grad(set_to_none=True)  # with gradients, DCP makes no state to load into
-    shards = capture_shards(run)
+    shards = _captured(run)
+    placed = _placed(run, shards)
     _one_process_is_fine()
     try:
         dcp.load(
-            shards,
+            placed,
             storage_reader=SafeReader(folder),
             planner=SafePlanner(),
             process_group=group,
@@ -187,6 +215,7 @@ def load_shards(run, folder, group=None, exact=True):
     except dcp.CheckpointException as error:
         fault = next((fault for fault, _ in error.failures.values()), error)
         raise _refused(fault) from error
+    shards = _unplaced(placed, shards)
     set_state_dict(
         run.model,
         run.optimizer,

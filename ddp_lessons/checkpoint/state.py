@@ -18,6 +18,12 @@ from ddp_lessons.errors import BadInput, CheckpointRefused
 
 from .faults import place
 
+PLACES = "place_shard"
+"""
+The method of a model that keeps plain shards on its ranks, as FullySharded does: it says of each
+where it belongs. No rank has all of such a model.
+"""
+
 
 @dataclass
 class Run:
@@ -247,6 +253,11 @@ def bare(model):
         return model.module
     if not isinstance(model, torch.nn.Module):
         raise BadInput(f"no model: expected a torch.nn.Module (got {type(model).__name__}).")
+    if hasattr(model, PLACES):
+        raise BadInput(
+            f"no whole model: expected one that each rank has (got a {type(model).__name__}, of "
+            "which it has shards). Use Checkpoints.save_sharded."
+        )
     return model
 
 

@@ -35,22 +35,34 @@ def sharded_state(state, pairs, group=None):
 
     Source: torch documentation, `DTensor.from_local`. Lesson: 13_sharded_optimizer.
     """
-    # Half a second of imports that only saving needs.
-    from torch.distributed.device_mesh import DeviceMesh
-    from torch.distributed.tensor import DTensor, Shard
-
-    device_type = pairs[0][0].device.type
-    mesh = DeviceMesh.from_group(group or dist.distributed_c10d._get_default_group(), device_type)
 
     def shard(_, value, parameter, piece):
         if not is_of_piece(value, piece):
             return value
-        shape = torch.Size([parameter.numel()])
-        return DTensor.from_local(
-            value, mesh, [Shard(0)], run_check=False, shape=shape, stride=(1,)
-        )
+        return piece_in_whole(value, parameter.numel(), group)
 
     return _changed(state, pairs, shard)
+
+
+def piece_in_whole(piece, num_numbers, group=None):
+    """
+    Return this rank's piece of a whole as a DTensor, which shares its memory.
+
+    Collective: every rank must call it, with the piece that `piece_of` would cut.
+
+    Args:
+        piece: (c,) or less.
+        num_numbers: n, of the whole.
+        group: The process group; None is the default group.
+    """
+    # Half a second of imports that only saving needs.
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor, Shard
+
+    group = group or dist.distributed_c10d._get_default_group()
+    mesh = DeviceMesh.from_group(group, piece.device.type)
+    shape = torch.Size([num_numbers])
+    return DTensor.from_local(piece, mesh, [Shard(0)], run_check=False, shape=shape, stride=(1,))
 
 
 def local_state(state, pairs):

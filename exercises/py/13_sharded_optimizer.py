@@ -22,8 +22,8 @@ ranks = start_ranks(4)
 # the fuller one of the two gets less full than it was. How full a rank is are the numbers that it
 # owns. There may be fewer parameters than ranks, or none, and a parameter may have 0 numbers.
 #
-# Every rank must find the same list, and nobody sends anything. The check asks about more ranks
-# than run, too.
+# Every rank, a process of its own, must find the same list, and nobody sends anything. The check
+# asks about more ranks than run, too.
 
 # %% tags=["answer"]
 # %%px
@@ -72,8 +72,8 @@ check.owners_of.picture()
 # Together ranks keep the state that one optimizer would keep. No rank keeps state for more numbers
 # than 1/w of all, and the largest parameter. Cut parameters, or give them owners, as you
 # like. Parameters are contiguous, of one dtype, and there may be fewer than ranks. What is frozen
-# stays; all others have a gradient on every rank. The lesson's optimizers would pass, but leave you
-# nothing to do.
+# stays, and has no gradient; on all ranks one more may be frozen between two steps. All others have
+# a gradient on every rank. The lesson's optimizers would pass, but leave you nothing to do.
 
 # %% tags=["answer"]
 # %%px
@@ -128,6 +128,7 @@ class ShardedOptimizer:
         for group, own in zip(self.param_groups, self.inner.param_groups, strict=True):
             own.update({name: group[name] for name in group if name != "params"})
             for p, piece in zip(group["params"], own["params"], strict=True):
+                piece.grad = None
                 if p.requires_grad:
                     mean = p.grad.clone()
                     dist.all_reduce(mean)

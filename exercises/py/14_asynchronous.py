@@ -77,7 +77,9 @@ check.serve.picture()
 #
 # Each rank has a plain `model`, with the same weights on all ranks at first; an `optimizer` of its
 # trained parameters, in one group or several; and `batches` of its own: pairs of inputs (n, 4) and
-# targets (n, 1), equally many on all ranks, or none. Ranks may have another n. Make one step for each batch, by this rank's own gradient of `mse_loss`.
+# targets (n, 1), equally many on all ranks, or none. Ranks may have another n. Make one step for
+# each batch, by this rank's own gradient of `mse_loss`, with the model in the mode that it has: a
+# part of it may be in eval mode, and stays so.
 #
 # After each `every` steps ranks meet: all go on with the mean of the weights of all ranks. If steps
 # are left over at the end, they meet after the last one, too. After a meeting all have the same
@@ -136,8 +138,9 @@ check.local_sgd.picture()
 # Let `outer` step by it, once. Then all models go on from the outer parameters: copy them into the
 # model. In the next round ranks train alone again, which must not move the outer parameters.
 #
-# Frozen parameters stay as they are. Ranks must hold the same weights to the last bit. The price: 1
-# collective, into which a rank puts as many bytes as the trained weights have.
+# Frozen parameters stay as they are, and the model's parts in their mode, train or eval. Ranks must
+# hold the same weights to the last bit. The price: 1 collective, into which a rank puts as many bytes
+# as the trained weights have.
 
 # %% tags=["answer"]
 # %%px

@@ -21,7 +21,7 @@ ranks = start_ranks(4)
 #   numbers; cut it as you like. An optimizer will step on them.
 # - Forward returns the output of the whole weight, as it is now.
 # - Backward leaves the gradient of `x`, if it needs one, and for the part its `.grad`: of the
-#   weight's gradient, the **mean** over ranks.
+#   weight's gradient, the **mean** over ranks. It adds to what is there, as any backward does.
 # - When the module is made, after forward and after backward the whole weight, or its gradient,
 #   must be in nobody's memory, autograd's included.
 # - Ranks may all-gather and reduce-scatter. A forward gathers at most one whole weight, padded; a

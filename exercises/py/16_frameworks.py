@@ -50,8 +50,8 @@ ranks = start_ranks(4, device="cpu")  # frameworks choose devices by themselves
 # Each rank's `path` is on a disk of its own.
 #
 # The ranks look as if torchrun had started them in a script. They are on the CPU:
-# `Accelerator(cpu=True)`, or `Fabric(accelerator="cpu", devices=dist.get_world_size(),
-# strategy="ddp")`.
+# `Accelerator(cpu=True)` of `accelerate`, or `Fabric(accelerator="cpu",
+# devices=dist.get_world_size(), strategy="ddp")` of `lightning_fabric`.
 
 # %% tags=["answer"]
 # %%px

@@ -8,7 +8,7 @@ Read the files in this order:
 - `units` says which parameters are gathered together.
 - `fully_sharded` gathers unit by unit, forward and backward, and frees what was used.
 - `rounds` is one backward: who is gathered, what is reduced, and what is left at its end.
-- `states` collects the whole model, and takes one in.
+- `states` collects the whole model, takes one in, and tells a checkpoint where each shard belongs.
 - `counting` counts the bytes that a rank holds and sends, and foretells them.
 - `example` is what the lesson trains.
 

@@ -32,6 +32,8 @@ class Flat:
     Attributes:
         parameters: The same.
         shard: (c,), this rank's part, in the dtype that the parameters had.
+        num_numbers: n.
+        num_own: How many of the shard's numbers are no padding.
         is_trained: Whether they require a gradient.
     """
 
@@ -41,6 +43,9 @@ class Flat:
         self._world_size = dist.get_world_size(group)
         numbers = torch.cat([p.detach().flatten() for p in self.parameters])
         self._length = -(-len(numbers) // self._world_size)
+        self.num_numbers = len(numbers)
+        start = min(len(numbers), dist.get_rank(group) * self._length)
+        self.num_own = min(self._length, len(numbers) - start)
         padded = numbers.new_zeros(self._world_size, self._length)
         padded.view(-1)[: len(numbers)] = numbers
         own = padded[dist.get_rank(group)].clone()

@@ -24,6 +24,7 @@ from ...errors import BadInput
 from ...replicas.alike import check_alike, fault_of, tensor_facts
 from ...replicas.buckets import broadcast_from_first
 from .rounds import Round
+from .states import shard_in_whole
 from .units import make_units, plan_units, tensors_of
 
 
@@ -55,6 +56,7 @@ class FullySharded(nn.Module):
 
     Attributes:
         module: The module.
+        group: The process group; None is the default group.
         units: A Unit for each that has parameters, the root last.
         most_gathered_bytes: The most bytes of parameters that were gathered at a time.
 
@@ -82,7 +84,7 @@ class FullySharded(nn.Module):
         broadcast_from_first([*module.parameters(), *module.buffers()], group)
         self.names = dict(module.named_parameters(remove_duplicate=False))
         chosen = plan_units(module) if units is None else list(units)
-        self.module, self._group, self._dtype = module, group, compute_dtype
+        self.module, self.group, self._dtype = module, group, compute_dtype
         self.units = make_units(module, chosen, group, compute_dtype, reduce_dtype)
         self.shards = nn.ParameterList(flat.shard for unit in self.units for flat in unit.flats)
         self.reshard_after_forward, self.prefetch = reshard_after_forward, prefetch
@@ -219,6 +221,20 @@ class FullySharded(nn.Module):
         finally:
             self.is_synchronizing = before
 
+    def place_shard(self, name, value):
+        """
+        Return a value of a shard, such as its numbers or a moment of them, as a part of its whole.
+
+        `checkpoint.Checkpoints.save_sharded` asks for it, so that any number of ranks can load.
+
+        Collective: every rank must call it.
+
+        Args:
+            name: The shard's name in `state_dict`; any other name's value is returned as it is.
+            value: What belongs to it.
+        """
+        return shard_in_whole(self, name, value)
+
     def zero_grad(self, set_to_none=True):
         """
         Forget the shards' gradients, those that no_sync has kept, and a backward that was broken
@@ -245,7 +261,7 @@ class FullySharded(nn.Module):
         total = torch.zeros(1, device=self.shards[0].device)
         for gradient in gradients:
             total += gradient.float().square().sum()
-        dist.all_reduce(total, group=self._group)
+        dist.all_reduce(total, group=self.group)
         norm = total.sqrt()[0]
         factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)  # as torch's clip_grad_norm_
         for gradient in gradients:

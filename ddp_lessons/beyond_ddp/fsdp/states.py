@@ -1,10 +1,12 @@
 """
-The whole model from its shards, and back: what one process would save, whatever the ranks.
+The whole model from its shards, and back: what one process would save, whatever the ranks. And each
+shard with its place in the whole, for a checkpoint that every rank writes its part of.
 """
 
 import torch
 
 from ...errors import BadInput
+from ...sharded_optimizer.saving import is_of_piece, piece_in_whole
 
 
 @torch.no_grad()
@@ -30,6 +32,29 @@ def full_state_dict(model):
     parameters = {name: numbers[parameter] for name, parameter in model.names.items()}
     buffers = model.module.state_dict()
     return parameters | {name: value.cpu().clone() for name, value in buffers.items()}
+
+
+def shard_in_whole(model, name, value):
+    """
+    Return a value of a shard as a DTensor: this rank's part of all numbers of its Flat, unpadded.
+
+    Another number of ranks cuts the same numbers in other places, and so can load it.
+
+    Collective: every rank must call it.
+
+    Args:
+        model: A FullySharded model.
+        name: The shard's name, such as "shards.0"; any other name's value is returned as it is.
+        value: Its numbers, or what an optimizer keeps for them.
+
+    Lesson: 15_beyond_ddp.
+    """
+    flats = [flat for unit in model.units for flat in unit.flats]
+    flat = {f"shards.{place}": flat for place, flat in enumerate(flats)}.get(name)
+    if flat is None or not is_of_piece(value, flat.shard):
+        return value
+    # A view, without the padding: what is loaded into it is in the shard.
+    return piece_in_whole(value.detach()[: flat.num_own], flat.num_numbers, model.group)
 
 
 @torch.no_grad()

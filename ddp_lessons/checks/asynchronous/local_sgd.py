@@ -7,6 +7,7 @@ import torch
 from ddp_lessons.checks.asynchronous.meetings import (
     NUM_FEATURES,
     batches_of,
+    is_rounded,
     is_within,
     judge_price,
     mean_of,
@@ -28,6 +29,8 @@ def _cases(draw):
         batches = every * draw.randint(1, 2) + draw.randint(1, every - 1)
         data = {"batches": batches, "every": every, "samples": draw.randint(2, 4)}
         yield Case(world_size, {**data, "dtype": "float64"})
+    data = {"batches": 3, "every": 2, "samples": 2, "dtype": "float64", "eval": "linear"}
+    yield Case(2, data)
     every = draw.randint(2, 3)  # nothing is left over
     yield Case(3, {"batches": 2 * every, "every": every, "samples": 3, "dtype": "float64"})
     yield Case(2, {"batches": 2, "every": 3, "samples": 2, "dtype": "float64"})  # one short round
@@ -41,6 +44,8 @@ class _Watched:
 
     def __init__(self, model):
         self.model, self.steps = model, []
+        self.modes = []  # of the model and its parts, at each forward
+        model.register_forward_pre_hook(lambda *_: self.modes.append(_modes_of(model)))
         # Each parameter is a group of its own: nobody need put all of them into one.
         groups = [{"params": [p]} for p in model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.SGD(groups, lr=RATE, momentum=MOMENTUM)
@@ -62,8 +67,13 @@ class _Watched:
         return torch.cat([one.flatten() for one in kept])
 
 
+def _modes_of(model):
+    return {name: part.training for name, part in model.named_modules()}
+
+
 def _act(here, local_sgd):
     model = model_of(here)
+    usual = _modes_of(model)
     watched, kept = _Watched(model), []
     batches = [
         (inputs.to(here.device), targets.to(here.device))
@@ -72,9 +82,11 @@ def _act(here, local_sgd):
     first = trained(model)
     for _ in range(NUM_CALLS):
         here.call(local_sgd, model, watched.optimizer, batches, here["every"])
-        kept.append({"first": first, "steps": list(watched.steps), "last": trained(model)})
+        note = {"first": first, "steps": list(watched.steps), "last": trained(model)}
+        kept.append(note | {"modes": [usual, *watched.modes]})
         first = trained(model)
         watched.steps.clear()
+        watched.modes.clear()
     return kept
 
 
@@ -82,6 +94,7 @@ def _judge(played):
     for number in range(NUM_CALLS):
         kept = [seen.kept[number] for seen in played.seen]
         _judge_steps(played, kept)
+        _judge_modes(played, kept)
         for place in range(played.case["batches"]):
             for rank in range(played.case.world_size):
                 _judge_step(played, kept, rank, place)
@@ -99,6 +112,18 @@ def _judge_steps(played, kept):
         if got != num_batches:
             fact = f"Of {num_batches} batches, rank {rank} makes {got} steps of the optimizer."
             raise played.wrong("num-steps", rank, fact=fact)
+
+
+def _judge_modes(played, kept):
+    for rank, one in enumerate(kept):
+        usual, *modes = one["modes"]
+        for number, now in enumerate(modes, start=1):
+            other = [name or "the model" for name, mode in usual.items() if now[name] != mode]
+            if other:
+                fact = (
+                    f"In forward {number} of rank {rank}, {other[0]} is in another mode than the "
+                )
+                raise played.wrong("mode", rank, fact=f"{fact}one that it was given in.")
 
 
 def _judge_step(played, kept, rank, place):
@@ -182,7 +207,11 @@ def _name_meeting(rows, rank, got, nexts):
     mean, _ = mean_of(rows)
     if any(is_within(got[part], mean[part], slack[part]) for part in parts):
         return "some-weights"
-    return "wrong-mean"
+    return "rounded" if is_rounded(got, mean, _sizes(rows)) else "wrong-mean"
+
+
+def _sizes(rows):
+    return torch.stack(rows).double().abs().amax(dim=0)
 
 
 def _draw(played):
@@ -227,6 +256,7 @@ local_sgd = Task(
         "one-rank": "A mean is wanted, not one rank's weights for all.",
         "not-everywhere": "Every rank goes on with the mean. reduce gives its result to one rank.",
         "some-weights": "All trained parameters are averaged, weights and biases.",
+        "rounded": "Bits are lost on the way: send weights in the dtype that they have.",
         "wrong-mean": "The mean adds the weights of all ranks and divides by how many ranks there "
         "are in this group.",
         "not-alike": "In the end of a meeting all ranks must hold the same bits: let all of them "
@@ -236,8 +266,11 @@ local_sgd = Task(
         "no-gradient": "Call backward on the loss of the batch, then step.",
         "not-zeroed": "A backward adds to .grad. Empty it before the next batch, also before the "
         "first one of a call.",
+        "mode": "Train in the mode that each part of the model has: what is in eval mode is so "
+        "for a reason.",
         "optimizer": "What the optimizer remembers stays as its own steps leave it.",
-        "left-changed": "Only steps and meetings change the model. The optimizer's rate stays.",
+        "left-changed": "Only steps and meetings change the model, and each part keeps its mode, "
+        "train or eval. The optimizer's rate stays.",
         "cost": "Put all trained weights into one tensor, and meet only when it is time.",
         "bytes": "Only trained weights need to travel, once, in their own dtype.",
         "raised": "The line that is named is yours. Some parameters are frozen, and weights that "

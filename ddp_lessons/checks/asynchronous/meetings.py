@@ -21,9 +21,12 @@ def dtype_of(case):
 
 def model_of(here):
     """
-    Return this rank's model, the same on every rank.
+    Return this rank's model, the same on every rank. A part of it may be in eval mode.
     """
-    return Regression(here.case, NUM_FEATURES, dtype_of(here.case)).to(here.device)
+    model = Regression(here.case, NUM_FEATURES, dtype_of(here.case)).to(here.device)
+    if "eval" in here.case.data:
+        getattr(model, here["eval"]).eval()
+    return model
 
 
 def num_samples(case, rank):
@@ -63,6 +66,18 @@ def is_within(got, expected, slack):
     Tell whether numbers are what is expected, up to slack; nan is not.
     """
     return bool(((got.double() - expected.double()).abs() <= slack).all())
+
+
+def is_rounded(got, expected, size):
+    """
+    Tell whether numbers are what is expected but for bits that a dtype of 16 bits does not have.
+
+    Args:
+        got: The numbers.
+        expected: What they should be.
+        size: For each how large the numbers are that it is made of.
+    """
+    return is_within(got, expected, 4 * torch.finfo(torch.bfloat16).eps * size)
 
 
 def judge_price(played, rank, events, num_meetings, num_bytes, what):

@@ -1,31 +1,76 @@
 """
-Count the bytes of tensors that are alive in this process.
+Count the memory that is alive: of all tensors that a piece of code has made, whoever holds them.
+
+What autograd has saved for backward is held in C++, where Python's garbage collector does not look.
+So every operation is seen, and a weak reference to the memory of what it made is kept.
 """
 
 import gc
+import time
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+MAX_LINGER_S = 2.0
+"""
+How long memory that should be gone may take to go.
+"""
 
 
-def tensors_alive():
+class Alive(TorchDispatchMode):
     """
-    Return the memory that Python's tensors keep alive, each piece once.
+    Note the memory of each tensor that is made inside.
 
-    Returns:
-        dict: Address of a piece -> its bytes. A view counts with all that it is a view of.
+    Args:
+        most_bytes: How many bytes may be alive.
     """
-    gc.collect()  # what only waits to be collected is not held
-    found = {}
-    for one in gc.get_objects():
-        # By its type, which asks the object nothing.
-        if issubclass(type(one), torch.Tensor) and one.layout == torch.strided:
-            storage = one.untyped_storage()
-            found[storage.data_ptr()] = storage.nbytes()
-    return found
 
+    def __init__(self, most_bytes):
+        super().__init__()
+        self._most_bytes, self._was_more = most_bytes, False
+        self._seen = {}  # address of a storage -> a weak reference: it is not given away again
 
-def new_bytes(before):
-    """
-    Return the bytes of tensors that are alive now and were not when `tensors_alive` was asked.
-    """
-    return sum(num for place, num in tensors_alive().items() if place not in before)
+    @classmethod
+    def _should_skip_dynamo(cls):
+        # Otherwise torch imports its compiler, only to keep it out of here: seconds a rank.
+        return False
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided:
+                reference = StorageWeakRef(tensor.untyped_storage())
+                self._seen.setdefault(reference.cdata, reference)
+        return result
+
+    def num_bytes(self, besides=()):
+        """
+        Count the bytes that are alive now.
+
+        A thread of the backend may hold the tensors of a call for a moment after it was waited
+        for. So what is more than may be gets the time to go, once.
+
+        Args:
+            besides: Tensors, or None, whose numbers do not count. Of a view what else is in
+                its memory does.
+        """
+        deadline = time.monotonic() + MAX_LINGER_S
+        while (now := self._count(besides)) > self._most_bytes and not self._was_more:
+            gc.collect()
+            self._was_more = time.monotonic() > deadline
+            time.sleep(0.001)
+        return now
+
+    def _count(self, besides):
+        known: dict = {}
+        for tensor in {id(one): one for one in besides if one is not None}.values():
+            address = tensor.untyped_storage()._cdata
+            known[address] = known.get(address, 0) + tensor.nbytes
+        total = 0
+        for address, reference in self._seen.items():
+            storage = torch.UntypedStorage._new_with_weak_ptr(address)
+            if not reference.expired() and storage is not None:
+                total += max(0, storage.nbytes() - known.get(address, 0))
+        return total

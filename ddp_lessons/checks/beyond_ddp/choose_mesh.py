@@ -7,10 +7,14 @@ from ddp_lessons.checks.beyond_ddp.reckonings import (
     best_of,
     draw_job,
     fault_of,
+    full_job,
     is_close,
+    is_full,
     job_of,
     seconds,
+    spare_job,
     tempting_job,
+    wide_job,
 )
 from ddp_lessons.checks.kit import Case, Task
 from ddp_lessons.pictures import mesh_picture
@@ -39,6 +43,8 @@ def _cases(draw):
         yield Case(1, {"job": draw_job(draw, num_ranks, ranks_per_host, fits_from)})
     for rule in ("heads", "layers"):
         yield Case(1, {"job": tempting_job(draw, rule)})
+    for draw_one in (full_job, wide_job, spare_job):
+        yield Case(1, {"job": draw_one(draw)})
 
 
 def _act(here, choose_mesh):
@@ -81,7 +87,8 @@ def _slower(played, rank, job, got, best):
     mesh = tuple(got[:3])
     wrong = [name for name in MISTAKES if _would_choose(job, mesh, name)]
     fact = f"On {_words(mesh)} a step takes {got[3]:.6g} s; there is a mesh with {best[1]:.6g} s."
-    return played.wrong(_name(wrong, "slower"), rank, got=got, fact=fact)
+    otherwise = "full" if is_full(job, best[0]) else "slower"
+    return played.wrong(_name(wrong, otherwise), rank, got=got, fact=fact)
 
 
 def _would_choose(job, mesh, forgets):
@@ -93,7 +100,8 @@ def _would_choose(job, mesh, forgets):
 def _name(forgotten, otherwise):
     # Who goes by an axis's size finds what is near as nearer: the same hint fits.
     found = forgotten[0] if forgotten else otherwise
-    return "all-inside" if found == "links-by-size" else found
+    found = "all-inside" if found.endswith("-by-size") else found
+    return "no-latency" if found == "latency-once" else found
 
 
 def _impossible(job, got):
@@ -140,12 +148,14 @@ choose_mesh = Task(
     mistakes={
         "no-mesh": "Return data, tensor, pipeline and seconds, in this order: three ints and a "
         "number.",
-        "none": "Only if nothing fits the answer is None. Look again which meshes you leave out.",
-        "product": "The three sizes multiplied are the ranks.",
+        "none": "Only if nothing fits the answer is None. Look again which meshes you leave out: a "
+        "layer may be cut over more ranks than a host has.",
+        "product": "The three sizes multiplied are the ranks: all of them take part.",
         "heads": "A rank has whole heads: tensor must divide num_heads.",
         "layers": "A stage has whole layers: pipeline must divide num_layers.",
         "memory": "The ranks of the data axis hold copies. Only the other two axes share the "
         "state out.",
+        "full": "A state that takes all of the memory, to the last byte, fits.",
         "bubble": "With a pipeline compute takes longer: at its ends stages are idle.",
         "compute-whole": "All ranks share the compute.",
         "activations-of-all": "Each place on the data axis has its own samples: activations are "

@@ -36,23 +36,28 @@ def plain_run(case, how="mean"):
     """
     Return for each step what each rank's output and gradient of x are in one process.
 
+    A case may be "adding": nobody empties the gradient, so that each step goes by all so far.
+
     Args:
         case: The case.
-        how: "mean": as it should be. "sum", "divided twice", "none" (the weight stays), "own flat"
-            and "own rows" (each part goes by its owner's gradient) are mistakes.
+        how: "mean": as it should be. "last": each step goes by its own gradient alone. "sum",
+            "divided twice", "none" (the weight stays), "own flat" and "own rows" (each part goes by
+            its owner's gradient) are mistakes, too.
     """
-    weight, steps, w = weight_of(case), [], case.world_size
+    weight, steps, w, moved = weight_of(case), [], case.world_size, 0
     for step in range(case["steps"]):
         pairs = [samples_of(case, rank, step) for rank in range(w)]
         steps.append([(x @ weight.T, g @ weight) for x, g in pairs])
         own = torch.stack([g.T @ x for x, g in pairs])
-        weight = weight - RATE * _moved(own, how)
+        is_adding = "adding" in case.data and how != "last"
+        moved = _moved(own, how) + (moved if is_adding else 0)
+        weight = weight - RATE * moved
     return steps
 
 
 def _moved(own, how):
     w = len(own)
-    factor = {"mean": 1 / w, "sum": 1, "divided twice": 1 / w**2, "none": 0}
+    factor = {"mean": 1 / w, "last": 1 / w, "sum": 1, "divided twice": 1 / w**2, "none": 0}
     if how in factor:
         return own.sum(0) * factor[how]
     flat = own.flatten(1)
@@ -77,6 +82,7 @@ def mistake_of(case, rank, step, got, place):
     if step == 0:
         return "values"
     names = {"sum": "summed", "divided twice": "divided", "none": "stale"}
+    names |= {"last": "not-added"} if "adding" in case.data else {}
     names |= {"own flat": "not-averaged", "own rows": "not-averaged"}
     for how, name in names.items():
         if is_near(got, plain_run(case, how)[step][rank][place]):

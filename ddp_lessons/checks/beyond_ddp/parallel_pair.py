@@ -5,7 +5,7 @@ Task 15.2: a column- and a row-parallel layer with one all-reduce.
 import torch
 import torch.distributed as dist
 
-from ddp_lessons.checks.beyond_ddp.alive import new_bytes, tensors_alive
+from ddp_lessons.checks.beyond_ddp.alive import Alive
 from ddp_lessons.checks.beyond_ddp.pairs import (
     MOST_OFF,
     NAMES,
@@ -52,17 +52,23 @@ def _act(here, ParallelPair):
     number, _ = line_of(case, here.rank)
     made = [dist.new_group(line) for line in case.data.get("groups", ())]
     group = made[number] if made else None
-    before = tensors_alive()
-    whole = [layer.to(here.device) for layer in layers_of(case, number)]
-    pair = here.call(ParallelPair, *whole, group)
+    alive = Alive(_most_held(case, here.rank))
+    with alive:
+        whole = [layer.to(here.device) for layer in layers_of(case, number)]
+        pair = here.call(ParallelPair, *whole, group)
     del whole
-    kept = {"held": new_bytes(before), "parts": plain(_parts_of(pair)), "runs": []}
+    kept = {"held": alive.num_bytes(), "parts": plain(_parts_of(pair)), "runs": []}
     kept["trained"] = _are_parameters(pair)
     if _all_fit(here, kept["parts"]):
         kept["runs"] = [_run(here, pair, number, run) for run in range(NUM_RUNS)]
     for one in made:
         dist.destroy_process_group(one)
     return kept
+
+
+def _most_held(case, rank):
+    _, line = line_of(case, rank)
+    return share_bytes(case, len(line)) + SPARE_BYTES
 
 
 def _all_fit(here, parts):
@@ -132,11 +138,11 @@ def _judge_parts(played, seen):
     if not seen.kept["trained"]:
         fact = "Its parameters() are not these four: an optimizer would train something else."
         raise played.wrong("not-trained", rank, fact=fact)
-    most = share_bytes(case, len(line))
-    if seen.kept["held"] > most + SPARE_BYTES:
+    held, parts = seen.kept["held"], share_bytes(case, len(line))
+    if held > _most_held(case, rank):
         fact = (
-            f"Its parts have {most} bytes. It keeps {seen.kept['held']} bytes of tensors alive, "
-            "when first and second are gone."
+            f"Its parts have {parts} bytes. It keeps {held} bytes of tensors alive, when first and "
+            "second are gone."
         )
         raise played.wrong("held", rank, fact=fact)
 

@@ -15,7 +15,8 @@ How far seconds may be off, as a share: any order of adding is nearer, and no mi
 MISTAKES = (
     "bubble", "compute-whole", "activations-of-all", "micro-batches", "calls-of-all-layers",
     "calls-once", "half-the-calls", "gradients-whole", "one-message", "pipe-of-one", "all-inside",
-    "all-between", "links-by-size", "no-latency", "bytes-once", "slowest-only",
+    "all-between", "links-by-size", "pipe-by-size", "data-by-size", "no-latency", "latency-once",
+    "bytes-once", "slowest-only",
 )  # fmt: skip
 """
 What may be forgotten; several may be at a time, but one is named.
@@ -81,6 +82,55 @@ def tempting_job(draw, rule):
             return job
 
 
+def full_job(draw):
+    """
+    Draw a job whose fastest mesh has a state that fits to the last byte.
+    """
+    while True:
+        job = draw_job(draw, 16, 8, 4)
+        job |= {"state_bytes": 4 * job["memory_bytes"]}
+        best = best_of(job_of(job))
+        if best is not None and best[0][1] * best[0][2] == 4:
+            return job
+
+
+def spare_job(draw):
+    """
+    Draw a job that would be done sooner by fewer ranks than there are.
+    """
+    while True:
+        job = draw_job(draw, 32, 8, 3) | {"num_heads": draw.choice((3, 6, 12))}
+        best = best_of(job_of(job))
+        if best is not None and _is_sooner_by_fewer(job_of(job), best[1]):
+            return job
+
+
+def _is_sooner_by_fewer(job, best_s):
+    sizes = range(1, job.num_ranks + 1)
+    for tensor in (size for size in sizes if job.num_heads % size == 0):
+        for pipeline in (size for size in sizes if job.num_layers % size == 0):
+            mesh = job.num_ranks // (tensor * pipeline), tensor, pipeline
+            fits = job.state_bytes <= job.memory_bytes * tensor * pipeline
+            if mesh[0] and fits and seconds(job, mesh) < 0.99 * best_s:
+                return True
+    return False
+
+
+def wide_job(draw):
+    """
+    Draw a job that needs layers which are cut over more ranks than a host has.
+    """
+    odd = {"num_layers": draw.choice((7, 11, 13)), "num_heads": draw.choice((8, 24))}
+    return draw_job(draw, 16, 2, 4) | odd
+
+
+def is_full(job, mesh):
+    """
+    Tell whether a mesh's ranks have no byte left.
+    """
+    return held_bytes(job, *mesh) == job.memory_bytes
+
+
 def _tempts(job, rule):
     best = best_of(job)
     if best is None:
@@ -140,6 +190,8 @@ def seconds(job, mesh, forgets=None):
     ends = {"tensor": tensor, "pipeline": tensor * pipeline, "data": job.num_ranks}
     if forgets == "links-by-size":
         ends = {"tensor": tensor, "pipeline": pipeline, "data": data}
+    if forgets in ("pipe-by-size", "data-by-size"):
+        ends |= {"pipeline": pipeline} if forgets == "pipe-by-size" else {"data": data}
     links = {
         axis: job.between if end > job.ranks_per_host else job.inside for axis, end in ends.items()
     }
@@ -182,4 +234,5 @@ def _ring(num_ranks, num_bytes, link, forgets):
         return 0.0
     rounds = 1 if forgets == "bytes-once" else 2 * (num_ranks - 1)
     chunk = num_bytes if forgets == "bytes-once" else num_bytes / num_ranks
-    return rounds * _message(chunk, link, forgets)
+    spared = (rounds - 1) * link.latency_s if forgets == "latency-once" else 0.0
+    return rounds * _message(chunk, link, forgets) - spared

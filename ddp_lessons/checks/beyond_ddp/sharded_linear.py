@@ -9,7 +9,7 @@ import math
 
 import torch
 
-from ddp_lessons.checks.beyond_ddp.alive_memory import Alive
+from ddp_lessons.checks.beyond_ddp.alive import Alive
 from ddp_lessons.checks.beyond_ddp.linear_runs import (
     RATE,
     is_near,
@@ -31,7 +31,8 @@ def _cases(draw):
     yield Case(4, {"out": out, "in": draw.randint(30, 40), "steps": 2, "dtype": "float64"})
     out = 3 * draw.randint(6, 9) + 1
     yield Case(3, {"out": out, "in": 40, "steps": 3, "dtype": "float64", "first": True})
-    yield Case(2, {"out": draw.randint(20, 30), "in": 31, "steps": 2, "dtype": "float64"})
+    sizes = {"out": draw.randint(20, 30), "in": 31}
+    yield Case(2, sizes | {"steps": 3, "dtype": "float64", "adding": True})
     yield Case(1, {"out": 5, "in": 4, "steps": 2, "dtype": "float64"})
 
 
@@ -93,7 +94,8 @@ def _one_step(here, layer, optimizer, alive, step):
         return True
 
     parameters = list(layer.parameters())
-    optimizer.zero_grad()
+    if "adding" not in here.case.data:
+        optimizer.zero_grad()
     output = here.call(forward)
     found: dict = {"output": None, "grad_x": None, "backward": False}
     if not isinstance(output, torch.Tensor):
@@ -257,6 +259,8 @@ ShardedLinear = Task(
         "whole weight, of this rank's samples alone.",
         "summed": "The part's gradient is the mean over ranks; this is the sum.",
         "divided": "The mean is divided once by the number of ranks, not twice.",
+        "not-added": "A backward adds to the .grad that is there. Leave that to autograd, by what "
+        "your backward returns, or add.",
         "stale": "The weight does not move. Forward must gather what the parameters hold now, and "
         "their gradients must reach the optimizer.",
         "not-averaged": "Each part goes by the gradient of its owner's samples. All ranks have "

@@ -38,7 +38,16 @@ class Loop:
     num_windows: int
 
 
-def loop_of(case, *, divisor=None, clips=True, averages=True, schedule_steps=1, sets_epoch=True):
+def loop_of(
+    case,
+    *,
+    divisor=None,
+    clips=True,
+    averages=True,
+    schedule_steps=1,
+    sets_epoch=True,
+    sampler_seed=SAMPLER_SEED,
+):
     """
     Run the loop.
 
@@ -49,11 +58,12 @@ def loop_of(case, *, divisor=None, clips=True, averages=True, schedule_steps=1, 
         averages: Whether ranks average them.
         schedule_steps: Steps of the schedule for one of the optimizer.
         sets_epoch: Whether each epoch has an order of its own.
+        sampler_seed: The seed of all orders.
     """
     world_size, every = case.world_size, case["every"]
     models = [_trained(case) for _ in range(world_size)]
     data = [Samples(case, case["samples"], torch.float64) for _ in range(world_size)]
-    loaders = [_loader(one, world_size, rank) for rank, one in enumerate(data)]
+    loaders = [_loader(one, world_size, rank, sampler_seed) for rank, one in enumerate(data)]
     losses: list = [[] for _ in range(world_size)]
     num_windows = 0
     for epoch in range(NUM_EPOCHS):
@@ -77,8 +87,8 @@ def _trained(case):
     return model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, STEPS_A_RATE, FACTOR)
 
 
-def _loader(dataset, world_size, rank):
-    sampler = DistributedSampler(dataset, world_size, rank, seed=SAMPLER_SEED)
+def _loader(dataset, world_size, rank, seed):
+    sampler = DistributedSampler(dataset, world_size, rank, seed=seed)
     return DataLoader(dataset, BATCH_SIZE, sampler=sampler)
 
 

@@ -52,6 +52,7 @@ def _act(here, ported):
         "fetched": dataset.fetched,
         "weights": model.state_dict(),
         "wrapped by": wrapped_by,
+        "is in train mode": all(part.training for part in model.modules()),
         "saved": _read(path) if path.exists() else None,
         "files": sorted(file.name for file in folder.iterdir()),
     }
@@ -98,7 +99,7 @@ def _judge(played):
     for seen in played.seen:
         got, expected = played.results[seen.rank], right.losses[seen.rank]
         if not _are_near(got, expected):
-            raise _refuse_losses(played, seen.rank, got, expected)
+            raise _refuse_losses(played, seen.rank, got, right.losses)
     for seen in played.seen:
         _judge_model(played, seen, right)
         _judge_calls(played, seen, right)
@@ -122,6 +123,8 @@ def _judge_samples(played, seen, right):
     mistake = "samples"
     if got == loop_of(played.case, sets_epoch=False).fetched[seen.rank]:
         mistake, fact = "epoch", "Its second epoch has the order of the first."
+    elif got == loop_of(played.case, sampler_seed=0).fetched[seen.rank]:
+        fact = "Its orders are those of a sampler with seed 0."
     elif len(got) <= 0.75 * len(expected):
         mistake = "twice"
         fact = f"It fetches {len(got)} samples, where the plain loop fetches {len(expected)}."
@@ -158,8 +161,8 @@ def _is_near(one, other):
     return abs(one - other) <= _MOST_OFF * max(1.0, abs(other))
 
 
-def _refuse_losses(played, rank, got, expected):
-    case = played.case
+def _refuse_losses(played, rank, got, losses):
+    case, expected = played.case, losses[rank]
     every = case["every"]
     ways = {
         "divided-twice": {"divisor": every * every},
@@ -182,6 +185,8 @@ def _refuse_losses(played, rank, got, expected):
             mistake = "no-losses"
         elif _are_near([one * every for one in got], expected):
             mistake = "loss-of-part"
+        elif _are_near(got, [sum(row) / len(row) for row in zip(*losses, strict=True)]):
+            mistake = "loss-of-all"
     mistake = "schedule" if mistake == "schedule-each" else mistake
     alike = list(map(_is_near, got, expected))
     first = alike.index(False) if False in alike else len(alike)
@@ -194,6 +199,9 @@ def _judge_model(played, seen, right):
     if not _is_state(got, expected):
         fact = "The losses are right, but `model` has not the weights that the loop ends with."
         raise played.wrong("copy", seen.rank, fact=fact)
+    if not seen.kept["is in train mode"]:
+        fact = "It leaves `model` in eval mode, in which it was not given."
+        raise played.wrong("mode", seen.rank, fact=fact)
 
 
 def _is_state(got, expected):
@@ -271,6 +279,8 @@ ported = Task(
     mistakes={
         "no-losses": "One float for each micro-batch, as the plain loop appends them.",
         "loss-of-part": "The list has the loss of each micro-batch, before it is divided.",
+        "loss-of-all": "The list has this rank's own losses, as the plain loop appends them, not "
+        "their mean over ranks.",
         "epoch": "The sampler must be told the epoch, as the plain loop tells it: a framework "
         "knows only of loaders that it was handed.",
         "twice": "Each rank sees a part of a part: your sampler divides, and so does the "
@@ -291,14 +301,15 @@ ported = Task(
         "no-clip": "Clip the gradient of the whole window, before the step, as the plain loop "
         "does.",
         "copy": "Train the model that you were given: others look at it afterwards.",
+        "mode": "The plain loop leaves the model in the mode that it has.",
         "synced": "Within a window nobody needs the mean. Tell the framework not to sync there.",
         "saved-by-all": "Only rank 0 writes a file.",
         "not-saved": "Save at the end, at `path`, on rank 0.",
         "wrapped": "Save the state_dict of `model`, which has no wrapper around it, and nothing "
         "else.",
         "saved-early": "Save when the loop is over.",
-        "raised": "The line that is named is yours. What a framework returns is not what you gave "
-        "it: use that. There may be one rank only, and a window of one micro-batch.",
+        "raised": "The line that is named is yours. Use what a framework returns: it is not what "
+        "you gave it. There may be one rank, and a window of one. Fabric is in lightning_fabric.",
         "deadlock": "Some ranks make a call that others do not. A framework's own save is for all "
         "ranks: it finds out who writes.",
         "values": "Put the plain loop beside yours, and compare a window, line by line: divide, "

@@ -41,6 +41,7 @@ class Run:
         ranks: The Ranks.
         folder: A folder that all cases share.
         deadline: The Deadline of all its cases together.
+        own_orders: Whether sets of texts have another order on each rank.
         played: A Played for each case that every rank of it went through, in order.
     """
 
@@ -48,6 +49,7 @@ class Run:
     ranks: object
     folder: str
     deadline: Deadline
+    own_orders: bool = False
     played: list = field(default_factory=list)
 
 
@@ -100,11 +102,22 @@ def run_and_judge(task, ranks):
             _prepare(ranks, make_groups, sorted(sizes))
         if task.warm_up is not None:
             _prepare(ranks, task.warm_up)
-    else:
-        ranks.leave()
-    folder = tempfile.mkdtemp(prefix="check-", dir=ranks.store_folder)
-    run = Run(task, ranks, folder, _deadline(ranks, DEADLINE_S))
+    run = _run_all(task, ranks, cases)
+    if any(seen.num_orders for played in run.played for seen in played.seen):
+        try:
+            _run_all(task, ranks, [case for case in cases if not case.on_paper], own_orders=True)
+        except WrongAnswer as error:
+            raise judging.wrong_by_order(task, error) from None
     task.last_run[:] = [run]
+    return task.ok(run.played) if callable(task.ok) else task.ok
+
+
+def _run_all(task, ranks, cases, own_orders=False):
+    folder = tempfile.mkdtemp(prefix="check-", dir=ranks.store_folder)
+    run = Run(task, ranks, folder, _deadline(ranks, DEADLINE_S), own_orders)
+    task.last_run[:] = [run]
+    if not task.in_group:
+        ranks.leave()
     try:
         for case in cases:
             played = _play(run, case)
@@ -119,7 +132,7 @@ def run_and_judge(task, ranks):
         shutil.rmtree(folder, ignore_errors=True)
         if not task.in_group:
             ranks.join()
-    return task.ok(run.played) if callable(task.ok) else task.ok
+    return run
 
 
 def _prepare(ranks, function, *args):
@@ -137,7 +150,7 @@ def _play(run, case):
     """
     task, members = run.task, range(1 if case.on_paper else case.world_size)
     told = (case.world_size, case.data, case.seed, case.on_paper)
-    source = _call(playing.play, task.module, task.number, told, run.folder)
+    source = _call(playing.play, task.module, task.number, told, run.folder, run.own_orders)
     error, outcomes, is_late = _run_cell(run.ranks, members, source, run.deadline)
     kept = _ask(run.ranks, members, playing.take)
     if error is not None:

@@ -44,6 +44,8 @@ COMMON = {
     "view": "Return a tensor of its own, which does not share memory with the argument.",
     "group-left": "Leave the group as you found it.",
     "dtype": "Make new tensors with the dtype of the one that you were given.",
+    "own-order": "Processes that torchrun starts hash texts each in its own way: a set of them has "
+    "another order there, and `hash` gives other numbers. Sort them, or keep a list.",
     "shape": "Compare the shape of what you return with the one that the task asks for.",
     "values": "Go through your lines with a pencil, for the smallest case that fails: the one that "
     "it was tried with, or one with fewer ranks and numbers.",
@@ -193,6 +195,19 @@ def wrong(task, mistake, lines):
     hint = {**COMMON, **task.mistakes}[mistake]
     text = [f"Task {task.number}, {task.name}, is not solved yet.", *lines, f"Hint: {hint}"]
     return WrongAnswer("\n".join(line for line in text if line), mistake, hint)
+
+
+def wrong_by_order(task, error):
+    """
+    Return the WrongAnswer for what goes wrong only where each rank has its own order of texts.
+
+    Args:
+        task: The Task.
+        error: The WrongAnswer that it came to then.
+    """
+    _, *lines, _ = str(error).splitlines()
+    fact = "It goes wrong where ranks are no forks of one process: they hash texts differently."
+    return wrong(task, "own-order", [fact, *lines])
 
 
 def judge_looks(task, looks):

@@ -84,6 +84,25 @@ def _one_message(name, figures):
     return figures["compute_s"] + packed_s + message_s / EVERY.get(name, 1)
 
 
+def _flat_by_hosts(name, figures):
+    # Only what goes round the flat ring whole: half and top-k are reckoned right.
+    fewer = {} if name in ("half", "top-k", "hierarchical") else {"ranks_per_host": 1}
+    return batch_s(name, figures, **fewer)
+
+
+def _no_positions(name, figures):
+    less_s = batch_s("top-k", figures) - batch_s("top-k", figures, num_bytes=0)
+    return batch_s(name, figures) - (less_s / 2 if name == "top-k" else 0.0)
+
+
+def _accumulate_as_local(name, figures):
+    return batch_s("local SGD" if name == "accumulate" else name, figures)
+
+
+def _local_as_accumulate(name, figures):
+    return batch_s("accumulate" if name == "local SGD" else name, figures)
+
+
 RECIPES = {
     "slowest": lambda name, figures: -batch_s(name, figures),
     "not-allowed": batch_s,
@@ -97,12 +116,21 @@ RECIPES = {
     "one-message": _one_message,
     "top-k-reduced": _as_all_reduce,
     "hosts-only": lambda name, figures: batch_s(name, figures, ranks_per_host=1),
+    "flat-by-hosts": _flat_by_hosts,
+    "window-of-8": _accumulate_as_local,
+    "window-of-4": _local_as_accumulate,
+    "no-positions": _no_positions,
 }
 """
 For each mistake how it reckons the seconds of a batch; "not-allowed" chooses among all ways.
 """
 _ALWAYS_WRONG = ("slowest", "not-allowed")
-_SHARED = {"top-k-reduced": ("one-message",)}
+_SHARED = {
+    "top-k-reduced": ("one-message",),
+    "window-of-8": ("flat-by-hosts", "hosts-only", "one-message", "no-bytes", "no-latency"),
+    "window-of-4": ("no-window",),
+    "no-positions": tuple(name for name in RECIPES if name != "no-positions"),
+}
 """
 Mistakes that go wrong wherever another one does, which has a case of its own before.
 """
@@ -255,6 +283,11 @@ choose_remedy = Task(
         "rank's numbers reach every rank whole.",
         "one-message": "An average is more than one message: its parts go round the ring twice.",
         "hosts-only": "A flat ring goes through all ranks, not through one of each host.",
+        "flat-by-hosts": "The flat ring, also that of accumulate and local SGD, goes through all "
+        "ranks: count them, not hosts.",
+        "window-of-8": "accumulate talks after every 4th batch, not more rarely.",
+        "window-of-4": "local SGD talks after every 8th batch: each batch has an eighth of it.",
+        "no-positions": "top-k sends for each number its position, too, in as many bytes.",
         "values": "Take one of the cases and reckon all allowed ways with a pencil: how many "
         "messages one after the other, and how long is each?",
         "raised": "The line that is named is yours. Some figures may be small, or a way may not "

@@ -170,7 +170,7 @@ def _draw(played):
 start_equal = Task(
     number="05.1",
     name="start_equal",
-    may_change=("weights", "buffers"),
+    may_change=("weights", "buffers", "place"),
     cases=_cases,
     act=_act,
     judge=_judge,

@@ -124,6 +124,8 @@ def _name(case, got, place):
     else:
         row = cuts["padding"]
         known = [("one-call", row), ("one-call", w * row), ("one-call", whole)] if stage else []
+        if stage and w * row != whole:
+            known += [("all-reduced", whole + w * row)]
         known += [("sent", row * (w + 1) - row), ("sent", 2 * w * row), ("sent", 2 * whole)]
         known += [("sent", 2 * row * (w - 1))]
         known += [(name, cut + whole) for name, cut in cuts.items()]
@@ -187,6 +189,8 @@ foretell = Task(
         "fraction": "There are no parts of a number: round up, for each parameter.",
         "padding": "In a message all pieces are equally long, also those that are padded.",
         "one-call": "A step makes two collectives from stage 1 on: what does each of them write?",
+        "all-reduced": "From stage 1 on a rank needs the mean of its own pieces only: a "
+        "reduce-scatter leaves it that, and writes less than an all-reduce.",
         "sent": "What a rank sends is another matter. Add up what is written into its tensors: "
         "by an all-reduce once the whole; by a reduce-scatter a part, by an all-gather a whole.",
         "asked": "You are asked about ranks that do not run: take world_size from the arguments.",

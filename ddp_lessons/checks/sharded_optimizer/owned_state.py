@@ -3,6 +3,8 @@ Task 13.3: the state of owners, saved by some ranks and loaded by others.
 """
 
 import os
+import time
+from contextlib import suppress
 
 import torch
 import torch.distributed as dist
@@ -14,6 +16,7 @@ from ddp_lessons.pictures import holdings_picture
 
 NUM_PARAMS = 7
 _MADE_WITH = 0.01
+_LATE_S, _LOOK_EVERY_S = 0.3, 0.005
 
 
 def _cases(draw):
@@ -58,10 +61,12 @@ def _make(here, owned):
     return params, torch.optim.SGD(params, lr=_MADE_WITH, momentum=0.9)
 
 
-def _settings_after(steps):
+def _settings_after(case):
     # As a schedule leaves them: it also notes in the group what it began with.
-    rate = {2: 0.003, 3: 0.002}[steps]
-    return {"lr": rate, "weight_decay": 10 * rate, "initial_lr": _MADE_WITH}
+    rate = {2: 0.003, 3: 0.002}[case["steps"]]
+    found = {"lr": rate, "weight_decay": 10 * rate, "initial_lr": _MADE_WITH}
+    moved = {"betas": (1 - 20 * rate, 0.99)} if case["optimizer"] == "Adam" else {"momentum": 0.5}
+    return found | moved
 
 
 def _act(here, OwnedState):
@@ -77,18 +82,23 @@ def _act(here, OwnedState):
         _train(here, owned, params, optimizer)
         was = plain(_states(owned, params, optimizer))
         torch.save(was, truth / f"{case['steps']}-{here.rank}.pt")
+        weights = plain(params)
+        _come_later(here, folder)
         here.call(OwnedState().save, folder, optimizer, list(owned))
         dist.barrier()
         if here.rank == 0:
             _turn_times_round(folder)
-        return {"was": was, "now": _states(owned, params, optimizer)}
+        now = _states(owned, params, optimizer)
+        return {"was": was, "now": now, "has moved": not equal(weights, plain(params))}
     if not folder.exists():
         raise BadInput(
             f"Too few ranks: {here['saved by']} must save (got {here.world_size}). Run "
             "start_ranks(4)."
         )
+    weights = plain(params)
     here.call(OwnedState().load, folder, optimizer, list(owned))
     return {
+        "has moved": not equal(weights, plain(params)),
         "now": _states(owned, params, optimizer),
         "num_states": len(optimizer.state),
         "settings": {k: v for k, v in optimizer.param_groups[0].items() if k != "params"},
@@ -96,12 +106,31 @@ def _act(here, OwnedState):
     }
 
 
+def _come_later(here, folder):
+    # Who removes old files must not find new ones, and who lists new ones must find all. So one
+    # rank begins when another has written something. A rank that waits for all writes nothing.
+    before = _files_in(folder)
+    dist.barrier()
+    if here.rank == (0 if here.case.seed == 0 else here.world_size - 1):
+        end = time.monotonic() + _LATE_S
+        while _files_in(folder) == before and time.monotonic() < end:
+            time.sleep(_LOOK_EVERY_S)
+
+
+def _files_in(folder):
+    found = {}
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):  # it has got another name meanwhile
+            found[path] = path.stat().st_mtime_ns
+    return found
+
+
 def _turn_times_round(folder):
     # As in a copied folder: what was written last need not look so.
     files = [path for path in folder.rglob("*") if path.is_file()]
     times = [path.stat().st_mtime_ns for path in files]
-    for path, time in zip(files, times, strict=True):
-        turned = min(times) + max(times) - time
+    for path, time_ns in zip(files, times, strict=True):
+        turned = min(times) + max(times) - time_ns
         os.utime(path, ns=(turned, turned))
 
 
@@ -112,7 +141,7 @@ def _train(here, owned, params, optimizer):
             gradient = torch.randn(3, dtype=parameter.dtype, generator=rng)
             parameter.grad = gradient.to(here.device)
         optimizer.step()
-    optimizer.param_groups[0].update(_settings_after(here["steps"]))
+    optimizer.param_groups[0].update(_settings_after(here.case))
     # Some parameters were there before others: their counts of steps differ.
     for number, parameter in zip(owned, params, strict=True):
         if "step" in optimizer.state[parameter]:
@@ -127,6 +156,10 @@ def _states(owned, params, optimizer):
 
 
 def _judge(played):
+    for seen in played.seen:
+        if seen.kept["has moved"]:
+            fact = "It changes the parameters themselves, which are no part of the state."
+            raise played.wrong("left-changed", seen.rank, fact=fact)
     if played.case["does"] == "save":
         for seen in played.seen:
             if not equal(seen.kept["was"], seen.kept["now"]):
@@ -149,7 +182,7 @@ def _judge(played):
         fact = f"Parameter {number} has not the state that was saved for it: look at {key!r}."
         raise played.wrong(MISTAKES[place], rank, **both, fact=fact)
     for seen in played.seen:
-        _judge_rest(played, seen, steps)
+        _judge_rest(played, seen)
 
 
 def _truths(truth, steps):
@@ -163,13 +196,14 @@ def _truths(truth, steps):
     return right, old
 
 
-def _judge_rest(played, seen, steps):
+def _judge_rest(played, seen):
     rank, kept = seen.rank, seen.kept
     if kept["num_states"] > len(kept["now"]):
         fact = f"It keeps {kept['num_states']} states, and owns {len(kept['now'])} parameters."
         raise played.wrong("too-much", rank, fact=fact)
-    for name, value in _settings_after(steps).items():
+    for name, value in _settings_after(played.case).items():
         got = kept["settings"].get(name)
+        got = tuple(got) if isinstance(got, list) else got  # as JSON gives it back
         if got != value:
             fact = f"The group's {name} is not what was saved."
             both = {"got": "nothing" if got is None else got, "expected": value}

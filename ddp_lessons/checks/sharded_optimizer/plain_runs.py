@@ -3,7 +3,8 @@ What one optimizer makes of the mean gradient, and what it makes by the usual mi
 
 Legend: a script is what happens to an optimizer, in order: "step" (backward, then step), "closure"
 (a step by a closure), "rate" (a schedule sets the first group's lr and momentum), "add" (a group
-is added), "load" (other weights come into the parameters, as from a checkpoint).
+is added), "load" (other weights come into the parameters, as from a checkpoint), "freeze" (one
+more parameter is frozen, and has no gradient from then on).
 Gradients are whole numbers whose sign ranks share, so that no mean is near 0.
 """
 
@@ -49,6 +50,22 @@ def groups_of(case, params):
         groups.append({"params": params[start : start + num], **own})
         start += num
     return groups, added
+
+
+def freeze(case, params):
+    """
+    Freeze the parameter that `later` counts, as one who fine-tunes does between two steps.
+    """
+    params[case["later"]].requires_grad_(False)
+    params[case["later"]].grad = None
+
+
+def frozen_at(case, number):
+    """
+    Return the places of the parameters that are frozen when an entry of the script is over.
+    """
+    places = {case["frozen"]} if "frozen" in case.data else set()
+    return places | ({case["later"]} if "freeze" in case["script"][: number + 1] else set())
 
 
 def load_weights(case, params):
@@ -119,6 +136,8 @@ def plain_run(case, mean="mean", only=None, lost=()):
                 optimizer.param_groups[0]["momentum"] = LATER_MOMENTUM
         elif entry == "load" and "load" not in lost:
             load_weights(case, params)
+        elif entry == "freeze":
+            freeze(case, params)
         elif entry in ("step", "closure"):
             if not (entry == "closure" and "closure" in lost):
                 _step(case, params, optimizer, step, mean if only in (None, entry) else "mean")

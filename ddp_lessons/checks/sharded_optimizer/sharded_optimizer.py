@@ -9,6 +9,8 @@ from ddp_lessons.checks.sharded_optimizer.made import Made
 from ddp_lessons.checks.sharded_optimizer.plain_runs import (
     LATER_MOMENTUM,
     backward,
+    freeze,
+    frozen_at,
     groups_of,
     is_near,
     load_weights,
@@ -32,6 +34,8 @@ def _cases(draw):
     yield _case(4, "RMSprop", {"lr": 0.05, "alpha": 0.7}, script, _drawn(draw))
     script, settings = ["step", "add", "step", "step"], {"lr": 0.2, "weight_decay": 0.1}
     yield _case(3, "Adamax", settings, script, _drawn(draw), frozen=draw.randint(0, 3))
+    script, later = ["step", "freeze", "step"], draw.randint(0, 3)
+    yield _case(3, "SGD", momentum, script, _drawn(draw), later=later)
     yield _case(4, "Adam", {"lr": 0.1}, ["step", "step"], [(3,), ()])
     yield _case(1, "SGD", momentum, ["step", "step"], _drawn(draw)[:2])
 
@@ -71,6 +75,8 @@ def _act(here, ShardedOptimizer):
                 optimizer.param_groups[0]["momentum"] = LATER_MOMENTUM
         elif entry == "load":
             load_weights(case, params)
+        elif entry == "freeze":
+            freeze(case, params)
         else:
             here.call(optimizer.zero_grad)
             kept["left"] += sum(p.grad is not None and bool(p.grad.any()) for p in params)
@@ -174,9 +180,9 @@ def _refusal(played, seen, number, entry, right):
     case, rank = played.case, seen.rank
     got = seen.kept["params"][number]
     before = seen.kept["params"][number - 1] if number else params_of(case)
-    frozen = case.data.get("frozen")
-    if frozen is not None and not is_near([got[frozen]], [right[number][frozen]], number + 1):
-        return played.wrong("frozen", rank, fact="A parameter that is frozen has moved.")
+    for place in frozen_at(case, number):
+        if not is_near([got[place]], [right[number][place]], number + 1):
+            return played.wrong("frozen", rank, fact="A parameter that is frozen has moved.")
     mistake = _name(case, number, entry, got, before, right[number])
     if mistake in ("not-gathered", "values") and any(
         is_near(other.kept["params"][number], right[number], number + 1) for other in played.seen
@@ -277,7 +283,8 @@ ShardedOptimizer = Task(
         "not-everywhere": "Some ranks are right, others are not. All must end with all parts.",
         "not-equal": "Ranks have to end with the same bits: send what one rank has computed, "
         "rather than compute it twice.",
-        "frozen": "What has requires_grad False stays as it is, and has no gradient.",
+        "frozen": "What has requires_grad False stays as it is, and has no gradient. It may be "
+        "frozen between two steps: then the inner optimizer must have none left for it.",
         "left-gradient": "zero_grad must reach the parameters that the model has.",
         "no-groups": "Keep a list `param_groups`, as torch's optimizers do, of the whole "
         "parameters, with each group's settings, the class's defaults among them.",
@@ -285,7 +292,8 @@ ShardedOptimizer = Task(
         "step.",
         "closure-result": "step(closure) returns what the closure returned.",
         "raised": "The line that is named is yours. There may be fewer parameters than ranks, "
-        "frozen ones without a gradient, and params may be dictionaries. A closure runs backward, "
+        "ones that are frozen, from the start or between two steps, and have no gradient, and "
+        "params may be dictionaries. A closure runs backward, "
         "so it needs gradients switched on.",
         "deadlock": "Every rank makes the same calls in the same order, whatever is its part.",
         "values": "Take one parameter of 2 numbers, SGD, and two ranks, and go through a step "

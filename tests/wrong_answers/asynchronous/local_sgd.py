@@ -96,6 +96,17 @@ ANSWERS = [
             "                start += p.numel()\n            ps = qs\n",
         ),
     ),
+    altered(
+        "14.2",
+        "sends weights in bfloat16",
+        "rounded",
+        (
+            REDUCE,
+            "            half = flat.bfloat16()\n"
+            "            dist.all_reduce(half)\n"
+            "            flat = half.to(flat.dtype)\n",
+        ),
+    ),
     altered("14.2", "divides by 4", "wrong-mean", ("flat / dist.get_world_size()", "flat / 4")),
     altered(
         "14.2",
@@ -156,6 +167,41 @@ ANSWERS = [
         "lowers the rate",
         "left-changed",
         (MEAN, MEAN + "            optimizer.param_groups[0]['lr'] *= 0.9\n"),
+    ),
+    altered(
+        "14.2",
+        "puts all of the model into train mode",
+        "left-changed",
+        ("    for number,", "    model.train()\n    for number,"),
+    ),
+    altered(
+        "14.2",
+        "leaves the model in eval mode",
+        "left-changed",
+        (STEP, STEP + "        model.eval()\n"),
+    ),
+    altered(
+        "14.2",
+        "trains in eval mode, and puts all modes back",
+        "mode",
+        (
+            "        loss = mse_loss(model(x), y)\n",
+            "        modes = [(part, part.training) for part in model.modules()]\n"
+            "        model.eval()\n"
+            "        loss = mse_loss(model(x), y)\n"
+            "        for part, mode in modes:\n"
+            "            part.training = mode\n",
+        ),
+    ),
+    altered(
+        "14.2",
+        "averages in the order of a set of names",
+        "own-order",
+        (
+            "ps = [p for p in model.parameters() if p.requires_grad]",
+            "named = dict(model.named_parameters())\n"
+            "    ps = [named[name] for name in set(named) if named[name].requires_grad]",
+        ),
     ),
     Answer(
         "14.2",

@@ -46,6 +46,17 @@ ANSWERS = [
     ),
     altered("14.3", "takes the difference the other way", "sign", ("(whole - p)", "(p - whole)")),
     altered("14.3", "adds up", "sum", (MEAN, "    mean = flat\n")),
+    altered(
+        "14.3",
+        "sends differences in bfloat16",
+        "rounded",
+        (
+            REDUCE,
+            "    half = flat.bfloat16()\n"
+            "    dist.all_reduce(half)\n"
+            "    flat = half.to(flat.dtype)\n",
+        ),
+    ),
     altered("14.3", "asks nobody", "own", (REDUCE + MEAN, "    mean = flat\n")),
     altered(
         "14.3",
@@ -194,6 +205,25 @@ def outer_step(model, outer):
             REDUCE,
             "    both = torch.cat([flat, flat])\n    dist.all_reduce(both)\n"
             "    flat = both[: len(flat)]\n",
+        ),
+    ),
+    altered(
+        "14.3",
+        "puts all of the model into train mode",
+        "left-changed",
+        (FIRST, "    model.train()\n" + FIRST),
+    ),
+    altered(
+        "14.3",
+        "gives the model new parameters, which the inner optimizer does not know",
+        "left-changed",
+        (
+            WRITE,
+            "    for part in model.modules():\n"
+            "        for name, one in list(part.named_parameters(recurse=False)):\n"
+            "            for whole, p in zip(common, ps):\n"
+            "                if one is p:\n"
+            "                    setattr(part, name, torch.nn.Parameter(whole.detach().clone()))\n",
         ),
     ),
     altered(

@@ -217,6 +217,41 @@ def choose_mesh(job):
     return [*best, fits[best]]
 """,
     ),
+    altered(
+        "15.4",
+        "leaves ranks idle",
+        "product",
+        ("            p *= 2\n", "            p += 1\n"),
+        ("        t *= 2\n", "        t += 1\n"),
+        ('job["alone_s"] / n', 'job["alone_s"] / (d * t * p)'),
+    ),
+    altered(
+        "15.4",
+        "places the pipeline by its own size",
+        "all-inside",
+        ("link(t * p)", "link(p)"),
+    ),
+    altered(
+        "15.4",
+        "waits for one round of a ring only",
+        "no-latency",
+        (
+            "return rounds * message(size / k, link)",
+            "return rounds * size / k / link[1] + (k > 1) * link[0]",
+        ),
+    ),
+    altered(
+        "15.4",
+        "leaves a byte of room",
+        "full",
+        ('<= job["memory_bytes"]', '< job["memory_bytes"]'),
+    ),
+    altered(
+        "15.4",
+        "cuts layers within a host only",
+        "none",
+        ("    while t <= n:", '    while t <= job["ranks_per_host"]:'),
+    ),
     Answer(
         "15.4",
         "takes the lesson's",

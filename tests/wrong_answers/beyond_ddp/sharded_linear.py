@@ -120,9 +120,10 @@ class ShardedLinear(nn.Module):
         padded = self.part.new_zeros(self.w * len(self.part)).detach()
         padded[: weight.numel()] = weight.grad.flatten()
         weight.grad = None
-        self.part.grad = torch.empty_like(self.part).detach()
-        reduce_scatter(self.part.grad, padded)
-        self.part.grad /= self.w
+        row = torch.empty_like(self.part).detach()
+        reduce_scatter(row, padded)
+        row /= self.w
+        self.part.grad = row if self.part.grad is None else self.part.grad + row
         self.empty()
 
     def forward(self, x):
@@ -148,6 +149,21 @@ ANSWERS = [
     Answer("15.1", "gathers inside a checkpoint", None, _CHECKPOINTED),
     Answer("15.1", "empties a storage and fills it again by a hook", None, _REFILLED),
     Answer("15.1", "cuts by rows in a function", None, _FUNCTION),
+    _altered(
+        "puts the gradient in the place of what is there",
+        "not-added",
+        ("row if self.part.grad is None else self.part.grad + row", "row"),
+        source=_REFILLED,
+    ),
+    _altered(
+        "sets the gradient in its function",
+        "not-added",
+        ("ctx.num_rows = num_rows", "ctx.num_rows, ctx.part = num_rows, part"),
+        (
+            "        return gx, mine / w, None",
+            "        ctx.part.grad = mine / w\n        return gx, None, None",
+        ),
+    ),
     Answer(
         "15.1",
         "is a plain linear layer",

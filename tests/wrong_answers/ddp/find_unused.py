@@ -49,7 +49,37 @@ def _by_layer(test):
     )
 
 
+_NAMED = "    trained = {n: p for n, p in model.named_parameters() if p.requires_grad}\n"
+_OF_SET = """\
+    named = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    trained = {n: named[n] for n in set(named)}
+"""
+_SORTED = changed(
+    _LISTS,
+    (
+        "return freeze, find",
+        "return [n for n in named if n in freeze], [n for n in named if n in find]",
+    ),
+)
+
 ANSWERS = [
+    Answer(
+        "06.2",
+        "adds up in the order of a set of names",
+        "own-order",
+        _unused(changed(_REACHED, (_NAMED, _OF_SET)) + _FLAGS + _ADD + _SORTED),
+    ),
+    Answer(
+        "06.2",
+        "adds up in the order of a sorted set of names",
+        None,
+        _unused(
+            changed(_REACHED, (_NAMED, changed(_OF_SET, ("set(named)", "sorted(set(named))"))))
+            + _FLAGS
+            + _ADD
+            + _SORTED
+        ),
+    ),
     Answer("06.2", "asks its own rank only", "one-rank", _unused(_REACHED + _FLAGS + _LISTS)),
     Answer(
         "06.2",

@@ -65,7 +65,7 @@ ANSWERS = [
     of_fabric(
         "16.1",
         "leaves the sampler to Fabric, which has another seed",
-        "dealt",
+        "samples",
         ("DataLoader(dataset, 2, sampler=sampler)", "DataLoader(dataset, 2, shuffle=True)"),
     ),
     altered("16.1", "tells no epoch", "epoch", ("        sampler.set_epoch(epoch)\n", "")),
@@ -178,6 +178,21 @@ ANSWERS = [
         "no-losses",
         ("losses.append(loss.item())", "losses.append(loss.detach())"),
     ),
+    altered(
+        "16.1",
+        "returns the mean loss of all ranks",
+        "loss-of-all",
+        (
+            "losses.append(loss.item())",
+            'losses.append(accelerator.reduce(loss.detach(), "mean").item())',
+        ),
+    ),
+    altered(
+        "16.1",
+        "forgets the sampler's seed",
+        "samples",
+        ("DistributedSampler(dataset, seed=3)", "DistributedSampler(dataset)"),
+    ),
     of_fabric(
         "16.1",
         "returns what it divided",
@@ -220,6 +235,12 @@ ANSWERS = [
                 schedule.step()
 """,
         ),
+    ),
+    altered(
+        "16.1",
+        "leaves the model in eval mode",
+        "mode",
+        ("    return losses", "    model.eval()\n    return losses"),
     ),
     altered(
         "16.1",

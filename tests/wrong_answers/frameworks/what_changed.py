@@ -9,6 +9,15 @@ from wrong_answers.frameworks.sources import altered
 ANSWERS = [
     altered(
         "16.2",
+        "finds what is divided by 3",
+        "divided",
+        (
+            'if other[0]["gradients"] != plain[0]["gradients"]:',
+            'if other[0]["gradients"][0] < 0.4 * plain[0]["gradients"][0]:',
+        ),
+    ),
+    altered(
+        "16.2",
         "does not count samples",
         "twice",
         ('return "sharded twice"', "pass"),

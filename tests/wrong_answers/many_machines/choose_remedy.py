@@ -67,6 +67,14 @@ ANSWERS = [
         ('figures["pack_s"], h * g', 'figures["pack_s"], h'),
         ("within + across", "across"),
     ),
+    altered(
+        "counts hosts in the flat ring",
+        "flat-by-hosts",
+        ("2 * (w - 1) * (L + B / w / b)", "2 * (h - 1) * (L + B / h / b)"),
+    ),
+    altered("accumulates over 8 batches", "window-of-8", ("flat / 4", "flat / 8")),
+    altered("meets after 4 batches", "window-of-4", ("flat / 8", "flat / 4")),
+    altered("sends no positions", "no-positions", ("B / 50", "B / 100")),
     altered("takes the longest", "slowest", ("return min(", "return max(")),
     altered("takes any way", "not-allowed", ("min(allowed", "min(times")),
     Answer(

@@ -36,6 +36,40 @@ def altered(name, mistake, *pairs):
 
 
 ANSWERS = [
+    altered(
+        "sends half of the bits between hosts",
+        "rounded",
+        (
+            "        dist.all_reduce(total, group=leaders)\n",
+            "        half = total.half()\n"
+            "        dist.all_reduce(half, group=leaders)\n"
+            "        total = half.to(total.dtype)\n",
+        ),
+    ),
+    altered("works in float32", "dtype", ("tensor.clone()", "tensor.float().clone()")),
+    altered(
+        "has nothing to say of zeros",
+        "deadlock",
+        ("    leader = ", "    if not tensor.any():\n        return tensor.clone()\n    leader = "),
+    ),
+    altered(
+        "adds to its host's sum what others have",
+        "not-equal",
+        (
+            "    dist.reduce(total, leader, group=local)\n",
+            "    dist.all_reduce(total, group=local)\n    rest = torch.zeros_like(total)\n",
+        ),
+        (
+            "        dist.all_reduce(total, group=leaders)\n"
+            "    dist.broadcast(total, leader, group=local)\n"
+            "    return total /",
+            "        both = total.clone()\n"
+            "        dist.all_reduce(both, group=leaders)\n"
+            "        rest = both - total\n"
+            "    dist.broadcast(rest, leader, group=local)\n"
+            "    return (total + rest) /",
+        ),
+    ),
     Answer("17.1", "averages over all ranks at once", "flat", FLAT),
     Answer(
         "17.1",

@@ -11,6 +11,12 @@ _CUT = "sum((n + world_size - 1) // world_size for n in sizes)"
 ANSWERS = [
     altered(
         "13.4",
+        "reduces all gradients everywhere at stage 1",
+        "all-reduced",
+        ("4 * (C + world_size * C) if", "4 * ((N if stage == 1 else C) + world_size * C) if"),
+    ),
+    altered(
+        "13.4",
         "rounds to the nearest",
         "floor",
         ("(n + world_size - 1) // world_size", "round(n / world_size)"),

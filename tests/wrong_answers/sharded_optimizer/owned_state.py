@@ -157,6 +157,57 @@ class OwnedState:
             "            optimizer.state[p] = one\n",
         ),
     ),
+    altered(
+        "13.3",
+        "has rank 0 remove what is old, while others save",
+        "raised",
+        (
+            "        torch.save(whole,",
+            "        if dist.get_rank() == 0:\n"
+            "            for old in folder.iterdir(): old.unlink()\n"
+            "        torch.save(whole,",
+        ),
+    ),
+    altered(
+        "13.3",
+        "has rank 0 list what is there, before others have saved",
+        "missing",
+        ("        whole = (part, group, dist.get_world_size())", "        whole = (part, group)"),
+        (
+            'folder / f"{dist.get_rank()}.pt")\n',
+            'folder / f"{dist.get_rank()}.pt")\n'
+            "        if dist.get_rank() == 0:\n"
+            "            ranks = {str(rank) for rank in range(dist.get_world_size())}\n"
+            "            names = [one.name for one in folder.glob('*.pt') if one.stem in ranks]\n"
+            "            (folder / 'list').write_text('\\n'.join(names))\n",
+        ),
+        ("        _, group, num =", "        _, group ="),
+        (
+            "        for rank in range(num):\n"
+            '            known.update(torch.load(folder / f"{rank}.pt")[0])\n',
+            "        for name in (folder / 'list').read_text().splitlines():\n"
+            "            known.update(torch.load(folder / name)[0])\n",
+        ),
+        ("known[owned[i]]", "known.get(owned[i], {})"),
+    ),
+    altered(
+        "13.3",
+        "saves the settings that are numbers",
+        "some-settings",
+        (
+            '        del group["params"]\n',
+            "        group = {k: v for k, v in group.items() if isinstance(v, (int, float))}\n",
+        ),
+    ),
+    altered(
+        "13.3",
+        "loads into the parameters, too",
+        "left-changed",
+        (
+            "            optimizer.state[p] = known[owned[i]]\n",
+            "            optimizer.state[p] = known[owned[i]]\n            p.data.zero_()\n",
+        ),
+    ),
     Answer(
         "13.3",
         "gathers on rank 0, and all read",

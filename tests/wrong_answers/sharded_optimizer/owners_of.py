@@ -180,6 +180,32 @@ def owners_of(sizes, world_size):
             "    dist.broadcast(owners, 0)\n    return owners.tolist()",
         ),
     ),
+    altered(
+        "13.1",
+        "takes equals in the order of a set of names",
+        "own-order",
+        (
+            "    order = sorted(range(len(sizes)), key=lambda i: -sizes[i])\n",
+            "    names = {f'p{i}' for i in range(len(sizes))}\n"
+            "    order = sorted((int(name[1:]) for name in names), key=lambda i: -sizes[i])\n",
+        ),
+    ),
+    altered(
+        "13.1",
+        "lets a hash decide between equals",
+        "own-order",
+        ("key=lambda i: -sizes[i]", "key=lambda i: (-sizes[i], hash(str(i)))"),
+    ),
+    altered(
+        "13.1",
+        "goes by a set of names whose order does no harm",
+        None,
+        (
+            "    order = sorted(range(len(sizes)), key=lambda i: -sizes[i])\n",
+            "    names = set(map(str, range(len(sizes))))\n"
+            "    order = sorted(map(int, names), key=lambda i: (-sizes[i], i))\n",
+        ),
+    ),
     Answer(
         "13.1",
         "gives away as long as it helps",

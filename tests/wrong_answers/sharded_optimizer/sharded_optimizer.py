@@ -29,16 +29,18 @@ _MINE = """\
 _COPIED = """\
             own["params"][0].copy_(self.mine(group, lambda p: p.detach()))
 """
+_NOW = 'ps = [p for p in group["params"] if p.requires_grad]'
 _FLAT = """\
 class ShardedOptimizer(torch.optim.Optimizer):
     def __init__(self, params, optimizer_class, **settings):
         self.make = lambda groups: optimizer_class(groups, **settings)
-        self.inner = None
+        self.inner, self.trained = None, []
         super().__init__(params, {})
 
     def add_param_group(self, group):
         super().add_param_group(group)
         group = self.param_groups[-1]
+        self.trained += [p for p in group["params"] if p.requires_grad]
         piece = torch.nn.Parameter(self.mine(group, lambda p: p.detach()))
         own = {**group, "params": [piece]}
         if self.inner is None:
@@ -50,7 +52,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def mine(self, group, of):
         w = dist.get_world_size()
-        flat = [of(p).flatten() for p in group["params"] if p.requires_grad]
+        ps = [p for p in group["params"] if any(p is one for one in self.trained)]
+        flat = [(p if of(p) is None else of(p)).flatten() for p in ps]
         flat = torch.cat(flat) if flat else torch.zeros(0, dtype=group["params"][0].dtype)
         flat = torch.cat([flat, flat.new_zeros(-len(flat) % w)])
         return flat.view(w, -1)[dist.get_rank()].clone() if len(flat) else flat
@@ -79,6 +82,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             for p in group["params"]:
                 if p.requires_grad:
                     p.copy_(flat[at : at + p.numel()].view_as(p))
+                if any(p is one for one in self.trained):
                     at += p.numel()
         return loss
 """
@@ -315,6 +319,48 @@ def ShardedOptimizer(params, optimizer_class, **settings):
         ),
     ),
     Answer("13.2", "cuts one flat vector a group", None, IMPORTS + _FLAT),
+    Answer(
+        "13.2",
+        "cuts what is trained now",
+        "raised",
+        IMPORTS
+        + changed(
+            _FLAT,
+            ('ps = [p for p in group["params"] if any(p is one for one in self.trained)]', _NOW),
+        ),
+    ),
+    altered(
+        "13.2",
+        "notes at first who is trained",
+        "raised",
+        (
+            "        for p in self.owner:\n            if p.requires_grad:\n",
+            "        self.trained = getattr(self, 'trained', [])\n"
+            "        for p in self.owner:\n"
+            "            if not any(p is one for one in self.trained) and p.requires_grad:\n"
+            "                self.trained.append(p)\n"
+            "        for p in self.trained:\n"
+            "            if True:\n",
+        ),
+    ),
+    altered(
+        "13.2",
+        "leaves the gradient of what is frozen later in its piece",
+        "frozen",
+        ("            if p.requires_grad:\n", "            if p.grad is not None:\n"),
+        (
+            "        self.cls = optimizer_class\n",
+            "        self.cls, self.kept = optimizer_class, {}\n",
+        ),
+        (
+            "        self.inner.step()\n",
+            "        for p in self.owner:\n"
+            "            if p.grad is not None:\n"
+            "                self.kept[p] = p.grad.clone()\n"
+            "            p.grad = self.kept.get(p)\n"
+            "        self.inner.step()\n",
+        ),
+    ),
     Answer(
         "13.2",
         "uses the package, owners",

@@ -6,6 +6,7 @@ What an answer was lent, and what it must give back as it was: models and optimi
     hooks     of modules and of parameters
     grad      which .grad are there, and their numbers
     weights   the numbers of parameters
+    place     that there are the same parameters, as those who hold them, such as optimizers, trust
     buffers   the numbers of buffers
     rates     learning rates and the like, of an optimizer
     momentum  what an optimizer has noted of its parameters
@@ -74,6 +75,7 @@ def _notes_of_module(module):
         notes["frozen", name] = parameter.requires_grad
         notes["hooks", name] = _num_hooks(parameter, _TENSOR_HOOKS)
         notes["weights", name] = parameter.detach().clone()
+        notes["place", name] = id(parameter)
         gradient = parameter.grad
         notes["grad", f"{name}.grad"] = None if gradient is None else gradient.detach().clone()
     for name, buffer in module.named_buffers():
@@ -111,6 +113,8 @@ def _alike(was, now):
 def _told(kind, was, now):
     if kind == "mode":
         return f"it is in {'train' if now else 'eval'} mode"
+    if kind == "place":
+        return "another parameter stands in its place"
     if kind == "frozen":
         return f"requires_grad was {was} and is {now}"
     if kind == "hooks":

@@ -46,7 +46,10 @@ def plain(value, depth=0):
         return value
     if depth == MAX_DEPTH:
         return Other(type(value).__name__, "nested too deep")
-    if type(value) in (list, tuple, set, frozenset):
+    for kind in (set, frozenset):  # one that notes its order is as good as Python's
+        if isinstance(value, kind):
+            return kind(plain(one, depth + 1) for one in value)
+    if type(value) in (list, tuple):
         return type(value)(plain(one, depth + 1) for one in value)
     if isinstance(value, tuple):
         return tuple(plain(one, depth + 1) for one in value)

@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 from ddp_lessons.checks.kit.cases import Case
 from ddp_lessons.checks.kit.inside.on_paper import play_on_paper
+from ddp_lessons.checks.kit.inside.orders import noting_orders
 from ddp_lessons.checks.kit.inside.plain import plain
 from ddp_lessons.checks.kit.inside.replacing import give_back
 from ddp_lessons.checks.kit.inside.seen import Here, Seen
@@ -80,7 +81,7 @@ def _is_torchs(thing):
     return is_instance or not callable(thing) or thing.__module__.partition(".")[0] == "torch"
 
 
-def play(module, number, case, folder):
+def play(module, number, case, folder, has_own_orders=False):
     """
     Run an answer in one case, and keep what was seen for `take`.
 
@@ -91,6 +92,7 @@ def play(module, number, case, folder):
         number: The task's number.
         case: (world_size, data, seed, on_paper).
         folder: A folder for all cases.
+        has_own_orders: Whether sets of texts have another order on each rank.
     """
     _kept.clear()
     _watch_on()
@@ -114,9 +116,11 @@ def play(module, number, case, folder):
             fresh_store(folder),
             names_of_groups(here),
             usual_modes(),
+            noting_orders(here, guard.shell.user_ns, has_own_orders) as orders,
         ):
             kept = task.act(here, answer)
-        _kept.append(pickle.dumps(Seen(here.rank, here.calls, plain(kept))))
+        seen = Seen(here.rank, here.calls, plain(kept), num_orders=orders.num_asked)
+        _kept.append(pickle.dumps(seen))
 
 
 def _play_on_paper(task, answer, case, folder):

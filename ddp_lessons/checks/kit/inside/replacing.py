@@ -19,19 +19,20 @@ def replacing(module, **values):
         module: The module.
         values: What its names shall hold.
     """
+    num_before = len(_lent_out)
     for name, value in values.items():
         _lent_out.append((module, name, getattr(module, name)))
         setattr(module, name, value)
     try:
         yield
     finally:
-        give_back()
+        give_back(num_before)
 
 
-def give_back():
+def give_back(num_kept=0):
     """
-    Give back whatever is lent out. Does nothing if nothing is.
+    Give back what is lent out, but for so many of the oldest. Does nothing if nothing is.
     """
-    while _lent_out:
+    while len(_lent_out) > num_kept:
         setattr(*_lent_out[-1])
         _lent_out.pop()

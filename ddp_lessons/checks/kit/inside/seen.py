@@ -52,11 +52,13 @@ class Seen:
         rank: The rank.
         calls: A Call for each `here.call`.
         kept: A copy of what the task's `act` returned.
+        num_orders: How often the answer asked for the order of a set of texts, or for a hash.
     """
 
     rank: int
     calls: list
     kept: object = None
+    num_orders: int = 0
 
 
 class Here:
