@@ -24,6 +24,7 @@ PLAIN_PAGES = {
     "exercises/README.md": "plans.md",
     "docs/teaching.md": "teaching.md",
     "docs/hosts.md": "hosts.md",
+    "docs/kubernetes.md": "kubernetes.md",
     "docs/board.md": "board.md",
     "docs/security.md": "security.md",
     "CONTRIBUTING.md": "contributing.md",
@@ -179,7 +180,7 @@ class _Pages:
             ],
             "Exercises": [f"exercises/{place.stem}" for place in exercises],
             "To look up": ["claims", "words", "api/index"],
-            "To teach": ["plans", "teaching", "board", "security", "hosts"],
+            "To teach": ["plans", "teaching", "board", "security", "hosts", "kubernetes"],
             "To change": ["contributing", "changelog"],
         }
         return "\n".join(_toctree(name, "\n".join(lines)) for name, lines in parts.items())
