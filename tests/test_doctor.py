@@ -163,6 +163,20 @@ def test_doctor_says_which_cuda_comes_from_where():
     assert "8 x NVIDIA H200, 141 GiB, driver 580.65.06" in finding(SERVER, "GPUs").found
 
 
+def test_doctor_says_where_torch_listens(monkeypatch):
+    """
+    None of its sockets asks who calls, so which interface they are on is all there is.
+    """
+    found = finding(replace(LAPTOP, interfaces=("lo", "enp0s31f6")), "torch's sockets")
+    assert found.found == "no password: start_ranks takes lo; torchrun enp0s31f6, and its store all"
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
+    loopback, told = probes.group_interfaces()
+    assert (loopback[:2], told) == ("lo", "ib0")
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME")
+    monkeypatch.setattr(probes.socket, "gethostname", lambda: "no.such.host.invalid")
+    assert probes.group_interfaces() == (loopback, loopback)
+
+
 @pytest.mark.parametrize(
     "machine",
     [LAPTOP, SERVER, MAC, NOTHING_WORKS, *(replace(LAPTOP, **changes) for changes, *_ in WRONG)],

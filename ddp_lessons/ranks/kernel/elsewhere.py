@@ -59,7 +59,7 @@ class LaunchedEngines(Engines):
         self._homes = {}  # of each rank: see `home`
         self.on_this_machine = launcher in ("local", "mpi")
         if not self.on_this_machine:
-            # Ranks on other machines read their connection file there, so that is shared.
+            # Where hosts share a home, they share the profile, and this is its private folder.
             self.shared_folder = Path(cluster.profile_dir) / "security"
 
     def launch(self, timeout_s):
@@ -134,10 +134,10 @@ class LaunchedEngines(Engines):
 
     def _ask_homes(self, ranks):
         views = {rank: self._client.direct_view(rank) for rank in ranks}
-        folder = str(self.shared_folder)
-        asked = {rank: view.apply_async(home, folder) for rank, view in views.items()}
+        file = self._cluster.controller.connection_files["client"]
+        asked = {rank: view.apply_async(home, file) for rank, view in views.items()}
         self._homes.update({rank: answer.get() for rank, answer in asked.items()})
-        here = home(folder)
+        here = home(file)
         for rank in ranks:
             self._check(rank, self._homes[rank], here)
 
@@ -148,12 +148,13 @@ class LaunchedEngines(Engines):
                     f"Ranks could not be started: rank {rank} on {there['host']} has {what} "
                     f"{there[what]}: expected {here[what]}, as here. Install the same on all hosts."
                 )
-        if not there["sees_folder"]:
-            raise StartFailed(
-                f"Ranks could not be started: rank {rank} on {there['host']} does not see "
-                f"{self.shared_folder}: expected a folder that all hosts share. Set IPYTHONDIR to "
-                "one in a home that they share."
-            )
+
+    @property
+    def shares_files(self):
+        """
+        As `Engines`.
+        """
+        return all(there["sees_file"] for there in self._homes.values())
 
     @property
     def hosts(self):
