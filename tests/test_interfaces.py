@@ -4,8 +4,6 @@ Which interface leads to a host, and what is said where that is not clear.
 
 import os
 import socket
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import psutil
@@ -153,28 +151,27 @@ def test_nothing_is_copied_to_a_host(cluster):
     assert launcher.launcher_class(parent=launcher, profile_dir="/somewhere").to_send == []
 
 
-TELL = """
-from ddp_lessons.ranks.system.interfaces import bind_groups_towards
-bind_groups_towards("127.0.0.1")
-import os
-print([os.environ[name] for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")])
-"""
-
-
-def test_groups_listen_towards_the_kernel_unless_told():
+def test_groups_listen_towards_the_kernel_unless_told(monkeypatch):
     """
-    What a login shell says of an interface is kept: a cluster may have a faster one.
+    What a login shell says of an interface is kept: a cluster may have a faster one. And a rank
+    beside the kernel does not stay on loopback, where those on other hosts would look in vain.
     """
-    own = {name: value for name, value in os.environ.items() if name not in GROUP_VARIABLES}
-    loopback = interface_of("127.0.0.1")
-    for told, expected in (
-        ({}, [loopback] * 2),
-        ({"NCCL_SOCKET_IFNAME": "ib0"}, [loopback, "ib0"]),
+    monkeypatch.setattr(
+        interfaces, "address_towards", {"10.0.0.1": "10.0.0.9", "here": "127.0.0.1"}.get
+    )
+    monkeypatch.setattr(interfaces, "interface_of", {"10.0.0.9": "eth5"}.get)
+    for host, told, found in (
+        ("10.0.0.1", [None, None], ["eth5", "eth5"]),
+        ("10.0.0.1", [None, "ib0"], ["eth5", "ib0"]),
+        ("here", [None, "ib0"], [None, "ib0"]),
     ):
-        done = subprocess.run(
-            [sys.executable, "-c", TELL], env=own | told, capture_output=True, text=True, check=True
-        )
-        assert done.stdout.strip() == repr(expected)
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in zip(GROUP_VARIABLES, told, strict=True):
+                patch.setenv(name, value or "")  # so that it is put back in the end
+                if value is None:
+                    os.environ.pop(name)
+            bind_groups_towards(host)
+            assert [os.environ.get(name) for name in GROUP_VARIABLES] == found
 
 
 def test_group_address_is_that_of_gloo(monkeypatch):
@@ -183,6 +180,8 @@ def test_group_address_is_that_of_gloo(monkeypatch):
     """
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", interface_of("127.0.0.1"))
     assert group_address() == "127.0.0.1"
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME")  # as Gloo does then
+    assert group_address() == socket.gethostbyname(socket.gethostname())
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth77")
     with pytest.raises(StartFailed, match=r"in GLOO_SOCKET_IFNAME \(got 'eth77'\)"):
         group_address()

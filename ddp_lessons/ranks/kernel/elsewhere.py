@@ -5,6 +5,7 @@ The guard inside of each frees it as it does at home. What is outside of it is t
 says how a process is started, and ipyparallel's nanny, beside each engine, tells of its death.
 """
 
+import json
 import platform
 import signal
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 from ddp_lessons.errors import StartFailed
 from ddp_lessons.ranks.kernel.engines import Engines, WardenEngines, loopback_only
 from ddp_lessons.ranks.rank.home import home
+from ddp_lessons.ranks.warden.controller import LOOPBACK
 
 OWN = ("auto", "fork", "spawn")
 _LOG_LINES = 12
@@ -118,7 +120,15 @@ class LaunchedEngines(Engines):
             "WORLD_SIZE": str(len(self._ranks)),
             "OMP_NUM_THREADS": str(self._placement.num_threads),
         }
-        return {"environment": {**shared, **(loopback_only() if self.on_this_machine else {})}}
+        return {"environment": {**shared, **(loopback_only() if self._only_here() else {})}}
+
+    def _only_here(self):
+        """
+        Whether no rank can be elsewhere: where their controller listens, nobody else comes.
+        """
+        file = self._cluster.controller.connection_files["engine"]
+        listens = json.loads(Path(file).read_text(encoding="utf-8"))["interface"]
+        return self.on_this_machine or listens == f"tcp://{LOOPBACK}"
 
     def _log_tail(self, ranks):
         said = ""

@@ -143,13 +143,15 @@ def group_address():
     Raises:
         StartFailed: The interface that it is told is none of this machine.
     """
-    names = os.environ[GROUP_VARIABLES[0]].split(",")
+    told = os.environ.get(GROUP_VARIABLES[0])
+    if not told:
+        return socket.gethostbyname(socket.gethostname())
+    names = told.split(",")
     found = [address for name in names for address in addresses_of(name)]
     if not found:
         raise StartFailed(
             f"No interface for the group: expected one of {', '.join(psutil.net_if_addrs())} in "
-            f"{GROUP_VARIABLES[0]} (got {os.environ[GROUP_VARIABLES[0]]!r}). Correct it in the "
-            "login shell."
+            f"{GROUP_VARIABLES[0]} (got {told!r}). Correct it in the login shell."
         )
     return found[0]
 
@@ -158,9 +160,9 @@ def bind_groups_towards(host):
     """
     Have the groups of this process listen only on the interface that leads to a host.
 
-    What the login shell, or who has started this process, says of an interface is kept.
+    What the login shell, or who has started this process, says of an interface is kept. Where the
+    host is this one, nothing is said: other ranks may be on others, which loopback does not reach.
     """
     unset = [name for name in GROUP_VARIABLES if not os.environ.get(name)]
-    if unset:
-        interface = interface_of(address_towards(host))
-        os.environ.update(dict.fromkeys(unset, interface))
+    if unset and not (address := address_towards(host)).startswith("127."):
+        os.environ.update(dict.fromkeys(unset, interface_of(address)))
