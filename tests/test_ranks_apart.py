@@ -23,6 +23,8 @@ from ssh_ranks import (
 )
 from throw_away_hosts import SCRIPT, environment, hosts, needs_hosts
 
+from ddp_lessons.checks.kit.checking import run_and_judge
+from ddp_lessons.checks.kit.finding import all_tasks
 from ddp_lessons.errors import BadInput, RankDied, RankRaised
 from ddp_lessons.ranks.kernel import starting
 from ddp_lessons.ranks.kernel.cells import run_cell
@@ -247,7 +249,8 @@ def test_what_needs_common_files_is_refused(ranks):
     A check's ranks write what they did into files, and the kernel reads it.
     """
     with pytest.raises(BadInput, match="Ranks have no files in common: expected hosts that share"):
-        _ = ranks.store_folder
+        run_and_judge(all_tasks()["02.1"], ranks)
+    run_cell(ranks, "dist.all_reduce(there)")  # in the group that they were in
     assert_in_order(ranks, range(4))
 
 

@@ -126,9 +126,10 @@ class LaunchedEngines(Engines):
         """
         Whether no rank can be elsewhere: where their controller listens, nobody else comes.
         """
-        file = self._cluster.controller.connection_files["engine"]
-        listens = json.loads(Path(file).read_text(encoding="utf-8"))["interface"]
-        return self.on_this_machine or listens == f"tcp://{LOOPBACK}"
+        if self.on_this_machine:
+            return True
+        file = Path(self._cluster.controller.connection_files["engine"])
+        return json.loads(file.read_text(encoding="utf-8"))["interface"] == f"tcp://{LOOPBACK}"
 
     def _log_tail(self, ranks):
         said = ""
