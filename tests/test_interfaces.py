@@ -82,7 +82,7 @@ def test_an_address_of_nobody_is_refused():
     """
     It is named, with what this machine has.
     """
-    with pytest.raises(StartFailed, match=r"No interface of this machine has its address"):
+    with pytest.raises(StartFailed, match="No interface of this machine has the address"):
         interface_of("192.0.2.1")
 
 

@@ -127,15 +127,20 @@ def ranks(before, bed, home, shifted):
 
 def test_they_meet_without_a_file(ranks, home, bed):
     """
-    Nothing of ours lies on a host: no store, and no file with the connection's keys.
+    Nothing of ours lies on a host: no store, and no file with the connection's keys. Nor do these
+    stand on a command line, which all users of a host can read.
     """
     assert not ranks.engines.shares_files
     assert ranks.engines.hosts == {0: "node1", 1: "node1", 2: "node2", 3: "node2"}
     assert_in_order(ranks, range(4))
     assert not list((home / "ipython/profile_default/security").glob("*store*"))
+    told = json.loads(Path(ranks.cluster.controller.connection_files["engine"]).read_text())
     for number in (1, 2):
         found = hosts("run", number, "find", str(home), "-name", "*.json", folder=bed)
         assert found.stdout == ""
+        lines = hosts("run", number, "ps", "axww", folder=bed).stdout
+        assert "rank.engine" in lines
+        assert not any(told[name] in lines for name in ("key", "curve_serverkey"))
 
 
 def test_those_who_listen_are_those_of_the_table(ranks, bed, before):

@@ -161,14 +161,17 @@ def group_interfaces():
     """
     Return the names of loopback, and of the interface that Gloo takes if nobody tells it one.
     """
-    loopback = interface_of("127.0.0.1")
-    told = os.environ.get(GROUP_VARIABLES[0])
-    if told:
-        return loopback, told
+    loopback = _interface_of_name("localhost") or "none"
+    own = _interface_of_name(socket.gethostname())
+    # Where nobody knows this machine's name, Gloo stays at home.
+    return loopback, os.environ.get(GROUP_VARIABLES[0]) or own or loopback
+
+
+def _interface_of_name(name):
     try:
-        return loopback, interface_of(socket.gethostbyname(socket.gethostname()))
+        return interface_of(socket.gethostbyname(name))
     except (OSError, StartFailed):
-        return loopback, loopback  # nobody knows this machine's name: Gloo stays at home
+        return ""
 
 
 def writable_temp_folder():

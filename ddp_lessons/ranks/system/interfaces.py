@@ -51,9 +51,9 @@ def interface_of(address):
         if address in addresses_of(name):
             return name
     raise StartFailed(
-        f"No interface of this machine has its address: expected one of "
-        f"{', '.join(psutil.net_if_addrs())} to have it (got {address}). Set "
-        f"{' and '.join(GROUP_VARIABLES)} in the login shell."
+        f"No interface of this machine has the address: expected one of "
+        f"{', '.join(psutil.net_if_addrs())} to have it (got {address}). "
+        'Run "ddp-lessons doctor" to see what this machine lacks.'
     )
 
 
