@@ -24,9 +24,9 @@ PLAIN_PAGES = {
     "exercises/README.md": "plans.md",
     "docs/teaching.md": "teaching.md",
     "docs/hosts.md": "hosts.md",
-    "docs/kubernetes.md": "kubernetes.md",
     "docs/board.md": "board.md",
     "docs/security.md": "security.md",
+    "docs/kubernetes.md": "kubernetes.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
 }
@@ -179,8 +179,8 @@ class _Pages:
                 for title, place in zip(numbered, lessons, strict=True)
             ],
             "Exercises": [f"exercises/{place.stem}" for place in exercises],
-            "To look up": ["claims", "words", "api/index"],
-            "To teach": ["plans", "teaching", "board", "security", "hosts", "kubernetes"],
+            "To look up": ["claims", "words", "kubernetes", "api/index"],
+            "To teach": ["plans", "teaching", "board", "security", "hosts"],
             "To change": ["contributing", "changelog"],
         }
         return "\n".join(_toctree(name, "\n".join(lines)) for name, lines in parts.items())

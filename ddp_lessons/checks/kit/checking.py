@@ -89,7 +89,7 @@ def run_and_judge(task, ranks):
         raise ranks_are_gone(ranks)
     if ranks.dead:
         raise replace_the_idle_dead(ranks)
-    shared = ranks.store_folder  # refused here, if there is none, before anything has changed
+    _ = ranks.store_folder  # refused here, if there is none, before anything has changed
     cases = task.new_cases(len(ranks))
     everyone, what = range(len(ranks)), (playing.look, task.module, task.name)
     looks = _ask(ranks, everyone, *what, within_s=_IMPORT_WITHIN_S)
@@ -103,7 +103,7 @@ def run_and_judge(task, ranks):
             _prepare(ranks, task.warm_up)
     else:
         ranks.leave()
-    folder = tempfile.mkdtemp(prefix="check-", dir=shared)
+    folder = tempfile.mkdtemp(prefix="check-", dir=ranks.store_folder)
     run = Run(task, ranks, folder, _deadline(ranks, DEADLINE_S))
     task.last_run[:] = [run]
     try:
