@@ -3,12 +3,14 @@ Ranks by SSH on the hosts of a test bed, and who listens there.
 """
 
 import contextlib
+import functools
 import json
 import os
 import sys
 
 import psutil
 import pytest
+from launched import blocks
 from throw_away_hosts import hosts, net_of, traces
 
 from ddp_lessons import start_ranks, stop_ranks
@@ -18,10 +20,9 @@ CONFIGURATION = """
 c = get_config()
 c.SSHLauncher.ssh_cmd = ["ssh", "-F", "{folder}/ssh_config"]
 c.SSHLauncher.scp_cmd = ["scp", "-F", "{folder}/ssh_config"]
-c.SSHLauncher.remote_python = "{python}"
-c.SSHEngineSetLauncher.engines = {engines}
 """
-ENGINES = {"node1": 2, "node2": 2}
+START, SETTINGS = blocks("ssh.md", "python")
+PAGES_PYTHON = "/home/ada/course/.venv/bin/python"
 START_S = 120.0
 LIST = """
 import json, psutil
@@ -52,14 +53,14 @@ def hosts_up(folder, *arguments):
     assert traces(folder, net) == []
 
 
-def configure(patch, home, folder, engines):
+def configure(patch, home, folder, settings=SETTINGS):
     """
-    Write ipyparallel's configuration into an IPython folder, and have it read.
+    Write ipyparallel's configuration, as the page shows it, into an IPython folder.
     """
     profile = home / "profile_default"
     profile.mkdir(parents=True)
     (profile / "ipcluster_config.py").write_text(
-        CONFIGURATION.format(folder=folder, python=sys.executable, engines=engines)
+        CONFIGURATION.format(folder=folder) + settings.replace(PAGES_PYTHON, sys.executable)
     )
     patch.setenv("IPYTHONDIR", str(home))
 
@@ -70,8 +71,10 @@ def ranks_on(folder, home):
     Give two ranks on each of two hosts.
     """
     with pytest.MonkeyPatch.context() as patch:
-        configure(patch, home, folder, ENGINES)
-        started = start_ranks(4, launcher="ssh", timeout_s=START_S)
+        configure(patch, home, folder)
+        names = {"start_ranks": functools.partial(start_ranks, timeout_s=START_S)}
+        exec(START, names)
+        started = names["ranks"]
         started.view.execute("import os, signal, socket, time, torch, torch.distributed as dist")
         started.view.execute("mine, one = dist.get_rank(), torch.ones(1)")
         yield started

@@ -12,6 +12,7 @@ import time
 
 import pytest
 from ssh_ranks import (
+    SETTINGS,
     START_S,
     assert_in_order,
     configure,
@@ -176,7 +177,8 @@ def test_ssh_that_cannot_start_them_says_so_and_leaves_nothing(
     A message that names the setting, and no engine left on any host.
     """
     stop_ranks()
-    configure(monkeypatch, tmp_path / "home", bed, engines)
+    settings = SETTINGS.replace('{"node1": 2, "node2": 2}', repr(engines))
+    configure(monkeypatch, tmp_path / "home", bed, settings)
     with pytest.raises(StartFailed) as caught:
         start_ranks(4, launcher="ssh", timeout_s=START_S)
     assert said in str(caught.value)

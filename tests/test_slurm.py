@@ -3,43 +3,10 @@ The throw-away Slurm: it runs jobs, and when it is stopped there was never one.
 """
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
-import psutil
-import pytest
-
-SCRIPT = Path(__file__).parents[1] / "scripts" / "slurm.sh"
-NEEDED = ("munged", "slurmctld", "slurmd")
-PATH = os.pathsep.join([os.environ["PATH"], "/usr/sbin"])
-
-
-def slurm(*arguments, folder, path=PATH):
-    """
-    Run the script on a Slurm of its own.
-    """
-    environ = {**os.environ, "DDP_LESSONS_SLURM": str(folder), "PATH": path}
-    environ.pop("SLURM_CONF", None)
-    return subprocess.run(
-        [shutil.which("bash"), str(SCRIPT), *arguments],
-        capture_output=True, text=True, check=False, env=environ, timeout=90,
-    )  # fmt: skip
-
-
-def processes_of(folder):
-    """
-    Return the names of processes that were started for a folder.
-    """
-    found = []
-    for process in psutil.process_iter():
-        try:
-            words = [*process.cmdline(), process.environ().get("SLURM_CONF", "")]
-        except (psutil.Error, OSError):
-            continue
-        if process.pid != os.getpid() and any(str(folder) in word for word in words):
-            found.append(process.name())
-    return found
+from throw_away_slurm import needs_slurm, processes_of, slurm
 
 
 def test_slurm_says_what_is_missing(tmp_path):
@@ -56,9 +23,7 @@ def test_slurm_says_what_is_missing(tmp_path):
     assert slurm("stop", folder=tmp_path / "slurm").returncode == 0
 
 
-@pytest.mark.skipif(
-    any(shutil.which(name, path=PATH) is None for name in NEEDED), reason="no Slurm on this machine"
-)
+@needs_slurm
 def test_slurm_starts_runs_jobs_and_leaves_nothing():
     """
     A second start is refused, a job that runs is ended with it, and nothing is left.

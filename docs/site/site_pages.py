@@ -24,6 +24,9 @@ PLAIN_PAGES = {
     "exercises/README.md": "plans.md",
     "docs/teaching.md": "teaching.md",
     "docs/hosts.md": "hosts.md",
+    "docs/ssh.md": "ssh.md",
+    "docs/slurm.md": "slurm.md",
+    "docs/mpi.md": "mpi.md",
     "docs/board.md": "board.md",
     "docs/security.md": "security.md",
     "docs/kubernetes.md": "kubernetes.md",
@@ -180,7 +183,7 @@ class _Pages:
             ],
             "Exercises": [f"exercises/{place.stem}" for place in exercises],
             "To look up": ["claims", "words", "kubernetes", "api/index"],
-            "To teach": ["plans", "teaching", "board", "security", "hosts"],
+            "To teach": ["plans", "teaching", "board", "security", "hosts", "ssh", "slurm", "mpi"],
             "To change": ["contributing", "changelog"],
         }
         return "\n".join(_toctree(name, "\n".join(lines)) for name, lines in parts.items())

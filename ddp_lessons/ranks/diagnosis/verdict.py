@@ -22,7 +22,22 @@ def ranks_are_gone(ranks):
             f"for {ranks.parked_after_min:g} min. Run start_ranks() again, then the cells that you "
             "need."
         )
+    if ranks.engines.loss:
+        return RanksGone(lost_message(ranks.engines.loss))
     return RanksGone("The ranks are gone: stopped, or ended from outside. Run start_ranks() again.")
+
+
+def lost_message(loss):
+    """
+    Say what has ended all ranks.
+
+    Args:
+        loss: As `Engines.loss`.
+    """
+    return (
+        f"The ranks are gone, and their variables with them: {loss}. Run start_ranks() again, then "
+        "the cells that you need."
+    )
 
 
 def conclude(ranks, outcomes, lookout, stopped):

@@ -1,45 +1,36 @@
 """
-Ranks that one of ipyparallel's own launchers starts: by SSH, Slurm or MPI, here or elsewhere.
+Ranks that one of ipyparallel's own launchers starts, here or elsewhere: what all of them share.
 
 The guard inside of each frees it as it does at home. What is outside of it is the launcher's: it
 says how a process is started, and ipyparallel's nanny, beside each engine, tells of its death.
 """
 
 import json
-import platform
 import signal
+from collections import Counter
+from concurrent.futures import wait
 from pathlib import Path
 
-from ddp_lessons.errors import StartFailed
-from ddp_lessons.ranks.kernel.engines import Engines, WardenEngines, loopback_only
-from ddp_lessons.ranks.rank.home import home
+from ipyparallel.cluster.launcher import LauncherError
+
+from ddp_lessons.errors import RanksGone, StartFailed
+from ddp_lessons.ranks.diagnosis.telling import rank_names
+from ddp_lessons.ranks.diagnosis.verdict import lost_message
+from ddp_lessons.ranks.kernel.engines import Engines, loopback_only
+from ddp_lessons.ranks.kernel.launched.homes import ask_homes
+from ddp_lessons.ranks.rank.home import RANK_FROM, count_by_host, home
+from ddp_lessons.ranks.system.patience import Patience
 from ddp_lessons.ranks.warden.controller import LOOPBACK
 
-OWN = ("auto", "fork", "spawn")
 _LOG_LINES = 12
+_HOME_S = 20.0
 _NEXT_STEPS = {
-    "local": 'Run "ddp-lessons doctor" to see what is wrong.',
-    "mpi": 'Try "mpiexec -n 2 hostname" in a terminal, with c.MPILauncher.mpi_args if it is set.',
-    "slurm": 'Try "srun --nodes=1 hostname" in a terminal; c.SlurmLauncher has queue and account.',
     "ssh": 'Try "ssh HOST true" in a terminal for each host of c.SSHEngineSetLauncher.engines: it '
     "must ask for nothing.",
 }
 """
 What to try where a launcher fails. `c` is that of ipcluster_config.py, ipyparallel's configuration.
 """
-
-
-def engines_of(launcher, keeper, cluster, client, placement):
-    """
-    Return the Engines for a launcher, as `start_ranks` takes it.
-
-    Args:
-        launcher: Its name.
-        keeper, cluster, client, placement: As `Engines`.
-    """
-    if launcher in OWN:
-        return WardenEngines(keeper, cluster, client, placement)
-    return LaunchedEngines(keeper, cluster, client, placement, launcher)
 
 
 class LaunchedEngines(Engines):
@@ -53,12 +44,15 @@ class LaunchedEngines(Engines):
 
     has_warden = False
     _replace_s = 60.0  # to log in, to get a turn in a queue, and to import
+    _rank_from = ""  # variables in which the launcher tells each engine its number
 
     def __init__(self, keeper, cluster, client, placement, launcher):
         super().__init__(keeper, cluster, client, placement)
         self._launcher = launcher
-        self._next_step = _NEXT_STEPS[launcher]
         self._homes = {}  # of each rank: see `home`
+        self._here: dict = {}
+        self._places = {}  # of each rank: its number on its host, and how many that has
+        self._loss = ""
         self.on_this_machine = launcher in ("local", "mpi")
         if not self.on_this_machine:
             # Where hosts share a home, they share the profile, and this is its private folder.
@@ -81,9 +75,12 @@ class LaunchedEngines(Engines):
         except Exception as error:  # each launcher fails in its own way
             for set_id in set(self._cluster.engines) - before:
                 self._end(set_id)
+            said = str(error)
+            if not isinstance(error, LauncherError):
+                said = f"{type(error).__name__}: {error}"
             raise StartFailed(
-                f"Ranks could not be started: launcher={self._launcher!r} failed with "
-                f"{type(error).__name__}: {error}. {self._next_step}"
+                f"Ranks could not be started: launcher={self._launcher!r} failed with {said}. "
+                f"{self._next_step()}"
             ) from error
         if engine_set.n < n:
             raise StartFailed(
@@ -92,6 +89,9 @@ class LaunchedEngines(Engines):
                 'ranks each takes: {"node1": 2, "node2": 2}.'
             )
         return engine_set
+
+    def _next_step(self):
+        return _NEXT_STEPS.get(self._launcher) or super()._next_step()
 
     def stop(self):
         """
@@ -119,6 +119,7 @@ class LaunchedEngines(Engines):
         shared = {
             "WORLD_SIZE": str(len(self._ranks)),
             "OMP_NUM_THREADS": str(self._placement.num_threads),
+            RANK_FROM: self._rank_from,
         }
         return {"environment": {**shared, **(loopback_only() if self._only_here() else {})}}
 
@@ -144,13 +145,38 @@ class LaunchedEngines(Engines):
     # ---- where they are ----
 
     def _ask_homes(self, ranks):
-        views = {rank: self._client.direct_view(rank) for rank in ranks}
         file = self._cluster.controller.connection_files["client"]
-        asked = {rank: view.apply_async(home, file) for rank, view in views.items()}
-        self._homes.update({rank: answer.get() for rank, answer in asked.items()})
-        here = home(file)
-        for rank in ranks:
-            self._check(rank, self._homes[rank], here)
+        here = self._here = home(file)
+        patience = Patience(_HOME_S, self._startup_pids)
+        found = ask_homes(self._client, ranks, file, patience)
+        if silent := [rank for rank in ranks if rank not in found]:
+            raise StartFailed(
+                f"Ranks could not be started: {rank_names(silent)} came up and did not say where: "
+                "expected the same course on all hosts as here. Install the same on all hosts."
+                f"{self._log_tail(silent)}"
+            )
+        for rank, there in found.items():
+            self._check(rank, there, here)
+        self._homes.update(found)
+        self._count_by_host(ranks)
+
+    def _count_by_host(self, newborn):
+        """
+        Tell ranks which of their host's they are. Of the others some may be in a cell: they hear
+        of it after that.
+        """
+        counts = Counter(there["host"] for there in self._homes.values())
+        seen: Counter = Counter()
+        told = {}
+        for rank, there in sorted(self._homes.items()):
+            place = seen[there["host"]], counts[there["host"]]
+            seen[there["host"]] += 1
+            is_news = self._places.get(rank) != place or rank in newborn
+            if is_news and rank in self._client.ids:
+                view = self._client.direct_view(rank)
+                told[rank] = view.apply_async(count_by_host, *place)
+                self._places[rank] = place
+        wait([told[rank] for rank in newborn if rank in told], timeout=_HOME_S)
 
     def _check(self, rank, there, here):
         for what in ("python", "torch", "ddp_lessons"):
@@ -173,7 +199,7 @@ class LaunchedEngines(Engines):
         As `Engines`.
         """
         named = {rank: there["host"] for rank, there in self._homes.items()}
-        return {} if set(named.values()) <= {platform.node()} else named
+        return {} if set(named.values()) <= {self._here.get("host")} else named
 
     def pid(self, rank):
         """
@@ -190,6 +216,21 @@ class LaunchedEngines(Engines):
         """
         living = self._client.ids
         return [rank for rank in self._ranks if rank not in living]
+
+    @property
+    def loss(self):
+        """
+        As `Engines`. Once it is so, it stays so.
+        """
+        if not self._loss and self.dead:
+            self._loss = self._find_loss()
+        return self._loss
+
+    def _find_loss(self):
+        """
+        Return what has ended ranks for good, now that some are dead; else nothing.
+        """
+        return ""
 
     def give_up(self, ranks):
         """
@@ -208,9 +249,13 @@ class LaunchedEngines(Engines):
 
         Raises:
             StartFailed: As `Engines`.
+            RanksGone: What started them has ended them all.
         """
+        if self.loss:
+            raise RanksGone(lost_message(self.loss))
         dead = super().replace_dead()
-        self._ask_homes(dead)
+        if dead:
+            self._ask_homes(dead)
         return dead
 
     def _forget(self, rank):
@@ -227,7 +272,7 @@ class LaunchedEngines(Engines):
     def _start_again(self, rank):
         self._forget(rank)
         options = self._options()
-        options["environment"]["RANK"] = str(rank)
+        options["environment"].update(self._own_number(rank))
         if self._launcher != "ssh":
             self._start(1, options)
             return
@@ -240,8 +285,14 @@ class LaunchedEngines(Engines):
                 faults.append(f"{host}: {error.__cause__}")
         raise StartFailed(
             f"Rank {rank} could not be replaced: no host lets us in ({'; '.join(faults)}). "
-            f"{self._next_step}"
+            f"{self._next_step()}"
         )
+
+    def _own_number(self, rank):
+        """
+        Return the variables for an engine that is started alone.
+        """
+        return {RANK_FROM: "RANK", "RANK": str(rank)}
 
     def _hosts_for(self, rank):
         """

@@ -38,7 +38,6 @@ class Engines(ABC):
 
     has_warden = True
     on_this_machine = True
-    _next_step = 'Run "ddp-lessons doctor" to see what is wrong.'
     _replace_s = _REPLACE_S
 
     def __init__(self, keeper, cluster, client, placement):
@@ -108,6 +107,19 @@ class Engines(ABC):
         return {}
 
     @property
+    def loss(self):
+        """
+        What has ended all ranks, none of which can be replaced; else empty. It follows a colon.
+        """
+        return ""
+
+    def _next_step(self):
+        """
+        Return what to try where ranks do not come up.
+        """
+        return 'Run "ddp-lessons doctor" to see what is wrong.'
+
+    @property
     def _ranks(self):
         return range(self._placement.world_size)
 
@@ -135,7 +147,7 @@ class Engines(ABC):
                 silent = ended or missing
                 raise StartFailed(
                     f"Ranks could not be started: {rank_names(silent)} did not come up."
-                    f"{self._log_tail(silent)} {self._next_step}"
+                    f"{self._log_tail(silent)} {self._next_step()}"
                 )
             time.sleep(0.002)  # polls; ipyparallel's own wait wakes up less often
 

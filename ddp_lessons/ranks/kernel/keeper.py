@@ -99,6 +99,15 @@ class Keeper:
         self._files += paths
         self.order("remove at end", paths=paths)
 
+    def run_at_end(self, commands):
+        """
+        Have commands run when the ranks end, in place of those that were named before.
+
+        Args:
+            commands: Lists of words. They end ranks that the warden has not started.
+        """
+        self.order("run at end", commands=commands)
+
     def on_event(self, listener):
         """
         Have `listener(message)` called, from a thread, for everything that the warden says.

@@ -17,6 +17,8 @@ from ipyparallel.cluster import launcher as ipp_launcher
 from traitlets import Any, Integer, default
 
 from ddp_lessons.ranks.kernel.keeper import Keeper
+from ddp_lessons.ranks.kernel.launched.mpi import MPIEngineSetLauncher
+from ddp_lessons.ranks.kernel.launched.slurm_job import SlurmEngineSetLauncher
 from ddp_lessons.ranks.system.patience import Patience
 from ddp_lessons.ranks.system.processes import can_fork
 from ddp_lessons.ranks.warden.controller import controller_arguments
@@ -31,7 +33,12 @@ def engines_launcher(launcher):
     """
     if launcher in ("auto", "fork", "spawn"):
         return "ddp-lessons"
-    return SSHEngineSetLauncher if launcher == "ssh" else launcher
+    ours = {
+        "mpi": MPIEngineSetLauncher,
+        "slurm": SlurmEngineSetLauncher,
+        "ssh": SSHEngineSetLauncher,
+    }
+    return ours.get(launcher, launcher)
 
 
 class RanksCluster(ipp.Cluster):

@@ -8,8 +8,8 @@ import itertools
 from ddp_lessons.errors import BadInput
 from ddp_lessons.ranks.diagnosis.report import Recovery, replaced_sentence, stale_sentence
 from ddp_lessons.ranks.kernel.control import Control
-from ddp_lessons.ranks.kernel.elsewhere import engines_of
 from ddp_lessons.ranks.kernel.grouping import GroupBroken, enter_group, join_all, leave_all
+from ddp_lessons.ranks.kernel.launched.choice import engines_of
 from ddp_lessons.ranks.kernel.status import Status
 from ddp_lessons.ranks.system.idle import IdleWatch
 from ddp_lessons.ranks.system.limits import setting
@@ -80,7 +80,7 @@ class Ranks:
         """
         Whether these ranks can still run cells.
         """
-        return not self._stopped and not self.keeper.gone
+        return not (self._stopped or self.keeper.gone or self.engines.loss)
 
     def status(self):
         """
@@ -124,9 +124,11 @@ class Ranks:
         if self._idle_watch is not None:
             self._idle_watch.close()
         self.client.close(linger=0)
-        self.engines.stop()
-        self.cluster.close()
-        self.keeper.stop()
+        try:
+            self.engines.stop()
+        finally:  # what it could not end, the warden is to
+            self.cluster.close()
+            self.keeper.stop()
 
     # ---- groups ----
 

@@ -6,20 +6,25 @@ One rank: an ipyparallel engine whose id is its rank, with a guard in place of a
 is what ipyparallel's own launchers (Slurm, SSH, MPI, local) start.
 """
 
+import functools
+import importlib
 import logging
 import os
 import signal
 import sys
+import threading
 from urllib.parse import urlsplit
 
 from ipyparallel.engine.app import IPEngine
-from traitlets import Integer, default
+from traitlets import Float, Integer, default
 
 from ddp_lessons.ranks.rank.guard import Guard
+from ddp_lessons.ranks.rank.home import RANK_FROM, home
+from ddp_lessons.ranks.rank.lifeline import hold_lifeline
 from ddp_lessons.ranks.rank.printing import PrintBound
 from ddp_lessons.ranks.system.interfaces import bind_groups_towards
 
-_RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
+_RANK_VARIABLES = "RANK OMPI_COMM_WORLD_RANK PMI_RANK PMIX_RANK SLURM_PROCID"
 
 
 class RankEngine(IPEngine):
@@ -27,12 +32,27 @@ class RankEngine(IPEngine):
     An ipyparallel engine that asks for its rank as its id and obeys the guard's requests.
     """
 
-    # Without a warden, this is how a rank learns that its controller is gone: after 4 times 1 s.
-    max_heartbeat_misses = Integer(4, config=True)
+    # Without a warden, this is how a rank learns that its controller is gone: after 8 times 1 s.
+    # The controller waits as long for a rank.
+    max_heartbeat_misses = Integer(8, config=True)
+    # A controller on a crowded machine may take its time.
+    timeout = Float(20.0, config=True)
+
+    _imports = None  # the thread that imports torch
+
+    def initialize(self, argv=None):
+        """
+        Make ready, and import torch meanwhile: a nanny is started, and others are waited for.
+        """
+        if "torch" not in sys.modules:
+            work = functools.partial(importlib.import_module, "torch.distributed")
+            self._imports = threading.Thread(target=work, name="ddp-lessons-imports")
+            self._imports.start()
+        super().initialize(argv)
 
     @default("id")
     def _id_default(self):
-        for name in _RANK_VARIABLES:
+        for name in os.environ.get(RANK_FROM, _RANK_VARIABLES).split():
             if name in os.environ:
                 return int(os.environ[name])
         return None
@@ -49,8 +69,12 @@ class RankEngine(IPEngine):
         self.guard.start(self.kernel)
         self._say_less()
         _transform_once(self.kernel.shell)
-        signal.signal(signal.SIGTERM, self._signal_stop)
+        # Slurm and mpiexec end a rank by SIGTERM: at once, whatever C code it waits in. The nanny
+        # tells of it.
+        ending = signal.SIG_DFL if self.enable_nanny else self._signal_stop
+        signal.signal(signal.SIGTERM, ending)
         self.kernel.control_handlers.update(
+            home_request=self._reply_to("home_reply", lambda content: home(content["folder"])),
             place_request=self._reply_to("place_reply", lambda content: self.guard.place()),
             state_request=self._reply_to("state_reply", lambda content: self.guard.state()),
             release_request=self._reply_to("release_reply", lambda content: self.guard.release()),
@@ -58,6 +82,28 @@ class RankEngine(IPEngine):
             # Without a nanny, ipyparallel's own `client.send_signal` arrives here.
             signal_request=self._reply_to("signal_reply", _signal_self),
         )
+
+    def start_nanny(self, control_url):
+        """
+        Start the nanny, which tells of this rank's end, so that SIGTERM does not end it as well.
+        """
+        before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # is inherited
+        try:
+            return super().start_nanny(control_url)
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+    def start_heartbeat(self, hb_ping, hb_pong, hb_period, identity):
+        """
+        Answer the controller's heartbeats, by which this rank counts as there, and end with them.
+        """
+        if self._imports is not None:
+            self._imports.join()  # nobody may meet a half of torch
+        if self.max_heartbeat_misses == 0:
+            super().start_heartbeat(hb_ping, hb_pong, hb_period, identity)
+            return
+        limit_s = self.max_heartbeat_misses * (hb_period + 500) / 1000
+        hold_lifeline(self, hb_ping, hb_pong, identity, limit_s)
 
     def _say_less(self):
         # Two messages of each cell that nobody reads: "busy", and the cell's own text. Every rank

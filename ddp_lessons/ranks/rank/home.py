@@ -6,6 +6,12 @@ import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
+RANK_FROM = "DDP_LESSONS_RANK_FROM"
+"""
+Names the variables that hold a rank's number. Without it a kernel that runs in a job of Slurm's
+would hand its own number, 0, to each of its ranks.
+"""
+
 
 def home(file):
     """
@@ -18,7 +24,8 @@ def home(file):
         dict: `host`, `pid`, the versions of `python`, `torch` and `ddp_lessons`, and `sees_file`.
     """
     return {
-        "host": platform.node(),
+        # A node of Slurm's goes by the name that Slurm's own commands know.
+        "host": os.environ.get("SLURMD_NODENAME") or platform.node(),
         "pid": os.getpid(),
         "python": ".".join(platform.python_version_tuple()[:2]),
         "torch": _version_of("torch"),
@@ -32,3 +39,14 @@ def _version_of(package):
         return version(package)
     except PackageNotFoundError:
         return "none"
+
+
+def count_by_host(local_rank, local_world_size):
+    """
+    Note in this process's environment, as torchrun does, which of its host's ranks this one is.
+
+    Args:
+        local_rank: From 0, in rank order.
+        local_world_size: How many ranks the host has.
+    """
+    os.environ.update(LOCAL_RANK=str(local_rank), LOCAL_WORLD_SIZE=str(local_world_size))

@@ -13,6 +13,7 @@ import os
 import selectors
 import signal
 import socket
+import subprocess
 import sys
 import time
 import traceback
@@ -24,6 +25,7 @@ from ddp_lessons.ranks.system.runtime import remove_runtime_folder
 from ddp_lessons.ranks.warden import children
 
 _POLITE_S = 1.0
+_COMMAND_S = 3.0  # the kernel waits 5 s for this process's end
 
 
 class Warden:
@@ -45,6 +47,7 @@ class Warden:
         self.ranks = {}  # pid -> rank
         self.controller_pid = None
         self.files_to_remove = []
+        self.commands = []  # each a list of words: what ends ranks that are no children of ours
         self._running = True
         self._selector = selectors.DefaultSelector()
 
@@ -114,6 +117,8 @@ class Warden:
                     system.shut_down_sockets(pid, order["spared_ports"])
         elif do == "remove at end":
             self.files_to_remove += order["paths"]
+        elif do == "run at end":
+            self.commands = order["commands"]
         elif do == "stop":
             self._running = False
         else:
@@ -173,6 +178,7 @@ class Warden:
         """
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        self._run_commands()
         for pid in self.ranks:  # nothing of theirs is left to save, and Gloo cannot be asked
             _kill(pid, signal.SIGKILL)
         if self.controller_pid is not None:
@@ -186,6 +192,21 @@ class Warden:
         for path in self.files_to_remove:
             Path(path).unlink(missing_ok=True)
         remove_runtime_folder(self.folder)
+
+    def _run_commands(self):
+        # Side by side: one that cannot reach whom it asks must not keep the others waiting.
+        running = []
+        for command in self.commands:
+            try:
+                running.append(subprocess.Popen(command, stdin=subprocess.DEVNULL))
+            except OSError:
+                traceback.print_exc()  # into the log; what is left to end must be ended
+        deadline = time.monotonic() + _COMMAND_S
+        for process in running:
+            try:
+                process.wait(max(0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                traceback.print_exc()
 
 
 def count_gpus():

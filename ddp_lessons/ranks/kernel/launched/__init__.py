@@ -1,0 +1,3 @@
+"""
+Ranks under launchers that have a life of their own: what each needs beyond what all share.
+"""

@@ -1,0 +1,25 @@
+"""
+Which Engines belong to which launcher.
+"""
+
+from ddp_lessons.ranks.kernel.elsewhere import LaunchedEngines
+from ddp_lessons.ranks.kernel.engines import WardenEngines
+from ddp_lessons.ranks.kernel.launched.mpi import MPIEngines
+from ddp_lessons.ranks.kernel.launched.slurm import SlurmEngines
+
+_OWN = ("auto", "fork", "spawn")
+_KINDS = {"mpi": MPIEngines, "slurm": SlurmEngines}
+
+
+def engines_of(launcher, keeper, cluster, client, placement):
+    """
+    Return the Engines for a launcher, as `start_ranks` takes it.
+
+    Args:
+        launcher: Its name.
+        keeper, cluster, client, placement: As `Engines`.
+    """
+    if launcher in _OWN:
+        return WardenEngines(keeper, cluster, client, placement)
+    kind = _KINDS.get(launcher, LaunchedEngines)
+    return kind(keeper, cluster, client, placement, launcher)

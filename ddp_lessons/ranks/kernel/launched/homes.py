@@ -1,0 +1,40 @@
+"""
+Ask ranks where they are, before anything is sent to them that only the same versions can read.
+"""
+
+from concurrent.futures import wait
+
+_ASK_EVERY_S = 1.0
+
+
+def ask_homes(client, ranks, folder, patience):
+    """
+    Ask ranks where they are, until each has answered, or has died, or patience is over.
+
+    Args:
+        client: ipyparallel's client.
+        ranks: The ranks to ask, which have registered.
+        folder: The folder that all of them have to see.
+        patience: A Patience.
+
+    Returns:
+        dict[int, dict]: What `home` says on each rank that has answered.
+    """
+    asked: dict = {rank: [] for rank in ranks}
+    answers: dict = {}
+    while len(answers) < len(asked) and not patience.is_over and set(ranks) <= set(client.ids):
+        for rank in asked.keys() - answers.keys():
+            # Asked again: what is sent while its line is being made reaches nobody.
+            request = client._send(
+                client._control_stream,
+                "home_request",
+                content={"folder": folder},
+                ident=client._engines[rank].encode(),
+            )
+            asked[rank].append(request)
+        wait([request for sent in asked.values() for request in sent], timeout=_ASK_EVERY_S)
+        for rank, sent in asked.items():
+            done = [request for request in sent if request.done() and not request.exception()]
+            if done:
+                answers[rank] = done[0].result()["content"]["answer"]
+    return answers

@@ -1,0 +1,210 @@
+"""
+ipyparallel's launcher for Slurm, configured as that is, which knows how its job fares.
+"""
+
+import asyncio
+import os
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from ipyparallel.cluster import launcher as ipp_launcher
+from traitlets import List, Unicode
+
+_COMMAND_S = 30.0
+_GONE_S = 10.0
+_POLL_S = 0.1
+_WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT")
+_RUNNING = ("RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT")
+_UNKNOWN_JOB = "Invalid job id"
+_KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
+_FOREIGN = ("SLURM", "PMI", "OMPI_", "PRTE_")
+_FOREIGN_NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+
+
+@dataclass(frozen=True)
+class Job:
+    """
+    A job, as Slurm tells of it.
+
+    Args:
+        number: Its id.
+        state: Slurm's word for its state; empty if Slurm knows it no more.
+        reason: Why it waits, or how it ended, in Slurm's words.
+    """
+
+    number: str
+    state: str
+    reason: str = ""
+
+    @property
+    def waits(self):
+        """
+        Whether it is still to begin.
+        """
+        return self.state in _WAITING
+
+    @property
+    def runs(self):
+        """
+        Whether its ranks may live, and new ones be started in it.
+        """
+        return self.state in _RUNNING
+
+    @property
+    def is_over(self):
+        """
+        Whether nothing of it is left.
+        """
+        return not (self.waits or self.runs or self.state == "COMPLETING")
+
+    def __str__(self):
+        reason = "" if self.reason in ("", "None") else f" ({self.reason})"
+        return f"job {self.number} is {self.state or 'over'}{reason}"
+
+
+class SlurmEngineSetLauncher(ipp_launcher.SlurmEngineSetLauncher):
+    """
+    ipyparallel's, which passes Slurm's words on, and waits for the end of what it ends.
+    """
+
+    queue_command = List(["squeue"], config=True, help="The Slurm command to look at the queue.")
+    step_command = List(["srun"], config=True, help="The Slurm command to start one more engine.")
+    default_template = Unicode(
+        """#!/bin/sh
+#SBATCH --export=ALL
+#SBATCH --job-name=ipengine-{cluster_id}
+srun {program_and_args}
+# Engines that have replaced others run in steps of their own: the job ends with the last of them.
+sleep 10
+while squeue --noheader --steps --jobs=$SLURM_JOB_ID --format=%i | grep -q "[.][0-9]"; do
+    sleep 5
+done
+"""
+    )
+
+    def start(self, n):
+        """
+        Hand the job in. Its script, which Slurm copies, is left nowhere.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            self.batch_file = os.path.join(folder, self.batch_file_name)
+            return super().start(n)
+
+    def start_step(self, environment, host, log):
+        """
+        Start one more engine in the job, which runs.
+
+        Args:
+            environment: Its variables, beside those of the whole set.
+            host: Name of the node.
+            log: Open file for what it and srun say.
+
+        Returns:
+            subprocess.Popen: The srun, which ends with the engine.
+        """
+        options = [
+            f"--jobid={self.job_id}", f"--nodelist={host}", "--nodes=1", "--ntasks=1",
+            "--overlap",  # the cores of the one that died still count as taken
+            "--cpu-bind=none", "--export=ALL",
+        ]  # fmt: skip
+        return subprocess.Popen(
+            [*self.step_command, *options, *self.program, *self.program_args],
+            env=self._own_environment({**os.environ, **self.get_env(), **environment}, environment),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,  # Ctrl-C in a terminal is for the kernel alone
+        )
+
+    def ask_queue(self):
+        """
+        Return the Job, or None if Slurm does not answer now.
+        """
+        command = [*self.queue_command, "--noheader", "--states=all", f"--jobs={self.job_id}"]
+        try:
+            said = self._run_command([*command, "--format=%T|%r"]).strip()
+        except ipp_launcher.LauncherError as error:
+            return Job(self.job_id, "") if _UNKNOWN_JOB in str(error) else None
+        state, _, reason = said.partition("|")
+        return Job(self.job_id, state, reason)
+
+    def get_output(self, remove=False):
+        """
+        Return what the engines have said so far, or had when the file was removed.
+        """
+        path = Path(self.output_file)
+        if path.is_file():
+            self._output = path.read_text(errors="replace")
+        if remove:
+            path.unlink(missing_ok=True)
+        return self._output or ""
+
+    async def stop(self):
+        """
+        End the job, and wait until Slurm is through with it.
+        """
+        try:
+            self._run_command([*self.delete_command, self.job_id])
+        except ipp_launcher.LauncherError:
+            job = self.ask_queue()
+            if job is None or not job.is_over:  # it had not ended by itself
+                raise
+        deadline = time.monotonic() + _GONE_S
+        while not self._is_gone() and time.monotonic() < deadline:
+            await asyncio.sleep(_POLL_S)
+        self.notify_stop({"job_id": self.job_id})
+
+    def _is_gone(self):
+        job = self.ask_queue()
+        return job is not None and job.is_over
+
+    def _insert_options_in_script(self):
+        # ipyparallel has a setting for more options, and puts it nowhere.
+        super()._insert_options_in_script()
+        if self.options:
+            template: str = self.batch_template  # type: ignore[has-type]
+            first, rest = template.split("\n", 1)
+            self.batch_template = "\n".join([first, "#SBATCH {options}", rest])
+
+    def _run_command(self, command, env=None, **kwargs):
+        """
+        Run one of Slurm's commands and return what it prints.
+
+        Raises:
+            LauncherError: It is not there, or failed. The message has its own words.
+        """
+        try:
+            done = subprocess.run(
+                command,
+                env=self._own_environment(env or os.environ, self.environment),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=_COMMAND_S,
+            )
+        except FileNotFoundError:
+            raise ipp_launcher.LauncherError(f"no {command[0]} on this machine") from None
+        except subprocess.TimeoutExpired:
+            raise ipp_launcher.LauncherError(
+                f"no answer from {command[0]} in {_COMMAND_S:.0f} s"
+            ) from None
+        if done.returncode != 0:
+            said = "; ".join((done.stderr or done.stdout).strip().splitlines())
+            raise ipp_launcher.LauncherError(f"these words of {command[0]}: {said}")
+        return done.stdout
+
+    def _own_environment(self, environ, ours):
+        """
+        Return variables without those of a job in which this kernel may run itself.
+        """
+        return {
+            name: value
+            for name, value in environ.items()
+            if name in ours
+            or name in _KEPT
+            or not (name.startswith(_FOREIGN) or name in _FOREIGN_NAMES)
+        }

@@ -1,0 +1,157 @@
+"""
+What is sent to Slurm and mpiexec, and what is made of their words: no rank is started here.
+"""
+
+import os
+
+import pytest
+from ipyparallel.cluster.launcher import LauncherError
+
+from ddp_lessons.ranks.kernel.launched.mpi import first_death
+from ddp_lessons.ranks.kernel.launched.slurm_job import Job, SlurmEngineSetLauncher
+from ddp_lessons.ranks.rank.engine import RankEngine
+from ddp_lessons.ranks.rank.home import count_by_host, home
+
+KILLED = """--------------------------------------------------------------------------
+mpiexec noticed that process rank 2 with PID 0 on node box exited on signal 9 (Killed).
+--------------------------------------------------------------------------"""
+EXITED = """mpiexec detected that one or more processes exited with non-zero status, thus causing
+the job to be terminated. The first process to do so was:
+
+  Process name: [[51087,1],1]
+  Exit code:    3
+--------------------------------------------------------------------------"""
+
+
+@pytest.fixture
+def launcher(tmp_path, monkeypatch):
+    """
+    A launcher that has started nothing, in a folder where nothing may be left.
+    """
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    return SlurmEngineSetLauncher(profile_dir=str(tmp_path), cluster_id="few")
+
+
+def fake(patch, tmp_path, name, text):
+    """
+    Put a command into the path, before all others.
+    """
+    folder = tmp_path / "bin"
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+    (folder / name).chmod(0o700)
+    patch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (KILLED, ", and rank 2 ended by signal 9 (Killed)"),
+        (EXITED, ", and rank 1 exited with code 3"),
+        ("nothing of use", ""),
+    ],
+)
+def test_first_death_is_read_from_what_mpiexec_says(said, told):
+    """
+    Of four that ended, only one did so by itself.
+    """
+    assert first_death(said) == told
+
+
+@pytest.mark.parametrize(
+    ("job", "said", "waits", "runs", "is_over"),
+    [
+        (Job("7", "PENDING", "Resources"), "job 7 is PENDING (Resources)", True, False, False),
+        (Job("7", "RUNNING", "None"), "job 7 is RUNNING", False, True, False),
+        (Job("7", "COMPLETING", "None"), "job 7 is COMPLETING", False, False, False),
+        (Job("7", "TIMEOUT", "TimeLimit"), "job 7 is TIMEOUT (TimeLimit)", False, False, True),
+        (Job("7", ""), "job 7 is over", False, False, True),
+    ],
+)
+def test_jobs_are_told_in_words_of_slurm(job, said, waits, runs, is_over):
+    """
+    The learner can look these up, and their administrator knows them.
+    """
+    assert str(job) == said
+    assert (job.waits, job.runs, job.is_over) == (waits, runs, is_over)
+
+
+def test_script_has_what_was_configured_and_is_left_nowhere(launcher, tmp_path, monkeypatch):
+    """
+    ipyparallel knows of more options, and puts them nowhere; and it leaves its script lying about.
+    """
+    launcher.options, launcher.queue, launcher.account = "--nodes=2 --mem=1G", "short", "physics"
+    fake(monkeypatch, tmp_path, "sbatch", f"cp $1 {tmp_path}/script; echo Submitted batch job 17")
+    assert launcher.start(4) == "17"
+    lines = (tmp_path / "script").read_text().splitlines()
+    for words in ("nodes=2 --mem=1G", "partition=short", "account=physics", "ntasks=4"):
+        assert f"#SBATCH --{words}" in lines
+    assert os.listdir() == []
+
+
+def test_job_knows_nothing_of_the_job_that_it_is_started_in(launcher, tmp_path, monkeypatch):
+    """
+    A hub may run this notebook in a job of Slurm's, whose numbers are not those of its ranks.
+    """
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("MY_DATA", "/data")
+    launcher.environment = {"WORLD_SIZE": "4", "SLURM_WAIT": "0"}
+    fake(monkeypatch, tmp_path, "sbatch", f"env > {tmp_path}/env; echo Submitted batch job 17")
+    launcher.start(4)
+    passed = (tmp_path / "env").read_text().splitlines()
+    for line in ("SLURM_CONF=/etc/slurm.conf", "MY_DATA=/data", "WORLD_SIZE=4", "SLURM_WAIT=0"):
+        assert line in passed
+    assert not [line for line in passed if line.startswith(("SLURM_PROCID", "RANK"))]
+
+
+def test_words_of_slurm_are_passed_on(launcher, tmp_path, monkeypatch):
+    """
+    A cluster has rules that nobody here knows.
+    """
+    fake(monkeypatch, tmp_path, "sbatch", "echo sbatch: error: not before noon >&2; exit 1")
+    with pytest.raises(LauncherError, match="these words of sbatch: sbatch: error: not before"):
+        launcher.start(4)
+    launcher.submit_command = ["no-sbatch"]
+    with pytest.raises(LauncherError, match="no no-sbatch on this machine"):
+        launcher.start(4)
+
+
+def test_queue_that_is_silent_is_told_from_a_job_that_is_gone(launcher, tmp_path, monkeypatch):
+    """
+    Slurm's controller may be away for a minute; the ranks live on.
+    """
+    launcher.job_id = "17"
+    fake(monkeypatch, tmp_path, "squeue", "echo 'PENDING|Priority'")
+    assert launcher.ask_queue() == Job("17", "PENDING", "Priority")
+    gone = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
+    fake(monkeypatch, tmp_path, "squeue", gone)
+    assert launcher.ask_queue() == Job("17", "")
+    fake(monkeypatch, tmp_path, "squeue", "echo 'Unable to contact slurm controller' >&2; exit 1")
+    assert launcher.ask_queue() is None
+
+
+def test_rank_is_read_from_what_its_launcher_names(monkeypatch):
+    """
+    A kernel in a job of Slurm's hands its variables to all of its ranks, its own number too.
+    """
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "2")
+    for named, rank in (("SLURM_PROCID", 0), ("PMI_RANK OMPI_COMM_WORLD_RANK", 2), ("", None)):
+        monkeypatch.setenv("DDP_LESSONS_RANK_FROM", named)
+        assert RankEngine().id == rank
+
+
+def test_home_of_a_rank_in_a_job_is_its_node(monkeypatch, tmp_path):
+    """
+    By the name that squeue and scontrol know.
+    """
+    monkeypatch.setenv("SLURMD_NODENAME", "n7")
+    assert home(str(tmp_path))["host"] == "n7"
+    monkeypatch.setenv("LOCAL_RANK", "9")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "9")
+    count_by_host(1, 2)
+    assert (os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"]) == ("1", "2")
