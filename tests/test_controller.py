@@ -90,4 +90,8 @@ def test_controller_listens_on_loopback_unless_told(tmp_path):
     Ranks on other machines need more; a learner's laptop does not.
     """
     assert "--ip=127.0.0.1" in controller_arguments(tmp_path, "some-ranks")
-    assert "--ip=*" in controller_arguments(tmp_path, "some-ranks", EVERY_INTERFACE)
+    for listen in (EVERY_INTERFACE, "10.0.0.9"):
+        arguments = controller_arguments(tmp_path, "some-ranks", listen)
+        assert f"--ip={listen}" in arguments
+        # A host that vanishes says nothing, so its ranks count as dead after 8 s.
+        assert "--HeartMonitor.max_heartmonitor_misses=16" in arguments

@@ -18,6 +18,7 @@ from ddp_lessons.course.doctor.doctor import FAIL, GIB, OK, WARN, can_run, judge
 from ddp_lessons.course.doctor.machine import Gpu, Machine
 from ddp_lessons.course.doctor.table import NUM_COLUMNS, NUM_LINES, show_findings
 from ddp_lessons.course.doctor.torch_report import TorchReport, ask_torch, read_torch_report
+from ddp_lessons.errors import StartFailed
 
 LAPTOP = Machine(
     python=(3, 12, 4),
@@ -161,6 +162,26 @@ def test_doctor_says_which_cuda_comes_from_where():
     """
     assert "the wheel brings CUDA 13.0" in finding(SERVER, "torch").found
     assert "8 x NVIDIA H200, 141 GiB, driver 580.65.06" in finding(SERVER, "GPUs").found
+
+
+def _no_interface(address):
+    raise StartFailed(f"No interface has {address}.")
+
+
+def test_doctor_says_where_torch_listens(monkeypatch):
+    """
+    None of its sockets asks who calls, so which interface they are on is all there is.
+    """
+    found = finding(replace(LAPTOP, interfaces=("lo", "enp0s31f6")), "torch's sockets")
+    assert found.found == "no password: start_ranks takes lo; torchrun enp0s31f6, and its store all"
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
+    loopback, told = probes.group_interfaces()
+    assert (loopback[:2], told) == ("lo", "ib0")
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME")
+    monkeypatch.setattr(probes.socket, "gethostname", lambda: "no.such.host.invalid")
+    assert probes.group_interfaces() == (loopback, loopback)
+    monkeypatch.setattr(probes, "interface_of", _no_interface)
+    assert probes.group_interfaces() == ("none", "none")  # what else is wrong is told elsewhere
 
 
 @pytest.mark.parametrize(

@@ -186,6 +186,18 @@ def test_tcp_store_of_this_machine_is_closed_to_all_others(host):
         tcp_store(host, store.port, 0, 30.0)
 
 
+def test_tcp_store_listens_only_there_if_it_is_told():
+    """
+    A host is in several networks. Any address of 127.0.0.0/8 stands for one that is not loopback's.
+    """
+    store = tcp_store("127.0.0.2", 0, 0, 30.0, only_there=True)
+    assert _listens_at(store.port) == {"127.0.0.2"}
+    tcp_store("127.0.0.2", store.port, 1, 30.0).set("key", "value")
+    assert store.get("key") == b"value"
+    with pytest.raises(OSError, match="assign requested address"):
+        tcp_store("192.0.2.1", 0, 0, 30.0, only_there=True)
+
+
 TELL_STORE = """
 import os, psutil
 listening = [c for c in psutil.Process(os.getppid()).net_connections() if c.status == "LISTEN"]

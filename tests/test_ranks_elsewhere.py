@@ -4,44 +4,32 @@ Ranks on two hosts, started by SSH: what is promised of a rank at home holds of 
 It takes minutes, so it is run by `make soak` and in CI, and not by `make test`.
 """
 
-import functools
 import os
 import re
 import signal
-import sys
 import threading
 import time
 
 import pytest
-from launched import blocks
-from throw_away_hosts import hosts, needs_hosts, net_of, traces
+from ssh_ranks import (
+    SETTINGS,
+    START_S,
+    assert_in_order,
+    configure,
+    engines_on,
+    hosts_up,
+    listening_here,
+    listening_on_host,
+    own_sockets,
+    ranks_on,
+)
+from throw_away_hosts import hosts, needs_hosts
 
 from ddp_lessons import start_ranks, stop_ranks
 from ddp_lessons.errors import CellStopped, RankDied, RankRaised, StartFailed
 from ddp_lessons.ranks.kernel.cells import run_cell
 
-CONFIGURATION = """
-c = get_config()
-c.SSHLauncher.ssh_cmd = ["ssh", "-F", "{folder}/ssh_config"]
-c.SSHLauncher.scp_cmd = ["scp", "-F", "{folder}/ssh_config"]
-"""
-START, SETTINGS = blocks("ssh.md", "python")
-PAGES_PYTHON = "/home/ada/course/.venv/bin/python"
-START_S = 120.0
-
 pytestmark = [pytest.mark.soak, pytest.mark.ranks, pytest.mark.timeout(400), needs_hosts]
-
-
-def configure(patch, home, folder, settings=SETTINGS):
-    """
-    Write ipyparallel's configuration, as the page shows it, into an IPython folder.
-    """
-    profile = home / "profile_default"
-    profile.mkdir(parents=True)
-    (profile / "ipcluster_config.py").write_text(
-        CONFIGURATION.format(folder=folder) + settings.replace(PAGES_PYTHON, sys.executable)
-    )
-    patch.setenv("IPYTHONDIR", str(home))
 
 
 @pytest.fixture(scope="module")
@@ -49,47 +37,25 @@ def bed(tmp_path_factory):
     """
     Give the folder of two hosts.
     """
-    folder = tmp_path_factory.mktemp("bed") / "hosts"
-    done = hosts("up", 2, folder=folder)
-    assert done.returncode == 0, done.stderr
-    net = net_of(folder)
-    yield folder
-    hosts("down", folder=folder)
-    assert traces(folder, net) == []
+    with hosts_up(tmp_path_factory.mktemp("bed") / "hosts") as folder:
+        yield folder
 
 
 @pytest.fixture(scope="module")
-def ranks(bed, tmp_path_factory):
+def before():
+    """
+    Give the sockets on which we listen before there are ranks.
+    """
+    return own_sockets()
+
+
+@pytest.fixture(scope="module")
+def ranks(before, bed, tmp_path_factory):
     """
     Two ranks on each host. Each test leaves them in order, the last one without a host.
     """
-    with pytest.MonkeyPatch.context() as patch:
-        configure(patch, tmp_path_factory.mktemp("home"), bed)
-        names = {"start_ranks": functools.partial(start_ranks, timeout_s=START_S)}
-        exec(START, names)
-        started = names["ranks"]
-        started.view.execute("import os, signal, socket, time, torch, torch.distributed as dist")
-        started.view.execute("mine, one = dist.get_rank(), torch.ones(1)")
+    with ranks_on(bed, tmp_path_factory.mktemp("home")) as started:
         yield started
-        stop_ranks()
-    assert engines_on(bed, 1) == 0
-
-
-def engines_on(folder, number):
-    """
-    Return how many engines a host has.
-    """
-    return hosts("run", number, "ps", "ax", folder=folder).stdout.count("rank.engine")
-
-
-def assert_in_order(ranks, kept):
-    """
-    The next collective works, and ranks still have what they had.
-    """
-    run_cell(ranks, "import torch, torch.distributed as dist\nthere = torch.ones(1)")
-    run_cell(ranks, "dist.all_reduce(there)\nnum_there = int(there.item())")
-    assert ranks.view["num_there"] == [len(ranks)] * len(ranks)
-    assert [ranks[rank]["mine"] for rank in kept] == list(kept)
 
 
 def test_ranks_are_where_they_were_asked_for(ranks, bed):
@@ -100,7 +66,31 @@ def test_ranks_are_where_they_were_asked_for(ranks, bed):
     assert ranks.view["host"] == ["node1", "node1", "node2", "node2"]
     assert re.search(r"^3 +idle +cpu +\d+ +node2$", repr(ranks.status()), re.MULTILINE)
     assert (engines_on(bed, 1), engines_on(bed, 2)) == (2, 2)
+    assert ranks.engines.shares_files
     assert_in_order(ranks, range(4))
+
+
+def test_nobody_listens_to_other_networks(ranks, bed, before):
+    """
+    A host is in several networks, some of which anybody may reach. Ours is the one of the ranks.
+    """
+    found = listening_here(ranks, bed, before)
+    found = found.union(*(listening_on_host(bed, number) for number in (1, 2)))
+    assert {interface for _, interface in found} == {"loopback", "the cluster's"}
+    assert {process for process, _ in found} == {"controller", "nanny", "rank", "sshd"}
+
+
+def test_who_listens_to_every_network_is_found(ranks, bed):
+    """
+    This proves the test above: a rank opens such a socket, of IPv4 and of 6.
+    """
+    run_cell(ranks, "doors = [socket.create_server(('', 0))] if mine == 3 else []")
+    assert ("rank", "0.0.0.0") in listening_on_host(bed, 2)
+    run_cell(ranks, "for door in doors: door.close()")
+    run_cell(ranks, "doors = [dist.TCPStore('localhost', 0, is_master=True)] if mine == 3 else []")
+    assert {("rank", "::"), ("rank", "0.0.0.0")} & listening_on_host(bed, 2)
+    run_cell(ranks, "del doors")
+    assert ("rank", "::") not in listening_on_host(bed, 2)
 
 
 def test_a_rank_that_raises_is_named_and_the_others_are_freed(ranks):
@@ -151,7 +141,7 @@ def test_a_rank_that_is_killed_gets_a_new_process_where_it_was(ranks):
     """
     It costs a login and an import, and nobody else's variables.
     """
-    with pytest.raises(RankDied, match="rank 3 died") as caught:
+    with pytest.raises(RankDied, match="rank 3 on node2 died") as caught:
         run_cell(ranks, "if mine == 3: os.kill(os.getpid(), signal.SIGKILL)\ndist.all_reduce(one)")
     assert "A new rank 3 is in place" in str(caught.value)
     assert ranks.engines.hosts[3] == "node2"
@@ -164,7 +154,7 @@ def test_what_was_on_a_host_that_vanishes_comes_up_on_another(ranks, bed):
     """
     switch_off = threading.Timer(1.0, hosts, ("off", 2), {"folder": bed})
     switch_off.start()
-    with pytest.raises(RankDied, match=r"rank 2 died.*\nrank 3 died") as caught:
+    with pytest.raises(RankDied, match=r"rank 2 on node2 died.*\nrank 3 on node2 died") as caught:
         run_cell(ranks, "import time\ntime.sleep(3)\ndist.all_reduce(one)")
     switch_off.join()
     assert "New ranks 2 and 3 are in place" in str(caught.value)

@@ -142,12 +142,12 @@ def test_a_rank_that_is_killed_gets_a_new_process_on_its_node(ranks, cluster):
     """
     hosts = dict(ranks.engines.hosts)
     source = "if mine == 3: os.kill(os.getpid(), signal.SIGKILL)\ndist.all_reduce(one)"
-    said = failing(ranks, source, RankDied, "rank 3 died")
+    said = failing(ranks, source, RankDied, "rank 3 on n. died")
     assert "A new rank 3 is in place; its variables are gone." in said
     assert_in_order(ranks, range(3))
     run_cell(ranks, "mine = dist.get_rank()")
     source = "if mine < 3: os.kill(os.getpid(), signal.SIGKILL)\ndist.all_reduce(one)"
-    failing(ranks, source, RankDied, "rank 0 died")
+    failing(ranks, source, RankDied, "rank 0 on n. died")
     assert_in_order(ranks, [3])
     assert ranks.engines.hosts == hosts
     assert len(queue()) == 1
@@ -167,7 +167,7 @@ def test_all_ranks_of_a_node_that_are_killed_come_back(ranks, cluster):
     killing = threading.Timer(1.0, kill_engines, (cluster, node))
     killing.start()
     source = "time.sleep(2 if mine % 2 else 0)\ndist.all_reduce(one)"
-    said = failing(ranks, source, RankDied, f"rank {lost[0]} died")
+    said = failing(ranks, source, RankDied, f"rank {lost[0]} on n. died")
     killing.join()
     assert f"New ranks {lost[0]} and {lost[1]} are in place" in said
     assert_in_order(ranks, kept)
@@ -321,7 +321,7 @@ def test_a_template_of_the_learners_works(cluster, tmp_path, monkeypatch):
     assert line.endswith(" RUNNING my-ranks")
     prepare(ranks)
     source = "if mine == 1: os.kill(os.getpid(), signal.SIGKILL)\ndist.all_reduce(one)"
-    failing(ranks, source, RankDied, "rank 1 died")
+    failing(ranks, source, RankDied, "rank 1 on n. died")
     assert_in_order(ranks, [0, 2, 3])
 
 

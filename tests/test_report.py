@@ -8,12 +8,14 @@ import pytest
 
 from ddp_lessons.ranks.diagnosis.report import (
     DIED,
+    GIVEN_UP,
     OK,
     RAISED,
     RELEASED,
     Outcome,
     Recovery,
     died_message,
+    given_up_message,
     how_it_died,
     raised_message,
     replaced_sentence,
@@ -120,6 +122,20 @@ def test_died_message_has_a_line_for_each():
         "last seen at line 2: train()",
         "rank 4 died: its process was ended by SIGKILL at line 3: os.kill(me, 9)",
     ]
+
+
+def test_who_died_elsewhere_is_named_with_its_host():
+    """
+    One looks there for the log, the full disk, or the neighbour that took the memory.
+    """
+    outcomes = {
+        2: Outcome(GIVEN_UP, line=1, code="spin()", host="node1"),
+        3: Outcome(DIED, exit_code=1, host="node2"),
+    }
+    assert died_message(outcomes) == "rank 3 on node2 died: its process exited with code 1"
+    assert given_up_message(outcomes) == (
+        "rank 2 on node1 could not be freed at line 1: spin(), so its process was ended"
+    )
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from ddp_lessons import __version__
-from ddp_lessons.course import teaching
+from ddp_lessons.course import scripts, teaching
 from ddp_lessons.errors import DDPLessonsError
 
 app = typer.Typer(
@@ -250,28 +250,10 @@ def solution(
 
 
 @app.command()
-def script(
-    notebook: Annotated[
-        str, typer.Argument(help="A stem such as 09_launch, or a notebook's file.")
-    ],
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write it there.", show_default="print it")
-    ] = None,
-):
-    """
-    Make one script of the cells of a notebook that have the tag "script".
-
-    Start it with torchrun, or with any other launcher: python -m ddp_lessons.launch SCRIPT.
-    """
-    from ddp_lessons.course.notebooks.script import read_script
-
+@functools.wraps(scripts.script)
+def script(**options):
     with _told_in_one_line("script"):
-        text = read_script(notebook)
-        if output is None:
-            typer.echo(text, nl=False)
-        else:
-            output.write_text(text, encoding="utf-8")
-            typer.echo(f"{output.name}: {len(text.splitlines())} lines")
+        scripts.script(**options)
 
 
 @app.command()

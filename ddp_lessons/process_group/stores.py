@@ -39,7 +39,7 @@ def file_store(path, world_size):
     return dist.FileStore(os.fspath(path), world_size)
 
 
-def tcp_store(host, port, rank, timeout_s, owner=0):
+def tcp_store(host, port, rank, timeout_s, owner=0, only_there=False):
     """
     Return a store that lives in one rank's memory and that the others reach over TCP.
 
@@ -51,10 +51,12 @@ def tcp_store(host, port, rank, timeout_s, owner=0):
         rank: This rank.
         timeout_s: Seconds to wait for the owner, and the store's own time limit.
         owner: The rank that holds the store; None if another process does, as under torchrun.
+        only_there: Whether the owner is to be reached at that host's address only, also where it is
+            none of LOOPBACK. It has to be an address of the owner's machine then.
 
     Raises:
         BadInput: The port cannot be one, or is 0 on a rank that is not the owner.
-        OSError: The port is taken.
+        OSError: The port is taken, or the address is not the owner's.
         RanksMissing: The owner did not open the store in time; only it can be named.
 
     Source: torch.distributed documentation, "TCPStore". Lesson: 01_process_group.
@@ -68,7 +70,7 @@ def tcp_store(host, port, rank, timeout_s, owner=0):
     if rank != owner:
         _wait_for_owner(host, port, rank, timeout_s, owner)
     door = None
-    if rank == owner and host in LOOPBACK:
+    if rank == owner and (only_there or host in LOOPBACK):
         # By itself torch listens on every network that the machine is in, whatever the host.
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family)

@@ -29,6 +29,7 @@ PLAIN_PAGES = {
     "docs/mpi.md": "mpi.md",
     "docs/board.md": "board.md",
     "docs/security.md": "security.md",
+    "docs/kubernetes.md": "kubernetes.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
 }
@@ -181,7 +182,7 @@ class _Pages:
                 for title, place in zip(numbered, lessons, strict=True)
             ],
             "Exercises": [f"exercises/{place.stem}" for place in exercises],
-            "To look up": ["claims", "words", "api/index"],
+            "To look up": ["claims", "words", "kubernetes", "api/index"],
             "To teach": ["plans", "teaching", "board", "security", "hosts", "ssh", "slurm", "mpi"],
             "To change": ["contributing", "changelog"],
         }

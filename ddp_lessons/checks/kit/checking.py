@@ -91,6 +91,7 @@ def run_and_judge(task, ranks):
         raise ranks_are_gone(ranks)
     if ranks.dead:
         raise replace_the_idle_dead(ranks)
+    _ = ranks.store_folder  # refused here, if there is none, before anything has changed
     cases = task.new_cases(len(ranks))
     everyone, what = range(len(ranks)), (playing.look, task.module, task.name)
     looks = _ask(ranks, everyone, *what, within_s=_IMPORT_WITHIN_S)

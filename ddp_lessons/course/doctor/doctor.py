@@ -48,7 +48,8 @@ def judge(machine):
     """
     judges = (
         judge_python, judge_packages, judge_torch, judge_gpus, judge_cores, judge_memory, judge_shm,
-        judge_temp_folder, judge_loopback, judge_backends, judge_fork, judge_all_reduce,
+        judge_temp_folder, judge_loopback, judge_sockets, judge_backends, judge_fork,
+        judge_all_reduce,
     )  # fmt: skip
     return [judge_one(machine) for judge_one in judges]
 
@@ -197,6 +198,15 @@ def judge_loopback(machine):
         return Finding("loopback", OK, "127.0.0.1 answers")
     mend = "Bring it up: ip link set lo up. In a sandbox, allow connections to 127.0.0.1."
     return Finding("loopback", FAIL, "127.0.0.1 does not answer", mend)
+
+
+def judge_sockets(machine):
+    """
+    Say where torch listens. None of its sockets asks who calls: docs/security.md has the list.
+    """
+    loopback, other = machine.interfaces
+    found = f"no password: start_ranks takes {loopback}; torchrun {other}, and its store all"
+    return Finding("torch's sockets", OK, found)
 
 
 def judge_backends(machine):

@@ -18,6 +18,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ddp_lessons.course.doctor.torch_report import TorchReport, ask_torch
+from ddp_lessons.errors import StartFailed
+from ddp_lessons.ranks.system.interfaces import GROUP_VARIABLES, interface_of
 from ddp_lessons.ranks.system.limits import memory, usable_cores
 
 PACKAGES = ("torch", "ipyparallel", "jupyterlab", "ipykernel", "scikit-learn", "matplotlib")
@@ -54,6 +56,7 @@ class Machine:
         num_gpus_on_bus: NVIDIA GPUs that are plugged in, driver or not.
         torch: What torch said.
         others_stop_at: Where other users are stopped on the way to this Python, or "".
+        interfaces: Names of loopback, and of the interface that Gloo takes if nobody tells it one.
     """
 
     python: tuple
@@ -70,6 +73,7 @@ class Machine:
     num_gpus_on_bus: int = 0
     torch: TorchReport = field(default_factory=TorchReport)
     others_stop_at: str = ""
+    interfaces: tuple = ("lo", "lo")
 
 
 def look_at_machine():
@@ -98,6 +102,7 @@ def look_at_machine():
         num_gpus_on_bus=gpus_on_bus(),
         torch=ask_torch() if temp_folder and "torch" in packages else TorchReport(),
         others_stop_at=others_stop_at(),
+        interfaces=group_interfaces(),
     )
 
 
@@ -150,6 +155,23 @@ def loopback():
     except OSError:
         return False
     return True
+
+
+def group_interfaces():
+    """
+    Return the names of loopback, and of the interface that Gloo takes if nobody tells it one.
+    """
+    loopback = _interface_of_name("localhost") or "none"
+    own = _interface_of_name(socket.gethostname())
+    # Where nobody knows this machine's name, Gloo stays at home.
+    return loopback, os.environ.get(GROUP_VARIABLES[0]) or own or loopback
+
+
+def _interface_of_name(name):
+    try:
+        return interface_of(socket.gethostbyname(name))
+    except (OSError, StartFailed):
+        return ""
 
 
 def writable_temp_folder():

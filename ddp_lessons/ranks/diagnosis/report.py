@@ -28,6 +28,7 @@ class Outcome:
         is_last_seen: Whether the line is one that it was seen at before it died, perhaps long ago.
         ended_itself: Whether it was the rank's own doing.
         digest: Fingerprint of its collectives in the cell.
+        host: Name of the host that it was on, where there are several; else empty.
     """
 
     kind: str
@@ -40,6 +41,13 @@ class Outcome:
     digest: str = ""
     is_last_seen: bool = False
     ended_itself: bool = False
+    host: str = ""
+
+    def named(self, rank):
+        """
+        Return "rank 3", or "rank 3 on node2".
+        """
+        return f"rank {rank} on {self.host}" if self.host else f"rank {rank}"
 
 
 def _at(outcome):
@@ -93,7 +101,7 @@ def died_message(outcomes):
         if outcome.kind == DIED:
             seen = "; last seen" if outcome.is_last_seen and outcome.line else ""
             how = how_it_died(outcome.exit_code, outcome.ended_itself)
-            lines.append(f"rank {rank} died: {how}{seen}{_at(outcome)}")
+            lines.append(f"{outcome.named(rank)} died: {how}{seen}{_at(outcome)}")
     return "\n".join(lines)
 
 
@@ -102,7 +110,7 @@ def given_up_message(outcomes):
     Tell of the ranks that we have ended, since nothing else could free them; empty without any.
     """
     return "\n".join(
-        f"rank {rank} could not be freed{_at(outcome)}, so its process was ended"
+        f"{outcome.named(rank)} could not be freed{_at(outcome)}, so its process was ended"
         for rank, outcome in sorted(outcomes.items())
         if outcome.kind == GIVEN_UP
     )

@@ -55,6 +55,7 @@ def conclude(ranks, outcomes, lookout, stopped):
     """
     if not ranks.alive:
         return ranks_are_gone(ranks)
+    _note_hosts(ranks, outcomes)
     kinds = {outcome.kind for outcome in outcomes.values()}
     alike = len({outcome.digest for outcome in outcomes.values()}) == 1
     if kinds == {OK} and not stopped and lookout.freeing is not None:
@@ -80,6 +81,13 @@ def conclude(ranks, outcomes, lookout, stopped):
     lines = [head, cause, "" if given_up == head else given_up]
     lines += [report.victims_sentence(outcomes), *recovery.sentences()]
     return kind("\n".join(line for line in lines if line), traceback)
+
+
+def _note_hosts(ranks, outcomes):
+    # Now: a new process may come up on another host.
+    for rank, host in ranks.engines.hosts.items():
+        if rank in outcomes:
+            outcomes[rank].host = host
 
 
 def _same_collectives(places):
@@ -133,6 +141,7 @@ def replace_the_idle_dead(ranks):
         rank: Outcome(DIED, exit_code=ranks.keeper.last_death.get(rank, (None, None))[1])
         for rank in ranks.dead
     }
+    _note_hosts(ranks, deaths)
     lines = [
         report.died_message(deaths),
         *ranks.recover().sentences(),

@@ -5,6 +5,7 @@ The guard inside of each frees it as it does at home. What is outside of it is t
 says how a process is started, and ipyparallel's nanny, beside each engine, tells of its death.
 """
 
+import json
 import signal
 from collections import Counter
 from concurrent.futures import wait
@@ -19,6 +20,7 @@ from ddp_lessons.ranks.kernel.engines import Engines, loopback_only
 from ddp_lessons.ranks.kernel.launched.homes import ask_homes
 from ddp_lessons.ranks.rank.home import RANK_FROM, count_by_host, home
 from ddp_lessons.ranks.system.patience import Patience
+from ddp_lessons.ranks.warden.controller import LOOPBACK
 
 _LOG_LINES = 12
 _HOME_S = 20.0
@@ -53,7 +55,7 @@ class LaunchedEngines(Engines):
         self._loss = ""
         self.on_this_machine = launcher in ("local", "mpi")
         if not self.on_this_machine:
-            # Ranks on other machines read their connection file there, so that is shared.
+            # Where hosts share a home, they share the profile, and this is its private folder.
             self.shared_folder = Path(cluster.profile_dir) / "security"
 
     def launch(self, timeout_s):
@@ -119,7 +121,16 @@ class LaunchedEngines(Engines):
             "OMP_NUM_THREADS": str(self._placement.num_threads),
             RANK_FROM: self._rank_from,
         }
-        return {"environment": {**shared, **(loopback_only() if self.on_this_machine else {})}}
+        return {"environment": {**shared, **(loopback_only() if self._only_here() else {})}}
+
+    def _only_here(self):
+        """
+        Whether no rank can be elsewhere: where their controller listens, nobody else comes.
+        """
+        if self.on_this_machine:
+            return True
+        file = Path(self._cluster.controller.connection_files["engine"])
+        return json.loads(file.read_text(encoding="utf-8"))["interface"] == f"tcp://{LOOPBACK}"
 
     def _log_tail(self, ranks):
         said = ""
@@ -134,9 +145,10 @@ class LaunchedEngines(Engines):
     # ---- where they are ----
 
     def _ask_homes(self, ranks):
-        here = self._here = home(str(self.shared_folder))
+        file = self._cluster.controller.connection_files["client"]
+        here = self._here = home(file)
         patience = Patience(_HOME_S, self._startup_pids)
-        found = ask_homes(self._client, ranks, str(self.shared_folder), patience)
+        found = ask_homes(self._client, ranks, file, patience)
         if silent := [rank for rank in ranks if rank not in found]:
             raise StartFailed(
                 f"Ranks could not be started: {rank_names(silent)} came up and did not say where: "
@@ -173,12 +185,13 @@ class LaunchedEngines(Engines):
                     f"Ranks could not be started: rank {rank} on {there['host']} has {what} "
                     f"{there[what]}: expected {here[what]}, as here. Install the same on all hosts."
                 )
-        if not there["sees_folder"]:
-            raise StartFailed(
-                f"Ranks could not be started: rank {rank} on {there['host']} does not see "
-                f"{self.shared_folder}: expected a folder that all hosts share. Set IPYTHONDIR to "
-                "one in a home that they share."
-            )
+
+    @property
+    def shares_files(self):
+        """
+        As `Engines`.
+        """
+        return all(there["sees_file"] for there in self._homes.values())
 
     @property
     def hosts(self):

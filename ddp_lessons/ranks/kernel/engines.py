@@ -7,11 +7,11 @@ import time
 from abc import ABC, abstractmethod
 from pathlib import Path
 
-import psutil
-
 from ddp_lessons.errors import StartFailed
 from ddp_lessons.ranks.diagnosis.telling import rank_names
+from ddp_lessons.ranks.system.interfaces import GROUP_VARIABLES, interface_of
 from ddp_lessons.ranks.system.patience import Patience
+from ddp_lessons.ranks.warden.controller import LOOPBACK
 
 _FORGET_S = 5.0
 _REPLACE_S = 10.0
@@ -33,7 +33,7 @@ class Engines(ABC):
     Attributes:
         has_warden: Whether our warden is the ranks' parent, so that the kernel has hold of them.
         on_this_machine: Whether all ranks are, so that loopback will do.
-        shared_folder: A folder that all ranks see.
+        shared_folder: A folder that all ranks see, if they do.
     """
 
     has_warden = True
@@ -91,6 +91,13 @@ class Engines(ABC):
         """
         Ranks whose process has ended and was not replaced yet.
         """
+
+    @property
+    def shares_files(self):
+        """
+        Whether all ranks see the kernel's files.
+        """
+        return True
 
     @property
     def hosts(self):
@@ -243,8 +250,4 @@ def loopback_only():
     """
     Return the variables that keep Gloo and NCCL on this machine.
     """
-    name = "lo"
-    for interface, addresses in psutil.net_if_addrs().items():
-        if any(address.address == "127.0.0.1" for address in addresses):
-            name = interface
-    return {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": name}
+    return dict.fromkeys(GROUP_VARIABLES, interface_of(LOOPBACK))

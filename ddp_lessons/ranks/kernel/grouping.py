@@ -8,6 +8,7 @@ Have all ranks leave their groups and join a new one, in whatever state a mishap
 Any of the three may fail, since a rank may die at any moment. Then all of it is done again.
 """
 
+import secrets
 import time
 from concurrent.futures import wait
 
@@ -24,10 +25,11 @@ An idle rank answers in milliseconds. One that does not is told to let go, which
 that was only slow.
 """
 _LOOK_EVERY_S = 0.1
-_STANDS_STILL_S = {"leave": 2.0, "join": 10.0}
+_SAID = {"leave": "leave one", "join": "join one", "open_store": "open a store for one"}
+_STANDS_STILL_S = {"leave": 2.0, "join": 10.0, "open_store": 2.0}
 """
 Seconds of proven sleep after which a rank will never come. Who joins a group may have to wait for
-others; who leaves one waits for nobody.
+others; who leaves one, or opens a store, waits for nobody.
 """
 _MOST_POLLS = 3000
 """
@@ -117,11 +119,20 @@ def join_all(ranks):
     Raises:
         GroupBroken: A rank died, raised, or stands still. `ranks.is_in_order` is False then.
     """
-    store_file, placement = str(ranks.new_store_file()), ranks.placement
-    arguments = [
-        (store_file, len(ranks), placement.backend, device) for device in placement.devices
-    ]
-    return _call_guards(ranks, "join", arguments)
+    meeting, placement = _new_meeting(ranks), ranks.placement
+    arguments = [(meeting, len(ranks), placement.backend, device) for device in placement.devices]
+    return _names(_call_guards(ranks, "join", arguments))
+
+
+def _new_meeting(ranks):
+    """
+    Return what ranks are told of the store in which they meet: see `membership.join`.
+    """
+    if ranks.engines.shares_files:
+        return str(ranks.new_store_file())
+    (place,) = _call_guards(ranks, "open_store", [()])
+    # torch's store has no password. The key goes to the ranks over the encrypted line.
+    return (*place, secrets.token_hex())
 
 
 def leave_all(ranks):
@@ -131,12 +142,24 @@ def leave_all(ranks):
     Args:
         ranks: As the rest, see `join_all`.
     """
-    return _call_guards(ranks, "leave", [()] * len(ranks))
+    return _names(_call_guards(ranks, "leave", [()] * len(ranks)))
+
+
+def _names(lists):
+    return sorted(set().union(*lists))
 
 
 def _call_guards(ranks, name, arguments):
     """
-    Run a function of `membership` on every rank, and wait for the slowest as long as it moves.
+    Run a function of `membership` on the first ranks, and wait for the slowest as long as it moves.
+
+    Args:
+        ranks: The Ranks.
+        name: The function's name.
+        arguments: Those of each rank, from rank 0 on.
+
+    Returns:
+        list: What it gave on each.
     """
     ranks.is_in_order = False
     futures = {}
@@ -151,13 +174,13 @@ def _call_guards(ranks, name, arguments):
             break
     for rank, future in futures.items():
         if future.done() and future.exception() is not None:
-            raise GroupBroken(f"rank {rank} could not {name} one ({_first_line(future)})")
+            raise GroupBroken(f"rank {rank} could not {_SAID[name]} ({_first_line(future)})")
     if ranks.dead:
-        raise GroupBroken(f"{rank_names(ranks.dead)} died of the {name}")
+        raise GroupBroken(f"{rank_names(ranks.dead)} died of the {name.partition('_')[0]}")
     if late:
-        raise GroupBroken(f"{rank_names(pending)} did not {name} one")
+        raise GroupBroken(f"{rank_names(pending)} did not {_SAID[name]}")
     ranks.is_in_order = True
-    return sorted({stale for future in futures.values() for stale in future.result()})
+    return [future.result() for future in futures.values()]
 
 
 def _first_line(future):
@@ -171,7 +194,7 @@ class _Watch:
 
     def __init__(self, ranks, name):
         self._limit_s = _STANDS_STILL_S[name]
-        self._is_alone = name == "leave"
+        self._is_alone = name != "join"
         self._began_at = time.monotonic()
         self._rests = {rank: Rest(pid) for rank, pid in ranks.keeper.pids.items()}
 

@@ -14,7 +14,7 @@ import threading
 import ipyparallel as ipp
 import psutil
 from ipyparallel.cluster import launcher as ipp_launcher
-from traitlets import Any, Integer
+from traitlets import Any, Integer, default
 
 from ddp_lessons.ranks.kernel.keeper import Keeper
 from ddp_lessons.ranks.kernel.launched.mpi import MPIEngineSetLauncher
@@ -232,6 +232,12 @@ class _SSHEngineLauncher(ipp_launcher.SSHEngineLauncher):
     """
     Take a host that lets nobody in any more for one whose engine has ended.
     """
+
+    @default("to_send")
+    def _nothing_to_send(self):
+        # The connection's keys reach an engine through ssh's own input. ipyparallel copies the
+        # files with them to each host as well, where nobody removes them.
+        return []
 
     def wait_one(self, timeout):
         """

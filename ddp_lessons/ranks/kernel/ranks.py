@@ -5,6 +5,7 @@ A running set of ranks, seen from the kernel.
 import functools
 import itertools
 
+from ddp_lessons.errors import BadInput
 from ddp_lessons.ranks.diagnosis.report import Recovery, replaced_sentence, stale_sentence
 from ddp_lessons.ranks.kernel.control import Control
 from ddp_lessons.ranks.kernel.grouping import GroupBroken, enter_group, join_all, leave_all
@@ -194,7 +195,16 @@ class Ranks:
     def store_folder(self):
         """
         Folder of the file stores, which all ranks see.
+
+        Raises:
+            BadInput: Their hosts share no files.
         """
+        if not self.engines.shares_files:
+            raise BadInput(
+                "Ranks have no files in common: expected hosts that share their homes (got hosts "
+                f"that do not see {self.engines.shared_folder}). Set IPYTHONDIR to a folder that "
+                "they share, or use ranks of this machine: start_ranks(4)."
+            )
         return self.engines.shared_folder
 
     # ---- deaths ----

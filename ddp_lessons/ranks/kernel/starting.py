@@ -3,6 +3,7 @@ Bring up one set of ranks: warden, controller, client, engines, in an order that
 """
 
 import contextlib
+import functools
 import os
 import secrets
 import sys
@@ -14,11 +15,16 @@ from traitlets.config import Config
 from ddp_lessons.errors import DDPLessonsError, StartFailed
 from ddp_lessons.ranks.kernel.keeper import Keeper
 from ddp_lessons.ranks.system import share
+from ddp_lessons.ranks.system.interfaces import chosen_address, common_address, names_for_ssh
 from ddp_lessons.ranks.system.limits import memory, usable_cores
 from ddp_lessons.ranks.system.placement import BYTES_PER_RANK, Machine, place
 from ddp_lessons.ranks.system.processes import can_fork
 from ddp_lessons.ranks.warden.controller import EVERY_INTERFACE, LOOPBACK, controller_arguments
 
+ELSEWHERE = ("slurm", "ssh")
+"""
+Launchers whose ranks are on other machines.
+"""
 ENGINE_COMMAND = [sys.executable, "-m", "ddp_lessons.ranks.rank.engine"]
 """
 What ipyparallel's own launchers start: an engine with a guard.
@@ -60,6 +66,31 @@ def _profile_folder(fallback):
     except (OSError, AttributeError):
         pass  # a read-only home: the sidebar cannot list these ranks, everything else works
     return ProfileDir.create_profile_dir(fallback).location
+
+
+def listen_address(launcher, cluster):
+    """
+    Return the address on which a controller is to listen: the one that leads to its ranks.
+
+    Args:
+        launcher: As for `start_ranks`.
+        cluster: The RanksCluster, which knows ipyparallel's configuration; None at home.
+
+    Raises:
+        StartFailed: No such address is known, or DDP_LESSONS_INTERFACE names none.
+    """
+    if launcher not in ELSEWHERE:
+        return LOOPBACK
+    chosen = os.environ.get("DDP_LESSONS_INTERFACE")
+    if chosen:
+        return EVERY_INTERFACE if chosen == EVERY_INTERFACE else chosen_address(chosen)
+    if launcher == "slurm":  # which hosts it will be is not known before they run
+        return EVERY_INTERFACE
+    from ddp_lessons.ranks.kernel.launchers import SSHEngineSetLauncher
+
+    ssh = SSHEngineSetLauncher(parent=cluster, profile_dir=cluster.profile_dir)
+    names = names_for_ssh([*ssh.ssh_cmd, *ssh.ssh_args], ssh.engines)
+    return common_address(names) if names else LOOPBACK
 
 
 @contextlib.contextmanager
@@ -125,9 +156,29 @@ class Beginning:
                 str(Path(profile_dir) / "log" / f"engines{cluster_id}.json"),
             ]
         )
-        listen = EVERY_INTERFACE if launcher in ("slurm", "ssh") else LOOPBACK
+        cluster = self._cluster if launcher in ELSEWHERE else None
+        listen = listen_address(launcher, cluster)
         keeper.order_controller(controller_arguments(profile_dir, cluster_id, listen))
         keeper.order("import torch")
+
+    @functools.cached_property
+    def _cluster(self):
+        # Made late: to import ipyparallel takes as long as others take to come up.
+        from ddp_lessons.ranks.kernel.launchers import RanksCluster, engines_launcher
+
+        cluster = RanksCluster(
+            controller="ddp-lessons",
+            engines=engines_launcher(self._launcher),
+            cluster_id=self._cluster_id,
+            profile_dir=str(self._profile_dir),
+            shutdown_atexit=False,
+            send_engines_connection_env=True,
+            config=Config({"EngineLauncher": {"engine_cmd": ENGINE_COMMAND}}),
+            log_level=40,
+        )
+        cluster.keeper = self.keeper
+        self.undo.callback(cluster.close)  # and its client
+        return cluster
 
     def connect(self, n, device):
         """
@@ -141,19 +192,7 @@ class Beginning:
         """
         from ipyparallel.serialize import serialize_object
 
-        from ddp_lessons.ranks.kernel.launchers import RanksCluster, engines_launcher
-
-        cluster = RanksCluster(
-            controller="ddp-lessons",
-            engines=engines_launcher(self._launcher),
-            cluster_id=self._cluster_id,
-            profile_dir=str(self._profile_dir),
-            shutdown_atexit=False,
-            config=Config({"EngineLauncher": {"engine_cmd": ENGINE_COMMAND}}),
-            log_level=40,
-        )
-        cluster.keeper = self.keeper
-        self.undo.callback(cluster.close)  # and its client
+        cluster = self._cluster
         cluster.start_controller_sync()
         client = cluster.connect_client_sync(timeout=self._timeout_s)
         serialize_object(0)  # imports NumPy, for one; now is time, while the warden imports torch

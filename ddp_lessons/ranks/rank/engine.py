@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import threading
+from urllib.parse import urlsplit
 
 from ipyparallel.engine.app import IPEngine
 from traitlets import Float, Integer, default
@@ -21,6 +22,7 @@ from ddp_lessons.ranks.rank.guard import Guard
 from ddp_lessons.ranks.rank.home import RANK_FROM, home
 from ddp_lessons.ranks.rank.lifeline import hold_lifeline
 from ddp_lessons.ranks.rank.printing import PrintBound
+from ddp_lessons.ranks.system.interfaces import bind_groups_towards
 
 _RANK_VARIABLES = "RANK OMPI_COMM_WORLD_RANK PMI_RANK PMIX_RANK SLURM_PROCID"
 
@@ -60,6 +62,8 @@ class RankEngine(IPEngine):
         Install the guard. IPEngine calls this once its shell exists and before any cell runs.
         """
         os.environ["RANK"] = str(self.id)
+        # By itself torch takes the interface of this host's name, which may be any, or loopback.
+        bind_groups_towards(urlsplit(self.registration_url).hostname)
         self.guard = Guard(self.kernel.shell, self.id)
         self.kernel.shell.ddp_lessons_guard = self.guard
         self.guard.start(self.kernel)

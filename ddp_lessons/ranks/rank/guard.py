@@ -66,6 +66,7 @@ class Guard:
         self._report = None
         self._helpers = None
         self._put: list = []  # see `close_stores`
+        self.opened_store = None  # see `membership.open_store`
 
     def start(self, kernel):
         """

@@ -13,15 +13,15 @@ would hand its own number, 0, to each of its ranks.
 """
 
 
-def home(folder):
+def home(file):
     """
     Say where this process is, and whether it fits to a kernel elsewhere.
 
     Args:
-        folder: A folder that all ranks have to see.
+        file: A file of the kernel's that nobody copies, in the folder that all ranks may share.
 
     Returns:
-        dict: `host`, `pid`, the versions of `python`, `torch` and `ddp_lessons`, and `sees_folder`.
+        dict: `host`, `pid`, the versions of `python`, `torch` and `ddp_lessons`, and `sees_file`.
     """
     return {
         # A node of Slurm's goes by the name that Slurm's own commands know.
@@ -30,7 +30,7 @@ def home(folder):
         "python": ".".join(platform.python_version_tuple()[:2]),
         "torch": _version_of("torch"),
         "ddp_lessons": _version_of("ddp-lessons"),
-        "sees_folder": os.path.isdir(folder),
+        "sees_file": os.path.isfile(file),
     }
 
 

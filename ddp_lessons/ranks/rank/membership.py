@@ -4,26 +4,72 @@ Join and leave the group of all ranks, in a rank's own process, whatever state i
 
 import gc
 import sys
+from datetime import timedelta
 from traceback import clear_frames
 
 from ddp_lessons.ranks.rank.guard import current_guard
+from ddp_lessons.ranks.system.interfaces import group_address
+
+_STORE_WITHIN_S = 60.0
+"""
+Seconds for the way to a store that is open: its owner has said so.
+"""
 
 
-def join(store_file, world_size, backend, device, timeout_s=None):
+def open_store():
+    """
+    Open a store in this rank's memory, for the group that is joined next.
+
+    It listens on the interface of its groups alone: that which leads to the kernel's host.
+
+    Returns:
+        (str, int): Its address and port.
+    """
+    from ddp_lessons.process_group import tcp_store
+
+    guard = current_guard()
+    address = group_address()
+    guard.opened_store = tcp_store(address, 0, guard.rank, _STORE_WITHIN_S, guard.rank, True)
+    return address, guard.opened_store.port
+
+
+def join(meeting, world_size, backend, device, timeout_s=None):
     """
     Join this rank to the group of all ranks, after leaving the one that it may be in.
 
     Collective: every rank must call it.
 
+    Args:
+        meeting: Path of a file that is the store. Or, where hosts share no files, the address and
+            port of a store that rank 0 has opened, and a prefix of its keys that only ranks know.
+        world_size: As the arguments that follow, see `join_group_store`.
+
     Returns:
         list[str]: Names in the learner's namespace whose objects still hold an earlier group,
         such as a DDP model. They must be made again.
     """
-    from ddp_lessons.process_group import join_group
+    from ddp_lessons.process_group import join_group, join_group_store
 
+    guard = current_guard()
+    opened, guard.opened_store = guard.opened_store, None  # from here on the group holds it
     leave()
-    join_group(store_file, current_guard().rank, world_size, backend, device, timeout_s)
+    if isinstance(meeting, str):
+        join_group(meeting, guard.rank, world_size, backend, device, timeout_s)
+    else:
+        store = _store_at(meeting, guard.rank, opened)
+        join_group_store(store, guard.rank, world_size, backend, device, timeout_s)
     return holders_of_old_groups()
+
+
+def _store_at(meeting, rank, opened):
+    from torch.distributed import PrefixStore
+
+    from ddp_lessons.process_group import DEFAULT_TIMEOUT_S, tcp_store
+
+    address, port, prefix = meeting
+    store = opened or tcp_store(address, port, rank, _STORE_WITHIN_S)
+    store.set_timeout(timedelta(seconds=DEFAULT_TIMEOUT_S))
+    return PrefixStore(prefix, store)
 
 
 def leave():
@@ -33,6 +79,7 @@ def leave():
     Returns:
         list[str]: As `join`.
     """
+    current_guard().opened_store = None  # for a group that did not come about
     dist = sys.modules.get("torch.distributed")
     if dist is None or not (dist.is_initialized() or dist.distributed_c10d._world.pg_names):
         return []

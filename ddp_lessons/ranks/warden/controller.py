@@ -12,7 +12,7 @@ Ports to hold for a controller: it binds fifteen.
 """
 LOOPBACK = "127.0.0.1"
 EVERY_INTERFACE = "*"
-_MISSES = {LOOPBACK: 1200, EVERY_INTERFACE: 16}
+_MISSES_HERE, _MISSES_ELSEWHERE = 1200, 16
 """
 Beats of half a second without an answer after which an engine counts as dead.
 """
@@ -25,8 +25,10 @@ def controller_arguments(profile_dir, cluster_id, listen=LOOPBACK):
     Args:
         profile_dir: IPython profile folder that gets the connection files.
         cluster_id: Name of this set of ranks, unlike any other.
-        listen: Address to listen on. Ranks on other machines need EVERY_INTERFACE.
+        listen: Address to listen on: LOOPBACK, the one that leads to ranks on other machines, or
+            EVERY_INTERFACE.
     """
+    misses = _MISSES_HERE if listen == LOOPBACK else _MISSES_ELSEWHERE
     return [
         f"--ip={listen}",
         f"--profile-dir={os.fspath(profile_dir)}",
@@ -36,7 +38,7 @@ def controller_arguments(profile_dir, cluster_id, listen=LOOPBACK):
         "--HeartMonitor.period=500",
         # A death is told at once, by the warden or a nanny. A heart that is late is only busy; but
         # a host that has vanished tells nothing.
-        f"--HeartMonitor.max_heartmonitor_misses={_MISSES[listen]}",
+        f"--HeartMonitor.max_heartmonitor_misses={misses}",
         # One process with threads in place of eight starts sooner and holds less memory.
         "--IPController.use_threads=True",
         # The kernel gives up a start that does not move; the controller itself never does.
