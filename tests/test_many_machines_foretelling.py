@@ -70,9 +70,12 @@ def test_links_within_hosts_and_packing_count():
 @pytest.mark.alone
 def test_measured_is_as_foretold():
     """
-    Within 15 %, as in lesson 11. Nobody sleeps less than asked, so none is faster.
+    Within 15 %, as in lesson 11. Nobody sleeps less than asked, so none is faster. What else runs
+    on the machine makes a batch longer: the shortest of three counts.
     """
-    for name, own in run_world(4, measure, timeout_s=120)[0].items():
+    worlds = [run_world(4, measure, timeout_s=120)[0] for _ in range(3)]
+    for name in WAYS:
+        own = min(measured[name] for measured in worlds)
         foretold = foretold_s(name, PLAN)
         assert foretold * 0.99 <= own <= 1.15 * foretold, name
 

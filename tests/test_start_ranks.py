@@ -25,6 +25,7 @@ dist.all_reduce(t)
 print(dist.get_rank(), dist.get_world_size(), os.environ["RANK"], os.environ["WORLD_SIZE"],
       t.tolist(), torch.get_num_threads())
 """
+KILL_RANK_1 = "import os, signal; os.kill(ranks.keeper.pids[1], signal.SIGKILL)"
 PIDS = "[ranks[r].apply_sync(getpid) for r in range(len(ranks))]"
 
 
@@ -84,11 +85,11 @@ def test_px_after_a_refused_start_says_what_to_do(cell):
     """
     with running_kernel() as kernel:
         refused = kernel.run("from ddp_lessons import start_ranks\nstart_ranks(100_000)")
-        assert "Try start_ranks(" in refused.text
+        assert "Try start_ranks(" in refused.evalue
         said = kernel.run(cell)
     assert said.status == "error"
-    assert "No ranks are running" in said.text
-    assert "Run start_ranks()." in said.text
+    assert "No ranks are running" in said.evalue
+    assert "Run start_ranks()." in said.evalue
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 4])
@@ -137,10 +138,41 @@ def test_start_ranks_again_after_a_death_makes_them_whole(kernel):
     The rank that takes the dead one's place must be in the group, or the next cell hangs or fails.
     """
     ok(kernel, "ranks = start_ranks(2, device='cpu')")
-    ok(kernel, "import os, signal; os.kill(ranks.keeper.pids[1], signal.SIGKILL)")
+    ok(kernel, KILL_RANK_1)
     wait_until(lambda: kernel.value("ranks.dead") == [1], 5, "the death to be noticed")
     assert ok(kernel, "ranks = start_ranks(2, device='cpu')") == ready_line(2) + "\n"
     assert ok(kernel, ALL_REDUCE) == all_reduce_lines(2)
+
+
+def test_ranks_join_again_whatever_interface_a_cell_has_named(kernel):
+    """
+    Lesson 17 names some. A group that comes after a death uses the interface of the start.
+    """
+    ok(kernel, "ranks = start_ranks(2, device='cpu')")
+    ok(kernel, "%%px\nimport os\nos.environ['GLOO_SOCKET_IFNAME'] = 'cable0'")
+    ok(kernel, KILL_RANK_1)
+    wait_until(lambda: kernel.value("ranks.dead") == [1], 5, "the death to be noticed")
+    assert ok(kernel, "ranks = start_ranks(2, device='cpu')") == ready_line(2) + "\n"
+    assert ok(kernel, ALL_REDUCE) == all_reduce_lines(2)
+    assert kernel.value("ranks[0].apply_sync(getenv, 'GLOO_SOCKET_IFNAME')") == "cable0"
+
+
+def test_ranks_answer_after_a_join_that_failed(kernel):
+    """
+    None waits for the group that did not come about: a view of them would hang.
+    """
+    ok(kernel, "ranks = start_ranks(3, device='cpu')")
+    told = "get_ipython().ddp_lessons_guard.group_variables['GLOO_SOCKET_IFNAME'] = 'cable0'"
+    ok(kernel, f"%%px --targets 0\nkept = 7\n{told}")
+    ok(kernel, KILL_RANK_1)
+    wait_until(lambda: kernel.value("ranks.dead") == [1], 5, "the death to be noticed")
+    assert kernel.run("start_ranks(3, device='cpu')").ename == "StartFailed"
+    assert kernel.value("ranks.view.apply_sync(int, '4')") == [4, 4, 4]
+    assert kernel.value("ranks[0]['kept']") == 7
+    mended = told.replace("cable0", "lo")
+    ok(kernel, f"ranks[0].execute({mended!r}, block=True)")
+    joined = "The ranks have joined a new group.\n"
+    assert ok(kernel, ALL_REDUCE) == joined + all_reduce_lines(3)
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ from ddp_lessons.ranks.rank.where import (
     source_line,
     text_of_error,
 )
+from ddp_lessons.ranks.system.interfaces import group_variables
 from ddp_lessons.ranks.system.pulse import name_engine_threads
 
 
@@ -67,6 +68,7 @@ class Guard:
         self._helpers = None
         self._put: list = []  # see `close_stores`
         self.opened_store = None  # see `membership.open_store`
+        self.group_variables = group_variables()  # a cell may set others: see `membership.join`
 
     def start(self, kernel):
         """

@@ -8,7 +8,7 @@ from datetime import timedelta
 from traceback import clear_frames
 
 from ddp_lessons.ranks.rank.guard import current_guard
-from ddp_lessons.ranks.system.interfaces import group_address
+from ddp_lessons.ranks.system.interfaces import group_address, using_group_variables
 
 _STORE_WITHIN_S = 60.0
 """
@@ -28,7 +28,8 @@ def open_store():
     from ddp_lessons.process_group import tcp_store
 
     guard = current_guard()
-    address = group_address()
+    with using_group_variables(guard.group_variables):
+        address = group_address()
     guard.opened_store = tcp_store(address, 0, guard.rank, _STORE_WITHIN_S, guard.rank, True)
     return address, guard.opened_store.port
 
@@ -37,7 +38,8 @@ def join(meeting, world_size, backend, device, timeout_s=None):
     """
     Join this rank to the group of all ranks, after leaving the one that it may be in.
 
-    Collective: every rank must call it.
+    Collective: every rank must call it. The group uses the interface that this rank was started
+    with, whatever a cell has set since: a cell that plays with another cannot lock the ranks out.
 
     Args:
         meeting: Path of a file that is the store. Or, where hosts share no files, the address and
@@ -53,11 +55,12 @@ def join(meeting, world_size, backend, device, timeout_s=None):
     guard = current_guard()
     opened, guard.opened_store = guard.opened_store, None  # from here on the group holds it
     leave()
-    if isinstance(meeting, str):
-        join_group(meeting, guard.rank, world_size, backend, device, timeout_s)
-    else:
-        store = _store_at(meeting, guard.rank, opened)
-        join_group_store(store, guard.rank, world_size, backend, device, timeout_s)
+    with using_group_variables(guard.group_variables):
+        if isinstance(meeting, str):
+            join_group(meeting, guard.rank, world_size, backend, device, timeout_s)
+        else:
+            store = _store_at(meeting, guard.rank, opened)
+            join_group_store(store, guard.rank, world_size, backend, device, timeout_s)
     return holders_of_old_groups()
 
 

@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import subprocess
+from contextlib import contextmanager
 
 import psutil
 
@@ -166,3 +167,34 @@ def bind_groups_towards(host):
     unset = [name for name in GROUP_VARIABLES if not os.environ.get(name)]
     if unset and not (address := address_towards(host)).startswith("127."):
         os.environ.update(dict.fromkeys(unset, interface_of(address)))
+
+
+def group_variables():
+    """
+    Return {name: what is set in this process, or None} of the variables that name an interface.
+    """
+    return {name: os.environ.get(name) for name in GROUP_VARIABLES}
+
+
+@contextmanager
+def using_group_variables(told):
+    """
+    Have the groups that are made meanwhile use other variables than those set in this process.
+
+    Args:
+        told: {name: value, or None}, see `group_variables`.
+    """
+    own = group_variables()
+    _set_variables(told)
+    try:
+        yield
+    finally:
+        _set_variables(own)
+
+
+def _set_variables(values):
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
