@@ -1,20 +1,29 @@
 """
-A rehearsal says what Slurm itself does, where there is one: `eval "$(scripts/slurm.sh start)"`.
+A rehearsal says what Slurm itself does.
 """
 
-import os
 import subprocess
 
 import pytest
+from throw_away_slurm import needs_slurm, running_slurm
 
-from ddp_lessons.launch import Cluster, is_here, rehearse
+from ddp_lessons.launch import Cluster, rehearse
 
 CLUSTER = Cluster(nodes=2, cores=4, gpus=0, partition="debug", hours=1)
 """
 What scripts/slurm.sh starts.
 """
 
-pytestmark = pytest.mark.skipif(not is_here("srun", os.environ), reason="no Slurm on this machine")
+pytestmark = needs_slurm
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_slurm():
+    """
+    Give a Slurm in which no other test's job holds a node.
+    """
+    with running_slurm():
+        yield
 
 
 def handed_in(text, folder, *options):
