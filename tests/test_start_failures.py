@@ -85,6 +85,12 @@ def holds_no_more(kernel):
             'Unknown launcher: expected one of "auto", "fork", "spawn", "local", "slurm", "ssh", '
             "\"mpi\" (got 'docker'). Leave launcher out to have one chosen.",
         ),
+        (
+            "2, launcher='kubernetes'",
+            'Unknown launcher: expected one of "auto", "fork", "spawn", "local", "slurm", "ssh", '
+            '"mpi" (got \'kubernetes\'). "ddp-lessons script NOTEBOOK --kubernetes" makes a job '
+            "of its tagged cells.",
+        ),
     ],
 )
 def test_start_refuses_bad_arguments(kernel, call, said):
