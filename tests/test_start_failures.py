@@ -89,7 +89,7 @@ def holds_no_more(kernel):
             "2, launcher='kubernetes'",
             'Unknown launcher: expected one of "auto", "fork", "spawn", "local", "slurm", "ssh", '
             '"mpi" (got \'kubernetes\'). "ddp-lessons script NOTEBOOK --kubernetes" makes a job '
-            "of its tagged cells.",
+            "of tagged cells.",
         ),
     ],
 )

@@ -131,9 +131,7 @@ def _check_launcher(launcher):
         names = ", ".join(f'"{name}"' for name in known)
         next_step = "Leave launcher out to have one chosen."
         if launcher == "kubernetes":  # a cluster's pods run scripts: ipyparallel has no launcher
-            next_step = (
-                '"ddp-lessons script NOTEBOOK --kubernetes" makes a job of its tagged cells.'
-            )
+            next_step = '"ddp-lessons script NOTEBOOK --kubernetes" makes a job of tagged cells.'
         raise BadInput(f"Unknown launcher: expected one of {names} (got {launcher!r}). {next_step}")
     if launcher == "fork" and not can_fork()[0]:
         raise BadInput(f'launcher="fork" cannot be used: {can_fork()[1]}. Use launcher="spawn".')
