@@ -267,6 +267,7 @@ class LaunchedEngines(Engines):
             for key, launcher in list(getattr(engine_set, "launchers", {}).items()):
                 host = _name_of(getattr(launcher, "hostname", "") or "")
                 if was and launcher.pid == was["pid"] and host in ("", was["host"]):
+                    launcher.stop_callbacks.clear()  # the set would look for it when it has ended
                     del engine_set.launchers[key]
 
     def _start_again(self, rank):
