@@ -23,12 +23,14 @@ class Answer:
         name: What it does, in a few words.
         mistake: The mistake that its check must name; None: it is right.
         source: The cell that defines it, without its first line `%%px`.
+        or_mistake: Another one that it makes too, if chance decides which shows first.
     """
 
     task: str
     name: str
     mistake: str | None
     source: str
+    or_mistake: str | None = None
 
 
 def changed(source, *pairs):

@@ -2,6 +2,8 @@
 Answers to task 09.2.
 """
 
+from dataclasses import replace
+
 from bank import Answer
 
 from wrong_answers.launch.sources import altered
@@ -9,6 +11,7 @@ from wrong_answers.launch.sources import altered
 LOAD = "    if path.exists():\n"
 STEP = "        run.train_step()\n"
 RANK = "        if dist.get_rank() == 0:\n"
+_EVERY_RANK = RANK, "        if True:\n"
 
 ANSWERS = [
     Answer(
@@ -88,14 +91,15 @@ def survive(run, path, num_steps):
             "        finally:\n            torch.save(run.step, path.with_suffix('.last'))\n",
         ),
     ),
-    altered(
-        "09.2", "lets every rank save and rename one file", "raised", (RANK, "        if True:\n")
+    replace(  # who comes second finds nothing to rename, unless it comes much later
+        altered("09.2", "lets every rank save and rename one file", "raised", _EVERY_RANK),
+        or_mistake="every-rank",
     ),
     altered(
         "09.2",
         "lets every rank save",
         "every-rank",
-        (RANK, "        if True:\n"),
+        _EVERY_RANK,
         ('path.with_suffix(".new")', 'path.with_suffix(f".{dist.get_rank()}")'),
     ),
     altered(
@@ -188,7 +192,7 @@ def survive(run, path, num_steps):
         "09.2",
         "lets every rank pickle and rename",
         "every-rank",
-        (RANK, "        if True:\n"),
+        _EVERY_RANK,
         ('path.with_suffix(".new")', 'path.with_suffix(f".{dist.get_rank()}")'),
         ("torch.save(state, beside)", "beside.write_bytes(__import__('pickle').dumps(state))"),
         ("torch.load(path)", "__import__('pickle').loads(path.read_bytes())"),
