@@ -140,13 +140,14 @@ check.survive.picture()
 # %% [markdown] tags=["task"]
 # ## 09.3 Write the batch file
 #
-# Return the text of a batch file. `cluster` describes the cluster, whose nodes are alike: `nodes`,
-# and of each node its `cores` and `gpus`, perhaps 0; then `partition`, the queue to name, and
-# `hours`, the longest that a job may take. `job` says what is wanted: `ranks`, `minutes`, which is to
-# be the time limit, and `script`, which finds its place as in 09.1.
+# Return the text of a batch file. `cluster` is a dictionary that describes a cluster, whose nodes are
+# alike: "nodes", how many there are; of each node its "cores" and "gpus", perhaps 0; "partition", the
+# queue to name; and "hours", the longest that a job may take. `job` is a dictionary, too: "ranks",
+# how many are wanted; "minutes", which is to be the time limit; and "script", a file that finds its
+# place as in 09.1.
 #
 # One rank a GPU, or one rank a node where there are none; on as few nodes as can be, and equally
-# many on each: `ranks` allows that. The cores of a node are shared equally among its ranks, and what
+# many on each: the number of ranks allows that. The cores of a node are shared equally among its ranks, and what
 # does not divide is left over. Ask for these cores, and have each rank use as many threads. Ask for a
 # GPU for each rank.
 #

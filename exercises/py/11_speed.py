@@ -29,8 +29,9 @@ ranks = start_ranks(4)
 #   called.
 # - **hidden**: it computes while an all-reduce of its own is under way, called by all or not.
 #
-# Every moment counts once in a part, to the microsecond. The tracks come of a step that your ranks
-# make in the check, and one of them is late. Write it without `split_steps`, which would pass.
+# A moment counts once in a part, to the microsecond; what is hidden counts as compute, too. The
+# tracks come of a step that your ranks make in the check, and one of them is late. Write it without
+# `split_steps`, which would pass.
 
 # %% tags=["answer"]
 # %%px

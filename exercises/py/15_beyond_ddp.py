@@ -286,7 +286,7 @@ check.stage_row.picture()
 # | --- | --- |
 # | `num_ranks`, `ranks_per_host` | the ranks that there are, and how many a host has: powers of two |
 # | `memory_bytes` | what a rank can hold of the state |
-# | `num_layers`, `num_heads` | layers of one shape; heads of each |
+# | `num_layers`, `num_heads` | layers of one shape; the heads of each, between which it can be cut |
 # | `num_micro_batches` | M, how many a step has |
 # | `state_bytes`, `gradient_bytes` | of the whole model: all that is kept; its gradients alone |
 # | `activation_bytes` | what one layer hands to the next, for the whole batch |

@@ -2,8 +2,7 @@
 # # How does a cell become a job?
 #
 # 30 minutes, 2 ranks. It builds on [01_process_group](01_process_group.ipynb), for what a group
-# needs, and on [08_checkpoint](08_checkpoint.ipynb). Two cells use Open MPI and Slurm, where they
-# are.
+# needs, and on [08_checkpoint](08_checkpoint.ipynb). Two cells use Open MPI and Slurm, if installed.
 
 # %% [markdown] tags=["goal"]
 # When you are through, you can
@@ -25,8 +24,9 @@ ranks = start_ranks(2, device="cpu")
 # ## What must a script do that a cell need not?
 
 # %% [markdown] tags=["predict"]
-# The next two cells train. Then they become a script, and two new processes run it. In how many of its 20 losses will such a process differ from the rank of the same
-# number here, if every bit counts?
+# The next two cells train. Then they become a script, and two new processes run it. In how many of
+# its 20 losses will such a process differ from the rank of the same number here, if every bit
+# counts?
 
 # %% tags=["predict"]
 predict("losses_that_differ", ...)
@@ -72,8 +72,7 @@ print(job.stdout, (folder / "train.py").read_text(), sep="\n")
 
 # %% tags=["break"]
 alone = run_job("python train.py", folder=folder)
-print("exit code", alone.returncode)
-print(alone.stderr.splitlines()[-1])
+print(f"exit code {alone.returncode}", alone.stderr.splitlines()[-1], sep="\n")
 
 # %% tags=["mend"]
 from ddp_lessons.launch.example import num_different, start_by, start_command
@@ -97,8 +96,8 @@ ok("no line was lost, and no bit", losses_that_differ=num_different(folder, "tor
 
 # %% [markdown] tags=["predict"]
 # From torchrun each process gets five variables: `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, its number on
-# its machine, and `MASTER_ADDR` and `MASTER_PORT`, where ranks meet. MPI's launcher is older than
-# torch. How many of the five does its `mpiexec` set?
+# its machine, and `MASTER_ADDR` and `MASTER_PORT`, where ranks meet. MPI, which sends messages, is
+# older than torch. How many of the five does its launcher, `mpiexec`, set?
 
 # %% tags=["predict"]
 predict("told_by_mpiexec", ...)
@@ -108,7 +107,7 @@ told = """import os
 five = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}
 print(len(five & set(os.environ)))"""
 (folder / "told.py").write_text(told)
-grows = start_command("python -m ddp_lessons.launch.joining", folder, "grows")
+grows = start_command("python -m ddp_lessons.launch.joining", folder, "grows")  # later
 job = run_job("torchrun --standalone --nproc-per-node 1 told.py", folder=folder)
 alone = run_job("python told.py", folder=folder)
 print("torchrun:", job.stdout.split()[0], "of 5; nobody:", alone.stdout.strip())
@@ -128,14 +127,14 @@ for name in ("mpiexec", "srun"):
         print(stored_output(name))
         continue
     running[name].wait(60)
-    command, needed = command_of(name, 2, "told.py", adopts=False)
+    command, needed = command_of(name, 2, "told.py", adopts=False)  # in its own words
     num_told = run_job(command, folder=folder, env=needed).stdout.split()[0]
     print(f"{name}: {num_told} of 5, {num_different(folder, name)} losses differ")
 
 # %% [markdown] tags=["read"]
 # `mpiexec`, here Open MPI's, and `srun`, Slurm's, set 0 of them. They have words of their own, such
 # as `SLURM_PROCID`. So we started `python -m ddp_lessons.launch train.py`, which reads these and
-# tells torch in torch's. `spawn` is `torch.multiprocessing`'s, and `launch` stands for
+# tells torch in torch's. `spawn`, of `torch.multiprocessing`, starts ranks from Python. `launch` is
 # `torch.distributed.launch`.
 
 # %% tags=["run"]
@@ -145,8 +144,8 @@ print(*[line.partition(": ")[2] for line in note if "deprecated" in line])
 # %% [markdown] tags=["read"]
 # A guide calls MPI, Slurm, Kubernetes, Horovod, Lightning and TorchElastic, now torchrun, ways to
 # distribute: [claim C30](claims.md). That is **half true**. Slurm and Kubernetes are **schedulers**:
-# they say where and when. `srun`, `mpiexec` and torchrun start ranks. MPI and Horovod are libraries:
-# they move numbers. Lightning writes your loop. With each, 0 losses differ.
+# they say where and when. `srun`, `mpiexec` and torchrun start ranks: with each, 0 losses differ. MPI
+# and Horovod are libraries: they move numbers. Lightning writes your loop.
 #
 # `torch.distributed.launch`, which another guide recommends, is torchrun's old name. It works, and
 # says so: [claim C22](claims.md) is **half true**.
@@ -172,7 +171,7 @@ predict("new_processes", ...)
 # %% tags=["run"]
 script = """
 import os, pathlib, torch, torch.distributed as dist
-from ddp_lessons.launch.example import known_addresses
+from ddp_lessons.launch.example import known_addresses  # of this rank, in the store
 life, rank = (int(os.environ[n]) for n in ("TORCHELASTIC_RESTART_COUNT", "RANK"))
 saved = pathlib.Path(os.environ["OUT"], "step")
 first = int(saved.read_text()) + 1 if saved.exists() else 1
@@ -271,8 +270,9 @@ ok("who, and under @record why", exit_code_of_torchrun=jobs["exit"].returncode)
 # ## How many ranks will a batch file start?
 
 # %% [markdown] tags=["predict"]
-# For a cluster you write a **batch file**: what you ask Slurm for, and what to run. Below, it shall
-# give 2 nodes, which are machines, and start 2 tasks on each. How many processes run `train.py`?
+# For a cluster you write a **batch file**: what you ask Slurm for, and what to run. The one below
+# asks for 2 nodes, which are machines, and 2 tasks on each; a task runs its last line. How many
+# processes run `train.py`?
 
 # %% tags=["predict"]
 predict("processes_of_a_batch", ...)
@@ -306,8 +306,7 @@ for r in mended:
 # 8 processes, in 4 worlds: each task is a torchrun, and starts 2 more. One launcher is enough.
 #
 # `rehearse` runs the file here, where `srun` and `python` only note how they were called. Next, Slurm
-# itself, where it is. [slurm.sh](../scripts/slurm.sh) starts one on your machine, and takes it away
-# again.
+# itself, where it is. [slurm.sh](../scripts/slurm.sh) starts one on your machine, and takes it away.
 
 # %% tags=["run", "nbval-ignore-output"]
 if is_here("srun", os.environ):
@@ -342,6 +341,7 @@ grows.wait(60)  # it runs since section 2: a lost node is missed after 15 s
 worlds = [line.split() for line in grows.stdout.splitlines()]
 for world in worlds:
     print("a world of", world[3], *world[6:])
+print("processes of the first node:", len({world[5] for world in worlds}))
 
 # %% [markdown] tags=["read"]
 # Such a job is **elastic**. It went on with 2, and with 1 again: 3 worlds, each of new processes. So
@@ -361,13 +361,13 @@ ok("each world begins anew", processes_of_the_first_node=len(processes))
 # Rule of thumb: **the environment says who you are, the disk how far you were.**
 
 # %% [markdown] tags=["next"]
-# - **On your own cluster**: tag your cells, run `ddp-lessons script my.ipynb -o train.py`, put your
-#   numbers into the batch file, and `sbatch job.sh`. On one machine:
-#   `torchrun --standalone --nproc-per-node=8 train.py`.
+# - **On your own cluster**: give your cells the tag (JupyterLab shows tags behind the cogs at the
+#   right), run `ddp-lessons script my.ipynb -o train.py`, put your numbers into the batch file, and
+#   `sbatch job.sh`. On one machine: `torchrun --standalone --nproc-per-node=8 train.py`.
 # - **Exercise** [09](../exercises/09_launch.ipynb): find a place, survive, write a batch file, tell
 #   six logs apart. After it: [environment.py](../ddp_lessons/launch/environment.py),
 #   [reports.py](../ddp_lessons/launch/reports.py).
-# - **Next lesson**, 10: a job that does nothing.
+# - **Next lesson** [10](10_hangs.ipynb): a job that does nothing.
 # - **Sources**: [torchrun](https://docs.pytorch.org/docs/stable/elastic/run.html) in PyTorch's
 #   documentation; [sbatch](https://slurm.schedmd.com/sbatch.html) in Slurm's.
 

@@ -109,7 +109,7 @@ predict("ranks_named_by_default", ...)
 # %%writefile late.py
 import time, torch, torch.distributed as dist
 from datetime import timedelta
-from ddp_lessons.hangs import attempt
+from ddp_lessons.hangs import attempt  # calls, and prints when it ended, and how
 
 dist.init_process_group("gloo")
 rank, limit = dist.get_rank(), timedelta(seconds=2)
@@ -133,8 +133,8 @@ print(*said, f"by default: {limit.total_seconds() / 60:.0f} minutes", sep="\n")
 # The all-reduce says only that 2000 ms are over. The barrier names rank 1, and with
 # `wait_all_ranks=True` both. Only rank 0 learns it.
 #
-# A timeout ends a job that would block a cluster for 30 minutes. It must be longer than the longest
-# honest wait, such as for rank 0 that saves.
+# A timeout ends a job that would block a cluster for 30 minutes (10 under NCCL, by the
+# documentation). It must be longer than the longest honest wait, such as for rank 0 that saves.
 
 # %% tags=["check"]
 told = dict(line.split(", rank 0: ") for line in said)
@@ -149,7 +149,7 @@ ok("a barrier that asks one by one names who is missing", ranks_named_by_default
 # %% [markdown] tags=["predict"]
 # Nobody is missing, and calls do not meet. First rank 0 adds up 3 numbers, and rank 1
 # brings 4. Then rank 0 alone wants to know the loss in step 3, with a `reduce`. Two faults, two
-# ranks: how many of these four end with an error at once, as torch comes?
+# ranks: how many of these four end with an error at once, if nothing is set?
 
 # %% tags=["predict"]
 predict("errors_at_once", ...)
@@ -387,7 +387,7 @@ ok("a debugger holds one rank, a barrier the others", sum_on_the_first_rank=43)
 #
 #   ```console
 #   export TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1
-#   export TORCH_NCCL_DEBUG_INFO_TEMP_FILE=$PWD/record_
+#   export TORCH_FR_DUMP_TEMP_FILE=$PWD/record_
 #   torchrun --nproc-per-node 8 train.py    # with a Watchdog
 #   py-spy dump --pid 12345    # each of pgrep -f train.py
 #   torchfrtrace --prefix record_ .
@@ -398,7 +398,7 @@ ok("a debugger holds one rank, a barrier the others", sum_on_the_first_rank=43)
 #   [stacks.py](../ddp_lessons/hangs/stacks.py),
 #   [fingerprints.py](../ddp_lessons/hangs/fingerprints.py) and
 #   [watchdog.py](../ddp_lessons/hangs/watchdog.py).
-# - **Next lesson**, 11: where does a step's time go?
+# - **Next lesson** [11](11_speed.ipynb): where does a step's time go?
 # - **Sources**: Python's documentation of
 #   [`faulthandler`](https://docs.python.org/3/library/faulthandler.html); PyTorch's documentation
 #   of [torch.distributed](https://docs.pytorch.org/docs/stable/distributed.html), "Debugging";

@@ -1,8 +1,9 @@
 # %% [markdown] tags=["title"]
 # # Where does a step's time go?
 #
-# 25 minutes, 4 ranks; works with any number of ranks from 2. It builds on [03_ring](03_ring.ipynb), what a message costs, and on
-# [06_ddp](06_ddp.ipynb), buckets that are sent while `backward` goes on.
+# 25 minutes, 4 ranks; works with any number of ranks from 2. It builds on
+# [03_ring](03_ring.ipynb), what a message costs, and on [06_ddp](06_ddp.ipynb), buckets that are
+# sent while `backward` goes on.
 
 # %% [markdown] tags=["goal"]
 # When you are through, you can
@@ -57,7 +58,7 @@ for number, split in enumerate(splits):
     durations_s = sum(speed.summed_s(tracks[number]).values())
     parts_s = split.compute_s + split.communication_s + split.waiting_s
     more, hides = durations_s > parts_s, split.hidden_s > 0
-    print(f"rank {number}: durations add up to more: {more}, some is hidden: {hides}")
+    print(f"rank {number}: durations exceed the time: {more}, some is hidden: {hides}")
 
 # %% tags=["picture"]
 drawn = speed.in_ms(speed.with_waiting(tracks))
@@ -190,8 +191,8 @@ for batch in (16, 64):
 
 # %% [markdown] tags=["read"]
 # 300&nbsp;ms: the first bucket goes out at 160 and is through before the second is ready, at 240. Four
-# times the samples in less than twice the time, for the messages are the same, and most of them
-# are hidden. What shows, the last 60&nbsp;ms, is a smaller part.
+# times the samples in less than twice the time, for the messages are the same, and the first of them
+# is hidden. What shows are the last 60&nbsp;ms; with 16 samples it was 100.
 #
 # So a batch that is larger *per rank* hides messages. Lesson 07 does the same by accumulation, where
 # memory is short.
@@ -254,8 +255,8 @@ print(f"on any number of ranks: at most {speed.highest_speedup(share):.0f} times
 # %% [markdown] tags=["read"]
 # At most 6 times, for 40&nbsp;ms stay: **Amdahl's law**. Our 4 ranks get 2.67 at best.
 #
-# "10 times" came of the same steps: one side counts its first step, which warms up, the other shows
-# its luckiest. Medians without warm-up say less than 4.
+# "10 times" came of the same steps: one side counts its first step, which warms up (here 4&nbsp;s,
+# played), the other shows its luckiest. Medians without warm-up say less than 4.
 #
 # A batch for each rank gains more: up to 4 times the samples a second. So 10 times takes 10 ranks, and
 # a batch ten times as large. [Claim C27](claims.md) is **half true**.
@@ -340,7 +341,7 @@ print(f"graphs: {alone} alone, {under_ddp} under DDP")
 
 # %% [markdown] tags=["read"]
 # 1 graph alone, 4 under DDP: it is cut where buckets end, so that each all-reduce can start when its
-# piece of the backward is through. Inside of a piece the compiler is free. So compiling makes compute
+# piece of the backward is through. Inside of a piece the compiler is free. If it makes compute
 # faster, messages stay what they are, and less of them can hide.
 
 # %% tags=["check"]
@@ -367,6 +368,7 @@ ok("one graph a bucket", graphs_of_four_buckets=4)
 #   ```
 # - **Exercise** [11](../exercises/11_speed.ipynb): split a step, find a straggler, predict a step,
 #   report a speed-up. After the exercise: [splitting.py](../ddp_lessons/speed/splitting.py).
+# - **Next lesson** [12](12_metrics.ipynb): what does one number for all ranks mean?
 # - **Sources**: S. Li and others, [PyTorch Distributed: Experiences on Accelerating Data Parallel
 #   Training](https://arxiv.org/abs/2006.15704), 2020, on what overlap hides; T. Hoefler and R. Belli,
 #   [Scientific Benchmarking of Parallel Computing Systems](https://doi.org/10.1145/2807591.2807644),

@@ -25,9 +25,10 @@ ranks = start_ranks(4)
 # ## Which numbers may be averaged over ranks?
 
 # %% [markdown] tags=["predict"]
-# **Perplexity** is e to the mean loss of all tokens: between how many words a language model is
-# torn. Four ranks hold one token each. On ranks 0 to 2 the perplexity is 2, on rank 3 it is 32.
-# What is it for all four tokens together?
+# A language model guesses a text token by token: words, or parts of them. **Perplexity** is e to the
+# mean loss of all tokens, and says between how many words the model is torn. Four ranks hold one
+# token each. On ranks 0 to 2 the perplexity is 2, on rank 3 it is 32. What is it for all four
+# tokens together?
 
 # %% tags=["predict"]
 predict("perplexity_of_four_tokens", ...)
@@ -46,11 +47,12 @@ mean, together = mean_of_means(own), torn.compute()
 print(f"mean of ranks {mean:.1f}, of all tokens {together:.3g}")
 
 # %% [markdown] tags=["read"]
-# 4, not 9.5: the mean is taken of losses, and e comes last. `Perplexity` adds up two numbers a
-# rank, the sum of losses and how many they are. Any split of the samples gives the same two sums.
+# 4, not 9.5: the mean is of losses, and e comes last. `Perplexity` adds up two numbers a rank, the
+# sum of losses and their count. Any split gives the same sums.
 #
-# Now real numbers: a digits model that is half trained, and 360 test digits, of which ranks 0 to 2
-# have 100 each and rank 3 has 60.
+# Now a model, and 360 test digits: ranks 0 to 2 have 100 each, rank 3 has 60. The **F1** of a digit
+# is twice its right answers, over how many there are of it plus how often it was answered. Below is
+# the mean of ten.
 
 # %% tags=["run"]
 # %%px
@@ -58,7 +60,7 @@ from ddp_lessons.workloads import digits_batch, digits_model, load_digits, train
 
 digits = load_digits().to(device)
 half = digits_model(seed=0).to(device)
-train(half, *digits_batch(digits, 256), num_steps=30)  # alike on all ranks
+train(half, *digits_batch(digits, 256), num_steps=30)  # too few; alike on all ranks
 tests = digits.test_images, digits.test_labels
 images, labels = (whole.split(400 // world_size)[rank] for whole in tests)
 
@@ -95,8 +97,8 @@ print("torchmetrics: accuracy {:.3f}, F1 {:.3f}".format(*theirs))
 # Add up first and divide last, and four ranks find what one process finds. A mean of means does
 # not: for the accuracy it has 0.844 in place of 0.847.
 #
-# Weighed by samples, a mean over samples is mended. F1 is none: it stays at 0.841, where 0.848 is
-# right. `Confusion` counts in int64 which digit was taken for which, and F1 follows from the counts
+# Weighed by samples, a mean over samples is mended. F1 is no such mean: it stays at 0.841, where
+# 0.848 is right. `Confusion` counts in int64 which digit was taken for which, and F1 follows from the counts
 # of all ranks. torchmetrics finds the same.
 
 # %% tags=["check"]
@@ -344,8 +346,8 @@ num_through = sum(ranks.view["is_through"])
 print(f"before the mend, {num_through} ranks came to the end")
 
 # %% [markdown] tags=["read"]
-# 3 ranks. `compute()` sends messages, so it is a collective, and rank 0 waited for the others. Let
-# all ranks compute, and rank 0 write.
+# 3 ranks. `compute()` is a collective: it begins with a barrier, in which rank 0 waited for the
+# others. Let all ranks compute, and rank 0 write.
 
 # %% tags=["check"]
 assert ranks.view["value"] == [ranks.view["value"][0]] * n

@@ -78,7 +78,7 @@ predict("percent_of_the_fullest", ...)
 
 # %% tags=["break", "raises-exception"]
 # %%px --targets 0
-guides = torch.nn.parallel.DistributedOptimizer
+guides = torch.nn.parallel.DistributedOptimizer  # a guide shares the state out by it
 
 # %% tags=["run"]
 # %%px
@@ -106,9 +106,9 @@ print(f"{own / (8 * num):.0%} of the state, and {torchs / (8 * num):.0%} by torc
 # %% [markdown] tags=["read"]
 # [Claim C25](claims.md), that `torch.nn.parallel.DistributedOptimizer` updates parameters across
 # processes, is **false**: there is no such name. `torch.distributed.optim` has one, which takes
-# references to parameters elsewhere, `params_rref`. What was claimed does
-# `ZeroRedundancyOptimizer`. Both it and our `OwnerOptimizer` leave 93% on rank 0: the largest
-# parameter is 93% of the model, and a whole parameter has one owner.
+# references to parameters elsewhere, `params_rref`. `ZeroRedundancyOptimizer` does what was
+# claimed. Both it and our `OwnerOptimizer` leave 93% on rank 0: the largest parameter is 93% of the
+# model, and a whole parameter has one owner.
 
 # %% tags=["check"]
 assert not any(ranks.view["hasattr(torch.nn.parallel, 'DistributedOptimizer')"])
@@ -255,10 +255,10 @@ ok("only the model is whole", bytes_at_stage_two=round(sum(right.values()) / 112
 # ## Whose state is in a checkpoint?
 
 # %% [markdown] tags=["predict"]
-# torch's optimizer, too, has a part of the state on each rank. `consolidate_state_dict(to=0)` sends
-# all parts to rank 0, for its `state_dict()`. Adam has made 3 steps. Rank 0 collects, all make a
-# fourth step, and rank 0 calls `state_dict()` again. Adam counts the steps of each parameter. How
-# many different counts are in that state?
+# `ZeroRedundancyOptimizer`, too, has a part of the state on each rank.
+# `consolidate_state_dict(to=0)` sends all parts to rank 0, for its `state_dict()`. Adam has made 3
+# steps, and counts them for each parameter. Rank 0 collects, all make a fourth step, and rank 0
+# calls `state_dict()`. How many different counts are in that state?
 
 # %% tags=["predict"]
 predict("counts_in_one_state", ...)
@@ -272,8 +272,8 @@ if rank == 0:
     print(f"counts of steps: {counts}, {len(set(counts))} different ones")
 
 # %% [markdown] tags=["read"]
-# 2, and no error: rank 0's own part is new, and what it had collected is old. A run that is resumed
-# from that is none that ever was.
+# 2, and no error: rank 0's own part is new, and what it had collected is old. A run that resumes
+# from it goes on from a state that never was.
 #
 # Ours needs no collecting. Each rank writes its pieces, with their place in the whole, and
 # `Checkpoints` of lesson 08 does the rest. Four ranks save, then two load.

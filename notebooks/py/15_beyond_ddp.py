@@ -93,7 +93,7 @@ with trace() as of_torch:
     cross_entropy(theirs(images), labels).backward()
 for call in events if rank == 0 else ():
     where = "forward " if call.backward is None else "backward"
-    print(where, call.name, call.input_bytes, "to", call.output_bytes)
+    print(where, call.name, call.input_bytes, "to", call.output_bytes, "bytes")
 
 # %% tags=["run"]
 from ddp_lessons.beyond_ddp.fsdp import foretold_sent_bytes
@@ -102,7 +102,7 @@ from ddp_lessons.costs import sent_bytes
 sent = sum(foretold_sent_bytes([2080, 330], world_size=4).values())
 of_ddp = sent_bytes("all_reduce", "ring", 4, 2412, 4)[0]  # 2410 numbers, padded
 print(f"{sent / of_ddp:g} times the bytes of DDP")
-print("gathered between forward and backward:", ranks.view["between"])
+print("bytes gathered between forward and backward:", ranks.view["between"])
 
 # %% [markdown] tags=["read"]
 # 1.5 times: three messages where DDP's ring has two. In backward the second layer comes first, and
@@ -182,7 +182,7 @@ from ddp_lessons.beyond_ddp.tensor_parallel import held_numbers, pair_bytes
 
 foretold = pair_bytes(32, 64, 64)
 for name, calls in zip(("ours", "torch's plan"), ranks.view["calls"][0], strict=True):
-    print(name, *calls)
+    print(f"{name}: {len(calls)} calls,", *calls)
 held, whole = (held_numbers(64, 256, 64, num) for num in (len(ranks), 1))
 print(f"foretold: {foretold} bytes; a rank has {held:,} of {whole:,} numbers")
 
@@ -235,8 +235,8 @@ mesh_picture(ranks.view["mesh.sizes"][0], texts)
 # %% [markdown] tags=["read"]
 # Rank 3: it has the same rows. A **mesh** has a group for each row and column of ranks. Along
 # `tensor` ranks have the same samples, and sum parts of the output. Along `data` they have the same
-# part of the model, and DDP, which got that group, averages its gradients. Together they are
-# one process.
+# part of the model, and DDP, which got that group, averages its gradients. Together they find what
+# one process does.
 
 # %% tags=["check"]
 assert ranks.view["lines"][1] == ["all_reduce among (0, 1)", "all_reduce among (1, 3)"]
@@ -249,8 +249,8 @@ ok("two ways at once are one process", averages_with=partner[0])
 
 # %% [markdown] tags=["predict"]
 # In a **pipeline** each rank has some of the layers, a **stage**, and hands on what comes out. The
-# batch is cut into **microbatches**, so that several ranks work at a time. One takes a stage 1 tick
-# forward, 2 ticks backward. In **GPipe** a stage does all forwards, then all backwards. With 4
+# batch is cut into **microbatches**, so that several ranks work at a time. A stage needs 1 tick for
+# its forward, 2 for its backward. In **GPipe** a stage does all forwards, then all backwards. With 4
 # stages and 4 microbatches, how many ticks does a rank do nothing until all are done?
 
 # %% tags=["predict"]
@@ -283,8 +283,8 @@ timetable_picture(rows)
 # is the **bubble**: (w - 1) / (M + w - 1) for M microbatches, here 3/7. A larger M makes it
 # smaller. But from forward to backward a microbatch's activations are kept: here all 4.
 #
-# In **1F1B**, one forward, one backward, a stage goes backward as soon as a gradient comes. The
-# engine runs any table of who does what. First, with sends that wait.
+# In **1F1B**, one forward, one backward, a stage goes backward as soon as a gradient comes.
+# `Pipeline` runs any table of who does what. First, with sends that wait.
 
 # %% tags=["break", "raises-exception"]
 # %%px
@@ -345,7 +345,7 @@ job = Job(
     activation_bytes=18e9, alone_s=480.0,
     inside=Link(1e-5, 100e9), between=Link(2e-4, 10e9),
 )  # fmt: skip
-possible = [mesh for mesh in meshes(16) if is_possible(job, *mesh)]
+possible = [mesh for mesh in meshes(16) if is_possible(job, *mesh)]  # fits, and divides
 for mesh in possible:
     parts = step_parts(job, *mesh)
     told = ", ".join(f"{name} {seconds:.1f}" for name, seconds in parts.items())
@@ -357,9 +357,9 @@ hosts = [f"host {rank // 4}" for rank in range(16)]
 mesh_picture({"data": data, "pipeline": pipeline, "tensor": tensor}, hosts)
 
 # %% [markdown] tags=["read"]
-# 4 copies. Among their meshes, stages cost compute, for a pipeline has a bubble; cut layers cost
-# sums, dear between hosts; copies cost one large sum a step. The best one takes 35.8 s: it has a
-# whole copy in each host, as the picture shows, so that only gradients leave it.
+# 4 copies: each host has a whole one, as the picture shows, and only gradients leave it. Among the
+# three meshes with 4 copies, stages cost compute, for a pipeline has a bubble, and cut layers cost
+# sums. The best one, 35.8 s, has some of both.
 
 # %% tags=["check"]
 assert best_mesh(job) == (4, 2, 2)

@@ -25,7 +25,8 @@ ranks = start_ranks(4, device="cpu")  # frameworks choose devices by themselves
 # **Accelerate** and **Lightning Fabric** are libraries around a loop that you write. They read the
 # variables of lesson 09 to find their ranks. Take these away, as if somebody else had started the
 # 4 ranks: they are still in a group. Each makes an `Accelerator`, hands it a model and an optimizer,
-# and steps by samples of its own. How many different models are there then?
+# and steps by samples of its own. How many different models are there then? (Where a library is not
+# installed, cells say so and show what came out elsewhere.)
 
 # %% tags=["predict"]
 predict("models_without_variables", ...)
@@ -168,9 +169,10 @@ for name, (same_calls, num_different) in found.items():
 # `-` marks lines of the plain loop, `+` what stands in their place. Accelerate wraps the model, and
 # runs backward. Fabric also gives the loader its sampler.
 #
-# All three make 12 all-reduces and 5 other calls. Of the losses, 0 differ if every bit counts: below
-# both frameworks is the same DDP. A guide counts Lightning among the ways to distribute. It is a way
-# to *write* a run, which DDP distributes: [claim C30](claims.md) stays **half true**.
+# All three make 12 all-reduces, and 5 others for DDP's start and its buckets. Of the losses, 0
+# differ if every bit counts: below both frameworks is the same DDP. A guide counts Lightning among
+# the ways to distribute. It is a way to *write* a run, which DDP distributes: [claim
+# C30](claims.md) stays **half true**.
 
 # %% tags=["check"]
 for plain, found in zip(ranks.view["calls"], ranks.view["found"], strict=True):
@@ -240,8 +242,8 @@ samples_picture(ranks.view["dealt"], num_samples=64)
 #
 # Without a sampler all 64 are there, but rank 1 begins with 4 5 6 7: Accelerate deals whole batches.
 # A `DistributedSampler` takes every fourth sample, and Fabric makes one. Both ways are right, but
-# not the same run. The line that makes them differ is the one with the loader: in the last
-# section it stayed out of `prepare`.
+# not the same run. The line that makes them differ is the one with the loader: in the section before
+# it stayed out of `prepare`.
 
 # %% tags=["check"]
 own, twice, dealt, fabrics = (

@@ -113,9 +113,9 @@ print(f"{1000 * foretold_s('hierarchical', two):.0f} ms a batch")
 
 # %% [markdown] tags=["read"]
 # 240000, and by all ranks alike: the sum of a host crosses once, not the gradient of each rank. The
-# mean is the same. There are 2 steps between hosts in place of 6, so there is less waiting, too: a
-# batch takes 100&nbsp;ms. This is a **hierarchical** all-reduce. Within a host it sends more. Where
-# the link between hosts is fast, that is all it does.
+# mean is the same. There are 2 steps between hosts in place of 6. In each the two rings share the
+# link, so 120,000 bytes take 30&nbsp;ms, and a batch takes 100&nbsp;ms. This is a **hierarchical**
+# all-reduce. Within a host it sends more, so where the link between hosts is fast it gains nothing.
 
 # %% tags=["check"]
 layered = foretold_s("hierarchical", two)
@@ -175,8 +175,9 @@ times_plot(points, {f"{n}, foretold": foretold_points(n, two) for n in names})
 # One host saw 50 batches a second. hierarchical, with 40, is still below that. top-k, accumulate and
 # local SGD are above: now the second machine helps.
 #
-# They are not one price, though. The first changes only the order of a sum. half rounds, top-k sends
-# late, accumulate takes larger batches, local SGD lets replicas part for a while.
+# But the gradient is not what it was, except for hierarchical, which changes only the order of a sum.
+# half rounds, top-k sends late, accumulate takes larger batches, local SGD lets replicas part for a
+# while.
 
 # %% tags=["check"]
 rates = {name: 4 / foretold_s(name, two) for name in WAYS}
@@ -192,9 +193,10 @@ ok("rarely, or little: both help", ms_of_local_sgd=ms)
 # ## Who can knock at a rank's door?
 
 # %% [markdown] tags=["predict"]
-# A rank **listens**: others connect to it. On which of a machine's interfaces it does so decides who
-# can reach it, and what a firewall must let through. Our ranks run on this machine alone. How many of
-# their doors can be reached from another machine?
+# A rank **listens**: others connect to it. A machine has several **interfaces**, such as one for each
+# network cable. On which of them a rank listens decides who can reach it, and what a firewall must
+# let through. Our ranks run on this machine alone. How many of their doors can be reached from
+# another machine?
 
 # %% tags=["predict"]
 predict("doors_open_to_others", ...)
@@ -232,7 +234,7 @@ print(f"sum {total:.0f}")
 # `GLOO_SOCKET_IFNAME`; NCCL has `NCCL_SOCKET_IFNAME`. A wrong one raises before any message.
 #
 # The system draws the ports of ranks. So between hosts of a job a firewall lets all ports through,
-# and none to anybody else: nobody asks who knocks.
+# and none to anybody else, as no rank asks who knocks.
 
 # %% tags=["check"]
 assert ranks.view["reached"] == [["this machine"]] * len(ranks)
@@ -267,7 +269,7 @@ if dist.get_rank() == 0:
 dist.barrier()
 
 # %% [markdown] tags=["read"]
-# After 3 s: the timeout is all that one has against silence. The default is 30 minutes.
+# After 3 s: the timeout is all that one has against silence. Gloo's default is 30 minutes.
 #
 # Now real hosts, where this machine lets us make them: node1 and node2, with addresses and names of
 # their own, and a link of 100&nbsp;Mbit/s. [hosts.sh](../scripts/hosts.sh) makes them and takes them

@@ -238,8 +238,9 @@ ShardedLinear = Task(
         "torch.autograd.Function of your own says itself what is kept: x and the part.",
         "In its backward: gather the weight again; the gradient of x is g @ weight, that of the "
         "weight g.T @ x. Lay the latter out as the weight is cut, padded, and reduce-scatter it.",
-        "forward(ctx, x, part): ctx.save_for_backward(x, part), then x @ whole(part).T. "
-        "backward(ctx, g): reduce_scatter(row, padded), and return g @ whole(part), row / w.",
+        "forward: ctx.save_for_backward(x, part), ctx.shape = shape, x @ whole(part, shape).T. "
+        "backward, with g for gradient: reduce_scatter(row, padded), and return "
+        "g @ whole(part, ctx.shape), row / w, None.",
     ),
     mistakes={
         "no-parameters": "Keep this rank's part as a torch.nn.Parameter of the module.",

@@ -141,7 +141,7 @@ find_place = Task(
         "What was started last counts: torchrun or mpiexec inside a job of Slurm, not Slurm. "
         "Without any of the three you are rank 0 of 1.",
         "Find the three numbers first. Then the address and the port: what MASTER_ADDR and "
-        "MASTER_PORT say, and what the table says where they are missing.",
+        "MASTER_PORT say, and what the rules below the table say where they are missing.",
         "A loop over three rows (rank, size and local word), the first of them with "
         "`if rank_word in environ:`; and environ.get('MASTER_ADDR', first_of_the_list).",
     ),

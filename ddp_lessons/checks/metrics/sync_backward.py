@@ -181,7 +181,7 @@ def _mistake(right, rank, place, got, slack):
 
 
 def _draw(played):
-    names = ["samples", "own sum of dy", "sum of dx", "collectives"]
+    names = ["samples", "own sum of grad_y", "sum of grad_x", "collectives"]
     rows, given = [], _Given(played.case)
     for rank, (result, called) in enumerate(zip(played.results, played.names, strict=True)):
         grad_x = result[0]
@@ -201,11 +201,11 @@ sync_backward = Task(
     draw=_draw,
     hints=(
         "y of one sample depends on every x of every rank, by the mean and by the spread. So two "
-        "means over all samples come into dx.",
-        "They are the mean of dy, and the mean of dy times the normal numbers. Each is a sum over "
-        "ranks, divided by num_global.",
-        "grad_bias is the sum of dy over this rank's samples, grad_weight that of dy times the "
-        "normal numbers. The same two sums, over all ranks, make grad_x.",
+        "means over all samples come into grad_x.",
+        "They are the mean of grad_y, and the mean of grad_y times the normal numbers. Each is a "
+        "sum over ranks, divided by num_global.",
+        "grad_bias is the sum of grad_y over this rank's samples, grad_weight that of grad_y times "
+        "the normal numbers. The same two sums, over all ranks, make grad_x.",
         "sums = torch.stack([grad_bias, grad_weight]); dist.all_reduce(sums); mean, spread = sums "
         "/ num_global; grad_x = weight * inverse * (grad_y - mean - normal * spread).",
     ),
@@ -220,18 +220,18 @@ sync_backward = Task(
         "undivided": "Of the sums over all ranks, take means: divide by num_global.",
         "unbiased": "Both means divide by num_global; one less is for running_var alone.",
         "by-ranks": "Sums over samples are divided by the number of samples, not of ranks.",
-        "scale": "dx is scaled by weight and by inverse, both: y is weight times normal, and "
+        "scale": "grad_x is scaled by weight and by inverse, both: y is weight times normal, and "
         "normal is inverse times what is left of x.",
         "weighted-twice": "weight stands before the brackets, so it must not stand inside as well.",
-        "swapped": "The mean of dy is subtracted as it is; that of dy times normal is multiplied "
-        "by normal first.",
+        "swapped": "The mean of grad_y is subtracted as it is; that of grad_y times normal is "
+        "multiplied by normal first.",
         "digits": "Digits are lost. Keep the dtype that you were given, or a longer one.",
         "parameters-reduced": "grad_weight and grad_bias are those of this rank's samples: DDP "
         "brings those of all ranks together, and must not do so twice.",
         "parameters-averaged": "A gradient of weight or bias is a sum over samples, not a mean.",
         "parameters-swapped": "y = weight * normal + bias: which of the two is multiplied by the "
         "normal numbers?",
-        "parameters-weighted": "dy is given for y, after the weight: it does not enter here.",
+        "parameters-weighted": "grad_y is given for y, after the weight: it does not enter here.",
         "parameters": "y = weight * normal + bias: differentiate by weight and by bias, and add up "
         "over this rank's samples.",
         "not-summed": "weight and bias serve all samples: add up over them.",

@@ -236,12 +236,12 @@ sync_forward = Task(
     hints=(
         "What must a rank tell the others so that all find the mean and the variance of all "
         "samples? Think of unequal numbers of samples, and of none.",
-        "n, the sum of all x, and the sum of all squares: each is a sum over ranks. In one tensor "
+        "N, the sum of all x, and the sum of all squares: each is a sum over ranks. In one tensor "
         "they are one message. Or each rank's n, mean, and squares around it.",
         "The sums must be float64, or the variance of numbers far from 0 is lost. For y, the "
-        "variance divides by n; for running_var by n - 1.",
+        "variance divides by N; for running_var by N - 1.",
         "own = torch.cat([count, x.double().sum(0), x.double().square().sum(0)]); "
-        "dist.all_reduce(own); mean = sums / n; variance = squares / n - mean ** 2.",
+        "dist.all_reduce(own); mean = sums / N; variance = squares / N - mean ** 2.",
     ),
     mistakes={
         "own-statistics": "These are the statistics of this rank's samples alone.",
@@ -250,7 +250,7 @@ sync_forward = Task(
         "mean-of-variances": "Ranks' own variances leave out how far their means are from each "
         "other. Take squares around 0, or around the mean of all.",
         "running-used": "In training, y goes by the batch, not by the running statistics.",
-        "unbiased": "y takes the variance that divides by n; only running_var takes n - 1.",
+        "unbiased": "y takes the variance that divides by N; only running_var takes N - 1.",
         "eps": "layer.eps is added to the variance, before the root.",
         "no-weights": "After normalising comes layer.weight, and then layer.bias.",
         "digits": "Digits are lost. Make sums in float64: where the mean is far from 0, the "
@@ -259,7 +259,8 @@ sync_forward = Task(
         "those of all ranks' samples.",
         "buffer-dtype": "Write into the layer's buffers, in place, so that they keep their dtype.",
         "running-left": "The layer's running statistics move in training, both of them.",
-        "running-biased": "For running_var, torch divides by n - 1, with n over all ranks.",
+        "running-biased": "For running_var, torch divides by N - 1: the samples of all ranks, less "
+        "one.",
         "running-twice": "The running statistics have moved twice. Calling the layer itself moves "
         "them, too.",
         "momentum": "momentum is the share of the new, and the rest is that of the old.",
