@@ -2,9 +2,11 @@
 Ranks that mpiexec starts, on this machine: it ends all of them when one dies.
 """
 
+import contextlib
 import os
 import re
 import shutil
+import subprocess
 import time
 from pathlib import Path
 
@@ -66,6 +68,12 @@ class MPIEngineSetLauncher(ipp_launcher.MPIEngineSetLauncher):
         if not is_decided and _SHARE_CORES not in os.environ:
             self.environment[_SHARE_CORES] = "1"
         return super().start(n)
+
+    def _wait(self):
+        # Last of all ipyparallel asks for the end that it has just seen, without waiting. That
+        # fails if `has_ended` asks at the same moment, and would be printed into a notebook.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            super()._wait()
 
     @property
     def has_ended(self):
