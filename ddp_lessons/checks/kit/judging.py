@@ -128,6 +128,8 @@ class Played:
         is_repeated = rank is not None and any(call.repeats for call in self.seen[rank].calls)
         if (self.call != "first" or is_repeated) and mistake == "values":
             mistake = "kept"  # the same arguments gave what is right before, or others gave this
+        if self.case.on_paper and mistake == "values":
+            mistake = "more-ranks"
         where = f"Tried with {self.case}."
         if is_repeated and mistake == "kept":
             where = f"Tried with {self.case}. A call before it, with other numbers, returned this."

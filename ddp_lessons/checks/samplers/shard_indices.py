@@ -41,6 +41,7 @@ def _cases(draw):
         told = {"num_samples": num_samples, **drawn_epoch(draw)}
         yield Case(world_size, told | {_LATER: _LATER_EPOCHS[world_size]})
     yield Case(4, {"num_samples": 1, **drawn_epoch(draw)})
+    yield Case(2, {"num_samples": draw.randint(300, 400), **drawn_epoch(draw)})  # more than 8 bits
 
 
 def _orders(case):
@@ -203,7 +204,8 @@ shard_indices = Task(
         "other-size": "Shares are as long as they would be for 4 ranks. Ask how many there are, "
         "and ask in every call: it is not always the same.",
         "overlap": "Either ranks share out different orders, as they do if the rank goes into the "
-        "seed. Or shares overlap, or end too early: one must begin where another ends.",
+        "seed. Or shares overlap, or end too early: one must begin where another ends. "
+        "Or the numbers of samples do not fit into a dtype that you chose.",
         "hashes": "hash() of a text is another number in each process that torchrun starts, and "
         "in each run. Compute the seed from the two numbers alone.",
         "no-shuffle": "Shuffle before you share out: torch.randperm gives an order. To begin it "

@@ -106,6 +106,11 @@ def _gather_in(dtype):
 
 _ROWS = [
     (
+        "makes the steps of 4 ranks at most",
+        "more-ranks",
+        HEAD + changed(_GATHER, ("in range(world_size - 1)", "in range(min(world_size, 4) - 1)")),
+    ),
+    (
         "receives into what is still being sent",
         "overwritten",
         HEAD

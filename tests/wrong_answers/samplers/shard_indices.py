@@ -127,6 +127,11 @@ _ROWS = [
     ("unusual: blocks, Python's dice, padded with what is drawn again", None, _SHARDS_BY_BLOCKS),
     ("unusual: torch's sampler over an order of its own", None, _SHARDS_OF_TORCH),
     (
+        "numbers samples in 8 bits",
+        "overlap",
+        changed(SHARDS, ("generator=generator).tolist", "generator=generator).byte().tolist")),
+    ),
+    (
         "begins anew after 16 epochs",
         "no-epoch",
         changed(SHARDS, ("seed + epoch)", "16 * seed + epoch % 16)")),
