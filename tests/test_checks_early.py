@@ -1,6 +1,6 @@
 """
-What an answer takes of a message before it has waited for it, and what does no harm before. That
-all may be done after the wait, right answers show.
+What an answer takes of a message before it has waited for it, or writes into one, and what does no
+harm before. That all may be done after the wait, right answers show.
 """
 
 import pytest
@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FakeProcessGroup
 
-from ddp_lessons.checks.ring.early import Early
+from ddp_lessons.checks.kit.inside.early import Early
 
 TAKES = {
     "add": lambda room: room[0] + 1,
@@ -21,6 +21,17 @@ TAKES_NOTHING = {
     "a view": lambda room: room.view(-1).tensor_split(3)[0],
     "a tensor like it": lambda room: (torch.zeros_like(room), room[0].new_empty(2)),
     "what lies beside it": lambda room: room[1].mul_(2).clone(),
+}
+WRITES = {
+    "add_": lambda room: room.view(-1)[1:3].add_(1),
+    "add": lambda room: torch.add(room, 1, out=room),
+    "copy_": lambda room: room[:].copy_(torch.ones(2, 4)),
+    "recv_": lambda room: dist.irecv(room[0], src=1),
+}
+WRITES_NOTHING = {
+    "reads": lambda room: room[0] + room[1].clone(),
+    "another message from there": lambda room: dist.isend(room[0], dst=1),
+    "what lies beside it": lambda room: room[1].zero_(),
 }
 
 
@@ -63,3 +74,30 @@ def test_what_takes_no_numbers_may_come_before_the_wait(name):
     Whoever waits in time is right, whatever else is done meanwhile.
     """
     assert taken_by(TAKES_NOTHING[name]) is None
+
+
+def written_by(use):
+    """
+    Return what writes into the first row of a tensor while it is being sent.
+    """
+    room = torch.zeros(2, 4)
+    with Early() as early:
+        dist.isend(room[0], dst=1)
+        use(room)
+    return early.written_by
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_what_writes_into_a_message_early_is_named(name):
+    """
+    What arrives is right, if the message had left.
+    """
+    assert written_by(WRITES[name]) == name
+
+
+@pytest.mark.parametrize("name", WRITES_NOTHING)
+def test_what_does_not_write_may_come_before_the_wait(name):
+    """
+    A tensor may be sent to several ranks at a time, and be read meanwhile.
+    """
+    assert written_by(WRITES_NOTHING[name]) is None

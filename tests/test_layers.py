@@ -200,7 +200,7 @@ def test_package_without_torch_stays_without():
         ("ddp_lessons.ranks.rank.guard", "from ddp_lessons.ranks.warden import hub", "its room"),
         ("ddp_lessons.ranks.system.link", "import ddp_lessons.ranks.kernel", "its room"),
         ("ddp_lessons.course.rules.pace", "from ddp_lessons.course import cli", "its room"),
-        ("ddp_lessons.checks.ring.early", "import ddp_lessons.checks.ddp.scripts", "its room"),
+        ("ddp_lessons.checks.ring.rings", "import ddp_lessons.checks.ddp.scripts", "its room"),
         ("ddp_lessons.checks.kit.hints", "from ddp_lessons.checks import ring", "its room"),
     ],
 )

@@ -16,8 +16,8 @@ ranks = start_ranks(4)
 #
 # The check lets the ranks leave their group. Then it calls your function on each of them, with the
 # path of a file that does not exist yet, the rank, and the number of all ranks. Join them to a
-# group through that file; its backend may be `gloo`, which works on every machine. The function
-# returns nothing.
+# group through that file; its backend may be `gloo`, which works on every machine. The function need
+# not return anything.
 
 # %% tags=["answer"]
 # %%px

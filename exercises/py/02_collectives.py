@@ -47,10 +47,10 @@ check.all_reduce.picture()
 # %% [markdown] tags=["task"]
 # ## 02.2 All-gather of unequal lengths
 #
-# Every rank gives a tensor with one dimension. Dtypes are equal, lengths differ, and a length may
-# be 0. Return the tensors of all ranks as a list or a tuple, in rank order, each in the dtype that
-# it had. `dist.all_gather` takes tensors of one length only. You may use it, or
-# `dist.all_gather_into_tensor`, and no other collective.
+# Every rank gives a tensor with one dimension, which lies in memory in one piece. Dtypes are equal,
+# lengths differ, and a length may be 0. Return new tensors, with the numbers of all ranks, as a list
+# or a tuple in rank order, each in the dtype that it had. `dist.all_gather` takes tensors of one
+# length only. You may use it, or `dist.all_gather_into_tensor`, and no other collective.
 #
 # The most it may cost each rank: 2 collectives. Into them go 8 bytes for a length, and as many
 # bytes as the longest tensor has.

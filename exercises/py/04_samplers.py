@@ -105,8 +105,8 @@ check.exact_accuracy.picture()
 #             ...
 #             state = sampler.state_dict()           # saved by one rank, for all
 #
-# The state is a dictionary with at most 4 numbers, the same on every rank. A second restart in the
-# same epoch must work too. If the state was taken after the last batch, nothing is left of its epoch.
+# The state is a dictionary with at most 4 numbers, the same on every rank. Once it is taken it stays
+# as it is, also when it is loaded. A second restart in the same epoch must work too. If the state was taken after the last batch, nothing is left of its epoch.
 # After `load_state_dict` it makes no difference whether the loop calls `set_epoch` with the same
 # epoch or not. With another epoch, it begins at that epoch's beginning.
 #

@@ -68,6 +68,10 @@ def _judge(played):
             fact = f"The tensors are right, but it took {len(moved)} collectives; 2 are enough."
             raise played.wrong("cost", rank, fact=fact)
         num_bytes = sum(event.input_bytes for event in moved)
+        if num_bytes > most_bytes and moved[-1].input_bytes <= longest:
+            fact = f"{num_bytes - moved[-1].input_bytes} bytes went into the call for the lengths; "
+            fact += f"{_NUMBER_BYTES} are enough."
+            raise played.wrong("wide-length", rank, fact=fact)
         if num_bytes > most_bytes:
             sent = moved[-1].dtype
             fact = f"{num_bytes} bytes went into its calls, the last {moved[-1].input_bytes} as "
@@ -86,6 +90,8 @@ def _name_the_length(played, tensors):
         *(("length-dtype", "A length was rounded on its way.",
            lambda rank, dtype=dtype: [int(torch.tensor(n, dtype=dtype)) for n in expected])
           for dtype in (tensors[0].dtype, torch.float16, torch.bfloat16)),
+        ("length-dtype", "A length lost what 8 bits do not hold.",
+         lambda rank: [n % 256 for n in expected]),
         ("zeros", "Zeros of the tensors are gone.",
          lambda rank: [int(tensor.count_nonzero()) for tensor in tensors]),
     ):  # fmt: skip
@@ -144,7 +150,8 @@ all_gather_unequal = Task(
         "no-list": "Return a list with one tensor for each rank, in rank order.",
         "padding": "Cut off what was filled up: part r is as long as rank r's tensor was.",
         "own-length": "Each rank has a length of its own: cut part r to rank r's.",
-        "length-dtype": "Send lengths as int64. The dtype of the tensor may not hold them.",
+        "length-dtype": "Send lengths as int64. The dtype of the tensor, or a narrow one, may not "
+        "hold them.",
         "zeros": "A zero may be one of the numbers. Send lengths, and cut by them.",
         "digits": IN_ITS_DTYPE,
         "order": "Part r is rank r's tensor: all_gather keeps the order of the ranks.",
@@ -152,10 +159,12 @@ all_gather_unequal = Task(
         "numbers: gather tensors.",
         "kept": KEPT,
         "cost": "Gather the lengths once, and the tensors once.",
+        "wide-length": "A length is one number a rank, and int64 is wide enough for it.",
         "too-wide": "Fill up to the longest tensor that there is, and not further.",
         "wide-dtype": "Fill up in the dtype of the tensor: tensor.new_zeros makes such zeros.",
         "forbidden": "Use all_gather or all_gather_into_tensor, and nothing else that sends.",
-        "died": f"{_ALIKE}: fill up what is shorter. Where bytes do not fit, torch ends a process.",
+        "died": f"{_ALIKE}: fill up what is shorter. A rank without numbers makes both calls, too. "
+        "Where bytes do not fit, torch ends a process.",
         "raised": f"Think of other dtypes and of an empty tensor. {_ALIKE}; the places that it is "
         "gathered into are like it.",
     },

@@ -54,6 +54,12 @@ def _name_the_mistake(played, rank, got, tensors, total):
     if any(torch.equal(got, len(tensors) * tensor) for tensor in tensors):
         fact = "This rank has one rank's tensor, w times."
         raise played.wrong("wrong-order", rank, **both, fact=fact)
+    if got.is_floating_point() and torch.equal(got, total / len(tensors)):
+        raise played.wrong("average", rank, **both, fact="This is the mean, not the sum.")
+    doubled = [r for r, tensor in enumerate(tensors) if torch.equal(got, total + tensor)]
+    if doubled:
+        fact = f"Numbers of rank {doubled[0]} are in it twice."
+        raise played.wrong("twice", rank, **both, fact=fact)
 
 
 def _draw(played):
@@ -82,6 +88,8 @@ all_reduce = Task(
         "not-everywhere": "After reduce, only one rank has the sum. The others must get it too.",
         "no-sum": "Send the sum from the rank that has it: reduce's dst is broadcast's src.",
         "wrong-order": "First add, then send: the other way round adds w copies of one tensor.",
+        "average": "The sum is asked for. Leave it to the caller to divide.",
+        "twice": "reduce adds the numbers of rank dst, too: what it leaves there is the whole sum.",
         "digits": "Add and send in the dtype of the tensor: another one may not hold its numbers.",
         "kept": KEPT,
         "raised": "A line that is named is yours. Think of one rank alone, and of tensors of one "

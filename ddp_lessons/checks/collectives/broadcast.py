@@ -4,7 +4,8 @@ Task 02.4: a broadcast in log2(w) rounds.
 
 from ddp_lessons.checks.collectives.tensors import IN_ITS_DTYPE, MUST_FIT, tensor_of
 from ddp_lessons.checks.kit import Case, Task, equal
-from ddp_lessons.checks.kit.material.digits import KEPT, call, refuse_lost_digits
+from ddp_lessons.checks.kit.material.digits import KEPT, refuse_lost_digits
+from ddp_lessons.checks.kit.material.early_use import EARLY, call_watched, refuse_early
 from ddp_lessons.checks.kit.material.rounds import rounds_of_sends, sending_device
 from ddp_lessons.pictures import steps_picture
 
@@ -26,10 +27,15 @@ def _cases(draw):
 
 def _act(here, broadcast):
     device = sending_device(here)
-    call(here, broadcast, lambda case: [tensor_of(case, here.rank).to(device), here["src"]])
+    return call_watched(
+        here,
+        broadcast,
+        lambda case: [tensor_of(case, here.rank).to(device), here["src"]],
+    )
 
 
 def _judge(played):
+    refuse_early(played)
     tensors, src = played.before, played.case["src"]
     others = [tensor for rank, tensor in enumerate(tensors) if rank != src]
     for rank, got in enumerate(played.results):
@@ -91,14 +97,14 @@ broadcast = Task(
         "if place < d and place + d < world_size: send to rank (rank + d) % world_size; elif "
         "d <= place < 2 * d: receive from (rank - d) % world_size.",
     ),
-    mistakes={
+    mistakes=EARLY
+    | {
         "one-sender": "A rank that has it can send it too, in the same round as src.",
         "chain": "Let every rank that has it send in every round, until all have it.",
         "digits": IN_ITS_DTYPE,
         "kept": KEPT,
         "cost": "Each rank but src receives once; who has it already needs no message.",
-        "other-root": "The tensor is rank src's, and src is not always 0: count places from src. "
-        "And a rank can pass on what it receives when it has waited for it.",
+        "other-root": "The tensor is rank src's, and src is not always 0: count places from src.",
         "not-everywhere": "Go through the rounds for this number of ranks: who sends to those that "
         "have nothing?",
         "input-changed": "Leave the argument as it is: got = tensor.clone() comes first.",
@@ -106,6 +112,7 @@ broadcast = Task(
         "deadlock": "For each round write down who sends to whom. A send needs a receive in the "
         "same round, from the rank that sends.",
         "raised": "In the last round some ranks have no partner: with 3 ranks there is no rank 3. "
+        "Places count from src, and send and recv want ranks. "
         "And a tensor may have 0 numbers: then recv must be told its src.",
         "died": MUST_FIT,
         "forbidden": "Use send and recv only: the rounds are yours to plan.",

@@ -4,7 +4,8 @@ Task 02.3: a neighbour exchange that cannot deadlock.
 
 from ddp_lessons.checks.collectives.tensors import IN_ITS_DTYPE, MUST_FIT, tensor_of
 from ddp_lessons.checks.kit import Case, Task, equal
-from ddp_lessons.checks.kit.material.digits import KEPT, call, refuse_lost_digits
+from ddp_lessons.checks.kit.material.digits import KEPT, refuse_lost_digits
+from ddp_lessons.checks.kit.material.early_use import EARLY, call_watched, refuse_early
 from ddp_lessons.checks.kit.material.rounds import rounds_in_turns, rounds_of_sends, sending_device
 from ddp_lessons.pictures import timeline_picture, timeline_tracks
 from ddp_lessons.trace import merge
@@ -24,10 +25,11 @@ def _cases(draw):
 
 def _act(here, exchange):
     device = sending_device(here)
-    call(here, exchange, lambda case: [tensor_of(case, here.rank).to(device)])
+    return call_watched(here, exchange, lambda case: [tensor_of(case, here.rank).to(device)])
 
 
 def _judge(played):
+    refuse_early(played)
     tensors, w = played.before, played.case.world_size
     for rank, got in enumerate(played.results):
         both = {"got": got, "expected": tensors[rank - 1]}
@@ -81,7 +83,8 @@ exchange = Task(
         "handle.wait() has returned.",
         "handle = dist.irecv(arrived, src=left) comes first; send, wait and return are left.",
     ),
-    mistakes={
+    mistakes=EARLY
+    | {
         "deadlock": "If every rank first waits in the same call, no rank makes the other call. "
         "Start one of them without waiting for it.",
         "unwaited": "isend and irecv return at once. Keep the handle, and wait for it before you "

@@ -125,9 +125,14 @@ class Played:
             expected: What should have.
             fact: A sentence that says what is wrong, without the solution.
         """
-        if self.call != "first" and mistake == "values":
-            mistake = "kept"  # the same arguments gave what is right before
+        is_repeated = rank is not None and any(call.repeats for call in self.seen[rank].calls)
+        if (self.call != "first" or is_repeated) and mistake == "values":
+            mistake = "kept"  # the same arguments gave what is right before, or others gave this
+        if self.case.on_paper and mistake == "values":
+            mistake = "more-ranks"
         where = f"Tried with {self.case}."
+        if is_repeated and mistake == "kept":
+            where = f"Tried with {self.case}. A call before it, with other numbers, returned this."
         if self.call != "first":
             where = f"Tried with {self.case}. So it is in a second call with the same arguments."
         who = "" if rank is None else f"rank {rank} of {self.case.world_size}"

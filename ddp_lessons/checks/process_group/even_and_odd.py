@@ -59,6 +59,12 @@ def _judge(played):
     w, kept = played.case.world_size, [seen.kept for seen in played.seen]
     for rank, own in enumerate(kept):
         if not own["is_member"]:
+            theirs = [one.get("ranks", []) for one in kept[rank % 2 :: 2]]
+            lacking = [ranks for ranks in theirs if ranks and rank not in ranks]
+            if lacking and {*lacking[0]} < {*_expected_ranks(rank, w)}:
+                fact = f"Rank {rank} is not in the group of rank {lacking[0][0]}."
+                both = {"got": lacking[0], "expected": _expected_ranks(rank, w)}
+                raise played.wrong("other-ranks", lacking[0][0], **both, fact=fact)
             fact = "It returned a group that this rank is not in."
             raise played.wrong("not-member", rank, fact=fact)
         if own.get("is_gone"):
@@ -106,7 +112,7 @@ def _judge(played):
         total = sum(10**r for r in _expected_ranks(rank, w))
         if own["total"] != total:
             both = {"got": own["total"], "expected": total}
-            raise played.wrong("values", rank, **both, fact="Its sum is that of other ranks.")
+            raise played.wrong("values", rank, **both, fact="An all-reduce in it gave another sum.")
 
 
 def _draw(played):
@@ -143,6 +149,8 @@ even_and_odd = Task(
         "not-member": "Return the group that this rank is in: choose by its rank.",
         "no-group": "Return what dist.new_group gave you.",
         "other-ranks": "Even ranks are 0, 2, 4 and so on, odd ones 1, 3, 5, below the world size.",
+        "values": "The groups are right, but their messages do not arrive. Some backends only play "
+        "one, for tests.",
         "old-group": "A group ends with the world that it was made in. Make both anew in each "
         "call.",
         "deadlock": "All ranks must make the same calls in the same order, and those of a subgroup "

@@ -97,7 +97,8 @@ join = Task(
         'dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, and so on.',
     ),
     mistakes={
-        "not-joined": "A store alone makes no group: call dist.init_process_group, and stay in.",
+        "not-joined": "A store alone makes no group: call dist.init_process_group, and stay in. "
+        "If you catch its error, nobody learns why it failed.",
         "alone": "Pass the world size that the function is given, so that it waits for all ranks.",
         "other-rank": "Pass the rank that the function is given.",
         "other-store": "Use the file at `path`, which is new, and leave it there: another one may "

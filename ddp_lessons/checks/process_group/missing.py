@@ -18,7 +18,9 @@ _TOO_LATE_S = 0.5  # after the deadline, or 1 s, as a FileStore waits so long at
 def _cases(draw):
     yield Case(4, {"absent": [1], "late": [], "too late": [3], "deadline_s": 0.9}, seed=0)
     yield Case(1, {"absent": [], "late": [], "deadline_s": 0})
-    yield Case(3, {"absent": [2], "late": [], "too late": [1], "deadline_s": 0})
+    # Of more ranks than run: as texts, 10 and 11 stand before 2.
+    absent = list(range(2, 12))
+    yield Case(3, {"absent": absent, "late": [], "too late": [1], "deadline_s": 0, "of": 12})
     yield Case(draw.choice((2, 3)), {"absent": [], "late": [], "deadline_s": 2.5})
     late = draw.randint(1, 3)
     yield Case(4, {"absent": [], "late": [late], "deadline_s": 2.5})
@@ -45,7 +47,8 @@ def _act(here, missing):
         _come_too_late(here, watch)
     start_s = time.monotonic()
     watch.set(f"began/{here.rank}", str(start_s))
-    here.call(missing, store, here.rank, here.world_size, here["deadline_s"])
+    num_ranks = here.case.data.get("of", here.world_size)
+    here.call(missing, store, here.rank, num_ranks, here["deadline_s"])
     took_s = time.monotonic() - start_s
     watch.set(f"ended/{here.rank}", "yes")
     return took_s
@@ -71,6 +74,8 @@ def _judge(played):
     w, away, too_late = played.case.world_size, played.case["absent"], _too_late(played.case)
     present = [rank for rank in range(w) if rank not in away]
     results = {rank: played.seen[rank].calls[-1].result for rank in present}
+    everyone = range(played.case.data.get("of", w))
+    others = {rank: [other for other in everyone if other != rank] for rank in present}
     missed = {rank: sorted({*away, *too_late} - {rank}) for rank in present}
     missed |= dict.fromkeys(too_late, away)
     is_one_look = played.case["deadline_s"] == 0
@@ -99,6 +104,9 @@ def _judge(played):
         if len(got) == len(absent):
             fact = "It names as many ranks as are missing, and others."
             raise played.wrong("other-ranks", rank, **both, fact=fact)
+        if has_waited and all(results[r] == others[r] for r in present):
+            fact = "It names all other ranks, and some of them came within the deadline."
+            raise played.wrong("all-or-none", rank, **both, fact=fact)
         if {*got} - {*absent}:
             fact = "It names a rank that came within the deadline."
             mistake = "lost" if has_waited else "impatient"
@@ -160,6 +168,8 @@ missing = Task(
         "other-ranks": "How many have come does not tell who: let each rank leave a note of its "
         "own.",
         "order": "Return the ranks in rising order, each once.",
+        "all-or-none": "Asked for several keys, store.check only says whether all are there. Ask "
+        "for the key of each rank by itself.",
         "lost": "Leave a note under a key of this rank alone. Who reads a list and writes it back "
         "takes away what others have written meanwhile.",
         "withdrawn": "Leave the note in the store when you return: a rank that comes later looks "
@@ -167,7 +177,8 @@ missing = Task(
         "too-patient": "The deadline begins with the call, and there is one for all ranks "
         "together, not one for each.",
         "impatient": "Leave this rank's note, look, and then ask the time: until the deadline is "
-        "over, look again, as a rank may still come.",
+        "over, look again, as a rank may still come. It counts from this rank's own call, in "
+        "seconds and their parts.",
         "nobody": "Return all ranks whose keys are not there when the time is over.",
         "slow": "Return as soon as all keys are there.",
         "raised": "A line that is named is yours. Perhaps it waits: store.get and store.wait raise "

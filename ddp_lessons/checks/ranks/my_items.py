@@ -13,7 +13,9 @@ def _cases(draw):
         yield Case(world_size, {"items": list(range(start, start + length))})
     yield Case(3, {"items": [7]})
     yield Case(2, {"items": []})
-    yield Case(2, {"items": ["b", "a", "a", "b", "a", "c"]})  # neither rising, nor each once
+    # Neither rising, nor each once. And 0 and a text without letters count as false.
+    yield Case(2, {"items": ["b", "a", "a", "", "b", "a", "c"]})
+    yield Case(2, {"items": [0, 7, 0, 3]})
 
 
 def _act(here, my_items):
@@ -47,6 +49,8 @@ def _judge_items(played, items, results):
             continue
         if got == items and num_ranks > 1:
             raise played.wrong("all-items", rank, **both, fact="This rank took every item.")
+        if got == [one for one in expected if one]:
+            raise played.wrong("left-out", rank, **both, expected=expected)
         if got == items[rank::4]:
             raise played.wrong("fixed-size", rank, **both, expected=expected)
         if "a" in items:
@@ -88,6 +92,8 @@ my_items = Task(
         "no-list": "Return a list, as items is one.",
         "all-items": "Every rank must leave most items to the others: use its rank.",
         "fixed-size": "Ask how many ranks there are; it is not always 4.",
+        "left-out": "An item may be 0, or a text without letters, which count as false. Take all "
+        "of them.",
         "by-value": "Go by the places of items: a list may hold an item twice, items may be texts, "
         "and they need not rise.",
         "order": "Keep the items in the order in which they came.",

@@ -4,15 +4,14 @@ Task 03.2: ring all-gather.
 
 from ddp_lessons.checks.kit import Task, equal
 from ddp_lessons.checks.kit.material.digits import refuse_lost_digits
+from ddp_lessons.checks.kit.material.early_use import call_watched, refuse_early
 from ddp_lessons.checks.kit.material.rounds import sending_device
 from ddp_lessons.checks.ring.rings import (
     RING_MISTAKES,
-    call_watched,
     cases_of_chunks,
     chunks_of,
     draw_ring,
     judge_ring,
-    refuse_early,
 )
 
 

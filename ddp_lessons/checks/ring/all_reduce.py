@@ -8,13 +8,12 @@ import torch
 
 from ddp_lessons.checks.kit import Case, Task, equal, normal_numbers, sum_error
 from ddp_lessons.checks.kit.material.digits import full_numbers, is_nearly, refuse_lost_digits
+from ddp_lessons.checks.kit.material.early_use import call_watched, refuse_early
 from ddp_lessons.checks.kit.material.rounds import sending_device
 from ddp_lessons.checks.ring.rings import (
     RING_MISTAKES,
-    call_watched,
     draw_ring,
     judge_ring,
-    refuse_early,
     refuse_long_messages,
 )
 
@@ -34,6 +33,7 @@ def _cases(draw):
     yield case(2, [draw.randint(3, 5), 5], "float32", "expanded")
     yield case(1, [draw.randint(1, 9)], "float64", "normal")
     yield case(2, [], "float64", "normal")
+    yield replace(case(5, [11], "float64"), seed=0, on_paper=True)
     # Chunks that no system buffer holds.
     yield case(4, [2**18 + 4 * draw.randint(0, 99) + 1], "float32", "normal")
 

@@ -8,6 +8,7 @@ from random import Random
 import numpy as np
 
 from ddp_lessons.checks.kit import Case, Task
+from ddp_lessons.checks.kit.material.digits import call
 from ddp_lessons.pictures import holdings_picture
 
 NOISE = 0.01
@@ -26,12 +27,13 @@ _DRAWN_BYTES = {"1 B": 1, "1 KiB": 2**10, "64 KiB": 2**16, "16 MiB": 2**24}
 
 
 def _cases(draw):
-    yield Case(4, {"times": "of small to large messages"}, seed=0)
+    yield Case(4, {"times": "of small to large messages", "calls": 2}, seed=0)
     yield Case(1, {"times": "of middling messages only"})
     yield Case(1, {"times": "of small to large messages"})
     yield Case(1, {"times": "of large to small messages"})
     yield Case(1, {"times": "of messages in no order"})
     yield Case(1, {"times": "of which some were interrupted"})
+    yield Case(4, {"times": "of which the same two of each size were interrupted"})
 
 
 def _link_and_times(case, rank):
@@ -63,7 +65,9 @@ def _link_and_times(case, rank):
         exact_s = factor * (latency_s + size / bandwidth)
         tries = [exact_s * (1 + rng.uniform(-0.1, 0.1) * NOISE) for _ in range(5)]
         if "interrupted" in case["times"]:
-            for place in (0, rng.randint(1, 4)):
+            # Whoever takes the try at one place takes an interrupted one on some rank.
+            other = 1 + rank if "same two" in case["times"] else rng.randint(1, 4)
+            for place in (0, other):
                 # Not longer: a try that is weighed by 1 / its time would hardly count.
                 tries[place] *= rng.uniform(3, 5)
         times[size] = tries
@@ -75,7 +79,7 @@ def _act(here, fit_link):
         got = fit_link(times)
         return got.tolist() if isinstance(got, np.ndarray) else got
 
-    here.call(fit, _link_and_times(here.case, here.rank)[2])
+    call(here, fit, lambda case: [_link_and_times(case, here.rank)[2]])
 
 
 def _judge(played):
@@ -83,6 +87,8 @@ def _judge(played):
         latency_s, bandwidth, times = _link_and_times(played.case, rank)
         pair = _pair_of(got)
         both = {"got": _rounded(pair or got), "expected": _rounded((latency_s, bandwidth))}
+        if played.seen[rank].calls[-1].repeats:
+            raise played.wrong("kept", rank, **both, fact="The times are those of another link.")
         if pair is None:
             raise played.wrong("no-pair", rank, **both, fact="It must return two numbers.")
         if pair[0] > 1 > pair[1]:
@@ -221,7 +227,7 @@ fit_link = Task(
         "times-over": "What tells the time of a size is one of its five tries, and neither their "
         "sum nor a part of it.",
         "no-say": "An error of 1 % of the largest time is more than the whole latency. Weigh each "
-        "point by 1 / its time.",
+        "point by 1 / its time, and leave none out: small ones tell the latency.",
         "interrupted": "Some tries took several times as long, as other programs ran. Take of each "
         "size the try that was left alone.",
         "forbidden": "The times are measured already: send nothing.",

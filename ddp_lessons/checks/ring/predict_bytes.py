@@ -28,64 +28,91 @@ def _act(here, predict_bytes):
     numbers = torch.zeros(0, dtype=getattr(torch, here["dtype"]), device=sending_device(here))
     world_size = here.case.data.get("of", here.world_size)
     ranks = range(world_size) if world_size > here.world_size else [here.rank]
-    facts = world_size, here["num_elements"], numbers.element_size()
+    facts = here["num_elements"], numbers.element_size()
     told = [
-        [way, rank, here.call(predict_bytes, way, rank, *facts)] for way in _WAYS for rank in ranks
+        [way, rank, here.call(predict_bytes, way, rank, world_size, *facts)]
+        for way in _WAYS
+        for rank in ranks
     ]
-    counted = {}
-    for way, calls in _WAYS.items():
-        if world_size > here.world_size:  # too many to run: the package counts every message
-            counted[way] = sent_bytes("all_reduce", way, *facts)
-            continue
+    if world_size > here.world_size:  # too many to run: the package counts every message
+        counted = {way: sent_bytes("all_reduce", way, world_size, *facts) for way in _WAYS}
+        return [(facts, way, rank, got, counted[way][rank]) for way, rank, got in told]
+    rows = []
+    for way, rank, got in told:
         with trace() as events:
-            calls.all_reduce(numbers.new_zeros(here["num_elements"]))
+            _WAYS[way].all_reduce(numbers.new_zeros(here["num_elements"]))
         sent = sum(event.input_bytes for event in events if event.is_send)
-        counted[way] = [sent if rank == here.rank else None for rank in range(world_size)]
-    return [(way, rank, got, counted[way][rank]) for way, rank, got in told]
+        rows.append((facts, way, rank, got, sent))
+    return [*rows, *_asked_again(here, predict_bytes, *facts)]
+
+
+def _asked_again(here, predict_bytes, num_elements, element_bytes):
+    """
+    Yield rows of questions that differ from earlier ones in two numbers, and then in one.
+    """
+    w = here.world_size
+    for facts in ((num_elements + 1, 2 * element_bytes), (num_elements, 2 * element_bytes)):
+        for way in _WAYS:
+            got = here.call(predict_bytes, way, here.rank, w, *facts)
+            yield facts, way, here.rank, got, sent_bytes("all_reduce", way, w, *facts)[here.rank]
 
 
 def _judge(played):
     w, rows = played.case.data.get("of", played.case.world_size), []
     for seen in played.seen:
-        for way, rank, got, expected in seen.kept:
+        for *question, got, expected in seen.kept:
             if isinstance(got, bool) or not isinstance(got, int | float):
                 raise played.wrong("no-number", seen.rank, got=got, fact="It must be a number.")
-            rows.append((way, rank, got, expected, seen.rank))
-    for way, rank, got, expected, where in rows:
-        if got != expected:
-            both = {"got": got, "expected": expected}
-            mistake = _name_the_count(played.case, w, [row[:4] for row in rows if row[0] == way])
-            fact = f"{way}: rank {rank} of {w} really sends {expected} bytes."
-            raise played.wrong(mistake, where, **both, fact=fact)
+            rows.append((*question, got, expected, seen.rank))
+    order = list(dict.fromkeys(facts for facts, *_ in rows))
+    for facts, way, rank, got, expected, where in sorted(rows, key=lambda r: order.index(r[0])):
+        if got == expected:
+            continue
+        both, (n, size) = {"got": got, "expected": expected}, facts
+        fact = f"{way}: rank {rank} of {w} really sends {expected} bytes."
+        if facts != order[0]:
+            fact = f"{way}, for {n} numbers of {size} bytes: rank {rank} of {w} sends {expected}."
+        before = order[: order.index(facts)]
+        if any(row[:4] == (other, way, rank, got) for other in before for row in rows):
+            fact += " It says what it has said before, of other numbers."
+            raise played.wrong("kept", where, **both, fact=fact)
+        alike = [row[2:5] for row in rows if row[:2] == (facts, way)]
+        raise played.wrong(_name_the_count(played, way, facts, alike), where, **both, fact=fact)
 
 
-def _name_the_count(case, w, rows):
+def _name_the_count(played, way, facts, rows):
     """
     Return the mistake that explains what was foretold of one way on all ranks of a case.
+
+    Args:
+        played: The Played.
+        way: The way.
+        facts: How many numbers, and how many bytes each has.
+        rows: (rank, what was foretold, what it sends) for each rank that was asked about.
     """
-    n, size = case["num_elements"], getattr(torch, case["dtype"]).itemsize
+    w, (n, size) = played.case.data.get("of", played.case.world_size), facts
     length, num_longer = divmod(n, w)
     lengths = [length + (chunk < num_longer) for chunk in range(w)]
-    if w > case.world_size and all(got == rows[0][3] for _, _, got, _ in rows):
+    if w > played.case.world_size and all(got == rows[0][1] for _, got, _ in rows):
         return "asked"
     for mistake, bytes_of in (
         ("numbers", lambda rank, sent: sent / size),
         ("four-bytes", lambda rank, sent: sent / size * 4),
-        ("together", lambda rank, sent: 2 * (w - 1) * n * size),
+        ("together", lambda rank, sent: 2 * (w - 1) * n * size if n >= w else None),
         ("one-half", lambda rank, sent: (n - lengths[rank]) * size),
         ("received", lambda rank, sent: (2 * n - lengths[rank - 1] - lengths[rank]) * size),
         ("second-half", lambda rank, sent: 2 * (n - lengths[rank]) * size),
     ):
-        if all(got == bytes_of(rank, sent) for _, rank, got, sent in rows):
+        if all(got == bytes_of(rank, sent) for rank, got, sent in rows):
             return mistake
-    return "hub-root" if rows[0][0] == "hub" else "uneven"
+    return "hub-root" if way == "hub" else "uneven"
 
 
 def _draw(played):
     rows = []
     for seen in played.seen:
         row = {}
-        for way, _, got, sent in seen.kept:
+        for _, way, _, got, sent in seen.kept[: len(_WAYS)]:
             row |= {f"{way}: foretold": f"{words(got)} B", f"{way}: counted": f"{sent} B"}
         rows.append(row)
     return holdings_picture(list(rows[0]), rows)
@@ -119,6 +146,8 @@ predict_bytes = Task(
         "uneven": "Chunks are whole numbers long. Where w does not divide n, the first ones are "
         "one longer. Add up the chunks that this rank really sends.",
         "four-bytes": "A number need not have 4 bytes: take element_bytes.",
+        "kept": "Reckon anew from all five arguments in each call: what was right for others may "
+        "not be taken again.",
         "asked": "You are asked about ranks that do not run. Take rank and world_size from the "
         "arguments.",
         "raised": "Think of lengths that w does not divide, and of one rank alone. Ranks that you "

@@ -8,15 +8,14 @@ import torch
 
 from ddp_lessons.checks.kit import Task, equal
 from ddp_lessons.checks.kit.material.digits import refuse_lost_digits
+from ddp_lessons.checks.kit.material.early_use import call_watched, refuse_early
 from ddp_lessons.checks.kit.material.rounds import sending_device
 from ddp_lessons.checks.ring.rings import (
     RING_MISTAKES,
-    call_watched,
     cases_of_chunks,
     chunks_of,
     draw_ring,
     judge_ring,
-    refuse_early,
     refuse_long_messages,
 )
 from ddp_lessons.ranks.diagnosis.telling import rank_names
@@ -52,6 +51,8 @@ def _name_the_sum(played, rank, got, chunks):
     if others:
         fact = f"This is the sum of chunk {others[0]}, not of chunk {rank}."
         raise played.wrong("wrong-chunk", rank, **both, fact=fact)
+    if len(chunks) > 1 and got.is_floating_point() and equal(got, both["expected"] / len(chunks)):
+        raise played.wrong("average", rank, **both, fact="This is the mean, not the sum.")
     for parts in chunks:
         times = _times_in(got, parts)
         if times is None:
@@ -125,6 +126,7 @@ reduce_scatter = Task(
         "not-all": "Pass on the sum of what came and your own numbers, not one of them alone.",
         "twice": "Each rank adds its numbers to a chunk once: also where a chunk starts, and where "
         "it ends.",
+        "average": "The sum is asked for. Leave it to the caller to divide.",
         "mixed": "Add your own numbers of the very chunk that has arrived. It is the one that the "
         "left neighbour has just sent, or the right one if you run to the left.",
         "too-long": "Send one chunk in a step, and no more of it than it has.",

@@ -13,6 +13,8 @@ from ddp_lessons.pictures import timeline_picture
 
 _SPEED_BYTES = 8
 
+_FEW = 10_000  # samples that can be handed out one by one in no time
+
 _TO_ROUND = (
     # Each tells some ways to round apart from those that are right. Where shares are whole, the
     # speeds add up to a power of 2, so that all arithmetic is exact. Each of the first three is
@@ -33,6 +35,9 @@ _TO_ROUND = (
     ((1.0, 2.0, 2.0, 2.0), 5),
     ((1.0, 6.0, 1.0, 5.0), 21),
     ((5.0, 7.0), 0),
+    # So many samples that digits count which were rounded away.
+    ((1.0, 2.0, 4.0), 100_003),
+    ((1.00049, 2.0, 4.0), 100_003),
 )
 
 
@@ -90,9 +95,16 @@ def _is_near(shares, exact):
 
 
 def _balanced_mistake(shares, exact, speeds, num_samples):
-    whole = [Fraction(int(speed)) for speed in speeds]
-    if any(whole) and whole != speeds and _is_near(shares, _proportion(num_samples, whole)):
-        return "whole-speeds", "The speeds were rounded before they were used."
+    rounded = [[Fraction(int(speed)) for speed in speeds]]
+    if num_samples > _FEW:
+        rounded += [[round(speed, digits) for speed in speeds] for digits in range(1, 5)]
+    for used in rounded:
+        if any(used) and used != speeds and _is_near(shares, _proportion(num_samples, used)):
+            return "whole-speeds", "The speeds were rounded before they were used."
+    if num_samples > _FEW:
+        parts = [[round(part / num_samples, digits) for part in exact] for digits in range(2, 5)]
+        if any(_is_near(shares, [num_samples * part for part in row]) for row in parts):
+            return "cut-early", "What part a rank has of all speeds was rounded."
     differ = max(exact) - min(exact) > 2
     if differ and max(shares) - min(shares) <= 1:
         return "equal", "All ranks have equal shares."
@@ -117,7 +129,7 @@ def _balanced_mistake(shares, exact, speeds, num_samples):
         return "negative", f"Rank {shares.index(min(shares))} would get {min(shares)} samples."
     if differ and _is_near(sorted(shares), sorted(exact)):
         return "order", "The shares are those of other ranks."
-    for first in (Fraction(0), Fraction(1, 2), Fraction(1)):
+    for first in (Fraction(0), Fraction(1, 2), Fraction(1)) if num_samples <= _FEW else ():
         if list(shares) == _one_by_one(num_samples, speeds, first):
             return "one-by-one", "Shares are off by a whole sample or more."
     rest = num_samples - len(shares)

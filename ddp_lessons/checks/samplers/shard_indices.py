@@ -14,11 +14,16 @@ from ddp_lessons.checks.kit.inside.hashes import own_hashes
 from ddp_lessons.checks.samplers.shares import FEW, MANY, as_list, drawn_epoch, judge_shares
 from ddp_lessons.pictures import samples_picture
 
-_OTHER_SEED = 1000
+_OTHER_SEED = 128_000  # a multiple of 256 and of 1,000: a remainder of it would be the same
 
 _HASHES = "hash() of text"
 
 _ODD_RANKS = "odd ranks ask for the orders"
+
+_LATER = "epochs later"
+
+# Who takes a remainder of the epoch has the same order again: of 10, 12, 16 or 100, for example.
+_LATER_EPOCHS = {1: 100, 2: 256, 3: 300, 4: 336}
 
 
 def _cases(draw):
@@ -33,8 +38,10 @@ def _cases(draw):
     for world_size in (1, 2, 3, 4):
         length = draw.randint(MANY // world_size + 1, 60 // world_size)
         num_samples = world_size * length + draw.randint(1, world_size)
-        yield Case(world_size, {"num_samples": num_samples, **drawn_epoch(draw)})
+        told = {"num_samples": num_samples, **drawn_epoch(draw)}
+        yield Case(world_size, told | {_LATER: _LATER_EPOCHS[world_size]})
     yield Case(4, {"num_samples": 1, **drawn_epoch(draw)})
+    yield Case(2, {"num_samples": draw.randint(300, 400), **drawn_epoch(draw)})  # more than 8 bits
 
 
 def _orders(case):
@@ -42,7 +49,8 @@ def _orders(case):
     Return the seeds and epochs of all calls: first and last the same, then other ones.
     """
     seed, epoch = case["seed"], case["epoch"]
-    return (seed, epoch), (seed, epoch + 1), (seed, epoch + 2), (seed + _OTHER_SEED, epoch)
+    later = epoch + case.data.get(_LATER, 2)
+    return (seed, epoch), (seed, epoch + 1), (seed, later), (seed + _OTHER_SEED, epoch)
 
 
 def _act(here, shard_indices):
@@ -196,14 +204,16 @@ shard_indices = Task(
         "other-size": "Shares are as long as they would be for 4 ranks. Ask how many there are, "
         "and ask in every call: it is not always the same.",
         "overlap": "Either ranks share out different orders, as they do if the rank goes into the "
-        "seed. Or shares overlap, or end too early: one must begin where another ends.",
+        "seed. Or shares overlap, or end too early: one must begin where another ends. "
+        "Or the numbers of samples do not fit into a dtype that you chose.",
         "hashes": "hash() of a text is another number in each process that torchrun starts, and "
         "in each run. Compute the seed from the two numbers alone.",
         "no-shuffle": "Shuffle before you share out: torch.randperm gives an order. To begin it "
         "elsewhere, or to move whole blocks, is not to shuffle.",
-        "no-epoch": "The epoch must go into the generator's seed, as set_epoch does it.",
-        "no-seed": "The seed must go into the generator's seed, together with the epoch, and also "
-        "in epoch 0: a product of the two is 0 there.",
+        "no-epoch": "The epoch must go into the generator's seed, as set_epoch does it, and the "
+        "whole of it: a remainder comes again in a later epoch.",
+        "no-seed": "The seed must go into the generator's seed, the whole of it, together with "
+        "the epoch, and also in epoch 0: a product of the two is 0 there.",
         "sorted": "Share out the shuffled order as it is. To sort a share undoes the shuffle.",
         "own-share": "Shuffle all samples anew in each epoch, and share them out then, not the "
         "other way round: who is with whom must change.",

@@ -26,6 +26,56 @@ def all_gather_unequal(tensor):
 _ROWS = [
     (
         "02.2",
+        "sends lengths in a byte",
+        "length-dtype",
+        changed(
+            _GATHER,
+            ("[len(tensor)], ", "[len(tensor) % 256], dtype=torch.uint8, "),
+            ("= tensor\n", "= tensor[:longest]\n"),
+        ),
+    ),
+    (
+        "02.2",
+        "sends a length and how long a number is",
+        "wide-length",
+        changed(
+            _GATHER,
+            ("[len(tensor)], ", "[len(tensor), tensor.element_size()], "),
+            ("int(n)", "int(n[0])"),
+        ),
+    ),
+    (
+        "02.2",
+        "makes the second call only if it has numbers",
+        "died",
+        changed(
+            _GATHER,
+            (
+                "    dist.all_gather(parts, padded)",
+                "    if len(tensor):\n        dist.all_gather(parts, padded)",
+            ),
+        ),
+    ),
+    (
+        "02.2",
+        "sends bytes",
+        None,
+        f"""{IMPORTS}
+def all_gather_unequal(tensor):
+    def gather(one):
+        everyone = [torch.empty_like(one) for _ in range(dist.get_world_size())]
+        dist.all_gather(everyone, one, async_op=True).wait()
+        return everyone
+
+    raw = tensor.view(torch.uint8) if len(tensor) else torch.empty(0, dtype=torch.uint8)
+    sizes = [int(size) for size in gather(torch.tensor(raw.numel()))]
+    mine = torch.empty(max(sizes), dtype=torch.uint8)
+    mine[: len(raw)] = raw
+    return [part[:n].clone().view(tensor.dtype) for part, n in zip(gather(mine), sizes)]
+""",
+    ),
+    (
+        "02.2",
         "fills up in float64",
         "wide-dtype",
         changed(

@@ -44,8 +44,16 @@ _ROWS = [
     ),
     (
         "02.1",
+        "adds the root's numbers once more",
+        "twice",
+        _reduce("tensor.clone()", "total").replace(
+            "    dist.broadcast", "    total += tensor * (dist.get_rank() == 0)\n    dist.broadcast"
+        ),
+    ),
+    (
+        "02.1",
         "returns the mean",
-        "values",
+        "average",
         _reduce("tensor.clone()", "total / dist.get_world_size()"),
     ),
     (

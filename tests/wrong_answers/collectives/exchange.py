@@ -56,6 +56,29 @@ def _sends_in(dtype):
 _ROWS = [
     (
         "02.3",
+        "copies what comes before it waits",
+        "early",
+        _exchange("""\
+    works = [dist.irecv(coming := torch.empty_like(tensor), src=left)]
+    works.append(dist.isend(tensor, dst=right))
+    arrived = coming.clone()
+    for work in works:
+        work.wait()
+"""),
+    ),
+    (
+        "02.3",
+        "receives over what is still being sent",
+        "overwritten",
+        _exchange("""\
+    arrived.copy_(tensor)
+    works = [dist.isend(arrived, dst=right), dist.irecv(arrived, src=left)]
+    for work in works:
+        work.wait()
+"""),
+    ),
+    (
+        "02.3",
         "lets rank 0 receive first, and all others send",
         "turns",
         _receives_first("rank == 0"),

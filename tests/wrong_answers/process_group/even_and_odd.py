@@ -169,4 +169,42 @@ def even_and_odd():
     return dist.new_subgroups_by_enumeration([list(places[0::2]), list(places[1::2])])[0]
 """,
     ),
+    Answer(
+        "01.2",
+        "forgets the last rank of an odd number of ranks",
+        "other-ranks",
+        changed(PARITY, ("range(0, world_size, 2)", "range(0, world_size - 1, 2)")),
+    ),
+    Answer(
+        "01.2",
+        "takes a backend that moves nothing",
+        "values",
+        "from torch.testing._internal.distributed import fake_pg\n"
+        + PARITY.replace(", 2)))", ', 2)), backend="fake")'),
+    ),
+    Answer(
+        "01.2",
+        "makes both once more, and destroys the first two",
+        "too-many",
+        changed(
+            PARITY,
+            (
+                MADE,
+                f"{MADE}    dist.destroy_process_group(odd if rank % 2 else even)\n{MADE}",
+            ),
+        ),
+    ),
+    Answer(
+        "01.2",
+        "enumerates both, the odd ones first",
+        None,
+        """\
+import torch.distributed as dist
+
+def even_and_odd():
+    ranks = range(dist.get_world_size())
+    mine, _ = dist.new_subgroups_by_enumeration([[*ranks[1::2]], [*ranks[::2]]])
+    return mine
+""",
+    ),
 ]

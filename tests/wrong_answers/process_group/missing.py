@@ -231,7 +231,56 @@ def missing(store, rank, world_size, deadline_s):
         "impatient",
         changed(MISSING, ("+ deadline_s", "+ deadline_s / 2")),
     ),
+    Answer(
+        "01.3",
+        "asks whether all are there, and names all others if not",
+        "all-or-none",
+        changed(
+            MISSING,
+            (
+                'absent = [r for r in range(world_size) if not store.check([f"here/{r}"])]',
+                """others = [r for r in range(world_size) if r != rank]
+        is_full = not others or store.check([f"here/{r}" for r in others])
+        absent = [] if is_full else others""",
+            ),
+        ),
+    ),
+    Answer(
+        "01.3",
+        "counts whole seconds",
+        "impatient",
+        changed(MISSING, ("+ deadline_s", "+ int(deadline_s)")),
+    ),
+    Answer(
+        "01.3",
+        "counts from the call of whoever came first",
+        "impatient",
+        changed(
+            MISSING,
+            (
+                "time.monotonic() + deadline_s",
+                'float(store.compare_set("began", "", str(time.monotonic()))) + deadline_s',
+            ),
+        ),
+    ),
     Answer("01.3", "begins with the highest", "order", _ended("absent.reverse()")),
+    Answer("01.3", "sorts ranks as texts", "order", _ended("absent.sort(key=str)")),
+    Answer(
+        "01.3",
+        "has one bit a rank in the store",
+        None,
+        """\
+import time
+
+def missing(store, rank, world_size, deadline_s):
+    start, everyone = time.perf_counter(), (1 << world_size) - 1
+    come = store.add("who has come", 1 << rank)
+    while come != everyone and time.perf_counter() - start < deadline_s:
+        time.sleep(0.005)
+        come = store.add("who has come", 0)
+    return [r for r in range(world_size) if not come >> r & 1]
+""",
+    ),
     Answer(
         "01.3",
         "waits for all keys at once",

@@ -161,4 +161,29 @@ def my_items(items):
     return list(_shares[key])
 """,
     ),
+    Answer(
+        "00.1",
+        "leaves out what counts as false",
+        "left-out",
+        """\
+import torch.distributed as dist
+
+def my_items(items):
+    return [one for one in items[dist.get_rank() :: dist.get_world_size()] if one]
+""",
+    ),
+    Answer(
+        "00.1",
+        "leaves itself out by recursion, item after item",
+        None,
+        """\
+import torch.distributed as dist
+
+def my_items(items, skipped=None):
+    skipped = dist.get_rank() if skipped is None else skipped
+    if skipped >= len(items):
+        return []
+    return [items[skipped], *my_items(items[skipped + 1 :], dist.get_world_size() - 1)]
+""",
+    ),
 ]

@@ -106,6 +106,30 @@ def _gather_in(dtype):
 
 _ROWS = [
     (
+        "makes the steps of 4 ranks at most",
+        "more-ranks",
+        HEAD + changed(_GATHER, ("in range(world_size - 1)", "in range(min(world_size, 4) - 1)")),
+    ),
+    (
+        "receives into what is still being sent",
+        "overwritten",
+        HEAD
+        + """\
+def all_gather(chunk, lengths):
+    rank, world_size, right, left = places()
+    room, parts = chunk.new_empty(max(lengths)), [chunk.clone() for _ in lengths]
+    room[: len(chunk)] = chunk
+    for step in range(world_size - 1):
+        c = (rank - 1 - step) % world_size
+        works = [dist.isend(room[: lengths[c - world_size + 1]], dst=right)]
+        works.append(dist.irecv(room[: lengths[c]], src=left))
+        for work in works:
+            work.wait()
+        parts[c] = room[: lengths[c]].clone()
+    return parts
+""",
+    ),
+    (
         "passes on what may not have come, and waits at the end",
         "early",
         waiting_at_the_end(_GATHER),

@@ -133,6 +133,24 @@ _ROWS = [
         ),
     ),
     (
+        "adds into a chunk that is still being sent",
+        "overwritten",
+        changed(
+            HEAD,
+            (
+                SWAP,
+                """\
+    sending = dist.isend(leaving, dst=right)
+    dist.recv(arrived := arriving, src=left)
+    leaving += 1
+    sending.wait()
+    leaving -= 1
+""",
+            ),
+        )
+        + _REDUCE,
+    ),
+    (
         "passes on what may not have come, and waits at the end of each half",
         "early",
         HEAD

@@ -40,6 +40,37 @@ def fit_link(times):
 """
 
 _ROWS = [
+    *(
+        (
+            f"takes the try at place {place}",
+            "interrupted",
+            changed(_FIT, ("min(tries)", f"tries[{place}]")),
+        )
+        for place in range(1, 5)
+    ),
+    (
+        "takes the least of the first two tries",
+        "interrupted",
+        changed(_FIT, ("(tries)", "(tries[:2])")),
+    ),
+    (
+        "looks at the largest sizes only",
+        "no-say",
+        changed(
+            _FIT,
+            ("    sizes", "    times = {n: times[n] for n in sorted(times)[-3:]}\n    sizes"),
+        ),
+    ),
+    (
+        "keeps the link that it has found for such sizes",
+        "kept",
+        "FOUND = {}\n"
+        + changed(
+            _FIT,
+            ("    sizes", "    key = tuple(sorted(times))\n    sizes"),
+            ("return latency_s, 1 / slope", "return FOUND.setdefault(key, (latency_s, 1 / slope))"),
+        ),
+    ),
     ("takes the last size for the largest", "no-order", _FIT_PLACES.format("0")),
     (
         "takes the first time for the smallest's",

@@ -133,6 +133,40 @@ def reduce_scatter(chunks):
 """
 
 _ROWS = [
+    (
+        "divides by the number of ranks",
+        "average",
+        HEAD + changed(_SCATTER, ("return passing", "return (passing / world_size).to(passing)")),
+    ),
+    (
+        "knows the steps of up to 4 ranks",
+        "mixed",
+        HEAD
+        + changed(
+            _SCATTER,
+            (
+                "(rank - 2 - step) % world_size",
+                "(rank - 2 - step) % world_size if step < 2 else rank",
+            ),
+        ),
+    ),
+    (
+        "clears what is still being sent",
+        "overwritten",
+        changed(
+            HEAD,
+            (
+                SWAP,
+                """\
+    works = [dist.irecv(arrived := arriving, src=left), dist.isend(leaving, dst=right)]
+    leaving.zero_()
+    for work in works:
+        work.wait()
+""",
+            ),
+        )
+        + _SCATTER,
+    ),
     ("adds what has come, and waits then", "early", HEAD + changed(_SCATTER, _ADDS_EARLY)),
     ("waits for all at the end", "early", waiting_at_the_end(_SCATTER)),
     (

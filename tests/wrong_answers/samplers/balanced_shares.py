@@ -282,6 +282,20 @@ _ROWS = [
             ("num_samples * one / sum(speeds)", "num_samples * (100 * one // sum(speeds)) / 100"),
         ),
     ),
+    (
+        "rounds each part to four digits",
+        "cut-early",
+        changed(
+            SHARES, ("num_samples * one / sum(speeds)", "num_samples * round(one / sum(speeds), 4)")
+        ),
+    ),
+    (
+        "rounds speeds to three digits",
+        "whole-speeds",
+        changed(
+            SHARES, ("part.item() for part in parts", "round(part.item(), 3) for part in parts")
+        ),
+    ),
     ("reverses the ranks", "order", changed(SHARES, ("return shares", "return shares[::-1]"))),
     (
         "adds up in the store",

@@ -224,6 +224,14 @@ _ROWS = [
         changed(RESUME, (STATE, "dict(vars(self))"), (LOAD, "vars(self).update(state)")),
     ),
     (
+        "takes the numbers out of the state that it loads",
+        "live-state",
+        changed(
+            RESUME,
+            ('state["epoch"], state["num_given"]', 'state.pop("epoch"), state.pop("num_given")'),
+        ),
+    ),
+    (
         "returns the dictionary in which it counts",
         "live-state",
         changed(

@@ -126,6 +126,36 @@ _SHARDS_BY_STORE = _shards("""\
 _ROWS = [
     ("unusual: blocks, Python's dice, padded with what is drawn again", None, _SHARDS_BY_BLOCKS),
     ("unusual: torch's sampler over an order of its own", None, _SHARDS_OF_TORCH),
+    (
+        "numbers samples in 8 bits",
+        "overlap",
+        changed(SHARDS, ("generator=generator).tolist", "generator=generator).byte().tolist")),
+    ),
+    (
+        "begins anew after 16 epochs",
+        "no-epoch",
+        changed(SHARDS, ("seed + epoch)", "16 * seed + epoch % 16)")),
+    ),
+    (
+        "begins anew after 100 epochs",
+        "no-epoch",
+        changed(SHARDS, ("seed + epoch)", "seed + epoch % 100)")),
+    ),
+    (
+        "takes 8 bits of the seed",
+        "no-seed",
+        changed(SHARDS, ("seed + epoch)", "seed % 256 * 1000 + epoch)")),
+    ),
+    (
+        "unusual: shuffles once more for each epoch",
+        None,
+        _shards("""\
+    dice, order = random.Random(seed), list(range(n))
+    for _ in range(epoch + 1):
+        dice.shuffle(order)
+    return (order * w)[r * length :][:length]
+"""),
+    ),
     ("gives all samples to every rank", "all-samples", changed(SHARDS, (TAKEN, "return order"))),
     (
         "shuffles by a generator without a seed",

@@ -28,6 +28,7 @@ class Call:
         num_keys: How many keys it has put into the group's store, less those that it took out.
         changes: What of the models and optimizers it was lent is not as it was: see `lent`.
         again: The second call with the same arguments, of a task that is called twice.
+        repeats: Whether it returned what an earlier call with other arguments had returned.
         kept_room: Of a second call: whether its result lies in the memory of the first one's, or
             the first one's has changed meanwhile.
     """
@@ -40,6 +41,7 @@ class Call:
     num_keys: int = 0
     changes: dict = field(default_factory=dict)
     again: object = None
+    repeats: bool = False
     kept_room: bool = False
 
 
