@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ddp_lessons.checkpoint.atomic import write_state
-from ddp_lessons.checks.kit.inside.disk import LEFT, FileWatch, left_by_kills
+from ddp_lessons.checks.kit.inside.disk import LEFT, FileWatch, left_by_kills, open_below
 
 
 def contents_while(path, write):
@@ -201,3 +201,15 @@ def test_who_gives_the_name_is_counted(tmp_path):
 
     _, watch = contents_while(path, rename_both)
     assert watch.num_moves == 1
+
+
+def test_what_stays_open_in_a_folder_is_named(tmp_path):
+    """
+    Each save that leaves a handle takes one from a run, which has some thousand.
+    """
+    (tmp_path / "closed").write_bytes(b"")
+    with open(tmp_path / "open", "wb"):
+        folder = os.open(tmp_path, os.O_RDONLY)
+        assert open_below(tmp_path) == sorted(["open", tmp_path.name])
+        os.close(folder)
+    assert open_below(tmp_path) == []

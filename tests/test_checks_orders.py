@@ -1,12 +1,13 @@
 """
-Each process hashes texts in its own way, but forks of one do not: a check lets each rank have its
-own order of a set of texts, as it is where torchrun starts ranks.
+Each process hashes texts in its own way, and most objects by their address, but forks of one do
+not: a check lets each rank have its own order of a set, as it is where torchrun starts ranks.
 """
 
 import linecache
 import types
 
 import pytest
+import torch
 
 from ddp_lessons.checks.kit.inside.orders import noting_orders
 from ddp_lessons.checks.kit.inside.plain import plain
@@ -39,6 +40,7 @@ NO_WAYS = {
     "a dictionary": "return list(dict.fromkeys(texts))",
     "one's own hash": "return sorted(texts, key=own)",
     "a hash of numbers": "return [hash((1, 2.5))]",
+    "a set of one": "return list({texts}) + list({len})",
 }
 
 
@@ -77,6 +79,41 @@ def test_texts_have_an_order_of_each_rank(way):
         assert names["answer"](TEXTS) == usual
     assert orders.num_asked
     assert names["answer"](TEXTS) == usual
+
+
+THINGS = {
+    "tensors": [torch.zeros(()) for _ in TEXTS],  # alike, and yet others
+    "parameters": [torch.nn.Parameter(torch.zeros(2)) for _ in TEXTS],
+    "modules": [torch.nn.Identity() for _ in TEXTS],
+    "dtypes": [
+        torch.bool,
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+        torch.float64,
+    ],
+    "pairs": [(place, torch.zeros(())) for place in range(10)],
+}
+
+
+@pytest.mark.parametrize("kind", THINGS)
+@pytest.mark.parametrize("body", ["return list(set(texts))", "return sorted(texts, key=hash)"])
+def test_things_hashed_by_their_address_have_an_order_of_each_rank(kind, body):
+    """
+    A set of parameters has another order in each process, forks that made theirs alike or not.
+    """
+    names, found = _answer(body), []
+    for rank in (0, 1, 0):
+        with noting_orders(_here(rank), names, is_own=True) as orders:
+            found.append(list(map(id, names["answer"](THINGS[kind]))))
+        assert orders.num_asked
+        assert sorted(found[-1]) == sorted(map(id, THINGS[kind]))
+    assert found[0] == found[2] != found[1]
 
 
 @pytest.mark.parametrize("way", NO_WAYS)

@@ -8,7 +8,7 @@
 # with a `weight` and a `bias`. The head's weight is tied to that of `layer0`, and the bias of
 # `layer1` is frozen. A check tells how many numbers they hold: `layers [[4, 2], [10, 2]]` are two
 # layers, the first with a weight of shape (1, 4) and a bias of shape (2,). Their dtype is any that
-# has fractions, float16 too.
+# has fractions, float16 too. Not every tensor need be contiguous.
 
 # %% tags=["setup", "nbval-ignore-output"]
 from ddp_lessons import start_ranks
@@ -22,7 +22,7 @@ ranks = start_ranks(4)
 #
 # Every rank has made the same kind of model, with numbers of its own. Make all of them equal to rank
 # 0's, to the last bit: every parameter and every buffer. Write into the tensors that are there, in
-# the memory that they have. Not all of them need be contiguous. What is frozen stays frozen.
+# the memory that they have. What is frozen stays frozen.
 #
 # The price, on each rank: at most 1 call for each tensor, and no more bytes go into its calls than
 # the model has.
@@ -109,7 +109,7 @@ check.average_gradients.picture()
 # Say which parameters travel together. Go through the trained parameters from the last to the first,
 # since `backward` reaches the last one first. Put each into the open bucket. Once a bucket holds its
 # cap or more, it is full: close it, and open a new one. The cap of the first bucket is
-# `first_cap_bytes`, of all others `cap_bytes`.
+# `first_cap_bytes`, of all others `cap_bytes`. Either may be 0.
 #
 # Return a list of buckets, each a list of names as in `model.named_parameters()`, the first to be sent
 # first. In a bucket, names stand in the order in which you came to them. No bucket is empty, no

@@ -110,7 +110,8 @@ check.train_epoch.picture()
 # Make a window's gradient as in 07.1; the lesson's `Window` may do it. Then clip: a gradient that
 # is longer than `max_norm` is scaled down to that length, and keeps its direction. A shorter one
 # stays as it is, and so does one of zeros. The length is that of all gradients as one vector. Return what
-# it was before, as a float or a tensor of one number. Nothing but `.grad` changes.
+# it was before, as a float or a tensor of one number in the gradients' dtype. Nothing but `.grad`
+# changes.
 #
 # The price: 1 all-reduce for all of it, that of the window. Write the clip by hand; torch's own
 # would pass, but shows you nothing. A frozen parameter's `.grad` is None.
@@ -158,10 +159,10 @@ check.clipped_window.picture()
 # this rank's samples, a float, and `num_samples` says how many they are. Ranks have unequally many,
 # some perhaps none; all together have at least one. The next time they may have others.
 #
-# Make one step of the schedule, so that all ranks go by the mean loss over all samples of all
-# ranks. Return that mean, a float or a tensor of one number. The price: 1 collective of at most 16
-# bytes from each rank, enough for two numbers in float64. What you send should lie on
-# `rank_device()`.
+# Make one step of the schedule, so that all ranks go by one number, the same to the last bit: the
+# mean loss over all samples of all ranks. It is nan if a loss is. Return that mean, a float or a
+# tensor of one number. The price: 1 collective of at most 16 bytes from each rank, enough for two
+# numbers in float64. What you send should lie on `rank_device()`.
 
 # %% tags=["answer"]
 # %%px

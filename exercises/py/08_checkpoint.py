@@ -17,9 +17,9 @@ ranks = start_ranks(4)
 # All ranks call `save` with states that differ. Save that of rank 0 with `torch.save`, so that a
 # kill at any moment leaves the old file or the new one, whole. The new one must be on the disk
 # (`fsync`) before it takes the name, and no rank may return before it has it. Leave no other file
-# behind, and the files of others as they are. Keep to the file's folder and what is below it: what
-# is elsewhere may be on another file system, where a rename is no single act. And what a killed
-# save has left must not disturb the next one.
+# behind and no file open, and the files of others as they are. Keep to the file's folder and what is
+# below it: what is elsewhere may be on another file system, where a rename is no single act. And
+# what a killed save has left must not disturb the next one.
 #
 # A kill loses what the process had in its buffers, a power cut what the system had not yet written
 # to the disk. `fsync` is for the second.

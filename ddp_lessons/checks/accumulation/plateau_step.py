@@ -18,6 +18,9 @@ SETTINGS = ("mode", "factor", "patience", "threshold", "cooldown")
 
 MESSAGE_BYTES = 16  # two numbers of float64
 
+_PARTS = {"a millionth": 2.0**-23, "a million times": 2.0**17, "of many digits": 1 / 7}
+_USUAL_PART, _NAN_STEP = 2.0**-3, 2
+
 
 def _cases(draw):
     yield Case(4, {"samples": [5, 1, 3, 2]}, seed=4)
@@ -27,17 +30,25 @@ def _cases(draw):
     samples = [0, draw.randint(1, 4), draw.randint(5, 9)]
     yield Case(3, {"samples": samples, "no loss on rank": 2})
     samples = [draw.randint(1, 9) for _ in range(2)]
-    yield Case(2, {"samples": samples, "losses": "a millionth as large"})
+    yield Case(2, {"samples": samples, "losses": "a millionth"})
+    # Numbers whose sum depends, in its last bits, on the order in which they are added up.
+    samples = [draw.randint(1, 9) for _ in range(4)]
+    yield Case(4, {"samples": samples, "losses": "of many digits"})
+    data = {"samples": samples[:2], "losses": "a million times"}
+    yield Case(2, {**data, "nan on rank": draw.randint(0, 1)})
 
 
 def _totals(case, rank):
-    # The sum of a rank's losses at each step: whole eighths, so that sums are exact.
+    # The sum of a rank's losses at each step: mostly whole eighths, so that sums are exact.
     means = torch.randint(1, 240, (NUM_STEPS,), generator=generator(case, rank))
     if rank == case.data.get("no loss on rank"):
         means[1] = 0  # its samples count all the same
-    part = 2.0**-23 if "losses" in case.data else 2.0**-3
+    part = _PARTS.get(case.data.get("losses"), _USUAL_PART)
     pairs = zip(means.tolist(), _counts(case, rank), strict=True)
-    return [mean * num * part for mean, num in pairs]
+    totals = [mean * num * part for mean, num in pairs]
+    if rank == case.data.get("nan on rank"):
+        totals[_NAN_STEP] = math.nan
+    return totals
 
 
 def _counts(case, rank):
@@ -89,6 +100,7 @@ def _judge(played):
             _judge_mean(played, seen, number, mean, *step)
         for seen in played.seen:
             _judge_schedule(played, seen, number, expected, totals)
+        _judge_bits(played, number)
     for seen in played.seen:
         for call in seen.calls:
             _judge_message(played, seen.rank, call)
@@ -98,12 +110,15 @@ def _judge_mean(played, seen, number, mean, totals, counts):
     rank, result = seen.rank, seen.calls[number].result
     if number_of(result) is None:
         raise played.wrong("no-mean", rank, got=result, fact="It must return one number.")
-    # The sums are exact, also in float32. What may round are the means and weights of w ranks.
-    most_off = (played.case.world_size + 3) * torch.finfo(torch.float32).eps * mean
+    # What may round are the losses, sums, means and weights of w ranks, in float32 at the worst.
+    most_off = 2 * (played.case.world_size + 3) * torch.finfo(torch.float32).eps * mean
     numbers = [number_of(other.calls[number].result) for other in played.seen]
-    are_right = [one is not None and abs(one - mean) <= most_off for one in numbers]
+    are_right = [one is not None and _is_near(one, mean, most_off) for one in numbers]
     if are_right[rank]:
         return
+    if math.isnan(mean):
+        fact = f"Call {number + 1}: a sum of losses is nan. What it returns is {numbers[rank]:g}."
+        raise played.wrong("hidden", rank, fact=fact)
     mistake = _mean_mistake(played, seen, number, numbers[rank], totals, counts)
     if math.isclose(seen.kept[number]["best"], mean, rel_tol=1e-5):
         mistake = "fed-otherwise"
@@ -113,6 +128,18 @@ def _judge_mean(played, seen, number, mean, totals, counts):
     fact = f"Call {number + 1} returns another number. The sums of losses are {list(totals)}, the "
     fact += f"numbers of samples {list(counts)}."
     raise played.wrong(mistake, rank, **both, fact=fact)
+
+
+def _is_near(got, mean, most_off):
+    return abs(got - mean) <= most_off or (math.isnan(got) and math.isnan(mean))
+
+
+def _judge_bits(played, number):
+    numbers = [number_of(seen.calls[number].result) for seen in played.seen]
+    for rank, one in enumerate(numbers):
+        if repr(one) != repr(numbers[0]):
+            fact = f"Call {number + 1}: its mean and that of rank 0 differ, in the last bits only."
+            raise played.wrong("apart", rank, fact=fact)
 
 
 def _mean_mistake(played, seen, number, got, totals, counts):
@@ -139,6 +166,7 @@ def _mean_mistake(played, seen, number, got, totals, counts):
         *(("one-rank", mean) for mean in means),
         ("old-count", sum(totals) / sum(played.case["samples"])),  # those of the first call
         *(("rounded", float(one)) for one in (round(mean), math.floor(mean), math.ceil(mean))),
+        *(("rounded", round(mean, digits)) for digits in range(9)),
         ("rounded", sum(map(math.floor, totals)) / num_samples),
         ("rounded", sum(map(round, totals)) / num_samples),
     ]
@@ -223,6 +251,9 @@ plateau_step = Task(
         "divide once.",
         "worst-rank": "The mean over all samples is wanted, not the best or the worst rank.",
         "old-count": "num_samples may change from call to call: send it each time.",
+        "hidden": "A loss of nan is a fault of the run, and the mean is nan. Nobody may hide it.",
+        "apart": "Who adds up in another order gets other last bits, and a schedule that compares "
+        "them may come to another rate. Let all ranks go by the same number.",
         "not-a-mean": "Divide the sum of all losses by the number of all samples, once.",
         "no-mean": "Return the mean: a float, or a tensor of one number.",
         "rounded": "Do not round: neither the mean nor what you send. float32 and float64 keep "

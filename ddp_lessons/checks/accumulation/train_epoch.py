@@ -5,6 +5,7 @@ Task 07.2: the last window.
 import torch
 
 from ddp_lessons.checks.accumulation.training import (
+    AGAIN_MISTAKES,
     BY_HAND_MISTAKES,
     WatchedTraining,
     judge_left,
@@ -123,6 +124,9 @@ def _judge_step(played, window, rank, number, places):
         return
     both = {"got": got, "expected": expected.to(got.dtype)}
     fact = f"{which} goes by another gradient than the mean over its samples."
+    changes = played.seen[rank].calls[-1].changes
+    if number >= num_steps and "hooks" in changes:
+        raise played.wrong("hooks-stay", rank, **both, fact=f"{fact} {changes['hooks']}")
     if before is not None:
         # The sum of both is rounded once more.
         slack = 2 * error + torch.finfo(got.dtype).eps * got.double().abs()
@@ -177,6 +181,7 @@ train_epoch = Task(
     ),
     mistakes=BY_HAND_MISTAKES
     | {
+        "hooks-stay": AGAIN_MISTAKES["hooks"],
         "lost": "The batches that are left over at the end make a window too, and it needs a step.",
         "each-batch": "A step follows each window of k batches, not each batch.",
         "no-step": "Call optimizer.step() at the end of each window, of the optimizer that you "

@@ -8,6 +8,7 @@ import torch
 
 from ddp_lessons.checks.checkpoint.noted_runs import buffered_run
 from ddp_lessons.checks.kit import Case, Task, equal
+from ddp_lessons.checks.kit.inside.environment import defined_anew
 from ddp_lessons.checks.kit.inside.plain import plain
 from ddp_lessons.checks.kit.material.runs import NUM_SAMPLES
 from ddp_lessons.checks.kit.material.warm_up import first_save
@@ -57,7 +58,14 @@ def _act(here, capture):
     second.go_on(here["restored at step"])
     torch.randn(3)
     own, before = _objects(second.run), _parts(here, second.run)
-    restore(second.run, state)
+    try:
+        # After a kill, its cell is run again: what it had kept in names of its own is gone.
+        is_theirs = getattr(restore, "__globals__", None) is current_guard().shell.user_ns
+        restores = defined_anew(restore, "restore") if is_theirs else restore
+        restores(second.run, state)
+    except Exception:
+        restore(second.run, state)  # or it raises, and is told so
+        return kept | {"fault": "elsewhere"}
     now = _objects(second.run)
     kept["new"] = [name for name, one in own.items() if now[name] is not one]
     if not all(isinstance(now[name], type(one)) for name, one in own.items()):
@@ -122,6 +130,9 @@ def _judge_restored(played, rank, kept):
     if kept["fault"] == "code":
         fact = "torch.load refuses the state: it holds more than tensors and plain values."
         raise played.wrong("code", rank, fact=fact)
+    if kept["fault"] == "elsewhere":
+        fact = "restore needs names that its cell has filled earlier: it is run anew after a kill."
+        raise played.wrong("elsewhere", rank, fact=fact)
     if kept["changed"]:
         fact = f"capture changes the run itself: {', '.join(kept['changed'])}."
         raise played.wrong("capture-changes", rank, fact=fact)

@@ -42,7 +42,7 @@ def _cases(draw):
 
 def _act(here, finish):
     images, labels, batches = _digits_for(here)
-    given = (images, labels, batches, _MICRO_BATCH, _EVERY)
+    given = (images, labels, list(batches), _MICRO_BATCH, _EVERY)
     folders = {name: here.folder / f"{name}-{_pair(here)}" for name in ("whole", "many", "few")}
     lives = {}
 
@@ -73,7 +73,9 @@ def _act(here, finish):
     else:
         lives["whole"] = torch.load(here.folder / f"whole-{_pair(here)}.pt")
         play("resumed", "few", seed=1)
-    return {"lives": lives, "images": images, "labels": labels, "batches": batches}
+    is_changed = not equal(given[2], batches)
+    kept = {"lives": lives, "images": images, "labels": labels, "batches": batches}
+    return kept | {"is changed": is_changed}
 
 
 def _pair(here):
@@ -104,11 +106,20 @@ def _judge(played):
     done = (killed_in - 1) // _EVERY * _EVERY
     right = RightGradients(played.seen[0].kept)
     for rank, seen in enumerate(played.seen):
+        if seen.kept["is changed"]:
+            raise played.wrong("input-changed", rank, fact="It leaves the list of batches changed.")
         lives = seen.kept["lives"]
         whole, resumed = lives["whole"], lives["resumed"]
         if "killed" in lives:
             _judge_life(played, right, rank, whole, 0, _NUM_STEPS, "Without a kill")
             _judge_life(played, right, rank, lives["killed"], 0, killed_in - 1, "Until the kill")
+            for step, other in zip(lives["killed"]["steps"], whole["steps"], strict=False):
+                if not equal(step["weights"], other["weights"]):
+                    fact = (
+                        f"Step {step['number']} does not begin with the same weights, to the last "
+                    )
+                    fact += "bit, in two runs of as many ranks."
+                    raise played.wrong("values", rank, fact=fact)
         when = f"After the kill, with {done} steps on the disk"
         _judge_life(played, right, rank, resumed, done, _NUM_STEPS, when)
         for part in ("weights", "optimizer"):
@@ -250,6 +261,7 @@ finish = Task(
         "weights": "Load after nothing else has changed the run, and train only then.",
         "optimizer": "The optimizer is part of the run: use saves.load and saves.save_sharded.",
         "values": "Loading, sharing and adding up must be done in the same way in every run.",
+        "input-changed": "Leave the list of batches as it is: a slice is a list of its own.",
         "raised": "The run may have been saved by another number of ranks: exact=False allows it.",
         "deadlock": "Loading, saving and the last part's backward are collective: every rank makes "
         "each of them.",

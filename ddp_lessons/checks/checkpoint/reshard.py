@@ -12,6 +12,7 @@ from ddp_lessons.checks.kit import Case, Task, generator
 from ddp_lessons.pictures import shards_picture
 
 _NUM_COLUMNS = 3
+_BEFORE = -0.5  # what own holds before; no row has it
 
 
 def _cases(draw):
@@ -49,20 +50,25 @@ def _act(here, reshard):
     random.Random(here.case.seed).shuffle(table)
     dist.barrier()
 
-    def read(name, start, stop):
-        rows = torch.load(root / name, mmap=True, weights_only=True)
-        if not 0 <= start <= stop <= len(rows):
-            raise IndexError(f"{name} has rows 0 to {len(rows)} (got {start} to {stop})")
-        reads.append((name, int(start), int(stop)))
-        return rows[start:stop].clone()
+    def reader(sign):
+        def read(name, start, stop):
+            rows = torch.load(root / name, mmap=True, weights_only=True)
+            if not 0 <= start <= stop <= len(rows):
+                raise IndexError(f"{name} has rows 0 to {len(rows)} (got {start} to {stop})")
+            reads.append((name, int(start), int(stop)))
+            return sign * rows[start:stop]
+
+        return read
 
     begin, end = _own_part(here.case, here.rank)
-    own = torch.full((end - begin, _NUM_COLUMNS), float("nan"))
+    own = torch.full((end - begin, _NUM_COLUMNS), _BEFORE)
     filled = own[:]  # its memory, also if `own` gets another
     starts = {name: start for name, start, _ in table}
-    here.call(reshard, own, here["rows"], table, read)
+    here.call(reshard, own, here["rows"], table, reader(sign=1))
     rows = [(starts[name] + start, starts[name] + stop) for name, start, stop in reads]
-    return {"reads": rows, "filled": filled}
+    other = torch.full_like(filled, _BEFORE)
+    reshard(other, here["rows"], table, reader(sign=-1))  # pieces of another tensor
+    return {"reads": rows, "filled": filled, "other": other}
 
 
 def _judge(played):
@@ -75,8 +81,10 @@ def _judge(played):
             numbers, right = _numbers_of_rows(got, whole), [*range(begin, end)]
             fact = "own does not hold this rank's rows. These are the numbers of the rows in it."
             mistake = _name_the_rows(numbers, right, num_rows=len(whole))
-            if mistake == "empty" and any(one.isfinite().any() for one in filled):
+            if mistake == "empty" and any((one != _BEFORE).any() for one in filled):
                 mistake = "missing-rows"  # rows that were read have come into own elsewhere
+            if torch.equal(got - _BEFORE, expected):
+                mistake = "added"
             raise played.wrong(mistake, rank, got=numbers, expected=right, fact=fact)
     for rank, seen in enumerate(played.seen):
         begin, end = _own_part(played.case, rank)
@@ -85,6 +93,12 @@ def _judge(played):
             fact = f"The rows are right, but it reads {num_read}; {end - begin} are its own."
             mistake = "reads-more" if num_read > end - begin else "reads-less"
             raise played.wrong(mistake, rank, fact=fact)
+        if seen.calls[0].after[2] != seen.calls[0].before[2]:
+            raise played.wrong("input-changed", rank, fact="It leaves the table changed.")
+        if not torch.equal(seen.kept["other"], -whole[begin:end]):
+            fact = "Called once more, for another tensor whose pieces have the same names, it does "
+            fact += "not fill in what read gives."
+            raise played.wrong("kept", rank, fact=fact)
 
 
 def _numbers_of_rows(got, whole):
@@ -140,6 +154,8 @@ reshard = Task(
         "reads-more": "Read only what you need: from max of the starts to min of the stops.",
         "reads-less": "Take each row of this rank from read, which counts what it gives.",
         "empty": "Write into own itself: own[first:last] = rows. A new tensor is seen by nobody.",
+        "added": "own may hold anything before: put rows in its place, and do not add to it.",
+        "input-changed": "Leave the table as it is: sorted() gives a list of its own.",
         "missing-rows": "Go through all pieces. A rank's rows may lie in several, of any length.",
         "order": "The table is in no order, nor are the names. Where rows go in own follows from "
         "their numbers.",

@@ -8,12 +8,13 @@ import torch
 import torch.distributed as dist
 
 from ddp_lessons.checks.kit import Case, Task, equal, normal_numbers
-from ddp_lessons.checks.kit.inside.disk import LEFT, FileWatch, left_by_kills
+from ddp_lessons.checks.kit.inside.disk import LEFT, FileWatch, left_by_kills, open_below
 from ddp_lessons.checks.kit.inside.plain import plain
 from ddp_lessons.pictures import holdings_picture
 from ddp_lessons.trace import match
 
-_NEIGHBOUR = "epoch-7.pt"
+# Another run saves into this folder, and what it has not finished is there as well.
+_NEIGHBOURS = ["epoch-7.pt", *(f"epoch-7.pt.{end}" for end in ("tmp", "new", "part", "bak"))]
 
 
 def _cases(draw):
@@ -39,11 +40,13 @@ def _act(here, save):
         path.parent.mkdir()
         if here["old file"]:
             torch.save(_state(here.case, 0, 1), path)
-        path.with_name(_NEIGHBOUR).touch()
+        for name in _NEIGHBOURS:
+            path.with_name(name).touch()
     dist.barrier()
     watch = FileWatch(path)
     with watch:
         here.call(save, _state(here.case, here.rank, 2), path)
+    still_open = open_below(path.parent)
     try:
         found = torch.load(path, weights_only=True)
     except Exception:
@@ -51,9 +54,10 @@ def _act(here, save):
     names = ("num_saves", "num_moves", "synced", "was_beside", "was_written_over")
     kept = {name: vars(watch)[name] for name in names}
     dist.barrier()
-    others = sorted({file.name for file in path.parent.iterdir()} ^ {path.name, _NEIGHBOUR})
+    others = sorted({file.name for file in path.parent.iterdir()} ^ {path.name, *_NEIGHBOURS})
     fault = _fault_after_a_kill(here, save) if here.world_size == 1 else None
-    return kept | {"versions": watch.versions, "found": found, "others": others, "fault": fault}
+    kept |= {"versions": watch.versions, "found": found, "others": others, "fault": fault}
+    return kept | {"open": still_open}
 
 
 def _fault_after_a_kill(here, save):
@@ -122,12 +126,16 @@ def _judge(played):
         fact = "The file got its name before all of it was on the disk."
         raise played.wrong("unsynced", 0, fact=fact)
     _judge_wait(played, replaced_ns=seen["versions"][-1][0])
-    if _NEIGHBOUR in seen["others"]:
-        fact = f"It takes away {_NEIGHBOUR}, which was in the folder before."
+    gone = [name for name in _NEIGHBOURS if name in seen["others"]]
+    if gone:
+        fact = f"It takes away {gone[0]}, which was in the folder before."
         raise played.wrong("neighbour", 0, fact=fact)
     if seen["others"]:
         fact = f"These files are left beside it: {', '.join(seen['others'])[:80]}."
         raise played.wrong("left-over", 0, fact=fact)
+    if seen["open"]:
+        fact = f"After it, rank 0 has still open: {', '.join(seen['open'])[:80]}."
+        raise played.wrong("left-open", 0, fact=fact)
     if seen["fault"]:
         fact = f"Killed while it saved, and called again: {seen['fault']}."
         raise played.wrong("after-kill", 0, fact=fact)
@@ -205,7 +213,10 @@ save = Task(
         "no-wait": "A barrier belongs after the rename, and every rank must call it.",
         "left-over": "Leave one file: rename what you wrote, and remove what else you made, also a "
         "second name for the old file.",
-        "neighbour": "Remove only what a save makes: other files in the folder belong to others.",
+        "left-open": "Close what you have opened: `with open(...)` does so by itself, os.open does "
+        "not. A run that saves often has no handles left in the end.",
+        "neighbour": "Remove only what a save of this file makes: other files in the folder belong "
+        "to others, who may be in the middle of a save.",
         "deadlock": "Every rank must come to the barrier, not only the one that writes.",
         "raised": "Only one rank may touch the new file: it is gone when it has been renamed.",
     },

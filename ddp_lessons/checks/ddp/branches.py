@@ -15,10 +15,14 @@ class Branches(nn.Module):
 
     The head "thin" is used by its weight alone, but for a forward that uses it as "whole". The
     weight of "tied" is that of "spare".
+
+    Args:
+        num_before: How many layers every forward goes through before the trunk.
     """
 
-    def __init__(self):
+    def __init__(self, num_before=0):
         super().__init__()
+        self.before = nn.Sequential(*(nn.Linear(4, 4) for _ in range(num_before)))
         self.trunk = nn.Linear(4, 4)
         for name in HEADS:
             setattr(self, name, nn.Linear(4, 2))
@@ -29,7 +33,7 @@ class Branches(nn.Module):
         """
         Return (N, 2) for inputs (N, 4).
         """
-        hidden = self.trunk(inputs)
+        hidden = self.trunk(self.before(inputs))
         outputs = hidden[:, :2]
         for name in uses:
             if name == THIN:
@@ -40,11 +44,14 @@ class Branches(nn.Module):
         return outputs
 
 
-def reached(uses):
+def reached(uses, num_before=0):
     """
     Return the names of the parameters that a forward reaches which uses these heads.
     """
     found = {"trunk.weight", "trunk.bias"}
+    found |= {
+        f"before.{place}.{part}" for place in range(num_before) for part in ("weight", "bias")
+    }
     for name in uses:
         head = THIN if name == WHOLE else name
         found.add("spare.weight" if name == TIED else f"{head}.weight")

@@ -34,11 +34,15 @@ def _cases(draw):
         uses[draw.randrange(world_size)] += [names[1], TIED]
         yield Case(world_size, {"uses": uses})
     yield Case(2, {"uses": [EVERY_USE] * 2})
+    # What fewer ranks reach stands between what more of them do.
+    yield Case(3, {"uses": [["left", "right", "spare"], ["left", "spare"], [ZERO, THIN]]})
+    # More parameters than a number has bits.
+    yield Case(2, {"uses": [["left"], ["right"]], "layers before the trunk": 32})
 
 
 def _act(here, find_unused):
     def model_and_loss(uses):
-        model = Branches().to(here.device)
+        model = Branches(_num_before(here.case)).to(here.device)
         for parameter in model.parameters():
             parameter.grad = torch.ones_like(parameter)  # of an earlier step
         return model, model(torch.randn(3, 4, device=here.device), uses).square().mean()
@@ -49,21 +53,26 @@ def _act(here, find_unused):
     return {"gradients": [parameter.grad for parameter in model.parameters()], "again": again}
 
 
+def _num_before(case):
+    return case.data.get("layers before the trunk", 0)
+
+
 def _later_uses(world_size):
     # Of a second call, for which nothing of the first one counts.
     return [["left", "spare"], *[["left"]] * (world_size - 1)]
 
 
-def _counts_and_lists(uses):
-    names = [name for name, p in Branches().named_parameters() if p.requires_grad]
-    counts = {name: sum(name in reached(one) for one in uses) for name in names}
+def _counts_and_lists(uses, num_before):
+    names = [name for name, p in Branches(num_before).named_parameters() if p.requires_grad]
+    counts = {name: sum(name in reached(one, num_before) for one in uses) for name in names}
     freeze = [name for name in names if counts[name] == 0]
     return counts, (freeze, [name for name in names if 0 < counts[name] < len(uses)])
 
 
 def _judge(played):
-    most = _MOST_FLAG_BYTES * len(list(Branches().parameters()))
-    counts, expected = _counts_and_lists(played.case["uses"])
+    num_before = _num_before(played.case)
+    most = _MOST_FLAG_BYTES * len(list(Branches(num_before).parameters()))
+    counts, expected = _counts_and_lists(played.case["uses"], num_before)
     shaped = [_two_lists(got) for got in played.results]
     for rank, got in enumerate(played.results):
         if shaped[rank] is None:
@@ -72,7 +81,7 @@ def _judge(played):
     for rank, got in enumerate(shaped):
         if got != expected:
             _name_the_branch(played, rank, shaped, expected, counts)
-    _, expected = _counts_and_lists(_later_uses(played.case.world_size))
+    _, expected = _counts_and_lists(_later_uses(played.case.world_size), num_before)
     for rank, seen in enumerate(played.seen):
         got = seen.kept["again"]
         if _two_lists(got) != expected:
@@ -111,6 +120,9 @@ def _name_the_branch(played, rank, results, expected, counts):
     named = [*got[0], *got[1]]
     if any(other != got for other in results):
         raise played.wrong("one-rank", rank, **both, fact="Ranks do not return the same.")
+    if _num_before(played.case):
+        fact = f"This model has {len(counts)} parameters to train. With fewer it went well."
+        raise played.wrong("no-room", rank, **both, fact=fact)
     if any(name.startswith(FROZEN) for name in named):
         raise played.wrong("frozen", rank, **both, fact="A parameter on a list is frozen already.")
     if f"{TIED}.weight" in named:
@@ -209,6 +221,8 @@ find_unused = Task(
         "other-names": "Take the names that model.named_parameters() gives, and count for each "
         "how many ranks reach it.",
         "gradients": "backward() adds to .grad. Ask for gradients without it: torch.autograd.grad.",
+        "no-room": "A model may have hundreds of parameters. Make a tensor with a number for each: "
+        "one number has no room for the flags of all.",
         "objects": "All ranks know the names. A number for each parameter says enough.",
         "cost": "Put the flags of all parameters in one tensor, and send it once.",
         "bytes": "One small number for each parameter says enough.",

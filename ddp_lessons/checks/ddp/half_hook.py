@@ -244,7 +244,7 @@ half_hook = Task(
         "divided-twice": "Divide by the world size once: before the message or after it.",
         "no-feedback": "Keep target - message, and add it to the next target.",
         "rebuild": "DDP makes new buckets after its first step. Keep what is owed for each "
-        "parameter, so that it outlives its bucket.",
+        "parameter, so that it outlives its bucket. They lie there in the order of parameters().",
         "view": "Make the target a new tensor. The average overwrites what lies in the buffer.",
         "sign": "What is owed is what you wanted to send, less what you sent.",
         "wrong-debt": "What is owed after a step takes the place of what was owed before: it is "

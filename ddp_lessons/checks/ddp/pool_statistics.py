@@ -57,6 +57,10 @@ def _judge(played):
     for rank in range(case.world_size):
         _judge_statistics(played, rank, kept, pooled)
     for rank, one in enumerate(kept):
+        new = sorted(one["after"].keys() - one["before"].keys())
+        if new:
+            fact = f"It leaves something new in the layer: {', '.join(new)}."
+            raise played.wrong("left-changed", rank, fact=fact)
         for name, was in one["before"].items():
             if name not in STATISTICS and not equal(was, one["after"].get(name)):
                 fact = f"It leaves the layer's {name} changed."

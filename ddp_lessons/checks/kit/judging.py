@@ -44,8 +44,9 @@ COMMON = {
     "view": "Return a tensor of its own, which does not share memory with the argument.",
     "group-left": "Leave the group as you found it.",
     "dtype": "Make new tensors with the dtype of the one that you were given.",
-    "own-order": "Processes that torchrun starts hash texts each in its own way: a set of them has "
-    "another order there, and `hash` gives other numbers. Sort them, or keep a list.",
+    "own-order": "Processes that torchrun starts hash texts each in its own way, and tensors, "
+    "dtypes and most objects by where they lie. A set of them has another order there, and `hash` "
+    "gives other numbers. Sort them, or keep a list.",
     "shape": "Compare the shape of what you return with the one that the task asks for.",
     "values": "Go through your lines with a pencil, for the smallest case that fails: the one that "
     "it was tried with, or one with fewer ranks and numbers.",
@@ -204,14 +205,14 @@ def wrong(task, mistake, lines):
 
 def wrong_by_order(task, error):
     """
-    Return the WrongAnswer for what goes wrong only where each rank has its own order of texts.
+    Return the WrongAnswer for what goes wrong only where each rank has its own order of a set.
 
     Args:
         task: The Task.
         error: The WrongAnswer that it came to then.
     """
     _, *lines, _ = str(error).splitlines()
-    fact = "It goes wrong where ranks are no forks of one process: they hash texts differently."
+    fact = "It goes wrong where ranks are no forks of one process: they hash differently."
     return wrong(task, "own-order", [fact, *lines])
 
 

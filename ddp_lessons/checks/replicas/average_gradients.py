@@ -26,6 +26,7 @@ from ddp_lessons.checks.replicas.layers import (
 from ddp_lessons.pictures import collective_picture
 from ddp_lessons.ranks.diagnosis.telling import rank_names
 
+FIRST_TOTAL = 8  # samples of the first case, which every check begins with
 COUNT_BYTES = 8  # of a number of samples, in int64 or float64
 
 
@@ -55,6 +56,10 @@ def _cases(draw):
     samples = [2 * draw.randint(2_300_000, 2_900_000) + 1 for _ in range(2)]
     data = {"layers": [[5, 2], [4, 3]], "dtype": "float16", "samples": samples}
     yield Case(2, {**data, "without the head on": []})
+    # The gradient of what is not contiguous is not so either.
+    layers = [*random_layers(draw, 2), [2 * draw.randint(3, 6), 2]]
+    data = {"layers": layers, "dtype": "float32", "samples": draw.sample(range(1, 9), 2)}
+    yield Case(2, {**data, "without the head on": [], "transposed": "layer2.weight"})
     # A nan of samples that there are is a fault, which nobody may hide.
     data = {"layers": random_layers(draw, 2), "dtype": "float32", "samples": [3, 5]}
     yield Case(2, {**data, "without the head on": [], "nan on rank": draw.randint(0, 1)})
@@ -154,6 +159,7 @@ def _average_mistake(played, seen, own, fits, judged):
         ("twice", [share / w for share in shares]),
         ("undivided", samples),
         ("undivided", [num / w for num in samples]),
+        ("kept", [num / FIRST_TOTAL for num in samples]),
         ("own", only(rank)),
         ("own", only(rank, shares[rank])),
     ]
@@ -163,7 +169,8 @@ def _average_mistake(played, seen, own, fits, judged):
     head, used = {"head.bias"}, _samples_of_users(case)
     parts = [{name: table[name] for name in head} for table in (got, *own)]
     by_users = [num / max(sum(used), 1) for num in used]
-    if found == "values" and sum(used) and agrees(parts[0], parts[1:], by_users, **judged):
+    is_by_users = sum(used) and used != samples  # else it is what is right
+    if found == "values" and is_by_users and agrees(parts[0], parts[1:], by_users, **judged):
         found, apart = "only-users", "head.bias"
     fact = f"The gradient of {apart} is not that of the whole batch."
     one_number = _too_small_for(max(samples), played.traces[rank])
@@ -180,6 +187,8 @@ def _average_mistake(played, seen, own, fits, judged):
         found = "range"
     elif any(fits):
         found = "one-rank"
+    elif apart == case.data.get("transposed"):
+        found = "copied"
     elif w > 1 and agree(lambda r: [shares[r]] * w):
         found = "weighed-late"
     elif any(agree(lambda _, n=n, k=k: only(n, k)) for n in range(w) for k in (1.0, shares[n])):
@@ -268,6 +277,8 @@ average_gradients = Task(
         "undivided": "A share is a part of all samples. Find out how many there are in all.",
         "only-users": "A sample that did not use a parameter has a gradient of zero for it, and "
         "counts.",
+        "copied": "reshape and flatten give a view where they can, and a copy of what is not "
+        "contiguous. What came of the messages must be in .grad.",
         "own": "What came of the messages must be in .grad. The weights stay as they are.",
         "handed-out": "Every rank's gradient must count, not that of a single one.",
         "weighed-late": "A rank's share belongs to its own gradient: weigh that one before ranks "

@@ -31,6 +31,7 @@ class Model(nn.Module):
 
     Args:
         case: The Case; `case["layers"]` holds the numbers of weights and biases of each layer.
+            With "transposed" in it, the weight of layer 2 has two columns, and is not contiguous.
         rank: Whose first weights; None: the same on all ranks.
         dtype: Another dtype than the case's, for an oracle.
     """
@@ -44,6 +45,9 @@ class Model(nn.Module):
         names = [*(f"layer{number}" for number in range(len(case["layers"]))), "head"]
         for name, (num_weights, _), part in zip(names, sizes, parts, strict=True):
             self.add_module(name, _Layer(part, num_weights))
+        if "transposed" in case.data:
+            layer = self.get_submodule("layer2")
+            layer.weight = nn.Parameter(layer.get_parameter("weight").detach().view(2, -1).t())
         self.head.weight = self.layer0.weight
         self.layer1.bias.requires_grad = False
         count = whole_numbers(case, rank, [], torch.int64, most=MOST_COUNT).abs()
@@ -139,7 +143,9 @@ def plan_of(case, model, mistake=None):
         if mistake == "swapped":
             now = first if buckets else cap
         size = {"numbers": 1, "four-bytes": 4}.get(mistake, parameter.element_size())
-        if mistake == "storage":
+        if mistake == "no-cap":
+            now = now or float("inf")
+        if mistake == "storage" and parameter.nbytes:
             size *= parameter.untyped_storage().nbytes() / parameter.nbytes
         own = (len(parameter) if mistake == "rows" else parameter.numel()) * size
         if mistake == "under-cap" and bucket and num_bytes + own > now:

@@ -249,6 +249,8 @@ OverlappedReplica = Task(
         "more in each hook. Divide once a step.",
         "some-divided": "A parameter may have no hook called, or no gradient, and still be in the "
         "bucket. All numbers of a message must be divided alike.",
+        "by-micro-batches": "What the micro-batches of a step add up to is averaged over ranks. "
+        "Divide by the number of ranks alone.",
         "other-size": "Divide by the number of ranks that there are now. Another group may have "
         "another one.",
         "stale": "What a step did not fill in a flat tensor still holds what the last step left.",

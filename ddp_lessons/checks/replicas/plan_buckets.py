@@ -33,6 +33,10 @@ def _cases(draw):
     layers = [[num, 2], [num + 3, 1], [num - 3, 3], [num, 1]]
     caps = {"cap_bytes": 8 * num, "first_cap_bytes": 24 * num}
     yield Case(2, {"layers": layers, "dtype": "float64", "in memory": "as slices", **caps})
+    # A cap may be 0, and so may the numbers of a parameter.
+    layers = [[num, 2], [num, 1], [0, 2], [num, 0]]
+    caps = {"cap_bytes": 0, "first_cap_bytes": 4 * num}
+    yield Case(2, {"layers": layers, "dtype": "float32", **caps})
     # So many names in one bucket that no set has them in this order.
     caps = {"cap_bytes": 10**6, "first_cap_bytes": 10**6}
     yield Case(2, {"layers": [[2, 1]] * 12, "dtype": "float64", **caps})
@@ -72,6 +76,7 @@ _PLAN_MISTAKES = {
     "first-twice": "first-cap",
     "swapped": "first-cap",
     "each-alone": "each-alone",
+    "no-cap": "no-cap",
 }
 """
 What a plan may be made by -> the mistake that it is.
@@ -184,7 +189,10 @@ def _plan_mistake(case, model, buckets, rights):
     names = [name for one in buckets for name in one]
     if len(names) > len(set(names)):
         return "repeated"
-    return "lost" if {name for one in rights for name in one} - {*names} else "values"
+    lost = {name for one in rights for name in one} - {*names}
+    if lost and not bytes_of(model, lost):
+        return "no-numbers"
+    return "lost" if lost else "values"
 
 
 def _draw(played):
@@ -233,9 +241,13 @@ plan_buckets = Task(
         "stands: open a new one.",
         "by-grad": "No backward has been run yet, so no parameter has a gradient. What tells "
         "whether it will have one?",
-        "kept": "The plan depends on the model and the caps of this call, on nothing earlier.",
+        "kept": "The plan depends on the model and the caps of this call: on nothing earlier, on "
+        "no name that you know. Any parameter may be frozen.",
         "not-reset": "A new bucket holds 0 bytes.",
         "first-cap": "The first bucket has first_cap_bytes, and each later one cap_bytes.",
+        "no-cap": "A cap of 0 bytes is a cap. What any bucket holds is as much or more.",
+        "no-numbers": "A parameter without numbers is trained as well, if it requires a gradient. "
+        "And all tensors without numbers have one address.",
         "each-alone": "Each parameter has a message of its own here. Few large messages carry the "
         "same at less cost.",
         "inside": "Names in a bucket stand in the order in which you came to them. A set has an "

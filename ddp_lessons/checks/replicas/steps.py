@@ -75,6 +75,7 @@ def ways_to_be_wrong(case, rank, number, own):
         ("some-divided", whole, mean),
         ("some-divided", here, mean),
         ("added", own, [one + 1 / w for one in is_own]),
+        *([("by-micro-batches", own, [1 / w / m] * w)] if m > 1 else []),
         *(("other-size", own, [1 / size] * w) for size in range(2, 9)),
     ]
 

@@ -534,4 +534,10 @@ def clipped_window(model, micro_batches, max_norm):
         ("    k = len(micro_batches)\n    for", "    k = max(len(micro_batches), 2)\n    for"),
         ("number == k", "number == len(micro_batches)"),
     ),
+    altered(
+        "07.3",
+        "returns float32, as torch.tensor makes of a float",
+        "digits",
+        ("return norm", "return torch.tensor(norm.item())"),
+    ),
 ]

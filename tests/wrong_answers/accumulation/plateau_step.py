@@ -427,4 +427,33 @@ def plateau_step(schedule, total, num_samples):
         "worst-rank",
         ("[total, num_samples]", "[total, num_samples if total else 0]"),
     ),
+    altered(
+        "07.4",
+        "adds up in an order of its own",
+        "apart",
+        (
+            "    dist.all_reduce(both)\n",
+            "    parts = [torch.empty_like(both) for _ in range(dist.get_world_size())]\n"
+            "    dist.all_gather(parts, both)\n"
+            "    both = sum(parts[dist.get_rank() :] + parts[: dist.get_rank()])\n",
+        ),
+    ),
+    altered(
+        "07.4",
+        "takes a loss of nan for none",
+        "hidden",
+        ("[total, num_samples]", "[total if total == total else 0.0, num_samples]"),
+    ),
+    altered(
+        "07.4",
+        "rounds to 6 decimals",
+        "rounded",
+        ("(both[0] / both[1]).item()", "round((both[0] / both[1]).item(), 6)"),
+    ),
+    altered(
+        "07.4",
+        "feeds no more than 10,000",
+        "fed-otherwise",
+        ("schedule.step(mean)", "schedule.step(min(mean, 1e4))"),
+    ),
 ]

@@ -504,4 +504,25 @@ def train_epoch(model, optimizer, batches, k):
         "mean-of-means",
         ("* len(y) / total", "* (1 / k if len(window) == k else len(y) / total)"),
     ),
+    Answer(
+        "07.2",
+        "weighs in hooks that stay",
+        "hooks-stay",
+        IMPORTS
+        + """\
+def train_epoch(model, optimizer, batches, k):
+    weight = [1.0]
+    for p in filter(lambda p: p.requires_grad, model.parameters()):
+        p.register_hook(lambda g: g * weight[0])
+    for start in range(0, len(batches), k):
+        window = batches[start : start + k]
+        total = sum(len(y) for _, y in window)
+        for number, (x, y) in enumerate(window, start=1):
+            model.require_backward_grad_sync = number == len(window)
+            weight[0] = len(y) / total
+            mse_loss(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    ),
 ]

@@ -297,4 +297,19 @@ def restore(run, state):
         ("torch.get_rng_state()", "torch.get_rng_state().tolist()"),
         ('state["rng"]', 'torch.tensor(state["rng"], dtype=torch.uint8)'),
     ),
+    altered(
+        "08.2",
+        "keeps the state in a list, and returns its place there",
+        "elsewhere",
+        ("def capture", "import copy\nkept = []\ndef capture"),
+        ("    return {", "    kept.append(copy.deepcopy({"),
+        (
+            '        "rng": torch.get_rng_state(),\n    }\n',
+            '        "rng": torch.get_rng_state(),\n    }))\n    return {"place": len(kept) - 1}\n',
+        ),
+        (
+            "def restore(run, state):\n",
+            "def restore(run, state):\n    state = kept[state['place']]\n",
+        ),
+    ),
 ]

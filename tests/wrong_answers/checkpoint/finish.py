@@ -217,4 +217,20 @@ def finish(run, saves, images, labels, batches, micro_batch, every):
         ("    rank, world_size", "    dist.barrier()\n    rank, world_size"),
         (SHARD, SHARD + "    saves.save_sharded(run)\n"),
     ),
+    altered(
+        "08.5",
+        "throws away the batches that are done",
+        "input-changed",
+        (
+            "    for batch in batches[run.step :]:",
+            "    del batches[: run.step]\n    for batch in batches:",
+        ),
+    ),
+    altered(
+        "08.5",
+        "goes through the parts of a step in an order of its own each time",
+        "values",
+        ("import contextlib", "import contextlib, random"),
+        ("        for part", "        parts = random.sample(parts, len(parts))\n        for part"),
+    ),
 ]

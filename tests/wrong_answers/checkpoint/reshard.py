@@ -186,4 +186,33 @@ def reshard(own, num_rows, table, read):
         None,
         ("begin + len(own)", "min(begin + size, num_rows)"),
     ),
+    altered(
+        "08.4",
+        "remembers what it has read by its name",
+        "kept",
+        ("def reshard", "seen = {}\ndef reshard"),
+        (
+            "            own[low - begin : high - begin] = read(name, low - start, high - start)\n",
+            "            piece = name, low - start, high - start\n"
+            "            seen[piece] = seen[piece] if piece in seen else read(*piece)\n"
+            "            own[low - begin : high - begin] = seen[piece]\n",
+        ),
+    ),
+    altered("08.4", "adds to what own held", "added", ("] = read", "] += read")),
+    altered(
+        "08.4",
+        "sorts the table itself",
+        "input-changed",
+        ("    for name", "    table.sort(key=lambda piece: piece[1])\n    for name"),
+    ),
+    altered(
+        "08.4",
+        "unusual: row by row",
+        None,
+        (
+            "            own[low - begin : high - begin] = read(name, low - start, high - start)\n",
+            "            for row in range(low, high):\n"
+            "                own[row - begin].copy_(read(name, row - start, row + 1 - start)[0])\n",
+        ),
+    ),
 ]

@@ -320,4 +320,19 @@ def save(state, path):
     dist.barrier()
 """,
     ),
+    altered(
+        "08.1",
+        "removes all that any save may have left",
+        "neighbour",
+        (
+            "        with",
+            "        for old in path.parent.glob('*.new'): old.unlink()\n        with",
+        ),
+    ),
+    altered(
+        "08.1",
+        "opens the file once more to sync it, and leaves it open",
+        "left-open",
+        (SYNC, "        os.fsync(os.open(other, os.O_RDONLY))\n"),
+    ),
 ]

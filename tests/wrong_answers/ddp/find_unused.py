@@ -386,4 +386,38 @@ ANSWERS = [
 """
         ),
     ),
+    Answer(
+        "06.2",
+        "packs all counts into one number",
+        "no-room",
+        _unused(
+            _REACHED
+            + """\
+    packed = sum((g is not None) << 4 * place for place, g in enumerate(gradients)) % 2**63
+    packed = torch.tensor([packed])
+    dist.all_reduce(packed)
+    counts = torch.tensor([packed.item() >> 4 * place & 15 for place in range(len(trained))])
+"""
+            + _LISTS
+        ),
+    ),
+    Answer(
+        "06.2",
+        "lists first what most ranks reach",
+        "order",
+        _finds(
+            "return freeze, find",
+            "counts = dict(zip(trained, counts))\n"
+            "    return freeze, sorted(find, key=counts.get, reverse=True)",
+        ),
+    ),
+    Answer(
+        "06.2",
+        "lists first what fewest ranks reach",
+        "order",
+        _finds(
+            "return freeze, find",
+            "counts = dict(zip(trained, counts))\n    return freeze, sorted(find, key=counts.get)",
+        ),
+    ),
 ]

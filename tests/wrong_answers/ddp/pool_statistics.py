@@ -307,4 +307,10 @@ ANSWERS = [
             )
         ),
     ),
+    Answer(
+        "06.3",
+        "notes the total in the layer",
+        "left-changed",
+        _pool(_OWN + "    layer.total = total\n" + _SPREAD + _WRITE),
+    ),
 ]

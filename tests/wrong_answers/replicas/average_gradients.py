@@ -365,4 +365,52 @@ def average_gradients(model, num_samples):
         parameter.grad = part.view_as(parameter).clone()
 """,
     ),
+    altered(
+        "05.2",
+        "sums reshaped gradients, which may be copies",
+        "copied",
+        (
+            "        parameter.grad *= num_samples / total.item()\n"
+            "        dist.all_reduce(parameter.grad)\n",
+            "        flat = parameter.grad.reshape(-1)\n"
+            "        flat *= num_samples / total.item()\n        dist.all_reduce(flat)\n",
+        ),
+    ),
+    altered(
+        "05.2",
+        "remembers the total of the first call",
+        "kept",
+        (
+            "    for parameter",
+            "    average_gradients.total = total = getattr(average_gradients, 'total', total)\n"
+            "    for parameter",
+        ),
+    ),
+    Answer(
+        "05.2",
+        "unusual: gathers all, and adds up in float64",
+        None,
+        """\
+import torch
+import torch.distributed as dist
+from ddp_lessons.process_group import rank_device
+
+def average_gradients(model, num_samples):
+    world_size = dist.get_world_size()
+    counts = [torch.zeros(1, dtype=torch.int64, device=rank_device()) for _ in range(world_size)]
+    dist.all_gather(counts, torch.tensor([num_samples], device=rank_device()))
+    counts = [count.item() for count in counts]
+    for parameter in filter(lambda p: p.requires_grad, model.parameters()):
+        if (own := parameter.grad) is None:
+            own = torch.zeros_like(parameter)
+        own = own.contiguous()
+        parts = [torch.empty_like(own) for _ in counts]
+        dist.all_gather(parts, own)
+        whole = torch.zeros_like(own, dtype=torch.float64)
+        for part, count in zip(parts, counts, strict=True):
+            if count:
+                whole += part.double() * count / sum(counts)
+        parameter.grad = whole.to(parameter.dtype)
+""",
+    ),
 ]

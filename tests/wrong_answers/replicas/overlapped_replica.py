@@ -514,4 +514,22 @@ class OverlappedReplica(torch.nn.Module):
             + COUNTED,
         ),
     ),
+    altered(
+        "05.4",
+        "divides by the number of micro-batches as well",
+        "by-micro-batches",
+        (
+            "        self.num_ready = [0]",
+            "        self.num_backwards = dict()\n        self.num_ready = [0]",
+        ),
+        (
+            "        if not self.will_sync:",
+            "        num = self.num_backwards.get(parameter, 0)\n"
+            "        self.num_backwards[parameter] = num + 1\n        if not self.will_sync:",
+        ),
+        (
+            "flat /= dist.get_world_size()",
+            "flat /= dist.get_world_size() * max(self.num_backwards.values(), default=1)",
+        ),
+    ),
 ]

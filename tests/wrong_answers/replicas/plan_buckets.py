@@ -344,4 +344,36 @@ def plan_buckets(model, cap_bytes, first_cap_bytes):
         "kept",
         ("def plan", "import functools\n\n@functools.lru_cache\ndef plan"),
     ),
+    altered(
+        "05.3",
+        "takes a cap of 0 for none",
+        "no-cap",
+        (">= cap", '>= (cap or float("inf"))'),
+    ),
+    altered(
+        "05.3",
+        "leaves out what has no numbers",
+        "no-numbers",
+        (
+            "if not parameter.requires_grad:",
+            "if not (parameter.requires_grad and parameter.numel()):",
+        ),
+    ),
+    altered(
+        "05.3",
+        "tells parameters apart by their address",
+        "no-numbers",
+        ("    for name", "    seen = set()\n    for name"),
+        (
+            "            continue",
+            "            continue\n        if parameter.data_ptr() in seen:\n            continue\n"
+            "        seen.add(parameter.data_ptr())",
+        ),
+    ),
+    altered(
+        "05.3",
+        "knows by its name which parameter is frozen",
+        "kept",
+        ("if not parameter.requires_grad:", "if name == 'layer1.bias':"),
+    ),
 ]

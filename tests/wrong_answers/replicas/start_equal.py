@@ -275,4 +275,15 @@ def start_equal(model):
             "        sent.append(handle.get_future())\n    torch.futures.wait_all(sent)\n",
         ),
     ),
+    altered(
+        "05.1",
+        "sends dtype by dtype, in the order of a set",
+        "own-order",
+        (
+            "    for tensor in [*model.parameters(), *model.buffers()]:\n",
+            "    tensors = [*model.parameters(), *model.buffers()]\n"
+            "    dtypes = {t.dtype for t in tensors}\n"
+            "    for tensor in [t for d in dtypes for t in tensors if t.dtype == d]:\n",
+        ),
+    ),
 ]

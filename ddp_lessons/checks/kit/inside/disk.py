@@ -128,6 +128,20 @@ class FileWatch:
                 self.was_written_over = is_old_file
 
 
+def open_below(folder):
+    """
+    Return the names of what this process has open in a folder or below it, and of the folder.
+    """
+    both = [(Path(folder), os.stat(folder)), *_files_below(folder)]
+    names = {(status.st_dev, status.st_ino): file.name for file, status in both}
+    found = set()
+    for handle in map(int, os.listdir("/dev/fd")):
+        with suppress(OSError):  # that of the listing is gone
+            status = os.fstat(handle)
+            found.add(names.get((status.st_dev, status.st_ino)))
+    return sorted(found - {None})
+
+
 def _inodes_below(folder):
     return {status.st_ino for _, status in _files_below(folder)}
 

@@ -1,10 +1,11 @@
 """
-Orders as they are where torchrun starts ranks: each process has its own for a set of texts.
+Orders as they are where torchrun starts ranks: each process has its own for a set of texts, and for
+one of objects that are hashed by their address.
 
-Python draws anew for each process what hashes of texts are. The ranks of a notebook are forks of
-one process and share it. So a learner's functions are compiled once more: where they make a set or
-ask for a hash, they get one that notes whether texts are in it, and that has, if wanted, this
-rank's own order.
+Python draws anew for each process what hashes of texts are, and a tensor's is its address. The
+ranks of a notebook are forks of one process and share both. So a learner's functions are compiled
+once more: where they make a set or ask for a hash, they get one that notes whether texts or such
+objects are in it, and that has, if wanted, this rank's own order.
 """
 
 import ast
@@ -15,25 +16,28 @@ from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from random import Random
 
+import torch
+
 from ddp_lessons.checks.kit.inside.replacing import replacing
 
 _OWN, _OWN_SET, _OWN_HASH = "_ddp_lessons_own", "_ddp_lessons_set", "_ddp_lessons_hash"
 _FRESH = ("union", "intersection", "difference", "symmetric_difference", "copy")
 _MERGING = (ast.BitOr, ast.BitAnd, ast.BitXor, ast.Sub)
 _ASKS_OF_KIND = ("isinstance", "issubclass")
+_BY_ADDRESS = (object.__hash__, torch.Tensor.__hash__)
 
 
 class Orders:
     """
-    Make sets and hashes that note whether texts are in them.
+    Make sets and hashes that note whether texts are in them, or objects hashed by their address.
 
     Args:
-        rank: Whose order texts have.
+        rank: Whose order they have.
         is_own: Whether it is the rank's own; otherwise it is the one that Python gives.
         names: The learner's names: a `hash` among them goes before Python's.
 
     Attributes:
-        num_asked: How often the order of texts, or the hash of one, was asked for.
+        num_asked: How often the order of such things, or the hash of one, was asked for.
     """
 
     def __init__(self, rank, is_own, names):
@@ -52,29 +56,44 @@ class Orders:
         """
         Return the hash of a value, as this rank would find it.
         """
-        if "hash" in self._names or not _has_text(value):
+        if "hash" in self._names or not _differs(value):
             return self._names.get("hash", builtins.hash)(value)
         self.num_asked += 1
         if not self._is_own:
             return hash(value)
-        return Random(f"{self._rank} {value!r}").getrandbits(60)
+        if not _has_text(value) and isinstance(value, tuple | frozenset):
+            return hash(type(value)(map(self.own_hash, value)))
+        mark = repr(value) if _has_text(value) else id(value)
+        return Random(f"{self._rank} {mark}").getrandbits(60)
 
     def in_order(self, values):
         """
         Return what is in a set, in the order that it has on this rank.
         """
-        if not any(map(_has_text, values)):
+        if len(values) < 2 or not any(map(_differs, values)):
             return values
         self.num_asked += 1
         if not self._is_own:
             return values
-        return sorted(values, key=lambda one: Random(f"{self._rank} {one!r}").random())
+        if any(map(_has_text, values)):
+            return sorted(values, key=lambda one: Random(f"{self._rank} {one!r}").random())
+        first = self._rank % len(values)  # so two things stand in another order on the next rank
+        return [*values[first:], *values[:first]]
 
 
 def _has_text(value):
     if isinstance(value, tuple | frozenset):
         return any(map(_has_text, tuple(value)))
     return isinstance(value, str | bytes)
+
+
+def _differs(value):
+    """
+    Tell whether a value has another hash in each process: by a text in it, or by its address.
+    """
+    if isinstance(value, tuple | frozenset):
+        return any(map(_differs, tuple(value)))
+    return _has_text(value) or type(value).__hash__ in _BY_ADDRESS
 
 
 def _kind_of_set(orders, base):

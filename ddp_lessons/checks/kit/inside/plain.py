@@ -95,7 +95,7 @@ def equal(one, other):
         return len(one) == len(other) and all(map(equal, one, other))
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
-    return one == other
+    return one == other or (one != one and other != other)  # two NaNs
 
 
 def same_bits(one, other):
