@@ -67,17 +67,25 @@ def test_links_within_hosts_and_packing_count():
 
 
 @pytest.mark.ranks
-@pytest.mark.alone
+def test_measured_is_never_faster_than_foretold():
+    """
+    Nobody sleeps less than asked, however crowded the machine.
+    """
+    for name, own in run_world(4, measure, timeout_s=120)[0].items():
+        assert own >= 0.99 * foretold_s(name, PLAN), name
+
+
+@pytest.mark.ranks
+@pytest.mark.soak
 def test_measured_is_as_foretold():
     """
-    Within 15 %, as in lesson 11. Nobody sleeps less than asked, so none is faster. What else runs
-    on the machine makes a batch longer: the shortest of three counts.
+    Within 15 %, as in lesson 11. What else runs on the machine makes a batch longer: the shortest
+    of three counts.
     """
     worlds = [run_world(4, measure, timeout_s=120)[0] for _ in range(3)]
     for name in WAYS:
         own = min(measured[name] for measured in worlds)
-        foretold = foretold_s(name, PLAN)
-        assert foretold * 0.99 <= own <= 1.15 * foretold, name
+        assert own <= 1.15 * foretold_s(name, PLAN), name
 
 
 def measure(rank, world_size):
