@@ -138,16 +138,25 @@ class Standstill:
         rest, start = self._rests.get(rank), self._pulses_at_start.get(rank)
         if rest is None or not rest.is_known or start is None:
             return True  # the system does not tell
-        if rest.last.main_turns == start.main_turns:
+        if not self.had_turns(rank):
             return rest.nothing_stirs
         return self._is_polling_call(place) and rest.turns_since(start) >= _FEWEST_POLLS
 
     def moves_in_a_call(self, rank, place):
         """
         Tell whether a rank has turns in a call that sleeps until it is through: so it gets on.
+
+        Or it came into the call only while the cell stood still, and said so late.
         """
         is_wait = bool(place and place["call"]) and not self._is_polling_call(place)
-        return is_wait and not self.rests(rank)
+        return is_wait and (not self.rests(rank) or self.had_turns(rank))
+
+    def had_turns(self, rank):
+        """
+        Tell whether a rank's main thread has had turns since the cell stands still.
+        """
+        rest, start = self._rests.get(rank), self._pulses_at_start.get(rank)
+        return bool(rest) and rest.turns_since(start) != 0
 
     def _is_polling_call(self, place):
         # torch looks in the store for the address of a rank that it has no line to yet.

@@ -138,7 +138,7 @@ class Lookout:
         if any(self._standstill.moves_in_a_call(rank, place) for rank, place in places.items()):
             self._standstill.begin_anew()
             return
-        if any(rank in before and before[rank] != place for rank, place in places.items()):
+        if any(self._has_gone_on(rank, before, place) for rank, place in places.items()):
             self._standstill.begin_anew()
             return
         if self._standstill.seconds > _DEADLOCK_S and all(
@@ -155,6 +155,12 @@ class Lookout:
         if stalled and not self._table_shown:
             everybody = self.all_places(running)
             self._show_table(diagnose(everybody, _with_busy_outside(running, everybody)))
+
+    def _has_gone_on(self, rank, before, place):
+        # Of one that answers for the first time, what it did before is not known.
+        if place is not None and rank not in before:
+            return self._standstill.had_turns(rank)
+        return before.get(rank) != place
 
     def _is_confirmed(self, rank):
         # Asked once more since the cell stands still, it said the same.

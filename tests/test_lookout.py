@@ -1,0 +1,143 @@
+"""
+A cell that is over, or will never be: judged from answers that come late, on made-up ranks.
+"""
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+
+import pytest
+from made_up_places import at, finished, reducing
+from made_up_ranks import MadeUpRanks
+
+from ddp_lessons.ranks.diagnosis.standstill import Standstill
+from ddp_lessons.ranks.kernel import lookout as module
+from ddp_lessons.ranks.kernel.lookout import Lookout
+
+RUNNING = [2, 3]
+IN_THE_SECOND = reducing(2)
+AWAITS_A_KEY = at(3, "store.get('a')", "store")
+SLEEPS = at(2, "time.sleep(0.01)")
+
+
+class Watch:
+    """
+    Watch a cell that ranks 2 and 3 of four still run, with a look every fifth of a second.
+
+    Attributes:
+        ranks: The made-up ranks.
+        lookout: The Lookout.
+        asked: (rank, Future) of every question that nobody has answered yet.
+    """
+
+    def __init__(self):
+        self.ranks = MadeUpRanks()
+        self.ranks.dead = []
+        self.ranks.engines = SimpleNamespace(hosts={})
+        self.ranks.control.ask_place = self._ask
+        self.ranks.control.places = lambda ranks: {rank: finished() for rank in ranks}
+        self.asked = []
+        self.lookout = Lookout(self.ranks, "", range(4))
+        self.lookout._standstill = Standstill(
+            self.ranks,
+            clock=self.ranks.clock,
+            pulse=self.ranks.pulses.get,
+            cpu_seconds=self.ranks.cpu_s.get,
+        )
+
+    def _ask(self, ranks):
+        futures = {rank: Future() for rank in ranks}
+        self.asked += futures.items()
+        return futures
+
+    def answer(self, place):
+        """
+        Have all guards say where their rank is now.
+        """
+        for _, future in self.asked:
+            future.set_result({"content": {"answer": dict(place)}})
+        self.asked.clear()
+
+    def looks(self, count, each=lambda: None):
+        """
+        Look some times; return how often before a deadlock was told.
+        """
+        for number in range(count):
+            self.ranks.now += 0.2
+            self.ranks.gloo_looks()
+            each()
+            self.lookout.look(RUNNING, None)
+            if self.lookout.deadlocked:
+                return number
+        return count
+
+    def turns(self, count):
+        """
+        Give the main threads of those who run some turns.
+        """
+        for rank in RUNNING:
+            before = self.ranks.pulses[100 + rank].main_turns
+            self.ranks.change(rank, main_turns=before + count)
+
+
+@pytest.fixture
+def watch(monkeypatch):
+    """
+    A Watch, on a clock that goes by its looks.
+    """
+    watch = Watch()
+    monkeypatch.setattr(module, "Freeing", lambda ranks: "freeing")
+    monkeypatch.setattr(module, "place_from_outside", lambda *args: None)
+    monkeypatch.setattr(module.time, "monotonic", _ticking(watch.ranks))
+    return watch
+
+
+def _ticking(ranks):
+    # A look waits for answers until its time is over: each time it asks, some of it has passed.
+    def monotonic():
+        ranks.now += 0.001
+        return ranks.now
+
+    return monotonic
+
+
+def test_deadlock_is_told_though_the_first_answers_come_late(watch):
+    """
+    The ranks polled a store, then called the collective, and only then could a guard answer.
+    """
+    watch.looks(2, lambda: watch.turns(20))
+    watch.turns(3)  # out of the loop, and into all_reduce
+    watch.looks(2)
+    assert not watch.lookout.deadlocked
+    assert watch.looks(10, lambda: watch.answer(IN_THE_SECOND)) < 8
+    assert watch.lookout.diagnosis.culprits == (0, 1)
+
+
+def test_polls_of_a_loop_count_for_no_wait_that_came_after_it(watch):
+    """
+    Thirty turns in a loop with a sleep, then a store's key: what it waits for may be near.
+    """
+    watch.looks(2, lambda: watch.turns(20))
+    watch.looks(3, lambda: watch.turns(20))
+    watch.answer(AWAITS_A_KEY)
+    watch.turns(1)
+    watch.looks(1)
+    assert not watch.lookout.deadlocked
+    assert watch.looks(20, lambda: (watch.turns(20), watch.answer(AWAITS_A_KEY))) < 8
+
+
+def test_answer_from_before_the_rest_confirms_nothing(watch):
+    """
+    It was asked in the collective, went on, and sleeps: what it answered no longer holds.
+    """
+    watch.looks(1, lambda: watch.turns(20))
+    watch.looks(1, lambda: watch.turns(20))
+    asked = list(watch.asked)
+    watch.asked.clear()
+    watch.turns(1)  # through with the collective, and into a long sleep
+    watch.looks(1)
+    watch.ranks.now += 1.0  # nobody looks for a second
+    for _, future in asked:
+        future.set_result({"content": {"answer": dict(IN_THE_SECOND)}})
+    watch.looks(1)
+    assert not watch.lookout.deadlocked
+    assert watch.looks(30, lambda: watch.answer(SLEEPS)) == 30
