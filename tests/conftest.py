@@ -89,6 +89,16 @@ def lone_group():
     dist.destroy_process_group()
 
 
+@pytest.fixture(scope="module")
+def sockets_before():
+    """
+    Give the sockets on which we listen before there are ranks on other hosts.
+    """
+    from ssh_ranks import own_sockets
+
+    return own_sockets()
+
+
 def _leave_out(kind, config, items):
     left_out = [item for item in items if item.get_closest_marker(kind)]
     if left_out:

@@ -49,15 +49,19 @@ def _group_of_two():
     c10d._update_default_pg(None)
 
 
-def taken_by(use):
+def early_use(message, use):
     """
-    Return what takes the first row of a tensor while a message comes into it.
+    Return the Early of a message of a tensor's first row, with what is done before its wait.
+
+    Args:
+        message: `dist.irecv` or `dist.isend`.
+        use: Function that is given the tensor while the message is under way.
     """
     room = torch.zeros(2, 4)
     with Early() as early:
-        dist.irecv(room[0], src=1)
+        message(room[0], 1)
         use(room)
-    return early.taken_by
+    return early
 
 
 @pytest.mark.parametrize("name", TAKES)
@@ -65,7 +69,7 @@ def test_what_takes_a_message_early_is_named(name):
     """
     The numbers may be right, if the message was fast.
     """
-    assert taken_by(TAKES[name]) == name
+    assert early_use(dist.irecv, TAKES[name]).taken_by == name
 
 
 @pytest.mark.parametrize("name", TAKES_NOTHING)
@@ -73,18 +77,7 @@ def test_what_takes_no_numbers_may_come_before_the_wait(name):
     """
     Whoever waits in time is right, whatever else is done meanwhile.
     """
-    assert taken_by(TAKES_NOTHING[name]) is None
-
-
-def written_by(use):
-    """
-    Return what writes into the first row of a tensor while it is being sent.
-    """
-    room = torch.zeros(2, 4)
-    with Early() as early:
-        dist.isend(room[0], dst=1)
-        use(room)
-    return early.written_by
+    assert early_use(dist.irecv, TAKES_NOTHING[name]).taken_by is None
 
 
 @pytest.mark.parametrize("name", WRITES)
@@ -92,7 +85,7 @@ def test_what_writes_into_a_message_early_is_named(name):
     """
     What arrives is right, if the message had left.
     """
-    assert written_by(WRITES[name]) == name
+    assert early_use(dist.isend, WRITES[name]).written_by == name
 
 
 @pytest.mark.parametrize("name", WRITES_NOTHING)
@@ -100,4 +93,4 @@ def test_what_does_not_write_may_come_before_the_wait(name):
     """
     A tensor may be sent to several ranks at a time, and be read meanwhile.
     """
-    assert written_by(WRITES_NOTHING[name]) is None
+    assert early_use(dist.isend, WRITES_NOTHING[name]).written_by is None

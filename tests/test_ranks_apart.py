@@ -18,7 +18,6 @@ from ssh_ranks import (
     hosts_up,
     listening_here,
     listening_on_host,
-    own_sockets,
     ranks_on,
 )
 from throw_away_hosts import SCRIPT, environment, hosts, needs_hosts
@@ -87,14 +86,6 @@ def bed(tmp_path_factory, home):
 
 
 @pytest.fixture(scope="module")
-def before():
-    """
-    Give the sockets on which we listen before there are ranks.
-    """
-    return own_sockets()
-
-
-@pytest.fixture(scope="module")
 def shifted(tmp_path_factory):
     """
     Have node2's clock be ten minutes ahead of all others, as where nobody sets clocks.
@@ -117,7 +108,7 @@ def shifted(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def ranks(before, bed, home, shifted):
+def ranks(sockets_before, bed, home, shifted):
     """
     Two ranks on each host. Each test leaves them in order.
     """
@@ -143,11 +134,11 @@ def test_they_meet_without_a_file(ranks, home, bed):
         assert not any(told[name] in lines for name in ("key", "curve_serverkey"))
 
 
-def test_those_who_listen_are_those_of_the_table(ranks, bed, before):
+def test_those_who_listen_are_those_of_the_table(ranks, bed, sockets_before):
     """
     docs/security.md says who listens where when ranks are on other hosts. It is the whole list.
     """
-    here = {("your machine", *who) for who in listening_here(ranks, bed, before)}
+    here = {("your machine", *who) for who in listening_here(ranks, bed, sockets_before)}
     there = {
         ("each host", *who)
         for number in (1, 2)

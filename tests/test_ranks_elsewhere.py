@@ -20,7 +20,6 @@ from ssh_ranks import (
     hosts_up,
     listening_here,
     listening_on_host,
-    own_sockets,
     ranks_on,
 )
 from throw_away_hosts import hosts, needs_hosts
@@ -42,15 +41,7 @@ def bed(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def before():
-    """
-    Give the sockets on which we listen before there are ranks.
-    """
-    return own_sockets()
-
-
-@pytest.fixture(scope="module")
-def ranks(before, bed, tmp_path_factory):
+def ranks(sockets_before, bed, tmp_path_factory):
     """
     Two ranks on each host. Each test leaves them in order, the last one without a host.
     """
@@ -70,11 +61,11 @@ def test_ranks_are_where_they_were_asked_for(ranks, bed):
     assert_in_order(ranks, range(4))
 
 
-def test_nobody_listens_to_other_networks(ranks, bed, before):
+def test_nobody_listens_to_other_networks(ranks, bed, sockets_before):
     """
     A host is in several networks, some of which anybody may reach. Ours is the one of the ranks.
     """
-    found = listening_here(ranks, bed, before)
+    found = listening_here(ranks, bed, sockets_before)
     found = found.union(*(listening_on_host(bed, number) for number in (1, 2)))
     assert {interface for _, interface in found} == {"loopback", "the cluster's"}
     assert {process for process, _ in found} == {"controller", "nanny", "rank", "sshd"}

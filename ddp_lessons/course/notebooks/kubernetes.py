@@ -24,6 +24,7 @@ _MOST_BYTES = 128_000
 """
 Of a script: one variable of a process's environment holds 128 KiB.
 """
+_NUMBER_OF_POD = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 _HEAD = """\
 # Made by: ddp-lessons script. It runs {script} on {nodes}, {ranks} on each.
 # Untried on a cluster: its fields were checked against the schema of {what}, and no more.
@@ -100,12 +101,7 @@ def manifests(script, text, shape):
             "Put it into the image, and call it in the manifest of a shorter one."
         )
     stem = script.removesuffix(".py")
-    holder = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": name},
-        "data": {script: text},
-    }
+    holder = _object("v1", "ConfigMap", name, data={script: text})
     files = {
         f"{stem}.trainjob.yaml": ("Kubeflow Trainer", [holder, _train_job(name, script, shape)]),
         f"{stem}.job.yaml": ("Kubernetes", [holder, _service(name), _job(name, script, shape)]),
@@ -140,6 +136,14 @@ def _name_of(script):
     return name
 
 
+def _object(api, kind, name, **fields):
+    return {"apiVersion": api, "kind": kind, "metadata": {"name": name}, **fields}
+
+
+def _variable(variable, kind, **where):
+    return {"name": variable, "valueFrom": {kind: where}}
+
+
 def _counted(number, word):
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
@@ -157,37 +161,24 @@ def _train_job(name, script, shape):
         "numNodes": shape.nodes,
         "numProcPerNode": shape.ranks_per_node,
         "command": ["bash", "-c", f'printf %s "$SCRIPT" > {path} && exec torchrun {path}'],
-        "env": [
-            {
-                "name": "SCRIPT",
-                "valueFrom": {"configMapKeyRef": {"name": name, "key": script}},
-            }
-        ],
+        "env": [_variable("SCRIPT", "configMapKeyRef", name=name, key=script)],
     }
     if shape.gpus:
         trainer["resourcesPerNode"] = _gpus(shape)
-    return {
-        "apiVersion": "trainer.kubeflow.org/v1alpha1",
-        "kind": "TrainJob",
-        "metadata": {"name": name},
-        "spec": {"runtimeRef": {"name": "torch-distributed"}, "trainer": trainer},
-    }
+    spec = {"runtimeRef": {"name": "torch-distributed"}, "trainer": trainer}
+    return _object("trainer.kubeflow.org/v1alpha1", "TrainJob", name, spec=spec)
 
 
 def _service(name):
     """
     Return a Service that gives each pod of the Job a name, before it is ready.
     """
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": name},
-        "spec": {
-            "clusterIP": "None",
-            "publishNotReadyAddresses": True,
-            "selector": {"app.kubernetes.io/name": name},
-        },
+    spec = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": {"app.kubernetes.io/name": name},
     }
+    return _object("v1", "Service", name, spec=spec)
 
 
 def _job(name, script, shape):
@@ -208,17 +199,7 @@ def _job(name, script, shape):
             f"--master-port={_PORT}",
             f"{_FOLDER}/{script}",
         ],
-        "env": [
-            {
-                "name": "NODE_RANK",
-                "valueFrom": {
-                    "fieldRef": {
-                        "fieldPath": "metadata.annotations"
-                        "['batch.kubernetes.io/job-completion-index']"
-                    }
-                },
-            }
-        ],
+        "env": [_variable("NODE_RANK", "fieldRef", fieldPath=_NUMBER_OF_POD)],
         "volumeMounts": [
             {"name": "script", "mountPath": _FOLDER, "readOnly": True},
             {"name": "shm", "mountPath": "/dev/shm"},
@@ -226,29 +207,23 @@ def _job(name, script, shape):
     }
     if shape.gpus:
         container["resources"] = _gpus(shape)
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": name},
-        "spec": {
-            "completionMode": "Indexed",
-            "completions": shape.nodes,
-            "parallelism": shape.nodes,
-            "backoffLimit": 0,
-            "template": {
-                "metadata": {"labels": {"app.kubernetes.io/name": name}},
-                "spec": {
-                    "restartPolicy": "Never",
-                    "subdomain": name,
-                    "containers": [container],
-                    "volumes": [
-                        {"name": "script", "configMap": {"name": name}},
-                        {"name": "shm", "emptyDir": {"medium": "Memory"}},
-                    ],
-                },
-            },
-        },
+    pod = {
+        "restartPolicy": "Never",
+        "subdomain": name,
+        "containers": [container],
+        "volumes": [
+            {"name": "script", "configMap": {"name": name}},
+            {"name": "shm", "emptyDir": {"medium": "Memory"}},
+        ],
     }
+    spec = {
+        "completionMode": "Indexed",
+        "completions": shape.nodes,
+        "parallelism": shape.nodes,
+        "backoffLimit": 0,
+        "template": {"metadata": {"labels": {"app.kubernetes.io/name": name}}, "spec": pod},
+    }
+    return _object("batch/v1", "Job", name, spec=spec)
 
 
 def _gpus(shape):
