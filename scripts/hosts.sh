@@ -4,7 +4,9 @@
 #
 #   eval "$(scripts/hosts.sh up 2 --rate 100mbit --delay 5ms)"
 #   scripts/hosts.sh run 1 COMMAND...     run a command on node1, as if one were logged in there
-#   scripts/hosts.sh cut 2 | mend 2       pull node2's cable out, and put it in again
+#   scripts/hosts.sh cut 2                pull node2's cable out
+#   scripts/hosts.sh mute 2               lose all that node2 sends, though it hears the others
+#   scripts/hosts.sh mend 2               put its cable in again, or let it be heard
 #   scripts/hosts.sh off 2                switch node2 off: all its processes are gone at once
 #   scripts/hosts.sh down                 end them all; nothing of it is left
 #
@@ -265,9 +267,29 @@ run() {
     exec nsenter --target "$first" --net --uts --ipc --mount --pid --wdns="$PWD" -- "$@"
 }
 
-link() { # of a node, up or down: its cable in, or out
+is_node() {
     is_number "${1:-}" && [ -e "$folder/node$1.pid" ] || fail "there is no node '${1:-}'"
-    ip -n "$switch" link set "port$1" "$2"
+}
+
+pull_out() {
+    is_node "${1:-}"
+    ip -n "$switch" link set "port$1" down
+}
+
+# What a node sends goes to a device that nobody has: lost, and no error says so.
+mute() {
+    is_node "${1:-}"
+    local nodes=("$folder"/node*.pid) other
+    for other in $(seq 0 "${#nodes[@]}"); do
+        ip -n "$tag-node$1" neigh replace "$(address "$other")" lladdr 02:00:00:00:00:01 \
+            nud permanent dev eth0
+    done
+}
+
+mend() {
+    is_node "${1:-}"
+    ip -n "$switch" link set "port$1" up
+    ip -n "$tag-node$1" neigh flush dev eth0 nud permanent
 }
 
 off() {
@@ -295,8 +317,7 @@ down() {
 }
 
 case ${1:-} in
-up | run | off | down | boot) "$@" ;;
-cut) link "${2:-}" down ;;
-mend) link "${2:-}" up ;;
-*) fail "expected up, run, cut, mend, off or down (got '${1:-}')" ;;
+up | run | mute | mend | off | down | boot) "$@" ;;
+cut) pull_out "${2:-}" ;;
+*) fail "expected up, run, cut, mute, mend, off or down (got '${1:-}')" ;;
 esac

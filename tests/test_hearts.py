@@ -3,12 +3,15 @@ A rank counts as there as soon as its heart listens, however long a period is.
 """
 
 import asyncio
+import functools
 import json
 
 import zmq
 import zmq.asyncio
+from ipyparallel.controller.heartmonitor import HeartMonitor
 from zmq.eventloop.zmqstream import ZMQStream
 
+from ddp_lessons.ranks.rank.lifeline import GIVEN_UP
 from ddp_lessons.ranks.warden.hearts import PromptHeartMonitor
 
 WITHIN_S = 20  # far below a period, far above what a busy machine needs
@@ -89,3 +92,30 @@ def test_an_answer_to_an_old_beat_counts():
     for beat in (b"3.0", b"6.0", b"9.0"):
         monitor.handle_pong([b"rank 3", beat])
     assert told == [{b"rank 3"}]
+
+
+def _change_hearts(monitor, change, hearts):
+    # What ipyparallel's own does beside telling the hub.
+    change(monitor.hearts, hearts)
+
+
+def test_a_heart_that_was_given_up_is_told_so_when_it_beats_again(monkeypatch):
+    """
+    Its host is back, and another rank has its place: it counts no more, and is told once a beat.
+    """
+    said = []
+    for name, change in {"new_hearts": set.update, "heart_failure": set.difference_update}.items():
+        tell_hub = functools.partialmethod(_change_hearts, change)
+        monkeypatch.setattr(HeartMonitor, f"handle_{name}", tell_hub)
+    monkeypatch.setattr(PromptHeartMonitor, "_say", lambda self, what: said.append(what))
+    monitor = PromptHeartMonitor()
+    monitor.handle_pong([b"rank 3", b"1.0"])
+    assert monitor.hearts == {b"rank 3"}
+    monitor.handle_heart_failure([b"rank 3"])
+    monitor.responses = set()  # as at each beat
+    monitor.handle_pong([b"rank 2", b"9.0"])
+    monitor.handle_pong([b"rank 3", b"9.0"])
+    monitor.handle_pong([b"rank 2", GIVEN_UP + b"rank 3"])  # all hearts send back what they hear
+    monitor.handle_pong([b"rank 3", GIVEN_UP + b"rank 3"])
+    assert said == [GIVEN_UP + b"rank 3"]
+    assert monitor.hearts == {b"rank 2"}

@@ -56,7 +56,7 @@ def bed(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "expected up, run, cut, mend, off or down (got '')"),
+        ([], "expected up, run, cut, mute, mend, off or down (got '')"),
         (["up"], "expected a number of hosts from 1 to 99 (got '')"),
         (["up", "many"], "expected a number of hosts from 1 to 99 (got 'many')"),
         (["up", "2", "--rate", "fast"], "such as 100mbit (got 'fast')"),
@@ -66,6 +66,8 @@ def bed(tmp_path):
         (["up", "2", "--speed", "1"], "expected --rate, --delay or --private (got '--speed')"),
         (["run", "1", "true"], "there is no node '1'"),
         (["cut", "1"], "there is no node '1'"),
+        (["mute"], "there is no node ''"),
+        (["mend", "one"], "there is no node 'one'"),
         (["off", ""], "there is no node ''"),
     ],
 )
@@ -151,13 +153,15 @@ def test_messages_take_their_time_and_links_carry_no_more_than_they_shall(bed):
 
 @needs_hosts
 @pytest.mark.parametrize("links", [(), ("--delay", "1ms")], ids=["plain", "delayed"])
-def test_a_cable_that_is_out_stops_messages_and_loses_none(bed, links):
+@pytest.mark.parametrize("fault", ["cut", "mute"])
+def test_a_link_that_is_out_stops_messages_and_loses_none(bed, links, fault):
     """
-    A link that comes back within seconds must not be told from a slow one.
+    A link that comes back within seconds must not be told from a slow one. One that is mute hears
+    the bytes, and its answers are lost.
     """
     folder = bed(2, *links)
     with _taker(folder) as (_, port):
-        assert hosts("cut", 2, folder=folder).returncode == 0
+        assert hosts(fault, 2, folder=folder).returncode == 0
         sender = _sender(folder, port, SENT_BYTES)
         with pytest.raises(subprocess.TimeoutExpired):
             sender.wait(timeout=1.5)

@@ -8,11 +8,14 @@ import os
 import re
 import signal
 import threading
-import time
 
 import pytest
+from kernels import running_kernel
+from launched import failing
+from processes import new_mark, wait_until_gone
 from ssh_ranks import (
     SETTINGS,
+    START,
     START_S,
     assert_in_order,
     configure,
@@ -23,10 +26,13 @@ from ssh_ranks import (
     ranks_on,
 )
 from throw_away_hosts import hosts, needs_hosts
+from waiting import wait_until
 
 from ddp_lessons import start_ranks, stop_ranks
 from ddp_lessons.errors import CellStopped, RankDied, RankRaised, StartFailed
 from ddp_lessons.ranks.kernel.cells import run_cell
+
+GONE_S = 30.0
 
 pytestmark = [pytest.mark.soak, pytest.mark.ranks, pytest.mark.timeout(400), needs_hosts]
 
@@ -43,7 +49,7 @@ def bed(tmp_path_factory):
 @pytest.fixture(scope="module")
 def ranks(sockets_before, bed, tmp_path_factory):
     """
-    Two ranks on each host. Each test leaves them in order, the last one without a host.
+    Two ranks on each host. Each test leaves them in order.
     """
     with ranks_on(bed, tmp_path_factory.mktemp("home")) as started:
         yield started
@@ -139,18 +145,106 @@ def test_a_rank_that_is_killed_gets_a_new_process_where_it_was(ranks):
     assert_in_order(ranks, range(3))
 
 
-def test_what_was_on_a_host_that_vanishes_comes_up_on_another(ranks, bed):
+@pytest.fixture
+def new_ranks(bed, tmp_path):
+    """
+    Two ranks on each host for one test, which may leave them elsewhere.
+    """
+    hosts("mend", 2, folder=bed)
+    with ranks_on(bed, tmp_path / "home") as started:
+        yield started
+
+
+def told_of_node2(ranks, fault, bed):
+    """
+    Let something become of node2 while all ranks run a cell, and return what is said of it.
+    """
+    fault_comes = threading.Timer(1.0, hosts, (fault, 2), {"folder": bed})
+    fault_comes.start()
+    said = failing(
+        ranks, "time.sleep(3)\ndist.all_reduce(one)", RankDied, "rank 2 on node2 died", GONE_S
+    )
+    fault_comes.join()
+    assert "rank 3 on node2 died" in said
+    assert (
+        "No rank on node2 is left. The next cell begins with new processes for ranks 2 and 3"
+        in said
+    )
+    return said
+
+
+@pytest.mark.parametrize("fault", ["cut", "mute"])
+def test_a_host_that_comes_back_too_late_has_nothing_left_of_ours(new_ranks, bed, capsys, fault):
+    """
+    Others took the place of its ranks. One whose answers are lost hears us all the time.
+    """
+    ranks = new_ranks
+    told_of_node2(ranks, fault, bed)
+    assert_in_order(ranks, range(2))
+    assert "New ranks 2 and 3 are in place" in capsys.readouterr().out
+    assert set(ranks.engines.hosts.values()) == {"node1"}
+    assert hosts("mend", 2, folder=bed).returncode == 0
+    wait_until(lambda: engines_on(bed, 2) == 0, GONE_S, "the engines of node2 to end")
+    assert_in_order(ranks, range(2))
+
+
+def test_a_link_that_is_out_for_ten_seconds_costs_the_ranks_behind_it(new_ranks, bed):
+    """
+    Nobody can tell it from a host that has vanished, and for that one nobody waits so long. The new
+    ones come up where the old ones were.
+    """
+    ranks = new_ranks
+    mend = threading.Timer(11.0, hosts, ("mend", 2), {"folder": bed})
+    mend.start()
+    told_of_node2(ranks, "cut", bed)
+    mend.join()
+    assert_in_order(ranks, range(2))
+    assert ranks.engines.hosts == {0: "node1", 1: "node1", 2: "node2", 3: "node2"}
+    wait_until(lambda: engines_on(bed, 2) == 2, GONE_S, "two engines on node2, and no more")
+
+
+def test_a_host_that_vanishes_between_two_cells_is_told_in_the_next(new_ranks, bed):
+    """
+    That one is not run: it may need the variables of all.
+    """
+    ranks = new_ranks
+    assert hosts("cut", 2, folder=bed).returncode == 0
+    wait_until(lambda: ranks.dead == [2, 3], GONE_S, "news of the deaths")
+    said = failing(ranks, "ran = True", RankDied, "rank 2 on node2 died", 2.0)
+    assert "This cell was not run" in said
+    assert_in_order(ranks, range(2))
+    run_cell(ranks, "has_run = 'ran' in globals()")
+    assert ranks.view["has_run"] == [False] * 4
+
+
+def test_nothing_outlives_a_kernel_that_is_killed(bed, tmp_path, monkeypatch):
+    """
+    Nobody logs in to end the ranks of a cell: their controller is silent.
+    """
+    stop_ranks()
+    hosts("mend", 2, folder=bed)
+    configure(monkeypatch, tmp_path / "home", bed)
+    mark = new_mark()
+    with running_kernel(**mark) as kernel:
+        kernel.run("from ddp_lessons import start_ranks")
+        assert kernel.run(START, timeout_s=START_S).status == "ok"
+        kernel.client.execute("%%px\nimport time\ntime.sleep(600)")
+        assert (engines_on(bed, 1), engines_on(bed, 2)) == (2, 2)
+        os.kill(kernel.pid, signal.SIGKILL)
+        wait_until_gone(mark, GONE_S)
+        for number in (1, 2):
+            wait_until(lambda n=number: engines_on(bed, n) == 0, GONE_S, f"node{number}'s engines")
+
+
+def test_what_was_on_a_host_that_vanishes_comes_up_on_another(new_ranks, bed, capsys):
     """
     Nobody says goodbye: only its silence tells.
     """
-    switch_off = threading.Timer(1.0, hosts, ("off", 2), {"folder": bed})
-    switch_off.start()
-    with pytest.raises(RankDied, match=r"rank 2 on node2 died.*\nrank 3 on node2 died") as caught:
-        run_cell(ranks, "import time\ntime.sleep(3)\ndist.all_reduce(one)")
-    switch_off.join()
-    assert "New ranks 2 and 3 are in place" in str(caught.value)
-    assert set(ranks.engines.hosts.values()) == {"node1"}
+    ranks = new_ranks
+    told_of_node2(ranks, "off", bed)
     assert_in_order(ranks, range(2))
+    assert "New ranks 2 and 3 are in place" in capsys.readouterr().out
+    assert set(ranks.engines.hosts.values()) == {"node1"}
 
 
 @pytest.mark.parametrize(
@@ -174,7 +268,4 @@ def test_ssh_that_cannot_start_them_says_so_and_leaves_nothing(
         start_ranks(4, launcher="ssh", timeout_s=START_S)
     assert said in str(caught.value)
     assert "c.SSHEngineSetLauncher.engines" in str(caught.value)
-    wanted_s = time.monotonic() + 15
-    while engines_on(bed, 1) and time.monotonic() < wanted_s:
-        time.sleep(0.2)
-    assert engines_on(bed, 1) == 0
+    wait_until(lambda: engines_on(bed, 1) == 0, GONE_S, "the engines of node1 to end")

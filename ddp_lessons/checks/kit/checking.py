@@ -16,7 +16,7 @@ from ddp_lessons.checks.kit.inside import playing
 from ddp_lessons.checks.kit.inside.surroundings import make_groups
 from ddp_lessons.errors import CellStopped, RanksGone, StartFailed, WrongAnswer
 from ddp_lessons.progress import notes
-from ddp_lessons.ranks.diagnosis.verdict import ranks_are_gone, replace_the_idle_dead
+from ddp_lessons.ranks.diagnosis.verdict import put_in_order, ranks_are_gone
 from ddp_lessons.ranks.kernel.cells import CellRun
 from ddp_lessons.ranks.kernel.session import current_ranks
 from ddp_lessons.ranks.system.patience import Patience
@@ -89,8 +89,7 @@ def run_and_judge(task, ranks):
     """
     if not ranks.alive:
         raise ranks_are_gone(ranks)
-    if ranks.dead:
-        raise replace_the_idle_dead(ranks)
+    put_in_order(ranks)
     _ = ranks.store_folder  # refused here, if there is none, before anything has changed
     cases = task.new_cases(len(ranks))
     everyone, what = range(len(ranks)), (playing.look, task.module, task.name)

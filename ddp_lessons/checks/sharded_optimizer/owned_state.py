@@ -4,7 +4,6 @@ Task 13.3: the state of owners, saved by some ranks and loaded by others.
 
 import os
 import time
-from contextlib import suppress
 
 import torch
 import torch.distributed as dist
@@ -13,10 +12,11 @@ from ddp_lessons.checks.kit import Case, Task, equal, generator
 from ddp_lessons.checks.kit.inside.plain import plain
 from ddp_lessons.errors import BadInput
 from ddp_lessons.pictures import holdings_picture
+from ddp_lessons.ranks.system.patience import Patience
 
 NUM_PARAMS = 7
 _MADE_WITH = 0.01
-_LATE_S, _LOOK_EVERY_S = 0.3, 0.005
+_ASLEEP_S, _LOOK_EVERY_S = 0.3, 0.005
 
 
 def _cases(draw):
@@ -83,8 +83,9 @@ def _act(here, OwnedState):
         was = plain(_states(owned, params, optimizer))
         torch.save(was, truth / f"{case['steps']}-{here.rank}.pt")
         weights = plain(params)
-        _come_later(here, folder)
+        _come_last(here)
         here.call(OwnedState().save, folder, optimizer, list(owned))
+        _through(here, here.rank).touch()
         dist.barrier()
         if here.rank == 0:
             _turn_times_round(folder)
@@ -106,23 +107,20 @@ def _act(here, OwnedState):
     }
 
 
-def _come_later(here, folder):
+def _come_last(here):
     # Who removes old files must not find new ones, and who lists new ones must find all. So one
-    # rank begins when another has written something. A rank that waits for all writes nothing.
-    before = _files_in(folder)
-    dist.barrier()
+    # rank begins when all others are through. Or they wait for it: then all of them sleep.
+    pids = [0] * here.world_size
+    dist.all_gather_object(pids, os.getpid())
     if here.rank == (0 if here.case.seed == 0 else here.world_size - 1):
-        end = time.monotonic() + _LATE_S
-        while _files_in(folder) == before and time.monotonic() < end:
+        others = [rank for rank in range(here.world_size) if rank != here.rank]
+        patience = Patience(_ASLEEP_S, lambda: [pids[rank] for rank in others])
+        while not all(_through(here, rank).exists() for rank in others) and not patience.is_over:
             time.sleep(_LOOK_EVERY_S)
 
 
-def _files_in(folder):
-    found = {}
-    for path in folder.rglob("*"):
-        with suppress(FileNotFoundError):  # it has got another name meanwhile
-            found[path] = path.stat().st_mtime_ns
-    return found
+def _through(here, rank):
+    return here.folder / f"through-{here.case.seed}-{here['steps']}-{rank}"
 
 
 def _turn_times_round(folder):

@@ -70,16 +70,20 @@ def conclude(ranks, outcomes, lookout, stopped):
         return None
     # Ranks that all raised by themselves, after the same collectives, still agree on the group.
     in_order = kinds == {RAISED} and not mismatch and _same_collectives(places)
-    recovery = ranks.recover(regroup=not in_order or lookout.freeing is not None)
-    for rank in recovery.replaced:  # freed, and then it could not leave its group
-        if rank in outcomes and outcomes[rank].kind == RELEASED:
-            outcomes[rank].kind = GIVEN_UP
+    if ranks.engines.emptied_hosts:
+        done = _postpone(ranks)
+    else:
+        recovery = ranks.recover(regroup=not in_order or lookout.freeing is not None)
+        for rank in recovery.replaced:  # freed, and then it could not leave its group
+            if rank in outcomes and outcomes[rank].kind == RELEASED:
+                outcomes[rank].kind = GIVEN_UP
+        done = recovery.sentences()
     kind, head, traceback = _kind_and_head(outcomes, kinds, lookout, stopped, mismatch)
     given_up = report.given_up_message(outcomes)
     # Gloo aborts a process to which a peer has sent more than it expects.
     cause = f"Before that, {mismatch}." if mismatch and DIED in kinds and not stopped else ""
     lines = [head, cause, "" if given_up == head else given_up]
-    lines += [report.victims_sentence(outcomes), *recovery.sentences()]
+    lines += [report.victims_sentence(outcomes), *done]
     return kind("\n".join(line for line in lines if line), traceback)
 
 
@@ -130,21 +134,45 @@ def _stop_head(outcomes, lookout):
     return f"Stopped: {'; '.join(parts) or f'{rank_names(outcomes)} did not answer'}."
 
 
-def replace_the_idle_dead(ranks):
+def put_in_order(ranks):
     """
-    Put new processes in the place of ranks that died between two cells, and say so.
+    Before a cell: replace dead ranks of which an error has told, and join again what was left.
 
-    Returns:
-        RankDied: To raise in place of running a cell on a rank that has lost its variables.
+    Raises:
+        RankDied: Others have died between two cells: the cell would run on ranks without variables.
     """
+    dead = set(ranks.dead)
+    if dead - ranks.told_dead:
+        raise _tell_of_the_dead(ranks)
+    if dead or not ranks.is_in_order:  # or a join was stopped half-way
+        print("\n".join(ranks.recover().sentences()))
+
+
+def _tell_of_the_dead(ranks):
     deaths = {
         rank: Outcome(DIED, exit_code=ranks.keeper.last_death.get(rank, (None, None))[1])
         for rank in ranks.dead
     }
     _note_hosts(ranks, deaths)
+    done = _postpone(ranks) if ranks.engines.emptied_hosts else ranks.recover().sentences()
     lines = [
         report.died_message(deaths),
-        *ranks.recover().sentences(),
+        *done,
         "This cell was not run: run the cells that this rank needs, then this one again.",
     ]
     return RankDied("\n".join(lines))
+
+
+def _postpone(ranks):
+    """
+    Leave it to the next cell to replace the dead: a host that is gone may take long to be given up.
+
+    Returns:
+        list[str]: What to say of it.
+    """
+    ranks.told_dead, ranks.is_in_order = frozenset(ranks.dead), False
+    hosts = " and ".join(ranks.engines.emptied_hosts)
+    return [
+        f"No rank on {hosts} is left. The next cell begins with new processes for "
+        f"{rank_names(ranks.told_dead)}, there or on another host, and a new group."
+    ]

@@ -12,7 +12,7 @@ from ipyparallel.error import RemoteError, TaskAborted
 
 from ddp_lessons.ranks.diagnosis.deaths import line_of_death
 from ddp_lessons.ranks.diagnosis.report import DIED, GIVEN_UP, OK, RAISED, RELEASED, Outcome
-from ddp_lessons.ranks.diagnosis.verdict import conclude, ranks_are_gone, replace_the_idle_dead
+from ddp_lessons.ranks.diagnosis.verdict import conclude, put_in_order, ranks_are_gone
 from ddp_lessons.ranks.kernel.lookout import LOOK_EVERY_S, Lookout
 from ddp_lessons.ranks.kernel.output import OrderedDisplay, RankOutput, output_is_missing
 from ddp_lessons.ranks.kernel.stop import StopCatcher
@@ -43,10 +43,7 @@ def run_cell(ranks, source, targets=None):
     """
     if not ranks.alive:
         raise ranks_are_gone(ranks)
-    if ranks.dead:
-        raise replace_the_idle_dead(ranks)
-    if not ranks.is_in_order:  # a join was stopped half-way
-        print("\n".join(ranks.recover().sentences()))
+    put_in_order(ranks)
     # What a view has sent may be stuck. That is found out first: if only some are, the others would
     # begin the cell and be released in the middle of it.
     for text in ("pass", source) if ranks.client.outstanding else (source,):

@@ -24,13 +24,6 @@ from ddp_lessons.ranks.warden.controller import LOOPBACK
 
 _LOG_LINES = 12
 _HOME_S = 20.0
-_NEXT_STEPS = {
-    "ssh": 'Try "ssh HOST true" in a terminal for each host of c.SSHEngineSetLauncher.engines: it '
-    "must ask for nothing.",
-}
-"""
-What to try where a launcher fails. `c` is that of ipcluster_config.py, ipyparallel's configuration.
-"""
 
 
 class LaunchedEngines(Engines):
@@ -82,16 +75,7 @@ class LaunchedEngines(Engines):
                 f"Ranks could not be started: launcher={self._launcher!r} failed with {said}. "
                 f"{self._next_step()}"
             ) from error
-        if engine_set.n < n:
-            raise StartFailed(
-                f"Ranks could not be started: expected places for {n} ranks (got {engine_set.n}). "
-                "c.SSHEngineSetLauncher.engines in ipcluster_config.py names hosts, and how many "
-                'ranks each takes: {"node1": 2, "node2": 2}.'
-            )
         return engine_set
-
-    def _next_step(self):
-        return _NEXT_STEPS.get(self._launcher) or super()._next_step()
 
     def stop(self):
         """
@@ -265,29 +249,22 @@ class LaunchedEngines(Engines):
         was = self._homes.get(rank)
         for engine_set in self._cluster.engines.values():
             for key, launcher in list(getattr(engine_set, "launchers", {}).items()):
-                host = _name_of(getattr(launcher, "hostname", "") or "")
-                if was and launcher.pid == was["pid"] and host in ("", was["host"]):
+                host = short_name(getattr(launcher, "hostname", ""))
+                if was and launcher.pid == was["pid"] and host in ("", short_name(was["host"])):
                     launcher.stop_callbacks.clear()  # the set would look for it when it has ended
                     del engine_set.launchers[key]
 
     def _start_again(self, rank):
         self._forget(rank)
+        self._start(1, self._options_of(rank))
+
+    def _options_of(self, rank):
+        """
+        Return the options of an engine that is started alone.
+        """
         options = self._options()
         options["environment"].update(self._own_number(rank))
-        if self._launcher != "ssh":
-            self._start(1, options)
-            return
-        faults = []
-        for host in self._hosts_for(rank):
-            try:
-                self._start(1, {**options, "engines": {host: 1}})
-                return
-            except StartFailed as error:  # that host is gone as well
-                faults.append(f"{host}: {error.__cause__}")
-        raise StartFailed(
-            f"Rank {rank} could not be replaced: no host lets us in ({'; '.join(faults)}). "
-            f"{self._next_step()}"
-        )
+        return options
 
     def _own_number(self, rank):
         """
@@ -295,17 +272,9 @@ class LaunchedEngines(Engines):
         """
         return {RANK_FROM: "RANK", "RANK": str(rank)}
 
-    def _hosts_for(self, rank):
-        """
-        Return the hosts to try for a new process: its own first.
-        """
-        hosts = list(self._engine_set.engines)
-        was_on = self._homes[rank]["host"] if rank in self._homes else None
-        return sorted(hosts, key=lambda host: _name_of(host) != was_on)
 
-
-def _name_of(host):
+def short_name(host):
     """
-    Return the host's name in "user@name:port".
+    Return a host's name without its domain, as some call it so, and some so.
     """
-    return host.rpartition("@")[2].partition(":")[0]
+    return host.partition(".")[0]

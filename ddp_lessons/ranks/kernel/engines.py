@@ -107,6 +107,13 @@ class Engines(ABC):
         return {}
 
     @property
+    def emptied_hosts(self):
+        """
+        Names of hosts that have lost all their ranks, and may be gone themselves.
+        """
+        return []
+
+    @property
     def loss(self):
         """
         What has ended all ranks, none of which can be replaced; else empty. It follows a colon.

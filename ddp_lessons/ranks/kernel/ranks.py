@@ -27,6 +27,7 @@ class Ranks:
         control: The line to their guards.
         joined: Whether they are to be in a group of our making.
         is_in_order: Whether no join or leave was left half done.
+        told_dead: Dead ranks of which an error has told, and which the next cell is to replace.
         parked_after_min: Minutes that nobody used them, after which they were ended; else None.
     """
 
@@ -40,6 +41,7 @@ class Ranks:
         self.control = Control(keeper, cluster, client, self.engines.has_warden)
         self.joined = False
         self.is_in_order = True
+        self.told_dead = frozenset()
         self.parked_after_min = None
         self._generations = itertools.count()
         self._stopped = False
@@ -231,6 +233,7 @@ class Ranks:
         Raises:
             StartFailed: No group came about, however often it was tried. The next cell tries again.
         """
+        self.told_dead = frozenset()
         if not regroup:
             return Recovery(self.engines.replace_dead(), False, self.joined, [])
         replaced, stale = enter_group(self)

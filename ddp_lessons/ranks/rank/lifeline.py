@@ -2,7 +2,8 @@
 End this rank when its controller is gone, also while it runs a cell: for ranks without a warden.
 
 ipyparallel's engine looks after its controller in the thread that runs cells. One that waits for a
-peer would outlive a kernel that was killed, for as long as it waits.
+peer would outlive a kernel that was killed, for as long as it waits. And one whose host was cut off
+for so long that another has its place would be there beside it when the host is back.
 """
 
 import os
@@ -11,10 +12,16 @@ import threading
 import zmq
 from ipyparallel.controller.heartmonitor import Heart
 
+GIVEN_UP = b"given up "
+"""
+What the controller says, with the identity of an engine that it had given up, and hears again.
+"""
+
 
 def hold_lifeline(engine, ping_url, pong_url, identity, limit_s):
     """
-    Answer the controller's heartbeats, and end this process once they have failed to come.
+    Answer the controller's heartbeats, and end this process once they have failed to come, or the
+    controller says that it has given this one up.
 
     Args:
         engine: The RankEngine, for its context and its keys.
@@ -38,13 +45,14 @@ def hold_lifeline(engine, ping_url, pong_url, identity, limit_s):
         curve_publickey=engine.curve_publickey,
     )
     heart.start()
-    watcher = threading.Thread(target=_watch, args=(monitor, limit_s), daemon=True)
+    watcher = threading.Thread(target=_watch, args=(monitor, limit_s, identity), daemon=True)
     watcher.name = "ddp-lessons-lifeline"
     watcher.start()
 
 
-def _watch(monitor, limit_s):
+def _watch(monitor, limit_s, identity):
     # Asked once more at the end: a process that was held up itself has heartbeats to read then.
     while monitor.poll(limit_s * 1000) or monitor.poll(0):
-        monitor.recv_multipart()
+        if monitor.recv_multipart()[-1] == GIVEN_UP + identity:
+            break
     os._exit(1)

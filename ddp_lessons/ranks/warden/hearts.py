@@ -4,6 +4,8 @@ The controller's heart monitor, which counts a rank as there as soon as its hear
 ipyparallel's own asks all hearts once a period and counts the answers at the next one, so that a
 rank that is ready is kept waiting for one or two periods. Here the publisher hears who subscribes,
 asks at once, and passes the first answer on.
+
+A heart that has failed for so long that it was given up stays so: it is told when it beats again.
 """
 
 import asyncio
@@ -15,6 +17,8 @@ from ipyparallel.controller.heartmonitor import HeartMonitor
 from ipyparallel.util import bind, connect, set_hwm
 from zmq.eventloop.zmqstream import ZMQStream
 
+from ddp_lessons.ranks.rank.lifeline import GIVEN_UP
+
 _TOGETHER_S = 0.002  # those that subscribe within this time are asked together
 
 
@@ -24,6 +28,7 @@ class PromptHeartMonitor(HeartMonitor):
     """
 
     _is_asking_soon = False
+    _given_up: frozenset = frozenset()
 
     def start(self):
         """
@@ -40,16 +45,31 @@ class PromptHeartMonitor(HeartMonitor):
     def _ask(self):
         # The last beat once more: a beat of its own would make those late that answer that one.
         self._is_asking_soon = False
-        self.ping_stream.send(str(self.lifetime).encode())
+        self._say(str(self.lifetime).encode())
+
+    def _say(self, what):
+        self.ping_stream.send(what)
         self.ping_stream.flush()
+
+    def handle_heart_failure(self, hearts):
+        """
+        Tell the hub of hearts that have failed for too long, and keep in mind which.
+        """
+        super().handle_heart_failure(hearts)
+        self._given_up |= set(hearts)
 
     def handle_pong(self, msg):
         """
-        Count an answer, however late, and tell the hub at once of a heart that was not known.
+        Count an answer, however late, and tell the hub at once of a heart that was not known. One
+        that was given up hears so: another rank has its place.
 
         ipyparallel takes the answers to the last two beats only. On a crowded machine each may be
         seconds late, and a rank whose first one never counts is never registered.
         """
+        if msg[0] in self._given_up:
+            if not msg[1].startswith(GIVEN_UP):  # or what it sends back would be answered for ever
+                self._say(GIVEN_UP + msg[0])
+            return
         self.responses.add(msg[0])
         new_hearts = self.responses - self.hearts
         if new_hearts:

@@ -6,9 +6,10 @@ from ddp_lessons.ranks.kernel.elsewhere import LaunchedEngines
 from ddp_lessons.ranks.kernel.engines import WardenEngines
 from ddp_lessons.ranks.kernel.launched.mpi import MPIEngines
 from ddp_lessons.ranks.kernel.launched.slurm import SlurmEngines
+from ddp_lessons.ranks.kernel.launched.ssh import SSHEngines
 
 _OWN = ("auto", "fork", "spawn")
-_KINDS = {"mpi": MPIEngines, "slurm": SlurmEngines}
+_KINDS = {"mpi": MPIEngines, "slurm": SlurmEngines, "ssh": SSHEngines}
 
 
 def engines_of(launcher, keeper, cluster, client, placement):
