@@ -10,13 +10,14 @@ four ranks at home, in the same rounds. All hosts share this machine's cores.
 import argparse
 import sys
 import tempfile
+import threading
 import time
 from collections import defaultdict
 from pathlib import Path
 from statistics import median
 
 from figures import Plan, figures_document, make_figures, show_figures, write_document
-from kernel import running_kernel
+from kernel import BenchmarkFailed, running_kernel
 from machine import describe_machine, machine_slug
 from recovery import FAULTS, measure_fault
 from starting import NUM_RANKS, all_reduce_cell
@@ -28,6 +29,12 @@ HOSTS = (1, 2, 4)
 NUM_CELLS = 50
 _AT_HOME = 0
 _CELL = "%%px\nx = 1"
+VANISHING = (
+    ("vanish", "prompt after a host vanishes", 10.0),
+    ("replace", "the next cell, which replaces its ranks", None),
+)
+_WAIT = "%%px\nimport time\ntime.sleep(3)\ndist.all_reduce(total)"
+_VANISH_AFTER_S = 1.0
 _START = """\
 from ddp_lessons import start_ranks
 ranks = start_ranks({num_ranks}, device="cpu", launcher="{launcher}")
@@ -64,17 +71,40 @@ def measure(num_hosts):
         (profile / "ipcluster_config.py").write_text(
             _CONFIGURATION.format(folder=bed.folder, python=sys.executable, engines=engines)
         )
-        return _measure(kernel, "ssh")
+        return _measure(kernel, "ssh", bed if num_hosts > 1 else None)
 
 
-def _measure(kernel, launcher):
+def _measure(kernel, launcher, bed=None):
     start = _START.format(num_ranks=NUM_RANKS, launcher=launcher)
     seconds = {"start": kernel.seconds_of(start, all_reduce_cell())}
     seconds["cell"] = median(_round_trip_s(kernel) for _ in range(NUM_CELLS))
     for fault in FAULTS:
         seconds[fault.name] = measure_fault(kernel, fault)[f"{fault.name}_prompt_s"]
+    if bed is not None:
+        seconds |= _measure_vanishing(kernel, bed)
     kernel.run_well("ranks.stop()")
     return seconds
+
+
+def _measure_vanishing(kernel, bed):
+    """
+    Switch a host off within a cell, and return the seconds to the prompt, and of the next cell.
+    """
+    kernel.run_well(all_reduce_cell())
+    moments_s = []
+
+    def switch_off():
+        moments_s.append(time.monotonic())
+        bed.off(2)
+
+    timer = threading.Timer(_VANISH_AFTER_S, switch_off)
+    timer.start()
+    result = kernel.run(_WAIT)
+    timer.join()
+    if result.status != "error":
+        raise BenchmarkFailed(f"A cell whose host vanished ended as {result.status}.")
+    next_s = kernel.run_well(all_reduce_cell()).prompt_s - result.prompt_s
+    return {"vanish": result.prompt_s - moments_s[0], "replace": next_s}
 
 
 def _round_trip_s(kernel):
@@ -90,7 +120,7 @@ def parse_arguments(argv):
     parser.add_argument("--hosts", type=int, nargs="+", default=HOSTS, metavar="N")
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="rounds (3)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write")
-    parser.add_argument("--no-fail", action="store_true", help="there is no limit to miss")
+    parser.add_argument("--no-fail", action="store_true", help="only report")
     arguments = parser.parse_args(argv)
     if any(num not in HOSTS for num in arguments.hosts):
         parser.error(f"--hosts: expected some of {HOSTS}, which share {NUM_RANKS} ranks evenly")
@@ -116,14 +146,18 @@ def main(argv):
                 samples[what, num_hosts].append(seconds)
     told = {"start": "start, to the first all-reduce", "cell": "a cell"}
     told |= {fault.name: f"prompt after: {fault.name}" for fault in FAULTS}
-    figures = make_figures(
-        [
-            Plan(f"{num} host{'s' * (num > 1)}: {words}", "s", (what, num), "at home", (what, 0))
-            for num in arguments.hosts
-            for what, words in told.items()
-        ],
-        samples,
-    )
+    plans = [
+        Plan(f"{num} host{'s' * (num > 1)}: {words}", "s", (what, num), "at home", (what, 0))
+        for num in arguments.hosts
+        for what, words in told.items()
+    ]
+    plans += [
+        Plan(f"{num} hosts: {words}", "s", (what, num), limit=limit)
+        for num in arguments.hosts
+        for what, words, limit in VANISHING
+        if num > 1
+    ]
+    figures = make_figures(plans, samples)
     show_figures(figures)
     path = arguments.json
     if path is None and tuple(arguments.hosts) == HOSTS:
@@ -132,7 +166,8 @@ def main(argv):
         sizes = " ".join(map(str, arguments.hosts))
         command = f"python benchmarks/far_ranks.py --hosts {sizes} --repeats {arguments.repeats}"
         write_document(path, figures_document(command, machine, figures))
-    return 0
+    missed = any(figure.verdict == "FAIL" for figure in figures)
+    return int(missed and not arguments.no_fail)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,9 @@ It takes minutes, so it is run by `make soak` and in CI, and not by `make test`.
 import os
 import re
 import signal
+import sys
 import threading
+import time
 
 import pytest
 from kernels import running_kernel
@@ -30,9 +32,11 @@ from waiting import wait_until
 
 from ddp_lessons import start_ranks, stop_ranks
 from ddp_lessons.errors import CellStopped, RankDied, RankRaised, StartFailed
+from ddp_lessons.ranks.kernel import starting
 from ddp_lessons.ranks.kernel.cells import run_cell
 
 GONE_S = 30.0
+LAUNCHED = "[one.state for all in ranks.cluster.engines.values() for one in all.launchers.values()]"
 
 pytestmark = [pytest.mark.soak, pytest.mark.ranks, pytest.mark.timeout(400), needs_hosts]
 
@@ -228,7 +232,11 @@ def test_nothing_outlives_a_kernel_that_is_killed(bed, tmp_path, monkeypatch):
     with running_kernel(**mark) as kernel:
         kernel.run("from ddp_lessons import start_ranks")
         assert kernel.run(START, timeout_s=START_S).status == "ok"
-        kernel.client.execute("%%px\nimport time\ntime.sleep(600)")
+        # Stop reaches all that is in the kernel's process group. No engine counts as ended by that.
+        stopped = kernel.run("%%px\nimport time\ntime.sleep(600)", stop_after_s=[2.0])
+        assert stopped.ename == "CellStopped"
+        assert kernel.value(LAUNCHED) == ["running"] * 4
+        kernel.client.execute("%%px\ntime.sleep(600)")
         assert (engines_on(bed, 1), engines_on(bed, 2)) == (2, 2)
         os.kill(kernel.pid, signal.SIGKILL)
         wait_until_gone(mark, GONE_S)
@@ -245,6 +253,21 @@ def test_what_was_on_a_host_that_vanishes_comes_up_on_another(new_ranks, bed, ca
     assert_in_order(ranks, range(2))
     assert "New ranks 2 and 3 are in place" in capsys.readouterr().out
     assert set(ranks.engines.hosts.values()) == {"node1"}
+
+
+def test_an_engine_that_ends_at_once_is_told_with_its_words(bed, tmp_path, monkeypatch):
+    """
+    Long before the time limit, and nothing is left on any host.
+    """
+    stop_ranks()
+    configure(monkeypatch, tmp_path / "home", bed)
+    words = [sys.executable, "-c", "raise SystemExit('no course here')"]
+    monkeypatch.setattr(starting, "ENGINE_COMMAND", words)
+    began = time.monotonic()
+    with pytest.raises(StartFailed, match="ranks 0 and 1 did not come up") as caught:
+        start_ranks(2, launcher="ssh", timeout_s=START_S)
+    assert "ssh: no course here" in str(caught.value).replace("  ", " ")
+    assert time.monotonic() - began < START_S / 2
 
 
 @pytest.mark.parametrize(

@@ -116,11 +116,14 @@ class LaunchedEngines(Engines):
         file = Path(self._cluster.controller.connection_files["engine"])
         return json.loads(file.read_text(encoding="utf-8"))["interface"] == f"tcp://{LOOPBACK}"
 
+    def _said(self):
+        """
+        Return what the engines have said, or those that are to come up.
+        """
+        return "" if self._engine_set is None else self._engine_set.get_output()
+
     def _log_tail(self, ranks):
-        said = ""
-        if self._engine_set is not None:
-            said = self._engine_set.get_output()
-        lines = said.strip().splitlines()[-_LOG_LINES:]
+        lines = self._said().strip().splitlines()[-_LOG_LINES:]
         return "".join(f"\n  {self._launcher}: {line}" for line in lines) + ("\n" if lines else "")
 
     def _ended_early(self, rank):

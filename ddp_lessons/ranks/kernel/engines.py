@@ -149,7 +149,7 @@ class Engines(ABC):
         patience = Patience(timeout_s, self._startup_pids)
         while not wanted <= set(self._client.ids):
             missing = sorted(wanted - set(self._client.ids))
-            ended = [rank for rank in missing if self._ended_early(rank)]
+            ended = self._ended(missing)
             if ended or self._keeper.error or self._keeper.gone or patience.is_over:
                 silent = ended or missing
                 raise StartFailed(
@@ -157,6 +157,9 @@ class Engines(ABC):
                     f"{self._log_tail(silent)} {self._next_step()}"
                 )
             time.sleep(0.002)  # polls; ipyparallel's own wait wakes up less often
+
+    def _ended(self, missing):
+        return [rank for rank in missing if self._ended_early(rank)]
 
     def _startup_pids(self):
         return [self._keeper.warden_pid, *self._keeper.pids.values(), *self._controller_pids()]

@@ -239,9 +239,15 @@ class _SSHEngineLauncher(ipp_launcher.SSHEngineLauncher):
         # files with them to each host as well, where nobody removes them.
         return []
 
+    def _start_waiting(self):
+        # ipyparallel keeps a login and a process there to wait for each engine's end. The engine's
+        # nanny tells of it sooner. And a login that Stop in a notebook ends, as it does all that is
+        # in the kernel's process group, would count as the engine's end.
+        self._wait_thread = None
+
     def wait_one(self, timeout):
         """
-        Wait for the engine's end, in a thread whose exceptions would be printed into a notebook.
+        Wait for the engine's end.
         """
         try:
             return super().wait_one(timeout)
@@ -249,6 +255,17 @@ class _SSHEngineLauncher(ipp_launcher.SSHEngineLauncher):
             if error.returncode != _SSH_FAILED:
                 raise
             return error.returncode
+
+    @property
+    def has_ended(self):
+        """
+        Whether the engine, or its host, is gone, as far as a login tells. It takes a second.
+        """
+        try:
+            self.wait_one(timeout=0)
+        except (TimeoutError, RuntimeError, subprocess.CalledProcessError):
+            return False  # it runs, or we cannot tell
+        return True
 
 
 class SSHEngineSetLauncher(ipp_launcher.SSHEngineSetLauncher):

@@ -12,7 +12,7 @@ Ports to hold for a controller: it binds fifteen.
 """
 LOOPBACK = "127.0.0.1"
 EVERY_INTERFACE = "*"
-_MISSES_HERE, _MISSES_ELSEWHERE = 1200, 16
+_MISSES_HERE, _MISSES_ELSEWHERE = 1200, 15
 """
 Beats of half a second without an answer after which an engine counts as dead.
 """

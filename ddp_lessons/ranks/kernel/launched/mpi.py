@@ -113,9 +113,6 @@ class MPIEngines(LaunchedEngines):
         self._keeper.remove_at_end([mpiexec.output_file])
         return mpiexec
 
-    def _said(self):
-        return "" if self._engine_set is None else self._engine_set.get_output()
-
     def _log_tail(self, ranks):
         # mpiexec says what is the matter first, and then what else could be.
         lines = [line for line in self._said().splitlines() if line.strip(" -=")]

@@ -3,11 +3,16 @@ Ranks that ssh starts: a rank whose host is gone gets a new process on another o
 """
 
 import subprocess
+import time
 
 from ddp_lessons.errors import StartFailed
 from ddp_lessons.ranks.kernel.elsewhere import LaunchedEngines, short_name
 
 _KNOCK_S = 2
+_LOOK_EVERY_S = 5.0
+"""
+How often each engine that does not come up is looked for on its host.
+"""
 
 
 class SSHEngines(LaunchedEngines):
@@ -21,6 +26,8 @@ class SSHEngines(LaunchedEngines):
     def __init__(self, keeper, cluster, client, placement, launcher):
         super().__init__(keeper, cluster, client, placement, launcher)
         self._knocked = {}  # host -> whether it let us in, since a replacement has begun
+        self._begun = []  # launchers of engines that are to come up
+        self._looked_at = time.monotonic()
 
     def _start(self, n, options):
         engine_set = super()._start(n, options)
@@ -30,7 +37,26 @@ class SSHEngines(LaunchedEngines):
                 "c.SSHEngineSetLauncher.engines in ipcluster_config.py names hosts, and how many "
                 'ranks each takes: {"node1": 2, "node2": 2}.'
             )
+        self._begun += engine_set.launchers.values()
+        self._looked_at = time.monotonic()
         return engine_set
+
+    def _wait_until_registered(self, ranks, timeout_s):
+        try:
+            super()._wait_until_registered(ranks, timeout_s)
+        finally:
+            self._begun.clear()
+
+    def _ended(self, missing):
+        # Which of them is whose nobody knows before they have registered.
+        if time.monotonic() - self._looked_at < _LOOK_EVERY_S:
+            return []
+        has_ended = any(launcher.has_ended for launcher in self._begun)
+        self._looked_at = time.monotonic()
+        return missing if has_ended else []
+
+    def _said(self):
+        return "\n".join(launcher.get_output() for launcher in self._begun)
 
     def _next_step(self):
         return (
