@@ -203,7 +203,7 @@ wire() {
 }
 
 start_relay() {
-    ip netns exec "$switch" setsid python3 "$here/relay.py" --delay-ms "${delay%ms}" \
+    DDP_LESSONS_HOSTS=$folder ip netns exec "$switch" setsid python3 "$here/relay.py" --delay-ms "${delay%ms}" \
         $(seq -f port%g 0 "$num_hosts") </dev/null >"$folder/relay.log" 2>&1 &
     echo $! >"$folder/relay.pid"
     disown
@@ -298,7 +298,12 @@ off() {
     end "$(cat "$folder/node$1.pid")"
 }
 
+is_ours() { # a process: its number may be another one's by now
+    cat "/proc/$1/cmdline" "/proc/$1/environ" 2>/dev/null | grep -qaF "$folder"
+}
+
 end() { # a process; one that only waits for its parent to take note is at its end
+    is_ours "$1" || return 0
     kill -KILL "$1" 2>/dev/null || true
     while grep -qs '^State:.[^Z]' "/proc/$1/status"; do sleep 0.05; done
 }
@@ -306,6 +311,7 @@ end() { # a process; one that only waits for its parent to take note is at its e
 down() {
     local file name
     [ -e "$folder" ] || return 0
+    [ -O "$folder" ] || fail "$folder is another user's. Set DDP_LESSONS_HOSTS to a folder of your own"
     for file in "$folder"/*.pid; do
         if [ -s "$file" ]; then end "$(cat "$file")"; fi
     done

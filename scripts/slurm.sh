@@ -99,14 +99,19 @@ give_up() {
     fail "it did not start: its last words stand above."
 }
 
+is_ours() { # a process: its number may be another one's by now
+    cat "/proc/$1/cmdline" "/proc/$1/environ" 2>/dev/null | grep -qaF "$folder/"
+}
+
 stop() {
     local file pid pids=()
     [ -e "$folder" ] || return 0
+    [ -O "$folder" ] || fail "$folder is another user's. Set DDP_LESSONS_SLURM to a folder of your own"
     if [ -e "$folder/slurmctld.pid" ]; then
         SLURM_CONF=$folder/slurm.conf timeout 10 scancel --partition=debug 2>/dev/null || true
     fi
     while read -r file; do
-        if [ -s "$file" ]; then
+        if [ -s "$file" ] && is_ours "$(cat "$file")"; then
             pids+=("$(cat "$file")")
         fi
     done < <(pid_files)

@@ -15,7 +15,7 @@ from traitlets.config import Config
 from typer.testing import CliRunner
 
 from ddp_lessons import __version__
-from ddp_lessons.course import lab
+from ddp_lessons.course import lab, workspace
 from ddp_lessons.course.cli import app
 from ddp_lessons.course.doctor import doctor, machine
 from ddp_lessons.errors import StartFailed
@@ -120,6 +120,21 @@ def test_lab_passes_options_on(monkeypatch, tmp_path):
     assert command[-2:] == ["--ServerApp.token=x", "--debug"]
     assert f"--ServerApp.root_dir={tmp_path / 'mine'}" in command
     assert (tmp_path / "mine" / lab.FIRST_LESSON).is_file()
+
+
+def test_lab_takes_no_option_for_the_folder(monkeypatch, tmp_path):
+    """
+    `ddp-lessons lab --ServerApp.token=x` opens the usual folder.
+    """
+    started = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(workspace, "usual_folder", lambda: tmp_path / "my-course")
+    monkeypatch.setattr(lab.os, "execve", lambda path, command, env: started.append(command))
+    result = invoke("lab", "--ServerApp.token=x", "--debug")
+    assert result.exit_code == 0, result.output
+    assert started[0][-2:] == ["--ServerApp.token=x", "--debug"]
+    assert f"--ServerApp.root_dir={tmp_path / 'my-course'}" in started[0]
+    assert [path.name for path in tmp_path.iterdir()] == ["my-course"]
 
 
 def test_lab_environment_keeps_the_user_s_settings(tmp_path):

@@ -94,4 +94,4 @@ def test_controller_listens_on_loopback_unless_told(tmp_path):
         arguments = controller_arguments(tmp_path, "some-ranks", listen)
         assert f"--ip={listen}" in arguments
         # A host that vanishes says nothing, so its ranks count as dead after 8 s.
-        assert "--HeartMonitor.max_heartmonitor_misses=16" in arguments
+        assert "--HeartMonitor.max_heartmonitor_misses=15" in arguments

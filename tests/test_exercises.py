@@ -121,6 +121,43 @@ def test_check_refuses_a_notebook_whose_check_was_changed(mine):
     assert "was changed or is missing" in shown.output
 
 
+@pytest.mark.parametrize("tag", ["nbval-skip", "raises-exception"])
+def test_check_refuses_a_check_that_need_not_hold(mine, monkeypatch, tag):
+    """
+    nbval lets a cell with such a tag pass, whatever it raises.
+    """
+    path = mine / "00_ranks.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    (cell,) = [cell for cell in notebook.cells if cell.source == "check.my_items()"]
+    cell.metadata["tags"] = [*cell.metadata.get("tags", []), tag]
+    nbformat.write(notebook, path)
+    monkeypatch.setattr(exercises, "_run", lambda path, apart: ({}, ""))  # nothing fails
+    shown = invoke("check", "00", "--folder", mine)
+    assert shown.exit_code == 1
+    assert "was changed or is missing" in shown.output
+
+
+def test_a_check_that_nbval_excuses_is_open(mine, monkeypatch):
+    """
+    Once a cell has taken too long, nbval writes "skipped" of those below it that fail.
+    """
+
+    def write_report(command, **options):
+        (report,) = [word.partition("=")[2] for word in command if word.startswith("--junitxml=")]
+        cases = "".join(
+            f'<testcase name="Cell {number}"><skipped message="Timeout"/></testcase>'
+            for number in range(20)
+        )
+        Path(report).write_text(f"<testsuites><testsuite>{cases}</testsuite></testsuites>")
+        return subprocess.CompletedProcess(command, 1, "", "")
+
+    solve(mine)
+    monkeypatch.setattr(exercises.subprocess, "run", write_report)
+    shown = invoke("check", "00", "--folder", mine)
+    assert shown.exit_code == 1
+    assert "a cell above it took longer than 60 s" in shown.output
+
+
 @pytest.mark.notebooks
 @pytest.mark.timeout(180)
 def test_pytest_alone_tells_a_blank_from_a_solution(mine):

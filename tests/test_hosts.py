@@ -101,6 +101,19 @@ def test_what_is_missing_is_named(tmp_path):
     assert "apt-get install iproute2 openssh-server" in done.stderr
 
 
+def test_no_process_that_has_the_number_of_an_old_host_is_ended(tmp_path):
+    """
+    The folder of hosts that died with their machine may lie there for months.
+    """
+    with subprocess.Popen(["sleep", "60"]) as other:
+        (tmp_path / "hosts").mkdir()
+        (tmp_path / "hosts" / "net").write_text("10.213.251")
+        (tmp_path / "hosts" / "node1.pid").write_text(f"{other.pid}\n")
+        hosts("down", folder=tmp_path / "hosts")
+        assert other.poll() is None
+        other.kill()
+
+
 @needs_hosts
 def test_each_host_has_name_address_loopback_and_processes_of_its_own(bed):
     """

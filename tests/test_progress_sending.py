@@ -239,6 +239,60 @@ def test_who_leaves_is_gone_and_sends_no_more(people, capsys, monkeypatch):
     assert capsys.readouterr().out == "you are on no board\n"
 
 
+def test_who_leaves_in_one_notebook_has_left_in_all(people):
+    """
+    The other one knows the token still, and would bring the row back.
+    """
+    with BoardThread(people) as board:
+        join_board(board.url, code=people.code, name="Ada")
+        notes.note_check("00.1", passed=False)
+        wait_until(lambda: tasks_of(people).get("00.1"), SOON_S, "the first try")
+        other = Sender(membership.membership(), look_every_s=LOOK_S)
+        other.start()
+        leave_board()
+        with pytest.raises(membership.Stranger):  # between two looks at the file
+            other.member.send(state.read())
+        notes.note_check("00.1", passed=True)
+        other.join(SOON_S)
+        assert not other.is_alive()
+        assert people.rows() == []
+
+
+def test_a_row_can_be_deleted_when_the_board_is_back(people, tmp_path, capsys):
+    """
+    It was away when the learner left, and only their token lets it be deleted.
+    """
+    port = free_port()
+    with BoardThread(people, port=port) as board:
+        join_board(board.url, code=people.code, name="Ada")
+        notes.note_check("00.1", passed=False)
+        wait_until(lambda: tasks_of(people).get("00.1"), SOON_S, "the first try")
+    leave_board()
+    assert capsys.readouterr().out.endswith("run leave_board() again later\n")
+    notes.note_check("00.1", passed=True)
+    assert sending.the_sender() is None
+    with BoardThread(people, port=port):
+        leave_board()
+        assert people.rows() == []
+    assert capsys.readouterr().out == "you are off the board\n"
+
+
+def test_a_board_that_says_no_is_not_asked_with_every_note(people):
+    """
+    Thirty who ask with yesterday's code would keep out those who have today's.
+    """
+    with BoardThread(people) as board:
+        Membership(board.url, "Ada", "WRONG1", "t" * 40).save()
+        notes.note_check("00.1", passed=True)
+        asked = sending.the_sender()
+        asked.join(SOON_S)
+        assert asked.refusal
+        notes.note_check("00.1", passed=True)
+        assert sending.the_sender() is None
+        join_board(board.url, code=people.code, name="Ada")
+        wait_until(lambda: tasks_of(people).get("00.1"), SOON_S, "the state")
+
+
 def test_a_hub_needs_no_line_in_the_notebook(people, monkeypatch, folder):
     """
     Its configuration says where the board is, and its token says who sends.

@@ -74,7 +74,18 @@ def test_a_file_of_the_first_version_is_read_and_moved_on():
     assert now["predictions"]["lines"]["was"] == 4
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 3}', '{"version": 2}', "\xff"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        pytest.param("[" * 100_000, id="deep"),
+        '{"version": 3}',
+        '{"version": 2}',
+        "\xff",
+    ],
+)
 def test_a_file_that_cannot_be_read_is_kept_aside(folder, capsys, text):
     """
     Somebody may be able to mend it. It is never written over.

@@ -36,6 +36,7 @@ from ddp_lessons.ranks.kernel import starting
 from ddp_lessons.ranks.kernel.cells import run_cell
 
 GONE_S = 30.0
+STOP_S = 12.0
 LAUNCHED = "[one.state for all in ranks.cluster.engines.values() for one in all.launchers.values()]"
 
 pytestmark = [pytest.mark.soak, pytest.mark.ranks, pytest.mark.timeout(400), needs_hosts]
@@ -219,6 +220,18 @@ def test_a_host_that_vanishes_between_two_cells_is_told_in_the_next(new_ranks, b
     assert_in_order(ranks, range(2))
     run_cell(ranks, "has_run = 'ran' in globals()")
     assert ranks.view["has_run"] == [False] * 4
+
+
+def test_ranks_are_stopped_without_a_host_that_is_gone(new_ranks, bed):
+    """
+    Nobody waits until ssh gives up, and what runs on that host ends by itself.
+    """
+    assert hosts("cut", 2, folder=bed).returncode == 0
+    began = time.monotonic()
+    new_ranks.stop()
+    assert time.monotonic() - began < STOP_S
+    assert engines_on(bed, 1) == 0
+    wait_until(lambda: engines_on(bed, 2) == 0, GONE_S, "the engines of node2 to end")
 
 
 def test_nothing_outlives_a_kernel_that_is_killed(bed, tmp_path, monkeypatch):

@@ -206,6 +206,50 @@ def test_scancel_ends_the_ranks_and_is_named(ranks, cluster, is_busy):
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize(
+    ("settings", "state"),
+    [(SETTINGS, "NODE_FAIL"), (f"c.SlurmLauncher.queue = 'debug'\n{TEMPLATE}", "PENDING")],
+    ids=["as_usual", "begun_anew"],
+)
+def test_a_node_that_breaks_ends_the_ranks_and_is_named(
+    cluster, tmp_path, monkeypatch, settings, state
+):
+    """
+    Slurm begins a job anew whose script does not say otherwise. Nobody would wait for its ranks.
+    """
+    stop_ranks()
+    configure(monkeypatch, tmp_path, settings)
+    ranks = start_by(START)
+    prepare(ranks)
+    node = f"scontrol update nodename={ranks.engines.hosts[3]} state="
+    breaking = threading.Timer(1.0, os.system, (f"{node}down reason=test",))
+    breaking.start()
+    try:
+        failing(ranks, "time.sleep(60)", RanksGone, f"Slurm says that their job .* is {state}")
+        assert not ranks.alive
+    finally:
+        breaking.join()
+        os.system(f"{node}resume")
+    wait_until(lambda: queue() == [], GONE_S, "the queue to be empty")
+    for name in ("n1", "n2"):
+        wait_until(lambda n=name: not engines_on(cluster, n), GONE_S, f"the end of ranks on {name}")
+
+
+@pytest.mark.soak
+def test_a_time_limit_ends_the_ranks_and_is_named(cluster, tmp_path, monkeypatch):
+    """
+    The least that Slurm counts in is a minute.
+    """
+    stop_ranks()
+    assert "1:00:00" in SETTINGS
+    configure(monkeypatch, tmp_path, SETTINGS.replace("1:00:00", "0:01:00"))
+    ranks = start_by(START)
+    prepare(ranks)
+    failing(ranks, "time.sleep(600)", RanksGone, "TIMEOUT", within_s=150)
+    wait_until(lambda: queue() == [], GONE_S, "the queue to be empty")
+
+
+@pytest.mark.soak
 def test_nothing_outlives_a_kernel_that_is_killed(cluster):
     """
     The warden takes the job out of the queue, whatever its ranks are at.

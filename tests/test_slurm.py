@@ -23,6 +23,19 @@ def test_slurm_says_what_is_missing(tmp_path):
     assert slurm("stop", folder=tmp_path / "slurm").returncode == 0
 
 
+def test_slurm_ends_no_process_that_has_the_number_of_an_old_one(tmp_path):
+    """
+    The folder of one that died with its machine may lie there for months.
+    """
+    with subprocess.Popen(["sleep", "60"]) as other:
+        (tmp_path / "slurm").mkdir()
+        (tmp_path / "slurm" / "slurmctld.pid").write_text(f"{other.pid}\n")
+        assert slurm("stop", folder=tmp_path / "slurm").returncode == 0
+        assert other.poll() is None
+        other.kill()
+    assert not (tmp_path / "slurm").exists()
+
+
 @needs_slurm
 def test_slurm_starts_runs_jobs_and_leaves_nothing():
     """

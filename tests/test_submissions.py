@@ -183,6 +183,19 @@ def test_check_writes_a_report_and_points(tmp_path):
     assert scores == {"ada": "1", "bo": "0"}
 
 
+def test_where_nothing_can_be_written_nothing_is_checked(tmp_path, monkeypatch):
+    """
+    It is said before an hour's work, and not after it.
+    """
+    hand_in(tmp_path / "room" / "ada", RIGHT)
+    monkeypatch.setattr(submissions, "check_all", None)  # is not called
+    for option in ("--junit", "--points"):
+        arguments = ["check", tmp_path / "room", option, tmp_path / "nowhere" / "results"]
+        shown = CliRunner().invoke(app, list(map(str, arguments)))
+        assert shown.exit_code == 1
+        assert "Cannot write" in shown.output
+
+
 @pytest.mark.notebooks
 @pytest.mark.timeout(300)
 def test_the_board_shows_what_was_handed_in(tmp_path):

@@ -190,6 +190,19 @@ def test_diagnose_waits_for_members_only():
     assert found.culprits == (2,)
 
 
+@pytest.mark.parametrize("computing_in", ["backward", "DDP forward"])
+def test_who_computes_before_the_first_collective_is_in_no_deadlock(computing_in):
+    """
+    Of a rank on another host nobody sees that it uses its core. Its peers may wait for it for long.
+    """
+    computing = at(2, "loss.backward()", computing_in)
+    assert not is_deadlock({0: computing, 1: computing}, [0, 1])
+    assert not is_deadlock({0: receiving(1), 1: computing}, [0, 1])
+    ahead = at(2, "loss.backward()", computing_in, [call("all_reduce", 1)])
+    assert not is_deadlock({0: ahead, 1: computing}, [0, 1])
+    assert is_deadlock({0: ahead, 1: finished()}, [0])
+
+
 @pytest.mark.parametrize("waiting_in", ["backward", "wait", "DDP forward"])
 def test_diagnose_names_the_collective_behind_a_call(waiting_in):
     """

@@ -100,6 +100,9 @@ def lab(
     """
     from ddp_lessons.course.lab import open_lab
 
+    if folder is not None and str(folder).startswith("-"):  # an option of JupyterLab's
+        context.args.insert(0, str(folder))
+        folder = None
     with _told_in_one_line("lab"):
         open_lab(_bring_up_to_date(folder), port, not no_browser, context.args)
 

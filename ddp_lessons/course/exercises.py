@@ -27,6 +27,10 @@ from ddp_lessons.errors import BadInput
 from ddp_lessons.files import replace_text
 
 _LAST_CHARACTERS = 2000
+_EXCUSES = {"nbval-skip", "raises-exception", "nbval-raises-exception"}
+"""
+Tags by which nbval lets a cell pass whatever becomes of it.
+"""
 _MESSAGE = re.compile(r"Traceback:\s*\n(?P<told>.*)", re.DOTALL)
 
 
@@ -155,7 +159,8 @@ def check_notebook(path, place, apart=None):
             f"Run `ddp-lessons reset {place.stem}` for a new one."
         ) from None
     given = _fixed_sources(read_blank(place))
-    missing = [source for source in given if source not in _sources(notebook)]
+    sources = _judged_sources(notebook)
+    missing = [source for source in given if source not in sources]
     try:
         failures, fault = _run(path, apart)
     except _NoKernel:  # a busy machine's fault, before anything of the learner's has run
@@ -173,7 +178,7 @@ def check_notebook(path, place, apart=None):
             )
             results.append(Result(task, False, told, "check-changed"))
             continue
-        at = max(n for n, source in enumerate(_sources(notebook)) if source == call)
+        at = max(n for n, source in enumerate(sources) if source == call)
         told = failures.get(at)
         results.append(Result(task, told is None, told or ""))
     return results
@@ -238,8 +243,14 @@ def solution_of(number):
     return "\n\n".join(parts)
 
 
-def _sources(notebook):
-    return [cell["source"].strip() for _, cell in numbered(notebook, "code")]
+def _judged_sources(notebook):
+    """
+    Return the texts of all cells of code; None in the place of one that nbval lets pass.
+    """
+    return [
+        None if _EXCUSES & set(tags_of(cell)) else cell["source"].strip()
+        for _, cell in numbered(notebook, "code")
+    ]
 
 
 def _fixed_sources(blank):
@@ -283,7 +294,7 @@ def _run(path, apart):
         return {
             int(cell.get("name", "Cell -1").split()[1]): _told(cell)
             for cell in cells
-            if cell.find("failure") is not None or cell.find("error") is not None
+            if any(cell.find(kind) is not None for kind in ("failure", "error", "skipped"))
         }, ""
 
 
@@ -299,6 +310,8 @@ def _no_kernel(cell):
 
 
 def _told(cell):
+    if cell.find("skipped") is not None:  # so nbval marks one that fails after a time limit
+        return f"It was not judged: a cell above it took longer than {CELL_TIMEOUT_S:.0f} s."
     failure = cell.find("failure")
     text = ANSI.sub("", (cell.find("error") if failure is None else failure).text or "")
     text = re.sub(r"#x1B\[[0-9;]*m", "", text)

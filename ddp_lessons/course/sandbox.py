@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,13 +66,21 @@ def run(command, *, cwd, env, limits, output, is_over=lambda: False):
     Returns:
         (int, str): Its exit status, and "time", "memory" or "processes" if that was too much.
     """
-    told = Path(output).with_name("limits")
-    words = [sys.executable, "-P", limiter.__file__]
-    words += [f"--memory-bytes={limits.memory_mib * _MIB}", f"--processes={limits.processes}"]
-    words += [f"--told={told}", "--", *command]
+    with tempfile.TemporaryDirectory(prefix="ddp-lessons-") as notes:  # not the command's folder
+        told = Path(notes) / "limits"
+        words = [sys.executable, "-P", limiter.__file__]
+        words += [f"--memory-bytes={limits.memory_mib * _MIB}", f"--processes={limits.processes}"]
+        words += [f"--told={told}", "--", *command]
+        status = _run(words, cwd, env, limits.time_s, output, is_over)
+        if status == DEADLINE_STATUS:
+            return status, "time"
+        return status, told.read_text(encoding="utf-8") if told.is_file() else ""
+
+
+def _run(words, cwd, env, deadline_s, output, is_over):
     with open(output, "wb") as file:
         owner = subprocess.Popen(
-            owner_command(words, deadline_s=limits.time_s, settle_s=SETTLE_S),
+            owner_command(words, deadline_s=deadline_s, settle_s=SETTLE_S),
             cwd=cwd,
             env={name: value for name, value in env.items() if not _SECRETS.search(name)},
             stdin=subprocess.PIPE,
@@ -87,10 +96,7 @@ def run(command, *, cwd, env, limits, output, is_over=lambda: False):
                     continue
         finally:
             owner.communicate()  # closes its input, which ends it and all that it owns, and waits
-    if owner.returncode == DEADLINE_STATUS:
-        return owner.returncode, "time"
-    fault = told.read_text(encoding="utf-8") if told.is_file() else ""
-    return owner.returncode, fault
+    return owner.returncode
 
 
 def last_words(path, most_bytes=8000):

@@ -12,6 +12,7 @@ was foretold. No code is sent, and no name but the one that is given here.
 
 import secrets
 import urllib.parse
+from dataclasses import replace
 
 from ddp_lessons.errors import BadInput
 from ddp_lessons.progress import membership, sending
@@ -53,7 +54,7 @@ def join_board(url=None, *, code="", name):
     else:
         member.save()
     sending.stop_sending()
-    sending.keep_sending()
+    sending.keep_sending(anew=True)
     print(said)
 
 
@@ -64,7 +65,7 @@ def _member(url, name, code):
             f"No address: expected one such as http://192.168.1.20:8642 (got {url!r}). "
             "Copy the line that the board shows."
         )
-    known = membership.membership()
+    known = membership.saved()
     is_same = known is not None and known.url == url and known.code
     token = known.token if is_same else secrets.token_urlsafe(32)
     return membership.Membership(str(url), name, code, token)
@@ -74,15 +75,23 @@ def leave_board():
     """
     Leave the class board: your row is deleted there, and nothing more is sent.
     """
-    member = membership.membership()
+    known = membership.saved()
+    is_half_done = known is not None and known.is_left
+    member = known if is_half_done else membership.membership()
     if member is None:
         print("you are on no board")
         return
     sending.stop_sending()
-    membership.Membership(url="").save()
+    replace(member, is_left=True).save()  # with the token, by which the row can be deleted later
     try:
         member.leave()
+    except membership.Stranger:
+        pass  # there is no such row
     except (membership.Refused, *membership.UNREACHABLE):
-        print("nothing more is sent; the board did not answer, so your row is still there")
+        print(
+            "nothing more is sent; the board did not answer, so your row is still there: run "
+            "leave_board() again later"
+        )
         return
+    membership.Membership(url="").save()
     print("you are off the board")

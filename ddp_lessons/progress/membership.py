@@ -55,12 +55,14 @@ class Membership:
         code: The class code, as the board shows it. Empty under a hub.
         token: What lets them write their row, and no other: a secret of their own, which the board
             learns when they join. So to join twice is to join once.
+        is_left: Whether this learner has left, and the board may not have heard of it.
     """
 
     url: str
     name: str = ""
     code: str = ""
     token: str = ""
+    is_left: bool = False
 
     def join(self):
         """
@@ -86,10 +88,17 @@ class Membership:
         try:
             self._ask("PUT", "api/row", whole)
         except Stranger:
-            if not self.code:
+            if not self.code or self.is_superseded():
                 raise
             self.join()
             self._ask("PUT", "api/row", whole)
+
+    def is_superseded(self):
+        """
+        Whether this learner has left the board since, or joined anew, perhaps in another notebook.
+        """
+        known = saved()
+        return known is not None and known != self
 
     def save(self):
         """
@@ -136,14 +145,21 @@ def membership():
     """
     Return the membership of this learner, or None.
     """
+    known = saved()
+    if known is None:
+        return of_the_hub()
+    return known if known.url and not known.is_left else None
+
+
+def saved():
+    """
+    Return the Membership that was saved last, also that of one who has left; None without any.
+    """
     try:
         told = json.loads((state.state_folder() / _FILE).read_text(encoding="utf-8"))
-        member = Membership(**told)
+        return Membership(**told)
     except (OSError, ValueError, TypeError):
-        pass  # not joined by hand
-    else:
-        return member if member.url else None
-    return of_the_hub()
+        return None  # not joined by hand
 
 
 def of_the_hub(name=""):

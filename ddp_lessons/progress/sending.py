@@ -14,6 +14,7 @@ from ddp_lessons.progress.membership import UNREACHABLE, Refused, membership
 
 _LOOK_EVERY_S = 1.0
 _LONGEST_PAUSE_S = 30.0
+_refused = set()  # memberships to which a board has said no in this process
 
 
 class Sender(threading.Thread):
@@ -41,7 +42,7 @@ class Sender(threading.Thread):
         Look, send, and wait, in turns.
         """
         sent, pause_s = None, self._look_every_s
-        while not self.is_over:
+        while not (self.is_over or self.member.is_superseded()):
             self._woken.clear()
             mark = _mark(self._path)  # read before the text: what changes in between is seen again
             if mark is not None and mark != sent:
@@ -49,6 +50,7 @@ class Sender(threading.Thread):
                     self._send()
                 except Refused as error:
                     self.refusal = str(error)
+                    _refused.add(self.member)
                     return
                 except UNREACHABLE:
                     pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
@@ -75,13 +77,17 @@ class Sender(threading.Thread):
             self.member.send(state.parse(text))
 
 
-def keep_sending():
+def keep_sending(anew=False):
     """
     See to it that what this process notes is sent, if the learner is on a board.
+
+    Args:
+        anew: Whether to send to a board that has said no as well: it lets the learner in by now.
     """
     member = membership()
-    if member is None:
+    if member is None or (member in _refused and not anew):
         return
+    _refused.discard(member)
     running = the_sender()
     if running is not None and running.member == member:
         running.wake()

@@ -71,7 +71,7 @@ def parse(text):
     """
     try:
         told = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Unreadable(str(error)) from None
     if not isinstance(told, dict):
         raise Unreadable(f"an object was expected (got {type(told).__name__})")

@@ -16,7 +16,7 @@ from ddp_lessons.checks.kit.inside import playing
 from ddp_lessons.checks.kit.inside.surroundings import make_groups
 from ddp_lessons.errors import CellStopped, RanksGone, StartFailed, WrongAnswer
 from ddp_lessons.progress import notes
-from ddp_lessons.ranks.diagnosis.verdict import put_in_order, ranks_are_gone
+from ddp_lessons.ranks.diagnosis.verdict import put_in_order
 from ddp_lessons.ranks.kernel.cells import CellRun
 from ddp_lessons.ranks.kernel.session import current_ranks
 from ddp_lessons.ranks.system.patience import Patience
@@ -87,8 +87,6 @@ def run_and_judge(task, ranks):
     Raises:
         WrongAnswer: The answer is not right yet.
     """
-    if not ranks.alive:
-        raise ranks_are_gone(ranks)
     put_in_order(ranks)
     _ = ranks.store_folder  # refused here, if there is none, before anything has changed
     cases = task.new_cases(len(ranks))
@@ -152,6 +150,8 @@ def _play(run, case):
     told = (case.world_size, case.data, case.seed, case.on_paper)
     source = _call(playing.play, task.module, task.number, told, run.folder, run.own_orders)
     error, outcomes, is_late = _run_cell(run.ranks, members, source, run.deadline)
+    if run.ranks.dead:  # its replacement was left to the next cell
+        run.ranks.recover()
     kept = _ask(run.ranks, members, playing.take)
     if error is not None:
         printed = [text for _, text, _ in kept]

@@ -12,10 +12,9 @@ A cell stands still while every rank that runs it rests or polls and nobody else
 import time
 
 from ddp_lessons.ranks.diagnosis.progress import DescendantsCpu, Progress
-from ddp_lessons.ranks.diagnosis.telling import FORMING, STORE
+from ddp_lessons.ranks.diagnosis.telling import POLLING
 from ddp_lessons.ranks.system.pulse import Rest, pulse_of
 
-_POLLING_CALLS = {*FORMING, STORE}
 _CPU_OF_A_POLL_S = 0.0005
 _FEWEST_POLLS = 30
 """
@@ -162,7 +161,7 @@ class Standstill:
         # torch looks in the store for the address of a rank that it has no line to yet.
         peer = place.get("peer")
         is_absent = peer is not None and peer not in range(self._num_ranks)
-        return place["call"] in _POLLING_CALLS or is_absent
+        return place["call"] in POLLING or is_absent
 
     def had_a_chance(self, rank, place, fault_at, at_fault, enough_cpu_s, enough_rest_s):
         """

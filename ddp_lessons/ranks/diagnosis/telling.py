@@ -4,7 +4,11 @@ Words for ranks, their calls and their places: what a diagnosis and its table ar
 
 POINT_TO_POINT = {"send", "recv"}
 STORE = "store"
-INDIRECT = {"backward", "wait", "DDP forward"}
+COMPUTING = {"backward", "DDP forward"}
+"""
+Calls that compute, and wait for collectives of their own now and then.
+"""
+INDIRECT = {*COMPUTING, "wait"}
 FORMING = {"init_process_group", "new_group", "new_subgroups", "split_group"}
 POLLING = {*FORMING, STORE}
 """

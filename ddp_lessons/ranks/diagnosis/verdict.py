@@ -139,8 +139,11 @@ def put_in_order(ranks):
     Before a cell: replace dead ranks of which an error has told, and join again what was left.
 
     Raises:
+        RanksGone: The ranks were stopped, or have died with what started them.
         RankDied: Others have died between two cells: the cell would run on ranks without variables.
     """
+    if not ranks.alive:
+        raise ranks_are_gone(ranks)
     dead = set(ranks.dead)
     if dead - ranks.told_dead:
         raise _tell_of_the_dead(ranks)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from ddp_lessons.ranks.diagnosis.mismatch import find_collective, first_mismatch, members_of
 from ddp_lessons.ranks.diagnosis.telling import (
+    COMPUTING,
     FORMING,
     POINT_TO_POINT,
     STORE,
@@ -91,8 +92,10 @@ def _is_under_way(rank, places, running):
     if operation(place) in POINT_TO_POINT:
         senders_or_receivers = places if place["peer"] is None else (place["peer"],)
         return any(_have_met(rank, other, places) for other in senders_or_receivers)
-    if place["call"] == STORE or (last_collective(place) is None and not place["forming"]):
+    if place["call"] == STORE:
         return False
+    if last_collective(place) is None and not place["forming"]:
+        return place["call"] in COMPUTING  # autograd, before the first gradient is to be averaged
     return not _awaited(rank, places, running) and first_mismatch(places, running) is None
 
 

@@ -12,7 +12,7 @@ from ipyparallel.error import RemoteError, TaskAborted
 
 from ddp_lessons.ranks.diagnosis.deaths import line_of_death
 from ddp_lessons.ranks.diagnosis.report import DIED, GIVEN_UP, OK, RAISED, RELEASED, Outcome
-from ddp_lessons.ranks.diagnosis.verdict import conclude, put_in_order, ranks_are_gone
+from ddp_lessons.ranks.diagnosis.verdict import conclude, put_in_order
 from ddp_lessons.ranks.kernel.lookout import LOOK_EVERY_S, Lookout
 from ddp_lessons.ranks.kernel.output import OrderedDisplay, RankOutput, output_is_missing
 from ddp_lessons.ranks.kernel.stop import StopCatcher
@@ -41,8 +41,6 @@ def run_cell(ranks, source, targets=None):
         CellFailed: A rank raised, died, or was stopped. Every rank is idle and usable again.
         RanksGone: The ranks were stopped, or have died with their warden.
     """
-    if not ranks.alive:
-        raise ranks_are_gone(ranks)
     put_in_order(ranks)
     # What a view has sent may be stuck. That is found out first: if only some are, the others would
     # begin the cell and be released in the middle of it.

@@ -43,9 +43,11 @@ class LaunchedEngines(Engines):
         super().__init__(keeper, cluster, client, placement)
         self._launcher = launcher
         self._homes = {}  # of each rank: see `home`
+        self._launchers = {}  # of each rank, where it has one of its own
         self._here: dict = {}
         self._places = {}  # of each rank: its number on its host, and how many that has
         self._loss = ""
+        self._newborn = set()  # ranks that are being replaced, perhaps since an earlier attempt
         self.on_this_machine = launcher in ("local", "mpi")
         if not self.on_this_machine:
             # Where hosts share a home, they share the profile, and this is its private folder.
@@ -145,7 +147,22 @@ class LaunchedEngines(Engines):
         for rank, there in found.items():
             self._check(rank, there, here)
         self._homes.update(found)
+        self._note_launchers(found)
         self._count_by_host(ranks)
+
+    def _note_launchers(self, homes):
+        # A launcher knows its process's id. On another host, another one may have the same.
+        for rank, there in homes.items():
+            held = list(self._launchers.values())
+            free = [one for one in self._all_launchers() if one not in held]
+            alike = [launcher for launcher in free if launcher.pid == there["pid"]]
+            named = [one for one in alike if _host_of(one) == short_name(there["host"])]
+            if named or alike:
+                self._launchers[rank] = (named or alike)[0]
+
+    def _all_launchers(self):
+        sets = self._cluster.engines.values()
+        return [one for each in sets for one in getattr(each, "launchers", {}).values()]
 
     def _count_by_host(self, newborn):
         """
@@ -240,20 +257,28 @@ class LaunchedEngines(Engines):
         """
         if self.loss:
             raise RanksGone(lost_message(self.loss))
-        dead = super().replace_dead()
-        if dead:
-            self._ask_homes(dead)
-        return dead
+        self._newborn.update(self.dead)
+        begun = set(self._cluster.engines)
+        try:
+            super().replace_dead()
+            if self._newborn:
+                self._ask_homes(sorted(self._newborn))
+        except BaseException:  # Stop, or a fault: what has begun must not come up later
+            for set_id in set(self._cluster.engines) - begun:
+                self._end(set_id)
+            raise
+        replaced = sorted(self._newborn)
+        self._newborn.clear()
+        return replaced
 
     def _forget(self, rank):
         """
         Have no launcher look for a process that is no more.
         """
-        was = self._homes.get(rank)
+        mine = self._launchers.pop(rank, None)
         for engine_set in self._cluster.engines.values():
             for key, launcher in list(getattr(engine_set, "launchers", {}).items()):
-                host = short_name(getattr(launcher, "hostname", ""))
-                if was and launcher.pid == was["pid"] and host in ("", short_name(was["host"])):
+                if launcher is mine:
                     launcher.stop_callbacks.clear()  # the set would look for it when it has ended
                     del engine_set.launchers[key]
 
@@ -274,6 +299,10 @@ class LaunchedEngines(Engines):
         Return the variables for an engine that is started alone.
         """
         return {RANK_FROM: "RANK", "RANK": str(rank)}
+
+
+def _host_of(launcher):
+    return short_name(getattr(launcher, "hostname", ""))
 
 
 def short_name(host):

@@ -162,6 +162,8 @@ def _call_guards(ranks, name, arguments):
         list: What it gave on each.
     """
     ranks.is_in_order = False
+    if ranks.dead:
+        raise GroupBroken(f"{rank_names(ranks.dead)} had died before")
     futures = {}
     for rank, args in enumerate(arguments):
         view = ranks.client.direct_view(rank)

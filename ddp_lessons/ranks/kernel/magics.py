@@ -6,6 +6,7 @@ from ipyparallel.client.asyncresult import AsyncResult
 from ipyparallel.client.magics import ParallelMagics
 from IPython.core.error import UsageError
 
+from ddp_lessons.ranks.diagnosis.verdict import put_in_order
 from ddp_lessons.ranks.kernel.cells import CellRun, run_cell
 
 
@@ -59,6 +60,7 @@ class RankMagics(ParallelMagics):
         return targets
 
     def _run_with_result(self, cell, targets, block, save_name):
+        put_in_order(self.ranks)
         run = CellRun(self.ranks, cell, targets)
         run.submit()
         result = AsyncResult(

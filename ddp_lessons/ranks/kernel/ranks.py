@@ -233,8 +233,9 @@ class Ranks:
         Raises:
             StartFailed: No group came about, however often it was tried. The next cell tries again.
         """
+        if regroup:
+            replaced, stale = enter_group(self)
+        else:
+            replaced, stale = self.engines.replace_dead(), []
         self.told_dead = frozenset()
-        if not regroup:
-            return Recovery(self.engines.replace_dead(), False, self.joined, [])
-        replaced, stale = enter_group(self)
-        return Recovery(sorted(replaced), True, self.joined, stale)
+        return Recovery(sorted(replaced), regroup, self.joined, stale)

@@ -44,7 +44,7 @@ def start_ranks(n=None, *, device="auto", launcher="auto", join=True, timeout_s=
     _check_launcher(launcher)
     if _current is not None and _current.alive and _current.asked == asked:
         if _current.dead or not _current.is_in_order:
-            _current.recover()
+            print("\n".join(_current.recover().sentences()))
         print(_current)
         return _current
     from ddp_lessons.ranks.kernel.starting import check_early

@@ -45,14 +45,21 @@ def hold_lifeline(engine, ping_url, pong_url, identity, limit_s):
         curve_publickey=engine.curve_publickey,
     )
     heart.start()
-    watcher = threading.Thread(target=_watch, args=(monitor, limit_s, identity), daemon=True)
+    watcher = threading.Thread(
+        target=_watch, args=(monitor, limit_s, identity, engine), daemon=True
+    )
     watcher.name = "ddp-lessons-lifeline"
     watcher.start()
 
 
-def _watch(monitor, limit_s, identity):
+def _watch(monitor, limit_s, identity, engine):
     # Asked once more at the end: a process that was held up itself has heartbeats to read then.
     while monitor.poll(limit_s * 1000) or monitor.poll(0):
         if monitor.recv_multipart()[-1] == GIVEN_UP + identity:
             break
+    nanny = getattr(engine, "nanny_pipe", None)
+    if nanny is not None:
+        # It would tell the controller, perhaps later, that the engine of this number has ended. By
+        # then that may be another one.
+        nanny.kill()
     os._exit(1)

@@ -127,20 +127,6 @@ def tree_cpu_seconds(pid):
     return own + sum(cpu_seconds(child) or 0.0 for child in descendants_of(pid))
 
 
-def main_thread_sleeps(pid):
-    """
-    Tell whether a process's main thread waits for something other than a free core.
-
-    A starved thread is runnable, not asleep: on a busy machine it only needs time. True where
-    /proc does not tell.
-    """
-    try:
-        with open(f"/proc/{pid}/task/{pid}/stat") as f:
-            return f.read().rpartition(")")[2].split()[0] not in ("R", "D")
-    except OSError:
-        return True
-
-
 def waits_on_lock(pid):
     """
     Tell whether a process's main thread waits for a lock or condition, as all of Gloo's waits do.

@@ -8,6 +8,8 @@ import shutil
 import subprocess
 import time
 
+from ipyparallel.cluster.launcher import LauncherError
+
 from ddp_lessons.errors import RanksGone
 from ddp_lessons.ranks.kernel.elsewhere import LaunchedEngines
 from ddp_lessons.ranks.system.runtime import open_private
@@ -115,6 +117,9 @@ class SlurmEngines(LaunchedEngines):
             job = self._engine_set.ask_queue()
         if job is None or job.runs:
             return ""
+        if job.waits:  # put back into the queue: it would begin again, and nobody waits for it
+            with contextlib.suppress(LauncherError):  # `stop` does it again
+                self._engine_set.cancel()
         return f"Slurm says that their {job}"
 
     def _start_again(self, rank):

@@ -76,6 +76,7 @@ class SlurmEngineSetLauncher(ipp_launcher.SlurmEngineSetLauncher):
         """#!/bin/sh
 #SBATCH --export=ALL
 #SBATCH --job-name=ipengine-{cluster_id}
+#SBATCH --no-requeue
 srun {program_and_args}
 # Engines that have replaced others run in steps of their own: the job ends with the last of them.
 sleep 10
@@ -142,12 +143,18 @@ done
             path.unlink(missing_ok=True)
         return self._output or ""
 
+    def cancel(self):
+        """
+        Have Slurm end the job, or take it out of the queue.
+        """
+        self._run_command([*self.delete_command, self.job_id])
+
     async def stop(self):
         """
         End the job, and wait until Slurm is through with it.
         """
         try:
-            self._run_command([*self.delete_command, self.job_id])
+            self.cancel()
         except ipp_launcher.LauncherError:
             job = self.ask_queue()
             if job is None or not job.is_over:  # it had not ended by itself

@@ -6,7 +6,7 @@ import subprocess
 import time
 
 from ddp_lessons.errors import StartFailed
-from ddp_lessons.ranks.kernel.elsewhere import LaunchedEngines, short_name
+from ddp_lessons.ranks.kernel.elsewhere import LaunchedEngines
 
 _KNOCK_S = 2
 _LOOK_EVERY_S = 5.0
@@ -19,6 +19,9 @@ class SSHEngines(LaunchedEngines):
     """
     Ranks on the hosts of ipyparallel's SSHEngineSetLauncher.
 
+    Its setting `engines` calls hosts by names, addresses or aliases of ~/.ssh/config, and may have
+    settings for each. A host calls itself by another name, perhaps; here it is the setting's.
+
     Args:
         keeper, cluster, client, placement, launcher: As `LaunchedEngines`.
     """
@@ -28,6 +31,7 @@ class SSHEngines(LaunchedEngines):
         self._knocked = {}  # host -> whether it let us in, since a replacement has begun
         self._begun = []  # launchers of engines that are to come up
         self._looked_at = time.monotonic()
+        self._latest = {}  # host -> the launcher of an engine on it, with its settings
 
     def _start(self, n, options):
         engine_set = super()._start(n, options)
@@ -38,14 +42,9 @@ class SSHEngines(LaunchedEngines):
                 'ranks each takes: {"node1": 2, "node2": 2}.'
             )
         self._begun += engine_set.launchers.values()
+        self._latest.update((_host_of(one), one) for one in engine_set.launchers.values())
         self._looked_at = time.monotonic()
         return engine_set
-
-    def _wait_until_registered(self, ranks, timeout_s):
-        try:
-            super()._wait_until_registered(ranks, timeout_s)
-        finally:
-            self._begun.clear()
 
     def _ended(self, missing):
         # Which of them is whose nobody knows before they have registered.
@@ -69,27 +68,38 @@ class SSHEngines(LaunchedEngines):
         """
         As `Engines`.
         """
-        dead, living = self.dead, self._living_hosts()
-        emptied = {self._homes[rank]["host"] for rank in dead if rank in self._homes}
-        return sorted(host for host in emptied if short_name(host) not in living)
-
-    def _living_hosts(self):
         dead = self.dead
-        return {short_name(there["host"]) for r, there in self._homes.items() if r not in dead}
+        living = {there["host"] for rank, there in self._homes.items() if rank not in dead}
+        return sorted({self._homes[rank]["host"] for rank in dead if rank in self._homes} - living)
+
+    def stop(self):
+        """
+        End all engines. Those on a host that is gone end by themselves: see `lifeline`.
+        """
+        self._knocked.clear()
+        for engine_set in self._cluster.engines.values():
+            for name, launcher in list(engine_set.launchers.items()):
+                if not self._lets_us_in(_host_of(launcher), launcher):
+                    del engine_set.launchers[name]
+        super().stop()
 
     def replace_dead(self):
         """
         As `Engines`.
         """
         self._knocked.clear()
+        self._begun.clear()
         return super().replace_dead()
 
     def _start_again(self, rank):
+        was_on = _host_of(self._launchers.get(rank))
         self._forget(rank)
         faults = []
-        for host in self._hosts_for(rank):
+        for host in self._hosts_for(was_on):
+            settings = self._engine_set.engines[host]
+            own = {**settings, "n": 1} if isinstance(settings, dict) else 1
             try:
-                self._start(1, {**self._options_of(rank), "engines": {host: 1}})
+                self._start(1, {**self._options_of(rank), "engines": {host: own}})
                 return
             except StartFailed as error:  # that host is gone as well
                 faults.append(f"{host}: {error.__cause__}")
@@ -98,46 +108,46 @@ class SSHEngines(LaunchedEngines):
             f"{self._next_step()}"
         )
 
-    def _hosts_for(self, rank):
+    def _hosts_for(self, was_on):
         """
         Return the hosts to try for a new process: its own first, and last those that are gone.
         """
-        was_on = short_name(self._homes[rank]["host"]) if rank in self._homes else None
-        living = self._living_hosts()
+        dead = self.dead
+        living = {_host_of(one) for rank, one in self._launchers.items() if rank not in dead}
 
         def cost(host):
-            name = short_name(_parts_of(host)[1])
-            is_there = name in living or self._lets_us_in(host)
-            return not is_there, name != was_on
+            is_there = host in living or self._lets_us_in(host, self._latest.get(host))
+            return not is_there, host != was_on
 
         return sorted(self._engine_set.engines, key=cost)
 
-    def _lets_us_in(self, host):
+    def _lets_us_in(self, host, launcher):
         """
         Whether a host answers soon. ipyparallel would wait for one that is gone, a login at a time.
+
+        Args:
+            host: Its name in the setting.
+            launcher: Of an engine on it; None if there never was one: then it is to be tried.
         """
         if host not in self._knocked:
-            self._knocked[host] = self._knock(host)
+            self._knocked[host] = launcher is None or _knock(launcher)
         return self._knocked[host]
 
-    def _knock(self, host):
-        user, name, port = _parts_of(host)
-        words = [*self._engine_set.ssh_cmd, *self._engine_set.ssh_args]
-        words += ["-o", f"ConnectTimeout={_KNOCK_S}", *(["-p", port] if port else [])]
-        words += [f"{user}@{name}" if user else name, "true"]
-        try:
-            done = subprocess.run(
-                words, stdin=subprocess.DEVNULL, capture_output=True, timeout=2 * _KNOCK_S
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return False
-        return done.returncode == 0
+
+def _host_of(launcher):
+    # As the setting calls it; empty if nobody knows.
+    return launcher.identifier.rpartition("/")[0] if launcher else ""
 
 
-def _parts_of(host):
-    """
-    Return user, name and port of "user@name:port"; what is not there is empty.
-    """
-    user, _, place = host.rpartition("@")
-    name, _, port = place.partition(":")
-    return user, name, port
+def _knock(launcher):
+    words = [*launcher.ssh_cmd, *launcher.ssh_args, "-o", f"ConnectTimeout={_KNOCK_S}"]
+    try:
+        done = subprocess.run(
+            [*words, launcher.location, "true"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=2 * _KNOCK_S,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
