@@ -45,7 +45,7 @@ def arguments(case, rank):
     if case["script"] == STOPS:
         losses, limit = _losses(case, rng)
         return _numbers(case, f"weights {rank}", (4,)), list(losses[rank]), limit
-    return (_numbers(case, rank, (2,)),)
+    return (whole_numbers(case, f"script {rank}", (2,), most=999),)  # no two ranks have the same
 
 
 def _losses(case, rng):
