@@ -37,6 +37,7 @@ from ddp_lessons.ranks.kernel.cells import run_cell
 
 GONE_S = 30.0
 STOP_S = 12.0
+UNKNOWN_KEY = 'c.SSHLauncher.ssh_args = ["-o", "UserKnownHostsFile=/dev/null"]\n'
 LAUNCHED = "[one.state for all in ranks.cluster.engines.values() for one in all.launchers.values()]"
 
 pytestmark = [pytest.mark.soak, pytest.mark.ranks, pytest.mark.timeout(400), needs_hosts]
@@ -222,6 +223,23 @@ def test_a_host_that_vanishes_between_two_cells_is_told_in_the_next(new_ranks, b
     assert ranks.view["has_run"] == [False] * 4
 
 
+def test_ranks_are_named_as_lost_while_no_host_is_left(new_ranks, bed):
+    """
+    Cell after cell says so, until a host is back.
+    """
+    ranks = new_ranks
+    for number in (1, 2):
+        assert hosts("cut", number, folder=bed).returncode == 0
+    said = failing(ranks, "dist.all_reduce(one)", RankDied, "rank 0 on node1 died", GONE_S)
+    assert "No rank on node1 and node2 is left" in said
+    with pytest.raises(StartFailed, match="Rank 0 could not be replaced: no host lets us in"):
+        run_cell(ranks, "pass")
+    for number in (1, 2):
+        assert hosts("mend", number, folder=bed).returncode == 0
+    assert_in_order(ranks, [])
+    assert set(ranks.engines.hosts.values()) == {"node1", "node2"}
+
+
 def test_ranks_are_stopped_without_a_host_that_is_gone(new_ranks, bed):
     """
     Nobody waits until ssh gives up, and what runs on that host ends by itself.
@@ -284,21 +302,21 @@ def test_an_engine_that_ends_at_once_is_told_with_its_words(bed, tmp_path, monke
 
 
 @pytest.mark.parametrize(
-    ("engines", "said"),
+    ("settings", "said"),
     [
-        ({"node1": 2}, "expected places for 4 ranks (got 2)"),
-        ({"node1": 2, "node9": 2}, "launcher='ssh' failed with"),
+        (SETTINGS.replace(', "node2": 2', ""), "expected places for 4 ranks (got 2)"),
+        (SETTINGS.replace("node2", "node9"), "launcher='ssh' failed with"),
+        (f"{SETTINGS}{UNKNOWN_KEY}", "launcher='ssh' failed with"),
     ],
-    ids=["too-few", "unknown-host"],
+    ids=["too-few", "unknown-host", "unknown-key"],
 )
 def test_ssh_that_cannot_start_them_says_so_and_leaves_nothing(
-    bed, tmp_path, monkeypatch, engines, said
+    bed, tmp_path, monkeypatch, settings, said
 ):
     """
     A message that names the setting, and no engine left on any host.
     """
     stop_ranks()
-    settings = SETTINGS.replace('{"node1": 2, "node2": 2}', repr(engines))
     configure(monkeypatch, tmp_path / "home", bed, settings)
     with pytest.raises(StartFailed) as caught:
         start_ranks(4, launcher="ssh", timeout_s=START_S)
