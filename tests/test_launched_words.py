@@ -88,9 +88,22 @@ def test_script_has_what_was_configured_and_is_left_nowhere(launcher, tmp_path, 
     fake(monkeypatch, tmp_path, "sbatch", f"cp $1 {tmp_path}/script; echo Submitted batch job 17")
     assert launcher.start(4) == "17"
     lines = (tmp_path / "script").read_text().splitlines()
-    for words in ("nodes=2 --mem=1G", "partition=short", "account=physics", "ntasks=4"):
-        assert f"#SBATCH --{words}" in lines
+    words = ("nodes=2 --mem=1G", "partition=short", "account=physics", "ntasks=4", "no-requeue")
+    for each in words:
+        assert f"#SBATCH --{each}" in lines
     assert os.listdir() == []
+
+
+@pytest.mark.parametrize("line", ["--ntasks={n}", "-n {n}", "--ntasks {n}"])
+def test_script_that_says_how_many_tasks_is_left_so(launcher, tmp_path, monkeypatch, line):
+    """
+    Of two such lines Slurm goes by the last. Others that begin alike say nothing of it.
+    """
+    launcher.batch_template = f"#!/bin/sh\n#SBATCH --nodes=2\n#SBATCH {line}\nsrun true\n"
+    fake(monkeypatch, tmp_path, "sbatch", f"cp $1 {tmp_path}/script; echo Submitted batch job 17")
+    launcher.start(4)
+    lines = (tmp_path / "script").read_text().splitlines()
+    assert [one for one in lines if "-n" in one] == ["#SBATCH --nodes=2", f"#SBATCH {line[:-3]}4"]
 
 
 def test_job_knows_nothing_of_the_job_that_it_is_started_in(launcher, tmp_path, monkeypatch):

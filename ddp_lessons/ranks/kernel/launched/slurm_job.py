@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ipyparallel.cluster import launcher as ipp_launcher
-from traitlets import List, Unicode
+from traitlets import CRegExp, List, Unicode
 
 _COMMAND_S = 30.0
 _GONE_S = 10.0
@@ -70,6 +70,8 @@ class SlurmEngineSetLauncher(ipp_launcher.SlurmEngineSetLauncher):
     ipyparallel's, which passes Slurm's words on, and waits for the end of what it ends.
     """
 
+    # ipyparallel's also takes --no-requeue, and --nodes, for a number of tasks.
+    job_array_regexp = CRegExp(r"#SBATCH\s+(?:--ntasks|-n)[=\s\d]")
     queue_command = List(["squeue"], config=True, help="The Slurm command to look at the queue.")
     step_command = List(["srun"], config=True, help="The Slurm command to start one more engine.")
     default_template = Unicode(
