@@ -93,9 +93,9 @@ def _judge(played):
         total = sum(_numbers(case, rank, number) for rank in range(w))
         for rank in present:
             _judge_tensor(played, rank, calls[rank], total if not away else None)
+        all_took_s = {rank: played.seen[rank].kept[number - 1] for rank in present}
         for rank in present:
-            took_s = played.seen[rank].kept[number - 1]
-            _judge_time(played, rank, took_s, away if is_last else set())
+            _judge_time(played, rank, all_took_s, away if is_last else set())
 
 
 def _judge_list(played, rank, got, missing, took_s):
@@ -141,13 +141,15 @@ def _judge_tensor(played, rank, call, total):
         raise played.wrong("no-sum", rank, fact=fact)
 
 
-def _judge_time(played, rank, took_s, away):
-    case, limit_s = played.case, limit_of(played.case, rank)
+def _judge_time(played, rank, all_took_s, away):
+    case, limit_s, took_s = played.case, limit_of(played.case, rank), all_took_s[rank]
     if not away and took_s >= limit_s:
         fact = "All ranks had come, and it waited until its time was over."
         raise played.wrong("slow", rank, fact=fact)
     if away and rank not in away and rank in _ranks(case, "hurried"):
-        if took_s < 0.9 * limit_s:
+        # One that began later finds the verdict of one whose time is over.
+        hurried = [r for r in _ranks(case, "hurried") if r in all_took_s and r not in away]
+        if max(all_took_s[r] for r in hurried) < 0.9 * limit_s:
             raise played.wrong("impatient", rank, fact="It gave up before its time was over.")
         if took_s > limit_s + _SLACK_S:
             fact = f"Its limit was {limit_s:g} s, and it took over {_SLACK_S:g} s more."
