@@ -16,7 +16,7 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import median
 
-from figures import Plan, figures_document, make_figures, show_figures, write_document
+from figures import Plan, figures_document, make_figures, missed, show_figures, write_document
 from kernel import BenchmarkFailed, running_kernel
 from machine import describe_machine, machine_slug
 from recovery import FAULTS, measure_fault
@@ -166,8 +166,7 @@ def main(argv):
         sizes = " ".join(map(str, arguments.hosts))
         command = f"python benchmarks/far_ranks.py --hosts {sizes} --repeats {arguments.repeats}"
         write_document(path, figures_document(command, machine, figures))
-    missed = any(figure.verdict == "FAIL" for figure in figures)
-    return int(missed and not arguments.no_fail)
+    return int(bool(missed(figures)) and not arguments.no_fail)
 
 
 if __name__ == "__main__":

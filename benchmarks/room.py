@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median, quantiles
 
 import psutil
-from figures import Figure, figures_document, show_figures, write_document
+from figures import Figure, figures_document, missed, show_figures, write_document
 from footprint import pss_mib
 from jupyter_core.utils import ensure_event_loop
 from kernel import BenchmarkFailed, Kernel
@@ -228,8 +228,7 @@ def main(argv):
         sizes = " ".join(map(str, arguments.learners))
         command = f"python benchmarks/room.py --learners {sizes} --pace-s {arguments.pace_s:g}"
         write_document(path, figures_document(command, machine, figures))
-    is_missed = any(figure.verdict == "FAIL" for figure in figures)
-    return int(is_missed and not arguments.no_fail)
+    return int(bool(missed(figures)) and not arguments.no_fail)
 
 
 if __name__ == "__main__":

@@ -196,6 +196,23 @@ def test_where_nothing_can_be_written_nothing_is_checked(tmp_path, monkeypatch):
         assert "Cannot write" in shown.output
 
 
+def test_what_was_written_before_is_kept_until_there_is_more(tmp_path, monkeypatch):
+    """
+    Who stops in the middle of an hour still has yesterday's points.
+    """
+    hand_in(tmp_path / "room" / "ada", RIGHT)
+    points = tmp_path / "points.csv"
+    points.write_text("yesterday's")
+
+    def stop(*args, **kwargs):
+        raise BadInput("stopped")
+
+    monkeypatch.setattr(submissions, "check_all", stop)
+    shown = CliRunner().invoke(app, ["check", str(tmp_path / "room"), "--points", str(points)])
+    assert shown.exit_code == 1
+    assert points.read_text() == "yesterday's"
+
+
 @pytest.mark.notebooks
 @pytest.mark.timeout(300)
 def test_the_board_shows_what_was_handed_in(tmp_path):

@@ -79,7 +79,7 @@ def grade(folder, stem=None, junit=None, points=None):
     from ddp_lessons.course import reports
 
     for path in filter(None, (junit, points)):  # before an hour's work
-        write(path, "")
+        write(path, "", mode="a")
     checked = _check_all(folder, stem)
     if junit is not None:
         write(junit, reports.junit_text(checked))
@@ -151,15 +151,21 @@ def _check_all(folder, stem=None):
     return submissions.check_all(found, say=say)
 
 
-def write(path, text):
+def write(path, text, mode="w"):
     """
     Write a file that a teacher has named.
+
+    Args:
+        path: The file.
+        text: What to write.
+        mode: "w" in place of what it holds, "a" behind it.
 
     Raises:
         BadInput: It cannot be written there.
     """
     try:
-        path.write_text(text, encoding="utf-8", newline="")
+        with path.open(mode, encoding="utf-8", newline="") as file:
+            file.write(text)
     except OSError as error:
         raise BadInput(
             f"Cannot write there: a file in a folder of yours is expected (got {path}: "

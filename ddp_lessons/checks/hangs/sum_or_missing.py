@@ -148,8 +148,7 @@ def _judge_time(played, rank, all_took_s, away):
         raise played.wrong("slow", rank, fact=fact)
     if away and rank not in away and rank in _ranks(case, "hurried"):
         # One that began later finds the verdict of one whose time is over.
-        hurried = [r for r in _ranks(case, "hurried") if r in all_took_s and r not in away]
-        if max(all_took_s[r] for r in hurried) < 0.9 * limit_s:
+        if max(all_took_s[r] for r in _ranks(case, "hurried") if r not in away) < 0.9 * limit_s:
             raise played.wrong("impatient", rank, fact="It gave up before its time was over.")
         if took_s > limit_s + _SLACK_S:
             fact = f"Its limit was {limit_s:g} s, and it took over {_SLACK_S:g} s more."

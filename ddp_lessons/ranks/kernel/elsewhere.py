@@ -156,7 +156,8 @@ class LaunchedEngines(Engines):
             held = list(self._launchers.values())
             free = [one for one in self._all_launchers() if one not in held]
             alike = [launcher for launcher in free if launcher.pid == there["pid"]]
-            named = [one for one in alike if _host_of(one) == short_name(there["host"])]
+            host = short_name(there["host"])
+            named = [one for one in alike if short_name(getattr(one, "hostname", "")) == host]
             if named or alike:
                 self._launchers[rank] = (named or alike)[0]
 
@@ -299,10 +300,6 @@ class LaunchedEngines(Engines):
         Return the variables for an engine that is started alone.
         """
         return {RANK_FROM: "RANK", "RANK": str(rank)}
-
-
-def _host_of(launcher):
-    return short_name(getattr(launcher, "hostname", ""))
 
 
 def short_name(host):
