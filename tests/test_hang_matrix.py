@@ -241,6 +241,9 @@ def test_mishap_stall_table_names_a_rank_that_holds_its_interpreter(kernel):
         f"No progress for 5 s: rank {culprit} is at line 2: ctypes.PyDLL(None).sleep(30); "
         in result.text
     )
+    # Its main thread's alone: to read the stacks of threads that go on may crash the rank.
+    stack = kernel.value(f"open(str(ranks.keeper.folder) + '/rank-{culprit}.stack').read()")
+    assert stack.count("most recent call first") == stack.count("Stack (most") > 0
 
 
 def test_mishap_no_table_for_a_cell_that_computes(kernel):

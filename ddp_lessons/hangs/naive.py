@@ -12,6 +12,8 @@ class NaiveWatchdog:
     Wait for heartbeats in a thread. When none comes for too long, write all stacks, once.
 
     The thread wakes up while the main thread waits inside a collective, as that lets go of Python.
+    Only for ranks that hang: in one that goes on, faulthandler may crash as it reads the stacks of
+    all threads, if one of torch's just comes in.
 
     Args:
         limit_s: Seconds without a heartbeat after which it barks.

@@ -51,6 +51,7 @@ def _act(here, ParallelPair):
     case = here.case
     number, _ = line_of(case, here.rank)
     made = [dist.new_group(line) for line in case.data.get("groups", ())]
+    dist.barrier()  # until now the others may put their groups' keys into the store
     group = made[number] if made else None
     alive = Alive(_most_held(case, here.rank))
     with alive:

@@ -7,12 +7,11 @@ been dumped, it gets what it waits for, comes to that all-reduce too, and the jo
 Legend: the script is job.py; its lines are drawn anew with each case.
 """
 
-import faulthandler
 import queue
-import re
-import tempfile
+import sys
 import threading
 import time
+import traceback
 from dataclasses import dataclass
 from datetime import timedelta
 from random import Random
@@ -178,9 +177,17 @@ def _dump_when_still(thread, mark):
 
 
 def _dump(thread):
-    with tempfile.TemporaryFile("w+") as file:
-        faulthandler.dump_traceback(file, all_threads=True)
-        file.seek(0)
-        blocks = re.split(r"\n\n", file.read())
-    name = f"0x{thread.ident:016x}"
-    return next((block.strip() + "\n" for block in blocks if name in block.partition("\n")[0]), "")
+    """
+    Return a thread's stack as faulthandler writes it, or "".
+
+    Not by faulthandler itself: it may be asked by a thread for that thread alone. For others it
+    goes through all of them without a lock, and crashes where one of torch's is just coming in.
+    """
+    frame = sys._current_frames().get(thread.ident)
+    if frame is None:
+        return ""
+    lines = [
+        f'  File "{at.f_code.co_filename}", line {line} in {at.f_code.co_name}'
+        for at, line in traceback.walk_stack(frame)
+    ]
+    return "\n".join([f"Thread 0x{thread.ident:016x} (most recent call first):", *lines, ""])

@@ -30,7 +30,7 @@ _NEEDED = (  # by the engine's kernel and its shell, by joining, by NumPy's seed
 )
 STACK_SIGNAL = signal.SIGUSR2
 """
-Makes a rank write its Python stacks to its stack file, even while it holds the GIL in C.
+Makes a rank write its main thread's stack to its stack file, even while it holds the GIL in C.
 """
 
 
@@ -117,7 +117,9 @@ def run_rank(rank, environment, num_threads, connection_file, profile_dir, folde
     os.environ.update(environment)
     new_file = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_TRUNC  # not that of one who died
     stacks = open_private(stack_file(folder, rank), new_file)
-    faulthandler.register(STACK_SIGNAL, file=stacks, all_threads=True)
+    # The main thread alone, which runs the cell and takes the signal. The stacks of threads that
+    # go on meanwhile cannot be read safely: one signal in 20,000 ended the process.
+    faulthandler.register(STACK_SIGNAL, file=stacks, all_threads=False)
     import numpy
     import torch
 

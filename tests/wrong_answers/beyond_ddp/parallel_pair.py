@@ -343,6 +343,29 @@ class ParallelPair(nn.Module):
     ),
     Answer(
         "15.2",
+        "takes its time to cut",
+        None,
+        """\
+import time
+
+from torch import nn
+
+from ddp_lessons.beyond_ddp.tensor_parallel import ColumnParallelLinear, RowParallelLinear
+
+
+class ParallelPair(nn.Module):
+    def __init__(self, first, second, group=None):
+        super().__init__()
+        time.sleep(0.3)
+        self.column = ColumnParallelLinear(first, group)
+        self.row = RowParallelLinear(second, group)
+
+    def forward(self, x):
+        return self.row(self.column(x).relu())
+""",
+    ),
+    Answer(
+        "15.2",
         "takes the lesson's layers",
         None,
         """\
