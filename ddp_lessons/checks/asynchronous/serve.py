@@ -15,7 +15,14 @@ from ddp_lessons.checks.asynchronous.workers import (
     sizes_of,
 )
 from ddp_lessons.checks.kit import Case, Task
+from ddp_lessons.checks.kit.inside.early import Early
+from ddp_lessons.checks.kit.material.early_use import EARLY
 from ddp_lessons.pictures import holdings_picture
+
+_UNDER_WAY = {
+    "changed-under-way": "`{}` writes into a tensor that is still being sent.",
+    "early": "`{}` takes a tensor that is still being received.",
+}
 
 
 def _cases(draw):
@@ -29,12 +36,17 @@ def _cases(draw):
 def _act(here, serve):
     case = here.case
     if here.rank == 0:
-        here.call(serve, first_weights(case), case["steps"], case["bound"], RATE)
-    else:
-        here.call(play_worker, gradients_of(case, here.rank), order_of(case))
+        with Early() as early:
+            here.call(serve, first_weights(case), case["steps"], case["bound"], RATE)
+        return {"changed-under-way": early.written_by, "early": early.taken_by}
+    here.call(play_worker, gradients_of(case, here.rank), order_of(case))
+    return None
 
 
 def _judge(played):
+    for mistake, name in played.seen[0].kept.items():  # numbers tell it only of a slow message
+        if name is not None:
+            raise played.wrong(mistake, 0, fact=_UNDER_WAY[mistake].format(name))
     log = _log_of(played)
     places = _places(played.case, log)
     versions = [0] * len(log)  # of the weights that each gradient was computed at
@@ -196,6 +208,7 @@ serve = Task(
         "at all who wait, with `bound` steps ahead allowed.",
         "changed-under-way": "Weights changed while they were still being sent. Wait for each send "
         "before the next gradient is applied, or send a copy.",
+        "early": EARLY["early"],
         "too-early": "Nobody goes on while it has made more than `bound` steps more than the "
         "slowest. A worker that has sent nothing yet has made 0 steps.",
         "too-late": "After each gradient look at all who wait, not only at who has just sent.",

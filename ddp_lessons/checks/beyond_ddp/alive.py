@@ -13,7 +13,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-MAX_LINGER_S = 2.0
+MAX_LINGER_S = 5.0
 """
 How long memory that should be gone may take to go.
 """

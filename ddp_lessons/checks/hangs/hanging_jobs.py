@@ -27,8 +27,8 @@ FAULTS = {
     "validates alone": ("validate", "    average(torch.ones(1), other)"),
     "saves alone": ("save", "    dist.barrier(group=other)"),
 }
-_TIMEOUT = timedelta(seconds=5)  # of a group: the job ends by itself, long before
-_PATIENCE_S, _LOOK_EVERY_S = 4.0, 0.005
+_TIMEOUT = timedelta(seconds=60)  # of a group: the job ends by itself, long before
+_PATIENCE_S, _LOOK_EVERY_S = 20.0, 0.005
 _DIGITS = (2, 3, 4, 1)  # of the line at which the culprit leaves the others, job by job
 _PARTS = (
     "def average(tensor, group):\n    dist.all_reduce(tensor, group=group)",

@@ -2,6 +2,7 @@
 Task 01.1: join a group.
 """
 
+import time
 from datetime import timedelta
 from unittest.mock import Mock
 
@@ -13,7 +14,8 @@ from ddp_lessons.checks.kit.inside.replacing import replacing
 from ddp_lessons.pictures import holdings_picture
 from ddp_lessons.process_group import leave_group
 
-_TIMEOUT = timedelta(seconds=2)
+_TIMEOUT = timedelta(seconds=5)
+_BEGUN_S = 1.0
 
 
 def _cases(draw):
@@ -24,6 +26,8 @@ def _cases(draw):
 
 def _act(here, join):
     path = here.folder / here["path"]
+    if here.rank == here.world_size - 1 > 0:
+        _wait_for_bytes(path)  # so whoever removes a file that is there removes the others'
     has_left = Mock()  # not at once: a rank that leaves while others still join takes them along
     try:
         # An answer that waits for ranks that do not come must not wait for half an hour.
@@ -48,6 +52,15 @@ def _act(here, join):
         if not path.exists():
             path.touch()  # a FileStore without its file looks for it for 300 s before it is gone
         leave_group()
+
+
+def _wait_for_bytes(path):
+    """
+    Wait until the others have begun to meet in the file, or do not.
+    """
+    until_s = time.monotonic() + _BEGUN_S
+    while time.monotonic() < until_s and not (path.is_file() and path.stat().st_size):
+        time.sleep(0.005)
 
 
 def _judge(played):

@@ -24,11 +24,12 @@ _PAUSE_S = 0.060
 _QUICK_STEP = 3  # in which the straggler has nothing to write
 
 _NOTED = {
-    # what the first rank computes in each step, in seconds that are exact; all others need 1 s
+    # what a slow rank computes in each step, in seconds that are exact; all others need 1 s
     "just at the limit": (9.0, 1.25, 1.25, 1.25),
     "hardly above the limit": (9.0, *3 * (1.25 + 2**-10,)),
     "longer, by two in the middle": (9.0, 1.0, 1.25, 1.5, 3.0),
     "not so, by two in the middle": (9.0, 1.0, 1.0, 1.375, 3.0),
+    "no longer than another": (9.0, 4.0, 4.0, 4.0),
 }
 
 
@@ -49,6 +50,10 @@ def _cases(draw):
         yield Case(world_size, {"times slower": round(draw.uniform(1.7, 2.2), 1), **roles})
     yield Case(1, {"times slower": 2.0, "slow": 0, "interrupted": 0, "logs": 0, "clock": 0})
     for kind in _NOTED:  # of two ranks one may be slow by several wrong rules
+        if kind == "no longer than another":
+            slow, as_well = draw.sample(range(4), 2)
+            yield Case(4, {"one rank is": kind, "slow": slow, "slow as well": as_well})
+            continue
         world_size = draw.randint(3, 4)
         yield Case(world_size, {"one rank is": kind, "slow": draw.randrange(world_size)})
 
@@ -60,7 +65,8 @@ def _act(here, find_straggler):
 def _noted(here):
     start_s, steps = 64.0 * (here.rank + 1), []  # whole seconds, so that all differences are exact
     for slow_s in _NOTED[here["one rank is"]]:
-        call_s = start_s + (slow_s if here.rank == here["slow"] else 1.0)
+        is_slow = here.rank in (here["slow"], here.case.data.get("slow as well"))
+        call_s = start_s + (slow_s if is_slow else 1.0)
         steps.append((start_s, call_s, start_s + 12.0))
         start_s += 12.0
     return steps

@@ -20,6 +20,30 @@ ANSWERS = [
     ),
     altered(
         "14.1",
+        "copies the gradient before it has come",
+        "early",
+        (
+            "        worker = dist.recv(gradient)\n",
+            "        coming = dist.irecv(gradient)\n        taken = gradient.clone()\n"
+            "        coming.wait()\n        worker = coming._source_rank()\n",
+        ),
+        (
+            "        weights.sub_(gradient, alpha=rate)\n",
+            "        weights.sub_(taken, alpha=rate)\n",
+        ),
+    ),
+    altered(
+        "14.1",
+        "receives by irecv, and waits at once",
+        None,
+        (
+            "        worker = dist.recv(gradient)\n",
+            "        coming = dist.irecv(gradient)\n        coming.wait()\n"
+            "        worker = coming._source_rank()\n",
+        ),
+    ),
+    altered(
+        "14.1",
         "sends copies, and waits for them in the end",
         None,
         (
