@@ -14,7 +14,8 @@ from jupyter_client.manager import start_new_kernel
 @dataclass(frozen=True)
 class CellResult:
     """
-    What a cell did. `seconds` is the time until the prompt was back.
+    What a cell did. `seconds` is the time until the prompt was back, `late_s` how much later than
+    it should Stop was pressed.
     """
 
     status: str
@@ -22,6 +23,7 @@ class CellResult:
     ename: str
     evalue: str
     seconds: float
+    late_s: float = 0.0
 
 
 class Kernel:
@@ -33,9 +35,10 @@ class Kernel:
         env = {**os.environ, "IPP_NONINTERACTIVE": "1", **environment}
         self.manager, self.client = start_new_kernel(kernel_name="python3", env=env)
 
-    def run(self, source, stop_after_s=(), timeout_s=60):
+    def run(self, source, stop_after_s=(), timeout_s=60, stop_at=None):
         """
-        Run a cell and return its CellResult. Presses Stop at each of the given seconds.
+        Run a cell and return its CellResult. Presses Stop at each of the given seconds, and when
+        the cell has printed the text `stop_at`.
         """
         text, error = [], {"ename": "", "evalue": ""}
 
@@ -49,14 +52,14 @@ class Kernel:
                 text.append(content["data"].get("text/plain", "") + "\n")
 
         began = time.monotonic()
-        stops = sorted(began + after_s for after_s in stop_after_s)
+        stops, late_s = [], 0.0
         request = self.client.execute(source)
         idle = False
         while not idle:
             if time.monotonic() - began > timeout_s:
                 raise TimeoutError(f"cell did not end in {timeout_s} s: {source!r}")
             if stops and time.monotonic() >= stops[0]:
-                stops.pop(0)
+                late_s = max(late_s, time.monotonic() - stops.pop(0))
                 self.manager.interrupt_kernel()
             try:
                 message = self.client.get_iopub_msg(timeout=0.02)
@@ -64,7 +67,12 @@ class Kernel:
                 continue
             if message["parent_header"].get("msg_id") != request:
                 continue
+            if message["msg_type"] == "execute_input":  # a kernel ignores Stop until then
+                stops = sorted(time.monotonic() + after_s for after_s in stop_after_s)
             collect(message)
+            if stop_at is not None and any(stop_at in part for part in text):
+                stop_at = None
+                self.manager.interrupt_kernel()
             idle = message["content"].get("execution_state") == "idle"
         reply = self.client.get_shell_msg(timeout=5)
         while (
@@ -73,7 +81,12 @@ class Kernel:
             reply = self.client.get_shell_msg(timeout=5)
         seconds = time.monotonic() - began
         return CellResult(
-            reply["content"]["status"], "".join(text), error["ename"], error["evalue"], seconds
+            reply["content"]["status"],
+            "".join(text),
+            error["ename"],
+            error["evalue"],
+            seconds,
+            late_s,
         )
 
     def value(self, expression):

@@ -254,10 +254,10 @@ def test_probe_that_hangs_is_killed_at_its_deadline(tmp_path, monkeypatch):
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     start = time.monotonic()
-    report = ask_torch(deadline_s=2, module="hanging_probe")
-    assert time.monotonic() - start < 10
-    assert report.error == "no answer within 2 s"
-    deadline = time.monotonic() + 5
+    report = ask_torch(deadline_s=6, module="hanging_probe")
+    assert time.monotonic() - start < 60
+    assert report.error == "no answer within 6 s"
+    deadline = time.monotonic() + 20
     while not process_is_gone(int(report.version)) and time.monotonic() < deadline:
         os.sched_yield()
     assert process_is_gone(int(report.version))

@@ -144,7 +144,7 @@ def test_two_cells_on_two_halves_meet(kernel):
     A rank outside the cell that is busy with another one is no rank that can never come.
     """
     assert kernel.run(PREPARE).status == "ok"
-    other = kernel.run("%%px --noblock --targets 0,1\ntime.sleep(2.5)\ndist.barrier()")
+    other = kernel.run("%%px --noblock --targets 0,1\ntime.sleep(4)\ndist.barrier()")
     assert other.status == "ok", other
     result = kernel.run("%%px --targets 2,3\ndist.barrier()\nprint('through')")
     assert result.status == "ok", result

@@ -23,6 +23,7 @@ from ddp_lessons.ranks.diagnosis.telling import rank_names
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(180)]
 
 PROMPT_S = 30.0
+LATE_S = 0.2
 
 
 TWO = pytest.param(2, id="2_ranks", marks=pytest.mark.soak)  # the same code, half of the ranks
@@ -54,7 +55,7 @@ def fill(text, kernel):
     return text.replace("{V}", rank_names(victims))
 
 
-def run_mishap(kernel, mishap):
+def run_mishap(kernel, mishap, is_again=False):
     """
     Make a mishap happen and hold it to everything that must come after it.
     """
@@ -64,6 +65,9 @@ def run_mishap(kernel, mishap):
         assert prepared.status == "ok", prepared
     result = kernel.run("%%px\n" + fill(mishap.cell, kernel), stop_after_s=mishap.stop_after_s)
 
+    if result.late_s > LATE_S and not is_again:
+        run_mishap(kernel, mishap, is_again=True)  # by then it was a deadlock, told as such
+        return
     assert result.status == "error", result
     fault_s = mishap.stop_after_s[0] if mishap.stop_after_s else mishap.fault_after_s
     first_line = result.evalue.splitlines()[0]
@@ -215,11 +219,15 @@ def test_mishap_stall_table_comes_without_stop(kernel):
     """
     assert kernel.run(PREPARE).status == "ok"
     culprit = kernel.world_size // 2
-    result = kernel.run(f"%%px\nif rank == {culprit}:\n    time.sleep(5.8)\ndist.barrier()")
-    assert result.status == "ok", result
-    lines = result.text.splitlines()
+    for seconds in (5.8, 12, 25):  # a busy machine may see somebody run, and begin anew
+        result = kernel.run(
+            f"%%px\nif rank == {culprit}:\n    time.sleep({seconds})\ndist.barrier()"
+        )
+        assert result.status == "ok", result
+        if lines := result.text.splitlines():
+            break
     assert lines[0].startswith(
-        f"No progress for 5 s: rank {culprit} is at line 2: time.sleep(5.8); "
+        f"No progress for 5 s: rank {culprit} is at line 2: time.sleep({seconds}); "
     )
     assert lines[1].split() == ["rank", "line", "in", "waits", "for"]
     assert len(lines) == 2 + kernel.world_size
@@ -234,11 +242,11 @@ def test_mishap_stall_table_names_a_rank_that_holds_its_interpreter(kernel):
     assert kernel.run(PREPARE).status == "ok"
     culprit = kernel.world_size // 2
     result = kernel.run(
-        f"%%px\nif rank == {culprit}:\n    ctypes.PyDLL(None).sleep(30)\ndist.barrier()",
-        stop_after_s=(12,),
+        f"%%px\nif rank == {culprit}:\n    ctypes.PyDLL(None).sleep(50)\ndist.barrier()",
+        stop_at="No progress",
     )
     assert (
-        f"No progress for 5 s: rank {culprit} is at line 2: ctypes.PyDLL(None).sleep(30); "
+        f"No progress for 5 s: rank {culprit} is at line 2: ctypes.PyDLL(None).sleep(50); "
         in result.text
     )
     # Its main thread's alone: to read the stacks of threads that go on may crash the rank.

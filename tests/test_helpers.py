@@ -64,17 +64,17 @@ def test_helpers_count_a_pool_only_while_it_works():
     helpers, gate = Helpers(), threading.Event()
     with ThreadPoolExecutor(2) as pool:
         job = pool.submit(gate.wait)
-        assert helpers.that_may_act() == [THREAD]
+        wait_until(lambda: helpers.that_may_act() == [THREAD], 20, "the pool to work")
         gate.set()
-        job.result(5)
-        wait_until(lambda: helpers.that_may_act() == [], 5, "the pool to be idle")
+        job.result(20)
+        wait_until(lambda: helpers.that_may_act() == [], 20, "the pool to be idle")
     gate.clear()
     with ThreadPool(2) as pool:
-        wait_until(lambda: helpers.that_may_act() == [], 5, "the pool to be idle")
+        wait_until(lambda: helpers.that_may_act() == [], 20, "the pool to be idle")
         job = pool.apply_async(gate.wait)
-        wait_until(lambda: helpers.that_may_act() == [THREAD], 5, "the pool to work")
+        wait_until(lambda: helpers.that_may_act() == [THREAD], 20, "the pool to work")
         gate.set()
-        job.get(5)
+        job.get(20)
 
 
 def test_helpers_spare_the_threads_of_tools():

@@ -160,12 +160,15 @@ def test_status_is_a_table(kernel):
     assert f"<td>{pids[2]}</td>" in html
 
 
-def test_status_tells_busy_ranks(kernel):
+def test_status_tells_busy_ranks(kernel, tmp_path):
     """
     Asked while a cell runs in the background.
     """
-    ok(kernel, "%%px --noblock --targets 1\nimport time\ntime.sleep(1)")
+    seen = tmp_path / "seen"
+    wait = f"import os, time\nwhile not os.path.exists({str(seen)!r}):\n    time.sleep(0.01)"
+    ok(kernel, f"%%px --noblock --targets 1\n{wait}")
     rows = kernel.value("repr(ranks.status())").splitlines()[2:]
+    seen.touch()
     assert [row.split()[1] for row in rows] == ["idle", "busy", "idle"]
     ok(kernel, "%pxresult")
     rows = kernel.value("repr(ranks.status())").splitlines()[2:]

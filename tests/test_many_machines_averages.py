@@ -234,10 +234,13 @@ def slowed(rank, world_size, link):
 
     road, seconds = Road(split_hosts(even_layout(2, 2)), link), []
     for peers in (road.everyone, road.local):
-        dist.barrier()
-        began_s = time.perf_counter()
-        steps.all_reduce(torch.ones(4), dist.ReduceOp.SUM, peers)
-        seconds.append(time.perf_counter() - began_s)
+        tries = []
+        for _ in range(5):
+            dist.barrier()
+            began_s = time.perf_counter()
+            steps.all_reduce(torch.ones(4), dist.ReduceOp.SUM, peers)
+            tries.append(time.perf_counter() - began_s)
+        seconds.append(min(tries))
     return seconds
 
 

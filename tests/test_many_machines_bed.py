@@ -170,9 +170,11 @@ def lose_one(rank, world_size):
     lines: list = []
     if rank == 0:
         on_hosts.GAP_S = 0.2
+        dist.distributed_c10d._get_default_store().set("begins", "yes")
         on_hosts.rounds(60, lines.append)
         return lines
-    time.sleep(0.5)
+    dist.distributed_c10d._get_default_store().wait(["begins"])
+    time.sleep(1.0)
     dist.all_reduce(on_hosts.torch.tensor([0.0, 1.0]))
     dist.destroy_process_group()
     return lines

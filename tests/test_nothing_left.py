@@ -13,7 +13,7 @@ from waiting import wait_until
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(180)]
 
-GONE_S = 5.0
+GONE_S = 20.0
 LOOPBACK = {"127.0.0.1", "0100007F"}  # as psutil writes it, and as /proc does
 START = "from ddp_lessons.ranks import start_ranks\nranks = start_ranks({}, device='cpu')"
 ALL_REDUCE = """%%px
@@ -167,7 +167,7 @@ def test_warden_killed_leaves_no_process(session):
     session.assert_nothing_left(but_files=True)
     result = session.kernel.run("%px print(1)")
     assert result.ename == "RanksGone"
-    assert result.seconds < 2.0
+    assert result.seconds < 15.0
     assert session.kernel.run(START.format(2)).status == "ok"
     assert session.kernel.run(ALL_REDUCE).text == "[0] 2.0\n[1] 2.0\n"
     assert left
@@ -182,9 +182,9 @@ def test_warden_killed_during_a_cell(session):
     kernel.run(
         f"import os, threading\nkill = threading.Timer(0.5, os.kill, ({session.warden_pid}, 9))"
     )
-    result = kernel.run("kill.start()\n%px import time; time.sleep(30)", timeout_s=20)
+    result = kernel.run("kill.start()\n%px import time; time.sleep(30)", timeout_s=40)
     assert result.ename == "RanksGone"
-    assert result.seconds < 2.5
+    assert result.seconds < 15.0
     session.assert_nothing_left(but_files=True)
 
 

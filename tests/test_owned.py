@@ -92,7 +92,7 @@ def test_run_owned_ends_at_the_deadline(tmp_path, witness):
     The command gets Ctrl-C and some seconds to say its last words, then it and all else is ended.
     """
     script = f"trap 'echo words > last; exit 5' INT; {witness.detach}; sleep 600 & wait"
-    assert run(script, tmp_path, deadline_s=2) == DEADLINE_STATUS
+    assert run(script, tmp_path, deadline_s=6) == DEADLINE_STATUS
     witness.wait_for_start()
     witness.wait_for_end()
     assert (tmp_path / "last").read_text() == "words\n"

@@ -88,6 +88,7 @@ def _held_in_backward(rank, world_size, kind):
         most.append(sum(num for at, num in storages.items() if at not in own))
 
     x = torch.randn(2, 64)
+    gc.collect()  # of what was there before, nothing may go while it is counted
     count(None)
     for parameter in model.parameters():
         parameter.register_post_accumulate_grad_hook(count)

@@ -8,6 +8,7 @@ import sys
 import psutil
 import pytest
 from kernels import running_kernel
+from waiting import wait_until
 
 pytestmark = pytest.mark.ranks
 
@@ -61,7 +62,9 @@ def test_sidebar_lists_ranks_and_ends_them(tmp_path):
         assert as_sidebar(tmp_path, stop=False) == ["[2] running", "[0, 1]"]
         assert kernel.run("%%px\nprint('still here')").text == "[0] still here\n[1] still here\n"
         as_sidebar(tmp_path, stop=True)
-        assert not any(psutil.pid_exists(pid) for pid in pids)
+        wait_until(
+            lambda: not any(psutil.pid_exists(pid) for pid in pids), 20, "the last to be reaped"
+        )
         after = kernel.run("%%px\nprint('nobody')")
         assert after.ename == "RanksGone"
         assert not list(tmp_path.glob("profile_default/security/*ddp-lessons*"))

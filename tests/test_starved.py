@@ -50,7 +50,7 @@ def test_starved_rank_is_not_lost_after_a_fault(kernel):
     """
     Rank 2 raises; rank 1 has had no turn for seconds, neither its guard nor its main thread.
     """
-    kernel.run("starve(1, 4.0)")
+    kernel.run("starve(1, 6.0)")
     result = kernel.run(
         "%%px\nif rank == 2:\n    raise ValueError('bad shard')\ndist.all_reduce(t)"
     )
@@ -109,8 +109,8 @@ def test_starved_rank_is_stopped_by_name(kernel):
     """
     Stop asks each rank where it is, and waits for one that could not say it yet.
     """
-    kernel.run("threading.Timer(0.5, starve, (1, 3.0)).start()")
-    result = kernel.run("%%px\ntime.sleep(60)", stop_after_s=(1.0,))
+    kernel.run("threading.Timer(1.5, starve, (1, 4.0)).start()")
+    result = kernel.run("%%px\ntime.sleep(60)", stop_after_s=(2.5,))
     assert result.evalue.startswith("Stopped: ranks 0-3 were at line 1: time.sleep(60)."), result
     all_is_well(kernel)
 

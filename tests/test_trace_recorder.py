@@ -64,7 +64,9 @@ def test_trace_that_is_off_leaves_nothing_behind():
 
 
 def _fail(rank, world_size):
-    group = dist.new_group(timeout=timedelta(seconds=0.3))
+    group = dist.new_group()
+    dist.barrier(group=group)  # a limit is for meeting, too
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=0.3), group)
     with trace() as events:
         with pytest.raises(RuntimeError):
             dist.all_reduce(torch.ones(2), op=dist.ReduceOp.BAND)

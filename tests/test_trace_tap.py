@@ -141,7 +141,9 @@ def test_tap_gives_no_end_to_what_nobody_joined():
     store, failed = dist.HashStore(), []
 
     def rank(number):
-        gloo = dist.ProcessGroupGloo(store, number, 2, timedelta(seconds=0.2))
+        gloo = dist.ProcessGroupGloo(store, number, 2, timedelta(seconds=60))
+        here.wait()  # that limit was for meeting, too
+        gloo._set_default_timeout(timedelta(seconds=0.2))
         group = dist.ProcessGroup(store, number, 2)
         group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
         group._set_group_name("threads")
@@ -153,7 +155,7 @@ def test_tap_gives_no_end_to_what_nobody_joined():
                 failed.append(number)
         here.wait()  # rank 1 is in the group, and at no collective
 
-    here = threading.Barrier(2)
+    here = threading.Barrier(2, timeout=60)
     with trace() as events:
         threads = [threading.Thread(target=rank, args=(number,)) for number in range(2)]
         for thread in threads:

@@ -102,8 +102,8 @@ def test_place_knows_a_handle_that_is_waited_for_while_a_trace_is_on(name):
 @pytest.mark.parametrize(
     ("wait", "inside"),
     [
-        ("threading.Event().wait(0.5)", ("wait",)),
-        ("subprocess.Popen(['sleep', '0.5']).wait()", ("_wait", "_try_wait")),
+        ("threading.Event().wait(1.5)", ("wait",)),
+        ("subprocess.Popen(['sleep', '1.5']).wait()", ("_wait", "_try_wait")),
     ],
 )
 def test_place_of_another_kind_of_wait_is_no_communication(wait, inside):

@@ -18,7 +18,7 @@ How long the others are waited for before those missing are named.
 """
 
 _LOOK_EVERY_S = 0.01
-_FAREWELL_S = 0.5  # for ranks that came and have died since
+_FAREWELL_S = 2.0  # for ranks that came and have died since
 
 
 def missing_ranks(store, rank, world_size, deadline_s=DEFAULT_DEADLINE_S, meeting="here"):

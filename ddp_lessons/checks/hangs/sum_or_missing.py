@@ -2,6 +2,7 @@
 Task 10.2: a timeout that names who is missing.
 """
 
+import os
 import time
 from datetime import timedelta
 
@@ -10,11 +11,14 @@ import torch.distributed as dist
 from ddp_lessons.checks.kit import Case, Task, equal, whole_numbers
 from ddp_lessons.checks.kit.inside.plain import plain
 from ddp_lessons.pictures import holdings_picture
+from ddp_lessons.ranks.system.patience import Patience
+from ddp_lessons.ranks.system.pulse import waited_for_a_core_s
 
-_LATE_S, _SLACK_S, _TOO_LATE_S = 0.2, 1.0, 0.6
-_SHORT_S, _LONG_S = 0.4, 2.5
-_PATIENT_S = 1.5  # so long that twice of it is beyond the slack
+_LATE_S, _SLACK_S, _TOO_LATE_S = 0.2, 1.2, 0.6
+_SHORT_S, _LONG_S = 1.0, 3.1
+_PATIENT_S = 1.9  # so long that twice of it is beyond the slack
 _WAITED_S = 0.3
+_NEARLY = 0.8  # of a limit: who waited until it was over waited for this, less waits for a core
 _LENGTH = 3
 
 
@@ -46,6 +50,7 @@ def _act(here, answer):
     store = dist.FileStore(str(here.folder / f"calls-{case.seed}-{here.world_size}"))
     store.set_timeout(timedelta(seconds=1))  # for an answer that waits for a key in vain
     watch = dist.FileStore(str(here.folder / f"watch-{case.seed}-{here.world_size}"))
+    watch.set(f"pid/{rank}", str(os.getpid()))
     num_calls, took = case.data.get("calls", 1), []
     for number in range(1, num_calls + 1):
         is_last = number == num_calls
@@ -57,9 +62,10 @@ def _act(here, answer):
             time.sleep(_LATE_S)
         if is_last and rank in _ranks(case, "too late"):
             _wait_until_given_up(here, watch)
-        began_s = time.monotonic()
+        began_s, waited_s = time.monotonic(), waited_for_a_core_s(os.getpid())
         here.call(answer, tensor, store, number, limit_of(case, rank))
-        took.append(time.monotonic() - began_s)
+        waited_s = waited_for_a_core_s(os.getpid()) - waited_s
+        took.append((time.monotonic() - began_s, max(waited_s, 0.0)))
         if is_last:
             watch.set(f"ended/{rank}", "yes")
     return took
@@ -74,8 +80,9 @@ def _wait_until_given_up(here, watch):
     Wait until a hurried rank has returned, or should have.
     """
     hurried = _ranks(here.case, "hurried")
-    until_s = time.monotonic() + _SHORT_S + _TOO_LATE_S
-    while time.monotonic() < until_s and not watch.check([f"ended/{rank}" for rank in hurried]):
+    pids = [int(watch.get(f"pid/{rank}")) for rank in hurried]
+    patience = Patience(_SHORT_S + _TOO_LATE_S, lambda: pids)
+    while not patience.is_over and not watch.check([f"ended/{rank}" for rank in hurried]):
         time.sleep(0.01)
 
 
@@ -88,14 +95,14 @@ def _judge(played):
         present = [r for r in range(w) if not is_last or r not in _ranks(case, "absent")]
         calls = {rank: played.seen[rank].calls[number - 1] for rank in present}
         for rank in present:
-            took_s = played.seen[rank].kept[number - 1]
-            _judge_list(played, rank, calls[rank].result, sorted(away), took_s)
+            took_s, waited_s = played.seen[rank].kept[number - 1]
+            _judge_list(played, rank, calls[rank].result, sorted(away), took_s - waited_s)
         total = sum(_numbers(case, rank, number) for rank in range(w))
         for rank in present:
             _judge_tensor(played, rank, calls[rank], total if not away else None)
-        all_took_s = {rank: played.seen[rank].kept[number - 1] for rank in present}
+        times_s = {rank: played.seen[rank].kept[number - 1] for rank in present}
         for rank in present:
-            _judge_time(played, rank, all_took_s, away if is_last else set())
+            _judge_time(played, rank, times_s, away if is_last else set())
 
 
 def _judge_list(played, rank, got, missing, took_s):
@@ -141,19 +148,20 @@ def _judge_tensor(played, rank, call, total):
         raise played.wrong("no-sum", rank, fact=fact)
 
 
-def _judge_time(played, rank, all_took_s, away):
-    case, limit_s, took_s = played.case, limit_of(played.case, rank), all_took_s[rank]
-    if not away and took_s >= limit_s:
+def _judge_time(played, rank, times_s, away):
+    case, limit_s = played.case, limit_of(played.case, rank)
+    took_s = times_s[rank][0] - times_s[rank][1]  # less what it waited for a core
+    if not away and took_s >= _NEARLY * limit_s:
         fact = "All ranks had come, and it waited until its time was over."
         raise played.wrong("slow", rank, fact=fact)
     if away and rank not in away and rank in _ranks(case, "hurried"):
         # One that began later finds the verdict of one whose time is over.
-        if max(all_took_s[r] for r in _ranks(case, "hurried") if r not in away) < 0.9 * limit_s:
+        if max(times_s[r][0] for r in _ranks(case, "hurried") if r not in away) < 0.9 * limit_s:
             raise played.wrong("impatient", rank, fact="It gave up before its time was over.")
         if took_s > limit_s + _SLACK_S:
             fact = f"Its limit was {limit_s:g} s, and it took over {_SLACK_S:g} s more."
             raise played.wrong("too-patient", rank, fact=fact)
-    if away and rank not in _ranks(case, "hurried") and took_s >= limit_s:
+    if away and rank not in _ranks(case, "hurried") and took_s >= _NEARLY * limit_s:
         fact = "Another rank had decided, and it waited until its own time was over."
         raise played.wrong("alone", rank, fact=fact)
 
@@ -210,5 +218,6 @@ sum_or_missing = Task(
         "else goes through the store.",
     },
     allowed=("all_reduce",),
+    waits_s=5.0,
     in_place=True,
 )

@@ -112,7 +112,7 @@ def run_and_judge(task, ranks):
 
 def _run_all(task, ranks, cases, own_orders=False):
     folder = tempfile.mkdtemp(prefix="check-", dir=ranks.store_folder)
-    run = Run(task, ranks, folder, _deadline(ranks, DEADLINE_S), own_orders)
+    run = Run(task, ranks, folder, _deadline(ranks, DEADLINE_S + task.waits_s), own_orders)
     task.last_run[:] = [run]
     if not task.in_group:
         ranks.leave()
@@ -184,10 +184,9 @@ def _run_cell(ranks, members, source, deadline):
         late.set()
         cell.stop()
 
-    cell.submit()
     watch = deadline.watch(stop)
     try:
-        error = cell.wait()
+        error = cell.run()
     finally:
         watch.set()
     if isinstance(error, RanksGone) or (isinstance(error, CellStopped) and not late.is_set()):

@@ -41,6 +41,8 @@ class Task:
         uses_store: Whether keys may be put into the group's store, as a new group does. Otherwise
             that is a way to talk past the calls that are counted.
         draws_case: Place of the case that `picture` draws, from 0. It needs a seed.
+        waits_s: How many seconds its cases wait by themselves, for a limit to be over or a job to
+            end: the answer gets them on top of those that it has.
         warm_up: Function of a module that every rank calls before the clock of a check starts, for
             what takes seconds the first time, such as `kit.warm_up.first_ddp`. None: nothing does.
 
@@ -66,6 +68,7 @@ class Task:
     in_group: bool = True
     uses_store: bool = False
     draws_case: int = 0
+    waits_s: float = 0.0
     warm_up: Callable | None = None
     last_run: list = field(default_factory=list, init=False, compare=False, repr=False)
 

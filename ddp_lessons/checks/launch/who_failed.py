@@ -125,6 +125,7 @@ def _draw(played):
 
 who_failed = Task(
     number="09.4",
+    waits_s=10.0,
     name="who_failed",
     twice=True,
     cases=_cases,

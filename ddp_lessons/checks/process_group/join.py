@@ -14,7 +14,7 @@ from ddp_lessons.checks.kit.inside.replacing import replacing
 from ddp_lessons.pictures import holdings_picture
 from ddp_lessons.process_group import leave_group
 
-_TIMEOUT = timedelta(seconds=5)
+_TIMEOUT = timedelta(seconds=3)
 _BEGUN_S = 1.0
 
 

@@ -7,6 +7,7 @@ The kernel waits for replies, for deaths, for Stop and for the clock at once.
 import queue
 import sys
 import time
+from concurrent.futures import Future, wait
 
 from ipyparallel.error import RemoteError, TaskAborted
 
@@ -21,6 +22,7 @@ from ddp_lessons.ranks.rank.where import source_line
 from ddp_lessons.ranks.system.patience import Patience
 
 _TICK_S = 0.05
+_LOOK_S = 1.0
 _OUTPUT_WITHIN_S = 1.0
 _NEWS_S = 0.5
 """
@@ -46,8 +48,7 @@ def run_cell(ranks, source, targets=None):
     # begin the cell and be released in the middle of it.
     for text in ("pass", source) if ranks.client.outstanding else (source,):
         run = CellRun(ranks, text, range(len(ranks)) if targets is None else targets)
-        run.submit()
-        error = run.wait()
+        error = run.run()
         if error is not None:
             raise error
 
@@ -80,8 +81,29 @@ class CellRun:
         Send the cell to its ranks.
         """
         self.ranks.keeper.on_event(self._on_keeper_event)
-        for rank in self.targets:
-            self._submit_to(rank)
+        # By the thread that sends: from another one, it would be woken for each message, and take
+        # the interpreter away each time. With 16 ranks that was a quarter of a short cell.
+        sent: Future = Future()
+        client = self.ranks.client
+        client._io_loop.add_callback(self._submit_all, sent)
+        while client._io_thread.is_alive() and not sent.done():
+            wait([sent], _LOOK_S)
+        if not sent.done():  # it has ended meanwhile
+            self._submit_all(sent)  # which finds that the client is closed
+        if sent.exception() is not None:
+            self.leave_alone()
+        sent.result()
+
+    def run(self):
+        """
+        Submit, and wait. What Stop does holds from before the first rank has the cell.
+
+        Returns:
+            DDPLessonsError or None: What to raise.
+        """
+        with StopCatcher(self.stop):
+            self.submit()
+            return self._wait()
 
     def leave_alone(self):
         """
@@ -110,17 +132,28 @@ class CellRun:
             DDPLessonsError or None: What to raise.
         """
         with StopCatcher(self.stop):
-            look_at = time.monotonic() + LOOK_EVERY_S
-            while self.running:
-                self._take_events()
-                self._display.update(self._complete())
-                if self.running and time.monotonic() >= look_at:
-                    self._lookout.look(self.running, self._fault_at)
-                    look_at = time.monotonic() + LOOK_EVERY_S
-            self._wait_for_output()
-            self._tell_victims()
-            self.leave_alone()
-            return conclude(self.ranks, self.outcomes, self._lookout, self._stopped)
+            return self._wait()
+
+    def _wait(self):
+        look_at = time.monotonic() + LOOK_EVERY_S
+        while self.running:
+            self._take_events()
+            self._display.update(self._complete())
+            if self.running and time.monotonic() >= look_at:
+                self._lookout.look(self.running, self._fault_at)
+                look_at = time.monotonic() + LOOK_EVERY_S
+        self._wait_for_output()
+        self._tell_victims()
+        self.leave_alone()
+        return conclude(self.ranks, self.outcomes, self._lookout, self._stopped)
+
+    def _submit_all(self, sent):
+        try:
+            for rank in self.targets:
+                self._submit_to(rank)
+            sent.set_result(None)
+        except Exception as error:
+            sent.set_exception(error)
 
     def _submit_to(self, rank):
         client, output = self.ranks.client, self._outputs[rank]
