@@ -128,7 +128,7 @@ def test_rank_costs_of_all_to_all_and_barrier_are_what_the_trace_counts(world_si
 
 
 def _count_pipelined(rank, world_size):
-    numbers = torch.ones(3_000_001)  # 11.4 MiB: several segments a chunk
+    numbers = torch.ones(8_000_001)  # 30.5 MiB: several segments a chunk
     with trace() as events:
         ring.pipelined.all_reduce(numbers)
     return traffic(gather(events))[rank].sent_bytes
@@ -140,5 +140,5 @@ def test_pipelined_ring_sends_the_bytes_of_the_ring(world_size):
     """
     Segments cost messages; they cost no byte.
     """
-    plan = schedule("all_reduce", "ring", world_size, 3_000_001)
+    plan = schedule("all_reduce", "ring", world_size, 8_000_001)
     assert run_world(world_size, _count_pipelined) == [c.sent_bytes for c in rank_costs(plan, 4)]

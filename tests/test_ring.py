@@ -124,9 +124,9 @@ def _large(rank, w, length):
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_rings_do_not_deadlock_on_large_messages(world_size):
     """
-    12 MiB a rank is more than sockets hold and several segments a chunk, at the real settings.
+    20 MiB a rank is more than sockets hold and several segments a chunk, at the real settings.
     """
-    run_world(world_size, _large, 3 * (1 << 20) + 5)
+    run_world(world_size, _large, 5 * (1 << 20) + 5)
 
 
 def _blocking_ring(rank, w, length):
@@ -145,7 +145,7 @@ def _blocking_ring(rank, w, length):
 @pytest.mark.ranks
 def test_ring_of_blocking_sends_never_ends():
     """
-    The same 12 MiB stop the ring that sends first and receives then: every rank waits.
+    12 MiB stop the ring that sends first and receives then: every rank waits.
     """
     with pytest.raises(RankFailed, match=r"ranks \[0, 1\] of 2 were not done in time"):
         run_world(2, _blocking_ring, 3 * (1 << 20) + 5, timeout_s=2.0)
@@ -287,12 +287,13 @@ def test_room_is_kept_and_lent_again():
 def test_two_ranks_swap_all_they_have():
     """
     One message in place of two, one after the other: nothing that a rank sends waits for another.
-    Of much, half is added by each rank and sent back, in two segments each time.
+    Of much, half is added by each rank and sent back.
     """
     short_bytes = segments.SHORT_BYTES * 2
     assert run_world(2, _count_short, short_bytes + 1) == [1, 1]
     assert run_world(2, _count_short, segments.SWAP_BYTES) == [1, 1]
-    assert run_world(2, _count_short, segments.SWAP_BYTES + 1) == [4, 4]
+    assert run_world(2, _count_short, segments.SWAP_BYTES + 1) == [2, 2]
+    assert run_world(2, _count_short, 2 * segments.SEGMENT_BYTES + 1) == [4, 4]
 
 
 def _note_order(rank, w):
