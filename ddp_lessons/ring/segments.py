@@ -21,7 +21,7 @@ What makes it fast:
   with 4 ranks on 2 cores it took five times as long as the tree.
 - Room for what arrives is kept from one call to the next: see `spare`.
 - Two ranks send each other all they have, and both add: the ring's bytes in half of its steps. From
-  2 MiB on the second addition costs more than the steps, so a ring it is.
+  8 MiB on the second addition costs more than the steps, so a ring it is.
 
 Sources: P. Patarasuk, X. Yuan, "Bandwidth Optimal All-reduce Algorithms for Clusters of
 Workstations", 2009; R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication
@@ -42,7 +42,7 @@ Most bytes of a message: enough to make a message's cost small, few enough to ad
 move. With 2 MiB, 16 MiB on 2 and on 4 ranks took a tenth longer.
 """
 
-NUM_AHEAD = 4
+NUM_AHEAD = 2
 """
 How many receives are posted before they are needed.
 """
@@ -52,7 +52,7 @@ SHORT_BYTES = 512 << 10
 Most bytes of a chunk that is not worth a ring: w such chunks go by a tree.
 """
 
-SWAP_BYTES = 2 << 20
+SWAP_BYTES = 4 << 20
 """
 Most bytes of a tensor that two ranks swap.
 """
