@@ -82,7 +82,7 @@ class CellRun:
         """
         self.ranks.keeper.on_event(self._on_keeper_event)
         # By the thread that sends: from another one, it would be woken for each message, and take
-        # the interpreter away each time. With 16 ranks that was a quarter of a short cell.
+        # the interpreter away each time. With 16 ranks that was a twentieth of a short cell.
         sent: Future = Future()
         client = self.ranks.client
         client._io_loop.add_callback(self._submit_all, sent)
