@@ -12,6 +12,7 @@ import psutil
 import pytest
 from launched import blocks
 from throw_away_hosts import hosts, net_of, traces
+from waiting import wait_until
 
 from ddp_lessons import start_ranks, stop_ranks
 from ddp_lessons.ranks.kernel.cells import run_cell
@@ -79,7 +80,12 @@ def ranks_on(folder, home):
         started.view.execute("mine, one = dist.get_rank(), torch.ones(1)")
         yield started
         stop_ranks()
-    assert [engines_on(folder, number) for number in (1, 2)] == [0, 0]
+    # Of a host whose login takes too long the engines end by themselves.
+    wait_until(
+        lambda: [engines_on(folder, number) for number in (1, 2)] == [0, 0],
+        30,
+        "the end of all engines",
+    )
 
 
 def engines_on(folder, number):

@@ -60,7 +60,7 @@ class Alive(TorchDispatchMode):
         while (now := self._count(besides)) > self._most_bytes and not self._was_more:
             gc.collect()
             self._was_more = time.monotonic() > deadline
-            time.sleep(0.001)
+            time.sleep(0.02)
         return now
 
     def _count(self, besides):

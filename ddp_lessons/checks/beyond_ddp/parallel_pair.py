@@ -5,7 +5,7 @@ Task 15.2: a column- and a row-parallel layer with one all-reduce.
 import torch
 import torch.distributed as dist
 
-from ddp_lessons.checks.beyond_ddp.alive import Alive
+from ddp_lessons.checks.beyond_ddp.alive import MAX_LINGER_S, Alive
 from ddp_lessons.checks.beyond_ddp.pairs import (
     MOST_OFF,
     NAMES,
@@ -62,6 +62,7 @@ def _act(here, ParallelPair):
     kept["trained"] = _are_parameters(pair)
     if _all_fit(here, kept["parts"]):
         kept["runs"] = [_run(here, pair, number, run) for run in range(NUM_RUNS)]
+    dist.barrier()  # nobody leaves a group that another one is still in
     for one in made:
         dist.destroy_process_group(one)
     return kept
@@ -249,6 +250,7 @@ def _draw(played):
 
 ParallelPair = Task(
     number="15.2",
+    waits_s=MAX_LINGER_S,
     name="ParallelPair",
     cases=_cases,
     act=_act,

@@ -9,7 +9,7 @@ import math
 
 import torch
 
-from ddp_lessons.checks.beyond_ddp.alive import Alive
+from ddp_lessons.checks.beyond_ddp.alive import MAX_LINGER_S, Alive
 from ddp_lessons.checks.beyond_ddp.linear_runs import (
     RATE,
     is_near,
@@ -226,6 +226,7 @@ def _draw(played):
 
 ShardedLinear = Task(
     number="15.1",
+    waits_s=MAX_LINGER_S,
     name="ShardedLinear",
     cases=_cases,
     act=_act,

@@ -215,6 +215,7 @@ def _draw(played):
 
 finish = Task(
     number="08.5",
+    waits_s=4.0,  # for the disk
     uses_store=True,
     name="finish",
     cases=_cases,

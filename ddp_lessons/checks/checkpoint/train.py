@@ -137,6 +137,7 @@ def _draw(played):
 
 train = Task(
     number="08.3",
+    waits_s=4.0,  # for the disk
     uses_store=True,
     name="train",
     cases=_cases,

@@ -112,10 +112,10 @@ def run_and_judge(task, ranks):
 
 def _run_all(task, ranks, cases, own_orders=False):
     folder = tempfile.mkdtemp(prefix="check-", dir=ranks.store_folder)
+    if not task.in_group:
+        ranks.leave()  # before the clock starts: the group's threads end, and their waits with them
     run = Run(task, ranks, folder, _deadline(ranks, DEADLINE_S + task.waits_s), own_orders)
     task.last_run[:] = [run]
-    if not task.in_group:
-        ranks.leave()
     try:
         for case in cases:
             played = _play(run, case)

@@ -9,8 +9,8 @@ from datetime import timedelta
 import torch.distributed as dist
 
 from ddp_lessons.checks.kit import Case, Task
+from ddp_lessons.checks.kit.deadline import Deadline
 from ddp_lessons.pictures import holdings_picture
-from ddp_lessons.ranks.system.patience import Patience
 from ddp_lessons.ranks.system.pulse import waited_for_a_core_s
 
 _NEARLY = 0.8  # of a deadline: who waited until it was over waited for this, less for a core
@@ -80,8 +80,8 @@ def _come_too_late(here, watch):
     for rank in others:
         watch.get(f"began/{rank}")
     pids = [int(watch.get(f"ready/{rank}")) for rank in others]
-    patience = Patience(max(here["deadline_s"], 1) + _TOO_LATE_S, lambda: pids)
-    while not patience.is_over and not watch.check([f"ended/{rank}" for rank in others]):
+    deadline = Deadline(max(here["deadline_s"], 1) + _TOO_LATE_S, lambda: pids)
+    while not deadline.is_over and not watch.check([f"ended/{rank}" for rank in others]):
         time.sleep(0.01)
 
 

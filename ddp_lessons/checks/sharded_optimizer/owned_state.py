@@ -243,6 +243,7 @@ def _draw(played):
 
 OwnedState = Task(
     number="13.3",
+    waits_s=3.0,
     name="OwnedState",
     cases=_cases,
     act=_act,

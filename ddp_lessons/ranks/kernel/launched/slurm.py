@@ -21,7 +21,7 @@ How often Slurm is asked of a job that waits: a queue has many who ask.
 """
 _TELL_AFTER_S = 5.0
 _END_S = 5.0
-_CAUSE_S = 3.0
+_CAUSE_S = 15.0
 _POLL_S = 0.1
 
 

@@ -3,9 +3,12 @@ ipyparallel's launcher for Slurm, configured as that is, which knows how its job
 """
 
 import asyncio
+import contextlib
 import os
+import signal
 import subprocess
 import tempfile
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +25,24 @@ _UNKNOWN_JOB = "Invalid job id"
 _KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
 _FOREIGN = ("SLURM", "PMI", "OMPI_", "PRTE_")
 _FOREIGN_NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+
+
+@contextlib.contextmanager
+def _put_off_stop():
+    """
+    Let Stop wait until sbatch has told the job's number: without it, nobody can cancel the job.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    stops: list = []
+    before = signal.signal(signal.SIGINT, lambda *stop: stops.append(stop))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if stops and callable(before):
+            before(*stops[-1])
 
 
 @dataclass(frozen=True)
@@ -92,7 +113,7 @@ done
         """
         Hand the job in. Its script, which Slurm copies, is left nowhere.
         """
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, _put_off_stop():
             self.batch_file = os.path.join(folder, self.batch_file_name)
             return super().start(n)
 
