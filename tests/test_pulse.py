@@ -13,7 +13,13 @@ import pytest
 from made_up_ranks import ASLEEP
 from waiting import wait_until
 
-from ddp_lessons.ranks.system.pulse import Rest, pulse_of, wants_a_core
+from ddp_lessons.ranks.system.pulse import (
+    Rest,
+    main_waited_s,
+    pulse_of,
+    waited_for_a_core_s,
+    wants_a_core,
+)
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
@@ -88,6 +94,20 @@ def test_pulse_sees_the_other_threads():
     with python(work) as pid:
         wait_until(lambda: not pulse_of(pid).others_sleep, 5, "the thread at work")
         assert wants_a_core(pid)
+
+
+def test_two_on_one_core_wait_for_it():
+    """
+    How long the main thread waited is part of what all threads waited.
+    """
+    core = min(os.sched_getaffinity(0))
+    busy = f"import os\nos.sched_setaffinity(0, [{core}])\nwhile True:\n    pass"
+    with python(busy) as one, python(busy) as other:
+        for pid in (one, other):
+            wait_until(lambda pid=pid: main_waited_s(pid) > 0.1, 20, "a wait for the core")
+            before = main_waited_s(pid)
+            assert before <= waited_for_a_core_s(pid)
+    assert main_waited_s(one) == waited_for_a_core_s(one) == 0.0
 
 
 def test_pulse_of_nobody_is_none():

@@ -12,7 +12,7 @@ from ddp_lessons.checks.kit import Case, Task, equal, whole_numbers
 from ddp_lessons.checks.kit.deadline import Deadline
 from ddp_lessons.checks.kit.inside.plain import plain
 from ddp_lessons.pictures import holdings_picture
-from ddp_lessons.ranks.system.pulse import waited_for_a_core_s
+from ddp_lessons.ranks.system.pulse import main_waited_s
 
 _LATE_S, _SLACK_S, _TOO_LATE_S = 0.2, 1.2, 0.7
 _SHORT_S, _LONG_S = 1.0, 3.1
@@ -62,9 +62,9 @@ def _act(here, answer):
             time.sleep(_LATE_S)
         if is_last and rank in _ranks(case, "too late"):
             _wait_until_given_up(here, watch)
-        began_s, waited_s = time.monotonic(), waited_for_a_core_s(os.getpid())
+        began_s, waited_s = time.monotonic(), main_waited_s(os.getpid())
         here.call(answer, tensor, store, number, limit_of(case, rank))
-        waited_s = waited_for_a_core_s(os.getpid()) - waited_s
+        waited_s = main_waited_s(os.getpid()) - waited_s
         took.append((time.monotonic() - began_s, max(waited_s, 0.0)))
         if is_last:
             watch.set(f"ended/{rank}", "yes")
@@ -81,7 +81,7 @@ def _wait_until_given_up(here, watch):
     """
     hurried = _ranks(here.case, "hurried")
     pids = [int(watch.get(f"pid/{rank}")) for rank in hurried]
-    deadline = Deadline(_SHORT_S + _TOO_LATE_S, lambda: pids)
+    deadline = Deadline(_SHORT_S + _TOO_LATE_S, lambda: pids, waited_s=main_waited_s)
     while not deadline.is_over and not watch.check([f"ended/{rank}" for rank in hurried]):
         time.sleep(0.01)
 

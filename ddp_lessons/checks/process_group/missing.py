@@ -11,7 +11,7 @@ import torch.distributed as dist
 from ddp_lessons.checks.kit import Case, Task
 from ddp_lessons.checks.kit.deadline import Deadline
 from ddp_lessons.pictures import holdings_picture
-from ddp_lessons.ranks.system.pulse import waited_for_a_core_s
+from ddp_lessons.ranks.system.pulse import main_waited_s
 
 _NEARLY = 0.8  # of a deadline: who waited until it was over waited for this, less for a core
 _LATE_S, _SLACK_S, _SET_S = 0.3, 2.0, 0.03
@@ -54,11 +54,11 @@ def _act(here, missing):
     if here.rank in _too_late(here.case):
         _come_too_late(here, watch)
     watch.set(f"began/{here.rank}", "yes")
-    start_s, waited_s = time.monotonic(), waited_for_a_core_s(os.getpid())
+    start_s, waited_s = time.monotonic(), main_waited_s(os.getpid())
     num_ranks = here.case.data.get("of", here.world_size)
     here.call(missing, store, here.rank, num_ranks, here["deadline_s"])
     took_s = time.monotonic() - start_s
-    waited_s = max(0.0, waited_for_a_core_s(os.getpid()) - waited_s)
+    waited_s = max(0.0, main_waited_s(os.getpid()) - waited_s)
     watch.set(f"ended/{here.rank}", "yes")
     return took_s, waited_s
 
@@ -80,7 +80,9 @@ def _come_too_late(here, watch):
     for rank in others:
         watch.get(f"began/{rank}")
     pids = [int(watch.get(f"ready/{rank}")) for rank in others]
-    deadline = Deadline(max(here["deadline_s"], 1) + _TOO_LATE_S, lambda: pids)
+    deadline = Deadline(
+        max(here["deadline_s"], 1) + _TOO_LATE_S, lambda: pids, waited_s=main_waited_s
+    )
     while not deadline.is_over and not watch.check([f"ended/{rank}" for rank in others]):
         time.sleep(0.01)
 

@@ -162,6 +162,19 @@ def waited_for_a_core_s(pid):
     return total_ns / 1e9
 
 
+def main_waited_s(pid):
+    """
+    Return the seconds for which the main thread of a process was ready to run and had no core.
+
+    0.0 where the process is gone or the system does not tell.
+    """
+    try:
+        with open(f"/proc/{pid}/task/{pid}/schedstat") as f:
+            return int(f.read().split()[1]) / 1e9
+    except OSError:
+        return 0.0
+
+
 def main_cpu_s(pid):
     """
     Return the seconds of CPU time that the main thread of a process has had.
