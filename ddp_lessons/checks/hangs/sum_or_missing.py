@@ -94,18 +94,31 @@ def _judge(played):
         away = {*_ranks(case, "absent"), *_ranks(case, "too late")} if is_last else set()
         present = [r for r in range(w) if not is_last or r not in _ranks(case, "absent")]
         calls = {rank: played.seen[rank].calls[number - 1] for rank in present}
+        times_s = {rank: played.seen[rank].kept[number - 1] for rank in present}
+        if away:
+            _judge_patience(played, calls, times_s, away)
         for rank in present:
-            took_s, waited_s = played.seen[rank].kept[number - 1]
-            _judge_list(played, rank, calls[rank].result, sorted(away), took_s - waited_s)
+            _judge_list(played, rank, calls[rank].result, sorted(away))
         total = sum(_numbers(case, rank, number) for rank in range(w))
         for rank in present:
             _judge_tensor(played, rank, calls[rank], total if not away else None)
-        times_s = {rank: played.seen[rank].kept[number - 1] for rank in present}
         for rank in present:
             _judge_time(played, rank, times_s, away if is_last else set())
 
 
-def _judge_list(played, rank, got, missing, took_s):
+def _judge_patience(played, calls, times_s, away):
+    """
+    Refuse who was hurried, and waited until the one came that is too late.
+    """
+    for rank in _ranks(played.case, "hurried"):
+        limit_s, (took_s, waited_s) = limit_of(played.case, rank), times_s[rank]
+        if calls[rank].result == [] and took_s - waited_s > limit_s + _WAITED_S:
+            both = {"got": [], "expected": sorted(away)}
+            fact = f"Its limit was {limit_s:g} s, and it waited for longer."
+            raise played.wrong("too-patient", rank, **both, fact=fact)
+
+
+def _judge_list(played, rank, got, missing):
     both = {"got": got, "expected": missing}
     if not isinstance(got, list) or any(type(one) is not int for one in got):
         raise played.wrong("no-list", rank, **both, fact="It must return a list of ranks.")
@@ -114,16 +127,12 @@ def _judge_list(played, rank, got, missing, took_s):
     if sorted({*got}) == missing:
         fact = "The ranks are not in rising order, each once."
         raise played.wrong("order", rank, **both, fact=fact)
-    is_late = took_s > limit_of(played.case, rank) + _WAITED_S
-    if not got and "calls" in played.case.data and not is_late:
+    if not got and "calls" in played.case.data:
         fact = "In the second call, it takes ranks for present that came to the first one."
         raise played.wrong("old-keys", rank, **both, fact=fact)
     if rank in _ranks(played.case, "too late"):
         fact = f"Rank {rank} came when others had given it up, and returns another list than they."
         raise played.wrong("other-list", rank, **both, fact=fact)
-    if not got and is_late:
-        fact = f"Its limit was {limit_of(played.case, rank):g} s, and it waited for longer."
-        raise played.wrong("too-patient", rank, **both, fact=fact)
     if {*missing} - {*got}:
         fact = "It does not name all that did not come."
         raise played.wrong("nobody", rank, **both, fact=fact)
