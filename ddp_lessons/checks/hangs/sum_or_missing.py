@@ -112,10 +112,17 @@ def _judge_patience(played, calls, times_s, away):
     """
     for rank in _ranks(played.case, "hurried"):
         limit_s, (took_s, waited_s) = limit_of(played.case, rank), times_s[rank]
-        if calls[rank].result == [] and took_s - waited_s > limit_s + _WAITED_S:
+        looked_s = took_s - waited_s - _in_sums_s(calls[rank])
+        if calls[rank].result == [] and looked_s > limit_s + _WAITED_S:
             both = {"got": [], "expected": sorted(away)}
             fact = f"Its limit was {limit_s:g} s, and it waited for longer."
             raise played.wrong("too-patient", rank, **both, fact=fact)
+
+
+def _in_sums_s(call):
+    # Who begins one too early waits in it for the one that is too late.
+    ends = [(event, event.wait_end_ns or event.end_ns) for event in call.events]
+    return sum(end - event.start_ns for event, end in ends if event.is_communication and end) / 1e9
 
 
 def _judge_list(played, rank, got, missing):
