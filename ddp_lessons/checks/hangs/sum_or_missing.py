@@ -2,17 +2,15 @@
 Task 10.2: a timeout that names who is missing.
 """
 
-import os
 import time
 from datetime import timedelta
 
 import torch.distributed as dist
 
 from ddp_lessons.checks.kit import Case, Task, equal, whole_numbers
-from ddp_lessons.checks.kit.deadline import Deadline
+from ddp_lessons.checks.kit.inside.own_time import tell_end, tell_process, timed, wait_for_ends
 from ddp_lessons.checks.kit.inside.plain import plain
 from ddp_lessons.pictures import holdings_picture
-from ddp_lessons.ranks.system.pulse import main_waited_s
 
 _LATE_S, _SLACK_S, _TOO_LATE_S = 0.2, 1.2, 0.7
 _SHORT_S, _LONG_S = 1.0, 3.1
@@ -50,7 +48,7 @@ def _act(here, answer):
     store = dist.FileStore(str(here.folder / f"calls-{case.seed}-{here.world_size}"))
     store.set_timeout(timedelta(seconds=3))  # for an answer that waits for a key in vain
     watch = dist.FileStore(str(here.folder / f"watch-{case.seed}-{here.world_size}"))
-    watch.set(f"pid/{rank}", str(os.getpid()))
+    tell_process(watch, rank)
     num_calls, took = case.data.get("calls", 1), []
     for number in range(1, num_calls + 1):
         is_last = number == num_calls
@@ -61,29 +59,17 @@ def _act(here, answer):
         if is_last and rank in _ranks(case, "late"):
             time.sleep(_LATE_S)
         if is_last and rank in _ranks(case, "too late"):
-            _wait_until_given_up(here, watch)
-        began_s, waited_s = time.monotonic(), main_waited_s(os.getpid())
-        here.call(answer, tensor, store, number, limit_of(case, rank))
-        waited_s = main_waited_s(os.getpid()) - waited_s
-        took.append((time.monotonic() - began_s, max(waited_s, 0.0)))
+            # Until a hurried rank has given this one up, or should have.
+            wait_for_ends(watch, _ranks(case, "hurried"), _SHORT_S + _TOO_LATE_S)
+        with timed(took):
+            here.call(answer, tensor, store, number, limit_of(case, rank))
         if is_last:
-            watch.set(f"ended/{rank}", "yes")
+            tell_end(watch, rank)
     return took
 
 
 def _numbers(case, rank, number):
     return whole_numbers(case, f"{rank} {number}", (_LENGTH,))
-
-
-def _wait_until_given_up(here, watch):
-    """
-    Wait until a hurried rank has returned, or should have.
-    """
-    hurried = _ranks(here.case, "hurried")
-    pids = [int(watch.get(f"pid/{rank}")) for rank in hurried]
-    deadline = Deadline(_SHORT_S + _TOO_LATE_S, lambda: pids, waited_s=main_waited_s)
-    while not deadline.is_over and not watch.check([f"ended/{rank}" for rank in hurried]):
-        time.sleep(0.01)
 
 
 def _judge(played):
@@ -94,25 +80,25 @@ def _judge(played):
         away = {*_ranks(case, "absent"), *_ranks(case, "too late")} if is_last else set()
         present = [r for r in range(w) if not is_last or r not in _ranks(case, "absent")]
         calls = {rank: played.seen[rank].calls[number - 1] for rank in present}
-        times_s = {rank: played.seen[rank].kept[number - 1] for rank in present}
+        took = {rank: played.seen[rank].kept[number - 1] for rank in present}
         if away:
-            _judge_patience(played, calls, times_s, away)
+            _judge_patience(played, calls, took, away)
         for rank in present:
             _judge_list(played, rank, calls[rank].result, sorted(away))
         total = sum(_numbers(case, rank, number) for rank in range(w))
         for rank in present:
             _judge_tensor(played, rank, calls[rank], total if not away else None)
         for rank in present:
-            _judge_time(played, rank, times_s, away if is_last else set())
+            _judge_time(played, rank, took, away if is_last else set())
 
 
-def _judge_patience(played, calls, times_s, away):
+def _judge_patience(played, calls, took, away):
     """
     Refuse who was hurried, and waited until the one came that is too late.
     """
     for rank in _ranks(played.case, "hurried"):
-        limit_s, (took_s, waited_s) = limit_of(played.case, rank), times_s[rank]
-        looked_s = took_s - waited_s - _in_sums_s(calls[rank])
+        limit_s, (_, own_s) = limit_of(played.case, rank), took[rank]
+        looked_s = own_s - _in_sums_s(calls[rank])
         if calls[rank].result == [] and looked_s > limit_s + _WAITED_S:
             both = {"got": [], "expected": sorted(away)}
             fact = f"Its limit was {limit_s:g} s, and it waited for longer."
@@ -165,20 +151,20 @@ def _judge_tensor(played, rank, call, total):
         raise played.wrong("no-sum", rank, fact=fact)
 
 
-def _judge_time(played, rank, times_s, away):
-    case, limit_s = played.case, limit_of(played.case, rank)
-    took_s = times_s[rank][0] - times_s[rank][1]  # less what it waited for a core
-    if not away and took_s >= _NEARLY * limit_s:
+def _judge_time(played, rank, took, away):
+    case, limit_s, (_, own_s) = played.case, limit_of(played.case, rank), took[rank]
+    if not away and own_s >= _NEARLY * limit_s:
         fact = "All ranks had come, and it waited until its time was over."
         raise played.wrong("slow", rank, fact=fact)
     if away and rank not in away and rank in _ranks(case, "hurried"):
         # One that began later finds the verdict of one whose time is over.
-        if max(times_s[r][0] for r in _ranks(case, "hurried") if r not in away) < 0.9 * limit_s:
+        longest_s = max(took[r][0] for r in _ranks(case, "hurried") if r not in away)
+        if longest_s < 0.9 * limit_s:
             raise played.wrong("impatient", rank, fact="It gave up before its time was over.")
-        if took_s > limit_s + _SLACK_S:
+        if own_s > limit_s + _SLACK_S:
             fact = f"Its limit was {limit_s:g} s, and it took over {_SLACK_S:g} s more."
             raise played.wrong("too-patient", rank, fact=fact)
-    if away and rank not in _ranks(case, "hurried") and took_s >= _NEARLY * limit_s:
+    if away and rank not in _ranks(case, "hurried") and own_s >= _NEARLY * limit_s:
         fact = "Another rank had decided, and it waited until its own time was over."
         raise played.wrong("alone", rank, fact=fact)
 

@@ -2,16 +2,20 @@
 Task 01.3: name the missing ranks.
 """
 
-import os
 import time
 from datetime import timedelta
 
 import torch.distributed as dist
 
 from ddp_lessons.checks.kit import Case, Task
-from ddp_lessons.checks.kit.deadline import Deadline
+from ddp_lessons.checks.kit.inside.own_time import (
+    processes_of,
+    tell_end,
+    tell_process,
+    timed,
+    wait_for_ends,
+)
 from ddp_lessons.pictures import holdings_picture
-from ddp_lessons.ranks.system.pulse import main_waited_s
 
 _NEARLY = 0.8  # of a deadline: who waited until it was over waited for this, less for a core
 _LATE_S, _SLACK_S, _SET_S = 0.3, 2.0, 0.03
@@ -46,21 +50,19 @@ def _act(here, missing):
     store = _SlowStore(str(here.folder / f"roll-{here.case.seed}"), here.world_size)
     store.set_timeout(timedelta(seconds=1))  # for an answer that waits for a key in vain
     watch = dist.FileStore(str(here.folder / f"watch-{here.case.seed}"), here.world_size)
-    watch.set(f"ready/{here.rank}", str(os.getpid()))
-    for rank in _others_present(here):  # all clocks start together, however busy the machine
-        watch.get(f"ready/{rank}")
+    tell_process(watch, here.rank)
+    processes_of(watch, _others_present(here))  # all clocks start together, however busy it is
     if here.rank in here["late"]:
         time.sleep(_LATE_S)
     if here.rank in _too_late(here.case):
         _come_too_late(here, watch)
     watch.set(f"began/{here.rank}", "yes")
-    start_s, waited_s = time.monotonic(), main_waited_s(os.getpid())
     num_ranks = here.case.data.get("of", here.world_size)
-    here.call(missing, store, here.rank, num_ranks, here["deadline_s"])
-    took_s = time.monotonic() - start_s
-    waited_s = max(0.0, main_waited_s(os.getpid()) - waited_s)
-    watch.set(f"ended/{here.rank}", "yes")
-    return took_s, waited_s
+    took = []
+    with timed(took):
+        here.call(missing, store, here.rank, num_ranks, here["deadline_s"])
+    tell_end(watch, here.rank)
+    return took[0]
 
 
 def _too_late(case):
@@ -79,12 +81,7 @@ def _come_too_late(here, watch):
     others = _others_present(here)
     for rank in others:
         watch.get(f"began/{rank}")
-    pids = [int(watch.get(f"ready/{rank}")) for rank in others]
-    deadline = Deadline(
-        max(here["deadline_s"], 1) + _TOO_LATE_S, lambda: pids, waited_s=main_waited_s
-    )
-    while not deadline.is_over and not watch.check([f"ended/{rank}" for rank in others]):
-        time.sleep(0.01)
+    wait_for_ends(watch, others, max(here["deadline_s"], 1) + _TOO_LATE_S)
 
 
 def _judge(played):
@@ -137,14 +134,14 @@ def _judge(played):
             raise played.wrong("too-patient", rank, **both, fact=fact)
         raise played.wrong("nobody", rank, **both, fact="It does not name all that are missing.")
     for rank in present:
-        (took_s, waited_s), deadline_s = played.seen[rank].kept, played.case["deadline_s"]
-        if not missed[rank] and took_s - waited_s >= _NEARLY * deadline_s > 0:
+        (by_clock_s, own_s), deadline_s = played.seen[rank].kept, played.case["deadline_s"]
+        if not missed[rank] and own_s >= _NEARLY * deadline_s > 0:
             fact = "All ranks had come, and it waited until the deadline."
             raise played.wrong("slow", rank, fact=fact)
-        if missed[rank] and took_s < 0.9 * deadline_s:
+        if missed[rank] and by_clock_s < 0.9 * deadline_s:
             fact = "It gave up before the deadline was over."
             raise played.wrong("impatient", rank, fact=fact)
-        if took_s - waited_s > deadline_s + _SLACK_S:
+        if own_s > deadline_s + _SLACK_S:
             fact = f"The deadline was {deadline_s:g} s, and it took over {_SLACK_S:g} s more."
             raise played.wrong("too-patient", rank, fact=fact)
 

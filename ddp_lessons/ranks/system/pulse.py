@@ -148,18 +148,11 @@ def waited_for_a_core_s(pid):
 
     0.0 where the process is gone or the system does not tell.
     """
-    total_ns = 0
     try:
         tasks = os.listdir(f"/proc/{pid}/task")
     except OSError:
         return 0.0
-    for task in tasks:
-        try:
-            with open(f"/proc/{pid}/task/{task}/schedstat") as f:
-                total_ns += int(f.read().split()[1])
-        except OSError:
-            continue  # it ended while we looked
-    return total_ns / 1e9
+    return sum(_waited_s(pid, task) for task in tasks)
 
 
 def main_waited_s(pid):
@@ -168,11 +161,15 @@ def main_waited_s(pid):
 
     0.0 where the process is gone or the system does not tell.
     """
+    return _waited_s(pid, pid)
+
+
+def _waited_s(pid, task):
     try:
-        with open(f"/proc/{pid}/task/{pid}/schedstat") as f:
+        with open(f"/proc/{pid}/task/{task}/schedstat") as f:
             return int(f.read().split()[1]) / 1e9
     except OSError:
-        return 0.0
+        return 0.0  # it has ended, perhaps while we looked
 
 
 def main_cpu_s(pid):
