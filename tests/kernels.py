@@ -28,11 +28,12 @@ class CellResult:
 
 class Kernel:
     """
-    A running kernel.
+    A running kernel, with variables of the environment; None takes one away.
     """
 
     def __init__(self, **environment):
         env = {**os.environ, "IPP_NONINTERACTIVE": "1", **environment}
+        env = {name: value for name, value in env.items() if value is not None}
         self.manager, self.client = start_new_kernel(kernel_name="python3", env=env)
 
     def run(self, source, stop_after_s=(), timeout_s=60, stop_at=None):

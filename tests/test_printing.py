@@ -25,6 +25,11 @@ class Stream:
         self.text += text
         return len(text)
 
+    def read_descriptor(self):
+        """
+        Nothing is written to a descriptor.
+        """
+
 
 def test_what_fits_is_let_through_and_nothing_is_said():
     """
@@ -72,3 +77,76 @@ def test_ranks_that_print_a_lot_leave_the_kernel_as_it_was():
         left_out = 40 * (10**6 + 1) - MOST_CHARACTERS
         assert shown.count(f"... {left_out:,} more characters") == 2
         assert kernel.run("%px print('here')").text == "[0] here\n[1] here\n"
+
+
+LAST_WORDS = {
+    "a file descriptor": "import os\n_ = os.write(2, b'last words\\n')",
+    "C": "import ctypes\n_ = ctypes.CDLL(None).write(1, b'last words\\n', 11)",
+    "a child process": "import subprocess\n_ = subprocess.run(['echo', 'last words'])",
+    "a forked process": (
+        "import multiprocessing\n"
+        "child = multiprocessing.get_context('fork').Process(target=print, args=['last words'])\n"
+        "child.start()\nchild.join()"
+    ),
+    "a thread": (
+        "import threading\nthread = threading.Thread(target=print, args=['last words'])\n"
+        "thread.start()\nthread.join()"
+    ),
+    "a logger": "import logging\nlogging.warning('last words')",
+    "a display": "from IPython.display import display\ndisplay('last words')",
+    "a value": "'last words'",
+}
+
+
+@pytest.fixture(scope="module")
+def kernel_with_ranks():
+    """
+    A kernel with three ranks, whose descriptors are read as in a notebook.
+    """
+    with running_kernel(PYTEST_CURRENT_TEST=None) as kernel:
+        start = "from ddp_lessons.ranks import start_ranks\nranks = start_ranks(3, device='cpu')"
+        assert kernel.run(start).status == "ok"
+        yield kernel
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("way", LAST_WORDS)
+def test_the_last_that_a_cell_puts_out_is_shown(kernel_with_ranks, way):
+    """
+    However it is put out, it has come when the prompt is back: every time, on every rank.
+    """
+    for _ in range(15):
+        shown = kernel_with_ranks.run(f"%%px\n{LAST_WORDS[way]}").text
+        assert [line.partition("]")[0] for line in shown.splitlines()] == ["[0", "[1", "[2"]
+        assert shown.count("last words") == 3
+
+
+@pytest.mark.ranks
+def test_a_cell_that_puts_out_nothing_leaves_nothing_in_the_client(kernel_with_ranks):
+    """
+    No message says that its output has come: the reply does. Others' times are still told.
+    """
+    kernel_with_ranks.run(
+        "for _ in range(20):\n    get_ipython().run_cell_magic('px', '', 'x = 1')"
+    )
+    held = kernel_with_ranks.run(
+        "client = ranks.client\nprint([len(held) for held in (client.outstanding, client._futures, "
+        "client._output_futures, client.results)])"
+    )
+    assert held.text == "[0, 0, 0, 0]\n"
+    times = kernel_with_ranks.run(
+        "result = ranks.view.execute('x = 2', block=False)\nresult.get()\n"
+        "print(all(one['started'] for one in result.metadata), result.serial_time > 0)"
+    )
+    assert times.text == "True True\n"
+
+
+@pytest.mark.ranks
+def test_a_cell_that_closes_its_output_loses_no_rank(kernel_with_ranks):
+    """
+    What writes to the descriptor is told; what prints is shown.
+    """
+    kernel_with_ranks.run("%px import os\n%px os.dup2(1, 99)\n%px os.close(1)")
+    assert kernel_with_ranks.run("%px print('here')").text == "[0] here\n[1] here\n[2] here\n"
+    kernel_with_ranks.run("%px _ = os.dup2(99, 1)")
+    assert "here" in kernel_with_ranks.run("%px _ = os.write(1, b'here')").text

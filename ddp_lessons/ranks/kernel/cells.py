@@ -7,6 +7,7 @@ The kernel waits for replies, for deaths, for Stop and for the clock at once.
 import queue
 import sys
 import time
+from collections import deque
 from concurrent.futures import Future, wait
 
 from ipyparallel.error import RemoteError, TaskAborted
@@ -17,6 +18,7 @@ from ddp_lessons.ranks.diagnosis.verdict import conclude, put_in_order
 from ddp_lessons.ranks.kernel.lookout import LOOK_EVERY_S, Lookout
 from ddp_lessons.ranks.kernel.output import OrderedDisplay, RankOutput, output_is_missing
 from ddp_lessons.ranks.kernel.stop import StopCatcher
+from ddp_lessons.ranks.rank.brevity import BRIEF, has_said_all
 from ddp_lessons.ranks.rank.tracebacks import comes_of_a_lost_peer
 from ddp_lessons.ranks.rank.where import source_line
 from ddp_lessons.ranks.system.patience import Patience
@@ -61,9 +63,10 @@ class CellRun:
         ranks: The Ranks.
         source: The cell's text.
         targets: Rank numbers to run it on.
+        is_brief: Whether ranks may leave out what only an AsyncResult needs: see `Brevity`.
     """
 
-    def __init__(self, ranks, source, targets):
+    def __init__(self, ranks, source, targets, is_brief=True):
         self.ranks = ranks
         self.source = source
         self.targets = list(targets)
@@ -71,7 +74,10 @@ class CellRun:
         self.outcomes = {}
         self._outputs = {rank: RankOutput() for rank in self.targets}
         self._display = OrderedDisplay(self._outputs)
-        self._events: queue.SimpleQueue = queue.SimpleQueue()
+        self._metadata = {BRIEF: True} if is_brief else {}
+        self._awaited: set = set()  # ranks whose reply has not come
+        self._events: deque = deque()
+        self._bell: queue.SimpleQueue = queue.SimpleQueue()  # a handler of Stop may ring it
         self._lookout = Lookout(ranks, source, self.targets)
         self._stopped = False
         self._fault_at = None
@@ -115,7 +121,7 @@ class CellRun:
         """
         Free every rank, as when Stop is pressed. Any thread may call it while another waits.
         """
-        self._events.put(("stop", None, None))
+        self._tell("stop")
 
     @property
     def running(self):
@@ -161,37 +167,57 @@ class CellRun:
             client._mux_stream,
             self.source,
             silent=False,
+            metadata=self._metadata,
             ident=client._engines[rank].encode(),
             message_future_hook=lambda f: f.iopub_callbacks.append(self._on_output(rank, output)),
         )
         self.futures[rank] = future
-        future.add_done_callback(lambda f: self._events.put(("reply", rank, f)))
-        future.output.add_done_callback(lambda f: self._events.put(("complete", rank, None)))
+        self._awaited.add(rank)
+        future.add_done_callback(lambda f: self._on_reply_message(rank, f))
+        future.output.add_done_callback(lambda f: self._on_complete(rank))
 
     def _on_output(self, rank, output):
         def take(message):
             output.on_message(message)
-            self._events.put(("output", rank, None))
+            self._tell("output", rank)
 
         return take
+
+    def _on_reply_message(self, rank, future):
+        self._awaited.discard(rank)
+        reply, output = future.result(), self._outputs[rank]
+        output.done = output.done or has_said_all(reply)
+        # Who waits for all ranks is not woken for each that has nothing to show: it would take the
+        # interpreter away from this thread, which has the others' replies to read.
+        self._tell("reply", rank, reply, wakes=not (has_said_all(reply) and self._awaited))
+        if has_said_all(reply):
+            future.output.set_result(None)
+
+    def _on_complete(self, rank):
+        if not self._outputs[rank].done:
+            self._tell("complete", rank)
+
+    def _tell(self, what, rank=None, detail=None, wakes=True):
+        self._events.append((what, rank, detail))
+        if wakes:
+            self._bell.put(None)
 
     def _on_keeper_event(self, message):
         if message["at"] in ("died", "gone"):
             death = (message.get("pid"), message.get("code"))
-            self._events.put((message["at"], message.get("rank"), death))
+            self._tell(message["at"], message.get("rank"), death)
 
     def _take_events(self):
         try:
-            what, rank, detail = self._events.get(timeout=_TICK_S)
-            while True:
-                self._take(what, rank, detail)
-                what, rank, detail = self._events.get_nowait()
+            self._bell.get(timeout=_TICK_S)
         except queue.Empty:
-            return
+            pass
+        while self._events:
+            self._take(*self._events.popleft())
 
     def _take(self, what, rank, detail):
         if what == "reply" and rank not in self.outcomes:
-            self._on_reply(rank, detail.result())
+            self._on_reply(rank, detail)
         elif what == "complete":
             self._outputs[rank].done = True
         elif what == "died" and rank in self.targets:

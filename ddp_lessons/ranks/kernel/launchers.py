@@ -19,6 +19,7 @@ from traitlets import Any, Integer, default
 from ddp_lessons.ranks.kernel.keeper import Keeper
 from ddp_lessons.ranks.kernel.launched.mpi import MPIEngineSetLauncher
 from ddp_lessons.ranks.kernel.launched.slurm_job import SlurmEngineSetLauncher
+from ddp_lessons.ranks.kernel.messages import unpack
 from ddp_lessons.ranks.system.patience import Patience
 from ddp_lessons.ranks.system.processes import can_fork
 from ddp_lessons.ranks.warden.controller import controller_arguments
@@ -69,6 +70,7 @@ class RanksCluster(ipp.Cluster):
         Return a client, which `close` closes.
         """
         self._connected = await super().connect_client(**options)
+        self._connected.session.unpack = unpack
         return self._connected
 
     def close(self):

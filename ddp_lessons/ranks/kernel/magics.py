@@ -61,7 +61,7 @@ class RankMagics(ParallelMagics):
 
     def _run_with_result(self, cell, targets, block, save_name):
         put_in_order(self.ranks)
-        run = CellRun(self.ranks, cell, targets)
+        run = CellRun(self.ranks, cell, targets, is_brief=False)
         run.submit()
         result = AsyncResult(
             self.view.client, list(run.futures.values()), fname="%px", targets=targets, owner=True

@@ -18,10 +18,11 @@ from urllib.parse import urlsplit
 from ipyparallel.engine.app import IPEngine
 from traitlets import Float, Integer, default
 
+from ddp_lessons.ranks.rank.brevity import Brevity
 from ddp_lessons.ranks.rank.guard import Guard
 from ddp_lessons.ranks.rank.home import RANK_FROM, home
 from ddp_lessons.ranks.rank.lifeline import hold_lifeline
-from ddp_lessons.ranks.rank.printing import PrintBound
+from ddp_lessons.ranks.rank.printing import PrintBound, RankStream
 from ddp_lessons.ranks.system.interfaces import bind_groups_towards
 
 _RANK_VARIABLES = "RANK OMPI_COMM_WORLD_RANK PMI_RANK PMIX_RANK SLURM_PROCID"
@@ -49,6 +50,10 @@ class RankEngine(IPEngine):
             self._imports = threading.Thread(target=work, name="ddp-lessons-imports")
             self._imports.start()
         super().initialize(argv)
+
+    @default("out_stream_factory")
+    def _out_stream_factory_default(self):
+        return RankStream
 
     @default("id")
     def _id_default(self):
@@ -106,16 +111,6 @@ class RankEngine(IPEngine):
         hold_lifeline(self, hb_ping, hb_pong, identity, limit_s)
 
     def _say_less(self):
-        # Two messages of each cell that nobody reads: "busy", and the cell's own text. Every rank
-        # makes, signs and sends them, and the kernel opens each: a third of a short cell's time.
-        publish = self.kernel._publish_status
-
-        def publish_idle(status, *args, **kwargs):
-            if status != "busy":
-                publish(status, *args, **kwargs)
-
-        self.kernel._publish_status = publish_idle
-        self.kernel._publish_execute_input = lambda *args: None
         # IPython renders each traceback once more for a record of exceptions that nobody reads.
         self.kernel.shell._format_exception_for_storage = _without_traceback
         self.log.setLevel(self.log_level)  # or records are made that its handler drops
@@ -125,11 +120,10 @@ class RankEngine(IPEngine):
         Send what is printed to the kernel.
         """
         super().redirect_output(iopub_socket)
-        for stream in (sys.stdout, sys.stderr):
-            vars(stream)["flush"] = _flush_if_written(stream)
         bound = PrintBound([sys.stdout, sys.stderr])
-        self.kernel.shell.events.register("pre_execute", bound.begin)
-        self.kernel.shell.events.register("post_execute", bound.end)
+        self.kernel.shell.events.register("pre_run_cell", bound.begin)
+        self.kernel.shell.events.register("post_run_cell", bound.end)  # after the guard's
+        Brevity(self.kernel, iopub_socket, bound)
 
     def _reply_to(self, reply_type, work):
         # These run in the engine's control thread, while the main thread may be blocked.
@@ -156,18 +150,6 @@ def _transform_once(shell):
 
 def _without_traceback(error, *args, **kwargs):
     return {"ename": type(error).__name__, "evalue": str(error), "traceback": []}
-
-
-def _flush_if_written(stream):
-    # Around each cell both streams are flushed twice: a thread is woken and waited for, though most
-    # cells print nothing. What was written before is in that thread's hands, in its order.
-    flush = stream.flush
-
-    def flush_if_written():
-        if stream._buffers:
-            flush()
-
-    return flush_if_written
 
 
 def _signal_self(content):

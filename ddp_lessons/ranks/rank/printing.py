@@ -1,8 +1,15 @@
 """
-Bound what a cell prints on a rank: the kernel holds all of it in memory, and so does the browser.
+What a cell prints on a rank: all of it is sent before the cell ends, and it is bounded.
 
 A loop that prints without end would fill the kernel's memory, and all variables in it would go.
 """
+
+import codecs
+import os
+import select
+import threading
+
+from ipykernel.iostream import OutStream
 
 MOST_CHARACTERS = 1 << 20
 """
@@ -10,32 +17,115 @@ Of one cell on one rank: twenty thousand lines. Nobody reads more, and a noteboo
 """
 
 
+_PIPE_BYTES = 1 << 20
+"""
+More than a pipe holds: Linux gives it 64 KiB, and a user may ask for a MiB.
+"""
+
+
+class RankStream(OutStream):
+    """
+    A standard stream that has read what was written to its file descriptor when a cell ends.
+
+    C++ code and child processes write there. A thread passes it on, at a time of its own: two of
+    five last lines came after the cell's end, when nobody listens any more. What forked processes
+    print went the way of the rank's own output, which they do not have.
+
+    Args:
+        args, kwargs: As for ipykernel's OutStream.
+    """
+
+    def __init__(self, *args, **kwargs):
+        self._reading = threading.Lock()
+        self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
+        super().__init__(*args, **kwargs)
+
+    def _watch_pipe_fd(self):
+        # As ipykernel does, but what has been read and what has been passed on are never two things
+        # to whoever holds the lock.
+        if self._fid is None:
+            return
+        os.set_blocking(self._fid, False)
+        poll = select.poll()
+        poll.register(self._fid, select.POLLIN)
+        while self._should_watch:
+            poll.poll()
+            if self._should_watch:
+                self.read_descriptor()
+
+    def read_descriptor(self):
+        """
+        Write what is in the file descriptor's pipe, and return when all before it is written too.
+        """
+        if self._fid is None:  # ipykernel leaves the descriptors of pytest's processes alone
+            return
+        with self._reading:
+            try:
+                data = os.read(self._fid, _PIPE_BYTES)
+            except BlockingIOError:
+                return
+            if not data:  # a cell has closed the descriptor
+                self._should_watch = False
+                return
+            self.write(self._decode(data))
+            os.write(self._original_stdstream_copy, data)  # the rank's log
+
+    def write(self, text):
+        """
+        Write text; in a process that a cell has forked, to the file descriptor: it has no thread.
+        """
+        if self._is_master_process() or self._fid is None or not isinstance(text, str):
+            return super().write(text)
+        data = text.encode(errors="replace")
+        while data:
+            data = data[os.write(self._original_stdstream_fd, data) :]
+        return len(text)
+
+    def flush(self):
+        """
+        Send what has been written, if anything has.
+
+        Around each cell both streams are flushed twice: a thread is woken and waited for, though
+        most cells print nothing. What was written before is in that thread's hands, in its order.
+        """
+        if self._buffers and self._is_master_process():
+            super().flush()
+
+
 class PrintBound:
     """
     Let through what a cell prints up to a limit, and say at its end how much was left out.
 
     Args:
-        streams: What is printed to, such as sys.stdout; each gets another `write`.
+        streams: RankStreams; each gets another `write`.
         most: Characters that one cell may print, to all streams together.
+
+    Attributes:
+        has_printed: Whether the last cell has printed anything.
     """
 
     def __init__(self, streams, most=MOST_CHARACTERS):
         self._most = most
         self._num_printed = 0
+        self.has_printed = False
+        self._streams = streams
         self._writes = [stream.write for stream in streams]
         for stream, write in zip(streams, self._writes, strict=True):
             vars(stream)["write"] = self._bounded(write)
 
-    def begin(self):
+    def begin(self, *_):
         """
         A cell begins.
         """
         self._num_printed = 0
+        self.has_printed = False
 
-    def end(self):
+    def end(self, *_):
         """
-        A cell ends: say what was left out.
+        A cell ends: take what comes last, and say what was left out.
         """
+        for stream in self._streams:
+            stream.read_descriptor()
         left_out, self._num_printed = self._num_printed - self._most, 0
         if left_out > 0:
             self._writes[0](
@@ -45,6 +135,7 @@ class PrintBound:
 
     def _bounded(self, write):
         def bounded(text):
+            self.has_printed = True
             if not isinstance(text, str):
                 return write(text)  # which says what is wrong with it
             room = max(0, self._most - self._num_printed)
