@@ -4,11 +4,8 @@ Run one cell on ranks, and come back whatever happens in it.
 The kernel waits for replies, for deaths, for Stop and for the clock at once.
 """
 
-import queue
 import sys
 import time
-from collections import deque
-from concurrent.futures import Future, wait
 
 from ipyparallel.error import RemoteError, TaskAborted
 
@@ -17,14 +14,13 @@ from ddp_lessons.ranks.diagnosis.report import DIED, GIVEN_UP, OK, RAISED, RELEA
 from ddp_lessons.ranks.diagnosis.verdict import conclude, put_in_order
 from ddp_lessons.ranks.kernel.lookout import LOOK_EVERY_S, Lookout
 from ddp_lessons.ranks.kernel.output import OrderedDisplay, RankOutput, output_is_missing
+from ddp_lessons.ranks.kernel.requests import Requests
 from ddp_lessons.ranks.kernel.stop import StopCatcher
-from ddp_lessons.ranks.rank.brevity import BRIEF, has_said_all
 from ddp_lessons.ranks.rank.tracebacks import comes_of_a_lost_peer
 from ddp_lessons.ranks.rank.where import source_line
 from ddp_lessons.ranks.system.patience import Patience
 
 _TICK_S = 0.05
-_LOOK_S = 1.0
 _OUTPUT_WITHIN_S = 1.0
 _NEWS_S = 0.5
 """
@@ -70,14 +66,10 @@ class CellRun:
         self.ranks = ranks
         self.source = source
         self.targets = list(targets)
-        self.futures = {}
         self.outcomes = {}
         self._outputs = {rank: RankOutput() for rank in self.targets}
         self._display = OrderedDisplay(self._outputs)
-        self._metadata = {BRIEF: True} if is_brief else {}
-        self._awaited: set = set()  # ranks whose reply has not come
-        self._events: deque = deque()
-        self._bell: queue.SimpleQueue = queue.SimpleQueue()  # a handler of Stop may ring it
+        self._requests = Requests(ranks.client, source, self._outputs, is_brief)
         self._lookout = Lookout(ranks, source, self.targets)
         self._stopped = False
         self._fault_at = None
@@ -87,18 +79,11 @@ class CellRun:
         Send the cell to its ranks.
         """
         self.ranks.keeper.on_event(self._on_keeper_event)
-        # By the thread that sends: from another one, it would be woken for each message, and take
-        # the interpreter away each time. With 16 ranks that was a twentieth of a short cell.
-        sent: Future = Future()
-        client = self.ranks.client
-        client._io_loop.add_callback(self._submit_all, sent)
-        while client._io_thread.is_alive() and not sent.done():
-            wait([sent], _LOOK_S)
-        if not sent.done():  # it has ended meanwhile
-            self._submit_all(sent)  # which finds that the client is closed
-        if sent.exception() is not None:
+        try:
+            self._requests.send()
+        except BaseException:
             self.leave_alone()
-        sent.result()
+            raise
 
     def run(self):
         """
@@ -121,7 +106,14 @@ class CellRun:
         """
         Free every rank, as when Stop is pressed. Any thread may call it while another waits.
         """
-        self._tell("stop")
+        self._requests.tell("stop")
+
+    @property
+    def futures(self):
+        """
+        For each rank the future of its reply.
+        """
+        return self._requests.futures
 
     @property
     def running(self):
@@ -153,67 +145,14 @@ class CellRun:
         self.leave_alone()
         return conclude(self.ranks, self.outcomes, self._lookout, self._stopped)
 
-    def _submit_all(self, sent):
-        try:
-            for rank in self.targets:
-                self._submit_to(rank)
-            sent.set_result(None)
-        except Exception as error:
-            sent.set_exception(error)
-
-    def _submit_to(self, rank):
-        client, output = self.ranks.client, self._outputs[rank]
-        future = client.send_execute_request(
-            client._mux_stream,
-            self.source,
-            silent=False,
-            metadata=self._metadata,
-            ident=client._engines[rank].encode(),
-            message_future_hook=lambda f: f.iopub_callbacks.append(self._on_output(rank, output)),
-        )
-        self.futures[rank] = future
-        self._awaited.add(rank)
-        future.add_done_callback(lambda f: self._on_reply_message(rank, f))
-        future.output.add_done_callback(lambda f: self._on_complete(rank))
-
-    def _on_output(self, rank, output):
-        def take(message):
-            output.on_message(message)
-            self._tell("output", rank)
-
-        return take
-
-    def _on_reply_message(self, rank, future):
-        self._awaited.discard(rank)
-        reply, output = future.result(), self._outputs[rank]
-        output.done = output.done or has_said_all(reply)
-        # Who waits for all ranks is not woken for each that has nothing to show: it would take the
-        # interpreter away from this thread, which has the others' replies to read.
-        self._tell("reply", rank, reply, wakes=not (has_said_all(reply) and self._awaited))
-        if has_said_all(reply):
-            future.output.set_result(None)
-
-    def _on_complete(self, rank):
-        if not self._outputs[rank].done:
-            self._tell("complete", rank)
-
-    def _tell(self, what, rank=None, detail=None, wakes=True):
-        self._events.append((what, rank, detail))
-        if wakes:
-            self._bell.put(None)
-
     def _on_keeper_event(self, message):
         if message["at"] in ("died", "gone"):
             death = (message.get("pid"), message.get("code"))
-            self._tell(message["at"], message.get("rank"), death)
+            self._requests.tell(message["at"], message.get("rank"), death)
 
     def _take_events(self):
-        try:
-            self._bell.get(timeout=_TICK_S)
-        except queue.Empty:
-            pass
-        while self._events:
-            self._take(*self._events.popleft())
+        for event in self._requests.news(_TICK_S):
+            self._take(*event)
 
     def _take(self, what, rank, detail):
         if what == "reply" and rank not in self.outcomes:
@@ -231,7 +170,7 @@ class CellRun:
 
     def _on_reply(self, rank, reply):
         if isinstance(reply, TaskAborted):  # it never ran: the engine was clearing its queue
-            self._submit_to(rank)
+            self._requests.send_to(rank)
         elif not isinstance(reply, RemoteError):
             told = reply._content.get("ddp_lessons", {})
             self.outcomes[rank] = Outcome(OK, digest=told.get("digest", ""))

@@ -19,7 +19,7 @@ from traitlets import Any, Integer, default
 from ddp_lessons.ranks.kernel.keeper import Keeper
 from ddp_lessons.ranks.kernel.launched.mpi import MPIEngineSetLauncher
 from ddp_lessons.ranks.kernel.launched.slurm_job import SlurmEngineSetLauncher
-from ddp_lessons.ranks.kernel.messages import unpack
+from ddp_lessons.ranks.kernel.requests import unpack
 from ddp_lessons.ranks.system.patience import Patience
 from ddp_lessons.ranks.system.processes import can_fork
 from ddp_lessons.ranks.warden.controller import controller_arguments

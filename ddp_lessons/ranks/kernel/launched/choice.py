@@ -2,8 +2,8 @@
 Which Engines belong to which launcher.
 """
 
-from ddp_lessons.ranks.kernel.elsewhere import LaunchedEngines
 from ddp_lessons.ranks.kernel.engines import WardenEngines
+from ddp_lessons.ranks.kernel.launched.engines import LaunchedEngines
 from ddp_lessons.ranks.kernel.launched.mpi import MPIEngines
 from ddp_lessons.ranks.kernel.launched.slurm import SlurmEngines
 from ddp_lessons.ranks.kernel.launched.ssh import SSHEngines

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ipyparallel.cluster import launcher as ipp_launcher
 
-from ddp_lessons.ranks.kernel.elsewhere import LaunchedEngines
+from ddp_lessons.ranks.kernel.launched.engines import LaunchedEngines
 from ddp_lessons.ranks.system.patience import Patience
 from ddp_lessons.ranks.system.processes import descendants_of
 

@@ -11,7 +11,7 @@ import time
 from ipyparallel.cluster.launcher import LauncherError
 
 from ddp_lessons.errors import RanksGone
-from ddp_lessons.ranks.kernel.elsewhere import LaunchedEngines
+from ddp_lessons.ranks.kernel.launched.engines import LaunchedEngines
 from ddp_lessons.ranks.system.runtime import open_private
 
 _LOOK_EVERY_S = 1.0

@@ -6,7 +6,7 @@ import subprocess
 import time
 
 from ddp_lessons.errors import StartFailed
-from ddp_lessons.ranks.kernel.elsewhere import LaunchedEngines
+from ddp_lessons.ranks.kernel.launched.engines import LaunchedEngines
 
 _KNOCK_S = 2
 _LOOK_EVERY_S = 5.0

@@ -3,16 +3,19 @@ Messages of ranks are read as jupyter_client reads them, dates and all.
 """
 
 import pytest
+from jupyter_client import jsonutil, session
 from jupyter_client.session import Session
 
-from ddp_lessons.ranks.kernel.messages import unpack
+from ddp_lessons.ranks.kernel.requests import unpack
 
 
 @pytest.mark.parametrize("content", [{}, {"text": "2026-01-02", "nan": 1.5, "ä": ["ö", None]}])
-def test_a_message_is_what_jupyter_client_makes_of_it(content):
+def test_a_message_is_what_jupyter_client_makes_of_it(monkeypatch, content):
     """
     Header, parent, metadata and content; the dates with their zone.
     """
+    # A Jupyter server turns this off for all of its process, which another test may have imported.
+    monkeypatch.setattr(session, "extract_dates", jsonutil.extract_dates)
     theirs = Session()
     ours = Session()
     ours.unpack = unpack

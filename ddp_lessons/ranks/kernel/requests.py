@@ -1,0 +1,145 @@
+"""
+Send a cell to ranks, and read what comes back: in the thread of ipyparallel's client.
+"""
+
+import contextlib
+import json
+import queue
+from collections import deque
+from concurrent.futures import Future, wait
+from datetime import datetime
+
+from ddp_lessons.ranks.rank.brevity import BRIEF, has_said_all
+
+_LOOK_S = 1.0
+
+
+class Requests:
+    """
+    The requests of one cell, and news of them for whoever waits: (what, rank, detail).
+
+    Args:
+        client: ipyparallel's client.
+        source: The cell's text.
+        outputs: For each rank its RankOutput.
+        is_brief: Whether ranks may leave out what only an AsyncResult needs: see `Brevity`.
+
+    Attributes:
+        futures: For each rank the future of its reply.
+    """
+
+    def __init__(self, client, source, outputs, is_brief):
+        self.futures = {}
+        self._client = client
+        self._source = source
+        self._outputs = outputs
+        self._metadata = {BRIEF: True} if is_brief else {}
+        self._awaited: set = set()  # ranks whose reply has not come
+        self._news: deque = deque()
+        self._bell: queue.SimpleQueue = queue.SimpleQueue()  # a handler of Stop may ring it
+
+    def send(self):
+        """
+        Send the cell to all ranks.
+
+        By the thread that sends: from another one, it would be woken for each message, and take the
+        interpreter away each time. With 16 ranks that was a twentieth of a short cell.
+        """
+        sent: Future = Future()
+        self._client._io_loop.add_callback(self._send_all, sent)
+        while self._client._io_thread.is_alive() and not sent.done():
+            wait([sent], _LOOK_S)
+        if not sent.done():  # it has ended meanwhile
+            self._send_all(sent)  # which finds that the client is closed
+        sent.result()
+
+    def _send_all(self, sent):
+        try:
+            for rank in self._outputs:
+                self.send_to(rank)
+            sent.set_result(None)
+        except Exception as error:
+            sent.set_exception(error)
+
+    def send_to(self, rank):
+        """
+        Send the cell to one rank.
+        """
+        client, output = self._client, self._outputs[rank]
+        future = client.send_execute_request(
+            client._mux_stream,
+            self._source,
+            silent=False,
+            metadata=self._metadata,
+            ident=client._engines[rank].encode(),
+            message_future_hook=lambda f: f.iopub_callbacks.append(self._on_output(rank, output)),
+        )
+        self.futures[rank] = future
+        self._awaited.add(rank)
+        future.add_done_callback(lambda f: self._on_reply(rank, f))
+        future.output.add_done_callback(lambda f: self._on_complete(rank))
+
+    def _on_output(self, rank, output):
+        def take(message):
+            output.on_message(message)
+            self.tell("output", rank)
+
+        return take
+
+    def _on_reply(self, rank, future):
+        self._awaited.discard(rank)
+        reply, output = future.result(), self._outputs[rank]
+        output.done = output.done or has_said_all(reply)
+        # Who waits for all ranks is not woken for each that has nothing to show: it would take the
+        # interpreter away from this thread, which has the others' replies to read.
+        self.tell("reply", rank, reply, wakes=not (has_said_all(reply) and self._awaited))
+        if has_said_all(reply):
+            future.output.set_result(None)
+
+    def _on_complete(self, rank):
+        if not self._outputs[rank].done:
+            self.tell("complete", rank)
+
+    def tell(self, what, rank=None, detail=None, wakes=True):
+        """
+        Add news. Any thread may, and a signal's handler.
+
+        Args:
+            what, rank, detail: The news.
+            wakes: Whether to wake who waits; without it the news are read with the next ones.
+        """
+        self._news.append((what, rank, detail))
+        if wakes:
+            self._bell.put(None)
+
+    def news(self, within_s):
+        """
+        Give all news, after waiting some seconds for some.
+        """
+        with contextlib.suppress(queue.Empty):
+            self._bell.get(timeout=within_s)
+            while True:  # it rings once for all news
+                self._bell.get_nowait()
+        while self._news:
+            yield self._news.popleft()
+
+
+def unpack(packed):
+    """
+    Return what a message's part stands for, its own date as a datetime.
+
+    Dates take longer than all else in a message: jupyter_client looks for them by a parser that
+    knows many ways to write one. What is a datetime already it leaves alone.
+
+    Args:
+        packed: bytes, JSON in UTF-8.
+
+    Returns:
+        Any: What `json.loads` gives, with a datetime under "date".
+
+    Source: https://jupyter-client.readthedocs.io/en/stable/messaging.html, general message format.
+    """
+    value = json.loads(packed)
+    if isinstance(value, dict) and isinstance(value.get("date"), str):
+        value["date"] = datetime.fromisoformat(value["date"])
+    return value
