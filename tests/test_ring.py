@@ -184,7 +184,8 @@ def _count_all_reduce(rank, w, length):
 def test_ring_all_reduce_sends_the_fewest_bytes(world_size):
     """
     2 (w - 1) / w of the tensor a rank, in 2 (w - 1) messages, or all at once in parts where two
-    ranks swap what they have. Whoever passes the whole tensor round gets the same sum, and w / 2 times the bytes.
+    ranks swap what they have. Whoever passes the whole tensor round gets the same sum, and w / 2
+    times the bytes.
     """
     w, length = world_size, 12 * 100
     num_bytes = 4 * length
