@@ -150,3 +150,16 @@ def test_a_cell_that_closes_its_output_loses_no_rank(kernel_with_ranks):
     assert kernel_with_ranks.run("%px print('here')").text == "[0] here\n[1] here\n[2] here\n"
     kernel_with_ranks.run("%px _ = os.dup2(99, 1)")
     assert "here" in kernel_with_ranks.run("%px _ = os.write(1, b'here')").text
+
+
+@pytest.mark.ranks
+def test_a_child_that_never_stops_printing_holds_no_cell(kernel_with_ranks):
+    """
+    A cell takes what its child has written by then, and ends.
+    """
+    kernel = kernel_with_ranks
+    begin = "%%px --targets 0\nimport subprocess\nchild = subprocess.Popen(['yes', 'still here'])"
+    assert kernel.run(begin).status == "ok"
+    assert "[2] here" in kernel.run("%px print('here')").text
+    kernel.run("%px --targets 0 child.kill(); _ = child.wait()")
+    assert kernel.run("%px print('here')").text.endswith("here\n[1] here\n[2] here\n")

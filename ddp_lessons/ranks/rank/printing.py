@@ -5,6 +5,7 @@ A loop that prints without end would fill the kernel's memory, and all variables
 """
 
 import codecs
+import contextlib
 import os
 import select
 import threading
@@ -15,8 +16,6 @@ MOST_CHARACTERS = 1 << 20
 """
 Of one cell on one rank: twenty thousand lines. Nobody reads more, and a notebook stores them.
 """
-
-
 _PIPE_BYTES = 1 << 20
 """
 More than a pipe holds: Linux gives it 64 KiB, and a user may ask for a MiB.
@@ -39,13 +38,19 @@ class RankStream(OutStream):
         self._reading = threading.Lock()
         self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
         super().__init__(*args, **kwargs)
+        self._never_block()
+
+    def _never_block(self):
+        # Two threads read, and one may find that the other was faster.
+        if self._fid is not None:
+            os.set_blocking(self._fid, False)
 
     def _watch_pipe_fd(self):
         # As ipykernel does, but what has been read and what has been passed on are never two things
         # to whoever holds the lock.
         if self._fid is None:
             return
-        os.set_blocking(self._fid, False)
+        self._never_block()
         poll = select.poll()
         poll.register(self._fid, select.POLLIN)
         while self._should_watch:
@@ -68,7 +73,8 @@ class RankStream(OutStream):
                 self._should_watch = False
                 return
             self.write(self._decode(data))
-            os.write(self._original_stdstream_copy, data)  # the rank's log
+            with contextlib.suppress(OSError):  # a full disk costs the rank's log, not its output
+                os.write(self._original_stdstream_copy, data)
 
     def write(self, text):
         """
