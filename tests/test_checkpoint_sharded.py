@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.planner import LoadItemType
 from torch.distributed.fsdp import fully_shard
 from worlds import run_world
 
-from ddp_lessons.checkpoint import CheckpointRefused, Checkpoints, Run, SaveFailed, safe
+from ddp_lessons.checkpoint import CheckpointRefused, Checkpoints, Run, SaveFailed
 from ddp_lessons.checkpoint import sharded as sharded_module
 from ddp_lessons.checkpoint.manifest import SHARDED, Manifest, checksum, write_manifest
 from ddp_lessons.checkpoint.safe import SafePlanner, SafeReader, _MetadataUnpickler
@@ -82,12 +82,11 @@ def test_one_process_needs_no_group(tmp_path, save):
     assert fingerprint(resumed) == wanted
 
 
-def test_every_large_tensor_is_read_straight_to_its_place(tmp_path, monkeypatch):
+def test_every_tensor_is_read_straight_to_its_place(tmp_path, monkeypatch):
     """
     DCP's own way makes a tensor first and copies it: twice the time. It is left what is no tensor.
     """
     left = []
-    monkeypatch.setattr(safe, "LARGE_BYTES", 0)
 
     def note(reader, plan, planner, read_data=FileSystemReader.read_data):
         left.extend(item.type for item in plan.items)

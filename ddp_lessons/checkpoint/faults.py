@@ -38,6 +38,22 @@ def in_words(error):
     )
 
 
+def first_of_all(words, group=None):
+    """
+    Return on every rank what the lowest rank said that said anything, or None.
+
+    Collective: every rank must call it.
+
+    Args:
+        words: A text, or None.
+        group: The process group; None is the default group, or no group at all.
+    """
+    said = [words] * place(group)[1]
+    if dist.is_initialized():
+        dist.all_gather_object(said, words, group=group)
+    return next((text for text in said if text is not None), None)
+
+
 def agree(error, group=None):
     """
     Return on every rank once all ranks have come, or raise on every rank if one had an error.

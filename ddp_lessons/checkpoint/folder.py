@@ -182,7 +182,7 @@ class Checkpoints:
         if choice.kind == WHOLE:
             restore(run, state, self._group, exact)
         elif choice.kind == SHARDED:
-            load_shards(run, self.root / choice.name, self._group, exact)
+            load_shards(run, self.root / choice.name, self._group, exact, state)
         return choice
 
     def _begin_sharded(self, run, group):

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from ddp_lessons.errors import CheckpointRefused
 
 from .atomic import sync_folder
-from .faults import place
+from .faults import first_of_all, place
 from .manifest import SHARDED, WHOLE, read_manifest, verify, write_manifest
 from .safe import SafeReader, read_state
 
@@ -155,10 +155,11 @@ def choose(root, group=None, takes_state=False):
     Args:
         root: The folder of all checkpoints.
         group: The process group; None is the default group, or no group at all.
-        takes_state: Whether to read the whole state of one that is kept in one file.
+        takes_state: Whether every rank reads what is in one file: the whole state, or what is
+            beside the shards.
 
     Returns:
-        tuple: The Choice, and the state or None.
+        tuple: The Choice, and what was read or None.
 
     Lesson: 08_checkpoint.
     """
@@ -169,9 +170,8 @@ def choose(root, group=None, takes_state=False):
         manifest, fault = _judge(verify, folder, rank, world_size)
         state = None
         if fault is None:
-            is_whole = takes_state and manifest.kind == WHOLE
-            state, fault = _judge(_read, folder, manifest.kind, is_whole, rank)
-        fault = next((told for told in _from_all(fault, group) if told is not None), None)
+            state, fault = _judge(_read, folder, manifest.kind, takes_state, rank)
+        fault = first_of_all(fault, group)
         if fault is None:
             return Choice(name, manifest.step, manifest.kind, tuple(skipped)), state
         skipped.append((name, fault))
@@ -179,13 +179,14 @@ def choose(root, group=None, takes_state=False):
 
 
 def _read(folder, kind, takes_state, rank):
+    state, path = None, folder / (WHOLE_FILE if kind == WHOLE else REST_FILE)
     if takes_state:
-        return read_state(folder / WHOLE_FILE, verified=True)
-    if rank == 0:
-        read_state(folder / (WHOLE_FILE if kind == WHOLE else REST_FILE), "meta", verified=True)
-        if kind == SHARDED:
-            SafeReader(folder).read_metadata()
-    return None
+        state = read_state(path, verified=True)
+    elif rank == 0:
+        read_state(path, "meta", verified=True)
+    if rank == 0 and kind == SHARDED:
+        SafeReader(folder).read_metadata()
+    return state
 
 
 def _from_rank_0(thing, group):
@@ -193,13 +194,6 @@ def _from_rank_0(thing, group):
     if dist.is_initialized():
         dist.broadcast_object_list(box, group=group, group_src=0)
     return box[0]
-
-
-def _from_all(thing, group):
-    told = [thing] * place(group)[1]
-    if dist.is_initialized():
-        dist.all_gather_object(told, thing, group=group)
-    return told
 
 
 def _judge(judge, *args):

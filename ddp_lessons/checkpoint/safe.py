@@ -13,6 +13,7 @@ import io
 import pickle
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
@@ -24,10 +25,6 @@ from ddp_lessons.errors import BadInput, CheckpointRefused
 
 FORMAT = "ddp_lessons.checkpoint"
 VERSION = 1
-LARGE_BYTES = 64 << 10
-"""
-Least bytes of a part that is worth a look before it is read: see `SafeReader.read_data`.
-"""
 _PIECE_BYTES = 1 << 20
 _ZIP_START = b"PK\x03\x04"
 _SAFE_CLASSES = {
@@ -125,6 +122,10 @@ class SafeReader(dcp.FileSystemReader):
     Source: torch.distributed.checkpoint documentation, `FileSystemReader`. Lesson: 08_checkpoint.
     """
 
+    def __init__(self, path):
+        super().__init__(path)
+        self._layouts: dict = {}
+
     def read_metadata(self, *args, **kwargs):
         """
         Return DCP's metadata.
@@ -155,7 +156,7 @@ class SafeReader(dcp.FileSystemReader):
         Read every part of a tensor to where it belongs.
 
         DCP's own way reads into a new tensor and copies that: two passes over everything. It is
-        kept for what is small or no tensor, for parts that are cut anew, and for GPUs.
+        kept for what is no tensor, for parts that are cut anew, and for GPUs.
         """
         left = [item for item in plan.items if not self._read_straight(item, planner)]
         return super().read_data(dataclasses.replace(plan, items=left), planner)
@@ -166,23 +167,17 @@ class SafeReader(dcp.FileSystemReader):
 
         Returns:
             bool: False if they do not. Nothing was read then.
-
-        Source: PyTorch documentation, "Serialization semantics", `_checkpoint_offset`.
         """
         info = self.storage_data[item.storage_index]
-        if item.type == LoadItemType.BYTE_IO or info.length < LARGE_BYTES:
+        if item.type == LoadItemType.BYTE_IO:
             return False
         target = planner.resolve_tensor(item).detach()
         with open(Path(self.path) / info.relative_path, "rb", buffering=0) as file:
-            part = self._slice_file(file, info)
-            saved = torch.load(part, map_location="meta", weights_only=True)
-            storage = saved.untyped_storage()
-            offset = getattr(storage, "_checkpoint_offset", None)
+            saved, offset = self._layout(self._slice_file(file, info))
             alike = saved.dtype == target.dtype and saved.shape == target.shape == item.lengths
             if (
-                offset is None
-                or not alike
-                or storage.nbytes() != target.nbytes
+                not alike
+                or saved.untyped_storage().nbytes() != target.nbytes
                 or not (target.is_cpu and target.is_contiguous() and saved.is_contiguous())
             ):
                 return False
@@ -195,6 +190,25 @@ class SafeReader(dcp.FileSystemReader):
                 left = left[num_bytes:]
         planner.commit_tensor(item, target)
         return True
+
+    def _layout(self, part):
+        """
+        Return a tensor without numbers like the one in an archive, and where its numbers begin.
+
+        Many tensors are alike but for their numbers: what describes them is read once.
+
+        Returns:
+            tuple: Tensor on the meta device, and bytes from the archive's start.
+
+        Source: PyTorch documentation, "Serialization semantics", `torch.save` and its zip archive.
+        """
+        archive: Any = torch._C.PyTorchFileReader(part)
+        described = archive.get_record("data.pkl")
+        if described not in self._layouts:
+            part.seek(0)
+            saved = torch.load(part, map_location="meta", weights_only=True)
+            self._layouts[described] = saved
+        return self._layouts[described], archive.get_record_offset("data/0")
 
 
 class SafePlanner(dcp.DefaultLoadPlanner):
@@ -215,11 +229,12 @@ class SafePlanner(dcp.DefaultLoadPlanner):
             content = torch.load(value, weights_only=True)
         except Exception as error:
             raise _refused("expected plain values (got code or damaged data)") from error
-        # DCP's planner reads with the full pickle, so it gets what we have read, written anew.
-        clean = io.BytesIO()
-        torch.save(content, clean)
-        clean.seek(0)
-        super().load_bytes(read_item, clean)
+        # DCP's planner would read it with the full pickle, so it goes to its place from here.
+        *path, last = self.mappings[read_item.dest_index.fqn]
+        place: Any = self.original_state_dict
+        for name in path:
+            place = place[name]
+        place[last] = content
 
 
 class _MetadataUnpickler(pickle.Unpickler):

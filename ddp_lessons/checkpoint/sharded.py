@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from ddp_lessons.errors import CheckpointRefused
 
 from .atomic import write_state
-from .faults import agree, in_words, place
+from .faults import agree, first_of_all, in_words, place
 from .housekeeping import REST_FILE
 from .manifest import checksum
 from .safe import SafePlanner, SafeReader, check_plain, read_state
@@ -179,7 +179,7 @@ def checksums(folder, group=None):
     return {name: entry for share in shares for name, entry in share.items()}
 
 
-def load_shards(run, folder, group=None, exact=True):
+def load_shards(run, folder, group=None, exact=True, rest=None):
     """
     Put a run back to what a folder holds, each rank reading the parts that it needs.
 
@@ -192,29 +192,28 @@ def load_shards(run, folder, group=None, exact=True):
         folder: A folder that `write_shards` filled.
         group: The process group; None is the default group, or no group at all.
         exact: As for `restore`: False if the number of ranks may differ.
+        rest: What is beside the shards, if it was read already.
 
     Raises:
         CheckpointRefused: On every rank; the run may hold a part of what was loaded.
 
     Source: torch.distributed.checkpoint documentation, `load`. Lesson: 08_checkpoint, task 08.4.
     """
-    rest = read_state(Path(folder) / REST_FILE)
+    rest = read_state(Path(folder) / REST_FILE) if rest is None else rest
     check_fits(run, rest, group, exact)
     run.optimizer.zero_grad(set_to_none=True)  # with gradients, DCP makes no state to load into
     shards = _captured(run)
     placed = _placed(run, shards)
+    error = None
     _one_process_is_fine()
     try:
-        dcp.load(
-            placed,
-            storage_reader=SafeReader(folder),
-            planner=SafePlanner(),
-            process_group=group,
-            no_dist=not dist.is_initialized(),
-        )
-    except dcp.CheckpointException as error:
-        fault = next((fault for fault, _ in error.failures.values()), error)
-        raise _refused(fault) from error
+        # Nothing is shared out, so each rank plans and reads for itself.
+        dcp.load(placed, storage_reader=SafeReader(folder), planner=SafePlanner(), no_dist=True)
+    except dcp.CheckpointException as caught:
+        error = next((fault for fault, _ in caught.failures.values()), caught)
+    refusal = first_of_all(None if error is None else _refusal(error), group)
+    if refusal is not None:
+        raise CheckpointRefused(refusal) from error
     shards = _unplaced(placed, shards)
     set_state_dict(
         run.model,
@@ -246,16 +245,15 @@ def _writer(folder):
     return writer
 
 
-def _refused(fault):
+def _refusal(fault):
     if isinstance(fault, CheckpointRefused):
-        return CheckpointRefused(str(fault))
-    return CheckpointRefused(
+        return str(fault)
+    return (
         f"checkpoint does not fit: expected the shards of this model and optimizer (got "
         f"{in_words(fault)}). Make the same model as the run that saved it."
     )
 
 
 def _one_process_is_fine():
-    # DCP warns where there is no process group, also from its thread, long after the call.
-    if not dist.is_initialized():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+    # DCP warns where ranks are not to talk, also from its thread, long after the call.
+    warnings.filterwarnings("ignore", message="torch.distributed is disabled")
