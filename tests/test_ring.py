@@ -25,7 +25,7 @@ def _small_segments():
     so nothing has to be put back.
     """
     segments.SEGMENT_BYTES = 64
-    segments.SHORT_BYTES = segments.SWAP_BYTES = -1
+    segments.SHORT_BYTES = segments.PAIR_BYTES = -1
 
 
 def _three_calls(calls, rank, w, length, dtype, op):
@@ -164,7 +164,7 @@ def _pass_everything(tensor, rank, w):
 
 
 def _count_all_reduce(rank, w, length):
-    segments.SHORT_BYTES = -1
+    segments.SHORT_BYTES = segments.PAIR_BYTES = -1
     counts = {}
     for name, call in (
         ("textbook", textbook.all_reduce),
@@ -183,16 +183,15 @@ def _count_all_reduce(rank, w, length):
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_ring_all_reduce_sends_the_fewest_bytes(world_size):
     """
-    2 (w - 1) / w of the tensor a rank, in 2 (w - 1) messages, or all at once in parts where two
-    ranks swap what they have. Whoever passes the whole tensor round gets the same sum, and w / 2
-    times the bytes.
+    2 (w - 1) / w of the tensor a rank, in 2 (w - 1) messages. Whoever passes the whole tensor round
+    gets the same sum, and w / 2 times the bytes.
     """
     w, length = world_size, 12 * 100
     num_bytes = 4 * length
     for counts in run_world(w, _count_all_reduce, length):
         fewest = (2 * (w - 1), 2 * (w - 1) * num_bytes // w)
         assert counts["textbook"] == fewest
-        assert counts["pipelined"] == ((segments.NUM_AHEAD, fewest[1]) if w == 2 else fewest)
+        assert counts["pipelined"] == fewest
         assert counts["whole"] == (w - 1, (w - 1) * num_bytes)
         assert w < 3 or counts["whole"][1] > fewest[1]
 
@@ -285,16 +284,14 @@ def test_room_is_kept_and_lent_again():
 
 
 @pytest.mark.ranks
-def test_two_ranks_swap_all_they_have():
+def test_two_ranks_take_the_tree_for_longer():
     """
-    In parts, none of which waits for another. Of much, half is added by each rank and sent back.
+    Two messages in all, up to a chunk of one segment. Of more, each adds half and sends it back.
     """
-    short_bytes = segments.SHORT_BYTES * 2
-    assert run_world(2, _count_short, short_bytes + 1) == [4, 4]
-    assert run_world(2, _count_short, segments.SWAP_BYTES) == [4, 4]
-    num_segments = -(-(segments.SWAP_BYTES // 2 + 1) // segments.SEGMENT_BYTES)
-    num_bytes = segments.SWAP_BYTES + 2
-    assert run_world(2, _count_short, num_bytes) == [2 * num_segments] * 2
+    num_bytes = segments.PAIR_BYTES * 2
+    assert run_world(2, _count_short, num_bytes) == [1, 1]
+    num_segments = -(-(num_bytes // 2 + 1) // segments.SEGMENT_BYTES)
+    assert run_world(2, _count_short, num_bytes + 2) == [2 * num_segments] * 2
 
 
 def _note_order(rank, w):
@@ -307,7 +304,7 @@ def _note_order(rank, w):
             return call(*args, **kwargs)
 
         setattr(dist, name, noting)
-    pipelined.all_reduce(torch.ones(segments.SHORT_BYTES * w + 1, dtype=torch.uint8))
+    pipelined.all_reduce(torch.ones(segments.PAIR_BYTES * w + 1, dtype=torch.uint8))
     return order
 
 

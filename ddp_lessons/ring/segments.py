@@ -12,16 +12,16 @@ What makes it fast:
 - Few messages: each wakes threads on both ranks, which costs as much as copying some 100 KiB.
 - Receives are posted before anything is sent, and several ahead. Gloo sends no number before the
   other side has said that it is ready, so a message whose receive comes late waits for a way there
-  and back. With two ahead, 4 MiB and more took 4 ranks a tenth longer than with four; with sends
-  first, 2 to 8 MiB took 2 ranks a tenth longer.
+  and back. With two ahead, 4 MiB and more took 4 ranks a tenth longer than with four.
 - An all-gather's segments arrive where they will stay: no copy.
 - Chunks of at most 512 KiB are no good for a ring: their time is all latency. Such a tensor goes up
   a tree and down again, as 2 log2(w) messages one after the other cost less than 2 (w - 1), though
   they move more bytes. Recursive doubling has half as many, but every rank sends in every round:
   with 4 ranks on 2 cores it took five times as long as the tree.
 - Room for what arrives is kept from one call to the next: see `spare`.
-- Two ranks send each other all they have, in parts, and both add: the ring's bytes in half of its
-  steps. Above 16 MiB the second addition costs more than the steps, so a ring it is.
+- Two ranks take the tree up to chunks of 4 MiB: one message there, one back. The ring's are half as
+  long, and both ranks send at once; where the cores do the moving, that is no gain. With 2 ranks on
+  2 cores, 1 to 8 MiB took the ring a tenth to a half longer, and so did swapping all they have.
 
 Sources: P. Patarasuk, X. Yuan, "Bandwidth Optimal All-reduce Algorithms for Clusters of
 Workstations", 2009; R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication
@@ -44,17 +44,13 @@ move. With 2 MiB, 16 MiB on 2 and on 4 ranks took a tenth longer.
 
 NUM_AHEAD = 4
 """
-How many receives are posted before they are needed, and how many parts two ranks swap.
+How many receives are posted before they are needed.
 """
 
-SHORT_BYTES = 512 << 10
+SHORT_BYTES, PAIR_BYTES = 512 << 10, 4 << 20
 """
-Most bytes of a chunk that is not worth a ring: w such chunks go by a tree.
-"""
-
-SWAP_BYTES = NUM_AHEAD * SEGMENT_BYTES
-"""
-Most bytes of a tensor that two ranks swap.
+Most bytes of a chunk that is not worth a ring, and the same for two ranks on CPUs: w such chunks go
+by a tree.
 """
 
 _room = SpareRoom(SEGMENT_BYTES, NUM_AHEAD)
@@ -65,12 +61,10 @@ def all_reduce(flat, op, peers):
     Put all ranks' numbers together in `flat`. Arguments as in `steps.all_reduce`.
     """
     w = peers.world_size
-    if flat.nbytes <= SHORT_BYTES * w:
+    if flat.nbytes <= w * (PAIR_BYTES if w == 2 and flat.is_cpu else SHORT_BYTES):
         _tree(flat, op, peers)
     elif flat.is_cuda:
         steps.all_reduce(flat, op, peers)  # NCCL cuts into segments by itself
-    elif w == 2 and flat.nbytes <= SWAP_BYTES:
-        _swap(flat, op, peers)
     else:
         _travel(flat.tensor_split(w), range(2 * (w - 1)), op, peers)
 
@@ -106,26 +100,6 @@ def _tree(flat, op, peers):
     """
     rounds.reduce(flat, 0, op, peers)
     rounds.broadcast(flat, 0, peers)
-
-
-def _swap(flat, op, peers):
-    """
-    Give another rank all numbers, and add what it gives part by part.
-    """
-    other = 1 - peers.rank
-    parts = flat.tensor_split(NUM_AHEAD)
-    spare = [_room.take(flat) for _ in parts]
-    arrived = [room[: len(part)] for room, part in zip(spare, parts, strict=True)]
-    incoming = [peers.start_receive(room, other) for room in arrived]
-    sends = [peers.start_send(part, other) for part in parts]
-    for part, room, coming, going in zip(parts, arrived, incoming, sends, strict=True):
-        coming.wait()
-        going.wait()  # only now may the numbers change
-        lower, higher = (part, room) if peers.rank == 0 else (room, part)
-        combine(op, lower, higher, out=part)
-        finish(op, part, 2)
-    for room in spare:
-        _room.give_back(room)
 
 
 def _travel(chunks, ring_steps, op, peers):
