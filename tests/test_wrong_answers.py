@@ -35,6 +35,16 @@ NUM_TRIED = {"wrong": 1, "unusual": 1}
 """
 Answers to a task that `make test` tries. `make bank` tries all, in ten minutes.
 """
+TIMED = {
+    "01.3": ("impatient", "late", "slow", "too-patient", "withdrawn"),
+    "10.1": ("library-line",),
+    "10.2": ("alone", "impatient", "other-list", "slow", "too-patient"),
+    "11.2": ("at-limit", "clock", "outlier", "victim"),
+}
+"""
+Mistakes that show by the clock alone. A check takes off what a rank waited for a core, and rather
+lets one pass than refuse a right answer: so these are tried while no other test runs.
+"""
 FEWEST_HINTS = 3
 FEWEST_WRONG = 4
 TASKS = all_tasks()
@@ -58,10 +68,15 @@ def parameters(kind):
         answers = [answer for answer in of_kind if answer.task == number]
         drawn = random.Random(f"{DRAWS} {number}").sample(answers, len(answers))
         rest = drawn[NUM_TRIED[kind] :]
-        found += [
-            pytest.param(one, marks=pytest.mark.bank if one in rest else ()) for one in answers
-        ]
+        found += [pytest.param(one, marks=_marks(one, rest)) for one in answers]
     return found
+
+
+def _marks(answer, rest):
+    marks = [pytest.mark.bank] if answer in rest else []
+    if answer.mistake in TIMED.get(answer.task, ()):
+        marks.append(pytest.mark.alone)
+    return marks
 
 
 def name_of(answer):
