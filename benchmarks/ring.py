@@ -74,10 +74,8 @@ def measure(world_size, sizes_kib, num_rounds, device="cpu"):
         dict: From (size in KiB, way) to a list of milliseconds, one a round.
     """
     samples = {}
-    for start in range(NUM_STARTS):
+    for start in range(min(NUM_STARTS, num_rounds)):
         num_rounds_now = len(range(start, num_rounds, NUM_STARTS))
-        if num_rounds_now == 0:
-            break
         ranks = run_ranks(world_size, _measure_on, sizes_kib, num_rounds_now, device=device)
         for key in ranks[0]:
             slowest = [max(times) for times in zip(*(of[key] for of in ranks), strict=True)]

@@ -11,11 +11,10 @@ import os
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 
 from ddp_lessons.errors import CheckpointRefused
 
-from .faults import agree, place
+from .faults import agree, first_of_all, place
 from .safe import check_plain, read_state, sealed
 
 BLOCK_BYTES = 4 << 20
@@ -197,10 +196,7 @@ def load(path, device="cpu", group=None):
         state = read_state(path, device, rank=rank, world_size=world_size)
     except CheckpointRefused as error:
         fault = str(error)
-    faults = [fault] * world_size
-    if dist.is_initialized():
-        dist.all_gather_object(faults, fault, group=group)
-    for fault in faults:
-        if fault is not None:
-            raise CheckpointRefused(fault)
+    fault = first_of_all(fault, group)
+    if fault is not None:
+        raise CheckpointRefused(fault)
     return state

@@ -38,20 +38,29 @@ def in_words(error):
     )
 
 
-def first_of_all(words, group=None):
+def from_all(thing, group=None):
     """
-    Return on every rank what the lowest rank said that said anything, or None.
+    Return on every rank what each rank gave, in rank order.
 
     Collective: every rank must call it.
 
     Args:
-        words: A text, or None.
+        thing: What pickle can write.
         group: The process group; None is the default group, or no group at all.
     """
-    said = [words] * place(group)[1]
+    things = [thing] * place(group)[1]
     if dist.is_initialized():
-        dist.all_gather_object(said, words, group=group)
-    return next((text for text in said if text is not None), None)
+        dist.all_gather_object(things, thing, group=group)
+    return things
+
+
+def first_of_all(words, group=None):
+    """
+    Return on every rank what the lowest rank said that said anything, or None.
+
+    Collective: every rank must call it. Arguments as for `from_all`.
+    """
+    return next((said for said in from_all(words, group) if said is not None), None)
 
 
 def agree(error, group=None):
@@ -74,17 +83,13 @@ def agree(error, group=None):
 
     Lesson: 08_checkpoint.
     """
-    rank, world_size = place(group)
-    words = [None] * world_size
-    words[rank] = None if error is None else in_words(error)
-    if dist.is_initialized():
-        dist.all_gather_object(words, words[rank], group=group)
+    words = from_all(None if error is None else in_words(error), group)
     if error is not None and not isinstance(error, Exception) and not hasattr(error, "failures"):
         raise error  # but not a CheckpointException, which is no Exception either
-    failed = [number for number in range(world_size) if words[number] is not None]
+    failed = [number for number, said in enumerate(words) if said is not None]
     if failed:
         raise SaveFailed(
             f"checkpoint not saved: expected every rank to finish its part (got "
-            f"{words[failed[0]]}, rank {failed[0]} of {world_size}). Earlier checkpoints are "
+            f"{words[failed[0]]}, rank {failed[0]} of {len(words)}). Earlier checkpoints are "
             f"whole; mend the cause and save again."
         ) from error

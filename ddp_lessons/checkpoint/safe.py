@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint._traverse import set_element
 from torch.distributed.checkpoint.metadata import StorageMeta
 from torch.distributed.checkpoint.planner import LoadItemType
 from torch.serialization import get_unsafe_globals_in_checkpoint
@@ -206,8 +207,7 @@ class SafeReader(dcp.FileSystemReader):
         described = archive.get_record("data.pkl")
         if described not in self._layouts:
             part.seek(0)
-            saved = torch.load(part, map_location="meta", weights_only=True)
-            self._layouts[described] = saved
+            self._layouts[described] = torch.load(part, map_location="meta", weights_only=True)
         return self._layouts[described], archive.get_record_offset("data/0")
 
 
@@ -229,12 +229,8 @@ class SafePlanner(dcp.DefaultLoadPlanner):
             content = torch.load(value, weights_only=True)
         except Exception as error:
             raise _refused("expected plain values (got code or damaged data)") from error
-        # DCP's planner would read it with the full pickle, so it goes to its place from here.
-        *path, last = self.mappings[read_item.dest_index.fqn]
-        place: Any = self.original_state_dict
-        for name in path:
-            place = place[name]
-        place[last] = content
+        # DCP's planner would read it with the full pickle. All else is as there.
+        set_element(self.original_state_dict, self.mappings[read_item.dest_index.fqn], content)
 
 
 class _MetadataUnpickler(pickle.Unpickler):

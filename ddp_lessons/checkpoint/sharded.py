@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from ddp_lessons.errors import CheckpointRefused
 
 from .atomic import write_state
-from .faults import agree, first_of_all, in_words, place
+from .faults import agree, first_of_all, from_all, in_words, place
 from .housekeeping import REST_FILE
 from .manifest import checksum
 from .safe import SafePlanner, SafeReader, check_plain, read_state
@@ -173,10 +173,7 @@ def checksums(folder, group=None):
     except Exception as caught:
         error = caught
     agree(error, group)
-    shares = [mine] * world_size
-    if dist.is_initialized():
-        dist.all_gather_object(shares, mine, group=group)
-    return {name: entry for share in shares for name, entry in share.items()}
+    return {name: entry for share in from_all(mine, group) for name, entry in share.items()}
 
 
 def load_shards(run, folder, group=None, exact=True, rest=None):

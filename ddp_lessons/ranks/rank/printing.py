@@ -38,10 +38,7 @@ class RankStream(OutStream):
         self._reading = threading.Lock()
         self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
         super().__init__(*args, **kwargs)
-        self._never_block()
-
-    def _never_block(self):
-        # Two threads read, and one may find that the other was faster.
+        # Two threads read from here on, and one may find that the other was faster.
         if self._fid is not None:
             os.set_blocking(self._fid, False)
 
@@ -50,7 +47,6 @@ class RankStream(OutStream):
         # to whoever holds the lock.
         if self._fid is None:
             return
-        self._never_block()
         poll = select.poll()
         poll.register(self._fid, select.POLLIN)
         while self._should_watch:
