@@ -3,6 +3,7 @@ Each rank its own part: the parts make up the whole again, on any number of rank
 """
 
 import contextlib
+import errno
 import io
 import os
 import pickle
@@ -424,3 +425,27 @@ def test_checksums_of_nothing_fail_on_every_rank(tmp_path):
     faults = run_world(2, _no_folder, str(tmp_path / "none"))
     assert faults[0] == faults[1]
     assert "got No such file or directory, rank 0 of 2" in faults[0]
+
+
+def _unread_on_one_rank(rank, world_size, root):
+    run, checkpoints = make_run(), Checkpoints(root)
+    checkpoints.save_sharded(run)
+    if rank == world_size - 1:
+
+        def fail(*args):
+            raise OSError(errno.EIO, "this disk is broken")
+
+        SafeReader.read_data = fail
+    with pytest.raises(CheckpointRefused) as caught:
+        checkpoints.load(run)
+    return str(caught.value)
+
+
+@pytest.mark.ranks
+def test_a_load_that_fails_on_one_rank_fails_on_all(tmp_path):
+    """
+    Whoever trained on would do so alone.
+    """
+    told = run_world(3, _unread_on_one_rank, str(tmp_path))
+    assert len(set(told)) == 1
+    assert "this disk is broken" in told[0]

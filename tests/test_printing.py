@@ -163,3 +163,22 @@ def test_a_child_that_never_stops_printing_holds_no_cell(kernel_with_ranks):
     assert "[2] here" in kernel.run("%px print('here')").text
     kernel.run("%px --targets 0 child.kill(); _ = child.wait()")
     assert kernel.run("%px print('here')").text.endswith("here\n[1] here\n[2] here\n")
+
+
+@pytest.mark.ranks
+def test_a_full_disk_costs_the_log_and_not_the_output(kernel_with_ranks):
+    """
+    What goes to the descriptor is shown, though the rank's log takes no more of it.
+    """
+    kernel = kernel_with_ranks
+    fill = """%%px
+import os, sys
+log = sys.stdout._original_stdstream_copy
+kept, full = os.dup(log), os.open("/dev/full", os.O_WRONLY)
+_ = os.dup2(full, log)"""
+    assert kernel.run(fill).status == "ok"
+    for _ in range(2):
+        result = kernel.run("%px _ = os.write(1, b'here')")
+        assert (result.status, result.text.count("here")) == ("ok", 3)
+        assert "Error" not in result.text
+    kernel.run("%px _ = os.dup2(kept, log)")
