@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from worlds import run_world
 
-from ddp_lessons.hangs import Note, Stall, Watchdog, end_job, watchdog
+from ddp_lessons.hangs import Note, Stall, Watchdog, end_job
 
 LIMIT_S = 1.5
 PATIENCE_S = 20.0
@@ -27,14 +27,13 @@ def wait_for_the_server(until):
 
 def _one_is_late(rank, world_size):
     stalls, until = [], threading.Event()
-    watchdog._GRACE_S = PATIENCE_S  # the notes of all are there long before
 
     def bark(stall):
         if stall.number == 3:  # a rank that gets no core may have been late before
             stalls.append(stall)
             until.set()
 
-    with Watchdog(LIMIT_S, on_stall=bark):
+    with Watchdog(LIMIT_S, on_stall=bark, grace_s=PATIENCE_S):
         for step in range(3):
             if step == 2 and rank == world_size - 1:
                 wait_for_the_server(until)
@@ -65,7 +64,6 @@ def test_watchdog_names_the_rank_that_did_not_come(world_size):
 
 def _slow_and_well(rank, world_size):
     stalls, again = [], threading.Event()
-    watchdog._GRACE_S = PATIENCE_S
 
     def bark(stall):
         if stall.number % 2 == 0:  # no rank that got no core
@@ -73,7 +71,7 @@ def _slow_and_well(rank, world_size):
             again.set()
 
     group = dist.new_group(list(range(world_size)))
-    with Watchdog(LIMIT_S, on_stall=bark, group=group):
+    with Watchdog(LIMIT_S, on_stall=bark, group=group, grace_s=PATIENCE_S):
         for pause in (0, 1, 0, 1):
             dist.all_reduce(torch.ones(2), group=group)
             if pause:
@@ -125,6 +123,48 @@ def test_watchdog_tells_of_ranks_that_say_nothing():
     ((absent, text),) = run_world(3, _alone)[0]
     assert absent == [1, 2]
     assert text.splitlines()[2] == "  rank 1 says nothing: it has ended, or stands still"
+
+
+def _a_while_behind(rank, world_size):
+    dist.barrier()
+    stalls, until = [], threading.Event()
+    with Watchdog(LIMIT_S, on_stall=lambda stall: (stalls.append(stall), until.set())):
+        if rank == 0:
+            time.sleep(0.8 * LIMIT_S)  # it computes, for less than the limit
+            work = dist.all_reduce(torch.ones(1), async_op=True)
+        wait_for_the_server(until)
+    work.wait() if rank == 0 else dist.all_reduce(torch.ones(1))
+    return [(stall.number, stall.absent) for stall in stalls]
+
+
+def test_watchdog_waits_for_the_note_of_a_rank_that_is_behind():
+    """
+    Who barks first is not who waits: the other has come later to the collective that hangs.
+    """
+    for told in run_world(2, _a_while_behind):
+        assert told[-1] == (2, [1])
+
+
+def _goes_on_meanwhile(rank, world_size):
+    dist.barrier()
+    stalls = []
+    if rank == 0:
+        with Watchdog(0.1, on_stall=stalls.append, grace_s=PATIENCE_S):
+            time.sleep(0.5)  # by now it waits for a note of rank 1, which has no watchdog
+            dist.barrier()
+    else:
+        time.sleep(0.5)
+        dist.barrier()
+    return stalls
+
+
+def test_watchdog_that_waits_for_notes_lets_go_when_the_work_goes_on():
+    """
+    A stall that is over is not told, and nobody who leaves waits for the grace to end.
+    """
+    began_s = time.monotonic()
+    assert run_world(2, _goes_on_meanwhile)[0] == []
+    assert time.monotonic() - began_s < PATIENCE_S
 
 
 def test_stall_says_when_calls_differ_or_there_were_none():

@@ -19,7 +19,6 @@ from ddp_lessons.hangs.stacks import own_line
 
 _MOST_LOOKS_S, _LEAST_LOOKS_S = 1.0, 0.02
 _LOOKS_A_LIMIT = 20
-_GRACE_S = 1.0  # for the notes of ranks whose watchdog looks a little later
 
 
 @dataclass(frozen=True)
@@ -105,12 +104,15 @@ class Watchdog:
         on_stall: Function of a Stall, called in the watchdog's thread once each time. Default:
             print it. `end_job` ends the job as well.
         group: The process group. Default: the group of all.
+        grace_s: Seconds that it then waits for the notes of the others. Default: `limit_s`, since a
+            rank that is well has come to its next collective by then, and its watchdog barks too.
 
     Lesson: 10_hangs.
     """
 
-    def __init__(self, limit_s, on_stall=print, group=None):
+    def __init__(self, limit_s, on_stall=print, group=None, *, grace_s=None):
         self.limit_s, self.on_stall = limit_s, on_stall
+        self.grace_s = limit_s if grace_s is None else grace_s
         group = group or dist.group.WORLD
         self._group, self._rank = group, dist.get_rank(group)
         _, store = dist.distributed_c10d._world.pg_map[group]
@@ -146,7 +148,9 @@ class Watchdog:
                 number, since_s, has_barked = latest, now_s, False
             elif not has_barked and now_s - since_s >= self.limit_s:
                 has_barked = True
-                self.on_stall(Stall(self.limit_s, self._notes(number)))
+                notes = self._notes(number)
+                if notes:
+                    self.on_stall(Stall(self.limit_s, notes))
 
     def _notes(self, number):
         name = self._group.group_name
@@ -156,11 +160,14 @@ class Watchdog:
         note = Note(number, call, str(line) if line else "no line of its own")
         self._store.set(str(self._rank), json.dumps(asdict(note)))
         ranks = dist.get_process_group_ranks(self._group)
-        found, give_up_at = {self._rank: note}, time.monotonic() + _GRACE_S
+        found, give_up_at = {self._rank: note}, time.monotonic() + self.grace_s
         while len(found) < len(ranks) and time.monotonic() < give_up_at:
+            if self._group._get_sequence_number_for_group() != number:
+                return None  # it was slow, and no more than that
             for rank in range(len(ranks)):
                 if rank not in found and self._store.check([str(rank)]):
                     text = self._store.get(str(rank))
                     found.update({rank: Note(**json.loads(text))} if text else {})
-            self._is_over.wait(self._look_every_s)
+            if self._is_over.wait(self._look_every_s):
+                return None
         return {world_rank: found.get(rank) for rank, world_rank in enumerate(ranks)}

@@ -16,6 +16,11 @@ MOST_CHARACTERS = 1 << 20
 """
 Of one cell on one rank: twenty thousand lines. Nobody reads more, and a notebook stores them.
 """
+_MOST_LOGGED_BYTES = 1 << 24
+"""
+Of what a rank writes to a descriptor, for those who look for its fault. A child that prints without
+end writes half a GB a second, which no disk holds for long.
+"""
 _PIPE_BYTES = 1 << 20
 """
 More than a pipe holds: Linux gives it 64 KiB, and a user may ask for a MiB.
@@ -36,6 +41,7 @@ class RankStream(OutStream):
 
     def __init__(self, *args, **kwargs):
         self._reading = threading.Lock()
+        self._num_logged = 0
         self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
         super().__init__(*args, **kwargs)
         # Two threads read from here on, and one may find that the other was faster.
@@ -69,6 +75,10 @@ class RankStream(OutStream):
                 self._should_watch = False
                 return
             self.write(self._decode(data))
+            data = data[: _MOST_LOGGED_BYTES - self._num_logged]
+            self._num_logged += len(data)
+            if not data:
+                return
             with contextlib.suppress(OSError):  # a full disk costs the rank's log, not its output
                 os.write(self._original_stdstream_copy, data)
 
