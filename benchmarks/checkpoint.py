@@ -90,7 +90,7 @@ class Atomic(Plain):
 
 class Folder:
     """
-    `Checkpoints`: a folder with SHA-256 of every file; `how` is the name of its save method.
+    `Checkpoints`: a folder with checksums of every file; `how` is the name of its save method.
     """
 
     def __init__(self, folder, run, how):

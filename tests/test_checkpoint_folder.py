@@ -183,9 +183,9 @@ def _damage(root, name, how):
     [
         ("unfinished", "unfinished: expected a manifest (got none)"),
         ("truncated", "truncated: expected run.pt of"),
-        ("damaged", "damaged: expected run.pt with its SHA-256 (got another)"),
+        ("damaged", "damaged: expected run.pt with its CRC-32 (got another)"),
         ("missing", "damaged: expected the file run.pt (got none of that name)"),
-        ("no manifest of ours", "foreign: expected a manifest of ddp_lessons.checkpoint 2"),
+        ("no manifest of ours", "foreign: expected a manifest of ddp_lessons.checkpoint 3"),
         ("no json", "damaged: expected a manifest in JSON (got something else)"),
         ("outside", "damaged: expected the file ../run.pt (got none of that name)"),
     ],
@@ -306,15 +306,15 @@ def _count_blocks(rank, world_size, root):
     for save in (checkpoints.save, checkpoints.save_sharded):
         run.step += 1
         save(run)
-        real = manifest_module._block_digest
+        real = manifest_module._block_sum
 
         def counting(path, number, real=real):
             counted.append((path.name, number))
             return real(path, number)
 
-        manifest_module._block_digest = counting
+        manifest_module._block_sum = counting
         checkpoints.latest()
-        manifest_module._block_digest = real
+        manifest_module._block_sum = real
     return counted
 
 
@@ -322,8 +322,8 @@ def _count_blocks(rank, world_size, root):
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_ranks_share_the_checksums(tmp_path, world_size):
     """
-    One rank that reads all keeps the others waiting, and SHA-256 takes three times as long as
-    loading. So each block is read once, by one rank, and nobody has two more than another.
+    One rank that reads all keeps the others waiting. So each block is read once, by one rank, and
+    nobody has two more than another.
     """
     shares = run_world(world_size, _count_blocks, str(tmp_path))
     blocks = [block for share in shares for block in share]
@@ -339,7 +339,7 @@ def test_a_manifest_of_too_few_blocks_is_foreign(tmp_path):
     checkpoints.save(_plain_run(1))
     path = tmp_path / "step-00000001" / MANIFEST
     document = json.loads(path.read_text())
-    document["files"][WHOLE_FILE]["sha256"].clear()
+    document["files"][WHOLE_FILE]["crc32"].clear()
     path.write_text(json.dumps(document))
     [(_, why)] = checkpoints.latest().skipped
     assert why.startswith("foreign: expected a manifest of")

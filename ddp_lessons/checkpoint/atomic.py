@@ -6,8 +6,8 @@ and strings.
 """
 
 import contextlib
-import hashlib
 import os
+import zlib
 from pathlib import Path
 
 import torch
@@ -23,18 +23,18 @@ Bytes that share a checksum, so that several ranks can check one file, each some
 """
 
 
-class HashedFile:
+class SummedFile:
     """
-    A file to write to that counts what passes through, and hashes every block of it.
+    A file to write to that counts what passes through, and sums up every block of it.
 
     Args:
         file: A binary file that is open for writing.
-        hashes: Take the SHA-256, which costs about as much time as a write to a fast disk.
+        sums: Take the CRC-32 of every block.
     """
 
-    def __init__(self, file, hashes=True):
+    def __init__(self, file, sums=True):
         self._file = file
-        self._hashes = hashes
+        self._sums = sums
         self._blocks: list = []
         self.num_bytes = 0
 
@@ -43,18 +43,18 @@ class HashedFile:
         Write all of `data` and return its length in bytes.
         """
         self._file.write(data)
-        if self._hashes:
-            self._hash(memoryview(data).cast("B"))
+        if self._sums:
+            self._sum(memoryview(data).cast("B"))
         self.num_bytes += len(data)
         return len(data)
 
-    def _hash(self, data):
+    def _sum(self, data):
         used = self.num_bytes % BLOCK_BYTES
         while len(data):
             if used == 0:
-                self._blocks.append(hashlib.sha256())
+                self._blocks.append(0)
             now, data = data[: BLOCK_BYTES - used], data[BLOCK_BYTES - used :]
-            self._blocks[-1].update(now)
+            self._blocks[-1] = zlib.crc32(now, self._blocks[-1])
             used = (used + len(now)) % BLOCK_BYTES
 
     def flush(self):
@@ -63,11 +63,11 @@ class HashedFile:
         """
         self._file.flush()
 
-    def digests(self):
+    def checksums(self):
         """
-        Return the SHA-256 of every block that was written, each as 64 hexadecimal digits.
+        Return the CRC-32 of every block that was written.
         """
-        return [block.hexdigest() for block in self._blocks]
+        return list(self._blocks)
 
 
 def sync_folder(folder):
@@ -83,7 +83,7 @@ def sync_folder(folder):
         os.close(handle)
 
 
-def write_atomically(path, write, hashes=True, check=None):
+def write_atomically(path, write, sums=True, check=None):
     """
     Replace the file at `path` by what `write` writes, wholly or not at all.
 
@@ -92,12 +92,12 @@ def write_atomically(path, write, hashes=True, check=None):
 
     Args:
         path: The file. Its folder must exist; the file need not.
-        write: Called with a HashedFile.
-        hashes: Take the SHA-256 of what is written.
+        write: Called with a SummedFile.
+        sums: Take the CRC-32 of what is written.
         check: Called with the path of the new file before it takes its name, or None.
 
     Returns:
-        HashedFile: Knows the length in bytes and the checksums of the file.
+        SummedFile: Knows the length in bytes and the checksums of the file.
 
     Raises:
         OSError: No room, or no permission. The old file is as it was, the new one is removed.
@@ -108,8 +108,8 @@ def write_atomically(path, write, hashes=True, check=None):
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         with open(temporary, "wb") as file:
-            hashed = HashedFile(file, hashes)
-            write(hashed)
+            summed = SummedFile(file, sums)
+            write(summed)
             file.flush()
             os.fsync(file.fileno())
         if check is not None:
@@ -123,21 +123,21 @@ def write_atomically(path, write, hashes=True, check=None):
             raise error.__context__ from None
         raise
     sync_folder(path.parent)
-    return hashed
+    return summed
 
 
-def write_state(state, path, hashes=True):
+def write_state(state, path, sums=True):
     """
-    Write a state atomically from this process alone. `hashes` is as for `write_atomically`.
+    Write a state atomically from this process alone. `sums` is as for `write_atomically`.
 
     Returns:
-        HashedFile: Knows the length in bytes and the checksums of the file.
+        SummedFile: Knows the length in bytes and the checksums of the file.
 
     Raises:
         BadInput: The state holds what `load` would refuse. Better to hear of it now than then.
     """
     return write_atomically(
-        path, lambda file: torch.save(sealed(state), file), hashes, check=check_plain
+        path, lambda file: torch.save(sealed(state), file), sums, check=check_plain
     )
 
 
@@ -164,7 +164,7 @@ def save(state, path, group=None):
     if rank == 0:
         try:
             # The archive's own checksums, which torch.save writes, are enough for one file.
-            write_state(state, path, hashes=False)
+            write_state(state, path, sums=False)
         except BaseException as caught:  # also Ctrl-C: the others must hear of it
             error = caught
     agree(error, group)

@@ -77,7 +77,7 @@ class Checkpoints:
         def write():
             folder = begin(self.root, run.step)
             file = write_state(state, folder / WHOLE_FILE)
-            entry = {"num_bytes": file.num_bytes, "sha256": file.digests()}
+            entry = {"num_bytes": file.num_bytes, "crc32": file.checksums()}
             self._complete(folder, run.step, WHOLE, {WHOLE_FILE: entry}, self._group)
 
         self._on_rank_0(write, self._group)

@@ -3,10 +3,15 @@ A list of the files of a checkpoint with their checksums, written after all of t
 
 A folder with a manifest that fits is whole: no file is missing, short or changed. A folder
 without one was never finished.
+
+CRC-32 finds every fault of up to 32 bits in a row, and all but one in 4 thousand million of the
+others. SHA-256 would find those too, and no intent either: who can write a file can write the
+manifest. A load with it takes 3.1 times as long as torch.load, and 1.8 times with CRC-32
+(benchmarks/checkpoint.py).
 """
 
-import hashlib
 import json
+import zlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -16,7 +21,7 @@ from .atomic import BLOCK_BYTES, write_atomically
 from .safe import FORMAT
 
 MANIFEST = "manifest.json"
-VERSION = 2
+VERSION = 3
 WHOLE, SHARDED = "whole", "sharded"
 
 
@@ -40,14 +45,14 @@ class Manifest:
 
 def checksum(path):
     """
-    Return {"num_bytes": length, "sha256": [64 hexadecimal digits of every 4 MiB]} of a file.
+    Return {"num_bytes": length, "crc32": [a number for every 4 MiB]} of a file.
 
-    Source: FIPS 180-4 (SHA-256). Lesson: 08_checkpoint.
+    Source: ISO/IEC 3309 (CRC-32), as in zip archives and gzip. Lesson: 08_checkpoint.
     """
     num_bytes = Path(path).stat().st_size
     return {
         "num_bytes": num_bytes,
-        "sha256": [_block_digest(path, number) for number in range(_num_blocks(num_bytes))],
+        "crc32": [_block_sum(path, number) for number in range(_num_blocks(num_bytes))],
     }
 
 
@@ -55,10 +60,10 @@ def _num_blocks(num_bytes):
     return -(-num_bytes // BLOCK_BYTES)
 
 
-def _block_digest(path, number):
+def _block_sum(path, number):
     with open(path, "rb") as file:
         file.seek(number * BLOCK_BYTES)
-        return hashlib.sha256(file.read(BLOCK_BYTES)).hexdigest()
+        return zlib.crc32(file.read(BLOCK_BYTES))
 
 
 def write_manifest(folder, manifest):
@@ -94,7 +99,7 @@ def read_manifest(folder):
         names = {name: int(entry["num_bytes"]) for name, entry in manifest.files.items()}
         # Without this a manifest that lists too few blocks would have a file half checked.
         ours &= all(
-            len(entry["sha256"]) == _num_blocks(names[name])
+            len(entry["crc32"]) == _num_blocks(names[name])
             for name, entry in manifest.files.items()
         )
         whole = ours and int(manifest.step) >= 0 and manifest.kind in (WHOLE, SHARDED)
@@ -116,7 +121,7 @@ def verify(folder, rank=0, world_size=1):
     """
     Return the Manifest of a folder after comparing the checksums of this rank's share of blocks.
 
-    A block is read by one rank only: SHA-256 takes longer than reading a file that is in memory.
+    A block is read by one rank only, so that all of it together is read once.
 
     Args:
         folder: The folder.
@@ -130,13 +135,13 @@ def verify(folder, rank=0, world_size=1):
     """
     manifest = read_manifest(folder)
     blocks = [
-        (name, number, digest)
+        (name, number, crc)
         for name, entry in manifest.files.items()
-        for number, digest in enumerate(entry["sha256"])
+        for number, crc in enumerate(entry["crc32"])
     ]
-    for name, number, digest in blocks[rank::world_size]:
-        if _block_digest(Path(folder) / name, number) != digest:
-            raise _refused("damaged", f"{name} with its SHA-256", "another")
+    for name, number, crc in blocks[rank::world_size]:
+        if _block_sum(Path(folder) / name, number) != crc:
+            raise _refused("damaged", f"{name} with its CRC-32", "another")
     return manifest
 
 

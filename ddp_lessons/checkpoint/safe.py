@@ -72,7 +72,7 @@ def read_state(path, device="cpu", verified=False, rank=0, world_size=1):
     Args:
         path: A file that `write_state` wrote.
         device: Where the tensors go.
-        verified: The file's own SHA-256 was compared just now, so its checksums need not be.
+        verified: The file's own checksums were compared just now, so the archive's need not be.
         rank: Which share of the checksums to compare, from 0.
         world_size: Number of shares. Only together they say that the file is good.
 
