@@ -9,7 +9,7 @@ from collections import deque
 from concurrent.futures import Future, wait
 from datetime import datetime
 
-from ddp_lessons.ranks.rank.brevity import BRIEF, has_said_all
+from ddp_lessons.ranks.rank.brevity import BRIEF, has_said_all, transformed
 
 _LOOK_S = 1.0
 
@@ -33,7 +33,7 @@ class Requests:
         self._client = client
         self._source = source
         self._outputs = outputs
-        self._metadata = {BRIEF: True} if is_brief else {}
+        self._metadata = {BRIEF: True, **transformed(source)} if is_brief else {}
         self._awaited: set = set()  # ranks whose reply has not come
         self._news: deque = deque()
         self._bell: queue.SimpleQueue = queue.SimpleQueue()  # a handler of Stop may ring it

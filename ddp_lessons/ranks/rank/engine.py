@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from ipyparallel.engine.app import IPEngine
 from traitlets import Float, Integer, default
 
-from ddp_lessons.ranks.rank.brevity import Brevity
+from ddp_lessons.ranks.rank.brevity import Brevity, do_once
 from ddp_lessons.ranks.rank.guard import Guard
 from ddp_lessons.ranks.rank.home import RANK_FROM, home
 from ddp_lessons.ranks.rank.lifeline import hold_lifeline
@@ -73,7 +73,7 @@ class RankEngine(IPEngine):
         self.kernel.shell.ddp_lessons_guard = self.guard
         self.guard.start(self.kernel)
         self._say_less()
-        _transform_once(self.kernel.shell)
+        do_once(self.kernel)
         # Slurm and mpiexec end a rank by SIGTERM: at once, whatever C code it waits in. The nanny
         # tells of it.
         ending = signal.SIG_DFL if self.enable_nanny else self._signal_stop
@@ -132,20 +132,6 @@ class RankEngine(IPEngine):
             self.session.send(stream, reply_type, content, parent=parent, ident=ident)
 
         return handle
-
-
-def _transform_once(shell):
-    # The kernel, the shell and the guard each transform a cell, one after the other.
-    transform, last = shell.transform_cell, {}
-
-    def transform_once(raw_cell):
-        if raw_cell not in last:
-            last.clear()
-            last[raw_cell] = transform(raw_cell)
-        return last[raw_cell]
-
-    shell.transform_cell = transform_once
-    shell.events.register("post_execute", last.clear)  # what comes next may have other magics
 
 
 def _without_traceback(error, *args, **kwargs):
