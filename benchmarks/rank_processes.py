@@ -68,6 +68,7 @@ def settle(device):
 
 
 def _member(rank, placement, store, function, args, pipe):
+    os.setsid()  # as a launcher does, and our warden: see README.md, training_step.py
     # Gloo would look the machine's own name up, which may be slow, or be another interface.
     os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
     os.environ["DDP_LESSONS_DEVICE"] = device = placement.devices[rank]
