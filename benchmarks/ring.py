@@ -8,8 +8,9 @@ On the CPU that is Gloo's. With `--device cuda` it is NCCL's, if there is a GPU 
 Every round times each way once, one after the other in turns, in the same ranks, so that a slow
 moment harms all alike. A sample is the time of the slowest rank, after a barrier; of short tensors
 it is the mean of 10 calls in a row. Limit: the pipelined ring takes at most 1.10 x Gloo's time at
-every power of two, by the medians. Gloo beside itself differed by 1.45 in one of 15 rounds, so
-these two are timed in 3 times as many rounds as the others, and up to 1 MiB in 10 times as many.
+every power of two, by the median of the ratios within rounds. Gloo beside itself differed by 1.45
+in one of 15 rounds, so these two are timed in 3 times as many rounds as the others, and up to 8 MiB
+in 10 times as many.
 
 The rounds are shared out among several starts of the ranks: which cores and which memory processes
 get is luck that they keep as long as they live.
@@ -52,10 +53,10 @@ WAYS = {
 SIZES_KIB = tuple(1 << power for power in range(17))  # 1 KiB to 64 MiB
 LIMIT = 1.10
 FEWEST_REPEATS = 15
-NUM_STARTS = 5
+NUM_STARTS = 8
 _SHORT_KIB = 64
 _CALLS_OF_SHORT = 10
-_QUICK_KIB = 1024
+_QUICK_KIB = 8192
 _LIMITED = ("torch", "pipelined")
 _MORE_ROUNDS, _MORE_ROUNDS_OF_QUICK = 3, 10
 
@@ -139,6 +140,7 @@ def make_plans(world_sizes, sizes_kib, backend="Gloo", has_limits=True):
                         (world_size, size_kib, "torch"),
                         LIMIT if has_limits and way == "pipelined" else None,
                         RATIO,
+                        is_paired=way == "pipelined",  # as many rounds as the reference
                     )
                 )
             plans.append(

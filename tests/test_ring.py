@@ -286,10 +286,13 @@ def test_room_is_kept_and_lent_again():
 @pytest.mark.ranks
 def test_two_ranks_take_the_tree_for_longer():
     """
-    Two messages in all, up to a chunk of one segment. Of more, each adds half and sends it back.
+    Two messages in all, and three from where one half is added while the other arrives. Of more
+    than a chunk of one segment, each adds half and sends it back.
     """
+    assert run_world(2, _count_short, segments.WHOLE_BYTES) == [1, 1]
+    assert run_world(2, _count_short, segments.WHOLE_BYTES + 1) == [1, 2]
     num_bytes = segments.PAIR_BYTES * 2
-    assert run_world(2, _count_short, num_bytes) == [1, 1]
+    assert run_world(2, _count_short, num_bytes) == [1, 2]
     num_segments = -(-(num_bytes // 2 + 1) // segments.SEGMENT_BYTES)
     assert run_world(2, _count_short, num_bytes + 2) == [2 * num_segments] * 2
 

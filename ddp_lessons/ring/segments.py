@@ -19,9 +19,11 @@ What makes it fast:
   they move more bytes. Recursive doubling has half as many, but every rank sends in every round:
   with 4 ranks on 2 cores it took five times as long as the tree.
 - Room for what arrives is kept from one call to the next: see `spare`.
-- Two ranks take the tree up to chunks of 4 MiB: one message there, one back. The ring's are half as
-  long, and both ranks send at once; where the cores do the moving, that is no gain. With 2 ranks on
-  2 cores, 1 to 8 MiB took the ring a tenth to a half longer, and so did swapping all they have.
+- Two ranks take the tree up to chunks of 4 MiB: one way there, one back. The ring's messages are
+  half as long, and both ranks send at once; where the cores do the moving, that is no gain. With 2
+  ranks on 2 cores, 2 to 8 MiB took the ring up to a sixth longer. Above 2 MiB the numbers go up in
+  halves, one added while the other arrives: a tenth less. In quarters, or in halves on the way back
+  too, it was no better.
 
 Sources: P. Patarasuk, X. Yuan, "Bandwidth Optimal All-reduce Algorithms for Clusters of
 Workstations", 2009; R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication
@@ -53,7 +55,13 @@ Most bytes of a chunk that is not worth a ring, and the same for two ranks on CP
 by a tree.
 """
 
+WHOLE_BYTES = 2 << 20
+"""
+Most bytes that two ranks add up whole; more goes up in halves.
+"""
+
 _room = SpareRoom(SEGMENT_BYTES, NUM_AHEAD)
+_room_of_pair = SpareRoom(2 * PAIR_BYTES, 1)
 
 
 def all_reduce(flat, op, peers):
@@ -61,7 +69,9 @@ def all_reduce(flat, op, peers):
     Put all ranks' numbers together in `flat`. Arguments as in `steps.all_reduce`.
     """
     w = peers.world_size
-    if flat.nbytes <= w * (PAIR_BYTES if w == 2 and flat.is_cpu else SHORT_BYTES):
+    if w == 2 and flat.is_cpu and flat.nbytes <= w * PAIR_BYTES:
+        _pair(flat, op, peers)
+    elif flat.nbytes <= w * SHORT_BYTES:
         _tree(flat, op, peers)
     elif flat.is_cuda:
         steps.all_reduce(flat, op, peers)  # NCCL cuts into segments by itself
@@ -100,6 +110,27 @@ def _tree(flat, op, peers):
     """
     rounds.reduce(flat, 0, op, peers)
     rounds.broadcast(flat, 0, peers)
+
+
+def _pair(flat, op, peers):
+    """
+    The tree of two ranks: rank 1's numbers go to rank 0 in one or two parts, and the total returns.
+    """
+    parts = flat.tensor_split(2 if flat.nbytes > WHOLE_BYTES else 1)
+    if peers.rank == 1:
+        for work in [peers.start_send(part, 0) for part in parts]:
+            work.wait()
+        peers.receive(flat, 0)
+        return
+    room = _room_of_pair.take(flat)
+    rooms = room[: len(flat)].tensor_split(len(parts))
+    works = [peers.start_receive(arriving, 1) for arriving in rooms]
+    for work, arrived, part in zip(works, rooms, parts, strict=True):
+        work.wait()
+        combine(op, part, arrived, out=part)
+    finish(op, flat, 2)
+    _room_of_pair.give_back(room)
+    peers.send(flat, 1)
 
 
 def _travel(chunks, ring_steps, op, peers):
