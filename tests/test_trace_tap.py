@@ -217,7 +217,7 @@ def test_tap_hears_every_way_to_wait(way):
         left = dist.all_reduce(torch.ones(3), async_op=True)
         WAYS_TO_WAIT[way](dist.all_reduce(torch.ones(3), async_op=True))
     assert [event.wait_index is None for event in events] == [True, False]
-    assert all(event.end_ns for event in events)
+    assert events[1].end_ns  # nobody has waited for the other one, which may still be under way
     assert left.wait()
 
 
