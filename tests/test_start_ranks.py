@@ -282,3 +282,15 @@ def test_start_ranks_in_a_script(end):
     assert done.stdout == f"{ready_line(2)}\n['0', '1']\n", done.stderr
     assert done.returncode == {"": 0, "1 / 0\n": 1}.get(end, 3)
     wait_until_gone(mark, GONE_S)
+
+
+@pytest.mark.ranks
+def test_ranks_share_no_session_of_the_system():
+    """
+    Linux shares out cores by session first; ranks in one wake each other late.
+    """
+    with running_kernel() as kernel:
+        start = "from ddp_lessons.ranks import start_ranks\nranks = start_ranks(3, device='cpu')"
+        assert kernel.run(start).status == "ok"
+        told = "%px import os; print(os.getsid(0) == os.getpid())"
+        assert kernel.run(told).text == "[0] True\n[1] True\n[2] True\n"
