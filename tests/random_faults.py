@@ -25,6 +25,10 @@ WORLD_SIZES = range(2, 9)
 _PAUSE_S = 0.6
 _FIRST_STOP_S = (0.3, 1.5)
 
+PRINT_MUCH = "print('x' * 200_000)"
+"""
+For a message of 64 KiB pyzmq starts a thread that it keeps: seven descriptors, and no leak.
+"""
 PREPARE = """%%px
 import ctypes, gc, os, sys, time
 import torch
@@ -266,6 +270,7 @@ def play_all(faults, world_size, say=print):
     failures, footprints, left = [], [], list(faults)
     while left:
         with running_kernel() as kernel:
+            kernel.run(PRINT_MUCH)
             player, footprints = Player(kernel, world_size), []
             while left:
                 fault = left.pop(0)
