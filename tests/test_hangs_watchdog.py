@@ -4,8 +4,10 @@ The watchdog names the collective, who is missing and where, and is silent while
 
 import json
 import os
+import sys
 import threading
 import time
+import traceback
 
 import pytest
 import torch
@@ -145,25 +147,36 @@ def test_watchdog_waits_for_the_note_of_a_rank_that_is_behind():
         assert told[-1] == (2, [1])
 
 
-def _goes_on_meanwhile(rank, world_size):
+def _wait_until_it_asks(watchdog, asks):
+    give_up_at, is_asking = time.monotonic() + PATIENCE_S, not asks
+    while is_asking != asks:
+        assert time.monotonic() < give_up_at
+        time.sleep(0.01)
+        stack = traceback.walk_stack(sys._current_frames()[watchdog._thread.ident])
+        is_asking = any(frame.f_code.co_name == "_notes" for frame, _ in stack)
+
+
+def _over_meanwhile(rank, world_size, how):
     dist.barrier()
     stalls = []
-    if rank == 0:
-        with Watchdog(0.1, on_stall=stalls.append, grace_s=PATIENCE_S):
-            time.sleep(0.5)  # by now it waits for a note of rank 1, which has no watchdog
-            dist.barrier()
-    else:
-        time.sleep(0.5)
+    if rank == 0:  # rank 1 has no watchdog, and leaves no note
+        with Watchdog(0.1, on_stall=stalls.append, grace_s=PATIENCE_S) as watchdog:
+            _wait_until_it_asks(watchdog, True)
+            if how == "goes on":
+                dist.barrier()
+                _wait_until_it_asks(watchdog, False)
+    elif how == "goes on":
         dist.barrier()
     return stalls
 
 
-def test_watchdog_that_waits_for_notes_lets_go_when_the_work_goes_on():
+@pytest.mark.parametrize("how", ["goes on", "is left"])
+def test_watchdog_that_waits_for_notes_lets_go_when_the_stall_is_over(how):
     """
-    A stall that is over is not told, and nobody who leaves waits for the grace to end.
+    What is over is not told, and nobody who leaves waits for the grace to end.
     """
     began_s = time.monotonic()
-    assert run_world(2, _goes_on_meanwhile)[0] == []
+    assert run_world(2, _over_meanwhile, how)[0] == []
     assert time.monotonic() - began_s < PATIENCE_S
 
 
