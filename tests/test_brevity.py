@@ -56,21 +56,16 @@ def test_transformers_of_a_rank_of_its_own_are_kept():
     assert manager.transform_cell("x = 1") == "X = 1\n"
 
 
-def test_a_cell_that_cannot_be_transformed_goes_as_it_is():
+def test_a_cell_that_cannot_be_transformed_goes_as_it_is(monkeypatch):
     """
     Its fault is the ranks' to tell, with their number and the line.
     """
 
-    broken = TransformerManager.transform_cell
-
     def fail(self, cell):
         raise SyntaxError(cell)
 
-    TransformerManager.transform_cell = fail
-    try:
-        assert transformed("x") == {}
-    finally:
-        TransformerManager.transform_cell = broken
+    monkeypatch.setattr(TransformerManager, "transform_cell", fail)
+    assert transformed("x") == {}
 
 
 def test_what_was_asked_is_not_asked_again():

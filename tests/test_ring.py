@@ -67,6 +67,19 @@ def test_rings_are_torchs_collectives(world_size, small):
     assert run_world(world_size, _compare_with_torch, small) == [[]] * world_size
 
 
+def _compare_halves_with_torch(rank, w):
+    segments.WHOLE_BYTES = -1
+    return _compare_with_torch(rank, w, small=False)
+
+
+@pytest.mark.ranks
+def test_two_ranks_that_add_up_in_halves_do_as_torch():
+    """
+    Both halves are added, in room that the calls before have left as it was.
+    """
+    assert run_world(2, _compare_halves_with_torch) == [[], []]
+
+
 def _sum_floats(rank, w, dtype):
     _small_segments()
     generator = torch.Generator().manual_seed(rank)

@@ -23,7 +23,7 @@ What makes it fast:
   half as long, and both ranks send at once; where the cores do the moving, that is no gain. With 2
   ranks on 2 cores, 2 to 8 MiB took the ring up to a sixth longer. Above 2 MiB the numbers go up in
   halves, one added while the other arrives: a tenth less in turns with other ways of ours, and no
-  more in turns with Gloo's alone. In quarters it was no better.
+  more in turns with Gloo's alone. In quarters, there and back, it was no better.
 
 Sources: P. Patarasuk, X. Yuan, "Bandwidth Optimal All-reduce Algorithms for Clusters of
 Workstations", 2009; R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication
