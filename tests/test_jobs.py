@@ -112,6 +112,37 @@ def test_job_ends_with_its_block():
     assert repr(job).endswith("ended by us>")
 
 
+ADOPTER = """
+import ctypes, os, sys, psutil
+from ddp_lessons.jobs import start_job
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # a subreaper: what is left without a parent comes here
+with start_job(["python", "-c", sys.argv[1]], env={"PYTHONPATH": sys.argv[2]}) as job:
+    while len(job.processes()) < 2:
+        pass
+print(psutil.Process().children())
+"""
+STARVED = """
+import os, time
+kill, wait = os.kill, os.waitpid
+def kill_and_rest(*args):
+    kill(*args)
+    time.sleep(0.2)
+def wait_late(*args):
+    time.sleep(1.0)
+    return wait(*args)
+os.kill, os.waitpid = kill_and_rest, wait_late
+"""
+
+
+def test_job_that_has_ended_leaves_no_zombie(tmp_path):
+    """
+    A zombie counts as running, and the thread that reaps may get no core for a while.
+    """
+    (tmp_path / "sitecustomize.py").write_text(STARVED)
+    job = run_job([sys.executable, "-c", ADOPTER, TREE, tmp_path])
+    assert (job.stdout, job.stderr) == ("[]\n", "")
+
+
 def test_job_ends_when_nobody_holds_it():
     """
     Who runs a cell again has lost the job of the first time.

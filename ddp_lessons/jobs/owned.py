@@ -104,7 +104,8 @@ class _Owner:
         child = subprocess.Popen(
             command, env=self.env, stdin=subprocess.DEVNULL, start_new_session=True
         )
-        threading.Thread(target=self._reap, args=[child], daemon=True).start()
+        reaper = threading.Thread(target=self._reap, args=[child], daemon=True)
+        reaper.start()
         threading.Thread(target=self._watch_caller, daemon=True).start()
         event, status = self._next_event(deadline_s)
         if event == "ended":
@@ -114,6 +115,9 @@ class _Owner:
                 os.kill(child.pid, signal.SIGINT)
             self._next_event(_LAST_WORDS_S)
         self._end_all()
+        while reaper.is_alive():  # or whoever looks after our end would still see a zombie
+            reaper.join(_TERMINATE_S)
+            self._end_all()
         return status
 
     def _next_event(self, timeout_s):
