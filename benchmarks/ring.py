@@ -6,8 +6,9 @@ Measure our rings against torch's own all-reduce, over sizes, on 2 and on 4 rank
 On the CPU that is Gloo's. With `--device cuda` it is NCCL's, if there is a GPU for each rank.
 
 Every round times each way once, one after the other in turns, in the same ranks, so that a slow
-moment harms all alike. A sample is the time of the slowest rank, after a barrier; of short tensors
-it is the mean of 10 calls in a row. Limit: the pipelined ring takes at most 1.10 x Gloo's time at
+moment harms all alike. A sample is the time of the slowest rank, after a barrier, and the mean of 4
+calls in a row, of short tensors of 10: on which core a barrier leaves each thread is luck, and a
+single call measures little else. Limit: the pipelined ring takes at most 1.10 x Gloo's time at
 every power of two, by the median of the ratios within rounds. Gloo beside itself differed by 1.45
 in one of 15 rounds, so these two are timed in 3 times as many rounds as the others, and up to 8 MiB
 in 10 times as many.
@@ -55,7 +56,7 @@ LIMIT = 1.10
 FEWEST_REPEATS = 15
 NUM_STARTS = 8
 _SHORT_KIB = 64
-_CALLS_OF_SHORT = 10
+_CALLS, _CALLS_OF_SHORT = 4, 10
 _QUICK_KIB = 8192
 _LIMITED = ("torch", "pipelined")
 _MORE_ROUNDS, _MORE_ROUNDS_OF_QUICK = 3, 10
@@ -89,7 +90,7 @@ def _measure_on(rank, sizes_kib, num_rounds):
     for size_kib in sizes_kib:
         # float32, so 256 numbers a KiB
         tensor = torch.zeros(size_kib << 8, device=rank_device())
-        num_calls = _CALLS_OF_SHORT if size_kib <= _SHORT_KIB else 1
+        num_calls = _CALLS_OF_SHORT if size_kib <= _SHORT_KIB else _CALLS
         more = _MORE_ROUNDS_OF_QUICK if size_kib <= _QUICK_KIB else _MORE_ROUNDS
         for round_number in range(-1, num_rounds * more):  # the first round warms up
             names = _LIMITED if round_number % more else WAYS
