@@ -6,8 +6,8 @@ SHELL := /bin/sh
 PY = "$$(scripts/setup.sh --where)"
 export PYTHON TORCH DRAWS FAULTS SESSIONS ROUNDS WHEELS
 
-# Half of the tests' time is waiting, so three at a time keep two cores busy.
-WORKERS = --numprocesses=3 --dist=loadgroup --no-loadscope-reorder
+# Half of the tests' time is waiting, so four at a time keep two cores busy.
+WORKERS = --numprocesses=4 --dist=loadgroup --no-loadscope-reorder
 
 # Tests of what a learner reads as a textbook: `make coverage` runs them.
 SUBJECT_TESTS = $(foreach part,costs trace pictures process_group collectives ring samplers \
@@ -19,7 +19,7 @@ SUBJECT_TESTS = $(foreach part,costs trace pictures process_group collectives ri
 BENCHMARKS = startup training_step launchers ring replicas trace_overhead prediction watchdog checkpoint \
   sharded_optimizer fully_sharded low_communication
 
-.PHONY: setup lab test bank coverage soak check bench gpu-proof build verify site lock format clean help
+.PHONY: setup lab test around bank coverage soak check bench gpu-proof build verify site lock format clean help
 
 setup: ## Put everything into .venv, or into the active environment. At once if done already.
 	@scripts/setup.sh
@@ -27,8 +27,11 @@ setup: ## Put everything into .venv, or into the active environment. At once if 
 lab: setup ## Open JupyterLab at lesson 00. More arguments: make lab ARGS="--port 9000"
 	@$(PY) -m ddp_lessons.course.cli lab $(ARGS)
 
-test: setup ## Run the tests, three at a time. Some of them: make test ARGS="-k ring"
+test: setup ## Run the tests, four at a time. Some of them: make test ARGS="-k ring"
 	@$(PY) -m pytest $(WORKERS) $(ARGS)
+
+around: setup ## Test what stands round the lessons: rooms, boards, packages, other machines.
+	@$(PY) -m pytest $(WORKERS) -m around $(ARGS)
 
 bank: setup ## Try every wrong answer to every task. Of a lesson: make bank ARGS="-k 03."
 	@$(PY) -m pytest $(WORKERS) tests/test_wrong_answers.py $(ARGS)
@@ -48,6 +51,7 @@ check: setup ## Format, lint, types, spelling, tests: the one command before a c
 	@$(PY) -m mypy --no-error-summary
 	@$(PY) -m codespell_lib
 	@$(PY) -m pytest $(WORKERS) $(ARGS)
+	@$(PY) -m pytest $(WORKERS) -m around $(ARGS)
 
 bench: setup ## Measure what must be fast. One only: make bench BENCHMARKS=ring ARGS="--no-fail"
 	@status=0; for name in $(BENCHMARKS); do \

@@ -24,6 +24,31 @@ BANK = "test_wrong_answers"
 """
 Whose tests the bank of answers is.
 """
+AROUND = (
+    "bench",
+    "board",
+    "doctor_room",
+    "gpu",
+    "hosts",
+    "kubernetes",
+    "launch_slurm",
+    "many_machines_bed",
+    "nbgrader",
+    "other_user",
+    "ranks_under",
+    "share",
+    "sidebar",
+    "singleuser",
+    "site",
+    "slurm",
+    "submissions",
+    "wheel",
+    "workshop",
+)
+"""
+Tests of what stands round the lessons, by how their files' names begin after "test_": rooms and
+boards, what is handed in, packages and pages, benchmarks, other users and other machines.
+"""
 
 
 def _is_alone(item):
@@ -99,6 +124,12 @@ def sockets_before():
     return own_sockets()
 
 
+def _is_around(item):
+    return item.path.parent.name == "browser" or item.path.stem.removeprefix("test_").startswith(
+        AROUND
+    )
+
+
 def _leave_out(kind, config, items):
     left_out = [item for item in items if item.get_closest_marker(kind)]
     if left_out:
@@ -112,8 +143,14 @@ def pytest_collection_modifyitems(config, items):
     Run cheap tests first, so that a plain mistake shows within seconds; skip GPU tests without one.
 
     Tests that soak are run by name only: they take as long as all others together. So is the whole
-    bank of answers, by its file's name.
+    bank of answers, by its file's name. Tests of what stands round the lessons wait to be asked
+    for: by a mark that only they have, a file's name, or a word of theirs.
     """
+    for item in filter(_is_around, items):
+        item.add_marker(pytest.mark.around)
+    asked_for = config.args_source is pytest.Config.ArgsSource.ARGS or config.option.keyword
+    if not asked_for and not any(word in config.option.markexpr for word in ("around", "soak")):
+        _leave_out("around", config, items)
     if "soak" not in config.option.markexpr:
         _leave_out("soak", config, items)
     if not any(BANK in argument for argument in config.args):
