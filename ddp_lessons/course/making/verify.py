@@ -4,6 +4,7 @@ Verify notebooks: run them again under strict nbval and compare every stored out
 
 import os
 import sys
+from pathlib import Path
 
 from ddp_lessons.course import rules
 from ddp_lessons.course.making.build import CELL_TIMEOUT_S, DEADLINE_S, notebook_environment
@@ -11,6 +12,8 @@ from ddp_lessons.course.notebooks.canonical import read_notebook
 from ddp_lessons.course.notebooks.twins import refuse_unequal
 from ddp_lessons.errors import NotebookRefused
 from ddp_lessons.jobs.owned import DEADLINE_STATUS, run_owned
+
+_QUICK_NBVAL = Path(__file__).with_name("quick_nbval.py")
 
 
 def verify(place, *, cell_timeout_s=CELL_TIMEOUT_S, deadline_s=DEADLINE_S):
@@ -67,7 +70,7 @@ def nbval_command(path, cell_timeout_s, *options):
     """
     # No configuration, plugin or conftest of the project: nothing may soften the comparison.
     # -P keeps the notebook's folder from hiding modules from pytest.
-    command = [sys.executable, "-P", "-m", "pytest", "-p", "nbval.plugin"]
+    command = [sys.executable, "-P", str(_QUICK_NBVAL), "-p", "nbval.plugin"]
     command += ["-p", "no:cacheprovider", "-c", os.devnull, "--noconftest"]
     command += [f"--rootdir={path.parent}", "-q", "--no-header"]
     command += [*options, "--nbval-current-env", f"--nbval-cell-timeout={cell_timeout_s:g}"]
