@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import urllib.error
+from pathlib import Path
 
 import psutil
 import pytest
@@ -90,19 +91,25 @@ def test_board_shows_runs_and_ends(tmp_path, monkeypatch):
 
 def test_board_ends_with_its_kernel(tmp_path):
     """
-    A kernel that is killed can end nothing any more.
+    A kernel that is killed can end nothing any more, and remove nothing.
     """
     holder = (
         "import sys, time\nfrom ddp_lessons.metrics import open_board\n"
         "board = open_board(sys.argv[1])\n"
-        "print(*[p.pid for p in board._job.processes()], flush=True)\ntime.sleep(600)"
+        "processes = board._job.processes()\n"
+        "print(processes[0].environ()['TMPDIR'], *[p.pid for p in processes], flush=True)\n"
+        "time.sleep(600)"
     )
     command = [sys.executable, "-c", holder, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as kernel:
-        pids = [int(word) for word in kernel.stdout.readline().split()]
+        scratch, *pids = kernel.stdout.readline().split()
+        assert Path(scratch, ".tensorboard-info").is_dir()
+        assert Path(scratch).stat().st_mode & 0o077 == 0
         kernel.kill()
+    pids = [int(pid) for pid in pids]
     assert pids
     wait_until(lambda: not any(map(psutil.pid_exists, pids)), PATIENCE_S, "their end")
+    wait_until(lambda: not Path(scratch).exists(), PATIENCE_S, "the end of what they wrote")
 
 
 def test_board_that_cannot_start_says_why(tmp_path, monkeypatch):
@@ -110,8 +117,8 @@ def test_board_that_cannot_start_says_why(tmp_path, monkeypatch):
     Where TensorBoard is missing, the last line of the error is its name.
     """
 
-    def without(words, env):
-        return started(["python", "-c", "import no_such_board"], env=env)
+    def without(words, **options):
+        return started(["python", "-c", "import no_such_board"], **options)
 
     started = board.start_job
     monkeypatch.setattr(board, "start_job", without)

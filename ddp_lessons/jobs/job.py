@@ -33,7 +33,7 @@ _OURS = {  # by this interpreter, also where its folder is on no PATH, as in a k
 }
 
 
-def start_job(command, *, folder=None, env=None):
+def start_job(command, *, folder=None, env=None, has_scratch=False):
     """
     Start a command, and return while it runs.
 
@@ -42,6 +42,8 @@ def start_job(command, *, folder=None, env=None):
             "python", "torchrun" and "ddp-lessons" are those of this kernel.
         folder: The folder that it runs in. Default: the current one.
         env: Environment variables that it gets beside this kernel's; None for one takes it away.
+        has_scratch: Give it a folder of its own for temporary files (TMPDIR), which is removed with
+            it, however this kernel ends.
 
     Returns:
         Job: It ends with the kernel at the latest.
@@ -49,7 +51,7 @@ def start_job(command, *, folder=None, env=None):
     Raises:
         BadInput: There is no such command.
     """
-    return Job(command, folder=folder, env=env)
+    return Job(command, folder=folder, env=env, has_scratch=has_scratch)
 
 
 def run_job(command, *, timeout_s=60.0, folder=None, env=None):
@@ -90,7 +92,7 @@ class Job:
         line: The command as one would type it.
     """
 
-    def __init__(self, command, *, folder=None, env=None):
+    def __init__(self, command, *, folder=None, env=None, has_scratch=False):
         words = shlex.split(command) if isinstance(command, str) else [str(one) for one in command]
         self.line = shlex.join(words)
         known = _OURS.get(words[0]) if words else None
@@ -116,7 +118,9 @@ class Job:
         for file in self._outputs.values():
             weakref.finalize(self, file.close)
         self._owner = subprocess.Popen(
-            owner_command(words, deadline_s=NO_LIMIT_S, settle_s=_SETTLE_S),
+            owner_command(
+                words, deadline_s=NO_LIMIT_S, settle_s=_SETTLE_S, has_scratch=has_scratch
+            ),
             cwd=folder,
             env=environ,
             stdin=subprocess.PIPE,

@@ -63,7 +63,7 @@ def run_owned(command, *, cwd, env, deadline_s, output=None):
         owner.communicate()  # closes its input, which ends it, and waits
 
 
-def owner_command(command, *, deadline_s, settle_s):
+def owner_command(command, *, deadline_s, settle_s, has_scratch=False):
     """
     Return the command of a process that runs a command and owns all that comes of it.
 
@@ -73,9 +73,11 @@ def owner_command(command, *, deadline_s, settle_s):
         command: The program and its arguments.
         deadline_s: Seconds after which the command is interrupted and ended.
         settle_s: Seconds that processes get which the command leaves behind.
+        has_scratch: Set TMPDIR to a new folder that nobody else can read, removed in the end.
     """
     # -P: the folder of this file must not hide modules from that process.
     limits = [f"--deadline-s={deadline_s}", f"--settle-s={settle_s}"]
+    limits += ["--scratch"] if has_scratch else []
     return [sys.executable, "-P", __file__, *limits, "--", *command]
 
 
@@ -83,10 +85,13 @@ def _main():
     parser = argparse.ArgumentParser(description="Run a command and let nothing outlive it.")
     parser.add_argument("--deadline-s", type=float, required=True)
     parser.add_argument("--settle-s", type=float, required=True)
+    parser.add_argument("--scratch", action="store_true")
     parser.add_argument("command", nargs="+")
     options = parser.parse_args()
     # In a folder of its own, because a profile of the user's could change what cells print.
     with tempfile.TemporaryDirectory(prefix="ddp-lessons-", ignore_cleanup_errors=True) as folder:
+        if options.scratch:
+            os.environ["TMPDIR"] = folder
         return _Owner(folder, options.settle_s).run(options.command, options.deadline_s)
 
 

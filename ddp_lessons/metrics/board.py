@@ -9,7 +9,6 @@ import json
 import os
 import re
 import secrets
-import tempfile
 import time
 import urllib.parse
 import urllib.request
@@ -42,24 +41,22 @@ def open_board(folder, timeout_s=60.0):
 
     Lesson: 12_metrics.
     """
-    scratch = tempfile.TemporaryDirectory(prefix="ddp-lessons-board-")
     # Port 0: the system gives a free one. The fast loader is a process that may outlive its parent.
     words = ["python", "-P", "-c", _MAIN, "--logdir", str(folder), "--host", "127.0.0.1",
              "--port", "0", "--load_fast", "false", "--reload_interval", "1"]  # fmt: skip
-    # Another user may read a command line, but neither an environment nor this scratch folder.
-    job = start_job(words, env={"TMPDIR": scratch.name, _SECRET: secrets.token_hex(16)})
+    # Another user may read a command line, but neither an environment nor a scratch folder.
+    job = start_job(words, env={_SECRET: secrets.token_hex(16)}, has_scratch=True)
     deadline = time.monotonic() + timeout_s
     while not (found := _ADDRESS.search(job.stderr)):
         if not job.is_running or time.monotonic() > deadline:
             job.end()
-            scratch.cleanup()
             said = "; ".join(job.stderr.splitlines()[-_LAST_LINES:]) or "nothing"
             raise StartFailed(
                 f"TensorBoard did not start: an address within {timeout_s:g} s expected (got "
                 f"{said}). Run pip install tensorboard, or look at what it says."
             )
         job.wait(0.05)
-    return Board(job, found[1], int(found[2]), scratch)
+    return Board(job, found[1], int(found[2]))
 
 
 class Board:
@@ -71,9 +68,8 @@ class Board:
         port: The port in it.
     """
 
-    def __init__(self, job, url, port, scratch):
-        self.url, self.port = url, port
-        self._job, self._scratch = job, scratch
+    def __init__(self, job, url, port):
+        self.url, self.port, self._job = url, port, job
 
     def __enter__(self):
         return self
@@ -123,7 +119,6 @@ class Board:
         End it, and wait until its processes are gone.
         """
         self._job.end()
-        self._scratch.cleanup()
 
     def _ask(self, path):
         with self._open(f"{self.url}/{path}") as reply:
