@@ -62,6 +62,17 @@ def test_px_of_a_line(kernel):
     assert ok(kernel, "%px rank * 10") == "[0] 0\n[1] 10\n[2] 20\n"
     assert ok(kernel, "%px y = rank + 1") == ""
     assert ok(kernel, "%px print(y)") == "[0] 1\n[1] 2\n[2] 3\n"
+    assert ok(kernel, "%px -y") == "[0] -1\n[1] -2\n[2] -3\n"
+
+
+@pytest.mark.parametrize("option", ["--targets 0", "-t 0", "--noblock"])
+def test_line_magic_says_that_it_takes_no_options(kernel, option):
+    """
+    Handed on as code it would be a syntax error that names neither the option nor `%%px`.
+    """
+    result = kernel.run(f"%px {option} y = 1")
+    name = option.split()[0]
+    assert f"expected one line of code after %px (got '{name}'). Use %%px {name}" in result.text
 
 
 def test_px_without_waiting(kernel):

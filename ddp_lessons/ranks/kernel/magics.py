@@ -5,6 +5,7 @@
 from ipyparallel.client.asyncresult import AsyncResult
 from ipyparallel.client.magics import ParallelMagics
 from IPython.core.error import UsageError
+from IPython.core.magic import no_var_expand
 
 from ddp_lessons.ranks.diagnosis.verdict import put_in_order
 from ddp_lessons.ranks.kernel.cells import CellRun, run_cell
@@ -22,6 +23,23 @@ class RankMagics(ParallelMagics):
     def __init__(self, shell, ranks):
         self.ranks = ranks
         super().__init__(shell, ranks.view)
+
+    @no_var_expand
+    def px(self, line=""):
+        """
+        Run one line of code on all ranks.
+
+        Raises:
+            CellFailed: A rank raised, died, or was stopped.
+            UsageError: The line begins with an option, which only `%%px` takes.
+        """
+        option = line.split(maxsplit=1)[0] if line.strip() else ""
+        if option.startswith("-") and not _is_python(line):
+            raise UsageError(
+                f"No options here: expected one line of code after %px (got {option!r}). Use %%px "
+                f"{option} ... as the first line of a cell, and write the code below it."
+            )
+        return self.parallel_execute(line)
 
     def parallel_execute(self, cell, block=None, save_name=None, **shown):
         """
@@ -76,3 +94,11 @@ class RankMagics(ParallelMagics):
         if error is not None:
             raise error
         return None
+
+
+def _is_python(line):
+    try:
+        compile(line.strip(), "<%px>", "exec")
+    except SyntaxError:
+        return False
+    return True
