@@ -7,6 +7,7 @@ import os
 import signal
 
 import pytest
+from kinds import AROUND, BANK
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A job in the background of a shell ignores Ctrl-C, and so would all that tests start.
@@ -19,35 +20,6 @@ Kinds of tests after the plain ones, as their markers say, from cheap to dear.
 ALONE = ("alone", "browser")
 """
 Kinds of tests beside which no other may run.
-"""
-BANK = "test_wrong_answers"
-"""
-Whose tests the bank of answers is.
-"""
-AROUND = (
-    "bench",
-    "board",
-    "doctor_room",
-    "gpu",
-    "hosts",
-    "kubernetes",
-    "launch_slurm",
-    "many_machines_bed",
-    "nbgrader",
-    "other_user",
-    "ranks_under",
-    "share",
-    "sidebar",
-    "singleuser",
-    "site",
-    "slurm",
-    "submissions",
-    "wheel",
-    "workshop",
-)
-"""
-Tests of what stands round the lessons, by how their files' names begin after "test_": rooms and
-boards, what is handed in, packages and pages, benchmarks, other users and other machines.
 """
 
 

@@ -5,7 +5,7 @@ Kinds of tests: what a plain run leaves out is named, and is run by another comm
 from pathlib import Path
 
 import pytest
-from conftest import AROUND, BANK
+from kinds import AROUND, BANK
 
 ROOT = Path(__file__).parents[1]
 STEMS = [path.stem.removeprefix("test_") for path in ROOT.glob("tests/test_*.py")]

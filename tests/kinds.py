@@ -1,0 +1,33 @@
+"""
+Which tests a plain run leaves out, by the names of their files.
+"""
+
+BANK = "test_wrong_answers"
+"""
+Whose tests the bank of answers is.
+"""
+AROUND = (
+    "bench",
+    "board",
+    "doctor_room",
+    "gpu",
+    "hosts",
+    "kubernetes",
+    "launch_slurm",
+    "many_machines_bed",
+    "nbgrader",
+    "other_user",
+    "ranks_under",
+    "share",
+    "sidebar",
+    "singleuser",
+    "site",
+    "slurm",
+    "submissions",
+    "wheel",
+    "workshop",
+)
+"""
+Tests of what stands round the lessons, by how their files' names begin after "test_": rooms and
+boards, what is handed in, packages and pages, benchmarks, other users and other machines.
+"""
