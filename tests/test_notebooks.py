@@ -82,7 +82,7 @@ def test_lesson_with_outputs_is_the_lesson_that_learners_open(place):
     assert not any(cell.get("outputs") for cell in learners.cells)
 
 
-# Three tests run at a time, and on a machine that may be slow: a limit here is for what hangs.
+# Four tests run at a time, and on a machine that may be slow: a limit here is for what hangs.
 CELL_LIMIT_S, NOTEBOOK_LIMIT_S = 180.0, 600.0
 
 
