@@ -50,8 +50,7 @@ check: setup ## Format, lint, types, spelling, tests: the one command before a c
 	@$(PY) -m ruff check --quiet .
 	@$(PY) -m mypy --no-error-summary
 	@$(PY) -m codespell_lib
-	@$(PY) -m pytest $(WORKERS) $(ARGS)
-	@$(PY) -m pytest $(WORKERS) -m around $(ARGS)
+	@$(PY) -m pytest $(WORKERS) -m "not soak" $(ARGS)
 
 bench: setup ## Measure what must be fast. One only: make bench BENCHMARKS=ring ARGS="--no-fail"
 	@status=0; for name in $(BENCHMARKS); do \

@@ -59,6 +59,26 @@ def run_ranks(num_ranks, function, *args, device="cpu"):
     return answers
 
 
+def run_starts(num_starts, num_rounds, num_ranks, function, *args, device="cpu"):
+    """
+    Share rounds out among starts of the ranks: what luck a process has, it keeps while it lives.
+
+    Args:
+        num_starts: How often ranks are started; at most once a round.
+        num_rounds: Rounds in all.
+        num_ranks: Number of ranks.
+        function: As in `run_ranks`; its last argument is the number of rounds of this start.
+        args: As in `run_ranks`.
+        device: As in `run_ranks`.
+
+    Yields:
+        list: For each start what each rank returned, in rank order.
+    """
+    for start in range(min(num_starts, num_rounds)):
+        rounds = len(range(start, num_rounds, num_starts))
+        yield run_ranks(num_ranks, function, *args, rounds, device=device)
+
+
 def settle(device):
     """
     Wait until a device has done all that it was given. A CPU has.

@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 from figures import RATIO, Figure
 from machine import describe_machine
-from rank_processes import in_turns, run_ranks, settle
+from rank_processes import in_turns, run_starts, settle
 from rich.console import Console
 from rich.table import Table
 from torch import nn
@@ -190,11 +190,8 @@ def measure_starts(num_ranks, num_repeats, device):
     Returns:
         dict: As `measure`; each time is the slowest rank's, each median one over the starts.
     """
-    starts = []
     num_starts = max(num_repeats // ROUNDS_OF_A_START, 1)
-    for start in range(num_starts):
-        num_rounds = len(range(start, num_repeats, num_starts))
-        starts.append(run_ranks(num_ranks, measure, num_rounds, device=device))
+    starts = list(run_starts(num_starts, num_repeats, num_ranks, measure, device=device))
     answer = {"parameter_bytes": starts[0][0]["parameter_bytes"]}
     for name in KINDS:
         answer[name] = {

@@ -37,7 +37,7 @@ from figures import (
     write_document,
 )
 from machine import describe_machine, machine_slug
-from rank_processes import run_ranks, settle
+from rank_processes import run_starts, settle
 
 from ddp_lessons.collectives import log_rounds, naive
 from ddp_lessons.process_group import rank_device
@@ -76,9 +76,8 @@ def measure(world_size, sizes_kib, num_rounds, device="cpu"):
         dict: From (size in KiB, way) to a list of milliseconds, one a round.
     """
     samples = {}
-    for start in range(min(NUM_STARTS, num_rounds)):
-        num_rounds_now = len(range(start, num_rounds, NUM_STARTS))
-        ranks = run_ranks(world_size, _measure_on, sizes_kib, num_rounds_now, device=device)
+    job = (world_size, _measure_on, sizes_kib)
+    for ranks in run_starts(NUM_STARTS, num_rounds, *job, device=device):
         for key in ranks[0]:
             slowest = [max(times) for times in zip(*(of[key] for of in ranks), strict=True)]
             samples.setdefault(key, []).extend(slowest)

@@ -89,6 +89,16 @@ def test_run_ranks_returns_what_every_rank_returned(bench):
 
 
 @pytest.mark.ranks
+@pytest.mark.parametrize(("num_starts", "shares"), [(2, [3, 2]), (9, [1] * 5)])
+def test_run_starts_shares_all_rounds_out(bench, num_starts, shares):
+    """
+    No round is lost or played twice, and no rank is started for none.
+    """
+    starts = bench("rank_processes").run_starts(num_starts, 5, 2, double)
+    assert list(starts) == [[(0, 2 * share), (1, 2 * share)] for share in shares]
+
+
+@pytest.mark.ranks
 def test_run_ranks_ends_when_a_rank_raises(bench):
     """
     A benchmark that hangs holds up all that come after it.

@@ -5,6 +5,7 @@ A stored output that would not come out again fails, and nothing is left running
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from test_owned import PATIENCE_S, Witness
@@ -17,6 +18,8 @@ from ddp_lessons.course.notebooks.canonical import canonical, dumps
 from ddp_lessons.course.notebooks.twins import read_twin
 from ddp_lessons.errors import NotebookRefused
 from ddp_lessons.jobs import owned
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture
@@ -144,3 +147,16 @@ def test_verify_stopped_leaves_nothing(tmp_path, witness, number):
         it.send_signal(number)
         assert it.wait(PATIENCE_S) == 128 + number
     witness.wait_for_end()
+
+
+def test_nbval_starts_without_the_grammar_that_no_notebook_needs():
+    """
+    Compiling it takes three times as long as all the rest, for each notebook of each learner.
+    """
+    command = verifying.nbval_command(ROOT / "notebooks", 1.0, "--help")
+    command.insert(1, "-Ximporttime")
+    environment = verifying.nbval_environment()
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "jsonschema._format" in imported
+    assert not {"rfc3987_syntax.syntax_helpers", "lark"} & imported

@@ -129,7 +129,8 @@ class Job:
             start_new_session=True,  # Stop is the cell's, which decides
         )
         self._was_cut_short = False
-        self._finalizer = weakref.finalize(self, _end, self._owner)
+        # Closes its input, which ends it and all that it owns, and waits.
+        self._finalizer = weakref.finalize(self, self._owner.communicate)
 
     def __enter__(self):
         return self
@@ -244,11 +245,5 @@ class Job:
 
 
 def _is_there(word, folder, environ):
-    return (
-        shutil.which(str(folder / word) if "/" in word else word, path=environ.get("PATH"))
-        is not None
-    )
-
-
-def _end(owner):
-    owner.communicate()  # closes its input, which ends it and all that it owns, and waits
+    file = str(folder / word) if "/" in word else word
+    return shutil.which(file, path=environ.get("PATH")) is not None
