@@ -57,6 +57,18 @@ class OtherUser:
         return order
 
 
+def reachable(paths):
+    """
+    Return those of some sockets in folders that this process can connect to.
+    """
+    found = []
+    for path in paths:
+        with contextlib.suppress(PermissionError), socket.socket(socket.AF_UNIX) as caller:
+            caller.connect(path)
+            found.append(path)
+    return found
+
+
 class Acts:
     """
     What the other user does. Each method is an order.
@@ -161,6 +173,12 @@ class Acts:
                 list(path.iterdir()) if path.is_dir() else path.open("rb").close()
                 found.append(str(path))
         return found
+
+    def reachable(self, paths):
+        """
+        Return those of some sockets in folders that can be connected to.
+        """
+        return reachable(paths)
 
     def processes(self, pids):
         """

@@ -1,5 +1,6 @@
 """
-The ports of a controller: its own, also where many controllers start at the same moment.
+Where a controller listens: in a private folder, or on ports, its own, also where many controllers
+start at the same moment.
 """
 
 import errno
@@ -12,10 +13,13 @@ from ipyparallel.controller.app import IPController
 from ddp_lessons.ranks.warden.controller import (
     EVERY_INTERFACE,
     NUM_PORTS,
+    can_hold_sockets,
     controller_arguments,
     hold_ports,
+    needs_ports,
     ports_argument,
 )
+from ddp_lessons.ranks.warden.hub import RanksController
 
 
 @pytest.fixture
@@ -95,3 +99,39 @@ def test_controller_listens_on_loopback_unless_told(tmp_path):
         assert f"--ip={listen}" in arguments
         # A host that vanishes says nothing, so its ranks count as dead after 8 s.
         assert "--HeartMonitor.max_heartmonitor_misses=15" in arguments
+
+
+def test_controller_in_a_folder_needs_no_port_and_no_key(tmp_path):
+    """
+    Who can come to its sockets is its owner. It still signs, as IPython's own kernels do.
+    """
+    arguments = controller_arguments(tmp_path, "some-ranks", folder=tmp_path)
+    assert not needs_ports(arguments)
+    assert needs_ports(controller_arguments(tmp_path, "some-ranks"))
+    controller = RanksController()
+    controller.parse_command_line(arguments)
+    assert not controller.enable_curve
+    assert len(controller.config.Session.key) >= 32
+    assert len(set(controller.ports)) == NUM_PORTS
+    interface = f"{controller.engine_transport}://{controller.engine_ip}"
+    assert interface == f"ipc://{tmp_path}/socket"
+    controller.engine_info = {"interface": interface, "mux": 3, "broadcast": [7, 8]}
+    # An engine joins what it is told by a colon.
+    assert controller.engine_url("mux") == f"{interface}:3"
+    assert controller.engine_url("broadcast", 1) == f"{interface}:8"
+
+
+def test_can_hold_sockets_says_no_where_a_path_is_too_long(tmp_path):
+    """
+    Such a path has 107 bytes at most. Nothing is left of the trial.
+    """
+    assert can_hold_sockets(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    longest = tmp_path / ("x" * (107 - len(f"{tmp_path}/") - len(f"/socket:{NUM_PORTS}")))
+    longest.mkdir()
+    assert can_hold_sockets(longest)
+    longer = longest.with_name(longest.name + "x")
+    longer.mkdir()
+    assert not can_hold_sockets(longer)
+    assert not can_hold_sockets(tmp_path / "missing")
+    assert list(longest.iterdir()) == list(longer.iterdir()) == []

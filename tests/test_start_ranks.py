@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 
+import psutil
 import pytest
 from kernels import running_kernel
 from processes import is_running, marked, new_mark, wait_until_gone
@@ -27,6 +28,8 @@ print(dist.get_rank(), dist.get_world_size(), os.environ["RANK"], os.environ["WO
 """
 KILL_RANK_1 = "import os, signal; os.kill(ranks.keeper.pids[1], signal.SIGKILL)"
 LOST = "A new rank 1 is in place; its variables are gone.\nThe ranks have joined a new group."
+IS_ENCRYPTED = """bool(__import__("json").load(open(
+    ranks.cluster.controller.connection_files["engine"]))["curve_serverkey"])"""
 PIDS = "[ranks[r].apply_sync(getpid) for r in range(len(ranks))]"
 
 
@@ -105,6 +108,22 @@ def test_start_ranks_of_every_size(kernel, num_ranks):
     assert ranks == [str(r) for r in range(num_ranks)]
     assert kernel.value("sorted(ranks.client.ids)") == list(range(num_ranks))
     assert kernel.value("ranks.keeper.pids") == dict(enumerate(kernel.value(PIDS)))
+
+
+@pytest.mark.parametrize("name", ["short", "long" * 25])
+def test_ranks_listen_on_no_port_where_the_runtime_folder_can_hold_sockets(name, tmp_path):
+    """
+    Where it cannot, for its path is too long, they go by encrypted ports, and nobody is bothered.
+    """
+    with running_kernel(DDP_LESSONS_RUNTIME_DIR=str(tmp_path / name)) as kernel:
+        ok(kernel, "from ddp_lessons import start_ranks")
+        assert ok(kernel, "ranks = start_ranks(2, device='cpu')") == f"{ready_line(2)}\n"
+        assert ok(kernel, ALL_REDUCE) == all_reduce_lines(2)
+        controller = psutil.Process(kernel.value("ranks.keeper.controller_pid"))
+        num_ports = len(controller.net_connections("inet"))
+        ports = kernel.value("ranks.control.controller_ports")
+        is_encrypted = kernel.value(IS_ENCRYPTED)
+    assert bool(num_ports) == bool(ports) == is_encrypted == (name != "short")
 
 
 def test_start_ranks_twice_gives_the_running_ones(kernel):

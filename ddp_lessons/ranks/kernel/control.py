@@ -127,11 +127,13 @@ class Control:
     @property
     def controller_ports(self):
         """
-        TCP ports on which the controller serves the ranks.
+        TCP ports on which the controller serves the ranks; none if it listens in a folder.
         """
         path = self._cluster.controller.connection_files["engine"]
         with open(path) as f:
             info = json.load(f)
+        if not info["interface"].startswith("tcp:"):
+            return []
         ports = [info[key] for key in _CHANNELS]
         return [*ports, *info["broadcast"]]
 

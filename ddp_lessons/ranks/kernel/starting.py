@@ -19,8 +19,17 @@ from ddp_lessons.ranks.system.interfaces import chosen_address, common_address, 
 from ddp_lessons.ranks.system.limits import memory, usable_cores
 from ddp_lessons.ranks.system.placement import BYTES_PER_RANK, Machine, place
 from ddp_lessons.ranks.system.processes import can_fork
-from ddp_lessons.ranks.warden.controller import EVERY_INTERFACE, LOOPBACK, controller_arguments
+from ddp_lessons.ranks.warden.controller import (
+    EVERY_INTERFACE,
+    LOOPBACK,
+    can_hold_sockets,
+    controller_arguments,
+)
 
+OWN = ("auto", "fork", "spawn")
+"""
+Launchers whose ranks are children of the warden.
+"""
 ELSEWHERE = ("slurm", "ssh")
 """
 Launchers whose ranks are on other machines.
@@ -158,7 +167,10 @@ class Beginning:
         )
         cluster = self._cluster if launcher in ELSEWHERE else None
         listen = listen_address(launcher, cluster)
-        keeper.order_controller(controller_arguments(profile_dir, cluster_id, listen))
+        # Ranks of other launchers listen on ports themselves, which takes the controller's keys.
+        has_sockets = launcher in OWN and can_hold_sockets(keeper.folder)
+        folder = keeper.folder if has_sockets else None
+        keeper.order_controller(controller_arguments(profile_dir, cluster_id, listen, folder))
         keeper.order("import torch")
 
     @functools.cached_property

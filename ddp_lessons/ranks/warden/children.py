@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ddp_lessons.ranks.system import processes as system
 from ddp_lessons.ranks.system.runtime import open_private
-from ddp_lessons.ranks.warden.controller import hold_ports, ports_argument
+from ddp_lessons.ranks.warden.controller import hold_ports, needs_ports, ports_argument
 
 _NEEDED = (  # by the engine's kernel and its shell, by joining, by NumPy's seed
     "IPython.core.completerlib",
@@ -89,8 +89,9 @@ def run_controller(argv):
     from ddp_lessons.ranks.warden.hub import RanksController
 
     app.start_heartmonitor = keep_hearts
-    held = hold_ports()
-    RanksController.launch_instance(argv=[*argv, ports_argument(held)])
+    held = hold_ports() if needs_ports(argv) else []
+    ports = [ports_argument(held)] if held else []
+    RanksController.launch_instance(argv=[*argv, *ports])
 
 
 def _die_with_controller():

@@ -5,6 +5,7 @@ What ipyparallel's controller is told when it starts for a set of ranks.
 import os
 import secrets
 import socket
+from pathlib import Path
 
 NUM_PORTS = 20
 """
@@ -12,13 +13,32 @@ Ports to hold for a controller: it binds fifteen.
 """
 LOOPBACK = "127.0.0.1"
 EVERY_INTERFACE = "*"
+_SOCKET = "socket"
 _MISSES_HERE, _MISSES_ELSEWHERE = 1200, 15
 """
 Beats of half a second without an answer after which an engine counts as dead.
 """
 
 
-def controller_arguments(profile_dir, cluster_id, listen=LOOPBACK):
+def can_hold_sockets(folder):
+    """
+    Tell whether a controller can listen on sockets in a folder.
+
+    A socket's path has 107 bytes at most, and some network file systems know no sockets.
+
+    Source: unix(7), sun_path.
+    """
+    probe = Path(folder) / f"{_SOCKET}:{NUM_PORTS}"
+    try:
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.bind(os.fspath(probe))
+    except (OSError, AttributeError):  # AttributeError: a Python without such sockets
+        return False
+    probe.unlink()
+    return True
+
+
+def controller_arguments(profile_dir, cluster_id, listen=LOOPBACK, folder=None):
     """
     Return the command line of the controller of one set of ranks.
 
@@ -27,10 +47,13 @@ def controller_arguments(profile_dir, cluster_id, listen=LOOPBACK):
         cluster_id: Name of this set of ranks, unlike any other.
         listen: Address to listen on: LOOPBACK, the one that leads to ranks on other machines, or
             EVERY_INTERFACE.
+        folder: In place of an address, a private folder that can hold sockets, for ranks that are
+            all children of this machine's warden. No other user comes as far as these sockets, so
+            nothing is encrypted, which took a tenth of a short cell.
     """
     misses = _MISSES_HERE if listen == LOOPBACK else _MISSES_ELSEWHERE
     return [
-        f"--ip={listen}",
+        *(_on_network(listen) if folder is None else _in_folder(folder)),
         f"--profile-dir={os.fspath(profile_dir)}",
         f"--cluster-id={cluster_id}",
         "--log-level=ERROR",
@@ -44,12 +67,21 @@ def controller_arguments(profile_dir, cluster_id, listen=LOOPBACK):
         # The kernel gives up a start that does not move; the controller itself never does.
         "--IPController.registration_timeout=3600",
         "--IPController.broadcast_scheduler_depth=0",
-        # Every user of this machine can connect to the ports. Without it they read all that is
-        # sent, and what they send may stop a queue for good.
-        "--IPController.enable_curve=True",
         # ipyparallel signs nothing that it encrypts, and then warns that this is not safe.
         f"--Session.key={secrets.token_hex()}",
     ]
+
+
+def _on_network(listen):
+    # Every user of this machine can connect to the ports. Without encryption they read all that is
+    # sent, and what they send may stop a queue for good. The ports come later: see `hold_ports`.
+    return [f"--ip={listen}", "--IPController.enable_curve=True"]
+
+
+def _in_folder(folder):
+    # What are ports elsewhere are numbers in the sockets' names.
+    names = ",".join(str(number) for number in range(1, NUM_PORTS + 1))
+    return ["--IPController.transport=ipc", f"--ip={Path(folder) / _SOCKET}", f"--ports={names}"]
 
 
 def hold_ports(num_ports=NUM_PORTS):
@@ -70,6 +102,13 @@ def hold_ports(num_ports=NUM_PORTS):
         sock.bind(("", 0))
         held.append(sock)
     return held
+
+
+def needs_ports(argv):
+    """
+    Tell whether a controller with such a command line listens on ports that were not named yet.
+    """
+    return not any(argument.startswith("--ports=") for argument in argv)
 
 
 def ports_argument(held):

@@ -14,7 +14,8 @@ _CELLS = (b"in", b"out", b"inbcast", b"outbcast", b"iopub")
 
 class RanksController(IPController):
     """
-    An IPController whose hub hears of hearts and of load-balanced tasks, and of no cells.
+    An IPController whose hub hears of hearts and of load-balanced tasks, and of no cells. It may
+    listen on sockets in a folder, too.
     """
 
     name = "ipcontroller"  # which is in the names of its connection files
@@ -28,3 +29,13 @@ class RanksController(IPController):
         sock.setsockopt(zmq.UNSUBSCRIBE, b"")
         for topic in self.hub.monitor_handlers.keys() - set(_CELLS):
             sock.setsockopt(zmq.SUBSCRIBE, topic)
+
+    def construct_url(self, kind, channel, index=None):
+        """
+        Return the address of a channel as engines and clients write it, also if it is a file's.
+
+        ipyparallel's controller writes a hyphen before such a file's number, the others a colon.
+        """
+        info = getattr(self, f"{kind}_info")
+        port = info[channel] if index is None else info[channel][index]
+        return f"{info['interface']}:{port}"

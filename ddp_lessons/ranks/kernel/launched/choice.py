@@ -7,8 +7,8 @@ from ddp_lessons.ranks.kernel.launched.engines import LaunchedEngines
 from ddp_lessons.ranks.kernel.launched.mpi import MPIEngines
 from ddp_lessons.ranks.kernel.launched.slurm import SlurmEngines
 from ddp_lessons.ranks.kernel.launched.ssh import SSHEngines
+from ddp_lessons.ranks.kernel.starting import OWN
 
-_OWN = ("auto", "fork", "spawn")
 _KINDS = {"mpi": MPIEngines, "slurm": SlurmEngines, "ssh": SSHEngines}
 
 
@@ -20,7 +20,7 @@ def engines_of(launcher, keeper, cluster, client, placement):
         launcher: Its name.
         keeper, cluster, client, placement: As `Engines`.
     """
-    if launcher in _OWN:
+    if launcher in OWN:
         return WardenEngines(keeper, cluster, client, placement)
     kind = _KINDS.get(launcher, LaunchedEngines)
     return kind(keeper, cluster, client, placement, launcher)
