@@ -88,7 +88,7 @@ def session(tmp_path):
 
 def test_session_is_private(session):
     """
-    On a shared server: no port but on loopback, no file that others can read.
+    On a shared server: no port but Gloo's, on loopback, and no file that others can read.
     """
     processes = session.helpers()
     pids = {process.pid for process in processes}
@@ -96,14 +96,14 @@ def test_session_is_private(session):
     addresses = {process.pid: listening_addresses(process) for process in processes}
     for rank_pid in session.rank_pids:  # Gloo's own, or this test looks at nothing
         assert addresses[rank_pid]
-    assert addresses[session.controller_pid]
-    assert addresses[session.warden_pid] == set()
+    assert addresses[session.controller_pid] == addresses[session.warden_pid] == set()
     assert {address for found in addresses.values() for _, address in found} == LOOPBACK
     files = session.files()
     assert {path.name.rpartition(".")[2] for path in files} >= {"json", "log", "stack"}
     assert sum("ipcontroller-" in path.name for path in files) == 2
+    assert sum(path.is_socket() for path in files) >= 10  # the controller's
     for path in files:
-        expected = 0o700 if path.is_dir() else 0o600
+        expected = 0o600 if path.is_file() else 0o700
         assert stat.S_IMODE(path.stat().st_mode) == expected, path
 
 
