@@ -38,7 +38,8 @@ bank: setup ## Try every wrong answer to every task. Of a lesson: make bank ARGS
 
 coverage: setup ## Hold the tests of the subject to every line of it that needs no GPU.
 	@$(PY) -m coverage erase
-	@$(PY) -m coverage run -m pytest $(SUBJECT_TESTS) $(ARGS)
+	@printf '%s\n' $(SUBJECT_TESTS) | \
+	  xargs -n 8 -P 3 $(PY) -m coverage run -m pytest --quiet $(ARGS)
 	@$(PY) -m coverage combine --quiet
 	@$(PY) -m coverage report
 
