@@ -27,7 +27,7 @@ def test_lesson_00_runs_in_the_browser(lab, stored):
     """
     cells = [cell for cell in stored.cells if cell.cell_type == "code"]
     lab.open_lab()
-    # JupyterLab writes the folder and the notebook into the address in either order: not asked here.
+    # Of its address nothing is asked: JupyterLab writes folder and notebook there in either order.
     assert lab.page.get_by_role("heading", level=1).inner_text().startswith("What happens when")
     assert lab.questions() == []
 
