@@ -49,7 +49,7 @@ def controller_arguments(profile_dir, cluster_id, listen=LOOPBACK, folder=None):
             EVERY_INTERFACE.
         folder: In place of an address, a private folder that can hold sockets, for ranks that are
             all children of this machine's warden. No other user comes as far as these sockets, so
-            nothing is encrypted, which took a tenth of a short cell.
+            nothing is encrypted, which each message would be twice on its way.
     """
     misses = _MISSES_HERE if listen == LOOPBACK else _MISSES_ELSEWHERE
     return [
