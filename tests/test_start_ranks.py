@@ -5,6 +5,7 @@ Starting ranks from a notebook: the number asked for, numbered right, joined, an
 import os
 import subprocess
 import sys
+import tempfile
 
 import psutil
 import pytest
@@ -111,11 +112,14 @@ def test_start_ranks_of_every_size(kernel, num_ranks):
 
 
 @pytest.mark.parametrize("name", ["short", "a, b: ü@c=%d", "long" * 25])
-def test_ranks_listen_on_no_port_where_the_runtime_folder_can_hold_sockets(name, tmp_path):
+def test_ranks_listen_on_no_port_where_the_runtime_folder_can_hold_sockets(name):
     """
     Where it cannot, for its path is too long, they go by encrypted ports, and nobody is bothered.
     """
-    with running_kernel(DDP_LESSONS_RUNTIME_DIR=str(tmp_path / name)) as kernel:
+    with (
+        tempfile.TemporaryDirectory() as short,  # tmp_path is as long as pytest likes
+        running_kernel(DDP_LESSONS_RUNTIME_DIR=os.path.join(short, name)) as kernel,
+    ):
         ok(kernel, "from ddp_lessons import start_ranks")
         assert ok(kernel, "ranks = start_ranks(2, device='cpu')") == f"{ready_line(2)}\n"
         assert ok(kernel, ALL_REDUCE) == all_reduce_lines(2)
