@@ -68,8 +68,9 @@ class RankEngine(IPEngine):
         """
         os.environ["RANK"] = str(self.id)
         # By itself torch takes the interface of this host's name, which may be any, or loopback.
-        # A controller that listens in a folder has no host: it is this one.
-        bind_groups_towards(urlsplit(self.registration_url).hostname or "127.0.0.1")
+        host = urlsplit(self.registration_url).hostname
+        if host is not None:  # a controller in a folder is on this host: nothing is to be said
+            bind_groups_towards(host)
         self.guard = Guard(self.kernel.shell, self.id)
         self.kernel.shell.ddp_lessons_guard = self.guard
         self.guard.start(self.kernel)

@@ -89,9 +89,10 @@ def run_controller(argv):
     from ddp_lessons.ranks.warden.hub import RanksController
 
     app.start_heartmonitor = keep_hearts
-    held = hold_ports() if needs_ports(argv) else []
-    ports = [ports_argument(held)] if held else []
-    RanksController.launch_instance(argv=[*argv, *ports])
+    if needs_ports(argv):
+        held = hold_ports()  # until this process ends
+        argv = [*argv, ports_argument(held)]
+    RanksController.launch_instance(argv=argv)
 
 
 def _die_with_controller():
