@@ -109,7 +109,7 @@ def test_cut_group_sockets_cuts_what_torch_would_have(spared):
     """
     client, server, listener = connected_pair()
     fd = client.detach()
-    assert cut_group_sockets(spared.descriptors()) == 1
+    assert cut_group_sockets(spared.now()) == 1
     assert not is_open(server)
     os.close(fd)
     server.close()
@@ -122,8 +122,8 @@ def test_cut_group_sockets_spares_the_learners_own(spared):
     """
     before = open_sockets()
     sockets = connected_pair()
-    assert open_sockets() - before == {sock.fileno() for sock in sockets}
-    assert cut_group_sockets(spared.descriptors()) == 0
+    assert {fd for fd, _ in open_sockets() - before} == {sock.fileno() for sock in sockets}
+    assert cut_group_sockets(spared.now()) == 0
     assert is_open(sockets[0])
     assert is_open(sockets[1])
     for sock in sockets:
@@ -136,14 +136,33 @@ def test_spared_sockets_forget_what_is_gone(spared):
     """
     client, server, listener = connected_pair()
     fd = client.detach()
-    assert fd not in spared.descriptors()
-    assert server.fileno() in spared.descriptors()
-    assert cut_group_sockets(spared.descriptors()) == 1
+    descriptors = {fd for fd, _ in spared.now()}
+    assert fd not in descriptors
+    assert server.fileno() in descriptors
+    assert cut_group_sockets(spared.now()) == 1
     os.close(fd)
     server.close()
     listener.close()
     del client, server, listener
-    assert spared.descriptors() <= spared._open_before | open_sockets()
+    assert spared.now() <= spared._open_before
+
+
+def test_a_socket_that_was_closed_spares_none_that_comes_after_it(monkeypatch):
+    """
+    One that was open before torch's is closed, and Gloo's next is given its descriptor.
+    """
+    monkeypatch.setattr(socket.socket, "__init__", socket.socket.__init__)
+    with socket.socket() as sock:
+        number = sock.fileno()
+        spared = SparedSockets()
+        client, server, listener = connected_pair()
+    fd = client.detach()
+    os.dup2(fd, number)
+    os.close(fd)
+    assert cut_group_sockets(spared.now()) == 1
+    os.close(number)
+    server.close()
+    listener.close()
 
 
 def test_cut_group_sockets_spares_a_subclass_that_cannot_be_hashed(spared):
@@ -162,7 +181,7 @@ def test_cut_group_sockets_spares_a_subclass_that_cannot_be_hashed(spared):
 
     client, server, listener = connected_pair()
     own = OddSocket(fileno=client.detach())
-    assert cut_group_sockets(spared.descriptors()) == 0
+    assert cut_group_sockets(spared.now()) == 0
     assert is_open(own)
     for sock in (own, server, listener):
         sock.close()
@@ -208,7 +227,7 @@ def test_cut_group_sockets_spares_sockets_of_the_file_system():
 @pytest.fixture
 def gloo_pair(monkeypatch):
     """
-    Give two ranks of a Gloo group, and the descriptors that were open before.
+    Give two ranks of a Gloo group, and the sockets that were open before.
     """
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     before = open_sockets()
@@ -352,12 +371,13 @@ class StoreOfAStraggler(dist.Store):
         raise RuntimeError("the straggler never comes")
 
 
-def test_a_rank_that_waits_for_a_peer_to_connect_is_freed():
+def test_a_rank_that_waits_for_a_peer_to_connect_is_freed(monkeypatch):
     """
     The peer died, or left, between the two steps of meeting: there is no connection to cut.
 
     Which of two ranks connects follows from their ports, so it takes some tries to be the other.
     """
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     is_over = threading.Event()
 
     def make_group(store, rank):
@@ -374,7 +394,8 @@ def test_a_rank_that_waits_for_a_peer_to_connect_is_freed():
         if early.thread.is_alive():
             break
     # All that listens by now was opened by this rank: the straggler's is among those before.
-    assert connect_for_absent_peers(before, early.frame_in("make_group")) > 0
+    frame = early.frame_in("make_group")
+    wait_until(lambda: connect_for_absent_peers(before, frame), SOON_S, "its socket to listen")
     assert early.came_back() < SOON_S
     is_over.set()
     assert straggler.came_back() < SOON_S

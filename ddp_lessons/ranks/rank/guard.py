@@ -252,7 +252,7 @@ class Guard:
         Cut this rank's communication, so that every wait in it ends.
         """
         self.released = self.released or self.busy
-        self._put += release(self._spared_sockets.descriptors(), self._main_thread_id)
+        self._put += release(self._spared_sockets.now(), self._main_thread_id)
 
     def release(self):
         """

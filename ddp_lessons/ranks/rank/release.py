@@ -32,14 +32,20 @@ _CONNECTED = (1, 8)  # ESTABLISHED and CLOSE_WAIT, as Linux numbers them: this e
 
 def open_sockets():
     """
-    Return the descriptors of all sockets of this process.
+    Return all sockets of this process, each by its descriptor and its inode.
+
+    The inode tells a socket from a later one, which is given the descriptor of one that was closed.
+
+    Returns:
+        set[tuple[int, int]]: Pairs of a descriptor and an inode.
     """
     found = set()
     for name in os.listdir("/proc/self/fd" if sys.platform.startswith("linux") else "/dev/fd"):
         fd = int(name)
         try:
-            if stat.S_ISSOCK(os.fstat(fd).st_mode):
-                found.add(fd)
+            status = os.fstat(fd)
+            if stat.S_ISSOCK(status.st_mode):
+                found.add((fd, status.st_ino))
         except OSError:
             continue  # the descriptor of the listing itself, closed by now
     return found
@@ -67,13 +73,13 @@ class SparedSockets:
 
         socket.socket.__init__ = noting  # type: ignore
 
-    def descriptors(self):
+    def now(self):
         """
-        Return the descriptors of those that are open.
+        Return those that are open now, as `open_sockets` does.
         """
         made = [reference() for reference in list(self._made.values())]
         ours = {socket.socket.fileno(sock) for sock in made if sock is not None}
-        return self._open_before | (ours - {-1})
+        return {one for one in open_sockets() if one in self._open_before or one[0] in ours}
 
 
 def cut_group_sockets(spared):
@@ -81,13 +87,13 @@ def cut_group_sockets(spared):
     Shut down every connected TCP socket that torch opened in this process.
 
     Args:
-        spared: Descriptors that are not torch's: see `SparedSockets`.
+        spared: Sockets that are not torch's: see `SparedSockets.now`.
 
     Returns:
         int: Number of sockets that were shut down.
     """
-    theirs = open_sockets() - set(spared)
-    return sum(_through(fd, _shut_down) for fd in theirs if _through(fd, _is_connected))
+    theirs = open_sockets() - spared
+    return sum(_through(fd, _shut_down) for fd, _ in theirs if _through(fd, _is_connected))
 
 
 def _through(fd, work):
@@ -123,14 +129,14 @@ def connect_for_absent_peers(spared, frame):
     each of them, and hang up.
 
     Args:
-        spared: Descriptors that are not torch's: see `SparedSockets`.
+        spared: Sockets that are not torch's: see `SparedSockets.now`.
         frame: The main thread's current frame.
 
     Returns:
         int: Number of sockets that waited for peers.
     """
     ports = {getattr(_root_store(store), "port", None) for store in _stores_in_use(frame)}
-    addresses = [_through(fd, _listens_at) for fd in open_sockets() - set(spared)]
+    addresses = [_through(fd, _listens_at) for fd, _ in open_sockets() - spared]
     expecting = [found for found in addresses if found and found[1][1] not in ports]
     for family, address in expecting:
         for number in range(_MOST_PEERS):
@@ -270,7 +276,7 @@ def release(spared, main_thread_id):
     Free the main thread from whatever communication it waits in.
 
     Args:
-        spared: Descriptors of sockets that are not torch's.
+        spared: As `cut_group_sockets`.
         main_thread_id: `threading.main_thread().ident`.
 
     Returns:
