@@ -170,7 +170,7 @@ class CellRun:
 
     def _on_reply(self, rank, reply):
         if isinstance(reply, TaskAborted):  # it never ran: the engine was clearing its queue
-            self._requests.send_to(rank)
+            self._requests.send([rank])
         elif not isinstance(reply, RemoteError):
             told = reply._content.get("ddp_lessons", {})
             self.outcomes[rank] = Outcome(OK, digest=told.get("digest", ""))

@@ -19,7 +19,7 @@ from traitlets import Any, Integer, default
 from ddp_lessons.ranks.kernel.keeper import Keeper
 from ddp_lessons.ranks.kernel.launched.mpi import MPIEngineSetLauncher
 from ddp_lessons.ranks.kernel.launched.slurm_job import SlurmEngineSetLauncher
-from ddp_lessons.ranks.kernel.requests import unpack
+from ddp_lessons.ranks.kernel.requests import read_at_once, unpack
 from ddp_lessons.ranks.system.patience import Patience
 from ddp_lessons.ranks.system.processes import can_fork
 from ddp_lessons.ranks.warden.controller import controller_arguments
@@ -71,6 +71,7 @@ class RanksCluster(ipp.Cluster):
         """
         self._connected = await super().connect_client(**options)
         self._connected.session.unpack = unpack
+        read_at_once(self._connected)
         return self._connected
 
     def close(self):

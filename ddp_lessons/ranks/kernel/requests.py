@@ -9,6 +9,8 @@ from collections import deque
 from concurrent.futures import Future, wait
 from datetime import datetime
 
+import zmq
+
 from ddp_lessons.ranks.rank.brevity import BRIEF, has_said_all, transformed
 
 _LOOK_S = 1.0
@@ -38,36 +40,43 @@ class Requests:
         self._news: deque = deque()
         self._bell: queue.SimpleQueue = queue.SimpleQueue()  # a handler of Stop may ring it
 
-    def send(self):
+    def send(self, ranks=None):
         """
-        Send the cell to all ranks.
+        Send the cell.
 
         By the thread that sends: from another one, it would be woken for each message, and take the
         interpreter away each time. With 16 ranks that was a twentieth of a short cell.
+
+        Args:
+            ranks: Those to send it to; default all.
         """
         sent: Future = Future()
-        self._client._io_loop.add_callback(self._send_all, sent)
+        ranks = list(self._outputs if ranks is None else ranks)
+        self._client._io_loop.add_callback(self._send, ranks, sent)
         while self._client._io_thread.is_alive() and not sent.done():
             wait([sent], _LOOK_S)
         if not sent.done():  # it has ended meanwhile
-            self._send_all(sent)  # which finds that the client is closed
+            self._send(ranks, sent)  # which finds that the client is closed
         sent.result()
 
-    def _send_all(self, sent):
+    def _send(self, ranks, sent):
+        # The stream sends one message a turn of the thread's event loop, so it is passed by. What
+        # others have given it goes first, and it has to look for replies afterwards: sending takes
+        # away the sign that something has come.
+        client = self._client
         try:
-            for rank in self._outputs:
-                self.send_to(rank)
+            client._mux_stream.flush(zmq.POLLOUT)
+            for rank in ranks:
+                self._send_to(rank)
+            client._io_loop.add_callback(client._mux_stream.flush, zmq.POLLIN)
             sent.set_result(None)
         except Exception as error:
             sent.set_exception(error)
 
-    def send_to(self, rank):
-        """
-        Send the cell to one rank.
-        """
+    def _send_to(self, rank):
         client, output = self._client, self._outputs[rank]
         future = client.send_execute_request(
-            client._mux_stream,
+            client._mux_socket,
             self._source,
             silent=False,
             metadata=self._metadata,
@@ -122,6 +131,29 @@ class Requests:
                 self._bell.get_nowait()
         while self._news:
             yield self._news.popleft()
+
+
+def read_at_once(client):
+    """
+    Have a client read all replies that are there in one turn of its thread's event loop.
+
+    Its stream takes one a turn. With 16 ranks this, and sending past the stream, are a twentieth of
+    a short cell. Replies are never more than requests, so other events do not wait for long.
+
+    Args:
+        client: ipyparallel's client.
+    """
+    stream, take = client._mux_stream, client._dispatch_reply
+
+    def take_all(reply):
+        while True:
+            take(reply)
+            try:
+                reply = stream.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+
+    client._io_loop.add_callback(stream.on_recv, take_all, copy=False)
 
 
 def unpack(packed):
