@@ -1,5 +1,5 @@
 """
-The four replicas start, train, accumulate and carry buffers as torch's DDP does.
+All replicas start, train, accumulate and carry buffers as torch's DDP does.
 """
 
 import functools
@@ -12,6 +12,7 @@ from replica_models import (
     CAP_MIB,
     COPYING,
     KINDS,
+    ON_GPUS_TOO,
     WORLD_SIZES,
     Odd,
     batch,
@@ -251,7 +252,7 @@ def test_replicas_broadcast_buffers_when_ddp_does(world_size):
 
 def _on_gpu(rank, world_size):
     answers = []
-    for kind in KINDS:
+    for kind in ON_GPUS_TOO:
         ours, alone = kind(mlp().to("cuda:0")), mlp().to("cuda:0")
         for model in (ours, alone):
             model(batch(rank).to("cuda:0")).square().mean().backward()
@@ -265,4 +266,4 @@ def test_replicas_work_on_a_gpu():
     """
     One rank on Gloo: the hooks run on the GPU's own autograd thread.
     """
-    assert run_world(1, _on_gpu) == [[True] * len(KINDS)]
+    assert run_world(1, _on_gpu) == [[True] * len(ON_GPUS_TOO)]

@@ -6,6 +6,7 @@ DDP from scratch in four steps that share their methods: naive, flat, bucketed, 
     BucketedReplica    one all-reduce a bucket of some MiB, after backward
     OverlappedReplica  one all-reduce a bucket, as soon as its last gradient is ready
 
+and, for ranks of one machine, `SharedMemoryReplica`: overlapped as well, but nothing is sent.
 Each wraps a module as `DistributedDataParallel` does, and the training loop stays as it is.
 """
 
@@ -13,6 +14,7 @@ from .alike import check_alike, num_different, of_all_ranks, replica_distance
 from .base import Replica
 from .buckets import broadcast_from_first, plan_buckets
 from .overlapped import OverlappedReplica
+from .shared import SharedMemoryReplica
 from .simple import BucketedReplica, FlatReplica, NaiveReplica
 
 __all__ = [
@@ -21,6 +23,7 @@ __all__ = [
     "NaiveReplica",
     "OverlappedReplica",
     "Replica",
+    "SharedMemoryReplica",
     "broadcast_from_first",
     "check_alike",
     "num_different",

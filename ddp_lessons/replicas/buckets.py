@@ -69,10 +69,17 @@ def make_bucket(tensors):
     Returns:
         tuple: A flat tensor of zeros, and a list of views of it: one in the shape of each tensor.
     """
-    sizes = [tensor.numel() for tensor in tensors]
-    flat = torch.zeros(sum(sizes), dtype=tensors[0].dtype, device=tensors[0].device)
-    parts = flat.split(sizes)
-    return flat, [_shaped_like(part, tensor) for part, tensor in zip(parts, tensors, strict=True)]
+    num_elements = sum(tensor.numel() for tensor in tensors)
+    flat = torch.zeros(num_elements, dtype=tensors[0].dtype, device=tensors[0].device)
+    return flat, bucket_views(flat, tensors)
+
+
+def bucket_views(flat, tensors):
+    """
+    Return for each tensor a view, in its shape, of its part of a flat tensor that holds them all.
+    """
+    parts = flat.split([tensor.numel() for tensor in tensors])
+    return [_shaped_like(part, tensor) for part, tensor in zip(parts, tensors, strict=True)]
 
 
 def _shaped_like(part, tensor):

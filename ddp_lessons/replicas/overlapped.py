@@ -58,7 +58,8 @@ class OverlappedReplica(BucketedReplica):
         super().__init__(module, group, *flags, bucket_cap_bytes, **options)
         self.gradient_as_bucket_view = gradient_as_bucket_view
         self._flats = []
-        self._views: list = [None] * len(self.trained)
+        self._views: list = [None] * len(self.trained)  # where averages come
+        self._rooms = self._views  # where this rank's gradients go
         self._bucket_of = [0] * len(self.trained)
         for number, bucket in enumerate(self.buckets):
             flat, views = make_bucket([self.trained[index] for index in bucket])
@@ -86,7 +87,7 @@ class OverlappedReplica(BucketedReplica):
         self._launch_full_buckets()
 
     def _fill(self, index):
-        self._weighted(self.trained[index], out=self._views[index])
+        self._weighted(self.trained[index], out=self._rooms[index])
         self._is_ready[index] = True
         self._num_missing[self._bucket_of[index]] -= 1
 
