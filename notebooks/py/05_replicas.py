@@ -438,7 +438,7 @@ ok("send in an order that all ranks share", weights_with_a_wrong_gradient=2)
 #   gradients, plan buckets, and write a replica that overlaps. After the exercise, read how the
 #   package does it: [overlapped.py](../ddp_lessons/replicas/overlapped.py). Ranks of one machine
 #   need not send a gradient at all: in [shared.py](../ddp_lessons/replicas/shared.py) they read each
-#   other's, and a step takes 0.7 of DDP's.
+#   other's, and a step takes a quarter less than DDP's.
 # - **Next lesson** [06](06_ddp.ipynb): what does DistributedDataParallel do for you?
 # - **Sources**: S. Li and others, [PyTorch Distributed](https://arxiv.org/abs/2006.15704), VLDB
 #   2020, section 3.2, on the naive way, bucketing and overlap; [DDP
