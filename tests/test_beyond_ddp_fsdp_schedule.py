@@ -4,6 +4,7 @@ What a fully sharded model holds, and who asks for what when: what values alone 
 
 import pytest
 import torch
+from failed_work import FailedWork
 from metric_shards import WORLD_SIZES, packed, run_packed
 from torch import nn
 from torch.distributed.fsdp import fully_shard
@@ -295,6 +296,33 @@ def test_what_was_broken_off_is_forgotten():
     After an error in backward or forward the next step is as if it had not been.
     """
     for right, got, gathered in run_packed(2, _broken_off):
+        assert gathered == 0
+        assert all(torch.equal(one, other) for one, other in zip(right, got, strict=True))
+
+
+def _lost_group(rank, world_size):
+    model = FullySharded(layers().double())
+    x = torch.ones(2, WIDTH).double()
+    model(x).square().mean().backward()
+    right = [shard.grad.clone() for shard in model.shards]
+    model.zero_grad()
+    flat = model.units[0].flats[0]
+    flat._gathering = FailedWork(), None
+    with pytest.raises(RuntimeError, match="Connection closed"):
+        model(x)
+    flat._gathering = FailedWork(), None
+    flat._reducing = FailedWork(), None, None
+    model.zero_grad()
+    model(x).square().mean().backward()
+    return packed((right, [shard.grad for shard in model.shards], model.gathered_bytes))
+
+
+@pytest.mark.ranks
+def test_what_was_under_way_when_the_group_ended_is_asked_for_anew():
+    """
+    Whoever waits for it is told once, and not in every step from then on.
+    """
+    for right, got, gathered in run_packed(2, _lost_group):
         assert gathered == 0
         assert all(torch.equal(one, other) for one, other in zip(right, got, strict=True))
 

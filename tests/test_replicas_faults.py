@@ -4,6 +4,7 @@ What replicas refuse on every rank, and what they recover from.
 
 import pytest
 import torch
+from failed_work import FailedWork
 from replica_models import batch, gradients, mlp, same
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -107,3 +108,20 @@ def test_overlapped_recovers_from_a_backward_that_raised():
     In a notebook the next cell goes on with the same model; half a step must not leak into it.
     """
     assert run_world(2, _after_a_fault) == [True, True]
+
+
+def _after_a_lost_group(rank, world_size):
+    ours = OverlappedReplica(mlp())
+    ours._works = [FailedWork(), None]
+    ours(batch(rank)).square().mean().backward()
+    expected = DistributedDataParallel(mlp())
+    expected(batch(rank)).square().mean().backward()
+    return same(gradients(ours), gradients(expected))
+
+
+@pytest.mark.ranks
+def test_overlapped_recovers_from_messages_that_ended_with_their_group():
+    """
+    The step that was broken off has told of them; the next one must not stumble over them.
+    """
+    assert run_world(2, _after_a_lost_group) == [True, True]

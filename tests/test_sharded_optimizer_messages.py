@@ -6,12 +6,14 @@ import gc
 
 import pytest
 import torch
+from failed_work import FailedWork
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from worlds import run_world
 
 from ddp_lessons.costs import sent_bytes
+from ddp_lessons.replicas import num_different
 from ddp_lessons.sharded_optimizer import (
     OverlappedOptimizer,
     OwnerOptimizer,
@@ -214,3 +216,37 @@ def test_train_sharded_says_what_was_held():
     for held, whole in run_world(2, _train_all):
         assert whole == {"parameters": 19240, "gradients": 19240, "optimizer": 38480}
         assert held == {"parameters": 19240, "gradients": 9620, "optimizer": 19240}
+
+
+def _lost_group(rank, world_size, error):
+    torch.manual_seed(0)
+    layers = [nn.Linear(4, 4, bias=False) for _ in range(3)]
+    model = nn.Sequential(*layers)
+    optimizer = OverlappedOptimizer(model, torch.optim.SGD, lr=0.1, bucket_cap_bytes=1)
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    optimizer.wait()
+    bucket = optimizer.buckets()[0]
+    works = FailedWork(error), FailedWork()
+    optimizer._pending = [(bucket, None, None, work) for work in works]
+    with pytest.raises(type(error)) as caught:
+        model(torch.ones(1, 4))
+    left = optimizer.num_under_way
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    optimizer.wait()
+    return str(caught.value), left, [num_different(layer.weight) for layer in layers]
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("error", [RuntimeError("Connection closed by peer"), KeyboardInterrupt()])
+def test_parameters_that_do_not_come_are_told_once_and_sent_again(error):
+    """
+    The next step sends all pieces, so that the ranks are equal after it.
+    """
+    told = (
+        "Parameters of the last step did not come: the group has ended while they were under way. "
+        "Train on: the next step sends all of them again."
+    )
+    text = told if isinstance(error, RuntimeError) else ""
+    assert run_world(2, _lost_group, error) == [(text, 0, [1, 1, 1])] * 2

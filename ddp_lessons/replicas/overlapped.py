@@ -7,6 +7,8 @@ Shapes: a bucket is a flat tensor that lives as long as the replica; gradients a
     messages            | bucket 0: layer 3 | bucket 1: layers 2 and 1 |
 """
 
+import contextlib
+
 import torch.distributed as dist
 
 from ..errors import BadInput
@@ -70,7 +72,10 @@ class OverlappedReplica(BucketedReplica):
         self._start_backward()
 
     def _start_backward(self):
-        self._finish_works()  # of a backward that raised: Gloo may still write into the buckets
+        works, self._works = self._works, []
+        for work in works:  # of a backward that raised: Gloo may still write into the buckets
+            if work is not None:
+                outlast(work)
         self._is_ready = [False] * len(self.trained)
         self._num_missing = [len(bucket) for bucket in self.buckets]
 
@@ -124,3 +129,16 @@ class OverlappedReplica(BucketedReplica):
             parameter.grad = average
         else:
             super()._store(parameter, average)
+
+
+def outlast(work):
+    """
+    Wait until a message of an earlier step is over: it has come, or has failed with its group.
+
+    Whoever needed it was told by that step, and this step's messages tell whether there is a group.
+
+    Args:
+        work: The handle of an all-reduce.
+    """
+    with contextlib.suppress(RuntimeError):
+        work.wait()

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from .buckets import bucket_views
 from .memory import share_memory
-from .overlapped import OverlappedReplica
+from .overlapped import OverlappedReplica, outlast
 
 _ALIGNED_BYTES = 64  # where buckets begin, as torch's own tensors do
 
@@ -66,7 +66,7 @@ class SharedMemoryReplica(OverlappedReplica):
 
     def _fill(self, index):
         if self._all_have_read is not None:  # or the last step's would be written over
-            self._all_have_read.wait()
+            outlast(self._all_have_read)  # whoever raised instead of reading reads no more
             self._all_have_read = None
         super()._fill(index)
 

@@ -15,6 +15,7 @@ import weakref
 import torch
 import torch.distributed as dist
 
+from ..replicas.overlapped import outlast
 from .messages import start_all_gather, start_broadcasts, start_reduce_scatter
 from .zero2 import Zero2Optimizer
 
@@ -123,6 +124,9 @@ class OverlappedOptimizer(Zero2Optimizer):
 
         Args:
             wanted: Ids of parameters; None: all of them.
+
+        Raises:
+            RuntimeError: Some did not come, as the group has ended. The next step sends all.
         """
         num_waited = len(self._pending)
         if wanted is not None:
@@ -132,9 +136,21 @@ class OverlappedOptimizer(Zero2Optimizer):
                 if any(id(parameter) in wanted for parameter, _ in bucket.pairs)
             ]
             num_waited = max(places, default=0)
-        for sent in self._pending[:num_waited]:
-            self._finish_pieces(*sent)
-        del self._pending[:num_waited]
+        try:
+            for sent in self._pending[:num_waited]:
+                self._finish_pieces(*sent)
+        except BaseException as error:
+            num_waited = len(self._pending)
+            for *_, work in self._pending:
+                outlast(work)
+            if not isinstance(error, RuntimeError):
+                raise
+            raise RuntimeError(
+                "Parameters of the last step did not come: the group has ended while they were "
+                "under way. Train on: the next step sends all of them again."
+            ) from error
+        finally:
+            del self._pending[:num_waited]
 
 
 def _before_forward(optimizer_ref, wanted, *_):

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ...replicas.overlapped import outlast
 from ...sharded_optimizer.messages import all_gather, reduce_scatter
 
 
@@ -106,15 +107,22 @@ class Flat:
         """
         Wait until the whole is there.
         """
-        if self._gathering is not None:
+        if self._gathering is None:
+            return
+        try:
             self._gathering[0].wait()
+        except BaseException:
+            self.free()  # what came is no good: the next gather asks anew
+            raise
         self._gathering = None
 
     def free(self):
         """
         Give the memory of the whole back. The parameters must not be used until the next gather.
         """
-        self.wait()
+        if self._gathering is not None:
+            outlast(self._gathering[0])
+        self._gathering = None
         self._whole.untyped_storage().resize_(0)
 
     def take_gradient(self, parameter):
@@ -166,9 +174,11 @@ class Flat:
 
     def forget_gradients(self):
         """
-        Drop gradients that were not sent.
+        Drop gradients that were not sent, or not received.
         """
-        self._gradients = None
+        if self._reducing is not None:
+            outlast(self._reducing[0])
+        self._gradients = self._reducing = None
         self._arrived.clear()
 
     def whole_numbers(self):

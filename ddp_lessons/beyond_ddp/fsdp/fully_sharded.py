@@ -144,16 +144,19 @@ class FullySharded(nn.Module):
         self._order, self._last_order = [], self._order or self._last_order
         self._coming_back = []
         root = self.units[-1]
-        if root.is_root:
-            self.gather(root)
         if self._dtype is not None:
             args, kwargs = _cast((args, kwargs), self._dtype)
         try:
+            if root.is_root:
+                self.gather(root)
             output = self.module(*args, **kwargs)
-        finally:
-            for unit in self.units:  # asked for, and not called this time
-                if self.reshard_after_forward and not unit.is_root:
-                    unit.free()
+        except BaseException:
+            for unit in self.units:  # what one rank had, and another had not, would not be gathered
+                unit.free()
+            raise
+        for unit in self.units:  # asked for, and not called this time
+            if self.reshard_after_forward and not unit.is_root:
+                unit.free()
         if root.is_root and not self._call_before_backward(root, output):
             root.free()
         return output

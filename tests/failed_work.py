@@ -1,0 +1,25 @@
+"""
+The handle of a message that does not come.
+"""
+
+
+class FailedWork:
+    """
+    Raise when it is waited for, as torch's handle does once its group has ended.
+
+    Args:
+        errors: What each wait raises, in turn; the waits after them come back. None: always a
+            RuntimeError.
+    """
+
+    def __init__(self, *errors):
+        self._always, self._errors = not errors, list(errors)
+
+    def wait(self):
+        """
+        Wait for the message.
+        """
+        if self._always:
+            raise RuntimeError("Connection closed by peer")
+        if self._errors:
+            raise self._errors.pop(0)
