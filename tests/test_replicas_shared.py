@@ -5,6 +5,7 @@ The replica of one machine: whose memory it is, who may write into it when, and 
 import functools
 import gc
 import os
+import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ from worlds import run_world
 
 from ddp_lessons.errors import BadInput
 from ddp_lessons.replicas import SharedMemoryReplica, num_different
-from ddp_lessons.replicas.memory import share_memory
+from ddp_lessons.replicas.memory import _open, share_memory
 from ddp_lessons.replicas.shared import _device_fault
 
 SMALL = functools.partial(
@@ -141,8 +142,6 @@ def _out_of_reach(rank, world_size, fault):
             del os.memfd_create
         elif fault == "other machine":
             os.getpid = lambda: 2**22 + 1  # above what Linux gives
-        elif fault == "same number, other process":
-            os.getpid = os.getppid
     try:
         share_memory(8, group=None)
     except BadInput as error:
@@ -150,16 +149,27 @@ def _out_of_reach(rank, world_size, fault):
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("fault", ["other system", "other machine", "same number, other process"])
+@pytest.mark.parametrize("fault", ["other system", "other machine"])
 def test_ranks_that_share_no_memory_are_told_so_on_every_rank(fault):
     """
-    On another machine a process of that number may be somebody else's.
+    The others could read what they need, and would wait for the one that cannot.
     """
     message = (
         "No common memory: all ranks must be on one machine, which runs Linux (rank 0 of 2 cannot "
         "reach rank 1's). Use OverlappedReplica."
     )
     assert run_world(2, _out_of_reach, fault) == [message] * 2
+
+
+def test_a_file_of_somebody_else_is_not_taken_for_a_piece():
+    """
+    On another machine there may be a process of that number, with a file of that number.
+    """
+    with tempfile.TemporaryFile(buffering=0) as file:
+        file.write(b"somebody else's")
+        assert _open((os.getpid(), file.fileno(), b"token"), 64) is None
+        file.seek(0)
+        assert file.read() == b"somebody else's"
 
 
 def _write(rank, world_size):
