@@ -3,7 +3,8 @@ Memory that all ranks of one machine read and write.
 
 Each rank makes a piece without a name, and the others open it by way of its process. There is no
 file that somebody could forget, and no limit as on /dev/shm, which containers keep at 64 MiB: a
-piece is gone with the last process that holds it.
+piece is gone with the last process that holds it. Other users do not get at it: /proc shows a
+process's files to its own user only.
 """
 
 import os
