@@ -104,3 +104,14 @@ def batch(rank, step=0, num_samples=4, dtype=torch.float32):
 def one_float_a_rank():
     torch.manual_seed(0)
     return nn.Linear(1, 1, bias=False)
+
+
+def train_by_adam(model, rank):
+    """
+    Make three steps with a rank's batches.
+    """
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for step in range(3):
+        optimizer.zero_grad()
+        model(batch(rank, step)).square().mean().backward()
+        optimizer.step()

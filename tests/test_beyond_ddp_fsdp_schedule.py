@@ -272,12 +272,17 @@ class _Raises(torch.autograd.Function):
         raise RuntimeError("on purpose")
 
 
-def _broken_off(rank, world_size):
+def _model_and_gradients():
     model = FullySharded(layers().double())
     x = torch.ones(2, WIDTH).double()
     model(x).square().mean().backward()
     right = [shard.grad.clone() for shard in model.shards]
     model.zero_grad()
+    return model, x, right
+
+
+def _broken_off(rank, world_size):
+    model, x, right = _model_and_gradients()
     fails = model.module[1].register_forward_pre_hook(lambda _, args: (_Raises.apply(*args),))
     with pytest.raises(RuntimeError, match="on purpose"):
         model(x).square().mean().backward()
@@ -301,18 +306,16 @@ def test_what_was_broken_off_is_forgotten():
 
 
 def _lost_group(rank, world_size):
-    model = FullySharded(layers().double())
-    x = torch.ones(2, WIDTH).double()
-    model(x).square().mean().backward()
-    right = [shard.grad.clone() for shard in model.shards]
-    model.zero_grad()
+    model, x, right = _model_and_gradients()
     flat = model.units[0].flats[0]
     flat._gathering = FailedWork(), None
     with pytest.raises(RuntimeError, match="Connection closed"):
         model(x)
-    flat._gathering = FailedWork(), None
-    flat._reducing = FailedWork(), None, None
+    gathering, reducing = FailedWork(), FailedWork()
+    flat._gathering, flat._reducing = (gathering, None), (reducing, None, None)
     model.zero_grad()
+    flat.finish_reduce()  # of which nothing is left
+    assert gathering.num_waits == reducing.num_waits == 1
     model(x).square().mean().backward()
     return packed((right, [shard.grad for shard in model.shards], model.gathered_bytes))
 

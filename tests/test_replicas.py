@@ -20,6 +20,7 @@ from replica_models import (
     mlp,
     one_float_a_rank,
     same,
+    train_by_adam,
 )
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -74,11 +75,7 @@ def _like_ddp(rank, world_size):
         theirs.zero_grad()
         equal = []
         for model in (ours, theirs):
-            optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-            for step in range(3):
-                optimizer.zero_grad()
-                model(batch(rank, step)).square().mean().backward()
-                optimizer.step()
+            train_by_adam(model, rank)
             equal.append(gradients(model) + list(model.state_dict().values()))
         answers.append(same(*equal))
     return answers

@@ -13,7 +13,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
-from replica_models import CAP_BYTES, CAP_MIB, WORLD_SIZES, batch, gradients, mlp, same
+from replica_models import (
+    CAP_BYTES,
+    CAP_MIB,
+    WORLD_SIZES,
+    batch,
+    gradients,
+    mlp,
+    same,
+    train_by_adam,
+)
 from torch.nn.parallel import DistributedDataParallel
 from worlds import run_world
 
@@ -31,11 +40,7 @@ def _train(rank, world_size):
     ours = SMALL(mlp(seed=rank))
     theirs = DistributedDataParallel(mlp(seed=rank), bucket_cap_mb=CAP_MIB)
     for model in (ours, theirs):
-        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-        for step in range(3):
-            optimizer.zero_grad()
-            model(batch(rank, step)).square().mean().backward()
-            optimizer.step()
+        train_by_adam(model, rank)
     flat = torch.cat([parameter.flatten() for parameter in ours.parameters()])
     is_like_ddp = same(gradients(ours), gradients(theirs))
     return num_different(flat), is_like_ddp or world_size > 2

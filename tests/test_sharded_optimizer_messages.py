@@ -21,6 +21,7 @@ from ddp_lessons.sharded_optimizer import (
     Zero2Optimizer,
 )
 from ddp_lessons.sharded_optimizer.example import train_sharded
+from ddp_lessons.sharded_optimizer.messages import _Handle
 from ddp_lessons.trace import trace
 from ddp_lessons.workloads import digits_batch, digits_model, load_digits
 
@@ -250,3 +251,13 @@ def test_parameters_that_do_not_come_are_told_once_and_sent_again(error):
     )
     text = told if isinstance(error, RuntimeError) else ""
     assert run_world(2, _lost_group, error) == [(text, 0, [1, 1, 1])] * 2
+
+
+def test_a_call_that_failed_is_over_only_when_all_of_its_messages_are():
+    """
+    Whoever hears of it may give the memory back, into which another message may still write.
+    """
+    last = FailedWork()
+    with pytest.raises(RuntimeError, match="Connection closed"):
+        _Handle([FailedWork(), last]).wait()
+    assert last.num_waits == 1

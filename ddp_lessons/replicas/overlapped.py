@@ -72,10 +72,8 @@ class OverlappedReplica(BucketedReplica):
         self._start_backward()
 
     def _start_backward(self):
-        works, self._works = self._works, []
-        for work in works:  # of a backward that raised: Gloo may still write into the buckets
-            if work is not None:
-                outlast(work)
+        for work in self._take_works():  # of a backward that raised: Gloo may still write
+            outlast(work)
         self._is_ready = [False] * len(self.trained)
         self._num_missing = [len(bucket) for bucket in self.buckets]
 
@@ -119,10 +117,12 @@ class OverlappedReplica(BucketedReplica):
         return self._views
 
     def _finish_works(self):
+        for work in self._take_works():
+            work.wait()
+
+    def _take_works(self):
         works, self._works = self._works, []
-        for work in works:
-            if work is not None:
-                work.wait()
+        return [work for work in works if work is not None]
 
     def _store(self, parameter, average):
         if self.gradient_as_bucket_view:

@@ -13,6 +13,8 @@ Shapes: table (w, C) for w ranks, or flat (w C,), as Gloo wants it; row (C,).
 import torch
 import torch.distributed as dist
 
+from ..replicas.overlapped import outlast
+
 # torch 2.13 has new names, and warns of the old ones; earlier ones know the old names only.
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -136,7 +138,12 @@ class _Handle:
         self._works, self._finish = works, finish
 
     def wait(self):
-        for work in self._works:
-            work.wait()
+        try:
+            for work in self._works:
+                work.wait()
+        except BaseException:
+            for work in self._works:  # none may still write into what the caller gives up now
+                outlast(work)
+            raise
         if self._finish is not None:
             self._finish()
