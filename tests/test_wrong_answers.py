@@ -37,7 +37,6 @@ Answers to a task that `make test` tries. `make bank` tries all, in ten minutes.
 """
 TIMED = {
     "01.3": ("impatient", "late", "slow", "too-patient", "withdrawn"),
-    "10.1": ("library-line",),
     "10.2": ("alone", "impatient", "other-list", "slow", "too-patient"),
     "11.2": ("at-limit", "clock", "outlier", "victim"),
 }

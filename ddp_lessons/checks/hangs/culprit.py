@@ -42,34 +42,48 @@ def _judge_one(played, rank, incident, dumps, got):
     who, line = got
     about = f"In the job whose rank {incident.culprit} {incident.fault}"
     ways = [own_frames(read_stack(dump), SCRIPT) for dump in dumps]
+    if who not in range(len(dumps)):
+        fact = f"{about}, it names rank {who}."
+        raise played.wrong("waiting-rank", rank, **both, fact=fact)
+    # Which file a line is of tells of the mistake, whichever rank it has led to.
+    stack, own = read_stack(dumps[who]), [frame.line for frame in ways[who]]
+    elsewhere = [frame.line for frame in stack if frame.name not in (SCRIPT, HELPER)]
+    helper = [frame.line for frame in own_frames(stack, HELPER)]
     if who == incident.culprit:
-        own = [frame.line for frame in ways[who]]
-        elsewhere = [f.line for f in read_stack(dumps[who]) if f.name not in (SCRIPT, HELPER)]
-        helper = [f.line for f in own_frames(read_stack(dumps[who]), HELPER)]
-        shared = {frame for r, way in enumerate(ways) if r != who for frame in way}
-        is_shared = any(frame.line == line for frame in shared)
-        if line in own and is_shared:
-            fact = f"{about}, other ranks' dumps hold line {line} of {SCRIPT}, too."
-            raise played.wrong("shared-line", rank, **both, fact=fact)
-        told = str(line)
-        if any(told != str(one) and str(one).startswith(told) for one in own) or (
-            line in own and incident.line < _TWO_DIGITS
-        ):
-            fact = f"{about}, the line has the number {incident.line}, and you say {line}."
-            raise played.wrong("digits", rank, **both, fact=fact)
-        if line in own:
-            fact = f"{about}, there is a line further in that no other rank has."
-            raise played.wrong("outer-line", rank, **both, fact=fact)
-        if line in helper:
-            fact = f"{about}, line {line} is one of {HELPER}, and not of {SCRIPT}."
-            raise played.wrong("other-script", rank, **both, fact=fact)
-        if line in elsewhere:
-            fact = f"{about}, line {line} is a library's."
-            raise played.wrong("library-line", rank, **both, fact=fact)
-        fact = f"{about}, line {line} is in no dump of that rank."
-        raise played.wrong("values", rank, **both, fact=fact)
-    fact = f"{about}, it names rank {who}."
-    raise played.wrong("waiting-rank", rank, **both, fact=fact)
+        _judge_own_line(played, rank, incident, ways, both)
+    named = "" if who == incident.culprit else f" it names rank {who}, and"
+    if line in helper and line not in own:
+        fact = f"{about},{named} line {line} is one of {HELPER}, and not of {SCRIPT}."
+        raise played.wrong("other-script", rank, **both, fact=fact)
+    if line in elsewhere and line not in own:
+        fact = f"{about},{named} line {line} is a library's."
+        raise played.wrong("library-line", rank, **both, fact=fact)
+    if who != incident.culprit:
+        fact = f"{about}, it names rank {who}."
+        raise played.wrong("waiting-rank", rank, **both, fact=fact)
+    fact = f"{about}, line {line} is in no dump of that rank."
+    raise played.wrong("values", rank, **both, fact=fact)
+
+
+def _judge_own_line(played, rank, incident, ways, both):
+    """
+    Raise WrongAnswer if the line is one of the culprit's own, or its first digits.
+    """
+    line, about = both["got"][1], f"In the job whose rank {incident.culprit} {incident.fault}"
+    own = [frame.line for frame in ways[incident.culprit]]
+    shared = {frame.line for r, way in enumerate(ways) if r != incident.culprit for frame in way}
+    if line in own and line in shared:
+        fact = f"{about}, other ranks' dumps hold line {line} of {SCRIPT}, too."
+        raise played.wrong("shared-line", rank, **both, fact=fact)
+    told = str(line)
+    if any(told != str(one) and str(one).startswith(told) for one in own) or (
+        line in own and incident.line < _TWO_DIGITS
+    ):
+        fact = f"{about}, the line has the number {incident.line}, and you say {line}."
+        raise played.wrong("digits", rank, **both, fact=fact)
+    if line in own:
+        fact = f"{about}, there is a line further in that no other rank has."
+        raise played.wrong("outer-line", rank, **both, fact=fact)
 
 
 def _draw(played):

@@ -19,6 +19,8 @@ from random import Random
 import torch
 import torch.distributed as dist
 
+from ddp_lessons.ranks.system.pulse import turns_if_asleep
+
 SCRIPT, HELPER = "job.py", "my_job.py"
 FAULTS = {
     # how the rank goes away -> the function it goes to, and the line at which it leaves the others
@@ -164,16 +166,19 @@ def _play(here, incident, whole, other):
 
 def _dump_when_still(thread, mark):
     """
-    Return a thread's stack as faulthandler writes it, when it stays the same and has a mark.
+    Return a thread's stack as faulthandler writes it, once it sleeps at a place that has a mark.
+
+    It sleeps if it has had no turn on a core between two looks, and waits for none. That the
+    stack stays the same is not enough: where cores are busy, so does that of a thread on its way.
     """
-    before, give_up_at = "", time.monotonic() + _PATIENCE_S
+    before, give_up_at = None, time.monotonic() + _PATIENCE_S
     while time.monotonic() < give_up_at:
-        dump = _dump(thread)
-        if mark in dump and dump == before:
+        turns, dump = turns_if_asleep(thread.native_id), _dump(thread)
+        if mark in dump and turns is not None and before == (turns, dump):
             return dump
-        before = dump
+        before = turns, dump
         time.sleep(_LOOK_EVERY_S)
-    raise RuntimeError(f"The job of the check did not hang: it is at\n{before}")
+    raise RuntimeError(f"The job of the check did not hang: it is at\n{_dump(thread)}")
 
 
 def _dump(thread):
