@@ -74,7 +74,7 @@ def hint_of(task, mistake):
     """
     Return the hint that a Task gives for a mistake.
     """
-    from ddp_lessons.checks.kit.judging import COMMON
+    from ddp_lessons.checks.kit.mistakes import COMMON
 
     return (COMMON | task.mistakes)[mistake]
 

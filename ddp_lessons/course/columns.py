@@ -7,7 +7,7 @@ import re
 
 from ddp_lessons.board.columns import Column
 from ddp_lessons.checks.kit.finding import all_tasks, stem_of
-from ddp_lessons.checks.kit.judging import COMMON
+from ddp_lessons.checks.kit.mistakes import COMMON
 from ddp_lessons.course.notebooks.cells import numbered, role_of
 from ddp_lessons.course.notebooks.places import all_places, find_course
 from ddp_lessons.course.notebooks.twins import read_twin

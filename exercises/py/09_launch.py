@@ -147,9 +147,9 @@ check.survive.picture()
 # place as in 09.1.
 #
 # One rank a GPU, or one rank a node where there are none; on as few nodes as can be, and equally
-# many on each: the number of ranks allows that. The cores of a node are shared equally among its ranks, and what
-# does not divide is left over. Ask for these cores, and have each rank use as many threads. Ask for a
-# GPU for each rank.
+# many on each. The ranks fill all GPUs of their nodes, or are fewer than one node has. The cores of a
+# node are shared equally among its ranks, and what does not divide is left over. Ask for these cores,
+# and have each rank use as many threads. Ask for a GPU for each rank.
 #
 # Slurm's options: `--nodes`, `--ntasks-per-node`, `--cpus-per-task`, `--gpus-per-node`,
 # `--partition` and `--time`, a number of minutes. Threads are told by `OMP_NUM_THREADS`. Your file

@@ -23,9 +23,10 @@ ranks = start_ranks(4)
 #       File "/home/me/job.py", line 40 in main
 #
 # `script` is the file's name, `"job.py"`; lines of other files are libraries'. All ranks but one are at
-# the same lines of the script. The one is the culprit: it is stuck in its own code, or went another
-# way. Return its rank, and the line at which it left the others' way: the innermost line of the script
-# that is in no other rank's dump. The same line number in another file is another line.
+# the same lines of the script, though perhaps not of the libraries. The one is the culprit: it is stuck
+# in its own code, or went another way. Return its rank, and the line at which it left the others' way:
+# the innermost line of the script that is in no other rank's dump. The same line number in another
+# file is another line.
 #
 # The check lets the ranks hang for a second, and dumps what they do. So all is new each time: who, and
 # where.

@@ -14,10 +14,10 @@ ranks = start_ranks(4)
 # %% [markdown] tags=["task"]
 # ## 12.1 A metric that any split gives
 #
-# `counts` is a table of this rank's samples, int64 of shape (C, C): `counts[i, j]` says how many
-# samples of class i were taken for class j. A rank may have no samples; all together have one at
-# least. Return the **macro F1** of the samples of all ranks, on every rank: a float, or a tensor of
-# one number. Leave `counts` as it is.
+# `counts` is a table of this rank's samples, int64 of shape (C, C), for 3 classes or more:
+# `counts[i, j]` says how many samples of class i were taken for class j. A rank may have no samples;
+# all together have one at least. Return the **macro F1** of the samples of all ranks, on every rank: a
+# float, or a tensor of one number. Leave `counts` as it is.
 #
 # The F1 of a class is 2 TP / (2 TP + FP + FN): TP are the samples of the class that were taken for
 # it, FP those of others that were taken for it, FN those of the class that were taken for others.

@@ -71,9 +71,10 @@ check.owners_of.picture()
 #
 # Together ranks keep the state that one optimizer would keep. No rank keeps state for more numbers
 # than 1/w of all, plus those of the largest parameter. Cut parameters, or give them owners, as you
-# like. Parameters are contiguous, of one dtype, and there may be fewer than ranks. What is frozen
-# stays, and has no gradient; on all ranks one more may be frozen between two steps. All others have
-# a gradient on every rank. The lesson's optimizers would pass, but leave you nothing to do.
+# like; who cuts each one may round up each time. Parameters are contiguous, of one dtype, and there may
+# be fewer than ranks. What is frozen stays, and has no gradient; on all ranks one more may be frozen
+# between two steps. All others have a gradient on every rank. The lesson's optimizers would pass, but
+# leave you nothing to do.
 
 # %% tags=["answer"]
 # %%px

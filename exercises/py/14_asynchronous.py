@@ -78,8 +78,9 @@ check.serve.picture()
 # Each rank has a plain `model`, with the same weights on all ranks at first; an `optimizer` of its
 # trained parameters, in one group or several; and `batches` of its own: pairs of inputs (n, 4) and
 # targets (n, 1), equally many on all ranks, or none. Ranks may have another n. Make one step for
-# each batch, by this rank's own gradient of `mse_loss`, with the model in the mode that it has: a
-# part of it may be in eval mode, and stays so.
+# each batch, by this rank's own gradient of `mse_loss`: what an earlier backward has left in `.grad`
+# counts nothing. Leave the model in the mode that it has: a part of it may be in eval mode, and stays
+# so.
 #
 # After each `every` steps ranks meet: all go on with the mean of the weights of all ranks. If steps
 # are left over at the end, they meet after the last one, too. After a meeting all have the same

@@ -23,9 +23,10 @@ ranks = start_ranks(4)
 # leader; on other ranks it is None.
 #
 # Between hosts a ring of leaders is the measure: with h hosts, all messages that cross from host to
-# host together have at most 2 (h - 1) times the bytes of the tensor. A collective whose group is on
-# several hosts counts as a ring through its ranks in order, one with a root as a tree. Within hosts
-# you may send what you like. The tensor, of float32 or float64, stays as it is.
+# host together have at most 2 (h - 1) times the bytes of the tensor, and a few more, such as for how
+# many ranks a host has. A collective whose group is on several hosts counts as a ring through its
+# ranks in order, one with a root as a tree. Within hosts you may send what you like. The tensor, of
+# float32 or float64, stays as it is.
 
 # %% tags=["answer"]
 # %%px

@@ -38,6 +38,8 @@ def _cases(draw):
         yield Case(world_size, data)
     # Here the limit lies between the length and its square.
     yield Case(2, {"sizes": [3] * 4, "limit / length": 1.05, "dtype": "float64"}, seed=1)
+    # And here between the length and that of each parameter's gradient.
+    yield Case(2, {"sizes": [3] * 3, "limit / length": 0.9, "dtype": "float64"}, seed=7)
     data = {"sizes": [draw.randint(2, 5)], "limit / length": 0.2, "dtype": "float64"}
     yield Case(2, {**data, "mode": "eval"})
 
@@ -224,8 +226,8 @@ clipped_window = Task(
         "no-gradient": "Leave the clipped gradient in .grad.",
         "nothing": "Return the length that the gradient had before it was clipped.",
         "no-length": "Return the length as a float or as a tensor of one number.",
-        "not-clipped": "The gradient is longer than max_norm. Change .grad in place; a new tensor "
-        "alone changes nothing.",
+        "not-clipped": "All gradients as one vector are longer than max_norm. Change .grad in "
+        "place; a new tensor alone changes nothing.",
         "scaled-up": "A gradient that is short enough stays as it is.",
         "each-parameter": "All parameters together are one vector: scale them by one factor.",
         "each-number": "Clipping each number turns the gradient another way. Scale them all by "

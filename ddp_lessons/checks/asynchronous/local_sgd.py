@@ -19,7 +19,7 @@ from ddp_lessons.checks.kit.material.regression import batch_gradients, gradient
 from ddp_lessons.checks.kit.material.warm_up import first_ddp
 from ddp_lessons.pictures import holdings_picture
 
-RATE, MOMENTUM, NUM_CALLS = 0.05, 0.9, 2
+RATE, MOMENTUM, NUM_CALLS, LEFT_OVER = 0.05, 0.9, 2, 3.0
 
 
 def _cases(draw):
@@ -32,7 +32,8 @@ def _cases(draw):
     data = {"batches": 3, "every": 2, "samples": 2, "dtype": "float64", "eval": "linear"}
     yield Case(2, data)
     every = draw.randint(2, 3)  # nothing is left over
-    yield Case(3, {"batches": 2 * every, "every": every, "samples": 3, "dtype": "float64"})
+    data = {"batches": 2 * every, "every": every, "samples": 3, "dtype": "float64"}
+    yield Case(3, data | {"left over": "gradients"})
     yield Case(2, {"batches": 2, "every": 3, "samples": 2, "dtype": "float64"})  # one short round
     yield Case(2, {"batches": 0, "every": 2, "samples": 2, "dtype": "float64"})
 
@@ -80,14 +81,25 @@ def _act(here, local_sgd):
         for inputs, targets in batches_of(here.case, here.rank)
     ]
     first = trained(model)
+    left = _leave_gradients(here.case, model)
     for _ in range(NUM_CALLS):
         here.call(local_sgd, model, watched.optimizer, batches, here["every"])
-        note = {"first": first, "steps": list(watched.steps), "last": trained(model)}
+        note = {"first": first, "left": left, "steps": list(watched.steps), "last": trained(model)}
         kept.append(note | {"modes": [usual, *watched.modes]})
-        first = trained(model)
+        first, left = trained(model), gradient(model)
         watched.steps.clear()
         watched.modes.clear()
     return kept
+
+
+def _leave_gradients(case, model):
+    # As an earlier backward leaves them, which nobody has followed by a step.
+    if "left over" not in case.data:
+        return None
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.grad = torch.full_like(parameter, LEFT_OVER)
+    return gradient(model)
 
 
 def _judge(played):
@@ -140,7 +152,7 @@ def _judge_step(played, kept, rank, place):
     if not is_within(got, expected, error):
         fact = f"{which} goes by another gradient than that of its own batch."
         mistake = "values"
-        before = kept[rank]["steps"][place - 1]["gradient"] if place else None
+        before = kept[rank]["steps"][place - 1]["gradient"] if place else kept[rank]["left"]
         mean = sum(gradients) / len(gradients)
         if len(kept) > 1 and is_within(got, mean, 2 * sum(errors)):
             mistake = "every-step"

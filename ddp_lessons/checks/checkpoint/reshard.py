@@ -133,6 +133,7 @@ def _draw(played):
 
 reshard = Task(
     number="08.4",
+    ends_threads=True,
     uses_store=True,
     name="reshard",
     cases=_cases,

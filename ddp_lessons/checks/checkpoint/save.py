@@ -179,6 +179,7 @@ def _draw(played):
 
 save = Task(
     number="08.1",
+    ends_threads=True,
     uses_store=True,
     name="save",
     cases=_cases,

@@ -14,7 +14,9 @@ def _cases(draw):
     yield Case(4, {"faults": ["waits for a batch"]}, seed=0)
     faults = draw.sample(list(FAULTS), len(FAULTS))
     yield Case(4, {"faults": faults})
-    yield Case(3, {"faults": draw.sample(list(FAULTS), 2)})
+    yield Case(4, {"faults": draw.sample(list(FAULTS), 1), "libraries": "at other lines"})
+    faults = draw.sample(list(FAULTS), 2)
+    yield Case(3, {"faults": faults, "libraries": "at other lines"})
 
 
 def _act(here, culprit):
@@ -34,6 +36,8 @@ def _judge(played):
 def _judge_one(played, rank, incident, dumps, got):
     expected = (incident.culprit, incident.line)
     both = {"got": got, "expected": expected}
+    if got is None and "libraries" in played.case.data:
+        raise played.wrong("library-line", rank, **both, fact=_same_number(incident))
     if not isinstance(got, tuple | list) or [type(one) for one in got] != [int, int]:
         fact = "It must return two whole numbers, the rank and the line."
         raise played.wrong("no-pair", rank, **both, fact=fact)
@@ -65,6 +69,12 @@ def _judge_one(played, rank, incident, dumps, got):
     raise played.wrong("values", rank, **both, fact=fact)
 
 
+def _same_number(incident):
+    # Without libraries at other lines it was right.
+    fact = f"Line {incident.line} of {SCRIPT} is in one dump only, though in another rank's a line "
+    return f"{fact}of another file has that number."
+
+
 def _judge_own_line(played, rank, incident, ways, both):
     """
     Raise WrongAnswer if the line is one of the culprit's own, or its first digits.
@@ -81,6 +91,8 @@ def _judge_own_line(played, rank, incident, ways, both):
     ):
         fact = f"{about}, the line has the number {incident.line}, and you say {line}."
         raise played.wrong("digits", rank, **both, fact=fact)
+    if line in own and "libraries" in played.case.data:
+        raise played.wrong("library-line", rank, **both, fact=_same_number(incident))
     if line in own:
         fact = f"{about}, there is a line further in that no other rank has."
         raise played.wrong("outer-line", rank, **both, fact=fact)

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from random import Random
 
@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from ddp_lessons.ranks.system.pulse import turns_if_asleep
 
-SCRIPT, HELPER = "job.py", "my_job.py"
+SCRIPT, HELPER, LIBRARY = "job.py", "my_job.py", "wire.py"
 FAULTS = {
     # how the rank goes away -> the function it goes to, and the line at which it leaves the others
     "waits for a batch": ("load", "    return batches.get()"),
@@ -33,7 +33,7 @@ _TIMEOUT = timedelta(seconds=60)  # of a group: the job ends by itself, long bef
 _PATIENCE_S, _LOOK_EVERY_S = 20.0, 0.005
 _DIGITS = (2, 3, 4, 1)  # of the line at which the culprit leaves the others, job by job
 _PARTS = (
-    "def average(tensor, group):\n    dist.all_reduce(tensor, group=group)",
+    "def average(tensor, group):\n    reduce(tensor, group)",
     "def load():\n    return batches.get()",
     "def load_by_helper():\n    return fetch(batches)",
     "def validate():\n    average(torch.ones(1), other)",
@@ -59,12 +59,15 @@ class Incident:
         culprit: The rank.
         source: The text of job.py.
         helper: The text of my_job.py.
+        libraries: For each rank the text of wire.py, a library. Ranks that wait in one place may be
+            at different lines of it, and one's may have the number of the culprit's in job.py.
     """
 
     fault: str
     culprit: int
     source: str
     helper: str
+    libraries: tuple
 
     @property
     def line(self):
@@ -90,8 +93,22 @@ def incidents(case):
         helper = "#\n" * rng.randint(100, 160) + "def fetch(batches):\n    return batches.get()\n"
         culprit = rng.randrange(case.world_size)
         culprit = 0 if number == 1 else culprit  # whoever takes rank 0 for none is seen there
-        found.append(Incident(fault, culprit, source, helper))
+        made = Incident(fault, culprit, source, helper, ())
+        found.append(replace(made, libraries=_libraries(rng, made, case)))
     return found
+
+
+def _libraries(rng, incident, case):
+    """
+    Return the text of the library for each rank: the same, if `libraries` does not say otherwise.
+    """
+    lines = [rng.randint(60, 90)] * case.world_size
+    if "libraries" in case.data:
+        lines = rng.sample(range(60, 60 + 10 * case.world_size), case.world_size)
+        # One of those that wait is there at the line that is looked for. Not all others are alike.
+        lines[(incident.culprit + 1) % case.world_size] = max(incident.line, 2)
+    body = "def reduce(tensor, group):\n    dist.all_reduce(tensor, group=group)\n"
+    return tuple("#\n" * (line - 2) + body for line in lines)
 
 
 def _source(rng, parts, fault, num_digits):
@@ -134,7 +151,8 @@ def play_jobs(here):
 def _play(here, incident, whole, other):
     is_culprit, batches, failed = here.rank == incident.culprit, queue.Queue(), []
     names = {"dist": dist, "torch": torch, "batches": batches, "whole": whole, "other": other}
-    exec(compile(incident.helper, str(here.folder / HELPER), "exec"), names)
+    for text, file in ((incident.helper, HELPER), (incident.libraries[here.rank], LIBRARY)):
+        exec(compile(text, str(here.folder / file), "exec"), names)
     names["is_culprit"] = is_culprit
     exec(compile(incident.source, str(here.folder / SCRIPT), "exec"), names)
     names["go_away"] = names[FAULTS[incident.fault][0]]

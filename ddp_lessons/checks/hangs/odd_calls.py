@@ -15,7 +15,7 @@ from ddp_lessons.checks.kit.inside.hashes import own_hashes
 from ddp_lessons.hangs import Call, odd_ranks
 from ddp_lessons.pictures import holdings_picture
 
-_LATE_S = 0.03
+_LATE_S, _VERY_LATE_S = 0.03, 2.2  # a FileStore counts whole seconds: 1 of them are up to 2
 _MOST_BYTES = 200
 _OVERHEAD_BYTES = 120  # of a key in a store that is a file, and of its name
 _LARGE = 4096
@@ -102,14 +102,15 @@ def _cases(draw):
     kinds = ["names", "dtypes", "roots", "barrier", "shapes", "rank 0"]
     draw.shuffle(kinds)
     yield Case(4, {"calls": ["large", *kinds, "draw", "turned draw", "no root"]})
-    yield Case(3, {"calls": ["all differ", "alike", draw.choice(kinds[:2])]})
+    calls = ["all differ", "alike", draw.choice(kinds[:2])]
+    yield Case(3, {"calls": calls, "late": "over two seconds"})  # whoever has a limit is through
     yield Case(2, {"calls": ["draw", "turned draw", "shapes"]})
 
 
 def _act(here, answer):
     path = here.folder / f"calls-{here.case.seed}-{here.world_size}"
     store, sizes, num_hashed = dist.FileStore(str(path)), [], 0
-    store.set_timeout(timedelta(seconds=2))  # for an answer that waits for a key in vain
+    store.set_timeout(timedelta(seconds=5))  # for an answer that waits for a key in vain
     late = Random(here.case.seed).randrange(here.world_size)
     for number, plan in enumerate(planned(here.case), start=1):
         own = plan[here.rank]
@@ -120,7 +121,8 @@ def _act(here, answer):
         before = path.stat().st_size if path.exists() else 0
         dist.barrier()
         if here.rank == late:  # who forgets the number reads what it left the last time
-            time.sleep(_LATE_S)
+            is_very_late = number == 1 and "late" in here.case.data
+            time.sleep(_VERY_LATE_S if is_very_late else _LATE_S)
         with own_hashes(here, answer) as hashed:
             here.call(answer, own.name, tensor, own.root, store, number)
         dist.barrier()
@@ -219,8 +221,10 @@ odd_calls = Task(
         "forbidden": "The others may be about to call something else, so no call to them can be "
         "trusted. Talk through the store.",
         "raised": "A line that is named is yours. A tensor may be None. Or store.get waited for a "
-        "key in vain: each rank must leave its own first, under the name that others read.",
+        "key in vain: each rank must leave its own first, under the name that others read. Or you "
+        "gave up too soon: a rank may come seconds after the others.",
         "values": "Write down the texts of all ranks for the smallest case that fails.",
     },
     allowed=(),
+    waits_s=3.0,
 )

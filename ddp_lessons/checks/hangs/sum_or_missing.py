@@ -12,9 +12,9 @@ from ddp_lessons.checks.kit.inside.own_time import tell_end, tell_process, timed
 from ddp_lessons.checks.kit.inside.plain import plain
 from ddp_lessons.pictures import holdings_picture
 
-_LATE_S, _SLACK_S, _TOO_LATE_S = 0.2, 1.2, 0.7
+_LATE_S, _LATER_S, _SLACK_S, _TOO_LATE_S = 0.2, 1.5, 1.2, 0.7
 _SHORT_S, _LONG_S = 1.0, 3.1
-_PATIENT_S = 1.9  # so long that twice of it is beyond the slack
+_PATIENT_S = 2.5  # so long that one more of it is beyond the slack, also after _LATER_S
 _WAITED_S = 0.3
 _NEARLY = 0.8  # of a limit: who waited until it was over waited for this, less waits for a core
 _LENGTH = 3
@@ -28,7 +28,9 @@ def _cases(draw):
     hurried, late = draw.sample(range(1, 4), 2)  # who looks past rank 0 has another mistake
     yield Case(4, {"too late": [late], "hurried": [hurried], "calls": 2})
     other, hurried = draw.sample(range(1, 4), 2)
-    yield Case(4, {"absent": [0, other], "hurried": [hurried], "limit": _PATIENT_S})
+    (late,) = {1, 2, 3} - {other, hurried}  # whoever comes gives no rank more time
+    what = {"absent": [0, other], "late": [late], "hurried": [hurried]}
+    yield Case(4, what | {"limit": _PATIENT_S, "late by": _LATER_S})
 
 
 def _ranks(case, what):
@@ -57,7 +59,7 @@ def _act(here, answer):
         if is_last and rank in _ranks(case, "absent"):
             break
         if is_last and rank in _ranks(case, "late"):
-            time.sleep(_LATE_S)
+            time.sleep(case.data.get("late by", _LATE_S))
         if is_last and rank in _ranks(case, "too late"):
             # Until a hurried rank has given this one up, or should have.
             wait_for_ends(watch, _ranks(case, "hurried"), _SHORT_S + _TOO_LATE_S)
@@ -221,6 +223,6 @@ sum_or_missing = Task(
         "else goes through the store.",
     },
     allowed=("all_reduce",),
-    waits_s=5.0,
+    waits_s=6.0,
     in_place=True,
 )

@@ -28,7 +28,7 @@ class Task:
             it. It must be the same at every check of the same answer.
         draw: Function of the first Played that returns a Picture.
         hints: At least three, from the concept to the key line.
-        mistakes: Name of a mistake -> its hint. Those of `judging.COMMON` may be worded anew.
+        mistakes: Name of a mistake -> its hint. Those of `mistakes.COMMON` may be worded anew.
         allowed: Names of the calls that an answer may make, as a trace names them; None: any.
         forbidden: Names of the calls that it may not make.
         in_place: Whether the answer may change its arguments, or return one or a view of one.
@@ -64,6 +64,7 @@ class Task:
     in_place: bool = False
     returns: bool = True
     twice: bool = False
+    ends_threads: bool = False
     may_change: tuple | None = None
     in_group: bool = True
     uses_store: bool = False

@@ -19,6 +19,7 @@ PAUSE_S = 0.01
 FAILS_AT = 4
 _PATIENCE_S = 20.0
 _STUMBLES = ("raised", "killed")  # of these the culprit itself has survived an error before
+_UNNOTICED = ("raised", "exited", "killed")  # of these one victim never learns that a peer is gone
 
 
 def main(way, culprit, text):
@@ -39,6 +40,9 @@ def main(way, culprit, text):
     for step in range(1, NUM_STEPS + 1):
         if rank == int(culprit) and step == FAILS_AT:
             _fail(way, text, peers)
+        if rank == (int(culprit) + 2) % world_size and step == FAILS_AT and way in _UNNOTICED:
+            print("writing a checkpoint", flush=True)
+            time.sleep(_PATIENCE_S)  # until torchrun ends it
         _all_reduce(rank, peers)
         print(f"rank {rank}: step {step}", flush=True)
         time.sleep(PAUSE_S)

@@ -9,7 +9,7 @@ from ddp_lessons.launch import Place
 LAUNCHERS = (
     "torchrun", "mpiexec", "mpiexec, told where", "srun", "srun, told where", "torchrun in srun",
     "mpiexec in sbatch", "nobody", "srun, told a port", "mpiexec in sbatch, not told",
-    "nobody, in salloc",
+    "nobody, in salloc", "torchrun in each task of srun",
 )  # fmt: skip
 
 
@@ -29,6 +29,8 @@ def made_up_world(seed, launcher):
     names, nodes = _node_list(draw, num_nodes, seed)
     job = draw.randint(10_000, 999_999)
     told = draw.choice(names), draw.randint(30_000, 60_000)
+    if launcher == "torchrun in each task of srun":
+        return _torchrun_of_a_task(draw, job, nodes, names, told)
     others = {"HOME": "/home/me", "LANG": "C.UTF-8", "OMP_NUM_THREADS": str(draw.randint(1, 8))}
     made = []
     for rank in range(num_nodes * each):
@@ -77,6 +79,25 @@ def made_up_world(seed, launcher):
             place = Place(0, 1, 0, address, port)
         environ = {name: str(value) for name, value in {**others, **environ}.items()}
         made.append((environ, place))
+    return made
+
+
+def _torchrun_of_a_task(draw, job, nodes, names, told):
+    """
+    Return a job of torchrun that the last task of srun has started alone: a rank 0 of a task > 0.
+    """
+    each, task = draw.randint(2, 4), len(names) - 1
+    made = []
+    for rank in range(each):
+        environ = _slurm(draw, job, nodes, names, len(names), 1, task) | {
+            "RANK": rank,
+            "WORLD_SIZE": each,
+            "LOCAL_RANK": rank,
+            "MASTER_ADDR": told[0],
+            "MASTER_PORT": told[1],
+        }
+        place = Place(rank, each, rank, *told)
+        made.append(({name: str(value) for name, value in environ.items()}, place))
     return made
 
 

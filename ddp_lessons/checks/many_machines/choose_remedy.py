@@ -60,6 +60,10 @@ def _no_window(name, figures):
     return compute_s + (batch_s(name, figures) - compute_s) * EVERY.get(name, 1)
 
 
+def _compute_shared(name, figures):
+    return batch_s(name, figures) - figures["compute_s"] * (1 - 1 / EVERY.get(name, 1))
+
+
 def _not_shared(name, figures):
     # Each rank of a host is given the whole link for its part.
     if name != "hierarchical":
@@ -120,6 +124,7 @@ RECIPES = {
     "window-of-8": _accumulate_as_local,
     "window-of-4": _local_as_accumulate,
     "no-positions": _no_positions,
+    "compute-shared": _compute_shared,
 }
 """
 For each mistake how it reckons the seconds of a batch; "not-allowed" chooses among all ways.
@@ -130,6 +135,7 @@ _SHARED = {
     "window-of-8": ("flat-by-hosts", "hosts-only", "one-message", "no-bytes", "no-latency"),
     "window-of-4": ("no-window",),
     "no-positions": tuple(name for name in RECIPES if name != "no-positions"),
+    "compute-shared": ("no-bytes", "hosts-only", "flat-by-hosts"),
 }
 """
 Mistakes that go wrong wherever another one does, which has a case of its own before.
@@ -192,7 +198,7 @@ def _drawn(draw):
         "num_hosts": draw.choice((2, 3, 4, 8, 32)),
         "ranks_per_host": draw.choice((2, 4, 8)),
         "num_bytes": 10 ** draw.randint(4, 8) * draw.randint(1, 9),
-        "compute_s": draw.choice((0.001, 0.01)),
+        "compute_s": draw.choice((0.001, 0.01, 0.1)),
         "pack_s": draw.choice((0.001, 0.02, 0.5)),
         "latency_s": draw.choice((0.00005, 0.001, 0.02)),
         "bytes_per_s": 10 ** draw.randint(6, 9) * draw.randint(1, 9),
@@ -276,6 +282,8 @@ choose_remedy = Task(
         "than they save.",
         "no-window": "accumulate and local SGD talk once for several batches: each batch has a "
         "part of that.",
+        "compute-shared": "accumulate and local SGD talk more rarely, but each batch is computed: "
+        "only what is sent is shared out over the batches of a window.",
         "no-local": "The hierarchical way sends within hosts, too, and that is not always quick.",
         "not-shared": "All ranks of a host send over one link at the same time: each has a part of "
         "its bandwidth.",

@@ -245,6 +245,7 @@ OwnedState = Task(
     number="13.3",
     waits_s=3.0,
     name="OwnedState",
+    ends_threads=True,
     cases=_cases,
     act=_act,
     judge=_judge,

@@ -37,6 +37,10 @@ def _cases(draw):
     script, later = ["step", "freeze", "step"], draw.randint(0, 3)
     yield _case(3, "SGD", momentum, script, _drawn(draw), later=later)
     yield _case(4, "Adam", {"lr": 0.1}, ["step", "step"], [(3,), ()])
+    # Each group may be one small parameter: who begins anew with each gives them all to rank 0.
+    settings, num = {"lr": 0.1, "momentum": 0.5}, draw.randint(10, 12)
+    shapes, groups = [(draw.randint(3, 4),) for _ in range(num)], [(1, None)] * num
+    yield _case(3, "SGD", settings, ["step"], shapes, groups=groups)
     yield _case(1, "SGD", momentum, ["step", "step"], _drawn(draw)[:2])
 
 
@@ -162,7 +166,8 @@ def state_of_one(case):
     sizes = [
         torch.Size(shape).numel() for place, shape in enumerate(case["shapes"]) if place != frozen
     ]
-    most = sum(sizes) / case.world_size + max(sizes)
+    # Who cuts each parameter, or the parameters of each group, may round up each time.
+    most = sum(sizes) / case.world_size + max(*sizes, len(sizes))
     return per_number * sum(sizes), per_number * most
 
 

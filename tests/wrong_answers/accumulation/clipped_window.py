@@ -540,4 +540,28 @@ def clipped_window(model, micro_batches, max_norm):
         "digits",
         ("return norm", "return torch.tensor(norm.item())"),
     ),
+    Answer(
+        "07.3",
+        "clips where one parameter's gradient is too long",
+        "not-clipped",
+        """\
+import torch
+from contextlib import nullcontext
+from torch.nn.functional import mse_loss
+
+
+def clipped_window(model, micro_batches, max_norm):
+    k = len(micro_batches)
+    for i, (inputs, targets) in enumerate(micro_batches):
+        with model.no_sync() if i < k - 1 else nullcontext():
+            (mse_loss(model(inputs), targets) / k).backward()
+    grads = [p.grad for p in model.parameters() if p.grad is not None]
+    lengths = torch.stack([g.norm() for g in grads])
+    length = lengths.norm()
+    if (lengths > max_norm).any():
+        for g in grads:
+            g.mul_(max_norm / length)
+    return length
+""",
+    ),
 ]

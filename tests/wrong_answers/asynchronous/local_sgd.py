@@ -305,4 +305,37 @@ def local_sgd(model, optimizer, batches, every):
     way.finish()
 """,
     ),
+    Answer(
+        "14.2",
+        "forgets gradients after the step only",
+        "not-zeroed",
+        """\
+import torch
+import torch.distributed as dist
+from torch.nn.functional import mse_loss
+
+
+def local_sgd(model, optimizer, batches, every):
+    trained = [param for group in optimizer.param_groups for param in group["params"]]
+
+    def meet():
+        with torch.no_grad():
+            flat = torch.cat([param.reshape(-1) for param in trained])
+            dist.all_reduce(flat)
+            flat /= dist.get_world_size()
+            for param, piece in zip(trained, flat.split([param.numel() for param in trained])):
+                param.copy_(piece.view_as(param))
+
+    steps = 0
+    for inputs, targets in batches:
+        mse_loss(model(inputs), targets).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        steps += 1
+        if steps % every == 0:
+            meet()
+    if steps % every:
+        meet()
+""",
+    ),
 ]

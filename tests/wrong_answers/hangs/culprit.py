@@ -96,4 +96,51 @@ def culprit(dumps, script):
     return next([rank, line] for rank, line in found if ranks_at[line] == 1)
 """,
     ),
+    Answer(
+        "10.1",
+        "leaves out lines that others have in any file",
+        "library-line",
+        """\
+import re
+from pathlib import Path
+
+
+def culprit(dumps, script):
+    stacks, numbers = [], []
+    for dump in dumps:
+        found = re.findall(r'File "(.*?)", line (\\d+)', dump)
+        numbers.append({int(line) for _, line in found})
+        stacks.append([int(line) for path, line in found if Path(path).name == script])
+    for rank, stack in enumerate(stacks):
+        if stacks.count(stack) == 1:
+            others = set().union(*(numbers[r] for r in range(len(dumps)) if r != rank))
+            for line in stack:
+                if line not in others:
+                    return rank, line
+""",
+    ),
+    Answer(
+        "10.1",
+        "compares lines of libraries, too",
+        "waiting-rank",
+        """\
+import re
+from collections import Counter
+from pathlib import Path
+
+
+def culprit(dumps, script):
+    stacks = []
+    for dump in dumps:
+        found = re.findall(r'File "(.*?)", line (\\d+) in (\\w+)', dump)
+        stacks.append(tuple((Path(path).name, int(line)) for path, line, _ in found))
+    counts = Counter(stacks)
+    rank = min(range(len(stacks)), key=lambda r: counts[stacks[r]])
+    others = {place for r, stack in enumerate(stacks) if r != rank for place in stack}
+    for name, line in stacks[rank]:
+        if name == script and (name, line) not in others:
+            return rank, line
+    return rank, next((line for name, line in stacks[rank] if name == script), None)
+""",
+    ),
 ]

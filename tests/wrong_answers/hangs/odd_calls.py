@@ -136,4 +136,25 @@ def odd_calls(name, tensor, root, store, number):
             + _GET,
         ),
     ),
+    Answer(
+        "10.3",
+        "waits for a second at most",
+        "raised",
+        """\
+from collections import Counter
+from datetime import timedelta
+import torch.distributed as dist
+
+
+def odd_calls(name, tensor, root, store, number):
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    keys = [f"call/{number}/{r}" for r in range(world_size)]
+    call = (name, None if tensor is None else (tensor.numel(), str(tensor.dtype)), root)
+    store.set(keys[rank], repr(call))
+    store.wait(keys, timedelta(seconds=1))
+    calls = [store.get(key) for key in keys]
+    usual = Counter(calls).most_common(1)[0][0]
+    return [r for r in range(world_size) if calls[r] != usual]
+""",
+    ),
 ]

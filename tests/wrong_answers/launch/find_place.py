@@ -260,4 +260,49 @@ def find_place(environ):
     return vars(place_of(environ)).copy()
 """,
     ),
+    Answer(
+        "09.1",
+        "takes a rank 0 for none",
+        "outer",
+        """\
+import os
+import re
+
+WORDS = [
+    ("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"),
+    ("mpiexec", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    ("srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+]
+
+
+def first_node(nodes):
+    found = re.match(r"([^\\[,]+)(?:\\[(\\d+))?", nodes)
+    return found[1] + (found[2] or "")
+
+
+def find_place(environ):
+    def number(*words, default):
+        for word in words:
+            value = int(environ.get(word, 0))
+            if value:
+                return value
+        return default
+
+    _, ranks, sizes, locals_ = zip(*WORDS)
+    inner = {"RANK", "OMPI_COMM_WORLD_RANK"} & environ.keys()
+    by_srun = "SLURM_PROCID" in environ and not inner
+    address, port = "127.0.0.1", 29500
+    if by_srun and "MASTER_ADDR" not in environ:
+        address = first_node(environ["SLURM_JOB_NODELIST"])
+    if by_srun and "MASTER_PORT" not in environ:
+        port = 20000 + int(environ["SLURM_JOB_ID"]) % 10000
+    return {
+        "rank": number(*("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"), default=0),
+        "world_size": number(*sizes[:], default=1),
+        "local_rank": number(*locals_[:], default=0),
+        "address": environ.get("MASTER_ADDR", address),
+        "port": int(environ.get("MASTER_PORT", port)),
+    }
+""",
+    ),
 ]

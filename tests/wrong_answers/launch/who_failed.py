@@ -174,4 +174,56 @@ def who_failed(folder):
     return (rank, "killed" if listed[rank] < 0 else "exited")
 """,
     ),
+    Answer(
+        "09.4",
+        "takes a rank for the culprit that has lost no peer",
+        "victim",
+        """\
+import re
+
+FAILURE = re.compile(
+    r"rank\\s*:\\s*(\\d+)\\s*\\(local_rank:\\s*\\d+\\)\\s*exitcode\\s*:\\s*(-?\\d+)\\s*\\(pid:\\s*(\\d+)\\)"
+)
+HEADING = r"^Traceback \\(most recent call last\\):\\n"
+TRACEBACK = re.compile(HEADING + r"(?:[ \\t].*\\n|\\n)*(\\S.*)", re.M)
+
+
+def read(folder):
+    torchrun = (folder / "torchrun.txt").read_text(errors="replace")
+    codes = {rank: 0 for rank in range(3)}
+    for rank, code, _ in FAILURE.findall(torchrun):
+        codes[int(rank)] = int(code)
+    logs = []
+    for rank in range(3):
+        log = (folder / f"rank-{rank}.txt").read_text(errors="replace")
+        logs.append(re.sub(r"(?m)^\\[rank\\d+\\]: ?", "", log))
+    return torchrun, codes, logs
+
+
+def last_error(log):
+    errors = TRACEBACK.findall(log)
+    return errors[-1].split(":")[0].split(".")[-1].strip() if errors else ""
+
+
+def was_stopped(torchrun):
+    return "SignalException" in torchrun or "death signal" in torchrun
+
+
+def who_failed(folder):
+    torchrun, codes, logs = read(folder)
+    if was_stopped(torchrun):
+        return None, "stopped"
+    for rank in range(3):
+        if "ConnectionError" in logs[rank]:
+            continue
+        code = codes[rank]
+        if code == 0:
+            return rank, "left"
+        if last_error(logs[rank]) not in ("", "OSError"):
+            return rank, "raised"
+        if code > 0:
+            return rank, "exited"
+        return rank, "killed"
+""",
+    ),
 ]

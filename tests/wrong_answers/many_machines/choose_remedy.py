@@ -153,4 +153,34 @@ def choose_remedy(figures, allowed):
         None,
         ("key=lambda name: c + times[name]", "key=times.get"),
     ),
+    Answer(
+        "17.2",
+        "shares out the compute, too",
+        "compute-shared",
+        """\
+def choose_remedy(figures, allowed):
+    hosts, ranks = figures["num_hosts"], figures["ranks_per_host"]
+    world, size = hosts * ranks, figures["num_bytes"]
+
+    def far(count, num_bytes):
+        return count * (figures["latency_s"] + num_bytes / figures["bytes_per_s"])
+
+    def near(count, num_bytes):
+        return count * (figures["local_latency_s"] + num_bytes / figures["local_bytes_per_s"])
+
+    compute, pack = figures["compute_s"], figures["pack_s"]
+    flat = far(2 * (world - 1), size / world)
+    twins = ranks  # rings that share the link
+    seconds = {
+        "flat": compute + flat,
+        "hierarchical": compute + near(2 * (ranks - 1), size / ranks)
+        + far(2 * (hosts - 1), size / ranks / hosts * twins),
+        "half": compute + pack + far(2 * (world - 1), size / 2 / world),
+        "top-k": compute + pack + far(world - 1, size / 4 / 100 * 8),
+        "accumulate": (compute + flat) / 4,
+        "local SGD": (compute + flat) / 8,
+    }
+    return min(allowed, key=seconds.get)
+""",
+    ),
 ]

@@ -329,4 +329,23 @@ def hierarchical_mean(tensor, local, leaders):
     return mean.reshape(tensor.shape)
 """,
     ),
+    Answer(
+        "17.1",
+        "sends the number of ranks along",
+        None,
+        """\
+import torch
+import torch.distributed as dist
+
+
+def hierarchical_mean(tensor, local, leaders):
+    leader = min(dist.get_process_group_ranks(local))
+    total = torch.cat([tensor.detach().reshape(-1), tensor.new_ones(1)])  # the sum, and of how many
+    dist.reduce(total, dst=leader, group=local)
+    if leaders is not None:
+        dist.all_reduce(total, group=leaders)
+    dist.broadcast(total, src=leader, group=local)
+    return (total[:-1] / total[-1]).view(tensor.shape)
+""",
+    ),
 ]

@@ -254,4 +254,37 @@ class OwnedState:
             group.update(settings)
 """,
     ),
+    Answer(
+        "13.3",
+        "writes in the background",
+        "left-running",
+        """\
+import threading
+import torch
+import torch.distributed as dist
+
+
+class OwnedState:
+
+    def save(self, folder, optimizer, owned):
+        saved = optimizer.state_dict()
+        part = {
+            "world": dist.get_world_size(),
+            "state": {number: saved["state"][index] for index, number in enumerate(owned)},
+            "settings": {k: v for k, v in saved["param_groups"][0].items() if k != "params"},
+        }
+        path = folder / f"rank{dist.get_rank()}.pt"
+        threading.Thread(target=torch.save, args=(part, path)).start()
+
+    def load(self, folder, optimizer, owned):
+        first = torch.load(folder / "rank0.pt")
+        state = {}
+        for rank in range(first["world"]):
+            state.update(torch.load(folder / f"rank{rank}.pt")["state"])
+        optimizer.load_state_dict({
+            "state": {index: state[number] for index, number in enumerate(owned)},
+            "param_groups": [{**first["settings"], "params": list(range(len(owned)))}],
+        })
+""",
+    ),
 ]

@@ -389,4 +389,160 @@ from ddp_lessons.sharded_optimizer import Zero2Optimizer as ShardedOptimizer
 """,
         ),
     ),
+    Answer(
+        "13.2",
+        "begins at rank 0 in every group",
+        "whole-state",
+        """\
+import torch
+import torch.distributed as dist
+
+
+class ShardedOptimizer:
+
+    def __init__(self, params, optimizer_class, **settings):
+        self.optimizer_class = optimizer_class
+        self.settings = settings
+        self.rank = dist.get_rank()
+        self.world = dist.get_world_size()
+        self.owner = {}
+        self.inner = None
+        self.param_groups = []
+        params = list(params)
+        if not params or not isinstance(params[0], dict):
+            params = [{"params": params}]
+        for group in params:
+            self.add_param_group(group)
+
+    def add_param_group(self, group):
+        group = dict(group)
+        params = group.pop("params")
+        params = [params] if isinstance(params, torch.Tensor) else list(params)
+        load = [0] * self.world
+        mine = []
+        for param in params:
+            owner = load.index(min(load))
+            load[owner] += param.numel()
+            self.owner[param] = owner
+            if owner == self.rank:
+                mine.append(param)
+        inner_group = {**group, "params": mine}
+        if self.inner is None:
+            self.inner = self.optimizer_class([inner_group], **self.settings)
+        else:
+            self.inner.add_param_group(inner_group)
+        known = self.inner.param_groups[-1]
+        known = {key: value for key, value in known.items() if key != "params"}
+        self.param_groups.append({"params": params, **known})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        result = None
+        if closure is not None:
+            with torch.enable_grad():
+                result = closure()
+        for group, inner in zip(self.param_groups, self.inner.param_groups):
+            inner.update({key: value for key, value in group.items() if key != "params"})
+        params = [param for group in self.param_groups for param in group["params"]]
+        params = [param for param in params if param.grad is not None]
+        for param in params:
+            grad = param.grad.clone(memory_format=torch.contiguous_format)
+            dist.all_reduce(grad)
+            param.grad = grad / self.world
+        self.inner.step()
+        for param in params:
+            dist.broadcast(param.data, src=self.owner[param])
+        return result
+
+    def zero_grad(self):
+        for group in self.param_groups:
+            for param in group["params"]:
+                param.grad = None
+""",
+    ),
+    Answer(
+        "13.2",
+        "cuts every parameter, rounded up",
+        None,
+        """\
+import torch
+import torch.distributed as dist
+
+
+class ShardedOptimizer:
+
+    def __init__(self, params, optimizer_class, **settings):
+        self.optimizer_class = optimizer_class
+        self.settings = settings
+        self.rank = dist.get_rank()
+        self.world = dist.get_world_size()
+        self.piece = {}
+        self.inner = None
+        self.param_groups = []
+        params = list(params)
+        if not params or not isinstance(params[0], dict):
+            params = [{"params": params}]
+        for group in params:
+            self.add_param_group(group)
+
+    def bounds(self, param, rank):
+        size = -(-param.numel() // self.world)
+        return min(rank * size, param.numel()), min((rank + 1) * size, param.numel())
+
+    def add_param_group(self, group):
+        group = dict(group)
+        params = group.pop("params")
+        params = [params] if isinstance(params, torch.Tensor) else list(params)
+        mine = []
+        for param in params:
+            start, end = self.bounds(param, self.rank)
+            if start < end:
+                self.piece[param] = torch.nn.Parameter(param.data.view(-1)[start:end])
+                mine.append(self.piece[param])
+        inner_group = {**group, "params": mine}
+        if self.inner is None:
+            self.inner = self.optimizer_class([inner_group], **self.settings)
+        else:
+            self.inner.add_param_group(inner_group)
+        known = self.inner.param_groups[-1]
+        known = {key: value for key, value in known.items() if key != "params"}
+        self.param_groups.append({"params": params, **known})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        result = None
+        if closure is not None:
+            with torch.enable_grad():
+                result = closure()
+        for group, inner in zip(self.param_groups, self.inner.param_groups):
+            inner.update({key: value for key, value in group.items() if key != "params"})
+        params = [param for group in self.param_groups for param in group["params"]]
+        for param in params:
+            piece = self.piece.get(param)
+            if param.grad is None:
+                if piece is not None:
+                    piece.grad = None
+                continue
+            grad = param.grad.clone(memory_format=torch.contiguous_format).view(-1)
+            dist.all_reduce(grad)
+            if piece is not None:
+                start, end = self.bounds(param, self.rank)
+                piece.data = param.data.view(-1)[start:end]
+                piece.grad = grad[start:end] / self.world
+        self.inner.step()
+        for param in params:
+            if param.grad is None:
+                continue
+            for rank in range(self.world):
+                start, end = self.bounds(param, rank)
+                if start < end:
+                    dist.broadcast(param.data.view(-1)[start:end], src=rank)
+        return result
+
+    def zero_grad(self):
+        for group in self.param_groups:
+            for param in group["params"]:
+                param.grad = None
+""",
+    ),
 ]

@@ -103,7 +103,7 @@ def play(module, number, case, folder, has_own_orders=False):
     file = file_of(answer)
     if file is not None:
         guard.tell_lines_of(file, "".join(linecache.getlines(file)))
-    here = Here(Case(*case), guard.rank, folder, task.twice)
+    here = Here(Case(*case), guard.rank, folder, task.twice, task.ends_threads)
     printed = _Bounded()
     _kept.append(printed)
     if here.case.on_paper:
@@ -127,7 +127,7 @@ def _play_on_paper(task, answer, case, folder):
     printed = {}
 
     def play_as(rank):
-        here, printed[rank] = Here(case, rank, folder, task.twice), _Bounded()
+        here, printed[rank] = Here(case, rank, folder, task.twice, task.ends_threads), _Bounded()
         with random_states(here), redirect_stdout(printed[rank]), redirect_stderr(printed[rank]):
             return Seen(rank, here.calls, plain(task.act(here, answer)))
 

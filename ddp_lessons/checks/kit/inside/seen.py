@@ -3,11 +3,13 @@ What a rank sees of an answer: its calls, and what became of all that it was giv
 """
 
 import copy
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch.distributed as dist
 
+from ddp_lessons.checks.kit.inside.late_threads import late_threads
 from ddp_lessons.checks.kit.inside.lent import Lent
 from ddp_lessons.checks.kit.inside.plain import equal, plain, share_memory, tensors_in
 from ddp_lessons.process_group import rank_device
@@ -31,6 +33,7 @@ class Call:
         repeats: Whether it returned what an earlier call with other arguments had returned.
         kept_room: Of a second call: whether its result lies in the memory of the first one's, or
             the first one's has changed meanwhile.
+        num_threads: How many threads it had started and not waited for; of a task that asks.
     """
 
     before: tuple
@@ -43,6 +46,7 @@ class Call:
     again: object = None
     repeats: bool = False
     kept_room: bool = False
+    num_threads: int = 0
 
 
 @dataclass
@@ -75,11 +79,13 @@ class Here:
         folder: A folder that all cases of this check share; it is removed afterwards.
         calls: A Call for each call of the answer so far.
         twice: Whether each call is made once more with the same arguments.
+        ends_threads: Whether a call must have waited for the threads that it has started.
     """
 
-    def __init__(self, case, rank, folder, twice=False):
+    def __init__(self, case, rank, folder, twice=False, ends_threads=False):
         self.case = case
         self.twice = twice
+        self.ends_threads = ends_threads
         self.rank = rank
         self.world_size = case.world_size
         self.device = rank_device()
@@ -119,8 +125,10 @@ class Here:
         given = (*args, *kwargs.values())
         lent, was_in_group, num_keys = Lent(given), dist.is_initialized(), _num_keys()
         seen = Call(before=plain(given))
-        with trace(*watch) as events:
+        watched = late_threads() if self.ends_threads else nullcontext(lambda: 0)
+        with trace(*watch) as events, watched as num_left:
             result = answer(*args, **kwargs)
+            seen.num_threads = num_left()
         seen.events = list(events)
         if was_in_group:  # a new group's store may be a file that the answer has removed
             seen.num_keys = _num_keys() - num_keys

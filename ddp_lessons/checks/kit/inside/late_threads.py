@@ -1,0 +1,48 @@
+"""
+Threads of an answer that begin late: who does not wait for them returns before they have begun.
+
+A thread that writes a file is through in a millisecond, so without that it would mostly be in time.
+"""
+
+import threading
+from contextlib import contextmanager
+
+_LATE_S, _MOST_S = 0.2, 5.0
+
+
+@contextmanager
+def late_threads():
+    """
+    Let threads that start in the block begin a moment later.
+
+    Yields:
+        Function that returns how many threads have not begun yet, and waits for them then.
+    """
+    start, ends = threading.Thread.start, threading.Event()
+    made, begun = [], []
+
+    def start_late(thread):
+        run = thread.run
+
+        def run_late():
+            ends.wait(_LATE_S)
+            begun.append(thread)
+            run()
+
+        thread.run = run_late
+        made.append(thread)
+        start(thread)
+
+    def num_left():
+        left = [thread for thread in made if thread not in begun]
+        ends.set()
+        for thread in left:
+            thread.join(_MOST_S)
+        return len(left)
+
+    threading.Thread.start = start_late  # type: ignore[method-assign]
+    try:
+        yield num_left
+    finally:
+        threading.Thread.start = start  # type: ignore[method-assign]
+        ends.set()

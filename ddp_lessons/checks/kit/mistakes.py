@@ -1,0 +1,50 @@
+"""
+Mistakes that any answer can make.
+"""
+
+COMMON = {
+    "missing": "Run the cell that defines it, with %%px as its first line: every rank needs it.",
+    "blank": "Replace the line that raises NotImplementedError by your own code, run that cell, "
+    "and run this one again.",
+    "replaced": "Put torch's own functions back: ranks.stop(), then run the notebook from the top.",
+    "forbidden": "Read in the task which calls you may use.",
+    "raised": "A line that is named is yours: think of the world sizes and lengths it fails for. "
+    "If none is named, compare what your function takes with what the task says.",
+    "more-ranks": "With fewer ranks it came out. Work out what each rank does from its number "
+    "and that of all ranks, so that it holds for any number of them.",
+    "died": "A rank's process ended: by exit or kill, or by torch, which may give up where ranks "
+    "make one call with different sizes.",
+    "late": "Find what does not end on some rank or for some size: a loop, or a wait for what "
+    "never comes.",
+    "deadlock": "Write down for each rank what it calls, in order, and find the call that no other "
+    "rank answers.",
+    "mismatch": "All ranks of a group must make the same collective calls in the same order.",
+    "nothing": "End the function with a return.",
+    "unwaited": "Keep the handle that the call returned, and wait for it before you return.",
+    "left-running": "A thread goes on after the call that has started it. Join it, or shut its "
+    "pool down, before you return.",
+    "unreceived": "Count for each rank what it sends and receives: every send needs its recv.",
+    "input-changed": "Work on a copy: clone() of a tensor, list() of a list.",
+    "kept": "Make what you return, and what you count, anew in each call: nothing may stay from "
+    "one call to the next.",
+    "left-changed": "Leave what you were given as it was, or put it back before you return.",
+    "store": "Ranks have to learn it by the calls that the task names, or by none, in the group "
+    "that there is.",
+    "view": "Return a tensor of its own, which does not share memory with the argument.",
+    "group-left": "Leave the group as you found it.",
+    "dtype": "Make new tensors with the dtype of the one that you were given.",
+    "own-order": "Processes that torchrun starts hash texts each in its own way, and tensors, "
+    "dtypes and most objects by where they lie. A set of them has another order there, and `hash` "
+    "gives other numbers. Sort them, or keep a list.",
+    "shape": "Compare the shape of what you return with the one that the task asks for.",
+    "values": "Go through your lines with a pencil, for the smallest case that fails: the one that "
+    "it was tried with, or one with fewer ranks and numbers.",
+}
+"""
+Mistakes that any answer can make, and the hint that each gets if the task has none of its own.
+"""
+
+LEFT_UNDER_WAY = ("unwaited", "unreceived", "raised", "store")
+"""
+Mistakes after which messages may still be under way in the group, or keys be in its store.
+"""
