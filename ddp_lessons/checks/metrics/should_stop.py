@@ -8,13 +8,13 @@ import torch
 
 from ddp_lessons.checks.kit import Case, Task, generator
 from ddp_lessons.checks.metrics.prices import judge_price, number_of
+from ddp_lessons.checks.metrics.stopping_rules import MIN_DELTA, PATIENCE, RULES, decisions
 from ddp_lessons.pictures import holdings_picture
 
 MEANS = (4.0, 3.5, 3.0, math.nan, 2.5, 2.25, 2.0, 1.0, 0.75, 0.5, 2.0, 2.0)
 """
 Of all samples, call by call. With a min_delta of 0.5, 3.5 and 2.5 are not better, 3.0 is.
 """
-PATIENCE, MIN_DELTA = 3, 0.5
 _SIGNS = {2: (1, -1), 3: (1, 1, -2), 4: (1, 2, -1, -2)}  # where ranks' own losses are, off the mean
 MESSAGE_BYTES = 24  # three numbers of float64
 
@@ -74,55 +74,6 @@ def _act(here, should_stop):
     return noted
 
 
-def decisions(
-    means, flags, *, delta=MIN_DELTA, edge=False, over=0, reset=True, nan="bad", best="better"
-):
-    """
-    Yield (stop, best, bad epochs) for each call, by the task's rules or by others.
-
-    Args:
-        means: The loss that decides, call by call.
-        flags: Whether somebody's time is up, call by call.
-        delta: By how much a loss must be below the best.
-        edge: Whether exactly as much will do.
-        over: By how many calls patience is longer.
-        reset: Whether a better loss forgets the bad epochs.
-        nan: What a loss is that is not a number: "bad", "better" or "skipped"; or "not worse",
-            which makes better all that is compared with it, too.
-        best: Whether the best is noted if "better", "lower", or it is the "last".
-    """
-    lowest, bad = math.inf, 0
-    for mean, flag in zip(means, flags, strict=True):
-        is_nan = math.isnan(mean)
-        is_better = mean < lowest - delta or (edge and mean <= lowest - delta)
-        if is_nan:
-            is_better = nan in ("better", "not worse")
-        elif nan == "not worse":
-            is_better = not mean >= lowest - delta
-        if is_better:
-            bad = 0 if reset else bad
-        elif not (is_nan and nan == "skipped"):
-            bad += 1
-        takes = {"better": is_better, "lower": mean < lowest, "last": True}[best]
-        if takes:
-            lowest = mean
-        yield bad >= PATIENCE + over or flag, lowest, bad
-
-
-_RULES = {
-    "min-delta": ({"delta": 0.0}, {"edge": True}, {"delta": -MIN_DELTA}),
-    "patience": ({"over": 1}, {"over": -1}),
-    "not-reset": ({"reset": False},),
-    "nan": (
-        {"nan": "better"},
-        {"nan": "skipped"},
-        {"nan": "not worse"},
-        {"nan": "better", "best": "last"},
-    ),
-    "best": ({"best": "lower"}, {"best": "last"}),
-}
-
-
 class _Mistakes:
     """
     Play the task by other losses, flags and rules, to tell which of them an answer goes by.
@@ -154,7 +105,7 @@ class _Mistakes:
         """
         Yield (name, the decisions of a rank that makes this mistake), if all ranks decide alike.
         """
-        for name, rules in _RULES.items():
+        for name, rules in RULES.items():
             for rule in rules:
                 yield name, decisions(self.means, self.any_flag, **rule)
         never = [False] * len(MEANS)
@@ -309,6 +260,10 @@ should_stop = Task(
         "time is up.",
         "cost": "Three numbers fit into one tensor, and so into one collective.",
         "bytes": "Three numbers of float64 are enough.",
+        "once": "Bad epochs may be more than patience when it is called again: it has to stop "
+        "then, too.",
+        "time-as-loss": "That somebody's time is up says nothing of the loss: count it and note it "
+        "as always, and stop all the same.",
         "values": "Go through the calls with a pencil: the mean of all, the best so far, the bad "
         "epochs.",
     },

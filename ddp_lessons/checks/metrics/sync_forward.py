@@ -173,6 +173,8 @@ def _judge_y(played, seen, number, right):
             size = expected.abs().max()
             is_lost = "offset" in played.case.data or bool(off < 2e-3 * size)
             mistake = "digits" if is_lost else "values"
+            if bool(got.isnan().any()):
+                mistake = "nan"
         both = {"got": got, "expected": expected.to(given.dtype)}
         fact = f"Call {number + 1} gives other numbers than one process with all samples."
         raise played.wrong(mistake, rank, **both, fact=fact)
@@ -244,6 +246,8 @@ sync_forward = Task(
         "dist.all_reduce(own); mean = sums / N; variance = squares / N - mean ** 2.",
     ),
     mistakes={
+        "nan": "Something is not a number, and so is all that it is added to. A mean of no samples "
+        "is nan, as some rank may have none: send sums and counts.",
         "own-statistics": "These are the statistics of this rank's samples alone.",
         "mean-of-means": "A mean of ranks' means weighs ranks alike. Weigh them by their samples, "
         "or add up sums and divide once.",

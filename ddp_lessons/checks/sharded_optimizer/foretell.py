@@ -121,6 +121,9 @@ def _name(case, got, place):
         if num_states != 2:
             known += [("state-of-adam", 2 * cut) for cut in (*cuts.values(), whole)]
         known += [(name, num_states * cut) for name, cut in cuts.items()]
+        steps = (1, len(sizes))
+        known += [("steps", num_states * cuts["padding"] + one) for one in steps if stage]
+        known += [("steps", num_states * whole + one) for one in steps if not stage]
     else:
         row = cuts["padding"]
         known = [("one-call", row), ("one-call", w * row), ("one-call", whole)] if stage else []
@@ -184,6 +187,8 @@ foretell = Task(
         "state-kept": "At stage 0 nothing is cut, and each rank keeps all of the state.",
         "state-of-adam": "Not every optimizer is Adam: num_states says how many numbers are kept "
         "for each.",
+        "steps": "The count of steps is left out: it is a number or a few, however large the "
+        "model.",
         "together": "Each parameter is cut and rounded up by itself, not all of them together.",
         "floor": "Round up: what is left over must lie somewhere, and rank 0 has a full piece.",
         "fraction": "There are no parts of a number: round up, for each parameter.",

@@ -263,4 +263,33 @@ def sync_forward(layer, x):
     return with_sync_batch_norm(layer)(x).detach()
 """,
     ),
+    Answer(
+        "12.2",
+        "takes the mean of no samples",
+        "nan",
+        """\
+import torch
+import torch.distributed as dist
+
+
+@torch.no_grad()
+def sync_forward(layer, x):
+    channels = x.shape[1]
+    wide = x.double()
+    n = len(x)
+    packed = torch.cat((wide.mean(0) * n, wide.square().mean(0) * n, wide.new_tensor([n])))
+    dist.all_reduce(packed)
+    count = packed[-1]
+    mean = packed[:channels] / count
+    variance = (packed[channels:-1] / count - mean.square()).clamp(min=0)
+    y = (wide - mean) / torch.sqrt(variance + layer.eps)
+    y = y * layer.weight.double() + layer.bias.double()
+    m = layer.momentum
+    unbiased = variance * count / (count - 1)
+    layer.running_mean.copy_((1 - m) * layer.running_mean.double() + m * mean)
+    layer.running_var.copy_((1 - m) * layer.running_var.double() + m * unbiased)
+    layer.num_batches_tracked += 1
+    return y.to(x.dtype)
+""",
+    ),
 ]

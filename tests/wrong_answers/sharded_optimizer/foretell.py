@@ -129,4 +129,23 @@ def foretell(sizes, num_states, stage, world_size):
         ("    return", "    import torch\n    return torch.tensor("),
         ("messages]", "messages], dtype=torch.int64)"),
     ),
+    Answer(
+        "13.4",
+        "counts the steps, too",
+        "steps",
+        """\
+import math
+
+
+def foretell(sizes, num_states, stage, world_size):
+    whole = sum(sizes)
+    part = sum(math.ceil(size / world_size) for size in sizes)
+    padded = part * world_size
+    parameters = whole
+    gradients = part if stage == 2 else whole
+    state = num_states * (whole if stage == 0 else part) + len(sizes)
+    messages = whole if stage == 0 else part + padded
+    return 4 * parameters, 4 * gradients, 4 * state, 4 * messages
+""",
+    ),
 ]
