@@ -187,3 +187,23 @@ def test_home_of_a_rank_in_a_job_is_its_node(monkeypatch, tmp_path):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "9")
     count_by_host(1, 2)
     assert (os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"]) == ("1", "2")
+
+
+@pytest.mark.parametrize(
+    ("said", "ended"),
+    [
+        ("srun: error: n1: task 2: Exited with exit code 7\n", {2}),
+        (
+            "srun: error: n1: tasks 0-1,3: Killed\nsrun: error: n2: task 12: Aborted\n",
+            {0, 1, 3, 12},
+        ),
+        ("srun: error: Unable to create step\nImportError: srun: error: n1: task 2: no\n", set()),
+        ("", set()),
+    ],
+)
+def test_engines_that_ended_are_read_from_what_srun_says(launcher, monkeypatch, said, ended):
+    """
+    Slurm itself counts the job as running while one of them lives.
+    """
+    monkeypatch.setattr(launcher, "get_output", lambda: said)
+    assert launcher.ended_tasks() == ended

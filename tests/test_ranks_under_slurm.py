@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import threading
+import time
 
 import pytest
 from kernels import running_kernel
@@ -306,6 +307,21 @@ def test_what_slurm_refuses_is_told_in_its_own_words(cluster, tmp_path, monkeypa
     assert "these words of sbatch: sbatch: error: " in said
     assert "Invalid partition name specified" in said
     assert "c.SlurmLauncher in ipcluster_config.py has queue" in said
+
+
+@pytest.mark.soak
+def test_a_rank_that_ends_before_it_comes_up_is_named_at_once(cluster, tmp_path, monkeypatch):
+    """
+    The others keep the job running, and would be waited for in vain.
+    """
+    dies = "sh -c '[ $SLURM_PROCID = 2 ] && exit 7; exec \"$@\"' sh"
+    template = TEMPLATE.replace("\nsrun", f"\nsrun {dies}")
+    began = time.monotonic()
+    settings = f"c.SlurmLauncher.queue = 'debug'\n{template}"
+    said = refusal(monkeypatch, tmp_path, settings, timeout_s=600)
+    assert time.monotonic() - began < START_S
+    assert "rank 2 did not come up" in said
+    assert re.search(r"slurm: srun: error: n\d: task 2: Exited with exit code 7", said)
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ class RankEngine(IPEngine):
     # The controller waits as long for a rank.
     max_heartbeat_misses = Integer(8, config=True)
     # A controller on a crowded machine may take its time.
-    timeout = Float(20.0, config=True)
+    timeout = Float(120.0, config=True)
 
     _imports = None  # the thread that imports torch
 

@@ -42,6 +42,7 @@ class SlurmEngines(LaunchedEngines):
         self._job = None
         self._began_at = self._looked_at = time.monotonic()
         self._told = False
+        self._early: set = set()  # ranks that have ended before they came up
 
     def _options(self):
         options = super()._options()
@@ -93,6 +94,9 @@ class SlurmEngines(LaunchedEngines):
         if now - self._looked_at > (_LOOK_EVERY_S if waited_s < 10 else _LOOK_SELDOM_S):
             self._looked_at = now
             self._job = self._engine_set.ask_queue() or self._job
+            self._early = self._engine_set.ended_tasks()  # the others keep the job running
+        if rank in self._early:
+            return True
         if self._job is None:
             return False
         if self._job.waits and waited_s > _TELL_AFTER_S and not self._told:

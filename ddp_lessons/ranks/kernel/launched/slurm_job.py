@@ -5,6 +5,7 @@ ipyparallel's launcher for Slurm, configured as that is, which knows how its job
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -22,6 +23,7 @@ _POLL_S = 0.1
 _WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT")
 _RUNNING = ("RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT")
 _UNKNOWN_JOB = "Invalid job id"
+_TASKS_ENDED = re.compile(r"^srun: error: \S+: tasks? ([\d,-]+): ", re.MULTILINE)
 _KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
 _FOREIGN = ("SLURM", "PMI", "OMPI_", "PRTE_")
 _FOREIGN_NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
@@ -165,6 +167,16 @@ done
         if remove:
             path.unlink(missing_ok=True)
         return self._output or ""
+
+    def ended_tasks(self):
+        """
+        Return the numbers of the engines of which srun has said that they ended badly.
+        """
+        ended = set()
+        for numbers in _TASKS_ENDED.findall(self.get_output()):
+            for first, _, last in (part.partition("-") for part in numbers.split(",")):
+                ended |= {*range(int(first), int(last or first) + 1)}
+        return ended
 
     def cancel(self):
         """
