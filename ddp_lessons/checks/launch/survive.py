@@ -80,7 +80,8 @@ def _judge(played):
         if not equal(lives[-1]["end"][1], whole[-1][1]):
             both = {"got": lives[-1]["end"][1], "expected": whole[-1][1]}
             fact = "The weights at the end are not those of a run that nothing has ended."
-            raise played.wrong("values", rank, **both, fact=fact)
+            mistake = "values" if lives[-1]["made"] else "weights"
+            raise played.wrong(mistake, rank, **both, fact=fact)
         _judge_left(played, rank, seen.kept["left"], whole)
         made = seen.kept["forgotten"]
         if made is not None and [step for step, *_ in made] != [1]:
@@ -198,7 +199,8 @@ survive = Task(
         "it the name in one act.",
         "memory": "A process that is started anew has an empty memory. Only what is in the file "
         "comes over.",
-        "weights": "Take over the weights of the checkpoint, on every rank, before the first step.",
+        "weights": "Take over the weights of the checkpoint, on every rank, before the first step, "
+        "and also where no step is left to make.",
         "optimizer": "The optimizer remembers, too: its momentum. Save its state_dict with the "
         "model's.",
         "deadlock": "Every rank must make the same steps: so every rank loads, not only the one "

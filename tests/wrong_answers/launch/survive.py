@@ -340,4 +340,39 @@ def survive(run, path, num_steps):
         dist.barrier()
 """,
     ),
+    Answer(
+        "09.2",
+        "loads only where steps are left",
+        "weights",
+        """\
+import os
+import shutil
+
+import torch
+import torch.distributed as dist
+
+
+def survive(run, path, num_steps):
+    if path.exists():
+        saved = torch.load(path, map_location="cpu")
+        run.step = saved["step"]
+        if run.step >= num_steps:
+            return  # all done
+        run.model.load_state_dict(saved["model"])
+        run.optimizer.load_state_dict(saved["optimizer"])
+    while run.step < num_steps:
+        run.train_step()
+        if dist.get_rank() == 0:
+            fresh = path.with_name(path.name + ".tmp")
+            torch.save(
+                {
+                    "model": run.model.state_dict(),
+                    "optimizer": run.optimizer.state_dict(),
+                    "step": run.step,
+                },
+                fresh,
+            )
+            os.replace(fresh, path)
+""",
+    ),
 ]
