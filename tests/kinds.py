@@ -9,9 +9,12 @@ Whose tests the bank of answers is.
 AROUND = (
     "bench",
     "board",
+    "build",
     "doctor_room",
+    "frameworks_stored",
     "gpu",
     "hosts",
+    "idle",
     "kubernetes",
     "launch_slurm",
     "many_machines_bed",
@@ -29,5 +32,6 @@ AROUND = (
 )
 """
 Tests of what stands round the lessons, by how their files' names begin after "test_": rooms and
-boards, what is handed in, packages and pages, benchmarks, other users and other machines.
+boards, what is handed in, how notebooks are built, packages and pages, benchmarks, other users and
+other machines.
 """
