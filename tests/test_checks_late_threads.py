@@ -48,6 +48,27 @@ def test_threads_that_nobody_has_waited_for_are_counted(answer, num_left):
     assert threading.Thread.start is start
 
 
+def test_threads_that_somebody_else_starts_are_none_of_the_answers():
+    """
+    A rank has threads of its own, and they may start others meanwhile.
+    """
+    done: list = []
+    goes_on = threading.Event()
+
+    def other():
+        goes_on.wait(5)
+        _starts_and_returns(done)
+        done.append(2)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    with late_threads() as count:
+        goes_on.set()
+        thread.join()
+        assert 2 in done
+        assert count() == 0
+
+
 @pytest.mark.parametrize(("ends_threads", "num_threads"), [(True, 1), (False, 0)])
 def test_a_call_tells_of_them_if_the_task_asks(ends_threads, num_threads):
     """

@@ -85,14 +85,14 @@ def _judge_own_line(played, rank, incident, ways, both):
     if line in own and line in shared:
         fact = f"{about}, other ranks' dumps hold line {line} of {SCRIPT}, too."
         raise played.wrong("shared-line", rank, **both, fact=fact)
+    if line in own and "libraries" in played.case.data:
+        raise played.wrong("library-line", rank, **both, fact=_same_number(incident))
     told = str(line)
     if any(told != str(one) and str(one).startswith(told) for one in own) or (
         line in own and incident.line < _TWO_DIGITS
     ):
         fact = f"{about}, the line has the number {incident.line}, and you say {line}."
         raise played.wrong("digits", rank, **both, fact=fact)
-    if line in own and "libraries" in played.case.data:
-        raise played.wrong("library-line", rank, **both, fact=_same_number(incident))
     if line in own:
         fact = f"{about}, there is a line further in that no other rank has."
         raise played.wrong("outer-line", rank, **both, fact=fact)

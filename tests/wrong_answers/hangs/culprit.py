@@ -118,6 +118,7 @@ def culprit(dumps, script):
                 if line not in others:
                     return rank, line
 """,
+        or_mistake="outer-line",  # where the helper has that line by chance
     ),
     Answer(
         "10.1",
