@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from ddp_lessons.checks.hangs.hanging_jobs import HELPER, SCRIPT, _dump_when_still, incidents
+from ddp_lessons.checks.hangs.hanging_jobs import HELPER, SCRIPT, _dump_when_it_waits, incidents
 from ddp_lessons.checks.kit import Case
 from ddp_lessons.checks.kit.finding import find_task
 from ddp_lessons.checks.kit.inside.seen import Call, Seen
@@ -71,14 +71,17 @@ def test_hint_tells_what_the_line_is_of(who, line, mistake, fact):
     assert fact in str(error)
 
 
-def test_a_job_that_moves_is_not_dumped():
+@pytest.mark.parametrize("pause_s", [0, 0.001, 2])
+def test_a_job_that_moves_is_not_dumped(pause_s):
     """
     On its way to where it waits, a thread may show the same stack at look after look.
+
+    One that pauses for 2 s has no turn on a core from look to look, too.
     """
     goes_on, ends = threading.Event(), threading.Event()
 
     def moves():
-        while not goes_on.wait(0.001):
+        while not goes_on.wait(pause_s):
             pass
 
     def train():
@@ -87,8 +90,8 @@ def test_a_job_that_moves_is_not_dumped():
 
     thread = threading.Thread(target=train, daemon=True)
     thread.start()
-    threading.Timer(0.5, goes_on.set).start()
-    dump = _dump_when_still(thread, "in train")
+    threading.Timer(0.2, goes_on.set).start()
+    dump = _dump_when_it_waits(thread, "in train")
     ends.set()
     thread.join(5)
     assert goes_on.is_set()

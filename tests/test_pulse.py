@@ -6,8 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -19,7 +17,6 @@ from ddp_lessons.ranks.system.pulse import (
     Rest,
     main_waited_s,
     pulse_of,
-    turns_if_asleep,
     waited_for_a_core_s,
     wants_a_core,
 )
@@ -111,31 +108,6 @@ def test_two_on_one_core_wait_for_it():
             before = main_waited_s(pid)
             assert before <= waited_for_a_core_s(pid)
     assert main_waited_s(one) == waited_for_a_core_s(one) == 0.0
-
-
-def test_a_thread_that_sleeps_has_no_turn_and_one_that_is_woken_has():
-    """
-    Two looks that tell the same are proof that it slept from the one to the other.
-    """
-    goes_on, ends = threading.Semaphore(0), threading.Event()
-
-    def work():
-        while not ends.is_set():
-            goes_on.acquire()
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    task = thread.native_id
-    wait_until(lambda: turns_if_asleep(task) is not None, 5, "sleep")
-    before = turns_if_asleep(task)
-    time.sleep(0.02)
-    assert turns_if_asleep(task) == before
-    goes_on.release()
-    wait_until(lambda: (turns_if_asleep(task) or 0) > before, 5, "a turn")
-    ends.set()
-    goes_on.release()
-    thread.join(5)
-    wait_until(lambda: turns_if_asleep(task) == 0, 5, "the end")
 
 
 def test_pulse_of_nobody_is_none():

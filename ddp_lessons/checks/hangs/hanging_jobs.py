@@ -7,6 +7,7 @@ been dumped, it gets what it waits for, comes to that all-reduce too, and the jo
 Legend: the script is job.py; its lines are drawn anew with each case.
 """
 
+import linecache
 import queue
 import sys
 import threading
@@ -19,8 +20,6 @@ from random import Random
 import torch
 import torch.distributed as dist
 
-from ddp_lessons.ranks.system.pulse import turns_if_asleep
-
 SCRIPT, HELPER, LIBRARY = "job.py", "my_job.py", "wire.py"
 FAULTS = {
     # how the rank goes away -> the function it goes to, and the line at which it leaves the others
@@ -29,8 +28,14 @@ FAULTS = {
     "validates alone": ("validate", "    average(torch.ones(1), other)"),
     "saves alone": ("save", "    dist.barrier(group=other)"),
 }
-_TIMEOUT = timedelta(seconds=60)  # of a group: the job ends by itself, long before
-_PATIENCE_S, _LOOK_EVERY_S = 20.0, 0.005
+_TIMEOUT = timedelta(seconds=120)  # of a group: the job ends by itself, long before
+_PATIENCE_S = 120.0  # for a step that takes milliseconds: a crowd may keep a rank from its core
+_LOOK_EVERY_S = 0.005
+_WAITS = {
+    # the line at which a thread waits for others -> a name that its function has by then
+    "work.wait()": "work",
+    "waiter.acquire()": "saved_state",  # of two such lines, the one that waits
+}
 _DIGITS = (2, 3, 4, 1)  # of the line at which the culprit leaves the others, job by job
 _PARTS = (
     "def average(tensor, group):\n    reduce(tensor, group)",
@@ -167,7 +172,7 @@ def _play(here, incident, whole, other):
     thread.start()
     # A culprit may wait in an all-reduce before it goes away: it is known by its line.
     away = f'{SCRIPT}", line {incident.line} in'
-    dump = _dump_when_still(thread, away if is_culprit else "in all_reduce")
+    dump = _dump_when_it_waits(thread, away if is_culprit else "in all_reduce")
     dumps = [""] * here.world_size
     dist.all_gather_object(dumps, dump)
     batches.put(None)
@@ -182,33 +187,43 @@ def _play(here, incident, whole, other):
     return dumps
 
 
-def _dump_when_still(thread, mark):
+def _dump_when_it_waits(thread, mark):
     """
-    Return a thread's stack as faulthandler writes it, once it sleeps at a place that has a mark.
+    Return a thread's stack as faulthandler writes it, once it waits at a place that has a mark.
 
-    It sleeps if it has had no turn on a core between two looks, and waits for none. That the
-    stack stays the same is not enough: where cores are busy, so does that of a thread on its way.
+    It is known by its line. That a stack stays the same from look to look, or that the thread has
+    no turn on a core meanwhile, tells little: where cores are busy, so does one on its way.
     """
-    before, give_up_at = None, time.monotonic() + _PATIENCE_S
+    dump, give_up_at = "", time.monotonic() + _PATIENCE_S
     while time.monotonic() < give_up_at:
-        turns, dump = turns_if_asleep(thread.native_id), _dump(thread)
-        if mark in dump and turns is not None and before == (turns, dump):
-            return dump
-        before = turns, dump
+        frame = sys._current_frames().get(thread.ident)
+        if frame is not None:
+            waits, dump = _waits(frame), _dump(thread, frame)
+            # The thread goes on while we look. It has not if it is in the same call afterwards.
+            if waits and mark in dump and sys._current_frames().get(thread.ident) is frame:
+                return dump
         time.sleep(_LOOK_EVERY_S)
-    raise RuntimeError(f"The job of the check did not hang: it is at\n{_dump(thread)}")
+    raise RuntimeError(f"The job of the check did not hang: it is at\n{dump}")
 
 
-def _dump(thread):
+def _waits(frame):
     """
-    Return a thread's stack as faulthandler writes it, or "".
+    Tell whether a thread is at a line that waits, or in what is called from there.
+    """
+    for at, number in traceback.walk_stack(frame):
+        line = linecache.getline(at.f_code.co_filename, number).strip()
+        if line in _WAITS and _WAITS[line] in at.f_locals:
+            return True
+    return False
+
+
+def _dump(thread, frame):
+    """
+    Return a thread's stack as faulthandler writes it, from its innermost frame.
 
     Not by faulthandler itself: it may be asked by a thread for that thread alone. For others it
     goes through all of them without a lock, and crashes where one of torch's is just coming in.
     """
-    frame = sys._current_frames().get(thread.ident)
-    if frame is None:
-        return ""
     lines = [
         f'  File "{at.f_code.co_filename}", line {line} in {at.f_code.co_name}'
         for at, line in traceback.walk_stack(frame)

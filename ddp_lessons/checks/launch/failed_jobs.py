@@ -18,7 +18,7 @@ from ddp_lessons.errors import StartFailed
 
 NUM_WORKERS = 3
 WAYS = ("raised", "exited", "killed", "left", "late", "stopped")
-_PATIENCE_S = 20.0
+_PATIENCE_S = 120.0  # for jobs of a second: a crowd may keep them from their cores
 _LOOK_EVERY_S = 0.02
 
 

@@ -17,7 +17,7 @@ import traceback
 NUM_STEPS = 400
 PAUSE_S = 0.01
 FAILS_AT = 4
-_PATIENCE_S = 20.0
+_PATIENCE_S = 120.0
 _STUMBLES = ("raised", "killed")  # of these the culprit itself has survived an error before
 _UNNOTICED = ("raised", "exited", "killed")  # of these one victim never learns that a peer is gone
 

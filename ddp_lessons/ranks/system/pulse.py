@@ -184,27 +184,6 @@ def main_cpu_s(pid):
         return 0.0
 
 
-def turns_if_asleep(task):
-    """
-    Return how many turns a thread of this process has had so far, if it sleeps now.
-
-    So a thread has slept all the time between two looks that tell the same number.
-
-    Args:
-        task: The thread's `native_id`.
-
-    Returns:
-        int: The turns; None if it runs or waits for a core. 0 where the system does not tell.
-    """
-    folder = f"/proc/self/task/{task}"
-    try:
-        if _task(folder)[1] in _ON_A_CORE_OR_WAITING_FOR_ONE:
-            return None
-        return _turns_and_cpu(folder)[0]
-    except OSError:
-        return 0  # no Linux, or the thread has ended
-
-
 def wants_a_core(pid):
     """
     Tell whether any thread of a process runs or waits for a core.
