@@ -15,6 +15,7 @@ AROUND = (
     "gpu",
     "hosts",
     "idle",
+    "kinds",
     "kubernetes",
     "launch_slurm",
     "many_machines_bed",
@@ -27,11 +28,12 @@ AROUND = (
     "site",
     "slurm",
     "submissions",
+    "verify",
     "wheel",
     "workshop",
 )
 """
 Tests of what stands round the lessons, by how their files' names begin after "test_": rooms and
-boards, what is handed in, how notebooks are built, packages and pages, benchmarks, other users and
-other machines.
+boards, what is handed in, how notebooks are built and compared, how tests are chosen, packages and
+pages, benchmarks, other users and other machines.
 """

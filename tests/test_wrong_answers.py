@@ -4,8 +4,9 @@ The proofs of the exercises: blanks fail, wrong answers get their own hint, righ
 A check draws its cases anew each time. Here they are drawn from the test's name, so that what
 failed once fails again; `make test DRAWS=7` draws others.
 
-`make test` tries some answers to each task, drawn too. `make bank` tries all. Solutions, too, are
-the bank's: `make test` runs them where they are checked and drawn, in the solved exercises.
+`make test` tries a wrong answer to each task, drawn too. `make bank` tries all, and the right ones.
+Solutions are the bank's, too: `make test` runs them where they are checked and drawn, in the solved
+exercises.
 """
 
 import os
@@ -31,9 +32,9 @@ NUM_TASKS = {
     "10": 4, "11": 4, "12": 4, "13": 4, "14": 4, "15": 4, "16": 2, "17": 2,
 }  # fmt: skip
 DRAWS = os.environ.get("DRAWS") or "0"  # make hands on an empty one
-NUM_TRIED = {"wrong": 1, "unusual": 1}
+NUM_TRIED = {"wrong": 1, "unusual": 0}
 """
-Answers to a task that `make test` tries. `make bank` tries all, in ten minutes.
+Answers to a task that `make test` tries. Of the right ones it has the solution. `make bank` tries all, in ten minutes.
 """
 TIMED = {
     "01.3": ("impatient", "late", "slow", "too-patient", "withdrawn"),
