@@ -34,7 +34,8 @@ NUM_TASKS = {
 DRAWS = os.environ.get("DRAWS") or "0"  # make hands on an empty one
 NUM_TRIED = {"wrong": 1, "unusual": 0}
 """
-Answers to a task that `make test` tries. Of the right ones it has the solution. `make bank` tries all, in ten minutes.
+Answers to a task that `make test` tries. Of the right ones it has the solution. `make bank` tries
+all, in ten minutes.
 """
 TIMED = {
     "01.3": ("impatient", "late", "slow", "too-patient", "withdrawn"),
