@@ -17,6 +17,8 @@ AROUND = (
     "idle",
     "kinds",
     "kubernetes",
+    "launch_joining",
+    "launch_script",
     "launch_slurm",
     "many_machines_bed",
     "nbgrader",
@@ -34,6 +36,7 @@ AROUND = (
 )
 """
 Tests of what stands round the lessons, by how their files' names begin after "test_": rooms and
-boards, what is handed in, how notebooks are built and compared, how tests are chosen, packages and
-pages, benchmarks, other users and other machines.
+boards, what is handed in, how notebooks are built and compared, how tests are chosen, launchers
+beyond their lesson, packages and pages, benchmarks, other users and other machines. So are solved
+exercises as notebooks: their solutions are run with the answers.
 """

@@ -26,6 +26,18 @@ LESSONS = [place for place in PLACES if place.is_lesson]
 every_notebook = pytest.mark.parametrize(
     "place", [pytest.param(place, id=f"{place.kind}-{place.stem}") for place in PLACES]
 )
+every_run = pytest.mark.parametrize(
+    "place",
+    [
+        # What an exercise's cells do besides the solutions, which are tested as answers, is around.
+        pytest.param(
+            place,
+            id=f"{place.kind}-{place.stem}",
+            marks=() if place.is_lesson else pytest.mark.around,
+        )
+        for place in PLACES
+    ],
+)
 
 
 @every_notebook
@@ -88,7 +100,7 @@ CELL_LIMIT_S, NOTEBOOK_LIMIT_S = 180.0, 600.0
 
 @pytest.mark.notebooks
 @pytest.mark.timeout(NOTEBOOK_LIMIT_S + 60)
-@every_notebook
+@every_run
 def test_notebook_comes_out_again(place):
     """
     What the course says was run, and runs again.

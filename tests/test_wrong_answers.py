@@ -4,9 +4,8 @@ The proofs of the exercises: blanks fail, wrong answers get their own hint, righ
 A check draws its cases anew each time. Here they are drawn from the test's name, so that what
 failed once fails again; `make test DRAWS=7` draws others.
 
-`make test` tries a wrong answer to each task, drawn too. `make bank` tries all, and the right ones.
-Solutions are the bank's, too: `make test` runs them where they are checked and drawn, in the solved
-exercises.
+`make test` tries the blank, the solution, and a wrong answer to each task, drawn too. `make bank`
+tries all, and other right ones.
 """
 
 import os
@@ -34,8 +33,7 @@ NUM_TASKS = {
 DRAWS = os.environ.get("DRAWS") or "0"  # make hands on an empty one
 NUM_TRIED = {"wrong": 1, "unusual": 0}
 """
-Answers to a task that `make test` tries. Of the right ones it has the solution. `make bank` tries
-all, in ten minutes.
+Answers to a task that `make test` tries. `make bank` tries all, in ten minutes.
 """
 TIMED = {
     "01.3": ("impatient", "late", "slow", "too-patient", "withdrawn"),
@@ -217,7 +215,6 @@ def test_unusual_right_answer_passes(ranks, answer):
 
 
 @pytest.mark.ranks
-@pytest.mark.bank
 @every_task
 def test_solution_passes_and_draws_its_picture(ranks, number):
     """
