@@ -8,7 +8,7 @@ import queue
 import time
 from dataclasses import dataclass
 
-from jupyter_client.manager import start_new_kernel
+from ddp_lessons.course.making.kernels import start_kernel
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Kernel:
     def __init__(self, **environment):
         env = {**os.environ, "IPP_NONINTERACTIVE": "1", **environment}
         env = {name: value for name, value in env.items() if value is not None}
-        self.manager, self.client = start_new_kernel(kernel_name="python3", env=env)
+        self.manager, self.client = start_kernel(env=env)
 
     def run(self, source, stop_after_s=(), timeout_s=60, stop_at=None):
         """

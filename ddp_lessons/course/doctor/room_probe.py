@@ -9,12 +9,11 @@ import threading
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
-from jupyter_client import KernelManager
 from jupyter_core.utils import ensure_event_loop
 
 from ddp_lessons.course.doctor.machine import others_stop_at
 from ddp_lessons.course.doctor.room import Learner, Server, judge_room
-from ddp_lessons.course.making.execute import ThisInterpreter
+from ddp_lessons.course.making.kernels import start_kernel
 from ddp_lessons.course.notebooks.blanks import read_blank
 from ddp_lessons.course.notebooks.cells import RAISES, tags_of
 from ddp_lessons.course.notebooks.places import choose, find_course
@@ -122,14 +121,11 @@ class _Run:
     def _run_all(self, undo):
         undo.enter_context(closing(ensure_event_loop()))  # jupyter_client's, one a thread
         folder = undo.enter_context(tempfile.TemporaryDirectory(prefix="ddp-doctor-"))
-        manager = KernelManager(kernel_spec_manager=ThisInterpreter())
-        manager.start_kernel(cwd=folder, env=_environment(folder), stderr=subprocess.DEVNULL)
-        undo.callback(manager.shutdown_kernel, now=True)
-        client = manager.client()
-        client.start_channels()
-        undo.callback(client.stop_channels)
+        options = {"cwd": folder, "env": _environment(folder), "stderr": subprocess.DEVNULL}
         try:
-            client.wait_for_ready(timeout=LIMIT_S)
+            manager, client = start_kernel(LIMIT_S, **options)
+            undo.callback(manager.shutdown_kernel, now=True)
+            undo.callback(client.stop_channels)
             for number, cell in enumerate(self._cells, start=1):
                 self._run_cell(client, number, cell, manager.provisioner.pid)
         except (RuntimeError, TimeoutError) as error:

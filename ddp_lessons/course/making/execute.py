@@ -1,8 +1,8 @@
 """
 Run a notebook in a fresh kernel of this interpreter: one process, started by `build`.
 
-It imports nothing of this package, so that it works from any folder. What it found out is in the
-files that it writes: the notebook as far as it went, and the number of the last cell it began.
+What it found out is in the files that it writes: the notebook as far as it went, and the number of
+the last cell it began.
 """
 
 import argparse
@@ -11,25 +11,13 @@ import sys
 from pathlib import Path
 
 import nbformat
-from ipykernel.kernelspec import RESOURCES, get_kernel_dict
-from jupyter_client import AsyncKernelManager
-from jupyter_client.kernelspec import KernelSpecManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
+from ddp_lessons.course.making.kernels import AsyncKernelOnSockets, ThisInterpreter
+
 TIMEOUT_STATUS = 3
 DEAD_KERNEL_STATUS = 4
-
-
-class ThisInterpreter(KernelSpecManager):
-    """
-    Give kernels of this interpreter.
-
-    The user may have installed a python3 kernel that belongs to another environment.
-    """
-
-    def get_kernel_spec(self, kernel_name):
-        return self.kernel_spec_class(resource_dir=RESOURCES, **get_kernel_dict())
 
 
 def _main():
@@ -44,7 +32,7 @@ def _main():
     def note(cell, cell_index):
         progress.write_text(str(cell_index + 1))
 
-    manager = AsyncKernelManager(kernel_spec_manager=ThisInterpreter())
+    manager = AsyncKernelOnSockets(kernel_spec_manager=ThisInterpreter())
     client = NotebookClient(
         notebook,
         km=manager,
