@@ -9,6 +9,8 @@ import uuid
 import psutil
 from waiting import wait_until
 
+from ddp_lessons.launch import free_port
+
 MARK = "DDP_LESSONS_TEST_MARK"
 
 
@@ -93,3 +95,13 @@ def listening_addresses(process):
                 if words[3] == "0A" and f"socket:[{words[9]}]" in inodes:
                     found.add((table, words[1].partition(":")[0]))
     return found
+
+
+def free_ports(count):
+    """
+    Return different ports on which nobody listens now.
+    """
+    found: set = set()
+    while len(found) < count:
+        found.add(free_port())
+    return list(found)

@@ -2,10 +2,22 @@
 Whoever has started a process, it finds its number, that of all, and where they meet.
 """
 
+import socket
+from pathlib import Path
+
 import pytest
 
 from ddp_lessons.errors import BadInput
-from ddp_lessons.launch import Place, adopt, first_host, launcher_of, naive, place_of
+from ddp_lessons.launch import (
+    Place,
+    adopt,
+    environment,
+    first_host,
+    free_port,
+    launcher_of,
+    naive,
+    place_of,
+)
 
 TORCHRUN = {
     "RANK": "5",
@@ -118,3 +130,41 @@ def test_first_host_of_a_list(nodes, first):
     Slurm writes lists of machines shorter than they are.
     """
     assert first_host(nodes) == first
+
+
+def test_a_free_port_is_none_that_the_system_gives_to_others():
+    """
+    Ranks bind it seconds later, when others have asked for any port meanwhile.
+    """
+    given = range(*map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()))
+    ports = {free_port() for _ in range(50)}
+    assert not any(port in given for port in ports)
+    assert len(ports) > 40
+
+
+def test_a_port_that_somebody_uses_is_not_free(monkeypatch):
+    """
+    Of two, one is held.
+    """
+    first = free_port()
+    monkeypatch.setattr(environment, "_NUM_OWN_PORTS", 2)
+    monkeypatch.setattr(environment, "_first_given_port", lambda: first + 2)
+    with socket.create_server(("127.0.0.1", first)):
+        assert {free_port() for _ in range(20)} == {first + 1}
+
+
+@pytest.mark.parametrize("first", [1024, 11_000])
+def test_a_free_port_is_found_where_the_system_gives_all(monkeypatch, first):
+    """
+    No port is left to us there, and those below are root's.
+    """
+    monkeypatch.setattr(environment, "_first_given_port", lambda: first)
+    assert free_port() > 1023
+
+
+def test_a_free_port_is_found_where_the_system_does_not_tell_its_range(monkeypatch, tmp_path):
+    """
+    Other systems keep to the range of the standard.
+    """
+    monkeypatch.setattr(environment, "_GIVEN_PORTS", tmp_path / "missing")
+    assert 39152 <= free_port() < 49152

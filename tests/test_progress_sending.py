@@ -5,7 +5,6 @@ From a notebook to the board, in the background: nothing lost, and no cell the s
 import http.server
 import json
 import os
-import socket
 import stat
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from waiting import wait_until
 from ddp_lessons import join_board, leave_board
 from ddp_lessons.board.people import People
 from ddp_lessons.errors import BadInput
+from ddp_lessons.launch import free_port
 from ddp_lessons.progress import membership, notes, sending, state
 from ddp_lessons.progress.membership import Membership
 from ddp_lessons.progress.sending import Sender
@@ -56,15 +56,6 @@ def tasks_of(people, name="Ada"):
     Return the tasks of somebody on the board.
     """
     return {row.name: row.state["tasks"] for row in people.rows()}.get(name, {})
-
-
-def free_port():
-    """
-    Return a port on which nobody listens.
-    """
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 def test_one_line_and_what_was_noted_is_on_the_board(people, capsys, folder):

@@ -9,9 +9,12 @@ Legend: rank r of w; the local rank counts the processes of one machine.
 """
 
 import os
+import random
 import re
 import socket
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..errors import BadInput
 
@@ -19,6 +22,8 @@ PORT = 29500
 """
 Where ranks meet if nobody says: torchrun's own default.
 """
+_GIVEN_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_NUM_OWN_PORTS, _LAST_OF_ROOT, _MOST_TRIES = 10_000, 1023, 100
 
 _WORDS = (
     # launcher, the names of rank, world size and local rank
@@ -157,8 +162,28 @@ def adopt(environ=None):
 
 def free_port():
     """
-    Return a port of this machine that nobody uses now.
+    Return a port of this machine that nobody uses now, and that nobody is given who asks for any.
+
+    Ranks bind it when they have imported torch, seconds later. On a crowded machine the system may
+    give one of its own range to somebody else meanwhile, so it is none of them. Two callers get the
+    same one time in ten thousand.
+
+    Source: ip(7), ip_local_port_range; RFC 6335, section 6, for other systems.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+    given_from = _first_given_port()
+    ours = range(given_from - _NUM_OWN_PORTS, given_from)
+    if ours[0] > _LAST_OF_ROOT:
+        for port in random.SystemRandom().sample(ours, min(len(ours), _MOST_TRIES)):
+            with socket.socket() as probe, suppress(OSError):
+                probe.bind(("", port))
+                return port
+    with socket.socket() as probe:  # the system leaves us none
+        probe.bind(("", 0))
         return probe.getsockname()[1]
+
+
+def _first_given_port():
+    try:
+        return int(_GIVEN_PORTS.read_text().split()[0])
+    except OSError:  # no Linux
+        return 49152

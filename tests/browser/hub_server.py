@@ -8,7 +8,6 @@ import contextlib
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from processes import free_ports
 from waiting import comes_true, wait_until
 
 from ddp_lessons.course.doctor.machine import others_stop_at
@@ -126,14 +126,6 @@ def processes_of(name):
     return found
 
 
-def _free_ports(number):
-    with contextlib.ExitStack() as stack:
-        sockets = [
-            stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(number)
-        ]
-        return [one.getsockname()[1] for one in sockets]
-
-
 class HubServer:
     """
     A running hub.
@@ -148,7 +140,7 @@ class HubServer:
         self._state = folder / "hub"
         self._state.mkdir(mode=0o700)
         self._log = self._state / "hub.log"
-        self.port, hub_port, api_port = _free_ports(3)
+        self.port, hub_port, api_port = free_ports(3)
         self._config = self._state / "config.py"
         self._config.write_text(
             _CONFIG.format(

@@ -19,6 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 from playwright.sync_api import expect
+from processes import free_ports
 from waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -73,17 +74,6 @@ c.JupyterHub.load_roles = [
     {{"name": "tester", "scopes": ["admin:users", "admin:servers"], "services": ["tester"]}},
 ]
 """
-
-
-def free_ports(count):
-    """
-    Return ports on which nobody listens now.
-    """
-    with contextlib.ExitStack() as stack:
-        found = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in found:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in found]
 
 
 class Hub:
