@@ -3,6 +3,7 @@ What is sent to Slurm and mpiexec, and what is made of their words: no rank is s
 """
 
 import os
+from types import SimpleNamespace
 
 import pytest
 from ipyparallel.cluster.launcher import LauncherError
@@ -10,6 +11,7 @@ from waiting import wait_until
 
 from ddp_lessons.ranks.kernel.keeper import Keeper
 from ddp_lessons.ranks.kernel.launched.mpi import first_death
+from ddp_lessons.ranks.kernel.launched.slurm import SlurmEngines
 from ddp_lessons.ranks.kernel.launched.slurm_job import Job, SlurmEngineSetLauncher
 from ddp_lessons.ranks.rank.engine import RankEngine
 from ddp_lessons.ranks.rank.home import count_by_host, home
@@ -23,6 +25,9 @@ the job to be terminated. The first process to do so was:
   Process name: [[51087,1],1]
   Exit code:    3
 --------------------------------------------------------------------------"""
+
+EXITED_BY_SRUN = "srun: error: n1: task 2: Exited with exit code 7"
+KILLED_BY_SRUN = "srun: error: n1: tasks 0-1,3: Killed"
 
 
 @pytest.fixture
@@ -192,13 +197,13 @@ def test_home_of_a_rank_in_a_job_is_its_node(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("said", "ended"),
     [
-        ("srun: error: n1: task 2: Exited with exit code 7\n", {2}),
+        (f"{EXITED_BY_SRUN}\n", {2: EXITED_BY_SRUN}),
         (
-            "srun: error: n1: tasks 0-1,3: Killed\nsrun: error: n2: task 12: Aborted\n",
-            {0, 1, 3, 12},
+            f"{KILLED_BY_SRUN}\nsrun: error: n2: task 12: Aborted\n",
+            {**dict.fromkeys((0, 1, 3), KILLED_BY_SRUN), 12: "srun: error: n2: task 12: Aborted"},
         ),
-        ("srun: error: Unable to create step\nImportError: srun: error: n1: task 2: no\n", set()),
-        ("", set()),
+        ("srun: error: Unable to create step\nImportError: srun: error: n1: task 2: no\n", {}),
+        ("", {}),
     ],
 )
 def test_engines_that_ended_are_read_from_what_srun_says(launcher, monkeypatch, said, ended):
@@ -207,3 +212,22 @@ def test_engines_that_ended_are_read_from_what_srun_says(launcher, monkeypatch, 
     """
     monkeypatch.setattr(launcher, "get_output", lambda: said)
     assert launcher.ended_tasks() == ended
+
+
+@pytest.mark.parametrize("num_later", [0, 3, 50])
+def test_why_an_engine_ended_is_told_however_much_others_said_since(num_later):
+    """
+    All write into one file, of which the last lines are shown.
+    """
+    said = [EXITED_BY_SRUN, *(f"engine 1: line {number}" for number in range(num_later))]
+    engines = SlurmEngines.__new__(SlurmEngines)
+    engines._engine_set = SimpleNamespace(
+        ask_queue=lambda: Job("7", "RUNNING"), get_output=lambda: "\n".join(said)
+    )
+    engines._launcher, engines._steps = "slurm", {}
+    engines._early = {2: EXITED_BY_SRUN}
+    told = engines._log_tail([2])
+    assert told.startswith("\n  slurm: job 7 is RUNNING\n  slurm: ")
+    assert told.count(EXITED_BY_SRUN) == 1
+    assert told.endswith(f"{said[-1]}\n")
+    assert engines._log_tail([1]).count(EXITED_BY_SRUN) == (num_later < 5)

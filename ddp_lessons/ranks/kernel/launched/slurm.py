@@ -42,7 +42,7 @@ class SlurmEngines(LaunchedEngines):
         self._job = None
         self._began_at = self._looked_at = time.monotonic()
         self._told = False
-        self._early: set = set()  # ranks that have ended before they came up
+        self._early: dict = {}  # rank that ended before it came up -> srun's line on that
 
     def _options(self):
         options = super()._options()
@@ -109,7 +109,11 @@ class SlurmEngines(LaunchedEngines):
             return ""
         self._job = self._engine_set.ask_queue() or self._job
         logs = "".join(self._keeper.log_tail(f"step-{r}") for r in ranks if r in self._steps)
-        return f"\n  slurm: {self._job}" + (super()._log_tail(ranks) or "\n") + logs
+        tail = super()._log_tail(ranks) or "\n"
+        # Others may have said much since, which would push these lines out.
+        ends = dict.fromkeys(self._early[rank] for rank in ranks if rank in self._early)
+        first = "".join(f"\n  slurm: {line}" for line in ends if line not in tail)
+        return f"\n  slurm: {self._job}" + first + tail + logs
 
     # ---- deaths ----
 

@@ -23,7 +23,7 @@ _POLL_S = 0.1
 _WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT")
 _RUNNING = ("RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT")
 _UNKNOWN_JOB = "Invalid job id"
-_TASKS_ENDED = re.compile(r"^srun: error: \S+: tasks? ([\d,-]+): ", re.MULTILINE)
+_TASKS_ENDED = re.compile(r"^srun: error: \S+: tasks? ([\d,-]+): .*", re.MULTILINE)
 _KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
 _FOREIGN = ("SLURM", "PMI", "OMPI_", "PRTE_")
 _FOREIGN_NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
@@ -170,12 +170,12 @@ done
 
     def ended_tasks(self):
         """
-        Return the numbers of the engines of which srun has said that they ended badly.
+        Return {number of an engine: srun's line, which says that it ended badly}.
         """
-        ended = set()
-        for numbers in _TASKS_ENDED.findall(self.get_output()):
-            for first, _, last in (part.partition("-") for part in numbers.split(",")):
-                ended |= {*range(int(first), int(last or first) + 1)}
+        ended = {}
+        for found in _TASKS_ENDED.finditer(self.get_output()):
+            for first, _, last in (part.partition("-") for part in found[1].split(",")):
+                ended |= dict.fromkeys(range(int(first), int(last or first) + 1), found[0])
         return ended
 
     def cancel(self):
