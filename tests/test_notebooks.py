@@ -23,21 +23,25 @@ ROOT = Path(__file__).parents[1]
 PLACES = all_places(ROOT)
 LESSONS = [place for place in PLACES if place.is_lesson]
 
-every_notebook = pytest.mark.parametrize(
-    "place", [pytest.param(place, id=f"{place.kind}-{place.stem}") for place in PLACES]
-)
-every_run = pytest.mark.parametrize(
-    "place",
-    [
-        # What an exercise's cells do besides the solutions, which are tested as answers, is around.
-        pytest.param(
-            place,
-            id=f"{place.kind}-{place.stem}",
-            marks=() if place.is_lesson else pytest.mark.around,
-        )
-        for place in PLACES
-    ],
-)
+
+def each(exercises=()):
+    """
+    Run a test with each notebook. Those that are exercises get marks.
+    """
+    return pytest.mark.parametrize(
+        "place",
+        [
+            pytest.param(
+                place,
+                id=f"{place.kind}-{place.stem}",
+                marks=() if place.is_lesson else exercises,
+            )
+            for place in PLACES
+        ],
+    )
+
+
+every_notebook = each()
 
 
 @every_notebook
@@ -100,7 +104,7 @@ CELL_LIMIT_S, NOTEBOOK_LIMIT_S = 180.0, 600.0
 
 @pytest.mark.notebooks
 @pytest.mark.timeout(NOTEBOOK_LIMIT_S + 60)
-@every_run
+@each(exercises=pytest.mark.around)  # their solutions are tested as answers, too
 def test_notebook_comes_out_again(place):
     """
     What the course says was run, and runs again.

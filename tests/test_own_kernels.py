@@ -13,7 +13,7 @@ import pytest
 from toy_lesson import TEXT, make_course
 
 from ddp_lessons.course.making.build import build
-from ddp_lessons.course.making.kernels import LONGEST_NAME, can_hold_sockets, start_kernel
+from ddp_lessons.course.making.kernels import start_kernel
 from ddp_lessons.course.making.verify import verify
 from ddp_lessons.course.notebooks.canonical import read_notebook
 
@@ -75,16 +75,6 @@ def test_a_kernel_has_ports_where_a_folder_cannot_hold_sockets(tmp_path, monkeyp
     assert len(ports_of(manager)) >= 5
     client.stop_channels()
     manager.shutdown_kernel(now=True)
-
-
-def test_a_folder_is_too_long_from_its_108th_byte_on():
-    """
-    Bytes count, not letters.
-    """
-    most = 107 - len(f"/{LONGEST_NAME}")
-    assert can_hold_sockets("/" + "d" * (most - 1))
-    assert not can_hold_sockets("/" + "d" * most)
-    assert not can_hold_sockets("/" + "ä" * (most // 2 + 1))
 
 
 @pytest.mark.notebooks

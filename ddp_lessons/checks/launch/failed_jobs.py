@@ -18,7 +18,6 @@ from ddp_lessons.errors import StartFailed
 
 NUM_WORKERS = 3
 WAYS = ("raised", "exited", "killed", "left", "late", "stopped")
-_PATIENCE_S = 120.0  # for jobs of a second: a crowd may keep them from their cores
 _LOOK_EVERY_S = 0.02
 
 
@@ -45,7 +44,7 @@ def make_logs(folder, wanted):
         job = Path(folder, name)
         job.mkdir()
         started[name] = (job, way, _fork(job, way, culprit, text))
-    until = time.monotonic() + _PATIENCE_S
+    until = time.monotonic() + worker.PATIENCE_S
     while any(pid for _, _, pid in started.values()) and time.monotonic() < until:
         for name, (job, way, pid) in started.items():
             if pid and way == "stopped" and _all_work(job):
@@ -61,7 +60,7 @@ def make_logs(folder, wanted):
         os.waitpid(pid, 0)
     if late:
         raise StartFailed(
-            f"A job of the check did not end: expected all within {_PATIENCE_S:g} s (got "
+            f"A job of the check did not end: expected all within {worker.PATIENCE_S:g} s (got "
             f"{len(late)} that still ran). Run the check again."
         )
     return {name: _gathered(job) for name, (job, *_) in started.items()}

@@ -17,7 +17,7 @@ import traceback
 NUM_STEPS = 400
 PAUSE_S = 0.01
 FAILS_AT = 4
-_PATIENCE_S = 120.0
+PATIENCE_S = 120.0  # for jobs of a second: a crowd may keep them from their cores
 _STUMBLES = ("raised", "killed")  # of these the culprit itself has survived an error before
 _UNNOTICED = ("raised", "exited", "killed")  # of these one victim never learns that a peer is gone
 
@@ -42,7 +42,7 @@ def main(way, culprit, text):
             _fail(way, text, peers)
         if rank == (int(culprit) + 2) % world_size and step == FAILS_AT and way in _UNNOTICED:
             print("writing a checkpoint", flush=True)
-            time.sleep(_PATIENCE_S)  # until torchrun ends it
+            time.sleep(PATIENCE_S)  # until torchrun ends it
         _all_reduce(rank, peers)
         print(f"rank {rank}: step {step}", flush=True)
         time.sleep(PAUSE_S)
@@ -54,9 +54,9 @@ def _meet(rank, world_size):
             door.bind("door.new")
             door.listen(world_size)
             os.rename("door.new", "door")  # it is there when it can be used
-            door.settimeout(_PATIENCE_S)
+            door.settimeout(PATIENCE_S)
             return [door.accept()[0] for _ in range(world_size - 1)]
-    until = time.monotonic() + _PATIENCE_S
+    until = time.monotonic() + PATIENCE_S
     while not os.path.exists("door") and time.monotonic() < until:
         time.sleep(0.005)
     peer = socket.socket(socket.AF_UNIX)
@@ -98,7 +98,7 @@ def _fail(way, text, peers):
             print("cleaning up", flush=True)
             for peer in peers:
                 peer.close()
-            time.sleep(_PATIENCE_S)
+            time.sleep(PATIENCE_S)
     if way == "exited":
         os._exit(int(text))
     if way == "killed":

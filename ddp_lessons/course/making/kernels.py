@@ -12,15 +12,11 @@ import shutil
 import tempfile
 import weakref
 
-import zmq
 from ipykernel.kernelspec import RESOURCES, get_kernel_dict
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager, KernelManager
 
-LONGEST_NAME = "kernel-5"
-"""
-Of the sockets in a folder: a kernel has five.
-"""
+from ddp_lessons.ranks.warden.controller import can_hold_sockets
 
 
 class ThisInterpreter(KernelSpecManager):
@@ -47,9 +43,9 @@ class _OnSockets:
         folder = tempfile.mkdtemp(prefix="ddp-lessons-kernel-")
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self.connection_file = os.path.join(folder, "kernel.json")
-        if can_hold_sockets(folder):
+        if can_hold_sockets(folder):  # a kernel's are socket-1 to socket-5
             self.transport = "ipc"
-            self.ip = os.path.join(folder, "kernel")
+            self.ip = os.path.join(folder, "socket")
 
 
 class KernelOnSockets(_OnSockets, KernelManager):
@@ -62,16 +58,6 @@ class AsyncKernelOnSockets(_OnSockets, AsyncKernelManager):
     """
     Manage a kernel that listens on sockets: see `jupyter_client.AsyncKernelManager`.
     """
-
-
-def can_hold_sockets(folder):
-    """
-    Tell whether a kernel can listen on sockets in a folder: its path has 107 bytes at most.
-
-    Source: unix(7), sun_path.
-    """
-    longest = os.fsencode(os.path.join(folder, LONGEST_NAME))
-    return zmq.has("ipc") and len(longest) <= zmq.IPC_PATH_MAX_LEN
 
 
 def start_kernel(limit_s=60.0, **options):
@@ -94,7 +80,7 @@ def start_kernel(limit_s=60.0, **options):
     client.start_channels()
     try:
         client.wait_for_ready(timeout=limit_s)
-    except RuntimeError:
+    except BaseException:  # Ctrl-C, too
         client.stop_channels()
         manager.shutdown_kernel(now=True)
         raise
