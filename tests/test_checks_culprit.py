@@ -2,10 +2,13 @@
 The job of task 10.1 is dumped when it hangs, and a library's line is told as one.
 """
 
+import sys
 import threading
 
 import pytest
+from waiting import wait_until
 
+from ddp_lessons.checks.hangs import hanging_jobs
 from ddp_lessons.checks.hangs.hanging_jobs import HELPER, SCRIPT, _dump_when_it_waits, incidents
 from ddp_lessons.checks.kit import Case
 from ddp_lessons.checks.kit.finding import find_task
@@ -96,3 +99,35 @@ def test_a_job_that_moves_is_not_dumped(pause_s):
     thread.join(5)
     assert goes_on.is_set()
     assert "in moves" not in dump
+
+
+def test_a_job_that_goes_on_while_it_is_looked_at_is_looked_at_again(monkeypatch):
+    """
+    A stack is read frame by frame, and the thread does not stand still for it.
+    """
+    goes_on, is_further, ends = (threading.Event() for _ in range(3))
+    dump = hanging_jobs._dump
+
+    def before():
+        goes_on.wait()
+
+    def train():
+        before()
+        is_further.set()
+        ends.wait()
+
+    def dump_and_let_go_on(thread, frame):
+        told = dump(thread, frame)
+        goes_on.set()
+        assert is_further.wait(5)
+        return told
+
+    monkeypatch.setattr(hanging_jobs, "_dump", dump_and_let_go_on)
+    thread = threading.Thread(target=train, daemon=True)
+    thread.start()
+    waits = hanging_jobs._waits
+    wait_until(lambda: waits(sys._current_frames()[thread.ident]), 5, "the first wait")
+    told = _dump_when_it_waits(thread, "in train")
+    ends.set()
+    thread.join(5)
+    assert "in before" not in told
