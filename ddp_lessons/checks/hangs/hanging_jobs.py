@@ -37,6 +37,7 @@ _WAITS = {
     "waiter.acquire()": "saved_state",  # of two such lines, the one that waits
 }
 _DIGITS = (2, 3, 4, 1)  # of the line at which the culprit leaves the others, job by job
+_MAIN_FIRST = 3  # in jobs with lines of so many digits main stands first: the inner line is larger
 _PARTS = (
     "def average(tensor, group):\n    reduce(tensor, group)",
     "def load():\n    return batches.get()",
@@ -135,8 +136,11 @@ def _source(rng, parts, fault, num_digits):
         # Gaps are so wide that lines of two parts differ in their first digits, too.
         gaps = [max(gap, 1) * 10 ** (num_digits - 2) for gap in gaps]
         gaps[0] += 10 ** (num_digits - 1)
-    texts = [*(f"{part}\n\n\n" for part in parts), _MAIN]
-    return "".join("#\n" * gap + text for gap, text in zip(gaps, texts, strict=True))
+    texts = [*(f"{part}\n\n\n" for part in parts), f"{_MAIN}\n\n"]
+    spaced = ["#\n" * gap + text for gap, text in zip(gaps, texts, strict=True)]
+    if num_digits == _MAIN_FIRST:
+        spaced.insert(0, spaced.pop())
+    return "".join(spaced)
 
 
 def play_jobs(here):

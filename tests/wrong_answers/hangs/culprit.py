@@ -43,6 +43,7 @@ ANSWERS = [
     ),
     _altered("takes the innermost line", "shared-line", (_NEXT, "ways[rank][0]")),
     _altered("takes the outermost line", "outer-line", (_NEXT, "ways[rank][-1]")),
+    _altered("takes the smallest line", "outer-line", (_NEXT, f"min{_NEXT[4:]}")),
     _altered(
         "reads the dump from its end", "outer-line", ("in ways[rank] if", "in ways[rank][::-1] if")
     ),
