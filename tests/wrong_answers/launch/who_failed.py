@@ -162,7 +162,7 @@ def who_failed(folder):
         starts = [n for n, line in enumerate(lines) if line.startswith("Traceback")]
         error = ""
         if starts:
-            error = next(l for l in lines[starts[-1] + 1 :] if not l.startswith(" "))
+            error = next((l for l in lines[starts[-1] + 1 :] if not l.startswith(" ")), "")
         if error and not error.startswith(("OSError", "ConnectionError")):
             return (rank, "raised")
         if not error.startswith("ConnectionError"):
