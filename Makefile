@@ -6,20 +6,11 @@ SHELL := /bin/sh
 PY = "$$(scripts/setup.sh --where)"
 export PYTHON TORCH DRAWS FAULTS SESSIONS ROUNDS WHEELS
 
-# Half of the tests' time is waiting, so four at a time keep two cores busy.
-WORKERS = --numprocesses=4 --dist=loadgroup --no-loadscope-reorder
-
-# Tests of what a learner reads as a textbook: `make coverage` runs them.
-SUBJECT_TESTS = $(foreach part,costs trace pictures process_group collectives ring samplers \
-  replicas ddp accumulation checkpoint launch hangs speed metrics sharded_optimizer asynchronous \
-  beyond_ddp frameworks many_machines workloads pitfalls,\
-  $(wildcard tests/test_$(part)*.py))
-
 # Benchmarks, one after the other: each measures alone.
 BENCHMARKS = startup training_step launchers ring replicas trace_overhead prediction watchdog checkpoint \
   sharded_optimizer fully_sharded low_communication
 
-.PHONY: setup lab test around bank coverage soak check bench gpu-proof build verify site lock format clean help
+.PHONY: setup lab test test-all bank lint check bench gpu-proof build verify site lock format clean help
 
 setup: ## Put everything into .venv, or into the active environment. At once if done already.
 	@scripts/setup.sh
@@ -27,31 +18,22 @@ setup: ## Put everything into .venv, or into the active environment. At once if 
 lab: setup ## Open JupyterLab at lesson 00. More arguments: make lab ARGS="--port 9000"
 	@$(PY) -m ddp_lessons.course.cli lab $(ARGS)
 
-test: setup ## Run the tests, four at a time. Some of them: make test ARGS="-k ring"
-	@$(PY) -m pytest $(WORKERS) $(ARGS)
+test: setup ## Run the tests. Some of them: make test ARGS="-k ring" or ARGS=tests/platform
+	@$(PY) scripts/run_tests.py $(ARGS)
 
-around: setup ## Test what stands round the lessons: rooms, boards, packages, other machines.
-	@$(PY) -m pytest $(WORKERS) -m around $(ARGS)
+test-all: setup ## Run every test, part by part; goes on where it was ended. Takes an hour.
+	@$(PY) scripts/run_tests.py --all $(ARGS)
 
 bank: setup ## Try every wrong answer to every task. Of a lesson: make bank ARGS="-k 03."
-	@$(PY) -m pytest $(WORKERS) tests/test_wrong_answers.py $(ARGS)
+	@$(PY) scripts/run_tests.py tests/answers/bank -m "not alone" $(ARGS)
 
-coverage: setup ## Hold the tests of the subject to every line of it that needs no GPU.
-	@$(PY) -m coverage erase
-	@printf '%s\n' $(SUBJECT_TESTS) | \
-	  xargs -n 8 -P 3 $(PY) -m coverage run -m pytest --quiet $(ARGS)
-	@$(PY) -m coverage combine --quiet
-	@$(PY) -m coverage report
-
-soak: setup ## Run what takes long: lessons in a crowd, random faults. More: make soak FAULTS=1000
-	@$(PY) -m pytest -m soak $(ARGS)
-
-check: setup ## Format, lint, types, spelling, tests: the one command before a commit.
+lint: setup ## Format, lint, types and spelling.
 	@$(PY) -m ruff format --check --quiet .
 	@$(PY) -m ruff check --quiet .
 	@$(PY) -m mypy --no-error-summary
 	@$(PY) -m codespell_lib
-	@$(PY) -m pytest $(WORKERS) -m "not soak" $(ARGS)
+
+check: lint test ## The one command before a commit: lint and test.
 
 bench: setup ## Measure what must be fast. One only: make bench BENCHMARKS=ring ARGS="--no-fail"
 	@status=0; for name in $(BENCHMARKS); do \

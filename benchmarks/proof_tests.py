@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-MATRIX = "tests/test_hang_matrix.py"
+MATRIX = "tests/faults/prompt/test_hang_matrix.py"
 MOST_LINES = 12
 MOST_CHARACTERS = 300
 
@@ -71,7 +71,7 @@ def gpu_files(folder=ROOT / "tests"):
     Return the files with tests that need a GPU: others may import what is not installed there.
     """
     mark = "@pytest.mark." + "gpu"
-    return sorted(str(path) for path in folder.glob("test_*.py") if mark in path.read_text())
+    return sorted(str(path) for path in folder.rglob("test_*.py") if mark in path.read_text())
 
 
 def main(argv):
@@ -93,9 +93,8 @@ def main(argv):
         outcomes = Outcomes(*arguments.shard)
         command += ["-m", "gpu", *gpu_files()]
     else:
-        outcomes = Outcomes(*arguments.shard, wanted=f"[{arguments.faults}_ranks")
-        # The rows for 2 ranks are marked `soak`, which would deselect them.
-        command += ["-m", "soak or not soak", MATRIX]
+        outcomes = Outcomes(*arguments.shard, wanted=f"{arguments.faults}_ranks")
+        command += [MATRIX]
     status = pytest.main(command, plugins=[outcomes])
     arguments.answer.write_text(json.dumps({"outcomes": list(outcomes.found.values())}))
     return 0 if status in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) else int(status)

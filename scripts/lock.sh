@@ -14,7 +14,7 @@ trap 'rm -rf .lock-venv' EXIT
 .lock-venv/bin/python -m pip install --quiet --upgrade 'soupsieve<3' 'sphinx<9.1' \
     'setuptools>=77' -e '.[dev,frameworks,site]' "torch==$torch"
 
-# tests/test_environment.py tells which packages other systems and Pythons need besides.
+# tests/unit/test_environment.py tells which packages other systems and Pythons need besides.
 {
     echo "# Everything that CI runs, at the versions it runs; for Python 3.11 to 3.13."
     echo "# Written by 'make lock' from a fresh environment: do not edit."

@@ -1,77 +1,44 @@
 """
-What every test shares: the order, cheapest first; a group of one; and the GPU that some need.
+What every test shares: a mark from its folder, which tests one worker runs in a row, a group of
+one process, and the GPU that some tests need.
 """
 
-import fcntl
-import os
 import signal
+from pathlib import Path
 
 import pytest
-from kinds import AROUND, BANK
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A job in the background of a shell ignores Ctrl-C, and so would all that tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-ORDER = ("ranks", "notebooks", "browser")
+pytest_plugins = ["outcomes"]
+TESTS = Path(__file__).parent
+FOLDERS = ("unit", "world", "answers", "notebooks", "faults", "platform", "browser")
 """
-Kinds of tests after the plain ones, as their markers say, from cheap to dear.
-"""
-ALONE = ("alone", "browser")
-"""
-Kinds of tests beside which no other may run.
+The folders of tests, from cheap to dear: tests run in this order, and each has its folder's mark.
 """
 
 
-def _is_alone(item):
-    return any(map(item.get_closest_marker, ALONE))
-
-
-def _cost(item):
-    kind = max(
-        (ORDER.index(name) + 1 for name in ORDER if item.get_closest_marker(name)), default=0
-    )
-    return _is_alone(item), kind  # those for which all others must wait come last, in one go
+def _folder(item):
+    return item.path.relative_to(TESTS).parts[0]
 
 
 def _group(item):
     """
     Name the tests that one worker runs in a row: those of a file, which may share a fixture.
 
-    Tests of notebooks share nothing and take long, so each goes to whoever is free. The bank of
-    answers is dealt out by lesson, each on ranks of its own.
+    A test of a whole notebook shares nothing and takes long, so each goes to a free worker.
+    Answers are grouped by lesson, because all answers of a lesson run on the same ranks.
 
     Returns:
-        str or None: The name; None for a test that is dealt out by itself.
+        str or None: The group's name; None for a test that is handed out alone.
     """
-    if item.get_closest_marker("notebooks"):
+    if item.get_closest_marker("whole_notebook"):
         return None
-    words = [item.path.stem]
-    if item.path.stem == BANK and hasattr(item, "callspec"):
-        words.append(item.callspec.id[:2])
-    if _is_alone(item):
-        words.append("alone")
-    return "-".join(words)
-
-
-@pytest.fixture(autouse=True)
-def _nobody_beside_what_measures(request, tmp_path_factory):
-    """
-    Let a test that is marked `alone` run while no other worker of pytest runs any.
-
-    All others share a lock that it holds for itself. Who waits for it keeps the gate shut, or new
-    ones would slip in before it for ever.
-    """
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        yield
-        return
-    folder = tmp_path_factory.getbasetemp().parent
-    is_alone = _is_alone(request.node)
-    with open(folder / "gate", "w") as gate, open(folder / "lock", "w") as lock:
-        fcntl.flock(gate, fcntl.LOCK_EX)
-        fcntl.flock(lock, fcntl.LOCK_EX if is_alone else fcntl.LOCK_SH)
-        fcntl.flock(gate, fcntl.LOCK_UN)
-        yield
+    if _folder(item) == "answers" and hasattr(item, "callspec"):
+        return f"{item.path.stem}-{item.callspec.id[:2]}"
+    return item.path.stem
 
 
 @pytest.fixture
@@ -96,39 +63,14 @@ def sockets_before():
     return own_sockets()
 
 
-def _is_around(item):
-    return item.path.parent.name == "browser" or item.path.stem.removeprefix("test_").startswith(
-        AROUND
-    )
-
-
-def _leave_out(kind, config, items):
-    left_out = [item for item in items if item.get_closest_marker(kind)]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker(kind)]
-
-
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in this hook, too
-def pytest_collection_modifyitems(config, items):
+def pytest_collection_modifyitems(items):
     """
-    Run cheap tests first, so that a plain mistake shows within seconds; skip GPU tests without one.
-
-    Tests that soak are run by name only: they take as long as all others together. So is the whole
-    bank of answers, by its file's name. Tests of what stands round the lessons wait to be asked
-    for: by a mark that only they have, a file's name, or a word of theirs.
+    Mark each test by its folder, run cheap folders first, and skip GPU tests without a GPU.
     """
-    for item in filter(_is_around, items):
-        item.add_marker(pytest.mark.around)
-    asked_for = config.args_source is pytest.Config.ArgsSource.ARGS or config.option.keyword
-    if not asked_for and not any(word in config.option.markexpr for word in ("around", "soak")):
-        _leave_out("around", config, items)
-    if "soak" not in config.option.markexpr:
-        _leave_out("soak", config, items)
-    if not any(BANK in argument for argument in config.args):
-        _leave_out("bank", config, items)
-    items.sort(key=_cost)
+    items.sort(key=lambda item: FOLDERS.index(_folder(item)))
     for item in items:
+        item.add_marker(_folder(item))
         if (group := _group(item)) is not None:
             item.add_marker(pytest.mark.xdist_group(group))
     gpu_items = [item for item in items if item.get_closest_marker("gpu")]

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from paths import ROOT
 from processes import free_ports
 from waiting import comes_true, wait_until
 
 from ddp_lessons.course.doctor.machine import others_stop_at
 
-ROOT = Path(__file__).parents[2]
 WORKSHOP = ROOT / "workshop"
 _START_S = 60.0
 _END_S = 20.0

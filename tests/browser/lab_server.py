@@ -10,12 +10,10 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from pathlib import Path
 
 import psutil
+from paths import ROOT
 from waiting import comes_true, wait_until
-
-ROOT = Path(__file__).parents[2]
 
 _MARK = "DDP_LESSONS_BROWSER_TEST"  # inherited by every process of one server
 _NOT_INHERITED = ("JUPYTER", "IPYTHON", "IPP_", "PYTEST")

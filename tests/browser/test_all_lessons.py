@@ -9,7 +9,7 @@ from ddp_lessons.course.notebooks.canonical import read_notebook
 from ddp_lessons.course.notebooks.cells import RAISES, tags_of
 from ddp_lessons.course.notebooks.places import all_places
 
-pytestmark = [pytest.mark.browser, pytest.mark.soak, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.timeout(300)]
 
 LESSONS = [place for place in all_places(ROOT) if place.is_lesson]
 

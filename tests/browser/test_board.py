@@ -6,7 +6,7 @@ import psutil
 import pytest
 from waiting import comes_true
 
-pytestmark = [pytest.mark.browser, pytest.mark.soak, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.timeout(300)]
 
 BOARD_S = 60.0
 GONE_S = 20.0

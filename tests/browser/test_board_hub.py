@@ -18,19 +18,17 @@ from pathlib import Path
 
 import psutil
 import pytest
+from paths import ROOT
 from playwright.sync_api import expect
 from processes import free_ports
 from waiting import wait_until
 
-ROOT = Path(__file__).parents[2]
 START_S = 90.0
 PATIENCE_MS = 60_000
 _MARK = "TEST_OF_A_BOARD_UNDER_A_HUB"  # inherited by the hub's proxy and by the board
 
 expect.set_options(timeout=PATIENCE_MS)
 pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.soak,
     pytest.mark.timeout(300),
     pytest.mark.skipif(
         importlib.util.find_spec("jupyterhub") is None

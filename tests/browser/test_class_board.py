@@ -13,7 +13,7 @@ from playwright.sync_api import expect
 
 from ddp_lessons.board.people import People
 
-pytestmark = [pytest.mark.browser, pytest.mark.soak, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.timeout(300)]
 
 NUM_LEARNERS = 30
 PATIENCE_MS = 30_000

@@ -10,7 +10,7 @@ from ddp_lessons.checks.kit.finding import find_task
 from ddp_lessons.course.exercises import exercise_place, solution_of
 from ddp_lessons.course.notebooks.canonical import read_notebook
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.timeout(300)]
 
 TASK = find_task("02.1")
 SETUP, ANSWER, CHECK, PICTURE = range(4)  # the code cells of the first task, from 0

@@ -17,7 +17,7 @@ from waiting import comes_true, wait_until
 from ddp_lessons.course.notebooks.canonical import read_notebook
 from ddp_lessons.course.notebooks.cells import RAISES, tags_of
 
-pytestmark = [pytest.mark.browser, pytest.mark.soak, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.timeout(600)]
 
 ROOM_S = 300.0  # for three lessons at once on two cores
 GONE_S = 30.0

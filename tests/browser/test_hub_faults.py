@@ -10,7 +10,7 @@ from hub_server import MOST_PROCESSES, processes_of
 from lab_page import RUNNING
 from waiting import comes_true, wait_until
 
-pytestmark = [pytest.mark.browser, pytest.mark.soak, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.timeout(600)]
 
 FAULT_S = 300.0
 GONE_S = 60.0

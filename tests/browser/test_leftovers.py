@@ -7,7 +7,7 @@ import signal
 import pytest
 from waiting import comes_true, wait_until
 
-pytestmark = [pytest.mark.browser, pytest.mark.soak, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.timeout(300)]
 
 RANKS_GONE_S = 5.0
 BROWSER_S = 5.0  # for an order to get from a click to the kernel, on a machine that is busy

@@ -10,7 +10,7 @@ from lab_server import ROOT
 from ddp_lessons.course.notebooks.canonical import canonical, read_notebook
 from ddp_lessons.course.notebooks.cells import IGNORED, RAISES, tags_of
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.timeout(300)]
 
 STEM = "00_ranks"
 MACHINE = "setup"  # prints what this machine has

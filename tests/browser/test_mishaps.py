@@ -8,7 +8,7 @@ import pytest
 from lab_page import NOT_RUN, RUNNING
 from waiting import wait_until
 
-pytestmark = [pytest.mark.browser, pytest.mark.soak, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.timeout(300)]
 
 PROMPT_S = 2.0
 BROWSER_S = 1.5  # a click, two messages and a repaint, on a machine that is busy

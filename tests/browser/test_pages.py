@@ -8,7 +8,7 @@ import pytest
 from built_site import built_site
 from lab_page import SCREENSHOTS
 
-pytestmark = [pytest.mark.browser, pytest.mark.soak, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.timeout(600)]
 
 SIZES = {"laptop": (1280, 900), "phone": (390, 844)}
 LOOKED_AT = (

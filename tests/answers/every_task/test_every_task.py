@@ -1,0 +1,102 @@
+"""
+Each task of each exercise: its blank fails, a wrong answer gets its own hint, its solution passes.
+
+`make bank` tries all wrong answers, and unusual right ones.
+"""
+
+import pytest
+from answers import (
+    EXERCISES,
+    TASKS,
+    UNUSUAL,
+    WRONG,
+    answer_cells,
+    drawn_wrong_answers,
+    every_task,
+    expect_own_hint,
+    name_of,
+    refusal,
+)
+
+from ddp_lessons.checks.kit.finding import stem_of
+from ddp_lessons.course.notebooks.canonical import read_notebook
+from ddp_lessons.progress import notes
+from ddp_lessons.ranks.kernel.cells import run_cell
+
+NUM_TASKS = {
+    "00": 1, "01": 3, "02": 4, "03": 5, "04": 4, "05": 4, "06": 4, "07": 4, "08": 5, "09": 4,
+    "10": 4, "11": 4, "12": 4, "13": 4, "14": 4, "15": 4, "16": 2, "17": 2,
+}  # fmt: skip
+FEWEST_HINTS = 3
+FEWEST_WRONG = 4
+
+
+def test_every_task_of_the_syllabus_is_there():
+    """
+    A lesson without its tasks teaches half.
+    """
+    numbers = [f"{lesson}.{n}" for lesson, most in NUM_TASKS.items() for n in range(1, most + 1)]
+    assert list(TASKS) == numbers
+    assert sorted(EXERCISES) == sorted({stem_of(task) for task in TASKS.values()})
+
+
+@every_task
+def test_task_has_hints_wrong_answers_an_unusual_one_and_a_picture(number):
+    """
+    A check is proven by what it refuses, and by the right answer that it does not.
+    """
+    task = TASKS[number]
+    assert len(task.hints) >= FEWEST_HINTS
+    assert len(set(task.hints)) == len(task.hints)
+    assert len({a.mistake for a in WRONG if a.task == number}) >= FEWEST_WRONG
+    assert any(a.task == number for a in UNUSUAL)
+    notebook = read_notebook(EXERCISES[stem_of(task)].notebook)
+    sources = [cell["source"] for cell in notebook["cells"]]
+    assert any(f"check.{task.name}()" in source for source in sources)
+    assert any(f"check.{task.name}.picture()" in source for source in sources)
+
+
+@every_task
+def test_every_hint_of_a_mistake_is_proven_by_an_answer(number):
+    """
+    A hint that no answer gets is a guess.
+    """
+    proven = {answer.mistake for answer in WRONG if answer.task == number}
+    assert set(TASKS[number].mistakes) - proven == set()
+
+
+@every_task
+def test_blank_fails_with_a_message_that_a_beginner_understands(ranks, number):
+    """
+    Whoever runs the notebook as it comes must learn what to do.
+    """
+    task = TASKS[number]
+    blank = answer_cells(read_notebook(EXERCISES[stem_of(task)].blank))[number]
+    error = refusal(ranks, number, blank)
+    assert error.mistake == "blank"
+    assert f"{task.name} is still blank" in str(error)
+    assert "Replace the line that raises NotImplementedError" in str(error)
+
+
+@pytest.mark.parametrize("answer", drawn_wrong_answers(), ids=name_of)
+def test_wrong_answer_gets_its_own_hint(ranks, answer):
+    """
+    One wrong answer to each task; the others are in the bank.
+    """
+    expect_own_hint(ranks, answer)
+
+
+@every_task
+def test_solution_passes_and_draws_its_picture(ranks, number):
+    """
+    The same answer gets the same line, and a picture of what it did.
+    """
+    task = TASKS[number]
+    solutions = answer_cells(read_notebook(EXERCISES[stem_of(task)].notebook))
+    for earlier in sorted(other for other in solutions if other <= number):
+        run_cell(ranks, solutions[earlier])  # one may call those before it
+    task(ranks)
+    assert notes.row_of(number)["is_passed"]
+    picture = task.picture()
+    drawn = getattr(picture, "_repr_svg_", None) or picture._repr_png_  # a PNG of what was measured
+    assert drawn()[:4] in ("<svg", b"\x89PNG")

@@ -1,0 +1,81 @@
+"""
+Every lesson again and again: three times in a row, while others keep the cores busy, on 2 ranks.
+"""
+
+import copy
+import re
+
+import nbformat
+import pytest
+from fault_tools import busy_cores
+from lessons import NOTEBOOKS, STEMS, title_of
+from paths import ROOT
+
+from ddp_lessons.course import rules
+from ddp_lessons.course.making.build import run_notebook
+from ddp_lessons.course.making.verify import verify
+from ddp_lessons.course.notebooks.places import choose
+
+DEADLINE_S = 240.0
+ANY_NUMBER = [stem for stem in STEMS if title_of(stem)["any"]]
+
+pytestmark = [pytest.mark.timeout(3 * DEADLINE_S)]
+
+
+@pytest.mark.parametrize("turn", [1, 2, 3])
+@pytest.mark.parametrize("stem", STEMS)
+def test_lesson_comes_out_three_times_in_a_row(stem, turn):
+    """
+    What comes out by luck does not come out three times.
+    """
+    (place,) = [place for place in choose(ROOT, [stem]) if place.is_lesson]
+    verify(place, deadline_s=DEADLINE_S)
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_lesson_comes_out_while_the_cores_are_busy(stem):
+    """
+    A learner's machine does other things too, and so does a server with thirty learners.
+    """
+    (place,) = [place for place in choose(ROOT, [stem]) if place.is_lesson]
+    with busy_cores():
+        verify(place, deadline_s=DEADLINE_S)
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_every_cell_may_be_run_twice(tmp_path, stem):
+    """
+    A learner goes back and runs a cell again. Nothing may break but what is meant to.
+    """
+    twice = copy.deepcopy(NOTEBOOKS[stem])
+    twice.cells = [again for cell in twice.cells for again in (cell, copy.deepcopy(cell))]
+    for number, cell in enumerate(twice.cells):
+        cell.id = f"cell-{number}"
+    notebook = tmp_path / f"{stem}.ipynb"
+    nbformat.write(twice, notebook)
+    assert run_notebook(notebook, ROOT / "notebooks", deadline_s=DEADLINE_S) == 0
+    assert unmeant_errors(nbformat.read(notebook, as_version=4)) == []
+
+
+def unmeant_errors(ran):
+    """
+    Return what failed in a notebook that was run, and was not to.
+    """
+    return [found for found in rules.findings(ran, is_lesson=False) if found.rule == "error"]
+
+
+@pytest.mark.parametrize("stem", ANY_NUMBER)
+def test_lesson_runs_on_two_ranks_where_it_says_so(tmp_path, stem):
+    """
+    A learner with two GPUs starts two ranks. Numbers differ then; what is asserted holds.
+    """
+    text = nbformat.writes(NOTEBOOKS[stem])
+    assert "start_ranks(4)" in text
+    notebook = tmp_path / f"{stem}.ipynb"
+    notebook.write_text(text.replace("start_ranks(4)", "start_ranks(2)"), encoding="utf-8")
+    assert run_notebook(notebook, ROOT / "notebooks", deadline_s=DEADLINE_S) == 0
+    ran = nbformat.read(notebook, as_version=4)
+    assert unmeant_errors(ran) == []
+    outputs = [output.get("text", "") for cell in ran.cells for output in cell.get("outputs", ())]
+    assert re.search(r"\[1\] ", "\n".join(outputs))
+    assert not re.search(r"\[[23]\] ", "\n".join(outputs))

@@ -1,0 +1,75 @@
+"""
+Interrupts of a rank: at once in a learner's code, after the import of a library in one.
+"""
+
+import importlib
+import sys
+
+import pytest
+from kernels import running_kernel
+
+from ddp_lessons.ranks.rank import interrupts
+
+LIBRARY, OWN = "a_library_of_this_test", "a_module_of_this_test"
+LOOKS = "from ddp_lessons.ranks.rank.interrupts import imports_a_library\nimport sys\n"
+FOUND = "found = imports_a_library(sys._getframe())\n"
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch):
+    """
+    A folder of installed packages, and one of a learner's own modules.
+    """
+    libraries, own = tmp_path / "site-packages", tmp_path / "own"
+    for folder in (libraries, own):
+        folder.mkdir()
+        monkeypatch.syspath_prepend(folder)
+    monkeypatch.setattr(interrupts, "_LIBRARIES", (*interrupts._LIBRARIES, f"{libraries}/"))
+    yield libraries, own
+    for name in (LIBRARY, OWN):
+        sys.modules.pop(name, None)
+
+
+def test_a_library_that_is_imported_is_known(places):
+    """
+    Whoever imports it.
+    """
+    libraries, own = places
+    (libraries / f"{LIBRARY}.py").write_text(
+        LOOKS + FOUND + f"def look():\n    {FOUND}    return found"
+    )
+    (own / f"{OWN}.py").write_text(f"{LOOKS}import {LIBRARY}\n{FOUND}called = {LIBRARY}.look()")
+    own_module = importlib.import_module(OWN)
+    library = sys.modules[LIBRARY]
+    assert library.found
+    assert not own_module.found  # a script that trains as it is imported can be stopped
+    assert not own_module.called  # also while it is in a library's function
+    assert not library.look()
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("after_s", [0.05, 0.3, 0.8])
+def test_stop_leaves_no_library_imported_by_half(after_s):
+    """
+    torch's own refuses to be imported a second time if it was cut off the first.
+    """
+    name = "torch.distributed.tensor"
+    with running_kernel() as kernel:
+        started = kernel.run("from ddp_lessons import start_ranks\nranks = start_ranks(2)")
+        assert started.status == "ok"
+        kernel.run(f"%%px\nimport {name}\nimport time\ntime.sleep(60)", stop_after_s=[after_s])
+        result = kernel.run(f"%%px\nimport {name} as there\nprint(there.DTensor.__name__)")
+    assert result.text == "[0] DTensor\n[1] DTensor\n", result
+
+
+@pytest.mark.timeout(120)
+def test_what_an_import_put_off_comes_after_it():
+    """
+    Nobody needs to press Stop again.
+    """
+    cell = "%%px\nimport torch.distributed.tensor\nimport time\nwhile True: time.sleep(0.01)"
+    with running_kernel() as kernel:
+        assert kernel.run("from ddp_lessons import start_ranks\nstart_ranks(2)").status == "ok"
+        result = kernel.run(cell, stop_after_s=[0.2])
+        assert result.ename == "CellStopped"
+        assert kernel.run("%px print('there')").text == "[0] there\n[1] there\n"

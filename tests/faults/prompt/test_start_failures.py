@@ -1,0 +1,270 @@
+"""
+Starts that cannot succeed: each says what is wrong, and nothing is left running or lying about.
+"""
+
+import re
+
+import psutil
+import pytest
+from kernels import running_kernel
+from processes import holds_at_most, new_mark, wait_until_gone
+from waiting import wait_until
+
+pytestmark = [pytest.mark.timeout(120)]
+
+GONE_S = 5.0
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory):
+    """
+    Give a kernel without ranks, whose runtime folders lie in a folder of their own.
+    """
+    mark = new_mark()
+    runtime = tmp_path_factory.mktemp("runtime")
+    ipython = tmp_path_factory.mktemp("ipython")
+    with running_kernel(
+        DDP_LESSONS_RUNTIME_DIR=str(runtime), IPYTHONDIR=str(ipython), **mark
+    ) as kernel:
+        kernel.mark, kernel.runtime, kernel.ipython = mark, runtime, ipython
+        kernel.run("import gc, os\nfrom ddp_lessons.ranks import start_ranks")
+        kernel.run("start_ranks(1).stop(); gc.collect()")
+        kernel.process = psutil.Process(kernel.pid)
+        kernel.held = kernel.process.num_fds(), kernel.process.num_threads()
+        yield kernel
+
+
+def refusal(kernel, call, **environment):
+    """
+    Return the name and text of the error of a start, having seen that nothing is left of it.
+    """
+    before = kernel.value("dict(os.environ)")
+    kernel.run(f"os.environ.update({environment!r})")
+    result = kernel.run(f"ranks = start_ranks({call})")
+    kernel.run(f"os.environ.clear(); os.environ.update({before!r})")
+    assert result.status == "error", result
+    assert result.text == ""
+    nothing_is_left(kernel)
+    return result.ename, result.evalue
+
+
+def nothing_is_left(kernel):
+    """
+    Assert that a kernel has no ranks, and none of their files.
+    """
+    wait_until_gone(kernel.mark, GONE_S, but=(kernel.pid,))
+    assert list(kernel.runtime.iterdir()) == []
+    names = [path.name for path in kernel.ipython.rglob("*ddp-lessons*")]
+    assert names == []
+
+
+def holds_no_more(kernel):
+    """
+    Assert that a kernel has no descriptor and no thread that it had not at first.
+    """
+    kernel.run("gc.collect()")
+    wait_until(
+        lambda: holds_at_most(kernel.process, *kernel.held), 5, f"no more than {kernel.held}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (
+            "0",
+            "Wrong number of ranks: expected a whole number from 1 (got 0). Try start_ranks(4).",
+        ),
+        (
+            "2, device='tpu'",
+            'Unknown device: expected "auto", "cpu" or "cuda" (got \'tpu\'). '
+            "Leave device out to have one chosen.",
+        ),
+        (
+            "2, launcher='docker'",
+            'Unknown launcher: expected one of "auto", "fork", "spawn", "local", "slurm", "ssh", '
+            "\"mpi\" (got 'docker'). Leave launcher out to have one chosen.",
+        ),
+        (
+            "2, launcher='kubernetes'",
+            'Unknown launcher: expected one of "auto", "fork", "spawn", "local", "slurm", "ssh", '
+            '"mpi" (got \'kubernetes\'). "ddp-lessons script NOTEBOOK --kubernetes" makes a job '
+            "of tagged cells.",
+        ),
+    ],
+)
+def test_start_refuses_bad_arguments(kernel, call, said):
+    """
+    Before anything is started, so at once.
+    """
+    assert refusal(kernel, call) == ("BadInput", said)
+
+
+def test_start_refuses_a_million_ranks(kernel):
+    """
+    The number that would do depends on this machine; that one is named does not.
+    """
+    ename, said = refusal(kernel, "10**6")
+    assert ename == "BadInput"
+    assert said.startswith("Too many ranks: this machine can hold ")
+    assert "(got 1000000). Try start_ranks(" in said
+
+
+def test_start_refuses_cuda_without_a_gpu(kernel):
+    """
+    Seen only once torch is imported, so something has been started, and must be ended.
+    """
+    assert refusal(kernel, "device='cuda'", CUDA_VISIBLE_DEVICES="") == (
+        "BadInput",
+        'No GPU for device="cuda": torch must see at least one (got 0). '
+        'Run "ddp-lessons doctor" to see why, or leave device out to use the CPU.',
+    )
+
+
+def test_start_with_a_runtime_folder_that_cannot_be(kernel, tmp_path):
+    """
+    The variable names a file, so that this holds for root too.
+    """
+    file = tmp_path / "file"
+    file.touch()
+    ename, said = refusal(kernel, "2", DDP_LESSONS_RUNTIME_DIR=str(file))
+    assert ename == "StartFailed"
+    assert said == (
+        "The runtime folder cannot be written: ranks need about 1 MiB there "
+        f"(got {file}: File exists). Free some space, or set DDP_LESSONS_RUNTIME_DIR to "
+        "a folder that you can write."
+    )
+
+
+@pytest.mark.parametrize(
+    ("launcher", "said"),
+    [
+        (
+            "slurm",
+            "no sbatch on this machine. It takes a machine that hands jobs in, such as a login "
+            "node. Leave launcher out for ranks on this machine.",
+        ),
+        (
+            "mpi",
+            "no mpiexec on this machine. On Debian: apt-get install openmpi-bin. Or leave "
+            "launcher out.",
+        ),
+    ],
+)
+def test_start_by_what_is_not_there(kernel, launcher, said):
+    """
+    Most machines have neither.
+    """
+    assert refusal(kernel, f"2, launcher={launcher!r}", PATH="/nowhere") == (
+        "StartFailed",
+        f"Ranks could not be started: launcher={launcher!r} failed with {said}",
+    )
+
+
+@pytest.mark.parametrize("launcher", ["auto", "spawn"])
+def test_start_with_a_torch_that_cannot_be_imported(kernel, tmp_path, launcher):
+    """
+    A broken installation: torch's own words must reach the learner.
+    """
+    (tmp_path / "torch.py").write_text("raise ImportError('libtorch_cpu.so: cannot open it')")
+    ename, said = refusal(kernel, f"2, launcher={launcher!r}", PYTHONPATH=str(tmp_path))
+    assert ename == "StartFailed"
+    first = said.splitlines()[0]
+    assert first == "Ranks could not be started: ImportError: libtorch_cpu.so: cannot open it."
+
+
+DIES = """
+import os
+import sys
+
+if "ddp_lessons.ranks.warden.children" in sys.orig_argv:
+    print("no memory left for this rank", flush=True)
+    os._exit(7)
+"""
+
+
+def test_start_with_ranks_that_die_at_once(kernel, tmp_path):
+    """
+    The warden is well and the ranks are not: their last words are shown, and nobody waits a minute.
+    """
+    (tmp_path / "sitecustomize.py").write_text(DIES)
+    ename, said = refusal(kernel, "2, launcher='spawn'", PYTHONPATH=str(tmp_path))
+    assert ename == "StartFailed"
+    assert said.startswith("Ranks could not be started: rank")
+    assert "did not come up.\n" in said
+    assert "no memory left for this rank\n" in said
+    assert said.endswith('Run "ddp-lessons doctor" to see what is wrong.')
+
+
+def test_start_that_takes_too_long(kernel):
+    """
+    On a machine that hangs, the time limit ends it; what had been started by then ends as well.
+    """
+    ename, said = refusal(kernel, "2, timeout_s=0.01")
+    assert ename == "StartFailed"
+    step = "(the controller did not answer|importing torch did not happen)"
+    assert re.match(rf"Ranks could not be started: {step} in 0 s\.", said)
+
+
+@pytest.mark.parametrize("after_s", [0.05, 0.3, 0.6, 0.9, 1.2])
+def test_start_that_is_stopped(kernel, after_s):
+    """
+    Stop while the ranks come up, at any moment: nothing is left, and the next start works.
+    """
+    result = kernel.run("ranks = start_ranks(2, device='cpu')", stop_after_s=(after_s,))
+    if result.status == "ok":  # it was faster than Stop
+        assert kernel.run("%px print(1)").text == "[0] 1\n[1] 1\n"
+        kernel.run("ranks.stop()")
+    else:
+        assert result.ename == "KeyboardInterrupt"
+    nothing_is_left(kernel)
+
+
+STOP_IN = """
+import signal, time
+from {module} import {owner}
+
+real = {owner}.{name}
+
+def stopped(*args, **kwargs):
+    {owner}.{name} = real
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.1)  # Stop is heard in the main thread, while this one has done nothing yet
+    return real(*args, **kwargs)
+
+{owner}.{name} = stopped
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "owner", "name"),
+    [
+        ("ddp_lessons.ranks.kernel.keeper", "Keeper", "_listen"),
+        ("ipyparallel._async", "AsyncFirst", "_thread_main"),
+        ("ipyparallel", "Client", "__init__"),
+        ("ipyparallel", "Client", "_io_main"),
+        ("ddp_lessons.ranks.kernel.ranks", "Ranks", "activate"),
+    ],
+)
+def test_start_that_is_stopped_at_a_bad_moment(kernel, module, owner, name):
+    """
+    As a thread comes up, a client connects, or all is done: moments that a busy machine makes long.
+    """
+    kernel.run(STOP_IN.format(module=module, owner=owner, name=name))
+    result = kernel.run("ranks = start_ranks(2, device='cpu')")
+    assert (result.ename, result.text) == ("KeyboardInterrupt", "")
+    nothing_is_left(kernel)
+    holds_no_more(kernel)
+
+
+def test_start_after_all_that(kernel):
+    """
+    The kernel that has seen every failure starts ranks like a new one, and holds no more than one.
+    """
+    assert kernel.run("ranks = start_ranks(2, device='cpu')").status == "ok"
+    assert kernel.run("%px print(1)").text == "[0] 1\n[1] 1\n"
+    (folder,) = kernel.runtime.iterdir()
+    assert kernel.value("str(ranks.keeper.folder)") == str(folder)
+    kernel.run("ranks.stop()")
+    nothing_is_left(kernel)
+    holds_no_more(kernel)

@@ -1,0 +1,180 @@
+"""
+A notebook is built whole and by the rules, or it is left alone.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from toy_lesson import TEXT, cell_of, make_course
+
+from ddp_lessons.course.__main__ import main
+from ddp_lessons.course.making import build as building
+from ddp_lessons.course.making.build import build
+from ddp_lessons.course.notebooks.twins import content, refuse_unequal
+from ddp_lessons.errors import NotebookRefused
+from ddp_lessons.jobs import owned
+
+RUN = 'tags=["run"]\nprint(41)'
+
+
+def text_with(source):
+    """
+    Return the lesson with another source in its first run cell, the seventh of all.
+    """
+    assert RUN in TEXT
+    return TEXT.replace(RUN, f'tags=["run"]\n{source}\nprint(41)', 1)
+
+
+def no_kernel(*arguments):
+    raise AssertionError("a kernel was started")
+
+
+def test_build_twice_gives_the_same_bytes(tmp_path, monkeypatch):
+    """
+    A rebuild that changes nothing must leave nothing to review, in any user's shell.
+    """
+    source = (
+        "import os, sys, matplotlib\n"
+        'print(os.environ["IPP_NONINTERACTIVE"], os.environ["COLUMNS"])\n'
+        'print("inline" in matplotlib.get_backend())\n'
+        'print(os.path.basename(os.getcwd()), "PYTHONHASHSEED" in os.environ)\n'
+        f"print(sys.executable == {sys.executable!r})"
+    )
+    place = make_course(tmp_path, text_with(source))
+    build(place)
+    first = place.notebook.read_bytes()
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("PYTHONHASHSEED", "7")
+    build(place)
+    assert place.notebook.read_bytes() == first
+    notebook = nbformat.read(place.notebook, as_version=4)
+    refuse_unequal(place, notebook)
+    assert cell_of(notebook, "run").outputs[0].text == "1 88\nTrue\nexecuted False\nTrue\n41\n"
+    assert cell_of(notebook, "break").outputs[0].ename == "ZeroDivisionError"
+    assert [path.name for path in place.notebook.parent.iterdir()] == ["00_toy.ipynb"]
+    blank = nbformat.read(place.blank, as_version=4)
+    assert content(blank) == content(notebook)
+    assert not any(cell.get("outputs") for cell in blank.cells)
+
+
+def test_build_refuses_an_unexpected_error(tmp_path, capfd):
+    """
+    The cell, its role and the rule are named, the traceback is shown, the old notebook stays.
+    """
+    place = make_course(tmp_path, text_with("x[0]"))
+    place.notebook.write_text("the old one")
+    with pytest.raises(NotebookRefused) as refused:
+        build(place)
+    assert str(refused.value) == (
+        "00_toy.ipynb, cell 7 (run), error: expected no error (got TypeError: 'int' object is not "
+        "subscriptable). Mend it, or tag the cell raises-exception if that is the point."
+    )
+    assert "----> 1 x[0]" in capfd.readouterr().err
+    assert place.notebook.read_text() == "the old one"
+
+
+def test_build_refuses_by_the_outputs(tmp_path):
+    """
+    What only a run can tell is refused after it, all of it at once.
+    """
+    place = make_course(tmp_path, text_with("import sys\nprint(1 / 3, file=sys.stderr)"))
+    with pytest.raises(NotebookRefused) as refused:
+        build(place)
+    first, second = str(refused.value).splitlines()
+    assert first.startswith("00_toy.ipynb, cell 7 (run), stderr: expected nothing on stderr")
+    assert second.startswith("00_toy.ipynb, cell 7 (run), long-float: expected at most 6 decimals")
+    assert not place.notebook.exists()
+
+
+def test_build_refuses_by_the_source_before_it_runs(tmp_path, monkeypatch):
+    """
+    A line too long must not cost a minute of waiting.
+    """
+    monkeypatch.setattr(building, "run_owned", no_kernel)
+    place = make_course(tmp_path, text_with("y = 3;") + ";")
+    with pytest.raises(NotebookRefused, match=r"cell 25 \(teardown\), semicolon: "):
+        build(place)
+
+
+@pytest.mark.parametrize(
+    ("source", "limits", "fault"),
+    [
+        ("import time; time.sleep(600)", {"cell_timeout_s": 5}, "cell-timeout"),
+        ("import os; os.kill(os.getpid(), 9)", {}, "dead-kernel"),
+    ],
+)
+def test_build_names_the_cell_that_never_ended(tmp_path, source, limits, fault):
+    """
+    A cell that hangs or kills its kernel says nothing itself.
+    """
+    place = make_course(tmp_path, text_with(source))
+    with pytest.raises(NotebookRefused, match=rf"^00_toy\.ipynb, cell 7 \(run\), {fault}: "):
+        build(place, **limits)
+    assert not place.notebook.exists()
+
+
+def test_build_names_the_cell_at_the_deadline(tmp_path, monkeypatch):
+    """
+    The owner ends the whole run; what the run noted last is the cell.
+    """
+
+    def run_out_of_time(command, **options):
+        Path(command[3]).with_suffix(".cell").write_text("13")
+        return owned.DEADLINE_STATUS
+
+    monkeypatch.setattr(building, "run_owned", run_out_of_time)
+    with pytest.raises(NotebookRefused, match=r"cell 13 \(break\), deadline: .* in 9 s"):
+        build(make_course(tmp_path), deadline_s=9)
+
+
+def test_build_exercise_without_a_rhythm(tmp_path):
+    """
+    A solution is built by the same command into its own folder, and the learner's gap beside it.
+    """
+    text = """\
+# %% [markdown]
+# ## 00.1 Print it
+
+# %%
+# solution
+print("ok: solved")
+# end of solution
+"""
+    build(make_course(tmp_path, text, kind="exercise"))
+    solved = (tmp_path / "exercises/solutions/00_toy.ipynb").read_text()
+    blank = (tmp_path / "exercises/00_toy.ipynb").read_text()
+    assert "ok: solved" in solved
+    assert "ok: solved" not in blank
+    assert "Task 00.1 is still blank" in blank
+
+
+def test_main_statuses(tmp_path, monkeypatch, capsys):
+    """
+    A script can tell done from refused from misused.
+    """
+    monkeypatch.setattr(building, "run_owned", no_kernel)
+    root = f"--root={tmp_path}"
+    assert main(["build", root]) == 2
+    make_course(tmp_path, text_with("y = (3"))
+    assert main(["build", root, "01_toy"]) == 2
+    assert main(["build", root, "00_toy"]) == 1
+    assert "cell 7 (run), syntax:" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([])
+
+
+def test_module_has_help(capsys):
+    """
+    The commands explain themselves.
+    """
+    command = [sys.executable, "-m", "ddp_lessons.course", "--help"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "build | verify" in shown.stdout
+    for name in ("build", "verify"):
+        with pytest.raises(SystemExit):
+            main([name, "--help"])
+        assert "--cell-timeout-s" in capsys.readouterr().out

@@ -1,0 +1,140 @@
+"""
+A cell costs no message and no record that nobody reads, and ipyparallel's own ways still work.
+"""
+
+import psutil
+import pytest
+from kernels import running_kernel
+
+pytestmark = [pytest.mark.timeout(180)]
+
+NUM_CELLS = 20
+SEND = """
+from collections import Counter
+heard, client = Counter(), ranks.client
+future = client.send_execute_request(
+    client._mux_stream,
+    "print('told')",
+    silent=False,
+    ident=client._engines[1].encode(),
+    message_future_hook=lambda future: future.iopub_callbacks.append(
+        lambda message: heard.update([message["header"]["msg_type"]])
+    ),
+)
+future.output.result(30)
+"""
+
+
+@pytest.fixture(scope="module")
+def kernel():
+    """
+    Give a kernel with two ranks.
+    """
+    with running_kernel() as kernel:
+        kernel.run("from ddp_lessons import start_ranks\nranks = start_ranks(2, device='cpu')")
+        yield kernel
+
+
+def test_a_cell_sends_its_output_and_that_it_is_done(kernel):
+    """
+    Each message of 32 ranks is opened by the kernel: two more took a third of a short cell's time.
+    """
+    result = kernel.run(SEND)
+    assert result.status == "ok", result
+    heard = kernel.value("dict(heard)")
+    assert heard.pop("status", 0) <= 1  # that it is done; ipyparallel may have let go of the cell
+    assert heard == {"stream": 1}
+
+
+def test_the_controller_is_idle_while_cells_run(kernel):
+    """
+    A hub that keeps a record of every message takes more of a core than a rank does.
+    """
+    controller = psutil.Process(kernel.value("ranks.keeper.controller_pid"))
+    ranks = [psutil.Process(pid) for pid in kernel.value("ranks.keeper.pids").values()]
+    source = f"for _ in range({20 * NUM_CELLS}): get_ipython().run_cell_magic('px', '', 'x = 1')"
+
+    def cpu_s(process):
+        return sum(process.cpu_times()[:2])
+
+    before = [cpu_s(process) for process in (controller, *ranks)]
+    assert kernel.run(source).status == "ok"
+    used = [cpu_s(p) - b for p, b in zip((controller, *ranks), before, strict=True)]
+    assert used[0] < min(used[1:]), used
+
+
+def test_ipyparallels_own_views_work_without_the_record(kernel):
+    """
+    Views, load-balanced tasks and asynchronous results are ipyparallel's: learners may know them.
+    """
+    cell = """
+import os
+async_result = ranks.client[:].apply_async(os.getpid)
+assert sorted(async_result.get(timeout=30)) == sorted(ranks.keeper.pids.values())
+assert async_result.elapsed >= 0 and len(async_result.started) == 2
+balanced = ranks.client.load_balanced_view()
+assert balanced.map_sync(abs, [-1, -2, -3]) == [1, 2, 3]
+told = ranks.client[:].execute("print('told')", block=True)
+assert [out.strip() for out in told.stdout] == ["told", "told"]
+ranks.client[:].push({"y": 5}, block=True)
+assert ranks.client[:]["y"] == [5, 5]
+"""
+    assert kernel.run(cell).status == "ok", kernel.run(cell)
+
+
+def test_a_cell_is_transformed_anew_when_magics_have_changed(kernel):
+    """
+    Text is transformed once a cell and not three times; what it becomes may differ in the next.
+    """
+    alias = "%px get_ipython().alias_manager.define_alias('said', 'echo first')"
+    assert kernel.run(alias).status == "ok"
+    assert kernel.run("%px %said").text.count("first") == 2
+    assert kernel.run(alias.replace("first", "second")).status == "ok"
+    assert kernel.run("%px %said").text.count("second") == 2
+    assert "[0] 3" in kernel.run("%%px\nif True:\n    print(1 + 2)").text
+
+
+FREED = """%%px
+import sys
+import torch
+import torch.distributed as dist
+if dist.get_rank() == 0:
+    raise ValueError("on purpose")
+dist.all_reduce(torch.ones(1))
+"""
+
+
+def test_a_freed_rank_renders_no_traceback(kernel):
+    """
+    To render one, IPython parses the whole of torch's files. 31 ranks that do so, for a text that
+    nobody is shown, keep the prompt from coming back for seconds.
+    """
+    kernel.run("%px x = 1")  # whatever the tests before have left is over
+    result = kernel.run(FREED)
+    assert (result.status, "rank 0 raised ValueError: on purpose" in result.evalue) == (
+        "error",
+        True,
+    )
+    assert "rank 1 was released" in result.evalue
+    renderer = "%%px\nloaded = 'stack_data' in sys.modules"
+    assert kernel.run(renderer).status == "ok"
+    assert kernel.value("ranks.view['loaded']") == [True, False]
+
+
+def test_a_cell_that_prints_nothing_wakes_no_thread(kernel):
+    """
+    Each flush wakes the thread that sends, and waits for it: a fifth of a short cell's time.
+    """
+    count = (
+        "%%px\nimport sys\nthread, calls = sys.stdout.pub_thread, []\n"
+        "schedule = thread.schedule\n"
+        "thread.schedule = lambda call: (calls.append(1), schedule(call))[1]"
+    )
+    assert kernel.run(count).status == "ok"
+    assert kernel.run("%%px\nx = 1").status == "ok"
+    assert kernel.run("%%px\nnum_quiet = len(calls)\ncalls.clear()").status == "ok"
+    quiet = max(kernel.value("ranks.view['num_quiet']"))
+    assert kernel.run("%%px\nprint(x, end='', flush=True)\nprint(2)").text == "[0] 12\n[1] 12\n"
+    assert kernel.run("%%px\nnum_loud = len(calls)\ndel thread.schedule").status == "ok"
+    assert quiet <= 4  # of two cells: a reply and that it is done, each
+    assert min(kernel.value("ranks.view['num_loud']")) > quiet

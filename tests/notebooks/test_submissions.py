@@ -1,0 +1,370 @@
+"""
+What learners have handed in: found, checked apart and at once, and told to other programs.
+"""
+
+import csv
+import json
+import shutil
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import jsonschema
+import nbformat
+import pytest
+import yaml
+from paths import ROOT
+from typer.testing import CliRunner
+from waiting import wait_until
+
+from ddp_lessons.course import exercises, nbgrader, reports, submissions
+from ddp_lessons.course.cli import app
+from ddp_lessons.course.exercises import Result, exercise_place
+from ddp_lessons.course.notebooks.canonical import read_notebook
+from ddp_lessons.course.sandbox import Limits
+from ddp_lessons.course.submissions import Checked, Submission
+from ddp_lessons.errors import BadInput
+
+PLACE = exercise_place("00", ROOT)
+GAP = 'raise NotImplementedError("Task 00.1 is still blank")'
+RIGHT = "return items[dist.get_rank() :: dist.get_world_size()]"
+
+
+@pytest.fixture(autouse=True)
+def state_folder(tmp_path, monkeypatch):
+    """
+    A state folder of the test's own.
+    """
+    monkeypatch.setenv("DDP_LESSONS_STATE_DIR", str(tmp_path / "state"))
+
+
+def hand_in(folder, answer=None, where="."):
+    """
+    Put an exercise into a folder as a learner does.
+    """
+    path = folder / where / PLACE.blank.name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    notebook = nbformat.read(PLACE.blank, as_version=4)
+    for cell in notebook.cells:
+        cell.source = cell.source.replace(GAP, answer or GAP)
+    nbformat.write(notebook, path)
+    return path
+
+
+def found_in(folder, stem=None):
+    """
+    Return (learner, path below the folder) of what was handed in.
+    """
+    return [
+        (one.learner, one.path.relative_to(folder).as_posix())
+        for one in submissions.find(folder, stem)
+    ]
+
+
+def test_a_folder_for_each_learner(tmp_path):
+    """
+    As a forge or a course system gives them, each with a shape of its own.
+    """
+    hand_in(tmp_path / "ada")
+    hand_in(tmp_path / "bo", where="my-course/exercises")
+    hand_in(tmp_path / "bo", where="my-course/exercises/.ipynb_checkpoints")
+    hand_in(tmp_path / "bo", where="my-course/exercises/solutions")
+    hand_in(tmp_path / "cy", where="deep/er")
+    hand_in(tmp_path / "cy")
+    (tmp_path / "di").mkdir()
+    shutil.copy(ROOT / "notebooks" / "00_ranks.ipynb", tmp_path / "di")  # a lesson of that name
+    assert found_in(tmp_path) == [
+        ("ada", "ada/00_ranks.ipynb"),
+        ("bo", "bo/my-course/exercises/00_ranks.ipynb"),
+        ("cy", "cy/00_ranks.ipynb"),
+    ]
+
+
+def test_a_folder_of_one_learner(tmp_path):
+    """
+    As a job of CI has it checked out: the course itself, or the exercises alone.
+    """
+    hand_in(tmp_path / "one")
+    hand_in(tmp_path / "two", where="exercises")
+    (tmp_path / "two" / "notebooks").mkdir()
+    shutil.copy(ROOT / "notebooks" / "00_ranks.ipynb", tmp_path / "two" / "notebooks")
+    assert found_in(tmp_path / "one") == [("one", "00_ranks.ipynb")]
+    assert found_in(tmp_path / "two", "00") == [("two", "exercises/00_ranks.ipynb")]
+
+
+def test_a_folder_with_nothing_in_it_is_told(tmp_path):
+    """
+    A typing mistake is no class that has handed in nothing.
+    """
+    with pytest.raises(BadInput, match=r"^Nothing was handed in: expected .* \(got "):
+        submissions.find(tmp_path)
+    hand_in(tmp_path / "ada")
+    with pytest.raises(BadInput, match="Nothing was handed in"):
+        submissions.find(tmp_path, "02")
+
+
+@pytest.mark.timeout(400)
+def test_submissions_are_checked_apart_and_told(tmp_path):
+    """
+    A right answer, a blank, a wrong one, one that is no notebook, and one that takes all memory.
+    """
+    room = tmp_path / "room"
+    hand_in(room / "ada", RIGHT)
+    hand_in(room / "bo")
+    hand_in(room / "cy", "return items")
+    greedy = "keep = bytearray(b'1') * (900 * 2**20); return items"
+    before = hand_in(room / "di", greedy).read_bytes()
+    (room / "ed").mkdir()
+    (room / "ed" / PLACE.blank.name).write_text('{"check.my_items(": ')
+    said = []
+    limits = Limits(memory_mib=2000)
+    checked = submissions.check_all(submissions.find(room), limits, said.append)
+    told = {one.submission.learner: one.results[0] for one in checked}
+    assert [one.submission.learner for one in checked] == ["ada", "bo", "cy", "di", "ed"]
+    assert len(said) == 5
+    assert told["ada"].is_solved
+    assert [told[name].is_solved for name in ("bo", "cy", "di", "ed")] == [False] * 4
+    assert told["bo"].mistake == "blank"
+    assert told["cy"].mistake in exercises.tasks_of_stem("00_ranks")[0].mistakes
+    assert "Hint: " in told["cy"].told
+    assert told["di"].mistake == "too-much-memory"
+    assert "2000 MiB at most is expected" in told["di"].told
+    assert told["ed"].mistake == "unreadable"
+    # What was handed in is as it was, and the teacher's own progress is not touched.
+    assert (room / "di" / PLACE.blank.name).read_bytes() == before
+    assert [path.name for path in (room / "cy").iterdir()] == [PLACE.blank.name]
+    assert not (tmp_path / "state").exists()
+    rows = {row.name: row.state["tasks"]["00.1"] for row in submissions.rows(checked)}
+    assert rows["ada"]["is_passed"]
+    assert rows["bo"]["checks"] == 0
+    assert rows["cy"]["tries"][0]["mistake"] == told["cy"].mistake
+
+
+@pytest.mark.timeout(300)
+def test_a_submission_cannot_forge_what_is_noted(tmp_path):
+    """
+    Its code may write the notes. Whether a task is solved, the check's own run says.
+    """
+    forge = (
+        "import json, os, pathlib\n"
+        "    path = pathlib.Path(os.environ['DDP_LESSONS_STATE_DIR']) / 'progress.json'\n"
+        "    row = {'checks': 1, 'is_passed': True, 'tries': [{'at_s': 1, 'mistake': None}]}\n"
+        "    path.parent.mkdir(parents=True, exist_ok=True)\n"
+        "    told = {'version': 2, 'tasks': {'00.1': row}, 'predictions': {}}\n"
+        "    path.write_text(json.dumps(told))\n"
+        "    return items"
+    )
+    hand_in(tmp_path / "ada", forge)
+    (checked,) = submissions.check_all(submissions.find(tmp_path / "ada"))
+    assert not checked.results[0].is_solved
+    (row,) = submissions.rows([checked])
+    assert not row.state["tasks"]["00.1"]["is_passed"]
+
+
+@pytest.mark.timeout(300)
+def test_check_writes_a_report_and_points(tmp_path):
+    """
+    `ddp-lessons check --junit results.xml FOLDER`, as CI calls it.
+    """
+    hand_in(tmp_path / "room" / "ada", RIGHT)
+    hand_in(tmp_path / "room" / "bo")
+    paths = {name: tmp_path / name for name in ("results.xml", "points.csv")}
+    arguments = ["check", tmp_path / "room", "--junit", paths["results.xml"]]
+    arguments += ["--points", paths["points.csv"]]
+    shown = CliRunner().invoke(app, list(map(str, arguments)))
+    assert shown.exit_code == 1
+    assert "ada, 00_ranks: 1 of 1 tasks solved" in shown.output
+    root = ElementTree.parse(paths["results.xml"]).getroot()
+    assert [suite.get("failures") for suite in root] == ["0", "1"]
+    with paths["points.csv"].open(newline="") as file:
+        scores = {line["student_id"]: line["score"] for line in csv.DictReader(file)}
+    assert scores == {"ada": "1", "bo": "0"}
+
+
+def test_where_nothing_can_be_written_nothing_is_checked(tmp_path, monkeypatch):
+    """
+    It is said before an hour's work, and not after it.
+    """
+    hand_in(tmp_path / "room" / "ada", RIGHT)
+    monkeypatch.setattr(submissions, "check_all", None)  # is not called
+    for option in ("--junit", "--points"):
+        arguments = ["check", tmp_path / "room", option, tmp_path / "nowhere" / "results"]
+        shown = CliRunner().invoke(app, list(map(str, arguments)))
+        assert shown.exit_code == 1
+        assert "Cannot write" in shown.output
+
+
+def test_what_was_written_before_is_kept_until_there_is_more(tmp_path, monkeypatch):
+    """
+    Who stops in the middle of an hour still has yesterday's points.
+    """
+    hand_in(tmp_path / "room" / "ada", RIGHT)
+    points = tmp_path / "points.csv"
+    points.write_text("yesterday's")
+
+    def stop(*args, **kwargs):
+        raise BadInput("stopped")
+
+    monkeypatch.setattr(submissions, "check_all", stop)
+    shown = CliRunner().invoke(app, ["check", str(tmp_path / "room"), "--points", str(points)])
+    assert shown.exit_code == 1
+    assert points.read_text() == "yesterday's"
+
+
+@pytest.mark.timeout(300)
+def test_the_board_shows_what_was_handed_in(tmp_path):
+    """
+    Without a hub and without a network: the notebooks of yesterday, checked anew.
+    """
+    hand_in(tmp_path / "room" / "ada", RIGHT)
+    hand_in(tmp_path / "room" / "bo", "return items")
+    table = tmp_path / "board.csv"
+    arguments = ["board", "--folder", tmp_path / "room", "--csv", table]
+    shown = CliRunner().invoke(app, list(map(str, arguments)))
+    assert shown.exit_code == 0, shown.output
+    with table.open(newline="") as file:
+        found = {line["name"]: line for line in csv.DictReader(file)}
+    assert (found["ada"]["state"], found["bo"]["state"]) == ("solved", "tried")
+    assert found["bo"]["last_mistake"] == "all-items"
+
+
+@pytest.mark.timeout(60)
+def test_ctrl_c_ends_those_that_run_and_begins_no_others(tmp_path, monkeypatch):
+    """
+    A teacher who has named the wrong folder does not wait for thirty notebooks.
+    """
+    begun = []
+
+    def check_notebook(path, place, apart):
+        begun.append(path)
+        if "of learner-0" not in path.read_text(encoding="utf-8"):
+            wait_until(apart.is_over, 30, "the end")
+        return []
+
+    def say(checked):
+        if checked.submission.learner == "learner-0":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(exercises, "check_notebook", check_notebook)
+    for number in range(9):
+        hand_in(tmp_path / f"learner-{number}", f"of learner-{number}")
+    with pytest.raises(KeyboardInterrupt):
+        submissions.check_all(submissions.find(tmp_path), say=say)
+    assert len(begun) <= 3
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("fails", [1, 9])
+def test_a_kernel_that_does_not_start_costs_nobody_a_point(tmp_path, monkeypatch, fails):
+    """
+    On a machine with too much to do. It is tried once more, and is no mistake of the learner's.
+    """
+    dead = tmp_path / "jupyter" / "kernels" / "dead"
+    dead.mkdir(parents=True)
+    told = {"argv": ["false"], "display_name": "dead", "language": "python"}
+    (dead / "kernel.json").write_text(json.dumps(told))
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
+    commands, real = [], exercises.nbval_command
+
+    def sometimes(*given):
+        commands.append(real(*given))
+        if len(commands) <= fails:
+            at = commands[-1].index("--nbval-current-env")
+            commands[-1][at] = "--nbval-kernel-name=dead"
+        return commands[-1]
+
+    monkeypatch.setattr(exercises, "nbval_command", sometimes)
+    hand_in(tmp_path / "room" / "ada", RIGHT)
+    (one,) = submissions.check_all(submissions.find(tmp_path / "room"))
+    (result,) = one.results
+    assert len(commands) == 2
+    assert result.is_solved == (fails == 1)
+    if fails > 1:
+        assert result.mistake == "unreadable"
+        assert 'its kernel must start (failed on setup with "RuntimeError: Kernel' in result.told
+        assert "<error " in reports.junit_text([one])
+
+
+def made_up(learner="ada", *results):
+    """
+    Return a Checked that nobody has run.
+    """
+    return Checked(Submission(learner, PLACE, Path("x")), list(results), 2.0, 1_790_000_000.0)
+
+
+def test_a_report_tells_failures_from_errors():
+    """
+    A task that is open is a failure; what could not be run at all is an error.
+    """
+    task = exercises.tasks_of_stem("00_ranks")[0]
+    told = "Task 00.1 is not solved yet.\nrank 0 gave: <b>\x1b[0m\x00 & more\nHint: think."
+    text = reports.junit_text(
+        [
+            made_up("ada", Result(task, True)),
+            made_up("b<o", Result(task, False, told, "values")),
+            made_up("cy", Result(task, False, "It was ended.", "too-much-time")),
+        ]
+    )
+    ada, bo, cy = ElementTree.fromstring(text.encode())
+    assert (ada.get("tests"), ada.get("failures"), ada.get("errors")) == ("1", "0", "0")
+    assert bo.get("name") == "b<o/00_ranks"
+    failure = bo.find("testcase/failure")
+    assert failure.get("type") == "values"
+    assert failure.get("message") == "Task 00.1 is not solved yet."
+    assert "<b>?[0m? & more" in failure.text
+    assert cy.find("testcase/error").get("type") == "too-much-time"
+    assert bo.find("testcase").get("name") == "00.1 my_items"
+
+
+def test_points_are_one_a_task():
+    """
+    With the names that nbgrader's own export has.
+    """
+    task = exercises.tasks_of_stem("00_ranks")[0]
+    lines = reports.points_text([made_up("ada", Result(task, True), Result(task, False))])
+    assert lines.splitlines() == [
+        "assignment,student_id,raw_score,late_submission_penalty,score,max_score",
+        "00_ranks,ada,1,0,1,2",
+    ]
+
+
+def test_notebooks_for_nbgrader_have_a_point_on_each_check(tmp_path):
+    """
+    What nbgrader's published schema asks of a cell, and nothing on the cells of answers.
+    """
+    assert nbgrader.write_sources(tmp_path, ROOT) == len(exercises.exercise_places(ROOT))
+    schema = json.loads(Path(__file__).with_name("nbgrader_v3.json").read_text())
+    for place in exercises.exercise_places(ROOT):
+        notebook = read_notebook(tmp_path / "source" / place.stem / place.blank.name)
+        nbformat.validate(notebook)
+        marks = [
+            (cell, cell.metadata["nbgrader"])
+            for cell in notebook.cells
+            if "nbgrader" in cell.metadata
+        ]
+        for cell, mark in marks:
+            jsonschema.validate(mark, schema)
+            assert (mark["solution"], mark["task"]) == (False, False)
+            assert mark["locked"]
+            assert mark["grade"] == ("points" in mark) == cell.source.startswith("check.")
+            assert mark["grade_id"]
+        ids = [mark["grade_id"] for _, mark in marks]
+        assert len(set(ids)) == len(ids)
+        tasks = exercises.tasks_of_stem(place.stem)
+        assert sum(mark.get("points", 0) for _, mark in marks) == len(tasks)
+        answers = [cell for cell in notebook.cells if "NotImplementedError" in cell.source]
+        assert answers
+        assert not any("nbgrader" in cell.metadata for cell in answers)
+    with pytest.raises(BadInput, match="It is there already"):
+        nbgrader.write_sources(tmp_path, ROOT)
+
+
+def test_the_workflow_file_calls_what_there_is():
+    """
+    A teacher copies it and pushes.
+    """
+    text = (ROOT / "docs" / "classroom.yml").read_text()
+    steps = yaml.safe_load(text)["jobs"]["check"]["steps"]
+    commands = [step["run"] for step in steps if "run" in step]
+    assert any("ddp-lessons check --junit results.xml" in command for command in commands)
+    shown = CliRunner().invoke(app, ["check", "--help"], env={"COLUMNS": "200"}).output
+    assert "--junit" in shown

@@ -1,0 +1,73 @@
+"""
+Lessons of one version, and a package of another: whoever starts ranks is told.
+"""
+
+import json
+
+import pytest
+from kernels import running_kernel
+
+from ddp_lessons import __version__
+from ddp_lessons.course import workspace
+from ddp_lessons.course.notebooks.places import find_course
+from ddp_lessons.ranks.system import texts
+
+TOLD = (
+    "These lessons are of version 0.0.9, and the package is {}: what a cell prints may differ. "
+    "Run `ddp-lessons copy` in a terminal, or install the package anew."
+)
+
+
+@pytest.fixture
+def mine(tmp_path):
+    """
+    A learner's folder of another version than the package.
+    """
+    workspace.update(tmp_path / "mine", find_course())
+    notes = tmp_path / "mine" / workspace.NOTES
+    notes.write_text(json.dumps({**json.loads(notes.read_text()), "version": "0.0.9"}))
+    return tmp_path / "mine"
+
+
+def test_texts_of_another_version_are_told_of_until_they_are_brought_up_to_date(mine):
+    """
+    An upgrade brings a new package and leaves the folder as it is.
+    """
+    told = TOLD.format(__version__)
+    assert texts.difference(mine / "notebooks") == told
+    workspace.update(mine, find_course())
+    assert texts.difference(mine / "notebooks") == ""
+
+
+def test_texts_of_a_clone_are_told_of(tmp_path):
+    """
+    A link of nbgitpuller brings new texts, and the server's package stays.
+    """
+    package, notebooks = tmp_path / "ddp_lessons", tmp_path / "notebooks"
+    package.mkdir()
+    notebooks.mkdir()
+    (package / "__init__.py").write_text('"""Doc."""\n\n__version__ = "0.0.9"\n')
+    assert texts.difference(notebooks) == TOLD.format(__version__)
+    (package / "__init__.py").write_text(f'__version__ = "{__version__}"\n')
+    assert texts.difference(notebooks) == ""
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", "{}", "not json"])
+def test_texts_of_no_version_are_left_alone(tmp_path, text):
+    """
+    A notebook may lie anywhere, and a folder be older than this check.
+    """
+    if text is not None:
+        (tmp_path / workspace.NOTES).write_text(text)
+    assert texts.difference(tmp_path) == ""
+
+
+def test_start_ranks_tells_of_texts_of_another_version(mine):
+    """
+    It is the first cell of every lesson.
+    """
+    with running_kernel() as kernel:
+        kernel.run(f"import os; os.chdir({str(mine / 'notebooks')!r})")
+        said = kernel.run("from ddp_lessons import start_ranks\nranks = start_ranks(1)").text
+        assert said.splitlines()[0] == TOLD.format(__version__)
+        assert "1 rank ready" in said

@@ -1,0 +1,48 @@
+"""
+The script of lesson 09 under torchrun has the losses of the notebook's ranks, to the last bit.
+"""
+
+import os
+
+import pytest
+from paths import ROOT
+
+from ddp_lessons import start_ranks, stop_ranks
+from ddp_lessons.course.notebooks.cells import SCRIPT, tags_of
+from ddp_lessons.course.notebooks.script import script_of
+from ddp_lessons.course.notebooks.twins import read_twin
+from ddp_lessons.launch import is_here
+from ddp_lessons.launch.example import num_different, start_by
+from ddp_lessons.ranks.kernel.cells import run_cell
+
+TWIN = ROOT / "notebooks" / "py" / "09_launch.py"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """
+    Return a folder with the script, and the losses of two ranks that have run its cells.
+    """
+    folder, notebook = tmp_path_factory.mktemp("out"), read_twin(TWIN)
+    (folder / "train.py").write_text(script_of(notebook, TWIN.stem))
+    cells = [cell["source"] for cell in notebook["cells"] if SCRIPT in tags_of(cell)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OUT", str(folder))
+        ranks = start_ranks(2, device="cpu")
+        for cell in cells:
+            run_cell(ranks, cell.removeprefix("%%px\n"))
+        stop_ranks()
+    return folder
+
+
+@pytest.mark.bitwise
+@pytest.mark.parametrize("launcher", ["torchrun", "spawn", "mpiexec", "srun"])
+def test_cells_and_their_script_train_alike(launcher, folder):
+    """
+    A launcher starts ranks. What they compute is not its business.
+    """
+    if not is_here(launcher, os.environ):
+        pytest.skip(f"no {launcher} on this machine")
+    job = start_by(launcher, folder)
+    assert job.wait(90) == 0, job.stderr
+    assert num_different(folder, launcher) == 0

@@ -1,0 +1,133 @@
+"""
+nbgrader itself, where it is installed: it gives the points that our own check gives.
+"""
+
+import csv
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+
+import nbformat
+import pytest
+from paths import ROOT
+
+from ddp_lessons.course import nbgrader, reports, submissions
+from ddp_lessons.course.exercises import exercise_place
+
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(
+        importlib.util.find_spec("nbgrader") is None,
+        reason="needs nbgrader, which brings many packages that nothing else here needs",
+    ),
+]
+CONFIG = "c.ExecutePreprocessor.timeout = 60\n"  # as docs/board.md says
+WAITS = """%%px
+import torch
+import torch.distributed as dist
+
+
+def {name}(*given, **more):
+    if dist.get_rank() == 0:
+        dist.recv(torch.zeros(1), src=1)
+"""
+
+
+@pytest.fixture
+def course(tmp_path):
+    """
+    An nbgrader course with our exercises as its sources.
+    """
+    nbgrader.write_sources(tmp_path, ROOT)
+    (tmp_path / "nbgrader_config.py").write_text(CONFIG)
+    return tmp_path
+
+
+def run(course, *words):
+    """
+    Run nbgrader as a teacher does.
+    """
+    scripts = sysconfig.get_path("scripts")  # nbgrader calls alembic by its name
+    path = os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)])
+    command = [sys.executable, "-m", "nbgrader", *map(str, words)]
+    environment = {**os.environ, "PATH": path}
+    done = subprocess.run(command, cwd=course, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def hand_in(course, learner, stem, change):
+    """
+    Put what was released into a learner's folder, changed by a function of its answer cells.
+    """
+    notebook = nbformat.read(course / "release" / stem / f"{stem}.ipynb", as_version=4)
+    answers = [c for c in notebook.cells if "raise NotImplementedError" in c.source]
+    change(answers, notebook)
+    path = course / "submitted" / learner / stem / f"{stem}.ipynb"
+    path.parent.mkdir(parents=True)
+    nbformat.write(notebook, path)
+
+
+def solutions(stem):
+    """
+    Return the sources of an exercise's solved answer cells.
+    """
+    cells = nbformat.read(exercise_place(stem, ROOT).notebook, as_version=4).cells
+    return [cell.source for cell in cells if "# solution" in cell.source]
+
+
+def solve(*numbers):
+    """
+    Return a change that solves some tasks, counted from 0, and has the last of the others wait.
+    """
+
+    def change(answers, notebook):
+        right = solutions("02_collectives")
+        for number, cell in enumerate(answers):
+            if number in numbers:
+                cell.source = right[number]
+            elif number == 1:
+                name = re.search(r"def (\w+)", cell.source)[1]
+                cell.source = WAITS.format(name=name)
+
+    return change
+
+
+def cheat(answers, notebook):
+    """
+    Solve one task, and write what another check would print into its cell.
+    """
+    solve(2)(answers, notebook)
+    (cell,) = (cell for cell in notebook.cells if cell.source.strip() == "check.all_reduce()")
+    cell.source = 'print("ok: 02.1 all_reduce, 2 collectives a rank")'
+
+
+def points(text):
+    """
+    Return {(exercise, learner): (points, of how many)} of a table, for whom has handed in.
+    """
+    rows = csv.DictReader(text.splitlines())
+    return {
+        (row["assignment"], row["student_id"]): (float(row["score"]), float(row["max_score"]))
+        for row in rows
+    }
+
+
+def test_nbgrader_gives_the_points_that_our_check_gives(course):
+    """
+    A teacher may use either, and a learner must not gain or lose by that.
+    """
+    stem = "02_collectives"
+    run(course, "generate_assignment", stem)
+    hand_in(course, "ada", stem, solve(0, 1, 2, 3))
+    hand_in(course, "bo", stem, lambda answers, notebook: None)
+    hand_in(course, "cy", stem, solve(0, 2))
+    hand_in(course, "di", stem, cheat)
+    run(course, "autograde", stem, "--create")
+    run(course, "export", "--to", course / "grades.csv")
+    ours = reports.points_text(submissions.check_all(submissions.find(course / "submitted")))
+    found = points((course / "grades.csv").read_text())
+    assert found == points(ours)
+    assert [found[stem, name][0] for name in ("ada", "bo", "cy", "di")] == [4, 0, 2, 1]

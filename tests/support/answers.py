@@ -1,0 +1,100 @@
+"""
+Try answers to the exercises on ranks: what `answers/every_task` and `answers/bank` share.
+
+A check draws its cases anew each time. Here they are drawn from the test's name, so that what
+failed once fails again; `DRAWS=7` draws others.
+"""
+
+import os
+import random
+
+import pytest
+from bank import all_answers, hint_of
+from paths import ROOT
+
+from ddp_lessons.checks.kit.checking import run_and_judge
+from ddp_lessons.checks.kit.finding import all_tasks
+from ddp_lessons.course.notebooks.cells import tags_of
+from ddp_lessons.course.notebooks.places import all_places
+from ddp_lessons.errors import WrongAnswer
+from ddp_lessons.ranks.kernel.cells import run_cell
+
+DRAWS = os.environ.get("DRAWS") or "0"  # make hands on an empty one
+TIMED = {
+    "01.3": ("impatient", "late", "slow", "too-patient", "withdrawn"),
+    "10.2": ("alone", "impatient", "other-list", "slow", "too-patient"),
+    "11.2": ("at-limit", "clock", "outlier", "victim"),
+}
+"""
+Mistakes that only the clock shows. A check subtracts the time that a rank waited for a core, and
+accepts in doubt. So these answers are tried while no other test runs.
+"""
+TASKS = all_tasks()
+EXERCISES = {place.stem: place for place in all_places(ROOT) if not place.is_lesson}
+WRONG = [answer for answer in all_answers() if answer.mistake is not None]
+UNUSUAL = [answer for answer in all_answers() if answer.mistake is None]
+
+every_task = pytest.mark.parametrize("number", TASKS)
+
+
+def is_timed(answer):
+    """
+    Return whether only the clock shows the mistake of an answer.
+    """
+    return answer.mistake in TIMED.get(answer.task, ())
+
+
+def drawn_wrong_answers():
+    """
+    Return one wrong answer to each task, drawn from those that load cannot hide.
+    """
+    return [
+        random.Random(f"{DRAWS} {number}").choice(
+            [answer for answer in WRONG if answer.task == number and not is_timed(answer)]
+        )
+        for number in TASKS
+    ]
+
+
+def name_of(answer):
+    """
+    Return what a test of an answer is called.
+    """
+    return f"{answer.task} {answer.name}".replace(" ", "_")
+
+
+def answer_cells(notebook):
+    """
+    Return {number of a task: source of its answer cell, without %%px}.
+    """
+    answers, number = {}, None
+    for cell in notebook["cells"]:
+        if cell["source"].startswith("## ") and "task" in tags_of(cell):
+            number = cell["source"].split()[1]
+        if "answer" in tags_of(cell):
+            first, _, rest = cell["source"].partition("\n")
+            assert first == "%%px"
+            answers[number] = answers.get(number, "") + rest + "\n"
+    return answers
+
+
+def refusal(ranks, number, source):
+    """
+    Give an answer to the ranks, check it, and return the WrongAnswer.
+    """
+    run_cell(ranks, source)
+    with pytest.raises(WrongAnswer) as caught:
+        run_and_judge(TASKS[number], ranks)
+    return caught.value
+
+
+def expect_own_hint(ranks, answer):
+    """
+    Check a wrong answer, and hold that its mistake is told apart from others by its own hint.
+    """
+    error = refusal(ranks, answer.task, answer.source)
+    task = TASKS[answer.task]
+    assert error.mistake in (answer.mistake, answer.or_mistake), str(error)
+    assert error.hint == hint_of(task, error.mistake)
+    assert str(error).endswith(f"Hint: {error.hint}")
+    assert task.hints[-1] not in str(error)  # what it would take to write it down

@@ -1,0 +1,63 @@
+"""
+The lessons, as tests read them: their notebooks, their titles, and the sources of their cells.
+"""
+
+import re
+
+from paths import ROOT
+
+from ddp_lessons.course.notebooks.canonical import read_notebook
+from ddp_lessons.course.notebooks.cells import role_of
+from ddp_lessons.course.notebooks.places import all_places
+
+NOTEBOOKS = {
+    place.stem: read_notebook(place.blank) for place in all_places(ROOT) if place.is_lesson
+}
+STEMS = [
+    "00_ranks",
+    "01_process_group",
+    "02_collectives",
+    "03_ring",
+    "04_samplers",
+    "05_replicas",
+    "06_ddp",
+    "07_accumulation",
+    "08_checkpoint",
+    "09_launch",
+    "10_hangs",
+    "11_speed",
+    "12_metrics",
+    "13_sharded_optimizer",
+    "14_asynchronous",
+    "15_beyond_ddp",
+    "16_frameworks",
+    "17_many_machines",
+]
+TITLE = re.compile(
+    r"# (?P<question>[^\n]+\?)\n\n(?P<minutes>\d+) minutes, [24] ranks"
+    r"(?P<any>; works with any number of ranks from 2)?\. (?P<builds>[^\n].*)",
+    re.DOTALL,
+)
+
+CELL_LIMIT_S, NOTEBOOK_LIMIT_S = 180.0, 600.0
+"""
+Limits for a whole notebook that runs beside other tests, on a slow machine: they end what hangs.
+"""
+
+
+def sources(stem, *roles):
+    """
+    Return the sources of a lesson's cells, or of those with one of the roles.
+    """
+    return [
+        cell["source"] for cell in NOTEBOOKS[stem]["cells"] if not roles or role_of(cell) in roles
+    ]
+
+
+def title_of(stem):
+    """
+    Return the match of TITLE in a lesson's first cell.
+    """
+    match = TITLE.match(sources(stem, "title")[0])
+    assert match, f"{stem}: a title says its question, its minutes, its ranks, what it builds on"
+    return match

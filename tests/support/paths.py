@@ -1,0 +1,8 @@
+"""
+Where the repository and its folders are, for tests in any folder.
+"""
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BENCHMARKS = ROOT / "benchmarks"

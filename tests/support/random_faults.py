@@ -1,0 +1,101 @@
+"""
+Faults at random: what goes wrong, on how many ranks, in which and when, drawn from a seed.
+
+    python tests/support/random_faults.py 17                       plays the fault of seed 17
+    python tests/support/random_faults.py 0 100                    plays those of seeds 0 to 99
+    python tests/support/random_faults.py --kind missing_call 5    plays five faults of a kind
+"""
+
+import itertools
+import random
+import sys
+import time
+
+from fault_player import PROMPT_S, Fault, Player
+from faults import KINDS
+from kernels import running_kernel
+
+WORLD_SIZES = range(2, 9)
+_PAUSE_S = 0.6
+_FIRST_STOP_S = (0.3, 1.5)
+
+
+def plan(seed):
+    """
+    Draw the fault of a seed.
+    """
+    draw = random.Random(seed)
+    # A deck of kinds after another, each in an order of its own: so none is left out for long.
+    deck, place = divmod(seed, len(KINDS))
+    kind = random.Random(-deck - 1).sample(sorted(KINDS), len(KINDS))[place]
+    world_size = draw.choice(WORLD_SIZES)
+    culprit, other = draw.sample(range(world_size), 2)
+    has_model, is_under_load = draw.random() < 0.5, draw.random() < 0.2
+    first_s = draw.uniform(*_FIRST_STOP_S)
+    presses = [first_s + draw.uniform(0, 0.6) for _ in range(draw.choice([0, 0, 1, 2]))]
+    return Fault(
+        seed, kind, world_size, culprit, other,
+        pause_s=0.0 if KINDS[kind].stops else draw.choice([0.0, draw.uniform(0, _PAUSE_S)]),
+        stops_s=(first_s, *sorted(presses)) if KINDS[kind].stops else (),
+        kill_s=draw.uniform(0.2, 1.5),
+        has_model=has_model or KINDS[kind].needs_model,
+        is_under_load=is_under_load,
+    )  # fmt: skip
+
+
+def plan_of_kind(kind, number):
+    """
+    Draw faults of one kind: the first seeds that give it.
+    """
+    drawn = (fault for fault in map(plan, itertools.count()) if fault.kind == kind)
+    return list(itertools.islice(drawn, number))
+
+
+def play_all(faults):
+    """
+    Play faults, and print what came of each. One that fails ends its kernel; a new one goes on.
+
+    Returns:
+        int: How many failed.
+    """
+    num_failed = 0
+    for world_size, group in itertools.groupby(
+        sorted(faults, key=lambda fault: fault.world_size), lambda fault: fault.world_size
+    ):
+        left = list(group)
+        while left:
+            with running_kernel() as kernel:
+                num_failed += _play_until_one_fails(Player(kernel, world_size), left)
+    return num_failed
+
+
+def _play_until_one_fails(player, left):
+    while left:
+        fault, began = left.pop(0), time.monotonic()
+        name = f"seed {fault.seed}: {fault.kind} on {fault.world_size}"
+        try:
+            took_s = player.play(fault, limit_s=PROMPT_S)
+        except (AssertionError, TimeoutError) as error:
+            print(f"FAILED {name}\n{fault}\n{error}")
+            return 1
+        print(f"{name}, prompt {took_s:.2f} s, in all {time.monotonic() - began:.1f} s")
+    return 0
+
+
+def main(arguments):
+    """
+    Play the faults that the command line names.
+    """
+    if arguments[0] == "--kind":
+        faults = plan_of_kind(arguments[1], int(arguments[2]))
+    else:
+        first = int(arguments[0])
+        last = int(arguments[1]) if len(arguments) > 1 else first + 1
+        faults = [plan(seed) for seed in range(first, last)]
+    num_failed = play_all(faults)
+    print(f"{len(faults) - num_failed} of {len(faults)} faults came out right")
+    return 1 if num_failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

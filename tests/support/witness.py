@@ -1,0 +1,36 @@
+"""
+See that a detached process starts and ends, by the named pipe that it holds open.
+"""
+
+import os
+import select
+
+PATIENCE_S = 30
+
+
+class Witness:
+    """
+    Read a named pipe that a detached process holds open.
+    """
+
+    def __init__(self, path):
+        os.mkfifo(path)
+        self.pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        self.detach = f"(setsid sh -c 'exec 9>{path}; echo here >&9; exec sleep 600' &)"
+
+    def wait_for_start(self):
+        """
+        Return when the process is there.
+        """
+        assert self._read() == b"here\n"
+
+    def wait_for_end(self):
+        """
+        Return when the process is gone.
+        """
+        assert self._read() == b""
+
+    def _read(self):
+        ready, _, _ = select.select([self.pipe], [], [], PATIENCE_S)
+        assert ready, "nothing happened"
+        return os.read(self.pipe, 100)

@@ -1,0 +1,250 @@
+"""
+The command line: what it says, what it starts, and how it fails.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ipykernel.kernelspec import get_kernel_dict
+from jupyter_client.manager import KernelManager
+from paths import ROOT
+from traitlets.config import Config
+from typer.testing import CliRunner
+
+from ddp_lessons import __version__
+from ddp_lessons.course import lab, workspace
+from ddp_lessons.course.cli import app
+from ddp_lessons.course.doctor import doctor, machine
+from ddp_lessons.errors import StartFailed
+
+
+def invoke(*arguments):
+    """
+    Run the command line in this process, and return its result.
+    """
+    return CliRunner().invoke(app, list(arguments))
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["doctor", "--help"], ["lab", "-h"]])
+def test_cli_help_is_everywhere(arguments):
+    """
+    Somebody who is lost types --help.
+    """
+    result = invoke(*arguments)
+    assert result.exit_code == 0
+    assert "Usage: " in result.output
+
+
+def test_cli_without_arguments_shows_its_commands():
+    """
+    An empty command is a question, not a mistake to scold.
+    """
+    result = invoke()
+    assert "doctor" in result.output
+    assert "lab" in result.output
+
+
+def test_cli_version_is_the_package_version():
+    """
+    A bug report starts with it.
+    """
+    assert invoke("--version").output == f"ddp-lessons {__version__}\n"
+
+
+def test_cli_help_imports_nothing_heavy():
+    """
+    Help must answer at once: torch alone takes more than a second to import.
+    """
+    code = (
+        "import sys\n"
+        "from typer.testing import CliRunner\n"
+        "from ddp_lessons.course.cli import app\n"
+        "assert CliRunner().invoke(app, ['--help']).exit_code == 0\n"
+        "print({'torch', 'ipyparallel', 'jupyterlab', 'IPython'} & set(sys.modules))\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert run.stdout == "set()\n", run.stderr
+
+
+@pytest.mark.parametrize(
+    ("status", "exit_code"), [(doctor.OK, 0), (doctor.WARN, 0), (doctor.FAIL, 1)]
+)
+def test_cli_doctor_exit_status_says_whether_the_course_runs(monkeypatch, status, exit_code):
+    """
+    Scripts on thirty machines read the status, not the table.
+    """
+    monkeypatch.setattr(machine, "look_at_machine", lambda: None)
+    monkeypatch.setattr(doctor, "judge", lambda _: [doctor.Finding("thing", status, "found it")])
+    result = invoke("doctor")
+    assert result.exit_code == exit_code
+    assert "found it" in result.output
+
+
+def test_lab_command_opens_the_first_lesson(tmp_path):
+    """
+    The address that JupyterLab prints is the lesson's, so that it works without a browser too.
+    """
+    command = lab.lab_command(tmp_path)
+    assert command[:3] == [sys.executable, "-m", "jupyterlab"]
+    assert f"--ServerApp.root_dir={tmp_path}" in command
+    assert "--LabApp.default_url=/lab/tree/notebooks/00_ranks.ipynb" in command
+    assert "--no-browser" not in command
+    assert "--allow-root" not in command
+
+
+def test_lab_passes_options_on(monkeypatch, tmp_path):
+    """
+    A server needs JupyterLab's own options; ours must not stand in their way.
+    """
+    started = []
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(lab.os, "execve", lambda path, command, env: started.append(command))
+    result = invoke(
+        "lab",
+        str(tmp_path / "mine"),
+        "--port",
+        "9123",
+        "--no-browser",
+        "--ServerApp.token=x",
+        "--debug",
+    )
+    assert result.exit_code == 0, result.output
+    (command,) = started
+    assert "--ServerApp.port=9123" in command
+    assert "--no-browser" in command
+    assert command[-2:] == ["--ServerApp.token=x", "--debug"]
+    assert f"--ServerApp.root_dir={tmp_path / 'mine'}" in command
+    assert (tmp_path / "mine" / lab.FIRST_LESSON).is_file()
+
+
+def test_lab_takes_no_option_for_the_folder(monkeypatch, tmp_path):
+    """
+    `ddp-lessons lab --ServerApp.token=x` opens the usual folder.
+    """
+    started = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(workspace, "usual_folder", lambda: tmp_path / "my-course")
+    monkeypatch.setattr(lab.os, "execve", lambda path, command, env: started.append(command))
+    result = invoke("lab", "--ServerApp.token=x", "--debug")
+    assert result.exit_code == 0, result.output
+    assert started[0][-2:] == ["--ServerApp.token=x", "--debug"]
+    assert f"--ServerApp.root_dir={tmp_path / 'my-course'}" in started[0]
+    assert [path.name for path in tmp_path.iterdir()] == ["my-course"]
+
+
+def test_lab_environment_keeps_the_user_s_settings(tmp_path):
+    """
+    What somebody has configured wins over the course's defaults.
+    """
+    first = lab.lab_environment({"HOME": "/home/me"})
+    assert first["HOME"] == "/home/me"
+    folder = Path(first["JUPYTER_CONFIG_PATH"])
+    defaults = json.loads((folder / "labconfig" / "default_setting_overrides.json").read_text())
+    assert defaults["@jupyterlab/apputils-extension:notification"]["fetchNews"] == "false"
+    both = lab.lab_environment({"JUPYTER_CONFIG_PATH": str(tmp_path)})
+    assert both["JUPYTER_CONFIG_PATH"].split(os.pathsep) == [str(tmp_path), str(folder)]
+
+
+def test_lab_environment_has_what_tells_tabs_apart(tmp_path):
+    """
+    JupyterLab reads which file to load, and asks of it what its manifest names.
+    """
+    both = lab.lab_environment({"JUPYTER_PATH": str(tmp_path)})["JUPYTER_PATH"].split(os.pathsep)
+    assert both[0] == str(tmp_path)
+    (folder,) = (Path(both[1]) / "labextensions").iterdir()
+    manifest = json.loads((folder / "package.json").read_text())
+    assert manifest["name"] == folder.name
+    assert (folder / manifest["jupyterlab"]["_build"]["load"]).is_file()
+
+
+def test_lab_environment_finds_the_course_s_commands():
+    """
+    Exercises tell learners to type ddp-lessons in a terminal; a hub has activated no environment.
+    """
+    found = lab.lab_environment({"PATH": "/usr/bin:/bin"})["PATH"]
+    assert found == f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    assert (Path(found.partition(":")[0]) / "ddp-lessons").is_file()
+
+
+def test_lab_encrypts_what_kernels_say():
+    """
+    Every user of a machine can connect to a kernel's ports, and would read all code and output.
+    """
+    settings = Path(lab.lab_environment({})["JUPYTER_CONFIG_PATH"]) / "jupyter_server_config.json"
+    manager = KernelManager(config=Config(json.loads(settings.read_text())))
+    assert manager.transport_encryption == "auto"
+    assert "curve" in get_kernel_dict()["metadata"]["supported_encryption"]
+
+
+def test_lab_allows_root_to_root_only(tmp_path):
+    """
+    In most containers everybody is root, and JupyterLab would refuse to start.
+    """
+    assert "--allow-root" in lab.lab_command(tmp_path, is_root=True)
+
+
+def test_lab_without_jupyterlab_says_what_to_do(monkeypatch, tmp_path):
+    """
+    A traceback would not tell a learner that make setup mends it.
+    """
+    monkeypatch.setattr(lab.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(StartFailed, match=r"JupyterLab is missing: .* Run make setup"):
+        lab.open_lab(tmp_path)
+    result = invoke("lab", str(tmp_path))
+    assert result.exit_code == 1
+    assert "JupyterLab is missing" in result.output
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "many"])
+def test_lab_refuses_a_port_that_is_none(port):
+    """
+    Refused before anything starts.
+    """
+    result = invoke("lab", "--port", port)
+    assert result.exit_code == 2
+    assert "--port" in result.output
+
+
+def test_setup_script_names_the_active_environment(tmp_path):
+    """
+    An active environment is used as it is; conda's base, which is not the learner's, is not.
+    """
+
+    def where(**variables):
+        run = subprocess.run(
+            [ROOT / "scripts" / "setup.sh", "--where"],
+            env={"PATH": "/usr/bin:/bin", **variables},
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+        return run.stdout.strip()
+
+    assert where() == ".venv/bin/python"
+    assert where(VIRTUAL_ENV="/my env") == "/my env/bin/python"
+    assert where(CONDA_PREFIX="/c/envs/x", CONDA_DEFAULT_ENV="x") == "/c/envs/x/bin/python"
+    assert where(CONDA_PREFIX="/c", CONDA_DEFAULT_ENV="base") == ".venv/bin/python"
+
+
+def test_setup_script_refuses_an_environment_that_does_not_fit(tmp_path):
+    """
+    The sentence must say what is expected and what to do, not what pip thought of it.
+    """
+    old_python = tmp_path / "bin" / "python"
+    old_python.parent.mkdir()
+    old_python.write_text('#!/bin/sh\ncase "$2" in *exit*) exit 1;; *) echo 3.9.2;; esac\n')
+    old_python.chmod(0o755)
+    run = subprocess.run(
+        [ROOT / "scripts" / "setup.sh"],
+        env={"PATH": "/usr/bin:/bin", "VIRTUAL_ENV": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert run.returncode == 1
+    assert "Python 3.11, 3.12 or 3.13 expected (got 3.9.2, " in run.stderr

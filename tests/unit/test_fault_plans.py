@@ -1,0 +1,42 @@
+"""
+The catalogue of faults, and how faults are drawn from it.
+"""
+
+import re
+
+import pytest
+from faults import KINDS
+from random_faults import WORLD_SIZES, plan, plan_of_kind
+
+
+def test_plan_is_the_same_for_a_seed():
+    """
+    The command that repeats a fault is worth nothing if it draws another one.
+    """
+    assert [plan(seed) for seed in range(50)] == [plan(seed) for seed in range(50)]
+
+
+def test_plan_reaches_every_kind():
+    """
+    A kind that is never drawn is never tried; a thousand faults try each on many ranks.
+    """
+    assert {plan(seed).kind for seed in range(len(KINDS))} == set(KINDS)
+    faults = [plan(seed) for seed in range(1000)]
+    assert {fault.world_size for fault in faults} == set(WORLD_SIZES)
+    assert all(fault.culprit != fault.other < fault.world_size for fault in faults)
+    under_load = sum(fault.is_under_load for fault in faults)
+    assert 150 < under_load < 250  # a fifth
+    assert all(fault.has_model for fault in faults if KINDS[fault.kind].needs_model)
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_kind_is_python_and_a_pattern(kind):
+    """
+    A slip in a rare kind would show only when it is drawn.
+    """
+    first, second = plan_of_kind(kind, 2)
+    assert first.kind == second.kind == kind
+    assert first.seed < second.seed
+    if kind != "syntax_error":
+        compile(first.fill(KINDS[kind].cell), kind, "exec")
+    re.compile(first.fill(KINDS[kind].told))

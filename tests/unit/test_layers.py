@@ -1,0 +1,230 @@
+"""
+Hold that imports point one way, so that each part can be read without those after it.
+"""
+
+import house
+import pytest
+from house import PACKAGE, imported_names, package_modules
+
+LAYERS = (
+    "errors", "files", "jobs", "costs", "trace", "pictures", "process_group", "collectives", "ring",
+    "samplers", "replicas", "ddp", "accumulation", "checkpoint", "launch", "hangs", "speed",
+    "metrics", "sharded_optimizer", "workloads", "asynchronous", "beyond_ddp", "frameworks",
+    "many_machines", "progress", "board", "ranks", "checks", "course",
+)  # fmt: skip
+"""
+The entries of ddp_lessons, from the ground up. Each imports from itself and those before it.
+"""
+
+SUBJECTS = (
+    "costs", "process_group", "collectives", "ring", "samplers", "replicas", "ddp", "accumulation",
+    "checkpoint", "launch", "hangs", "speed", "metrics", "sharded_optimizer", "workloads",
+    "asynchronous", "beyond_ddp", "frameworks", "many_machines",
+)  # fmt: skip
+"""
+What a learner reads as a textbook: no notebook machinery, no plotting.
+"""
+
+FORBIDDEN = {
+    **{entry: {"IPython", "ipyparallel", "matplotlib"} for entry in SUBJECTS},
+    "pictures": {"torch"},
+    "board": {"torch", "IPython", "ipyparallel", "matplotlib"},
+}
+FORBIDDEN["costs"] = FORBIDDEN["costs"] | {"torch"}
+
+ROOMS = {
+    "ranks": ("system", "rank", "warden", "diagnosis", "kernel"),
+    "course": ("notebooks", "rules", "making", "doctor"),
+}
+"""
+The rooms of an entry, from the ground up. Each imports from itself and those before it; what stands
+in no room may import from all of them, and nobody in a room imports it.
+"""
+MOST_MODULES = 16  # of a folder, beside its __init__
+MOST_LINES = 320  # of a module
+
+
+def faults(source, module):
+    """
+    Return what is wrong with the imports of one module, as sentences.
+    """
+    entry = module.split(".")[1]
+    if entry not in LAYERS:
+        return [f"{module} is no entry of the package: give it a place in LAYERS"]
+    allowed = LAYERS[: LAYERS.index(entry) + 1]
+    wrong = []
+    for name in imported_names(source, module):
+        root, _, rest = name.partition(".")
+        if root in FORBIDDEN.get(entry, ()):
+            wrong.append(f"{module} must not import {root}")
+        target = rest.partition(".")[0]
+        if root == "ddp_lessons" and target not in (*allowed, "__version__"):
+            wrong.append(f"{module} must not import {name}: it may import {', '.join(allowed)}")
+    return wrong + _faults_of_rooms(source, module)
+
+
+def _faults_of_rooms(source, module):
+    entry, *inside = module.split(".")[1:]
+    if entry == "checks" and len(inside) > 1:
+        rooms = ("kit", inside[0])  # no stem needs another stem's checks
+    else:
+        rooms = ROOMS.get(entry, ())
+    if not rooms or len(inside) < 2:
+        return []
+    allowed = rooms[: rooms.index(inside[0]) + 1]
+    return [
+        f"{module} must not import {name}: its room may import {', '.join(allowed)}"
+        for name in imported_names(source, module)
+        if name.startswith(f"ddp_lessons.{entry}.") and name.split(".")[2] not in allowed
+    ]
+
+
+def circles(sources):
+    """
+    Return the modules that import each other in a circle, in functions too, as lists.
+
+    Args:
+        sources: Dotted name of each module, without `.__init__`, -> (its source, its full name).
+    """
+    targets = {}
+    for module, (source, full) in sources.items():
+        names = imported_names(source, full)
+        found = {name if name in sources else name.rpartition(".")[0] for name in names}
+        targets[module] = found & sources.keys() - {module}
+    while alone := [module for module, found in targets.items() if not found]:
+        for module in alone:
+            del targets[module]
+        for found in targets.values():
+            found.difference_update(alone)
+    # What is left imports a circle, or is in one: those that nobody imports are not.
+    while outside := targets.keys() - set().union(*targets.values()):
+        for module in outside:
+            del targets[module]
+    return sorted(targets)
+
+
+def test_package_imports_point_one_way():
+    """
+    A textbook chapter that needs a later one cannot be read in order.
+    """
+    modules = list(package_modules())
+    assert modules
+    assert [fault for module, source in modules for fault in faults(source, module)] == []
+
+
+def test_package_has_no_circles():
+    """
+    Of two modules that import each other, none can be read first.
+    """
+    modules = {name.removesuffix(".__init__"): (text, name) for name, text in package_modules()}
+    assert circles(modules) == []
+    one = {"ddp_lessons.a": ("from ddp_lessons import b", "ddp_lessons.a")}
+    other = {"ddp_lessons.b": ("def f():\n    from ddp_lessons.a import x", "ddp_lessons.b")}
+    third = {"ddp_lessons.c": ("import ddp_lessons.a", "ddp_lessons.c")}
+    assert circles(one | other | third) == ["ddp_lessons.a", "ddp_lessons.b"]
+    assert circles(one | third) == []
+
+
+def test_package_has_no_crowded_room():
+    """
+    A folder of thirty files is a heap.
+    """
+    for folder in {path.parent for path in PACKAGE.rglob("*.py")}:
+        modules = [path for path in folder.glob("*.py") if path.stem != "__init__"]
+        assert len(modules) <= MOST_MODULES, folder
+
+
+def test_package_has_no_endless_module():
+    """
+    Who has scrolled six times no longer knows what the file is about.
+    """
+    lengths = {name: len(source.splitlines()) for name, source in package_modules()}
+    assert {name: length for name, length in lengths.items() if length > MOST_LINES} == {}
+
+
+def test_picture_of_the_house_is_as_the_imports_are():
+    """
+    A map of yesterday's house leads to doors that are gone.
+    """
+    text = house.PAGE.read_text()
+    assert house.BEGIN in text
+    assert house.END in text
+    assert house.page_with_picture(text) == text, "run: python tests/support/house.py --write"
+
+
+def test_picture_of_the_house_has_the_layers_in_their_order():
+    """
+    Drawn from the top, each on what it imports; an arrow that two others make is left out.
+    """
+    names = [line.split("/")[0] for line in house.picture().splitlines() if line[0] != " "]
+    assert sorted(names) == sorted(set(LAYERS) - {"errors", "files"})
+    assert names[0] == "course"
+    assert names.index("ring") < names.index("collectives") < names.index("trace")
+    targets = {"a": {"b", "c"}, "b": {"c"}, "c": set(), "d": set()}
+    assert house.from_the_top(targets) == ["a", "b", "c", "d"]
+    assert house.straight(targets) == {"a": {"b"}, "b": {"c"}, "c": set(), "d": set()}
+
+
+def test_package_without_torch_stays_without():
+    """
+    Pictures and costs must work where torch is not installed, whatever they import in turn.
+    """
+    sources = dict(package_modules())
+    for entry in ("costs", "pictures"):
+        seen, waiting = set(), [m for m in sources if m.split(".")[1] == entry]
+        while waiting:
+            module = waiting.pop()
+            if module in seen:
+                continue
+            seen.add(module)
+            for name in imported_names(sources[module], module):
+                assert name.partition(".")[0] != "torch", f"{entry} reaches torch by {module}"
+                waiting += [m for m in sources if m in (name, name.rpartition(".")[0])]
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "fault"),
+    [
+        ("ddp_lessons.ring", "from ddp_lessons.ranks import start_ranks", "must not import"),
+        ("ddp_lessons.ring", "from ddp_lessons import ranks", "must not import"),
+        ("ddp_lessons.ring", "import ddp_lessons.ranks.system.link", "must not import"),
+        ("ddp_lessons.ring", "from . import ranks", "must not import"),
+        ("ddp_lessons.trace.events", "from ..ranks import link", "must not import"),
+        ("ddp_lessons.ring", "def draw():\n    import matplotlib.pyplot", "must not import matp"),
+        ("ddp_lessons.ddp", "from IPython.display import SVG", "must not import IPython"),
+        ("ddp_lessons.pictures.svg", "from torch import tensor", "must not import torch"),
+        ("ddp_lessons.costs", "import torch", "must not import torch"),
+        ("ddp_lessons.costs", "import ipyparallel", "must not import ipyparallel"),
+        ("ddp_lessons.ring", "from ddp_lessons import start_ranks", "must not import"),
+        ("ddp_lessons.stray", "", "no entry"),
+        ("ddp_lessons.ranks.rank.guard", "from ddp_lessons.ranks.warden import hub", "its room"),
+        ("ddp_lessons.ranks.system.link", "import ddp_lessons.ranks.kernel", "its room"),
+        ("ddp_lessons.course.rules.pace", "from ddp_lessons.course import cli", "its room"),
+        ("ddp_lessons.checks.ring.rings", "import ddp_lessons.checks.ddp.scripts", "its room"),
+        ("ddp_lessons.checks.kit.hints", "from ddp_lessons.checks import ring", "its room"),
+    ],
+)
+def test_faults_finds_what_points_the_wrong_way(module, source, fault):
+    """
+    A rule that never fires holds nothing.
+    """
+    assert any(fault in found for found in faults(source, module))
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("ddp_lessons.ring", "import torch\nfrom ddp_lessons.costs import ring_bytes"),
+        (
+            "ddp_lessons.ranks.kernel.launchers",
+            "import ipyparallel\nfrom . import keeper\nfrom ...errors import X",
+        ),
+        ("ddp_lessons.course.cli", "from ddp_lessons import __version__"),
+        ("ddp_lessons.trace.__init__", "from .events import Event"),
+    ],
+)
+def test_faults_lets_the_right_way_be(module, source):
+    """
+    A rule that fires on good code is soon switched off.
+    """
+    assert faults(source, module) == []

@@ -1,0 +1,251 @@
+"""
+What the lessons hold together: claims, links, terms, and the table in the README.
+"""
+
+import re
+from itertools import pairwise
+
+import pytest
+from lessons import NOTEBOOKS, STEMS, sources, title_of
+from paths import ROOT
+
+from ddp_lessons.course.notebooks.canonical import read_notebook
+from ddp_lessons.course.notebooks.cells import EITHER_ROLES, MARKDOWN_ROLES, ROLES, role_of
+from ddp_lessons.course.notebooks.places import all_places
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+CLAIMS = {
+    "00_ranks": {1},
+    "01_process_group": {2, 3},
+    "03_ring": {4},
+    "04_samplers": {5, 6, 7, 8},
+    "05_replicas": {10, 12},
+    "06_ddp": {9, 11, 13, 14, 29},
+    "07_accumulation": {15, 16, 17, 18, 19},
+    "08_checkpoint": {20, 21},
+    "09_launch": {22, 30},
+    "11_speed": {27},
+    "12_metrics": {23, 24},
+    "13_sharded_optimizer": {25},
+    "14_asynchronous": {8, 26},
+    "15_beyond_ddp": {13},
+    "16_frameworks": {30},
+    "17_many_machines": {28},
+}
+MOST_TERMS = 40
+
+every_lesson = pytest.mark.parametrize("stem", STEMS)
+
+
+def claims_in(text):
+    """
+    Return the numbers of the claims that a text names.
+    """
+    return {int(number) for number in re.findall(r"\bC(\d\d)\b", text)}
+
+
+def test_every_lesson_is_there():
+    """
+    A number that is missing would be found by a learner.
+    """
+    assert sorted(NOTEBOOKS) == STEMS
+
+
+@every_lesson
+def test_lesson_names_its_claims_and_no_others(stem):
+    """
+    Each claim of the guides is put to the test once, in the lesson where it belongs.
+    """
+    assert claims_in("\n".join(sources(stem))) == CLAIMS.get(stem, set())
+
+
+@every_lesson
+def test_claim_is_judged_by_a_cell_that_asserts(stem):
+    """
+    A verdict that no assertion backs is an opinion.
+    """
+    judged = set()
+    for source in sources(stem, "check"):
+        if "assert" in source:
+            judged |= claims_in(source)
+    assert judged == CLAIMS.get(stem, set())
+
+
+@every_lesson
+def test_claim_is_judged_in_the_section_that_speaks_of_it(stem):
+    """
+    Who reads about a claim finds the cell that tests it in the same section.
+    """
+    cells = NOTEBOOKS[stem]["cells"]
+    starts = [at for at, cell in enumerate(cells) if role_of(cell) == "question"]
+    for start, stop in pairwise([*starts, len(cells)]):
+        section = cells[start:stop]
+        read = [cell["source"] for cell in section if role_of(cell) == "read"]
+        check = [cell["source"] for cell in section if role_of(cell) == "check"]
+        assert claims_in("\n".join(read)) == claims_in("\n".join(check))
+
+
+@every_lesson
+def test_claims_in_the_text_lead_to_the_page_of_claims(stem):
+    """
+    A number that one cannot look up says nothing.
+    """
+    text = "\n".join(sources(stem, *MARKDOWN_ROLES, *EITHER_ROLES))
+    assert not claims_in(re.sub(r"\[[^\]]*\bC\d\d\]\(claims\.md\)", "", text))
+
+
+def test_page_of_claims_says_what_the_lessons_found():
+    """
+    It stands beside the lessons, so it must not say anything else.
+    """
+    page = (ROOT / "notebooks" / "claims.md").read_text(encoding="utf-8")
+    row = r"^\| C(\d\d) \| .+ \| (true|half true|false) \| .+ \| \[(\d\d_\w+)\]\(\3\.ipynb\) \|$"
+    rows = re.findall(row, page, re.MULTILINE)
+    numbers = [int(number) for number, _, _ in rows]
+    assert numbers == sorted(set().union(*CLAIMS.values()))
+    for number, verdict, stem in rows:
+        assert int(number) in CLAIMS[stem]
+        (told,) = {
+            match
+            for source in sources(stem, "check")
+            for match in re.findall(rf"C{number} is (half true|true|false)", source)
+        }
+        assert told == verdict
+
+
+def test_no_two_predictions_share_a_name():
+    """
+    What was said in one lesson would be told in another.
+    """
+    asked = re.findall(
+        r'predict\("(\w+)", \.\.\.\)', "\n".join(map("\n".join, map(sources, STEMS)))
+    )
+    assert len(set(asked)) == len(asked)
+
+
+@every_lesson
+def test_title_says_question_minutes_ranks_and_what_it_builds_on(stem):
+    """
+    A learner chooses a lesson, and a teacher plans with it, by these.
+    """
+    assert 20 <= int(title_of(stem)["minutes"]) <= 30
+
+
+@every_lesson
+def test_links_inside_the_course_lead_somewhere(stem):
+    """
+    A dead link in a lesson stops a learner.
+    """
+    text = "\n".join(sources(stem, *MARKDOWN_ROLES, *EITHER_ROLES))
+    links = re.findall(r"\]\((?!https?:)([^)\s]+)\)", text)
+    missing = [link for link in links if not (ROOT / "notebooks" / link.partition("#")[0]).exists()]
+    assert missing == []
+
+
+@every_lesson
+def test_links_of_a_lesson_with_outputs_lead_somewhere(stem):
+    """
+    Who reads a lesson on the web follows its links there.
+    """
+    folder = ROOT / "notebooks" / "executed"
+    cells = read_notebook(folder / f"{stem}.ipynb").cells
+    text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    links = re.findall(r"\]\((?!https?:)([^)\s]+)\)", text)
+    assert [link for link in links if not (folder / link.partition("#")[0]).exists()] == []
+
+
+@every_lesson
+def test_lesson_names_sources_by_https(stem):
+    """
+    Every lesson says where its facts come from.
+    """
+    links = re.findall(r"\]\((https?://[^)\s]+)\)", "\n".join(sources(stem, "next")))
+    assert len(links) >= 2
+    assert all(link.startswith("https://") for link in links)
+
+
+def glossary():
+    """
+    Return the rows of the glossary: (term, meaning, stem).
+    """
+    row = r"^\| \*\*(.+?)\*\* \| (.+?) \| \[\d\d\]\(notebooks/(\d\d_\w+)\.ipynb\) \|$"
+    return re.findall(row, README, re.MULTILINE)
+
+
+def test_glossary_is_short_and_each_term_stands_once():
+    """
+    A list that nobody reads to its end explains nothing.
+    """
+    terms = [term.lower() for term, _, _ in glossary()]
+    assert 20 <= len(terms) <= MOST_TERMS
+    assert len(set(terms)) == len(terms)
+
+
+@pytest.mark.parametrize(("term", "meaning", "stem"), glossary())
+def test_term_is_explained_in_the_lesson_that_the_glossary_names(term, meaning, stem):
+    """
+    The first use is in bold, in the lesson where a learner meets it, and in none before.
+    """
+    bold = re.compile(rf"\*\*{re.escape(term)}(?:e?s)?\*\*", re.IGNORECASE)
+    roles = set(ROLES) - {"goal"}  # there the verbs are bold
+    first = next((at for at in STEMS if bold.search("\n".join(sources(at, *roles)))), None)
+    assert first == stem
+
+
+def readme_rows():
+    """
+    Return the README's table of lessons: (stem, question, minutes, builds on, seconds).
+    """
+    files = r"\[run\]\(notebooks/\1\.ipynb\), \[read\]\(notebooks/executed/\1\.ipynb\)"
+    row = rf"^\| (\d\d_\w+): {files} \| (.+?) \| (\d+) \| (.+?) \| (\d+) \|$"
+    return re.findall(row, README, re.MULTILINE)
+
+
+def test_readme_lists_every_lesson_as_its_title_says_it():
+    """
+    The table is how a visitor sees the course.
+    """
+    said = [(stem, question, int(minutes)) for stem, question, minutes, _, _ in readme_rows()]
+    titles = [(stem, title_of(stem)["question"], int(title_of(stem)["minutes"])) for stem in STEMS]
+    assert said == titles
+
+
+def test_readme_says_what_a_lesson_builds_on_and_that_no_lesson_takes_a_minute():
+    """
+    A lesson that one has to wait for is not run again.
+    """
+    for stem, _, _, builds_on, seconds in readme_rows():
+        needed = re.findall(r"\d\d", builds_on)
+        assert all(number < stem[:2] for number in needed)
+        assert bool(needed) == (stem != STEMS[0])
+        assert 0 < int(seconds) <= 60
+
+
+def exercises():
+    """
+    Return the first cell of each exercise, by its stem.
+    """
+    places = [place for place in all_places(ROOT) if not place.is_lesson]
+    return {place.stem: read_notebook(place.blank)["cells"][0]["source"] for place in places}
+
+
+def test_table_of_exercises_says_what_their_titles_say():
+    """
+    A teacher plans a day with these minutes.
+    """
+    text = (ROOT / "exercises" / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \[(\d\d_\w+)\]\(\1\.ipynb\) \| .+? \| (\d+) \|$", text, re.MULTILINE)
+    said = {
+        stem: re.search(r"^(\d+) minutes", title, re.M)[1] for stem, title in exercises().items()
+    }
+    assert dict(rows) == said
+    assert list(said) == STEMS
+
+
+def test_exercises_link_to_no_file():
+    """
+    Learners copy them into folders of their own, where nothing lies beside them.
+    """
+    for place in all_places(ROOT):
+        if not place.is_lesson:
+            assert not re.search(r"\]\((?!https:)", place.text.read_text(encoding="utf-8"))

@@ -1,0 +1,360 @@
+"""
+A folder of checkpoints: killed at any moment, it still holds one that loads.
+"""
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoint_runs import file_size_limit, fingerprint, make_run, train
+from worlds import run_world
+
+from ddp_lessons.checkpoint import CheckpointRefused, Checkpoints, Run, SaveFailed, capture
+from ddp_lessons.checkpoint import manifest as manifest_module
+from ddp_lessons.checkpoint.atomic import BLOCK_BYTES
+from ddp_lessons.checkpoint.housekeeping import WHOLE_FILE
+from ddp_lessons.checkpoint.manifest import MANIFEST, WHOLE, Manifest, checksum, write_manifest
+from ddp_lessons.checkpoint.safe import sealed
+from ddp_lessons.errors import BadInput
+
+NUM_KILLS = 50
+NUM_WEIGHTS = 1 << 16
+
+
+def _plain_run(step=0):
+    """
+    Return a Run whose every weight is its step, so that a mixture of two shows.
+    """
+    model = torch.nn.Linear(NUM_WEIGHTS, 1, bias=False)
+    torch.nn.init.constant_(model.weight, float(step))
+    return Run(model, torch.optim.SGD(model.parameters(), lr=0.1), step=step)
+
+
+def _set_step(run, step):
+    run.step = step
+    torch.nn.init.constant_(run.model.weight, float(step))
+
+
+def _save_for_ever(root, told):
+    run, checkpoints = _plain_run(), Checkpoints(root, keep_last=2)
+    step = checkpoints.load(run).step or 0
+    while True:
+        step += 1
+        _set_step(run, step)
+        checkpoints.save(run)
+        os.write(told, step.to_bytes(4, "big"))
+
+
+def _kill_at_random(rank, world_size, root, num_kills):
+    """
+    Fork a child that saves without end, kill it, load; return what was seen after each kill.
+    """
+    draw, seen = random.Random(0), []
+    for _ in range(num_kills):
+        told, tell = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(told)
+            try:
+                _save_for_ever(root, tell)
+            finally:
+                os._exit(1)
+        os.close(tell)
+        # Once the child has told of a first step, its next save has begun.
+        last_told = int.from_bytes(os.read(told, 4), "big")
+        time.sleep(draw.uniform(0, 0.03))
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        assert status == signal.SIGKILL
+        with os.fdopen(told, "rb") as pipe:
+            words = pipe.read()
+        if words:
+            last_told = int.from_bytes(words[-4:], "big")
+        unfinished = sum(name.startswith(".step-") for name in os.listdir(root))
+        run = _plain_run()
+        choice = Checkpoints(root).load(run)
+        same = bool((run.model.weight == float(choice.step)).all())
+        seen.append((choice.step, last_told, same, choice.skipped, unfinished))
+    return seen
+
+
+def test_killed_at_random_moments_the_last_good_one_loads(tmp_path):
+    """
+    C21: `kill -9` at 50 random moments. What `save` returned from is never lost or mixed.
+
+    A step beyond the last that was told of may be there: killed between the rename and the word.
+    """
+    [seen] = run_world(1, _kill_at_random, str(tmp_path), NUM_KILLS, join=False, timeout_s=90)
+    assert len(seen) == NUM_KILLS
+    for step, last_told, same, skipped, _ in seen:
+        assert step in (last_told, last_told + 1)
+        assert same
+        assert skipped == ()
+    # The child does nothing but save, so some kills must have left a folder half written.
+    assert sum(unfinished for *_, unfinished in seen) >= 5
+
+
+_FILE_EVENTS = ("open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "shutil.rmtree")
+
+
+def _kill_at_event(root, number):
+    """
+    Save once more in a fork that kills itself at its n-th act on a file; tell if it was killed.
+    """
+    child = os.fork()
+    if child == 0:
+        run, checkpoints, left = _plain_run(step=2), Checkpoints(root, keep_last=1), [number]
+
+        def kill_at_zero(event, arguments):
+            if event in _FILE_EVENTS and str(root) in str(arguments[0]):
+                left[0] -= 1
+                if left[0] == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(kill_at_zero)
+        try:
+            checkpoints.save(run)
+        finally:
+            os._exit(0)
+    return os.waitpid(child, 0)[1] == signal.SIGKILL
+
+
+def _kill_everywhere(rank, world_size, root):
+    steps, killed, number = [], True, 0
+    while killed:
+        number += 1
+        folder = Path(root) / str(number)
+        Checkpoints(folder).save(_plain_run(step=1))
+        (folder / ".step-00000001.tmp").mkdir()  # what an earlier kill left: swept by the next
+        killed = _kill_at_event(folder, number)
+        run = _plain_run()
+        choice = Checkpoints(folder).load(run)
+        assert bool((run.model.weight == float(choice.step)).all())
+        steps.append(choice.step)
+        shutil.rmtree(folder)
+    return steps
+
+
+def test_killed_before_each_act_on_a_file_one_of_the_two_loads(tmp_path):
+    """
+    Random moments may miss the short ones: here each open, rename and removal is one. The older
+    checkpoint loads up to the rename, the newer one from there on, also while the older goes.
+    """
+    [steps] = run_world(1, _kill_everywhere, str(tmp_path), join=False)
+    assert len(steps) > 8
+    assert steps == sorted(steps)
+    assert set(steps) == {1, 2}
+
+
+def _damage(root, name, how):
+    folder = root / name
+    data = folder / WHOLE_FILE
+    if how == "unfinished":
+        (folder / MANIFEST).unlink()
+    elif how == "truncated":
+        os.truncate(data, data.stat().st_size - 1)
+    elif how == "damaged":
+        content = bytearray(data.read_bytes())
+        content[len(content) // 2] ^= 1
+        data.write_bytes(content)
+    elif how == "missing":
+        data.unlink()
+    elif how == "no manifest of ours":
+        (folder / MANIFEST).write_text('{"format": "another"}')
+    elif how == "no json":
+        (folder / MANIFEST).write_bytes(b"\xff\xfe{")
+    elif how == "outside":
+        text = (folder / MANIFEST).read_text().replace(WHOLE_FILE, "../" + WHOLE_FILE)
+        (folder / MANIFEST).write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("unfinished", "unfinished: expected a manifest (got none)"),
+        ("truncated", "truncated: expected run.pt of"),
+        ("damaged", "damaged: expected run.pt with its CRC-32 (got another)"),
+        ("missing", "damaged: expected the file run.pt (got none of that name)"),
+        ("no manifest of ours", "foreign: expected a manifest of ddp_lessons.checkpoint 3"),
+        ("no json", "damaged: expected a manifest in JSON (got something else)"),
+        ("outside", "damaged: expected the file ../run.pt (got none of that name)"),
+    ],
+)
+def test_latest_skips_what_is_damaged_and_says_why(tmp_path, how, reason):
+    """
+    The newest is not always the best. All damaged is an error, and not a fresh start.
+    """
+    checkpoints = Checkpoints(tmp_path)
+    for step in (1, 2):
+        checkpoints.save(_plain_run(step))
+    _damage(tmp_path, "step-00000002", how)
+    run = _plain_run()
+    choice = checkpoints.load(run)
+    assert (choice.name, choice.step, run.step) == ("step-00000001", 1, 1)
+    [(name, why)] = choice.skipped
+    assert name == "step-00000002"
+    assert why.startswith(reason)
+
+    _damage(tmp_path, "step-00000001", how)
+    with pytest.raises(CheckpointRefused, match="no good checkpoint: expected at least one"):
+        checkpoints.load(run)
+
+    # The step can be saved again, before the bad one is gone.
+    checkpoints.save(_plain_run(2))
+    choice = checkpoints.load(_plain_run())
+    assert (choice.name, choice.step, choice.skipped) == ("step-00000002.2", 2, ())
+
+
+class _Hostile:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (self.path, "w")
+
+
+def test_code_behind_right_checksums_is_skipped(tmp_path):
+    """
+    Checksums tell of accidents, not of intent: who writes the file can write the manifest.
+    """
+    checkpoints, run, trap = Checkpoints(tmp_path / "root"), _plain_run(1), tmp_path / "trap"
+    checkpoints.save(run)
+    run = _plain_run(2)
+    checkpoints.save(run)
+    folder = tmp_path / "root" / "step-00000002"
+    torch.save(sealed({**capture(run), "x": _Hostile(str(trap))}), folder / WHOLE_FILE)
+    write_manifest(folder, Manifest(2, WHOLE, 1, {WHOLE_FILE: checksum(folder / WHOLE_FILE)}))
+    choice = checkpoints.latest()
+    assert choice.step == 1
+    assert "got code:" in choice.skipped[0][1]
+    assert not trap.exists()
+
+
+def test_nothing_saved_is_a_fresh_start(tmp_path):
+    """
+    The first start and every restart are the same lines of a script.
+    """
+    run = _plain_run(3)
+    choice = Checkpoints(tmp_path / "none").load(run)
+    assert (choice.name, choice.skipped, run.step) == (None, (), 3)
+
+
+def test_keeps_the_last_and_every_nth(tmp_path):
+    """
+    Recent ones to go on from, sparse ones to look back at; others are removed.
+    """
+    checkpoints = Checkpoints(tmp_path, keep_last=2, keep_every=4)
+    for step in range(1, 11):
+        checkpoints.save(_plain_run(step))
+    assert checkpoints.names() == [f"step-{step:08d}" for step in (4, 8, 9, 10)]
+    # Back to step 4 on purpose, the next save is not the latest step, and stays all the same.
+    checkpoints.save(_plain_run(5))
+    assert "step-00000005" in checkpoints.names()
+    checkpoints.save(_plain_run(10))
+    assert checkpoints.names()[-1] == "step-00000010.2"
+    assert "step-00000010" not in checkpoints.names()
+    assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
+
+
+@pytest.mark.parametrize("arguments", [{"keep_last": 0}, {"keep_every": 0}, {"keep_every": -1}])
+def test_numbers_to_keep_are_positive(tmp_path, arguments):
+    """
+    To keep none would remove what was just saved.
+    """
+    with pytest.raises(BadInput, match="expected 1 or more"):
+        Checkpoints(tmp_path, **arguments)
+
+
+def _resume(rank, world_size, root):
+    whole = make_run()
+    train(whole, 12)
+    wanted = fingerprint(whole)
+    run, checkpoints = make_run(), Checkpoints(root)
+    for _ in range(3):
+        train(run, 3)
+        checkpoints.save(run)
+    resumed = make_run(seed=3, rank_seed=500)
+    choice = checkpoints.load(resumed)
+    train(resumed, 3)
+    return choice.step, fingerprint(resumed) == wanted
+
+
+@pytest.mark.bitwise
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_save_and_load_go_on_bitwise(tmp_path, world_size):
+    """
+    The whole way through the folder.
+    """
+    assert run_world(world_size, _resume, str(tmp_path)) == [(9, True)] * world_size
+
+
+def _count_blocks(rank, world_size, root):
+    checkpoints, counted = Checkpoints(root), []
+    run = _plain_run(1)
+    run.model.register_buffer("large", torch.arange(3 * BLOCK_BYTES // 4 + 1))  # 6 blocks, and more
+    for save in (checkpoints.save, checkpoints.save_sharded):
+        run.step += 1
+        save(run)
+        real = manifest_module._block_sum
+
+        def counting(path, number, real=real):
+            counted.append((path.name, number))
+            return real(path, number)
+
+        manifest_module._block_sum = counting
+        checkpoints.latest()
+        manifest_module._block_sum = real
+    return counted
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_ranks_share_the_checksums(tmp_path, world_size):
+    """
+    One rank that reads all keeps the others waiting. So each block is read once, by one rank, and
+    nobody has two more than another.
+    """
+    shares = run_world(world_size, _count_blocks, str(tmp_path))
+    blocks = [block for share in shares for block in share]
+    assert len(blocks) == len(set(blocks)) > 12
+    assert max(map(len, shares)) - min(map(len, shares)) <= 2  # one for each of two checkpoints
+
+
+def test_a_manifest_of_too_few_blocks_is_foreign(tmp_path):
+    """
+    Otherwise the rest of a file would never be compared.
+    """
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(_plain_run(1))
+    path = tmp_path / "step-00000001" / MANIFEST
+    document = json.loads(path.read_text())
+    document["files"][WHOLE_FILE]["crc32"].clear()
+    path.write_text(json.dumps(document))
+    [(_, why)] = checkpoints.latest().skipped
+    assert why.startswith("foreign: expected a manifest of")
+
+
+def _limited(rank, world_size, root):
+    checkpoints = Checkpoints(root)
+    checkpoints.save(_plain_run(1))
+    with file_size_limit(1 << 15) if rank == 0 else contextlib.nullcontext():
+        try:
+            checkpoints.save(_plain_run(2))
+        except SaveFailed as error:
+            return str(error), checkpoints.latest().step, os.listdir(root)
+
+
+def test_a_full_disk_leaves_the_earlier_ones(tmp_path):
+    """
+    Every rank hears of it, the latest good one is found, nothing half written stays.
+    """
+    for fault, step, left in run_world(2, _limited, str(tmp_path)):
+        assert "got File too large, rank 0 of 2" in fault
+        assert (step, left) == (1, ["step-00000001"])

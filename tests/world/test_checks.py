@@ -1,0 +1,284 @@
+"""
+A check ends, whatever the answer does, and leaves the ranks as they were.
+"""
+
+import time
+
+import pytest
+
+from ddp_lessons import start_ranks, stop_ranks
+from ddp_lessons.checks.kit import Case, Played
+from ddp_lessons.checks.kit.checking import run_and_judge
+from ddp_lessons.checks.kit.ends import wrong_end
+from ddp_lessons.checks.kit.finding import find_task
+from ddp_lessons.checks.kit.inside.seen import Call, Seen
+from ddp_lessons.errors import CellFailed, WrongAnswer
+from ddp_lessons.ranks.kernel.cells import run_cell
+from ddp_lessons.trace.events import COLLECTIVE, Event
+
+LONGEST_S = 90.0
+RIGHT = """
+    total = tensor.clone()
+    dist.reduce(total, dst=0)
+    dist.broadcast(total, src=0)
+    return total
+"""
+ANSWERS = {
+    # what it does: (mistake, what the message says, body)
+    "deadlocks": (
+        "deadlock",
+        "ranks 1-3 called",
+        "if dist.get_rank(): dist.barrier()\n    else: dist.reduce(tensor.clone(), dst=0)",
+    ),
+    "waits where nobody comes": (
+        "deadlock",
+        "rank 0",
+        "total = tensor.clone()\n    if dist.get_rank() == 0: dist.reduce(total, dst=0)\n"
+        "    return total",
+    ),
+    "raises on one rank": (
+        "raised",
+        "rank 1 raised ValueError: no idea",
+        "if dist.get_rank() == 1: raise ValueError('no idea')" + RIGHT,
+    ),
+    "has a gap left": (
+        "blank",
+        "the line that says so is still in it",
+        "total = tensor.clone()\n    dist.reduce(total, dst=0)\n"
+        "    raise NotImplementedError('Task 02.1 is still blank')",
+    ),
+    "calls another task's gap": (
+        "blank",
+        "all_reduce calls an answer that is not there yet: Task 01.9 is still blank.",
+        "raise NotImplementedError('Task 01.9 is still blank')",
+    ),
+    "returns nothing": ("nothing", "returns nothing", "dist.reduce(tensor.clone(), dst=0)"),
+    "returns a view": ("view", "the argument itself", "return tensor"),
+    "changes its input": ("input-changed", "changes what it was given", "tensor.zero_()" + RIGHT),
+    "leaves a handle": (
+        "unwaited",
+        "may still be under way",
+        "total = tensor.clone()\n    dist.reduce(total, dst=0)\n"
+        "    dist.broadcast(total, src=0, async_op=True)\n    return total",
+    ),
+    "calls what it may not": (
+        "forbidden",
+        "calls all_reduce",
+        "total = tensor.clone()\n    dist.all_reduce(total)\n    return total",
+    ),
+    "prints ten megabytes": (
+        "not-everywhere",
+        "[0] xxx",
+        "print('x' * 10_000_000)\n    total = tensor.clone()\n    dist.reduce(total, dst=0)\n"
+        "    return total",
+    ),
+    "keeps its buffer": (
+        "kept",
+        "A second call with the same arguments changes what the first one returned.",
+        "import builtins\n    if not hasattr(builtins, 'kept'): builtins.kept = {}\n"
+        "    total = builtins.kept.setdefault(tensor.shape, torch.empty_like(tensor))\n"
+        "    total.copy_(tensor)\n"
+        "    dist.reduce(total, dst=0)\n    dist.broadcast(total, src=0)\n    return total",
+    ),
+    "adds up in a second call": (
+        "not-everywhere",
+        "So it is in a second call with the same arguments.",
+        "import builtins\n    builtins.num_calls = getattr(builtins, 'num_calls', 0) + 1\n"
+        "    total = tensor.clone()\n    dist.reduce(total, dst=0)\n"
+        "    if builtins.num_calls % 2: dist.broadcast(total, src=0)\n"
+        "    else: dist.broadcast(total.clone(), src=0)\n    return total",
+    ),
+    "talks through the store": (
+        "store",
+        "It puts keys into the group's store",
+        "store = dist.distributed_c10d._get_default_store()\n"
+        "    store.set(f'said by {dist.get_rank()}', '1')" + RIGHT,
+    ),
+    "loops for ever on one rank": (
+        "late",
+        "rank 1 is at line",
+        "while dist.get_rank() == 1: pass" + RIGHT,
+    ),
+    "calls itself for ever": (
+        "raised",
+        "raised RecursionError",
+        "return all_reduce(tensor)",
+    ),
+    "leaves the group": (
+        "group-left",
+        "no group",
+        "dist.destroy_process_group()\n    return tensor",
+    ),
+}
+
+
+def cell(body):
+    """
+    Return a cell that defines the answer with such a body.
+    """
+    return (
+        f"import torch\nimport torch.distributed as dist\n\ndef all_reduce(tensor):\n    {body}\n"
+    )
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    """
+    Four ranks for all answers.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DDP_LESSONS_STATE_DIR", str(tmp_path_factory.mktemp("state")))
+        ranks = start_ranks(4)
+        yield ranks
+    stop_ranks()
+
+
+def check_it(ranks, source):
+    """
+    Run a cell, then the check of its answer, and return what was refused, or None.
+    """
+    run_cell(ranks, source)
+    began = time.monotonic()
+    try:
+        run_and_judge(find_task("02.1"), ranks)
+    except WrongAnswer as error:
+        return error
+    finally:
+        assert time.monotonic() - began < LONGEST_S
+    return None
+
+
+def assert_usable(ranks):
+    """
+    The ranks have their variables, and their next collective works.
+    """
+    run_cell(ranks, "import torch, torch.distributed as dist\nsum_ = torch.ones(1)")
+    run_cell(ranks, "dist.all_reduce(sum_)\nassert sum_.item() == 4")
+    assert ranks.view["kept"] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("number", "is_told"), [("00.1", False), ("02.1", True)])
+def test_message_says_that_nothing_was_called_where_something_may_be(number, is_told):
+    """
+    In a task without messages the words would only puzzle.
+    """
+    seen = [Seen(0, [Call(before=())])]
+    error = Played(find_task(number), Case(1), seen, [""]).wrong("nothing", 0)
+    assert ("rank 0 of 1 called: nothing" in str(error)) is is_told
+
+
+def test_message_lists_a_dozen_calls_and_counts_the_rest():
+    """
+    A save of every rank's part makes twenty calls: as a list they hide what is wrong.
+    """
+    events = [Event(COLLECTIVE, f"call-{n}", 0, n, 0) for n in range(20)]
+    seen = [Seen(0, [Call(before=(), events=events)])]
+    error = Played(find_task("02.1"), Case(1), seen, [""]).wrong("nothing", 0)
+    assert "call-11, 8 more" in str(error)
+    assert "call-12" not in str(error)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_deadlock_is_told_as_one_also_when_the_time_is_over(is_late):
+    """
+    Whether it was named shortly before or after the end of the time is chance.
+    """
+    error = CellFailed("Deadlock: ranks 0 and 1 wait for each other.")
+    found = wrong_end(find_task("02.1"), Case(2), error, {}, is_late, ["", ""])
+    assert found.mistake == "deadlock"
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_check_ends_and_leaves_the_ranks_usable(ranks, name):
+    """
+    A learner tries again, whatever went wrong.
+    """
+    mistake, says, body = ANSWERS[name]
+    run_cell(ranks, "import torch.distributed as dist\nkept = dist.get_rank()")
+    error = check_it(ranks, cell(body))
+    assert (error and error.mistake) == mistake, error
+    assert says in str(error)
+    assert len(str(error)) < 5_000
+    assert_usable(ranks)
+
+
+def test_check_survives_an_answer_that_ends_its_process(ranks):
+    """
+    New ranks take the place of the dead ones, and the next answer is checked as any other.
+    """
+    error = check_it(ranks, "import os" + cell("os._exit(3)").replace("import torch\n", "\n", 1))
+    assert error.mistake == "died"
+    assert check_it(ranks, cell(RIGHT.strip())) is None
+
+
+def test_check_neither_takes_nor_leaves_a_mode_of_torch(ranks):
+    """
+    Gradients that an answer turns off would be missing in the learner's next cell.
+    """
+    usual = "assert torch.is_grad_enabled() and torch.ones(1).dtype == torch.float32"
+    odd = "assert not torch.is_grad_enabled() and torch.ones(1).dtype == torch.float64"
+    change = "torch.set_grad_enabled(False); torch.set_default_dtype(torch.float64)"
+    change_back = "torch.set_grad_enabled(True); torch.set_default_dtype(torch.float32)"
+    assert check_it(ranks, cell(change + RIGHT)) is None
+    run_cell(ranks, usual)
+    run_cell(ranks, change)
+    try:
+        assert check_it(ranks, cell(usual + RIGHT)) is None
+        run_cell(ranks, odd)
+    finally:
+        run_cell(ranks, change_back)
+
+
+def test_check_refuses_what_is_not_defined(ranks):
+    """
+    The cell that defines the answer was not run, or ran in the kernel alone.
+    """
+    run_cell(ranks, "globals().pop('all_reduce', None)")
+    assert check_it(ranks, "pass").mistake == "missing"
+
+
+@pytest.mark.parametrize(
+    "fake",
+    [
+        "lambda tensor, dst: dist.all_reduce(tensor)",
+        "functools.wraps(real)(lambda tensor, dst: dist.all_reduce(tensor))",
+        "functools.partial(dist.all_reduce)",
+        "Fake()",
+    ],
+)
+def test_check_is_not_fooled_by_a_replaced_function(ranks, fake):
+    """
+    Who replaces torch's reduce by an all-reduce has learned something, but not this.
+    """
+    run_cell(ranks, "import functools, torch.distributed as dist\nreal = dist.reduce")
+    run_cell(ranks, "class Fake:\n    def __call__(self, tensor, dst): dist.all_reduce(tensor)")
+    error = check_it(ranks, cell(RIGHT.strip()) + f"\ndist.reduce = {fake}\n")
+    run_cell(ranks, "dist.reduce = real")
+    assert error.mistake == "replaced"
+    assert "not torch's own: reduce." in str(error)
+    assert check_it(ranks, cell(RIGHT.strip())) is None
+
+
+def test_check_is_not_fooled_by_answers_learned_by_heart(ranks):
+    """
+    Sizes and numbers are drawn anew each time, so what was right once is wrong the next time.
+    """
+    learned = """
+import torch, torch.distributed as dist
+if "seen" not in globals():
+    seen = []
+
+def all_reduce(tensor):
+    if replay:
+        return seen.pop(0)
+    total = tensor.clone()
+    dist.reduce(total, dst=0)
+    dist.broadcast(total, src=0)
+    seen.append(total.clone())
+    return total
+"""
+    ranks.stop()
+    fresh = start_ranks(4)
+    assert check_it(fresh, "replay = False" + learned) is None
+    assert check_it(fresh, "replay = True" + learned) is not None
+    fresh.stop()

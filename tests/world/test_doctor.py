@@ -1,0 +1,360 @@
+"""
+The doctor: probes on this machine, verdicts on made-up ones.
+"""
+
+import io
+import os
+import re
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+
+from ddp_lessons.course.doctor import machine as probes
+from ddp_lessons.course.doctor import torch_report
+from ddp_lessons.course.doctor.doctor import FAIL, GIB, OK, WARN, can_run, judge
+from ddp_lessons.course.doctor.machine import Gpu, Machine
+from ddp_lessons.course.doctor.table import NUM_COLUMNS, NUM_LINES, show_findings
+from ddp_lessons.course.doctor.torch_report import TorchReport, ask_torch, read_torch_report
+from ddp_lessons.errors import StartFailed
+
+LAPTOP = Machine(
+    python=(3, 12, 4),
+    system="linux",
+    packages={
+        "torch": "2.13.0+cpu",
+        "ipyparallel": "9.2.0",
+        "jupyterlab": "4.6.6",
+        "ipykernel": "7.4.0",
+        "scikit-learn": "1.9.1",
+        "matplotlib": "3.11.2",
+    },
+    num_cores=8,
+    memory_bytes=16 * GIB,
+    free_memory_bytes=9 * GIB,
+    shm_bytes=8 * GIB,
+    has_loopback=True,
+    temp_folder="/tmp",
+    torch=TorchReport(version="2.13.0+cpu", backends=("gloo",), fork_s=0.05),
+)
+SERVER_TORCH = TorchReport("2.13.0", "13.0", 8, ("gloo", "nccl"), fork_s=0.1)
+SERVER = replace(
+    LAPTOP,
+    packages=LAPTOP.packages | {"torch": "2.13.0"},
+    driver="580.65.06",
+    gpus=(Gpu("NVIDIA H200", 141 * GIB),) * 8,
+    num_gpus_on_bus=8,
+    torch=SERVER_TORCH,
+)
+MAC = replace(
+    LAPTOP,
+    system="darwin",
+    shm_bytes=None,
+    torch=TorchReport(version="2.13.0", backends=("gloo",), spawn_s=3.2),
+)
+NOTHING_WORKS = Machine(
+    python=(3, 9, 2),
+    system="linux",
+    packages={},
+    num_cores=1,
+    memory_bytes=GIB // 2,
+    free_memory_bytes=GIB // 4,
+    shm_bytes=None,
+    has_loopback=False,
+    temp_folder="",
+    num_gpus_on_bus=1,
+)
+
+
+def finding(machine, what):
+    """
+    Return the doctor's finding of that name.
+    """
+    (found,) = [found for found in judge(machine) if found.what == what]
+    return found
+
+
+def screen(machine):
+    """
+    Return the lines that the doctor prints.
+    """
+    output = io.StringIO()
+    show_findings(judge(machine), output)
+    return output.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("machine", [LAPTOP, SERVER, MAC], ids=["laptop", "server", "mac"])
+def test_doctor_finds_nothing_wrong_with_a_good_machine(machine):
+    """
+    A warning about nothing teaches people to skip warnings. MPI and UCC are in no wheel: fine.
+    """
+    findings = judge(machine)
+    assert [found.status for found in findings] == [OK] * len(findings)
+    assert [found.mend for found in findings] == [""] * len(findings)
+
+
+WRONG = [
+    ({"python": (3, 10, 12)}, "Python", FAIL, "Python 3.11, 3.12 or 3.13"),
+    ({"python": (3, 14, 0)}, "Python", FAIL, "Python 3.11, 3.12 or 3.13"),
+    ({"system": "win32"}, "Python", FAIL, "use WSL"),
+    ({"packages": {"torch": "2.13.0"}}, "packages", FAIL, "make setup"),
+    ({"packages": LAPTOP.packages | {"torch": "2.10.1"}}, "torch", FAIL, "torch>=2.11"),
+    ({"torch": TorchReport(error="libgomp.so.1: missing")}, "torch", FAIL, "--force-reinstall"),
+    ({"num_gpus_on_bus": 2}, "GPUs", WARN, "Install NVIDIA's driver"),
+    ({"gpus": SERVER.gpus, "driver": "580"}, "GPUs", WARN, "CUDA build of torch"),
+    (
+        {"gpus": SERVER.gpus, "driver": "470", "torch": replace(SERVER_TORCH, num_gpus=0)},
+        "GPUs",
+        WARN,
+        "Update the driver to one for CUDA 13.0",
+    ),
+    ({"num_cores": 1}, "cores", WARN, "2 or more"),
+    ({"free_memory_bytes": GIB + GIB // 2}, "memory", WARN, "start_ranks(2)"),
+    ({"free_memory_bytes": GIB // 2}, "memory", FAIL, "container's limit"),
+    ({"shm_bytes": 64 << 20}, "/dev/shm", WARN, "--shm-size=2g"),
+    ({"shm_bytes": None}, "/dev/shm", WARN, "mount -t tmpfs"),
+    ({"temp_folder": ""}, "temporary files", FAIL, "TMPDIR"),
+    ({"has_loopback": False}, "loopback", FAIL, "ip link set lo up"),
+    ({"torch": replace(LAPTOP.torch, backends=("mpi",))}, "backends", FAIL, "torch with Gloo"),
+    (
+        {"torch": replace(SERVER_TORCH, backends=("gloo",)), "gpus": SERVER.gpus, "driver": "580"},
+        "backends",
+        WARN,
+        "torch with NCCL",
+    ),
+    (
+        {"torch": replace(LAPTOP.torch, fork_s=None, spawn_s=3.0, error="rank 1 of 2 died")},
+        "forking ranks",
+        WARN,
+        'launcher="spawn"',
+    ),
+    ({"torch": replace(LAPTOP.torch, fork_s=None)}, "all-reduce", FAIL, "firewall or sandbox"),
+    ({"torch": replace(LAPTOP.torch, fork_s=9.0)}, "all-reduce", WARN, "close programs"),
+]
+
+
+@pytest.mark.parametrize(("changes", "what", "status", "mend"), WRONG)
+def test_doctor_names_the_fault_and_mends_it(changes, what, status, mend):
+    """
+    Each thing that is wrong has its own sentence, and only what stops the course stops the doctor.
+    """
+    machine = replace(LAPTOP, **changes)
+    found = finding(machine, what)
+    assert found.status == status
+    assert mend in found.mend
+    assert can_run(judge(machine)) == (status != FAIL)
+
+
+def test_doctor_shows_missing_mpi_without_fuss():
+    """
+    No wheel has MPI: it is said, and nothing has to be done about it.
+    """
+    found = finding(LAPTOP, "backends")
+    assert "mpi" in found.found
+    assert found.status == OK
+
+
+def test_doctor_says_which_cuda_comes_from_where():
+    """
+    The wheel brings the CUDA runtime, the machine only the driver: claim C01 is settled by reading.
+    """
+    assert "the wheel brings CUDA 13.0" in finding(SERVER, "torch").found
+    assert "8 x NVIDIA H200, 141 GiB, driver 580.65.06" in finding(SERVER, "GPUs").found
+
+
+def _no_interface(address):
+    raise StartFailed(f"No interface has {address}.")
+
+
+def test_doctor_says_where_torch_listens(monkeypatch):
+    """
+    None of its sockets asks who calls, so which interface they are on is all there is.
+    """
+    found = finding(replace(LAPTOP, interfaces=("lo", "enp0s31f6")), "torch's sockets")
+    assert found.found == "no password: start_ranks takes lo; torchrun enp0s31f6, and its store all"
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
+    loopback, told = probes.group_interfaces()
+    assert (loopback[:2], told) == ("lo", "ib0")
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME")
+    monkeypatch.setattr(probes.socket, "gethostname", lambda: "no.such.host.invalid")
+    assert probes.group_interfaces() == (loopback, loopback)
+    monkeypatch.setattr(probes, "interface_of", _no_interface)
+    assert probes.group_interfaces() == ("none", "none")  # what else is wrong is told elsewhere
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [LAPTOP, SERVER, MAC, NOTHING_WORKS, *(replace(LAPTOP, **changes) for changes, *_ in WRONG)],
+)
+def test_doctor_fits_one_screen(machine):
+    """
+    What scrolls away is not read, and a sentence that wraps may push something out.
+    """
+    lines = screen(machine)
+    assert len(lines) < NUM_LINES  # the prompt needs a line, too
+    assert max(map(len, lines)) <= NUM_COLUMNS
+    assert not any("…" in line for line in lines)
+
+
+def test_doctor_puts_the_worst_first_and_counts_the_rest():
+    """
+    With more faults than lines, those that stop the course must be seen.
+    """
+    lines = screen(NOTHING_WORKS)
+    mending = lines[lines.index("") + 1 :]
+    assert mending[0].startswith("Python: ")
+    assert any(re.fullmatch(r"Mend these, then look again: \d more\.", line) for line in mending)
+    assert lines[-1] == "The course cannot run here yet."
+
+
+def test_doctor_cuts_a_long_error_to_one_line():
+    """
+    An import error may be pages long; the table must stand.
+    """
+    broken = replace(LAPTOP, torch=TorchReport(error="no such file\n" * 40))
+    lines = screen(broken)
+    assert len(lines) < NUM_LINES
+    assert max(map(len, lines)) <= NUM_COLUMNS
+
+
+def test_probe_two_ranks_really_all_reduce():
+    """
+    The one probe that is worth more than all versions: two ranks talk. Fork on Linux, else spawn.
+    """
+    report = ask_torch()
+    assert report.error == ""
+    assert "gloo" in report.backends
+    assert (report.fork_s if sys.platform == "linux" else report.spawn_s) > 0
+
+
+def process_is_gone(pid):
+    """
+    Tell whether a process has ended, or waits only for its parent to notice.
+    """
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_probe_that_hangs_is_killed_at_its_deadline(tmp_path, monkeypatch):
+    """
+    The doctor is asked when things hang: it must not. What was found before is kept, and no child.
+    """
+    (tmp_path / "hanging_probe.py").write_text(
+        "import os, time\n"
+        "child = os.fork()\n"
+        'if child: print(\'{"version": "%d"}\' % child, flush=True)\n'
+        "time.sleep(600)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    start = time.monotonic()
+    report = ask_torch(deadline_s=6, module="hanging_probe")
+    assert time.monotonic() - start < 60
+    assert report.error == "no answer within 6 s"
+    deadline = time.monotonic() + 20
+    while not process_is_gone(int(report.version)) and time.monotonic() < deadline:
+        os.sched_yield()
+    assert process_is_gone(int(report.version))
+
+
+def test_probe_that_crashes_leaves_its_last_words(tmp_path, monkeypatch):
+    """
+    "exit code 1" helps nobody; the last line of a traceback does.
+    """
+    (tmp_path / "crashing_probe.py").write_text("raise ImportError('libcudart.so.13: not found')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    report = ask_torch(deadline_s=30, module="crashing_probe")
+    assert report.error == "ImportError: libcudart.so.13: not found"
+    assert report.version is None
+
+
+def test_probe_folder_is_private_and_removed(tmp_path, monkeypatch):
+    """
+    A store has no password: whoever can write it can join the group.
+    """
+    (tmp_path / "spying_probe.py").write_text(
+        "import json, os, sys\n"
+        "print(json.dumps({'version': oct(os.stat(sys.argv[1]).st_mode & 0o777)}))\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    temp = tmp_path / "temp"
+    temp.mkdir()
+    monkeypatch.setattr(torch_report.tempfile, "tempdir", str(temp))
+    assert ask_torch(deadline_s=30, module="spying_probe").version == "0o700"
+    assert list(temp.iterdir()) == []
+
+
+def test_read_torch_report_skips_what_is_not_json():
+    """
+    Libraries print banners; a line cut off by a kill is no JSON either.
+    """
+    text = 'Welcome\n{"version": "2.13.0"}\n{"fork_error": "rank 0 died"}\n{"spawn_'
+    report = read_torch_report(text, error="")
+    assert report == TorchReport(version="2.13.0", error="rank 0 died")
+
+
+def test_parse_nvidia_smi_reads_what_drivers_print():
+    """
+    Boards with unified memory print [N/A] for it; a name may hold a comma.
+    """
+    text = "580.65.06, 143771, NVIDIA H200\n580.65.06, [N/A], NVIDIA GB10, rev 1\n"
+    driver, gpus = probes.parse_nvidia_smi(text)
+    assert driver == "580.65.06"
+    assert gpus == (Gpu("NVIDIA H200", 143771 << 20), Gpu("NVIDIA GB10, rev 1", 0))
+    assert probes.parse_nvidia_smi("No devices were found") == (None, ())
+
+
+def test_nvidia_driver_that_hangs_is_no_driver(monkeypatch):
+    """
+    nvidia-smi can hang for minutes on a broken driver.
+    """
+
+    def hang(*arguments, timeout, **options):
+        raise subprocess.TimeoutExpired("nvidia-smi", timeout)
+
+    monkeypatch.setattr(probes.subprocess, "run", hang)
+    assert probes.nvidia_driver() == (None, ())
+
+
+def test_gpus_on_bus_counts_nvidia_displays_only(tmp_path):
+    """
+    The sound chip of a graphics card is NVIDIA's, too.
+    """
+    devices = [("0x10de", "0x030200"), ("0x10de", "0x040300"), ("0x8086", "0x030000")]
+    for number, (vendor, kind) in enumerate(devices):
+        folder = tmp_path / f"0000:0{number}:00.0"
+        folder.mkdir()
+        (folder / "vendor").write_text(f"{vendor}\n")
+        (folder / "class").write_text(f"{kind}\n")
+    assert probes.gpus_on_bus(tmp_path) == 1
+    assert probes.gpus_on_bus(tmp_path / "missing") == 0
+
+
+def test_writable_temp_folder_is_empty_if_none_is(tmp_path, monkeypatch):
+    """
+    A full disk or a read-only container must be named, not raised.
+    """
+    monkeypatch.setattr(probes.tempfile, "tempdir", str(tmp_path / "missing"))
+    assert probes.writable_temp_folder() == ""
+    monkeypatch.setattr(probes.tempfile, "tempdir", str(tmp_path))
+    assert probes.writable_temp_folder() == str(tmp_path)
+
+
+def test_loopback_answers_here():
+    """
+    Everything else in this course needs it.
+    """
+    assert probes.loopback()
+
+
+def test_shm_size_of_a_system_without_is_none(tmp_path):
+    """
+    macOS has no /dev/shm.
+    """
+    assert probes.shm_size(tmp_path / "missing") is None
+    assert probes.shm_size(tmp_path) > 0

@@ -1,0 +1,171 @@
+"""
+One run, told in plain DDP, by Accelerate, by Fabric, and by an optimizer that averages.
+"""
+
+import os
+import sys
+
+import pytest
+import torch
+from framework_worlds import WORLD_SIZES, needs_frameworks, samples, small_model
+from paths import ROOT
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+from worlds import run_world
+
+from ddp_lessons.frameworks import (
+    AveragingOptimizer,
+    num_different_losses,
+    num_models,
+    quiet,
+    tally,
+    told,
+    train_plain,
+    train_with_accelerate,
+    train_with_fabric,
+)
+from ddp_lessons.jobs import run_job
+from ddp_lessons.trace import trace
+
+BATCH_SIZE = 3
+
+
+def _flat(model):
+    return torch.cat([p.detach().flatten() for p in model.parameters()]).tolist()
+
+
+def _train_in_one_process(world_size):
+    """
+    Train on what all ranks together have in each step, without DDP.
+    """
+    model, dataset = small_model(), samples()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    loaders = [
+        DataLoader(dataset, BATCH_SIZE, sampler=DistributedSampler(dataset, world_size, r, False))
+        for r in range(world_size)
+    ]
+    for batches in zip(*loaders, strict=True):
+        images, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
+        optimizer.zero_grad()
+        cross_entropy(model(images), labels).backward()
+        optimizer.step()
+    return _flat(model)
+
+
+def _weights(rank, world_size):
+    quiet()
+    found = []
+    with told():
+        for train in (train_plain, train_with_accelerate, train_with_fabric):
+            model = small_model()
+            train(model, samples(), BATCH_SIZE)
+            found.append(_flat(model))
+    return found
+
+
+@needs_frameworks
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+def test_every_telling_is_the_run_of_one_process(world_size):
+    """
+    Three tellings that agree could all be wrong.
+    """
+    expected = torch.tensor(_train_in_one_process(world_size), dtype=torch.float64)
+    for found in run_world(world_size, _weights):
+        for weights in found:
+            off = torch.tensor(weights, dtype=torch.float64) - expected
+            # Sums of 12 samples over 16 steps, in another order: a few roundings of 1e-16 each.
+            assert off.norm() < 1e-12 * expected.norm()
+
+
+def _compare(rank, world_size):
+    quiet()
+    dataset = samples(dtype=torch.float32)
+    with trace() as events:
+        losses = train_plain(small_model(torch.float32), dataset, BATCH_SIZE)
+    plain, found = tally(events), []
+    with told():
+        for train in (train_with_accelerate, train_with_fabric):
+            with trace() as events:
+                others = train(small_model(torch.float32), dataset, BATCH_SIZE)
+            found.append((num_different_losses(losses, others), tally(events) == plain))
+    return found, plain.all_reduces, len(losses)
+
+
+@needs_frameworks
+@pytest.mark.bitwise
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_tellings_have_the_same_losses_and_the_same_calls(world_size):
+    """
+    The lesson says so, to the last bit and to the last byte.
+    """
+    for found, num_all_reduces, num_steps in run_world(world_size, _compare):
+        assert found == [(0, True), (0, True)]
+        assert num_all_reduces == num_steps
+
+
+@needs_frameworks
+def test_tellings_hold_for_one_rank():
+    """
+    Alone, Accelerate needs no DDP; the losses are the same.
+    """
+    for found, *_ in run_world(1, _compare):
+        assert [num_different for num_different, _ in found] == [0, 0]
+
+
+SCRIPT = """
+import sys, torch, torch.distributed as dist
+from framework_worlds import samples, small_model
+from ddp_lessons.frameworks import *
+quiet()
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+data = samples(dtype=torch.float32)
+tellings = train_plain, train_with_accelerate, train_with_fabric
+losses = [train(small_model(torch.float32), data, 3) for train in tellings]
+differ = [num_different_losses(losses[0], others) for others in losses[1:]]
+sys.stdout.write(f"differ: {differ}\\n")  # at once, or two ranks' words mix
+dist.destroy_process_group()
+"""
+
+
+@needs_frameworks
+@pytest.mark.bitwise
+def test_tellings_are_the_same_under_torchrun(tmp_path):
+    """
+    A script that torchrun has started needs nobody else to tell it anything.
+    """
+    (tmp_path / "script.py").write_text(SCRIPT)
+    paths = os.pathsep.join([str(ROOT / "tests" / "support"), str(ROOT)])
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node=2", "script.py"]
+    job = run_job(command, timeout_s=100, folder=tmp_path, env={"PYTHONPATH": paths})
+    assert job.returncode == 0, job.stderr
+    assert job.stdout.splitlines() == ["differ: [0, 0]"] * 2
+
+
+def _average(rank, world_size):
+    model, dataset = small_model(), samples()
+    if rank:
+        torch.nn.init.zeros_(model[0].weight)  # the first rank's count
+    optimizer = AveragingOptimizer(torch.optim.SGD(model.parameters(), lr=0.5))
+    sampler = DistributedSampler(dataset, shuffle=False)
+    with trace() as events:
+        for images, labels in DataLoader(dataset, BATCH_SIZE, sampler=sampler):
+            optimizer.zero_grad()
+            cross_entropy(model(images), labels).backward()
+            optimizer.step()
+    return _flat(model), num_models(model), tally(events).all_reduces, len(sampler)
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+def test_averaging_optimizer_is_the_run_of_one_process(world_size):
+    """
+    That is what Horovod promised, by a message for each gradient.
+    """
+    expected = torch.tensor(_train_in_one_process(world_size), dtype=torch.float64)
+    for weights, different, num_all_reduces, num_samples in run_world(world_size, _average):
+        off = torch.tensor(weights, dtype=torch.float64) - expected
+        assert off.norm() < 1e-12 * expected.norm()
+        assert different == 1
+        assert num_all_reduces == 4 * -(-num_samples // BATCH_SIZE)

@@ -1,0 +1,77 @@
+"""
+A process that is forked from a rank: it has an old copy, and no group. It is always ended (C23).
+"""
+
+import multiprocessing
+import os
+import time
+
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+from worlds import run_world
+
+from ddp_lessons.metrics import ForkedProcess
+
+PATIENCE_S = 30
+
+
+def _may_have_children():
+    # Ranks of a notebook may. Those of `worlds` are daemons, whom multiprocessing forbids it.
+    multiprocessing.current_process()._config["daemon"] = False
+
+
+def _train_and_ask(rank, world_size):
+    _may_have_children()
+    num_steps, weight = [0], torch.zeros(1)
+    dist.all_reduce(torch.ones(1))  # ranks are connected by now
+
+    def answer(question):
+        if question == "steps":
+            return num_steps[0], weight.item(), os.getpid()
+        if question == "raise":
+            raise ValueError("no such thing")
+        count = torch.ones(1)
+        dist.all_reduce(count)
+        return count.item()
+
+    with ForkedProcess(answer) as child:
+        for _ in range(20):
+            num_steps[0] += 1
+            weight += 1
+        seen = child.ask("steps", PATIENCE_S)
+        error = child.ask("raise", PATIENCE_S)
+        total = child.ask("sum", 1.0)
+    count = torch.ones(1)
+    dist.all_reduce(count)
+    return seen, error, total, num_steps[0], count.item()
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_forked_process_has_old_weights_and_no_group(world_size):
+    """
+    Its collective never ends, and that of its parent does, before and after.
+    """
+    for seen, error, total, num_steps, count in run_world(world_size, _train_and_ask):
+        assert seen[:2] == (0, 0.0)
+        assert not psutil.pid_exists(seen[2])
+        assert error == "ValueError: no such thing"
+        # In a group of one nobody has to be waited for, but threads do the work all the same.
+        assert total is None
+        assert (num_steps, count) == (20, world_size)
+
+
+def _leave_it(rank, world_size):
+    _may_have_children()
+    child = ForkedProcess(lambda question: time.sleep(600), most_s=1)
+    child.ask("sleep", 0)
+    child._process.join(PATIENCE_S)
+    return child._process.exitcode
+
+
+def test_forked_process_ends_by_itself():
+    """
+    A rank may be killed, and then nobody ends its child.
+    """
+    assert run_world(1, _leave_it) == [-14]  # SIGALRM

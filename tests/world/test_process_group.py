@@ -1,0 +1,289 @@
+"""
+Joining and leaving a group over a file, TCP and the environment, against torch's own view of it.
+"""
+
+import os
+import subprocess
+import sys
+
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+from worlds import run_world
+
+from ddp_lessons.errors import BadInput
+from ddp_lessons.process_group import (
+    env_store,
+    file_store,
+    join_group,
+    join_group_env,
+    join_group_store,
+    join_group_tcp,
+    leave_group,
+    rank_device,
+    tcp_store,
+)
+
+VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def _publish(folder, port):
+    file_store(f"{folder}/port", -1).set("port", str(port))
+
+
+def _published(folder):
+    return int(file_store(f"{folder}/port", -1).get("port"))
+
+
+def _join_file(rank, world_size, folder):
+    join_group(f"{folder}/store", rank, world_size, deadline_s=30.0)
+
+
+def _join_file_as_torch_waits(rank, world_size, folder):
+    join_group(f"{folder}/store", rank, world_size)
+
+
+def _join_tcp(rank, world_size, folder):
+    port = _published(folder) if rank else 0
+    publish = (lambda port: _publish(folder, port)) if rank == 0 else None
+    join_group_tcp("127.0.0.1", port, rank, world_size, deadline_s=30.0, publish=publish)
+
+
+def _join_env(rank, world_size, folder):
+    # The store is held by rank 0 beside the group, as torchrun's agent holds it.
+    store = tcp_store("127.0.0.1", 0, 0, 30.0) if rank == 0 else None
+    if store is not None:
+        _publish(folder, store.port)
+    values = (str(rank), str(world_size), "127.0.0.1", str(_published(folder)))
+    os.environ.update(zip(VARIABLES, values, strict=True), TORCHELASTIC_USE_AGENT_STORE="True")
+    join_group_env(deadline_s=30.0)
+    return store
+
+
+def _join_add_leave(rank, world_size, join, folder):
+    held = join(rank, world_size, folder)
+    total = torch.tensor([float(rank + 1)])
+    dist.all_reduce(total)
+    seen = (dist.get_rank(), dist.get_world_size(), dist.get_backend(), total.item())
+    dist.barrier()
+    leave_group()
+    del held
+    return (*seen, dist.is_initialized())
+
+
+@pytest.mark.parametrize("join", [_join_file, _join_file_as_torch_waits, _join_tcp, _join_env])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_join_makes_a_group_that_adds_up(tmp_path, world_size, join):
+    """
+    The group has the size, the numbers and the backend that were asked for, works, and ends.
+    """
+    seen = run_world(world_size, _join_add_leave, join, str(tmp_path), join=False)
+    total = float(sum(range(1, world_size + 1)))
+    assert seen == [(rank, world_size, "gloo", total, False) for rank in range(world_size)]
+
+
+SCRIPT = """
+import torch, torch.distributed as dist
+from ddp_lessons.process_group import join_group_env, leave_group
+join_group_env(deadline_s=60.0)
+total = torch.ones(1)
+dist.all_reduce(total)
+assert total.item() == dist.get_world_size() == 2
+leave_group()
+"""
+
+
+def _fail_alone_then_join(rank, world_size, folder):
+    if rank == 0:
+        with pytest.raises(BadInput):
+            join_group(f"{folder}/alone", rank, world_size, timeout_s=0)
+        with pytest.raises(RuntimeError):  # by torch: it names nobody
+            join_group(f"{folder}/alone", rank, world_size, timeout_s=0.001)
+    return _join_add_leave(rank, world_size, _join_file, folder)[3]
+
+
+def test_join_group_works_after_one_rank_has_failed_to_join(tmp_path):
+    """
+    torch counts a join that failed, on that rank alone: the next one must not wait for ever.
+    """
+    assert run_world(2, _fail_alone_then_join, str(tmp_path), join=False) == [3.0, 3.0]
+
+
+def test_join_group_env_joins_what_torchrun_starts(tmp_path):
+    """
+    The variables are torchrun's, and so is the store, which its agent holds.
+    """
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    done = subprocess.run(
+        [*torchrun, "--nproc-per-node=2", str(script)], capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_env_store_without_an_agent_is_held_by_rank_0(monkeypatch):
+    """
+    A launcher that sets only the four variables leaves the store to rank 0.
+    """
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+    for name, value in zip(VARIABLES, ("0", "1", "127.0.0.1", "0"), strict=True):
+        monkeypatch.setenv(name, value)
+    store, rank, world_size = env_store(5.0)
+    store.set("key", "value")
+    assert (store.get("key"), rank, world_size) == (b"value", 0, 1)
+
+
+def test_env_store_names_every_variable_that_is_missing(monkeypatch):
+    """
+    torch names one on each try; four tries for one fault are three too many.
+    """
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(BadInput) as refused:
+        env_store(1.0)
+    assert str(refused.value) == (
+        "The environment does not say how to join: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT "
+        "(got no RANK, no WORLD_SIZE, no MASTER_ADDR, no MASTER_PORT). Set them, or start with "
+        "torchrun, which does."
+    )
+    for name in VARIABLES:
+        monkeypatch.setenv(name, "first")
+    with pytest.raises(BadInput, match=r"RANK is no number: a whole number \(got 'first'\)\."):
+        env_store(1.0)
+
+
+@pytest.mark.parametrize(("port", "rank"), [(-1, 0), (65536, 1), (0, 1)])
+def test_tcp_store_refuses_a_port_that_cannot_be(port, rank):
+    """
+    Port 0 asks the owner's system to choose; for the others it is no address.
+    """
+    with pytest.raises(BadInput, match="The port of the store is none"):
+        tcp_store("127.0.0.1", port, rank, 1.0)
+
+
+def _listens_at(port, pid=None):
+    found = psutil.Process(pid).net_connections("tcp")
+    return {c.laddr.ip for c in found if c.laddr.port == port and c.status == psutil.CONN_LISTEN}
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_tcp_store_of_this_machine_is_closed_to_all_others(host):
+    """
+    A store has no password. torch's own listens to every network, also where the host is loopback.
+    """
+    everywhere = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
+    assert _listens_at(everywhere.port) <= {"::", "0.0.0.0"}
+    store = tcp_store(host, 0, 0, 30.0)
+    assert _listens_at(store.port) == {"127.0.0.1"}
+    tcp_store(host, store.port, 1, 30.0).set("key", "value")
+    assert store.get("key") == b"value"
+    with pytest.raises(OSError, match="in use"):
+        tcp_store(host, store.port, 0, 30.0)
+
+
+def test_tcp_store_listens_only_there_if_it_is_told():
+    """
+    A host is in several networks. Any address of 127.0.0.0/8 stands for one that is not loopback's.
+    """
+    store = tcp_store("127.0.0.2", 0, 0, 30.0, only_there=True)
+    assert _listens_at(store.port) == {"127.0.0.2"}
+    tcp_store("127.0.0.2", store.port, 1, 30.0).set("key", "value")
+    assert store.get("key") == b"value"
+    with pytest.raises(OSError, match="assign requested address"):
+        tcp_store("192.0.2.1", 0, 0, 30.0, only_there=True)
+
+
+TELL_STORE = """
+import os, psutil
+listening = [c for c in psutil.Process(os.getppid()).net_connections() if c.status == "LISTEN"]
+print({c.laddr.ip for c in listening if c.laddr.port == int(os.environ["MASTER_PORT"])})
+"""
+
+
+def test_torchrun_opens_its_store_to_every_network(tmp_path):
+    """
+    Lesson 01 and docs/security.md say so. If torch mends it, they have to change.
+    """
+    (tmp_path / "tell.py").write_text(TELL_STORE)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    done = subprocess.run(
+        [*command, tmp_path / "tell.py"], capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout in ("{'::'}\n", "{'0.0.0.0'}\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("rank", "world_size", "backend", "timeout_s", "message"),
+    [
+        (0, 0, "gloo", None, "The world is empty"),
+        (4, 4, "gloo", None, "The rank is not of this world"),
+        (0, 1, "gloo", 0, "The timeout leaves no time: seconds above 0 "),
+        (0, 1, "nonsense", None, "There is no backend nonsense: "),
+    ],
+)
+def test_join_group_refuses_before_it_opens_anything(
+    tmp_path, rank, world_size, backend, timeout_s, message
+):
+    """
+    A rank that is refused after it has met the others leaves them waiting.
+    """
+    with pytest.raises(BadInput) as refused:
+        join_group(tmp_path / "store", rank, world_size, backend, timeout_s=timeout_s)
+    assert str(refused.value).startswith(message)
+    assert not (tmp_path / "store").exists()
+    assert not dist.is_initialized()
+
+
+def test_join_group_inside_a_group_is_refused(lone_group):
+    """
+    A cell that joins and is run twice must say what to do.
+    """
+    with pytest.raises(BadInput) as refused:
+        join_group_store(dist.HashStore(), 0, 1)
+    assert str(refused.value) == (
+        "This process is in a group: it can be in one default group (got rank 0 of 1). "
+        "Call leave_group() first."
+    )
+
+
+def test_leave_group_outside_a_group_does_nothing():
+    """
+    A lesson's last cell may run twice.
+    """
+    leave_group()
+    assert not dist.is_initialized()
+
+
+def test_rank_device_is_what_start_ranks_chose(monkeypatch):
+    """
+    The placement decides; without one, the CPU is used where there is no GPU.
+    """
+    monkeypatch.setenv("DDP_LESSONS_DEVICE", "cuda:3")
+    assert rank_device() == torch.device("cuda:3")
+    monkeypatch.delenv("DDP_LESSONS_DEVICE")
+    if not torch.cuda.is_available():
+        assert rank_device() == torch.device("cpu")
+
+
+@pytest.mark.gpu
+def test_rank_device_spreads_local_ranks_over_gpus(monkeypatch):
+    """
+    Under torchrun each local rank has a GPU of its own.
+    """
+    monkeypatch.delenv("DDP_LESSONS_DEVICE", raising=False)
+    monkeypatch.setenv("LOCAL_RANK", str(torch.cuda.device_count()))
+    assert rank_device() == torch.device("cuda:0")
+
+
+@pytest.mark.gpu
+def test_join_group_binds_nccl_to_its_gpu(tmp_path):
+    """
+    NCCL's first collective must find the GPU that was asked for.
+    """
+    join_group(tmp_path / "store", 0, 1, "nccl", torch.device("cuda:0"), deadline_s=30.0)
+    total = torch.ones(1, device="cuda:0")
+    dist.all_reduce(total)
+    assert total.item() == 1.0
+    leave_group()

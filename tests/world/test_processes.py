@@ -1,0 +1,251 @@
+"""
+The system calls that keep processes together, on processes of this test's own.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import psutil
+import pytest
+from processes import is_running
+from waiting import wait_until
+
+from ddp_lessons.ranks.system import processes as system
+from ddp_lessons.ranks.system.processes import (
+    can_fork,
+    children_of,
+    cpu_seconds,
+    descendants_of,
+    open_process,
+    shut_down_sockets,
+    tree_cpu_seconds,
+    waits_on_lock,
+)
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="these calls are Linux's"),
+]
+
+GONE = 2**22 + 1
+"""
+A process id that Linux never gives.
+"""
+
+
+@pytest.fixture
+def python():
+    """
+    Give a function that starts Python on a program and returns it once it has said "ready".
+    """
+    started = []
+
+    def start(program, *args, **options):
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, *map(str, args)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            **options,
+        )
+        started.append(process)
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+LOCKED = "import threading; lock = threading.Lock(); lock.acquire(); print('ready', flush=True); "
+READS = "import sys; print('ready', flush=True); sys.stdin.read()"
+
+
+@pytest.mark.parametrize(
+    ("program", "waits"),
+    [
+        (LOCKED + "lock.acquire()", True),
+        (LOCKED + "lock.acquire(timeout=60)", True),
+        (READS, False),
+        ("import time; print('ready', flush=True); time.sleep(60)", False),
+    ],
+)
+def test_waits_on_lock_tells_a_lock_from_a_sleep(python, program, waits):
+    """
+    A signal would cut a sleep short; a wait for a lock it leaves alone, so it may be sent.
+    """
+    pid = python(program).pid
+    wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_SLEEPING, 5, "it to wait")
+    if waits:
+        wait_until(lambda: waits_on_lock(pid), 5, "the lock to be seen")
+    else:
+        wait_until(lambda: syscall_of(pid) in ("0", "35", "230"), 5, "read or nanosleep")
+        assert not waits_on_lock(pid)
+
+
+def syscall_of(pid):
+    """
+    Return the number of the system call that a process is in, 0 being read on x86-64.
+    """
+    with open(f"/proc/{pid}/syscall") as f:
+        number = f.read().split()[0]
+    return number if os.uname().machine == "x86_64" else "0"
+
+
+def test_waits_on_lock_of_a_process_that_is_gone():
+    """
+    It may end between the question and the look.
+    """
+    assert not waits_on_lock(GONE)
+
+
+CONNECTED = """
+import socket, sys
+ports = [int(port) for port in sys.argv[1:]]
+sockets = [socket.create_connection(("127.0.0.1", port)) for port in ports]
+listener = socket.create_server(("127.0.0.1", 0))
+left, right = socket.socketpair()
+print("ready", flush=True)
+sys.stdin.readline()
+left.sendall(b"x")
+print(right.recv(1), [s.send(b"x") for s in sockets[1:]], flush=True)
+sockets[0].send(b"x")
+"""
+
+
+def test_shut_down_sockets_of_another_process(python):
+    """
+    A rank that holds its interpreter cannot cut its own. The controller's are left to it.
+    """
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    ports = [listener.getsockname()[1] for listener in listeners]
+    child = python(CONNECTED, *ports, stderr=subprocess.PIPE)
+    peers = [listener.accept()[0] for listener in listeners]
+    num_cut = shut_down_sockets(child.pid, spared_ports=ports[1:])
+    if num_cut == 0 and os.geteuid() != 0:
+        pytest.skip("this machine does not let a user reach into a child")
+    assert num_cut == 1
+    peers[0].settimeout(5)
+    assert peers[0].recv(1) == b""
+    child.stdin.write("go on\n")
+    child.stdin.flush()
+    assert child.stdout.readline() == "b'x' [1]\n"
+    assert peers[1].recv(1) == b"x"
+    assert "BrokenPipeError" in child.stderr.read()
+    for sock in (*listeners, *peers):
+        sock.close()
+
+
+def test_shut_down_sockets_of_a_process_that_is_gone():
+    """
+    It was killed while the order was on its way.
+    """
+    assert shut_down_sockets(GONE, []) == 0
+
+
+CHILD = """
+import os, sys
+from ddp_lessons.ranks.system.processes import die_with_parent
+die_with_parent(os.getppid())
+print("ready", os.getpid(), flush=True)
+sys.stdin.read()
+"""
+PARENT = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdin=subprocess.PIPE,
+                         stdout=subprocess.PIPE, text=True)
+line = child.stdout.readline()
+print("ready", flush=True)
+print(line, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
+def test_die_with_parent_ends_the_child(python, signum):
+    """
+    Also after kill -9 of the warden, which leaves it no chance to end its ranks itself.
+    """
+    parent = python(PARENT, CHILD)
+    child_pid = int(parent.stdout.readline().split()[1])
+    assert is_running(child_pid)
+    parent.send_signal(signum)
+    parent.wait(5)
+    wait_until(lambda: not is_running(child_pid), 2, "the child to end")
+
+
+def test_die_with_parent_of_a_parent_that_is_gone():
+    """
+    The parent may end before the child has asked to die with it. Then nobody would tell it.
+    """
+    program = (
+        f"from ddp_lessons.ranks.system.processes import die_with_parent; die_with_parent({GONE})"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], timeout=30)
+    assert ended.returncode == 1
+
+
+def test_open_process_becomes_readable_at_the_end(python):
+    """
+    The warden waits for its kernel and for orders at once, in one selector.
+    """
+    child = python(READS)
+    fd = open_process(child.pid)
+    assert fd is not None
+    with os.fdopen(fd):
+        import select
+
+        assert select.select([fd], [], [], 0)[0] == []
+        child.kill()
+        assert select.select([fd], [], [], 5)[0] == [fd]
+    assert open_process(GONE) is None
+
+
+GRANDPARENT = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdin=subprocess.PIPE,
+                         stdout=subprocess.PIPE, text=True)
+child.stdout.readline()
+print("ready", flush=True)
+sys.stdin.readline()
+while True: pass
+"""
+
+
+def test_processes_are_counted_with_their_descendants(python):
+    """
+    A DataLoader's workers compute for their rank: that is progress of the rank.
+    """
+    top = python(GRANDPARENT, READS)
+    (child,) = children_of(top.pid)
+    assert descendants_of(top.pid) == [child]
+    assert child in descendants_of(os.getpid())
+    before = tree_cpu_seconds(top.pid)
+    assert before == pytest.approx(cpu_seconds(top.pid) + cpu_seconds(child), abs=0.05)
+    top.stdin.write("compute\n")
+    top.stdin.flush()
+    wait_until(lambda: tree_cpu_seconds(top.pid) > before + 0.1, 10, "CPU time to be used")
+
+
+def test_processes_that_are_gone_have_no_time_and_no_children():
+    """
+    Looked at while they end, so that is no error.
+    """
+    assert cpu_seconds(GONE) is None
+    assert tree_cpu_seconds(GONE) is None
+    assert children_of(GONE) == []
+    assert descendants_of(GONE) == []
+
+
+@pytest.mark.parametrize(("platform", "answer"), [(True, True), (False, False)])
+def test_can_fork_on_linux_only(platform, answer, monkeypatch):
+    """
+    macOS's own libraries crash in a forked child.
+    """
+    monkeypatch.setattr(system, "_LINUX", platform)
+    able, reason = can_fork()
+    assert able is answer
+    assert reason

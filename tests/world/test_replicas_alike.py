@@ -1,0 +1,46 @@
+"""
+What each rank holds, and how many different things that are.
+"""
+
+import pytest
+import torch
+from ddp_shards import WORLD_SIZES
+from worlds import run_world
+
+from ddp_lessons.replicas import num_different, of_all_ranks, replica_distance
+
+
+def _compare(rank, world_size):
+    mine = torch.arange(6.0).reshape(2, 3).t().requires_grad_() + rank // 2
+    everyone = of_all_ranks(mine)
+    return everyone.tolist(), everyone.requires_grad, num_different(mine)
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+def test_all_ranks_see_what_each_holds(world_size):
+    """
+    Lessons count models and gradients by it: two ranks hold the same here, the next two another.
+    """
+    expected = torch.stack(
+        [torch.arange(6.0).reshape(2, 3).t() + r // 2 for r in range(world_size)]
+    )
+    for everyone, has_gradient, num in run_world(world_size, _compare):
+        assert everyone == expected.tolist()
+        assert not has_gradient
+        assert num == -(-world_size // 2)
+
+
+def _distance(rank, world_size):
+    model = torch.nn.Linear(2, 1)
+    torch.nn.init.ones_(model.weight)
+    torch.nn.init.constant_(model.bias, 2 * rank)
+    apart = replica_distance(model)
+    torch.nn.init.zeros_(model.bias)
+    return apart, replica_distance(model)
+
+
+def test_distance_of_replicas_is_that_of_their_parameters():
+    """
+    The third rank is 4 away and the second 2; equal ones are 0.0 apart, to the last bit.
+    """
+    assert run_world(3, _distance) == [(pytest.approx(20**0.5), 0.0)] * 3

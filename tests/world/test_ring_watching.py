@@ -1,0 +1,97 @@
+"""
+What lesson 03 looks at from outside: chunks at each step, seconds of a message, bytes over TCP.
+"""
+
+import socket
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+from worlds import run_world
+
+from ddp_lessons.costs import schedule
+from ddp_lessons.errors import BadInput
+from ddp_lessons.pictures import steps_from_digits
+from ddp_lessons.ring import chunks_at_each_step, one_way_s, steps, tcp_bytes_received, textbook
+from ddp_lessons.trace import trace
+
+
+def _watch(rank, w):
+    with trace() as events:
+        seen = chunks_at_each_step(steps, torch.full((w,), 10**rank))
+    return seen, [event.peer for event in events if event.is_receive]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_steps_seen_on_ranks_are_those_of_the_schedule(world_size):
+    """
+    The picture of the lesson is drawn from what ranks held, and must be the ring of the papers.
+    """
+    seen, sources = zip(*run_world(world_size, _watch), strict=True)
+    holdings, moves = steps_from_digits(seen, sources)
+    foretold = schedule("all_reduce", "ring", world_size, world_size)
+    assert holdings == [
+        [[sorted(parts) for parts in row] for row in held] for held in foretold.holdings()
+    ]
+    assert len(moves) == 2 * (world_size - 1)
+    for step in moves:
+        assert [(sender, receiver) for sender, receiver, _ in step] == [
+            ((rank - 1) % world_size, rank) for rank in range(world_size)
+        ]
+        assert all(len(chunks) == 1 for *_, chunks in step)
+
+
+def _time(rank, w):
+    return [one_way_s(num_bytes, num_tries=5) for num_bytes in (0, 1, 1000)]
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_one_way_takes_some_seconds_on_every_rank_that_sends(world_size):
+    """
+    Ranks beyond the first two call it too, as a cell runs everywhere.
+    """
+    for rank, times in enumerate(run_world(world_size, _time)):
+        assert len(times) == 3
+        assert rank > 1 or all(0 < seconds < 1 for seconds in times)
+
+
+def _receive(rank, w):
+    large, before = torch.zeros(1_000_000), tcp_bytes_received()
+    textbook.all_reduce(large)
+    share = (tcp_bytes_received() - before) / large.nbytes
+    dist.barrier()  # a rank that leaves closes the connection in which its bytes were counted
+    return share
+
+
+def test_bytes_over_tcp_are_those_of_the_ring():
+    """
+    What the system counts is the judge of what torch's own all-reduce does.
+    """
+    assert run_world(4, _receive) == pytest.approx([1.5] * 4, abs=0.01)
+
+
+def test_bytes_over_tcp_leave_other_sockets_out():
+    """
+    A kernel has sockets of many kinds open.
+    """
+    before = tcp_bytes_received()
+    one, other = socket.socketpair()
+    with one, other, socket.socket(type=socket.SOCK_DGRAM):
+        assert tcp_bytes_received() == before
+    server = socket.create_server(("127.0.0.1", 0))
+    with server, socket.create_connection(server.getsockname()) as here:
+        there, _ = server.accept()
+        with there:
+            there.sendall(bytes(1000))
+            assert here.recv(1000, socket.MSG_WAITALL) == bytes(1000)
+            assert tcp_bytes_received() == before + 1000
+
+
+def test_bytes_over_tcp_refuse_a_system_that_does_not_tell():
+    """
+    A wrong number would be worse than none.
+    """
+    assert sys.platform in ("linux", "darwin")
+    with pytest.raises(BadInput, match=r"Nobody counts.*win32"):
+        tcp_bytes_received("win32")
