@@ -1,0 +1,146 @@
+"""
+The command that runs tests: every folder is run by one part, and a second try is never silent.
+"""
+
+import shutil
+import subprocess
+import sys
+import tomllib
+import xml.etree.ElementTree as ET
+
+import pytest
+from paths import ROOT
+
+FAILS_ONCE = """
+import pathlib
+
+def test_fails_once():
+    seen = pathlib.Path({seen!r})
+    is_first = not seen.exists()
+    seen.touch()
+    assert not is_first, "the first time"
+
+def test_passes():
+    pass
+"""
+
+
+@pytest.fixture
+def run_tests(monkeypatch):
+    """
+    Give the script as a module.
+    """
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    import run_tests
+
+    return run_tests
+
+
+@pytest.fixture
+def repository(tmp_path, run_tests, monkeypatch):
+    """
+    Give a small repository with our configuration of pytest and no tests.
+    """
+    for file in ("pyproject.toml", "tests/conftest.py", "tests/support/outcomes.py"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / file, tmp_path / file)
+    monkeypatch.setattr(run_tests, "ROOT", tmp_path)
+    monkeypatch.setattr(run_tests, "RESULTS", tmp_path / "build" / "tests")
+    monkeypatch.setattr(run_tests, "WORKERS", ())
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    (tmp_path / ".gitignore").write_text("build/\n.pytest_cache/\n__pycache__/\n")
+    return tmp_path
+
+
+def add_tests(repository, folder, source):
+    """
+    Put a file of tests into a folder of a repository.
+    """
+    path = repository / "tests" / folder / f"test_{folder.rpartition('/')[2]}_toy.py"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(source)
+
+
+def test_every_folder_is_run_by_a_part(run_tests):
+    """
+    A folder that no part names is tested by nobody.
+    """
+    options = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+    named = [*options["testpaths"], *(part.options[0] for part in run_tests.PARTS[1:])]
+    folders = {path.parent.relative_to(ROOT) for path in (ROOT / "tests").rglob("test_*.py")}
+    assert folders
+    unnamed = [
+        folder for folder in folders if not any(str(folder).startswith(name) for name in named)
+    ]
+    assert unnamed == []
+
+
+def test_a_test_of_a_dear_folder_is_run_once_more_and_listed(repository, run_tests, capfd):
+    """
+    The table, the JUnit report and the exit code say what happened.
+    """
+    add_tests(repository, "platform", FAILS_ONCE.format(seen=str(repository / "build" / "seen")))
+    (repository / "build").mkdir()
+    assert run_tests.main(["tests/platform"]) == 0
+    shown = capfd.readouterr().out
+    assert "FLAKY" in shown
+    assert "tests/platform/test_platform_toy.py::test_fails_once" in shown
+    assert "the first time" in shown
+    (report,) = (repository / "build" / "tests").glob("*/report.xml")
+    (suite,) = ET.parse(report).iter("testsuite")
+    assert (suite.get("failures"), suite.get("tests")) == ("0", "2")
+    (flaky,) = suite.iter("property")
+    assert flaky.get("name") == "flaky"
+    assert "the first time" in flaky.get("value")
+
+
+def test_a_test_of_a_cheap_folder_is_not_run_again(repository, run_tests):
+    """
+    What fails there by luck has a cause, which a second try would hide.
+    """
+    add_tests(repository, "unit", FAILS_ONCE.format(seen=str(repository / "build" / "seen")))
+    (repository / "build").mkdir()
+    assert run_tests.main(["tests/unit"]) == 1
+
+
+def test_more_than_two_flaky_tests_fail_the_run(repository, run_tests, capfd):
+    """
+    One that fails now and then is bad luck; three are a fault.
+    """
+    for name in "abc":
+        seen = str(repository / "build" / name)
+        add_tests(repository, f"platform/{name}", FAILS_ONCE.format(seen=seen))
+    (repository / "build").mkdir()
+    assert run_tests.main(["tests/platform"]) == 1
+    assert "at most 2 may be flaky (got 3)" in capfd.readouterr().out
+
+
+def test_all_goes_on_where_it_was_ended(repository, run_tests, monkeypatch, capfd):
+    """
+    An hour of tests that was cut off is not run again, unless a file has changed.
+    """
+    parts = (run_tests.Part("unit", ("tests/unit",)), run_tests.Part("world", ("tests/world",)))
+    monkeypatch.setattr(run_tests, "PARTS", parts)
+    add_tests(repository, "unit", "def test_good():\n    pass\n")
+    add_tests(repository, "world", "def test_bad():\n    assert False\n")
+    assert run_tests.main(["--all"]) == 1
+    assert "world" in capfd.readouterr().out
+    assert run_tests.main(["--all"]) == 1
+    shown = capfd.readouterr().out
+    assert "1 deselected" in shown
+    assert "1 failed" in shown
+    add_tests(repository, "world", "def test_bad():\n    pass\n")
+    assert run_tests.main(["--all"]) == 0
+    assert "deselected" not in capfd.readouterr().out
+
+
+def test_tests_get_the_mark_of_their_folder(repository):
+    """
+    A folder is the only place that says what a test costs.
+    """
+    add_tests(repository, "unit", "def test_good():\n    pass\n")
+    add_tests(repository, "world", "def test_good():\n    pass\n")
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "world", "tests"]
+    done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=True)
+    assert "test_world_toy.py::test_good" in done.stdout
+    assert "test_unit_toy.py" not in done.stdout
