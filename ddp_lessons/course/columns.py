@@ -7,7 +7,6 @@ import re
 
 from ddp_lessons.board.columns import Column
 from ddp_lessons.checks.kit.finding import all_tasks, stem_of
-from ddp_lessons.checks.kit.mistakes import COMMON
 from ddp_lessons.course.notebooks.cells import numbered, role_of
 from ddp_lessons.course.notebooks.places import all_places, find_course
 from ddp_lessons.course.notebooks.twins import read_twin
@@ -60,6 +59,6 @@ def _sections_of(stem, lesson):
 
 def _tasks():
     return [
-        Column("task", number, stem_of(task), number, task.name, hints={**COMMON, **task.mistakes})
+        Column("task", number, stem_of(task), number, task.name, hints=task.all_hints)
         for number, task in all_tasks().items()
     ]

@@ -70,15 +70,6 @@ def all_answers():
     return sorted(answers, key=lambda answer: answer.task)
 
 
-def hint_of(task, mistake):
-    """
-    Return the hint that a Task gives for a mistake.
-    """
-    from ddp_lessons.checks.kit.mistakes import COMMON
-
-    return (COMMON | task.mistakes)[mistake]
-
-
 def main(arguments):
     """
     Print the table of wrong answers.
@@ -95,7 +86,7 @@ def main(arguments):
         if answer.mistake is not None and answer.task.startswith(wanted):
             num_wrong += 1
             task = tasks[answer.task]
-            table.add_row(f"{task.number} {task.name}", answer.name, hint_of(task, answer.mistake))
+            table.add_row(f"{task.number} {task.name}", answer.name, task.all_hints[answer.mistake])
     Console().print(table)
     print(f"{num_wrong} wrong answers")
 

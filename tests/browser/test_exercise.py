@@ -41,7 +41,7 @@ def test_a_learner_goes_from_a_wrong_answer_over_hints_to_the_picture(lab):
     lab.write_cell(ANSWER, WRONG)
     lab.run_cell(ANSWER)
     refused = lab.run_cell(CHECK)
-    assert f"Hint: {TASK.mistakes['not-everywhere']}" in refused
+    assert f"Hint: {TASK.all_hints['not-everywhere']}" in refused
     assert "Traceback" not in refused
     assert "judging.py" not in refused
 

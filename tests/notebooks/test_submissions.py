@@ -124,7 +124,7 @@ def test_submissions_are_checked_apart_and_told(tmp_path):
     assert told["ada"].is_solved
     assert [told[name].is_solved for name in ("bo", "cy", "di", "ed")] == [False] * 4
     assert told["bo"].mistake == "blank"
-    assert told["cy"].mistake in exercises.tasks_of_stem("00_ranks")[0].mistakes
+    assert told["cy"].mistake in exercises.tasks_of_stem("00_ranks")[0].own_hints
     assert "Hint: " in told["cy"].told
     assert told["di"].mistake == "too-much-memory"
     assert "2000 MiB at most is expected" in told["di"].told

@@ -9,7 +9,7 @@ import os
 import random
 
 import pytest
-from bank import all_answers, hint_of
+from bank import all_answers
 from paths import ROOT
 
 from ddp_lessons.checks.kit.checking import run_and_judge
@@ -95,6 +95,6 @@ def expect_own_hint(ranks, answer):
     error = refusal(ranks, answer.task, answer.source)
     task = TASKS[answer.task]
     assert error.mistake in (answer.mistake, answer.or_mistake), str(error)
-    assert error.hint == hint_of(task, error.mistake)
+    assert error.hint == task.all_hints[error.mistake]
     assert str(error).endswith(f"Hint: {error.hint}")
     assert task.hints[-1] not in str(error)  # what it would take to write it down

@@ -15,7 +15,7 @@ class Case:
         data: Plain values (numbers, strings, lists) that tell the case from others.
         seed: What its random numbers are drawn from. None: drawn anew at every check.
         on_paper: Whether rank 0 plays all ranks, of which there may be more than run. For an answer
-            that only sends and receives: see `kit.on_paper`.
+            that only sends and receives: see `kit.inside.on_paper`.
     """
 
     world_size: int

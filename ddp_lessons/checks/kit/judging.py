@@ -5,9 +5,9 @@ Judge what was seen: what is wrong with every answer that does so, and the words
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ddp_lessons.checks.kit.elimination import name_mistake
 from ddp_lessons.checks.kit.inside.plain import equal
 from ddp_lessons.checks.kit.material.numbers import words_of_both
-from ddp_lessons.checks.kit.mistakes import COMMON
 from ddp_lessons.errors import WrongAnswer
 from ddp_lessons.ranks.diagnosis.telling import rank_names
 from ddp_lessons.trace import unmatched
@@ -76,7 +76,7 @@ class Played:
         Return the WrongAnswer for a mistake in this case.
 
         Args:
-            mistake: Its name in the task's `mistakes`, or in COMMON.
+            mistake: Its name, one of `task.all_hints`.
             rank: The rank on which it shows; None: all of them together.
             got: What came back there, if that tells something.
             expected: What should have.
@@ -88,6 +88,8 @@ class Played:
         if self.case.on_paper and mistake == "values":
             mistake = "more-ranks"
         where = f"Tried with {self.case}."
+        if mistake == "values":
+            where += f" What fails there is {self._named_call(rank)}."
         if is_repeated and mistake == "kept":
             where = f"Tried with {self.case}. A call before it, with other numbers, returned this."
         if self.call != "first":
@@ -107,6 +109,11 @@ class Played:
         if expected is not None:
             lines.append(f"{'before' if mistake == 'input-changed' else 'expected'}: {told[1]}")
         return wrong(self.task, mistake, [*lines, *printed_lines(self.printed)])
+
+    def _named_call(self, rank):
+        calls = self.seen[rank or 0].calls
+        number = f"call {calls[-1].number} of {self.task.name}" if calls else self.task.name
+        return number if rank is None else f"{number} on rank {rank}"
 
     def expect(self, rank, got, expected, most_off=None, dtype=None, mistake="values"):
         """
@@ -151,10 +158,10 @@ def wrong(task, mistake, lines):
 
     Args:
         task: The Task.
-        mistake: Its name in the task's `mistakes`, or in COMMON.
+        mistake: Its name, one of `task.all_hints`.
         lines: What happened; empty ones are left out.
     """
-    hint = {**COMMON, **task.mistakes}[mistake]
+    hint = task.all_hints[mistake]
     text = [f"Task {task.number}, {task.name}, is not solved yet.", *lines, f"Hint: {hint}"]
     return WrongAnswer("\n".join(line for line in text if line), mistake, hint)
 
@@ -196,7 +203,7 @@ def judge_case(played):
     Raise the WrongAnswer for the first mistake that a case shows, if it shows one.
     """
     _judge_common(played)
-    played.task.judge(played)
+    judge_own(played)
     if played.task.twice:
         for seen in played.seen:
             if any(call.again.kept_room for call in seen.calls):
@@ -204,7 +211,14 @@ def judge_case(played):
                 raise played.wrong("kept", seen.rank, fact=fact)
         again = replace(played, seen=[_again(seen) for seen in played.seen], call="second")
         _judge_common(again)
-        played.task.judge(again)
+        judge_own(again)
+
+
+def judge_own(played):
+    """
+    Raise the WrongAnswer for the first of the task's own mistakes that a case shows.
+    """
+    (played.task.judge or name_mistake)(played)
 
 
 def _again(seen):

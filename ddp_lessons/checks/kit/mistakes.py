@@ -1,6 +1,54 @@
 """
-Mistakes that any answer can make.
+What a mistake is, and the mistakes that any answer can make.
 """
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ddp_lessons.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """
+    Hold one mistake that learners make in a task: its name, its hint, and what gives it away.
+
+    Either `gives` or `shows` gives it away. A mistake that has neither only words the hint of one
+    of COMMON anew, such as "deadlock"; "values" has neither, too: see `VALUES`.
+
+    Args:
+        name: Its name, such as "average"; unique in the task.
+        hint: What the learner should think of or do, without the solution.
+        symptom: A sentence that says what is wrong in what was seen.
+        gives: Function (case, rank) that returns a list of values. An answer with this mistake
+            gives one of them on that rank. They are compared as the right value is, and only where
+            the answer is off.
+        shows: Function of a `View`. It returns True, or a sentence that takes the symptom's place,
+            if this rank shows the mistake; else something false. It is asked where the answer is
+            right as well.
+
+    Raises:
+        BadInput: It has no hint, or both of `gives` and `shows`.
+    """
+
+    name: str
+    hint: str
+    symptom: str = "This is not what was expected."
+    gives: Callable | None = None
+    shows: Callable | None = None
+
+    def __post_init__(self):
+        if not self.hint:
+            raise BadInput(
+                f"No hint: a mistake must have one (got {self.name!r} without). Say what the "
+                "learner should think of."
+            )
+        if self.gives and self.shows:
+            raise BadInput(
+                f"Unclear mistake: one thing must give it away (got `gives` and `shows` of "
+                f"{self.name!r}). Keep one of the two."
+            )
+
 
 COMMON = {
     "missing": "Run the cell that defines it, with %%px as its first line: every rank needs it.",
@@ -37,11 +85,19 @@ COMMON = {
     "dtypes and most objects by where they lie. A set of them has another order there, and `hash` "
     "gives other numbers. Sort them, or keep a list.",
     "shape": "Compare the shape of what you return with the one that the task asks for.",
-    "values": "Go through your lines with a pencil, for the smallest case that fails: the one that "
-    "it was tried with, or one with fewer ranks and numbers.",
+    "values": "Take the case and the call that are named above, and go through your lines with a "
+    "pencil: what does each rank hold after each line?",
 }
 """
 Mistakes that any answer can make, and the hint that each gets if the task has none of its own.
+"""
+
+VALUES = Mistake("values", COMMON["values"])
+"""
+The general mistake: another value than the right one, whatever the reason.
+
+In a task's list it marks a place. Mistakes above it explain values that are wrong; where those
+below it are tried, every value is right.
 """
 
 LEFT_UNDER_WAY = ("unwaited", "unreceived", "raised", "store")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
+from ddp_lessons.checks.kit.mistakes import COMMON
 from ddp_lessons.errors import BadInput
 
 
@@ -23,12 +24,16 @@ class Task:
             and must be the same every time, so give it a seed.
         act: Function (here, answer) that each rank of a case runs. It makes the arguments and
             calls `here.call(answer, ...)`; what it returns is kept too.
-        judge: Function of a Played. Raises `played.wrong(...)` if a case shows a mistake.
+        expected: The Expected, which says what is right. None: no value is compared.
+        mistakes: A tuple of `Mistake`, in the order in which they are tried: see
+            `elimination.name_mistake`. Of a task with a `judge`: name of a mistake -> its hint.
+            Those of `mistakes.COMMON` may be worded anew.
+        judge: The older form, in place of a tuple of mistakes: a function of a Played that raises
+            `played.wrong(...)` if a case shows a mistake.
         ok: What the ok line says after the task's name, or a function of all Played that returns
             it. It must be the same at every check of the same answer.
         draw: Function of the first Played that returns a Picture.
         hints: At least three, from the concept to the key line.
-        mistakes: Name of a mistake -> its hint. Those of `mistakes.COMMON` may be worded anew.
         allowed: Names of the calls that an answer may make, as a trace names them; None: any.
         forbidden: Names of the calls that it may not make.
         in_place: Whether the answer may change its arguments, or return one or a view of one.
@@ -36,7 +41,7 @@ class Task:
         twice: Whether each call is made once more with the same arguments, and judged as well: for
             an answer that depends on nothing else.
         may_change: What of a model or optimizer that it gets the answer may change, by the names
-            that `kit.lent` lists. None: nothing is said of it.
+            that `kit.inside.lent` lists. None: nothing is said of it.
         in_group: Whether the ranks are in a group. False: the answer joins one by itself.
         uses_store: Whether keys may be put into the group's store, as a new group does. Otherwise
             that is a way to talk past the calls that are counted.
@@ -44,7 +49,8 @@ class Task:
         waits_s: How many seconds its cases wait by themselves, for a limit to be over or a job to
             end: the answer gets them on top of those that it has.
         warm_up: Function of a module that every rank calls before the clock of a check starts, for
-            what takes seconds the first time, such as `kit.warm_up.first_ddp`. None: nothing does.
+            what takes seconds the first time, such as
+            `kit.material.warm_up.first_ddp`. None: nothing does.
 
     Attributes:
         last_run: The Run of the last check, alone in a list, or nothing.
@@ -54,11 +60,12 @@ class Task:
     name: str
     cases: Callable
     act: Callable
-    judge: Callable
     ok: Any
     draw: Callable
     hints: tuple
-    mistakes: dict
+    mistakes: tuple | dict
+    expected: Any = None
+    judge: Callable | None = None
     allowed: tuple | None = None
     forbidden: tuple = ()
     in_place: bool = False
@@ -72,6 +79,26 @@ class Task:
     waits_s: float = 0.0
     warm_up: Callable | None = None
     last_run: list = field(default_factory=list, init=False, compare=False, repr=False)
+
+    def __post_init__(self):
+        if self.judge is None:
+            refuse_unclear(self)
+
+    @property
+    def own_hints(self):
+        """
+        Name of a mistake -> its hint, for those that this task names itself.
+        """
+        if isinstance(self.mistakes, dict):
+            return self.mistakes
+        return {mistake.name: mistake.hint for mistake in self.mistakes}
+
+    @property
+    def all_hints(self):
+        """
+        Name of a mistake -> its hint, those of `mistakes.COMMON` included.
+        """
+        return COMMON | self.own_hints
 
     @property
     def module(self):
@@ -130,3 +157,31 @@ class Task:
                 "Run start_ranks(4)."
             )
         return cases
+
+
+def refuse_unclear(task):
+    """
+    Refuse a list of mistakes that cannot be tried from top to bottom.
+
+    Args:
+        task: The Task.
+
+    Raises:
+        BadInput: Two mistakes have one name, nothing gives one away, or "values" has no place.
+    """
+    names = [mistake.name for mistake in task.mistakes]
+    twice = {name for name in names if names.count(name) > 1}
+    unseen = {m.name for m in task.mistakes if not (m.gives or m.shows)} - {*COMMON}
+    fault = (
+        (twice and f"each name must be there once (got {min(twice)!r} again)")
+        or (unseen and f"something must give it away (got {min(unseen)!r} without)")
+        or (
+            (task.expected is not None) != ("values" in names)
+            and f"VALUES must be in it if there is an Expected (got {', '.join(names)})"
+        )
+    )
+    if fault:
+        raise BadInput(
+            f"Unclear list of mistakes of task {task.number}: {fault}. See CONTRIBUTING, "
+            '"Write an exercise".'
+        )

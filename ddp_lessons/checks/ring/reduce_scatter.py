@@ -2,23 +2,26 @@
 Task 03.1: ring reduce-scatter.
 """
 
+from functools import partial
 from itertools import product
 
 import torch
 
-from ddp_lessons.checks.kit import Task, equal
-from ddp_lessons.checks.kit.material.digits import refuse_lost_digits
-from ddp_lessons.checks.kit.material.early_use import call_watched, refuse_early
+from ddp_lessons.checks.kit import VALUES, Expected, Mistake, Task
+from ddp_lessons.checks.kit.material.early_use import EARLY_USE, call_watched
 from ddp_lessons.checks.kit.material.rounds import sending_device
 from ddp_lessons.checks.ring.rings import (
     RING_MISTAKES,
+    RING_WORDS,
     cases_of_chunks,
     chunks_of,
     draw_ring,
-    judge_ring,
-    refuse_long_messages,
+    fact_of_cost,
+    fact_of_length,
+    fact_of_peers,
+    fact_of_turns,
+    sends_of,
 )
-from ddp_lessons.ranks.diagnosis.telling import rank_names
 
 
 def _act(here, reduce_scatter):
@@ -30,73 +33,56 @@ def _act(here, reduce_scatter):
     )
 
 
-def _judge(played):
-    refuse_early(played)
-    w = played.case.world_size
-    chunks = list(zip(*played.before, strict=True))  # [chunk][rank]
-    for rank, got in enumerate(played.results):
-        if isinstance(got, torch.Tensor) and got.dtype == chunks[0][0].dtype:
-            _name_the_sum(played, rank, got, chunks)
-        played.expect(rank, got, sum(chunks[rank]))
-    own_bytes = [parts[0].nbytes for parts in chunks]
-    refuse_long_messages(played, max(own_bytes), sum(own_bytes))
-    judge_ring(played, w - 1, [sum(own_bytes) - own for own in own_bytes])
-
-
-def _name_the_sum(played, rank, got, chunks):
-    both = {"got": got, "expected": sum(chunks[rank])}
-    if equal(got, both["expected"]):
-        return
-    others = [c for c in range(len(chunks)) if c != rank and equal(got, sum(chunks[c]))]
-    if others:
-        fact = f"This is the sum of chunk {others[0]}, not of chunk {rank}."
-        raise played.wrong("wrong-chunk", rank, **both, fact=fact)
-    if len(chunks) > 1 and got.is_floating_point() and equal(got, both["expected"] / len(chunks)):
-        raise played.wrong("average", rank, **both, fact="This is the mean, not the sum.")
-    for parts in chunks:
-        times = _times_in(got, parts)
-        if times is None:
-            continue
-        absent = [r for r, count in enumerate(times) if count == 0]
-        if absent:
-            fact = f"Numbers of {rank_names(absent)} are not in it."
-            raise played.wrong("not-all", rank, **both, fact=fact)
-        doubled = [r for r, count in enumerate(times) if count == 2]
-        fact = f"Numbers of {rank_names(doubled)} are in it twice."
-        raise played.wrong("twice", rank, **both, fact=fact)
-    refuse_lost_digits(played, rank, got, both["expected"], chunks[rank], "sent-dtype")
-    which = _chunks_in(got, chunks)
-    if which is not None:
-        parts = [f"chunk {chunk} of rank {r}" for r, chunk in enumerate(which) if chunk is not None]
-        fact = f"This is the sum of {', '.join(parts)}."
-        raise played.wrong("mixed", rank, **both, fact=fact)
-
-
-def _times_in(got, parts):
+def _sum(parts, times=None):
     """
-    Return how often (0, 1 or 2) each rank's numbers are in a sum, or None if it is no such sum.
+    Return the sum of the parts of all ranks, each taken so many times.
     """
-    if got.shape != parts[0].shape or not len(got):
-        return None
-    exact = torch.float64 if got.is_floating_point() else torch.int64
-    table = torch.stack([part.to(exact) for part in parts])  # (w, n)
-    for times in product(range(3), repeat=len(parts)):
-        if torch.equal((torch.tensor(times)[:, None] * table).sum(dim=0).to(got.dtype), got):
-            return times
-    return None
+    exact = torch.float64 if parts[0].is_floating_point() else torch.int64
+    table = torch.stack([part.to(exact) for part in parts])
+    return (torch.tensor(times or [1] * len(parts))[:, None] * table).sum(0).to(parts[0].dtype)
 
 
-def _chunks_in(got, chunks):
+def _parts(case, chunk):
+    return [chunks_of(case, rank)[chunk] for rank in range(case.world_size)]
+
+
+def _sums_with(times, case, rank):
     """
-    Return for each rank which of its chunks (or None) is in a sum, or None if it is no such sum.
+    Return the sums of a rank's chunk in which each rank is counted by one of these numbers.
     """
-    if len({part.shape for parts in chunks for part in parts} | {got.shape}) > 1 or not len(got):
-        return None
-    for which in product([None, *range(len(chunks))], repeat=len(chunks)):
-        terms = [chunks[chunk][rank] for rank, chunk in enumerate(which) if chunk is not None]
-        if terms and equal(sum(terms), got):
-            return which
-    return None
+    each = product(times, repeat=case.world_size)
+    return [_sum(_parts(case, rank), counts) for counts in each]
+
+
+def _sums_of_mixed(case, rank):
+    """
+    Return the sums in which each rank has added any one of its chunks.
+    """
+    if len({*case["lengths"]}) > 1:
+        return []
+    return [_sum(parts) for parts in product(*(chunks_of(case, r) for r in range(case.world_size)))]
+
+
+def _num_bytes(case, lengths):
+    return sum(lengths) * getattr(torch, case["dtype"]).itemsize
+
+
+def _sends_too_long(view):
+    is_split = len(sends_of(view)) >= view.case.world_size
+    longest = fact_of_length(view, _num_bytes(view.case, [max(view.case["lengths"])]))
+    return longest or (not is_split and _sends_too_much(view))
+
+
+def _sends_too_much(view):
+    others = [n for chunk, n in enumerate(view.case["lengths"]) if chunk != view.rank]
+    return fact_of_cost(view, len(others), _num_bytes(view.case, others))
+
+
+def _sends_other_dtype(view):
+    others = sorted({send.dtype for send in sends_of(view)} - {view.case["dtype"]})
+    if others and (view.is_off or _sends_too_long(view)):
+        return f"It sends {', '.join(others)}, and was given {view.case['dtype']}."
+    return ""
 
 
 reduce_scatter = Task(
@@ -105,7 +91,6 @@ reduce_scatter = Task(
     twice=True,
     cases=cases_of_chunks,
     act=_act,
-    judge=_judge,
     ok="w - 1 messages a rank, every chunk but its own",
     draw=lambda played: draw_ring(played, ["grow"]),
     hints=(
@@ -118,25 +103,73 @@ reduce_scatter = Task(
         "passing = chunks[rank - 1].clone() before the loop; in step s, receive the numbers of "
         "chunk (rank - 2 - s) % world_size; then passing = arrived + chunks[that one].",
     ),
-    mistakes=RING_MISTAKES
-    | {
-        "whole-tensor": "Only one chunk travels in a step. The others wait for their turn.",
-        "wrong-chunk": "Ask where a chunk must start to end at home: w - 1 steps are one less "
-        "than once round.",
-        "not-all": "Pass on the sum of what came and your own numbers, not one of them alone.",
-        "twice": "Each rank adds its numbers to a chunk once: also where a chunk starts, and where "
-        "it ends.",
-        "average": "The sum is asked for. Leave it to the caller to divide.",
-        "mixed": "Add your own numbers of the very chunk that has arrived. It is the one that the "
-        "left neighbour has just sent, or the right one if you run to the left.",
-        "too-long": "Send one chunk in a step, and no more of it than it has.",
-        "cost": "w - 1 steps, and one message a step: send a chunk whole, and let it end at home.",
-        "filled-up": "Send no more than a chunk has: chunks differ in length, and all know how.",
-        "died": "A message that is longer than the tensor it arrives in ends the process. Make "
-        "that tensor as long as the chunk that comes, and of its dtype.",
-        "dtype": "The sum has the dtype of the chunks. torch.sum makes int64 of int32: use +.",
-        "input-changed": "The list and its chunks are your caller's: return a new tensor, such as "
-        "arrived + own.",
-    },
+    expected=Expected(lambda case, rank: _sum(_parts(case, rank))),
+    mistakes=(
+        EARLY_USE,
+        Mistake(
+            "sent-dtype",
+            "Send, and add, in the dtype that you were given.",
+            shows=_sends_other_dtype,
+        ),
+        Mistake(
+            "wrong-chunk",
+            "Ask where a chunk must start to end at home: w - 1 steps are one less than the round.",
+            "This is the sum of another rank's chunk.",
+            gives=lambda case, rank: [
+                _sum(_parts(case, chunk)) for chunk in range(case.world_size) if chunk != rank
+            ],
+        ),
+        Mistake(
+            "twice",
+            "Each rank adds its numbers to a chunk once: also where a chunk starts, and where it "
+            "ends.",
+            "Numbers of some rank are in it twice.",
+            gives=partial(_sums_with, (1, 2)),
+        ),
+        Mistake(
+            "not-all",
+            "Pass on the sum of what came and your own numbers, not one of them alone.",
+            "Numbers of some rank are not in it.",
+            gives=partial(_sums_with, (1, 2, 0)),
+        ),
+        Mistake(
+            "mixed",
+            "Add your own numbers of the very chunk that has arrived. It is the one that the left "
+            "neighbour has just sent, or the right one if you run to the left.",
+            "Some rank has added its numbers of another chunk.",
+            gives=_sums_of_mixed,
+        ),
+        VALUES,
+        Mistake(
+            "too-long",
+            "Send one chunk in a step, and no more than it has: chunks differ in length, and all "
+            "ranks know how.",
+            shows=_sends_too_long,
+        ),
+        Mistake("not-ring", RING_MISTAKES["not-ring"], shows=fact_of_peers),
+        Mistake(
+            "cost",
+            "w - 1 steps, and one message a step: send a chunk whole, and let it end at home.",
+            shows=_sends_too_much,
+        ),
+        Mistake(
+            "turns",
+            RING_MISTAKES["turns"],
+            shows=lambda view: fact_of_turns(view, view.case.world_size - 1),
+        ),
+        *RING_WORDS,
+        Mistake(
+            "died",
+            "A message that is longer than the tensor it arrives in ends the process. Make that "
+            "tensor as long as the chunk that comes, and of its dtype.",
+        ),
+        Mistake(
+            "dtype", "The sum has the dtype of the chunks. torch.sum makes int64 of int32: use +."
+        ),
+        Mistake(
+            "input-changed",
+            "The list and its chunks are your caller's: return a new tensor, as in arrived + own.",
+        ),
+    ),
     allowed=("send", "recv"),
 )

@@ -4,7 +4,8 @@ What the three rings share.
 
 import torch
 
-from ddp_lessons.checks.kit import Case
+from ddp_lessons.checks.kit import Case, Mistake, View
+from ddp_lessons.checks.kit.judging import judge_own
 from ddp_lessons.checks.kit.material.digits import KEPT, full_numbers
 from ddp_lessons.checks.kit.material.early_use import EARLY
 from ddp_lessons.checks.kit.material.rounds import rounds_in_turns, rounds_of_sends
@@ -23,6 +24,11 @@ RING_MISTAKES = EARLY | {
     "one of the two without waiting for it.",
 }
 
+RING_WORDS = tuple(Mistake(name, RING_MISTAKES[name]) for name in ("forbidden", "kept", "deadlock"))
+"""
+Hints of common mistakes, in the words of a ring.
+"""
+
 
 def judge_ring(played, num_steps, most_bytes):
     """
@@ -33,28 +39,75 @@ def judge_ring(played, num_steps, most_bytes):
         num_steps: How many messages a rank may send.
         most_bytes: For each rank how many bytes all of them may have.
     """
-    for rank, events in enumerate(played.traces):
-        sends = [event for event in events if event.is_send]
-        peers = sorted({send.peer for send in sends})
-        if len(peers) > 1:
-            fact = f"It sends to {rank_names(peers)}. In a ring a rank sends to one other only."
-            raise played.wrong("not-ring", rank, fact=fact)
-        num_bytes = sum(send.input_bytes for send in sends)
-        if len(sends) > num_steps or num_bytes > most_bytes[rank]:
-            fact = (
-                f"It sends {num_bytes} bytes in {len(sends)} messages; {most_bytes[rank]} bytes "
-                f"in {num_steps} are enough."
-            )
-            mistake = "cost" if len(sends) > num_steps else "filled-up"
-            raise played.wrong(_unless_of_dtype(played, sends, mistake), rank, fact=fact)
-    most = num_steps * rounds_in_turns(played.case.world_size)
-    for rank, rounds in enumerate(rounds_of_sends(played.traces)):
-        if max(rounds, default=0) > most:
-            fact = (
-                f"Its last message can only move in round {max(rounds)}, as it waits for others "
-                f"before it; {most} rounds are enough for {num_steps} steps."
-            )
-            raise played.wrong("turns", rank, fact=fact)
+    views = [View(played, rank) for rank in range(played.case.world_size)]
+    for view in views:
+        if fact := fact_of_peers(view):
+            raise played.wrong("not-ring", view.rank, fact=fact)
+        if fact := fact_of_cost(view, num_steps, most_bytes[view.rank]):
+            mistake = "cost" if len(sends_of(view)) > num_steps else "filled-up"
+            mistake = _unless_of_dtype(played, sends_of(view), mistake)
+            raise played.wrong(mistake, view.rank, fact=fact)
+    for view in views:
+        if fact := fact_of_turns(view, num_steps):
+            raise played.wrong("turns", view.rank, fact=fact)
+
+
+def sends_of(view):
+    """
+    Return the events of a rank that send, in order.
+    """
+    return [event for event in view.events if event.is_send]
+
+
+def fact_of_peers(view):
+    """
+    Return a sentence that says to which ranks this one sends, if there is more than one.
+    """
+    peers = sorted({send.peer for send in sends_of(view)})
+    if len(peers) < 2:
+        return ""
+    return f"It sends to {rank_names(peers)}. In a ring a rank sends to one other only."
+
+
+def fact_of_cost(view, num_steps, most_bytes):
+    """
+    Return a sentence that says how much a rank sends, if that is too much.
+    """
+    sends = sends_of(view)
+    num_bytes = sum(send.input_bytes for send in sends)
+    if len(sends) <= num_steps and num_bytes <= most_bytes:
+        return ""
+    return (
+        f"It sends {num_bytes} bytes in {len(sends)} messages; {most_bytes} bytes in {num_steps} "
+        "are enough."
+    )
+
+
+def fact_of_turns(view, num_steps):
+    """
+    Return a sentence that says how late the last message of a rank moves, if that is too late.
+    """
+    most = num_steps * rounds_in_turns(view.case.world_size)
+    last = max(rounds_of_sends(view.played.traces)[view.rank], default=0)
+    if last <= most:
+        return ""
+    return (
+        f"Its last message can only move in round {last}, as it waits for others before it; {most} "
+        f"rounds are enough for {num_steps} steps."
+    )
+
+
+def fact_of_length(view, chunk_bytes):
+    """
+    Return a sentence that says how long the longest message is, if it is longer than a chunk.
+    """
+    longest = max(sends_of(view), key=lambda send: send.input_bytes, default=None)
+    if longest is None or longest.input_bytes <= chunk_bytes:
+        return ""
+    return (
+        f"It sends {longest.input_bytes} bytes in one message, as {longest.dtype}; the longest "
+        f"chunk has {chunk_bytes}."
+    )
 
 
 def _unless_of_dtype(played, sends, mistake):
@@ -68,17 +121,10 @@ def refuse_long_messages(played, chunk_bytes, tensor_bytes):
     """
     Refuse a message that is longer than the longest chunk.
     """
-    for rank, events in enumerate(played.traces):
-        longest = max(
-            (event for event in events if event.is_send),
-            key=lambda event: event.input_bytes,
-            default=None,
-        )
-        if longest is not None and longest.input_bytes > chunk_bytes:
-            fact = (
-                f"It sends {longest.input_bytes} bytes in one message, as {longest.dtype}; the "
-                f"longest chunk has {chunk_bytes}."
-            )
+    for rank in range(played.case.world_size):
+        view = View(played, rank)
+        if fact := fact_of_length(view, chunk_bytes):
+            longest = max(sends_of(view), key=lambda send: send.input_bytes)
             mistake = "whole-tensor" if longest.input_bytes == tensor_bytes else "too-long"
             raise played.wrong(_unless_of_dtype(played, [longest], mistake), rank, fact=fact)
 
@@ -94,7 +140,7 @@ def draw_ring(played, phases):
     w = played.case.world_size
     sends = [[event for event in events if event.is_send] for events in played.traces]
     try:
-        played.task.judge(played)
+        judge_own(played)
         is_right = {len(own) for own in sends} == {len(phases) * (w - 1)}
     except WrongAnswer:
         is_right = False

@@ -62,7 +62,7 @@ def test_every_hint_of_a_mistake_is_proven_by_an_answer(number):
     A hint that no answer gets is a guess.
     """
     proven = {answer.mistake for answer in WRONG if answer.task == number}
-    assert set(TASKS[number].mistakes) - proven == set()
+    assert set(TASKS[number].own_hints) - proven == set()
 
 
 @every_task

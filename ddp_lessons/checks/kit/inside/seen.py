@@ -34,6 +34,7 @@ class Call:
         kept_room: Of a second call: whether its result lies in the memory of the first one's, or
             the first one's has changed meanwhile.
         num_threads: How many threads it had started and not waited for; of a task that asks.
+        number: Which call of the answer in this case it is, from 1.
     """
 
     before: tuple
@@ -47,6 +48,7 @@ class Call:
     repeats: bool = False
     kept_room: bool = False
     num_threads: int = 0
+    number: int = 1
 
 
 @dataclass
@@ -91,6 +93,7 @@ class Here:
         self.device = rank_device()
         self.folder = Path(folder)
         self.calls = []
+        self._num_calls = 0
 
     def __getitem__(self, name):
         return self.case[name]
@@ -124,7 +127,8 @@ class Here:
     def _call(self, answer, args, kwargs, watch):
         given = (*args, *kwargs.values())
         lent, was_in_group, num_keys = Lent(given), dist.is_initialized(), _num_keys()
-        seen = Call(before=plain(given))
+        self._num_calls += 1
+        seen = Call(before=plain(given), number=self._num_calls)
         watched = late_threads() if self.ends_threads else nullcontext(lambda: 0)
         with trace(*watch) as events, watched as num_left:
             result = answer(*args, **kwargs)

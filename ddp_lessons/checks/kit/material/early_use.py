@@ -4,6 +4,7 @@ Answers that use a tensor while a message is still on its way, into it or out of
 
 from ddp_lessons.checks.kit.inside.early import Early
 from ddp_lessons.checks.kit.material.digits import call
+from ddp_lessons.checks.kit.mistakes import Mistake
 
 EARLY = {
     "early": "What irecv brings is there when the wait for it has returned, and not before. Until "
@@ -50,3 +51,19 @@ def refuse_early(played):
         for mistake, name in seen.kept.items():
             if name is not None:
                 raise played.wrong(mistake, seen.rank, fact=_FACTS[mistake].format(name))
+
+
+def _early_use(view):
+    noted = view.kept.items()
+    return next((_FACTS[which].format(name) for which, name in noted if name is not None), "")
+
+
+EARLY_USE = Mistake(
+    "early",
+    "Until the wait for a message has returned, neither read the tensor that irecv fills nor write "
+    "into the one that isend takes.",
+    shows=_early_use,
+)
+"""
+Either mistake of EARLY, for a task whose `act` returns what `call_watched` does.
+"""

@@ -1,0 +1,253 @@
+"""
+Name the mistake that a case shows: compare with the right value, and try the task's list in order.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from ddp_lessons.checks.kit.inside.plain import equal
+
+
+def last_result(view):
+    """
+    Return what an answer returned in its last call, of a View.
+    """
+    return view.played.results[view.rank]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """
+    Say what is right on each rank of a case, and how an answer is compared with it.
+
+    Args:
+        value: Function (case, rank) that returns the right value: tensors, numbers, texts, or
+            lists, tuples and dictionaries of those.
+        most_off: Function (case, rank) that returns how far each number may be off, such as
+            `numbers.sum_error` of its terms, in the structure of the value. None: not at all.
+        gave: Function of a View that returns what the answer gave. Default: its last result.
+    """
+
+    value: Callable
+    most_off: Callable | None = None
+    gave: Callable = last_result
+
+
+@dataclass
+class View:
+    """
+    Hold what one rank shows of a case: a mistake's `shows` looks at it.
+
+    Args:
+        played: The Played.
+        rank: The rank.
+    """
+
+    played: Any
+    rank: int
+
+    @property
+    def case(self):
+        """
+        The Case.
+        """
+        return self.played.case
+
+    @property
+    def seen(self):
+        """
+        The Seen of this rank.
+        """
+        return self.played.seen[self.rank]
+
+    @property
+    def kept(self):
+        """
+        What the task's `act` returned on this rank.
+        """
+        return self.seen.kept
+
+    @property
+    def events(self):
+        """
+        The events of all calls of this rank.
+        """
+        return self.played.traces[self.rank]
+
+    @cached_property
+    def got(self):
+        """
+        What the answer gave on this rank; without an Expected, its last result.
+        """
+        expected = self.played.task.expected
+        return (expected.gave if expected else last_result)(self)
+
+    @cached_property
+    def expected(self):
+        """
+        The right value; None without an Expected.
+        """
+        expected = self.played.task.expected
+        return expected and expected.value(self.case, self.rank)
+
+    @cached_property
+    def most_off(self):
+        """
+        How far each number may be off; None: not at all.
+        """
+        expected = self.played.task.expected
+        return expected and expected.most_off and expected.most_off(self.case, self.rank)
+
+    @cached_property
+    def difference(self):
+        """
+        The Difference from the right value; None if the answer gave that, or without an Expected.
+        """
+        if self.played.task.expected is None:
+            return None
+        return first_difference(self.got, self.expected, self.most_off)
+
+    @property
+    def is_off(self):
+        """
+        Whether the answer gave something else than the right value.
+        """
+        return self.difference is not None
+
+    def is_near(self, value):
+        """
+        Tell whether the answer gave this value, by the comparison that the right one is held to.
+        """
+        return first_difference(self.got, value, self.most_off) is None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """
+    Hold the first part in which two values differ.
+
+    Args:
+        got: What came there.
+        expected: What it was compared with.
+        where: Where it lies in lists and dictionaries, in words; "" if the whole values differ.
+    """
+
+    got: Any
+    expected: Any
+    where: str = ""
+
+
+def first_difference(got, expected, most_off=None, where=""):
+    """
+    Return the Difference of two values, or None if they agree.
+
+    Tensors must agree in dtype and shape, lists and tuples in type and length.
+
+    Args:
+        got: What came.
+        expected: What it is compared with.
+        most_off: How far each number may be off, in the structure of what is expected, or one
+            limit for all of it; None: not at all.
+        where: Where both lie in a larger value, in words.
+    """
+    if type(got) is type(expected) and isinstance(expected, list | tuple | dict):
+        return _first_difference_inside(got, expected, most_off, where)
+    if isinstance(expected, torch.Tensor):
+        is_alike = isinstance(got, torch.Tensor) and (got.dtype, got.shape) == (
+            expected.dtype,
+            expected.shape,
+        )
+        is_near = is_alike and bool(_are_near(got, expected, most_off).all())
+    elif most_off is None:
+        is_near = equal(got, expected) or got == expected
+    else:
+        is_near = isinstance(got, int | float) and abs(got - expected) <= most_off
+    return None if is_near else Difference(got, expected, where)
+
+
+def _are_near(got, expected, most_off):
+    if most_off is None:
+        return got == expected
+    return (got.double() - expected.double()).abs() <= most_off
+
+
+def _first_difference_inside(got, expected, most_off, where):
+    is_dict = isinstance(expected, dict)
+    keys = list(expected) if is_dict else range(len(expected))
+    if (got.keys() != expected.keys()) if is_dict else (len(got) != len(expected)):
+        return Difference(got, expected, where)
+    for key in keys:
+        limit = most_off[key] if isinstance(most_off, list | tuple | dict) else most_off
+        place = f"{key}" if is_dict else f"item {key}"
+        found = first_difference(
+            got[key], expected[key], limit, f"{where}, {place}" if where else place
+        )
+        if found is not None:
+            return found
+    return None
+
+
+def name_mistake(played):
+    """
+    Raise the WrongAnswer for the first mistake of the task's list that the case shows.
+
+    The list is read from top to bottom, and for each mistake the ranks are asked in order, before
+    the next mistake is tried. So the list alone decides which of two mistakes is named, and not
+    the rank that shows it. Three rules complete it:
+
+    - A tensor of another dtype, or no tensor, is refused before the list, so that no entry of the
+      list has to think of those.
+    - `gives` explains wrong values alone, `VALUES` refuses all that are left, and where an entry
+      below it is tried, every rank is right.
+    - In a second call with the same arguments `gives` explains nothing, as the first call was
+      right: what is off there has stayed from the first, and is called "kept".
+
+    Args:
+        played: The Played of a task without a `judge`.
+    """
+    views = [View(played, rank) for rank in range(played.case.world_size)]
+    for view in views:
+        _refuse_other_kind(view)
+    for mistake in played.task.mistakes:
+        for view in views:
+            fact = _fact(mistake, view)
+            if fact:
+                raise _wrong(mistake, view, fact)
+
+
+def _wrong(mistake, view, fact):
+    if not view.is_off:
+        return view.played.wrong(mistake.name, view.rank, fact=fact)
+    both, where = view.difference, view.difference.where
+    shapes = {getattr(value, "shape", None) for value in (both.got, both.expected)}
+    name = "shape" if mistake.name == "values" and len(shapes) > 1 else mistake.name
+    fact = f"{fact} The first difference is in {where}." if where else fact
+    return view.played.wrong(name, view.rank, got=both.got, expected=both.expected, fact=fact)
+
+
+def _refuse_other_kind(view):
+    both = {"got": view.got, "expected": view.expected}
+    if not isinstance(view.expected, torch.Tensor):
+        return
+    if not isinstance(view.got, torch.Tensor):
+        raise view.played.wrong("nothing", view.rank, **both, fact="It must return a tensor.")
+    if view.got.dtype != view.expected.dtype:
+        fact = "The dtype is not the one expected."
+        raise view.played.wrong("dtype", view.rank, **both, fact=fact)
+
+
+def _fact(mistake, view):
+    """
+    Return the sentence that says how a rank shows a mistake, or something false if it does not.
+    """
+    if mistake.shows:
+        found = mistake.shows(view)
+        return mistake.symptom if found is True else found
+    if mistake.gives and view.played.call == "first" and view.is_off:
+        values = mistake.gives(view.case, view.rank)
+        return mistake.symptom if any(map(view.is_near, values)) else ""
+    return mistake.symptom if mistake.name == "values" and view.is_off else ""
