@@ -18,7 +18,6 @@ NUM_STEPS, LATE_STEP = 5, 2
 HELD_STEPS = (0, LATE_STEP)
 _BEYOND_FLOAT16 = 2.0**27  # what bfloat16 leaves of such numbers is beyond float16, too
 _SMALL, _LARGE = 2.0**-12, 2.0**10
-LARGE_DEBT = 2.0**-7
 _HELD_S = 1.0
 _LOOK_EVERY_S = 0.002
 

@@ -17,6 +17,7 @@ from ddp_lessons.checks.ddp.gradients import (
 )
 from ddp_lessons.checks.ddp.shared import USUAL_RANKS, note_waits_of_ddp
 from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Task
+from ddp_lessons.checks.kit.elimination import find_difference
 from ddp_lessons.checks.kit.inside.plain import share_memory
 from ddp_lessons.checks.kit.material.regression import gradient
 from ddp_lessons.checks.kit.material.warm_up import first_ddp
@@ -26,6 +27,7 @@ from ddp_lessons.trace import merge
 _BUCKET_MIB = 0.0003  # a long parameter fills a bucket, short ones share one
 
 _HALF_BYTES = 2
+_SUMS = "the sums over all steps"
 
 _UNIT = torch.finfo(torch.bfloat16).eps / 2
 
@@ -98,47 +100,37 @@ def _steps(view):
 
 def _parts(case, steps):
     """
-    Return what the averages of all steps (S, N) are judged by.
+    Return what the averages of all steps (S, N) are judged by: what owes nothing, step by step.
     """
-    return {
-        "averages of numbers without a debt": steps[:, Kinds(case).shared],
-        "sums over all steps": steps.sum(0),
+    plain = steps[:, Kinds(case).shared]
+    return {f"the averages of step {step}": row for step, row in enumerate(plain, start=1)} | {
+        _SUMS: steps.sum(0)
     }
 
 
-def _averages(view):
-    got, means, most_off = (
-        next(iter(parts.values())) for parts in (view.got, view.expected, view.most_off)
+def _is_plain_off(view, step=None, factor=1):
+    """
+    Tell whether averages of numbers that owe nothing are off, in one step or in any.
+    """
+    names = [f"the averages of step {step}"] if step else [*view.expected][:-1]
+    return any(
+        find_difference(
+            view.got[name], factor * view.expected[name], view.case.world_size * view.most_off[name]
+        )
+        for name in names
     )
-    return got, means, view.case.world_size * most_off
-
-
-def _is_first(view, factor):
-    """
-    Tell whether the first averages are the right ones, times a factor.
-    """
-    got, means, most_off = _averages(view)
-    return bool(((got - factor * means).abs() <= most_off)[0].all())
 
 
 def _divides_wrongly(view):
     w = view.case.world_size
-    return not _is_first(view, 1) and any(_is_first(view, f) for f in (w, 1 / w, w / USUAL_RANKS))
-
-
-def _owes_wrongly(view):
-    got, means, most_off = _averages(view)
-    return _is_first(view, 1) and bool(((got - means).abs() > most_off).any())
-
-
-def _is_paid(view, kind):
-    """
-    Tell whether what was owed of such numbers was paid, to the last bit that counts.
-    """
-    got, means, most_off = (
-        parts["sums over all steps"] for parts in (view.got, view.expected, view.most_off)
+    return _is_plain_off(view, 1) and not all(
+        _is_plain_off(view, 1, factor) for factor in (w, 1 / w, w / USUAL_RANKS)
     )
-    return bool(((got - means).abs() <= most_off)[kind].all())
+
+
+def _is_paid(view, mask):
+    got, means, most_off = (parts[_SUMS] for parts in (view.got, view.expected, view.most_off))
+    return bool(((got - means).abs() <= most_off)[mask].all())
 
 
 def _forgets_at_rebuild(view):
@@ -147,13 +139,13 @@ def _forgets_at_rebuild(view):
 
 
 def _never_pays(view):
-    late = _steps(view)[LATE_STEP + 1 :, Kinds(view.case).late]
-    return not late.any()
+    return not _steps(view)[LATE_STEP + 1 :, Kinds(view.case).late].any()
 
 
 def _costs(view):
     sent = [e for e in view.events if e.backward is not None and e.is_communication]
-    num_bytes, most = sum(e.input_bytes for e in sent), _HALF_BYTES * sum(view.case["lengths"])
+    num_numbers = NUM_STEPS * sum(view.case["lengths"])
+    num_bytes, most = sum(e.input_bytes for e in sent), _HALF_BYTES * num_numbers
     if num_bytes > most:
         return f"{num_bytes} bytes went into its calls; {most} are enough."
     if len(sent) > view.kept["num_buckets"]:
@@ -212,7 +204,7 @@ half_hook = Task(
             "all_reduce adds up. Divide by the world size once, before the message or after it, "
             "and ask for it in the hook: a group may have any number of ranks.",
             "It gave the sums, divided not at all, twice or by another number.",
-            shows=lambda view: view.is_off and _divides_wrongly(view),
+            shows=_divides_wrongly,
         ),
         Mistake(
             "view",
@@ -231,7 +223,7 @@ half_hook = Task(
             "What is owed after a step takes the place of what was owed before: it is the whole "
             "target, old debts included, less your own message, as it was before the all-reduce.",
             "The first averages are right, later ones are not.",
-            shows=lambda view: view.is_off and _owes_wrongly(view),
+            shows=lambda view: _is_plain_off(view) and not _is_plain_off(view, 1),
         ),
         Mistake(
             "overflow",

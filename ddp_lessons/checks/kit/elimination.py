@@ -109,7 +109,7 @@ class View:
         """
         if self.played.task.expected is None:
             return None
-        return first_difference(self.got, self.expected, self.most_off)
+        return find_difference(self.got, self.expected, self.most_off)
 
     @property
     def is_off(self):
@@ -122,7 +122,7 @@ class View:
         """
         Tell whether the answer gave this value, by the comparison that the right one is held to.
         """
-        return first_difference(self.got, value, self.most_off) is None
+        return find_difference(self.got, value, self.most_off) is None
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class Difference:
     where: str = ""
 
 
-def first_difference(got, expected, most_off=None, where=""):
+def find_difference(got, expected, most_off=None, where=""):
     """
     Return the Difference of two values, or None if they agree.
 
@@ -155,7 +155,7 @@ def first_difference(got, expected, most_off=None, where=""):
         where: Where both lie in a larger value, in words.
     """
     if type(got) is type(expected) and isinstance(expected, list | tuple | dict):
-        return _first_difference_inside(got, expected, most_off, where)
+        return _find_difference_inside(got, expected, most_off, where)
     if isinstance(expected, torch.Tensor):
         is_alike = isinstance(got, torch.Tensor) and (got.dtype, got.shape) == (
             expected.dtype,
@@ -175,7 +175,7 @@ def _are_near(got, expected, most_off):
     return (got.double() - expected.double()).abs() <= most_off
 
 
-def _first_difference_inside(got, expected, most_off, where):
+def _find_difference_inside(got, expected, most_off, where):
     is_dict = isinstance(expected, dict)
     keys = list(expected) if is_dict else range(len(expected))
     if (got.keys() != expected.keys()) if is_dict else (len(got) != len(expected)):
@@ -183,7 +183,7 @@ def _first_difference_inside(got, expected, most_off, where):
     for key in keys:
         limit = most_off[key] if isinstance(most_off, list | tuple | dict) else most_off
         place = f"{key}" if is_dict else f"item {key}"
-        found = first_difference(
+        found = find_difference(
             got[key], expected[key], limit, f"{where}, {place}" if where else place
         )
         if found is not None:

@@ -34,7 +34,8 @@ class Call:
         kept_room: Of a second call: whether its result lies in the memory of the first one's, or
             the first one's has changed meanwhile.
         num_threads: How many threads it had started and not waited for; of a task that asks.
-        number: Which call of the answer in this case it is, from 1.
+        name: What was called: the name that its def has.
+        number: Which call in this case it is, from 1.
     """
 
     before: tuple
@@ -48,6 +49,7 @@ class Call:
     repeats: bool = False
     kept_room: bool = False
     num_threads: int = 0
+    name: str = ""
     number: int = 1
 
 
@@ -128,7 +130,8 @@ class Here:
         given = (*args, *kwargs.values())
         lent, was_in_group, num_keys = Lent(given), dist.is_initialized(), _num_keys()
         self._num_calls += 1
-        seen = Call(before=plain(given), number=self._num_calls)
+        name = getattr(answer, "__name__", "")
+        seen = Call(before=plain(given), name=name, number=self._num_calls)
         watched = late_threads() if self.ends_threads else nullcontext(lambda: 0)
         with trace(*watch) as events, watched as num_left:
             result = answer(*args, **kwargs)

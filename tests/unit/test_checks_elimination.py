@@ -1,0 +1,195 @@
+"""
+Which mistake of a task's list a case shows: from top to bottom, and the general one names the call.
+"""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Played, Task
+from ddp_lessons.checks.kit.elimination import find_difference, name_mistake
+from ddp_lessons.checks.kit.inside.seen import Call, Seen
+from ddp_lessons.errors import BadInput, WrongAnswer
+
+RIGHT = torch.tensor([4.0, 8.0])
+EXPECTED = Expected(lambda case, rank: RIGHT)
+
+
+def _multiple(name, factor):
+    return Mistake(name, f"Think of {factor}.", gives=lambda case, rank: [factor * RIGHT])
+
+
+def _on_rank(name, rank):
+    return Mistake(name, "Look at that rank.", "It is odd.", shows=lambda view: view.rank == rank)
+
+
+def _task(*mistakes, expected=EXPECTED):
+    return Task(
+        number="99.1",
+        name="total",
+        cases=None,
+        act=None,
+        ok="",
+        draw=None,
+        hints=(),
+        expected=expected,
+        mistakes=mistakes,
+    )
+
+
+def _played(task, *results, call="first"):
+    seen = [
+        Seen(rank, [Call(before=(), result=result, name="total", number=3)])
+        for rank, result in enumerate(results)
+    ]
+    return Played(task, Case(len(results), {"length": 2}), seen, [""] * len(results), call)
+
+
+def named(task, *results, **kwargs):
+    """
+    Return the WrongAnswer that results of ranks 0, 1 and so on get.
+    """
+    with pytest.raises(WrongAnswer) as caught:
+        name_mistake(_played(task, *results, **kwargs))
+    return caught.value
+
+
+def test_the_list_decides_and_not_the_rank():
+    """
+    A mistake is looked for on all ranks before the next one is tried.
+    """
+    task = _task(_multiple("halved", 0.5), _multiple("doubled", 2), VALUES)
+    assert named(task, 2 * RIGHT, RIGHT / 2).mistake == "halved"
+    task = replace(task, mistakes=(task.mistakes[1], task.mistakes[0], VALUES))
+    assert named(task, 2 * RIGHT, RIGHT / 2).mistake == "doubled"
+
+
+def test_below_values_every_rank_is_right():
+    """
+    What costs too much is said once the numbers are right, and a sign of its own before that.
+    """
+    above, below = _on_rank("above", 1), _on_rank("below", 0)
+    assert named(_task(above, VALUES, below), 2 * RIGHT, RIGHT).mistake == "above"
+    assert named(_task(VALUES, below), RIGHT, 2 * RIGHT).mistake == "values"
+    error = named(_task(VALUES, below), RIGHT, RIGHT)
+    assert error.mistake == "below"
+    assert "It is odd." in str(error)
+    assert "expected:" not in str(error)  # the numbers are right
+    name_mistake(_played(_task(above, VALUES), RIGHT))
+
+
+def test_the_general_hint_names_the_case_and_the_call():
+    """
+    Where no mistake fits, a learner must be able to try just what failed.
+    """
+    error = named(_task(_multiple("doubled", 2), VALUES), RIGHT, 3 * RIGHT)
+    assert error.mistake == "values"
+    assert "Tried with 2 ranks, length 2. What fails there is call 3 of total on rank 1." in str(
+        error
+    )
+    assert "rank 1 of 2 gave: [12, 24] float32" in str(error)
+
+
+def test_a_symptom_may_be_a_sentence_of_what_was_seen():
+    """
+    Which rank is missing helps more than that one is.
+    """
+    task = _task(Mistake("odd", "Hint.", shows=lambda view: f"Rank {view.rank} is odd."), VALUES)
+    assert "Rank 0 is odd." in str(named(task, RIGHT))
+
+
+@pytest.mark.parametrize(
+    ("got", "mistake"),
+    [(None, "nothing"), (RIGHT.double(), "dtype"), (RIGHT[:1], "shape"), (RIGHT + 1, "values")],
+)
+def test_other_kinds_have_names_of_their_own(got, mistake):
+    """
+    No entry of a list has to think of what is no tensor, or one of another dtype.
+    """
+    assert named(_task(_multiple("doubled", 2), VALUES), got).mistake == mistake
+
+
+def test_what_is_off_in_a_second_call_was_kept():
+    """
+    The first call with these arguments was right, so that no way to compute explains it.
+    """
+    task = _task(_multiple("doubled", 2), VALUES)
+    assert named(task, 2 * RIGHT, call="second").mistake == "kept"
+
+
+def test_values_are_compared_by_the_limit_of_each_part():
+    """
+    A mistake's values are held to what the right one is held to.
+    """
+    expected = Expected(
+        lambda case, rank: {"sums": RIGHT, "count": 3, "names": ["a"]},
+        most_off=lambda case, rank: {"sums": torch.tensor([0.5, 0.0]), "count": 0, "names": None},
+    )
+    right = {"sums": RIGHT + torch.tensor([0.5, 0.0]), "count": 3, "names": ["a"]}
+    name_mistake(_played(_task(VALUES, expected=expected), right))
+    error = named(_task(VALUES, expected=expected), right | {"names": ["b"]})
+    assert "The first difference is in names, item 0." in str(error)
+    assert named(_task(VALUES, expected=expected), right | {"sums": RIGHT + 0.5})
+    assert named(_task(VALUES, expected=expected), right | {"count": 4})
+
+
+@pytest.mark.parametrize(
+    ("got", "expected", "is_same"),
+    [
+        ([1, 2], [1, 2], True),
+        ((1, 2), [1, 2], False),
+        ([1], [1, 2], False),
+        (1.0, 1, True),
+        (float("nan"), float("nan"), True),
+        ({"a": 1}, {"b": 1}, False),
+        ("a", 1, False),
+    ],
+)
+def test_values_differ_in_kind_or_number(got, expected, is_same):
+    """
+    A number is right whether it is written as 1 or as 1.0.
+    """
+    assert (find_difference(got, expected) is None) is is_same
+
+
+def test_a_mistake_without_a_hint_is_refused():
+    """
+    A name alone helps nobody.
+    """
+    with pytest.raises(BadInput, match="No hint: a mistake must have one"):
+        Mistake("odd", "")
+
+
+@pytest.mark.parametrize(
+    ("mistakes", "fault"),
+    [
+        ((_multiple("a", 2), _multiple("a", 3), VALUES), "once"),
+        ((Mistake("a", "Hint."), VALUES), "give it away"),
+        ((_multiple("a", 2),), "VALUES must be in it"),
+    ],
+)
+def test_an_unclear_list_is_refused(mistakes, fault):
+    """
+    Two of one name, or one that is never tried, would be hints that nobody gets.
+    """
+    with pytest.raises(BadInput, match=fault):
+        _task(*mistakes)
+
+
+def test_what_gives_a_mistake_away_is_one_thing():
+    """
+    With two the order of a list would not say which of them was tried first.
+    """
+    with pytest.raises(BadInput, match="one thing must give it away"):
+        Mistake("a", "Hint.", gives=lambda case, rank: [], shows=lambda view: True)
+
+
+def test_a_list_words_common_hints_anew():
+    """
+    A mistake that the kit finds needs nothing but its words.
+    """
+    task = _task(VALUES, Mistake("deadlock", "Start one of the two."))
+    assert task.own_hints == {"values": VALUES.hint, "deadlock": "Start one of the two."}
+    assert task.all_hints["deadlock"] == "Start one of the two."
+    assert "view" in task.all_hints
