@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Played, Task
-from ddp_lessons.checks.kit.elimination import find_difference, name_mistake
+from ddp_lessons.checks.kit.comparing import find_difference
+from ddp_lessons.checks.kit.elimination import name_mistake
 from ddp_lessons.checks.kit.inside.seen import Call, Seen
 from ddp_lessons.errors import BadInput, WrongAnswer
 
@@ -129,7 +130,7 @@ def test_values_are_compared_by_the_limit_of_each_part():
     right = {"sums": RIGHT + torch.tensor([0.5, 0.0]), "count": 3, "names": ["a"]}
     name_mistake(_played(_task(VALUES, expected=expected), right))
     error = named(_task(VALUES, expected=expected), right | {"names": ["b"]})
-    assert "The first difference is in names, item 0." in str(error)
+    assert "The first difference is in names." in str(error)
     assert named(_task(VALUES, expected=expected), right | {"sums": RIGHT + 0.5})
     assert named(_task(VALUES, expected=expected), right | {"count": 4})
 
@@ -183,6 +184,19 @@ def test_what_gives_a_mistake_away_is_one_thing():
     """
     with pytest.raises(BadInput, match="one thing must give it away"):
         Mistake("a", "Hint.", gives=lambda case, rank: [], shows=lambda view: True)
+
+
+def test_an_error_may_give_a_mistake_away():
+    """
+    What torch says in it tells more than that something was raised; messages may be left then.
+    """
+    task = _task(VALUES, Mistake("no-rank", "Give it.", raises=("parameter missing", "rank must")))
+    assert task.name_raised(["ValueError: rank parameter missing"]) == "no-rank"
+    assert task.name_raised(["ValueError: other"]) == "raised"
+    assert [task.is_left_under_way(name) for name in ("no-rank", "values")] == [True, False]
+    task = replace(task, judge=lambda played: None, mistakes={"raised": "Hint."})
+    assert task.name_raised(["ValueError: rank parameter missing"]) == "raised"
+    assert task.is_left_under_way("raised")
 
 
 def test_a_list_words_common_hints_anew():

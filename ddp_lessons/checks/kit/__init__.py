@@ -3,9 +3,9 @@ What all checks share. A module of a task imports from here and writes its Task.
 
 Read in this order: `tasks` (what a task is), `mistakes` (what a mistake is), `checking` (the
 kernel's side), `judging` (what is wrong with every answer that does so), `elimination` (which of a
-task's mistakes a case shows), `ends` (why a case came to no end). `hints` gives hints one at a
-time. Two rooms are beside them: `inside` is what runs in a rank while an answer is tried,
-`material` what tasks are made of.
+task's mistakes a case shows, by what `comparing` finds), `ends` (why a case came to no end).
+`hints` gives hints one at a time. Two rooms are beside them: `inside` is what runs in a rank while
+an answer is tried, `material` what tasks are made of.
 """
 
 from ddp_lessons.checks.kit.cases import Case

@@ -14,7 +14,6 @@ from ddp_lessons.checks.kit.deadline import Deadline
 from ddp_lessons.checks.kit.ends import played_on_paper, wrong_end
 from ddp_lessons.checks.kit.inside import playing
 from ddp_lessons.checks.kit.inside.surroundings import make_groups
-from ddp_lessons.checks.kit.mistakes import LEFT_UNDER_WAY
 from ddp_lessons.errors import CellStopped, RanksGone, StartFailed, WrongAnswer
 from ddp_lessons.progress import notes
 from ddp_lessons.ranks.diagnosis.verdict import put_in_order
@@ -124,7 +123,7 @@ def _run_all(task, ranks, cases, own_orders=False):
                 run.played.append(played)
                 judging.judge_case(played)
     except WrongAnswer as error:
-        if error.mistake in LEFT_UNDER_WAY and task.in_group:
+        if task.is_left_under_way(error.mistake) and task.in_group:
             ranks.join()  # a handle dropped may close a connection, a message meet a later call
         raise
     finally:

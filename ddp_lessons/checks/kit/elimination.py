@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ddp_lessons.checks.kit.inside.plain import equal
+from ddp_lessons.checks.kit.comparing import find_difference
 
 
 def last_result(view):
@@ -123,72 +123,6 @@ class View:
         Tell whether the answer gave this value, by the comparison that the right one is held to.
         """
         return find_difference(self.got, value, self.most_off) is None
-
-
-@dataclass(frozen=True)
-class Difference:
-    """
-    Hold the first part in which two values differ.
-
-    Args:
-        got: What came there.
-        expected: What it was compared with.
-        where: Where it lies in lists and dictionaries, in words; "" if the whole values differ.
-    """
-
-    got: Any
-    expected: Any
-    where: str = ""
-
-
-def find_difference(got, expected, most_off=None, where=""):
-    """
-    Return the Difference of two values, or None if they agree.
-
-    Tensors must agree in dtype and shape, lists and tuples in type and length.
-
-    Args:
-        got: What came.
-        expected: What it is compared with.
-        most_off: How far each number may be off, in the structure of what is expected, or one
-            limit for all of it; None: not at all.
-        where: Where both lie in a larger value, in words.
-    """
-    if type(got) is type(expected) and isinstance(expected, list | tuple | dict):
-        return _find_difference_inside(got, expected, most_off, where)
-    if isinstance(expected, torch.Tensor):
-        is_alike = isinstance(got, torch.Tensor) and (got.dtype, got.shape) == (
-            expected.dtype,
-            expected.shape,
-        )
-        is_near = is_alike and bool(_are_near(got, expected, most_off).all())
-    elif most_off is None:
-        is_near = equal(got, expected) or got == expected
-    else:
-        is_near = isinstance(got, int | float) and abs(got - expected) <= most_off
-    return None if is_near else Difference(got, expected, where)
-
-
-def _are_near(got, expected, most_off):
-    if most_off is None:
-        return got == expected
-    return (got.double() - expected.double()).abs() <= most_off
-
-
-def _find_difference_inside(got, expected, most_off, where):
-    is_dict = isinstance(expected, dict)
-    keys = list(expected) if is_dict else range(len(expected))
-    if (got.keys() != expected.keys()) if is_dict else (len(got) != len(expected)):
-        return Difference(got, expected, where)
-    for key in keys:
-        limit = most_off[key] if isinstance(most_off, list | tuple | dict) else most_off
-        place = f"{key}" if is_dict else f"item {key}"
-        found = find_difference(
-            got[key], expected[key], limit, f"{where}, {place}" if where else place
-        )
-        if found is not None:
-            return found
-    return None
 
 
 def name_mistake(played):

@@ -56,7 +56,8 @@ def wrong_end(task, case, error, outcomes, is_late, printed):
     if any(outcome.kind == DIED for outcome in outcomes.values()):
         return wrong(task, "died", lines)
     if raised:  # the others may have been freed only when the time was over
-        return wrong(task, "raised", lines)
+        errors = [f"{outcome.ename}: {outcome.evalue}" for outcome in raised]
+        return wrong(task, task.name_raised(errors), lines)
     if is_late:
         return wrong(task, "late", ["It did not come to an end in time.", *lines])
     return wrong(task, "deadlock" if isinstance(error, RankDied) else "mismatch", lines)

@@ -111,9 +111,10 @@ class Played:
         return wrong(self.task, mistake, [*lines, *printed_lines(self.printed)])
 
     def _named_call(self, rank):
-        call, name = self.seen[rank or 0].calls[-1], self.task.name
+        calls, name = self.seen[rank or 0].calls, self.task.name
+        call = calls[-1] if calls else None
         # What `act` calls may be a training of its own that calls the answer.
-        called = f"call {call.number} of {name}" if call.name == name else name
+        called = f"call {call.number} of {name}" if call and call.name == name else name
         return called if rank is None else f"{called} on rank {rank}"
 
     def expect(self, rank, got, expected, most_off=None, dtype=None, mistake="values"):

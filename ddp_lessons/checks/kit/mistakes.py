@@ -13,8 +13,8 @@ class Mistake:
     """
     Hold one mistake that learners make in a task: its name, its hint, and what gives it away.
 
-    Either `gives` or `shows` gives it away. A mistake that has neither only words the hint of one
-    of COMMON anew, such as "deadlock"; "values" has neither, too: see `VALUES`.
+    One of `gives`, `shows` and `raises` gives it away. A mistake that has none of them only words
+    the hint of one of COMMON anew, such as "deadlock"; "values" has none, either: see `VALUES`.
 
     Args:
         name: Its name, such as "average"; unique in the task.
@@ -26,9 +26,11 @@ class Mistake:
         shows: Function of a `View`. It returns True, or a sentence that takes the symptom's place,
             if this rank shows the mistake; else something false. It is asked where the answer is
             right as well.
+        raises: Texts. An answer with this mistake raises an error in whose name or message one of
+            them stands.
 
     Raises:
-        BadInput: It has no hint, or both of `gives` and `shows`.
+        BadInput: It has no hint, or more than one thing gives it away.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Mistake:
     symptom: str = "This is not what was expected."
     gives: Callable | None = None
     shows: Callable | None = None
+    raises: tuple = ()
 
     def __post_init__(self):
         if not self.hint:
@@ -43,11 +46,18 @@ class Mistake:
                 f"No hint: a mistake must have one (got {self.name!r} without). Say what the "
                 "learner should think of."
             )
-        if self.gives and self.shows:
+        if self.num_signs > 1:
             raise BadInput(
-                f"Unclear mistake: one thing must give it away (got `gives` and `shows` of "
-                f"{self.name!r}). Keep one of the two."
+                f"Unclear mistake: one thing must give it away (got {self.num_signs} of "
+                f"{self.name!r}). Keep one of gives, shows and raises."
             )
+
+    @property
+    def num_signs(self):
+        """
+        How many of `gives`, `shows` and `raises` it has.
+        """
+        return bool(self.gives) + bool(self.shows) + bool(self.raises)
 
 
 COMMON = {
@@ -102,5 +112,6 @@ below it are tried, every value is right.
 
 LEFT_UNDER_WAY = ("unwaited", "unreceived", "raised", "store")
 """
-Mistakes after which messages may still be under way in the group, or keys be in its store.
+Mistakes after which messages may still be under way in the group, or keys be in its store; so it is
+after those that a task names by what they raise.
 """

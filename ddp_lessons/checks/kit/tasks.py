@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-from ddp_lessons.checks.kit.mistakes import COMMON
+from ddp_lessons.checks.kit.mistakes import COMMON, LEFT_UNDER_WAY
 from ddp_lessons.errors import BadInput
 
 
@@ -100,6 +100,21 @@ class Task:
         """
         return COMMON | self.own_hints
 
+    def name_raised(self, errors):
+        """
+        Return the name of the mistake of answers that raise these errors, given as texts.
+        """
+        listed = () if isinstance(self.mistakes, dict) else self.mistakes
+        fits = (m.name for m in listed if any(text in e for text in m.raises for e in errors))
+        return next(fits, "raised")
+
+    def is_left_under_way(self, name):
+        """
+        Tell whether messages may still be under way after a mistake of this name.
+        """
+        listed = () if isinstance(self.mistakes, dict) else self.mistakes
+        return name in (*LEFT_UNDER_WAY, *(mistake.name for mistake in listed if mistake.raises))
+
     @property
     def module(self):
         """
@@ -171,7 +186,7 @@ def refuse_unclear(task):
     """
     names = [mistake.name for mistake in task.mistakes]
     twice = {name for name in names if names.count(name) > 1}
-    unseen = {m.name for m in task.mistakes if not (m.gives or m.shows)} - {*COMMON}
+    unseen = {mistake.name for mistake in task.mistakes if not mistake.num_signs} - {*COMMON}
     fault = (
         (twice and f"each name must be there once (got {min(twice)!r} again)")
         or (unseen and f"something must give it away (got {min(unseen)!r} without)")

@@ -2,10 +2,12 @@
 Task 01.2: even and odd subgroups.
 """
 
+from dataclasses import replace
+
 import torch
 import torch.distributed as dist
 
-from ddp_lessons.checks.kit import Case, Task
+from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Task
 from ddp_lessons.pictures import collective_picture
 from ddp_lessons.process_group import join_group, leave_group
 
@@ -55,64 +57,45 @@ def _parity_kept(here, even_and_odd):
     return kept
 
 
-def _judge(played):
-    w, kept = played.case.world_size, [seen.kept for seen in played.seen]
-    for rank, own in enumerate(kept):
-        if not own["is_member"]:
-            theirs = [one.get("ranks", []) for one in kept[rank % 2 :: 2]]
-            lacking = [ranks for ranks in theirs if ranks and rank not in ranks]
-            if lacking and {*lacking[0]} < {*_expected_ranks(rank, w)}:
-                fact = f"Rank {rank} is not in the group of rank {lacking[0][0]}."
-                both = {"got": lacking[0], "expected": _expected_ranks(rank, w)}
-                raise played.wrong("other-ranks", lacking[0][0], **both, fact=fact)
-            fact = "It returned a group that this rank is not in."
-            raise played.wrong("not-member", rank, fact=fact)
-        if own.get("is_gone"):
-            fact = "It returned a group that was made in an earlier call, and is gone since."
-            raise played.wrong("old-group", rank, fact=fact)
-        if "ranks" not in own:
-            got = played.results[rank]
-            raise played.wrong("no-group", rank, got=got, fact="It must return a group.")
-    numbered = [(own["name"], own["ranks"]) for own in kept]
-    for rank, (name, ranks) in enumerate(numbered):
-        others = [other for other, (same, theirs) in enumerate(numbered)
-                  if same == name and theirs != ranks]  # fmt: skip
-        if others:
-            fact = (
-                f"The groups of rank {rank} and of rank {others[0]} have the same number, {name}, "
-                "and are not the same group."
-            )
-            mistake = "own-only" if kept[rank]["num_made"] < 2 else "order"
-            raise played.wrong(mistake, rank, fact=fact)
-    for rank, own in enumerate(kept):
-        expected = _expected_ranks(rank, w)
-        if own["ranks"] != expected:
-            fact = "These are the ranks of its group."
-            both = {"got": own["ranks"], "expected": expected}
-            raise played.wrong("other-ranks", rank, **both, fact=fact)
-    for rank, (name, ranks) in enumerate(numbered):
-        other = next(other for other, (_, theirs) in enumerate(numbered) if theirs == ranks)
-        if name != numbered[other][0]:
-            fact = (
-                f"Ranks {other} and {rank} returned two groups of the same ranks, with the numbers "
-                f"{numbered[other][0]} and {name}."
-            )
-            raise played.wrong("not-shared", rank, fact=fact)
-    for rank, own in enumerate(kept):
-        if own["num_made"] != kept[0]["num_made"]:
-            fact = (
-                f"Rank {rank} has counted {own['num_made']} calls of new_group and rank 0 "
-                f"{kept[0]['num_made']}, so the next groups will have other numbers."
-            )
-            raise played.wrong("out-of-step", rank, fact=fact)
-    if kept[0]["num_made"] > 2:
-        fact = f"Each rank has counted {kept[0]['num_made']} calls of new_group; 2 are enough."
-        raise played.wrong("too-many", fact=fact)
-    for rank, own in enumerate(kept):
-        total = sum(10**r for r in _expected_ranks(rank, w))
-        if own["total"] != total:
-            both = {"got": own["total"], "expected": total}
-            raise played.wrong("values", rank, **both, fact="An all-reduce in it gave another sum.")
+def _has_other_ranks(view):
+    expected = _expected_ranks(view.rank, view.case.world_size)
+    ranks = view.kept.get("ranks", expected)
+    return ranks != expected and f"Its group has the ranks {ranks}, and {expected} are expected."
+
+
+def _others(view, field):
+    """
+    Return a rank whose group has the same value in a field as this rank's group, but is another.
+    """
+    own, both = view.kept, ("name", "ranks")
+    for rank, other in enumerate(seen.kept for seen in view.played.seen):
+        is_same = "ranks" in other and "ranks" in own and other[field] == own[field]
+        if is_same and any(other[name] != own[name] for name in both):
+            return rank
+    return None
+
+
+def _shares_a_number(view):
+    other = _others(view, "name")
+    return other is not None and (
+        f"The groups of rank {view.rank} and of rank {other} have the same number, "
+        f"{view.kept['name']}, and are not the same group."
+    )
+
+
+def _has_a_group_apart(view):
+    other = _others(view, "ranks")
+    return other is not None and (
+        f"Ranks {view.rank} and {other} returned two groups of the same ranks, with other numbers."
+    )
+
+
+def _counts_apart(view):
+    own, first = (seen.kept["num_made"] for seen in (view.seen, view.played.seen[0]))
+    return own != first and (
+        f"Rank {view.rank} has counted {own} calls of new_group and rank 0 {first}, so the next "
+        "groups will have other numbers."
+    )
 
 
 def _draw(played):
@@ -126,7 +109,6 @@ even_and_odd = Task(
     name="even_and_odd",
     cases=_cases,
     act=_act,
-    judge=_judge,
     ok="each rank in the group of its parity, and no two groups of one number",
     draw=_draw,
     in_group=False,
@@ -139,23 +121,81 @@ even_and_odd = Task(
         "even = dist.new_group(list(range(0, world_size, 2))) is the first of two such lines; no "
         "line stands under an if.",
     ),
-    mistakes={
-        "own-only": "Every rank must call new_group for both groups, also for the one of others.",
-        "order": "Make the two groups in the same order on every rank.",
-        "out-of-step": "Every rank must make the same calls of new_group, also for groups that it "
-        "is not in, and no other rank may make one more.",
-        "not-shared": "All ranks of a group must return the one that they made in the same call.",
-        "too-many": "Make each of the two groups once, however many ranks there are.",
-        "not-member": "Return the group that this rank is in: choose by its rank.",
-        "no-group": "Return what dist.new_group gave you.",
-        "other-ranks": "Even ranks are 0, 2, 4 and so on, odd ones 1, 3, 5, below the world size.",
-        "values": "The groups are right, but their messages do not arrive. Some backends only play "
-        "one, for tests.",
-        "old-group": "A group ends with the world that it was made in. Make both anew in each "
-        "call.",
-        "deadlock": "All ranks must make the same calls in the same order, and those of a subgroup "
-        "must hold one and the same: make each of the two once.",
-        "raised": "A line that is named is yours. Perhaps it needs 4 ranks, or an even number: ask "
-        "dist.get_world_size().",
-    },
+    expected=Expected(
+        lambda case, rank: sum(10**r for r in _expected_ranks(rank, case.world_size)),
+        gave=lambda view: view.kept.get("total"),
+    ),
+    mistakes=(
+        Mistake(
+            "old-group",
+            "A group ends with the world that it was made in. Make both anew in each call.",
+            "It returned a group that was made in an earlier call, and is gone since.",
+            shows=lambda view: view.kept.get("is_gone", False),
+        ),
+        Mistake(
+            "no-group",
+            "Return one group, as dist.new_group gave it to you: the one that this rank is in.",
+            shows=lambda view: (
+                view.kept["is_member"]
+                and "ranks" not in view.kept
+                and f"It must return a group (got {view.played.results[view.rank]})."
+            ),
+        ),
+        Mistake(
+            "other-ranks",
+            "Even ranks are 0, 2, 4 and so on, odd ones 1, 3, 5, below the world size.",
+            shows=_has_other_ranks,
+        ),
+        Mistake(
+            "not-member",
+            "Return the group that this rank is in: choose by its rank.",
+            "It returned a group that this rank is not in.",
+            shows=lambda view: not view.kept["is_member"],
+        ),
+        Mistake(
+            "own-only",
+            "Every rank must call new_group for both groups, also for the one of others.",
+            shows=lambda view: view.kept["num_made"] < 2 and _shares_a_number(view),
+        ),
+        Mistake(
+            "order",
+            "Make the two groups in the same order on every rank.",
+            shows=_shares_a_number,
+        ),
+        Mistake(
+            "not-shared",
+            "All ranks of a group must return the one that they made in the same call.",
+            shows=_has_a_group_apart,
+        ),
+        Mistake(
+            "out-of-step",
+            "Every rank must make the same calls of new_group, also for groups that it is not in, "
+            "and no other rank may make one more.",
+            shows=_counts_apart,
+        ),
+        Mistake(
+            "too-many",
+            "Make each of the two groups once, however many ranks there are.",
+            shows=lambda view: (
+                view.kept["num_made"] > 2
+                and f"It has counted {view.kept['num_made']} calls of new_group; 2 are enough."
+            ),
+        ),
+        replace(
+            VALUES,
+            hint="The groups are right, but their messages do not arrive. Some backends only play "
+            "one, for tests.",
+            symptom="An all-reduce in it gave another sum.",
+        ),
+        Mistake(
+            "deadlock",
+            "All ranks must make the same calls in the same order, and those of a subgroup must "
+            "hold one and the same: make each of the two once.",
+        ),
+        Mistake(
+            "raised",
+            "A line that is named is yours. Perhaps it needs 4 ranks, or an even number: ask "
+            "dist.get_world_size().",
+        ),
+    ),
 )

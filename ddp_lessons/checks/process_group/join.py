@@ -3,13 +3,14 @@ Task 01.1: join a group.
 """
 
 import time
+from dataclasses import replace
 from datetime import timedelta
 from unittest.mock import Mock
 
 import torch
 import torch.distributed as dist
 
-from ddp_lessons.checks.kit import Case, Task
+from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Task
 from ddp_lessons.checks.kit.inside.replacing import replacing
 from ddp_lessons.pictures import holdings_picture
 from ddp_lessons.process_group import leave_group
@@ -63,28 +64,16 @@ def _wait_for_bytes(path):
         time.sleep(0.005)
 
 
-def _judge(played):
-    w = played.case.world_size
-    for seen in played.seen:
-        kept, rank = seen.kept, seen.rank
-        if not kept["is_joined"]:
-            fact = "After it, this rank is in no group."
-            raise played.wrong("not-joined", rank, fact=fact)
-        if kept["world_size"] != w:
-            fact = f"Its group has {kept['world_size']} of {w} ranks."
-            raise played.wrong("alone", rank, fact=fact)
-        if kept["rank"] != rank:
-            fact = f"In its group it has rank {kept['rank']}."
-            raise played.wrong("other-rank", rank, fact=fact)
-        if not kept["file_bytes"]:
-            is_gone = kept["file_bytes"] is None
-            fact = (
-                f"The ranks met, but the file at `path` is {'not there' if is_gone else 'empty'}."
-            )
-            raise played.wrong("other-store", rank, fact=fact)
-        if kept["total"] != sum(10**r for r in range(w)):
-            both = {"got": kept["total"], "expected": sum(10**r for r in range(w))}
-            raise played.wrong("values", rank, **both, fact="An all-reduce gave another sum.")
+def _group_of_other_size(view):
+    size = view.kept["world_size"]
+    return size != view.case.world_size and f"Its group has {size} of {view.case.world_size} ranks."
+
+
+def _met_elsewhere(view):
+    if view.kept["file_bytes"]:
+        return ""
+    what = "not there" if view.kept["file_bytes"] is None else "empty"
+    return f"The ranks met, but the file at `path` is {what}."
 
 
 def _draw(played):
@@ -98,7 +87,6 @@ join = Task(
     name="join",
     cases=_cases,
     act=_act,
-    judge=_judge,
     ok="every rank has its own number, and all meet in the file",
     draw=_draw,
     hints=(
@@ -109,19 +97,65 @@ join = Task(
         "and world_size by their names.",
         'dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, and so on.',
     ),
-    mistakes={
-        "not-joined": "A store alone makes no group: call dist.init_process_group, and stay in. "
-        "If you catch its error, nobody learns why it failed.",
-        "alone": "Pass the world size that the function is given, so that it waits for all ranks.",
-        "other-rank": "Pass the rank that the function is given.",
-        "other-store": "Use the file at `path`, which is new, and leave it there: another one may "
-        "be left from an earlier group.",
-        "values": "The ranks are in a group, but its messages do not arrive. Some backends only "
-        "play one, for tests.",
-        "raised": "If it waited in vain, ranks did not meet: each needs its own rank, all the same "
-        "world size and the same file, which nobody removes or empties. If torch knows no "
-        "handler: it takes an address, file:// and the path, or a store, and got a bare path.",
-    },
+    expected=Expected(
+        lambda case, rank: sum(10**r for r in range(case.world_size)),
+        gave=lambda view: view.kept.get("total"),
+    ),
+    mistakes=(
+        Mistake(
+            "no-identity",
+            "A file does not know who you are: give rank and world_size, too.",
+            raises=("parameter missing", "world_size must be", "rank must be"),
+        ),
+        Mistake(
+            "bare-path",
+            "init_method takes an address: file:// and the path. A bare path is none.",
+            raises=("No rendezvous handler",),
+        ),
+        Mistake(
+            "no-store",
+            "Without a store or an init_method, torch asks environment variables where to meet. "
+            "Give it the file.",
+            raises=("environment variable",),
+        ),
+        Mistake(
+            "not-joined",
+            "A store alone makes no group: call dist.init_process_group, and stay in. If you catch "
+            "its error, nobody learns why it failed.",
+            "After it, this rank is in no group.",
+            shows=lambda view: not view.kept["is_joined"],
+        ),
+        Mistake(
+            "alone",
+            "Pass the world size that the function is given, so that it waits for all ranks.",
+            shows=_group_of_other_size,
+        ),
+        Mistake(
+            "other-rank",
+            "Pass the rank that the function is given.",
+            shows=lambda view: (
+                view.kept["rank"] != view.rank and f"In its group it has rank {view.kept['rank']}."
+            ),
+        ),
+        Mistake(
+            "other-store",
+            "Use the file at `path`, which is new, and leave it there: another one may be left "
+            "from an earlier group.",
+            shows=_met_elsewhere,
+        ),
+        replace(
+            VALUES,
+            hint="The ranks are in a group, but its messages do not arrive. Some backends only "
+            "play one, for tests.",
+            symptom="An all-reduce gave another sum.",
+        ),
+        Mistake(
+            "raised",
+            "A line that is named is yours. If it waited in vain, the ranks did not meet: each "
+            "needs its own rank, all of them the same world size and the same file, which nobody "
+            "removes or empties.",
+        ),
+    ),
     returns=False,
     in_group=False,
 )

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from ddp_lessons.checks.kit import Case, Task
+from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Task
 from ddp_lessons.checks.kit.inside.own_time import (
     processes_of,
     tell_end,
@@ -18,7 +18,8 @@ from ddp_lessons.checks.kit.inside.own_time import (
 from ddp_lessons.pictures import holdings_picture
 
 _NEARLY = 0.8  # of a deadline: who waited until it was over waited for this, less for a core
-_LATE_S, _SLACK_S, _SET_S = 0.3, 2.0, 0.03
+_LATE_S, _SET_S = 0.3, 0.03
+_SLACK_S, _BLOCKED_S = 0.4, 2.0  # a right answer may block once in the store
 
 _TOO_LATE_S = 0.5  # after the deadline, or 1 s, as a FileStore waits so long at least
 
@@ -33,21 +34,41 @@ def _cases(draw):
     late = draw.randint(1, 3)
     yield Case(4, {"absent": [], "late": [late], "deadline_s": 2.5})
     # So many that a deadline for each, one after the other, is far too long on any machine.
+    # So short that a rank which looks once a second is late.
     absent = [*sorted(draw.sample(range(4), 2)), *range(4, 12)]
-    yield Case(4, {"absent": absent, "late": [], "deadline_s": 0.55, "of": 12})
+    yield Case(4, {"absent": absent, "late": [], "deadline_s": 0.25, "of": 12})
 
 
-class _SlowStore(dist.FileStore):
-    # Who reads a list, adds to it and writes it back takes away what others wrote meanwhile.
-    def set(self, key, value):
-        time.sleep(_SET_S)
-        super().set(key, value)
+class _NotedStore(dist.FileStore):
+    # `inside_s` is how long its calls took: `get` and `wait` block, by steps of 1 s.
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.calls, self.inside_s = [], 0.0
+
+
+def _noted(name):
+    def call(store, key, *args):
+        began_s = time.monotonic()
+        store.calls.append((name, key))
+        if name == "set":  # time for others to write what a list that is written back takes away
+            time.sleep(_SET_S)
+        try:
+            return getattr(dist.FileStore, name)(store, key, *args)
+        finally:
+            store.inside_s += time.monotonic() - began_s
+
+    return call
+
+
+_WRITES = ("set", "add", "compare_set")
+for _name in (*_WRITES, "check", "get", "wait"):
+    setattr(_NotedStore, _name, _noted(_name))
 
 
 def _act(here, missing):
     if here.rank in here["absent"]:
-        return None
-    store = _SlowStore(str(here.folder / f"roll-{here.case.seed}"), here.world_size)
+        return {"took_s": (0, 0), "inside_s": 0, "calls": []}
+    store = _NotedStore(str(here.folder / f"roll-{here.case.seed}"), here.world_size)
     store.set_timeout(timedelta(seconds=1))  # for an answer that waits for a key in vain
     watch = dist.FileStore(str(here.folder / f"watch-{here.case.seed}"), here.world_size)
     tell_process(watch, here.rank)
@@ -62,7 +83,7 @@ def _act(here, missing):
     with timed(took):
         here.call(missing, store, here.rank, num_ranks, here["deadline_s"])
     tell_end(watch, here.rank)
-    return took[0]
+    return {"took_s": took[0], "inside_s": store.inside_s, "calls": store.calls}
 
 
 def _too_late(case):
@@ -84,66 +105,54 @@ def _come_too_late(here, watch):
     wait_for_ends(watch, others, max(here["deadline_s"], 1) + _TOO_LATE_S)
 
 
-def _judge(played):
-    w, away, too_late = played.case.world_size, played.case["absent"], _too_late(played.case)
-    present = [rank for rank in range(w) if rank not in away]
-    results = {rank: played.seen[rank].calls[-1].result for rank in present}
-    everyone = range(played.case.data.get("of", w))
-    others = {rank: [other for other in everyone if other != rank] for rank in present}
-    missed = {rank: sorted({*away, *too_late} - {rank}) for rank in present}
-    missed |= dict.fromkeys(too_late, away)
-    is_one_look = played.case["deadline_s"] == 0
-    for rank in too_late if not is_one_look else ():
-        got = results[rank]
-        gone = [other for other in present if other not in too_late]
-        others_are_right = any(results[other] == missed[other] for other in gone)
-        if others_are_right and isinstance(got, list) and rank not in got and {*gone} & {*got}:
-            fact = f"Rank {rank} came last. It names ranks that had come, and have returned."
-            raise played.wrong("withdrawn", rank, got=got, expected=missed[rank], fact=fact)
-    for rank in present:
-        got, absent = results[rank], missed[rank]
-        both = {"got": got, "expected": absent}
-        if not isinstance(got, list) or any(type(one) is not int for one in got):
-            raise played.wrong("no-list", rank, **both, fact="It must return a list of ranks.")
-        if got == absent:
-            continue
-        if is_one_look and {*got} - {*absent}:
-            raise played.wrong("at-once", rank, **both, fact="It names a rank that has come.")
-        has_waited = played.seen[rank].kept[0] >= played.case["deadline_s"]
-        if rank in got and ({*present} - {*too_late} <= {*got} or not has_waited):
-            raise played.wrong("unsaid", rank, **both, fact="It names a rank that has come.")
-        if {*got} == {*absent}:
-            fact = "The ranks are not in rising order, each once."
-            raise played.wrong("order", rank, **both, fact=fact)
-        if len(got) == len(absent):
-            fact = "It names as many ranks as are missing, and others."
-            raise played.wrong("other-ranks", rank, **both, fact=fact)
-        if has_waited and all(results[r] == others[r] for r in present):
-            fact = "It names all other ranks, and some of them came within the deadline."
-            raise played.wrong("all-or-none", rank, **both, fact=fact)
-        if {*got} - {*absent}:
-            fact = "It names a rank that came within the deadline."
-            mistake = "lost" if has_waited else "impatient"
-            raise played.wrong(mistake, rank, **both, fact=fact)
-        if not got:
-            raise played.wrong(
-                "nobody", rank, **both, fact="It names nobody, and ranks are missing."
-            )
-        if {*absent} - {*got} <= {*too_late}:
-            fact = "It does not name a rank that came after the deadline."
-            raise played.wrong("too-patient", rank, **both, fact=fact)
-        raise played.wrong("nobody", rank, **both, fact="It does not name all that are missing.")
-    for rank in present:
-        (by_clock_s, own_s), deadline_s = played.seen[rank].kept, played.case["deadline_s"]
-        if not missed[rank] and own_s >= _NEARLY * deadline_s > 0:
-            fact = "All ranks had come, and it waited until the deadline."
-            raise played.wrong("slow", rank, fact=fact)
-        if missed[rank] and by_clock_s < 0.9 * deadline_s:
-            fact = "It gave up before the deadline was over."
-            raise played.wrong("impatient", rank, fact=fact)
-        if own_s > deadline_s + _SLACK_S:
-            fact = f"The deadline was {deadline_s:g} s, and it took over {_SLACK_S:g} s more."
-            raise played.wrong("too-patient", rank, fact=fact)
+def _expected(case, rank):
+    absent, too_late = case["absent"], _too_late(case)
+    if rank in absent:
+        return None
+    return absent if rank in too_late else sorted({*absent, *too_late})
+
+
+def _is_no_list(view):
+    is_list = isinstance(view.got, list) and all(type(one) is int for one in view.got)
+    return view.expected is not None and not is_list
+
+
+def _names_present(view):
+    return view.is_off and bool({*view.got} - {*view.expected})
+
+
+def _set_keys(seen):
+    return {key for name, key in seen.kept["calls"] if name == "set"}
+
+
+def _writes_over(view):
+    others = (seen for seen in view.played.seen if seen.rank != view.rank)
+    return any(_set_keys(view.seen) & _set_keys(other) for other in others)
+
+
+def _looks_first(view):
+    calls = [seen.kept["calls"] for seen in view.played.seen if seen.calls]
+    return any(not each or each[0][0] not in _WRITES for each in calls)
+
+
+def _gives_up(view):
+    by_clock_s, _ = view.kept["took_s"]
+    return bool(view.got) and by_clock_s < 0.9 * view.case["deadline_s"]
+
+
+def _is_too_patient(view):
+    inside_s, (_, own_s) = view.kept["inside_s"], view.kept["took_s"]
+    late_s = own_s - view.case["deadline_s"]
+    if late_s > _SLACK_S + min(inside_s, _BLOCKED_S):
+        return f"The deadline was {view.case['deadline_s']:g} s, and it took {late_s:.1f} s more."
+    missed = {*view.expected} - {*view.got} if view.is_off else set()
+    is_late = missed and missed <= {*_too_late(view.case)}
+    return is_late and "It does not name a rank that came after the deadline."
+
+
+def _is_slow(view):
+    _, own_s = view.kept["took_s"]
+    return view.expected == [] and own_s >= _NEARLY * view.case["deadline_s"] > 0
 
 
 def _draw(played):
@@ -162,7 +171,6 @@ missing = Task(
     name="missing",
     cases=_cases,
     act=_act,
-    judge=_judge,
     ok="named at the deadline, and at once when all had come",
     draw=_draw,
     hints=(
@@ -174,32 +182,75 @@ missing = Task(
         'absent = [r for r in absent if not store.check([f"here/{r}"])] goes into a while loop '
         "that also looks at the clock.",
     ),
-    mistakes={
-        "no-list": "Return a list of ranks; an empty one if all have come.",
-        "unsaid": "Each rank must write a key of its own first, and look for the keys of others.",
-        "at-once": "A deadline of 0 leaves time for one look: leave this rank's note, look, and "
-        "then only ask whether the time is over.",
-        "other-ranks": "How many have come does not tell who: let each rank leave a note of its "
-        "own.",
-        "order": "Return the ranks in rising order, each once.",
-        "all-or-none": "Asked for several keys, store.check only says whether all are there. Ask "
-        "for the key of each rank by itself.",
-        "lost": "Leave a note under a key of this rank alone. Who reads a list and writes it back "
-        "takes away what others have written meanwhile.",
-        "withdrawn": "Leave the note in the store when you return: a rank that comes later looks "
-        "for it.",
-        "too-patient": "The deadline begins with the call, and there is one for all ranks "
-        "together, not one for each.",
-        "impatient": "Leave this rank's note, look, and then ask the time: until the deadline is "
-        "over, look again, as a rank may still come. It counts from this rank's own call, in "
-        "seconds and their parts.",
-        "nobody": "Return all ranks whose keys are not there when the time is over.",
-        "slow": "Return as soon as all keys are there.",
-        "raised": "A line that is named is yours. Perhaps it waits: store.get and store.wait raise "
-        "when a key does not come. store.check only asks, and takes a list of keys.",
-        "late": "Look at the clock as often as for the keys, and end when the time is over. To "
-        "store.wait, a timeout of 0 means none: it waits for ever.",
-    },
+    expected=Expected(_expected),
+    mistakes=(
+        Mistake(
+            "no-list",
+            "Return a list of ranks; an empty one if all have come.",
+            "It must return a list of ranks.",
+            shows=_is_no_list,
+        ),
+        Mistake(
+            "lost",
+            "Leave a note under a key of this rank alone. A rank that reads a list and writes it "
+            "back takes away what others have written meanwhile.",
+            "It names a rank that has come, and several ranks write one key.",
+            shows=lambda view: _names_present(view) and _writes_over(view),
+        ),
+        Mistake(
+            "unsaid",
+            "Each rank must leave a note under a key of its own, and leave it before it looks for "
+            "those of the others.",
+            "It names a rank that has come, and some rank looks before it leaves a note.",
+            shows=lambda view: _names_present(view) and _looks_first(view),
+        ),
+        Mistake(
+            "at-once",
+            "A deadline of 0 leaves time for one look: leave this rank's note, look, and then only "
+            "ask whether the time is over.",
+            "It names a rank that has come.",
+            shows=lambda view: _names_present(view) and view.case["deadline_s"] == 0,
+        ),
+        Mistake(
+            "impatient",
+            "Leave this rank's note, look, and then ask the time: until the deadline is over, look "
+            "again, as a rank may still come. It counts from this rank's own call, in seconds and "
+            "their parts.",
+            "It gave up before the deadline was over.",
+            shows=_gives_up,
+        ),
+        Mistake(
+            "one-look",
+            "Look for the key of every rank anew in each round, and for each key by itself: asked "
+            "for several keys, store.check only says whether all are there.",
+            "It names a rank that came within the deadline.",
+            shows=lambda view: _names_present(view) and view.rank not in _too_late(view.case),
+        ),
+        Mistake(
+            "too-patient",
+            "One deadline, from the call on, holds for all ranks together. Look many times a "
+            "second, by store.check, which only asks: store.get and store.wait block for each key "
+            "that is missing.",
+            shows=_is_too_patient,
+        ),
+        VALUES,
+        Mistake(
+            "slow",
+            "Return as soon as all keys are there.",
+            "All ranks had come, and it waited until the deadline.",
+            shows=_is_slow,
+        ),
+        Mistake(
+            "raised",
+            "A line that is named is yours. Perhaps it waits: store.get and store.wait raise when "
+            "a key does not come. store.check only asks, and takes a list of keys.",
+        ),
+        Mistake(
+            "late",
+            "Look at the clock as often as for the keys, and end when the time is over. To "
+            "store.wait, a timeout of 0 means none: it waits for ever.",
+        ),
+    ),
     in_group=False,
     waits_s=5.0,
 )

@@ -2,7 +2,9 @@
 Task 00.1: my_items.
 """
 
-from ddp_lessons.checks.kit import Case, Task
+from collections import Counter
+
+from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Task
 from ddp_lessons.pictures import holdings_picture
 
 
@@ -19,8 +21,8 @@ def _cases(draw):
 
 
 def _act(here, my_items):
-    here.call(my_items, list(here["items"]))
     here.call(my_items, _others(here["items"]))
+    here.call(my_items, list(here["items"]))
 
 
 def _others(items):
@@ -28,46 +30,17 @@ def _others(items):
     return [item + 100 if isinstance(item, int) else item for item in items]
 
 
-def _judge(played):
-    items, num_ranks = played.case["items"], played.case.world_size
-    _judge_items(played, items, [seen.calls[0].result for seen in played.seen])
-    for seen in played.seen:
-        got, expected = seen.calls[1].result, _others(items)[seen.rank :: num_ranks]
-        if got != expected:
-            both = {"got": got, "expected": expected}
-            fact = f"Called once more, with the list {_others(items)}, it returns something else."
-            raise played.wrong("kept", seen.rank, **both, fact=fact)
+def _share(case, rank):
+    return case["items"][rank :: case.world_size]
 
 
-def _judge_items(played, items, results):
-    num_ranks = played.case.world_size
-    for rank, got in enumerate(results):
-        expected, both = items[rank::num_ranks], {"got": got}
-        if not isinstance(got, list):
-            raise played.wrong("no-list", rank, **both, fact="It must return a list.")
-        if got == expected:
-            continue
-        if got == items and num_ranks > 1:
-            raise played.wrong("all-items", rank, **both, fact="This rank took every item.")
-        if got == [one for one in expected if one]:
-            raise played.wrong("left-out", rank, **both, expected=expected)
-        if got == items[rank::4]:
-            raise played.wrong("fixed-size", rank, **both, expected=expected)
-        if "a" in items:
-            fact = "By the places of the items, in the list as it was given, it is another share."
-            raise played.wrong("by-value", rank, **both, expected=expected, fact=fact)
-        if _same_items(got, expected):
-            raise played.wrong("order", rank, **both, fact="The items are out of order.")
-        fact = "These are not this rank's items."
-        raise played.wrong("other-items", rank, **both, expected=expected, fact=fact)
-
-
-def _same_items(got, expected):
-    return len(got) == len(expected) and all(got.count(one) == 1 for one in expected)
+def _block(case, rank):
+    length = -(-len(case["items"]) // case.world_size)
+    return case["items"][rank * length :][:length]
 
 
 def _draw(played):
-    shares = [", ".join(map(str, seen.calls[0].result)) for seen in played.seen]
+    shares = [", ".join(map(str, seen.calls[1].result)) for seen in played.seen]
     return holdings_picture(["my items"], [{"my items": share} for share in shares])
 
 
@@ -77,7 +50,6 @@ my_items = Task(
     twice=True,
     cases=_cases,
     act=_act,
-    judge=_judge,
     ok="each item on exactly one rank, without a message",
     draw=_draw,
     hints=(
@@ -87,19 +59,67 @@ my_items = Task(
         "A slice has a start and a step: items[start::step].",
         "The start is dist.get_rank(), the step is dist.get_world_size().",
     ),
-    mistakes={
-        "nothing": "The function prints or computes something, but does not return it.",
-        "no-list": "Return a list, as items is one.",
-        "all-items": "Every rank must leave most items to the others: use its rank.",
-        "fixed-size": "Ask how many ranks there are; it is not always 4.",
-        "left-out": "An item may be 0, or a text without letters, which count as false. Take all "
-        "of them.",
-        "by-value": "Go by the places of items: a list may hold an item twice, items may be texts, "
-        "and they need not rise.",
-        "order": "Keep the items in the order in which they came.",
-        "other-items": "Rank r takes the items at places r, r + w, r + 2w and so on, for w ranks.",
-        "kept": "Go by the list that you are given in this call. Another one may be as long.",
-        "forbidden": "Each rank can tell by itself which items are its own: send nothing.",
-    },
+    expected=Expected(_share),
+    mistakes=(
+        Mistake(
+            "no-list",
+            "Return a list, as items is one.",
+            "It must return a list.",
+            shows=lambda view: not isinstance(view.got, list),
+        ),
+        Mistake(
+            "all-items",
+            "Every rank must leave most items to the others: use its rank.",
+            "This rank took every item.",
+            gives=lambda case, rank: [case["items"]],
+        ),
+        Mistake(
+            "left-out",
+            "An item may be 0, or a text without letters, which count as false. Take all of them.",
+            "Items that count as false are missing.",
+            gives=lambda case, rank: [[item for item in _share(case, rank) if item]],
+        ),
+        Mistake(
+            "fixed-size",
+            "Ask how many ranks there are, and ask inside the function: it is not always 4. What "
+            "the top of a cell has asked, it asked in the group of 4.",
+            "These would be its items in a group of 4.",
+            gives=lambda case, rank: [case["items"][rank::4]],
+        ),
+        Mistake(
+            "short",
+            "The last items are missing: do not cut shares to one length.",
+            "This rank's last item is missing.",
+            gives=lambda case, rank: [_share(case, rank)[: len(case["items"]) // case.world_size]],
+        ),
+        Mistake(
+            "by-value",
+            "Go by the places of items: a list may hold an item twice, items may be texts, and "
+            "they need not rise.",
+            "By the places of the items, in the list as it was given, it is another share.",
+            shows=lambda view: view.is_off and "a" in view.case["items"],
+        ),
+        Mistake(
+            "order",
+            "Keep the items in the order in which they came.",
+            "The items are out of order.",
+            shows=lambda view: view.is_off and Counter(view.got) == Counter(view.expected),
+        ),
+        Mistake(
+            "block",
+            "Rank r takes the items at places r, r + w, r + 2w and so on, for w ranks.",
+            "This is a block of items that lie side by side.",
+            gives=lambda case, rank: [_block(case, rank)],
+        ),
+        Mistake(
+            "kept",
+            "Go by the list that you are given in this call. Another one may be as long.",
+            "These are items of the list that it was called with before.",
+            gives=lambda case, rank: [_others(case["items"])[rank :: case.world_size]],
+        ),
+        VALUES,
+        Mistake("nothing", "The function prints or computes something, but does not return it."),
+        Mistake("forbidden", "Each rank can tell by itself which items are its own: send nothing."),
+    ),
     allowed=(),
 )

@@ -61,9 +61,9 @@ ANSWERS = [
     ),
     Answer(
         "01.2",
-        "returns ranks, not a group",
+        "returns both groups",
         "no-group",
-        changed(PARITY, ("odd if rank % 2 else even", "list(range(rank % 2, world_size, 2))")),
+        changed(PARITY, ("odd if rank % 2 else even", "even, odd")),
     ),
     Answer(
         "01.2",
@@ -121,14 +121,6 @@ def even_and_odd():
     ),
     Answer(
         "01.2",
-        "makes one group more on rank 0",
-        "out-of-step",
-        changed(
-            PARITY, ("    return", "    if rank == 0:\n        dist.new_group([0])\n    return")
-        ),
-    ),
-    Answer(
-        "01.2",
         "keeps its groups for the next call",
         "old-group",
         changed(f"import functools\n{PARITY}", ("def even", "@functools.cache\ndef even")),
@@ -171,28 +163,10 @@ def even_and_odd():
     ),
     Answer(
         "01.2",
-        "forgets the last rank of an odd number of ranks",
-        "other-ranks",
-        changed(PARITY, ("range(0, world_size, 2)", "range(0, world_size - 1, 2)")),
-    ),
-    Answer(
-        "01.2",
         "takes a backend that moves nothing",
         "values",
         "from torch.testing._internal.distributed import fake_pg\n"
         + PARITY.replace(", 2)))", ', 2)), backend="fake")'),
-    ),
-    Answer(
-        "01.2",
-        "makes both once more, and destroys the first two",
-        "too-many",
-        changed(
-            PARITY,
-            (
-                MADE,
-                f"{MADE}    dist.destroy_process_group(odd if rank % 2 else even)\n{MADE}",
-            ),
-        ),
     ),
     Answer(
         "01.2",

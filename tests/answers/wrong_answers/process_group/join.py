@@ -27,12 +27,6 @@ ANSWERS = [
     ),
     Answer(
         "01.1",
-        "leaves the group again",
-        "not-joined",
-        JOIN + "    dist.barrier()\n    dist.destroy_process_group()\n",  # nobody is on the way in
-    ),
-    Answer(
-        "01.1",
         "makes a world of its own",
         "alone",
         changed(
@@ -64,7 +58,7 @@ ANSWERS = [
     Answer(
         "01.1",
         "names the backend and nothing else",
-        "raised",
+        "no-store",
         """\
 import os
 import torch.distributed as dist
@@ -73,6 +67,28 @@ def join(path, rank, world_size):
     for name in ("RANK", "WORLD_SIZE"):
         os.environ.pop(name, None)
     dist.init_process_group("gloo")
+""",
+    ),
+    Answer(
+        "01.1",
+        "gives a file and does not say who it is",
+        "no-identity",
+        """\
+import torch.distributed as dist
+
+def join(path, rank, world_size):
+    dist.init_process_group("gloo", init_method=f"file://{path}")
+""",
+    ),
+    Answer(
+        "01.1",
+        "gives the path as an address",
+        "bare-path",
+        """\
+import torch.distributed as dist
+
+def join(path, rank, world_size):
+    dist.init_process_group("gloo", init_method=path, rank=rank, world_size=world_size)
 """,
     ),
     Answer(
@@ -101,35 +117,6 @@ def join(path, rank, world_size):
     store.set(f"rank{rank}", "here")
     dist.init_process_group("fake", store=store, rank=rank, world_size=world_size)
 """,
-    ),
-    Answer(
-        "01.1",
-        "makes the file, and meets through another",
-        "other-store",
-        changed(
-            JOIN,
-            ("    store = ", "    open(path, 'a').close()\n    store = "),
-            ("FileStore(path,", "FileStore(path + '.mine',"),
-        ),
-    ),
-    Answer(
-        "01.1",
-        "removes a file that is there",
-        "raised",
-        changed(
-            f"import os\n{JOIN}",
-            ("    store = ", "    if os.path.exists(path):\n        os.remove(path)\n    store = "),
-        ),
-    ),
-    Answer(
-        "01.1",
-        "makes a folder of the path",
-        "other-store",
-        changed(
-            f"import os\n{JOIN}",
-            ("    store = ", "    os.makedirs(path, exist_ok=True)\n    store = "),
-            ("FileStore(path,", "FileStore(path + '/store',"),
-        ),
     ),
     Answer("01.1", "names no backend", None, changed(JOIN, ('"gloo", ', ""))),
     Answer("01.1", "returns the group", None, f"{JOIN}    return dist.group.WORLD\n"),

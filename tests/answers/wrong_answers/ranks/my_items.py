@@ -27,13 +27,38 @@ def my_items(items):
     ),
     Answer(
         "00.1",
-        "counts on four ranks",
+        "asks for the number of ranks once, at the top of the cell",
         "fixed-size",
         """\
 import torch.distributed as dist
 
+rank, world_size = dist.get_rank(), dist.get_world_size()
+
 def my_items(items):
-    return items[dist.get_rank() :: 4]
+    return items[rank::world_size]
+""",
+    ),
+    Answer(
+        "00.1",
+        "cuts shares to one length",
+        "short",
+        """\
+import torch.distributed as dist
+
+def my_items(items):
+    world_size = dist.get_world_size()
+    return items[dist.get_rank() :: world_size][: len(items) // world_size]
+""",
+    ),
+    Answer(
+        "00.1",
+        "counts ranks from 1",
+        "values",
+        """\
+import torch.distributed as dist
+
+def my_items(items):
+    return items[dist.get_rank() + 1 :: dist.get_world_size()]
 """,
     ),
     Answer(
@@ -50,7 +75,7 @@ def my_items(items):
     Answer(
         "00.1",
         "takes a block",
-        "other-items",
+        "block",
         """\
 import torch.distributed as dist
 
@@ -80,28 +105,6 @@ import torch.distributed as dist
 def my_items(items):
     rank, world_size = dist.get_rank(), dist.get_world_size()
     return [item for item in items if items.index(item) % world_size == rank]
-""",
-    ),
-    Answer(
-        "00.1",
-        "sorts them first",
-        "by-value",
-        """\
-import torch.distributed as dist
-
-def my_items(items):
-    return sorted(items)[dist.get_rank() :: dist.get_world_size()]
-""",
-    ),
-    Answer(
-        "00.1",
-        "takes a set first",
-        "by-value",
-        """\
-import torch.distributed as dist
-
-def my_items(items):
-    return sorted(set(items))[dist.get_rank() :: dist.get_world_size()]
 """,
     ),
     Answer(
