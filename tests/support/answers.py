@@ -21,7 +21,7 @@ from ddp_lessons.ranks.kernel.cells import run_cell
 
 DRAWS = os.environ.get("DRAWS") or "0"  # make hands on an empty one
 TIMED = {
-    "01.3": ("impatient", "late", "slow", "too-patient", "withdrawn"),
+    "01.3": ("impatient", "late", "slow", "too-patient"),
     "10.2": ("alone", "impatient", "other-list", "slow", "too-patient"),
     "11.2": ("at-limit", "clock", "outlier", "victim"),
 }
