@@ -178,11 +178,11 @@ def test_an_unclear_list_is_refused(mistakes, fault):
         _task(*mistakes)
 
 
-def test_what_gives_a_mistake_away_is_one_thing():
+def test_what_gives_a_mistake_away_is_a_value_or_an_event():
     """
     With two the order of a list would not say which of them was tried first.
     """
-    with pytest.raises(BadInput, match="one thing must give it away"):
+    with pytest.raises(BadInput, match="one of `gives` and `shows` must give it away"):
         Mistake("a", "Hint.", gives=lambda case, rank: [], shows=lambda view: True)
 
 

@@ -237,6 +237,7 @@ half_hook = Task(
             "that it outlives its bucket. They lie there in the order of parameters().",
             "What was owed after the first step was not paid. Later debts were.",
             shows=lambda view: view.is_off and _forgets_at_rebuild(view),
+            raises=("must match the size",),
         ),
         Mistake(
             "no-feedback",
@@ -261,11 +262,6 @@ half_hook = Task(
             "Send the bucket as one tensor, which is itself bfloat16: parameters lie in it side by "
             "side.",
             shows=_costs,
-        ),
-        Mistake(
-            "raised",
-            "The line that is named is yours. If sizes do not match: DDP makes new buckets after "
-            "its first step. Keep what is owed for each parameter.",
         ),
     ),
     returns=False,

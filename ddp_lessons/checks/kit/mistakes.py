@@ -13,8 +13,9 @@ class Mistake:
     """
     Hold one mistake that learners make in a task: its name, its hint, and what gives it away.
 
-    One of `gives`, `shows` and `raises` gives it away. A mistake that has none of them only words
-    the hint of one of COMMON anew, such as "deadlock"; "values" has none, either: see `VALUES`.
+    `gives` or `shows` gives it away where the answer comes to an end, `raises` where it does not. A
+    mistake that has none of the three only words the hint of one of COMMON anew, such as
+    "deadlock"; "values" has none, either: see `VALUES`.
 
     Args:
         name: Its name, such as "average"; unique in the task.
@@ -30,7 +31,7 @@ class Mistake:
             them stands.
 
     Raises:
-        BadInput: It has no hint, or more than one thing gives it away.
+        BadInput: It has no hint, or both of `gives` and `shows`.
     """
 
     name: str
@@ -46,18 +47,18 @@ class Mistake:
                 f"No hint: a mistake must have one (got {self.name!r} without). Say what the "
                 "learner should think of."
             )
-        if self.num_signs > 1:
+        if self.gives and self.shows:
             raise BadInput(
-                f"Unclear mistake: one thing must give it away (got {self.num_signs} of "
-                f"{self.name!r}). Keep one of gives, shows and raises."
+                "Unclear mistake: one of `gives` and `shows` must give it away (got both for "
+                f"{self.name!r}). Keep one of the two."
             )
 
     @property
-    def num_signs(self):
+    def has_sign(self):
         """
-        How many of `gives`, `shows` and `raises` it has.
+        Whether something gives it away.
         """
-        return bool(self.gives) + bool(self.shows) + bool(self.raises)
+        return bool(self.gives or self.shows or self.raises)
 
 
 COMMON = {

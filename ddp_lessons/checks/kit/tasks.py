@@ -186,7 +186,7 @@ def refuse_unclear(task):
     """
     names = [mistake.name for mistake in task.mistakes]
     twice = {name for name in names if names.count(name) > 1}
-    unseen = {mistake.name for mistake in task.mistakes if not mistake.num_signs} - {*COMMON}
+    unseen = {mistake.name for mistake in task.mistakes if not mistake.has_sign} - {*COMMON}
     fault = (
         (twice and f"each name must be there once (got {min(twice)!r} again)")
         or (unseen and f"something must give it away (got {min(unseen)!r} without)")

@@ -51,7 +51,7 @@ ANSWERS = [
     Answer(
         "06.1",
         "keeps what it owes by the bucket's number",
-        "raised",
+        "rebuild",
         IMPORTS
         + """\
 def half_hook(residuals, bucket):
