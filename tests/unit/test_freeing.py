@@ -8,7 +8,8 @@ import pytest
 from made_up_ranks import MadeUpRanks
 
 from ddp_lessons.ranks.kernel import freeing
-from ddp_lessons.ranks.kernel.freeing import FREE_EVERY_S, Freeing
+from ddp_lessons.ranks.kernel.freeing import Freeing
+from ddp_lessons.ranks.system.clocks import FREE_EVERY_S
 
 
 @pytest.fixture

@@ -154,7 +154,7 @@ def test_chance_after_a_fault(ranks):
     fault_at = ranks.now
 
     def had_a_chance(rank, place):
-        return watch.standstill.had_a_chance(rank, place, fault_at, at_fault[rank], 0.3, 0.5)
+        return watch.standstill.had_a_chance(rank, place, fault_at, at_fault[rank])
 
     ranks.change(1, main_sleeps=False)
     watch.looks(1)

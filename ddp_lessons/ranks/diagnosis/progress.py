@@ -4,6 +4,7 @@ Tell a cell that computes from a cell that stands still, by the CPU time of the 
 
 import time
 
+from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.processes import cpu_seconds, descendants_of, tree_cpu_seconds
 
 BUSY_SHARE = 0.2
@@ -22,8 +23,6 @@ class DescendantsCpu:
         clock: Function that returns seconds.
     """
 
-    _LOOK_UP_EVERY_S = 1.0  # it takes a file a thread
-
     def __init__(self, clock=time.monotonic):
         self._clock = clock
         self._families = {}
@@ -33,7 +32,7 @@ class DescendantsCpu:
         Return the seconds of those who descended from a process.
         """
         looked_up_at, family = self._families.get(pid, (None, ()))
-        if looked_up_at is None or self._clock() - looked_up_at >= self._LOOK_UP_EVERY_S:
+        if looked_up_at is None or self._clock() - looked_up_at >= clocks.CHILDREN_LOOK_EVERY_S:
             family = descendants_of(pid)
             self._families[pid] = (self._clock(), family)
         return sum(cpu_seconds(descendant) or 0.0 for descendant in family)
@@ -74,8 +73,7 @@ class Progress:
     @staticmethod
     def _is_busy(before, after):
         elapsed = after[0] - before[0]
-        # /proc counts in hundredths of a second: three of them may be rounding.
-        return after[1] - before[1] > max(0.03, BUSY_SHARE * elapsed)
+        return after[1] - before[1] > max(clocks.CPU_ROUNDING_S, BUSY_SHARE * elapsed)
 
     @property
     def still_s(self):

@@ -8,13 +8,13 @@ import re
 import time
 
 from ddp_lessons.ranks.rank.where import waiting_call
+from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.patience import Patience
 from ddp_lessons.ranks.system.processes import waits_on_lock
 from ddp_lessons.ranks.warden.children import STACK_SIGNAL, stack_file
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')
 _CELL_FILE = re.compile(r"[/\\]ipykernel_\d+[/\\]")
-_WRITE_S = 0.5
 
 
 def parse_stacks(text):
@@ -57,10 +57,10 @@ def place_from_outside(keeper, rank, source_line, insist):
     path = stack_file(keeper.folder, rank)
     before = path.stat().st_size if path.exists() else 0
     keeper.signal_ranks([rank], STACK_SIGNAL)
-    patience = Patience(_WRITE_S, lambda: [keeper.warden_pid, pid])
+    patience = Patience(clocks.STACK_ANSWER_S, lambda: [keeper.warden_pid, pid])
     found = None
     while found is None and not patience.is_over:
-        time.sleep(0.01)  # polls a file that another process writes
+        time.sleep(clocks.STACK_POLL_S)
         with open(path) as f:
             f.seek(before)
             found = parse_stacks(f.read())

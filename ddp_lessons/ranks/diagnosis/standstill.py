@@ -13,17 +13,8 @@ import time
 
 from ddp_lessons.ranks.diagnosis.progress import DescendantsCpu, Progress
 from ddp_lessons.ranks.diagnosis.telling import POLLING
+from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.pulse import Rest, pulse_of
-
-_CPU_OF_A_POLL_S = 0.0005
-_FEWEST_POLLS = 30
-"""
-Polls of a rank after which what it polls for does not come: each is a turn, so load cannot hide it.
-"""
-_CHANCES = 50
-"""
-Turns of its own choice, in which a rank that polls for something else has had its chance.
-"""
 
 
 class Standstill:
@@ -124,7 +115,7 @@ class Standstill:
         turns = now.main_turns - before.main_turns
         pushed_out = now.main_pushed_out - before.main_pushed_out
         cpu_s = now.main_cpu_s - before.main_cpu_s
-        return 0 < turns >= pushed_out * 2 and cpu_s <= turns * _CPU_OF_A_POLL_S
+        return 0 < turns >= pushed_out * 2 and cpu_s <= turns * clocks.CPU_OF_A_POLL_S
 
     def is_vain(self, rank, place):
         """
@@ -139,7 +130,7 @@ class Standstill:
             return True  # the system does not tell
         if not self.had_turns(rank):
             return rest.nothing_stirs
-        return self._is_polling_call(place) and rest.turns_since(start) >= _FEWEST_POLLS
+        return self._is_polling_call(place) and rest.turns_since(start) >= clocks.VAIN_POLLS
 
     def moves_in_a_call(self, rank, place):
         """
@@ -163,7 +154,7 @@ class Standstill:
         is_absent = peer is not None and peer not in range(self._num_ranks)
         return place["call"] in POLLING or is_absent
 
-    def had_a_chance(self, rank, place, fault_at, at_fault, enough_cpu_s, enough_rest_s):
+    def had_a_chance(self, rank, place, fault_at, at_fault):
         """
         Tell whether a rank has had the time to see for itself what another rank failed of.
 
@@ -172,20 +163,18 @@ class Standstill:
             place: Where it is, as asked after the fault, or None.
             fault_at: When the fault became known.
             at_fault: Its Pulse then, or None.
-            enough_cpu_s: Seconds of CPU time that are enough for one that computes.
-            enough_rest_s: Seconds of sleep that are enough for one that sleeps outside a call.
         """
         rest = self._rests.get(rank)
         if rest is None or not rest.is_known or at_fault is None:
-            return self._clock() - fault_at > 2 * enough_rest_s
-        if rest.last.main_cpu_s - at_fault.main_cpu_s >= enough_cpu_s:
+            return self._clock() - fault_at > 2 * clocks.CHANCE_REST_S
+        if rest.last.main_cpu_s - at_fault.main_cpu_s >= clocks.CHANCE_CPU_S:
             return True
         pushed_out = rest.last.main_pushed_out - at_fault.main_pushed_out
-        if rest.turns_since(at_fault) - pushed_out >= _CHANCES:
+        if rest.turns_since(at_fault) - pushed_out >= clocks.CHANCE_TURNS:
             return True
         if place and place["call"]:
             return rest.nothing_stirs and rest.rest_s > 0
-        return rest.rest_s >= enough_rest_s
+        return rest.rest_s >= clocks.CHANCE_REST_S
 
     def pulse(self, rank):
         """

@@ -20,8 +20,7 @@ from ddp_lessons.ranks.diagnosis.telling import (
     rank_names,
     stall_table,
 )
-
-_PATIENCE_S = 60.0
+from ddp_lessons.ranks.system import clocks
 
 
 @dataclass(frozen=True)
@@ -126,7 +125,7 @@ def is_busy_outside(place):
 def _is_patient(place):
     last = last_collective(place)
     limits = [place["timeout_s"], last["timeout_s"] if last else None]
-    return any(limit is not None and limit < _PATIENCE_S for limit in limits)
+    return any(limit is not None and limit < clocks.OWN_LIMIT_S for limit in limits)
 
 
 def _awaited(rank, places, running):

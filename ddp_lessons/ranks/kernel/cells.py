@@ -12,20 +12,14 @@ from ipyparallel.error import RemoteError, TaskAborted
 from ddp_lessons.ranks.diagnosis.deaths import line_of_death
 from ddp_lessons.ranks.diagnosis.report import DIED, GIVEN_UP, OK, RAISED, RELEASED, Outcome
 from ddp_lessons.ranks.diagnosis.verdict import conclude, put_in_order
-from ddp_lessons.ranks.kernel.lookout import LOOK_EVERY_S, Lookout
+from ddp_lessons.ranks.kernel.lookout import Lookout
 from ddp_lessons.ranks.kernel.output import OrderedDisplay, RankOutput, output_is_missing
 from ddp_lessons.ranks.kernel.requests import Requests
 from ddp_lessons.ranks.kernel.stop import StopCatcher
 from ddp_lessons.ranks.rank.tracebacks import comes_of_a_lost_peer
 from ddp_lessons.ranks.rank.where import source_line
+from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.patience import Patience
-
-_TICK_S = 0.05
-_OUTPUT_WITHIN_S = 1.0
-_NEWS_S = 0.5
-"""
-Seconds of proven sleep of those through whom output and news come: see `Patience`.
-"""
 
 
 def run_cell(ranks, source, targets=None):
@@ -133,13 +127,13 @@ class CellRun:
             return self._wait()
 
     def _wait(self):
-        look_at = time.monotonic() + LOOK_EVERY_S
+        look_at = time.monotonic() + clocks.STALL_LOOK_EVERY_S
         while self.running:
             self._take_events()
             self._display.update(self._complete())
             if self.running and time.monotonic() >= look_at:
                 self._lookout.look(self.running, self._fault_at)
-                look_at = time.monotonic() + LOOK_EVERY_S
+                look_at = time.monotonic() + clocks.STALL_LOOK_EVERY_S
         self._wait_for_output()
         self._tell_victims()
         self.leave_alone()
@@ -151,7 +145,7 @@ class CellRun:
             self._requests.tell(message["at"], message.get("rank"), death)
 
     def _take_events(self):
-        for event in self._requests.news(_TICK_S):
+        for event in self._requests.news(clocks.CELL_TICK_S):
             self._take(*event)
 
     def _take(self, what, rank, detail):
@@ -210,7 +204,7 @@ class CellRun:
         if not lost_peer:
             return
         # News of a death may come later than the words of those whom it hit.
-        patience = Patience(_NEWS_S, lambda: [self.ranks.keeper.warden_pid])
+        patience = Patience(clocks.NEWS_S, lambda: [self.ranks.keeper.warden_pid])
         while not self._has_victims(lost_peer) and not patience.is_over:
             self._take_events()
         if self._has_victims(lost_peer):
@@ -234,11 +228,11 @@ class CellRun:
         }
 
     def _wait_for_output(self):
-        patience = Patience(_OUTPUT_WITHIN_S, lambda: self.ranks.control.pids(self.targets))
+        patience = Patience(clocks.OUTPUT_S, lambda: self.ranks.control.pids(self.targets))
         while len(self._complete()) < len(self.targets) and not patience.is_over:
             self._take_events()
             self._display.update(self._complete())
         silent = set(self.targets) - self._complete()
         self._display.update(set(self.targets))
         if silent:
-            print(output_is_missing(silent, _OUTPUT_WITHIN_S), file=sys.stderr, flush=True)
+            print(output_is_missing(silent, clocks.OUTPUT_S), file=sys.stderr, flush=True)

@@ -5,15 +5,10 @@ The kernel's line to the guards: ask ranks where they are, and free them, while 
 import json
 from concurrent.futures import wait
 
+from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.patience import Patience
 
 _CHANNELS = ("registration", "control", "mux", "task", "iopub", "hb_ping", "hb_pong")
-_ANSWER_S = 0.3
-_SETTLE_S = 2.0
-"""
-Seconds of proven sleep of those who have to answer: see `Patience`.
-"""
-_POLL_S = 0.02
 
 
 class Control:
@@ -60,8 +55,9 @@ class Control:
             dict[int, dict]: `Guard.place` of each rank that answered.
         """
         futures = self.ask_place(ranks)
-        patience = Patience(_ANSWER_S, lambda: self.pids(ranks))
-        while wait(futures.values(), timeout=_POLL_S).not_done and not patience.is_over:
+        patience = Patience(clocks.IDLE_ANSWER_S, lambda: self.pids(ranks))
+        poll_s = clocks.CONTROL_POLL_S
+        while wait(futures.values(), timeout=poll_s).not_done and not patience.is_over:
             pass
         return {
             rank: future.result()["content"]["answer"]
@@ -97,9 +93,9 @@ class Control:
 
         A rank that died meanwhile answers no more.
         """
-        patience = Patience(_SETTLE_S, lambda: self.pids(self._client.ids))
+        patience = Patience(clocks.RELEASE_ANSWER_S, lambda: self.pids(self._client.ids))
         while self._unanswered() and not patience.is_over:
-            wait([future for _, _, future in self._releases], timeout=_POLL_S)
+            wait([future for _, _, future in self._releases], timeout=clocks.CONTROL_POLL_S)
         self._releases.clear()
 
     def _unanswered(self):

@@ -9,15 +9,10 @@ from pathlib import Path
 
 from ddp_lessons.errors import StartFailed
 from ddp_lessons.ranks.diagnosis.telling import rank_names
+from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.interfaces import GROUP_VARIABLES, interface_of
 from ddp_lessons.ranks.system.patience import Patience
 from ddp_lessons.ranks.warden.controller import LOOPBACK
-
-_FORGET_S = 5.0
-_REPLACE_S = 10.0
-"""
-Seconds of proven sleep of those who have to act: see `Patience`. Load stretches them.
-"""
 
 
 class Engines(ABC):
@@ -38,7 +33,7 @@ class Engines(ABC):
 
     has_warden = True
     on_this_machine = True
-    _replace_s = _REPLACE_S
+    _replace_s = clocks.REPLACE_S
 
     def __init__(self, keeper, cluster, client, placement):
         self._keeper = keeper
@@ -156,7 +151,7 @@ class Engines(ABC):
                     f"Ranks could not be started: {rank_names(silent)} did not come up."
                     f"{self._log_tail(silent)} {self._next_step()}"
                 )
-            time.sleep(0.002)  # polls; ipyparallel's own wait wakes up less often
+            time.sleep(clocks.POLL_S)  # polls; ipyparallel's own wait wakes up less often
 
     def _ended(self, missing):
         return [rank for rank in missing if self._ended_early(rank)]
@@ -199,9 +194,9 @@ class Engines(ABC):
         return dead
 
     def _wait_until_forgotten(self, rank):
-        patience = Patience(_FORGET_S, self._controller_pids)
+        patience = Patience(clocks.FORGET_S, self._controller_pids)
         while rank in self._client.ids and not patience.is_over:
-            time.sleep(0.002)  # polls: the client's own thread takes it off the list
+            time.sleep(clocks.POLL_S)  # polls: the client's own thread takes it off the list
 
 
 class WardenEngines(Engines):

@@ -15,29 +15,13 @@ None of the three is reached by a rank that only is kept from the cores, however
 import time
 from collections import Counter
 
+from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.processes import children_of, descendants_of, tree_cpu_seconds
 from ddp_lessons.ranks.system.pulse import Rest, pulse_of
 
-FREE_EVERY_S = 0.2
-_ASLEEP_S = 0.35
-"""
-Seconds of proven sleep after everybody let go. What could still wake a rank is a thread of its own,
-or a child; both are looked at, so this only covers a moment of sleep between two of its steps.
-"""
 _MOST_WAKES = 20
 """
 Waits of one rank that Gloo may have forgotten, one after the other: one a bucket in flight.
-"""
-_DEAF_TURNS = 40
-"""
-Turns of the guard's thread that it ended itself. While it wants the interpreter it asks for it
-every 5 ms, and Python code gives it away at its next instruction.
-"""
-_STUBBORN_CPU_S = 10.0
-_STUBBORN_INTERRUPTS = 30
-_UNKNOWN_S = 8.0
-"""
-Where the system tells nothing of other processes' threads, only seconds on the wall are left.
 """
 
 
@@ -138,7 +122,7 @@ class Freeing:
                 return True
             if future.exception() is not None or not future.result()["content"]["answer"]:
                 return False
-            if self._clock() - when < _ASLEEP_S:
+            if self._clock() - when < clocks.FREE_ASLEEP_S:
                 return True  # who was woken wakes others
         if self._num_wakes[rank] == _MOST_WAKES:
             return False
@@ -154,13 +138,14 @@ class Freeing:
         if self.has_let_go(rank) and self._said[rank][1]["idle"]:
             return False  # it is through; its answer is under way
         if not rest.is_known:
-            return self._clock() - self._began_at > _UNKNOWN_S
+            return self._clock() - self._began_at > clocks.FREE_UNKNOWN_S
+        has_computed = rest.cpu_s >= clocks.STUBBORN_CPU_S
         if not self.has_let_go(rank):
             # Whoever holds the interpreter may itself wait for a core: then it is no sleep.
-            is_asleep = rest.rest_s >= _ASLEEP_S and rest.all_sleep
-            return rest.cpu_s >= _STUBBORN_CPU_S or (self._is_deaf(rank) and is_asleep)
+            is_asleep = rest.rest_s >= clocks.FREE_ASLEEP_S and rest.all_sleep
+            return has_computed or (self._is_deaf(rank) and is_asleep)
         _, said = self._said[rank]
-        return rest.cpu_s >= _STUBBORN_CPU_S or said["num_interrupts"] >= _STUBBORN_INTERRUPTS
+        return has_computed or said["num_interrupts"] >= clocks.STUBBORN_INTERRUPTS
 
     def _is_asleep(self, rank, running):
         rest = self._rests[rank]
@@ -169,7 +154,7 @@ class Freeing:
         asked_at, said = self._said[rank]
         return (
             not said["idle"]
-            and rest.rest_s >= _ASLEEP_S
+            and rest.rest_s >= clocks.FREE_ASLEEP_S
             and asked_at >= rest.began_at
             and rest.nothing_stirs
             and all(self.has_let_go(other) or self._is_deaf(other) for other in running)
@@ -177,7 +162,7 @@ class Freeing:
         )
 
     def _is_deaf(self, rank):
-        return not self.has_let_go(rank) and self._rests[rank].guard_turns >= _DEAF_TURNS
+        return not self.has_let_go(rank) and self._rests[rank].guard_turns >= clocks.DEAF_TURNS
 
     def _children_move(self, pid):
         # A DataLoader's workers, or a program that the cell waits for, may be about to end.

@@ -14,31 +14,13 @@ from concurrent.futures import wait
 
 from ddp_lessons.errors import StartFailed
 from ddp_lessons.ranks.diagnosis.telling import rank_names
-from ddp_lessons.ranks.kernel.freeing import FREE_EVERY_S, Freeing
+from ddp_lessons.ranks.kernel.freeing import Freeing
 from ddp_lessons.ranks.rank import membership
+from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.pulse import Rest
 
 _ATTEMPTS = 5
-_IDLE_WITHIN_S = 0.2
-"""
-An idle rank answers in milliseconds. One that does not is told to let go, which does no harm to one
-that was only slow.
-"""
-_LOOK_EVERY_S = 0.1
 _SAID = {"leave": "leave one", "join": "join one", "open_store": "open a store for one"}
-_STANDS_STILL_S = {"leave": 2.0, "join": 10.0, "open_store": 2.0}
-"""
-Seconds of proven sleep after which a rank will never come. Who joins a group may have to wait for
-others; who leaves one, or opens a store, waits for nobody.
-"""
-_MOST_POLLS = 3000
-"""
-Turns after which a rank will never come: who waits for a store has one every 10 ms.
-"""
-_UNKNOWN_S = 60.0
-"""
-Where the system tells nothing of the ranks' threads, only seconds on the wall are left.
-"""
 
 
 class GroupBroken(Exception):
@@ -87,7 +69,7 @@ def _free_all(ranks):
     replaced = set(ranks.engines.replace_dead())
     answers = _ask(ranks, range(len(ranks)))
     freeing = None
-    wait(answers.values(), timeout=_IDLE_WITHIN_S)
+    wait(answers.values(), timeout=clocks.IDLE_S)
     while busy := [rank for rank, answer in answers.items() if not answer.done()]:
         freeing = freeing or Freeing(ranks)
         lost = freeing.step(busy)
@@ -96,7 +78,7 @@ def _free_all(ranks):
         newborn = ranks.engines.replace_dead()
         replaced.update(newborn)
         answers.update(_ask(ranks, newborn))
-        wait([answers[rank] for rank in busy], timeout=FREE_EVERY_S)
+        wait([answers[rank] for rank in busy], timeout=clocks.FREE_EVERY_S)
     replaced.update(ranks.engines.replace_dead())
     ranks.control.settle()
     return replaced
@@ -169,7 +151,7 @@ def _call_guards(ranks, name, arguments):
         view = ranks.client.direct_view(rank)
         futures[rank] = view.apply_async(getattr(membership, name), *args)
     watch = _Watch(ranks, name)
-    while late := wait(futures.values(), timeout=_LOOK_EVERY_S).not_done:
+    while late := wait(futures.values(), timeout=clocks.GROUP_LOOK_EVERY_S).not_done:
         pending = [rank for rank, future in futures.items() if future in late]
         failed = [rank for rank, future in futures.items() if future.done() and future.exception()]
         if failed or ranks.dead or watch.stands_still(pending):
@@ -195,8 +177,8 @@ class _Watch:
     """
 
     def __init__(self, ranks, name):
-        self._limit_s = _STANDS_STILL_S[name]
         self._is_alone = name != "join"
+        self._limit_s = clocks.ALONE_ASLEEP_S if self._is_alone else clocks.JOIN_ASLEEP_S
         self._began_at = time.monotonic()
         self._rests = {rank: Rest(pid) for rank, pid in ranks.keeper.pids.items()}
 
@@ -206,11 +188,11 @@ class _Watch:
         """
         known = [self._rests[rank] for rank in pending if rank in self._rests]
         if len(known) < len(pending) or not all(rest.is_known for rest in known):
-            return time.monotonic() - self._began_at > _UNKNOWN_S
+            return time.monotonic() - self._began_at > clocks.GROUP_UNKNOWN_S
         for rest in known:
             rest.look()
         still = [rest.rest_s > self._limit_s and rest.nothing_stirs for rest in known]
         if self._is_alone:
             return any(still)
-        polled = [rest.turns_since(rest.first) > _MOST_POLLS for rest in known]
+        polled = [rest.turns_since(rest.first) > clocks.JOIN_POLLS for rest in known]
         return all(map(max, still, polled))

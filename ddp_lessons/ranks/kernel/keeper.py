@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 from ddp_lessons.errors import RanksGone, StartFailed
+from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.link import link_pair
 from ddp_lessons.ranks.system.patience import Patience
 from ddp_lessons.ranks.system.runtime import (
@@ -19,7 +20,6 @@ from ddp_lessons.ranks.system.runtime import (
 )
 
 _LOG_LINES = 12
-_LOOK_EVERY_S = 0.1
 
 
 class Keeper:
@@ -164,7 +164,7 @@ class Keeper:
         patience = Patience(timeout_s, lambda: [self.warden_pid])
         with self._changed:
             while not (condition() or self.error or self.gone or patience.is_over):
-                self._changed.wait(_LOOK_EVERY_S)
+                self._changed.wait(clocks.SUPERVISOR_LOOK_EVERY_S)
             if condition():
                 return
             self.check()
@@ -209,7 +209,7 @@ class Keeper:
         """
         self._link.send(do="stop")
         try:
-            self._process.wait(timeout=5)
+            self._process.wait(timeout=clocks.SUPERVISOR_END_S)
         except subprocess.TimeoutExpired:
             self._process.send_signal(signal.SIGKILL)  # ranks and controller are tied to it
             self._process.wait()

@@ -20,11 +20,11 @@ from ddp_lessons.ranks.kernel.keeper import Keeper
 from ddp_lessons.ranks.kernel.launched.mpi import MPIEngineSetLauncher
 from ddp_lessons.ranks.kernel.launched.slurm_job import SlurmEngineSetLauncher
 from ddp_lessons.ranks.kernel.requests import read_at_once, unpack
+from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.patience import Patience
 from ddp_lessons.ranks.system.processes import can_fork
 from ddp_lessons.ranks.warden.controller import controller_arguments
 
-_LOOP_S = 5.0
 _SSH_FAILED = 255
 
 
@@ -81,7 +81,7 @@ class RanksCluster(ipp.Cluster):
         ipyparallel never ends it. Stop may come before that thread has run, or has a loop to end.
         """
         thread = self.__dict__.pop("_async_thread", None)
-        if thread in threading.enumerate() and self._loop_started.wait(_LOOP_S):
+        if thread in threading.enumerate() and self._loop_started.wait(clocks.LOOP_S):
             self._thread_loop.add_callback(self._thread_loop.stop)
             thread.join()
             self._thread_loop.close()
@@ -134,13 +134,13 @@ class _WardenLauncher(ipp_launcher.BaseLauncher):
         while self.poll() is None:
             if asyncio.get_running_loop().time() > deadline:
                 raise TimeoutError(f"warden {self.warden_pid} did not end in {timeout} s")
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(clocks.CLUSTER_POLL_S)
 
     async def stop(self):
         # Ranks and controller have one parent and end together.
         try:
             os.kill(self.warden_pid, signal.SIGTERM)
-            await self.join(timeout=10)
+            await self.join(timeout=clocks.CLUSTER_END_S)
         except ProcessLookupError:
             pass  # it has ended already
         self.notify_stop({"exit_code": 0, "identifier": self.identifier})
@@ -171,7 +171,7 @@ class WardenControllerLauncher(_WardenLauncher, ipp_launcher.ControllerLauncher)
                 self.keeper.check()
             if patience.is_over:
                 break
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(clocks.CONNECTION_POLL_S)
         return await super().get_connection_info(timeout=0)
 
 

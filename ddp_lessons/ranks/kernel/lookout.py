@@ -14,24 +14,8 @@ from ddp_lessons.ranks.diagnosis.standstill import Standstill
 from ddp_lessons.ranks.diagnosis.waiting import diagnose, is_busy_outside, is_deadlock, waits
 from ddp_lessons.ranks.kernel.freeing import Freeing
 from ddp_lessons.ranks.rank.where import source_line
+from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.patience import Patience
-
-LOOK_EVERY_S = 0.2
-STALL_S = 5.0
-_QUIET_S = 0.15
-_DEADLOCK_S = 0.55
-_ENOUGH_CPU_S = 0.3
-_ENOUGH_REST_S = 0.5
-_ANSWER_S = 0.05
-"""
-How long a look waits for answers. Those that come later are read at the next look.
-"""
-_STOP_ANSWER_S = 1.0
-_CHECK_EVERY_S = 0.1  # a look at a rank's threads costs dozens of system calls
-_SILENT_TURNS = 40
-"""
-Turns in which a guard that could answer would have done so: see `freeing`.
-"""
 
 
 class Lookout:
@@ -61,7 +45,7 @@ class Lookout:
 
     def look(self, running, fault_at):
         """
-        Look once, and do what has become due. Call it every `LOOK_EVERY_S`.
+        Look once, and do what has become due. Call it every `STALL_LOOK_EVERY_S`.
 
         Args:
             running: Ranks that have not finished.
@@ -79,7 +63,7 @@ class Lookout:
         self._standstill.look(running)
         if fault_at is not None:
             self._look_after_fault(running, fault_at)
-        elif self._standstill.seconds > _QUIET_S:
+        elif self._standstill.seconds > clocks.STALL_QUIET_S:
             self._look_at_standstill(running)
 
     def stop(self, running):
@@ -89,7 +73,7 @@ class Lookout:
         if self._standstill is None:
             self._standstill = Standstill(self.ranks)
         self._standstill.look(running)
-        patience = Patience(_STOP_ANSWER_S, lambda: self.ranks.control.pids(running))
+        patience = Patience(clocks.STOP_ANSWER_S, lambda: self.ranks.control.pids(running))
         self._ask(running, until=lambda: patience.is_over, insist=True)
         self.diagnosis = diagnose(self.all_places(running), running)
         self._release()
@@ -120,8 +104,6 @@ class Lookout:
                 self.last_places.get(rank) if self._answered_at.get(rank, 0) > fault_at else None,
                 fault_at,
                 self._pulses_at_fault.get(rank),
-                _ENOUGH_CPU_S,
-                _ENOUGH_REST_S,
             )
             for rank in running
         ]
@@ -130,7 +112,7 @@ class Lookout:
 
     def _look_at_standstill(self, running):
         before = dict(self.last_places)
-        stalled = self._standstill.seconds > STALL_S
+        stalled = self._standstill.seconds > clocks.STALL_REPORT_S
         # The signal that makes a silent rank tell its line wakes it from a sleep in C, so it is
         # kept for a rank that holds the others up for long.
         self._ask(running, insist=stalled and not self._table_shown)
@@ -141,7 +123,7 @@ class Lookout:
         if any(self._has_gone_on(rank, before, place) for rank, place in places.items()):
             self._standstill.begin_anew()
             return
-        if self._standstill.seconds > _DEADLOCK_S and all(
+        if self._standstill.seconds > clocks.DEADLOCK_S and all(
             waits(place) and self._is_confirmed(rank) and self._standstill.is_vain(rank, place)
             for rank, place in places.items()
         ):
@@ -169,7 +151,7 @@ class Lookout:
     def _show_table(self, diagnosis):
         if diagnosis.sentence:
             self._table_shown = True
-            print(f"No progress for {STALL_S:.0f} s: {diagnosis.sentence}.")
+            print(f"No progress for {clocks.STALL_REPORT_S:.0f} s: {diagnosis.sentence}.")
             print(diagnosis.table, flush=True)
 
     def _ask(self, running, until=None, insist=False):
@@ -178,21 +160,21 @@ class Lookout:
 
         Args:
             running: The ranks to ask.
-            until: Function that tells when to wait no longer. Default: after `_ANSWER_S`.
+            until: Function that tells when to wait no longer. Default: after `STALL_ANSWER_S`.
             insist: Ask a rank whose interpreter is held also if that wakes it from a sleep in C.
         """
         now = time.monotonic()
         missing = [rank for rank in running if rank not in self._questions]
         for rank, future in self.ranks.control.ask_place(missing).items():
             self._questions[rank] = (now, self._guard_turns(rank), future)
-        until = until or (lambda: time.monotonic() - now > _ANSWER_S)
-        look_at = now + _CHECK_EVERY_S
+        until = until or (lambda: time.monotonic() - now > clocks.STALL_ANSWER_S)
+        look_at = now + clocks.STALL_GUARD_LOOK_EVERY_S
         while not until() and self._unanswered(running):
             if time.monotonic() >= look_at:
                 if not any(map(self._may_answer, running)):
                     break
-                look_at += _CHECK_EVERY_S
-            time.sleep(0.002)  # polls: an answer wakes nobody here
+                look_at += clocks.STALL_GUARD_LOOK_EVERY_S
+            time.sleep(clocks.POLL_S)  # polls: an answer wakes nobody here
         for rank in running:
             if rank in self._questions and not self._may_answer(rank):
                 self._ask_from_outside(rank, insist)
@@ -222,10 +204,10 @@ class Lookout:
         asked_at, turns, _ = self._questions[rank]
         self._standstill.look_again(rank)
         if self._standstill.pulse(rank) is None:
-            return time.monotonic() - asked_at < LOOK_EVERY_S
+            return time.monotonic() - asked_at < clocks.STALL_UNKNOWN_ANSWER_S
         # A guard that had the processor so often had its say, but for C code that holds the
         # interpreter.
-        return self._guard_turns(rank) - turns < _SILENT_TURNS
+        return self._guard_turns(rank) - turns < clocks.DEAF_TURNS
 
     def _ask_from_outside(self, rank, insist):
         if rank in self._from_outside:

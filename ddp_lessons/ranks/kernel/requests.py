@@ -12,8 +12,7 @@ from datetime import datetime
 import zmq
 
 from ddp_lessons.ranks.rank.brevity import BRIEF, has_said_all, transformed
-
-_LOOK_S = 1.0
+from ddp_lessons.ranks.system import clocks
 
 
 class Requests:
@@ -54,7 +53,7 @@ class Requests:
         ranks = list(self._outputs if ranks is None else ranks)
         self._client._io_loop.add_callback(self._send, ranks, sent)
         while self._client._io_thread.is_alive() and not sent.done():
-            wait([sent], _LOOK_S)
+            wait([sent], clocks.SEND_LOOK_EVERY_S)
         if not sent.done():  # it has ended meanwhile
             self._send(ranks, sent)  # which finds that the client is closed
         sent.result()

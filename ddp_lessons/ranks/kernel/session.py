@@ -6,17 +6,16 @@ import atexit
 import sys
 
 from ddp_lessons.errors import BadInput, RanksGone
-from ddp_lessons.ranks.system import texts
+from ddp_lessons.ranks.system import clocks, texts
 from ddp_lessons.ranks.system.processes import can_fork
 
 OWN_LAUNCHERS = ("fork", "spawn")
 PASSED_LAUNCHERS = ("local", "slurm", "ssh", "mpi")
-_START_TIMEOUT_S = 60.0
 
 _current = None
 
 
-def start_ranks(n=None, *, device="auto", launcher="auto", join=True, timeout_s=_START_TIMEOUT_S):
+def start_ranks(n=None, *, device="auto", launcher="auto", join=True, timeout_s=clocks.START_S):
     """
     Start ranks that `%%px` reaches, joined to one process group, and print what was chosen.
 

@@ -23,6 +23,7 @@ from ddp_lessons.ranks.rank.guard import Guard
 from ddp_lessons.ranks.rank.home import RANK_FROM, home
 from ddp_lessons.ranks.rank.lifeline import hold_lifeline
 from ddp_lessons.ranks.rank.printing import PrintBound, RankStream
+from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.interfaces import bind_groups_towards
 
 _RANK_VARIABLES = "RANK OMPI_COMM_WORLD_RANK PMI_RANK PMIX_RANK SLURM_PROCID"
@@ -33,11 +34,9 @@ class RankEngine(IPEngine):
     An ipyparallel engine that asks for its rank as its id and obeys the guard's requests.
     """
 
-    # Without a warden, this is how a rank learns that its controller is gone: after 8 times 1 s.
-    # The controller waits as long for a rank.
-    max_heartbeat_misses = Integer(8, config=True)
-    # A controller on a crowded machine may take its time.
-    timeout = Float(120.0, config=True)
+    # Without a warden, this is how a rank learns that its controller is gone.
+    max_heartbeat_misses = Integer(clocks.RANK_MISSES, config=True)
+    timeout = Float(clocks.REGISTER_S, config=True)
 
     _imports = None  # the thread that imports torch
 
@@ -109,7 +108,7 @@ class RankEngine(IPEngine):
         if self.max_heartbeat_misses == 0:
             super().start_heartbeat(hb_ping, hb_pong, hb_period, identity)
             return
-        limit_s = self.max_heartbeat_misses * (hb_period + 500) / 1000
+        limit_s = self.max_heartbeat_misses * (hb_period + clocks.HEARTBEAT_SLACK_MS) / 1000
         hold_lifeline(self, hb_ping, hb_pong, identity, limit_s)
 
     def _say_less(self):
@@ -161,7 +160,7 @@ def run_engine(rank, connection_file, profile_dir):
         enable_nanny=False,
         max_heartbeat_misses=0,  # the warden ends its ranks; a heartbeat would open another port
         # The kernel gives up a start that does not move; a rank of its own accord never does.
-        timeout=3600.0,
+        timeout=clocks.NEVER_S,
         log_level=logging.ERROR,
     )
     # Colours of one theme are unreadable on the red of an error in the other.

@@ -14,13 +14,13 @@ import site
 import sysconfig
 import threading
 
+from ddp_lessons.ranks.system import clocks
+
 _INTERRUPT = getattr(signal, "SIGRTMIN", signal.SIGINT)
 """
 What interrupts the main thread for the guard. SIGINT is the learner's: it reaches the guard through
 a pipe that may be read long after the cell in which it came, so the guard's own must not go there.
 """
-_AGAIN_EVERY_S = 0.05
-_LOOK_EVERY_S = 1.0
 _IMPORT = ("<frozen importlib._bootstrap>", "_find_and_load")
 _FOLDERS = {
     *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")),
@@ -102,7 +102,8 @@ class Interrupts:
     def _watch(self, reader):
         parent_pid = os.getppid()
         while True:
-            wait_s = _AGAIN_EVERY_S if self._is_put_off else _LOOK_EVERY_S
+            is_put_off = self._is_put_off
+            wait_s = clocks.INTERRUPT_AGAIN_EVERY_S if is_put_off else clocks.PARENT_LOOK_EVERY_S
             ready, _, _ = select.select([reader], [], [], wait_s)
             if ready and signal.SIGINT in os.read(reader, 64):
                 self._on_stop()

@@ -8,12 +8,8 @@ from datetime import timedelta
 from traceback import clear_frames
 
 from ddp_lessons.ranks.rank.guard import current_guard
+from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.interfaces import group_address, using_group_variables
-
-_STORE_WITHIN_S = 60.0
-"""
-Seconds for the way to a store that is open: its owner has said so.
-"""
 
 
 def open_store():
@@ -30,7 +26,7 @@ def open_store():
     guard = current_guard()
     with using_group_variables(guard.group_variables):
         address = group_address()
-    guard.opened_store = tcp_store(address, 0, guard.rank, _STORE_WITHIN_S, guard.rank, True)
+    guard.opened_store = tcp_store(address, 0, guard.rank, clocks.STORE_S, guard.rank, True)
     return address, guard.opened_store.port
 
 
@@ -70,7 +66,7 @@ def _store_at(meeting, rank, opened):
     from ddp_lessons.process_group import DEFAULT_TIMEOUT_S, tcp_store
 
     address, port, prefix = meeting
-    store = opened or tcp_store(address, port, rank, _STORE_WITHIN_S)
+    store = opened or tcp_store(address, port, rank, clocks.STORE_S)
     store.set_timeout(timedelta(seconds=DEFAULT_TIMEOUT_S))
     return PrefixStore(prefix, store)
 

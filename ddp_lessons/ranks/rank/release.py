@@ -21,7 +21,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-_SHORTEST = timedelta(milliseconds=1)
+from ddp_lessons.ranks.system import clocks
+
 _FORMING = "_new_process_group_helper"
 """
 The function of torch in which `init_process_group` and all kinds of `new_group` make the group.
@@ -215,7 +216,7 @@ def close_stores(frame):
     put: list[Path] = []
     for store in _stores_in_use(frame):
         root = _root_store(store)
-        root.set_timeout(_SHORTEST)
+        root.set_timeout(timedelta(seconds=clocks.STORE_ENDS_S))
         path = root.path if isinstance(root, FileStore) else None  # type: ignore[attr-defined]
         if path is None:
             continue

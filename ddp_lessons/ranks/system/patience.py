@@ -4,13 +4,8 @@ A time limit that a crowded machine stretches: only seconds in which nobody want
 
 import time
 
+from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.pulse import wants_a_core
-
-_LOOK_EVERY_S = 0.1
-_LONGEST_GAP_S = 0.25
-"""
-What one look may add at most: who looks may have been kept from a core, too.
-"""
 
 
 class Patience:
@@ -37,8 +32,8 @@ class Patience:
         Whether they have slept for so long. Ask again and again, a few times a second or more.
         """
         now = self._clock()
-        if now - self._looked_at >= _LOOK_EVERY_S:  # a look costs a hundred system calls
+        if now - self._looked_at >= clocks.PATIENCE_LOOK_EVERY_S:
             if not any(self._wants(pid) for pid in self._pids()):
-                self._left_s -= min(now - self._looked_at, _LONGEST_GAP_S)
+                self._left_s -= min(now - self._looked_at, clocks.PATIENCE_LONGEST_GAP_S)
             self._looked_at = now
         return self._left_s < 0

@@ -7,6 +7,8 @@ import secrets
 import socket
 from pathlib import Path
 
+from ddp_lessons.ranks.system import clocks
+
 NUM_PORTS = 20
 """
 Ports to hold for a controller: it binds fifteen.
@@ -14,10 +16,6 @@ Ports to hold for a controller: it binds fifteen.
 LOOPBACK = "127.0.0.1"
 EVERY_INTERFACE = "*"
 _SOCKET = "socket"
-_MISSES_HERE, _MISSES_ELSEWHERE = 1200, 15
-"""
-Beats of half a second without an answer after which an engine counts as dead.
-"""
 
 
 def can_hold_sockets(folder):
@@ -51,21 +49,21 @@ def controller_arguments(profile_dir, cluster_id, listen=LOOPBACK, folder=None):
             all children of this machine's warden. No other user comes as far as these sockets, so
             nothing is encrypted, which each message would be twice on its way.
     """
-    misses = _MISSES_HERE if listen == LOOPBACK else _MISSES_ELSEWHERE
+    misses = clocks.HERE_MISSES if listen == LOOPBACK else clocks.ELSEWHERE_MISSES
     return [
         *(_on_network(listen) if folder is None else _in_folder(folder)),
         f"--profile-dir={os.fspath(profile_dir)}",
         f"--cluster-id={cluster_id}",
         "--log-level=ERROR",
         # A rank without a warden learns by this that its controller is gone: see `RankEngine`.
-        "--HeartMonitor.period=500",
+        f"--HeartMonitor.period={clocks.HEARTBEAT_EVERY_MS}",
         # A death is told at once, by the warden or a nanny. A heart that is late is only busy; but
         # a host that has vanished tells nothing.
         f"--HeartMonitor.max_heartmonitor_misses={misses}",
         # One process with threads in place of eight starts sooner and holds less memory.
         "--IPController.use_threads=True",
         # The kernel gives up a start that does not move; the controller itself never does.
-        "--IPController.registration_timeout=3600",
+        f"--IPController.registration_timeout={clocks.NEVER_S}",
         "--IPController.broadcast_scheduler_depth=0",
         # ipyparallel signs nothing that it encrypts, and then warns that this is not safe.
         f"--Session.key={secrets.token_hex()}",

@@ -18,8 +18,7 @@ from ipyparallel.util import bind, connect, set_hwm
 from zmq.eventloop.zmqstream import ZMQStream
 
 from ddp_lessons.ranks.rank.lifeline import GIVEN_UP
-
-_TOGETHER_S = 0.002  # those that subscribe within this time are asked together
+from ddp_lessons.ranks.system import clocks
 
 
 class PromptHeartMonitor(HeartMonitor):
@@ -40,7 +39,7 @@ class PromptHeartMonitor(HeartMonitor):
     def _on_subscription(self, frames):
         if not self._is_asking_soon:
             self._is_asking_soon = True
-            self.loop.call_later(_TOGETHER_S, self._ask)
+            self.loop.call_later(clocks.HEARTBEAT_TOGETHER_S, self._ask)
 
     def _ask(self):
         # The last beat once more: a beat of its own would make those late that answer that one.

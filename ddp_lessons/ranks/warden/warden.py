@@ -19,13 +19,11 @@ import time
 import traceback
 from pathlib import Path
 
+from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system import processes as system
 from ddp_lessons.ranks.system.link import Link
 from ddp_lessons.ranks.system.runtime import remove_runtime_folder
 from ddp_lessons.ranks.warden import children
-
-_POLITE_S = 1.0
-_COMMAND_S = 20.0  # a kernel that is there has run them itself, and nobody else waits for us
 
 
 class Warden:
@@ -183,10 +181,10 @@ class Warden:
             _kill(pid, signal.SIGKILL)
         if self.controller_pid is not None:
             _kill(self.controller_pid, signal.SIGTERM)
-        deadline = time.monotonic() + _POLITE_S
+        deadline = time.monotonic() + clocks.POLITE_S
         while system.children_of(os.getpid()) and time.monotonic() < deadline:
             _reap()
-            time.sleep(0.01)  # a deadline, not an order of events: SIGKILL follows
+            time.sleep(clocks.POLITE_POLL_S)  # a deadline, not an order of events: SIGKILL follows
         for pid in [*self.ranks, *system.descendants_of(os.getpid())]:
             _kill(pid, signal.SIGKILL)
         for path in self.files_to_remove:
@@ -201,7 +199,7 @@ class Warden:
                 running.append(subprocess.Popen(command, stdin=subprocess.DEVNULL))
             except OSError:
                 traceback.print_exc()  # into the log; what is left to end must be ended
-        deadline = time.monotonic() + _COMMAND_S
+        deadline = time.monotonic() + clocks.END_COMMANDS_S
         for process in running:
             try:
                 process.wait(max(0, deadline - time.monotonic()))

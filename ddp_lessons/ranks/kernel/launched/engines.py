@@ -19,11 +19,11 @@ from ddp_lessons.ranks.diagnosis.verdict import lost_message
 from ddp_lessons.ranks.kernel.engines import Engines, loopback_only
 from ddp_lessons.ranks.kernel.launched.homes import ask_homes
 from ddp_lessons.ranks.rank.home import RANK_FROM, count_by_host, home
+from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.patience import Patience
 from ddp_lessons.ranks.warden.controller import LOOPBACK
 
 _LOG_LINES = 12
-_HOME_S = 20.0
 
 
 class LaunchedEngines(Engines):
@@ -36,7 +36,7 @@ class LaunchedEngines(Engines):
     """
 
     has_warden = False
-    _replace_s = 60.0  # to log in, to get a turn in a queue, and to import
+    _replace_s = clocks.REPLACE_ELSEWHERE_S
     _rank_from = ""  # variables in which the launcher tells each engine its number
 
     def __init__(self, keeper, cluster, client, placement, launcher):
@@ -136,7 +136,7 @@ class LaunchedEngines(Engines):
     def _ask_homes(self, ranks):
         file = self._cluster.controller.connection_files["client"]
         here = self._here = home(file)
-        patience = Patience(_HOME_S, self._startup_pids)
+        patience = Patience(clocks.HOME_S, self._startup_pids)
         found = ask_homes(self._client, ranks, file, patience)
         if silent := [rank for rank in ranks if rank not in found]:
             raise StartFailed(
@@ -181,7 +181,7 @@ class LaunchedEngines(Engines):
                 view = self._client.direct_view(rank)
                 told[rank] = view.apply_async(count_by_host, *place)
                 self._places[rank] = place
-        wait([told[rank] for rank in newborn if rank in told], timeout=_HOME_S)
+        wait([told[rank] for rank in newborn if rank in told], timeout=clocks.HOME_S)
 
     def _check(self, rank, there, here):
         for what in ("python", "torch", "ddp_lessons"):

@@ -4,7 +4,7 @@ Ask ranks where they are, before anything is sent to them that only the same ver
 
 from concurrent.futures import wait
 
-_ASK_EVERY_S = 1.0
+from ddp_lessons.ranks.system import clocks
 
 
 def ask_homes(client, ranks, folder, patience):
@@ -32,7 +32,8 @@ def ask_homes(client, ranks, folder, patience):
                 ident=client._engines[rank].encode(),
             )
             asked[rank].append(request)
-        wait([request for sent in asked.values() for request in sent], timeout=_ASK_EVERY_S)
+        requests = [request for sent in asked.values() for request in sent]
+        wait(requests, timeout=clocks.HOME_ASK_EVERY_S)
         for rank, sent in asked.items():
             done = [request for request in sent if request.done() and not request.exception()]
             if done:

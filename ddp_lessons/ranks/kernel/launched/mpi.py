@@ -13,15 +13,11 @@ from pathlib import Path
 from ipyparallel.cluster import launcher as ipp_launcher
 
 from ddp_lessons.ranks.kernel.launched.engines import LaunchedEngines
+from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.patience import Patience
 from ddp_lessons.ranks.system.processes import descendants_of
 
 _MOST_LINES = 16
-_END_S = 3.0
-"""
-Seconds of proven sleep of mpiexec and its processes, after which it is not about to end them.
-"""
-_POLL_S = 0.05
 _OTHER_MACHINES = re.compile(r"--?(host|hostfile|machinefile|default-hostfile|H|f|hosts)$")
 _KILLED = re.compile(r"process rank (\d+) .* exited on (signal \d+ \([^)]*\))")
 _EXITED = re.compile(r"Process name: \[\[\d+,\d+\],(\d+)\]\s+Exit code: +(\d+)")
@@ -135,12 +131,12 @@ class MPIEngines(LaunchedEngines):
 
     def _find_loss(self):
         mpiexec = self._engine_set.pid
-        patience = Patience(_END_S, lambda: [mpiexec, *descendants_of(mpiexec)])
+        patience = Patience(clocks.MPI_END_S, lambda: [mpiexec, *descendants_of(mpiexec)])
         while not self._engine_set.has_ended:
             if patience.is_over or self.dead == self._outlived:
                 self._outlived = self.dead
                 return ""  # it was told to go on, and so a new one can take that place
-            time.sleep(_POLL_S)  # polls: a process that ends wakes nobody here
+            time.sleep(clocks.MPI_POLL_S)  # polls: a process that ends wakes nobody here
         return f"mpiexec ends all when one dies{first_death(self._said())}"
 
 

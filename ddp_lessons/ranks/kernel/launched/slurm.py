@@ -12,17 +12,8 @@ from ipyparallel.cluster.launcher import LauncherError
 
 from ddp_lessons.errors import RanksGone
 from ddp_lessons.ranks.kernel.launched.engines import LaunchedEngines
+from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.runtime import open_private
-
-_LOOK_EVERY_S = 1.0
-_LOOK_SELDOM_S = 5.0
-"""
-How often Slurm is asked of a job that waits: a queue has many who ask.
-"""
-_TELL_AFTER_S = 5.0
-_END_S = 5.0
-_CAUSE_S = 15.0
-_POLL_S = 0.1
 
 
 class SlurmEngines(LaunchedEngines):
@@ -91,7 +82,9 @@ class SlurmEngines(LaunchedEngines):
             return self._steps[rank].poll() is not None
         now = time.monotonic()
         waited_s = now - self._began_at
-        if now - self._looked_at > (_LOOK_EVERY_S if waited_s < 10 else _LOOK_SELDOM_S):
+        is_soon = waited_s < clocks.SLURM_SELDOM_AFTER_S
+        every_s = clocks.SLURM_LOOK_EVERY_S if is_soon else clocks.SLURM_LOOK_SELDOM_S
+        if now - self._looked_at > every_s:
             self._looked_at = now
             self._job = self._engine_set.ask_queue() or self._job
             self._early = self._engine_set.ended_tasks()  # the others keep the job running
@@ -99,7 +92,7 @@ class SlurmEngines(LaunchedEngines):
             return True
         if self._job is None:
             return False
-        if self._job.waits and waited_s > _TELL_AFTER_S and not self._told:
+        if self._job.waits and waited_s > clocks.SLURM_TELL_S and not self._told:
             self._told = True
             print(f"Slurm's {self._job}. Stop takes it out of the queue.", flush=True)
         return self._job.is_over
@@ -118,10 +111,10 @@ class SlurmEngines(LaunchedEngines):
     # ---- deaths ----
 
     def _find_loss(self):
-        deadline = time.monotonic() + _CAUSE_S
+        deadline = time.monotonic() + clocks.SLURM_CAUSE_S
         job = self._engine_set.ask_queue()
         while job is not None and job.state == "COMPLETING" and time.monotonic() < deadline:
-            time.sleep(_POLL_S)  # polls: what has ended it is told only after that
+            time.sleep(clocks.SLURM_POLL_S)  # polls: what has ended it is told only after that
             job = self._engine_set.ask_queue()
         if job is None or job.runs:
             return ""
@@ -147,7 +140,7 @@ def _end(step):
     See an srun end, whose job is over.
     """
     try:
-        step.wait(timeout=_END_S)
+        step.wait(timeout=clocks.SLURM_END_S)
     except subprocess.TimeoutExpired:
         step.kill()
         step.wait()

@@ -17,9 +17,8 @@ from pathlib import Path
 from ipyparallel.cluster import launcher as ipp_launcher
 from traitlets import CRegExp, List, Unicode
 
-_COMMAND_S = 30.0
-_GONE_S = 10.0
-_POLL_S = 0.1
+from ddp_lessons.ranks.system import clocks
+
 _WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT")
 _RUNNING = ("RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT")
 _UNKNOWN_JOB = "Invalid job id"
@@ -194,9 +193,9 @@ done
             job = self.ask_queue()
             if job is None or not job.is_over:  # it had not ended by itself
                 raise
-        deadline = time.monotonic() + _GONE_S
+        deadline = time.monotonic() + clocks.SLURM_GONE_S
         while not self._is_gone() and time.monotonic() < deadline:
-            await asyncio.sleep(_POLL_S)
+            await asyncio.sleep(clocks.SLURM_POLL_S)
         self.notify_stop({"job_id": self.job_id})
 
     def _is_gone(self):
@@ -226,13 +225,13 @@ done
                 capture_output=True,
                 text=True,
                 check=False,
-                timeout=_COMMAND_S,
+                timeout=clocks.SLURM_COMMAND_S,
             )
         except FileNotFoundError:
             raise ipp_launcher.LauncherError(f"no {command[0]} on this machine") from None
         except subprocess.TimeoutExpired:
             raise ipp_launcher.LauncherError(
-                f"no answer from {command[0]} in {_COMMAND_S:.0f} s"
+                f"no answer from {command[0]} in {clocks.SLURM_COMMAND_S:.0f} s"
             ) from None
         if done.returncode != 0:
             said = "; ".join((done.stderr or done.stdout).strip().splitlines())

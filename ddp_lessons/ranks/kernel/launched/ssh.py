@@ -7,12 +7,7 @@ import time
 
 from ddp_lessons.errors import StartFailed
 from ddp_lessons.ranks.kernel.launched.engines import LaunchedEngines
-
-_KNOCK_S = 2
-_LOOK_EVERY_S = 5.0
-"""
-How often each engine that does not come up is looked for on its host.
-"""
+from ddp_lessons.ranks.system import clocks
 
 
 class SSHEngines(LaunchedEngines):
@@ -48,7 +43,7 @@ class SSHEngines(LaunchedEngines):
 
     def _ended(self, missing):
         # Which of them is whose nobody knows before they have registered.
-        if time.monotonic() - self._looked_at < _LOOK_EVERY_S:
+        if time.monotonic() - self._looked_at < clocks.SSH_LOOK_EVERY_S:
             return []
         has_ended = any(launcher.has_ended for launcher in self._begun)
         self._looked_at = time.monotonic()
@@ -140,13 +135,13 @@ def _host_of(launcher):
 
 
 def _knock(launcher):
-    words = [*launcher.ssh_cmd, *launcher.ssh_args, "-o", f"ConnectTimeout={_KNOCK_S}"]
+    words = [*launcher.ssh_cmd, *launcher.ssh_args, "-o", f"ConnectTimeout={clocks.SSH_KNOCK_S}"]
     try:
         done = subprocess.run(
             [*words, launcher.location, "true"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=2 * _KNOCK_S,
+            timeout=2 * clocks.SSH_KNOCK_S,
         )
     except (OSError, subprocess.TimeoutExpired):
         return False
