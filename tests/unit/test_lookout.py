@@ -6,17 +6,19 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
-from made_up_places import at, finished, reducing
+from made_up_places import at, finished, receiving, reducing
 from made_up_ranks import MadeUpRanks
 
 from ddp_lessons.ranks.diagnosis.standstill import Standstill
 from ddp_lessons.ranks.kernel import lookout as module
 from ddp_lessons.ranks.kernel.lookout import Lookout
+from ddp_lessons.ranks.system import clocks
 
 RUNNING = [2, 3]
 IN_THE_SECOND = reducing(2)
 AWAITS_A_KEY = at(3, "store.get('a')", "store")
 SLEEPS = at(2, "time.sleep(0.01)")
+AWAITS_RANK_2 = receiving(2)
 
 
 class Watch:
@@ -36,13 +38,18 @@ class Watch:
         self.ranks.control.ask_place = self._ask
         self.ranks.control.places = lambda ranks: {rank: finished() for rank in ranks}
         self.asked = []
-        self.lookout = Lookout(self.ranks, "", range(4))
+        self.lookout = Lookout(self.ranks, "", range(4), self._ticking)
         self.lookout._standstill = Standstill(
             self.ranks,
             clock=self.ranks.clock,
             pulse=self.ranks.pulses.get,
             cpu_seconds=self.ranks.cpu_s.get,
         )
+
+    def _ticking(self):
+        # A look waits for answers until its time is over: each time it asks, some of it has passed.
+        self.ranks.now += 0.001
+        return self.ranks.now
 
     def _ask(self, ranks):
         futures = {rank: Future() for rank in ranks}
@@ -57,16 +64,16 @@ class Watch:
             future.set_result({"content": {"answer": dict(place)}})
         self.asked.clear()
 
-    def looks(self, count, each=lambda: None):
+    def looks(self, count, each=lambda: None, fault_at=None):
         """
-        Look some times; return how often before a deadlock was told.
+        Look some times; return how often before the ranks were released.
         """
         for number in range(count):
             self.ranks.now += 0.2
             self.ranks.gloo_looks()
             each()
-            self.lookout.look(RUNNING, None)
-            if self.lookout.deadlocked:
+            self.lookout.look(RUNNING, fault_at)
+            if self.lookout.freeing:
                 return number
         return count
 
@@ -87,17 +94,8 @@ def watch(monkeypatch):
     watch = Watch()
     monkeypatch.setattr(module, "Freeing", lambda ranks: "freeing")
     monkeypatch.setattr(module, "place_from_outside", lambda *args: None)
-    monkeypatch.setattr(module.time, "monotonic", _ticking(watch.ranks))
+    monkeypatch.setattr(clocks, "POLL_S", 0)
     return watch
-
-
-def _ticking(ranks):
-    # A look waits for answers until its time is over: each time it asks, some of it has passed.
-    def monotonic():
-        ranks.now += 0.001
-        return ranks.now
-
-    return monotonic
 
 
 def test_deadlock_is_told_though_the_first_answers_come_late(watch):
@@ -141,3 +139,34 @@ def test_answer_from_before_the_rest_confirms_nothing(watch):
     watch.looks(1)
     assert not watch.lookout.deadlocked
     assert watch.looks(30, lambda: watch.answer(SLEEPS)) == 30
+
+
+def test_stall_is_told_once_and_after_five_seconds(watch, capsys):
+    """
+    Rank 2 sleeps, and rank 3 waits for it: that may be right, so it is told and goes on.
+    """
+
+    def answer():
+        for rank, future in watch.asked:
+            future.set_result({"content": {"answer": dict(SLEEPS if rank == 2 else AWAITS_RANK_2)}})
+        watch.asked.clear()
+
+    began_at, told = watch.ranks.now, ""
+    while not told:
+        watch.looks(1, answer)
+        told = capsys.readouterr().out
+    assert clocks.STALL_REPORT_S < watch.ranks.now - began_at < clocks.STALL_REPORT_S + 0.6
+    assert told.startswith("No progress for 5 s: rank 2 is at line 2: time.sleep(0.01); ")
+    assert watch.looks(60, answer) == 60
+    assert capsys.readouterr().out == ""
+
+
+def test_ranks_are_released_once_each_has_had_a_chance_to_fail_itself(watch):
+    """
+    Rank 0 raised. Rank 3 waits for it; rank 2 is kept from the cores before its own mistake.
+    """
+    watch.ranks.change(2, main_sleeps=False)
+    fault_at = watch.ranks.now
+    assert watch.looks(300, lambda: watch.answer(IN_THE_SECOND), fault_at) == 300
+    watch.ranks.change(2, main_cpu_s=1.0 + clocks.CHANCE_CPU_S)
+    assert watch.looks(10, lambda: watch.answer(IN_THE_SECOND), fault_at) < 2

@@ -17,7 +17,7 @@ from ddp_lessons.ranks.diagnosis.telling import rank_names
 from ddp_lessons.ranks.kernel.freeing import Freeing
 from ddp_lessons.ranks.rank import membership
 from ddp_lessons.ranks.system import clocks
-from ddp_lessons.ranks.system.pulse import Rest
+from ddp_lessons.ranks.system.pulse import Rest, pulse_of
 
 _ATTEMPTS = 5
 _SAID = {"leave": "leave one", "join": "join one", "open_store": "open a store for one"}
@@ -174,13 +174,20 @@ def _first_line(future):
 class _Watch:
     """
     Tell ranks that will never finish a join or leave from those that are slow.
+
+    Args:
+        ranks: The Ranks.
+        name: The function of `membership` that they run.
+        clock: Function that returns seconds.
+        pulse: Function from a process id to its Pulse or None.
     """
 
-    def __init__(self, ranks, name):
+    def __init__(self, ranks, name, clock=time.monotonic, pulse=pulse_of):
         self._is_alone = name != "join"
         self._limit_s = clocks.ALONE_ASLEEP_S if self._is_alone else clocks.JOIN_ASLEEP_S
-        self._began_at = time.monotonic()
-        self._rests = {rank: Rest(pid) for rank, pid in ranks.keeper.pids.items()}
+        self._clock = clock
+        self._began_at = clock()
+        self._rests = {rank: Rest(pid, clock, pulse) for rank, pid in ranks.keeper.pids.items()}
 
     def stands_still(self, pending):
         """
@@ -188,7 +195,7 @@ class _Watch:
         """
         known = [self._rests[rank] for rank in pending if rank in self._rests]
         if len(known) < len(pending) or not all(rest.is_known for rest in known):
-            return time.monotonic() - self._began_at > clocks.GROUP_UNKNOWN_S
+            return self._clock() - self._began_at > clocks.GROUP_UNKNOWN_S
         for rest in known:
             rest.look()
         still = [rest.rest_s > self._limit_s and rest.nothing_stirs for rest in known]

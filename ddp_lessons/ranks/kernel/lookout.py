@@ -26,12 +26,14 @@ class Lookout:
         ranks: The Ranks.
         source: The cell's text.
         targets: The ranks that run it.
+        clock: Function that returns seconds.
     """
 
-    def __init__(self, ranks, source, targets):
+    def __init__(self, ranks, source, targets, clock=time.monotonic):
         self.ranks = ranks
         self.source = source
         self.targets = targets
+        self._clock = clock
         self.diagnosis = None
         self.deadlocked = False
         self.freeing = None
@@ -59,7 +61,7 @@ class Lookout:
                 self.ranks.engines.give_up(lost)
             return
         if self._standstill is None:  # most cells are over before anybody looks
-            self._standstill = Standstill(self.ranks)
+            self._standstill = Standstill(self.ranks, self._clock)
         self._standstill.look(running)
         if fault_at is not None:
             self._look_after_fault(running, fault_at)
@@ -71,9 +73,11 @@ class Lookout:
         Note where everybody is, then free them all: Stop was pressed.
         """
         if self._standstill is None:
-            self._standstill = Standstill(self.ranks)
+            self._standstill = Standstill(self.ranks, self._clock)
         self._standstill.look(running)
-        patience = Patience(clocks.STOP_ANSWER_S, lambda: self.ranks.control.pids(running))
+        patience = Patience(
+            clocks.STOP_ANSWER_S, lambda: self.ranks.control.pids(running), self._clock
+        )
         self._ask(running, until=lambda: patience.is_over, insist=True)
         self.diagnosis = diagnose(self.all_places(running), running)
         self._release()
@@ -163,14 +167,14 @@ class Lookout:
             until: Function that tells when to wait no longer. Default: after `STALL_ANSWER_S`.
             insist: Ask a rank whose interpreter is held also if that wakes it from a sleep in C.
         """
-        now = time.monotonic()
+        now = self._clock()
         missing = [rank for rank in running if rank not in self._questions]
         for rank, future in self.ranks.control.ask_place(missing).items():
             self._questions[rank] = (now, self._guard_turns(rank), future)
-        until = until or (lambda: time.monotonic() - now > clocks.STALL_ANSWER_S)
+        until = until or (lambda: self._clock() - now > clocks.STALL_ANSWER_S)
         look_at = now + clocks.STALL_GUARD_LOOK_EVERY_S
         while not until() and self._unanswered(running):
-            if time.monotonic() >= look_at:
+            if self._clock() >= look_at:
                 if not any(map(self._may_answer, running)):
                     break
                 look_at += clocks.STALL_GUARD_LOOK_EVERY_S
@@ -204,7 +208,7 @@ class Lookout:
         asked_at, turns, _ = self._questions[rank]
         self._standstill.look_again(rank)
         if self._standstill.pulse(rank) is None:
-            return time.monotonic() - asked_at < clocks.STALL_UNKNOWN_ANSWER_S
+            return self._clock() - asked_at < clocks.STALL_UNKNOWN_ANSWER_S
         # A guard that had the processor so often had its say, but for C code that holds the
         # interpreter.
         return self._guard_turns(rank) - turns < clocks.DEAF_TURNS
@@ -217,7 +221,7 @@ class Lookout:
         )
         if place is not None:
             self._from_outside[rank] = self.last_places[rank] = place
-            self._answered_at[rank] = time.monotonic()
+            self._answered_at[rank] = self._clock()
 
     def _release(self):
         self.freeing = Freeing(self.ranks)

@@ -42,7 +42,10 @@ def scale_of(environment):
     return scale
 
 
-SCALE = scale_of(os.environ)  # ranks, controller and supervisor inherit the variable
+SCALE = scale_of(os.environ)
+"""
+Controller, supervisor and ranks inherit the variable; ranks on other hosts are told it.
+"""
 
 
 def stretched(limit):
@@ -138,7 +141,8 @@ OUTPUT_S = stretched(1.0)
 NEWS_S = stretched(0.5)
 # How often a wait for the client's thread to send looks whether that thread lives.
 SEND_LOOK_EVERY_S = 1.0
-# Proven sleep until an idle rank that does not say where it is is left out of the table.
+# Proven sleep until an idle rank that does not say where it is counts as silent: without its
+# answer, no deadlock is concluded.
 IDLE_ANSWER_S = stretched(0.3)
 # Proven sleep until a release counts as lost. Smaller: a late one cuts the group that comes next.
 RELEASE_ANSWER_S = stretched(2.0)

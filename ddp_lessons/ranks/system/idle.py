@@ -57,14 +57,23 @@ class IdleWatch:
     def _watch(self):
         with self._changed:
             while not self._is_over:
-                if self._idle_since is None:
-                    self._changed.wait()
-                    continue
-                left_s = self._idle_since + self._after_s - self._clock()
-                if left_s > 0:
-                    self._changed.wait(left_s)
-                elif self._has_work():
-                    self._idle_since = self._clock()
-                else:
-                    self._is_over = True
-                    self._act()
+                self._changed.wait(self.look())
+
+    def look(self):
+        """
+        Act if it is time. The thread looks again when a cell begins or ends.
+
+        Returns:
+            float or None: Seconds after which it looks as well; None in a cell.
+        """
+        if self._idle_since is None:
+            return None
+        left_s = self._idle_since + self._after_s - self._clock()
+        if left_s > 0:
+            return left_s
+        if self._has_work():
+            self._idle_since = self._clock()
+            return self._after_s
+        self._is_over = True
+        self._act()
+        return 0

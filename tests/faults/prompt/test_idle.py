@@ -17,55 +17,82 @@ SHORT_MIN = "0.05"
 START = "from ddp_lessons import start_ranks\nranks = start_ranks(2, device='cpu')\n%px x = 7"
 
 
+AFTER_S = 60.0
+
+
 class Scene:
     """
-    A watch with IPython's own events, and a note of what it did.
+    A watch with IPython's own events and a made-up clock, and a note of what it did.
     """
 
-    def __init__(self, after_s, has_work=lambda: False):
+    def __init__(self, has_work=lambda: False):
+        self.now, self.acted = 100.0, 0
         self.events = EventManager(None, available_events, print_on_error=False)
-        self.acted = threading.Event()
-        self.watch = IdleWatch(self.events, after_s, has_work, self.acted.set)
+        self.watch = IdleWatch(self.events, AFTER_S, has_work, self._act, lambda: self.now)
+
+    def _act(self):
+        self.acted += 1
 
     def listeners(self):
         return [listener for found in self.events.callbacks.values() for listener in found]
 
+    def look_after(self, seconds):
+        """
+        Look as the watch's thread does, later.
+        """
+        self.now += seconds
+        return self.watch.look()
 
+
+@pytest.fixture
+def _no_thread(monkeypatch):
+    """
+    Leave all looks to the test.
+    """
+    monkeypatch.setattr(IdleWatch, "_watch", lambda watch: None)
+
+
+@pytest.mark.usefixtures("_no_thread")
 def test_idle_watch_acts_once_nobody_runs_a_cell():
     """
     It counts from the end of a cell: a cell that trains for an hour is not idle.
     """
-    scene = Scene(after_s=0.05)
-    assert not scene.acted.wait(0.3)  # we are in a cell, the one that has started the ranks
+    scene = Scene()
+    assert scene.look_after(3600.0) is None  # we are in a cell, the one that has started the ranks
     scene.events.trigger("post_execute")
-    assert scene.acted.wait(10)
+    assert scene.look_after(59.0) == 1.0
+    assert scene.acted == 0
+    scene.look_after(1.0)
+    assert scene.acted == 1
 
 
+@pytest.mark.usefixtures("_no_thread")
 def test_idle_watch_waits_for_a_cell_that_has_begun():
     """
-    Who came back in time keeps everything.
+    A learner who came back in time keeps everything.
     """
-    scene = Scene(after_s=0.2)
+    scene = Scene()
     scene.events.trigger("post_execute")
+    scene.look_after(59.0)
     scene.events.trigger("pre_execute")
-    assert not scene.acted.wait(0.6)
-    scene.watch.close()
+    assert scene.look_after(3600.0) is None
+    scene.events.trigger("post_execute")
+    assert scene.look_after(59.0) == 1.0
+    assert scene.acted == 0
 
 
+@pytest.mark.usefixtures("_no_thread")
 def test_idle_watch_waits_for_work_that_no_cell_waits_for():
     """
     `%%px --noblock` gives the prompt back, and the ranks train on.
     """
-    looks = []
-
-    def has_work():
-        looks.append(None)
-        return len(looks) < 3
-
-    scene = Scene(after_s=0.02, has_work=has_work)
+    works = [True, True, False]
+    scene = Scene(has_work=lambda: works.pop(0))
     scene.events.trigger("post_execute")
-    assert scene.acted.wait(10)
-    assert len(looks) == 3
+    assert [scene.look_after(AFTER_S) for _ in range(2)] == [AFTER_S, AFTER_S]
+    assert scene.acted == 0
+    scene.look_after(AFTER_S)
+    assert (scene.acted, works) == (1, [])
 
 
 def test_idle_watch_that_is_closed_leaves_nothing_behind():
@@ -73,14 +100,14 @@ def test_idle_watch_that_is_closed_leaves_nothing_behind():
     Each start_ranks would leave two listeners, and a thread, in the kernel.
     """
     threads = set(threading.enumerate())
-    scene = Scene(after_s=0.05)
+    scene = Scene()
     assert len(scene.listeners()) == 2
     (thread,) = set(threading.enumerate()) - threads
     scene.watch.close()
     assert scene.listeners() == []
     thread.join(timeout=10)
     assert not thread.is_alive()
-    assert not scene.acted.is_set()
+    assert scene.acted == 0
 
 
 @pytest.mark.timeout(180)

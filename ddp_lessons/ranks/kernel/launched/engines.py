@@ -106,6 +106,7 @@ class LaunchedEngines(Engines):
             "WORLD_SIZE": str(len(self._ranks)),
             "OMP_NUM_THREADS": str(self._placement.num_threads),
             RANK_FROM: self._rank_from,
+            clocks.SCALE_VARIABLE: str(clocks.SCALE),  # other hosts do not inherit it
         }
         return {"environment": {**shared, **(loopback_only() if self._only_here() else {})}}
 
