@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from ddp_lessons.ranks.diagnosis.stacks import parse_stacks, place_from_outside
+from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.processes import waits_on_lock
 
 CELL_FILE = "/tmp/ipykernel_4711/1234567890.py"
@@ -127,10 +128,11 @@ def test_place_from_outside_reads_what_is_new(dump, tmp_path):
     assert len(keeper.signals) == 1
 
 
-def test_place_from_outside_of_a_rank_that_stays_silent(tmp_path):
+def test_place_from_outside_of_a_rank_that_stays_silent(tmp_path, monkeypatch):
     """
-    No answer in half a second is an answer too; and a rank that is gone is not asked.
+    No answer in time is an answer too; and a rank that is gone is not asked.
     """
+    monkeypatch.setattr(clocks, "STACK_ANSWER_S", 0)
     (tmp_path / "rank-0.stack").touch()
     assert place_from_outside(Keeper(tmp_path, {0: 1}), 0, str, insist=True) is None
     gone = Keeper(tmp_path, {})
