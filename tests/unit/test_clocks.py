@@ -9,7 +9,6 @@ import runpy
 
 import pytest
 from house import PACKAGE
-from kernels import running_kernel
 
 from ddp_lessons.errors import BadInput
 from ddp_lessons.ranks.system import clocks
@@ -203,19 +202,3 @@ def test_scale_that_is_not_set_is_one():
     A variable that is set to nothing counts as not set.
     """
     assert clocks.scale_of({}) == clocks.scale_of({clocks.SCALE_VARIABLE: ""}) == 1.0
-
-
-@pytest.mark.ranks
-@pytest.mark.timeout(180)
-def test_scale_reaches_the_kernel_the_supervisor_and_the_ranks():
-    """
-    A limit that is stretched in one process only is overtaken by that of another one.
-    """
-    with running_kernel(**{clocks.SCALE_VARIABLE: "2.5"}) as kernel:
-        start = "from ddp_lessons import start_ranks\nranks = start_ranks(2, device='cpu')"
-        assert kernel.run(start).status == "ok"
-        table = "from ddp_lessons.ranks.system import clocks\nprint(clocks.SCALE, clocks.STORE_S)"
-        assert kernel.run(table).text == "2.5 150.0\n"
-        assert kernel.run(f"%%px\n{table}").text == "[0] 2.5 150.0\n[1] 2.5 150.0\n"
-        supervisor = "__import__('psutil').Process(ranks.keeper.warden_pid)"
-        assert kernel.value(f"{supervisor}.environ()['{clocks.SCALE_VARIABLE}']") == "2.5"
