@@ -7,8 +7,9 @@ All other numbers stay: how often the runtime looks, which costs some millisecon
 and what load cannot use up, such as seconds of CPU time or turns of a thread (a *turn* is one time
 that a thread was given a core and gave it back by itself).
 
-*Proven sleep* is a second in which nobody of those who were waited for wanted a core: see
-`patience`. Modules read a number as `clocks.DEADLOCK_S`, and tests replace it here.
+*Proven sleep* counts only seconds in which no process that is waited for wanted a core: see
+`patience`. "Smaller" and "Larger" say what is lost by such a number. Modules read a number as
+`clocks.DEADLOCK_S`, and tests replace it here.
 """
 
 import math
@@ -58,7 +59,8 @@ def stretched(limit):
 
 # ---- patience: a limit in seconds of proven sleep ----
 
-# A look at a process costs a hundred system calls. Seldomer looks would miss short bursts of work.
+# How often processes are looked at: a look costs a hundred system calls. Larger: a short burst of
+# work falls between two looks.
 PATIENCE_LOOK_EVERY_S = 0.1
 # The most that one look counts: the process that looks may have been starved, too, and does not
 # know what happened meanwhile. It must exceed the interval, or sleep would be counted in part only.
@@ -66,7 +68,8 @@ PATIENCE_LONGEST_GAP_S = 0.25
 
 # ---- stall monitor (kernel/lookout) ----
 
-# A cell that is over sooner is never looked at. Larger: every fault and deadlock is told later.
+# How often a running cell is looked at, so that a shorter cell never is. Larger: every fault and
+# deadlock is reported later.
 STALL_LOOK_EVERY_S = 0.2
 # Standstill after which ranks are asked where they are. Smaller: short pauses of a healthy cell
 # cost it questions. It is below one look's interval, so the second look asks.
@@ -74,16 +77,17 @@ STALL_QUIET_S = 0.15
 # Standstill after which a deadlock is concluded. Smaller: a pause between two steps may be taken
 # for one. Larger: the prompt is not back within the promised 2 s, as releasing comes on top.
 DEADLOCK_S = stretched(0.55)
-# Standstill after which the table says who waits for whom. Smaller: slow steps fill the page.
+# Standstill after which a table says which rank waits for which. Smaller: slow steps print tables.
 STALL_REPORT_S = stretched(5.0)
-# What the others get after a fault, to raise the same by themselves: sleep outside a call. Smaller:
-# their own error is lost. Larger: the message comes late.
+# After a fault, the other ranks are released once each had a chance to raise the same error. This
+# is the chance of a rank that sleeps outside of a call. Smaller: the rank's own error is lost.
+# Larger: the message comes late.
 CHANCE_REST_S = stretched(0.5)
-# The same for a rank that computes. CPU time: a starved rank does not use it up.
+# The chance of a rank that computes, in CPU time, which a starved rank does not use up.
 CHANCE_CPU_S = 0.3
-# The same for a rank that polls: turns of its own choice.
+# The chance of a rank that polls for something else, in turns.
 CHANCE_TURNS = 50
-# How long a look waits for answers. Later ones are read at the next look, so nothing is lost.
+# How long a look waits for answers. A later answer is read at the next look, so nothing is lost.
 STALL_ANSWER_S = 0.05
 # How long a rank counts as about to answer where the system tells nothing of its threads.
 STALL_UNKNOWN_ANSWER_S = stretched(0.2)
@@ -93,152 +97,152 @@ STOP_ANSWER_S = stretched(1.0)
 STALL_GUARD_LOOK_EVERY_S = 0.1
 # How often a wait polls for what wakes no thread here: an answer, or a change of the client's list.
 POLL_S = 0.002
-# Turns in which a guard that could answer would have answered. While it wants the interpreter, it
-# asks for it every 5 ms, and Python code gives it away at its next instruction: C code holds it.
+# Turns of a guard's thread in which it would have answered if it could. It asks for the interpreter
+# every 5 ms, and Python code gives it away at the next instruction: so C code holds it.
 DEAF_TURNS = 40
 
 # ---- releasing ranks (kernel/freeing) ----
 
-# How often ranks that are not free yet are told again. Each time costs a message a rank.
+# How often ranks that are not free yet are told again. It costs one message a rank.
 FREE_EVERY_S = 0.2
-# Proven sleep after everybody let go, until a rank is given up. What could still wake it is a
-# thread of its own, or a child; both are looked at, so this covers a moment between two steps.
+# Proven sleep after all ranks let go, until a rank is given up. Only a thread of its own or a child
+# could still wake it. Both are looked at, so this covers the moment between two of their steps.
 FREE_ASLEEP_S = stretched(0.35)
 # CPU time of a rank that was released and computes on. Smaller: a long call into C loses its rank.
 STUBBORN_CPU_S = 10.0
 # Interrupts that a rank caught and ran on, one each FREE_EVERY_S at most: some 6 s.
 STUBBORN_INTERRUPTS = 30
-# Seconds on the wall, as nothing else is left where the system tells nothing of threads. A
-# starved rank may be given up then: so they are many.
+# Seconds on the clock, for systems that tell nothing of threads. A starved rank may be given up
+# there, so they are many.
 FREE_UNKNOWN_S = stretched(8.0)
 
 # ---- telling slow from stuck (diagnosis) ----
 
-# Most CPU time of one poll: what wakes up, looks and sleeps takes less; a step of training more.
+# The most CPU time that a poll takes: a thread wakes up, looks and sleeps. A step takes more.
 CPU_OF_A_POLL_S = 0.0005
-# Polls of a rank after which what it polls for does not come. Each is a turn: load cannot hide it.
+# Polls after which a key of a store does not come any more. Each is a turn: load cannot hide it.
 VAIN_POLLS = 30
 # How often a rank's descendants are looked up: it takes a file a thread.
 CHILDREN_LOOK_EVERY_S = 1.0
 # CPU time between two looks that may be rounding: /proc counts in hundredths of a second.
 CPU_ROUNDING_S = 0.03
-# Proven sleep until a rank that is asked by a signal counts as silent. A handler writes its file in
-# milliseconds; this long, nobody looks at the others.
+# Proven sleep until a rank that is asked by a signal counts as silent. It writes its stacks within
+# milliseconds. Larger: the other ranks are not looked at for so long.
 STACK_ANSWER_S = stretched(0.5)
-STACK_POLL_S = 0.01  # of a file that another process writes
-# A call with a shorter limit of its own is left to raise torch's error, and is no deadlock.
-# Larger: a learner's group with such a limit hangs until then.
+STACK_POLL_S = 0.01  # how often the file that the rank writes is read
+# A call with a time limit below this is left to raise torch's own error, and is no deadlock.
+# Larger: a cell that gives its calls such limits hangs until then.
 OWN_LIMIT_S = 60.0
 
 # ---- a cell, and the line to the guards (kernel/cells, requests, control) ----
 
-# How long a cell waits for news at once. News wake it: this is for Stop, and for the looks.
+# How long a cell waits for news at a time. News wake it, so this only paces Stop and the looks.
 CELL_TICK_S = 0.05
-# Proven sleep, after the last reply, until output counts as lost and is told so.
+# Proven sleep, after the last reply, until output counts as lost and the cell says so.
 OUTPUT_S = stretched(1.0)
-# Proven sleep until no death is expected any more that explains a lost connection. Smaller: a
-# victim is told as a culprit. Larger: a real network error is told so much later.
+# Proven sleep in which the death of a peer, which explains a lost connection, may still be heard
+# of. Smaller: a victim is reported as a culprit. Larger: a network error is reported later.
 NEWS_S = stretched(0.5)
-# How often a wait for the client's thread to send looks whether that thread lives.
+# How often a cell looks whether the client's thread, which sends its requests, lives.
 SEND_LOOK_EVERY_S = 1.0
 # Proven sleep until an idle rank that does not say where it is counts as silent: without its
 # answer, no deadlock is concluded.
 IDLE_ANSWER_S = stretched(0.3)
 # Proven sleep until a release counts as lost. Smaller: a late one cuts the group that comes next.
 RELEASE_ANSWER_S = stretched(2.0)
-CONTROL_POLL_S = 0.02  # how often these two look at who wants a core
+CONTROL_POLL_S = 0.02  # how often both waits look; an answer ends them at once
 
 # ---- groups (kernel/grouping, rank/membership, rank/release) ----
 
-# An idle rank answers in milliseconds. One that does not is told to let go, which does no harm to
-# one that was only slow: this is no verdict.
+# How long idle ranks have to answer: it takes milliseconds. A rank that does not answer is told to
+# let go, which does no harm to a slow rank, so this is no verdict.
 IDLE_S = 0.2
 GROUP_LOOK_EVERY_S = 0.1  # how often a join is looked at; the last answer ends it at once
-# Proven sleep of a rank that leaves its group or opens a store, and waits for nobody in that.
+# Proven sleep after which a rank will never leave its group, or open a store: it waits for nobody.
 ALONE_ASLEEP_S = stretched(2.0)
-# The same of ranks that join, which may have to wait for the slowest.
+# Proven sleep after which ranks will never join: each may have to wait for the slowest.
 JOIN_ASLEEP_S = stretched(10.0)
-# Turns of a rank that joins: a wait for a store has one every 10 ms, so some 30 s.
+# Turns after which a rank will never join: a wait for a store has one every 10 ms, so some 30 s.
 JOIN_POLLS = 3000
-# Seconds on the wall where the system tells nothing of the ranks' threads.
+# Seconds on the clock, for systems that tell nothing of threads.
 GROUP_UNKNOWN_S = stretched(60.0)
-# For the connection to a store that is open: its owner has said so.
+# For the connection to a store, of which its owner has said that it is open.
 STORE_S = stretched(60.0)
-# The limit that a store is given so that a wait for it fails at its next look: not 0, no limit.
+# The limit that ends a wait for a store at its next look.
 STORE_ENDS_S = 0.001
 
 # ---- starting and replacing ranks (kernel/session, keeper, engines, launchers) ----
 
-# The default of `start_ranks`, for each step. Proven sleep: a slow disk is waited for.
+# The default of `start_ranks` for each step of a start, in proven sleep.
 START_S = stretched(60.0)
-# The controller's and the ranks' own limits, which must not be met before the kernel's.
+# The controller's and the ranks' own limits for a start, which the kernel's limit must come before.
 NEVER_S = stretched(3600)
-# How often a wait for the supervisor looks at it; what the supervisor says ends it at once.
+# How often a wait for the supervisor looks at its process; a message from it ends the wait at once.
 SUPERVISOR_LOOK_EVERY_S = 0.1
-# Until the supervisor is killed, and its ranks with it. It ends the controller politely before.
+# How long the supervisor has to end all that it started, before it is killed.
 SUPERVISOR_END_S = stretched(5.0)
-# The same for ipyparallel's own commands, which stop a cluster that another process has started.
+# The same where ipyparallel's own commands stop a cluster: they report an error then.
 CLUSTER_END_S = stretched(10)
 CLUSTER_POLL_S = 0.02  # how often they look at the supervisor's process
-CONNECTION_POLL_S = 0.005  # of the controller's files: at the start, each poll is on the way
-# Until the thread that ipyparallel has begun has an event loop, which can be ended.
+CONNECTION_POLL_S = 0.005  # how often the controller's files are looked for: a start waits for them
+# How long ipyparallel's thread has to begin its event loop, before which it cannot be ended.
 LOOP_S = stretched(5.0)
-# Proven sleep of the controller until a dead rank's number counts as taken for good.
+# Proven sleep of the controller in which it may still free the number of a dead rank.
 FORGET_S = stretched(5.0)
-# Proven sleep of those who start until a replacement counts as failed: to fork takes milliseconds.
+# Proven sleep after which a replacement has failed: a fork and a registration take far less.
 REPLACE_S = stretched(10.0)
-# The same on another machine: to log in, to get a turn in a queue, and to import.
+# The same for other launchers: to log in, to get a turn in a queue, and to import.
 REPLACE_ELSEWHERE_S = stretched(60.0)
 
 # ---- ranks that other launchers start (kernel/launched) ----
 
 # Proven sleep until a rank that has registered and does not say where it is ends the start.
 HOME_S = stretched(20.0)
-# How often it is asked again: what is sent while its line is being made reaches nobody.
+# How often such a rank is asked again: a question that comes before its socket is lost.
 HOME_ASK_EVERY_S = 1.0
-# ssh: for a login that shows whether a host is there. Whole seconds, as ssh takes no other.
+# ssh: how long a host has to let us in, to count as there. ssh takes whole seconds only.
 SSH_KNOCK_S = stretched(2)
-# ssh: how often each engine that does not start is looked for on its host; each look is a login.
+# ssh: how often ranks that have not registered are looked for. Each look is a login.
 SSH_LOOK_EVERY_S = 5.0
-# Slurm: for one command, such as squeue. Slurm's own limit for a message is 10 s.
+# Slurm: how long a command such as squeue may take. Slurm's own limit for a message is 10 s.
 SLURM_COMMAND_S = stretched(30.0)
-# Slurm: until a job that was cancelled is left to Slurm. Smaller: it may outlive its notebook.
+# Slurm: how long a cancelled job is waited for, before its end is left to Slurm.
 SLURM_GONE_S = stretched(10.0)
-# Slurm: until a job that waits is told of, with Slurm's reason.
+# Slurm: after how long in the queue a learner is told of the job, with Slurm's reason.
 SLURM_TELL_S = stretched(5.0)
-# Slurm: until an srun whose job is over is killed.
+# Slurm: how long an srun whose job is over has to end, before it is killed.
 SLURM_END_S = stretched(5.0)
-# Slurm: for a job that is ending to say why: it is told only after that.
+# Slurm: how long a job that is completing is waited for: Slurm says only later what ended it.
 SLURM_CAUSE_S = stretched(15.0)
-# Slurm: how often it is asked of a job that waits, and from SLURM_SELDOM_AFTER_S on: a queue has
-# many who ask.
+# Slurm: how often it is asked for a job in the queue, at first and after SLURM_SELDOM_AFTER_S: many
+# users ask, and each question costs the cluster something.
 SLURM_LOOK_EVERY_S = 1.0
 SLURM_LOOK_SELDOM_S = 5.0
 SLURM_SELDOM_AFTER_S = 10.0
-SLURM_POLL_S = 0.1  # of a job that is about to end
-# Proven sleep of mpiexec and its processes, after a death, until it is not about to end them all.
+SLURM_POLL_S = 0.1  # how often it is asked for a job that is about to end
+# Proven sleep of mpiexec and its processes, after a death, which shows that mpiexec goes on.
 MPI_END_S = stretched(3.0)
-MPI_POLL_S = 0.05  # of mpiexec's process: one that ends wakes nobody here
+MPI_POLL_S = 0.05  # how often mpiexec is looked at: a process that ends wakes no thread here
 
 # ---- heartbeats between controller and ranks (warden/controller, hearts, rank/engine) ----
 
-# How often the controller asks. A rank of another launcher adds the slack to it.
+# How often the controller sends a heartbeat, and how much later than that it may come.
 HEARTBEAT_EVERY_MS = 500
 HEARTBEAT_SLACK_MS = 500
-# Heartbeats that such a rank misses until its controller is gone: 8 times 1 s. Smaller: a crowded
-# machine loses ranks. Larger: they outlive a kernel that was killed.
+# Missing heartbeats after which a rank without our supervisor takes its controller for gone: 8
+# times 1 s. Smaller: a crowded machine loses ranks. Larger: ranks outlive a kernel that was killed.
 RANK_MISSES = stretched(8)
-# Heartbeats that a rank on another machine misses until it is dead: 7.5 s, about as long. A death
-# is told at once, by a supervisor or a nanny; but a host that has vanished tells nothing.
+# Missing answers after which the controller takes a rank on another machine for dead: 7.5 s, about
+# as long. A supervisor or a nanny reports a death at once; a host that vanished reports nothing.
 ELSEWHERE_MISSES = stretched(15)
-# The same on this machine, where a late heartbeat only means a busy rank: 10 minutes.
+# The same on this machine, where a late answer only means a busy rank: 10 minutes.
 HERE_MISSES = stretched(1200)
-# Ranks that subscribe within this time are asked together.
+# Ranks that subscribe to the heartbeats within this time are asked together.
 HEARTBEAT_TOGETHER_S = 0.002
 
 # ---- in a rank (rank/engine, rank/interrupts) ----
 
-# Until a rank of another launcher gives up a controller that does not answer: it may be crowded.
+# How long a rank of another launcher waits for the controller, whose machine may be crowded.
 REGISTER_S = stretched(120.0)
 # How often an interrupt that had to wait for the end of an import is tried again.
 INTERRUPT_AGAIN_EVERY_S = 0.05
@@ -247,9 +251,10 @@ PARENT_LOOK_EVERY_S = 1.0
 
 # ---- supervisor (warden/warden) ----
 
-# Until what was asked to end is killed. Ranks are killed at once; this is the controller's.
+# How long the controller has to end, before it is killed. Ranks are killed at once: they have
+# nothing to save.
 POLITE_S = stretched(1.0)
-POLITE_POLL_S = 0.01  # of its children, which it collects
-# For commands that end ranks elsewhere. A kernel that is there has run them itself, and nobody else
-# waits.
+POLITE_POLL_S = 0.01  # how often the supervisor looks whether its children have ended
+# How long the commands may take that end ranks elsewhere. They run only where the kernel is gone,
+# so nobody waits for them.
 END_COMMANDS_S = stretched(20.0)
