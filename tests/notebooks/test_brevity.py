@@ -91,7 +91,6 @@ def test_what_was_asked_is_not_asked_again():
     assert once(Shell().run, ["a", "b"]) == {"a": 3, "b": 3}
 
 
-@pytest.mark.timeout(180)
 def test_magics_mean_on_ranks_what_they_mean_in_a_notebook():
     """
     By a shell, by assignment, by a cell magic, and by a syntax of the rank's own.

@@ -16,8 +16,6 @@ from ddp_lessons.course.exercises import solution_of
 from ddp_lessons.errors import RankDied
 from ddp_lessons.ranks.kernel.cells import run_cell
 
-pytestmark = [pytest.mark.timeout(120)]
-
 NUM_STEPS, EVERY, BATCH = 8, 2, 48
 PREPARE = f"""
 import os, torch, torch.distributed as dist

@@ -8,7 +8,6 @@ import sys
 import pytest
 from kernels import running_kernel
 
-TIMEOUT_S = 120
 ALONE = """
 import sys
 import torch
@@ -49,7 +48,6 @@ def run_alone(source):
         [sys.executable, "-W", "ignore", "-c", ALONE + source],
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_S,
     )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout.split()
@@ -140,7 +138,6 @@ print(weight.item(), "torch._dynamo" in sys.modules)
         [sys.executable, "-W", "ignore", "-c", source],
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_S,
     )
     assert ran.stdout == "0.5 True\n", ran.stderr
 
@@ -180,7 +177,6 @@ equal = torch.allclose(plain, compiled, rtol=0, atol=1e-5)
 """
 
 
-@pytest.mark.timeout(180)
 def test_a_rank_trains_without_the_compiler_and_compiles_afterwards():
     """
     What four ranks need not import saves half a gigabyte; `torch.compile` must still compile there.
@@ -189,6 +185,6 @@ def test_a_rank_trains_without_the_compiler_and_compiles_afterwards():
         kernel.run("from ddp_lessons import start_ranks\nranks = start_ranks(2, device='cpu')")
         assert kernel.run(CELL).status == "ok"
         assert kernel.value("ranks.view['before']") == [[], []]
-        assert kernel.run(COMPILED, timeout_s=TIMEOUT_S).status == "ok"
+        assert kernel.run(COMPILED).status == "ok"
         assert kernel.value("[min(g, 1) for g in ranks.view['graphs']]") == [1, 1]
         assert kernel.value("ranks.view['equal']") == [True, True]

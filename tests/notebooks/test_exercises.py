@@ -13,6 +13,7 @@ import nbformat
 import pytest
 from paths import ROOT
 from typer.testing import CliRunner
+from waiting import HANGS_AFTER_S
 
 from ddp_lessons.checks.kit.finding import find_task
 from ddp_lessons.course import exercises
@@ -154,16 +155,15 @@ def test_a_check_that_nbval_excuses_is_open(mine, monkeypatch):
     assert "a cell above it took longer than 60 s" in shown.output
 
 
-@pytest.mark.timeout(180)
 def test_pytest_alone_tells_a_blank_from_a_solution(mine):
     """
     This is what a teacher's CI job calls.
     """
     command = [sys.executable, "-P", "-m", "pytest", "--nbval", "-q", "-p", "no:cacheprovider"]
     command += ["-c", "/dev/null", "--rootdir", str(mine), "00_ranks.ipynb"]
-    assert run_owned(command, cwd=mine, env=None, deadline_s=60) == 1
+    assert run_owned(command, cwd=mine, env=None, deadline_s=HANGS_AFTER_S) == 1
     solve(mine)
-    assert run_owned(command, cwd=mine, env=None, deadline_s=60) == 0
+    assert run_owned(command, cwd=mine, env=None, deadline_s=HANGS_AFTER_S) == 0
 
 
 def test_check_names_the_exercises_that_there_are():

@@ -7,8 +7,6 @@ import re
 import pytest
 from kernels import running_kernel
 
-pytestmark = [pytest.mark.timeout(120)]
-
 
 @pytest.fixture(scope="module")
 def kernel():

@@ -95,7 +95,6 @@ def test_lesson_comes_out_again(place):
     verify(place, cell_timeout_s=CELL_LIMIT_S, deadline_s=NOTEBOOK_LIMIT_S)
 
 
-@pytest.mark.timeout(120)
 def test_notebook_with_one_character_altered_fails(tmp_path, capfd):
     """
     The comparison is alive on a real lesson too: its first compared output, one character wrong.

@@ -203,7 +203,6 @@ talk.schedule(lambda: talk.socket.disconnect(talk.socket.get(zmq.LAST_ENDPOINT))
 """
 
 
-@pytest.mark.timeout(180)
 def test_output_that_does_not_arrive_is_told_of():
     """
     A cell that prints nothing, and does not say why, sends a learner looking for a fault of theirs.

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 from toy_lesson import TEXT, make_course
+from waiting import HANGS_AFTER_S
 
 from ddp_lessons.course.making.build import build
 from ddp_lessons.course.making.kernels import start_kernel
@@ -37,7 +38,7 @@ def test_a_kernel_listens_in_a_private_folder():
     """
     manager, client = start_kernel()
     folder = os.path.dirname(manager.connection_file)
-    assert client.execute_interactive("1 + 1", timeout=60)["content"]["status"] == "ok"
+    assert client.execute_interactive("1 + 1", timeout=HANGS_AFTER_S)["content"]["status"] == "ok"
     assert len(ports_of(manager)) <= 1  # the debugger's: it is chosen and bound at once
     assert os.stat(folder).st_mode & 0o777 == 0o700
     client.stop_channels()
@@ -68,7 +69,7 @@ def test_a_kernel_has_ports_where_a_folder_cannot_hold_sockets(tmp_path, monkeyp
     deep.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(deep))
     manager, client = start_kernel()
-    assert client.execute_interactive("1 + 1", timeout=60)["content"]["status"] == "ok"
+    assert client.execute_interactive("1 + 1", timeout=HANGS_AFTER_S)["content"]["status"] == "ok"
     assert len(ports_of(manager)) >= 5
     client.stop_channels()
     manager.shutdown_kernel(now=True)

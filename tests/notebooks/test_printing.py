@@ -63,7 +63,6 @@ def test_what_is_over_is_left_out_and_counted():
         out.write(b"x")
 
 
-@pytest.mark.timeout(180)
 def test_ranks_that_print_a_lot_leave_the_kernel_as_it_was():
     """
     40 MB from each of two ranks arrive as one each, and the next cell prints all that it has.

@@ -33,7 +33,6 @@ def pss_mib(pid):
     return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="Linux tells, others not")
 def test_a_rank_is_light_before_and_after_it_has_trained():
     """

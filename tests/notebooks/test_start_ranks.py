@@ -11,13 +11,10 @@ import psutil
 import pytest
 from kernels import running_kernel
 from processes import is_running, marked, new_mark, wait_until_gone
-from waiting import wait_until
+from waiting import HANGS_AFTER_S, wait_until
 
 from ddp_lessons.ranks.system.limits import usable_cores
 
-pytestmark = [pytest.mark.timeout(180)]
-
-GONE_S = 5.0
 ALL_REDUCE = """%%px
 import os
 import torch
@@ -44,7 +41,7 @@ def kernel():
         kernel.mark = mark
         kernel.run("from os import getenv, getpid\nfrom ddp_lessons.ranks import start_ranks")
         yield kernel
-    wait_until_gone(mark, GONE_S)
+    wait_until_gone(mark, HANGS_AFTER_S)
 
 
 def ok(kernel, cell):
@@ -163,7 +160,7 @@ def test_start_ranks_again_after_a_death_makes_them_whole(kernel):
     """
     ok(kernel, "ranks = start_ranks(2, device='cpu')")
     ok(kernel, KILL_RANK_1)
-    wait_until(lambda: kernel.value("ranks.dead") == [1], 5, "the death to be noticed")
+    wait_until(lambda: kernel.value("ranks.dead") == [1], HANGS_AFTER_S, "the death to be noticed")
     assert ok(kernel, "ranks = start_ranks(2, device='cpu')") == f"{LOST}\n{ready_line(2)}\n"
     assert ok(kernel, ALL_REDUCE) == all_reduce_lines(2)
 
@@ -175,7 +172,7 @@ def test_ranks_join_again_whatever_interface_a_cell_has_named(kernel):
     ok(kernel, "ranks = start_ranks(2, device='cpu')")
     ok(kernel, "%%px\nimport os\nos.environ['GLOO_SOCKET_IFNAME'] = 'cable0'")
     ok(kernel, KILL_RANK_1)
-    wait_until(lambda: kernel.value("ranks.dead") == [1], 5, "the death to be noticed")
+    wait_until(lambda: kernel.value("ranks.dead") == [1], HANGS_AFTER_S, "the death to be noticed")
     assert ok(kernel, "ranks = start_ranks(2, device='cpu')") == f"{LOST}\n{ready_line(2)}\n"
     assert ok(kernel, ALL_REDUCE) == all_reduce_lines(2)
     assert kernel.value("ranks[0].apply_sync(getenv, 'GLOO_SOCKET_IFNAME')") == "cable0"
@@ -189,7 +186,7 @@ def test_ranks_answer_after_a_join_that_failed(kernel):
     told = "get_ipython().ddp_lessons_guard.group_variables['GLOO_SOCKET_IFNAME'] = 'cable0'"
     ok(kernel, f"%%px --targets 0\nkept = 7\n{told}")
     ok(kernel, KILL_RANK_1)
-    wait_until(lambda: kernel.value("ranks.dead") == [1], 5, "the death to be noticed")
+    wait_until(lambda: kernel.value("ranks.dead") == [1], HANGS_AFTER_S, "the death to be noticed")
     assert kernel.run("start_ranks(3, device='cpu')").ename == "StartFailed"
     assert kernel.value("ranks.view.apply_sync(int, '4')") == [4, 4, 4]
     assert kernel.value("ranks[0]['kept']") == 7
@@ -221,7 +218,7 @@ def test_start_ranks_in_a_with_statement(kernel):
     )
     assert text.splitlines()[-1] == "2"
     assert kernel.value("repr(ranks)") == "2 ranks, stopped"
-    wait_until_gone(kernel.mark, GONE_S, but=(kernel.pid,))
+    wait_until_gone(kernel.mark, HANGS_AFTER_S, but=(kernel.pid,))
     result = kernel.run("%px print(1)")
     assert result.ename == "RanksGone"
     assert result.evalue == (
@@ -229,7 +226,7 @@ def test_start_ranks_in_a_with_statement(kernel):
     )
     failing = kernel.run("with start_ranks(1, device='cpu') as ranks:\n    1 / 0")
     assert failing.ename == "ZeroDivisionError"
-    wait_until_gone(kernel.mark, GONE_S, but=(kernel.pid,))
+    wait_until_gone(kernel.mark, HANGS_AFTER_S, but=(kernel.pid,))
 
 
 def test_start_ranks_without_joining(kernel):
@@ -271,13 +268,11 @@ def test_start_ranks_by_ipyparallels_own_launcher(kernel):
     text = ok(kernel, "ranks = start_ranks(2, device='cpu', launcher='local')")
     assert text.splitlines()[-1] == ready_line(2)
     assert ok(kernel, ALL_REDUCE) == all_reduce_lines(2)
-    fault = kernel.run(
-        "%%px\nif dist.get_rank() == 1:\n    1 / 0\ndist.all_reduce(t)", timeout_s=20
-    )
+    fault = kernel.run("%%px\nif dist.get_rank() == 1:\n    1 / 0\ndist.all_reduce(t)")
     assert fault.evalue.startswith("rank 1 raised ZeroDivisionError: division by zero at line 2: 1")
     assert ok(kernel, ALL_REDUCE) == all_reduce_lines(2)
     ok(kernel, "ranks.stop()")
-    wait_until_gone(kernel.mark, GONE_S, but=(kernel.pid,))
+    wait_until_gone(kernel.mark, HANGS_AFTER_S, but=(kernel.pid,))
 
 
 SCRIPT = """
@@ -300,11 +295,10 @@ def test_start_ranks_in_a_script(end):
         env={**os.environ, **mark},
         capture_output=True,
         text=True,
-        timeout=60,
     )
     assert done.stdout == f"{ready_line(2)}\n['0', '1']\n", done.stderr
     assert done.returncode == {"": 0, "1 / 0\n": 1}.get(end, 3)
-    wait_until_gone(mark, GONE_S)
+    wait_until_gone(mark, HANGS_AFTER_S)
 
 
 def test_ranks_share_no_session_of_the_system():

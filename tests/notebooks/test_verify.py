@@ -9,7 +9,8 @@ import sys
 import pytest
 from paths import ROOT
 from toy_lesson import cell_of, make_course, run_notebook, stream
-from witness import PATIENCE_S, Witness
+from waiting import HANGS_AFTER_S
+from witness import Witness
 
 from ddp_lessons.course.__main__ import main
 from ddp_lessons.course.making import verify as verifying
@@ -139,7 +140,7 @@ def test_verify_stopped_leaves_nothing(tmp_path, witness, number):
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as it:
         witness.wait_for_start()
         it.send_signal(number)
-        assert it.wait(PATIENCE_S) == 128 + number
+        assert it.wait(HANGS_AFTER_S) == 128 + number
     witness.wait_for_end()
 
 

@@ -11,6 +11,7 @@ import urllib.parse
 
 import tornado.httpserver
 import tornado.netutil
+from waiting import HANGS_AFTER_S
 
 from ddp_lessons.board.app import MOST_BYTES, make_app
 from ddp_lessons.board.board import Board
@@ -89,12 +90,12 @@ class BoardThread:
 
     def __enter__(self):
         self._thread.start()
-        assert self._ready.wait(20)
+        assert self._ready.wait(HANGS_AFTER_S)
         return self
 
     def __exit__(self, *error):
         self._loop.call_soon_threadsafe(self._ended.set)
-        self._thread.join(20)
+        self._thread.join(HANGS_AFTER_S)
         assert not self._thread.is_alive()
 
     @property
@@ -124,7 +125,7 @@ class BoardThread:
         """
         Ask it, and return (status, text, headers).
         """
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=HANGS_AFTER_S)
         headers = {} if token is None else {"Authorization": f"token {token}"}
         if cookie is not None:
             headers["Cookie"] = f"ddp_lessons_board={cookie}"

@@ -10,7 +10,7 @@ import psutil
 from fault_tools import RunQueues, busy_cores, killing
 from faults import KINDS, MODEL, PREPARE
 from kernels import running_kernel
-from waiting import comes_true
+from waiting import HANGS_AFTER_S, comes_true
 
 from ddp_lessons.ranks.diagnosis.telling import rank_names
 
@@ -18,7 +18,6 @@ PROMPT_S = 2.0
 """
 Seconds within which the prompt is promised after a fault.
 """
-HANGS_AFTER_S = 120.0
 CHANGES = r"0x[0-9a-f]{4}|127\.0\.0\.1|\x1b"
 """
 What no message may hold: it differs from run to run, or is a colour.

@@ -8,6 +8,8 @@ import queue
 import time
 from dataclasses import dataclass
 
+from waiting import HANGS_AFTER_S
+
 from ddp_lessons.course.making.kernels import start_kernel
 
 
@@ -36,7 +38,7 @@ class Kernel:
         env = {name: value for name, value in env.items() if value is not None}
         self.manager, self.client = start_kernel(env=env)
 
-    def run(self, source, stop_after_s=(), timeout_s=60, stop_at=None):
+    def run(self, source, stop_after_s=(), timeout_s=HANGS_AFTER_S, stop_at=None):
         """
         Run a cell and return its CellResult. Presses Stop at each of the given seconds, and when
         the cell has printed the text `stop_at`.
@@ -75,11 +77,11 @@ class Kernel:
                 stop_at = None
                 self.manager.interrupt_kernel()
             idle = message["content"].get("execution_state") == "idle"
-        reply = self.client.get_shell_msg(timeout=5)
+        reply = self.client.get_shell_msg(timeout=HANGS_AFTER_S)
         while (
             reply["parent_header"].get("msg_id") != request
         ):  # an answer to the start-up's question
-            reply = self.client.get_shell_msg(timeout=5)
+            reply = self.client.get_shell_msg(timeout=HANGS_AFTER_S)
         seconds = time.monotonic() - began
         return CellResult(
             reply["content"]["status"],

@@ -4,6 +4,10 @@ Wait for something to become true, in place of sleeping and hoping.
 
 import time
 
+HANGS_AFTER_S = 120.0
+"""
+Seconds after which what must happen is given up: so many that no load of a machine reaches them.
+"""
 _POLL_S = 0.01  # polls: files, processes and threads that end or change tell nobody
 
 

@@ -5,7 +5,7 @@ See that a detached process starts and ends, by the named pipe that it holds ope
 import os
 import select
 
-PATIENCE_S = 30
+from waiting import HANGS_AFTER_S
 
 
 class Witness:
@@ -31,6 +31,6 @@ class Witness:
         assert self._read() == b""
 
     def _read(self):
-        ready, _, _ = select.select([self.pipe], [], [], PATIENCE_S)
+        ready, _, _ = select.select([self.pipe], [], [], HANGS_AFTER_S)
         assert ready, "nothing happened"
         return os.read(self.pipe, 100)

@@ -15,6 +15,8 @@ from datetime import timedelta
 from multiprocessing.connection import wait
 from pathlib import Path
 
+from waiting import HANGS_AFTER_S
+
 _PRELOADED = [
     "torch",
     "torch.distributed",
@@ -26,7 +28,7 @@ _PRELOADED = [
     "hypothesis",
     "worlds",
 ]
-_GROUP_TIMEOUT = timedelta(seconds=30)
+_GROUP_TIMEOUT = timedelta(seconds=HANGS_AFTER_S)
 
 
 class RankFailed(AssertionError):
@@ -41,7 +43,7 @@ def _context():
     return context
 
 
-def run_world(world_size, function, *args, timeout_s=60.0, join=True):
+def run_world(world_size, function, *args, timeout_s=2 * HANGS_AFTER_S, join=True):
     """
     Run `function(rank, world_size, *args)` on each rank of a new world.
 
@@ -49,7 +51,7 @@ def run_world(world_size, function, *args, timeout_s=60.0, join=True):
         world_size: Number of ranks.
         function: A function at the top level of a module, so that other processes find it.
         args: Further arguments, the same on every rank; they must pickle.
-        timeout_s: Seconds for the whole world.
+        timeout_s: Seconds for the whole world; less for one that must hang.
         join: Join the ranks to the default process group first.
 
     Returns:

@@ -6,7 +6,7 @@ import sys
 import threading
 
 import pytest
-from waiting import wait_until
+from waiting import HANGS_AFTER_S, wait_until
 
 from ddp_lessons.checks.hangs import hanging_jobs
 from ddp_lessons.checks.hangs.hanging_jobs import HELPER, SCRIPT, _dump_when_it_waits, incidents
@@ -96,7 +96,7 @@ def test_a_job_that_moves_is_not_dumped(pause_s):
     threading.Timer(0.2, goes_on.set).start()
     dump = _dump_when_it_waits(thread, "in train")
     ends.set()
-    thread.join(5)
+    thread.join(HANGS_AFTER_S)
     assert goes_on.is_set()
     assert "in moves" not in dump
 
@@ -119,15 +119,15 @@ def test_a_job_that_goes_on_while_it_is_looked_at_is_looked_at_again(monkeypatch
     def dump_and_let_go_on(thread, frame):
         told = dump(thread, frame)
         goes_on.set()
-        assert is_further.wait(5)
+        assert is_further.wait(HANGS_AFTER_S)
         return told
 
     monkeypatch.setattr(hanging_jobs, "_dump", dump_and_let_go_on)
     thread = threading.Thread(target=train, daemon=True)
     thread.start()
     waits = hanging_jobs._waits
-    wait_until(lambda: waits(sys._current_frames()[thread.ident]), 5, "the first wait")
+    wait_until(lambda: waits(sys._current_frames()[thread.ident]), HANGS_AFTER_S, "the first wait")
     told = _dump_when_it_waits(thread, "in train")
     ends.set()
-    thread.join(5)
+    thread.join(HANGS_AFTER_S)
     assert "in before" not in told

@@ -245,7 +245,11 @@ def test_environment_s_start_gives_the_course_s_settings_and_goes_on():
     # In an image `python` is the environment's. Here it is this one's, activated or not.
     ours = os.environ | {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.defpath])}
     done = subprocess.run(
-        [ROOT / "start", *tell], cwd="/", env=ours, capture_output=True, text=True, timeout=60
+        [ROOT / "start", *tell],
+        cwd="/",
+        env=ours,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip().endswith("ddp_lessons/course/jupyter")

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.pool import ThreadPool
 
 import pytest
-from waiting import wait_until
+from waiting import HANGS_AFTER_S, wait_until
 
 from ddp_lessons.ranks.rank.helpers import PROCESS, THREAD, Helpers
 
@@ -25,7 +25,7 @@ def running(thread, gate):
         yield
     finally:
         gate.set()
-        thread.join(5)
+        thread.join(HANGS_AFTER_S)
         assert not thread.is_alive()
 
 
@@ -48,13 +48,13 @@ def test_helpers_know_a_timer():
     A timer waits in threading's own code, with no line of the learner's on its stack.
     """
     helpers = Helpers()
-    timer = threading.Timer(60, print)
+    timer = threading.Timer(600, print)
     timer.start()
     try:
         assert helpers.that_may_act() == [THREAD]
     finally:
         timer.cancel()
-        timer.join(5)
+        timer.join(HANGS_AFTER_S)
 
 
 def test_helpers_count_a_pool_only_while_it_works():
@@ -64,17 +64,17 @@ def test_helpers_count_a_pool_only_while_it_works():
     helpers, gate = Helpers(), threading.Event()
     with ThreadPoolExecutor(2) as pool:
         job = pool.submit(gate.wait)
-        wait_until(lambda: helpers.that_may_act() == [THREAD], 20, "the pool to work")
+        wait_until(lambda: helpers.that_may_act() == [THREAD], HANGS_AFTER_S, "the pool to work")
         gate.set()
-        job.result(20)
-        wait_until(lambda: helpers.that_may_act() == [], 20, "the pool to be idle")
+        job.result(HANGS_AFTER_S)
+        wait_until(lambda: helpers.that_may_act() == [], HANGS_AFTER_S, "the pool to be idle")
     gate.clear()
     with ThreadPool(2) as pool:
-        wait_until(lambda: helpers.that_may_act() == [], 20, "the pool to be idle")
+        wait_until(lambda: helpers.that_may_act() == [], HANGS_AFTER_S, "the pool to be idle")
         job = pool.apply_async(gate.wait)
-        wait_until(lambda: helpers.that_may_act() == [THREAD], 20, "the pool to work")
+        wait_until(lambda: helpers.that_may_act() == [THREAD], HANGS_AFTER_S, "the pool to work")
         gate.set()
-        job.get(20)
+        job.get(HANGS_AFTER_S)
 
 
 def test_helpers_spare_the_threads_of_tools():
@@ -105,8 +105,8 @@ def test_helpers_are_processes_that_still_run():
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         assert helpers.that_may_act() == [PROCESS]
         child.stdin.close()
-        wait_until(lambda: helpers.that_may_act() == [], 10, "the end of the child")
-        child.wait(10)
+        wait_until(lambda: helpers.that_may_act() == [], HANGS_AFTER_S, "the end of the child")
+        child.wait(HANGS_AFTER_S)
 
 
 def test_helpers_spare_the_workers_of_a_loader():

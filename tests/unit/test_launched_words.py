@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from ipyparallel.cluster.launcher import LauncherError
-from waiting import wait_until
+from waiting import HANGS_AFTER_S, wait_until
 
 from ddp_lessons.ranks.kernel.keeper import Keeper
 from ddp_lessons.ranks.kernel.launched.mpi import first_death
@@ -165,7 +165,7 @@ def test_warden_runs_what_ends_a_job(tmp_path, is_killed):
     keeper.run_at_end([["no-such-command"], ["touch", str(done)]])
     if is_killed:
         keeper._link.close()  # as when the kernel's process ends
-        wait_until(lambda: keeper.gone, 20, "the warden's end")
+        wait_until(lambda: keeper.gone, HANGS_AFTER_S, "the warden's end")
     keeper.stop()
     assert done.exists()
     assert not other.exists()

@@ -8,6 +8,7 @@ import socket
 import threading
 
 import pytest
+from waiting import HANGS_AFTER_S
 
 from ddp_lessons.ranks.system.link import Link, link_pair
 
@@ -27,7 +28,7 @@ def receive(link, num_messages):
     """
     Receive until there are that many messages, and return them.
     """
-    link.sock.settimeout(10)  # a lost message is a failure, not a hang
+    link.sock.settimeout(HANGS_AFTER_S)  # a lost message is a failure, not a hang
     found = []
     while len(found) < num_messages:
         messages = link.receive()

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 from made_up_ranks import ASLEEP
-from waiting import wait_until
+from waiting import HANGS_AFTER_S, wait_until
 
 from ddp_lessons.ranks.system.pulse import (
     Rest,
@@ -63,10 +63,15 @@ def test_pulse_of_a_process_that_sleeps_and_of_one_that_computes():
     """
     The two that must never be mistaken for each other.
     """
-    with python("import time; time.sleep(60)") as sleeping, python("while True: pass") as computing:
-        wait_until(lambda: pulse_of(sleeping).main_sleeps, 5, "sleep")
+    with (
+        python("import time; time.sleep(600)") as sleeping,
+        python("while True: pass") as computing,
+    ):
+        wait_until(lambda: pulse_of(sleeping).main_sleeps, HANGS_AFTER_S, "sleep")
         before = pulse_of(sleeping), pulse_of(computing)
-        wait_until(lambda: pulse_of(computing).main_cpu_s > before[1].main_cpu_s, 10, "CPU time")
+        wait_until(
+            lambda: pulse_of(computing).main_cpu_s > before[1].main_cpu_s, HANGS_AFTER_S, "CPU time"
+        )
         after = pulse_of(sleeping), pulse_of(computing)
         assert after[0].main_turns == before[0].main_turns
         assert not wants_a_core(sleeping)
@@ -78,10 +83,10 @@ def test_pulse_of_a_process_that_is_stopped_is_no_sleep():
     """
     Whoever is kept from the cores has not chosen to sleep, however long that takes.
     """
-    with python("import time; time.sleep(60)") as pid:
-        wait_until(lambda: pulse_of(pid).main_sleeps, 5, "sleep")
+    with python("import time; time.sleep(600)") as pid:
+        wait_until(lambda: pulse_of(pid).main_sleeps, HANGS_AFTER_S, "sleep")
         os.kill(pid, signal.SIGSTOP)
-        wait_until(lambda: not pulse_of(pid).main_sleeps, 5, "the stop")
+        wait_until(lambda: not pulse_of(pid).main_sleeps, HANGS_AFTER_S, "the stop")
         assert wants_a_core(pid)
 
 
@@ -90,9 +95,9 @@ def test_pulse_sees_the_other_threads():
     A thread that computes may wake the main thread at any moment.
     """
     work = "import threading, time\ndef work():\n    while True: pass\n"
-    work += "threading.Thread(target=work, daemon=True).start()\ntime.sleep(60)"
+    work += "threading.Thread(target=work, daemon=True).start()\ntime.sleep(600)"
     with python(work) as pid:
-        wait_until(lambda: not pulse_of(pid).others_sleep, 5, "the thread at work")
+        wait_until(lambda: not pulse_of(pid).others_sleep, HANGS_AFTER_S, "the thread at work")
         assert wants_a_core(pid)
 
 
@@ -104,7 +109,9 @@ def test_two_on_one_core_wait_for_it():
     busy = f"import os\nos.sched_setaffinity(0, [{core}])\nwhile True:\n    pass"
     with python(busy) as one, python(busy) as other:
         for pid in (one, other):
-            wait_until(lambda pid=pid: main_waited_s(pid) > 0.1, 20, "a wait for the core")
+            wait_until(
+                lambda pid=pid: main_waited_s(pid) > 0.1, HANGS_AFTER_S, "a wait for the core"
+            )
             before = main_waited_s(pid)
             assert before <= waited_for_a_core_s(pid)
     assert main_waited_s(one) == waited_for_a_core_s(one) == 0.0
@@ -114,7 +121,7 @@ def test_pulse_of_nobody_is_none():
     """
     A rank may be gone before one looks.
     """
-    with python("import time; time.sleep(60)") as pid:
+    with python("import time; time.sleep(600)") as pid:
         pass
     assert pulse_of(pid) is None
     assert not wants_a_core(pid)
@@ -133,12 +140,14 @@ def test_pulse_knows_the_engines_threads_by_name():
         "def watch():\n    while True: time.sleep(0.01)\n"
         "guard = threading.Thread(target=watch, daemon=True)\nguard.start()\n"
         "threading.Thread(target=work, daemon=True).start()\nname_engine_threads(guard)\n"
-        "print('named', flush=True)\ntime.sleep(60)"
+        "print('named', flush=True)\ntime.sleep(600)"
     )
     with python(naming) as pid:
-        wait_until(lambda: pulse_of(pid).others_sleep, 10, "the engine's threads to be left out")
+        wait_until(
+            lambda: pulse_of(pid).others_sleep, HANGS_AFTER_S, "the engine's threads to be left out"
+        )
         turns = pulse_of(pid).guard_turns
-        wait_until(lambda: pulse_of(pid).guard_turns > turns, 10, "turns of the guard")
+        wait_until(lambda: pulse_of(pid).guard_turns > turns, HANGS_AFTER_S, "turns of the guard")
 
 
 def test_rest_counts_only_sleep_without_a_turn():
@@ -187,7 +196,7 @@ def test_name_engine_threads_spares_the_main_thread():
         "import os, threading, time\nfrom pathlib import Path\n"
         "from ddp_lessons.ranks.system.pulse import name_engine_threads\n"
         "name = lambda task: Path(f'/proc/self/task/{task}/comm').read_text().strip()\n"
-        "guard = threading.Thread(target=time.sleep, args=(60,), daemon=True)\nguard.start()\n"
+        "guard = threading.Thread(target=time.sleep, args=(600,), daemon=True)\nguard.start()\n"
         "before = name(os.getpid())\nname_engine_threads(guard)\n"
         "print(name(os.getpid()) == before, name(guard.native_id))"
     )

@@ -13,12 +13,13 @@ import torch.distributed._functional_collectives as functional
 from torch._C._distributed_c10d import Work
 from torch.distributed.utils import _sync_module_states
 from torch.nn.parallel import DistributedDataParallel
+from waiting import HANGS_AFTER_S
 
 from ddp_lessons.trace import clock_offsets_ns, collectives, match, overlaps_backward, trace
 from ddp_lessons.trace.awaiting import _MAX_FUTURES, Waits
 from ddp_lessons.trace.tap import MAX_HELD_WORKS, TAP, Tap
 
-TIMEOUT = timedelta(seconds=20)
+TIMEOUT = timedelta(seconds=HANGS_AFTER_S)
 
 
 @pytest.fixture
@@ -141,7 +142,7 @@ def test_tap_gives_no_end_to_what_nobody_joined():
     store, failed = dist.HashStore(), []
 
     def rank(number):
-        gloo = dist.ProcessGroupGloo(store, number, 2, timedelta(seconds=60))
+        gloo = dist.ProcessGroupGloo(store, number, 2, timedelta(seconds=HANGS_AFTER_S))
         here.wait()  # that limit was for meeting, too
         gloo._set_default_timeout(timedelta(seconds=0.2))
         group = dist.ProcessGroup(store, number, 2)
@@ -155,7 +156,7 @@ def test_tap_gives_no_end_to_what_nobody_joined():
                 failed.append(number)
         here.wait()  # rank 1 is in the group, and at no collective
 
-    here = threading.Barrier(2, timeout=60)
+    here = threading.Barrier(2)
     with trace() as events:
         threads = [threading.Thread(target=rank, args=(number,)) for number in range(2)]
         for thread in threads:

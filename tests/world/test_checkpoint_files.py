@@ -105,7 +105,7 @@ def test_a_full_disk_fails_the_save_on_every_rank(tmp_path, world_size):
 
     The limit on the size of a file makes write() fail as a full disk does, part way.
     """
-    answers = run_world(world_size, _limited, str(tmp_path / "file.pt"), 0, timeout_s=30)
+    answers = run_world(world_size, _limited, str(tmp_path / "file.pt"), 0)
     for fault, number, left in answers:
         assert fault == (
             "checkpoint not saved: expected every rank to finish its part (got File too large, "

@@ -92,7 +92,7 @@ def test_killed_at_random_moments_the_last_good_one_loads(tmp_path):
 
     A step beyond the last that was told of may be there: killed between the rename and the word.
     """
-    [seen] = run_world(1, _kill_at_random, str(tmp_path), NUM_KILLS, join=False, timeout_s=90)
+    [seen] = run_world(1, _kill_at_random, str(tmp_path), NUM_KILLS, join=False)
     assert len(seen) == NUM_KILLS
     for step, last_told, same, skipped, _ in seen:
         assert step in (last_told, last_told + 1)

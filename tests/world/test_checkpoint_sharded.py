@@ -232,7 +232,7 @@ def test_a_full_disk_on_one_rank_fails_the_save_on_all(tmp_path, save):
     """
     The last rank cannot write its part. All hear why, the earlier one loads, the next save works.
     """
-    for fault, step, after, left in run_world(3, _limited, str(tmp_path), save, timeout_s=40):
+    for fault, step, after, left in run_world(3, _limited, str(tmp_path), save):
         assert "got File too large, rank " in fault
         assert (step, after) == (0, 1)
         assert left == ["step-00000000", "step-00000001"]

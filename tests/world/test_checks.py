@@ -2,8 +2,6 @@
 A check ends, whatever the answer does, and leaves the ranks as they were.
 """
 
-import time
-
 import pytest
 
 from ddp_lessons import start_ranks, stop_ranks
@@ -16,7 +14,6 @@ from ddp_lessons.errors import CellFailed, WrongAnswer
 from ddp_lessons.ranks.kernel.cells import run_cell
 from ddp_lessons.trace.events import COLLECTIVE, Event
 
-LONGEST_S = 90.0
 RIGHT = """
     total = tensor.clone()
     dist.reduce(total, dst=0)
@@ -138,13 +135,10 @@ def check_it(ranks, source):
     Run a cell, then the check of its answer, and return what was refused, or None.
     """
     run_cell(ranks, source)
-    began = time.monotonic()
     try:
         run_and_judge(find_task("02.1"), ranks)
     except WrongAnswer as error:
         return error
-    finally:
-        assert time.monotonic() - began < LONGEST_S
     return None
 
 

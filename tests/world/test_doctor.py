@@ -11,6 +11,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from waiting import HANGS_AFTER_S
 
 from ddp_lessons.course.doctor import machine as probes
 from ddp_lessons.course.doctor import torch_report
@@ -268,7 +269,7 @@ def test_probe_that_crashes_leaves_its_last_words(tmp_path, monkeypatch):
     """
     (tmp_path / "crashing_probe.py").write_text("raise ImportError('libcudart.so.13: not found')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    report = ask_torch(deadline_s=30, module="crashing_probe")
+    report = ask_torch(deadline_s=HANGS_AFTER_S, module="crashing_probe")
     assert report.error == "ImportError: libcudart.so.13: not found"
     assert report.version is None
 
@@ -285,7 +286,7 @@ def test_probe_folder_is_private_and_removed(tmp_path, monkeypatch):
     temp = tmp_path / "temp"
     temp.mkdir()
     monkeypatch.setattr(torch_report.tempfile, "tempdir", str(temp))
-    assert ask_torch(deadline_s=30, module="spying_probe").version == "0o700"
+    assert ask_torch(deadline_s=HANGS_AFTER_S, module="spying_probe").version == "0o700"
     assert list(temp.iterdir()) == []
 
 

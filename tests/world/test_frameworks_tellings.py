@@ -12,6 +12,7 @@ from paths import ROOT
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
+from waiting import HANGS_AFTER_S
 from worlds import run_world
 
 from ddp_lessons.frameworks import (
@@ -139,7 +140,7 @@ def test_tellings_are_the_same_under_torchrun(tmp_path):
     paths = os.pathsep.join([str(ROOT / "tests" / "support"), str(ROOT)])
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += ["--nproc-per-node=2", "script.py"]
-    job = run_job(command, timeout_s=100, folder=tmp_path, env={"PYTHONPATH": paths})
+    job = run_job(command, timeout_s=HANGS_AFTER_S, folder=tmp_path, env={"PYTHONPATH": paths})
     assert job.returncode == 0, job.stderr
     assert job.stdout.splitlines() == ["differ: [0, 0]"] * 2
 

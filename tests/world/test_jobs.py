@@ -11,14 +11,10 @@ import sys
 
 import psutil
 import pytest
-from waiting import wait_until
+from waiting import HANGS_AFTER_S, wait_until
 
 from ddp_lessons.errors import BadInput, JobLate
 from ddp_lessons.jobs import run_job, start_job
-
-PATIENCE_S = 30
-
-pytestmark = pytest.mark.timeout(120)
 
 
 def test_run_job_gives_output_and_exit_code(tmp_path):
@@ -94,7 +90,7 @@ def started(job, num):
     """
     Return the processes of a job when there are as many as that.
     """
-    wait_until(lambda: len(job.processes()) == num, PATIENCE_S, f"{num} processes")
+    wait_until(lambda: len(job.processes()) == num, HANGS_AFTER_S, f"{num} processes")
     return job.processes()
 
 
@@ -179,7 +175,7 @@ def test_job_ends_with_its_kernel(tmp_path):
         pids = [int(word) for word in kernel.stdout.readline().split()]
         kernel.kill()
     assert len(pids) == 2
-    wait_until(lambda: not any(map(psutil.pid_exists, pids)), PATIENCE_S, "their end")
+    wait_until(lambda: not any(map(psutil.pid_exists, pids)), HANGS_AFTER_S, "their end")
 
 
 def test_job_knows_its_workers(tmp_path):
@@ -191,7 +187,7 @@ def test_job_knows_its_workers(tmp_path):
     with start_job(
         "torchrun --nproc-per-node 2 --monitor-interval 0.1 worker.py", folder=tmp_path
     ) as job:
-        wait_until(lambda: len(job.workers()) == 2, PATIENCE_S, "two workers")
+        wait_until(lambda: len(job.workers()) == 2, HANGS_AFTER_S, "two workers")
         workers = job.workers()
         assert sorted(workers) == [0, 1]
         for rank, pid in workers.items():
@@ -199,7 +195,7 @@ def test_job_knows_its_workers(tmp_path):
             assert process.environ()["RANK"] == str(rank)
             assert "worker.py" in process.cmdline()[-1]
         os.kill(workers[1], signal.SIGKILL)
-        assert job.wait(PATIENCE_S) == 1
+        assert job.wait(HANGS_AFTER_S) == 1
     assert "exitcode  : -9" in job.stderr
 
 
@@ -209,7 +205,7 @@ def test_job_can_be_waited_for_by_what_it_says():
     """
     code = "import time; [print('step', n, flush=True) for n in range(3)]; time.sleep(600)"
     with start_job(["python", "-c", code]) as job:
-        job.wait_for("step", PATIENCE_S, times=3)
+        job.wait_for("step", HANGS_AFTER_S, times=3)
         assert job.stdout.splitlines() == ["step 0", "step 1", "step 2"]
         fault = "expected 'step' 4 times within 0.1 s (got it 3 times"
         with pytest.raises(JobLate, match=re.escape(fault)):
@@ -222,7 +218,7 @@ def test_job_that_ends_is_waited_for_no_longer():
     Who has died says nothing any more; its last words tell why.
     """
     with start_job(["python", "-c", "print('step'); raise ValueError('why')"]) as job:
-        job.wait_for("step", PATIENCE_S)
+        job.wait_for("step", HANGS_AFTER_S)
         with pytest.raises(JobLate, match=r"(.*\n)+  ValueError: why$"):
             job.wait_for("done", 24 * 3600)
 

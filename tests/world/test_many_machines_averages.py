@@ -243,7 +243,7 @@ def test_training_learns_by_every_way():
     """
     And the hierarchical way learns what the flat one does: it rounds in another order.
     """
-    results = run_world(4, train_all, timeout_s=120)
+    results = run_world(4, train_all)
     assert all([loss for loss, _ in row] == [loss for loss, _ in results[0]] for row in results)
     losses = {name: row[0] for name, row in zip(WAYS, results[0], strict=True)}
     assert all(loss < 1.5 for loss in losses.values())

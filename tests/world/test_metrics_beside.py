@@ -10,11 +10,10 @@ import psutil
 import pytest
 import torch
 import torch.distributed as dist
+from waiting import HANGS_AFTER_S
 from worlds import run_world
 
 from ddp_lessons.metrics import ForkedProcess
-
-PATIENCE_S = 30
 
 
 def _may_have_children():
@@ -40,8 +39,8 @@ def _train_and_ask(rank, world_size):
         for _ in range(20):
             num_steps[0] += 1
             weight += 1
-        seen = child.ask("steps", PATIENCE_S)
-        error = child.ask("raise", PATIENCE_S)
+        seen = child.ask("steps", HANGS_AFTER_S)
+        error = child.ask("raise", HANGS_AFTER_S)
         total = child.ask("sum", 1.0)
     count = torch.ones(1)
     dist.all_reduce(count)
@@ -66,7 +65,7 @@ def _leave_it(rank, world_size):
     _may_have_children()
     child = ForkedProcess(lambda question: time.sleep(600), most_s=1)
     child.ask("sleep", 0)
-    child._process.join(PATIENCE_S)
+    child._process.join(HANGS_AFTER_S)
     return child._process.exitcode
 
 

@@ -10,16 +10,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-from waiting import wait_until
+from waiting import HANGS_AFTER_S, wait_until
 from worlds import run_world
 
 from ddp_lessons.errors import StartFailed
 from ddp_lessons.metrics import RankZeroWriter, board, open_board, read_scalars
 
-PATIENCE_S = 60
-
 pytestmark = [
-    pytest.mark.timeout(240),
     pytest.mark.filterwarnings("default"),  # those of TensorBoard are not ours to mend
 ]
 
@@ -62,7 +59,7 @@ def test_board_shows_runs_and_ends(tmp_path, monkeypatch):
     _run(tmp_path, "first")
     with open_board(tmp_path) as one, open_board(tmp_path) as other:
         assert one.port != other.port
-        wait_until(lambda: one.runs() == ["first"], PATIENCE_S, "the run")
+        wait_until(lambda: one.runs() == ["first"], HANGS_AFTER_S, "the run")
         assert one.scalars("first", "loss") == [(3, 0.5)]
         processes = one._job.processes()
         places = {
@@ -107,8 +104,8 @@ def test_board_ends_with_its_kernel(tmp_path):
         kernel.kill()
     pids = [int(pid) for pid in pids]
     assert pids
-    wait_until(lambda: not any(map(psutil.pid_exists, pids)), PATIENCE_S, "their end")
-    wait_until(lambda: not Path(scratch).exists(), PATIENCE_S, "the end of what they wrote")
+    wait_until(lambda: not any(map(psutil.pid_exists, pids)), HANGS_AFTER_S, "their end")
+    wait_until(lambda: not Path(scratch).exists(), HANGS_AFTER_S, "the end of what they wrote")
 
 
 def test_board_that_cannot_start_says_why(tmp_path, monkeypatch):
@@ -133,7 +130,7 @@ def test_board_is_asked_past_a_proxy(tmp_path, monkeypatch):
     for name in ("http_proxy", "HTTP_PROXY"):
         monkeypatch.setitem(os.environ, name, "http://127.0.0.1:9")
     with open_board(tmp_path) as one:
-        wait_until(lambda: one.runs() == ["first"], PATIENCE_S, "the run")
+        wait_until(lambda: one.runs() == ["first"], HANGS_AFTER_S, "the run")
         told = iter([[], ["first"]])  # it has not read the folder when it is first asked
         monkeypatch.setattr(one, "runs", lambda: next(told))
         assert one.scalars("first", "loss") == [(3, 0.5)]

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from witness import PATIENCE_S, Witness
+from waiting import HANGS_AFTER_S
+from witness import Witness
 
 from ddp_lessons.jobs import owned
 from ddp_lessons.jobs.owned import DEADLINE_STATUS, run_owned
@@ -26,7 +27,7 @@ def witness(tmp_path):
     os.close(witness.pipe)
 
 
-def run(command, folder, deadline_s=PATIENCE_S):
+def run(command, folder, deadline_s=HANGS_AFTER_S):
     return run_owned(["sh", "-c", command], cwd=folder, env=os.environ, deadline_s=deadline_s)
 
 
@@ -82,9 +83,9 @@ def test_run_owned_ends_with_its_caller(tmp_path, witness, number):
         witness.wait_for_start()
         family = psutil.Process(it.pid).children(recursive=True)
         it.send_signal(number)
-        it.wait(PATIENCE_S)
+        it.wait(HANGS_AFTER_S)
     witness.wait_for_end()
-    _, alive = psutil.wait_procs(family, timeout=PATIENCE_S)
+    _, alive = psutil.wait_procs(family)
     assert alive == []
 
 
@@ -94,7 +95,7 @@ def test_run_owned_reaps_at_once(tmp_path):
     """
     vanish = "until ! kill -0 $(cat pid) 2>/dev/null; do :; done"
     script = "(setsid sh -c 'echo $$ > pid; echo > ready' &); until test -f ready; do :; done"
-    assert run(f"{script}; {vanish}", tmp_path, deadline_s=10) == 0
+    assert run(f"{script}; {vanish}", tmp_path, deadline_s=HANGS_AFTER_S) == 0
 
 
 def test_bearers_finds_detached_processes_by_their_token(tmp_path, witness):

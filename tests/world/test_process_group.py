@@ -10,6 +10,7 @@ import psutil
 import pytest
 import torch
 import torch.distributed as dist
+from waiting import HANGS_AFTER_S
 from worlds import run_world
 
 from ddp_lessons.errors import BadInput
@@ -37,7 +38,7 @@ def _published(folder):
 
 
 def _join_file(rank, world_size, folder):
-    join_group(f"{folder}/store", rank, world_size, deadline_s=30.0)
+    join_group(f"{folder}/store", rank, world_size, deadline_s=HANGS_AFTER_S)
 
 
 def _join_file_as_torch_waits(rank, world_size, folder):
@@ -47,17 +48,17 @@ def _join_file_as_torch_waits(rank, world_size, folder):
 def _join_tcp(rank, world_size, folder):
     port = _published(folder) if rank else 0
     publish = (lambda port: _publish(folder, port)) if rank == 0 else None
-    join_group_tcp("127.0.0.1", port, rank, world_size, deadline_s=30.0, publish=publish)
+    join_group_tcp("127.0.0.1", port, rank, world_size, deadline_s=HANGS_AFTER_S, publish=publish)
 
 
 def _join_env(rank, world_size, folder):
     # The store is held by rank 0 beside the group, as torchrun's agent holds it.
-    store = tcp_store("127.0.0.1", 0, 0, 30.0) if rank == 0 else None
+    store = tcp_store("127.0.0.1", 0, 0, HANGS_AFTER_S) if rank == 0 else None
     if store is not None:
         _publish(folder, store.port)
     values = (str(rank), str(world_size), "127.0.0.1", str(_published(folder)))
     os.environ.update(zip(VARIABLES, values, strict=True), TORCHELASTIC_USE_AGENT_STORE="True")
-    join_group_env(deadline_s=30.0)
+    join_group_env(deadline_s=HANGS_AFTER_S)
     return store
 
 
@@ -86,7 +87,7 @@ def test_join_makes_a_group_that_adds_up(tmp_path, world_size, join):
 SCRIPT = """
 import torch, torch.distributed as dist
 from ddp_lessons.process_group import join_group_env, leave_group
-join_group_env(deadline_s=60.0)
+join_group_env(deadline_s=120.0)
 total = torch.ones(1)
 dist.all_reduce(total)
 assert total.item() == dist.get_world_size() == 2
@@ -118,7 +119,9 @@ def test_join_group_env_joins_what_torchrun_starts(tmp_path):
     script.write_text(SCRIPT)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     done = subprocess.run(
-        [*torchrun, "--nproc-per-node=2", str(script)], capture_output=True, text=True, timeout=100
+        [*torchrun, "--nproc-per-node=2", str(script)],
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
 
@@ -175,9 +178,9 @@ def test_tcp_store_of_this_machine_is_closed_to_all_others(host):
     """
     everywhere = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
     assert _listens_at(everywhere.port) <= {"::", "0.0.0.0"}
-    store = tcp_store(host, 0, 0, 30.0)
+    store = tcp_store(host, 0, 0, HANGS_AFTER_S)
     assert _listens_at(store.port) == {"127.0.0.1"}
-    tcp_store(host, store.port, 1, 30.0).set("key", "value")
+    tcp_store(host, store.port, 1, HANGS_AFTER_S).set("key", "value")
     assert store.get("key") == b"value"
     with pytest.raises(OSError, match="in use"):
         tcp_store(host, store.port, 0, 30.0)
@@ -187,12 +190,12 @@ def test_tcp_store_listens_only_there_if_it_is_told():
     """
     A host is in several networks. Any address of 127.0.0.0/8 stands for one that is not loopback's.
     """
-    store = tcp_store("127.0.0.2", 0, 0, 30.0, only_there=True)
+    store = tcp_store("127.0.0.2", 0, 0, HANGS_AFTER_S, only_there=True)
     assert _listens_at(store.port) == {"127.0.0.2"}
-    tcp_store("127.0.0.2", store.port, 1, 30.0).set("key", "value")
+    tcp_store("127.0.0.2", store.port, 1, HANGS_AFTER_S).set("key", "value")
     assert store.get("key") == b"value"
     with pytest.raises(OSError, match="assign requested address"):
-        tcp_store("192.0.2.1", 0, 0, 30.0, only_there=True)
+        tcp_store("192.0.2.1", 0, 0, HANGS_AFTER_S, only_there=True)
 
 
 TELL_STORE = """
@@ -208,9 +211,7 @@ def test_torchrun_opens_its_store_to_every_network(tmp_path):
     """
     (tmp_path / "tell.py").write_text(TELL_STORE)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    done = subprocess.run(
-        [*command, tmp_path / "tell.py"], capture_output=True, text=True, timeout=120
-    )
+    done = subprocess.run([*command, tmp_path / "tell.py"], capture_output=True, text=True)
     assert done.stdout in ("{'::'}\n", "{'0.0.0.0'}\n"), done.stderr
 
 
@@ -282,7 +283,7 @@ def test_join_group_binds_nccl_to_its_gpu(tmp_path):
     """
     NCCL's first collective must find the GPU that was asked for.
     """
-    join_group(tmp_path / "store", 0, 1, "nccl", torch.device("cuda:0"), deadline_s=30.0)
+    join_group(tmp_path / "store", 0, 1, "nccl", torch.device("cuda:0"), deadline_s=HANGS_AFTER_S)
     total = torch.ones(1, device="cuda:0")
     dist.all_reduce(total)
     assert total.item() == 1.0

@@ -11,7 +11,7 @@ import sys
 import psutil
 import pytest
 from processes import is_running
-from waiting import wait_until
+from waiting import HANGS_AFTER_S, wait_until
 
 from ddp_lessons.ranks.system import processes as system
 from ddp_lessons.ranks.system.processes import (
@@ -68,9 +68,9 @@ READS = "import sys; print('ready', flush=True); sys.stdin.read()"
     ("program", "waits"),
     [
         (LOCKED + "lock.acquire()", True),
-        (LOCKED + "lock.acquire(timeout=60)", True),
+        (LOCKED + "lock.acquire(timeout=600)", True),
         (READS, False),
-        ("import time; print('ready', flush=True); time.sleep(60)", False),
+        ("import time; print('ready', flush=True); time.sleep(600)", False),
     ],
 )
 def test_waits_on_lock_tells_a_lock_from_a_sleep(python, program, waits):
@@ -78,11 +78,15 @@ def test_waits_on_lock_tells_a_lock_from_a_sleep(python, program, waits):
     A signal would cut a sleep short; a wait for a lock it leaves alone, so it may be sent.
     """
     pid = python(program).pid
-    wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_SLEEPING, 5, "it to wait")
+    wait_until(
+        lambda: psutil.Process(pid).status() == psutil.STATUS_SLEEPING, HANGS_AFTER_S, "it to wait"
+    )
     if waits:
-        wait_until(lambda: waits_on_lock(pid), 5, "the lock to be seen")
+        wait_until(lambda: waits_on_lock(pid), HANGS_AFTER_S, "the lock to be seen")
     else:
-        wait_until(lambda: syscall_of(pid) in ("0", "35", "230"), 5, "read or nanosleep")
+        wait_until(
+            lambda: syscall_of(pid) in ("0", "35", "230"), HANGS_AFTER_S, "read or nanosleep"
+        )
         assert not waits_on_lock(pid)
 
 
@@ -128,7 +132,7 @@ def test_shut_down_sockets_of_another_process(python):
     if num_cut == 0 and os.geteuid() != 0:
         pytest.skip("this machine does not let a user reach into a child")
     assert num_cut == 1
-    peers[0].settimeout(5)
+    peers[0].settimeout(HANGS_AFTER_S)
     assert peers[0].recv(1) == b""
     child.stdin.write("go on\n")
     child.stdin.flush()
@@ -173,8 +177,8 @@ def test_die_with_parent_ends_the_child(python, signum):
     child_pid = int(parent.stdout.readline().split()[1])
     assert is_running(child_pid)
     parent.send_signal(signum)
-    parent.wait(5)
-    wait_until(lambda: not is_running(child_pid), 2, "the child to end")
+    parent.wait(HANGS_AFTER_S)
+    wait_until(lambda: not is_running(child_pid), HANGS_AFTER_S, "the child to end")
 
 
 def test_die_with_parent_of_a_parent_that_is_gone():
@@ -184,7 +188,7 @@ def test_die_with_parent_of_a_parent_that_is_gone():
     program = (
         f"from ddp_lessons.ranks.system.processes import die_with_parent; die_with_parent({GONE})"
     )
-    ended = subprocess.run([sys.executable, "-c", program], timeout=30)
+    ended = subprocess.run([sys.executable, "-c", program])
     assert ended.returncode == 1
 
 
@@ -200,7 +204,7 @@ def test_open_process_becomes_readable_at_the_end(python):
 
         assert select.select([fd], [], [], 0)[0] == []
         child.kill()
-        assert select.select([fd], [], [], 5)[0] == [fd]
+        assert select.select([fd], [], [], HANGS_AFTER_S)[0] == [fd]
     assert open_process(GONE) is None
 
 
@@ -227,7 +231,9 @@ def test_processes_are_counted_with_their_descendants(python):
     assert before == pytest.approx(cpu_seconds(top.pid) + cpu_seconds(child), abs=0.05)
     top.stdin.write("compute\n")
     top.stdin.flush()
-    wait_until(lambda: tree_cpu_seconds(top.pid) > before + 0.1, 10, "CPU time to be used")
+    wait_until(
+        lambda: tree_cpu_seconds(top.pid) > before + 0.1, HANGS_AFTER_S, "CPU time to be used"
+    )
 
 
 def test_processes_that_are_gone_have_no_time_and_no_children():

@@ -5,6 +5,7 @@ Who waits for a message that Gloo has forgotten is woken, and nobody else is tou
 import sys
 
 import pytest
+from waiting import HANGS_AFTER_S
 
 from ddp_lessons import start_ranks, stop_ranks
 from ddp_lessons.ranks.kernel.cells import run_cell
@@ -28,11 +29,11 @@ num_woken = 0
 if dist.get_rank() == 0:
     waiting = threading.Thread(target=wait)
     waiting.start()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + {limit_s}
     while not ended and time.monotonic() < deadline:
         num_woken += wake_forgotten()
         time.sleep(0.01)
-    waiting.join(timeout=1)
+    waiting.join(timeout={limit_s})
     assert not waiting.is_alive()
 """
 
@@ -59,7 +60,7 @@ def test_whoever_waits_for_a_message_is_woken(ranks, call):
     """
     On the main thread, on one of the learner's or on Gloo's own: wherever the wait is.
     """
-    run_cell(ranks, WAIT.format(call=call))
+    run_cell(ranks, WAIT.format(call=call, limit_s=HANGS_AFTER_S))
     assert ranks.view["num_woken"][0] >= 1
 
 
