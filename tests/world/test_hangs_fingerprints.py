@@ -5,6 +5,8 @@ Calls are compared before anybody waits, and who differs or does not come is nam
 import pytest
 import torch
 import torch.distributed as dist
+from meetings import all_come_in_time_but
+from waiting import HANGS_AFTER_S
 from worlds import run_world
 
 from ddp_lessons.errors import CallsDiffer, RanksMissing
@@ -39,7 +41,7 @@ def _agree(rank, world_size):
     group = dist.new_group(list(range(world_size)))
     for tensor in (torch.ones(3), torch.ones(3 + (rank == world_size - 1))):
         try:
-            agree("all_reduce", tensor, group=group)
+            agree("all_reduce", tensor, group=group, deadline_s=HANGS_AFTER_S)
             dist.all_reduce(tensor, group=group)
             said.append(tensor.tolist())
         except CallsDiffer as error:
@@ -47,7 +49,8 @@ def _agree(rank, world_size):
     dist.barrier()
     if rank != 0:
         try:
-            agree("barrier", deadline_s=1.5)
+            with all_come_in_time_but([0]):
+                agree("barrier", deadline_s=1.5)
         except RanksMissing as error:
             said.append((error.ranks, str(error)))
     return said

@@ -8,13 +8,12 @@ import os
 import socket
 import sys
 import threading
-import time
 from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
-from waiting import wait_until
+from waiting import HANGS_AFTER_S, wait_until
 
 from ddp_lessons.ranks.rank.release import (
     SparedSockets,
@@ -25,11 +24,10 @@ from ddp_lessons.ranks.rank.release import (
     release,
 )
 
-LIMIT_S = 30.0
+LIMIT_S = 1800.0
 """
-What a wait would take if nothing freed it.
+What a wait would take if nothing freed it: what comes back before pytest gives up was freed.
 """
-SOON_S = 12.0
 
 
 class Waiting:
@@ -61,16 +59,14 @@ class Waiting:
             seen.append(frame.f_lasti)
             return frame if seen[-5:] == 5 * [frame.f_lasti] else None
 
-        return wait_until(look, 5, f"a thread to wait in {function}")
+        return wait_until(look, HANGS_AFTER_S, f"a thread to wait in {function}")
 
-    def came_back(self):
+    def comes_back(self):
         """
-        Return the seconds until the thread ended.
+        Hold that the thread ends.
         """
-        began = time.monotonic()
-        self.thread.join(LIMIT_S / 2)
+        self.thread.join(HANGS_AFTER_S)
         assert not self.thread.is_alive(), "it still waits"
-        return time.monotonic() - began
 
 
 def connected_pair(family=socket.AF_INET):
@@ -238,7 +234,7 @@ def gloo_pair(monkeypatch):
 
     joining = [Waiting(join, rank) for rank in range(2)]
     for each in joining:
-        each.came_back()
+        each.comes_back()
         assert each.error is None
     yield groups, before
     groups.clear()
@@ -264,7 +260,7 @@ def test_release_frees_a_rank_that_waits_in_gloo(gloo_pair, name):
     waiting = Waiting(wait_for_the_other)
     waiting.frame_in("wait_for_the_other")
     release(before, waiting.thread.ident)
-    assert waiting.came_back() < SOON_S
+    waiting.comes_back()
     assert isinstance(waiting.error, RuntimeError)
     assert tensor.shape == (3,)
 
@@ -285,7 +281,7 @@ def test_close_stores_frees_a_rank_that_waits_in_a_file_store(tmp_path, prefixes
 
     waiting = Waiting(get_what_never_comes, store)
     close_stores(waiting.frame_in("get_what_never_comes"))
-    assert waiting.came_back() < SOON_S
+    waiting.comes_back()
     assert isinstance(waiting.error, RuntimeError)
 
 
@@ -308,7 +304,7 @@ def test_close_stores_frees_a_rank_whose_file_is_gone(tmp_path, what):
 
     waiting = Waiting(get_what_never_comes, store)
     put = close_stores(waiting.frame_in("get_what_never_comes"))
-    assert waiting.came_back() < SOON_S
+    waiting.comes_back()
     assert isinstance(waiting.error, RuntimeError)
     assert put == ([file] if what == "file" else [file, file.parent])
 
@@ -341,7 +337,7 @@ def test_release_frees_a_rank_that_waits_in_a_tcp_store():
     waiting = Waiting(get_what_never_comes, store)
     waiting.frame_in("get_what_never_comes")
     release(before, waiting.thread.ident)
-    assert waiting.came_back() < SOON_S
+    waiting.comes_back()
     assert isinstance(waiting.error, RuntimeError)
 
 
@@ -367,7 +363,7 @@ class StoreOfAStraggler(dist.Store):
         """
         Wait until the test is over.
         """
-        self._is_over.wait(LIMIT_S)
+        self._is_over.wait()
         raise RuntimeError("the straggler never comes")
 
 
@@ -387,18 +383,18 @@ def test_a_rank_that_waits_for_a_peer_to_connect_is_freed(monkeypatch):
         store = dist.HashStore()
         straggler_store = StoreOfAStraggler(store, is_over)
         straggler = Waiting(make_group, straggler_store, 1)
-        assert straggler_store.has_told.wait(LIMIT_S)
+        assert straggler_store.has_told.wait(HANGS_AFTER_S)
         before = open_sockets()
         early = Waiting(make_group, store, 0)
-        early.thread.join(1.0)
-        if early.thread.is_alive():
+        # All that listens by now was opened by this rank: the straggler's is among those before.
+        while early.thread.is_alive() and not connect_for_absent_peers(before, sys._getframe()):
+            early.thread.join(0.01)
+        early.comes_back()
+        if early.error:  # a rank that connects has a group, and no error
             break
-    # All that listens by now was opened by this rank: the straggler's is among those before.
-    frame = early.frame_in("make_group")
-    wait_until(lambda: connect_for_absent_peers(before, frame), SOON_S, "its socket to listen")
-    assert early.came_back() < SOON_S
+    assert isinstance(early.error, RuntimeError)
     is_over.set()
-    assert straggler.came_back() < SOON_S
+    straggler.comes_back()
 
 
 def test_a_rank_that_is_freed_halfway_refuses_the_other_peers():
@@ -414,7 +410,7 @@ def test_a_rank_that_is_freed_halfway_refuses_the_other_peers():
 
         group = Waiting(give_up_at_the_first)
         assert connect_for_absent_peers(before, sys._getframe()) == 1
-    assert group.came_back() < SOON_S
+    group.comes_back()
 
 
 def test_a_store_that_listens_is_no_gloo_socket():
