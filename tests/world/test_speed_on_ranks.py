@@ -64,25 +64,11 @@ def test_played_step_takes_at_least_what_the_model_says(world_size):
         assert split.compute_s >= 0.07
         assert split.step_s >= expected
     if world_size > 1:
-        # The first ranks are through with backward when the last one begins to compute in earnest.
+        # The last bucket is sent when backward is over, whatever made that late.
         sent_s = [2 * (world_size - 1) * LINK.message_s(n / world_size) for n in BUCKET_BYTES]
         tail_s = overlapped_finish_s([BACKWARD_S[0], sum(BACKWARD_S)], sent_s) - sum(BACKWARD_S)
         for split in splits[:-1]:
             assert split.communication_s + split.waiting_s >= tail_s
-        assert _hides_and_waits(splits) or any(
-            _hides_and_waits(split_steps([first for first, _, _ in run_world(world_size, _played)]))
-            for _ in range(3)  # a busy machine may make the others later still
-        )
-
-
-def _hides_and_waits(splits):
-    """
-    Whether all but the last hide something, and wait for the last, which is late by 100 ms.
-    """
-    others = splits[:-1]
-    return all(split.hidden_s > 0 for split in others) and splits[-1].waiting_s <= min(
-        split.waiting_s for split in others
-    )
 
 
 def test_played_step_needs_a_bucket_for_each_part():
