@@ -8,6 +8,10 @@ HANGS_AFTER_S = 120.0
 """
 Seconds after which what must happen is given up: so many that no load of a machine reaches them.
 """
+GROWING_S = (1.0, 4.0, 16.0, 64.0)
+"""
+Limits to try in turn where a test must see a limit pass, but only after something has happened.
+"""
 _POLL_S = 0.01  # polls: files, processes and threads that end or change tell nobody
 
 

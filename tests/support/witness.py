@@ -18,6 +18,12 @@ class Witness:
         self.pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         self.detach = f"(setsid sh -c 'exec 9>{path}; echo here >&9; exec sleep 600' &)"
 
+    def has_started(self):
+        """
+        Tell whether the process has said that it is there.
+        """
+        return bool(select.select([self.pipe], [], [], 0)[0]) and self._read() == b"here\n"
+
     def wait_for_start(self):
         """
         Return when the process is there.

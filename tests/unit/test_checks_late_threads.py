@@ -56,7 +56,7 @@ def test_threads_that_somebody_else_starts_are_none_of_the_answers():
     goes_on = threading.Event()
 
     def other():
-        goes_on.wait(5)
+        goes_on.wait()
         _starts_and_returns(done)
         done.append(2)
 

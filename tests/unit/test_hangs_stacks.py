@@ -9,11 +9,11 @@ import threading
 from pathlib import Path
 
 import pytest
+from waiting import HANGS_AFTER_S, wait_until
 
 from ddp_lessons.hangs import Frame, called, look, odd_frames, own_frames, read_stack
 from ddp_lessons.hangs.stacks import is_of_a_library, own_line, read_stacks
 
-PATIENCE_S = 20
 DUMP = """\
 Thread 0x00007f5a00000001 (most recent call first):
   File "/usr/lib/threading.py", line 359 in wait
@@ -100,6 +100,13 @@ def test_odd_frames_name_the_line_at_which_a_rank_left_the_others():
     assert odd_frames({0: frames(1, 2), 1: frames(1, 2), 2: frames(2)}, "job.py") == {2: None}
 
 
+def top(stack):
+    """
+    Return the function that a stack ends in, or None.
+    """
+    return stack and stack[0].function
+
+
 @pytest.mark.parametrize("function", ["stays", "moves"])
 def test_look_tells_who_stays_from_who_moves(tmp_path, function):
     """
@@ -112,13 +119,11 @@ def test_look_tells_who_stays_from_who_moves(tmp_path, function):
         try:
             assert process.stdout.readline() == "ready\n"
             if function == "stays":
-                stack = look(process.pid, dump, patience_s=PATIENCE_S)
+                wait_until(lambda: top(look(process.pid, dump)) == "stays", HANGS_AFTER_S, "it")
             else:  # between two looks it may have had no core
-                looks = (look(process.pid, dump, patience_s=1) for _ in range(5))
-                stack = next((one for one in looks if one is None), "no look has seen it move")
+                wait_until(lambda: look(process.pid, dump, 1) is None, HANGS_AFTER_S, "it")
         finally:
             process.kill()
-    assert stack is None if function == "moves" else stack[0].function == "stays"
 
 
 def test_look_gives_up_on_a_process_that_does_not_answer(tmp_path):

@@ -9,13 +9,13 @@ import json
 import zmq
 import zmq.asyncio
 from ipyparallel.controller.heartmonitor import HeartMonitor
+from waiting import HANGS_AFTER_S
 from zmq.eventloop.zmqstream import ZMQStream
 
 from ddp_lessons.ranks.rank.lifeline import GIVEN_UP
 from ddp_lessons.ranks.warden.hearts import PromptHeartMonitor
 
-WITHIN_S = 20  # far below a period, far above what a busy machine needs
-PERIOD_MS = 600_000
+PERIOD_MS = 5000 * HANGS_AFTER_S  # so long that no heart waits for it
 
 
 async def heart(context, ping_url, pong_url, name):
@@ -54,7 +54,7 @@ async def hearts_heard_of(names):
     heard, tasks = [], []
     for name in names:
         tasks.append(asyncio.create_task(heart(context, *urls, name)))
-        message = await asyncio.wait_for(hub.recv_multipart(), WITHIN_S)
+        message = await asyncio.wait_for(hub.recv_multipart(), HANGS_AFTER_S)
         heard += json.loads(message[-1])["hearts"]
     monitored.caller.stop()
     for task in tasks:

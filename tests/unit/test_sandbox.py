@@ -8,12 +8,10 @@ import time
 
 import psutil
 import pytest
-from waiting import comes_true
+from waiting import HANGS_AFTER_S, comes_true
 
 from ddp_lessons.course import sandbox
 from ddp_lessons.course.sandbox import Limits
-
-GONE_S = 20.0
 
 
 @pytest.fixture
@@ -46,7 +44,7 @@ def run(tmp_path, mark, source, is_over=lambda: False, env=None, **limits):
     output = tmp_path / "said"
     told = {"cwd": tmp_path, "env": env or dict(os.environ), "output": output}
     status, fault = sandbox.run(command, limits=Limits(**limits), is_over=is_over, **told)
-    assert comes_true(lambda: not left(mark), GONE_S), left(mark)
+    assert comes_true(lambda: not left(mark), HANGS_AFTER_S), left(mark)
     return status, fault, output.read_text()
 
 
@@ -62,10 +60,7 @@ def test_what_does_not_end_is_ended(tmp_path, mark):
     """
     A loop that never ends would keep the others waiting.
     """
-    started = time.monotonic()
-    _, fault, _ = run(tmp_path, mark, "while True: pass", time_s=1.0)
-    assert fault == "time"
-    assert time.monotonic() - started < 30
+    assert run(tmp_path, mark, "while True: pass", time_s=1.0)[1] == "time"
 
 
 def test_one_process_gets_no_more_memory_than_all_may_have(tmp_path, mark):
@@ -84,9 +79,9 @@ def test_processes_get_no_more_memory_together(tmp_path, mark):
     """
     source = (
         "import subprocess, sys, time\n"
-        "hold = 'x = bytearray(b\"1\") * (150 * 2**20); import time; time.sleep(60)'\n"
+        "hold = 'x = bytearray(b\"1\") * (150 * 2**20); import time; time.sleep(600)'\n"
         "for _ in range(4): subprocess.Popen([sys.executable, '-c', hold, sys.argv[1]])\n"
-        "time.sleep(60)\n"
+        "time.sleep(600)\n"
     )
     assert run(tmp_path, mark, source, memory_mib=400)[1] == "memory"
 
@@ -98,9 +93,9 @@ def test_processes_are_counted(tmp_path, mark):
     source = (
         "import subprocess, sys, time\n"
         "for _ in range(20):\n"
-        "    subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)', sys.argv[1]],\n"
-        "                     start_new_session=True)\n"
-        "time.sleep(60)\n"
+        "    subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)',\n"
+        "                      sys.argv[1]], start_new_session=True)\n"
+        "time.sleep(600)\n"
     )
     assert run(tmp_path, mark, source, processes=10)[1] == "processes"
 
@@ -111,7 +106,7 @@ def test_what_is_left_behind_is_ended(tmp_path, mark):
     """
     source = (
         "import subprocess, sys\n"
-        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)', sys.argv[1]],\n"
+        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)', sys.argv[1]],\n"
         "                 start_new_session=True)\n"
     )
     assert run(tmp_path, mark, source)[:2] == (0, "")
@@ -121,10 +116,8 @@ def test_it_is_ended_when_the_teacher_has_seen_enough(tmp_path, mark):
     """
     Ctrl-C.
     """
-    until = time.monotonic() + 1
-    source = "import time; time.sleep(60)"
-    run(tmp_path, mark, source, is_over=lambda: time.monotonic() > until)
-    assert time.monotonic() - until < 30
+    status, fault, _ = run(tmp_path, mark, "import time; time.sleep(600)", lambda: left(mark))
+    assert (status, fault) != (0, "")
 
 
 def test_what_is_printed_is_bounded_and_its_end_can_be_read(tmp_path, mark):

@@ -10,20 +10,21 @@ from queue import SimpleQueue
 
 import pytest
 import torch.distributed as dist
-from waiting import wait_until
+from waiting import HANGS_AFTER_S, wait_until
 
 from ddp_lessons.ranks.rank.handles import STORE, WAIT, Awaited, awaited_at
 
 CELL_FILE = "/tmp/ipykernel_1/handles.py"
 
 
-def awaited_in(source, free, **names):
+def hold_awaited(source, free, expected, **names):
     """
-    Run a source in a thread until it waits, and return what `awaited_at` says of it.
+    Run a source in a thread, and hold that `awaited_at` says in the end what it must say.
 
     Args:
         source: It waits in its last line.
         free: Called to end the wait.
+        expected: The Awaited.
         names: Its namespace.
     """
     linecache.cache[CELL_FILE] = (len(source), None, source.splitlines(keepends=True), CELL_FILE)
@@ -35,13 +36,13 @@ def awaited_in(source, free, **names):
     def look():
         frame = sys._current_frames().get(thread.ident)
         at_end = frame and frame.f_code.co_filename == CELL_FILE and frame.f_lineno >= num_lines
-        return awaited_at(frame) if at_end else None
+        return at_end and awaited_at(frame) == expected
 
     try:
-        return wait_until(look, 5, "the thread to wait")
+        wait_until(look, HANGS_AFTER_S, expected)
     finally:
         free()
-        thread.join(5)
+        thread.join(HANGS_AFTER_S)
         assert not thread.is_alive()
 
 
@@ -69,8 +70,8 @@ def test_awaited_knows_a_store_and_its_limit(line, timeout_s):
     box.store = store
     names = {"store": store, "box": box, "make": lambda: store, "timedelta": timedelta}
     names["limit"] = timedelta(seconds=7)
-    found = awaited_in(f"x = 1\n{line}\n", lambda: store.set("k", "v"), **names)
-    assert found == Awaited(STORE, "", timeout_s)
+    expected = Awaited(STORE, "", timeout_s)
+    hold_awaited(f"x = 1\n{line}\n", lambda: store.set("k", "v"), expected, **names)
 
 
 def test_awaited_reads_a_call_over_several_lines():
@@ -87,13 +88,13 @@ def test_awaited_reads_a_call_over_several_lines():
     def look():
         frame = sys._current_frames().get(thread.ident)
         inside = frame and frame.f_code.co_filename == CELL_FILE
-        return inside and awaited_at(frame).call
+        return inside and awaited_at(frame).call == STORE
 
     try:
-        assert wait_until(look, 5, "the thread to wait") == STORE
+        wait_until(look, HANGS_AFTER_S, "the thread to wait")
     finally:
         store.set("k", "v")
-        thread.join(5)
+        thread.join(HANGS_AFTER_S)
 
 
 @pytest.mark.parametrize("line", ["queue.get()", "gate.acquire()", "gate.acquire(True, 9)"])
@@ -108,7 +109,7 @@ def test_awaited_leaves_other_waits_alone(line):
         queue.put(1)
         gate.release()
 
-    assert awaited_in(f"x = 1\n{line}\n", free, queue=queue, gate=gate) == Awaited()
+    hold_awaited(f"x = 1\n{line}\n", free, Awaited(), queue=queue, gate=gate)
 
 
 def test_awaited_takes_an_unknown_wait_for_a_handle():
@@ -121,4 +122,4 @@ def test_awaited_takes_an_unknown_wait_for_a_handle():
     class Handle:
         wait = gate.acquire
 
-    assert awaited_in("x = 1\nmake().wait()\n", gate.release, make=Handle) == Awaited(WAIT)
+    hold_awaited("x = 1\nmake().wait()\n", gate.release, Awaited(WAIT), make=Handle)

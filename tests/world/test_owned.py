@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from waiting import HANGS_AFTER_S
+from waiting import GROWING_S, HANGS_AFTER_S
 from witness import Witness
 
 from ddp_lessons.jobs import owned
@@ -52,7 +52,9 @@ def test_run_owned_ends_what_was_left_behind(tmp_path, witness, monkeypatch, cap
     A process that left its session and its parent is found, ended and named.
     """
     monkeypatch.setattr(owned, "SETTLE_S", 0.1)
-    assert run(witness.detach + "; exit 3", tmp_path) == 3
+    is_there = "[ $(ps -o comm= -p $!) = sleep ]"
+    command = f"{witness.detach[1:-1]} until {is_there}; do :; done; exit 3"
+    assert run(command, tmp_path) == 3
     witness.wait_for_start()
     witness.wait_for_end()
     assert capfd.readouterr().err == "left behind, ended now: sleep\n"
@@ -63,8 +65,10 @@ def test_run_owned_ends_at_the_deadline(tmp_path, witness):
     The command gets Ctrl-C and some seconds to say its last words, then it and all else is ended.
     """
     script = f"trap 'echo words > last; exit 5' INT; {witness.detach}; sleep 600 & wait"
-    assert run(script, tmp_path, deadline_s=6) == DEADLINE_STATUS
-    witness.wait_for_start()
+    for deadline_s in GROWING_S:
+        assert run(script, tmp_path, deadline_s=deadline_s) == DEADLINE_STATUS
+        if witness.has_started():
+            break
     witness.wait_for_end()
     assert (tmp_path / "last").read_text() == "words\n"
 

@@ -4,10 +4,11 @@ Where a rank is, read from the stack of a thread that really waits.
 
 import functools
 import linecache
+import subprocess
 import threading
 
 import pytest
-from waiting import wait_until
+from waiting import HANGS_AFTER_S, wait_until
 
 from ddp_lessons.ranks.rank.where import (
     line_of_error,
@@ -21,13 +22,14 @@ from ddp_lessons.trace.tap import TAP
 CELL_FILE = "/tmp/ipykernel_1/cell.py"
 
 
-def place_of(source, inside=("<module>",), **names):
+def place_of(source, inside=("<module>",), free=lambda: None, **names):
     """
     Run a cell in a thread until it waits, and return the place it is at.
 
     Args:
         source: The cell. It waits for `gate` in the end, and sets `ready` just before it waits.
         inside: Names that the innermost function may have once it waits.
+        free: Called to end a wait before that for `gate`.
         names: Its namespace.
     """
     linecache.cache[CELL_FILE] = (len(source), None, source.splitlines(keepends=True), CELL_FILE)
@@ -42,10 +44,11 @@ def place_of(source, inside=("<module>",), **names):
         return place if names.get("ready") and place["function"] in inside else None
 
     try:
-        return wait_until(look, 5, "the cell to wait")
+        return wait_until(look, HANGS_AFTER_S, "the cell to wait")
     finally:
+        free()
         gate.release()
-        thread.join(5)
+        thread.join(HANGS_AFTER_S)
         assert not thread.is_alive()
 
 
@@ -99,20 +102,17 @@ def test_place_knows_a_handle_that_is_waited_for_while_a_trace_is_on(name):
     assert (place["line"], place["call"]) == (1, "wait")
 
 
-@pytest.mark.parametrize(
-    ("wait", "inside"),
-    [
-        ("threading.Event().wait(1.5)", ("wait",)),
-        ("subprocess.Popen(['sleep', '1.5']).wait()", ("_wait", "_try_wait")),
-    ],
-)
-def test_place_of_another_kind_of_wait_is_no_communication(wait, inside):
+def test_place_of_another_kind_of_wait_is_no_communication():
     """
     Ranks that all wait for a thread or a process were once taken for a deadlock and ended.
     """
-    source = f"import threading, subprocess\nready = True; {wait}; gate.acquire()\n"
-    place = place_of(source, inside)
-    assert (place["line"], place["call"]) == (2, "")
+    event, child = threading.Event(), subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    for wait, inside, free in (
+        (event, ("wait",), event.set),
+        (child, ("_wait", "_try_wait"), child.stdin.close),
+    ):
+        place = place_of("x = 1\nready = True; it.wait(); gate.acquire()\n", inside, free, it=wait)
+        assert (place["line"], place["call"]) == (2, "")
 
 
 def test_place_reads_peer_and_limit_of_a_torch_call():
