@@ -6,6 +6,7 @@ import re
 
 import pytest
 from kernels import running_kernel
+from waiting import HANGS_AFTER_S, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -176,12 +177,15 @@ def test_status_tells_busy_ranks(kernel, tmp_path):
     seen = tmp_path / "seen"
     wait = f"import os, time\nwhile not os.path.exists({str(seen)!r}):\n    time.sleep(0.01)"
     ok(kernel, f"%%px --noblock --targets 1\n{wait}")
-    rows = kernel.value("repr(ranks.status())").splitlines()[2:]
+
+    def states():
+        rows = kernel.value("repr(ranks.status())").splitlines()[2:]
+        return [row.split()[1] for row in rows]
+
+    wait_until(lambda: states() == ["idle", "busy", "idle"], HANGS_AFTER_S, "rank 1 to be busy")
     seen.touch()
-    assert [row.split()[1] for row in rows] == ["idle", "busy", "idle"]
     ok(kernel, "%pxresult")
-    rows = kernel.value("repr(ranks.status())").splitlines()[2:]
-    assert [row.split()[1] for row in rows] == ["idle", "idle", "idle"]
+    wait_until(lambda: states() == ["idle"] * 3, HANGS_AFTER_S, "rank 1 to be idle")
 
 
 def test_regroup_makes_a_new_group(kernel):

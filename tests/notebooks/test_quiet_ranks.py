@@ -19,7 +19,7 @@ future = client.send_execute_request(
         lambda message: heard.update([message["header"]["msg_type"]])
     ),
 )
-future.output.result(30)
+future.output.result(120)
 """
 
 

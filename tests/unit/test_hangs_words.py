@@ -3,6 +3,7 @@ What torch's errors say in one line, the same on every run.
 """
 
 import pytest
+from waiting import HANGS_AFTER_S
 
 from ddp_lessons.hangs import NaiveWatchdog, attempt, read_stack, short
 from ddp_lessons.hangs.stacks import own_frames
@@ -46,7 +47,7 @@ def test_attempt_says_how_a_call_ended(monkeypatch, capsys):
     def fail():
         raise RuntimeError("[/a.cc:1] no such luck")
 
-    attempt("calm", lambda: None)
+    attempt("calm", lambda: None, soon_s=HANGS_AFTER_S)
     attempt("storm", fail, soon_s=-1)
     assert capsys.readouterr().out == (
         "calm, rank 3: at once, no error\nstorm, rank 3: late, no such luck\n"
