@@ -2,13 +2,11 @@
 The scale of the runtime's clocks, as a kernel with ranks has it.
 """
 
-import pytest
 from kernels import running_kernel
 
 from ddp_lessons.ranks.system import clocks
 
 
-@pytest.mark.timeout(180)
 def test_scale_reaches_the_kernel_the_supervisor_and_the_ranks():
     """
     A limit that is stretched in one process only is overtaken by that of another one.

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 from IPython.core.events import EventManager, available_events
+from waiting import HANGS_AFTER_S
 
 from ddp_lessons.ranks.system.idle import IdleWatch
 
@@ -97,6 +98,6 @@ def test_idle_watch_that_is_closed_leaves_nothing_behind():
     (thread,) = set(threading.enumerate()) - threads
     scene.watch.close()
     assert scene.listeners() == []
-    thread.join(timeout=10)
+    thread.join(HANGS_AFTER_S)
     assert not thread.is_alive()
     assert scene.acted == 0
