@@ -279,14 +279,14 @@ with open("/proc/self/maps") as maps:
     files = {line.split()[-1] for line in maps if ".so" in line}
 cuda = [f for f in files if re.search(r"/lib(cuda|cudart|cudnn|cublas|nccl)[^/]*$", f)]
 outside = [f for f in cuda if not f.startswith(home) and "libcuda.so" not in f]
-print(f"from outside: {len(outside)}, from inside: {len(cuda) - len(outside)}")
+print(f"CUDA libraries from outside: {len(outside)}")
 
 # %% [markdown] tags=["read"]
-# From outside come 0, on every rank. With a GPU, run it again: some come from inside, for PyTorch's
-# own package carries the CUDA runtime, and NCCL, which moves tensors between GPUs. The machine
-# brings the driver, and nothing else. Without a GPU none is loaded at all, and training ran all the
-# same. So [claim C01](claims.md) is **false**. In a terminal, `ddp-lessons doctor` prints what this
-# machine has.
+# From outside come 0, on every rank. A PyTorch that was built for GPUs loads its CUDA libraries from
+# inside the environment, because its own package carries the CUDA runtime, and NCCL, which moves
+# tensors between GPUs. The machine brings the driver, and nothing else. A PyTorch that was built for
+# the CPU loads none at all. So [claim C01](claims.md) is **false**. In a terminal,
+# `ddp-lessons doctor` prints what this machine has, and which build of PyTorch.
 
 # %% tags=["check"]
 assert ranks.view["outside"] == [[]] * 4
