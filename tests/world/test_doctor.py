@@ -100,6 +100,7 @@ WRONG = [
     ({"system": "win32"}, "Python", FAIL, "use WSL"),
     ({"packages": {"torch": "2.13.0"}}, "packages", FAIL, "make setup"),
     ({"packages": LAPTOP.packages | {"torch": "2.10.1"}}, "torch", FAIL, "torch>=2.11"),
+    ({"packages": LAPTOP.packages | {"torch": "2.15.0"}}, "torch", WARN, "torch==2.14.1"),
     ({"torch": TorchReport(error="libgomp.so.1: missing")}, "torch", FAIL, "--force-reinstall"),
     ({"num_gpus_on_bus": 2}, "GPUs", WARN, "Install NVIDIA's driver"),
     ({"gpus": SERVER.gpus, "driver": "580"}, "GPUs", WARN, "CUDA build of torch"),

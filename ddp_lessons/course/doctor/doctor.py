@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from packaging.version import Version
 
 OLDEST_TORCH = "2.11"
+NEWEST_TRIED_TORCH = "2.14.1"  # the newest that the tests were run with: README says how
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 13)
 GIB = 1 << 30
 FEW_BYTES = 2 * GIB  # 4 ranks, a kernel, JupyterLab and a browser beside them
@@ -101,18 +102,23 @@ def judge_packages(machine):
 
 def judge_torch(machine):
     """
-    Judge torch: installed, importable, new enough.
+    Judge torch: installed, importable, new enough, and not newer than the newest one tried.
     """
     installed = machine.packages.get("torch")
     if installed is None:
         return Finding("torch", FAIL, "not installed", "Run make setup: it installs torch.")
-    if Version(Version(installed).public) < Version(OLDEST_TORCH):
+    public = Version(Version(installed).public)
+    if public < Version(OLDEST_TORCH):
         mend = f'Run: python -m pip install --upgrade "torch>={OLDEST_TORCH}"'
         return Finding("torch", FAIL, f"{installed}, older than {OLDEST_TORCH}", mend)
     if machine.torch.version is None and machine.temp_folder:
         found = f"{installed} does not import: {machine.torch.error}"
         mend = f'Run: python -m pip install --force-reinstall "torch>={OLDEST_TORCH}"'
         return Finding("torch", FAIL, found, mend)
+    if public.release[:2] > Version(NEWEST_TRIED_TORCH).release[:2]:
+        found = f"{installed}, newer than {NEWEST_TRIED_TORCH}, the newest one tried"
+        mend = f'If a lesson differs, run: python -m pip install "torch=={NEWEST_TRIED_TORCH}"'
+        return Finding("torch", WARN, found, mend)
     cuda = machine.torch.cuda
     wheel = f"the wheel brings CUDA {cuda}" if cuda else "a CPU build, no CUDA in the wheel"
     return Finding("torch", OK, f"{installed}, {wheel}")
