@@ -2,7 +2,8 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/sh
 
-# The active conda or virtual environment, or our own .venv. Named only when a recipe asks.
+# The active conda or virtual environment, or our own .venv, or build/torch-2.14.1 with TORCH=2.14.1.
+# Named only when a recipe asks.
 PY = "$$(scripts/setup.sh --where)"
 export PYTHON TORCH DRAWS FAULTS SESSIONS ROUNDS WHEELS
 

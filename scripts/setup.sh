@@ -4,6 +4,8 @@
 #
 #   scripts/setup.sh           set up
 #   scripts/setup.sh --where   print the environment's Python, and do nothing
+#
+# With TORCH=2.14.1 the environment is build/torch-2.14.1, and has that torch, whatever is active.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -18,14 +20,17 @@ version() {
 # The environment that is active, or our own. conda's "base" is what conda itself runs on, and
 # active in every terminal of many people: it is left alone.
 kind=own
-python=.venv/bin/python
-if [ -n "${VIRTUAL_ENV:-}" ]; then
+home=.venv
+if [ -n "${TORCH:-}" ]; then
+    home=build/torch-$TORCH
+elif [ -n "${VIRTUAL_ENV:-}" ]; then
     kind=venv
-    python=$VIRTUAL_ENV/bin/python
+    home=$VIRTUAL_ENV
 elif [ -n "${CONDA_PREFIX:-}" ] && [ "${CONDA_DEFAULT_ENV:-base}" != base ]; then
     kind=conda
-    python=$CONDA_PREFIX/bin/python
+    home=$CONDA_PREFIX
 fi
+python=$home/bin/python
 
 if [ "${1:-}" = --where ]; then
     echo "$python"
@@ -40,13 +45,13 @@ fi
 
 # What the environment was last set up from. The folder is part of it, because an environment
 # may serve several clones, and a clone may be moved.
-stamp=$(dirname "$(dirname "$python")")/ddp-lessons.stamp
+stamp=$home/ddp-lessons.stamp
 wanted=$(pwd; cksum requirements.lock pyproject.toml scripts/setup.sh)
 if [ -x "$python" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
     exit 0
 fi
 
-# Our own .venv is made anew if it was left half made, moved, or belongs to another Python.
+# Our own environment is made anew if it was left half made, moved, or belongs to another Python.
 if [ "$kind" = own ] && { [ "$(head -n 1 "$stamp" 2>/dev/null)" != "$(pwd)" ] || ! fits "$python"; }
 then
     base=
@@ -63,17 +68,17 @@ then
             "'brew install python@3.13', or name one: make setup PYTHON=/path/to/python." >&2
         exit 1
     fi
-    echo "Setting up .venv with Python $(version "$base"). This happens once, and takes minutes."
-    rm -rf .venv
+    echo "Setting up $home with Python $(version "$base"). This happens once, and takes minutes."
+    rm -rf "$home"
     # Debian ships Python without the pip that venv copies; the pip that is there can fill it.
     if "$base" -c 'import ensurepip' 2>/dev/null; then
-        "$base" -m venv .venv
+        "$base" -m venv "$home"
     else
-        "$base" -m venv --without-pip .venv
-        "$base" -m pip --python .venv/bin/python install --quiet pip
+        "$base" -m venv --without-pip "$home"
+        "$base" -m pip --python "$python" install --quiet pip
     fi
 else
-    echo "Bringing up to date: $(dirname "$(dirname "$python")")"
+    echo "Bringing up to date: $home"
     # uv, for one, makes environments without pip.
     "$python" -m pip --version >/dev/null 2>&1 || "$python" -m ensurepip >/dev/null
 fi
@@ -85,16 +90,24 @@ if [ "$kind" = conda ]; then
     # conda has chosen the versions, from environment.yml; pip only adds what is missing.
     "$python" -m pip install --quiet -e '.[dev,frameworks,site]'
 else
-    pins=requirements.lock
-    # A GPU machine's environment keeps the torch it has, as long as pyproject.toml admits it.
-    if [ "$kind" = venv ] && "$python" -c '
-import sys
+    # TORCH takes the place of the pinned torch. So does the torch of a GPU machine's environment,
+    # as long as pyproject.toml admits it.
+    torch=${TORCH:-}
+    if [ "$kind" = venv ]; then
+        torch=$("$python" -c '
 from importlib.metadata import version
-sys.exit(tuple(int(part) for part in version("torch").split(".")[:2]) < (2, 11))
-' 2>/dev/null; then
+torch = version("torch")
+if tuple(int(part) for part in torch.split(".")[:2]) >= (2, 11):
+    print(torch)
+' 2>/dev/null || true)
+    fi
+    pins=requirements.lock
+    if [ -n "$torch" ]; then
         pins=$(mktemp)
         trap 'rm -f "$pins"' EXIT
-        grep -v '^torch==' requirements.lock >"$pins"
+        # torch 2.11 does not admit the pinned setuptools, and pip would then install another torch.
+        sed -e "s/^torch==.*/torch==$torch/" -e 's/^setuptools==.*/setuptools>=77/' \
+            requirements.lock >"$pins"
     fi
     "$python" -m pip install --quiet -r "$pins"
     "$python" -m pip install --quiet --no-deps --no-build-isolation -e .
