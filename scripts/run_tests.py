@@ -131,13 +131,13 @@ def mark_flaky(report, first_failures):
 
 def state_of_files():
     """
-    Return a text that changes when any file of the repository does, ignored ones left out.
+    Return a text that changes with the environment, and with any file that is not ignored.
     """
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT, check=True, capture_output=True, text=True,
     )  # fmt: skip
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(sys.prefix.encode())  # TORCH=2.14.1 is another environment
     for name in sorted(filter(None, listed.stdout.split("\0"))):
         if (ROOT / name).is_file():
             digest.update(name.encode() + b"\0" + (ROOT / name).read_bytes())

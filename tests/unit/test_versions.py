@@ -5,11 +5,11 @@ Every version that the README promises: how its environment is made, and where i
 import re
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 import yaml
 from packaging.version import Version
+from paths import ROOT
 
 from ddp_lessons.course.doctor.doctor import (
     NEWEST_PYTHON,
@@ -18,7 +18,6 @@ from ddp_lessons.course.doctor.doctor import (
     OLDEST_TORCH,
 )
 
-ROOT = Path(__file__).parents[1]
 WORKFLOWS = ROOT / ".github" / "workflows"
 PYTHONS = {f"{OLDEST_PYTHON[0]}.{minor}" for minor in range(OLDEST_PYTHON[1], NEWEST_PYTHON[1] + 1)}
 # A Python that installs nothing, and keeps the list of what it was to install.
