@@ -223,15 +223,20 @@ missing = Task(
             "one-look",
             "Look for the key of every rank anew in each round, and for each key by itself: asked "
             "for several keys, store.check only says whether all are there.",
-            "It names a rank that came within the deadline.",
-            shows=lambda view: _names_present(view) and view.rank not in _too_late(view.case),
+            "It names ranks that came within the deadline.",
+            shows=lambda view: (
+                _names_present(view)
+                and view.rank not in _too_late(view.case)
+                and len(view.got) > len(view.expected)
+            ),
         ),
         Mistake(
             "too-patient",
             "One deadline, from the call on, holds for all ranks together. Look many times a "
             "second, by store.check, which only asks: store.get and store.wait block for each key "
-            "that is missing.",
+            "that is missing, and raise in the end.",
             shows=_is_too_patient,
+            raises=("Timeout waiting", "Wait timeout"),
         ),
         VALUES,
         Mistake(
@@ -239,11 +244,6 @@ missing = Task(
             "Return as soon as all keys are there.",
             "All ranks had come, and it waited until the deadline.",
             shows=_is_slow,
-        ),
-        Mistake(
-            "raised",
-            "A line that is named is yours. Perhaps it waits: store.get and store.wait raise when "
-            "a key does not come. store.check only asks, and takes a list of keys.",
         ),
         Mistake(
             "late",

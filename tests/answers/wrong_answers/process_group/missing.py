@@ -105,7 +105,7 @@ ANSWERS = [
     Answer(
         "01.3",
         "gets the keys of the others",
-        "raised",
+        "too-patient",
         changed(MISSING, ('not store.check([f"here/{r}"])', 'store.get(f"here/{r}") != b"yes"')),
     ),
     Answer(
