@@ -10,11 +10,21 @@ import torch
 from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Played, Task
 from ddp_lessons.checks.kit.comparing import find_difference
 from ddp_lessons.checks.kit.elimination import name_mistake
+from ddp_lessons.checks.kit.finding import all_tasks
 from ddp_lessons.checks.kit.inside.seen import Call, Seen
 from ddp_lessons.errors import BadInput, WrongAnswer
 
 RIGHT = torch.tensor([4.0, 8.0])
 EXPECTED = Expected(lambda case, rank: RIGHT)
+
+
+GIVING = [
+    (task, mistake)
+    for task in all_tasks().values()
+    if task.judge is None
+    for mistake in task.mistakes
+    if mistake.gives
+]
 
 
 def _multiple(name, factor):
@@ -207,3 +217,25 @@ def test_a_list_words_common_hints_anew():
     assert task.own_hints == {"values": VALUES.hint, "deadlock": "Start one of the two."}
     assert task.all_hints["deadlock"] == "Start one of the two."
     assert "view" in task.all_hints
+
+
+@pytest.mark.parametrize(
+    ("task", "mistake"), GIVING, ids=lambda one: getattr(one, "number", "") or one.name
+)
+def test_no_mistake_above_gives_all_that_one_gives(task, mistake):
+    """
+    A mistake that an earlier one hides, or that gives what is right, would never be named.
+    """
+    above = task.mistakes[: task.mistakes.index(mistake)]
+
+    def is_told_apart(case, rank, value):
+        others = [task.expected.value(case, rank)]
+        others += [other for each in above if each.gives for other in each.gives(case, rank)]
+        return all(find_difference(value, other) for other in others)
+
+    assert any(
+        is_told_apart(case, rank, value)
+        for case in task.new_cases(4)
+        for rank in range(case.world_size)
+        for value in mistake.gives(case, rank)
+    )

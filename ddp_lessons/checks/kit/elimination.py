@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ddp_lessons.checks.kit.comparing import find_difference
+from ddp_lessons.checks.kit.mistakes import VALUES
 
 
 def last_result(view):
@@ -125,6 +126,12 @@ class View:
         return find_difference(self.got, value, self.most_off) is None
 
 
+_KINDS = {
+    "nothing": "A tensor is expected.",
+    "dtype": "The dtype is not the one expected.",
+}
+
+
 def name_mistake(played):
     """
     Raise the WrongAnswer for the first mistake of the task's list that the case shows.
@@ -145,7 +152,8 @@ def name_mistake(played):
     """
     views = [View(played, rank) for rank in range(played.case.world_size)]
     for view in views:
-        _refuse_other_kind(view)
+        if _kind(view) in _KINDS:
+            raise _wrong(VALUES, view, _KINDS[_kind(view)])
     for mistake in played.task.mistakes:
         for view in views:
             fact = _fact(mistake, view)
@@ -157,21 +165,23 @@ def _wrong(mistake, view, fact):
     if not view.is_off:
         return view.played.wrong(mistake.name, view.rank, fact=fact)
     both, where = view.difference, view.difference.where
-    shapes = {getattr(value, "shape", None) for value in (both.got, both.expected)}
-    name = "shape" if mistake.name == "values" and len(shapes) > 1 else mistake.name
+    name = _kind(view) if mistake.name == "values" else mistake.name
     fact = f"{fact} The first difference is in {where}." if where else fact
     return view.played.wrong(name, view.rank, got=both.got, expected=both.expected, fact=fact)
 
 
-def _refuse_other_kind(view):
-    both = {"got": view.got, "expected": view.expected}
-    if not isinstance(view.expected, torch.Tensor):
-        return
-    if not isinstance(view.got, torch.Tensor):
-        raise view.played.wrong("nothing", view.rank, **both, fact="It must return a tensor.")
-    if view.got.dtype != view.expected.dtype:
-        fact = "The dtype is not the one expected."
-        raise view.played.wrong("dtype", view.rank, **both, fact=fact)
+def _kind(view):
+    """
+    Return the name of a value that is off, by what kind of value it is.
+    """
+    both = view.difference
+    if both is None or not isinstance(both.expected, torch.Tensor):
+        return "values"
+    if not isinstance(both.got, torch.Tensor):
+        return "nothing"
+    if both.got.dtype != both.expected.dtype:
+        return "dtype"
+    return "values" if both.got.shape == both.expected.shape else "shape"
 
 
 def _fact(mistake, view):

@@ -2,16 +2,21 @@
 Task 03.2: ring all-gather.
 """
 
-from ddp_lessons.checks.kit import Task, equal
-from ddp_lessons.checks.kit.material.digits import refuse_lost_digits
-from ddp_lessons.checks.kit.material.early_use import call_watched, refuse_early
+from itertools import permutations
+
+from ddp_lessons.checks.kit import VALUES, Expected, Mistake, Task
+from ddp_lessons.checks.kit.comparing import find_difference
+from ddp_lessons.checks.kit.elimination import last_result
+from ddp_lessons.checks.kit.material.early_use import EARLY_USE, call_watched
 from ddp_lessons.checks.kit.material.rounds import sending_device
 from ddp_lessons.checks.ring.rings import (
-    RING_MISTAKES,
+    RING_WORDS,
+    bytes_of_chunks,
     cases_of_chunks,
     chunks_of,
     draw_ring,
-    judge_ring,
+    longest_chunk_bytes,
+    ring_costs,
 )
 
 
@@ -24,47 +29,52 @@ def _act(here, all_gather):
     )
 
 
-def _judge(played):
-    refuse_early(played)
-    chunks, w = played.before, played.case.world_size
-    for rank, got in enumerate(played.results):
-        if not isinstance(got, list | tuple) or len(got) != w:
-            fact = f"It must return a list of {w} tensors."
-            raise played.wrong("no-list", rank, got=got, fact=fact)
-    for rank, got in enumerate(played.results):
-        _name_the_chunks(played, rank, got, chunks)
-        for part, expected in zip(got, chunks, strict=True):
-            refuse_lost_digits(played, rank, part, expected, [expected], "sent-dtype")
-            played.expect(rank, part, expected)
+def _chunks(case):
+    return [chunks_of(case, rank)[rank] for rank in range(case.world_size)]
+
+
+def _as_list(view):
+    got = last_result(view)
+    return list(got) if isinstance(got, tuple) else got
+
+
+def _all_alike(case, rank, chunk):
+    """
+    Return a list in which every place but the rank's own holds one chunk.
+    """
+    chunks = _chunks(case)
+    return [chunks[rank if place == rank else chunk] for place in range(case.world_size)]
+
+
+def _is_alike(view, of_neighbour):
+    if not view.is_off or view.case.world_size < 3:
+        return False
+    left = next((event.peer for event in view.events if event.is_receive), None)
+    chunks = [c for c in range(view.case.world_size) if (c == left) == of_neighbour]
+    alike = [_all_alike(view.case, view.rank, chunk) for chunk in chunks]
+    return any(view.is_near(one) for one in alike)
+
+
+def _lacks_own(view):
+    if not view.is_off:
+        return False
+    own = view.expected[view.rank]
+    others = (got for place, got in enumerate(view.got) if place != view.rank)
+    return find_difference([*others], [c for c in view.expected if c is not own]) is None
+
+
+def _most_bytes(case, rank):
     # Each chunk is received by all others, so a rank may have to send all but the smallest.
-    most = sum(chunk.nbytes for chunk in chunks) - min(chunk.nbytes for chunk in chunks)
-    judge_ring(played, w - 1, [most] * w)
+    each = [bytes_of_chunks(case, [chunk]) for chunk in range(case.world_size)]
+    return sum(each) - min(each)
 
 
-def _name_the_chunks(played, rank, got, chunks):
-    w = len(chunks)
-    if w < 3 or all(map(equal, got, chunks)):
-        return
-    which = [next((c for c in range(w) if equal(part, chunks[c])), None) for part in got]
-    others = {c for place, c in enumerate(which) if place != rank}
-    both = {"got": which, "expected": list(range(w))}
-    for mistake, applies, fact in (
-        ("order", set(which) == set(range(w)), "All chunks are there, in another order."),
-        ("own-missing", which[rank] is None and None not in others, "Its own chunk is missing."),
-        ("own-again", others == {_neighbour(played, rank)},
-         "All that came is the neighbour's own chunk."),
-        ("one-buffer", len(others) == 1 and None not in others, "All places hold what came last."),
-        ("order", any(c not in (None, place) for place, c in enumerate(which)),
-         "A chunk is in the place of another."),
-    ):  # fmt: skip
-        if applies:
-            fact += " These are the chunks, by their ranks."
-            raise played.wrong(mistake, rank, **both, fact=fact)
-
-
-def _neighbour(played, rank):
-    return next((event.peer for event in played.traces[rank] if event.is_receive), None)
-
+_SENT_DTYPE, _COSTS = ring_costs(
+    lambda case: case.world_size - 1,
+    _most_bytes,
+    longest_chunk_bytes,
+    "w - 1 steps, and one message a step: send a chunk whole. Your own need not come home.",
+)
 
 all_gather = Task(
     number="03.2",
@@ -72,7 +82,6 @@ all_gather = Task(
     twice=True,
     cases=cases_of_chunks,
     act=_act,
-    judge=_judge,
     ok="w - 1 messages a rank, each one chunk",
     draw=lambda played: draw_ring(played, ["copy"]),
     hints=(
@@ -83,20 +92,52 @@ all_gather = Task(
         "parts = [chunk.new_empty(n) for n in lengths]; parts[rank] gets the chunk; in step s send "
         "parts[(rank - s) % world_size] and receive into parts[(rank - s - 1) % world_size].",
     ),
-    mistakes=RING_MISTAKES
-    | {
-        "cost": "w - 1 steps, and one message a step: send a chunk whole. Your own need not come "
-        "home.",
-        "filled-up": "Send no more than a chunk has: chunks differ in length, and all know how.",
-        "no-list": "Return a list with one tensor for each rank, in rank order.",
-        "order": "Put what arrives where it belongs. In step s it comes from s + 1 ranks away.",
-        "own-missing": "A rank's own chunk does not come by message: put a copy in its place.",
-        "one-buffer": "Receive each chunk into a tensor of its own: the next one overwrites it.",
-        "own-again": "Send your own chunk in the first step only. Then send what arrived last.",
-        "died": "A message that is longer than the tensor it arrives in ends the process. Take "
-        "that tensor's length from lengths, and its dtype from chunk.",
-        "input-changed": "chunk and lengths are your caller's: leave both as they are.",
-        "view": "What you return is your caller's to change: put a copy of chunk in it.",
-    },
+    expected=Expected(lambda case, rank: _chunks(case), gave=_as_list),
+    mistakes=(
+        EARLY_USE,
+        Mistake(
+            "no-list",
+            "Return a list with one tensor for each rank, in rank order.",
+            "It must return a list of as many tensors as there are ranks.",
+            shows=lambda view: (
+                not isinstance(view.got, list) or len(view.got) != view.case.world_size
+            ),
+        ),
+        _SENT_DTYPE,
+        Mistake(
+            "order",
+            "Put what arrives where it belongs. In step s it comes from s + 1 ranks away.",
+            "All chunks are there, in another order.",
+            gives=lambda case, rank: [list(order) for order in permutations(_chunks(case))],
+        ),
+        Mistake(
+            "own-missing",
+            "A rank's own chunk does not come by message: put a copy in its place.",
+            "Its own chunk is missing.",
+            shows=_lacks_own,
+        ),
+        Mistake(
+            "own-again",
+            "Send your own chunk in the first step only. Then send what arrived last.",
+            "All that came is the neighbour's own chunk.",
+            shows=lambda view: _is_alike(view, of_neighbour=True),
+        ),
+        Mistake(
+            "one-buffer",
+            "Receive each chunk into a tensor of its own: the next one overwrites it.",
+            "All places hold what came last.",
+            shows=lambda view: _is_alike(view, of_neighbour=False),
+        ),
+        VALUES,
+        *_COSTS,
+        *RING_WORDS,
+        Mistake(
+            "died",
+            "A message that is longer than the tensor it arrives in ends the process. Take that "
+            "tensor's length from lengths, and its dtype from chunk.",
+        ),
+        Mistake("input-changed", "chunk and lengths are your caller's: leave both as they are."),
+        Mistake("view", "What you return is your caller's to change: put a copy of chunk in it."),
+    ),
     allowed=("send", "recv"),
 )

@@ -11,16 +11,13 @@ from ddp_lessons.checks.kit import VALUES, Expected, Mistake, Task
 from ddp_lessons.checks.kit.material.early_use import EARLY_USE, call_watched
 from ddp_lessons.checks.kit.material.rounds import sending_device
 from ddp_lessons.checks.ring.rings import (
-    RING_MISTAKES,
     RING_WORDS,
+    bytes_of_chunks,
     cases_of_chunks,
     chunks_of,
     draw_ring,
-    fact_of_cost,
-    fact_of_length,
-    fact_of_peers,
-    fact_of_turns,
-    sends_of,
+    longest_chunk_bytes,
+    ring_costs,
 )
 
 
@@ -63,27 +60,16 @@ def _sums_of_mixed(case, rank):
     return [_sum(parts) for parts in product(*(chunks_of(case, r) for r in range(case.world_size)))]
 
 
-def _num_bytes(case, lengths):
-    return sum(lengths) * getattr(torch, case["dtype"]).itemsize
+def _others_bytes(case, rank):
+    return bytes_of_chunks(case, [chunk for chunk in range(case.world_size) if chunk != rank])
 
 
-def _sends_too_long(view):
-    is_split = len(sends_of(view)) >= view.case.world_size
-    longest = fact_of_length(view, _num_bytes(view.case, [max(view.case["lengths"])]))
-    return longest or (not is_split and _sends_too_much(view))
-
-
-def _sends_too_much(view):
-    others = [n for chunk, n in enumerate(view.case["lengths"]) if chunk != view.rank]
-    return fact_of_cost(view, len(others), _num_bytes(view.case, others))
-
-
-def _sends_other_dtype(view):
-    others = sorted({send.dtype for send in sends_of(view)} - {view.case["dtype"]})
-    if others and (view.is_off or _sends_too_long(view)):
-        return f"It sends {', '.join(others)}, and was given {view.case['dtype']}."
-    return ""
-
+_SENT_DTYPE, _COSTS = ring_costs(
+    lambda case: case.world_size - 1,
+    _others_bytes,
+    longest_chunk_bytes,
+    "w - 1 steps, and one message a step: send a chunk whole, and let it end at home.",
+)
 
 reduce_scatter = Task(
     number="03.1",
@@ -106,11 +92,7 @@ reduce_scatter = Task(
     expected=Expected(lambda case, rank: _sum(_parts(case, rank))),
     mistakes=(
         EARLY_USE,
-        Mistake(
-            "sent-dtype",
-            "Send, and add, in the dtype that you were given.",
-            shows=_sends_other_dtype,
-        ),
+        _SENT_DTYPE,
         Mistake(
             "wrong-chunk",
             "Ask where a chunk must start to end at home: w - 1 steps are one less than the round.",
@@ -140,23 +122,7 @@ reduce_scatter = Task(
             gives=_sums_of_mixed,
         ),
         VALUES,
-        Mistake(
-            "too-long",
-            "Send one chunk in a step, and no more than it has: chunks differ in length, and all "
-            "ranks know how.",
-            shows=_sends_too_long,
-        ),
-        Mistake("not-ring", RING_MISTAKES["not-ring"], shows=fact_of_peers),
-        Mistake(
-            "cost",
-            "w - 1 steps, and one message a step: send a chunk whole, and let it end at home.",
-            shows=_sends_too_much,
-        ),
-        Mistake(
-            "turns",
-            RING_MISTAKES["turns"],
-            shows=lambda view: fact_of_turns(view, view.case.world_size - 1),
-        ),
+        *_COSTS,
         *RING_WORDS,
         Mistake(
             "died",

@@ -129,6 +129,62 @@ def refuse_long_messages(played, chunk_bytes, tensor_bytes):
             raise played.wrong(_unless_of_dtype(played, [longest], mistake), rank, fact=fact)
 
 
+def ring_costs(num_steps, most_bytes, chunk_bytes, cost_hint):
+    """
+    Return the mistakes of rings that send too much: of another dtype, and a tuple of all others.
+
+    Args:
+        num_steps: Function of a Case: how many messages a rank may send.
+        most_bytes: Function (case, rank): how many bytes all of them may have.
+        chunk_bytes: Function of a Case: how many one of them may have.
+        cost_hint: The hint for too many messages.
+    """
+
+    def sends_too_much(view):
+        return fact_of_cost(view, num_steps(view.case), most_bytes(view.case, view.rank))
+
+    def sends_too_long(view):
+        is_split = len(sends_of(view)) > num_steps(view.case)
+        longest = fact_of_length(view, chunk_bytes(view.case))
+        return longest or (not is_split and sends_too_much(view))
+
+    def sends_other_dtype(view):
+        others = sorted({send.dtype for send in sends_of(view)} - {view.case["dtype"]})
+        if others and (view.is_off or sends_too_long(view)):
+            return f"It sends {', '.join(others)}, and was given {view.case['dtype']}."
+        return ""
+
+    return Mistake("sent-dtype", RING_MISTAKES["sent-dtype"], shows=sends_other_dtype), (
+        Mistake(
+            "too-long",
+            "Send one chunk in a step, and no more than it has: chunks differ in length, and all "
+            "ranks know how.",
+            shows=sends_too_long,
+        ),
+        Mistake("not-ring", RING_MISTAKES["not-ring"], shows=fact_of_peers),
+        Mistake("cost", cost_hint, shows=sends_too_much),
+        Mistake(
+            "turns",
+            RING_MISTAKES["turns"],
+            shows=lambda view: fact_of_turns(view, num_steps(view.case)),
+        ),
+    )
+
+
+def bytes_of_chunks(case, chunks):
+    """
+    Return how many bytes chunks of a case have together.
+    """
+    return sum(case["lengths"][c] for c in chunks) * getattr(torch, case["dtype"]).itemsize
+
+
+def longest_chunk_bytes(case):
+    """
+    Return how many bytes the longest chunk of a case has.
+    """
+    return max(bytes_of_chunks(case, [c]) for c in range(case.world_size))
+
+
 def draw_ring(played, phases):
     """
     Draw the chunks of a ring step by step; where it is no right ring yet, its messages.

@@ -9,7 +9,6 @@ from wrong_answers.ring.sources import (
     HEAD,
     IN_TURN,
     KEPT,
-    LAST_RECEIVES_FIRST,
     SEND_FIRST,
     SWAP,
     waiting_at_the_end,
@@ -83,18 +82,6 @@ def all_gather(chunk, lengths):
     return [part[:n] for part, n in zip(parts, lengths)]
 """
 
-_GATHER_TWO_AT_ONCE = """\
-def all_gather(chunk, lengths):
-    rank, world_size, right, left = places()
-    held = [chunk.clone()]
-    for step in range(world_size - 1):
-        sent = held if step else held[:1]
-        coming = [lengths[(rank - 1 - k) % world_size] for k in range(len(sent))]
-        arrived = swap(torch.cat(sent), chunk.new_empty(sum(coming)), right, left)
-        held = [chunk.clone(), *arrived.split(coming)]
-    return [held[(rank - c) % world_size] for c in range(world_size)]
-"""
-
 
 def _gather_in(dtype):
     return HEAD + changed(
@@ -106,58 +93,18 @@ def _gather_in(dtype):
 
 _ROWS = [
     (
-        "makes the steps of 4 ranks at most",
-        "more-ranks",
-        HEAD + changed(_GATHER, ("in range(world_size - 1)", "in range(min(world_size, 4) - 1)")),
-    ),
-    (
-        "receives into what is still being sent",
-        "overwritten",
+        "takes a step too few",
+        "values",
         HEAD
-        + """\
-def all_gather(chunk, lengths):
-    rank, world_size, right, left = places()
-    room, parts = chunk.new_empty(max(lengths)), [chunk.clone() for _ in lengths]
-    room[: len(chunk)] = chunk
-    for step in range(world_size - 1):
-        c = (rank - 1 - step) % world_size
-        works = [dist.isend(room[: lengths[c - world_size + 1]], dst=right)]
-        works.append(dist.irecv(room[: lengths[c]], src=left))
-        for work in works:
-            work.wait()
-        parts[c] = room[: lengths[c]].clone()
-    return parts
-""",
+        + changed(_GATHER, ("new_empty", "new_zeros"), ("world_size - 1):", "world_size - 2):")),
     ),
     (
         "passes on what may not have come, and waits at the end",
         "early",
         waiting_at_the_end(_GATHER),
     ),
-    (
-        "puts what arrives where the right neighbour's belongs",
-        "order",
-        HEAD + changed(_GATHER_LEFTWARDS, ("], left, right)", "], right, left)")),
-    ),
-    (
-        "lets the last rank receive first, and all others send",
-        "turns",
-        changed(HEAD, (SWAP, LAST_RECEIVES_FIRST)) + _GATHER,
-    ),
-    ("fills up to the longest chunk", "filled-up", HEAD + _GATHER_FILLED_UP),
-    ("sends all that it has in every step", "filled-up", HEAD + _GATHER_TWO_AT_ONCE),
+    ("fills up to the longest chunk", "too-long", HEAD + _GATHER_FILLED_UP),
     ("sends float64", "sent-dtype", _gather_in("torch.float64")),
-    ("sends bfloat16", "sent-dtype", _gather_in("torch.bfloat16")),
-    (
-        "receives in float32 whatever is sent",
-        "died",
-        HEAD
-        + changed(
-            _GATHER,
-            ("[chunk.new_empty(n) for", "[torch.empty(n) for"),
-            ("parts[rank].copy_(chunk)", "parts[rank] = chunk.clone()"),
-        ),
-    ),
     (
         "empties the caller's list",
         "input-changed",
