@@ -23,6 +23,9 @@ class Case:
     seed: int | None = None
     on_paper: bool = False
 
+    def __hash__(self):  # so that what is made of a case can be cached
+        return hash((self.world_size, str(self.data), self.seed, self.on_paper))
+
     def __getitem__(self, name):
         return self.data[name]
 

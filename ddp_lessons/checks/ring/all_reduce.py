@@ -3,19 +3,24 @@ Task 03.3: ring all-reduce for any length.
 """
 
 from dataclasses import replace
+from functools import lru_cache
 
 import torch
 
-from ddp_lessons.checks.kit import Case, Task, equal, normal_numbers, sum_error
-from ddp_lessons.checks.kit.material.digits import full_numbers, is_nearly, refuse_lost_digits
-from ddp_lessons.checks.kit.material.early_use import call_watched, refuse_early
-from ddp_lessons.checks.kit.material.rounds import sending_device
-from ddp_lessons.checks.ring.rings import (
-    RING_MISTAKES,
-    draw_ring,
-    judge_ring,
-    refuse_long_messages,
+from ddp_lessons.checks.kit import (
+    VALUES,
+    Case,
+    Expected,
+    Mistake,
+    Task,
+    equal,
+    normal_numbers,
+    sum_error,
 )
+from ddp_lessons.checks.kit.material.digits import full_numbers, is_nearly
+from ddp_lessons.checks.kit.material.early_use import EARLY_USE, call_watched
+from ddp_lessons.checks.kit.material.rounds import sending_device
+from ddp_lessons.checks.ring.rings import RING_WORDS, draw_ring, ring_costs
 
 
 def _cases(draw):
@@ -51,69 +56,65 @@ def _numbers(case, rank):
     return numbers[:, :1].expand(case["shape"]) if case["numbers"] == "expanded" else numbers
 
 
-def _judge(played):
-    refuse_early(played)
-    tensors, results, w = played.before, played.results, played.case.world_size
-    kind = played.case["numbers"]
-    exact = sum(tensors)
-    if exact.is_floating_point():
-        exact = sum(tensor.double() for tensor in tensors).to(exact.dtype)
-    longest = -(-exact.numel() // w)
-    # First what is wrong altogether, then what it costs, and its last digits at the end.
-    far = sum(tensor.double().abs() for tensor in tensors) / 100
-    for rank, got in enumerate(results):
-        if kind == "whole" and isinstance(got, torch.Tensor):
-            _name_the_part(played, rank, got, exact)
-        mistake = "values"
-        if kind in ("transposed", "expanded"):
-            mistake = "memory" if _is_in_other_order(got, exact, far) else "copied"
-        played.expect(rank, got, exact, far, mistake=mistake)
-    refuse_long_messages(played, longest * exact.element_size(), exact.nbytes)
-    for rank, got in enumerate(results):
-        if not equal(got, results[0]):
-            both = {"got": got, "expected": results[0]}
-            fact = "Its bits are not those of rank 0's sum."
-            raise played.wrong("bits", rank, **both, fact=fact)
-    for rank, got in enumerate(results):
-        if kind == "whole":
-            refuse_lost_digits(played, rank, got, exact, tensors)
-        else:
-            most_off = sum_error(tensors) + _rounding(exact)
-            played.expect(rank, got, exact, most_off, mistake="digits")
-    num_steps = 2 * (w - 1)
-    judge_ring(played, num_steps, [num_steps * longest * exact.element_size()] * w)
+@lru_cache(maxsize=1)
+def _tensors(case):
+    return [_numbers(case, rank) for rank in range(case.world_size)]
 
 
-def _is_in_other_order(got, exact, far):
-    if not isinstance(got, torch.Tensor) or got.shape != exact.shape:
+@lru_cache(maxsize=1)
+def _sum(case):
+    tensors = _tensors(case)
+    exact = torch.float64 if tensors[0].is_floating_point() else torch.int64
+    return sum(tensor.to(exact) for tensor in tensors).to(tensors[0].dtype)
+
+
+@lru_cache(maxsize=1)
+def _most_off(case):
+    if case["numbers"] == "whole":
+        return None
+    # The right sum itself is rounded to the dtype of the answer.
+    total = _sum(case)
+    return sum_error(_tensors(case)) + total.double().abs() * torch.finfo(total.dtype).eps / 2
+
+
+def _is_far(view):
+    """
+    Tell whether a sum is off by more than its last digits.
+    """
+    if not view.is_off or view.got.shape != view.expected.shape:
+        return view.is_off
+    return not is_nearly(view.got, view.expected, view.played.before)
+
+
+def _is_cut_off(view):
+    num_over = view.expected.numel() % view.case.world_size
+    if not num_over or not _is_far(view) or view.got.shape != view.expected.shape:
         return False
-    both = (tensor.flatten().double().sort().values for tensor in (got, exact))
-    return bool((next(both) - next(both)).abs().max() <= far.max())
+    got, expected = (tensor.flatten()[:-num_over] for tensor in (view.got, view.expected))
+    return torch.equal(got, expected)
 
 
-def _rounding(exact):
-    # `exact` was rounded to the dtype of the answer.
-    return exact.double().abs() * torch.finfo(exact.dtype).eps / 2
+def _is_half_done(view):
+    tensors = [got for got in view.played.results if isinstance(got, torch.Tensor)]
+    right = [got == view.expected for got in tensors if got.shape == view.expected.shape]
+    return _is_far(view) and bool(right) and bool(torch.stack(right).any(dim=0).all())
 
 
-def _name_the_part(played, rank, got, exact):
-    w, both = played.case.world_size, {"got": got, "expected": exact}
-    if got.shape != exact.shape or got.dtype != exact.dtype:
-        return
-    if is_nearly(got, exact, played.before):
-        return
-    if w > 1 and got.is_floating_point() and equal(got, exact / w):
-        raise played.wrong("average", rank, **both, fact="This is the mean, not the sum.")
-    num_over = exact.numel() % w
-    if num_over and torch.equal(got.flatten()[:-num_over], exact.flatten()[:-num_over]):
-        fact = f"Only the last {num_over} of the numbers are not right."
-        raise played.wrong("tail", rank, **both, fact=fact)
-    tensors = [other for other in played.results if isinstance(other, torch.Tensor)]
-    right = [other == exact for other in tensors if other.shape == exact.shape]
-    if torch.stack(right).any(dim=0).all():
-        fact = "Each number is right on some rank, and not on all of them."
-        raise played.wrong("half-done", rank, **both, fact=fact)
+def _num_steps(case):
+    return 2 * (case.world_size - 1)
 
+
+def _chunk_bytes(case):
+    total = _sum(case)
+    return -(-total.numel() // case.world_size) * total.element_size()
+
+
+_SENT_DTYPE, (_TOO_LONG, *_COSTS) = ring_costs(
+    _num_steps,
+    lambda case, rank: _num_steps(case) * _chunk_bytes(case),
+    _chunk_bytes,
+    "2 (w - 1) steps, and one message a step: send a chunk whole.",
+)
 
 all_reduce = Task(
     number="03.3",
@@ -121,7 +122,6 @@ all_reduce = Task(
     twice=True,
     cases=_cases,
     act=_act,
-    judge=_judge,
     ok="2 (w - 1) messages a rank, and equal bits on all ranks",
     draw=lambda played: draw_ring(played, ["grow", "copy"]),
     hints=(
@@ -134,30 +134,70 @@ all_reduce = Task(
         "chunks = tensor.flatten().tensor_split(dist.get_world_size()); their lengths are what "
         "all_gather wants; torch.cat and view(tensor.shape) come last.",
     ),
-    mistakes=RING_MISTAKES
-    | {
-        "whole-tensor": "Cut the tensor into w chunks, and send one in a step. The whole tensor "
-        "costs w / 2 times as much, and each rank adds in an order of its own.",
-        "too-long": "Cut so that no chunk is longer than n / w, rounded up: the chunks of "
-        "tensor_split differ by one number at most.",
-        "cost": "2 (w - 1) steps, and one message a step: send a chunk whole.",
-        "digits": "Add in the dtype of the tensor: another one may not hold these sums.",
-        "memory": "The tensor does not lie in one piece. flatten() takes its numbers in the order "
-        "of its shape, wherever they lie.",
-        "copied": "If a tensor does not lie in one piece, its flatten, reshape and contiguous are "
-        "copies, and what you write into a copy is nowhere else. A clone of a transposed tensor "
-        "is transposed, too.",
-        "dtype": "The sum has the dtype of the tensor. torch.sum makes int64 of int32: use +.",
-        "died": "A message that is longer than the tensor it arrives in ends the process. Sums "
-        "keep the dtype of the tensor: torch.sum makes int64 of int32.",
-        "average": "The sum is asked for. Leave it to the caller to divide.",
-        "tail": "The length need not divide by w. Some chunks are then one number longer.",
-        "half-done": "After the reduce-scatter a rank has its own chunk only. Gather the others.",
-        "bits": "Finish each chunk on one rank, and send it to all others as it is.",
-        "raised": "Think of lengths that w does not divide, of fewer numbers than ranks, or none; "
-        "of tensors that do not lie in one piece; of dtypes that numpy lacks; of one rank alone.",
-        "shape": "Give the sum the shape of the tensor that you were given.",
-        "input-changed": "flatten and tensor_split return views: add into tensors of your own.",
-    },
+    expected=Expected(lambda case, rank: _sum(case), most_off=lambda case, rank: _most_off(case)),
+    mistakes=(
+        EARLY_USE,
+        Mistake(
+            "tail",
+            "The length need not divide by w. Some chunks are then one number longer.",
+            "Only the numbers that are left over when w divides the length are not right.",
+            shows=_is_cut_off,
+        ),
+        Mistake(
+            "half-done",
+            "After the reduce-scatter a rank has its own chunk only. Gather the others.",
+            "Each number is right on some rank, and not on all of them.",
+            shows=_is_half_done,
+        ),
+        Mistake(
+            "memory",
+            "The tensor is not contiguous. flatten() takes its numbers in the order of its shape, "
+            "wherever they lie; but flatten, reshape and contiguous then return copies, and what "
+            "you write into a copy is nowhere else. A clone of a transposed tensor is transposed.",
+            "It is right for tensors that are contiguous, and not for this one.",
+            shows=lambda view: view.case["numbers"] in ("transposed", "expanded") and _is_far(view),
+        ),
+        Mistake(
+            "bits",
+            "Finish each chunk on one rank, and send it to all others as it is.",
+            "Its bits are not those of rank 0's sum.",
+            shows=lambda view: not _is_far(view) and not equal(view.got, view.played.results[0]),
+        ),
+        replace(
+            _SENT_DTYPE,
+            symptom="It is nearly right. Digits are lost.",
+            shows=lambda view: _SENT_DTYPE.shows(view) or (view.is_off and not _is_far(view)),
+        ),
+        replace(
+            _TOO_LONG,
+            hint="Send one of w chunks in a step: none is longer than n / w, rounded up. The whole "
+            "tensor costs w / 2 times as much, and each rank adds in an order of its own.",
+            shows=lambda view: not _is_far(view) and _TOO_LONG.shows(view),
+        ),
+        VALUES,
+        *_COSTS,
+        Mistake(
+            "few-chunks",
+            "Are there w chunks? torch.chunk(w) may make fewer. tensor_split(w) makes w, some of "
+            "them empty if need be.",
+            raises=("index out of range",),
+        ),
+        Mistake(
+            "not-contiguous",
+            "The tensor is not contiguous, so view cannot make it flat. flatten() and reshape can.",
+            raises=("view size is not compatible",),
+        ),
+        *RING_WORDS,
+        Mistake(
+            "died",
+            "A message that is longer than the tensor it arrives in ends the process. Sums keep "
+            "the dtype of the tensor: torch.sum makes int64 of int32.",
+        ),
+        Mistake("shape", "Give the sum the shape of the tensor that you were given."),
+        Mistake(
+            "input-changed",
+            "flatten and tensor_split return views: add into tensors of your own.",
+        ),
+    ),
     allowed=("send", "recv"),
 )

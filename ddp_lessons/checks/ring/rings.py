@@ -4,76 +4,51 @@ What the three rings share.
 
 import torch
 
-from ddp_lessons.checks.kit import Case, Mistake, View
+from ddp_lessons.checks.kit import Case, Mistake
 from ddp_lessons.checks.kit.judging import judge_own
 from ddp_lessons.checks.kit.material.digits import KEPT, full_numbers
-from ddp_lessons.checks.kit.material.early_use import EARLY
 from ddp_lessons.checks.kit.material.rounds import rounds_in_turns, rounds_of_sends
 from ddp_lessons.errors import WrongAnswer
 from ddp_lessons.pictures import steps_picture, timeline_picture, timeline_tracks
 from ddp_lessons.ranks.diagnosis.telling import rank_names
 from ddp_lessons.trace import merge
 
-RING_MISTAKES = EARLY | {
-    "forbidden": "Use send, recv, isend and irecv: the ring is yours to make.",
-    "not-ring": "Let each rank send to one neighbour only, and receive from the other.",
-    "turns": "Let all ranks send in the same step: isend or irecv starts without waiting.",
-    "kept": KEPT,
-    "sent-dtype": "Send, and add, in the dtype that you were given.",
-    "deadlock": "If every rank first waits in the same call, no rank makes the other one. Start "
-    "one of the two without waiting for it.",
-}
-
-RING_WORDS = tuple(Mistake(name, RING_MISTAKES[name]) for name in ("forbidden", "kept", "deadlock"))
+RING_WORDS = (
+    Mistake("forbidden", "Use send, recv, isend and irecv: the ring is yours to make."),
+    Mistake("kept", KEPT),
+    Mistake(
+        "deadlock",
+        "If every rank first waits in the same call, no rank makes the other one. Start one of the "
+        "two without waiting for it.",
+    ),
+)
 """
 Hints of common mistakes, in the words of a ring.
 """
 
 
-def judge_ring(played, num_steps, most_bytes):
-    """
-    Refuse a ring that costs too much.
-
-    Args:
-        played: The Played. All its results are right.
-        num_steps: How many messages a rank may send.
-        most_bytes: For each rank how many bytes all of them may have.
-    """
-    views = [View(played, rank) for rank in range(played.case.world_size)]
-    for view in views:
-        if fact := fact_of_peers(view):
-            raise played.wrong("not-ring", view.rank, fact=fact)
-        if fact := fact_of_cost(view, num_steps, most_bytes[view.rank]):
-            mistake = "cost" if len(sends_of(view)) > num_steps else "filled-up"
-            mistake = _unless_of_dtype(played, sends_of(view), mistake)
-            raise played.wrong(mistake, view.rank, fact=fact)
-    for view in views:
-        if fact := fact_of_turns(view, num_steps):
-            raise played.wrong("turns", view.rank, fact=fact)
-
-
-def sends_of(view):
+def _sends_of(view):
     """
     Return the events of a rank that send, in order.
     """
     return [event for event in view.events if event.is_send]
 
 
-def fact_of_peers(view):
+def _fact_of_peers(view):
     """
     Return a sentence that says to which ranks this one sends, if there is more than one.
     """
-    peers = sorted({send.peer for send in sends_of(view)})
+    peers = sorted({send.peer for send in _sends_of(view)})
     if len(peers) < 2:
         return ""
     return f"It sends to {rank_names(peers)}. In a ring a rank sends to one other only."
 
 
-def fact_of_cost(view, num_steps, most_bytes):
+def _fact_of_cost(view, num_steps, most_bytes):
     """
     Return a sentence that says how much a rank sends, if that is too much.
     """
-    sends = sends_of(view)
+    sends = _sends_of(view)
     num_bytes = sum(send.input_bytes for send in sends)
     if len(sends) <= num_steps and num_bytes <= most_bytes:
         return ""
@@ -83,7 +58,7 @@ def fact_of_cost(view, num_steps, most_bytes):
     )
 
 
-def fact_of_turns(view, num_steps):
+def _fact_of_turns(view, num_steps):
     """
     Return a sentence that says how late the last message of a rank moves, if that is too late.
     """
@@ -97,36 +72,17 @@ def fact_of_turns(view, num_steps):
     )
 
 
-def fact_of_length(view, chunk_bytes):
+def _fact_of_length(view, chunk_bytes):
     """
     Return a sentence that says how long the longest message is, if it is longer than a chunk.
     """
-    longest = max(sends_of(view), key=lambda send: send.input_bytes, default=None)
+    longest = max(_sends_of(view), key=lambda send: send.input_bytes, default=None)
     if longest is None or longest.input_bytes <= chunk_bytes:
         return ""
     return (
         f"It sends {longest.input_bytes} bytes in one message, as {longest.dtype}; the longest "
         f"chunk has {chunk_bytes}."
     )
-
-
-def _unless_of_dtype(played, sends, mistake):
-    """
-    Return the name of a mistake, or that what was sent too much of has another dtype.
-    """
-    return "sent-dtype" if {send.dtype for send in sends} - {played.case["dtype"]} else mistake
-
-
-def refuse_long_messages(played, chunk_bytes, tensor_bytes):
-    """
-    Refuse a message that is longer than the longest chunk.
-    """
-    for rank in range(played.case.world_size):
-        view = View(played, rank)
-        if fact := fact_of_length(view, chunk_bytes):
-            longest = max(sends_of(view), key=lambda send: send.input_bytes)
-            mistake = "whole-tensor" if longest.input_bytes == tensor_bytes else "too-long"
-            raise played.wrong(_unless_of_dtype(played, [longest], mistake), rank, fact=fact)
 
 
 def ring_costs(num_steps, most_bytes, chunk_bytes, cost_hint):
@@ -141,32 +97,38 @@ def ring_costs(num_steps, most_bytes, chunk_bytes, cost_hint):
     """
 
     def sends_too_much(view):
-        return fact_of_cost(view, num_steps(view.case), most_bytes(view.case, view.rank))
+        return _fact_of_cost(view, num_steps(view.case), most_bytes(view.case, view.rank))
 
     def sends_too_long(view):
-        is_split = len(sends_of(view)) > num_steps(view.case)
-        longest = fact_of_length(view, chunk_bytes(view.case))
+        is_split = len(_sends_of(view)) > num_steps(view.case)
+        longest = _fact_of_length(view, chunk_bytes(view.case))
         return longest or (not is_split and sends_too_much(view))
 
     def sends_other_dtype(view):
-        others = sorted({send.dtype for send in sends_of(view)} - {view.case["dtype"]})
+        others = sorted({send.dtype for send in _sends_of(view)} - {view.case["dtype"]})
         if others and (view.is_off or sends_too_long(view)):
             return f"It sends {', '.join(others)}, and was given {view.case['dtype']}."
         return ""
 
-    return Mistake("sent-dtype", RING_MISTAKES["sent-dtype"], shows=sends_other_dtype), (
+    return Mistake(
+        "sent-dtype", "Send, and add, in the dtype that you were given.", shows=sends_other_dtype
+    ), (
         Mistake(
             "too-long",
             "Send one chunk in a step, and no more than it has: chunks differ in length, and all "
             "ranks know how.",
             shows=sends_too_long,
         ),
-        Mistake("not-ring", RING_MISTAKES["not-ring"], shows=fact_of_peers),
+        Mistake(
+            "not-ring",
+            "Let each rank send to one neighbour only, and receive from the other.",
+            shows=_fact_of_peers,
+        ),
         Mistake("cost", cost_hint, shows=sends_too_much),
         Mistake(
             "turns",
-            RING_MISTAKES["turns"],
-            shows=lambda view: fact_of_turns(view, num_steps(view.case)),
+            "Let all ranks send in the same step: isend or irecv starts without waiting.",
+            shows=lambda view: _fact_of_turns(view, num_steps(view.case)),
         ),
     )
 

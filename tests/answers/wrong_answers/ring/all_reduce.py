@@ -10,19 +10,9 @@ from wrong_answers.ring.sources import (
     IN_PIECES,
     IN_TURN,
     KEPT,
-    LAST_RECEIVES_FIRST,
     SEND_FIRST,
     SWAP,
 )
-
-_SEND_FIRST_IF_LARGE = """\
-    works = [dist.irecv(arrived := arriving, src=left)] if leaving.nbytes < 2**16 else []
-    dist.send(leaving, dst=right)
-    if not works:
-        dist.recv(arrived := arriving, src=left)
-    for work in works:
-        work.wait()
-"""
 
 # fmt: on
 _REDUCE = """\
@@ -116,39 +106,8 @@ def _reduce_if_empty(line):
 _ROWS = [
     (
         "adds into a clone made flat, and returns the clone",
-        "copied",
+        "memory",
         HEAD + changed(_REDUCE, *_IN_A_CLONE),
-    ),
-    (
-        "writes the sum into an empty tensor made flat",
-        "copied",
-        HEAD
-        + changed(
-            _REDUCE,
-            (
-                f"return {_ITS_RESULT}",
-                "total = torch.zeros_like(tensor)\n"
-                "    total.reshape(-1).copy_(torch.cat(chunks))\n    return total",
-            ),
-        ),
-    ),
-    (
-        "adds into a chunk that is still being sent",
-        "overwritten",
-        changed(
-            HEAD,
-            (
-                SWAP,
-                """\
-    sending = dist.isend(leaving, dst=right)
-    dist.recv(arrived := arriving, src=left)
-    leaving += 1
-    sending.wait()
-    leaving -= 1
-""",
-            ),
-        )
-        + _REDUCE,
     ),
     (
         "passes on what may not have come, and waits at the end of each half",
@@ -176,24 +135,6 @@ _ROWS = [
             ("tensor.clone()", "tensor.clone(memory_format=torch.contiguous_format)"),
         ),
     ),
-    ("knows nothing of empty tensors", "raised", _reduce_if_empty("tensor.max()")),
-    ("returns its argument if it is empty", "view", _reduce_if_empty("return tensor")),
-    ("returns any empty tensor if it is empty", "dtype", _reduce_if_empty("return torch.zeros(0)")),
-    (
-        "returns an empty tensor of one dimension",
-        "shape",
-        _reduce_if_empty("return tensor.new_zeros(0)"),
-    ),
-    (
-        "adds means, and multiplies them at the end",
-        "digits",
-        HEAD
-        + changed(
-            _REDUCE,
-            ("tensor.flatten()", "tensor.flatten() / world_size"),
-            (_ITS_RESULT, f"({_ITS_RESULT} * world_size).to(tensor.dtype)"),
-        ),
-    ),
     (
         "adds with torch.stack and sum",
         "died",
@@ -209,77 +150,20 @@ _ROWS = [
         ),
     ),
     (
-        "adds with numpy, which has no bfloat16",
-        "raised",
-        HEAD
-        + changed(
-            _REDUCE,
-            (
-                _GROWS,
-                "arrived = swap(leaving, torch.empty_like(growing), right, left)\n"
-                "        growing += torch.from_numpy(arrived.numpy())",
-            ),
-        ),
-    ),
-    (
         "keeps its sum for the next call",
         "kept",
         KEPT + HEAD + changed(_REDUCE, (_ITS_RESULT, f"_like(tensor).copy_({_ITS_RESULT})")),
     ),
-    ("adds in float32", "digits", _reduce_in("torch.float32")),
-    ("adds in float64", "sent-dtype", _reduce_in("torch.float64")),
-    (
-        "takes the numbers as they lie in memory",
-        "memory",
-        HEAD
-        + changed(
-            _REDUCE, ("tensor.flatten()", "tensor.clone().as_strided((tensor.numel(),), (1,))")
-        ),
-    ),
-    (
-        "gives all that is left over to the last chunk",
-        "too-long",
-        HEAD
-        + changed(
-            _REDUCE,
-            (
-                "tensor_split(world_size)",
-                "tensor_split([len(flat) // world_size * c for c in range(1, world_size)])",
-            ),
-        ),
-    ),
-    (
-        "gives the sum the strides of the tensor",
-        "raised",
-        HEAD
-        + changed(
-            _REDUCE,
-            (
-                f"return {_ITS_RESULT}",
-                "total = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)\n"
-                f"    return total.copy_({_ITS_RESULT})",
-            ),
-        ),
-    ),
-    (
-        "lets the last rank receive first, and all others send",
-        "turns",
-        changed(HEAD, (SWAP, LAST_RECEIVES_FIRST)) + _REDUCE,
-    ),
+    ("adds in float32", "sent-dtype", _reduce_in("torch.float32")),
     ("sends nothing if the tensor is empty", None, _reduce_if_empty("return tensor.clone()")),
-    ("passes the whole tensor round and adds", "whole-tensor", HEAD + _REDUCE_WHOLE),
+    ("passes the whole tensor round and adds", "too-long", HEAD + _REDUCE_WHOLE),
     ("waits in send before it receives", "deadlock", changed(HEAD, (SWAP, SEND_FIRST)) + _REDUCE),
-    (
-        "waits in send before it receives, if the chunk is large",
-        "deadlock",
-        changed(HEAD, (SWAP, _SEND_FIRST_IF_LARGE)) + _REDUCE,
-    ),
     ("takes turns, from rank 0 on", "turns", changed(HEAD, (SWAP, IN_TURN)) + _REDUCE),
     ("sends a chunk in two messages", "cost", changed(HEAD, (SWAP, IN_PIECES)) + _REDUCE),
     ("sends each chunk over a hub", "not-ring", HEAD + _REDUCE_HUB),
     (
         "divides by the number of ranks",
-        "average",
+        "values",
         HEAD + changed(_REDUCE, ("torch.cat(chunks)", "(torch.cat(chunks) / world_size)")),
     ),
     (
@@ -325,18 +209,13 @@ _ROWS = [
         ),
     ),
     (
-        "wants a length that divides",
-        "raised",
-        HEAD + changed(_REDUCE, ("flat.tensor_split(world_size)]", "flat.view(world_size, -1)]")),
-    ),
-    (
         "cuts by chunk, which may make fewer",
-        "raised",
+        "few-chunks",
         HEAD + changed(_REDUCE, ("flat.tensor_split(world_size)]", "flat.chunk(world_size)]")),
     ),
     (
         "wants a tensor that lies in one piece",
-        "raised",
+        "not-contiguous",
         HEAD + changed(_REDUCE, ("tensor.flatten()", "tensor.view(-1)")),
     ),
     ("returns it flat", "shape", HEAD + changed(_REDUCE, (".view(tensor.shape)", ""))),
