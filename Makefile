@@ -11,7 +11,7 @@ export PYTHON TORCH DRAWS FAULTS SESSIONS ROUNDS WHEELS
 BENCHMARKS = startup training_step launchers ring replicas trace_overhead prediction watchdog checkpoint \
   sharded_optimizer fully_sharded low_communication
 
-.PHONY: setup lab test test-all bank lint check bench gpu-proof build verify site lock format clean help
+.PHONY: setup lab test test-all bank lint check bench gpu-proof build verify site corpus lock format clean help
 
 setup: ## Put everything into .venv, or into the active environment. At once if done already.
 	@scripts/setup.sh
@@ -52,6 +52,9 @@ verify: setup ## Run notebooks and compare every stored output.
 
 site: setup ## Build the site into build/site, to be read in a browser: no network, no server.
 	@$(PY) docs/site/build_site.py
+
+corpus: setup ## Record anew the logs and stacks that tasks 09.4 and 10.1 read, under this torch.
+	@$(PY) scripts/corpus/record.py $(ARGS)
 
 lock: ## Write requirements.lock anew, from the newest versions that fit.
 	@scripts/lock.sh

@@ -192,10 +192,10 @@ check.batch_file.picture()
 # %% [markdown] tags=["task"]
 # ## 09.4 Tell six logs apart
 #
-# The check starts six jobs under torchrun, of 3 ranks each, and something happens to each. `folder`,
-# a `pathlib.Path`, holds the logs of one job: `torchrun.txt`, what torchrun has printed, and
-# `rank-0.txt` to `rank-2.txt`, what the ranks have. Find the one that took the others along. Return
-# a tuple `(rank, why)`, where why is
+# Six jobs ran under torchrun, with 3 ranks each, and something happened to each: their logs were
+# recorded. `folder`, a `pathlib.Path`, holds the logs of one job: `torchrun.txt`, what torchrun has
+# printed, and `rank-0.txt` to `rank-2.txt`, what the ranks have printed. Find the rank that took the
+# others along. Return a tuple `(rank, why)`, where why is
 #
 # - `"raised"`: it raised an error that it did not survive;
 # - `"exited"`: it ended itself with an exit code above 0, and raised nothing;
@@ -203,9 +203,10 @@ check.batch_file.picture()
 # - `"left"`: it ended with exit code 0, while the others still worked;
 # - `"stopped"`: torchrun was told to end; then rank is None.
 #
-# Victims are those who lose a peer, which here raises a `ConnectionError`, and those whom torchrun
-# ends by `SIGTERM`, exit code -15. A rank may also have printed the traceback of an `OSError` that it
-# survived. And a rank may raise, and take long to end.
+# Victims are the ranks that lose a peer, which here raises a `ConnectionError`, and the ranks that
+# torchrun ends by `SIGTERM`, exit code -15. A rank may print the traceback of an `OSError` and survive
+# it: then it goes on with its steps. Another rank may raise an `OSError` that it does not survive. And
+# a rank may raise, and take long to end.
 
 # %% tags=["answer"]
 # %%px
@@ -227,12 +228,13 @@ def who_failed(folder):
     silent = []
     for rank in range(3):
         log = (folder / f"rank-{rank}.txt").read_text()
-        errors = re.findall(r"^(\w+): ", log.rpartition("Traceback")[2], re.MULTILINE)
-        if not errors or errors[-1] == "OSError":
+        end = log.rpartition("Traceback")[2]
+        errors = re.findall(r"^(\w+): ", end, re.MULTILINE)
+        if not errors or f"rank {rank}: step" in end:
             silent.append(rank)
         elif errors[-1] != "ConnectionError":
             return rank, "raised"
-    # of those who lost no peer, one was not ended by torchrun
+    # of the ranks that lost no peer, one was not ended by torchrun
     rank = next(rank for rank in silent if codes.get(rank, 0) != -15)
     code = codes.get(rank, 0)
     return rank, "left" if code == 0 else "exited" if code > 0 else "killed"

@@ -17,7 +17,7 @@ ranks = start_ranks(4)
 # A job of 3 or 4 ranks hangs, and faulthandler has written a stack for each rank. `dumps[r]` is the
 # text for rank r, innermost line first, as in
 #
-#     Thread 0x00007f5a (most recent call first):
+#     Stack (most recent call first):
 #       File "/usr/lib/python3.12/threading.py", line 359 in wait
 #       File "/home/me/job.py", line 14 in load
 #       File "/home/me/job.py", line 40 in main
@@ -28,8 +28,8 @@ ranks = start_ranks(4)
 # the innermost line of the script that is in no other rank's dump. The same line number in another
 # file is another line.
 #
-# The check lets the ranks hang for a second, and dumps what they do. So all is new each time: who, and
-# where.
+# The stacks were recorded from real jobs. The check draws other jobs each time, with another culprit
+# and another line.
 
 # %% tags=["answer"]
 # %%px

@@ -1,106 +1,167 @@
 """
-Task 10.1: from four stack dumps, name the culprit and the line.
+Task 10.1: from the stack dumps of a job that hung, name the culprit and the line.
 """
 
-from ddp_lessons.checks.hangs.hanging_jobs import FAULTS, HELPER, SCRIPT, incidents, play_jobs
-from ddp_lessons.checks.kit import Case, Task
+from pathlib import Path
+from random import Random
+
+from ddp_lessons.checks.kit import Case, Mistake, Task
+from ddp_lessons.checks.kit.material.corpus import recorded_jobs
 from ddp_lessons.hangs import own_frames, read_stack
 from ddp_lessons.pictures import holdings_picture
 
+SCRIPT, HELPER = "job.py", "my_job.py"
+FAULTS = (
+    "waits for a batch",
+    "waits in a helper",
+    "looks for a file",
+    "validates alone",
+    "saves alone",
+)
+_DIGITS = (2, 3, 4, 1)  # of the number of the line that is asked for
 _TWO_DIGITS = 10
+_RECORDED = Path(__file__).with_name("recorded")
 
 
 def _cases(draw):
-    yield Case(4, {"faults": ["waits for a batch"]}, seed=0)
-    faults = draw.sample(list(FAULTS), len(FAULTS))
-    yield Case(4, {"faults": faults})
-    yield Case(4, {"faults": draw.sample(list(FAULTS), 1), "libraries": "at other lines"})
-    faults = draw.sample(list(FAULTS), 2)
-    yield Case(3, {"faults": faults, "libraries": "at other lines"})
+    yield Case(4, {"faults": [FAULTS[0]], "library": "at the same line"}, seed=1)
+    yield Case(4, {"faults": draw.sample(FAULTS, 5), "library": "at the same line"})
+    yield Case(3, {"faults": draw.sample(FAULTS, 4), "library": "at other lines"})
+    yield Case(2, {"faults": draw.sample(FAULTS, 4), "library": "at the same number"})
+
+
+def _jobs(case):
+    """
+    Return the recorded jobs of a case. Their lines have 1 to 4 digits, if there are four jobs.
+    """
+    draw = Random(case.seed)
+    digits = draw.sample(_DIGITS, len(_DIGITS))
+    wanted = [
+        {"fault": fault, "digits": digits[number % len(digits)], "library": case["library"]}
+        for number, fault in enumerate(case["faults"])
+    ]
+    return [
+        draw.choice([job for job in recorded_jobs(_RECORDED) if one.items() <= job.items()])
+        for one in wanted
+    ]
 
 
 def _act(here, culprit):
-    jobs = play_jobs(here)
-    for dumps in jobs:
-        here.call(culprit, dumps, SCRIPT)
-    return jobs
+    for job in _jobs(here.case):
+        here.call(culprit, list(job["dumps"]), SCRIPT)
 
 
-def _judge(played):
-    for number, incident in enumerate(incidents(played.case)):
-        dumps = played.seen[0].kept[number]
-        for rank, seen in enumerate(played.seen):
-            _judge_one(played, rank, incident, dumps, seen.calls[number].result)
-
-
-def _judge_one(played, rank, incident, dumps, got):
-    expected = (incident.culprit, incident.line)
-    both = {"got": got, "expected": expected}
-    if got is None and "libraries" in played.case.data:
-        raise played.wrong("library-line", rank, **both, fact=_same_number(incident))
-    if not isinstance(got, tuple | list) or [type(one) for one in got] != [int, int]:
-        fact = "It must return two whole numbers, the rank and the line."
-        raise played.wrong("no-pair", rank, **both, fact=fact)
-    if tuple(got) == expected:
-        return
-    who, line = got
-    about = f"In the job whose rank {incident.culprit} {incident.fault}"
-    ways = [own_frames(read_stack(dump), SCRIPT) for dump in dumps]
-    if who not in range(len(dumps)):
-        fact = f"{about}, it names rank {who}."
-        raise played.wrong("waiting-rank", rank, **both, fact=fact)
-    # Which file a line is of tells of the mistake, whichever rank it has led to.
-    stack, own = read_stack(dumps[who]), [frame.line for frame in ways[who]]
-    elsewhere = [frame.line for frame in stack if frame.name not in (SCRIPT, HELPER)]
-    helper = [frame.line for frame in own_frames(stack, HELPER)]
-    if who == incident.culprit:
-        _judge_own_line(played, rank, incident, ways, both)
-    named = "" if who == incident.culprit else f" it names rank {who}, and"
-    if line in helper and line not in own:
-        fact = f"{about},{named} line {line} is one of {HELPER}, and not of {SCRIPT}."
-        raise played.wrong("other-script", rank, **both, fact=fact)
-    if line in elsewhere and line not in own:
-        fact = f"{about},{named} line {line} is a library's."
-        raise played.wrong("library-line", rank, **both, fact=fact)
-    if who != incident.culprit:
-        fact = f"{about}, it names rank {who}."
-        raise played.wrong("waiting-rank", rank, **both, fact=fact)
-    fact = f"{about}, line {line} is in no dump of that rank."
-    raise played.wrong("values", rank, **both, fact=fact)
-
-
-def _same_number(incident):
-    # Without libraries at other lines it was right.
-    fact = f"Line {incident.line} of {SCRIPT} is in one dump only, though in another rank's a line "
-    return f"{fact}of another file has that number."
-
-
-def _judge_own_line(played, rank, incident, ways, both):
+def right_answer(job):
     """
-    Raise WrongAnswer if the line is one of the culprit's own, or its first digits.
+    Return (rank, line) of a recorded job.
     """
-    line, about = both["got"][1], f"In the job whose rank {incident.culprit} {incident.fault}"
-    own = [frame.line for frame in ways[incident.culprit]]
-    shared = {frame.line for r, way in enumerate(ways) if r != incident.culprit for frame in way}
-    if line in own and line in shared:
-        fact = f"{about}, other ranks' dumps hold line {line} of {SCRIPT}, too."
-        raise played.wrong("shared-line", rank, **both, fact=fact)
-    if line in own and "libraries" in played.case.data:
-        raise played.wrong("library-line", rank, **both, fact=_same_number(incident))
-    told = str(line)
-    if any(told != str(one) and str(one).startswith(told) for one in own) or (
-        line in own and incident.line < _TWO_DIGITS
-    ):
-        fact = f"{about}, the line has the number {incident.line}, and you say {line}."
-        raise played.wrong("digits", rank, **both, fact=fact)
-    if line in own:
-        fact = f"{about}, there is a line further in that no other rank has."
-        raise played.wrong("outer-line", rank, **both, fact=fact)
+    return job["culprit"], job["line"]
+
+
+def _fact(view, fits):
+    """
+    Tell of the first job that was answered wrongly, and for which `fits` holds.
+
+    Args:
+        view: The View.
+        fits: Function (job, got) of a recorded job and what the answer returned. It returns a
+            sentence, or something false.
+    """
+    for job, call in zip(_jobs(view.case), view.seen.calls, strict=True):
+        got, right = call.result, right_answer(job)
+        if not _is_pair(got) or tuple(got) != right:
+            fact = fits(job, got)
+            if fact:
+                about = f"In the job whose rank {job['culprit']} {job['fault']}, {fact}"
+                return f"{about} It returned {got!r}, and {right!r} is right."
+    return ""
+
+
+def _is_pair(got):
+    return isinstance(got, tuple | list) and [type(one) for one in got] == [int, int]
+
+
+def _frames(job, rank):
+    return read_stack(job["dumps"][rank]) if rank in range(len(job["dumps"])) else []
+
+
+def _lines(job, rank, *files):
+    return [frame.line for frame in _frames(job, rank) if frame.name in files]
+
+
+def _own_lines(job, rank):
+    return [frame.line for frame in own_frames(_frames(job, rank), SCRIPT)]
+
+
+def _is_of_helper(job, got):
+    rank, line = got
+    if line in _lines(job, rank, HELPER) and line not in _own_lines(job, rank):
+        return f"line {line} is one of {HELPER}, and not of {SCRIPT}."
+    return ""
+
+
+def _is_of_library(job, got):
+    if got is None or _is_lost_to_same_number(job, got):
+        return f"another rank's dump has a line {job['line']} as well, but of another file."
+    rank, line = got
+    libraries = {frame.name for frame in _frames(job, rank)} - {SCRIPT, HELPER}
+    if line in _lines(job, rank, *libraries) and line not in _own_lines(job, rank):
+        return f"line {line} is a library's."
+    return ""
+
+
+def _is_lost_to_same_number(job, got):
+    is_own = got[0] == job["culprit"] and got[1] in _own_lines(job, got[0])
+    return _has_same_number(job) and is_own and not _is_shared(job, got)
+
+
+def _gives_no_pair(job, got):
+    # An answer that leaves out lines of all files finds none where a library has that number.
+    if _is_pair(got) or (got is None and _has_same_number(job)):
+        return ""
+    return "it gave no rank and line."
+
+
+def _has_same_number(job):
+    return job["library"] == "at the same number"
+
+
+def _is_elsewhere(job, got):
+    rank, _ = got
+    return rank != job["culprit"] and f"rank {rank} is where most ranks are, or is no rank."
+
+
+def _has_other_digits(job, got):
+    rank, line = got
+    if rank != job["culprit"]:
+        return ""
+    own = _own_lines(job, rank)
+    starts = any(line != one and str(one).startswith(str(line)) for one in own)
+    if starts or (line in own and job["line"] < _TWO_DIGITS):
+        return f"the line has the number {job['line']}, of which {line} is not all digits."
+    return ""
+
+
+def _is_shared(job, got):
+    rank, line = got
+    others = [r for r in range(len(job["dumps"])) if r != job["culprit"]]
+    if rank == job["culprit"] and any(line in _own_lines(job, r) for r in others):
+        return f"other ranks' dumps hold line {line} of {SCRIPT}, too."
+    return ""
+
+
+def _is_outer(job, got):
+    rank, line = got
+    is_own = rank == job["culprit"] and line in _own_lines(job, rank)
+    if is_own and job["line"] >= _TWO_DIGITS:
+        return "there is a line further in that no other rank has."
+    return ""
 
 
 def _draw(played):
-    ways = [own_frames(read_stack(dump), SCRIPT) for dump in played.seen[0].kept[0]]
-    held = [{"is at": f"line {way[0].line}, {way[0].function}"} for way in ways]
+    (job,) = _jobs(played.case)
+    frames = [own_frames(read_stack(dump), SCRIPT)[0] for dump in job["dumps"]]
+    held = [{"is at": f"line {frame.line}, {frame.function}"} for frame in frames]
     rank, line = played.results[0]
     held[rank]["named"] = f"line {line}"
     return holdings_picture(["is at", "named"], held)
@@ -111,36 +172,72 @@ culprit = Task(
     name="culprit",
     cases=_cases,
     act=_act,
-    judge=_judge,
     ok="rank and line named in every job that hung",
     draw=_draw,
     hints=(
-        "Most ranks wait in the same place, and their dumps look alike. Look for the one that "
+        "Most ranks wait in the same place, and their dumps look alike. Look for the dump that "
         "does not.",
-        "Take of each dump only the lines of the script, as a list of numbers. How often does each "
-        "list occur?",
-        "Of the odd list, take the first number that is in no other rank's list: lines are "
+        "Take only the lines of the script from each dump, as a list of numbers. How often does "
+        "each list occur?",
+        "In the odd list, take the first number that is in no other rank's list: lines are "
         "innermost first.",
         "next(n for n in mine if all(n not in way for way in others)), where mine is the list that "
         "occurs once.",
     ),
-    mistakes={
-        "no-pair": "Return (rank, line), both int: a number in a text is still text.",
-        "waiting-rank": "Who waits in an all-reduce is not to blame, and a culprit may be in one, "
-        "too: compare the lines of the script, not the names of calls.",
-        "shared-line": "Functions of the script are shared: two ranks may be in the same one, "
-        "called from two places. Leave out what another rank has, too.",
-        "outer-line": "A dump begins with the innermost line. Take the first that only this rank "
-        "has.",
-        "library-line": "Lines of other files are libraries'. Leave them out.",
-        "other-script": "A name that ends in the script's name is another file: compare the whole "
-        "name, after the last slash.",
-        "digits": "The number of a line may have any number of digits: take all of them.",
-        "values": "Print one of the dumps, and go through it with a pencil.",
-        "raised": "Print the dumps in your function. Each has lines of many files, and not every "
-        "rank's innermost line of the script is unlike the others'. A line's number may have any "
-        "number of digits.",
-    },
+    mistakes=(
+        Mistake(
+            "no-pair",
+            "Return (rank, line) in each job, both int: a number in a text is still text.",
+            shows=lambda view: _fact(view, _gives_no_pair),
+        ),
+        Mistake(
+            "library-line",
+            "Lines of other files belong to libraries. Leave them out.",
+            shows=lambda view: _fact(view, _is_of_library),
+        ),
+        Mistake(
+            "other-script",
+            "A name that ends in the script's name is another file: compare the whole name, after "
+            "the last slash.",
+            shows=lambda view: _fact(view, _is_of_helper),
+        ),
+        Mistake(
+            "waiting-rank",
+            "A rank that waits in an all-reduce is not to blame, and a culprit may be in an "
+            "all-reduce, too: compare the lines of the script, not the names of calls.",
+            shows=lambda view: _fact(view, _is_elsewhere),
+        ),
+        Mistake(
+            "shared-line",
+            "Functions of the script are shared: two ranks may be in the same function, called "
+            "from two places. Leave out the lines that another rank has, too.",
+            shows=lambda view: _fact(view, _is_shared),
+        ),
+        Mistake(
+            "outer-line",
+            "A dump begins with the innermost line. Take the first that only this rank has.",
+            shows=lambda view: _fact(view, _is_outer),
+        ),
+        Mistake(
+            "digits",
+            "The number of a line may have any number of digits: take all of them.",
+            shows=lambda view: _fact(view, _has_other_digits),
+        ),
+        Mistake(
+            "no-line",
+            "Print one of the dumps, and go through it with a pencil.",
+            shows=lambda view: _fact(
+                view, lambda job, got: f"line {got[1]} is in no dump of that rank."
+            ),
+        ),
+        Mistake(
+            "raised",
+            "Print the dumps in your function. Each has lines of many files, and not every rank's "
+            "innermost line of the script is unlike the others'. A line's number may have any "
+            "number of digits.",
+        ),
+    ),
     allowed=(),
     twice=True,
+    returns=False,  # "no-pair" names the job
 )

@@ -1,166 +1,214 @@
 """
-Task 09.4: tell six logs apart.
+Task 09.4: tell six logs apart, of jobs that were recorded.
 """
 
+from pathlib import Path
 from random import Random
 
-from ddp_lessons.checks.kit import Case, Task
-from ddp_lessons.checks.launch.failed_jobs import (
-    NUM_WORKERS,
-    WAYS,
-    import_torchrun,
-    make_logs,
-)
+from ddp_lessons.checks.kit import Case, Mistake, Task
+from ddp_lessons.checks.kit.material.corpus import recorded_jobs
 from ddp_lessons.launch import root_cause
 from ddp_lessons.pictures import holdings_picture
 
 WHYS = ("raised", "exited", "killed", "left", "stopped")
-_SIGNALS = (9, 6, 11)  # out of memory, abort, segmentation fault
-_TEXTS = ("batch 17 is empty", "loss is nan", "no such column: price", "shape (3, 4)")
+_KINDS = ("raised", "disk", "late", "exited", "killed", "left", "stopped")
+_RAISED = ("raised", "disk", "late")
+_STORIES = {
+    "raised": "rank {culprit} raised an error ({detail}).",
+    "disk": "rank {culprit} raised an OSError ({detail[1]}), and did not survive it.",
+    "late": "rank {culprit} raised an error ({detail}), and took long to end.",
+    "exited": "rank {culprit} ended itself with exit code {detail}, and printed nothing.",
+    "killed": "rank {culprit} was killed by signal {detail}.",
+    "left": "rank {culprit} ended with exit code 0, while the others still worked.",
+    "stopped": "torchrun was told to end, by signal {detail}.",
+}
+_RECORDED = Path(__file__).with_name("recorded")
 
 
 def _cases(draw):
-    yield Case(4, {"jobs": len(WAYS), "exit code": 1, "signal": 11}, seed=67)
-    code = draw.choice((134, 137, 139))  # 128 and more is how a shell tells of a signal
-    data = {"jobs": 3, "exit code": code, "signal": draw.choice(_SIGNALS)}
-    yield Case(draw.choice((2, 3)), data)
+    kinds = [kind for kind in _KINDS if kind != "disk"]
+    yield Case(4, {"jobs": kinds, "exit code": 1, "signal": 11}, seed=67)
+    for world_size, left_out in ((3, "raised"), (2, "late")):
+        kinds = [kind for kind in _KINDS if kind != left_out]
+        code = draw.choice((134, 137, 139))  # a shell writes 128 + n for an end by signal n
+        data = {"jobs": kinds, "exit code": code, "signal": draw.choice((9, 6, 11))}
+        yield Case(world_size, data)
 
 
-def _wanted(case):
+def _jobs(case):
     """
-    Return (name, way, culprit, text) of each job of a case, in an order that is drawn.
+    Return {name: recorded job} of a case, in an order that is drawn.
     """
     draw = Random(case.seed)
-    ways = draw.sample(WAYS, case["jobs"])
-    if "exited" not in ways:
-        ways[0] = "exited"
-    made = []
-    for number, way in enumerate(ways):
-        text = draw.choice(_TEXTS)
-        text = {"exited": case["exit code"], "killed": case["signal"]}.get(way, text)
-        made.append((f"job-{number}", way, draw.randrange(NUM_WORKERS), text))
-    return made
+    details = {"exited": case["exit code"], "killed": case["signal"]}
+    jobs = [
+        draw.choice(
+            [
+                job
+                for job in recorded_jobs(_RECORDED)
+                if job["kind"] == kind and job["detail"] == details.get(kind, job["detail"])
+            ]
+        )
+        for kind in draw.sample(case["jobs"], len(case["jobs"]))
+    ]
+    return {f"job-{number}": job for number, job in enumerate(jobs)}
 
 
-def _mine(case, rank):
-    return _wanted(case)[rank :: case.world_size]
+def _jobs_of_rank(case, rank):
+    return dict([*_jobs(case).items()][rank :: case.world_size])
 
 
 def _act(here, who_failed):
     own = here.folder / f"jobs-{here.case.seed}-{here.rank}"
-    own.mkdir()
-    logs = make_logs(own, _mine(here.case, here.rank))
-    reports = []
-    for folder in logs.values():
-        reports.append((folder / "torchrun.txt").read_text())
-        before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    changed = []
+    for name, job in _jobs_of_rank(here.case, here.rank).items():
+        folder = own / name
+        folder.mkdir(parents=True)
+        for file, text in job["files"].items():
+            (folder / file).write_text(text)
         here.call(who_failed, folder)
-        if {file.name: file.read_bytes() for file in folder.iterdir()} != before:
-            return {"reports": reports, "is_changed": True}
-    return {"reports": reports, "is_changed": False}
+        files = {file.name: file.read_text() for file in folder.iterdir()}
+        if files != job["files"]:
+            changed.append(name)
+    return {"changed": changed}
 
 
-def _right(way, culprit):
-    if way == "stopped":
+def right_answer(job):
+    """
+    Return (rank, why) of a recorded job.
+    """
+    if job["kind"] == "stopped":
         return None, "stopped"
-    return culprit, "raised" if way == "late" else way
+    return job["culprit"], "raised" if job["kind"] in _RAISED else job["kind"]
 
 
-def _judge(played):
-    for seen in played.seen:
-        if seen.kept["is_changed"]:
-            raise played.wrong("input-changed", seen.rank, fact="The logs are not as they were.")
-        for wanted, call, report in zip(
-            _mine(played.case, seen.rank), seen.calls, seen.kept["reports"], strict=False
-        ):
-            _judge_log(played, seen.rank, wanted, call.result, report)
+def _fact(view, fits):
+    """
+    Tell the story of the first job that was answered wrongly, and for which `fits` holds.
+
+    Args:
+        view: The View.
+        fits: Function (job, got) of a recorded job and what the answer returned.
+    """
+    jobs = _jobs_of_rank(view.case, view.rank)
+    for (name, job), call in zip(jobs.items(), view.seen.calls, strict=True):
+        right, got = right_answer(job), call.result
+        if got != right and fits(job, got):
+            told = f"{name}: {_story(job)} It returned {got!r}, and {right!r} is right."
+            root = root_cause(job["files"]["torchrun.txt"])
+            return told if root is None else f"{told} The report's root cause is rank {root[0]}."
+    return ""
 
 
-def _judge_log(played, rank, wanted, got, report):
-    name, way, culprit, text = wanted
-    right = _right(way, culprit)
-    if not (isinstance(got, tuple) and len(got) == 2):
-        raise played.wrong("no-pair", rank, got=got, fact="It must return (rank, why).")
-    if got == right:
-        return
-    both = {"got": got, "expected": right}
-    told = root_cause(report)
-    blamed = "" if told is None else f" The report's root cause is rank {told[0]}."
-    fact = f"The log is that of {name}: {_story(way, culprit, text)}{blamed}"
-    if got[1] not in WHYS or not (got[0] is None or type(got[0]) is int):
-        fact = "A rank is a whole number or None, and why is one of the five words."
-        raise played.wrong("no-word", rank, **both, fact=fact)
-    if way == "stopped":
-        raise played.wrong("not-stopped", rank, **both, fact=fact)
-    if got[1] == "stopped":
-        raise played.wrong("failed", rank, **both, fact=fact)
-    if got[0] != culprit:
-        if way == "left":
-            raise played.wrong("one-left", rank, **both, fact=fact)
-        raise played.wrong("victim", rank, **both, fact=fact)
-    raise played.wrong("why", rank, **both, fact=fact)
+def _story(job):
+    return _STORIES[job["kind"]].format(**job)
 
 
-def _story(way, culprit, text):
-    return {
-        "raised": f"rank {culprit} raised an error ({text}).",
-        "late": f"rank {culprit} raised an error ({text}), and took long to end.",
-        "exited": f"rank {culprit} ended itself with exit code {text}, and said nothing.",
-        "killed": f"rank {culprit} was killed by signal {text}.",
-        "left": f"rank {culprit} ended with exit code 0, before the others were through.",
-        "stopped": "torchrun was told to end, by signal 15.",
-    }[way]
+def _is_pair(got):
+    return isinstance(got, tuple) and len(got) == 2
+
+
+def _has_words(got):
+    return got[1] in WHYS and (got[0] is None or type(got[0]) is int)
 
 
 def _draw(played):
     rows: list = []
     for seen in played.seen:
-        told = {}
-        for (name, *_), call in zip(_mine(played.case, seen.rank), seen.calls, strict=True):
-            rank, why = call.result
-            told[name] = why if rank is None else f"rank {rank} {why}"
-        rows.append(told)
-    return holdings_picture([name for name, *_ in _wanted(played.case)], rows)
+        results = [call.result for call in seen.calls]
+        names = _jobs_of_rank(played.case, seen.rank)
+        rows.append(
+            {
+                name: why if rank is None else f"rank {rank} {why}"
+                for name, (rank, why) in zip(names, results, strict=True)
+            }
+        )
+    return holdings_picture(list(_jobs(played.case)), rows)
 
 
 who_failed = Task(
     number="09.4",
-    waits_s=10.0,
     name="who_failed",
     twice=True,
+    returns=False,  # "no-pair" names the job
     cases=_cases,
     act=_act,
-    judge=_judge,
     ok="six jobs that failed, and each culprit found among its victims",
     draw=_draw,
     hints=(
-        "A rank that loses its peer raises ConnectionError: it is a victim. One with exit code -15 "
-        "was ended by torchrun: a victim, too. Who is left?",
-        "Ask in this order. Does the report name any rank at all? Has a rank's log, at its end, an "
-        "error that is no ConnectionError? Is there an exit code that no victim has?",
-        "The report lists those that torchrun found dead with another exit code than 0. A rank "
+        "A rank that loses its peer raises ConnectionError: it is a victim. A rank with exit code "
+        "-15 was ended by torchrun: a victim, too. Which rank is left?",
+        "Ask in this order. Does the report name any rank at all? Does a rank's log end in an "
+        "error that is no ConnectionError, and that it did not survive? Is there an exit code that "
+        "no victim has?",
+        "The report lists the ranks that torchrun found dead with another exit code than 0. A rank "
         "that it does not list has ended with 0, though the others still worked.",
         "re.findall(r'rank +: (\\d+).*\\n +exitcode +: (-?\\d+)', report) gives the pairs; of a "
         "log, look at what follows the last 'Traceback', with log.rpartition.",
     ),
-    mistakes={
-        "no-pair": "Return two things: the rank, and the word.",
-        "no-word": "The words are raised, exited, killed, left and stopped; rank is a whole "
-        "number, and None with stopped.",
-        "not-stopped": "No rank failed here. The report names none, and says which signal torchrun "
-        "itself has got.",
-        "failed": "A rank failed here. torchrun was not told to end: its report names ranks.",
-        "one-left": "All that the report lists are victims: they lost a peer. Which rank is not "
-        "listed?",
-        "victim": "That rank is a victim: it lost its peer, or torchrun ended it, or it went on "
-        "after an error that it has survived. The root cause of a report may be a victim, too: it "
-        "is what torchrun has seen first.",
-        "why": "The rank is right. A negative exit code is an end by a signal, 0 is in no list, "
-        "and whoever raised has printed it. What a rank has survived has not ended it.",
-        "raised": "A log may lack what you look for: the report of a job that was stopped names no "
-        "rank, and a rank that was killed prints nothing.",
-        "input-changed": "Only read the logs.",
-    },
+    mistakes=(
+        Mistake(
+            "input-changed",
+            "Only read the logs.",
+            shows=lambda view: (
+                view.kept["changed"]
+                and f"The logs of {', '.join(view.kept['changed'])} are not as they were."
+            ),
+        ),
+        Mistake(
+            "no-pair",
+            "Return a tuple of two things in each job: the rank, and the word.",
+            shows=lambda view: _fact(view, lambda job, got: not _is_pair(got)),
+        ),
+        Mistake(
+            "no-word",
+            "The words are raised, exited, killed, left and stopped; the rank is an int, and None "
+            "with stopped.",
+            shows=lambda view: _fact(view, lambda job, got: not _has_words(got)),
+        ),
+        Mistake(
+            "not-stopped",
+            "No rank failed there. The report names none, and says which signal torchrun got.",
+            shows=lambda view: _fact(view, lambda job, got: job["kind"] == "stopped"),
+        ),
+        Mistake(
+            "failed",
+            "A rank failed there. torchrun was not told to end: its report names ranks.",
+            shows=lambda view: _fact(view, lambda job, got: got[1] == "stopped"),
+        ),
+        Mistake(
+            "not-survived",
+            "An OSError is the cause if the rank did not survive it. What does the log say after "
+            "the traceback?",
+            shows=lambda view: _fact(view, lambda job, got: job["kind"] == "disk"),
+        ),
+        Mistake(
+            "victim",
+            "The rank that you name is a victim: it lost its peer, or torchrun ended it, or it "
+            "went on after an error that it survived. The root cause of a report may be a victim, "
+            "too: it is what torchrun has seen first.",
+            shows=lambda view: _fact(
+                view, lambda job, got: job["kind"] != "left" and got[0] != job["culprit"]
+            ),
+        ),
+        Mistake(
+            "one-left",
+            "Every rank that the report lists is a victim: it lost a peer. Which rank is not "
+            "listed?",
+            shows=lambda view: _fact(view, lambda job, got: got[0] != job["culprit"]),
+        ),
+        Mistake(
+            "why",
+            "The rank is right. A negative exit code is an end by a signal, and a rank with exit "
+            "code 0 is in no list. An error that ended a rank stands in its log, but an error that "
+            "it survived has not ended it.",
+            shows=lambda view: _fact(view, lambda job, got: True),
+        ),
+        Mistake(
+            "raised",
+            "A log may lack what you look for: the report of a job that was stopped names no rank, "
+            "and a rank that was killed prints nothing.",
+        ),
+    ),
     allowed=(),
-    warm_up=import_torchrun,
 )

@@ -29,21 +29,7 @@ ANSWERS = [
         "raised",
         ("ways.count(way) == 1", '"all_reduce" not in dumps[rank]'),
     ),
-    _altered(
-        "names a rank that waits",
-        "waiting-rank",
-        ("count(way) == 1", "count(way) > 1"),
-        (_NEXT, "ways[rank][0]"),
-    ),
-    _altered(
-        "always names rank 0",
-        "waiting-rank",
-        ("    others = ", "    rank = 0\n    others = "),
-        (_NEXT, "ways[rank][0]"),
-    ),
     _altered("takes the innermost line", "shared-line", (_NEXT, "ways[rank][0]")),
-    _altered("takes the outermost line", "outer-line", (_NEXT, "ways[rank][-1]")),
-    _altered("takes the smallest line", "outer-line", (_NEXT, f"min{_NEXT[4:]}")),
     _altered(
         "reads the dump from its end", "outer-line", ("in ways[rank] if", "in ways[rank][::-1] if")
     ),
@@ -52,18 +38,8 @@ ANSWERS = [
         "takes what ends in the name", "other-script", (_PATTERN, """rf'{script}", line (\\d+)'""")
     ),
     _altered("returns the line as text", "no-pair", (_NEXT, f"str({_NEXT})")),
-    _altered("returns the rank alone", "no-pair", (f"return rank, {_NEXT}", "return rank")),
     _altered("takes two digits", "digits", (r"line (\d+)", r"line (\d\d)")),
-    _altered("takes one digit", "digits", (r"line (\d+)", r"line (\d)")),
-    _altered("takes up to three digits", "digits", (r"line (\d+)", r"line (\d{{1,3}})")),
-    _altered("takes two digits or more", "digits", (r"line (\d+)", r"line (\d{{2,}})")),
-    _altered("counts lines from 0", "values", (_NEXT, f"{_NEXT} - 1")),
-    _altered(
-        "adds the dumps up from call to call",
-        "input-changed",
-        ("    pattern", "    dumps.reverse()\n    pattern"),
-        ("    return rank", "    return len(dumps) - 1 - rank"),
-    ),
+    _altered("counts lines from 0", "no-line", (_NEXT, f"{_NEXT} - 1")),
     Answer(
         "10.1",
         "uses the package",

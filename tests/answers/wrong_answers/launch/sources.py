@@ -90,9 +90,10 @@ def who_failed(folder):
     last = {}
     for rank in range(3):
         log = (folder / f"rank-{rank}.txt").read_text()
-        errors = re.findall(r"^(\\w+): ", log.rpartition("Traceback")[2], re.MULTILINE)
+        end = log.rpartition("Traceback")[2]
+        errors = re.findall(r"^(\\w+): ", end, re.MULTILINE)
         last[rank] = errors[-1] if errors else None
-        if last[rank] == "OSError":
+        if f"rank {rank}: step" in end:
             last[rank] = None
     for rank in range(3):
         if last[rank] not in (None, "ConnectionError"):

@@ -24,20 +24,6 @@ def who_failed(folder):
     ),
     altered(
         "09.4",
-        "takes a loss of a peer for a cause",
-        "victim",
-        ('(None, "ConnectionError")', "(None,)"),
-    ),
-    altered(
-        "09.4",
-        "takes an error that was survived for a cause",
-        "why",
-        ('log.rpartition("Traceback")', 'log.partition("Traceback")'),
-        ("errors[-1] if errors", "errors[0] if errors"),
-        ('        if last[rank] == "OSError":\n            last[rank] = None\n', ""),
-    ),
-    altered(
-        "09.4",
         "takes the root cause of the report where a rank has raised",
         "victim",
         (
@@ -51,12 +37,10 @@ def who_failed(folder):
         "looks only at those that the report lists",
         "one-left",
         (
-            "        code = codes.get(rank, 0)\n        if last[rank] is None",
-            "        code = codes.get(rank, 1)\n"
-            "        if code == 1 and last[rank] and 0 in (codes.get(r, 0) for r in range(3)):\n"
-            "            return rank, 'left'\n"
-            "        if last[rank] is None",
+            "    for rank in range(3):\n        code = codes.get(rank, 0)",
+            "    for rank in codes:\n        code = codes[rank]",
         ),
+        ('else "killed"\n', 'else "killed"\n    return min(codes), "raised"\n'),
     ),
     altered(
         "09.4",
@@ -76,52 +60,25 @@ def who_failed(folder):
     ),
     altered(
         "09.4",
-        "has one word for both ends",
-        "why",
-        ('"exited" if code > 0 else "killed"', '"exited"'),
-    ),
-    altered(
-        "09.4",
         "knows one signal alone",
         "why",
         ('"exited" if code > 0 else "killed"', '"killed" if code == -9 else "exited"'),
     ),
     altered(
         "09.4",
-        "takes exit code 1 for an error",
-        "why",
-        ('"left" if code == 0 else', '"left" if code == 0 else "raised" if code == 1 else'),
+        "takes every OSError for an error that was survived",
+        "not-survived",
+        ('if f"rank {rank}: step" in end', 'if last[rank] == "OSError"'),
     ),
     altered(
         "09.4",
-        "takes for innocent who has survived an error",
-        "victim",
-        (
-            "        if last[rank] not in",
-            '        log = (folder / f"rank-{rank}.txt").read_text()\n'
-            '        if "OSError" not in log and last[rank] not in',
-        ),
-        ('else "killed"\n', 'else "killed"\n    return 0, "exited"\n'),
-    ),
-    altered(
-        "09.4",
-        "takes for an error what was survived, unless a peer was lost later",
-        "why",
-        ('        if last[rank] == "OSError":\n            last[rank] = None\n', ""),
-    ),
-    altered(
-        "09.4",
-        "takes exit codes from 128 on for signals",
-        "why",
-        ('"exited" if code > 0', '"exited" if 0 < code < 128'),
+        "knows a rank that raised by exit code 1 alone",
+        "no-pair",
+        ("if last[rank] not in", "if codes.get(rank) == 1 and last[rank] not in"),
     ),
     altered(
         "09.4", "has other words", "no-word", ('return rank, "raised"', "return rank, last[rank]")
     ),
-    altered(
-        "09.4", "returns texts", "no-word", ('return rank, "raised"', 'return str(rank), "raised"')
-    ),
-    altered("09.4", "returns the rank", "no-pair", ('return rank, "raised"', "return rank")),
     altered(
         "09.4",
         "marks what it has read",
@@ -160,10 +117,11 @@ def who_failed(folder):
     for rank in (2, 1, 0):
         lines = logs[f"rank-{rank}"]
         starts = [n for n, line in enumerate(lines) if line.startswith("Traceback")]
-        error = ""
-        if starts:
-            error = next((l for l in lines[starts[-1] + 1 :] if not l.startswith(" ")), "")
-        if error and not error.startswith(("OSError", "ConnectionError")):
+        end = lines[starts[-1] + 1 :] if starts else []
+        error = next((line for line in end if not line.startswith(" ")), "")
+        if any(line.startswith("rank ") for line in end):
+            error = ""
+        if error and not error.startswith("ConnectionError"):
             return (rank, "raised")
         if not error.startswith("ConnectionError"):
             others.append(rank)
@@ -172,58 +130,6 @@ def who_failed(folder):
         return (missing[0], "left")
     (rank,) = [rank for rank in others if listed[rank] != -15]
     return (rank, "killed" if listed[rank] < 0 else "exited")
-""",
-    ),
-    Answer(
-        "09.4",
-        "takes a rank for the culprit that has lost no peer",
-        "victim",
-        """\
-import re
-
-FAILURE = re.compile(
-    r"rank\\s*:\\s*(\\d+)\\s*\\(local_rank:\\s*\\d+\\)\\s*exitcode\\s*:\\s*(-?\\d+)\\s*\\(pid:\\s*(\\d+)\\)"
-)
-HEADING = r"^Traceback \\(most recent call last\\):\\n"
-TRACEBACK = re.compile(HEADING + r"(?:[ \\t].*\\n|\\n)*(\\S.*)", re.M)
-
-
-def read(folder):
-    torchrun = (folder / "torchrun.txt").read_text(errors="replace")
-    codes = {rank: 0 for rank in range(3)}
-    for rank, code, _ in FAILURE.findall(torchrun):
-        codes[int(rank)] = int(code)
-    logs = []
-    for rank in range(3):
-        log = (folder / f"rank-{rank}.txt").read_text(errors="replace")
-        logs.append(re.sub(r"(?m)^\\[rank\\d+\\]: ?", "", log))
-    return torchrun, codes, logs
-
-
-def last_error(log):
-    errors = TRACEBACK.findall(log)
-    return errors[-1].split(":")[0].split(".")[-1].strip() if errors else ""
-
-
-def was_stopped(torchrun):
-    return "SignalException" in torchrun or "death signal" in torchrun
-
-
-def who_failed(folder):
-    torchrun, codes, logs = read(folder)
-    if was_stopped(torchrun):
-        return None, "stopped"
-    for rank in range(3):
-        if "ConnectionError" in logs[rank]:
-            continue
-        code = codes[rank]
-        if code == 0:
-            return rank, "left"
-        if last_error(logs[rank]) not in ("", "OSError"):
-            return rank, "raised"
-        if code > 0:
-            return rank, "exited"
-        return rank, "killed"
 """,
     ),
 ]
