@@ -120,6 +120,7 @@ def record(plan, folder):
             env=os.environ | {"JOB": json.dumps(asdict(plan)), "OMP_NUM_THREADS": "1"},
             stdout=said,
             stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C ends the recording, and is in no log
         )
     try:
         if plan.kind == "stopped":
