@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from ddp_lessons.checks.kit import Case, Task, generator
+from ddp_lessons.checks.kit import Case, Task, equal, generator
 from ddp_lessons.checks.metrics.prices import judge_price, number_of
 from ddp_lessons.checks.metrics.stopping_rules import MIN_DELTA, PATIENCE, RULES, decisions
 from ddp_lessons.pictures import holdings_picture
@@ -16,6 +16,7 @@ MEANS = (4.0, 3.5, 3.0, math.nan, 2.5, 2.25, 2.0, 1.0, 0.75, 0.5, 2.0, 2.0)
 Of all samples, call by call. With a min_delta of 0.5, 3.5 and 2.5 are not better, 3.0 is.
 """
 _SIGNS = {2: (1, -1), 3: (1, 1, -2), 4: (1, 2, -1, -2)}  # where ranks' own losses are, off the mean
+_SHORTER = 0.77  # of MEANS: sums over ranks are rounded, and the same losses count as better
 MESSAGE_BYTES = 24  # three numbers of float64
 
 
@@ -27,23 +28,28 @@ def _cases(draw):
     first = draw.randint(2, 7)
     yield Case(3, {"samples": [first, 0, 16 - first]})
     yield Case(2, {"samples": [0, 0]})
+    yield Case(4, {"samples": [draw.randint(3, 9) for _ in range(4)], "rounded": True})
     data = {"samples": [3, 1], "time is up on rank": draw.randint(0, 1), "in call": [3, 5]}
     yield Case(2, data)
 
 
 def _means(case):
+    if "rounded" in case.data:
+        return tuple(_SHORTER * mean for mean in MEANS)
     return MEANS if any(case["samples"]) else (math.nan,) * len(MEANS)
 
 
 def _totals(case, rank):
     # The sum of a rank's losses in each call: the means of ranks differ, that of all is MEANS.
     # The number of all samples is a power of 2, so that each mean is exact, also in float32.
+    # Where sums are rounded, ranks that add in different orders get different bits.
     num_samples, num_all = case["samples"][rank], sum(case["samples"])
     filled = [one for one, count in enumerate(case["samples"]) if count]
     rng = generator(case, 99)
     totals = []
-    for mean in MEANS:
+    for mean in _means(case):
         moved = (torch.randint(1, 9, (), generator=rng).item() - 4.5) * num_all / 4
+        moved *= 0.07 if "rounded" in case.data else 1
         place = filled.index(rank) if rank in filled else None
         if place is None:
             totals.append(0.0)
@@ -141,6 +147,10 @@ def _judge(played):
             rank, one = seen.rank, got[seen.rank][number]
             if not _same(one, right[number]):
                 raise _refusal(played, rank, number, got, right, mistakes)
+            if not equal(one, got[0][number]):
+                both = {"got": one[1], "expected": got[0][number][1]}
+                fact = f'After call {number + 1}, notes["best"] has other digits than on rank 0.'
+                raise played.wrong("not-alike", rank, **both, fact=fact)
     for seen in played.seen:
         for call in seen.calls:
             judge_price(played, seen.rank, call, MESSAGE_BYTES)
@@ -250,7 +260,11 @@ should_stop = Task(
         "time-ignored": "If time is up on any rank, all must stop.",
         "time-alone": "One rank's time is enough, and the others do not know of it: send it along.",
         "not-bool": "Return True or False. A tensor of one number becomes one by bool().",
-        "notes": 'Keep notes["best"] and notes["bad_epochs"] as the task says, after each call.',
+        "notes": 'Keep notes["best"] and notes["bad_epochs"] as the task says, after each call, '
+        "also in a call in which time is up.",
+        "not-alike": "Sums that are added in different orders differ in their last digit, and then "
+        "one rank finds a loss better and another does not. All ranks must add in the same order: "
+        "rank 0's part first, not their own.",
         "not-everywhere": "Some ranks decide rightly, others do not. Every rank must get the sums: "
         "which collective gives its result to all?",
         "nothing": "Return True or False.",

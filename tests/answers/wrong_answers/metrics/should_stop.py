@@ -279,4 +279,22 @@ def should_stop(notes, total, num_samples, time_is_up):
     return notes["bad_epochs"] >= notes["patience"] or late > 0
 """,
     ),
+    altered(
+        "12.4",
+        "begins its sum with its own part",
+        "not-alike",
+        (
+            REDUCE,
+            "    parts = [torch.empty_like(sums) for _ in range(dist.get_world_size())]\n"
+            "    dist.all_gather(parts, sums)\n"
+            "    rest = [p for r, p in enumerate(parts) if r != dist.get_rank()]\n"
+            "    sums = sum(rest, sums)\n",
+        ),
+    ),
+    altered(
+        "12.4",
+        "leaves before it notes when time is up",
+        "notes",
+        ("    if loss < notes", "    if sums[2] > 0: return True\n    if loss < notes"),
+    ),
 ]

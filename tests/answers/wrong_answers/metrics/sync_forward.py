@@ -155,6 +155,24 @@ ANSWERS = [
     ),
     altered(
         "12.2",
+        "begins its sum with its own part",
+        "not-alike",
+        (
+            REDUCE,
+            "    parts = [torch.empty_like(own) for _ in range(dist.get_world_size())]\n"
+            "    dist.all_gather(parts, own)\n"
+            "    rest = [p for r, p in enumerate(parts) if r != dist.get_rank()]\n"
+            "    own = sum(rest, own)\n",
+        ),
+    ),
+    altered(
+        "12.2",
+        "divides by its own number of samples less one",
+        "running-biased",
+        (NEW, "(var * len(x) / (len(x) - 1) if len(x) > 1 else var)"),
+    ),
+    altered(
+        "12.2",
         "leaves the layer in eval mode",
         "left-changed",
         ("    return y", "    layer.eval()\n    return y"),
