@@ -7,6 +7,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ddp_lessons.checks.kit import Case, Task, words
+from ddp_lessons.checks.kit.material.warm_up import first_step
 from ddp_lessons.pictures import holdings_picture
 from ddp_lessons.sharded_optimizer import (
     Zero1Optimizer,
@@ -205,4 +206,5 @@ foretell = Task(
         "values": "Take one parameter of 5 numbers and 4 ranks, and write down what rank 0 holds.",
     },
     allowed=(),
+    warm_up=first_step,
 )

@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from ddp_lessons.checks.kit import Case, Task, equal, generator
 from ddp_lessons.checks.kit.inside.plain import plain
+from ddp_lessons.checks.kit.material.warm_up import first_step
 from ddp_lessons.errors import BadInput
 from ddp_lessons.pictures import holdings_picture
 from ddp_lessons.ranks.system.patience import Patience
@@ -267,8 +268,9 @@ OwnedState = Task(
         "rank, also one that does not run now: read what all of them have saved.",
         "other-parameter": "This is the state of another parameter. A rank's optimizer counts its "
         "own from 0; `owned` says which they are.",
-        "stale": "This is what an earlier save has left in the folder. Find a way to tell which "
-        "files belong to the last one.",
+        "stale": "This is what an earlier save has left in the folder. Times of files do not tell "
+        "which belong to the last save: a copied folder has others. Remove old files, or have a "
+        "file say which are the last.",
         "step-count": "The count of steps belongs to each parameter's state, as the rest of it "
         "does.",
         "settings": "The group has settings besides its parameters. Save and load them, too, and "
@@ -288,4 +290,5 @@ OwnedState = Task(
     in_place=True,
     returns=False,
     uses_store=True,
+    warm_up=first_step,
 )

@@ -166,8 +166,8 @@ owners_of = Task(
         "lost-places": "You have sorted, and the owners are in the sorted order. Put each back "
         "where its parameter stands in `sizes`.",
         "twins": "Two parameters may have equally many numbers: tell them apart by their places.",
-        "values": "Take the smallest case that fails, and write down what each rank owns after "
-        "each parameter.",
+        "values": "The two ranks that are named would be more even if that parameter moved. If you "
+        "move parameters, go on until no move helps: a pass through all is not enough.",
         "no-list": "Return a list with an owner for each parameter.",
         "length": "One entry for each parameter, in the order of `sizes`.",
         "no-rank": "Owners are whole numbers from 0 to world_size - 1.",

@@ -5,6 +5,7 @@ Task 13.2: a sharded optimizer for any class.
 import torch
 
 from ddp_lessons.checks.kit import Case, Task, equal
+from ddp_lessons.checks.kit.material.warm_up import first_step
 from ddp_lessons.checks.sharded_optimizer.made import Made
 from ddp_lessons.checks.sharded_optimizer.plain_runs import (
     LATER_MOMENTUM,
@@ -41,6 +42,9 @@ def _cases(draw):
     settings, num = {"lr": 0.1, "momentum": 0.5}, draw.randint(10, 12)
     shapes, groups = [(draw.randint(3, 4),) for _ in range(num)], [(1, None)] * num
     yield _case(3, "SGD", settings, ["step"], shapes, groups=groups)
+    # Weights and biases in turn: if whole parameters are dealt in turn, rank 0 gets all weights.
+    width = draw.randint(6, 9)
+    yield _case(2, "SGD", settings, ["step"], [(width, width), (2,)] * 4)
     yield _case(1, "SGD", momentum, ["step", "step"], _drawn(draw)[:2])
 
 
@@ -266,8 +270,9 @@ ShardedOptimizer = Task(
     ),
     mistakes={
         "hard-wired": "Make the inner optimizer from optimizer_class, whatever it is.",
-        "whole-state": "This rank's optimizer has been given too much. It keeps state for all "
-        "that it is given and that has a gradient.",
+        "whole-state": "This rank's optimizer has been given too much. It keeps state for all that "
+        "it is given and that has a gradient. If you deal parameters out, count their numbers: "
+        "dealt out in turn, one rank may get all weights, and another all biases.",
         "settings": "These are steps with other settings. Hand all of `settings` to the class, "
         "and each group's own.",
         "groups": "Each group has settings of its own: hand them on, and give the inner optimizer "
@@ -307,4 +312,5 @@ ShardedOptimizer = Task(
     in_place=True,
     returns=False,
     uses_store=True,
+    warm_up=first_step,
 )

@@ -237,4 +237,21 @@ def owners_of(sizes, world_size):
         None,
         "import torch\n" + OWNERS.replace("    return owners", "    return torch.tensor(owners)"),
     ),
+    Answer(
+        "13.1",
+        "moves parameters to emptier ranks, in one pass",
+        "values",
+        """\
+def owners_of(sizes, world_size):
+    owners = [i % world_size for i in range(len(sizes))]
+    loads = [sum(s for s, o in zip(sizes, owners) if o == r) for r in range(world_size)]
+    for i, size in enumerate(sizes):
+        low = min(range(world_size), key=loads.__getitem__)
+        if loads[low] + size < loads[owners[i]]:
+            loads[owners[i]] -= size
+            loads[low] += size
+            owners[i] = low
+    return owners
+""",
+    ),
 ]

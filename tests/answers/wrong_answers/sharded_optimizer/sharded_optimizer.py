@@ -117,6 +117,12 @@ def ShardedOptimizer(params, optimizer_class, **settings):
     ),
     altered(
         "13.2",
+        "deals parameters out in turn",
+        "whole-state",
+        ("self.loads.index(min(self.loads))", "len(self.owner) % dist.get_world_size()"),
+    ),
+    altered(
+        "13.2",
         "is always SGD",
         "hard-wired",
         (_INNER, "self.inner = torch.optim.SGD([inner_group], lr=0.1, momentum=0.9)"),
