@@ -261,7 +261,8 @@ hanging_scripts = Task(
         "other-rule": "One rank's own loss does not decide, nor that of all by themselves: it is "
         "the sum of all losses that has to be at most `limit`.",
         "at-limit": "The sum may be as large as `limit`: at most is not below.",
-        "steps": "Count a step when its weights are added up, and then ask if it was the last.",
+        "steps": "Count a step when its weights are added up, and then ask if it was the last: if "
+        "the sum of all losses is at most `limit` itself, which is not divided by anything.",
         "weights": "Each step adds `weights` up over all ranks, in place and once.",
         "no-parts": "Return a list with a part for each rank.",
         "rank-order": "Let the place in the list be the rank that owns the part.",

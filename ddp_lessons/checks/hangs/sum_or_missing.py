@@ -17,6 +17,7 @@ _SHORT_S, _LONG_S = 1.0, 3.1
 _PATIENT_S = 2.5  # so long that one more of it is beyond the slack, also after _LATER_S
 _WAITED_S = 0.3
 _NEARLY = 0.8  # of a limit: who waited until it was over waited for this, less waits for a core
+_SETS_S = 0.3  # of a slow store
 _LENGTH = 3
 
 
@@ -26,6 +27,7 @@ def _cases(draw):
     yield Case(draw.choice((2, 3)), {})
     yield Case(4, {"late": [draw.randrange(4)]})
     hurried, late = draw.sample(range(1, 4), 2)  # who looks past rank 0 has another mistake
+    yield Case(4, {"too late": [late], "hurried": [hurried], "slow store": True})
     yield Case(4, {"too late": [late], "hurried": [hurried], "calls": 2})
     other, hurried = draw.sample(range(1, 4), 2)
     (late,) = {1, 2, 3} - {other, hurried}  # whoever comes gives no rank more time
@@ -45,12 +47,36 @@ def limit_of(case, rank):
     return short_s if rank in _ranks(case, "hurried") else short_s - _SHORT_S + _LONG_S
 
 
+class _SlowStore(dist.FileStore):
+    """
+    Take a while to set a key, but for the first one of a rank, its own note.
+
+    Args:
+        file: The store's file.
+        on_set: Function that is called when such a key is about to be set.
+    """
+
+    def __init__(self, file, on_set):
+        super().__init__(file)
+        self._on_set, self._num_set = on_set, 0
+
+    def set(self, key, value):
+        self._num_set += 1
+        if self._num_set > 1:
+            self._on_set()
+            time.sleep(_SETS_S)
+        super().set(key, value)
+
+
 def _act(here, answer):
     case, rank = here.case, here.rank
-    store = dist.FileStore(str(here.folder / f"calls-{case.seed}-{here.world_size}"))
-    store.set_timeout(timedelta(seconds=3))  # for an answer that waits for a key in vain
+    file = str(here.folder / f"calls-{case.seed}-{here.world_size}")
     watch = dist.FileStore(str(here.folder / f"watch-{case.seed}-{here.world_size}"))
     tell_process(watch, rank)
+    is_slow = "slow store" in case.data
+    # The rank that is too late comes when another one is about to write what it has decided.
+    store = _SlowStore(file, lambda: tell_end(watch, rank)) if is_slow else dist.FileStore(file)
+    store.set_timeout(timedelta(seconds=3))  # for an answer that waits for a key in vain
     num_calls, took = case.data.get("calls", 1), []
     for number in range(1, num_calls + 1):
         is_last = number == num_calls
@@ -204,18 +230,21 @@ sum_or_missing = Task(
         "old-keys": "Keys stay in the store: put `number` into each of them.",
         "came": "Each rank must leave a key of its own first, and look for it anew in each turn of "
         "the loop, until its time is over.",
-        "other-list": "Who comes late must find what the others have decided. Leave the decision "
-        "in the store, and have every rank go by it.",
+        "other-list": "A rank that comes late must find what the others have decided. Leave the "
+        "decision in the store by compare_set, which looks and writes in one act, and have every "
+        "rank go by what it returns.",
         "touched": "Begin the all-reduce, and change the tensor, only when the decision says that "
         "all have come.",
         "no-sum": "When all have come, add up over the group, in place, by one all_reduce.",
         "slow": "Return as soon as all keys are there.",
         "impatient": "Look again and again until this rank's time is over.",
         "too-patient": "The limit counts from the call, and there is one for all other ranks "
-        "together, not one for each. store.check only asks; store.get waits.",
+        "together, not one for each. store.check only asks. store.get and store.wait wait, even "
+        "for longer than they are told, and see no decision of others meanwhile.",
         "alone": "While it waits, a rank must also look whether another one has decided.",
         "deadlock": "Some ranks began the all-reduce, and others did not: they decided apart. Let "
-        "one decision in the store count for all.",
+        "one decision in the store count for all, written by compare_set: between a look and a set "
+        "another rank may decide.",
         "raised": "A line that is named is yours. Perhaps it waits: store.get and store.wait raise "
         "when a key does not come. store.check only asks, and takes a list of keys. "
         "Or it began an all-reduce before all had come: that cannot be taken back.",
@@ -223,6 +252,6 @@ sum_or_missing = Task(
         "else goes through the store.",
     },
     allowed=("all_reduce",),
-    waits_s=6.0,
+    waits_s=7.5,
     in_place=True,
 )

@@ -125,6 +125,35 @@ ANSWERS = [
         "other-list",
         (_DECIDED, "absent\n    store.set(verdict, json.dumps(absent))"),
     ),
+    Answer(
+        "10.2",
+        "looks for a verdict, and sets it if there is none",
+        "deadlock",
+        changed(
+            SUM,
+            (
+                _DECIDED,
+                "absent\n    if not store.check([verdict]):\n"
+                "        store.set(verdict, json.dumps(absent))\n"
+                "    missing = json.loads(store.get(verdict))",
+            ),
+        ),
+        or_mistake="other-list",
+    ),
+    _altered(
+        "waits for all keys at once, and looks for no verdict",
+        "too-patient",
+        (
+            _LOOP,
+            "    from datetime import timedelta\n"
+            "    try:\n"
+            '        keys = [f"{number}/{r}" for r in range(world_size)]\n'
+            "        store.wait(keys, timedelta(seconds=limit_s))\n"
+            "    except Exception:\n"
+            "        pass\n"
+            '    absent = [r for r in absent if not store.check([f"{number}/{r}"])]\n',
+        ),
+    ),
     _altered(
         "meets in a barrier",
         "forbidden",
