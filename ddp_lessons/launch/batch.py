@@ -220,8 +220,11 @@ def wish_of(options, cluster=None, above=None):
 
 def _count(options, name):
     value = options[name]
-    if not value.isdecimal() or int(value) < 1:
-        raise BadInput(f"No number: expected one from 1 for --{name} (got {value!r}). Mend it.")
+    least = 0 if name == "gpus-per-node" else 1
+    if not value.isdecimal() or int(value) < least:
+        raise BadInput(
+            f"No number: expected one from {least} for --{name} (got {value!r}). Mend it."
+        )
     return int(value)
 
 

@@ -64,6 +64,8 @@ def _judge_file(played, rank, text):
         raise played.wrong("no-text", rank, got=text, fact="It must return the file as one text.")
     rehearsal = _rehearsed(text, Cluster(**described))
     told = f"The cluster is {described}, the job {job}."
+    if unread := _unread(text, rehearsal.wish):
+        raise played.wrong("unread", rank, fact=f"Slurm does not read this line: {unread}")
     wish = rehearsal.wish
     each = min(job["ranks"], described["gpus"] or 1)
     nodes, threads = job["ranks"] // each, described["cores"] // each
@@ -102,6 +104,16 @@ def _judge_file(played, rank, text):
         mistake = "no-threads" if None in got else "threads"
         fact = f"{told} These are the threads that a rank would have."
         raise played.wrong(mistake, rank, **both, fact=fact)
+
+
+def _unread(text, wish):
+    # The first option that stands below a command, where Slurm does not look for one.
+    lines = text.splitlines()
+    commands = [at for at, line in enumerate(lines) if line.strip() and line.lstrip()[0] != "#"]
+    below = lines[commands[0] :] if commands else []
+    asked = [line for line in below if line.startswith("#SBATCH")]
+    known = wish.said if wish else {}
+    return next((line for line in asked if not any(name in line for name in known)), None)
 
 
 def _judge_wish(played, rank, wish, described, job, each, told):
@@ -159,6 +171,8 @@ batch_file = Task(
         "no-text": "Return the whole file as one text, lines joined by line feeds.",
         "refused": "sbatch or the shell would stop there. Read the line that is named, and what "
         "the cluster has.",
+        "unread": "Slurm reads #SBATCH lines above the first command only. Put all of them right "
+        "below the first line, #!/bin/bash.",
         "no-srun": "The batch file itself runs once, on the first node. srun starts what shall "
         "run as tasks, on all of them.",
         "nothing-started": "The #SBATCH lines only ask for room. A line below must start the "

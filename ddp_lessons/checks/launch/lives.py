@@ -8,6 +8,7 @@ next.
 import io
 import os
 import shutil
+import tempfile
 import threading
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -24,6 +25,7 @@ from ddp_lessons.checks.kit.material.runs import Killed
 
 NUM_FEATURES, NUM_SAMPLES = 4, 3
 _COUNT = "TORCHELASTIC_RESTART_COUNT"
+_MEMORY = Path("/dev/shm")
 _save = torch.save
 
 
@@ -165,10 +167,12 @@ def live(here, answer, path, num_steps, *, number, ends_in=None, cut_save=None):
         return moved
 
     moves = {name: counted(getattr(os, name)) for name in ("rename", "replace")}
+    elsewhere = _temporary_folder(path)
     with (
         replacing(torch, save=save),
         replacing(os, **moves),
-        told({_COUNT: str(number)}),
+        replacing(tempfile, tempdir=elsewhere),
+        told({_COUNT: str(number), "TMPDIR": elsewhere}),
         watch or nullcontext(),
         suppress(Killed),
     ):
@@ -188,6 +192,12 @@ def live(here, answer, path, num_steps, *, number, ends_in=None, cut_save=None):
         "num_saves": max(len(saves), len(named)),
         "is_cut": is_cut,
     }
+
+
+def _temporary_folder(path):
+    # On a node of a cluster it is no part of the shared disk: a file is moved from there by a copy.
+    is_other_disk = _MEMORY.is_dir() and _MEMORY.stat().st_dev != path.parent.stat().st_dev
+    return str(_MEMORY) if is_other_disk else tempfile.gettempdir()
 
 
 def leave_alone(path):

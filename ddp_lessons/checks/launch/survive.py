@@ -5,6 +5,7 @@ Task 09.2: a script that survives a restart, and loses at most one step.
 import torch.distributed as dist
 
 from ddp_lessons.checks.kit import Case, Task, equal
+from ddp_lessons.checks.kit.material.warm_up import first_step
 from ddp_lessons.checks.launch.lives import begun_after, live, whole_run
 from ddp_lessons.pictures import holdings_picture
 
@@ -196,7 +197,7 @@ survive = Task(
         "each other.",
         "in-place": "Whoever opens the file for writing empties it first, and whoever removes it "
         "has none for a moment. Write under another name in the same folder; os.replace then gives "
-        "it the name in one act.",
+        "it the name in one act. To move a file from another disk, such as /tmp, is to copy it.",
         "memory": "A process that is started anew has an empty memory. Only what is in the file "
         "comes over.",
         "weights": "Take over the weights of the checkpoint, on every rank, before the first step, "
@@ -211,4 +212,5 @@ survive = Task(
     },
     returns=False,
     in_place=True,
+    warm_up=first_step,
 )

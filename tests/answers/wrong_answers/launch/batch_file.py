@@ -28,6 +28,12 @@ ANSWERS = [
         ('    return "\\n".join(lines) + "\\n"', "    return lines"),
     ),
     altered("09.3", "forgets the shell", "refused", ('        "#!/bin/bash",\n', "")),
+    altered(
+        "09.3",
+        "asks for cores below a command",
+        "unread",
+        (CORES, """        f"export OMP_NUM_THREADS={threads}",\n""" + CORES),
+    ),
     altered("09.3", "invents an option", "refused", ("--ntasks-per-node", "--ranks-per-node")),
     altered(
         "09.3",
@@ -144,6 +150,13 @@ ANSWERS = [
             "--rdzv-id=$SLURM_JOB_ID --rdzv-endpoint=$(scontrol show hostnames "
             "\\\"$SLURM_JOB_NODELIST\\\" | head -n 1):29500 {job['script']}",
         ),
+    ),
+    altered(
+        "09.3",
+        "asks for 0 GPUs where there are none",
+        None,
+        ('    if cluster["gpus"]:\n        lines', "    if True:\n        lines"),
+        ("--gpus-per-node={each}", "--gpus-per-node={each if cluster['gpus'] else 0}"),
     ),
     Answer(
         "09.3",

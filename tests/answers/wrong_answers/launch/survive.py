@@ -139,6 +139,17 @@ def survive(run, path, num_steps):
     ),
     altered(
         "09.2",
+        "moves it from the folder for temporary files",
+        "in-place",
+        ("import os\n", "import shutil, tempfile\n"),
+        (
+            'beside = path.with_suffix(".new")',
+            "beside = tempfile.NamedTemporaryFile(delete=False).name",
+        ),
+        ("os.replace(beside, path)", "shutil.move(beside, path)"),
+    ),
+    altered(
+        "09.2",
         "removes it before it renames",
         "in-place",
         (
