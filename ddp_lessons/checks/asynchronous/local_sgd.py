@@ -267,7 +267,8 @@ local_sgd = Task(
         "sum": "An all-reduce adds up: divide by the number of ranks.",
         "one-rank": "A mean is wanted, not one rank's weights for all.",
         "not-everywhere": "Every rank goes on with the mean. reduce gives its result to one rank.",
-        "some-weights": "All trained parameters are averaged, weights and biases.",
+        "some-weights": "All trained parameters are averaged: weights and biases, and those of all "
+        "of the optimizer's groups.",
         "rounded": "Bits are lost on the way: send weights in the dtype that they have.",
         "wrong-mean": "The mean adds the weights of all ranks and divides by how many ranks there "
         "are in this group.",

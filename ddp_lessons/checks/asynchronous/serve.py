@@ -17,6 +17,7 @@ from ddp_lessons.checks.asynchronous.workers import (
 from ddp_lessons.checks.kit import Case, Task
 from ddp_lessons.checks.kit.inside.early import Early
 from ddp_lessons.checks.kit.material.early_use import EARLY
+from ddp_lessons.checks.kit.material.warm_up import import_compiler
 from ddp_lessons.pictures import holdings_picture
 
 _UNDER_WAY = {
@@ -206,6 +207,8 @@ serve = Task(
         "deadlock": "The server waits for a gradient, and the worker that would send it waits for "
         "weights that it may have. Take gradients of whoever comes first; and after each one look "
         "at all who wait, with `bound` steps ahead allowed.",
+        "late": "Do not poll: Gloo's handle of an `irecv` says False in is_completed() until you "
+        "wait() for it. dist.recv without a source waits for whatever comes first.",
         "changed-under-way": "Weights changed while they were still being sent. Wait for each send "
         "before the next gradient is applied, or send a copy.",
         "early": EARLY["early"],
@@ -235,4 +238,5 @@ serve = Task(
     allowed=("send", "recv"),
     in_place=True,
     twice=True,
+    warm_up=import_compiler,
 )

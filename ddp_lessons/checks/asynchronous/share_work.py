@@ -173,8 +173,10 @@ share_work = Task(
         "no-list": "Return a list of what `do` returned. It is empty where nothing was left.",
         "results": "Keep what `do` returns, of own and of stolen items, and nothing else.",
         "nothing": "Return the list of what `do` returned.",
-        "raised": "The line that is named is yours. What add returns may be beyond the size of the "
-        "queue: then there is no item for it. A rank may have no items of its own.",
+        "raised": "The line that is named is yours. The number that `add(key, 1)` returns is "
+        "yours, and no other: between a look at a counter and the add, another rank may come. It "
+        "may be beyond the size of the queue: then there is no item for it. A rank may have no "
+        "items of its own.",
         "forbidden": "No message is needed: the counters say all that ranks must know.",
         "deadlock": "Nobody needs to wait for anybody. Who finds all queues empty returns.",
         "late": "When all queues are empty, return: their counters only grow.",

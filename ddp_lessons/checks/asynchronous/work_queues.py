@@ -8,7 +8,8 @@ Queues of work in which some ranks are slow: how slow depends on the others, not
   returned. So who does not help returns while there is work.
 
 A look at a counter, `add(key, 0)`, is followed by a ghost: somebody who takes the next item just
-then, as another rank might. It does so once for each rank and key.
+then, as another rank might. It does so at the first look of each rank at a key, and when one item
+is left.
 """
 
 import torch
@@ -53,8 +54,9 @@ class Work:
                 f"{amount!r}). Count the items of a rank under its number, as a string."
             )
         number = self._store.add(f"taken {key}", amount)
-        is_first_look = amount == 0 and (key, 0) not in self.added
-        if is_first_look and self._world_size > 1 and number < self._sizes[int(key)]:
+        num_left = self._sizes[int(key)] - number
+        is_ghosts_turn = (key, 0) not in self.added or num_left == 1
+        if amount == 0 and is_ghosts_turn and self._world_size > 1 and num_left > 0:
             self._play_ghost(int(key))
         self.added.append((key, amount))
         size = self._sizes[int(key)]

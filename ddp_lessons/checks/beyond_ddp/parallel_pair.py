@@ -21,6 +21,7 @@ from ddp_lessons.checks.beyond_ddp.pairs import (
 )
 from ddp_lessons.checks.kit import Case, Task
 from ddp_lessons.checks.kit.inside.plain import plain
+from ddp_lessons.checks.kit.material.warm_up import import_compiler
 from ddp_lessons.pictures import holdings_picture
 
 NUM_RUNS = 2
@@ -306,4 +307,5 @@ ParallelPair = Task(
         "pencil.",
     },
     returns=False,
+    warm_up=import_compiler,
 )

@@ -19,6 +19,7 @@ from ddp_lessons.checks.beyond_ddp.linear_runs import (
     weight_of,
 )
 from ddp_lessons.checks.kit import Case, Task
+from ddp_lessons.checks.kit.material.warm_up import import_compiler
 from ddp_lessons.pictures import holdings_picture
 
 _GATHERS = ("all_gather", "all_gather_into_tensor")
@@ -49,13 +50,6 @@ def most_alive(case, share=MOST_ALIVE):
     """
     whole = case["out"] * case["in"] * getattr(torch, case["dtype"]).itemsize
     return share * whole if case.world_size > 1 else math.inf
-
-
-def import_compiler():
-    """
-    Import torch's compiler, which a first optimizer and a first checkpoint bring with them.
-    """
-    import torch._dynamo  # noqa: F401
 
 
 def _act(here, ShardedLinear):
@@ -275,7 +269,9 @@ ShardedLinear = Task(
         "ranks, x may need no gradient, and there may be one rank.",
         "deadlock": "All ranks make the same calls, whatever their part.",
         "unwaited": "Wait for a gather before you use what it writes.",
-        "values": "Take two ranks and a weight of 3 rows and 1 column, and lay out who has what.",
+        "values": "Round the size of a part up, so that all parts together hold the whole weight; "
+        "the last rank then has less, and its part is padded. Take two ranks and a weight of 3 "
+        "rows and 1 column, and lay out who has what.",
     },
     allowed=(*_GATHERS, *_REDUCES),
     in_place=True,

@@ -20,6 +20,7 @@ from ddp_lessons.beyond_ddp.pipeline import (
 from ddp_lessons.beyond_ddp.pipeline.checking import Fault
 from ddp_lessons.beyond_ddp.pipeline.example import deep_model
 from ddp_lessons.checks.kit import Case, Task
+from ddp_lessons.checks.kit.material.warm_up import import_compiler
 from ddp_lessons.pictures import timetable_picture
 
 _SAMPLES = 2  # of a microbatch
@@ -169,4 +170,5 @@ stage_row = Task(
         "kept": "Make the row anew in each call.",
     },
     allowed=(),
+    warm_up=import_compiler,
 )

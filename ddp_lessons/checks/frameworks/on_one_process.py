@@ -54,7 +54,7 @@ def loop_of(
     Args:
         case: The Case: its ranks, "samples" and "every".
         divisor: What losses are divided by; default: the micro-batches of a window.
-        clips: Whether gradients are clipped.
+        clips: Whether gradients are clipped; "each": after each micro-batch, too.
         averages: Whether ranks average them.
         schedule_steps: Steps of the schedule for one of the optimizer.
         sets_epoch: Whether each epoch has an order of its own.
@@ -74,6 +74,8 @@ def loop_of(
                 loss = cross_entropy(models[rank][0](x), y)
                 (loss / (divisor or every)).backward()
                 losses[rank].append(loss.item())
+                if clips == "each" and number % every:
+                    torch.nn.utils.clip_grad_norm_(models[rank][0].parameters(), MAX_NORM)
             if number % every == 0:
                 _step(models, averages, clips, schedule_steps)
                 num_windows += 1

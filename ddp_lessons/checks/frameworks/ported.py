@@ -42,7 +42,7 @@ def _act(here, ported):
     folder = here.folder / f"{here.case.seed}-rank-{here.rank}"
     folder.mkdir()
     path = folder / "model.pt"
-    with told(), _noting_who_wraps() as wrapped_by:
+    with told(), _noting_who_trains() as trained_by:
         here.call(ported, model, dataset, here["every"], path)
     for event in here.calls[-1].events:
         # DDP sends by itself, in C++, and waits there, which no trace sees.
@@ -51,7 +51,7 @@ def _act(here, ported):
         "right": vars(loop_of(here.case)) if here.rank == 0 else None,
         "fetched": dataset.fetched,
         "weights": model.state_dict(),
-        "wrapped by": wrapped_by,
+        "trained by": list(trained_by.values()),
         "is in train mode": all(part.training for part in model.modules()),
         "saved": _read(path) if path.exists() else None,
         "files": sorted(file.name for file in folder.iterdir()),
@@ -66,15 +66,21 @@ def _read(path):
 
 
 @contextmanager
-def _noting_who_wraps():
-    init, makers = DistributedDataParallel.__init__, []
+def _noting_who_trains():
+    # Of each wrapper through which forward goes, who made it.
+    init, forward = DistributedDataParallel.__init__, DistributedDataParallel.forward
+    makers, trained = {}, {}
 
-    def noting(self, *args, **kwargs):
-        makers.append(_maker())
+    def noting_init(self, *args, **kwargs):
+        makers[id(self)] = _maker()
         init(self, *args, **kwargs)
 
-    with replacing(DistributedDataParallel, __init__=noting):
-        yield makers
+    def noting_forward(self, *args, **kwargs):
+        trained[id(self)] = makers.get(id(self))
+        return forward(self, *args, **kwargs)
+
+    with replacing(DistributedDataParallel, __init__=noting_init, forward=noting_forward):
+        yield trained
 
 
 def _maker():
@@ -143,13 +149,13 @@ def _all_of(fetched):
 
 
 def _judge_wrapping(played, seen):
-    makers = seen.kept["wrapped by"]
+    makers = seen.kept["trained by"]
     if played.case.world_size == 1 or any(makers):
         return  # alone, there is nothing to wrap
     if makers:
-        fact = "Its DistributedDataParallel is of its own making, and of no framework's."
+        fact = "It trains a DistributedDataParallel of its own making, and of no framework's."
         raise played.wrong("own-ddp", seen.rank, fact=fact)
-    fact = "Nobody has wrapped the model: ranks do not average."
+    fact = "Forward goes through no wrapper: ranks do not average."
     raise played.wrong("not-averaged", seen.rank, fact=fact)
 
 
@@ -171,6 +177,7 @@ def _refuse_losses(played, rank, got, losses):
         "schedule-each": {"schedule_steps": every},
         "no-schedule": {"schedule_steps": 0},
         "no-clip": {"clips": False},
+        "clip-each": {"clips": "each"},
         "not-averaged": {"averages": False},
     }
     mistake = "values"
@@ -187,7 +194,7 @@ def _refuse_losses(played, rank, got, losses):
             mistake = "loss-of-part"
         elif _are_near(got, [sum(row) / len(row) for row in zip(*losses, strict=True)]):
             mistake = "loss-of-all"
-    mistake = "schedule" if mistake == "schedule-each" else mistake
+    mistake = {"schedule-each": "schedule", "clip-each": "no-clip"}.get(mistake, mistake)
     alike = list(map(_is_near, got, expected))
     first = alike.index(False) if False in alike else len(alike)
     fact = f"From micro-batch {first + 1} on, its losses are not those of the plain loop."
@@ -288,7 +295,8 @@ ported = Task(
         "dealt": "The framework deals samples to ranks in another way than the plain loop. Keep "
         "the plain loop's sampler.",
         "samples": "Keep the plain loop's sampler, with its seed, and its loader.",
-        "own-ddp": "Hand the model to the framework, and leave the wrapping to it.",
+        "own-ddp": "Hand the model to the framework, leave the wrapping to it, and train what it "
+        "returns.",
         "not-averaged": "The framework must wrap the model, and forward must go through what it "
         "returns.",
         "divided-twice": "Somebody divides the loss already. Look what the framework's backward "
@@ -298,8 +306,8 @@ ported = Task(
         "each rank, and it steps once a window.",
         "no-schedule": "The rate stays as it was: the schedule makes a step at the end of each "
         "window.",
-        "no-clip": "Clip the gradient of the whole window, before the step, as the plain loop "
-        "does.",
+        "no-clip": "Clip the gradient of the whole window, once, before the step, as the plain "
+        "loop does.",
         "copy": "Train the model that you were given: others look at it afterwards.",
         "mode": "The plain loop leaves the model in the mode that it has.",
         "synced": "Within a window nobody needs the mean. Tell the framework not to sync there.",

@@ -108,6 +108,11 @@ def _name(played, seen, number, rows, got):
         ("mean-of-means", sum(means) / len(means), "This is the mean of the hosts' means."),
         ("summed", sum(sums), "This is the sum, not the mean."),
         ("summed", sum(sums) / len(sums), "This is the sum, over the number of hosts."),
+        (
+            "summed",
+            sum(sums) / len(sums) / len(own),
+            "This is the sum, over the number of hosts times the ranks of this one.",
+        ),
         ("host-only", here / len(own), "This is the mean of one host."),
         ("host-only", here / w, "This is the sum of one host, over all ranks."),
         ("host-only", here, "This is the sum of one host."),
@@ -125,6 +130,13 @@ def _name(played, seen, number, rows, got):
     for mistake, value, fact in known:
         if _is_close(got, value):
             return mistake, fact
+    sums_on_host = [
+        event
+        for event in seen.calls[number].events
+        if event.name in ("reduce", "all_reduce") and set(event.ranks) == set(own)
+    ]
+    if len(sums_on_host) > 1:
+        return "twice", "It has been added up on its host twice."
     right = sum(rows) / w
     results = [one.calls[number].result for one in played.seen]
     lucky = [
@@ -214,15 +226,16 @@ hierarchical_mean = Task(
         "leaders-only": "A leader speaks for its host: it needs the sum of its ranks before it "
         "meets the other leaders.",
         "not-back": "Only leaders know the result until each sends it to the ranks of its host.",
-        "twice": "Something is added up, or divided, once too often: go through the three moves.",
+        "twice": "Something is added up, or divided, once too often. The last of the three moves "
+        "hands the sum of all out to the host, as a broadcast does; a sum counts it again.",
         "not-equal": "Let one rank of each host finish, and the others get its bits: who adds in "
         "another order rounds in another way.",
         "rounded": "Send the numbers as they are, in the dtype that they have: half of the bits is "
         "half of the digits.",
         "flat": "A collective of all ranks sends round a ring that knows no hosts. Add up in the "
         "smaller groups first.",
-        "too-many": "Add up on the host before anything crosses, and let one tensor of each host "
-        "cross, in the dtype that it has.",
+        "too-many": "Let one tensor of each host cross, in the dtype that it has, and be added up "
+        "on the way. A gather hands the sum of every host to every leader: h (h - 1) of them.",
         "store": "The groups are there already: making one takes messages and time, at each call.",
         "deadlock": "A rank that is no leader has None for leaders, which torch takes for the "
         "group of all ranks: it must not make that call.",
@@ -230,6 +243,7 @@ hierarchical_mean = Task(
         "input-changed": "Add up in a copy: the argument stays the caller's.",
         "raised": "The line that is named is yours. Ranks in dst, src and root are those of the "
         "default group; and a host may have one rank alone.",
-        "values": "Take hosts [[0, 1, 2], [3]] and one number a rank, and go through the moves.",
+        "values": "Take hosts [[0, 1, 2], [3]] and one number a rank, and go through the moves. "
+        "Hosts need not have equally many ranks.",
     },
 )

@@ -237,15 +237,17 @@ find_straggler = Task(
         "Compare durations.",
         "victim": "That rank waits, or only its step is long. The straggler is the one that "
         "computes longest before it calls.",
-        "none-found": "One rank computes more than a quarter longer than each of the others, in "
-        "most steps. It may be rank 0, and 0 is not None.",
-        "nobody": "No rank computes a quarter longer than every other one. Then the answer is "
-        "None; also for one rank alone.",
-        "at-limit": "It computes 1.25 times as long as the next one, and not more than that.",
+        "none-found": "Name the rank whose time is more than 1.25 times that of every other: "
+        "compare the longest time with the second longest, and round neither. Rank 0 is a rank, "
+        "and not None.",
+        "nobody": "Name a rank only if its time is more than 1.25 times that of every other one. "
+        "Otherwise, and for one rank alone, return None.",
+        "at-limit": "Exactly 1.25 times as long is not more than 1.25 times: compare by >.",
         "middle": "Of an even number of steps, the median is the mean of the two in the middle. "
         "statistics.median takes it, torch.median the lower one.",
-        "every-other": "Two ranks compute longer than the rest, about equally long. Neither is "
-        "slower than every other one.",
+        "every-other": "Compare the longest time with the second longest, and not with a median or "
+        "mean of all: two ranks may be slow alike, and then neither is slower than every other "
+        "one.",
         "cost": "One call is enough: one number from each rank, its median.",
         "raised": "The line that is named is yours. One rank alone has nobody to compare with.",
         "input-changed": "Leave the list of steps as it is: steps[1:] makes a new one.",

@@ -111,6 +111,10 @@ def words_of_both(got, expected):
     Of long tensors the numbers from the largest difference on are shown, with as many digits as it
     takes to see one.
     """
+    if isinstance(got, dict) and isinstance(expected, dict):  # long ones would be cut to one text
+        differ = [k for k in {**got, **expected} if got.get(k, ...) is not expected.get(k, ...)]
+        differ = [k for k in differ if repr(got.get(k, ...)) != repr(expected.get(k, ...))]
+        got, expected = ({k: one[k] for k in differ if k in one} for one in (got, expected))
     start = first_difference(got, expected)
     start = start if start >= 8 else 0
     for digits in (6, 9, 17):

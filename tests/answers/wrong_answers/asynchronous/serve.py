@@ -32,6 +32,27 @@ ANSWERS = [
             "        weights.sub_(taken, alpha=rate)\n",
         ),
     ),
+    Answer(
+        "14.1",
+        "polls the handles of irecv",
+        "late",
+        IMPORTS
+        + """\
+def serve(weights, num_steps, bound, rate):
+    workers = range(1, dist.get_world_size())
+    rows = {worker: torch.empty_like(weights) for worker in workers}
+    coming = {worker: dist.irecv(rows[worker], worker) for worker in workers}
+    log = []
+    while len(log) < len(workers) * num_steps:
+        for worker in workers:
+            if coming[worker].is_completed():
+                weights -= rate * rows[worker]
+                log.append((worker, 0))
+                dist.send(weights, worker)
+                coming[worker] = dist.irecv(rows[worker], worker)
+    return log
+""",
+    ),
     altered(
         "14.1",
         "receives by irecv, and waits at once",

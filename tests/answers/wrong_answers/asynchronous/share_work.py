@@ -28,6 +28,16 @@ ANSWERS = [
     ),
     altered(
         "14.4",
+        "looks whether one is left, and trusts that when it takes",
+        "raised",
+        (
+            TAKE + "            if number >= sizes[owner]:\n                break\n",
+            "            if store.add(str(owner), 0) >= sizes[owner]:\n                break\n"
+            + TAKE,
+        ),
+    ),
+    altered(
+        "14.4",
         "gives back what it had counted too much",
         None,
         (

@@ -70,6 +70,39 @@ ANSWERS = [
     ),
     altered("16.1", "tells no epoch", "epoch", ("        sampler.set_epoch(epoch)\n", "")),
     Answer("16.1", "is the plain loop", "own-ddp", PLAIN),
+    of_fabric(
+        "16.1",
+        "throws the framework's wrapper away, and trains its own",
+        "own-ddp",
+        (
+            "    sampler = Dist",
+            "    from torch.nn.parallel import DistributedDataParallel\n"
+            "    replica = DistributedDataParallel(model)\n    sampler = Dist",
+        ),
+        (
+            "fabric.no_backward_sync(replica, enabled=not ends)",
+            "nullcontext() if ends else replica.no_sync()",
+        ),
+        ("fabric.backward(loss / every)", "(loss / every).backward()"),
+        (
+            "fabric.clip_gradients(replica, optimizer, max_norm=0.5)",
+            "clip_grad_norm_(model.parameters(), 0.5)",
+        ),
+    ),
+    of_fabric(
+        "16.1",
+        "clips after each micro-batch",
+        "no-clip",
+        (
+            "                fabric.clip_gradients(replica, optimizer, max_norm=0.5)\n",
+            "",
+        ),
+        (
+            "                fabric.backward(loss / every)\n",
+            "                fabric.backward(loss / every)\n"
+            "            fabric.clip_gradients(replica, optimizer, max_norm=0.5)\n",
+        ),
+    ),
     altered("16.1", "goes past the wrapper", "not-averaged", ("replica(x)", "model(x)")),
     altered(
         "16.1",

@@ -154,6 +154,24 @@ def hierarchical_mean(tensor, local, leaders):
         ),
     ),
     altered(
+        "adds up on the host again in place of handing the sum out",
+        "twice",
+        (
+            "    dist.broadcast(total, leader, group=local)\n",
+            "    dist.all_reduce(total, group=local)\n",
+        ),
+    ),
+    altered(
+        "takes all hosts for as full as its own",
+        "summed",
+        (
+            "total = tensor.clone()",
+            "num = dist.get_world_size(local)\n    total = tensor.clone()\n"
+            "    hosts = torch.tensor(float(leaders is not None))\n    dist.all_reduce(hosts)",
+        ),
+        ("total / dist.get_world_size()", "(total / (num * hosts)).to(tensor.dtype)"),
+    ),
+    altered(
         "has all ranks call the leaders' all-reduce",
         "deadlock",
         ("    if leaders is not None:\n        dist", "    dist"),
