@@ -5,6 +5,7 @@ What takes seconds the first time is done before the clock of a check starts.
 from dataclasses import replace
 
 import pytest
+from bank import all_answers
 
 from ddp_lessons import start_ranks, stop_ranks
 from ddp_lessons.checks.kit import checking
@@ -12,6 +13,10 @@ from ddp_lessons.checks.kit.finding import find_task
 from ddp_lessons.checks.kit.material.warm_up import first_save
 from ddp_lessons.ranks.kernel.cells import run_cell
 
+MOST_MODULES = 50
+"""
+So many modules take 0.1 s at most. The compiler has 800.
+"""
 RIGHT = "import torch.distributed as dist\nmy_items = lambda items: items[dist.get_rank() :: "
 
 
@@ -49,3 +54,30 @@ def test_ranks_warm_up_before_the_clock_starts(ranks, monkeypatch):
     for one in (task, replace(task, warm_up=first_save)):
         checking.run_and_judge(one, ranks)
     assert at_start == [[False, False], [True, True]]
+
+
+def num_modules(ranks):
+    """
+    Return how many modules the rank that has most of them has imported.
+    """
+    run_cell(ranks, "import sys\nnum_modules = len(sys.modules)")
+    return max(ranks.view["num_modules"])
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("number", ["09.2", "13.2", "13.3", "14.1", "15.1", "15.2", "15.3"])
+def test_right_answer_imports_little_while_its_clock_runs(ranks, monkeypatch, number):
+    """
+    A first optimizer, dispatch mode or device mesh imports torch's compiler: 800 modules.
+    """
+    at_start, make_run = [], checking.Run
+
+    def run(task, its_ranks, *rest):
+        at_start.append(num_modules(its_ranks))
+        return make_run(task, its_ranks, *rest)
+
+    monkeypatch.setattr(checking, "Run", run)
+    answer = next(one for one in all_answers() if one.task == number and one.mistake is None)
+    run_cell(ranks, answer.source)
+    checking.run_and_judge(find_task(number), ranks)
+    assert num_modules(ranks) - at_start[0] < MOST_MODULES
