@@ -19,6 +19,26 @@ def number_of(result):
         return None
 
 
+def fact_of_price(call, most_bytes):
+    """
+    Say in a sentence that a Call makes more than one collective, or sends too much; "" if not.
+
+    Args:
+        call: The Call.
+        most_bytes: What the task allows from each rank.
+    """
+    events = [event for event in call.events if event.is_communication]
+    if len(events) > 1:
+        names = ", ".join(event.name for event in events)
+        return (
+            f"The result is right, but a call makes {len(events)} collectives ({names}); 1 will do."
+        )
+    num_bytes = sum(event.input_bytes for event in events)
+    if num_bytes > most_bytes:
+        return f"The result is right, but it hands over {num_bytes} bytes; {most_bytes} will do."
+    return ""
+
+
 def judge_price(played, rank, call, most_bytes):
     """
     Refuse a call that makes more than one collective, or hands over more bytes than are needed.
@@ -29,17 +49,8 @@ def judge_price(played, rank, call, most_bytes):
         call: The Call.
         most_bytes: What the task allows from each rank.
     """
-    events = [event for event in call.events if event.is_communication]
-    if len(events) > 1:
-        names = ", ".join(event.name for event in events)
-        fact = (
-            f"The result is right, but a call makes {len(events)} collectives ({names}); 1 will do."
-        )
-        raise played.wrong("cost", rank, fact=fact)
-    for event in events:
-        if event.input_bytes > most_bytes:
-            fact = f"The result is right, but it hands over {event.input_bytes} bytes; "
-            raise played.wrong("bytes", rank, fact=f"{fact}{most_bytes} will do.")
+    if fact := fact_of_price(call, most_bytes):
+        raise played.wrong("cost" if "collectives" in fact else "bytes", rank, fact=fact)
 
 
 def batch_of(case, rank, call=0):

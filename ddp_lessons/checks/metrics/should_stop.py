@@ -3,11 +3,12 @@ Task 12.4: stop early, together.
 """
 
 import math
+from dataclasses import replace
 
 import torch
 
-from ddp_lessons.checks.kit import Case, Task, equal, generator
-from ddp_lessons.checks.metrics.prices import judge_price, number_of
+from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Task, equal, generator, words
+from ddp_lessons.checks.metrics.prices import fact_of_price, number_of
 from ddp_lessons.checks.metrics.stopping_rules import MIN_DELTA, PATIENCE, RULES, decisions
 from ddp_lessons.pictures import holdings_picture
 
@@ -16,7 +17,7 @@ MEANS = (4.0, 3.5, 3.0, math.nan, 2.5, 2.25, 2.0, 1.0, 0.75, 0.5, 2.0, 2.0)
 Of all samples, call by call. With a min_delta of 0.5, 3.5 and 2.5 are not better, 3.0 is.
 """
 _SIGNS = {2: (1, -1), 3: (1, 1, -2), 4: (1, 2, -1, -2)}  # where ranks' own losses are, off the mean
-_SHORTER = 0.77  # of MEANS: sums over ranks are rounded, and the same losses count as better
+_FALLING = tuple(10.07 - 0.77 * call for call in range(len(MEANS)))  # by sums that are rounded
 MESSAGE_BYTES = 24  # three numbers of float64
 
 
@@ -35,7 +36,7 @@ def _cases(draw):
 
 def _means(case):
     if "rounded" in case.data:
-        return tuple(_SHORTER * mean for mean in MEANS)
+        return _FALLING
     return MEANS if any(case["samples"]) else (math.nan,) * len(MEANS)
 
 
@@ -80,138 +81,104 @@ def _act(here, should_stop):
     return noted
 
 
-class _Mistakes:
+def _rows(decided):
     """
-    Play the task by other losses, flags and rules, to tell which of them an answer goes by.
+    Return decisions in words, call by call; the best in 6 digits, as float32 may have rounded it.
     """
-
-    def __init__(self, case):
-        ranks = range(case.world_size)
-        self.sizes, self.means = case["samples"], _means(case)
-        self.totals = [_totals(case, rank) for rank in ranks]
-        self.flags = [_flags(case, rank) for rank in ranks]
-        self.any_flag = [any(one) for one in zip(*self.flags, strict=True)]
-
-    def own(self, rank):
-        """
-        Yield the decisions of a rank by its own loss, if that is another one than that of all.
-        """
-        size, totals = max(self.sizes[rank], 1), self.totals[rank]
-        means = [total / size for total in totals]
-        if means[0] != self.means[0]:
-            yield decisions(means, self.flags[rank])
-
-    def right(self):
-        """
-        Return what is right in each call.
-        """
-        return list(decisions(self.means, self.any_flag))
-
-    def of(self, rank, are_alike):
-        """
-        Yield (name, the decisions of a rank that makes this mistake), if all ranks decide alike.
-        """
-        for name, rules in RULES.items():
-            for rule in rules:
-                yield name, decisions(self.means, self.any_flag, **rule)
-        never = [False] * len(MEANS)
-        if not any(self.sizes):
-            yield "nobody", decisions([0.0] * len(MEANS), never)
-            return
-        yield "time-ignored", decisions(self.means, never)
-        own = [
-            [total / max(size, 1) for total in totals]
-            for totals, size in zip(self.totals, self.sizes, strict=True)
-        ]
-        filled = [one for one, size in zip(own, self.sizes, strict=True) if size]
-        for flags in (self.any_flag, self.flags[rank], never):
-            if not are_alike:
-                yield "alone", decisions(own[rank], flags)
-            for some in (own, filled):
-                means = [sum(one) / len(one) for one in zip(*some, strict=True)]
-                yield "mean-of-means", decisions(means, flags)
-            sums = [sum(one) for one in zip(*self.totals, strict=True)]
-            yield "not-a-mean", decisions(sums, flags)
-            yield "not-a-mean", decisions([one / len(own) for one in sums], flags)
-            for one in own:
-                yield "one-rank", decisions(one, flags)
+    return {
+        f"call {number}": {
+            "result": stop,
+            'notes["best"]': f"{best:.6g}",
+            'notes["bad_epochs"]': bad,
+        }
+        for number, (stop, best, bad) in enumerate(decided, start=1)
+    }
 
 
-def _judge(played):
-    case = played.case
-    mistakes = _Mistakes(case)
-    right = mistakes.right()
-    got = [_decided(played, seen) for seen in played.seen]
-    for number in range(len(MEANS)):
-        for seen in played.seen:
-            rank, one = seen.rank, got[seen.rank][number]
-            if not _same(one, right[number]):
-                raise _refusal(played, rank, number, got, right, mistakes)
-            if not equal(one, got[0][number]):
-                both = {"got": one[1], "expected": got[0][number][1]}
-                fact = f'After call {number + 1}, notes["best"] has other digits than on rank 0.'
-                raise played.wrong("not-alike", rank, **both, fact=fact)
-    for seen in played.seen:
-        for call in seen.calls:
-            judge_price(played, seen.rank, call, MESSAGE_BYTES)
+def _gave(view):
+    calls = zip(view.seen.calls, view.kept, strict=True)
+    return _rows((call.result, noted["best"], noted["bad_epochs"]) for call, noted in calls)
 
 
-def _decided(played, seen):
-    found = []
-    for call, noted in zip(seen.calls, seen.kept, strict=True):
-        if not isinstance(call.result, bool):
-            fact = "It must return True or False."
-            raise played.wrong("not-bool", seen.rank, got=call.result, fact=fact)
-        if None in noted.values():
-            fact = 'notes["best"] and notes["bad_epochs"] must stay numbers.'
-            raise played.wrong("notes", seen.rank, fact=fact)
-        found.append((call.result, noted["best"], noted["bad_epochs"]))
-    return found
+def _flags_of(case):
+    return [_flags(case, rank) for rank in range(case.world_size)]
 
 
-def _same(one, other):
-    # nan equals nan here; the best is a mean, which float32 may have rounded
-    is_close = math.isclose(one[1], other[1], rel_tol=1e-6) or (
-        math.isnan(one[1]) and math.isnan(other[1])
-    )
-    return one[0] == other[0] and is_close and one[2] == other[2]
+def _any_flag(case):
+    return [any(flags) for flags in zip(*_flags_of(case), strict=True)]
 
 
-def _refusal(played, rank, number, got, right, mistakes):
-    names = ("its result", 'notes["best"]', 'notes["bad_epochs"]')
-    place = next(at for at in (2, 1, 0) if not _same_at(got[rank][number], right[number], at))
-    fact = f"In call {number + 1} the mean loss of all samples is {mistakes.means[number]:g}, and "
-    fact += f"{names[place]} is not right."
-    both = {"got": got[rank][number][place], "expected": right[number][place]}
-    are_alike = all(all(map(_same, one, got[0])) for one in got)
-    known = mistakes.of(rank, are_alike)
-    found = [name for name, decided in known if all(map(_same, got[rank], decided))]
-    if not found and any(_same_notes(got[rank], own) for own in mistakes.own(rank)):
-        found = ["alone"]
-    if found[:1] == ["time-ignored"] and not are_alike:
-        found = ["time-alone"]
-    if not found:
-        others = [all(map(_same, one, right)) for one in got]
-        stops = [one[0] for one in right]
-        if all(one[0] == stop for one, stop in zip(got[rank], stops, strict=True)):
-            found = ["notes"]
-        elif any(others):
-            found = ["not-everywhere"]
-    return played.wrong(found[0] if found else "values", rank, **both, fact=fact)
+def _right(case, _):
+    return _rows(decisions(_means(case), _any_flag(case)))
 
 
-def _same_notes(one, other):
-    pairs = zip(one, other, strict=True)
-    return all(_same((False, *noted[1:]), (False, *known[1:])) for noted, known in pairs)
+def _by_rules(name):
+    def gives(case, rank):
+        flags = (_any_flag(case), _flags_of(case)[rank], [False] * len(MEANS))
+        found = [decisions(_means(case), flag, **rule) for rule in RULES[name] for flag in flags]
+        if name == "nan" and not any(case["samples"]):
+            found.append(decisions([0.0] * len(MEANS), _any_flag(case)))
+        return [_rows(one) for one in found]
+
+    return gives
 
 
-def _same_at(one, other, place):
-    pair = [(False, 0.0, 0), (False, 0.0, 0)]
-    both = [
-        tuple(row[at] if at == place else zero[at] for at in range(3))
-        for row, zero in zip((one, other), pair, strict=True)
+def _by_losses(losses_of):
+    # Each way to a loss, with the flags of all, of the rank, and none.
+    def gives(case, rank):
+        flags = (_any_flag(case), _flags_of(case)[rank], [False] * len(MEANS))
+        return [_rows(decisions(means, flag)) for means in losses_of(case, rank) for flag in flags]
+
+    return gives
+
+
+def _own_losses(case):
+    sizes = case["samples"]
+    totals = [_totals(case, rank) for rank in range(case.world_size)]
+    return [
+        [total / max(size, 1) for total in row] for row, size in zip(totals, sizes, strict=True)
     ]
-    return _same(*both)
+
+
+def _alone(case, rank):
+    own, flags = _own_losses(case), _flags_of(case)
+    alone = [list(decisions(*pair)) for pair in zip(own, flags, strict=True)]
+    stops = [any(stop for stop, *_ in call) for call in zip(*alone, strict=True)]
+    shared = [(stop, *one[1:]) for stop, one in zip(stops, alone[rank], strict=True)]
+    return [_rows(shared), *_by_losses(lambda *_: [own[rank]])(case, rank)]
+
+
+def _mean_of_means(case, _):
+    own = _own_losses(case)
+    filled = [one for one, size in zip(own, case["samples"], strict=True) if size] or own
+    return [[sum(one) / len(one) for one in zip(*some, strict=True)] for some in (own, filled)]
+
+
+def _sums(case, _):
+    totals = [_totals(case, rank) for rank in range(case.world_size)]
+    sums = [sum(one) for one in zip(*totals, strict=True)]
+    return [sums, [one / len(totals) for one in sums]]
+
+
+def _not_bool(view):
+    odd = [call.result for call in view.seen.calls if not isinstance(call.result, bool)]
+    return odd and f"It must return True or False, and returns {words(odd[0])}."
+
+
+def _has_no_notes(view):
+    odd = [name for noted in view.kept for name, value in noted.items() if value is None]
+    return odd and f'notes["{odd[0]}"] must stay a number.'
+
+
+def _is_unlike(view):
+    own, first = view.kept, view.played.seen[0].kept
+    at = next((number for number, pair in enumerate(zip(own, first, strict=True), start=1)
+               if not equal(*pair)), None)  # fmt: skip
+    return at and f'After call {at}, notes["best"] has other last digits than on rank 0.'
+
+
+def _costs(view):
+    return next(filter(None, (fact_of_price(call, MESSAGE_BYTES) for call in view.seen.calls)), "")
 
 
 def _draw(played):
@@ -230,7 +197,6 @@ should_stop = Task(
     name="should_stop",
     cases=_cases,
     act=_act,
-    judge=_judge,
     ok="one collective of at most 24 bytes a call, the same decision on all ranks",
     draw=_draw,
     hints=(
@@ -243,43 +209,100 @@ should_stop = Task(
         "own = torch.tensor([total, num_samples, time_is_up], dtype=torch.float64, "
         "device=rank_device()); dist.all_reduce(own); then the rule, from these three.",
     ),
-    mistakes={
-        "alone": "Each rank goes by its own loss. A decision that is shared afterwards leaves "
-        "their notes apart: share losses, then decide.",
-        "mean-of-means": "Ranks have unequally many samples: add up sums and numbers, and divide "
-        "once.",
-        "not-a-mean": "Divide the sum of all losses by the number of all samples.",
-        "one-rank": "One rank's loss decides. The samples of the others must count too.",
-        "min-delta": "A loss is better only if it is below the best by more than min_delta.",
-        "patience": "Stop as soon as as many epochs in a row as patience says were not better.",
-        "not-reset": "A better loss begins the count of bad epochs anew.",
-        "nan": "A loss that is not a number is not better, and so it is a bad epoch. It must not "
-        "become the best.",
-        "best": "The best is the lowest loss that counted as better. Others leave it as it is.",
-        "nobody": "Where nobody has samples there is no loss of 0, but none: it is not a number.",
-        "time-ignored": "If time is up on any rank, all must stop.",
-        "time-alone": "One rank's time is enough, and the others do not know of it: send it along.",
-        "not-bool": "Return True or False. A tensor of one number becomes one by bool().",
-        "notes": 'Keep notes["best"] and notes["bad_epochs"] as the task says, after each call, '
-        "also in a call in which time is up.",
-        "not-alike": "Sums that are added in different orders differ in their last digit, and then "
-        "one rank finds a loss better and another does not. All ranks must add in the same order: "
-        "rank 0's part first, not their own.",
-        "not-everywhere": "Some ranks decide rightly, others do not. Every rank must get the sums: "
-        "which collective gives its result to all?",
-        "nothing": "Return True or False.",
-        "raised": "The line that is named is yours. A rank may have no samples, and so may all: "
-        "Python cannot divide by 0, a tensor can.",
-        "deadlock": "Every rank makes the same call each time: one without samples, and one whose "
-        "time is up.",
-        "cost": "Three numbers fit into one tensor, and so into one collective.",
-        "bytes": "Three numbers of float64 are enough.",
-        "once": "Bad epochs may be more than patience when it is called again: it has to stop "
-        "then, too.",
-        "time-as-loss": "That somebody's time is up says nothing of the loss: count it and note it "
-        "as always, and stop all the same.",
-        "values": "Go through the calls with a pencil: the mean of all, the best so far, the bad "
-        "epochs.",
-    },
+    expected=Expected(_right, gave=_gave),
+    mistakes=(
+        Mistake(
+            "not-bool",
+            "Return True or False. A tensor of one number becomes one by bool().",
+            shows=_not_bool,
+        ),
+        Mistake(
+            "notes",
+            'Keep notes["best"] and notes["bad_epochs"] as numbers, in each call.',
+            shows=_has_no_notes,
+        ),
+        Mistake(
+            "nan",
+            "A loss that is not a number is not better, and so it is a bad epoch. It must not "
+            "become the best. Where nobody has samples the loss is none, and not 0.",
+            gives=_by_rules("nan"),
+        ),
+        Mistake(
+            "min-delta",
+            "A loss is better only if it is below the best by more than min_delta.",
+            gives=_by_rules("min-delta"),
+        ),
+        Mistake(
+            "patience",
+            "Stop as soon as as many epochs in a row as patience says were not better, and in "
+            "each call after that in which there are more.",
+            gives=_by_rules("patience"),
+        ),
+        Mistake(
+            "best",
+            "The best is the lowest loss that counted as better. Others leave it as it is.",
+            gives=_by_rules("best"),
+        ),
+        Mistake(
+            "time",
+            "If time is up on any rank, all must stop, and the others do not know of it: send it "
+            "along.",
+            gives=_by_losses(lambda case, _: [_means(case)]),
+        ),
+        Mistake(
+            "mean-of-means",
+            "Ranks have unequally many samples: add up sums and numbers, and divide once.",
+            gives=_by_losses(_mean_of_means),
+        ),
+        Mistake(
+            "not-a-mean",
+            "Divide the sum of all losses by the number of all samples.",
+            gives=_by_losses(_sums),
+        ),
+        Mistake(
+            "one-rank",
+            "One rank's loss decides. The samples of the others must count too.",
+            gives=_by_losses(
+                lambda case, rank: [
+                    own for other, own in enumerate(_own_losses(case)) if other != rank
+                ]
+            ),
+        ),
+        Mistake(
+            "alone",
+            "Each rank goes by its own loss. A decision that is shared afterwards leaves their "
+            "notes apart: share losses, then decide.",
+            gives=_alone,
+        ),
+        replace(
+            VALUES,
+            hint="Go through the calls with a pencil: the mean of all, the best so far, and the "
+            "bad epochs, which are noted in each call, also in one in which time is up.",
+            symptom="Its decisions or its notes are not those of one process with all losses.",
+        ),
+        Mistake(
+            "not-alike",
+            "Sums that are added in different orders differ in their last digit, and then one "
+            "rank finds a loss better and another does not. All ranks must add in the same order: "
+            "rank 0's part first, not their own.",
+            shows=_is_unlike,
+        ),
+        Mistake(
+            "cost",
+            "Three numbers of float64 fit into one tensor, and so into one collective of 24 bytes.",
+            shows=_costs,
+        ),
+        Mistake("nothing", "Return True or False."),
+        Mistake(
+            "raised",
+            "The line that is named is yours. A rank may have no samples, and so may all: Python "
+            "cannot divide by 0, a tensor can.",
+        ),
+        Mistake(
+            "deadlock",
+            "Every rank makes the same call each time: one without samples, and one whose time is "
+            "up.",
+        ),
+    ),
     in_place=True,
 )

@@ -14,11 +14,9 @@ def decisions(
     delta=MIN_DELTA,
     edge=False,
     over=0,
-    reset=True,
     nan="bad",
     best="better",
     once=False,
-    late=False,
 ):
     """
     Yield (stop, best, bad epochs) for each call, by the task's rules or by others.
@@ -29,16 +27,13 @@ def decisions(
         delta: By how much a loss must be below the best.
         edge: Whether exactly as much will do.
         over: By how many calls patience is longer.
-        reset: Whether a better loss forgets the bad epochs.
         nan: What a loss is that is not a number: "bad", "better" or "skipped"; or "not worse",
             which makes better all that is compared with it, too.
         best: Whether the best is noted if "better", "lower", or it is the "last".
         once: Whether it stops in the call in which patience is at its end, and in no later one.
-        late: Whether a loss counts as infinite when somebody's time is up.
     """
     lowest, bad = math.inf, 0
     for mean, flag in zip(means, flags, strict=True):
-        mean = math.inf if late and flag else mean
         is_nan = math.isnan(mean)
         is_better = mean < lowest - delta or (edge and mean <= lowest - delta)
         if is_nan:
@@ -46,7 +41,7 @@ def decisions(
         elif nan == "not worse":
             is_better = not mean >= lowest - delta
         if is_better:
-            bad = 0 if reset else bad
+            bad = 0
         elif not (is_nan and nan == "skipped"):
             bad += 1
         takes = {"better": is_better, "lower": mean < lowest, "last": True}[best]
@@ -56,12 +51,9 @@ def decisions(
         yield is_over or flag, lowest, bad
 
 
-RULES = {
+RULES: dict[str, tuple[dict, ...]] = {
     "min-delta": ({"delta": 0.0}, {"edge": True}, {"delta": -MIN_DELTA}),
-    "patience": ({"over": 1}, {"over": -1}),
-    "once": ({"once": True},),
-    "time-as-loss": ({"late": True},),
-    "not-reset": ({"reset": False},),
+    "patience": ({"over": 1}, {"over": -1}, {"once": True}),
     "nan": (
         {"nan": "better"},
         {"nan": "skipped"},

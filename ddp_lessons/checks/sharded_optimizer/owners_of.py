@@ -4,7 +4,7 @@ Task 13.1: partition parameters evenly.
 
 from itertools import pairwise
 
-from ddp_lessons.checks.kit import Case, Task
+from ddp_lessons.checks.kit import Case, Mistake, Task, words
 from ddp_lessons.pictures import holdings_picture
 
 _MANY_RANKS = 48
@@ -35,31 +35,30 @@ def _act(here, owners_of):
     here.call(owners_of, list(here["sizes"]), _num_owners(here.case))
 
 
-def _judge(played):
-    sizes, num_owners = played.case["sizes"], _num_owners(played.case)
-    found = [_owners(played, rank, result) for rank, result in enumerate(played.results)]
-    for rank, owners in enumerate(found):
-        if owners != found[0]:
-            both = {"got": owners, "expected": found[0]}
-            raise played.wrong("differ", rank, **both, fact="Rank 0 has found another list.")
-    _judge_evenness(played, sizes, found[0], num_owners)
+def _owners(result):
+    """
+    Return a list of owners; None if the result is none.
+    """
+    result = result.tolist() if hasattr(result, "tolist") else result
+    is_list = isinstance(result, list | tuple) and all(type(owner) is int for owner in result)
+    return list(result) if is_list else None
 
 
-def _owners(played, rank, result):
-    sizes, num_owners = played.case["sizes"], _num_owners(played.case)
-    if hasattr(result, "tolist"):
-        result = result.tolist()
-    if not isinstance(result, list | tuple):
-        raise played.wrong("no-list", rank, got=result, fact="It must return a list.")
-    owners = list(result)
+def _is_no_list_of_owners(view):
+    owners, sizes, num_owners = _owners(view.got), view.case["sizes"], _num_owners(view.case)
+    if owners is None:
+        return f"It returns {words(view.got)}."
     if len(owners) != len(sizes):
-        fact = f"There are {len(sizes)} parameters, and its list has {len(owners)} entries."
-        raise played.wrong("length", rank, got=owners, fact=fact)
-    are_ranks = all(type(owner) is int and 0 <= owner < num_owners for owner in owners)
-    if not are_ranks:
-        fact = f"An owner must be a rank from 0 to {num_owners - 1}."
-        raise played.wrong("no-rank", rank, got=owners, fact=fact)
-    return owners
+        return f"There are {len(sizes)} parameters, and its list has {len(owners)} entries."
+    is_rank = all(0 <= owner < num_owners for owner in owners)
+    return not is_rank and f"An owner must be a rank from 0 to {num_owners - 1}."
+
+
+def _differs(view):
+    first = view.played.results[0]
+    return _owners(view.got) != _owners(first) and (
+        f"It returns {words(view.got)}, and rank 0 {words(first)}."
+    )
 
 
 def loads_of(sizes, owners, num_owners):
@@ -72,18 +71,19 @@ def loads_of(sizes, owners, num_owners):
     return loads
 
 
-def _judge_evenness(played, sizes, owners, num_owners):
-    loads = loads_of(sizes, owners, num_owners)
+def _is_uneven(view):
+    sizes, owners = view.case["sizes"], _owners(view.got)
+    loads = loads_of(sizes, owners, _num_owners(view.case))
     emptiest = loads.index(min(loads))
     for size, owner in zip(sizes, owners, strict=True):
         fuller = max(loads[owner], loads[emptiest])
         if max(loads[owner] - size, loads[emptiest] + size) < fuller:
-            fact = (
-                f"Rank {owner} owns {loads[owner]} numbers, rank {emptiest} owns "
-                f"{loads[emptiest]}. Rank {owner} could give away a parameter of {size}."
+            return (
+                f"It returns {words(view.got)}. Rank {owner} owns {loads[owner]} numbers, rank "
+                f"{emptiest} owns {loads[emptiest]}. Rank {owner} could give away a parameter of "
+                f"{size}."
             )
-            mistake = _name(played.case, sizes, owners, num_owners)
-            raise played.wrong(mistake, got=owners, fact=fact)
+    return ""
 
 
 def _greedy(sizes, num_owners):
@@ -101,28 +101,40 @@ def _in_places(owners, order):
     return placed
 
 
-def _name(case, sizes, owners, num_owners):
-    if num_owners > case.world_size and max(owners) < case.world_size:
-        return "asked"
+def _is_one_of(lists_of):
+    """
+    Return what tells whether owners are uneven, and a list of `lists_of(sizes, num_owners)`.
+    """
+
+    def shows(view):
+        lists = lists_of(view.case["sizes"], _num_owners(view.case))
+        return _owners(view.got) in lists and _is_uneven(view)
+
+    return shows
+
+
+def _falling(sizes):
+    return sorted(range(len(sizes)), key=lambda index: -sizes[index])
+
+
+def _in_turn(sizes, num_owners):
     turns = [index % num_owners for index in range(len(sizes))]
-    falling = sorted(range(len(sizes)), key=lambda index: -sizes[index])
-    greedy = _greedy([sizes[index] for index in falling], num_owners)
+    return [turns, _in_places(turns, _falling(sizes))]
+
+
+def _in_sorted_places(sizes, num_owners):
+    return [_greedy([sizes[index] for index in _falling(sizes)], num_owners)]
+
+
+def _smallest_first(sizes, num_owners):
     rising = sorted(range(len(sizes)), key=lambda index: sizes[index])
-    by_size = dict(zip((sizes[index] for index in falling), greedy, strict=True))
-    first = [sizes.index(sizes[index]) for index in falling]
-    known = {
-        "in-turn": [turns, _in_places(turns, falling)],
-        "lost-places": [greedy],
-        "twins": [_in_places(greedy, first), [by_size[size] for size in sizes]],
-        "unsorted": [_greedy(sizes, num_owners)],
-        "smallest-first": [
-            _in_places(_greedy([sizes[index] for index in rising], num_owners), rising)
-        ],
-    }
-    for name, lists in known.items():
-        if owners in lists:
-            return name
-    return "blocks" if owners == sorted(owners) else "values"
+    return [_in_places(_greedy([sizes[index] for index in rising], num_owners), rising)]
+
+
+def _goes_by_ranks(view):
+    is_asked = _num_owners(view.case) > view.case.world_size
+    is_within = max(_owners(view.got), default=0) < view.case.world_size
+    return is_asked and is_within and _is_uneven(view)
 
 
 def _draw(played):
@@ -140,7 +152,6 @@ owners_of = Task(
     name="owners_of",
     cases=_cases,
     act=_act,
-    judge=_judge,
     ok="no parameter could be given away for better, also among 48 ranks",
     draw=_draw,
     twice=True,
@@ -154,30 +165,64 @@ owners_of = Task(
         "for index in sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True): "
         "owners[index] = loads.index(min(loads)); then add its size there.",
     ),
-    mistakes={
-        "in-turn": "Dealt out in turn, ranks have equally many parameters, and not equally many "
-        "numbers.",
-        "blocks": "Neighbours stay together, whatever their size. A rank that is full enough must "
-        "not get more, and a later parameter may fit an earlier rank.",
-        "unsorted": "Each goes to whoever has least, which is right. But a large one that comes "
-        "late finds no room. In which order do they come best?",
-        "smallest-first": "The largest comes last, and lands on what is there. Turn the order "
-        "round.",
-        "lost-places": "You have sorted, and the owners are in the sorted order. Put each back "
-        "where its parameter stands in `sizes`.",
-        "twins": "Two parameters may have equally many numbers: tell them apart by their places.",
-        "values": "The two ranks that are named would be more even if that parameter moved. If you "
-        "move parameters, go on until no move helps: a pass through all is not enough.",
-        "no-list": "Return a list with an owner for each parameter.",
-        "length": "One entry for each parameter, in the order of `sizes`.",
-        "no-rank": "Owners are whole numbers from 0 to world_size - 1.",
-        "differ": "All ranks must find the same list: from the arguments alone, and not from this "
-        "rank's number or from chance.",
-        "asked": "You are asked about more ranks than run: take world_size from the arguments.",
-        "raised": "The line that is named is yours. There may be fewer parameters than ranks, or "
-        "none.",
-        "input-changed": "Leave `sizes` as it is: sort a copy, or its places.",
-        "forbidden": "No message is needed: every rank knows all sizes.",
-    },
+    mistakes=(
+        Mistake(
+            "no-owners",
+            "Return a list with an owner for each parameter, in the order of `sizes`: whole "
+            "numbers from 0 to world_size - 1.",
+            shows=_is_no_list_of_owners,
+        ),
+        Mistake(
+            "differ",
+            "All ranks must find the same list: from the arguments alone, and not from this rank's "
+            "number or from chance.",
+            shows=_differs,
+        ),
+        Mistake(
+            "asked",
+            "You are asked about more ranks than run: take world_size from the arguments.",
+            shows=_goes_by_ranks,
+        ),
+        Mistake(
+            "kept",
+            "Count how full ranks are anew in each call.",
+            shows=lambda view: view.played.call != "first" and _is_uneven(view),
+        ),
+        Mistake(
+            "in-turn",
+            "Dealt out in turn, ranks have equally many parameters, and not equally many numbers.",
+            shows=_is_one_of(_in_turn),
+        ),
+        Mistake(
+            "lost-places",
+            "You have sorted, and the owners are in the sorted order. Put each back where its "
+            "parameter stands in `sizes`. Two may be equally large: tell them apart by places.",
+            shows=_is_one_of(_in_sorted_places),
+        ),
+        Mistake(
+            "unsorted",
+            "Each goes to whoever has least, which is right. But a large one that comes late finds "
+            "no room. In which order do they come best?",
+            shows=_is_one_of(lambda sizes, num_owners: [_greedy(sizes, num_owners)]),
+        ),
+        Mistake(
+            "smallest-first",
+            "The largest comes last, and lands on what is there. Turn the order round.",
+            shows=_is_one_of(_smallest_first),
+        ),
+        Mistake(
+            "uneven",
+            "The two ranks that are named would be more even if that parameter moved. Give each "
+            "parameter to the rank that has least so far, wherever its neighbours are. If you move "
+            "parameters, go on until no move helps: a pass through all is not enough.",
+            shows=_is_uneven,
+        ),
+        Mistake(
+            "raised",
+            "The line that is named is yours. There may be fewer parameters than ranks, or none.",
+        ),
+        Mistake("input-changed", "Leave `sizes` as it is: sort a copy, or its places."),
+        Mistake("forbidden", "No message is needed: every rank knows all sizes."),
+    ),
     allowed=(),
 )

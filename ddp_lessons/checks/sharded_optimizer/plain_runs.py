@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from ddp_lessons.checks.kit import generator, normal_numbers
+from ddp_lessons.checks.kit.elimination import find_difference
 
 ADDED_RATE = 0.5  # of the group that is added, by that of the others
 LATER_MOMENTUM = 0.75
@@ -58,14 +59,6 @@ def freeze(case, params):
     """
     params[case["later"]].requires_grad_(False)
     params[case["later"]].grad = None
-
-
-def frozen_at(case, number):
-    """
-    Return the places of the parameters that are frozen when an entry of the script is over.
-    """
-    places = {case["frozen"]} if "frozen" in case.data else set()
-    return places | ({case["later"]} if "freeze" in case["script"][: number + 1] else set())
 
 
 def load_weights(case, params):
@@ -158,17 +151,18 @@ def _step(case, params, optimizer, step, mean):
     optimizer.step()
 
 
-def is_near(got, expected, num_steps):
+def most_off(case, num_steps):
     """
-    Tell whether two lists of parameters are alike, up to rounding.
+    Return how far a number may be off after so many steps.
 
     A step rounds some twenty times: the mean, what is kept, the update, the new number. All of
     these are below 32 here, and so is what 64 roundings a step can make of them.
     """
-    for one, other in zip(got, expected, strict=True):
-        slack = 64 * 32 * max(num_steps, 1) * torch.finfo(other.dtype).eps / 2
-        if one.shape != other.shape or not bool(
-            ((one.double() - other.double()).abs() <= slack).all()
-        ):
-            return False
-    return True
+    return 64 * 32 * max(num_steps, 1) * torch.finfo(getattr(torch, case["dtype"])).eps / 2
+
+
+def is_near(got, expected, slack):
+    """
+    Tell whether two lists of parameters are alike, but for this slack.
+    """
+    return find_difference(list(got), list(expected), slack) is None

@@ -2,19 +2,25 @@
 Task 13.2: a sharded optimizer for any class.
 """
 
+from dataclasses import replace
+
 import torch
 
-from ddp_lessons.checks.kit import Case, Task, equal
+from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Task, equal, words
 from ddp_lessons.checks.kit.material.warm_up import first_step
 from ddp_lessons.checks.sharded_optimizer.made import Made
+from ddp_lessons.checks.sharded_optimizer.mistaken_runs import (
+    goes_by,
+    stays_behind,
+    takes_no_mean,
+)
 from ddp_lessons.checks.sharded_optimizer.plain_runs import (
     LATER_MOMENTUM,
     backward,
     freeze,
-    frozen_at,
     groups_of,
-    is_near,
     load_weights,
+    most_off,
     params_of,
     plain_run,
 )
@@ -124,41 +130,28 @@ def _groups_seen(optimizer, params):
     return are_rates and seen == [id(parameter) for parameter in params]
 
 
-def _judge(played):
-    case, right = played.case, plain_run(played.case)
-    for seen in played.seen:
-        _judge_made(played, seen)
-    for number, entry in enumerate(case["script"]):
-        for seen in played.seen:
-            if not is_near(seen.kept["params"][number], right[number], number + 1):
-                raise _refusal(played, seen, number, entry, right)
-    for seen in played.seen:
-        for number, params in enumerate(seen.kept["params"]):
-            if not equal(params, played.seen[0].kept["params"][number]):
-                fact = f"After entry {number + 1} of the script, rank 0 has other bits."
-                raise played.wrong("not-equal", seen.rank, fact=fact)
-        _judge_state(played, seen)
+def _by_entries(case, what_of):
+    return {
+        f"entry {number + 1} of the script, {entry!r}": what_of(number)
+        for number, entry in enumerate(case["script"])
+    }
 
 
-def _judge_made(played, seen):
-    rank, kept = seen.rank, seen.kept
-    if not kept["num_made"]:
-        fact = "No optimizer of the class that was given was made."
-        raise played.wrong("hard-wired", rank, fact=fact)
-    if kept["left"]:
-        fact = f"After zero_grad, {kept['left']} parameters still had a gradient."
-        raise played.wrong("left-gradient", rank, fact=fact)
-    if kept["groups"] is False:
-        fact = "param_groups is no list of all groups, each with all of its parameters and an lr."
-        raise played.wrong("no-groups", rank, fact=fact)
-    for num_calls, loss, result in kept["closures"]:
+def _interface_fault(view):
+    if view.kept["left"]:
+        return f"After zero_grad, {view.kept['left']} parameters still had a gradient."
+    return view.kept["groups"] is False and (
+        "param_groups is no list of all groups, each with all of its parameters and an lr."
+    )
+
+
+def _closure_fault(view):
+    for num_calls, loss, result in view.kept["closures"]:
         if num_calls != 1:
-            fact = f"The closure was called {num_calls} times."
-            raise played.wrong("closure", rank, fact=fact)
+            return f"The closure was called {num_calls} times."
         if not (isinstance(result, torch.Tensor | float) and float(result) == float(loss)):
-            both = {"got": result, "expected": loss}
-            fact = "step(closure) returns something else than the closure."
-            raise played.wrong("closure-result", rank, **both, fact=fact)
+            return f"step(closure) returns {words(result)}, and the closure {words(loss)}."
+    return ""
 
 
 def state_of_one(case):
@@ -175,69 +168,22 @@ def state_of_one(case):
     return per_number * sum(sizes), per_number * most
 
 
-def _judge_state(played, seen):
-    whole, most = state_of_one(played.case)
-    if seen.kept["state"] > most:
-        fact = (
-            f"One optimizer keeps {whole} numbers of state. Rank {seen.rank} keeps "
-            f"{seen.kept['state']}; at most {int(most)} are its part."
-        )
-        raise played.wrong("whole-state", seen.rank, fact=fact)
+def _keeps_too_much(view):
+    whole, most = state_of_one(view.case)
+    return view.kept["state"] > most and (
+        f"One optimizer keeps {whole} numbers of state. This rank keeps {view.kept['state']}; at "
+        f"most {int(most)} are its part."
+    )
 
 
-def _refusal(played, seen, number, entry, right):
-    case, rank = played.case, seen.rank
-    got = seen.kept["params"][number]
-    before = seen.kept["params"][number - 1] if number else params_of(case)
-    for place in frozen_at(case, number):
-        if not is_near([got[place]], [right[number][place]], number + 1):
-            return played.wrong("frozen", rank, fact="A parameter that is frozen has moved.")
-    mistake = _name(case, number, entry, got, before, right[number])
-    if mistake in ("not-gathered", "values") and any(
-        is_near(other.kept["params"][number], right[number], number + 1) for other in played.seen
-    ):
-        mistake = "not-everywhere"
-    flat = [torch.cat([one.flatten() for one in params]) for params in (got, right[number])]
-    fact = f"After entry {number + 1} of the script, {entry!r}, parameters are not those expected."
-    return played.wrong(mistake, rank, got=flat[0], expected=flat[1], fact=fact)
+def _gave_at(played, rank):
+    return _by_entries(played.case, played.seen[rank].kept["params"].__getitem__)
 
 
-def _name(case, number, entry, got, before, right):
-    ways: list = [("summed", {"mean": "sum"})]
-    ways += [("not-averaged", {"mean": rank}) for rank in range(case.world_size)]
-    ways += [(name, {"lost": (name,)}) for name in ("settings", "groups", "rate", "added", "state")]
-    ways += [("rate", {"lost": ("momentum",)}), ("old-weights", {"lost": ("load",)})]
-    ways += [
-        ("settings", {"lost": ("all but lr",)}),
-        ("settings", {"lost": ("settings", "groups")}),
-    ]
-    ranks = range(case.world_size)
-    ways += [("not-averaged", {"mean": rank, "only": "closure"}) for rank in ranks]
-    if entry == "closure":
-        ways.append(("closure", {"lost": ("closure",)}))
-    own: dict = {}  # by which steps go wrong: what each rank's gradients give
-    for name, how in ways:
-        other = plain_run(case, **how)[number]
-        if name == "not-averaged":
-            own.setdefault(how.get("only"), []).append(other)
-        # In some cases a mistake changes nothing: there it is not the one that was made.
-        if is_near(got, other, number + 1) and not is_near(other, right, number + 1):
-            return name
-    if _each_number_is_of(got, [before, right], number):
-        return "not-gathered"
-    is_own = any(_each_number_is_of(got, others, number) for others in own.values())
-    return "not-averaged" if is_own else "values"
-
-
-def _each_number_is_of(got, others, number):
-    for place, one in enumerate(got):
-        fits = torch.zeros(one.shape, dtype=torch.bool)
-        for other in others:
-            slack = 64 * 32 * (number + 1) * torch.finfo(one.dtype).eps / 2
-            fits |= (one - other[place]).abs() <= slack
-        if not bool(fits.all()):
-            return False
-    return True
+def _is_unlike(view):
+    first = _gave_at(view.played, 0)
+    odd = [name for name, params in view.got.items() if not equal(params, first[name])]
+    return odd and f"After {odd[0]}, rank 0 has other bits."
 
 
 def _draw(played):
@@ -254,7 +200,6 @@ ShardedOptimizer = Task(
     name="ShardedOptimizer",
     cases=_cases,
     act=_act,
-    judge=_judge,
     ok="the steps of one optimizer, each rank its part of the state",
     draw=_draw,
     hints=(
@@ -268,47 +213,104 @@ ShardedOptimizer = Task(
         "dist.all_reduce(p.grad), divided by w; for each own tensor its part of that as .grad; "
         "self.inner.step(); then dist.broadcast from each owner, or dist.all_gather of pieces.",
     ),
-    mistakes={
-        "hard-wired": "Make the inner optimizer from optimizer_class, whatever it is.",
-        "whole-state": "This rank's optimizer has been given too much. It keeps state for all that "
-        "it is given and that has a gradient. If you deal parameters out, count their numbers: "
-        "dealt out in turn, one rank may get all weights, and another all biases.",
-        "settings": "These are steps with other settings. Hand all of `settings` to the class, "
-        "and each group's own.",
-        "groups": "Each group has settings of its own: hand them on, and give the inner optimizer "
-        "as many groups.",
-        "rate": "What is set in param_groups, an lr or another setting, must reach the inner "
-        "optimizer before its next step.",
-        "old-weights": "Weights were loaded into the parameters between two steps, and your step "
-        "begins with older ones. Let the inner optimizer step what is in the parameters then.",
-        "added": "All groups must be stepped, those that add_param_group brings, too: shared out "
-        "as the first, and known to the inner optimizer.",
-        "state": "What the optimizer has noted is gone in the next step. Make it once, and keep "
-        "it, and the tensors that it knows.",
-        "summed": "The mean over ranks is wanted, not the sum.",
-        "not-averaged": "The step goes by a rank's own gradient. Find the mean over ranks first, "
-        "and after the closure, which makes new gradients.",
-        "not-gathered": "Some numbers are as before the step: those of other ranks' parts. They "
-        "must come from there after the inner step.",
-        "not-everywhere": "Some ranks are right, others are not. All must end with all parts.",
-        "not-equal": "Ranks have to end with the same bits: send what one rank has computed, "
-        "rather than compute it twice.",
-        "frozen": "What has requires_grad False stays as it is, and has no gradient. It may be "
-        "frozen between two steps: then the inner optimizer must have none left for it.",
-        "left-gradient": "zero_grad must reach the parameters that the model has.",
-        "no-groups": "Keep a list `param_groups`, as torch's optimizers do, of the whole "
-        "parameters, with each group's settings, the class's defaults among them.",
-        "closure": "Call the closure once, before anything else: it makes the gradients of this "
-        "step.",
-        "closure-result": "step(closure) returns what the closure returned.",
-        "raised": "The line that is named is yours. There may be fewer parameters than ranks, "
-        "ones that are frozen, from the start or between two steps, and have no gradient, and "
-        "params may be dictionaries. A closure runs backward, "
-        "so it needs gradients switched on.",
-        "deadlock": "Every rank makes the same calls in the same order, whatever is its part.",
-        "values": "Take one parameter of 2 numbers, SGD, and two ranks, and go through a step "
-        "with a pencil.",
-    },
+    expected=Expected(
+        lambda case, _: _by_entries(case, plain_run(case).__getitem__),
+        most_off=lambda case, _: _by_entries(case, lambda number: most_off(case, number + 1)),
+        gave=lambda view: _gave_at(view.played, view.rank),
+    ),
+    mistakes=(
+        Mistake(
+            "hard-wired",
+            "Make the inner optimizer from optimizer_class, whatever it is.",
+            "No optimizer of the class that was given was made.",
+            shows=lambda view: not view.kept["num_made"],
+        ),
+        Mistake(
+            "interface",
+            "zero_grad must reach the parameters that the model has. Keep a list `param_groups`, "
+            "as torch's optimizers do, of the whole parameters, with each group's settings, the "
+            "class's defaults among them.",
+            shows=_interface_fault,
+        ),
+        Mistake(
+            "closure",
+            "Call the closure once, before anything else: it makes the gradients of this step. "
+            "step(closure) returns what it returned.",
+            shows=_closure_fault,
+        ),
+        Mistake(
+            "no-mean",
+            "The mean over ranks is wanted: not the sum, nor a rank's own gradient. Find it after "
+            "the closure, which makes new gradients.",
+            shows=takes_no_mean,
+        ),
+        Mistake(
+            "settings",
+            "These are steps with other settings. Hand all of `settings` to the class.",
+            shows=goes_by({"lost": ("settings",)}, {"lost": ("all but lr",)}),
+        ),
+        Mistake(
+            "groups",
+            "Each group has settings of its own, those that add_param_group brings, too: hand them "
+            "on, and give the inner optimizer as many groups.",
+            shows=goes_by(
+                {"lost": ("groups",)}, {"lost": ("settings", "groups")}, {"lost": ("added",)}
+            ),
+        ),
+        Mistake(
+            "rate",
+            "What is set in param_groups, an lr or another setting, must reach the inner optimizer "
+            "before its next step.",
+            shows=goes_by({"lost": ("rate",)}, {"lost": ("momentum",)}),
+        ),
+        Mistake(
+            "old-weights",
+            "Weights were loaded into the parameters between two steps, and your step begins with "
+            "older ones. Let the inner optimizer step what is in the parameters then.",
+            shows=goes_by({"lost": ("load",)}),
+        ),
+        Mistake(
+            "state",
+            "What the optimizer has noted is gone in the next step. Make it once, and keep it, and "
+            "the tensors that it knows.",
+            shows=goes_by({"lost": ("state",)}),
+        ),
+        Mistake(
+            "not-gathered",
+            "Some numbers are as before the step, or right on some ranks only: those of other "
+            "ranks' parts. After the inner step they must come from there, to every rank.",
+            shows=stays_behind,
+        ),
+        replace(
+            VALUES,
+            hint="Take one parameter of 2 numbers, SGD, and two ranks, and go through the entries "
+            "of the script with a pencil. A frozen parameter stays, and has no gradient; if it was "
+            "frozen between two steps, the inner optimizer must have none left for it.",
+        ),
+        Mistake(
+            "not-equal",
+            "Ranks have to end with the same bits: send what one rank has computed, rather than "
+            "compute it twice.",
+            shows=_is_unlike,
+        ),
+        Mistake(
+            "whole-state",
+            "This rank's optimizer has been given too much. It keeps state for all that it is "
+            "given and that has a gradient. If you deal parameters out, count their numbers: dealt "
+            "out in turn, one rank may get all weights, and another all biases.",
+            shows=_keeps_too_much,
+        ),
+        Mistake(
+            "raised",
+            "The line that is named is yours. There may be fewer parameters than ranks, ones that "
+            "are frozen, from the start or between two steps, and have no gradient, and params may "
+            "be dictionaries. A closure runs backward, so it needs gradients switched on.",
+        ),
+        Mistake(
+            "deadlock",
+            "Every rank makes the same calls in the same order, whatever is its part.",
+        ),
+    ),
     in_place=True,
     returns=False,
     uses_store=True,

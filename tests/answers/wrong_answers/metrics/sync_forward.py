@@ -20,7 +20,6 @@ ANSWERS = [
         IMPORTS + "def sync_forward(layer, x):\n    dist.all_reduce(torch.zeros(1))\n"
         "    return layer(x) if len(x) > 1 else x * layer.weight\n",
     ),
-    altered("12.2", "does not talk", "own-statistics", (REDUCE, "")),
     altered(
         "12.2",
         "takes the mean of means",
@@ -32,38 +31,8 @@ ANSWERS = [
         ),
         ("(own[1:] / n)", "(own[1:] / dist.get_world_size())"),
     ),
-    altered(
-        "12.2",
-        "averages variances",
-        "mean-of-variances",
-        (
-            "wide.square().sum(0)])",
-            "(wide - wide.sum(0) / max(len(x), 1)).square().sum(0)])",
-        ),
-        (VAR, "    var = squares\n"),
-    ),
-    altered(
-        "12.2",
-        "goes by the running statistics",
-        "running-used",
-        (Y, Y.replace("- mean", "- layer.running_mean").replace("var +", "layer.running_var +")),
-    ),
     altered("12.2", "divides by N - 1 for y", "unbiased", (Y, Y.replace("var +", NEW + " +"))),
-    altered("12.2", "forgets eps", "eps", (" + layer.eps", "")),
-    altered(
-        "12.2",
-        "adds eps after the root",
-        "eps",
-        ("torch.sqrt(var + layer.eps)", "(torch.sqrt(var) + layer.eps)"),
-    ),
-    altered("12.2", "has an eps of its own", "eps", ("layer.eps", "1e-5")),
-    altered("12.2", "forgets weight and bias", "no-weights", (" * layer.weight + layer.bias", "")),
-    altered(
-        "12.2",
-        "forgets the bias",
-        "no-weights",
-        (" * layer.weight + layer.bias", " * layer.weight"),
-    ),
+    altered("12.2", "forgets eps", "scale", (" + layer.eps", "")),
     altered(
         "12.2",
         "sums in float32",
@@ -73,84 +42,11 @@ ANSWERS = [
     ),
     altered(
         "12.2",
-        "sends float32",
-        "digits",
-        (REDUCE, "    own = own.float()\n" + REDUCE + "    own = own.double()\n"),
-    ),
-    altered("12.2", "keeps the biased variance", "running-biased", ("m * " + NEW, "m * var")),
-    altered(
-        "12.2",
-        "leaves the running mean",
-        "running-left",
-        ("        layer.running_mean.copy_((1 - m) * layer.running_mean + m * mean)\n", ""),
-    ),
-    altered(
-        "12.2",
-        "leaves the running variance",
-        "running-left",
-        (f"        layer.running_var.copy_((1 - m) * layer.running_var + m * {NEW})\n", ""),
-    ),
-    altered(
-        "12.2", "turns momentum round", "momentum", ("m = layer.momentum", "m = 1 - layer.momentum")
-    ),
-    altered("12.2", "keeps the new alone", "momentum", ("m = layer.momentum", "m = 1")),
-    altered(
-        "12.2",
-        "puts float64 in the place of its buffers",
-        "buffer-dtype",
-        (
-            "layer.running_mean.copy_((1 - m) * layer.running_mean + m * mean)",
-            "layer.running_mean = (1 - m) * layer.running_mean + m * mean",
-        ),
-    ),
-    altered(
-        "12.2",
-        "has a momentum of its own",
-        "running",
-        ("m = layer.momentum", "m = 0.1"),
-    ),
-    altered(
-        "12.2",
         "counts the samples once",
         "values",
         (
             "    own = torch.cat",
             "    count = vars(layer).setdefault('num_samples', count)\n    own = torch.cat",
-        ),
-    ),
-    altered(
-        "12.2",
-        "moves them twice",
-        "running-twice",
-        (
-            "    return y",
-            "    with torch.no_grad():\n"
-            "        layer.running_mean.copy_((1 - m) * layer.running_mean + m * mean)\n"
-            "    return y",
-        ),
-    ),
-    altered(
-        "12.2",
-        "keeps those of its own samples",
-        "running",
-        ("m * mean)", "m * wide.sum(0) / max(len(x), 1))"),
-    ),
-    altered("12.2", "does not count", "counter", ("        layer.num_batches_tracked += 1\n", "")),
-    altered(
-        "12.2",
-        "counts samples",
-        "counter",
-        ("num_batches_tracked += 1", "num_batches_tracked += n.long()"),
-    ),
-    altered(
-        "12.2",
-        "adds in an order of its own",
-        "not-alike",
-        (
-            "        layer.num_batches_tracked += 1\n",
-            "        layer.num_batches_tracked += 1\n"
-            "        eps = torch.finfo(x.dtype).eps * dist.get_rank()\n"
-            "        layer.running_mean.mul_(1 + eps)\n",
         ),
     ),
     altered(
@@ -204,22 +100,10 @@ ANSWERS = [
     ),
     altered(
         "12.2",
-        "has a place for each rank",
-        "bytes",
-        (
-            REDUCE,
-            "    table = torch.zeros(dist.get_world_size() + 1, len(own), dtype=own.dtype)\n"
-            "    table[dist.get_rank()] = own\n    dist.all_reduce(table)\n"
-            "    own = table.sum(0)\n",
-        ),
-    ),
-    altered(
-        "12.2",
         "returns float64",
         "dtype",
         ("y.to(x.dtype)", "y.double().float().double() if x.dtype == torch.float32 else y"),
     ),
-    altered("12.2", "forgets the square", "values", ("mean ** 2", "mean")),
     Answer(
         "12.2",
         "gathers means and squares around them",

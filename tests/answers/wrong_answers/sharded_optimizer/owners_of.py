@@ -16,51 +16,6 @@ def owners_of(sizes, world_size):
     return [i % world_size for i in range(len(sizes))]
 """,
     ),
-    Answer(
-        "13.1",
-        "deals them out in turn, the largest first",
-        "in-turn",
-        """\
-def owners_of(sizes, world_size):
-    owners = [0] * len(sizes)
-    for turn, i in enumerate(sorted(range(len(sizes)), key=lambda i: -sizes[i])):
-        owners[i] = turn % world_size
-    return owners
-""",
-    ),
-    Answer(
-        "13.1",
-        "gives each rank neighbours, until it is full",
-        "blocks",
-        """\
-def owners_of(sizes, world_size):
-    owners, rank, load = [], 0, 0
-    for size in sizes:
-        owners.append(rank)
-        load += size
-        if load >= sum(sizes) / world_size and rank < world_size - 1:
-            rank, load = rank + 1, 0
-    return owners
-""",
-    ),
-    Answer(
-        "13.1",
-        "gives each rank as many neighbours",
-        "blocks",
-        """\
-def owners_of(sizes, world_size):
-    return [i * world_size // len(sizes) for i in range(len(sizes))]
-""",
-    ),
-    Answer(
-        "13.1",
-        "gives all to rank 0",
-        "blocks",
-        """\
-def owners_of(sizes, world_size):
-    return [0] * len(sizes)
-""",
-    ),
     altered(
         "13.1",
         "takes them as they come",
@@ -76,60 +31,13 @@ def owners_of(sizes, world_size):
         ("for i in order:", "for i, size in enumerate(sorted(sizes, reverse=True)):"),
         ("load + sizes[i]", "load + size"),
     ),
-    altered("13.1", "counts parameters", "in-turn", ("load + sizes[i]", "load + 1")),
-    Answer(
-        "13.1",
-        "gives small ones to the last rank",
-        "values",
-        """\
-def owners_of(sizes, world_size):
-    mean = sum(sizes) / max(len(sizes), 1)
-    large = [i for i, size in enumerate(sizes) if size > mean]
-    owners = [world_size - 1] * len(sizes)
-    for turn, i in enumerate(large):
-        owners[i] = turn % world_size
-    return owners
-""",
-    ),
     altered(
         "13.1",
         "returns what each rank owns",
-        "length",
+        "no-owners",
         (
             "    return owners",
             "    return [[i for i, o in enumerate(owners) if o == r] for r in range(world_size)]",
-        ),
-    ),
-    altered(
-        "13.1",
-        "returns a dictionary",
-        "no-list",
-        ("    return owners", "    return dict(enumerate(owners))"),
-    ),
-    altered("13.1", "counts ranks from 1", "no-rank", ("owners[i] = rank", "owners[i] = rank + 1")),
-    altered(
-        "13.1",
-        "finds a place by its size",
-        "twins",
-        ("owners[i] =", "owners[sizes.index(sizes[i])] ="),
-        ("[None] *", "[0] *"),
-    ),
-    altered(
-        "13.1",
-        "has an owner for each size",
-        "twins",
-        (
-            "    return owners",
-            "    owner = dict(zip(sizes, owners))\n    return [owner[size] for size in sizes]",
-        ),
-    ),
-    altered(
-        "13.1",
-        "leaves an empty parameter without an owner",
-        "no-rank",
-        (
-            "    for i in order:",
-            "    for i in order:\n        if not sizes[i]:\n            continue",
         ),
     ),
     altered(
@@ -240,7 +148,7 @@ def owners_of(sizes, world_size):
     Answer(
         "13.1",
         "moves parameters to emptier ranks, in one pass",
-        "values",
+        "uneven",
         """\
 def owners_of(sizes, world_size):
     owners = [i % world_size for i in range(len(sizes))]
