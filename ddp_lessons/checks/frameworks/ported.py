@@ -3,22 +3,18 @@ Task 16.1: port a loop.
 """
 
 import pickle
-import sys
-from contextlib import contextmanager
-from typing import Any
+from dataclasses import replace
+from functools import lru_cache
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
 from ddp_lessons.checks.frameworks.material import Samples, classifier, warm_up_one
-from ddp_lessons.checks.frameworks.on_one_process import BATCH_SIZE, NUM_EPOCHS, Loop, loop_of
-from ddp_lessons.checks.kit import Case, Task
-from ddp_lessons.checks.kit.inside.replacing import replacing
+from ddp_lessons.checks.frameworks.on_one_process import BATCH_SIZE, NUM_EPOCHS, loop_of
+from ddp_lessons.checks.frameworks.wrapping import noting_who_trains
+from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Task, words
 from ddp_lessons.frameworks import told
-from ddp_lessons.frameworks.stored import FRAMEWORKS
 from ddp_lessons.pictures import holdings_picture
 
-_FRAMEWORKS = (*FRAMEWORKS, "lightning")
 _MOST_OFF = 1e-9
 """
 How far a loss may be off. A sum of some dozen float64 numbers is off by 1e-14 of them at most, and
@@ -42,13 +38,12 @@ def _act(here, ported):
     folder = here.folder / f"{here.case.seed}-rank-{here.rank}"
     folder.mkdir()
     path = folder / "model.pt"
-    with told(), _noting_who_trains() as trained_by:
+    with told(), noting_who_trains() as trained_by:
         here.call(ported, model, dataset, here["every"], path)
     for event in here.calls[-1].events:
         # DDP sends by itself, in C++, and waits there, which no trace sees.
         event.wait_index = event.index if event.wait_index is None else event.wait_index
     return {
-        "right": vars(loop_of(here.case)) if here.rank == 0 else None,
         "fetched": dataset.fetched,
         "weights": model.state_dict(),
         "trained by": list(trained_by.values()),
@@ -65,150 +60,79 @@ def _read(path):
         return "something else than a state_dict"
 
 
-@contextmanager
-def _noting_who_trains():
-    # Of each wrapper through which forward goes, who made it.
-    init, forward = DistributedDataParallel.__init__, DistributedDataParallel.forward
-    makers, trained = {}, {}
-
-    def noting_init(self, *args, **kwargs):
-        makers[id(self)] = _maker()
-        init(self, *args, **kwargs)
-
-    def noting_forward(self, *args, **kwargs):
-        trained[id(self)] = makers.get(id(self))
-        return forward(self, *args, **kwargs)
-
-    with replacing(DistributedDataParallel, __init__=noting_init, forward=noting_forward):
-        yield trained
+@lru_cache(maxsize=64)
+def _loop(world_size, samples, every, seed, **how):
+    return loop_of(Case(world_size, {"samples": samples, "every": every}, seed), **how)
 
 
-def _maker():
-    # The framework that is nearest on the stack; None: it was the answer's own line.
-    frame: Any = sys._getframe(2)
-    while frame is not None:
-        name = frame.f_globals.get("__name__", "").partition(".")[0]
-        if name in _FRAMEWORKS:
-            return name
-        frame = frame.f_back
-    return None
+def _right(case, **how):
+    return _loop(case.world_size, case["samples"], case["every"], case.seed, **how)
 
 
-def _judge(played):
-    right = Loop(**played.seen[0].kept["right"])
-    for seen in played.seen:
-        _judge_result(played, seen.rank)
-    for seen in played.seen:
-        _judge_samples(played, seen, right)
-    for seen in played.seen:
-        _judge_wrapping(played, seen)
-    for seen in played.seen:
-        got, expected = played.results[seen.rank], right.losses[seen.rank]
-        if not _are_near(got, expected):
-            raise _refuse_losses(played, seen.rank, got, right.losses)
-    for seen in played.seen:
-        _judge_model(played, seen, right)
-        _judge_calls(played, seen, right)
-        _judge_files(played, seen)
+def _gave(view):
+    result = view.played.results[view.rank]
+    return list(result) if isinstance(result, tuple) else result
 
 
-def _judge_result(played, rank):
-    result = played.results[rank]
-    is_row = isinstance(result, list | tuple)
-    if not is_row or not all(isinstance(one, float) for one in result):
-        fact = "It must return a list of this rank's losses, one a micro-batch, as floats."
-        raise played.wrong("no-losses", rank, got=result, fact=fact)
+def _returns_no_losses(view):
+    is_row = isinstance(view.got, list) and all(isinstance(one, float) for one in view.got)
+    return not is_row and f"It returns {words(view.got)}."
 
 
-def _judge_samples(played, seen, right):
-    got, expected = seen.kept["fetched"], right.fetched[seen.rank]
-    if got == expected:
-        return
+def _returns_other_losses(view):
+    case, got = view.case, view.got
+    if not view.is_off:
+        return ""
+    if len(got) != len(view.expected):
+        return f"It returns {len(got)} losses of {len(view.expected)} micro-batches."
+    losses = _right(case).losses
+    if view.is_near([sum(row) / len(row) for row in zip(*losses, strict=True)]):
+        return "These are mean losses of all ranks."
+    is_part = view.is_near([one / case["every"] for one in view.expected])
+    return is_part and "These are losses that have been divided."
+
+
+def _has_one_order(view):
+    got, same = view.kept["fetched"], _right(view.case, sets_epoch=False).fetched[view.rank]
+    return got == same and got != _right(view.case).fetched[view.rank]
+
+
+def _fetches_others(view):
+    got, expected = view.kept["fetched"], _right(view.case).fetched[view.rank]
     an_epoch = len(expected) // NUM_EPOCHS
-    fact = "These are not the samples that the plain loop fetches, or not in its order."
-    mistake = "samples"
-    if got == loop_of(played.case, sets_epoch=False).fetched[seen.rank]:
-        mistake, fact = "epoch", "Its second epoch has the order of the first."
-    elif got == loop_of(played.case, sampler_seed=0).fetched[seen.rank]:
-        fact = "Its orders are those of a sampler with seed 0."
-    elif len(got) <= 0.75 * len(expected):
-        mistake = "twice"
-        fact = f"It fetches {len(got)} samples, where the plain loop fetches {len(expected)}."
-    elif len(got) == len(expected) and _all(played) == _all_of(right.fetched):
-        mistake, fact = "dealt", "Ranks fetch the same samples, but other ranks others."
-    both = {"got": got[:an_epoch], "expected": expected[:an_epoch]}
-    raise played.wrong(mistake, seen.rank, **both, fact=fact)
+    return got != expected and (
+        f"It fetches {len(got)} samples, the plain loop {len(expected)}. Those of the first epoch "
+        f"are {words(got[:an_epoch])}; the plain loop's are {words(expected[:an_epoch])}."
+    )
 
 
-def _all(played):
-    return _all_of([seen.kept["fetched"] for seen in played.seen])
+def _trains_own_ddp(view):
+    makers = view.kept["trained by"]
+    return view.case.world_size > 1 and makers and not any(makers)
 
 
-def _all_of(fetched):
-    return {sample for one in fetched for sample in one}
+def _averages_nothing(view):
+    is_plain = view.is_off and view.is_near(_right(view.case, averages=False).losses[view.rank])
+    return view.case.world_size > 1 and (not view.kept["trained by"] or is_plain)
 
 
-def _judge_wrapping(played, seen):
-    makers = seen.kept["trained by"]
-    if played.case.world_size == 1 or any(makers):
-        return  # alone, there is nothing to wrap
-    if makers:
-        fact = "It trains a DistributedDataParallel of its own making, and of no framework's."
-        raise played.wrong("own-ddp", seen.rank, fact=fact)
-    fact = "Forward goes through no wrapper: ranks do not average."
-    raise played.wrong("not-averaged", seen.rank, fact=fact)
+def _losses_by(ways_of):
+    """
+    Return what gives the losses of other loops, where these are not those of the right one.
+    """
+
+    def gives(case, rank):
+        others = (_right(case, **how).losses for how in ways_of(case))
+        return [losses[rank] for losses in others if losses != _right(case).losses]
+
+    return gives
 
 
-def _are_near(got, expected):
-    return len(got) == len(expected) and all(map(_is_near, got, expected))
-
-
-def _is_near(one, other):
-    return abs(one - other) <= _MOST_OFF * max(1.0, abs(other))
-
-
-def _refuse_losses(played, rank, got, losses):
-    case, expected = played.case, losses[rank]
-    every = case["every"]
-    ways = {
-        "divided-twice": {"divisor": every * every},
-        "undivided": {"divisor": 1},
-        "schedule": {"schedule_steps": case.world_size},
-        "schedule-each": {"schedule_steps": every},
-        "no-schedule": {"schedule_steps": 0},
-        "no-clip": {"clips": False},
-        "clip-each": {"clips": "each"},
-        "not-averaged": {"averages": False},
-    }
-    mistake = "values"
-    for name, how in ways.items():
-        other = loop_of(case, **how).losses[rank]
-        # In some cases a mistake changes nothing: there it is not the one that was made.
-        if _are_near(got, other) and not _are_near(other, expected):
-            mistake = name
-            break
-    else:
-        if len(got) != len(expected):
-            mistake = "no-losses"
-        elif _are_near([one * every for one in got], expected):
-            mistake = "loss-of-part"
-        elif _are_near(got, [sum(row) / len(row) for row in zip(*losses, strict=True)]):
-            mistake = "loss-of-all"
-    mistake = {"schedule-each": "schedule", "clip-each": "no-clip"}.get(mistake, mistake)
-    alike = list(map(_is_near, got, expected))
-    first = alike.index(False) if False in alike else len(alike)
-    fact = f"From micro-batch {first + 1} on, its losses are not those of the plain loop."
-    return played.wrong(mistake, rank, got=got, expected=expected, fact=fact)
-
-
-def _judge_model(played, seen, right):
-    got, expected = seen.kept["weights"], right.weights[seen.rank]
-    if not _is_state(got, expected):
-        fact = "The losses are right, but `model` has not the weights that the loop ends with."
-        raise played.wrong("copy", seen.rank, fact=fact)
-    if not seen.kept["is in train mode"]:
-        fact = "It leaves `model` in eval mode, in which it was not given."
-        raise played.wrong("mode", seen.rank, fact=fact)
+def _trains_another(view):
+    weights = _right(view.case).weights[view.rank]
+    if not _is_state(view.kept["weights"], weights):
+        return "The losses are right, but `model` has not the weights that the loop ends with."
+    return not view.kept["is in train mode"] and "It leaves `model` in eval mode."
 
 
 def _is_state(got, expected):
@@ -217,37 +141,27 @@ def _is_state(got, expected):
     )
 
 
-def _judge_calls(played, seen, right):
-    num_bytes = sum(8 * one.numel() for one in seen.kept["weights"].values())
-    events = played.traces[seen.rank]
-    large = [e for e in events if e.name == "all_reduce" and e.input_bytes >= num_bytes]
-    if played.case.world_size > 1 and len(large) > right.num_windows:  # alone, nobody talks
-        fact = (
-            f"It makes {len(large)} all-reduces of gradients, where the plain loop makes "
-            f"{right.num_windows}."
-        )
-        raise played.wrong("synced", seen.rank, fact=fact)
+def _syncs_too_often(view):
+    num_bytes = sum(8 * one.numel() for one in view.kept["weights"].values())
+    large = [e for e in view.events if e.name == "all_reduce" and e.input_bytes >= num_bytes]
+    num_windows = _right(view.case).num_windows
+    if view.case.world_size == 1 or len(large) <= num_windows:
+        return ""
+    return f"It makes {len(large)} all-reduces of gradients, and the plain loop {num_windows}."
 
 
-def _judge_files(played, seen):
-    saved, files = seen.kept["saved"], seen.kept["files"]
-    if seen.rank:
-        if files:
-            fact = f"Rank {seen.rank} writes {', '.join(files)}."
-            raise played.wrong("saved-by-all", seen.rank, fact=fact)
-        return
+def _saves_otherwise(view):
+    saved, files, weights = (view.kept[name] for name in ("saved", "files", "weights"))
+    if view.rank:
+        return files and f"This rank writes {', '.join(files)}."
     if saved is None:
-        fact = "There is no file at `path` on rank 0."
-        raise played.wrong("not-saved", 0, fact=fact)
-    weights = seen.kept["weights"]
+        return "There is no file at `path` on rank 0."
     keys = list(saved) if isinstance(saved, dict) else []
-    both = {"got": keys, "expected": list(weights)}
     if keys != list(weights):
-        fact = "What is saved does not fit a model that nobody has wrapped."
-        raise played.wrong("wrapped", 0, **both, fact=fact)
-    if not _is_state(saved, weights):
-        fact = "What is saved are other weights than those that the loop ends with."
-        raise played.wrong("saved-early", 0, fact=fact)
+        told = words(keys or saved)
+        return f"The keys of what is saved are {told}, and not {words(list(weights))}."
+    is_other = not _is_state(saved, weights)
+    return is_other and "What is saved are other weights than those that the loop ends with."
 
 
 def _draw(played):
@@ -267,7 +181,6 @@ ported = Task(
     name="ported",
     cases=_cases,
     act=_act,
-    judge=_judge,
     ok="the plain loop's samples, losses and file, and a framework's wrapping",
     draw=_draw,
     warm_up=warm_up_one,
@@ -283,46 +196,108 @@ ported = Task(
         "with fabric.no_backward_sync(replica, enabled=not ends): fabric.backward(loss / every); "
         "then what the plain loop does at the end of a window.",
     ),
-    mistakes={
-        "no-losses": "One float for each micro-batch, as the plain loop appends them.",
-        "loss-of-part": "The list has the loss of each micro-batch, before it is divided.",
-        "loss-of-all": "The list has this rank's own losses, as the plain loop appends them, not "
-        "their mean over ranks.",
-        "epoch": "The sampler must be told the epoch, as the plain loop tells it: a framework "
-        "knows only of loaders that it was handed.",
-        "twice": "Each rank sees a part of a part: your sampler divides, and so does the "
-        "framework. Let one of them do it.",
-        "dealt": "The framework deals samples to ranks in another way than the plain loop. Keep "
-        "the plain loop's sampler.",
-        "samples": "Keep the plain loop's sampler, with its seed, and its loader.",
-        "own-ddp": "Hand the model to the framework, leave the wrapping to it, and train what it "
-        "returns.",
-        "not-averaged": "The framework must wrap the model, and forward must go through what it "
-        "returns.",
-        "divided-twice": "Somebody divides the loss already. Look what the framework's backward "
-        "does with it.",
-        "undivided": "A window's gradient is the mean of its micro-batches: somebody must divide.",
-        "schedule": "The rate falls too fast: a schedule that was handed over makes a step for "
-        "each rank, and it steps once a window.",
-        "no-schedule": "The rate stays as it was: the schedule makes a step at the end of each "
-        "window.",
-        "no-clip": "Clip the gradient of the whole window, once, before the step, as the plain "
-        "loop does.",
-        "copy": "Train the model that you were given: others look at it afterwards.",
-        "mode": "The plain loop leaves the model in the mode that it has.",
-        "synced": "Within a window nobody needs the mean. Tell the framework not to sync there.",
-        "saved-by-all": "Only rank 0 writes a file.",
-        "not-saved": "Save at the end, at `path`, on rank 0.",
-        "wrapped": "Save the state_dict of `model`, which has no wrapper around it, and nothing "
-        "else.",
-        "saved-early": "Save when the loop is over.",
-        "raised": "The line that is named is yours. Use what a framework returns: it is not what "
-        "you gave it. There may be one rank, and a window of one. Fabric is in lightning_fabric.",
-        "deadlock": "Some ranks make a call that others do not. A framework's own save is for all "
-        "ranks: it finds out who writes.",
-        "values": "Put the plain loop beside yours, and compare a window, line by line: divide, "
-        "sync, clip, step, zero, schedule.",
-    },
+    expected=Expected(
+        lambda case, rank: _right(case).losses[rank],
+        most_off=lambda case, rank: [
+            _MOST_OFF * max(1.0, abs(loss)) for loss in _right(case).losses[rank]
+        ],
+        gave=_gave,
+    ),
+    mistakes=(
+        Mistake(
+            "no-losses",
+            "Return a list with one float for each micro-batch, as the plain loop appends them.",
+            shows=_returns_no_losses,
+        ),
+        Mistake(
+            "epoch",
+            "The sampler must be told the epoch, as the plain loop tells it: a framework knows "
+            "only of loaders that it was handed.",
+            "Its second epoch has the order of the first.",
+            shows=_has_one_order,
+        ),
+        Mistake(
+            "samples",
+            "Keep the plain loop's sampler, with its seed, and its loader. A loader that is handed "
+            "over may be dealt to the ranks once more, or in another way.",
+            shows=_fetches_others,
+        ),
+        Mistake(
+            "own-ddp",
+            "Hand the model to the framework, leave the wrapping to it, and train what it returns.",
+            "It trains a DistributedDataParallel of its own making, and of no framework's.",
+            shows=_trains_own_ddp,
+        ),
+        Mistake(
+            "not-averaged",
+            "The framework must wrap the model, and forward must go through what it returns.",
+            "Forward goes through no wrapper: ranks do not average.",
+            shows=_averages_nothing,
+        ),
+        Mistake(
+            "other-losses",
+            "The list has this rank's own loss of each micro-batch, before it is divided, as the "
+            "plain loop appends them.",
+            shows=_returns_other_losses,
+        ),
+        Mistake(
+            "divided",
+            "A window's gradient is the mean of its micro-batches: either you divide, or the "
+            "framework's backward does. Look which it is.",
+            "Losses are divided twice, or not at all.",
+            gives=_losses_by(lambda case: [{"divisor": case["every"] ** 2}, {"divisor": 1}]),
+        ),
+        Mistake(
+            "schedule",
+            "The schedule makes one step at the end of each window. A schedule that was handed "
+            "over makes a step for each rank.",
+            "The rate does not fall as in the plain loop.",
+            gives=_losses_by(
+                lambda case: [
+                    {"schedule_steps": steps} for steps in (case.world_size, case["every"], 0)
+                ]
+            ),
+        ),
+        Mistake(
+            "no-clip",
+            "Clip the gradient of the whole window, once, before the step, as the plain loop does.",
+            "Gradients are not clipped, or after each micro-batch.",
+            gives=_losses_by(lambda _: [{"clips": False}, {"clips": "each"}]),
+        ),
+        replace(
+            VALUES,
+            hint="Put the plain loop beside yours, and compare a window, line by line: divide, "
+            "sync, clip, step, zero, schedule.",
+            symptom="Its losses are not those of the plain loop.",
+        ),
+        Mistake(
+            "copy",
+            "Train the model that you were given, and leave it in its mode: others look at it "
+            "afterwards.",
+            shows=_trains_another,
+        ),
+        Mistake(
+            "synced",
+            "Within a window nobody needs the mean. Tell the framework not to sync there.",
+            shows=_syncs_too_often,
+        ),
+        Mistake(
+            "file",
+            "When the loop is over, rank 0 alone saves, at `path`, the state_dict of `model`, "
+            "which has no wrapper around it, and nothing else.",
+            shows=_saves_otherwise,
+        ),
+        Mistake(
+            "raised",
+            "The line that is named is yours. Use what a framework returns: it is not what you "
+            "gave it. There may be one rank, and a window of one. Fabric is in lightning_fabric.",
+        ),
+        Mistake(
+            "deadlock",
+            "Some ranks make a call that others do not. A framework's own save is for all ranks: "
+            "it finds out who writes.",
+        ),
+    ),
     in_place=True,
     uses_store=True,
 )

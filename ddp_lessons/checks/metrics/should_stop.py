@@ -95,6 +95,10 @@ def _rows(decided):
     }
 
 
+def _word(best):
+    return "no number" if best is None else f"{best:.6g}"
+
+
 def _gave(view):
     calls = zip(view.seen.calls, view.kept, strict=True)
     return _rows((call.result, noted["best"], noted["bad_epochs"]) for call, noted in calls)
@@ -165,11 +169,6 @@ def _not_bool(view):
     return odd and f"It must return True or False, and returns {words(odd[0])}."
 
 
-def _has_no_notes(view):
-    odd = [name for noted in view.kept for name, value in noted.items() if value is None]
-    return odd and f'notes["{odd[0]}"] must stay a number.'
-
-
 def _is_unlike(view):
     own, first = view.kept, view.played.seen[0].kept
     at = next((number for number, pair in enumerate(zip(own, first, strict=True), start=1)
@@ -215,11 +214,6 @@ should_stop = Task(
             "not-bool",
             "Return True or False. A tensor of one number becomes one by bool().",
             shows=_not_bool,
-        ),
-        Mistake(
-            "notes",
-            'Keep notes["best"] and notes["bad_epochs"] as numbers, in each call.',
-            shows=_has_no_notes,
         ),
         Mistake(
             "nan",
