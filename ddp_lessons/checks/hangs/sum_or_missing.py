@@ -7,7 +7,8 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from ddp_lessons.checks.kit import Case, Task, equal, whole_numbers
+from ddp_lessons.checks.hangs.turns import SlowStore, Turn
+from ddp_lessons.checks.kit import Case, Mistake, Task, equal, whole_numbers, words
 from ddp_lessons.checks.kit.inside.own_time import tell_end, tell_process, timed, wait_for_ends
 from ddp_lessons.checks.kit.inside.plain import plain
 from ddp_lessons.pictures import holdings_picture
@@ -17,7 +18,6 @@ _SHORT_S, _LONG_S = 1.0, 3.1
 _PATIENT_S = 2.5  # so long that one more of it is beyond the slack, also after _LATER_S
 _WAITED_S = 0.3
 _NEARLY = 0.8  # of a limit: who waited until it was over waited for this, less waits for a core
-_SETS_S = 0.3  # of a slow store
 _LENGTH = 3
 
 
@@ -47,27 +47,6 @@ def limit_of(case, rank):
     return short_s if rank in _ranks(case, "hurried") else short_s - _SHORT_S + _LONG_S
 
 
-class _SlowStore(dist.FileStore):
-    """
-    Take a while to set a key, but for the first one of a rank, its own note.
-
-    Args:
-        file: The store's file.
-        on_set: Function that is called when such a key is about to be set.
-    """
-
-    def __init__(self, file, on_set):
-        super().__init__(file)
-        self._on_set, self._num_set = on_set, 0
-
-    def set(self, key, value):
-        self._num_set += 1
-        if self._num_set > 1:
-            self._on_set()
-            time.sleep(_SETS_S)
-        super().set(key, value)
-
-
 def _act(here, answer):
     case, rank = here.case, here.rank
     file = str(here.folder / f"calls-{case.seed}-{here.world_size}")
@@ -75,7 +54,7 @@ def _act(here, answer):
     tell_process(watch, rank)
     is_slow = "slow store" in case.data
     # The rank that is too late comes when another one is about to write what it has decided.
-    store = _SlowStore(file, lambda: tell_end(watch, rank)) if is_slow else dist.FileStore(file)
+    store = SlowStore(file, lambda: tell_end(watch, rank)) if is_slow else dist.FileStore(file)
     store.set_timeout(timedelta(seconds=3))  # for an answer that waits for a key in vain
     num_calls, took = case.data.get("calls", 1), []
     for number in range(1, num_calls + 1):
@@ -100,101 +79,119 @@ def _numbers(case, rank, number):
     return whole_numbers(case, f"{rank} {number}", (_LENGTH,))
 
 
-def _judge(played):
-    case, w = played.case, played.case.world_size
-    num_calls = case.data.get("calls", 1)
-    for number in range(1, num_calls + 1):
-        is_last = number == num_calls
-        away = {*_ranks(case, "absent"), *_ranks(case, "too late")} if is_last else set()
-        present = [r for r in range(w) if not is_last or r not in _ranks(case, "absent")]
-        calls = {rank: played.seen[rank].calls[number - 1] for rank in present}
-        took = {rank: played.seen[rank].kept[number - 1] for rank in present}
-        if away:
-            _judge_patience(played, calls, took, away)
-        for rank in present:
-            _judge_list(played, rank, calls[rank].result, sorted(away))
-        total = sum(_numbers(case, rank, number) for rank in range(w))
-        for rank in present:
-            _judge_tensor(played, rank, calls[rank], total if not away else None)
-        for rank in present:
-            _judge_time(played, rank, took, away if is_last else set())
+def _turns(view):
+    turns = []
+    for number, (call, took) in enumerate(zip(view.seen.calls, view.kept, strict=True), start=1):
+        is_last = number == view.case.data.get("calls", 1)
+        away = _ranks(view.case, "absent") + _ranks(view.case, "too late") if is_last else []
+        turns.append(Turn(call, took[0], took[1], sorted(away)))
+    return turns
 
 
-def _judge_patience(played, calls, took, away):
+def _in_a_turn(fact_of):
     """
-    Refuse who was hurried, and waited until the one came that is too late.
+    Return what gives the first fact that `fact_of(view, turn)` has of a rank's calls.
     """
-    for rank in _ranks(played.case, "hurried"):
-        limit_s, (_, own_s) = limit_of(played.case, rank), took[rank]
-        looked_s = own_s - _in_sums_s(calls[rank])
-        if calls[rank].result == [] and looked_s > limit_s + _WAITED_S:
-            both = {"got": [], "expected": sorted(away)}
-            fact = f"Its limit was {limit_s:g} s, and it waited for longer."
-            raise played.wrong("too-patient", rank, **both, fact=fact)
+    return lambda view: next(filter(None, (fact_of(view, turn) for turn in _turns(view))), "")
 
 
-def _in_sums_s(call):
-    # Who begins one too early waits in it for the one that is too late.
-    ends = [(event, event.wait_end_ns or event.end_ns) for event in call.events]
-    return sum(end - event.start_ns for event, end in ends if event.is_communication and end) / 1e9
+def _limit_s(view):
+    return limit_of(view.case, view.rank)
 
 
-def _judge_list(played, rank, got, missing):
-    both = {"got": got, "expected": missing}
-    if not isinstance(got, list) or any(type(one) is not int for one in got):
-        raise played.wrong("no-list", rank, **both, fact="It must return a list of ranks.")
-    if got == missing:
-        return
-    if sorted({*got}) == missing:
-        fact = "The ranks are not in rising order, each once."
-        raise played.wrong("order", rank, **both, fact=fact)
-    if not got and "calls" in played.case.data:
-        fact = "In the second call, it takes ranks for present that came to the first one."
-        raise played.wrong("old-keys", rank, **both, fact=fact)
-    if rank in _ranks(played.case, "too late"):
-        fact = f"Rank {rank} came when others had given it up, and returns another list than they."
-        raise played.wrong("other-list", rank, **both, fact=fact)
-    if {*missing} - {*got}:
-        fact = "It does not name all that did not come."
-        raise played.wrong("nobody", rank, **both, fact=fact)
-    fact = "It names a rank that had come."
-    raise played.wrong("came", rank, **both, fact=fact)
+def _is_hurried(view):
+    return view.rank in _ranks(view.case, "hurried")
 
 
-def _judge_tensor(played, rank, call, total):
-    before, after = call.before[0], call.after[0]
-    num_sums = sum(event.name == "all_reduce" for event in call.events)
-    both = {"got": after, "expected": before if total is None else total}
-    if total is None and num_sums:
-        fact = "Not all ranks had come, and it began an all-reduce."
-        raise played.wrong("touched", rank, fact=fact)
-    if total is None and not equal(before, after):
-        fact = "Not all ranks had come, and `tensor` is not as it was."
-        raise played.wrong("touched", rank, **both, fact=fact)
-    if total is not None and not equal(after, plain(total)):
-        fact = "All ranks had come, and `tensor` does not hold the sum."
-        raise played.wrong("no-sum", rank, **both, fact=fact)
-    if total is not None and num_sums != 1:
-        fact = f"It made {num_sums} all-reduces in a call."
-        raise played.wrong("no-sum", rank, fact=fact)
+def _told(turn):
+    return f"It returns {turn.call.result}, and {turn.away} is right."
 
 
-def _judge_time(played, rank, took, away):
-    case, limit_s, (_, own_s) = played.case, limit_of(played.case, rank), took[rank]
-    if not away and own_s >= _NEARLY * limit_s:
-        fact = "All ranks had come, and it waited until its time was over."
-        raise played.wrong("slow", rank, fact=fact)
-    if away and rank not in away and rank in _ranks(case, "hurried"):
-        # One that began later finds the verdict of one whose time is over.
-        longest_s = max(took[r][0] for r in _ranks(case, "hurried") if r not in away)
-        if longest_s < 0.9 * limit_s:
-            raise played.wrong("impatient", rank, fact="It gave up before its time was over.")
-        if own_s > limit_s + _SLACK_S:
-            fact = f"Its limit was {limit_s:g} s, and it took over {_SLACK_S:g} s more."
-            raise played.wrong("too-patient", rank, fact=fact)
-    if away and rank not in _ranks(case, "hurried") and own_s >= _NEARLY * limit_s:
-        fact = "Another rank had decided, and it waited until its own time was over."
-        raise played.wrong("alone", rank, fact=fact)
+def _is_no_list(view, turn):
+    got = turn.call.result
+    is_list = isinstance(got, list) and all(type(one) is int for one in got)
+    return (not is_list or (got != turn.away and sorted({*got}) == turn.away)) and _told(turn)
+
+
+def _waits_too_long(view, turn):
+    if not (turn.away and _is_hurried(view)):
+        return ""
+    # A rank that begins the sum too early waits in it for the one that is too late.
+    ends = [(event, event.wait_end_ns or event.end_ns) for event in turn.call.events]
+    in_sums_s = sum(end - event.start_ns for event, end in ends if event.is_communication and end)
+    looked_s, limit_s = turn.own_s - in_sums_s / 1e9, _limit_s(view)
+    has_missed = turn.call.result == [] and looked_s > limit_s + _WAITED_S
+    is_late = view.rank not in turn.away and turn.own_s > limit_s + _SLACK_S
+    return (has_missed or is_late) and f"Its limit was {limit_s:g} s, and it waited for longer."
+
+
+def _sees_old_keys(view, turn):
+    is_second = "calls" in view.case.data and turn.away and not turn.call.result
+    return is_second and "In the second call, it takes ranks for present that came to the first."
+
+
+def _names_too_few(view, turn):
+    is_late = view.rank in _ranks(view.case, "too late")
+    return not is_late and {*turn.away} - {*turn.call.result} and _told(turn)
+
+
+def _has_another_list(view, turn):
+    is_late = view.rank in _ranks(view.case, "too late")
+    return (
+        is_late
+        and turn.call.result != turn.away
+        and (f"This rank came when others had given it up. {_told(turn)}")
+    )
+
+
+def _names_too_many(view, turn):
+    is_late = view.rank in _ranks(view.case, "too late")
+    return (
+        not is_late
+        and turn.call.result != turn.away
+        and f"It names a rank that had come. {_told(turn)}"
+    )
+
+
+def _num_sums(turn):
+    return sum(event.name == "all_reduce" for event in turn.call.events)
+
+
+def _touches(view, turn):
+    if turn.away and _num_sums(turn):
+        return "Not all ranks had come, and it began an all-reduce."
+    is_changed = turn.away and not equal(turn.call.before[0], turn.call.after[0])
+    return is_changed and "Not all ranks had come, and `tensor` is not as it was."
+
+
+def _has_no_sum(view):
+    for number, turn in enumerate(_turns(view), start=1):
+        if turn.away:
+            continue
+        total = plain(sum(_numbers(view.case, r, number) for r in range(view.case.world_size)))
+        if not equal(turn.call.after[0], total):
+            return (
+                f"All ranks had come, and `tensor` is {words(turn.call.after[0])}, and not "
+                f"{words(total)}."
+            )
+        if _num_sums(turn) != 1:
+            return f"It made {_num_sums(turn)} all-reduces in a call."
+    return ""
+
+
+def _is_slow(view, turn):
+    return not turn.away and turn.own_s >= _NEARLY * _limit_s(view)
+
+
+def _gives_up_early(view):
+    # One that began later finds the verdict of one whose time is over.
+    hurried = _ranks(view.case, "hurried")
+    took_s = [view.played.seen[rank].kept[-1][0] for rank in hurried]
+    return view.rank in hurried and max(took_s) < 0.9 * _limit_s(view)
+
+
+def _goes_on_alone(view, turn):
+    return turn.away and not _is_hurried(view) and turn.own_s >= _NEARLY * _limit_s(view)
 
 
 def _draw(played):
@@ -210,7 +207,6 @@ sum_or_missing = Task(
     name="sum_or_missing",
     cases=_cases,
     act=_act,
-    judge=_judge,
     ok="one decision for all, and the sum when all had come",
     draw=_draw,
     hints=(
@@ -223,34 +219,89 @@ sum_or_missing = Task(
         'missing = json.loads(store.compare_set(f"{number}/verdict", "", json.dumps(absent))), by '
         "everyone, also by who has seen that all have come.",
     ),
-    mistakes={
-        "no-list": "Return a list of ranks; an empty one if all have come.",
-        "order": "Return the ranks in rising order, each once.",
-        "nobody": "Return all ranks that had left no key when the time was over.",
-        "old-keys": "Keys stay in the store: put `number` into each of them.",
-        "came": "Each rank must leave a key of its own first, and look for it anew in each turn of "
-        "the loop, until its time is over.",
-        "other-list": "A rank that comes late must find what the others have decided. Leave the "
-        "decision in the store by compare_set, which looks and writes in one act, and have every "
-        "rank go by what it returns.",
-        "touched": "Begin the all-reduce, and change the tensor, only when the decision says that "
-        "all have come.",
-        "no-sum": "When all have come, add up over the group, in place, by one all_reduce.",
-        "slow": "Return as soon as all keys are there.",
-        "impatient": "Look again and again until this rank's time is over.",
-        "too-patient": "The limit counts from the call, and there is one for all other ranks "
-        "together, not one for each. store.check only asks. store.get and store.wait wait, even "
-        "for longer than they are told, and see no decision of others meanwhile.",
-        "alone": "While it waits, a rank must also look whether another one has decided.",
-        "deadlock": "Some ranks began the all-reduce, and others did not: they decided apart. Let "
-        "one decision in the store count for all, written by compare_set: between a look and a set "
-        "another rank may decide.",
-        "raised": "A line that is named is yours. Perhaps it waits: store.get and store.wait raise "
-        "when a key does not come. store.check only asks, and takes a list of keys. "
-        "Or it began an all-reduce before all had come: that cannot be taken back.",
-        "forbidden": "The only call to the other ranks is one all_reduce, when all have come. All "
-        "else goes through the store.",
-    },
+    mistakes=(
+        Mistake(
+            "no-list",
+            "Return a list of ranks in rising order, each once; an empty one if all have come.",
+            shows=_in_a_turn(_is_no_list),
+        ),
+        Mistake(
+            "too-patient",
+            "The limit counts from the call, and there is one for all other ranks together, not "
+            "one for each. store.check only asks. store.get and store.wait wait, even for longer "
+            "than they are told, and see no decision of others meanwhile.",
+            shows=_in_a_turn(_waits_too_long),
+        ),
+        Mistake(
+            "old-keys",
+            "Keys stay in the store: put `number` into each of them.",
+            shows=_in_a_turn(_sees_old_keys),
+        ),
+        Mistake(
+            "nobody",
+            "Return all ranks that had left no key when the time was over.",
+            shows=_in_a_turn(_names_too_few),
+        ),
+        Mistake(
+            "came",
+            "Each rank must leave a key of its own first, and look for it anew in each turn of the "
+            "loop, until its time is over.",
+            shows=_in_a_turn(_names_too_many),
+        ),
+        Mistake(
+            "other-list",
+            "A rank that comes late must find what the others have decided. Leave the decision in "
+            "the store by compare_set, which looks and writes in one act, and have every rank go "
+            "by what it returns.",
+            shows=_in_a_turn(_has_another_list),
+        ),
+        Mistake(
+            "touched",
+            "Begin the all-reduce, and change the tensor, only when the decision says that all "
+            "have come.",
+            shows=_in_a_turn(_touches),
+        ),
+        Mistake(
+            "no-sum",
+            "When all have come, add up over the group, in place, by one all_reduce.",
+            shows=_has_no_sum,
+        ),
+        Mistake(
+            "slow",
+            "Return as soon as all keys are there.",
+            "All ranks had come, and it waited until its time was over.",
+            shows=_in_a_turn(_is_slow),
+        ),
+        Mistake(
+            "impatient",
+            "Look again and again until this rank's time is over.",
+            "It gave up before its time was over.",
+            shows=_gives_up_early,
+        ),
+        Mistake(
+            "alone",
+            "While it waits, a rank must also look whether another one has decided.",
+            "Another rank had decided, and it waited until its own time was over.",
+            shows=_in_a_turn(_goes_on_alone),
+        ),
+        Mistake(
+            "deadlock",
+            "Some ranks began the all-reduce, and others did not: they decided apart. Let one "
+            "decision in the store count for all, written by compare_set: between a look and a set "
+            "another rank may decide.",
+        ),
+        Mistake(
+            "raised",
+            "A line that is named is yours. Perhaps it waits: store.get and store.wait raise when "
+            "a key does not come. store.check only asks, and takes a list of keys. Or it began an "
+            "all-reduce before all had come: that cannot be taken back.",
+        ),
+        Mistake(
+            "forbidden",
+            "The only call to the other ranks is one all_reduce, when all have come. All else goes "
+            "through the store.",
+        ),
+    ),
     allowed=("all_reduce",),
     waits_s=7.5,
     in_place=True,

@@ -5,7 +5,7 @@ Task 09.3: write the batch file for a cluster that is described.
 from functools import lru_cache
 from random import Random
 
-from ddp_lessons.checks.kit import Case, Task
+from ddp_lessons.checks.kit import Case, Mistake, Task, words
 from ddp_lessons.launch import Cluster, rehearse
 from ddp_lessons.pictures import holdings_picture
 
@@ -53,83 +53,114 @@ def _rehearsed(text, cluster):
     return rehearse(text, cluster)
 
 
-def _judge(played):
-    for seen in played.seen:
-        _judge_file(played, seen.rank, seen.calls[0].result)
+class _Job:
+    """
+    Hold what a rank asked for, and what its file would start.
+
+    Args:
+        view: The View of a rank that has returned a text.
+    """
+
+    def __init__(self, view):
+        self.text = view.got
+        self.cluster, self.job = _asked(view.case, view.rank)
+        self.rehearsal = _rehearsed(self.text, Cluster(**self.cluster))
+        self.wish, self.ranks = self.rehearsal.wish, self.rehearsal.ranks
+        self.each = min(self.job["ranks"], self.cluster["gpus"] or 1)
+        self.nodes = self.job["ranks"] // self.each
+        self.threads = self.cluster["cores"] // self.each
+
+    @property
+    def on_nodes(self):
+        """
+        For each node how many ranks there would be.
+        """
+        nodes = range(self.wish.nodes)
+        return [sum(one.node == node for one in self.ranks) for node in nodes]
 
 
-def _judge_file(played, rank, text):
-    described, job = _asked(played.case, rank)
-    if not isinstance(text, str):
-        raise played.wrong("no-text", rank, got=text, fact="It must return the file as one text.")
-    rehearsal = _rehearsed(text, Cluster(**described))
-    told = f"The cluster is {described}, the job {job}."
-    if unread := _unread(text, rehearsal.wish):
-        raise played.wrong("unread", rank, fact=f"Slurm does not read this line: {unread}")
-    wish = rehearsal.wish
-    each = min(job["ranks"], described["gpus"] or 1)
-    nodes, threads = job["ranks"] // each, described["cores"] // each
-    if wish is not None and wish.nodes > described["nodes"] >= nodes:
-        fact = f"{told} The file asks for {wish.nodes} nodes."
-        raise played.wrong("nodes", rank, fact=fact)
-    if rehearsal.refused:
-        raise played.wrong("refused", rank, fact=f"{told} {rehearsal.refused}")
-    ranks = rehearsal.ranks
-    inside = [one for one in ranks if not one.is_outside]
-    if len(inside) < len(ranks):
-        fact = f"{told} {len(ranks) - len(inside)} ranks would be started without srun."
-        raise played.wrong("no-srun", rank, fact=fact)
-    if not ranks:
-        raise played.wrong("nothing-started", rank, fact=f"{told} No rank would be started.")
-    on_nodes = {node: sum(one.node == node for one in ranks) for node in range(wish.nodes)}
-    shape = f"{told} There would be these ranks on its nodes: {list(on_nodes.values())}."
-    if len(ranks) != job["ranks"]:
-        raise played.wrong("ranks", rank, got=len(ranks), expected=job["ranks"], fact=shape)
-    if sorted(one.rank for one in ranks) != [*range(job["ranks"])] or any(
-        one.world_size != job["ranks"] for one in ranks
-    ):
-        pairs = sorted((one.rank, one.world_size) for one in ranks)
-        fact = f"{shape} Each rank and the world size that it would find: {pairs[:4]} and so on."
-        raise played.wrong("numbers", rank, fact=fact)
-    if set(on_nodes.values()) != {each}:
-        mistake = "nodes" if len(on_nodes) != nodes else "uneven"
-        raise played.wrong(mistake, rank, fact=shape)
-    if any(job["script"] not in one.script for one in ranks):
-        both = {"got": list(ranks[0].script), "expected": job["script"]}
-        raise played.wrong("script", rank, **both, fact=f"{told} Ranks would run something else.")
-    _judge_wish(played, rank, wish, described, job, each, told)
-    got = {one.threads for one in ranks}
-    if got != {threads}:
-        both = {"got": sorted(got, key=str)[0], "expected": threads}
-        mistake = "no-threads" if None in got else "threads"
-        fact = f"{told} These are the threads that a rank would have."
-        raise played.wrong(mistake, rank, **both, fact=fact)
+def _of_job(fact_of):
+    """
+    Return what gives a fact that `fact_of(job)` has, with the cluster and the job in front of it.
+    """
+
+    def shows(view):
+        job = _Job(view)
+        fact = fact_of(job)
+        return fact and f"The cluster is {job.cluster}, the job {job.job}. {fact}"
+
+    return shows
 
 
-def _unread(text, wish):
-    # The first option that stands below a command, where Slurm does not look for one.
-    lines = text.splitlines()
+def _unread(job):
+    # An option that stands below a command, where Slurm does not look for one.
+    lines = job.text.splitlines()
     commands = [at for at, line in enumerate(lines) if line.strip() and line.lstrip()[0] != "#"]
-    below = lines[commands[0] :] if commands else []
-    asked = [line for line in below if line.startswith("#SBATCH")]
-    known = wish.said if wish else {}
-    return next((line for line in asked if not any(name in line for name in known)), None)
+    asked = [line for line in lines[commands[0] :] if commands and line.startswith("#SBATCH")]
+    known = job.wish.said if job.wish else {}
+    unread = [line for line in asked if not any(name in line for name in known)]
+    return unread and f"Slurm does not read this line: {unread[0]}"
 
 
-def _judge_wish(played, rank, wish, described, job, each, told):
-    cores = wish.cores_per_task * max(wish.tasks_per_node)
-    share = described["cores"] // each * each
-    if cores != share and "exclusive" not in wish.said:
-        fact = f"{told} Its ranks would get {cores} cores of a node, and {share} are their shares."
-        raise played.wrong("cores", rank, fact=fact)
-    if described["gpus"] and wish.gpus_per_node != each:
-        both = {"got": wish.gpus_per_node, "expected": each}
-        raise played.wrong("gpus", rank, **both, fact=f"{told} These are its GPUs on a node.")
-    if wish.minutes != job["minutes"]:
-        both = {"got": wish.minutes, "expected": job["minutes"]}
-        raise played.wrong("time", rank, **both, fact=f"{told} These are its minutes.")
-    if wish.partition is None:
-        raise played.wrong("partition", rank, fact=f"{told} It names no partition.")
+def _fills_nodes(job):
+    if job.wish and job.wish.nodes > job.cluster["nodes"] >= job.nodes:
+        return f"The file asks for {job.wish.nodes} nodes."
+    if job.rehearsal.refused or not job.ranks or len(job.ranks) != job.job["ranks"]:
+        return ""
+    told = f"There would be these ranks on its nodes: {job.on_nodes}."
+    is_outside = any(one.is_outside for one in job.ranks)
+    return not is_outside and set(job.on_nodes) != {job.each} and told
+
+
+def _starts_none(job):
+    outside = sum(one.is_outside for one in job.ranks)
+    told = f"{outside} ranks would be started without srun." if outside else ""
+    return told or (not job.ranks and "No rank would be started.")
+
+
+def _starts_another_world(job):
+    wanted = job.job["ranks"]
+    pairs = sorted((one.rank, one.world_size) for one in job.ranks)
+    right = [(rank, wanted) for rank in range(wanted)]
+    return pairs != right and (
+        f"There would be {len(pairs)} ranks. Each one and the world size that it would find: "
+        f"{pairs[:4]} and so on."
+    )
+
+
+def _runs_something_else(job):
+    other = [one.script for one in job.ranks if job.job["script"] not in one.script]
+    return other and f"Ranks would run {words(list(other[0]))}."
+
+
+def _asks_for_other_cores(job):
+    cores = job.wish.cores_per_task * max(job.wish.tasks_per_node)
+    share = job.threads * job.each
+    is_whole = cores == share or "exclusive" in job.wish.said
+    return not is_whole and (
+        f"Its ranks would get {cores} cores of a node, and {share} are their shares."
+    )
+
+
+def _asks_for_other_gpus(job):
+    got = job.wish.gpus_per_node
+    return (
+        job.cluster["gpus"]
+        and got != job.each
+        and (f"It would get {got} GPUs on a node, for {job.each} ranks.")
+    )
+
+
+def _asks_for_another_queue(job):
+    got = job.wish.minutes
+    if got != job.job["minutes"]:
+        return f"Its limit is {'none' if got is None else f'{got:g} minutes'}."
+    return job.wish.partition is None and "It names no partition."
+
+
+def _has_other_threads(job):
+    got = {one.threads for one in job.ranks} - {job.threads}
+    return got and f"A rank would have {min(got, key=str)} threads; {job.threads} are its share."
 
 
 def _draw(played):
@@ -154,7 +185,6 @@ batch_file = Task(
     twice=True,
     cases=_cases,
     act=_act,
-    judge=_judge,
     ok="every rank once, on the fewest nodes, with its share of the cores",
     draw=_draw,
     hints=(
@@ -167,37 +197,77 @@ batch_file = Task(
         "An f-string of lines: #!/bin/bash, the #SBATCH lines, export OMP_NUM_THREADS={threads}, "
         "srun python {script}.",
     ),
-    mistakes={
-        "no-text": "Return the whole file as one text, lines joined by line feeds.",
-        "refused": "sbatch or the shell would stop there. Read the line that is named, and what "
-        "the cluster has.",
-        "unread": "Slurm reads #SBATCH lines above the first command only. Put all of them right "
-        "below the first line, #!/bin/bash.",
-        "no-srun": "The batch file itself runs once, on the first node. srun starts what shall "
-        "run as tasks, on all of them.",
-        "nothing-started": "The #SBATCH lines only ask for room. A line below must start the "
-        "ranks.",
-        "ranks": "The job wants another number of ranks. Tasks are nodes times tasks a node; "
-        "torchrun multiplies them by its processes.",
-        "numbers": "The ranks do not make one group. One torchrun a node must know the number of "
-        "nodes, and run once on each.",
-        "nodes": "As few nodes as can be: fill each with a rank for every GPU.",
-        "uneven": "Without a number of tasks a node, Slurm fills the first node with all that its "
-        "cores have room for. Say how many tasks a node gets.",
-        "script": "Let srun start Python with the script that the job names.",
-        "cores": "A task gets 1 core unless you ask for more. Share all cores of a node among the "
-        "ranks that are on it.",
-        "gpus": "Slurm hides GPUs that nobody has asked for. Ask for one for each rank of a node, "
-        "and for no more.",
-        "time": "The limit is to be the job's minutes. A number alone means minutes; with one "
-        "colon, minutes and seconds.",
-        "partition": "Name the partition: a cluster's own choice may be another queue.",
-        "no-threads": "Nobody says how many threads a rank may use, and so each takes as many as "
-        "it sees. Export OMP_NUM_THREADS.",
-        "threads": "A rank's threads are its share of the node's cores. If you left it to "
-        "torchrun, it chose 1.",
-        "raised": "A cluster may have no GPU: then nothing can be divided by their number.",
-        "forbidden": "Nobody has to be asked: write a text.",
-    },
+    mistakes=(
+        Mistake(
+            "no-text",
+            "Return the whole file as one text, lines joined by line feeds.",
+            shows=lambda view: not isinstance(view.got, str) and f"It returns {words(view.got)}.",
+        ),
+        Mistake(
+            "unread",
+            "Slurm reads #SBATCH lines above the first command only. Put all of them right below "
+            "the first line, #!/bin/bash.",
+            shows=_of_job(_unread),
+        ),
+        Mistake(
+            "nodes",
+            "As few nodes as can be: fill each with a rank for every GPU. Without a number of "
+            "tasks a node, Slurm fills the first node with all that its cores have room for.",
+            shows=_of_job(_fills_nodes),
+        ),
+        Mistake(
+            "refused",
+            "sbatch or the shell would stop there. Read the line that is named, and what the "
+            "cluster has.",
+            shows=_of_job(lambda job: job.rehearsal.refused),
+        ),
+        Mistake(
+            "no-srun",
+            "The batch file itself runs once, on the first node. srun starts what shall run as "
+            "tasks, on all of them. #SBATCH lines only ask for room.",
+            shows=_of_job(_starts_none),
+        ),
+        Mistake(
+            "ranks",
+            "The ranks do not make the one group that the job wants. Tasks are nodes times tasks a "
+            "node; torchrun multiplies them by its processes, so it runs once on each node, and "
+            "must know their number.",
+            shows=_of_job(_starts_another_world),
+        ),
+        Mistake(
+            "script",
+            "Let srun start Python with the script that the job names.",
+            shows=_of_job(_runs_something_else),
+        ),
+        Mistake(
+            "cores",
+            "A task gets 1 core unless you ask for more. Share all cores of a node among the ranks "
+            "that are on it.",
+            shows=_of_job(_asks_for_other_cores),
+        ),
+        Mistake(
+            "gpus",
+            "Slurm hides GPUs that nobody has asked for. Ask for one for each rank of a node, and "
+            "for no more.",
+            shows=_of_job(_asks_for_other_gpus),
+        ),
+        Mistake(
+            "queue",
+            "Name the partition, and the job's minutes as the limit: a number alone means minutes; "
+            "with one colon, minutes and seconds.",
+            shows=_of_job(_asks_for_another_queue),
+        ),
+        Mistake(
+            "threads",
+            "A rank's threads are its share of the node's cores. Export OMP_NUM_THREADS before "
+            "srun: without it a rank takes as many as it sees, and under torchrun 1.",
+            shows=_of_job(_has_other_threads),
+        ),
+        Mistake(
+            "raised",
+            "A cluster may have no GPU: then nothing can be divided by their number.",
+        ),
+        Mistake("forbidden", "Nobody has to be asked: write a text."),
+    ),
     allowed=(),
 )

@@ -11,6 +11,7 @@ import shutil
 import tempfile
 import threading
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -240,3 +241,56 @@ def whole_run(here, num_steps):
     for _ in range(num_steps):
         run.train_step()
     return [*run.made, (num_steps + 1, run.weights(), run.momentum())]
+
+
+@dataclass
+class Life:
+    """
+    Hold one life of a rank.
+
+    Args:
+        life: What `live` returned.
+        number: Which life it is, from 0.
+        done: How many steps were made before it.
+    """
+
+    life: dict
+    number: int
+    done: int
+
+    @property
+    def when(self):
+        """
+        When it is, in words.
+        """
+        return f"In life {self.number}, after {self.done} steps that were made"
+
+    @property
+    def numbers(self):
+        """
+        The numbers of its steps.
+        """
+        return [step for step, *_ in self.life["made"]]
+
+
+def lives_of(view):
+    """
+    Return a Life for each of a rank's lives.
+    """
+    found, done = [], 0
+    for number, life in enumerate(view.kept["lives"]):
+        found.append(Life(life, number, done))
+        done = max(done, life["end"][0])
+    return found
+
+
+def in_a_life(fact_of):
+    """
+    Return what gives the first fact that `fact_of(view, life)` has of a rank's lives.
+    """
+
+    def shows(view):
+        facts = ((one, fact_of(view, one)) for one in lives_of(view))
+        return next((f"{one.when}: {fact}" for one, fact in facts if fact), "")
+
+    return shows

@@ -4,9 +4,10 @@ Task 09.2: a script that survives a restart, and loses at most one step.
 
 import torch.distributed as dist
 
-from ddp_lessons.checks.kit import Case, Task, equal
+from ddp_lessons.checks.kit import Case, Mistake, Task, equal
+from ddp_lessons.checks.kit.material.numbers import words_of_both
 from ddp_lessons.checks.kit.material.warm_up import first_step
-from ddp_lessons.checks.launch.lives import begun_after, live, whole_run
+from ddp_lessons.checks.launch.lives import begun_after, in_a_life, live, lives_of, whole_run
 from ddp_lessons.pictures import holdings_picture
 
 NUM_STEPS = 7
@@ -66,87 +67,100 @@ def _goes_on(here, survive, path, done):
     return first in (max(done, 1), done + 1)
 
 
-def _judge(played):
-    for rank, seen in enumerate(played.seen):
-        whole, lives, done = seen.kept["whole"], seen.kept["lives"], 0
-        for number, life in enumerate(lives):
-            when = f"In life {number}, after {done} steps that were made"
-            _judge_life(played, rank, life, number, done, when)
-            _judge_state(played, rank, life, whole, when)
-            done = max(done, life["end"][0])
-        if lives[-1]["end"][0] != NUM_STEPS:
-            both = {"got": lives[-1]["end"][0], "expected": NUM_STEPS}
-            fact = "In its last life nothing ends it. This is run.step when it returns."
-            raise played.wrong("too-few", rank, **both, fact=fact)
-        if not equal(lives[-1]["end"][1], whole[-1][1]):
-            both = {"got": lives[-1]["end"][1], "expected": whole[-1][1]}
-            fact = "The weights at the end are not those of a run that nothing has ended."
-            mistake = "values" if lives[-1]["made"] else "weights"
-            raise played.wrong(mistake, rank, **both, fact=fact)
-        _judge_left(played, rank, seen.kept["left"], whole)
-        made = seen.kept["forgotten"]
-        if made is not None and [step for step, *_ in made] != [1]:
-            both = {"got": made[0][0] if made else "no step", "expected": 1}
-            fact = "The file was taken away, and a new job started. This is what it begins with."
-            raise played.wrong("memory", rank, **both, fact=fact)
+def _goes_on_after_its_end(_, one):
+    return one.life["num_late"] and "it goes on after it was ended."
 
 
-def _judge_life(played, rank, life, number, done, when):
-    if life["num_late"]:
-        raise played.wrong("after-end", rank, fact=f"{when}: it goes on after it was ended.")
-    if rank and life["num_saves"]:
-        raise played.wrong("every-rank", rank, fact=f"{when}: rank {rank} saves, too.")
-    if life["is_cut"]:
-        fact = f"{when}: it ends in the middle of a save, and no whole one lies at `path`."
-        raise played.wrong("in-place", rank, fact=fact)
-    numbers = [step for step, *_ in life["made"]]
-    if numbers != [*range(numbers[0], numbers[0] + len(numbers))] if numbers else False:
-        fact = f"{when}: these are the numbers of its steps, and all of them must be in order."
-        raise played.wrong("counted", rank, got=numbers, fact=fact)
-    if not numbers:
-        return
-    if numbers[-1] > NUM_STEPS:
-        fact = f"{when}: it makes step {numbers[-1]} of {NUM_STEPS}."
-        raise played.wrong("too-many", rank, fact=fact)
-    first, was_cut = numbers[0], "ended in save" in played.case.data
-    if first == done + 1 or (was_cut and first == done):
-        return
-    both = {"got": first, "expected": done + 1}
-    fact = f"{when}: this is the step that it begins with."
-    if first == 1:
-        is_new_job = played.case["started again by"] != "torchrun"
-        raise played.wrong("by-count" if is_new_job else "from-start", rank, **both, fact=fact)
-    raise played.wrong("ahead" if first > done + 1 else "too-seldom", rank, **both, fact=fact)
+def _saves_too(view, one):
+    return view.rank and one.life["num_saves"] and f"rank {view.rank} saves, too."
 
 
-def _judge_left(played, rank, left, whole):
-    for done, size, first, weights in left:
+def _counts_otherwise(_, one):
+    numbers = one.numbers
+    right = [*range(numbers[0], numbers[0] + len(numbers))] if numbers else []
+    return numbers != right and f"the numbers of its steps are {numbers}."
+
+
+def _begins(view, one):
+    # The step that it begins with, if it is another one than the next.
+    numbers, was_cut = one.numbers, "ended in save" in view.case.data
+    is_right = not numbers or numbers[0] == one.done + 1 or (was_cut and numbers[0] == one.done)
+    return None if is_right else numbers[0]
+
+
+def _begins_anew_as_a_job(view, one):
+    is_new_job = view.case["started again by"] != "torchrun"
+    return is_new_job and _begins_anew(view, one)
+
+
+def _begins_anew(view, one):
+    return _begins(view, one) == 1 and f"it begins with step 1, and {one.done + 1} is next."
+
+
+def _begins_elsewhere(view, one):
+    first = _begins(view, one)
+    return first and f"it begins with step {first}, and {one.done + 1} is next."
+
+
+def _begins_with_other_weights(view, one):
+    for number, weights, _ in one.life["made"][:1]:
+        right = view.kept["whole"][number - 1][1]
+        if not equal(weights, right):
+            got, expected = words_of_both(weights, right)
+            return f"it begins step {number} with the weights {got}; {expected} are right."
+    return ""
+
+
+def _begins_without_momentum(view, one):
+    for number, _, momentum in one.life["made"][:1]:
+        if _begins_with_other_weights(view, one):
+            return ""
+        if not equal(momentum, view.kept["whole"][number - 1][2]):
+            return "the weights are right, and the optimizer's momentum is not."
+    return ""
+
+
+def _leaves_half(view):
+    cut = next((one for one in lives_of(view) if one.life["is_cut"]), None)
+    if cut:
+        return f"{cut.when}: it ends in the middle of a save, and no whole one lies at `path`."
+    for done, size, first, weights in view.kept["left"]:
         what = "no file at `path`" if size is None else f"{size} bytes at `path`"
         fact = f"After step {done}, a life that ends at one moment of the save leaves {what}"
         if first is None:
-            fact += f", and the next one raises {weights}."
-            raise played.wrong("in-place", rank, fact=fact)
+            return f"{fact}, and the next one raises {weights}."
         if first not in (max(done, 1), done + 1):
-            both = {"got": first, "expected": done + 1}
-            fact += ". This is the step that the next one begins with."
-            raise played.wrong("in-place", rank, **both, fact=fact)
-        if not equal(weights, whole[first - 1][1]):
-            both = {"got": weights, "expected": whole[first - 1][1]}
-            fact += f". The next one begins step {first} with other weights."
-            raise played.wrong("in-place", rank, **both, fact=fact)
+            return f"{fact}, and the next one begins with step {first}."
+        if not equal(weights, view.kept["whole"][first - 1][1]):
+            return f"{fact}, and the next one begins step {first} with other weights."
+    return ""
 
 
-def _judge_state(played, rank, life, whole, when):
-    for number, weights, momentum in life["made"][:1]:
-        _, right_weights, right_momentum = whole[number - 1]
-        if not equal(weights, right_weights):
-            both = {"got": weights, "expected": right_weights}
-            fact = f"{when}: it begins step {number} with other weights than those after step "
-            raise played.wrong("weights", rank, **both, fact=f"{fact}{number - 1}.")
-        if not equal(momentum, right_momentum):
-            both = {"got": momentum, "expected": right_momentum}
-            fact = f"{when}: the weights are right, and the optimizer's momentum is not."
-            raise played.wrong("optimizer", rank, **both, fact=fact)
+def _makes_another_number(view):
+    too_far = [one for one in lives_of(view) if one.numbers and one.numbers[-1] > NUM_STEPS]
+    if too_far:
+        return f"{too_far[0].when}: it makes step {too_far[0].numbers[-1]} of {NUM_STEPS}."
+    last = lives_of(view)[-1].life["end"][0]
+    return last != NUM_STEPS and (
+        f"In its last life nothing ends it. run.step is {last} when it returns."
+    )
+
+
+def _ends_with_other_weights(view):
+    got, right = lives_of(view)[-1].life["end"][1], view.kept["whole"][-1][1]
+    if equal(got, right):
+        return in_a_life(_begins_with_other_weights)(view)
+    told = words_of_both(got, right)
+    return f"In the end the weights are {told[0]}; a run that nothing has ended has {told[1]}."
+
+
+def _remembers(view):
+    made = view.kept["forgotten"]
+    return (
+        made is not None
+        and [step for step, *_ in made] != [1]
+        and ("The file was taken away, and a new job started. It does not begin with step 1.")
+    )
 
 
 def _draw(played):
@@ -165,7 +179,6 @@ survive = Task(
     uses_store=True,
     cases=_cases,
     act=_act,
-    judge=_judge,
     ok="ended again and again, and every step that was made is kept",
     draw=_draw,
     hints=(
@@ -178,38 +191,84 @@ survive = Task(
         "if path.exists(): load all three, on every rank. Then: while run.step < num_steps: "
         "run.train_step(), and rank 0 saves beside and calls os.replace(beside, path).",
     ),
-    mistakes={
-        "from-start": "It begins anew, though an earlier life has left its steps. Load before the "
-        "first step, on every rank, and take over the number of steps too. Have all of it in "
-        "`path`: nothing else comes over.",
-        "by-count": "Here it begins anew, and under torchrun it did not. A new job counts its "
-        "restarts from 0. What counts is whether the file is there.",
-        "too-seldom": "What was not saved is lost. Save after every step.",
-        "ahead": "A step is missing: the number that was saved is ahead of the weights. Save after "
-        "a step, and save run.step as it is then.",
-        "counted": "train_step counts run.step by itself. Set it once, after loading, and leave it "
-        "alone.",
-        "too-few": "Go on until run.step is num_steps. Steps of earlier lives count.",
-        "too-many": "num_steps is for the whole run. Steps of earlier lives count.",
-        "after-end": "A process that is ended runs no line more. So catch nothing, and save while "
-        "all is well.",
-        "every-rank": "All ranks hold the same. One writes the file, rank 0; several write over "
-        "each other.",
-        "in-place": "Whoever opens the file for writing empties it first, and whoever removes it "
-        "has none for a moment. Write under another name in the same folder; os.replace then gives "
-        "it the name in one act. To move a file from another disk, such as /tmp, is to copy it.",
-        "memory": "A process that is started anew has an empty memory. Only what is in the file "
-        "comes over.",
-        "weights": "Take over the weights of the checkpoint, on every rank, before the first step, "
-        "and also where no step is left to make.",
-        "optimizer": "The optimizer remembers, too: its momentum. Save its state_dict with the "
-        "model's.",
-        "deadlock": "Every rank must make the same steps: so every rank loads, not only the one "
-        "that saves.",
-        "raised": "The first life finds no file, and a later one finds what you have saved: look "
-        "whether it is there. Nothing but `path` comes over, so have all of it in this file. If a "
-        "file is gone before it is renamed, another rank has done so.",
-    },
+    mistakes=(
+        Mistake(
+            "after-end",
+            "A process that is ended runs no line more. So catch nothing, and save while all is "
+            "well.",
+            shows=in_a_life(_goes_on_after_its_end),
+        ),
+        Mistake(
+            "every-rank",
+            "All ranks hold the same. One writes the file, rank 0; several write over each other.",
+            shows=in_a_life(_saves_too),
+        ),
+        Mistake(
+            "counted",
+            "train_step counts run.step by itself. Set it once, after loading, and leave it alone.",
+            shows=in_a_life(_counts_otherwise),
+        ),
+        Mistake(
+            "by-count",
+            "Here it begins anew, and under torchrun it did not. A new job counts its restarts "
+            "from 0. What counts is whether the file is there.",
+            shows=in_a_life(_begins_anew_as_a_job),
+        ),
+        Mistake(
+            "from-start",
+            "It begins anew, though an earlier life has left its steps. Load before the first "
+            "step, on every rank, and take over the number of steps too. Have all of it in `path`: "
+            "nothing else comes over.",
+            shows=in_a_life(_begins_anew),
+        ),
+        Mistake(
+            "other-step",
+            "Save after every step, what was not saved is lost; and save run.step as it is then, "
+            "no number that is ahead of the weights.",
+            shows=in_a_life(_begins_elsewhere),
+        ),
+        Mistake(
+            "in-place",
+            "If you open the file for writing, it is empty first, and if you remove it, there is "
+            "none for a moment. Write under another name in the same folder; os.replace then gives "
+            "it the name in one act. To move a file from another disk, such as /tmp, is to copy "
+            "it.",
+            shows=_leaves_half,
+        ),
+        Mistake(
+            "num-steps",
+            "Go on until run.step is num_steps, and no further. Steps of earlier lives count.",
+            shows=_makes_another_number,
+        ),
+        Mistake(
+            "optimizer",
+            "The optimizer remembers, too: its momentum. Save its state_dict with the model's.",
+            shows=in_a_life(_begins_without_momentum),
+        ),
+        Mistake(
+            "weights",
+            "Take over the weights of the checkpoint, on every rank, before the first step, and "
+            "also where no step is left to make. After that only train_step changes them.",
+            shows=_ends_with_other_weights,
+        ),
+        Mistake(
+            "memory",
+            "A process that is started anew has an empty memory. Only what is in the file comes "
+            "over.",
+            shows=_remembers,
+        ),
+        Mistake(
+            "deadlock",
+            "Every rank must make the same steps: so every rank loads, not only the one that "
+            "saves.",
+        ),
+        Mistake(
+            "raised",
+            "The first life finds no file, and a later one finds what you have saved: look whether "
+            "it is there. Nothing but `path` comes over, so have all of it in this file. If a file "
+            "is gone before it is renamed, another rank has done so.",
+        ),
+    ),
     returns=False,
     in_place=True,
     warm_up=first_step,

@@ -14,15 +14,6 @@ ANSWERS = [
     altered("09.3", "forgets srun", "no-srun", ("srun python", "python")),
     altered(
         "09.3",
-        "starts torchrun once",
-        "no-srun",
-        (SRUN, "torchrun --nproc-per-node={each} {job['script']}"),
-    ),
-    altered(
-        "09.3", "only asks for room", "nothing-started", (f'    lines.append(f"{SRUN}")\n', "")
-    ),
-    altered(
-        "09.3",
         "returns lines",
         "no-text",
         ('    return "\\n".join(lines) + "\\n"', "    return lines"),
@@ -34,22 +25,6 @@ ANSWERS = [
         "unread",
         (CORES, """        f"export OMP_NUM_THREADS={threads}",\n""" + CORES),
     ),
-    altered("09.3", "invents an option", "refused", ("--ntasks-per-node", "--ranks-per-node")),
-    altered(
-        "09.3",
-        "asks for a core too many",
-        "refused",
-        ('{threads}",\n        f"#SBATCH --time', '{threads + 1}",\n        f"#SBATCH --time'),
-    ),
-    altered(
-        "09.3",
-        "asks for GPUs where there are none",
-        "refused",
-        ('    if cluster["gpus"]:\n        lines', "    if True:\n        lines"),
-    ),
-    altered(
-        "09.3", "takes hours for minutes", "refused", ("{job['minutes']}", "{job['minutes']}:00:00")
-    ),
     altered(
         "09.3", "takes a node a rank", "nodes", ("    each = min(job", "    each = 1 or min(job")
     ),
@@ -59,21 +34,6 @@ ANSWERS = [
         "ranks",
         (SRUN, "srun torchrun --nproc-per-node={each} {job['script']}"),
     ),
-    altered(
-        "09.3",
-        "has a torchrun a node that knows no other",
-        "numbers",
-        (PER_NODE, '        "#SBATCH --ntasks-per-node=1",\n'),
-        (CORES, """        f"#SBATCH --cpus-per-task={cluster['cores']}",\n"""),
-        (SRUN, "srun torchrun --standalone --nproc-per-node={each} {job['script']}"),
-    ),
-    altered(
-        "09.3",
-        "counts tasks, not those of a node",
-        "uneven",
-        (PER_NODE, """        f"#SBATCH --ntasks={job['ranks']}",\n"""),
-        (CORES, '        "#SBATCH --exclusive",\n'),
-    ),
     altered("09.3", "runs the script of the text", "script", ("{job['script']}", "main.py")),
     altered("09.3", "leaves cores to others", "cores", (CORES, "")),
     altered(
@@ -82,46 +42,9 @@ ANSWERS = [
         "gpus",
         ('lines.append(f"#SBATCH --gpus-per-node={each}")', "pass"),
     ),
-    altered(
-        "09.3",
-        "asks for all GPUs",
-        "gpus",
-        ("--gpus-per-node={each}", "--gpus-per-node={cluster['gpus']}"),
-    ),
-    altered("09.3", "asks for a day", "time", ("{job['minutes']}", "1-0")),
-    altered(
-        "09.3",
-        "writes minutes as hours",
-        "time",
-        ("--time={job['minutes']}", "--time=00:{job['minutes'] // 60:02}:{job['minutes'] % 60:02}"),
-    ),
-    altered(
-        "09.3",
-        "leaves the queue open",
-        "partition",
-        ("""        f"#SBATCH --partition={cluster['partition']}",\n""", ""),
-    ),
-    altered(
-        "09.3",
-        "says nothing of threads",
-        "no-threads",
-        ('f"export OMP_NUM_THREADS={threads}"', '"# go"'),
-    ),
-    altered(
-        "09.3",
-        "sets threads too late",
-        "no-threads",
-        ('    lines.append(f"export OMP_NUM_THREADS={threads}")\n', ""),
-        (SRUN, SRUN + "\\nexport OMP_NUM_THREADS={threads}"),
-    ),
+    altered("09.3", "asks for a day", "queue", ("{job['minutes']}", "1-0")),
     altered(
         "09.3", "has one thread", "threads", ("OMP_NUM_THREADS={threads}", "OMP_NUM_THREADS=1")
-    ),
-    altered(
-        "09.3",
-        "gives every rank the node",
-        "threads",
-        ("OMP_NUM_THREADS={threads}", "OMP_NUM_THREADS={cluster['cores']}"),
     ),
     altered(
         "09.3",
