@@ -2,10 +2,22 @@
 Task 17.1: a hierarchical all-reduce for any hosts.
 """
 
+from dataclasses import replace
+
 import torch
 import torch.distributed as dist
 
-from ddp_lessons.checks.kit import Case, Task, normal_numbers, sum_error, whole_numbers
+from ddp_lessons.checks.kit import (
+    VALUES,
+    Case,
+    Expected,
+    Mistake,
+    Task,
+    normal_numbers,
+    sum_error,
+    whole_numbers,
+    words,
+)
 from ddp_lessons.many_machines import crossing_bytes, split_hosts
 from ddp_lessons.pictures import collective_picture
 from ddp_lessons.trace.events import COLLECTIVE
@@ -14,7 +26,6 @@ _SPARE_BYTES = 64
 """
 What each host may send besides, such as how many ranks it has.
 """
-_OF_HALF = 2**-6  # a few roundings of bfloat16
 _LAYOUTS = (
     ((0, 1, 2), (3,)),
     ((0,), (1, 2)),
@@ -66,101 +77,113 @@ def _act(here, hierarchical_mean):
     return is_kept
 
 
-def _judge(played):
-    for number in range(2):
-        rows = [_tensor(played.case, seen.rank, number) for seen in played.seen]
-        right = sum(row.double() for row in rows) / len(rows)
-        # Twice: who divides first rounds once more in each term, and everybody in the end.
-        unit = torch.finfo(rows[0].dtype).eps
-        most_off = 2 * sum_error(rows) / len(rows) + 2 * unit * right.abs()
-        for seen in played.seen:
-            _judge_numbers(played, seen, number, rows, right, most_off)
-        _judge_bits(played, number)
-    for seen in played.seen:
-        if seen.kept:
-            fact = "What the first call returned had changed after the second."
-            raise played.wrong("kept", seen.rank, fact=fact)
-    _judge_crossing(played)
+def _rows(case, number):
+    return [_tensor(case, rank, number) for rank in range(case.world_size)]
 
 
-def _judge_numbers(played, seen, number, rows, right, most_off):
-    got = seen.calls[number].result
-    expected = right.to(rows[0].dtype)
-    is_like = isinstance(got, torch.Tensor) and got.shape == right.shape
-    is_other = is_like and got.dtype != expected.dtype and _is_close(got, right)
-    if is_like and got.is_floating_point() and not is_other:
-        off = (got.double() - right).abs()
-        if not bool((off <= most_off).all()):
-            mistake, fact = _name(played, seen, number, rows, got)
-            raise played.wrong(mistake, seen.rank, got=got, expected=expected, fact=fact)
-    played.expect(seen.rank, got, expected, most_off)
+def _of_calls(what_of):
+    """
+    Return a function (case, rank) of what `what_of(case, rank, rows)` returns for both calls.
+    """
+    return lambda case, rank: {
+        f"call {number + 1}": what_of(case, rank, _rows(case, number)) for number in range(2)
+    }
 
 
-def _name(played, seen, number, rows, got):
-    layout, w = played.case["hosts"], played.case.world_size
-    rows = [row.double() for row in rows]
-    (own,) = [ranks for ranks in layout if seen.rank in ranks]
-    sums = [sum(rows[rank] for rank in ranks) for ranks in layout]
-    here = sum(rows[rank] for rank in own)
-    means = [total / len(ranks) for total, ranks in zip(sums, layout, strict=True)]
-    firsts = [rows[min(ranks)] for ranks in layout]
-    known = [
-        ("mean-of-means", sum(means) / len(means), "This is the mean of the hosts' means."),
-        ("summed", sum(sums), "This is the sum, not the mean."),
-        ("summed", sum(sums) / len(sums), "This is the sum, over the number of hosts."),
-        (
-            "summed",
-            sum(sums) / len(sums) / len(own),
-            "This is the sum, over the number of hosts times the ranks of this one.",
-        ),
-        ("host-only", here / len(own), "This is the mean of one host."),
-        ("host-only", here / w, "This is the sum of one host, over all ranks."),
-        ("host-only", here, "This is the sum of one host."),
-        ("leaders-only", sum(firsts) / len(firsts), "This is the mean of the leaders' own."),
-        ("leaders-only", sum(firsts) / w, "This is the sum of the leaders' own, over all ranks."),
-        ("twice", sum(sums) / w / w, "It has been divided by the number of ranks twice."),
-        ("not-back", rows[seen.rank], "This rank has its own tensor still."),
-    ]
-    again = sum(sums) + (len(own) - 1) * here
-    if len(own) > 1:
-        known += [
-            ("twice", again / w, "The sum of the host was added to that of all again."),
-            ("twice", sum(sums) * len(own) / w, "The sum of all was added up on its host again."),
-        ]
-    for mistake, value, fact in known:
-        if _is_close(got, value):
-            return mistake, fact
-    sums_on_host = [
-        event
-        for event in seen.calls[number].events
-        if event.name in ("reduce", "all_reduce") and set(event.ranks) == set(own)
-    ]
-    if len(sums_on_host) > 1:
-        return "twice", "It has been added up on its host twice."
-    right = sum(rows) / w
-    results = [one.calls[number].result for one in played.seen]
-    lucky = [
-        one
-        for one in results
-        if isinstance(one, torch.Tensor) and one.shape == right.shape and _is_close(one, right)
-    ]
-    if lucky:
-        return "not-back", f"The mean is on {len(lucky)} of {w} ranks only."
-    if torch.allclose(got.double(), right, rtol=_OF_HALF, atol=_OF_HALF):
-        return "rounded", "The numbers are nearly those expected: bits are lost on the way."
-    return "values", "The numbers are not those expected."
+def _mean(_, __, rows):
+    return (sum(row.double() for row in rows) / len(rows)).to(rows[0].dtype)
+
+
+def _most_off(_, __, rows):
+    # Twice: who divides first rounds once more in each term, and everybody in the end.
+    unit, mean = torch.finfo(rows[0].dtype).eps, sum(row.double() for row in rows) / len(rows)
+    return 2 * sum_error(rows) / len(rows) + 2 * unit * mean.abs()
+
+
+def _gave(view):
+    return {f"call {number}": call.result for number, call in enumerate(view.seen.calls, start=1)}
+
+
+def _is_no_like_tensor(view):
+    right = view.expected["call 1"]
+    odd = [one for one in view.got.values() if getattr(one, "dtype", None) != right.dtype]
+    return odd and f"It returns {words(odd[0])}, and the tensors are {right.dtype}."
+
+
+class _Sums:
+    """
+    Hold what a rank, its host and all hosts come to in a call.
+    """
+
+    def __init__(self, case, rank, number):
+        layout, self.w = case["hosts"], case.world_size
+        self.rows = [row.double() for row in _rows(case, number)]
+        (self.own,) = [ranks for ranks in layout if rank in ranks]
+        self.sums = [sum(self.rows[rank] for rank in ranks) for ranks in layout]
+        self.here, self.all = sum(self.rows[rank] for rank in self.own), sum(self.rows)
+        self.means = [total / len(one) for total, one in zip(self.sums, layout, strict=True)]
+        self.firsts = [self.rows[min(ranks)] for ranks in layout]
+
+
+def _gives(values_of):
+    """
+    Return what tells whether a call is off, and one of those that `values_of(sums)` returns.
+    """
+
+    def shows(view):
+        for number, call in enumerate(view.got if view.is_off else ()):
+            got, right = view.got[call], view.expected[call]
+            if got.shape != right.shape or _is_close(got, right.double()):
+                continue
+            if any(_is_close(got, one) for one in values_of(_Sums(view.case, view.rank, number))):
+                return f"{call.capitalize()} gives {words(got)}, and the mean is {words(right)}."
+        return ""
+
+    return shows
+
+
+def _of_some_ranks(sums):
+    leaders = sum(sums.firsts)
+    host = [sums.here / len(sums.own), sums.here / sums.w, sums.here]
+    return [*host, leaders / len(sums.firsts), leaders / sums.w]
+
+
+def _not_divided(sums):
+    hosts = len(sums.sums)
+    return [sums.all, sums.all / hosts, sums.all / hosts / len(sums.own)]
+
+
+def _counts_twice(view):
+    own = next(ranks for ranks in view.case["hosts"] if view.rank in ranks)
+    sums = [event for event in view.events if event.name in ("reduce", "all_reduce")]
+    on_host = [event for event in sums if set(event.ranks) == set(own)]
+    has_again = len(on_host) > 2 and "It is added up on its host twice in a call."  # two calls
+    return view.is_off and (has_again or _gives(lambda sums: [sums.all / sums.w**2])(view))
+
+
+def _stays_with_leaders(view):
+    own = _gives(lambda sums: [sums.rows[view.rank]])(view)
+    right = [played for played in view.played.seen if _is_right(view, played)]
+    return view.is_off and (
+        own or (right and f"The mean is on {len(right)} of {view.case.world_size} ranks only.")
+    )
+
+
+def _is_right(view, seen):
+    pairs = zip(seen.calls, view.expected.values(), strict=True)
+    return all(
+        getattr(call.result, "shape", None) == mean.shape and _is_close(call.result, mean.double())
+        for call, mean in pairs
+    )
+
+
+def _is_unlike(view):
+    pairs = zip(view.seen.calls, view.played.seen[0].calls, strict=True)
+    return any(not torch.equal(one.result, first.result) for one, first in pairs)
 
 
 def _is_close(got, value):
     return torch.allclose(got.double(), value, rtol=1e-5, atol=1e-6)
-
-
-def _judge_bits(played, number):
-    first, *others = [seen.calls[number].result for seen in played.seen]
-    for rank, other in enumerate(others, start=1):
-        if not torch.equal(first, other):
-            fact = f"Ranks 0 and {rank} have means that differ in their last bits."
-            raise played.wrong("not-equal", rank, got=other, expected=first, fact=fact)
 
 
 def crossed_bytes(played):
@@ -171,21 +194,20 @@ def crossed_bytes(played):
     return sum(crossing_bytes(events, layout) for events in played.traces) / 2
 
 
-def _judge_crossing(played):
-    layout = played.case["hosts"]
-    tensor = played.before[0]
+def _crosses_too_often(view):
+    # A fact, if the hosts' sums do not cross as round a ring.
+    layout, tensor = view.case["hosts"], view.played.before[0]
     least = 2 * (len(layout) - 1) * tensor.numel() * tensor.element_size()
-    crossed = crossed_bytes(played)
-    if crossed <= least + _SPARE_BYTES * len(layout):
-        return
-    fact = (
+    crossed = crossed_bytes(view.played)
+    return crossed > least + _SPARE_BYTES * len(layout) and (
         f"The mean is right. But {crossed:.0f} bytes cross from host to host, where {least} are "
         f"enough: the {len(layout)} hosts' sums, each sent on as a ring does."
     )
-    for seen in played.seen:
-        if any(_is_flat(event, played.case) for event in seen.calls[-1].events):
-            raise played.wrong("flat", seen.rank, fact=fact)
-    raise played.wrong("too-many", fact=fact)
+
+
+def _is_flat_for(view):
+    is_flat = any(_is_flat(event, view.case) for event in view.seen.calls[-1].events)
+    return is_flat and _crosses_too_often(view)
 
 
 def _is_flat(event, case):
@@ -205,7 +227,6 @@ hierarchical_mean = Task(
     name="hierarchical_mean",
     cases=_cases,
     act=_act,
-    judge=_judge,
     ok="the sum of a host crosses once, for 1 to 4 hosts, even or not",
     draw=_draw,
     hints=(
@@ -218,32 +239,81 @@ hierarchical_mean = Task(
         "dist.reduce(total, leader, group=local) is the first move; the last one is a broadcast "
         "with the same leader and group.",
     ),
-    mistakes={
-        "mean-of-means": "A host of three ranks counts as much as one of one here. Send sums, and "
-        "divide at the end.",
-        "summed": "Divide by the number of all ranks, once.",
-        "host-only": "Hosts have not heard of each other: the leaders have to add up, too.",
-        "leaders-only": "A leader speaks for its host: it needs the sum of its ranks before it "
-        "meets the other leaders.",
-        "not-back": "Only leaders know the result until each sends it to the ranks of its host.",
-        "twice": "Something is added up, or divided, once too often. The last of the three moves "
-        "hands the sum of all out to the host, as a broadcast does; a sum counts it again.",
-        "not-equal": "Let one rank of each host finish, and the others get its bits: who adds in "
-        "another order rounds in another way.",
-        "rounded": "Send the numbers as they are, in the dtype that they have: half of the bits is "
-        "half of the digits.",
-        "flat": "A collective of all ranks sends round a ring that knows no hosts. Add up in the "
-        "smaller groups first.",
-        "too-many": "Let one tensor of each host cross, in the dtype that it has, and be added up "
-        "on the way. A gather hands the sum of every host to every leader: h (h - 1) of them.",
-        "store": "The groups are there already: making one takes messages and time, at each call.",
-        "deadlock": "A rank that is no leader has None for leaders, which torch takes for the "
-        "group of all ranks: it must not make that call.",
-        "kept": "Make a new tensor in each call, and return that one.",
-        "input-changed": "Add up in a copy: the argument stays the caller's.",
-        "raised": "The line that is named is yours. Ranks in dst, src and root are those of the "
-        "default group; and a host may have one rank alone.",
-        "values": "Take hosts [[0, 1, 2], [3]] and one number a rank, and go through the moves. "
-        "Hosts need not have equally many ranks.",
-    },
+    expected=Expected(_of_calls(_mean), most_off=_of_calls(_most_off), gave=_gave),
+    mistakes=(
+        Mistake("dtype", "Work in the dtype of the tensor.", shows=_is_no_like_tensor),
+        Mistake(
+            "mean-of-means",
+            "A host of three ranks counts as much as one of one here. Send sums, and divide at the "
+            "end.",
+            shows=_gives(lambda sums: [sum(sums.means) / len(sums.means)]),
+        ),
+        Mistake(
+            "summed",
+            "Divide by the number of all ranks, once. Hosts need not be equally full.",
+            shows=_gives(_not_divided),
+        ),
+        Mistake(
+            "host-only",
+            "Some ranks' numbers are not in it. A leader needs the sum of its host before it meets "
+            "the other leaders, and the leaders have to add up.",
+            shows=_gives(_of_some_ranks),
+        ),
+        Mistake(
+            "twice",
+            "Something is added up, or divided, once too often. The last of the three moves hands "
+            "the sum of all out to the host, as a broadcast does; a sum counts it again.",
+            "It has been divided by the number of ranks twice.",
+            shows=_counts_twice,
+        ),
+        Mistake(
+            "not-back",
+            "Only leaders know the result until each sends it to the ranks of its host.",
+            shows=_stays_with_leaders,
+        ),
+        replace(
+            VALUES,
+            hint="Take hosts [[0, 1, 2], [3]] and one number a rank, and go through the moves. "
+            "Send numbers as they are: half of the bits is half of the digits.",
+        ),
+        Mistake(
+            "not-equal",
+            "Let one rank of each host finish, and the others get its bits: a rank that adds in "
+            "another order rounds in another way.",
+            "Its mean and that of rank 0 differ in their last bits.",
+            shows=_is_unlike,
+        ),
+        Mistake(
+            "kept",
+            "Make a new tensor in each call, and return that one.",
+            "What the first call returned had changed after the second.",
+            shows=lambda view: view.kept,
+        ),
+        Mistake(
+            "flat",
+            "A collective of all ranks sends round a ring that knows no hosts. Add up in the "
+            "smaller groups first.",
+            shows=_is_flat_for,
+        ),
+        Mistake(
+            "too-many",
+            "Let one tensor of each host cross, in the dtype that it has, and be added up on the "
+            "way. A gather hands the sum of every host to every leader: h (h - 1) of them.",
+            shows=_crosses_too_often,
+        ),
+        Mistake(
+            "store",
+            "The groups are there already: making one takes messages and time, at each call.",
+        ),
+        Mistake(
+            "deadlock",
+            "A rank that is no leader has None for leaders, which torch takes for the group of all "
+            "ranks: it must not make that call.",
+        ),
+        Mistake(
+            "raised",
+            "The line that is named is yours. Ranks in dst, src and root are those of the default "
+            "group; and a host may have one rank alone.",
+        ),
+    ),
 )

@@ -38,7 +38,7 @@ def altered(name, mistake, *pairs):
 ANSWERS = [
     altered(
         "sends half of the bits between hosts",
-        "rounded",
+        "values",
         (
             "        dist.all_reduce(total, group=leaders)\n",
             "        half = total.half()\n"
@@ -73,20 +73,6 @@ ANSWERS = [
     Answer("17.1", "averages over all ranks at once", "flat", FLAT),
     Answer(
         "17.1",
-        "gathers all tensors everywhere",
-        "flat",
-        """\
-import torch
-import torch.distributed as dist
-
-def hierarchical_mean(tensor, local, leaders):
-    rows = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
-    dist.all_gather(rows, tensor)
-    return sum(rows) / len(rows)
-""",
-    ),
-    Answer(
-        "17.1",
         "averages hosts, then their means",
         "mean-of-means",
         """\
@@ -104,54 +90,15 @@ def hierarchical_mean(tensor, local, leaders):
     return mean
 """,
     ),
-    altered("does not divide", "summed", ("total / dist.get_world_size()", "total")),
-    altered(
-        "divides by the number of hosts",
-        "summed",
-        (
-            "    return total / dist.get_world_size()",
-            "    hosts = torch.tensor(1.0 if leaders is not None else 0.0)\n"
-            "    dist.all_reduce(hosts)\n"
-            "    return (total / hosts).to(tensor.dtype)",
-        ),
-    ),
     altered(
         "forgets the other hosts",
         "host-only",
         ("    if leaders is not None:\n        dist.all_reduce(total, group=leaders)\n", ""),
     ),
     altered(
-        "averages the host",
-        "host-only",
-        ("    if leaders is not None:\n        dist.all_reduce(total, group=leaders)\n", ""),
-        ("dist.get_world_size()", "dist.get_world_size(local)"),
-    ),
-    altered(
-        "lets leaders speak for themselves",
-        "leaders-only",
-        ("    dist.reduce(total, leader, group=local)\n", ""),
-    ),
-    altered(
         "does not tell the host",
         "not-back",
         ("    dist.broadcast(total, leader, group=local)\n", ""),
-    ),
-    altered(
-        "divides on the leader, and again",
-        "twice",
-        ("group=leaders)\n", "group=leaders)\n        total /= dist.get_world_size()\n"),
-    ),
-    altered(
-        "adds up again on the way back",
-        "twice",
-        (
-            "    dist.broadcast(total, leader, group=local)\n",
-            "    dist.all_reduce(total, group=local)\n",
-        ),
-        (
-            "    dist.reduce(total, leader, group=local)\n",
-            "    dist.all_reduce(total, group=local)\n",
-        ),
     ),
     altered(
         "adds up on the host again in place of handing the sum out",
@@ -170,19 +117,6 @@ def hierarchical_mean(tensor, local, leaders):
             "    hosts = torch.tensor(float(leaders is not None))\n    dist.all_reduce(hosts)",
         ),
         ("total / dist.get_world_size()", "(total / (num * hosts)).to(tensor.dtype)"),
-    ),
-    altered(
-        "has all ranks call the leaders' all-reduce",
-        "deadlock",
-        ("    if leaders is not None:\n        dist", "    dist"),
-    ),
-    altered(
-        "has leaders only reduce and send on",
-        "deadlock",
-        (
-            "    dist.reduce(total, leader, group=local)\n    if leaders is not None:\n",
-            "    if leaders is not None:\n        dist.reduce(total, leader, group=local)\n",
-        ),
     ),
     altered(
         "makes its group of leaders at each call",
@@ -206,28 +140,6 @@ def hierarchical_mean(tensor, local, leaders):
     altered("adds up in the argument", "input-changed", ("tensor.clone()", "tensor")),
     Answer(
         "17.1",
-        "has a leader send each rank's tensor",
-        "too-many",
-        """\
-import torch
-import torch.distributed as dist
-
-def hierarchical_mean(tensor, local, leaders):
-    members = dist.get_process_group_ranks(local)
-    rows = [torch.zeros_like(tensor) for _ in members]
-    dist.all_gather(rows, tensor, group=local)
-    w = dist.get_world_size()
-    table = torch.zeros(w, *tensor.shape, dtype=tensor.dtype)
-    for rank, row in zip(members, rows):
-        table[rank] = row
-    if leaders is not None:
-        dist.all_reduce(table, group=leaders)
-    dist.broadcast(table, members[0], group=local)
-    return table.sum(0) / w
-""",
-    ),
-    Answer(
-        "17.1",
         "lets every leader send its sum to every other",
         "too-many",
         """\
@@ -244,26 +156,6 @@ def hierarchical_mean(tensor, local, leaders):
         total = sum(rows)
     dist.broadcast(total, leader, group=local)
     return total / dist.get_world_size()
-""",
-    ),
-    Answer(
-        "17.1",
-        "adds up in its own order on each rank",
-        "not-equal",
-        """\
-import torch
-import torch.distributed as dist
-
-def hierarchical_mean(tensor, local, leaders):
-    leader = dist.get_process_group_ranks(local)[0]
-    own = tensor.clone()
-    dist.all_reduce(own, group=local)
-    other = own.clone()
-    if leaders is not None:
-        dist.all_reduce(other, group=leaders)
-        other -= own
-    dist.broadcast(other, leader, group=local)
-    return (tensor + (own - tensor) + other) / dist.get_world_size()
 """,
     ),
     Answer(
@@ -286,11 +178,6 @@ def hierarchical_mean(tensor, local, leaders):
     dist.broadcast(total, leader, group=local)
     return total.div_(dist.get_world_size())
 """,
-    ),
-    altered(
-        "gives more",
-        "values",
-        ("return total / dist.get_world_size()", "return total / dist.get_world_size() + 0.5"),
     ),
     Answer(
         "17.1",
