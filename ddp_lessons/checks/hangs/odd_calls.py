@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 
 from ddp_lessons.checks.kit import Case, Task
-from ddp_lessons.checks.kit.inside.hashes import own_hashes
 from ddp_lessons.hangs import Call, odd_ranks
 from ddp_lessons.pictures import holdings_picture
 
@@ -109,7 +108,7 @@ def _cases(draw):
 
 def _act(here, answer):
     path = here.folder / f"calls-{here.case.seed}-{here.world_size}"
-    store, sizes, num_hashed = dist.FileStore(str(path)), [], 0
+    store, sizes = dist.FileStore(str(path)), []
     store.set_timeout(timedelta(seconds=5))  # for an answer that waits for a key in vain
     late = Random(here.case.seed).randrange(here.world_size)
     for number, plan in enumerate(planned(here.case), start=1):
@@ -123,12 +122,10 @@ def _act(here, answer):
         if here.rank == late:  # who forgets the number reads what it left the last time
             is_very_late = number == 1 and "late" in here.case.data
             time.sleep(_VERY_LATE_S if is_very_late else _LATE_S)
-        with own_hashes(here, answer) as hashed:
-            here.call(answer, own.name, tensor, own.root, store, number)
+        here.call(answer, own.name, tensor, own.root, store, number)
         dist.barrier()
         sizes.append((path.stat().st_size if path.exists() else 0) - before)
-        num_hashed += len(hashed)
-    return {"sizes": sizes, "num_hashed": num_hashed}
+    return sizes
 
 
 def _judge(played):
@@ -146,11 +143,9 @@ def _judge(played):
         fact = f"They were about to call: {told}."
         for rank, got in enumerate(results):
             if got != expected:
-                is_hashed = any(seen.kept["num_hashed"] for seen in played.seen)
                 mistake = _why_unlike(what, calls, expected, results, got)
-                mistake = "hash" if is_hashed else mistake
                 raise played.wrong(mistake, rank, got=got, expected=expected, fact=fact)
-        num_bytes = played.seen[0].kept["sizes"][number]
+        num_bytes = played.seen[0].kept[number]
         if num_bytes > w * (_MOST_BYTES + _OVERHEAD_BYTES):
             fact = f"The {w} ranks wrote {num_bytes} bytes into the store in one call."
             raise played.wrong("heavy", fact=fact)
@@ -214,8 +209,8 @@ odd_calls = Task(
         "not-the-same": "The list is the same on every rank: ask which call occurs most often, and "
         "not which is like this rank's. And put `number` into each key, or a rank may read what "
         "another left there in an earlier call.",
-        "hash": "hash() of a text is another number in each process, as Python salts it. Compare "
-        "the texts themselves, or take a hash of hashlib.",
+        "own-order": "hash() of a text is another number in each process, as Python salts it. "
+        "Compare the texts themselves, or take a hash of hashlib.",
         "draw": "Among calls that are equally frequent, the one of the lowest rank counts.",
         "heavy": "Leave a few words about the tensor, not the tensor.",
         "forbidden": "The others may be about to call something else, so no call to them can be "

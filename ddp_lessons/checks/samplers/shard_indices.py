@@ -4,19 +4,16 @@ Task 04.1: shard indices.
 
 import random
 from collections import Counter
-from contextlib import ExitStack
 from itertools import chain, combinations, pairwise
 
 import torch
 
 from ddp_lessons.checks.kit import Case, Task, equal
-from ddp_lessons.checks.kit.inside.hashes import own_hashes
 from ddp_lessons.checks.samplers.shares import FEW, MANY, as_list, drawn_epoch, judge_shares
 from ddp_lessons.pictures import samples_picture
 
 _OTHER_SEED = 128_000  # a multiple of 256 and of 1,000: a remainder of it would be the same
 
-_HASHES = "hash() of text"
 
 _ODD_RANKS = "odd ranks ask for the orders"
 
@@ -29,12 +26,10 @@ _LATER_EPOCHS = {1: 100, 2: 256, 3: 300, 4: 336}
 def _cases(draw):
     yield Case(4, {"num_samples": FEW, "seed": 5, "epoch": 0}, seed=0)
     # What is kept of another length, or of whichever call came first, is another on each rank.
-    # Hashes from here on: with some hash seeds an order by them also looks like another one turned.
-    hashes = {_HASHES: "each rank's own"}
     backwards = {_ODD_RANKS: "backwards"}
-    yield Case(4, {"num_samples": MANY, "seed": 5, "epoch": 0} | backwards | hashes)
+    yield Case(4, {"num_samples": MANY, "seed": 5, "epoch": 0} | backwards)
     yield Case(2, {"num_samples": FEW, "seed": 5, "epoch": 0})  # for what is kept of other worlds
-    yield Case(4, {"num_samples": MANY, "seed": 0, "epoch": 1} | hashes)
+    yield Case(4, {"num_samples": MANY, "seed": 0, "epoch": 1})
     for world_size in (1, 2, 3, 4):
         length = draw.randint(MANY // world_size + 1, 60 // world_size)
         num_samples = world_size * length + draw.randint(1, world_size)
@@ -57,13 +52,9 @@ def _act(here, shard_indices):
     torch.rand(1)  # else who seeds it anew with its own seed would put the state back
     torchs, pythons = torch.get_rng_state(), random.getstate()
     orders = _orders(here.case)[:: _direction(here.case, here.rank)]
-    with ExitStack() as stack:
-        is_own = _HASHES in here.case.data
-        hashed = stack.enter_context(own_hashes(here, shard_indices)) if is_own else []
-        for seed, epoch in (*orders, orders[0]):
-            here.call(shard_indices, here["num_samples"], seed, epoch)
-    is_as_before = equal(torchs, torch.get_rng_state()) and pythons == random.getstate()
-    return {"is_as_before": is_as_before, "num_hashed": len(hashed)}
+    for seed, epoch in (*orders, orders[0]):
+        here.call(shard_indices, here["num_samples"], seed, epoch)
+    return equal(torchs, torch.get_rng_state()) and pythons == random.getstate()
 
 
 def _direction(case, rank):
@@ -80,14 +71,13 @@ def _judge(played):
         rows.append(row[:: _direction(played.case, rank)])
     several = list(zip(*rows, strict=True))
     lost = "kept" if _ODD_RANKS in played.case.data else "overlap"
-    uses_hash = any(seen.kept["num_hashed"] for seen in played.seen)
     for shares in several:
-        judge_shares(played, shares, lost="hashes" if uses_hash else lost)
+        judge_shares(played, shares, lost=lost)
     if played.case["num_samples"] >= MANY:
         names = [f"seed {seed} and epoch {epoch}" for seed, epoch in _orders(played.case)]
         _judge_orders(played, dict(zip(names, several, strict=True)))
     for seen in played.seen:
-        if not seen.kept["is_as_before"]:
+        if not seen.kept:
             fact = "After it, the global random state is another one than before."
             raise played.wrong("global-state", seen.rank, fact=fact)
 
@@ -206,7 +196,7 @@ shard_indices = Task(
         "overlap": "Either ranks share out different orders, as they do if the rank goes into the "
         "seed. Or shares overlap, or end too early: one must begin where another ends. "
         "Or the numbers of samples do not fit into a dtype that you chose.",
-        "hashes": "hash() of a text is another number in each process that torchrun starts, and "
+        "own-order": "hash() of a text is another number in each process that torchrun starts, and "
         "in each run. Compute the seed from the two numbers alone.",
         "no-shuffle": "Shuffle before you share out: torch.randperm gives an order. To begin it "
         "elsewhere, or to move whole blocks, is not to shuffle.",

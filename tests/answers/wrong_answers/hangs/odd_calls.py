@@ -73,12 +73,12 @@ ANSWERS = [
     ),
     _altered(
         "leaves a hash of the text",
-        "hash",
+        "own-order",
         (_TEXT, f"str(hash({_TEXT}))"),
     ),
     _altered(
         "leaves a hash of the parts",
-        "hash",
+        "own-order",
         (_TEXT, "str(hash((name, parts, root)))"),
     ),
     _altered("reads before it writes", "raised", (_SET, ""), (_GET, _GET + _SET)),
