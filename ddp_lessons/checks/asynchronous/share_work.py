@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from ddp_lessons.checks.asynchronous.work_queues import Work
-from ddp_lessons.checks.kit import Case, Task
+from ddp_lessons.checks.kit import Case, Mistake, Task, words
 from ddp_lessons.pictures import holdings_picture
 
 NUM_CALLS = 2
@@ -51,81 +51,124 @@ class _Counters:
         self.add = work.add
 
 
-def _judge(played):
-    for number in range(NUM_CALLS):
-        kept = [seen.kept[number] for seen in played.seen]
-        for rank, seen in enumerate(played.seen):
-            _judge_results(played, rank, seen.calls[number].result, kept[rank]["done"])
-        _judge_once(played, kept)
-        for rank, one in enumerate(kept):
-            _judge_own_first(played, rank, one["done"])
-        _judge_help(played, kept)
+def _in_a_call(fact_of):
+    """
+    Return what gives the first fact that `fact_of(view, kept)` has of the calls.
+
+    `kept` has for each rank what its Work noted in that call.
+    """
+
+    def shows(view):
+        calls = zip(*(seen.kept for seen in view.played.seen), strict=True)
+        return next(filter(None, (fact_of(view, kept) for kept in calls)), "")
+
+    return shows
 
 
-def _judge_results(played, rank, got, done):
-    if not isinstance(got, list):
-        fact = "It must return a list."
-        raise played.wrong("no-list", rank, got=got, fact=fact)
-    told = [tuple(map(int, one)) if isinstance(one, torch.Tensor) else one for one in got]
-    if told != done:
-        fact = "It must return what `do` returned on this rank, in order."
-        raise played.wrong("results", rank, got=told, expected=done, fact=fact)
+def _is_no_list(view):
+    odd = [call.result for call in view.seen.calls if not isinstance(call.result, list)]
+    return odd and f"It returns {words(odd[0])}."
 
 
-def _judge_once(played, kept):
-    ghosts = [item for one in kept for item in one["ghosts"]]
+def _returns_other_results(view):
+    for call, kept in zip(view.seen.calls, view.kept, strict=True):
+        told = [
+            tuple(map(int, one)) if isinstance(one, torch.Tensor) else one for one in call.result
+        ]
+        if told != kept["done"]:
+            return f"It returns {told}, and `do` returned {kept['done']} on this rank."
+    return ""
+
+
+def _times(view, kept):
+    """
+    Return (item, how often it was done, whether a ghost took it) of each item.
+    """
     counts = Counter([item for one in kept for item in one["done"]])
-    items = [(owner, n) for owner, size in enumerate(played.case["sizes"]) for n in range(size)]
-    for owner, number in items:
-        times = counts[owner, number]
-        who = [rank for rank, one in enumerate(kept) if (owner, number) in one["done"]]
-        if times and (owner, number) in ghosts:
-            fact = f"While rank {who[0]} looked at a counter, another took item {number} of rank "
-            fact += f"{owner}. Rank {who[0]} did it all the same."
-            raise played.wrong("not-atomic", fact=fact)
-        if times > 1:
-            fact = f"Item {number} of rank {owner} was done {times} times, on ranks {who}."
-            added = [key for one in kept for key, amount in one["added"] if amount]
-            own = [key for key, amount in kept[owner]["added"] if amount]
-            is_uncounted = str(owner) not in own or not added
-            raise played.wrong("not-counted" if is_uncounted else "twice", fact=fact)
-    lost = [item for item in items if not counts[item] and item not in ghosts]
-    if lost:
-        owner, number = lost[0]
-        fact = f"{len(lost)} of {len(items)} items were done by nobody; the first is item {number} "
-        fact += f"of rank {owner}."
-        raise played.wrong("lost", fact=fact)
+    ghosts = {item for one in kept for item in one["ghosts"]}
+    items = [(owner, n) for owner, size in enumerate(view.case["sizes"]) for n in range(size)]
+    return [(item, counts[item], item in ghosts) for item in items]
 
 
-def _judge_own_first(played, rank, done):
-    is_own = [owner == rank for owner, _ in done]
-    if False in is_own and True in is_own[is_own.index(False) :]:
-        fact = f"Rank {rank} took an item of another while it had some of its own."
-        raise played.wrong("others-first", rank, fact=fact)
+def _takes_a_ghosts(view, kept):
+    taken = [item for item, times, is_ghosts in _times(view, kept) if times and is_ghosts]
+    return taken and (
+        f"While a rank looked at a counter, another took item {taken[0][1]} of rank "
+        f"{taken[0][0]}. It was done all the same."
+    )
 
 
-def _judge_help(played, kept):
-    is_stolen = any(owner != at for at, one in enumerate(kept) for owner, _ in one["done"])
-    mistake = "stops-early" if is_stolen else "not-stolen"
-    for rank in played.case["slow"]:
-        left = kept[rank]["left"]
+def _used(kept):
+    return [{key for key, amount in one["added"] if amount} for one in kept]
+
+
+def _counts_nothing(view, kept):
+    used = _used(kept)
+    for (owner, number), times, _ in _times(view, kept):
+        if times > 1 and (str(owner) not in used[owner]):
+            return f"Item {number} of rank {owner} was done {times} times."
+    if any(one["left"] for one in kept):
+        return ""
+    everyone = set().union(*used)
+    left_out = [r for r, n in enumerate(view.case["sizes"]) if n and str(r) not in everyone]
+    return left_out and f"Nobody has counted the items of rank {left_out[0]} under its number."
+
+
+def _does_twice(view, kept):
+    again = [(item, times) for item, times, _ in _times(view, kept) if times > 1]
+    return again and (
+        f"Item {again[0][0][1]} of rank {again[0][0][0]} was done {again[0][1]} times."
+    )
+
+
+def _loses(view, kept):
+    lost = [item for item, times, is_ghosts in _times(view, kept) if not times and not is_ghosts]
+    return lost and (
+        f"{len(lost)} items were done by nobody; the first is item {lost[0][1]} of rank "
+        f"{lost[0][0]}."
+    )
+
+
+def _takes_others_first(view, kept):
+    is_own = [owner == view.rank for owner, _ in kept[view.rank]["done"]]
+    return (
+        False in is_own
+        and True in is_own[is_own.index(False) :]
+        and "It took an item of another while it had some of its own."
+    )
+
+
+def _left(view, kept):
+    """
+    Return (items left, those of them that were taken and not begun) when this rank is slow.
+    """
+    own = kept[view.rank]
+    return (own["left"], own["hoarded"]) if view.rank in view.case["slow"] else (0, 0)
+
+
+def _hoards(view, kept):
+    left, hoarded = _left(view, kept)
+    if left and hoarded == left:
+        return f"{left} items were taken and not begun when all fast ranks had returned."
+    held = kept[view.rank]["held"]
+    return held and not left and f"When it began an item, it had taken {held} more."
+
+
+def _stops(is_stolen):
+    """
+    Return what tells whether work is left, and whether ranks have stolen some or none.
+    """
+
+    def fact_of(view, kept):
+        has_stolen = any(owner != at for at, one in enumerate(kept) for owner, _ in one["done"])
+        left, untaken = _left(view, kept)[0], kept[view.rank]["untaken"]
+        if has_stolen != is_stolen or not (left or untaken):
+            return ""
         if left:
-            fact = f"Rank {rank} was busy with one item until all fast ranks had returned; "
-            if kept[rank]["hoarded"] == left:
-                raise played.wrong("hoarded", fact=f"{fact}{left} were taken and not begun then.")
-            raise played.wrong(mistake, fact=f"{fact}{left} items were left then.")
-    used = {key for one in kept for key, amount in one["added"] if amount}
-    for owner, size in enumerate(played.case["sizes"]):
-        if size and str(owner) not in used:
-            fact = f"Nobody has counted the items of rank {owner} under its number."
-            raise played.wrong("not-counted", fact=fact)
-    for rank, one in enumerate(kept):
-        if one["held"]:
-            fact = f"When rank {rank} began an item, it had taken {one['held']} more."
-            raise played.wrong("hoarded", rank, fact=fact)
-        if one["untaken"]:
-            fact = f"Rank {rank} returns while {one['untaken']} items are left that nobody has "
-            raise played.wrong(mistake, rank, fact=f"{fact}taken.")
+            return f"{left} items were left when all fast ranks had returned."
+        return f"It returns while {untaken} items are left that nobody has taken."
+
+    return fact_of
 
 
 def _draw(played):
@@ -142,7 +185,6 @@ share_work = Task(
     name="share_work",
     cases=_cases,
     act=_act,
-    judge=_judge,
     ok="every item once, and nobody idle while one is left",
     draw=_draw,
     hints=(
@@ -155,33 +197,75 @@ share_work = Task(
         "while (n := store.add(str(owner), 1)) <= sizes[owner]: results.append(do(owner, n - 1)), "
         "for owner in your own rank first, then all others.",
     ),
-    mistakes={
-        "not-stolen": "A rank that has none left looks into the queues of all others.",
-        "stops-early": "It stops stealing too soon: a queue that is empty, or one that is done "
-        "with, says nothing of the others.",
-        "hoarded": "Take one item at a time. What a rank has taken and not begun, nobody can take "
-        "from it.",
-        "twice": "The number that add returns is this rank's alone. Do the item that belongs to it "
-        "and no other.",
-        "not-counted": "Count each item that you take under the rank whose it is, also of your own "
-        "queue: others see only the counters.",
-        "not-atomic": "Between a look and the add that follows, another rank may come. Go by what "
-        "the add returned that took the item.",
-        "lost": "The first add returns 1, and items are numbered from 0. Who has counted an item "
-        "must do it.",
-        "others-first": "Take your own items first, as long as there are any: their data are here.",
-        "no-list": "Return a list of what `do` returned. It is empty where nothing was left.",
-        "results": "Keep what `do` returns, of own and of stolen items, and nothing else.",
-        "nothing": "Return the list of what `do` returned.",
-        "raised": "The line that is named is yours. The number that `add(key, 1)` returns is "
-        "yours, and no other: between a look at a counter and the add, another rank may come. It "
-        "may be beyond the size of the queue: then there is no item for it. A rank may have no "
-        "items of its own.",
-        "forbidden": "No message is needed: the counters say all that ranks must know.",
-        "deadlock": "Nobody needs to wait for anybody. Who finds all queues empty returns.",
-        "late": "When all queues are empty, return: their counters only grow.",
-        "input-changed": "Leave the list of sizes as it is.",
-    },
+    mistakes=(
+        Mistake(
+            "no-list",
+            "Return a list of what `do` returned. It is empty where nothing was left.",
+            shows=_is_no_list,
+        ),
+        Mistake(
+            "results",
+            "Keep what `do` returns, of own and of stolen items, and nothing else.",
+            shows=_returns_other_results,
+        ),
+        Mistake(
+            "not-atomic",
+            "Between a look and the add that follows, another rank may come. Go by what the add "
+            "returned that took the item.",
+            shows=_in_a_call(_takes_a_ghosts),
+        ),
+        Mistake(
+            "not-counted",
+            "Count each item that you take under the rank whose it is, also of your own queue: "
+            "others see only the counters.",
+            shows=_in_a_call(_counts_nothing),
+        ),
+        Mistake(
+            "twice",
+            "The number that add returns is this rank's alone. Do the item that belongs to it and "
+            "no other, and count each item that you take, also of your own queue.",
+            shows=_in_a_call(_does_twice),
+        ),
+        Mistake(
+            "lost",
+            "The first add returns 1, and items are numbered from 0. If you have counted an item, "
+            "you must do it.",
+            shows=_in_a_call(_loses),
+        ),
+        Mistake(
+            "others-first",
+            "Take your own items first, as long as there are any: their data are here.",
+            shows=_in_a_call(_takes_others_first),
+        ),
+        Mistake(
+            "hoarded",
+            "Take one item at a time. What a rank has taken and not begun, nobody can take from "
+            "it.",
+            shows=_in_a_call(_hoards),
+        ),
+        Mistake(
+            "not-stolen",
+            "A rank that has none left looks into the queues of all others.",
+            shows=_in_a_call(_stops(is_stolen=False)),
+        ),
+        Mistake(
+            "stops-early",
+            "It stops stealing too soon: a queue that is empty, or one that is done with, says "
+            "nothing of the others.",
+            shows=_in_a_call(_stops(is_stolen=True)),
+        ),
+        Mistake("nothing", "Return the list of what `do` returned."),
+        Mistake(
+            "raised",
+            "The line that is named is yours. The number that `add(key, 1)` returns is yours, and "
+            "no other: between a look at a counter and the add, another rank may come. It may be "
+            "beyond the size of the queue: then there is no item for it.",
+        ),
+        Mistake("forbidden", "No message is needed: the counters say all that ranks must know."),
+        Mistake("deadlock", "Nobody needs to wait for anybody. When all queues are empty, return."),
+        Mistake("late", "When all queues are empty, return: their counters only grow."),
+        Mistake("input-changed", "Leave the list of sizes as it is."),
+    ),
     allowed=(),
     uses_store=True,
 )

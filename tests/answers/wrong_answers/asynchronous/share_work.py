@@ -48,17 +48,6 @@ ANSWERS = [
     altered("14.4", "does its own alone", "not-stolen", (LOOP, "    for distance in [0]:\n")),
     Answer(
         "14.4",
-        "does its own without a counter",
-        "not-stolen",
-        IMPORTS
-        + """\
-def share_work(store, sizes, do):
-    rank = dist.get_rank()
-    return [do(rank, number) for number in range(sizes[rank])]
-""",
-    ),
-    Answer(
-        "14.4",
         "cuts everything into equal parts",
         "others-first",
         IMPORTS
@@ -74,34 +63,6 @@ def share_work(store, sizes, do):
         "stops-early",
         (LOOP, "    for distance in range(min(2, len(sizes))):\n"),
         ("(rank + distance)", "(rank + distance * (len(sizes) - 1))"),
-    ),
-    Answer(
-        "14.4",
-        "takes its whole queue at once",
-        "hoarded",
-        IMPORTS
-        + """\
-def share_work(store, sizes, do):
-    rank = dist.get_rank()
-    first = store.add(str(rank), sizes[rank]) - sizes[rank]
-    results = [do(rank, number) for number in range(first, sizes[rank])]
-    for owner in range(len(sizes)):
-        while (number := store.add(str(owner), 1)) <= sizes[owner]:
-            results.append(do(owner, number - 1))
-    return results
-""",
-    ),
-    altered(
-        "14.4",
-        "helps on every other rank",
-        "stops-early",
-        (LOOP, "    for distance in range(len(sizes) if rank % 2 or len(sizes) < 3 else 1):\n"),
-    ),
-    altered(
-        "14.4",
-        "steals one item of each",
-        "stops-early",
-        (DONE, DONE + "            if owner != rank:\n                break\n"),
     ),
     altered(
         "14.4",
@@ -142,19 +103,6 @@ def share_work(store, sizes, do):
             "store.add(str(owner), 1)\n",
         ),
     ),
-    altered(
-        "14.4",
-        "takes two and does one",
-        "lost",
-        (DONE, DONE + "            store.add(str(owner), 1)\n"),
-    ),
-    altered(
-        "14.4",
-        "begins with the longest queue",
-        "others-first",
-        (LOOP, "    longest = sizes.index(max(sizes))\n" + LOOP),
-        ("(rank + distance)", "(longest + distance)"),
-    ),
     altered("14.4", "returns their number", "no-list", ("return results", "return len(results)")),
     altered(
         "14.4",
@@ -163,12 +111,6 @@ def share_work(store, sizes, do):
         ("return results", "return [one for one in results if one[0] == rank]"),
     ),
     altered("14.4", "returns nothing", "nothing", ("    return results\n", "")),
-    altered(
-        "14.4",
-        "does what is not there",
-        "raised",
-        ("number >= sizes", "number > sizes"),
-    ),
     altered(
         "14.4",
         "ends with a barrier",
@@ -201,21 +143,6 @@ def share_work(store, sizes, do):
         "empties the list of sizes",
         "input-changed",
         ("    return results", "    sizes.clear()\n    return results"),
-    ),
-    Answer(
-        "14.4",
-        "makes one pile of all",
-        "not-counted",
-        IMPORTS
-        + """\
-def share_work(store, sizes, do):
-    items = [(owner, n) for owner, size in enumerate(sizes) for n in range(size)]
-    items.sort(key=lambda item: item[0] != 0)
-    results = []
-    while (number := store.add("0", 1)) <= len(items):
-        results.append(do(*items[number - 1]))
-    return results
-""",
     ),
     altered(
         "14.4",

@@ -280,9 +280,9 @@ _ROWS = [
         changed(SHARDS, ("seed + epoch)", 'hash(f"{seed}-{epoch}"))')),
     ),
     (
-        "sorts by hash() of a number and a text",
+        "sorts by hash() of a text",
         "own-order",
-        _order('sorted(range(n), key=lambda i: hash((f"{seed} {epoch}", i)))'),
+        _order('sorted(range(n), key=lambda i: hash(f"{seed} {epoch} {i}"))'),
     ),
     (
         "swaps fixed shares from epoch to epoch",
