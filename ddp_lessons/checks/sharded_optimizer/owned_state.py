@@ -8,8 +8,9 @@ import time
 import torch
 import torch.distributed as dist
 
-from ddp_lessons.checks.kit import Case, Task, equal, generator
+from ddp_lessons.checks.kit import Case, Mistake, Task, equal, generator
 from ddp_lessons.checks.kit.inside.plain import plain
+from ddp_lessons.checks.kit.material.numbers import words_of_both
 from ddp_lessons.checks.kit.material.warm_up import first_step
 from ddp_lessons.errors import BadInput
 from ddp_lessons.pictures import holdings_picture
@@ -154,34 +155,25 @@ def _states(owned, params, optimizer):
     }
 
 
-def _judge(played):
-    for seen in played.seen:
-        if seen.kept["has moved"]:
-            fact = "It changes the parameters themselves, which are no part of the state."
-            raise played.wrong("left-changed", seen.rank, fact=fact)
-    if played.case["does"] == "save":
-        for seen in played.seen:
-            if not equal(seen.kept["was"], seen.kept["now"]):
-                fact = "After save, the optimizer's own state is not what it was."
-                raise played.wrong("save-changes", seen.rank, fact=fact)
-        return
-    steps = played.case["steps"]
-    right, old = _truths(played.seen[0].kept["truth"], steps)
-    found = [
-        (MISTAKES.index(_name(number, got, right, old)), seen.rank, number)
-        for seen in played.seen
-        for number, got in seen.kept["now"].items()
-        if not equal(got, right[number])
-    ]
-    if found:
-        place, rank, number = min(found)
-        got, wanted = played.seen[rank].kept["now"][number], right[number]
-        key = next((k for k in wanted if k not in got or not equal(got[k], wanted[k])), "step")
-        both = {"got": got.get(key, "nothing"), "expected": wanted.get(key, "nothing")}
-        fact = f"Parameter {number} has not the state that was saved for it: look at {key!r}."
-        raise played.wrong(MISTAKES[place], rank, **both, fact=fact)
-    for seen in played.seen:
-        _judge_rest(played, seen)
+def _is_wrong_by(name):
+    """
+    Return what tells whether a parameter's state is wrong in a way that has this name.
+    """
+
+    def shows(view):
+        if view.case["does"] == "save":
+            return ""
+        right, old = _truths(view.played.seen[0].kept["truth"], view.case["steps"])
+        for number, got in view.kept["now"].items():
+            if equal(got, right[number]) or _name(number, got, right, old) != name:
+                continue
+            wanted = right[number]
+            key = next((k for k in wanted if k not in got or not equal(got[k], wanted[k])), "step")
+            told = words_of_both(got.get(key, "nothing"), wanted.get(key, "nothing"))
+            return f"Of parameter {number}, {key!r} is {told[0]}; {told[1]} was saved for it."
+        return ""
+
+    return shows
 
 
 def _truths(truth, steps):
@@ -195,26 +187,18 @@ def _truths(truth, steps):
     return right, old
 
 
-def _judge_rest(played, seen):
-    rank, kept = seen.rank, seen.kept
-    if kept["num_states"] > len(kept["now"]):
-        fact = f"It keeps {kept['num_states']} states, and owns {len(kept['now'])} parameters."
-        raise played.wrong("too-much", rank, fact=fact)
-    for name, value in _settings_after(played.case).items():
-        got = kept["settings"].get(name)
+def _keeps_too_much(view):
+    num_owned, num_states = len(view.kept["now"]), view.kept.get("num_states", 0)
+    return num_states > num_owned and f"It keeps {num_states} states, and owns {num_owned}."
+
+
+def _has_other_settings(view):
+    for name, value in _settings_after(view.case).items() if view.case["does"] == "load" else ():
+        got = view.kept["settings"].get(name, "nothing")
         got = tuple(got) if isinstance(got, list) else got  # as JSON gives it back
         if got != value:
-            fact = f"The group's {name} is not what was saved."
-            both = {"got": "nothing" if got is None else got, "expected": value}
-            mistake = "settings" if name == "lr" else "some-settings"
-            raise played.wrong(mistake, rank, **both, fact=fact)
-
-
-MISTAKES = ("other-parameter", "stale", "step-count", "values", "missing")
-"""
-What may be wrong with a parameter's state, the most telling first: of several parameters, one is
-named.
-"""
+            return f"The group's {name} is {got}, and {value} was saved."
+    return ""
 
 
 def _name(number, got, right, old):
@@ -227,7 +211,7 @@ def _name(number, got, right, old):
     rest = {key: value for key, value in got.items() if key != "step"}
     if equal(rest, {key: value for key, value in right[number].items() if key != "step"}):
         return "step-count"
-    return "values"
+    return "state"
 
 
 def _draw(played):
@@ -249,7 +233,6 @@ OwnedState = Task(
     ends_threads=True,
     cases=_cases,
     act=_act,
-    judge=_judge,
     ok="saved by 4 and by 2, loaded by 1 to 4, with counts and settings",
     draw=_draw,
     draws_case=1,
@@ -263,30 +246,73 @@ OwnedState = Task(
         "state = optimizer.state_dict(); state['state'] = {place: known[number] for place, number "
         "in enumerate(owned)}; settings into state['param_groups'][0]; load_state_dict(state).",
     ),
-    mistakes={
-        "missing": "A parameter of this rank has no state. Whoever owned it before may be any "
-        "rank, also one that does not run now: read what all of them have saved.",
-        "other-parameter": "This is the state of another parameter. A rank's optimizer counts its "
-        "own from 0; `owned` says which they are.",
-        "stale": "This is what an earlier save has left in the folder. Times of files do not tell "
-        "which belong to the last save: a copied folder has others. Remove old files, or have a "
-        "file say which are the last.",
-        "step-count": "The count of steps belongs to each parameter's state, as the rest of it "
-        "does.",
-        "settings": "The group has settings besides its parameters. Save and load them, too, and "
-        "leave its list of parameters as it is.",
-        "some-settings": "All settings of the group are saved and loaded, whatever their names: a "
-        "schedule changes some, and notes others there.",
-        "too-much": "A rank keeps state for what it owns only. The rest is for others.",
-        "save-changes": "Saving must leave the optimizer as it is: write into dictionaries of "
-        "your own.",
-        "raised": "The line that is named is yours. There may be more ranks than have saved, or "
-        "fewer. Where a file is missing, look who writes it, and who may remove it: ranks save at "
-        "the same time.",
-        "deadlock": "Every rank makes the same calls. Nobody needs to ask anybody: all see the "
-        "folder.",
-        "values": "Write down what one rank saves for one parameter, and what another reads.",
-    },
+    mistakes=(
+        Mistake(
+            "left-changed",
+            "Leave the parameters as they are: they are no part of the state.",
+            "It changes the parameters themselves.",
+            shows=lambda view: view.kept["has moved"],
+        ),
+        Mistake(
+            "save-changes",
+            "Saving must leave the optimizer as it is: write into dictionaries of your own.",
+            "After save, the optimizer's own state is not what it was.",
+            shows=lambda view: (
+                view.case["does"] == "save" and not equal(view.kept["was"], view.kept["now"])
+            ),
+        ),
+        Mistake(
+            "other-parameter",
+            "This is the state of another parameter. A rank's optimizer counts its own from 0; "
+            "`owned` says which they are.",
+            shows=_is_wrong_by("other-parameter"),
+        ),
+        Mistake(
+            "stale",
+            "This is what an earlier save has left in the folder. Times of files do not tell which "
+            "belong to the last save: a copied folder has others. Remove old files, or have a file "
+            "say which are the last.",
+            shows=_is_wrong_by("stale"),
+        ),
+        Mistake(
+            "step-count",
+            "The count of steps belongs to each parameter's state, as the rest of it does.",
+            shows=_is_wrong_by("step-count"),
+        ),
+        Mistake(
+            "missing",
+            "A parameter of this rank has no state. Whichever rank owned it before, also one that "
+            "does not run now: read what all of them have saved.",
+            shows=_is_wrong_by("missing"),
+        ),
+        Mistake(
+            "state",
+            "Write down what one rank saves for the named parameter, and what another reads.",
+            shows=_is_wrong_by("state"),
+        ),
+        Mistake(
+            "too-much",
+            "A rank keeps state for what it owns only. The rest is for others.",
+            shows=_keeps_too_much,
+        ),
+        Mistake(
+            "settings",
+            "The group has settings besides its parameters, whatever their names: a schedule "
+            "changes some, and notes others there. Save and load all of them, and leave its list "
+            "of parameters as it is.",
+            shows=_has_other_settings,
+        ),
+        Mistake(
+            "raised",
+            "The line that is named is yours. There may be more ranks than have saved, or fewer. "
+            "Where a file is missing, look which rank writes it, and which may remove it: ranks "
+            "save at the same time.",
+        ),
+        Mistake(
+            "deadlock",
+            "Every rank makes the same calls. Nobody needs to ask anybody: all see the folder.",
+        ),
+    ),
     in_place=True,
     returns=False,
     uses_store=True,
