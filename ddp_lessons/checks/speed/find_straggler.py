@@ -9,7 +9,7 @@ from statistics import mean, median, median_high, median_low
 import torch
 import torch.distributed as dist
 
-from ddp_lessons.checks.kit import Case, Task
+from ddp_lessons.checks.kit import Case, Mistake, Task, words
 from ddp_lessons.checks.speed.runs import number_of
 from ddp_lessons.pictures import timeline_plot
 
@@ -99,31 +99,92 @@ def _own_s(here, number):
     return own_s
 
 
-def _judge(played):
-    w = played.case.world_size
-    steps = played.before
-    own_s = [[call_s - start_s for start_s, call_s, _ in own] for own in steps]
-    kind = played.case.data.get("one rank is")
-    right = _right([median(own[1:]) for own in own_s], 1.0 if kind else _IN_DOUBT)
-    for rank, got in enumerate(played.results):
-        is_rank = got is None or (number_of(got) is not None and float(number_of(got)).is_integer())
-        if not is_rank or not (got is None or 0 <= number_of(got) < w):
-            fact = f"It must return a rank, 0 to {w - 1}, or None."
-            raise played.wrong("no-rank", rank, got=got, fact=fact)
-    answers = [None if got is None else int(number_of(got)) for got in played.results]
-    talks = [name for names in played.names for name in names]
-    if w > 1 and not talks and played.call == "first":
-        fact = "No rank has told another how long it computes."
-        raise played.wrong("alone", 0, got=answers[0], fact=fact)
-    for rank, got in enumerate(answers):
-        if got != answers[0]:
-            fact = f"Rank 0 says {answers[0]}, rank {rank} says {got}."
-            raise played.wrong("not-agreed", rank, fact=fact)
-    if answers[0] not in right:
-        fact = _told(own_s, answers[0])
-        mistake = _mistake_at(kind, own_s, answers[0]) or _mistake(steps, own_s, answers[0], right)
-        raise played.wrong(mistake, 0, fact=fact)
-    _judge_cost(played)
+def _number(result):
+    """
+    Return an answer as a whole number or None; the text "?" if it is neither.
+    """
+    number = None if result is None else number_of(result)
+    if result is None or (number is not None and float(number).is_integer()):
+        return number if number is None else int(number)
+    return "?"
+
+
+def _is_no_rank(view):
+    number = _number(view.got)
+    is_rank = number is None or (number != "?" and 0 <= number < view.case.world_size)
+    return not is_rank and f"It returns {words(view.got)}, and no rank or None."
+
+
+def _asks_nobody(view):
+    talks = any(view.played.names)
+    return view.case.world_size > 1 and not talks and view.played.call == "first"
+
+
+def _disagrees(view):
+    own, first = _number(view.got), _number(view.played.results[0])
+    return own != first and f"Rank 0 says {first}, rank {view.rank} says {own}."
+
+
+class _Wrong:
+    """
+    Hold an answer that is not right.
+
+    Args:
+        view: The View.
+    """
+
+    def __init__(self, view):
+        self.steps, self.got = view.played.before, _number(view.got)
+        self.own_s = [[call_s - start_s for start_s, call_s, _ in own] for own in self.steps]
+        self.kind = view.case.data.get("one rank is")
+        self.medians_s = [median(own[1:]) for own in self.own_s]
+        self.right = _right(self.medians_s, 1.0 if self.kind else _IN_DOUBT)
+
+
+def _if_wrong(is_so):
+    """
+    Return what tells whether an answer is wrong, and `is_so(wrong)` of its _Wrong.
+    """
+
+    def shows(view):
+        wrong = _Wrong(view)
+        return wrong.got not in wrong.right and is_so(wrong) and _told(wrong.own_s, wrong.got)
+
+    return shows
+
+
+def _is_largest_of(*rows_of):
+    """
+    Return what tells whether the rank that was named has the largest of some values.
+    """
+    return _if_wrong(
+        lambda wrong: any(
+            wrong.got == row.index(max(row)) for row in (row_of(wrong) for row_of in rows_of)
+        )
+    )
+
+
+def _of_own(middle, first=0):
+    return lambda wrong: [middle(own[first:]) for own in wrong.own_s]
+
+
+def _takes_one_of_two(wrong):
+    others = (_right([middle(own[1:]) for own in wrong.own_s], 1.0) for middle in _ONE_OF_TWO)
+    return wrong.kind and any(wrong.got in those for those in others)
+
+
+def _is_nobody(wrong):
+    own_s = wrong.medians_s[wrong.got]
+    is_long = own_s == max(wrong.medians_s) or own_s > CLEAR * median(wrong.medians_s)
+    return wrong.right == {None} and is_long
+
+
+def _calls_too_much(view):
+    sent = [event.input_bytes for event in view.events if event.is_communication]
+    most = _NUM_BYTES * view.case.world_size
+    if len(sent) > 1 or sum(sent) > most:
+        return f"It made {len(sent)} calls of {sum(sent)} bytes; one of {most} is enough."
+    return ""
 
 
 def _right(medians_s, in_doubt):
@@ -147,55 +208,6 @@ def _told(own_s, got):
     return f"It says {got}. From start to call, in ms: {rows}."
 
 
-def _mistake_at(kind, own_s, got):
-    """
-    Return the mistake in a case of which times were noted, or None.
-    """
-    if kind == "just at the limit" and got is not None:
-        return "at-limit"
-    others = ({*_right([middle(own[1:]) for own in own_s], 1.0)} for middle in _ONE_OF_TWO)
-    return "middle" if kind and any(got in those for those in others) else None
-
-
-def _mistake(steps, own_s, got, right):
-    if got is None:
-        return "none-found"
-    if len(own_s) == 1:
-        return "nobody"
-    recipes = (
-        ("outlier", [mean(own) for own in own_s]),
-        ("outlier", [mean(own[1:]) for own in own_s]),
-        ("outlier", [median(own) for own in own_s]),
-        ("outlier", [max(own[1:]) for own in own_s]),
-        ("outlier", [own[0] for own in own_s]),
-        ("clock", [call_s for (*_, (_, call_s, _)) in steps]),
-        ("victim", [median(end_s - call_s for _, call_s, end_s in own[1:]) for own in steps]),
-        ("victim", [median(end_s - start_s for start_s, _, end_s in own[1:]) for own in steps]),
-    )
-    medians_s = [median(own[1:]) for own in own_s]
-    middle_s = median(medians_s)
-    if right == {None} and medians_s[got] > CLEAR * middle_s:
-        return "every-other"
-    if right == {None} and got == medians_s.index(max(medians_s)):
-        return "nobody"
-    for name, values in recipes:
-        if got == values.index(max(values)):
-            return name
-    return "nobody" if right == {None} else "victim"
-
-
-def _judge_cost(played):
-    w = played.case.world_size
-    for rank, (names, events) in enumerate(zip(played.names, played.traces, strict=True)):
-        sent = [event.input_bytes for event in events if event.is_communication]
-        if len(names) > 1:
-            fact = f"It made {len(names)} calls."
-            raise played.wrong("cost", rank, fact=fact)
-        if sum(sent) > _NUM_BYTES * w:
-            fact = f"It sent {sum(sent)} bytes; {_NUM_BYTES} for each rank are enough."
-            raise played.wrong("cost", rank, fact=fact)
-
-
 def _draw(played):
     tracks = []
     for own in played.before:
@@ -214,7 +226,6 @@ find_straggler = Task(
     twice=True,
     cases=_cases,
     act=_act,
-    judge=_judge,
     ok="the rank that is late, or none, for 1 collective",
     draw=_draw,
     returns=False,  # None is an answer
@@ -227,30 +238,84 @@ find_straggler = Task(
         "own = statistics.median(call - start for start, call, _ in steps[1:]); gather it, and "
         "compare the largest with the next one.",
     ),
-    mistakes={
-        "no-rank": "Return the rank, a whole number, or None.",
-        "alone": "Each rank knows its own steps only. Tell the others one number.",
-        "not-agreed": "Every rank must come to the same answer, from the same numbers.",
-        "outlier": "A first step or a single pause must not decide: take the median of all steps "
-        "but the first.",
-        "clock": "Each rank has a clock of its own: who calls last by its clock need not be last. "
-        "Compare durations.",
-        "victim": "That rank waits, or only its step is long. The straggler is the one that "
-        "computes longest before it calls.",
-        "none-found": "Name the rank whose time is more than 1.25 times that of every other: "
-        "compare the longest time with the second longest, and round neither. Rank 0 is a rank, "
-        "and not None.",
-        "nobody": "Name a rank only if its time is more than 1.25 times that of every other one. "
-        "Otherwise, and for one rank alone, return None.",
-        "at-limit": "Exactly 1.25 times as long is not more than 1.25 times: compare by >.",
-        "middle": "Of an even number of steps, the median is the mean of the two in the middle. "
-        "statistics.median takes it, torch.median the lower one.",
-        "every-other": "Compare the longest time with the second longest, and not with a median or "
-        "mean of all: two ranks may be slow alike, and then neither is slower than every other "
-        "one.",
-        "cost": "One call is enough: one number from each rank, its median.",
-        "raised": "The line that is named is yours. One rank alone has nobody to compare with.",
-        "input-changed": "Leave the list of steps as it is: steps[1:] makes a new one.",
-        "store": "Let the number travel in the collective.",
-    },
+    mistakes=(
+        Mistake(
+            "no-rank",
+            "Return the rank, a whole number, or None.",
+            shows=_is_no_rank,
+        ),
+        Mistake(
+            "alone",
+            "Each rank knows its own steps only. Tell the others one number.",
+            "No rank has told another how long it computes.",
+            shows=_asks_nobody,
+        ),
+        Mistake(
+            "not-agreed",
+            "Every rank must come to the same answer, from the same numbers.",
+            shows=_disagrees,
+        ),
+        Mistake(
+            "at-limit",
+            "Exactly 1.25 times as long is not more than 1.25 times: compare by >.",
+            shows=_if_wrong(
+                lambda wrong: wrong.kind == "just at the limit" and wrong.got is not None
+            ),
+        ),
+        Mistake(
+            "middle",
+            "Of an even number of steps, the median is the mean of the two in the middle. "
+            "statistics.median takes it, torch.median the lower one.",
+            shows=_if_wrong(_takes_one_of_two),
+        ),
+        Mistake(
+            "none-found",
+            "Name the rank whose time is more than 1.25 times that of every other: compare the "
+            "longest time with the second longest, and round neither. Rank 0 is a rank, and not "
+            "None.",
+            shows=_if_wrong(lambda wrong: wrong.got is None),
+        ),
+        Mistake(
+            "nobody",
+            "Name a rank only if its time is more than 1.25 times that of every other one: compare "
+            "the longest time with the second longest, and not with a median or mean of all. "
+            "Otherwise, and for one rank alone, return None.",
+            shows=_if_wrong(_is_nobody),
+        ),
+        Mistake(
+            "outlier",
+            "A first step or a single pause must not decide: take the median of all steps but the "
+            "first.",
+            shows=_is_largest_of(_of_own(mean), _of_own(mean, 1), _of_own(median), _of_own(max, 1)),
+        ),
+        Mistake(
+            "clock",
+            "Each rank has a clock of its own: who calls last by its clock need not be last. "
+            "Compare durations.",
+            shows=_is_largest_of(lambda wrong: [own[-1][1] for own in wrong.steps]),
+        ),
+        Mistake(
+            "victim",
+            "That rank waits, or only its step is long. The straggler is the one that computes "
+            "longest before it calls.",
+            shows=_if_wrong(lambda wrong: True),
+        ),
+        Mistake(
+            "cost",
+            "One call is enough: one number from each rank, its median.",
+            shows=_calls_too_much,
+        ),
+        Mistake(
+            "raised",
+            "The line that is named is yours. One rank alone has nobody to compare with.",
+        ),
+        Mistake(
+            "input-changed",
+            "Leave the list of steps as it is: steps[1:] makes a new one.",
+        ),
+        Mistake(
+            "store",
+            "Let the number travel in the collective.",
+        ),
+    ),
 )

@@ -11,15 +11,6 @@ LIMIT = "longest if times[longest] > 1.25 * max(others) else None"
 
 ANSWERS = [
     altered("11.2", "takes the mean", "outlier", ("= median(", "= mean(")),
-    altered(
-        "11.2",
-        "takes the mean of all steps",
-        "outlier",
-        ("= median(", "= mean("),
-        ("steps[1:]", "steps"),
-    ),
-    altered("11.2", "keeps the first step", "outlier", ("steps[1:]", "steps")),
-    altered("11.2", "takes the longest", "outlier", ("= median(", "= max(")),
     altered("11.2", "asks who calls last", "clock", (NUMBER, "steps[-1][1]"), (LIMIT, "longest")),
     altered(
         "11.2",
@@ -28,35 +19,19 @@ ANSWERS = [
         ("call - start for", "end - call for"),
         (LIMIT, "longest"),
     ),
-    altered(
-        "11.2",
-        "asks whose steps are longest",
-        "victim",
-        ("call - start for", "end - start for"),
-        (LIMIT, "longest"),
-    ),
     altered("11.2", "wants three times as long", "none-found", ("1.25", "3")),
     altered(
         "11.2",
         "compares with the median of all",
-        "every-other",
+        "nobody",
         ("> 1.25 * max(others)", "> 1.25 * median(times)"),
     ),
-    altered("11.2", "takes the shortest", "none-found", ("= median(", "= min(")),
-    altered("11.2", "rounds to hundredths", "none-found", (NUMBER, f"round({NUMBER}, 2)")),
-    altered("11.2", "takes rank 0 for None", "none-found", (LIMIT, f"({LIMIT}) or None")),
     altered("11.2", "names one at the limit, too", "at-limit", ("> 1.25", ">= 1.25")),
     altered(
         "11.2",
         "takes the lower one of the two in the middle",
         "middle",
         (f"= {NUMBER}", f"= torch.tensor([*{NUMBER[6:]}]).median().item()"),
-    ),
-    altered(
-        "11.2",
-        "takes the upper one of the two in the middle",
-        "middle",
-        (f"= {NUMBER}", f"= sorted{NUMBER[6:]}[(len(steps) - 1) // 2]"),
     ),
     altered(
         "11.2",
@@ -68,15 +43,6 @@ ANSWERS = [
         "11.2", "reckons in whole microseconds", None, (f"= {NUMBER}", f"= round(1e6 * {NUMBER})")
     ),
     altered("11.2", "always names one", "nobody", (LIMIT, "longest")),
-    altered(
-        "11.2",
-        "names a rank alone",
-        "nobody",
-        (
-            "    if len(times) == 1:\n        return None\n",
-            "    if len(times) == 1:\n        return 0\n",
-        ),
-    ),
     altered(
         "11.2",
         "compares with no others",
@@ -104,22 +70,11 @@ def find_straggler(steps):
     altered(
         "11.2", "returns the rank and its time", "no-rank", (LIMIT, "(longest, times[longest])")
     ),
-    altered("11.2", "says -1 for nobody", "no-rank", ("else None", "else -1")),
     altered(
         "11.2",
         "gathers objects",
         "cost",
         ("    dist.all_gather(everyone, own)\n", "    dist.all_gather_object(everyone, own)\n"),
-    ),
-    altered(
-        "11.2",
-        "gathers all steps",
-        "cost",
-        ("torch.tensor([number], dtype=torch.float64)", "torch.tensor(steps, dtype=torch.float64)"),
-        (
-            "[one.item() for one in everyone]",
-            "[(one[1:, 1] - one[1:, 0]).median().item() for one in everyone]",
-        ),
     ),
     altered(
         "11.2",
