@@ -40,7 +40,9 @@ def find_difference(got, expected, most_off=None, where=""):
             limit for all of it; None: not at all.
         where: Where both lie in a larger value, in words.
     """
-    if type(got) is type(expected) and isinstance(expected, list | tuple | dict):
+    if isinstance(expected, list | tuple | dict):
+        if type(got) is not type(expected):
+            return Difference(got, expected, where)
         return _find_difference_inside(got, expected, most_off, where)
     if isinstance(expected, torch.Tensor):
         is_alike = isinstance(got, torch.Tensor) and (got.dtype, got.shape) == (

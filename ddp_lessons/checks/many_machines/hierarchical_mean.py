@@ -104,12 +104,6 @@ def _gave(view):
     return {f"call {number}": call.result for number, call in enumerate(view.seen.calls, start=1)}
 
 
-def _is_no_like_tensor(view):
-    right = view.expected["call 1"]
-    odd = [one for one in view.got.values() if getattr(one, "dtype", None) != right.dtype]
-    return odd and f"It returns {words(odd[0])}, and the tensors are {right.dtype}."
-
-
 class _Sums:
     """
     Hold what a rank, its host and all hosts come to in a call.
@@ -241,7 +235,6 @@ hierarchical_mean = Task(
     ),
     expected=Expected(_of_calls(_mean), most_off=_of_calls(_most_off), gave=_gave),
     mistakes=(
-        Mistake("dtype", "Work in the dtype of the tensor.", shows=_is_no_like_tensor),
         Mistake(
             "mean-of-means",
             "A host of three ranks counts as much as one of one here. Send sums, and divide at the "

@@ -4,7 +4,7 @@ Which usual mistake explains the parameters that an answer has left.
 
 import torch
 
-from ddp_lessons.checks.kit.elimination import find_difference
+from ddp_lessons.checks.kit.comparing import find_difference
 from ddp_lessons.checks.sharded_optimizer.plain_runs import is_near, params_of, plain_run
 
 

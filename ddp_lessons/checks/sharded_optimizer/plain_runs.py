@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ddp_lessons.checks.kit import generator, normal_numbers
-from ddp_lessons.checks.kit.elimination import find_difference
+from ddp_lessons.checks.kit.comparing import find_difference
 
 ADDED_RATE = 0.5  # of the group that is added, by that of the others
 LATER_MOMENTUM = 0.75
