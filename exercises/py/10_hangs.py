@@ -65,8 +65,9 @@ check.culprit.picture()
 # ## 10.2 A timeout that names who is missing
 #
 # Add up `tensor` over all ranks, in place, by one all-reduce, but only if all ranks come. Ranks call
-# your function at different moments, and some not at all. `store` is a store that all share. `number`
-# is the number of the call, 1, 2 and so on, as keys stay in the store.
+# your function at different moments, and some not at all. `store` is a store that all share, a
+# `FileStore`: its `wait` may take a second longer than it is told. `number` is the number of the call,
+# 1, 2 and so on, as keys stay in the store.
 #
 # Return an empty list if all have come: then `tensor` holds the sum. Otherwise, `limit_s` seconds after
 # its own call, a rank returns the ranks that have not come, in rising order, and `tensor` stays as it
