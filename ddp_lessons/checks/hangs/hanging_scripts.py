@@ -2,11 +2,22 @@
 Task 10.4: mend four scripts that hang.
 """
 
+from dataclasses import replace
 from random import Random
 
 import torch
 
-from ddp_lessons.checks.kit import Case, Task, equal, whole_numbers
+from ddp_lessons.checks.kit import (
+    VALUES,
+    Case,
+    Expected,
+    Mistake,
+    Task,
+    View,
+    equal,
+    whole_numbers,
+    words,
+)
 from ddp_lessons.checks.kit.ends import BLANK
 from ddp_lessons.checks.kit.inside.plain import plain
 from ddp_lessons.pictures import timeline_picture, timeline_tracks
@@ -92,49 +103,55 @@ def _on(device, one):
     return one.to(device) if isinstance(one, torch.Tensor) else one
 
 
-def _judge(played):
-    kept, number = [seen.kept for seen in played.seen], played.case["script"]
-    for rank, one in enumerate(kept):
-        if one["end"] == "not four":
-            fact = f"The number of functions that it returns is {one['num_scripts']}."
-            raise played.wrong("not-four", rank, fact=fact)
-    if any(one["end"] == "blank" for one in kept):
-        fact = f"script_{number} {BLANK}; those before it are mended."
-        raise played.wrong("unfinished", fact=fact)
-    {LOGS: _judge_logs, UNEVEN: _judge_uneven, STOPS: _judge_stops, PARTS: _judge_parts}[number](
-        played
-    )
+def _in_script(number):
+    """
+    Return a decorator of what shows a mistake: only in this script, named in front of the fact.
+    """
+
+    def only_there(fact_of):
+        def shows(view):
+            is_there = view.case["script"] == number and not view.kept["end"]
+            fact = is_there and fact_of(view)
+            return fact and f"script_{number}: {fact}"
+
+        return shows
+
+    return only_there
 
 
 def _all(case):
     return [arguments(case, rank) for rank in range(case.world_size)]
 
 
-def _judge_logs(played):
-    sums = torch.stack([torch.cat(losses) for (losses,) in _all(played.case)])
-    expected, own = sums.sum(0).tolist(), sums[0].tolist()
-    got = played.results[0]
-    both = {"got": got, "expected": expected}
-    is_list = isinstance(got, list | tuple)
-    is_list = is_list and not any(isinstance(one, torch.Tensor) for one in got)
-    numbers = _numbers_of(got) if is_list else None
-    if numbers is None or len(numbers) != len(expected):
-        fact = "script_1: rank 0 must return a list of numbers, a sum for each loss."
-        raise played.wrong("no-log", 0, **both, fact=fact)
-    w = played.case.world_size
-    if numbers == expected:
-        told = [event for event in played.traces[0] if event.is_communication]
-        if w > 1 and told and all(one.name == "reduce" and one.peer for one in told):
-            fact = f"script_1: it reduces to rank {told[0].peer}. What rank 0 has then is luck."
-            raise played.wrong("other-root", 0, fact=fact)
-        return
-    if numbers == own and w > 1:
-        fact = "script_1: these are rank 0's own losses."
-        raise played.wrong("alone", 0, **both, fact=fact)
-    if numbers == [one / w for one in expected]:
-        fact = "script_1: these are means."
-        raise played.wrong("means", 0, **both, fact=fact)
-    raise played.wrong("values", 0, **both, fact="script_1: these are not the sums.")
+def _right(case, rank):
+    """
+    Return what a rank must return; None where that may be anything.
+    """
+    given = _all(case)
+    if case["script"] == LOGS:
+        sums = torch.stack([torch.cat(losses) for (losses,) in given]).sum(0)
+        return None if rank else sums.tolist()
+    if case["script"] == UNEVEN:
+        return plain(_sum_of([batches for (batches,) in given]))
+    if case["script"] == STOPS:
+        losses, limit = _losses(case, Random(case.seed))
+        sums = losses.sum(0).flatten().tolist()
+        return 1 + next(step for step, total in enumerate(sums) if total <= limit)
+    return [plain(part) for (part,) in given]
+
+
+def _gave(view):
+    got, number = view.played.results[view.rank], view.case["script"]
+    if view.kept["end"] or (number == LOGS and view.rank):
+        return view.kept["end"] or None
+    if number == LOGS:
+        is_list = isinstance(got, list | tuple) and not any(map(torch.is_tensor, got))
+        return (_numbers_of(got) if is_list else None) or words(got)
+    if number == UNEVEN and isinstance(got, torch.Tensor):
+        return got.float()
+    if number == STOPS:
+        return (_numbers_of([got]) or [words(got)])[0]
+    return list(got) if isinstance(got, tuple) else got
 
 
 def _numbers_of(got):
@@ -144,85 +161,71 @@ def _numbers_of(got):
         return None
 
 
-def _judge_uneven(played):
-    every = [batches for (batches,) in _all(played.case)]
-    expected = _sum_of(every)
-    fewest = min(map(len, every))
-    cut, cut_at_0 = (_sum_of([those[:most] for those in every]) for most in (fewest, len(every[0])))
-    own = [sum(those, torch.zeros(3)) for those in every]
-    are_own = all(map(equal, own, played.results))
-    for rank, got in enumerate(played.results):
-        both = {"got": got, "expected": expected}
-        if not isinstance(got, torch.Tensor) or got.shape != expected.shape:
-            fact = "script_2: it must return a tensor (3,)."
-            raise played.wrong("no-total", rank, **both, fact=fact)
-        if equal(got.float(), plain(expected)):
-            continue
-        if are_own:
-            fact = "script_2: this is the sum of its own batches."
-            raise played.wrong("alone", rank, **both, fact=fact)
-        if equal(got, cut) or equal(got, cut_at_0):
-            fact = "script_2: the batches that only some ranks have are not in the sum."
-            raise played.wrong("lost-batches", rank, **both, fact=fact)
-        fact = "script_2: this is not the sum of all batches."
-        raise played.wrong("values", rank, **both, fact=fact)
-
-
 def _sum_of(every):
     return sum((torch.stack(those).sum(0) for those in every if those), torch.zeros(3))
 
 
-def _judge_stops(played):
-    case = played.case
+@_in_script(LOGS)
+def _reduces_elsewhere(view):
+    calls = [event for event in view.events if event.is_communication]
+    is_elsewhere = calls and all(one.name == "reduce" and one.peer for one in calls)
+    return (
+        not view.rank
+        and is_elsewhere
+        and (f"it reduces to rank {calls[0].peer}. What rank 0 has then is luck.")
+    )
+
+
+def _is_own(view):
+    case = view.case
+    if case.world_size == 1 or case["script"] not in (LOGS, UNEVEN) or not view.is_off:
+        return False
+    ranks = [0] if case["script"] == LOGS else range(case.world_size)
+    views = [View(view.played, rank) for rank in ranks]
+    givens = [arguments(case, one.rank)[0] for one in views]
+    own = [torch.cat(one).tolist() if case["script"] == LOGS else _sum_of([one]) for one in givens]
+    return all(one.is_near(value) for one, value in zip(views, own, strict=True))
+
+
+def _some_batches(case, rank):
+    if case["script"] != UNEVEN:
+        return []
+    every = [batches for (batches,) in _all(case)]
+    return [_sum_of([those[:n] for those in every]) for n in (min(map(len, every)), len(every[0]))]
+
+
+def _other_stops(case, rank):
+    if case["script"] != STOPS or case.world_size == 1:
+        return []
     losses, limit = _losses(case, Random(case.seed))
-    w, sums = case.world_size, losses.sum(0).flatten().tolist()
-    expected = 1 + next(step for step, total in enumerate(sums) if total <= limit)
-    for rank, got in enumerate(played.results):
-        both = {"got": got, "expected": expected}
-        number = _numbers_of([got])
-        if number is None:
-            fact = "script_3: it must return the number of steps."
-            raise played.wrong("no-number", rank, **both, fact=fact)
-        if number != [expected]:
-            fact = "script_3: it does not stop after the step whose losses add up to so little."
-            mistake = _how_stopped(losses, limit, number[0])
-            raise played.wrong(mistake, rank, **both, fact=fact)
-    total = sum(weights for weights, _, _ in _all(case))
-    for rank, seen in enumerate(played.seen):
-        weights, right = seen.calls[-1].after[0], total * w ** (expected - 1)
-        if not equal(weights, plain(right)):
-            fact = "script_3: `weights` are not those of so many steps, one sum a step."
-            raise played.wrong("weights", rank, got=weights, expected=right, fact=fact)
+    own = losses[:, :, 0] <= limit / case.world_size
+    small = losses[:, :, 0].sum(0) <= limit / case.world_size
+    rules = (own.any(0), own.all(0), *own, losses[:, :, 0].sum(0) < limit, small)
+    return [
+        1 + next((step for step, is_small in enumerate(rule) if is_small), len(rule))
+        for rule in rules
+    ]
 
 
-def _how_stopped(losses, limit, got):
-    w, of_rank, sums = len(losses), losses[:, :, 0], losses[:, :, 0].sum(0)
+@_in_script(STOPS)
+def _has_other_weights(view):
+    total = plain(sum(weights for weights, _, _ in _all(view.case)))
+    right = total * view.case.world_size ** (view.expected - 1)
+    got = view.seen.calls[-1].after[0]
+    return (
+        not view.is_off
+        and not equal(got, right)
+        and (f"`weights` are {words(got)}; so many steps, one sum a step, make {words(right)}.")
+    )
 
-    def first(is_small):
-        return 1 + next((step for step, small in enumerate(is_small) if small), len(is_small))
 
-    own = of_rank <= limit / w
-    if w > 1 and got in (first(own.any(0)), first(own.all(0)), *map(first, own)):
-        return "other-rule"
-    return "at-limit" if got == first(sums < limit) else "steps"
-
-
-def _judge_parts(played):
-    expected = [part for (part,) in _all(played.case)]
-    for rank, got in enumerate(played.results):
-        both = {"got": got, "expected": expected}
-        if not isinstance(got, list | tuple) or len(got) != len(expected):
-            fact = "script_4: it must return a list of a part for each rank."
-            raise played.wrong("no-parts", rank, **both, fact=fact)
-        right = [plain(part) for part in expected]
-        if all(map(equal, right, got)):
-            continue
-        places = [next((r for r, two in enumerate(right) if equal(two, one)), None) for one in got]
-        if sorted(places, key=str) == [*range(len(right))]:
-            fact = "script_4: the parts are not in rank order."
-            raise played.wrong("rank-order", rank, **both, fact=fact)
-        fact = "script_4: a part is not that of its rank."
-        raise played.wrong("values", rank, **both, fact=fact)
+@_in_script(PARTS)
+def _has_another_order(view):
+    if not (view.is_off and isinstance(view.got, list)):
+        return ""
+    right = view.expected
+    places = [next((r for r, two in enumerate(right) if equal(two, one)), None) for one in view.got]
+    return sorted(places, key=str) == [*range(len(right))] and "the parts are not in rank order."
 
 
 def _draw(played):
@@ -234,7 +237,6 @@ hanging_scripts = Task(
     name="hanging_scripts",
     cases=_cases,
     act=_act,
-    judge=_judge,
     ok="4 of 4 scripts end, and do what they were meant to",
     draw=_draw,
     hints=(
@@ -246,28 +248,71 @@ hanging_scripts = Task(
         "1: all call reduce. 2: add up first, then one all_reduce. 3: all_reduce the loss, then "
         "compare. 4: for owner in range(world_size).",
     ),
-    mistakes={
-        "deadlock": "The lines that are named wait for one another. Move the call out of what only "
-        "some ranks do, or let all do it equally often and in the same order.",
-        "unfinished": "Mend one script after the other, and check after each.",
-        "not-four": "Let `hanging_scripts` return all four functions, in order, as it did.",
-        "alone": "That hangs no more because nobody talks. The result is one of all ranks.",
-        "no-log": "Keep the log: a number for each loss, in order, on rank 0.",
-        "other-root": "A reduce gives the sum to the rank that it names, and to no other.",
-        "means": "The sum is wanted, as before.",
-        "lost-batches": "No batch may be left out because another rank has none to go with it.",
-        "no-total": "Return the sum over all batches, also on a rank that has none.",
-        "no-number": "Return how many steps were made.",
-        "other-rule": "One rank's own loss does not decide, nor that of all by themselves: it is "
-        "the sum of all losses that has to be at most `limit`.",
-        "at-limit": "The sum may be as large as `limit`: at most is not below.",
-        "steps": "Count a step when its weights are added up, and then ask if it was the last: if "
-        "the sum of all losses is at most `limit` itself, which is not divided by anything.",
-        "weights": "Each step adds `weights` up over all ranks, in place and once.",
-        "no-parts": "Return a list with a part for each rank.",
-        "rank-order": "Let the place in the list be the rank that owns the part.",
-        "values": "Compare with what stands above the script: what goes in, and what comes out.",
-    },
+    expected=Expected(_right, gave=_gave),
+    mistakes=(
+        Mistake(
+            "not-four",
+            "Let `hanging_scripts` return all four functions, in order, as it did.",
+            shows=lambda view: (
+                view.kept["end"] == "not four"
+                and f"The number of functions that it returns is {view.kept['num_scripts']}."
+            ),
+        ),
+        Mistake(
+            "unfinished",
+            "Mend one script after the other, and check after each.",
+            shows=lambda view: (
+                view.kept["end"] == "blank"
+                and f"script_{view.case['script']} {BLANK}; those before it are mended."
+            ),
+        ),
+        Mistake(
+            "alone",
+            "That hangs no more because nobody talks. The result is one of all ranks.",
+            "It returns what comes of this rank's own.",
+            shows=_is_own,
+        ),
+        Mistake(
+            "lost-batches",
+            "No batch may be left out because another rank has none to go with it.",
+            "script_2: the batches that only some ranks have are not in the sum.",
+            gives=_some_batches,
+        ),
+        Mistake(
+            "other-rule",
+            "It is the sum of all ranks' losses that has to be at most `limit` itself: not one "
+            "rank's own, nor below it, nor at most a part of it.",
+            "script_3: it does not stop after the step whose losses add up to so little.",
+            gives=_other_stops,
+        ),
+        Mistake(
+            "rank-order",
+            "Let the place in the list be the rank that owns the part.",
+            shows=_has_another_order,
+        ),
+        replace(
+            VALUES,
+            hint="Compare with what stands above the script that is named: what goes in, what "
+            "comes out, on which rank, and as what: a list of numbers, a tensor, a number, a list "
+            "of tensors. In script 3 a step counts when its weights are added up.",
+            symptom="This is not what the script is meant to return.",
+        ),
+        Mistake(
+            "other-root",
+            "A reduce gives the sum to the rank that it names, and to no other.",
+            shows=_reduces_elsewhere,
+        ),
+        Mistake(
+            "weights",
+            "Each step adds `weights` up over all ranks, in place and once.",
+            shows=_has_other_weights,
+        ),
+        Mistake(
+            "deadlock",
+            "The lines that are named wait for one another. Move the call out of what only some "
+            "ranks do, or let all do it equally often and in the same order.",
+        ),
+    ),
     in_place=True,
     returns=False,
 )
