@@ -202,7 +202,7 @@ def _other_stops(case, rank):
     small = losses[:, :, 0].sum(0) <= limit / case.world_size
     rules = (own.any(0), own.all(0), *own, losses[:, :, 0].sum(0) < limit, small)
     return [
-        1 + next((step for step, is_small in enumerate(rule) if is_small), len(rule))
+        next((step for step, is_small in enumerate(rule, start=1) if is_small), len(rule))
         for rule in rules
     ]
 
