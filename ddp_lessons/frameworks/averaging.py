@@ -30,7 +30,9 @@ class AveragingOptimizer:
         self._under_way = []
         for settings in optimizer.param_groups:
             for parameter in settings["params"]:
-                dist.broadcast(parameter.data, group=group, group_src=0)
+                weights = parameter.detach().contiguous()  # Gloo writes past the gaps of others
+                dist.broadcast(weights, group=group, group_src=0)
+                parameter.detach().copy_(weights)
                 parameter.register_post_accumulate_grad_hook(self._send)
 
     def _send(self, parameter):

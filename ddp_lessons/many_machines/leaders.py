@@ -16,12 +16,14 @@ def leaders_all_reduce(tensor, hosts):
     Collective: every rank must call it.
 
     Args:
-        tensor: Any shape, changed in place. All ranks get the same bits.
+        tensor: Any shape and strides, changed in place. All ranks get the same bits.
         hosts: Hosts, as `split_hosts` returns them.
 
     Lesson: 17_many_machines, its exercise.
     """
-    dist.reduce(tensor, hosts.leader, group=hosts.local)
+    total = tensor.detach().contiguous()  # Gloo leaves out the numbers behind gaps
+    dist.reduce(total, hosts.leader, group=hosts.local)
     if hosts.leaders is not None:
-        dist.all_reduce(tensor, group=hosts.leaders)
-    dist.broadcast(tensor, hosts.leader, group=hosts.local)
+        dist.all_reduce(total, group=hosts.leaders)
+    dist.broadcast(total, hosts.leader, group=hosts.local)
+    tensor.detach().copy_(total)

@@ -47,9 +47,17 @@ def tensor_facts(named_tensors):
         named_tensors: Iterable of names and tensors.
     """
     return {
-        name: f"{tuple(tensor.shape)} {tensor.dtype}" + (" trained" if tensor.requires_grad else "")
+        name: f"{tuple(tensor.shape)} {tensor.dtype}"
+        + (" trained" if tensor.requires_grad else "")
+        + _order_in_a_message(tensor)
         for name, tensor in named_tensors
     }
+
+
+def _order_in_a_message(tensor):
+    # A transposed weight travels as it lies in memory; one with gaps, row by row.
+    twin = torch.empty_like(tensor, device="meta")
+    return "" if twin.is_contiguous() else f", strides {twin.stride()}"
 
 
 def fault_of(module):

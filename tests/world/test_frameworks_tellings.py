@@ -159,6 +159,22 @@ def _average(rank, world_size):
     return _flat(model), num_models(model), tally(events).all_reduces, len(sampler)
 
 
+def _start_from_a_slice(rank, world_size):
+    table = torch.full((3, 4), float(rank + 1))
+    sliced = torch.nn.Parameter(table[:, 1:3])
+    AveragingOptimizer(torch.optim.SGD([sliced], lr=0.5))
+    return table.tolist()
+
+
+def test_averaging_optimizer_starts_a_parameter_with_gaps_and_leaves_what_lies_between():
+    """
+    Gloo takes a tensor for one piece of memory: it would send the gaps, and raise nothing.
+    """
+    first, second = run_world(2, _start_from_a_slice)
+    assert first == [[1.0] * 4] * 3
+    assert second == [[2.0, 1.0, 1.0, 2.0]] * 3
+
+
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_averaging_optimizer_is_the_run_of_one_process(world_size):
     """

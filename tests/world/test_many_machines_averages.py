@@ -150,6 +150,25 @@ def test_leaders_add_up_on_any_layout(layout):
     assert all(abs(one - expected) <= len(layout) for one in crossed)  # chunks of whole bytes
 
 
+@pytest.mark.ranks
+def test_leaders_add_up_a_tensor_with_gaps_and_leave_what_lies_between():
+    """
+    Gloo takes a tensor for one piece of memory: it would add up the gaps, and raise nothing.
+    """
+    for table in run_world(3, add_up_columns):
+        assert table == [[row, 7 * row, 7 * row, row] for row in range(3)]
+
+
+def add_up_columns(rank, world_size):
+    """
+    Add up two columns of a table over hosts of two ranks and one.
+    """
+    table = torch.arange(3.0)[:, None].repeat(1, 4)
+    table[:, 1:3] *= 2**rank
+    leaders_all_reduce(table[:, 1:3], split_hosts(((0, 1), (2,))))
+    return table.tolist()
+
+
 def add_up_by_leaders(rank, world_size, layout):
     """
     Add whole numbers up, and count what crosses.

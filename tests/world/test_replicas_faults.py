@@ -28,6 +28,8 @@ def _faulty(rank, world_size, fault):
         options = {"bucket_cap_bytes": 8 + rank}
     elif fault == "fewer":
         model = nn.Linear(3, 4, bias=rank == 0)
+    elif fault == "transposed on one" and rank:
+        model[0].weight.data = model[0].weight.data.t().contiguous().t()
     try:
         OverlappedReplica(model, **options)
     except BadInput as error:
@@ -66,6 +68,12 @@ def _faulty(rank, world_size, fault):
             "fewer",
             "Replicas differ: bias must be (4,) torch.float32 trained as on rank 0 "
             "(got nothing, rank 1 of 2). Build the same on every rank.",
+        ),
+        (
+            "transposed on one",
+            "Replicas differ: 0.weight must be (16, 7) torch.float32 trained as on rank 0 "
+            "(got (16, 7) torch.float32 trained, strides (1, 16), rank 1 of 2). "
+            "Build the same on every rank.",
         ),
     ],
 )
