@@ -17,6 +17,8 @@ from ddp_lessons.checks.replicas.layers import (
 from ddp_lessons.pictures import collective_picture
 from ddp_lessons.trace.events import MESSAGE
 
+_WITH_GAPS = ["layer1.weight", "mean"]
+
 
 def _cases(draw):
     yield Case(4, {"layers": [[2, 1], [2, 1]], "dtype": "float32"}, seed=0)
@@ -24,7 +26,7 @@ def _cases(draw):
         data = {"layers": random_layers(draw, 2), "dtype": dtype, "numbers": "of many digits"}
         yield Case(world_size, data)
     data = {"layers": random_layers(draw, 2), "dtype": "float32", "channels last": "mask"}
-    yield Case(2, {**data, "special numbers": "-0.0 and -inf", "slice": "mean"})
+    yield Case(2, {**data, "special numbers": "-0.0 and -inf", "with gaps": _WITH_GAPS})
 
 
 def _start_model(case, rank):
@@ -39,8 +41,9 @@ def _start_model(case, rank):
     if "channels last" in case.data:
         whole = whole_numbers(case, rank, [1, 2, 3, 2])
         model.mask = whole.contiguous(memory_format=torch.channels_last)
-    if "slice" in case.data:
-        model.mean = torch.cat([model.mean] * 3)[2:4]  # type: ignore[list-item]
+    for name in case.data.get("with gaps", ()):
+        tensor = tensors_of(model)[name]
+        tensor.data = tensor.detach().repeat_interleave(2, -1)[..., ::2]
     if "special numbers" in case.data:
         with torch.no_grad():
             tensors_of(model)["mask"][0, 0, 0, 1] = -torch.inf  # 0 times that is nan
@@ -123,9 +126,11 @@ def _judge_start(played, rank, got, before):
         raise played.wrong("other-root" if came else "not-rank-0", rank, **both, fact=fact)
     if is_own and wrong == list(expected):
         raise played.wrong("unchanged", rank, **both, fact="Nothing has changed on this rank.")
+    with_gaps = {*played.case.data.get("with gaps", ())}
+    if with_gaps & set(wrong) and set(wrong) <= {*with_gaps, "mask"}:
+        raise played.wrong("copied" if "mask" in wrong else "gaps", rank, **both, fact=fact)
     if is_own and wrong == ["mask"]:
-        is_copied = "channels last" in played.case.data
-        raise played.wrong("copied" if is_copied else "not-saved", rank, **both, fact=fact)
+        raise played.wrong("not-saved", rank, **both, fact=fact)
     if is_own and set(wrong) <= {"mean", "count", "mask"}:
         raise played.wrong("buffers", rank, **both, fact=fact)
     if is_own and wrong == ["layer1.bias"]:
@@ -182,8 +187,11 @@ start_equal = Task(
         "model.parameters() names each parameter once, frozen ones too. model.buffers() has the "
         "rest.",
         "dist.broadcast writes into the tensor that it is given, on every rank but src. "
-        "Give it tensor.detach(), which shares its memory.",
-        "for tensor in [*model.parameters(), *model.buffers()]: one call, with src=0.",
+        "tensor.detach() shares the memory of a parameter, and contiguous() gives a copy of a "
+        "tensor that has gaps.",
+        "for tensor in [*model.parameters(), *model.buffers()]: numbers = "
+        "tensor.detach().contiguous(), one broadcast of numbers with src=0, and "
+        "tensor.detach().copy_(numbers).",
     ),
     mistakes={
         "unchanged": "What was received must land in the model's own tensors.",
@@ -197,6 +205,8 @@ start_equal = Task(
         "other-root": "Let rank 0 send, and all others receive.",
         "copied": "Some calls give a view where they can, and a copy of what is not contiguous. "
         "What was received must land in the model's own tensors.",
+        "gaps": "This tensor has gaps between its numbers, and the call treats it as one piece of "
+        "memory. Send a contiguous copy, and copy what came into the tensor of the model.",
         "replaced": "Write into the tensors that are there. An optimizer or a view that was made "
         "before holds those.",
         "left-changed": "Only numbers may change. A frozen parameter stays frozen: detach() gives "

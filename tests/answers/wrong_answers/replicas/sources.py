@@ -10,7 +10,9 @@ import torch.distributed as dist
 
 def start_equal(model):
     for tensor in [*model.parameters(), *model.buffers()]:
-        dist.broadcast(tensor.detach(), src=0)
+        numbers = tensor.detach().contiguous()
+        dist.broadcast(numbers, src=0)
+        tensor.detach().copy_(numbers)
 """
 
 AVERAGE = """\

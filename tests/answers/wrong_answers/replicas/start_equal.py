@@ -8,7 +8,11 @@ from wrong_answers.replicas.sources import START, altered
 
 TENSORS = "[*model.parameters(), *model.buffers()]"
 
-BROADCAST = "        dist.broadcast(tensor.detach(), src=0)\n"
+BROADCAST = """\
+        numbers = tensor.detach().contiguous()
+        dist.broadcast(numbers, src=0)
+        tensor.detach().copy_(numbers)
+"""
 
 
 def _started(what, mistake, lines):
@@ -34,7 +38,24 @@ ANSWERS = [
         "05.1",
         "sends a copy",
         "unchanged",
-        changed(START, ("tensor.detach()", "tensor.detach().clone()")),
+        changed(START, ("        tensor.detach().copy_(numbers)\n", ""), ("contiguous", "clone")),
+    ),
+    _started("sends what is there", "gaps", "        dist.broadcast(one, src=0)\n"),
+    _started(
+        "all but rank 0 add -0.0, into what is there",
+        "gaps",
+        "        if dist.get_rank(): one.fill_(-0.0)\n        dist.all_reduce(one)\n",
+    ),
+    altered(
+        "05.1",
+        "makes its copies contiguous only where there are many numbers",
+        "gaps",
+        ("tensor.detach().contiguous()", "tensor.detach()"),
+        (
+            "        dist",
+            "        if numbers.numel() > 2:\n            numbers = numbers.contiguous()\n"
+            "        dist",
+        ),
     ),
     Answer(
         "05.1",
@@ -256,7 +277,8 @@ def start_equal(model):
     _started(
         "unusual: all but rank 0 add -0.0, which keeps the sign of a 0",
         None,
-        "        if dist.get_rank(): one.fill_(-0.0)\n        dist.all_reduce(one)\n",
+        "        one, own = one.contiguous(), one\n        if dist.get_rank(): one.fill_(-0.0)\n"
+        "        dist.all_reduce(one)\n        own.copy_(one)\n",
     ),
     _started(
         "unusual: gathers all, and takes the first",
@@ -271,8 +293,11 @@ def start_equal(model):
         ("    for tensor in", "    sent = []\n    for tensor in"),
         (
             BROADCAST,
-            "        handle = dist.broadcast(tensor.detach(), src=0, async_op=True)\n"
-            "        sent.append(handle.get_future())\n    torch.futures.wait_all(sent)\n",
+            "        numbers = tensor.detach().contiguous()\n"
+            "        handle = dist.broadcast(numbers, src=0, async_op=True)\n"
+            "        sent.append((handle.get_future(), tensor.detach(), numbers))\n"
+            "    torch.futures.wait_all([future for future, *_ in sent])\n"
+            "    for _, tensor, numbers in sent:\n        tensor.copy_(numbers)\n",
         ),
     ),
     altered(
