@@ -200,8 +200,8 @@ def average_gradients(model, num_samples):
     ),
     Answer(
         "05.2",
-        "sends gradients times samples, and the number of samples with them",
-        "range",
+        "unusual: sends gradients times samples, and the number of samples with them",
+        None,
         """\
 import torch
 import torch.distributed as dist
@@ -268,7 +268,7 @@ def average_gradients(model, num_samples):
     # ---- 05.2 ----
     _counted("counts samples in bytes", "torch.tensor(num_samples).to(torch.uint8)"),
     _counted("counts samples in bfloat16", "torch.tensor(num_samples, dtype=torch.bfloat16)"),
-    _counted("counts samples in float32", "torch.tensor(float(num_samples))"),
+    _counted("unusual: counts samples in float32", "torch.tensor(float(num_samples))", None),
     _sent_as("bfloat16"),
     _sent_as("float32"),
     altered(
@@ -301,15 +301,15 @@ def average_gradients(model, num_samples):
     ),
     altered(
         "05.2",
-        "divides after the sum",
-        "range",
+        "unusual: multiplies by the samples of a rank, and divides by all after the sum",
+        None,
         (WEIGH + REDUCE, "        parameter.grad *= num_samples\n" + REDUCE + WEIGH),
         ("num_samples / total.item()", "1 / total.item()"),
     ),
     altered(
         "05.2",
         "divides after the sum, and hides what is no number",
-        "range",
+        "hidden",
         (
             WEIGH + REDUCE,
             "        parameter.grad *= num_samples\n"
@@ -321,8 +321,8 @@ def average_gradients(model, num_samples):
     ),
     altered(
         "05.2",
-        "divides by all samples before it weighs",
-        "range",
+        "unusual: divides by all samples before it weighs",
+        None,
         (
             WEIGH,
             "        parameter.grad /= total.item()\n        parameter.grad *= num_samples\n",
@@ -330,8 +330,8 @@ def average_gradients(model, num_samples):
     ),
     altered(
         "05.2",
-        "makes shares in the dtype of the gradient",
-        "range",
+        "unusual: makes shares in the dtype of the gradient",
+        None,
         ("num_samples / total.item()", "num_samples / total.to(parameter.dtype)"),
     ),
     altered(
