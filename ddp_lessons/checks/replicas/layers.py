@@ -143,8 +143,6 @@ def plan_of(case, model, mistake=None):
         if mistake == "swapped":
             now = first if buckets else cap
         size = {"numbers": 1, "four-bytes": 4}.get(mistake, parameter.element_size())
-        if mistake == "no-cap":
-            now = now or float("inf")
         if mistake == "storage" and parameter.nbytes:
             size *= parameter.untyped_storage().nbytes() / parameter.nbytes
         own = (len(parameter) if mistake == "rows" else parameter.numel()) * size

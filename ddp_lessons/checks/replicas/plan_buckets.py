@@ -33,9 +33,9 @@ def _cases(draw):
     layers = [[num, 2], [num + 3, 1], [num - 3, 3], [num, 1]]
     caps = {"cap_bytes": 8 * num, "first_cap_bytes": 24 * num}
     yield Case(2, {"layers": layers, "dtype": "float64", "in memory": "as slices", **caps})
-    # A cap may be 0, and so may the numbers of a parameter.
+    # Any parameter with numbers fills a bucket of 4 bytes; one parameter has none.
     layers = [[num, 2], [num, 1], [0, 2], [num, 0]]
-    caps = {"cap_bytes": 0, "first_cap_bytes": 4 * num}
+    caps = {"cap_bytes": 4, "first_cap_bytes": 4 * num}
     yield Case(2, {"layers": layers, "dtype": "float32", **caps})
     # So many names in one bucket that no set has them in this order.
     caps = {"cap_bytes": 10**6, "first_cap_bytes": 10**6}
@@ -76,7 +76,6 @@ _PLAN_MISTAKES = {
     "first-twice": "first-cap",
     "swapped": "first-cap",
     "each-alone": "each-alone",
-    "no-cap": "no-cap",
 }
 """
 What a plan may be made by -> the mistake that it is.
@@ -245,7 +244,6 @@ plan_buckets = Task(
         "no name that you know. Any parameter may be frozen.",
         "not-reset": "A new bucket holds 0 bytes.",
         "first-cap": "The first bucket has first_cap_bytes, and each later one cap_bytes.",
-        "no-cap": "A cap of 0 bytes is a cap. What any bucket holds is as much or more.",
         "no-numbers": "A parameter without numbers is trained as well, if it requires a gradient. "
         "And all tensors without numbers have one address.",
         "each-alone": "Each parameter has a message of its own here. Few large messages carry the "

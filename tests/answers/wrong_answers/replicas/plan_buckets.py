@@ -346,9 +346,9 @@ def plan_buckets(model, cap_bytes, first_cap_bytes):
     ),
     altered(
         "05.3",
-        "takes a cap of 0 for none",
-        "no-cap",
-        (">= cap", '>= (cap or float("inf"))'),
+        "unusual: takes a cap of 0 for none, and no cap is 0",
+        None,
+        ("first_cap_bytes\n        if", "(first_cap_bytes or cap_bytes)\n        if"),
     ),
     altered(
         "05.3",
