@@ -36,6 +36,9 @@ from ddp_lessons.trace.events import GRADIENT
 
 def _cases(draw):
     caps = {"cap_bytes": 40, "first_cap_bytes": 12, "dtype": "float32"}
+    # A fault that shows in one micro-batch is no fault of counting several.
+    times = {"micro_batches": 1, "steps": 1}
+    yield Case(4, {"layers": random_layers(draw, 3), **caps, **times})
     times = {"micro_batches": 2, "steps": 2}
     yield Case(4, {"layers": [[4, 2], [10, 2], [8, 2]], **caps, **times}, seed=0)
     times = {"micro_batches": 1, "steps": 2}
@@ -129,6 +132,7 @@ def _judge_times(played, rank, step, sent, buckets, index_of):
     """
     case, which = played.case, f"Step {step + 1} of {played.case['steps']}"
     is_odd = rank in [*case.data.get("other order on", ()), case.data.get("on rank")]
+    is_miscounted = case["micro_batches"] > 1
     # A step like the first one, or like those of other cases, which went well: something is left.
     is_left = step and "in step" not in case.data
     ready = 0.0
@@ -137,7 +141,7 @@ def _judge_times(played, rank, step, sent, buckets, index_of):
         following = min([index for index in index_of.values() if index > ready], default=None)
         if event.index < min(ready, max(index_of.values())):
             fact = f"{which}: message {number} leaves before bucket {number} is complete."
-            mistake = "order" if is_odd else "too-early"
+            mistake = "order" if is_odd else "earlier-parts" if is_miscounted else "too-early"
             raise played.wrong("once" if is_left else mistake, rank, fact=fact)
         if following is None:
             continue
@@ -145,7 +149,7 @@ def _judge_times(played, rank, step, sent, buckets, index_of):
             fact = (
                 f"{which}: bucket {number} is complete before the last gradient, and leaves late."
             )
-            mistake = "behind" if is_odd else "late"
+            mistake = "behind" if is_odd else "earlier-parts" if is_miscounted else "late"
             raise played.wrong("once" if is_left else mistake, rank, fact=fact)
         if event.wait_index is not None and event.wait_index < max(index_of.values()):
             fact = (
@@ -210,6 +214,7 @@ OverlappedReplica = Task(
     judge=_judge,
     ok="one message a bucket, each under way before the next gradient is ready",
     draw=_draw,
+    draws_case=1,
     hints=(
         "A bucket may leave in the hook of its last gradient. So count, for each bucket, how many "
         "gradients are ready.",
@@ -228,6 +233,8 @@ OverlappedReplica = Task(
         "once": "A step must leave the replica as it was at the start: empty what you counted and "
         "kept.",
         "too-early": "A bucket is complete when all of its gradients are ready, not the first.",
+        "earlier-parts": "Count the gradients of the last micro-batch only. will_sync says which "
+        "micro-batch that is.",
         "order": "Ranks may reach layers in another order, or not at all. A bucket that is full "
         "waits until all before it have been sent.",
         "behind": "Layers may come in another order. When a bucket has left, those after it may "

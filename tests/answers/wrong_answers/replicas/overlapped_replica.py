@@ -154,6 +154,21 @@ class OverlappedReplica:
             ),
         ),
     ),
+    altered(
+        "05.4",
+        "counts the gradients of every micro-batch, and waits for at least all",
+        "earlier-parts",
+        ("        if not self.will_sync:\n            return\n" + COUNT, COUNT),
+        (WHILE, "        if not self.will_sync:\n            return\n" + WHILE),
+        ("self.num_ready[number] == len", "self.num_ready[number] >= len"),
+    ),
+    altered(
+        "05.4",
+        "counts the gradients of every micro-batch, and waits for exactly all",
+        "earlier-parts",
+        ("        if not self.will_sync:\n            return\n" + COUNT, COUNT),
+        (WHILE, "        if not self.will_sync:\n            return\n" + WHILE),
+    ),
     Answer("05.4", "sends every bucket after backward", "late", changed(REPLICA, (WHILE, ""))),
     Answer(
         "05.4",
