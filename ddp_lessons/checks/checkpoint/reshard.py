@@ -3,12 +3,13 @@ Task 08.4: shards for another number of ranks.
 """
 
 import random
+from dataclasses import replace
 from itertools import pairwise
 
 import torch
 import torch.distributed as dist
 
-from ddp_lessons.checks.kit import Case, Task, generator
+from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Task, generator
 from ddp_lessons.pictures import shards_picture
 
 _NUM_COLUMNS = 3
@@ -71,55 +72,56 @@ def _act(here, reshard):
     return {"reads": rows, "filled": filled, "other": other}
 
 
-def _judge(played):
-    whole = _rows_of(played.case)
-    filled = [seen.kept["filled"] for seen in played.seen]
-    for rank, got in enumerate(filled):
-        begin, end = _own_part(played.case, rank)
-        expected = whole[begin:end]
-        if not torch.equal(got, expected):
-            numbers, right = _numbers_of_rows(got, whole), [*range(begin, end)]
-            fact = "own does not hold this rank's rows. These are the numbers of the rows in it."
-            mistake = _name_the_rows(numbers, right, num_rows=len(whole))
-            if mistake == "empty" and any((one != _BEFORE).any() for one in filled):
-                mistake = "missing-rows"  # rows that were read have come into own elsewhere
-            if torch.equal(got - _BEFORE, expected):
-                mistake = "added"
-            raise played.wrong(mistake, rank, got=numbers, expected=right, fact=fact)
-    for rank, seen in enumerate(played.seen):
-        begin, end = _own_part(played.case, rank)
-        num_read = sum(stop - start for start, stop in seen.kept["reads"])
-        if num_read != end - begin:
-            fact = f"The rows are right, but it reads {num_read}; {end - begin} are its own."
-            mistake = "reads-more" if num_read > end - begin else "reads-less"
-            raise played.wrong(mistake, rank, fact=fact)
-        if seen.calls[0].after[2] != seen.calls[0].before[2]:
-            raise played.wrong("input-changed", rank, fact="It leaves the table changed.")
-        if not torch.equal(seen.kept["other"], -whole[begin:end]):
-            fact = "Called once more, for another tensor whose pieces have the same names, it does "
-            fact += "not fill in what read gives."
-            raise played.wrong("kept", rank, fact=fact)
+def _numbers_of_rows(view):
+    """
+    Return for each row of own which row of the tensor it is, or -1 if it is none.
+    """
+    same = (view.kept["filled"][:, None] == _rows_of(view.case)).all(-1)  # (k, num_rows)
+    return torch.where(same.any(1), same.int().argmax(1), -1)
 
 
-def _numbers_of_rows(got, whole):
-    found = []
-    for row in got:
-        places = (whole == row).all(dim=1).nonzero().flatten().tolist()
-        found.append(places[0] if places else None)
-    return found
+def _own_numbers(case, rank):
+    return torch.arange(*_own_part(case, rank))
 
 
-def _name_the_rows(got, expected, num_rows):
-    if got and all(one is None for one in got):
-        return "empty"
-    rows = [row for row in got if row is not None]
-    is_block = all(two - one == 1 for one, two in pairwise(rows))
-    if None in got:
-        is_at_end = is_block and got[0] not in (None, expected[0]) and rows[-1] == num_rows - 1
-        return "other-rows" if is_at_end else "missing-rows"
-    if sorted(got) == expected:
-        return "order"
-    return "other-rows" if is_block else "values"
+def _adds(view):
+    return view.is_off and torch.equal(
+        view.kept["filled"] - _BEFORE, _rows_of(view.case)[slice(*_own_part(view.case, view.rank))]
+    )
+
+
+def _fills_nothing(view):
+    filled = [seen.kept["filled"] for seen in view.played.seen]
+    return view.is_off and all((one == _BEFORE).all() for one in filled)
+
+
+def _splits_otherwise(view):
+    """
+    Tell whether the rows that are read lie side by side, cut at a row where no rank's part begins.
+    """
+    blocks = [sorted(seen.kept["reads"]) for seen in view.played.seen]
+    ends = [(rows[0][0], rows[-1][1]) for rows in blocks if rows]
+    cuts = {_own_part(view.case, rank)[0] for rank in range(view.case.world_size)}
+    starts_elsewhere = any(low not in cuts for low, _ in ends)
+    meet = all(one[1] == other[0] for one, other in pairwise(ends))
+    got = view.got[view.got >= 0]
+    is_block = len(got) > 0 and bool((got.diff() == 1).all())
+    is_last = is_block and (len(got) == len(view.got) or got[-1] == view.case["rows"] - 1)
+    is_shifted = is_last and view.got[0] not in (-1, view.expected[0])
+    return view.is_off and is_block and (is_shifted or (starts_elsewhere and meet))
+
+
+def _reads_otherwise(view):
+    begin, end = _own_part(view.case, view.rank)
+    num_read = sum(stop - start for start, stop in view.kept["reads"])
+    if num_read == end - begin:
+        return ""
+    return f"The rows are right, but it reads {num_read}; {end - begin} are its own."
+
+
+def _fills_old_rows(view):
+    rows = _rows_of(view.case)[slice(*_own_part(view.case, view.rank))]
+    return not torch.equal(view.kept["other"], -rows)
 
 
 def _draw(played):
@@ -138,7 +140,6 @@ reshard = Task(
     name="reshard",
     cases=_cases,
     act=_act,
-    judge=_judge,
     ok="each rank reads its own rows, once, and sends nothing",
     draw=_draw,
     hints=(
@@ -151,24 +152,76 @@ reshard = Task(
         "A piece counts from its own first row, and own from its own: for rows low to high, own"
         "[low - begin : high - begin] = read(name, low - start, high - start).",
     ),
-    mistakes={
-        "reads-more": "Read only what you need: from max of the starts to min of the stops.",
-        "reads-less": "Take each row of this rank from read, which counts what it gives.",
-        "empty": "Write into own itself: own[first:last] = rows. A new tensor is seen by nobody.",
-        "added": "own may hold anything before: put rows in its place, and do not add to it.",
-        "input-changed": "Leave the table as it is: sorted() gives a list of its own.",
-        "missing-rows": "Go through all pieces. A rank's rows may lie in several, of any length.",
-        "order": "The table is in no order, nor are the names. Where rows go in own follows from "
-        "their numbers.",
-        "other-rows": "The ranks before have ceil(num_rows / w) rows each: round up, for w as many "
-        "as there are. The last rank may have fewer, or none.",
-        "values": "Take one piece, and write down its rows in three ways: in the whole tensor, in "
-        "the piece, in own.",
-        "raised": "Each rank before has ceil(num_rows / w) rows: round up. read counts rows from "
-        "the first of the piece, own from its own first row. A piece may have no row that you "
-        "need, and a rank may have no rows at all.",
-        "forbidden": "No message is needed: every rank has the table, and can read every piece.",
-    },
+    expected=Expected(_own_numbers, gave=_numbers_of_rows),
+    mistakes=(
+        Mistake(
+            "added",
+            "own may hold anything before: put rows in its place, and do not add to it.",
+            "own holds the sum of its rows and of what was in it before.",
+            shows=_adds,
+        ),
+        Mistake(
+            "empty",
+            "Write into own itself: own[first:last] = rows. A new tensor is seen by nobody.",
+            "No rank has changed its own.",
+            shows=_fills_nothing,
+        ),
+        Mistake(
+            "other-rows",
+            "Each rank has ceil(num_rows / w) rows, as far as rows last: round up, for w as many "
+            "ranks as there are. The last ranks may have fewer, or none.",
+            "own holds rows of another rank. These are their numbers.",
+            shows=_splits_otherwise,
+        ),
+        Mistake(
+            "order",
+            "The table is in no order, nor are the names. Where rows go in own follows from their "
+            "numbers.",
+            "own holds its rows in another order. These are their numbers.",
+            shows=lambda view: view.is_off and torch.equal(view.got.sort().values, view.expected),
+        ),
+        Mistake(
+            "missing-rows",
+            "Go through all pieces. A rank's rows may lie in several, of any length.",
+            "own lacks some of its rows. These are the numbers of the rows in it, -1 for none.",
+            shows=lambda view: view.is_off and bool((view.got < 0).any()),
+        ),
+        replace(
+            VALUES,
+            hint="Take one piece, and write down its rows in three ways: in the whole tensor, in "
+            "the piece, in own.",
+            symptom="own does not hold this rank's rows. These are the numbers of the rows in it.",
+        ),
+        Mistake(
+            "reads",
+            "Take each row of this rank from read, once, and no other row: from max of the starts "
+            "to min of the stops.",
+            shows=_reads_otherwise,
+        ),
+        Mistake(
+            "input-changed",
+            "Leave the table as it is: sorted() gives a list of its own.",
+            "It leaves the table changed.",
+            shows=lambda view: view.seen.calls[0].after[2] != view.seen.calls[0].before[2],
+        ),
+        Mistake(
+            "kept",
+            "Make what you return anew in each call: nothing may stay from one call to the next.",
+            "Called once more, for another tensor whose pieces have the same names, it does not "
+            "fill in what read gives.",
+            shows=_fills_old_rows,
+        ),
+        Mistake(
+            "raised",
+            "Each rank before has ceil(num_rows / w) rows: round up. read counts rows from the "
+            "first of the piece, own from its own first row. A piece may have no row that you "
+            "need, and a rank may have no rows at all.",
+        ),
+        Mistake(
+            "forbidden",
+            "No message is needed: every rank has the table, and can read every piece.",
+        ),
+    ),
     allowed=(),
     in_place=True,
     returns=False,
