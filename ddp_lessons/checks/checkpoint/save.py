@@ -7,7 +7,7 @@ import shutil
 import torch
 import torch.distributed as dist
 
-from ddp_lessons.checks.kit import Case, Task, equal, normal_numbers
+from ddp_lessons.checks.kit import Case, Mistake, Task, equal, normal_numbers
 from ddp_lessons.checks.kit.inside.disk import LEFT, FileWatch, left_by_kills, open_below
 from ddp_lessons.checks.kit.inside.plain import plain
 from ddp_lessons.pictures import holdings_picture
@@ -24,6 +24,8 @@ def _cases(draw):
         # One rank is killed in mid-save: only what is larger than a buffer is cut then.
         fewest = 5000 if world_size == 1 else 100
         yield Case(world_size, {"numbers": draw.randint(fewest, 9000), "old file": old})
+    # Python's buffer holds all of it, so that nothing is on the disk before a flush.
+    yield Case(2, {"numbers": 10, "old file": True})
 
 
 def _state(case, rank, step):
@@ -94,75 +96,74 @@ def _fault_of_the_next(here, save, path):
     return None
 
 
-def _judge(played):
-    for rank, seen in enumerate(played.seen[1:], start=1):
-        if seen.kept["num_saves"] or seen.kept["num_moves"]:
-            fact = f"Rank {rank} writes a file, or gives one the name."
-            raise played.wrong("every-rank", rank, fact=fact)
-    seen = played.seen[0].kept
-    contents = [content for _, content in seen["versions"]]
-    old, new = contents[0], contents[-1]
-    if new is None or new == old:
-        raise played.wrong("not-saved", 0, fact=f"After the call, {_under('the old', old)}.")
-    for content in contents[1:-1]:
-        if content is None:
-            fact = "Killed at one moment of the save, it leaves no file of that name at all."
-            raise played.wrong("gap", 0, fact=fact)
-        if content not in (old, new):
-            fact = f"Killed at one moment of the save, it leaves {len(content):,} bytes under the "
-            fact += "name: neither the old file nor the new one."
-            raise played.wrong("in-place", 0, fact=fact)
-    expected = _state(played.case, 0, 2)
-    if not equal(_unsealed(seen["found"]), expected):
-        fact = "What torch.load finds in the file is not the state of rank 0."
-        raise played.wrong("other-state", 0, fact=fact)
-    if seen["was_written_over"]:
-        fact = "The new bytes were written into the old file: a kill in between leaves half of it."
-        raise played.wrong("in-place", 0, fact=fact)
-    if not seen["was_beside"]:
-        fact = "No file with that content lay in the folder, or below it, before it got the name."
-        raise played.wrong("other-folder", 0, fact=fact)
-    if not seen["synced"]:
-        fact = "The file got its name before all of it was on the disk."
-        raise played.wrong("unsynced", 0, fact=fact)
-    _judge_wait(played, replaced_ns=seen["versions"][-1][0])
-    gone = [name for name in _NEIGHBOURS if name in seen["others"]]
+def _writes_elsewhere(view):
+    if view.rank and (view.kept["num_saves"] or view.kept["num_moves"]):
+        return f"Rank {view.rank} writes a file, or gives one the name."
+    return ""
+
+
+def _at_rank_0(shows):
+    """
+    Return a function of a View that looks at what rank 0 has noted, and says nothing of others.
+    """
+    return lambda view: "" if view.rank else shows(view.kept)
+
+
+def _saves_nothing(kept):
+    old, new = (kept["versions"][place][1] for place in (0, -1))
+    if new is None:
+        return "After the call, there is no file."
+    return "After the call, the old file is still there." if new == old else ""
+
+
+def _has_a_gap(kept):
+    if any(content is None for _, content in kept["versions"][1:-1]):
+        return "Killed at one moment of the save, it leaves no file of that name at all."
+    return ""
+
+
+def _writes_in_place(kept):
+    contents = [content for _, content in kept["versions"]]
+    half = next((one for one in contents if one not in (contents[0], contents[-1])), None)
+    if half is not None:
+        fact = f"Killed at one moment of the save, it leaves {len(half):,} bytes under the name: "
+        return f"{fact}neither the old file nor the new one."
+    if kept["was_written_over"]:
+        return "The new bytes were written into the old file: a kill in between leaves half of it."
+    return ""
+
+
+def _leaves_something(kept):
+    gone = [name for name in _NEIGHBOURS if name in kept["others"]]
     if gone:
-        fact = f"It takes away {gone[0]}, which was in the folder before."
-        raise played.wrong("neighbour", 0, fact=fact)
-    if seen["others"]:
-        fact = f"These files are left beside it: {', '.join(seen['others'])[:80]}."
-        raise played.wrong("left-over", 0, fact=fact)
-    if seen["open"]:
-        fact = f"After it, rank 0 has still open: {', '.join(seen['open'])[:80]}."
-        raise played.wrong("left-open", 0, fact=fact)
-    if seen["fault"]:
-        fact = f"Killed while it saved, and called again: {seen['fault']}."
-        raise played.wrong("after-kill", 0, fact=fact)
+        return f"It takes away {gone[0]}, which was in the folder before."
+    if kept["others"]:
+        return f"These files are left beside it: {', '.join(kept['others'])[:80]}."
+    if kept["open"]:
+        return f"After it, rank 0 has still open: {', '.join(kept['open'])[:80]}."
+    return ""
 
 
-def _under(what, content):
-    return "there is no file" if content is None else f"{what} file is still there"
-
-
-def _unsealed(found):
-    # ddp_lessons.checkpoint puts a state into an envelope.
-    return found["state"] if isinstance(found, dict) and "state" in found else found
-
-
-def _judge_wait(played, replaced_ns):
-    told = {0}
-    for met in match(played.traces):
+def _waits_too_little(view):
+    """
+    Say that a rank may return before rank 0 has given the file its name.
+    """
+    replaced_ns, told = view.played.seen[0].kept["versions"][-1][0], {0}
+    for met in match(view.played.traces):
         own = met.get(0)
         if own is None or own.start_ns < replaced_ns or own.is_receive:
             continue
         rooted = own.name in ("reduce", "gather", "broadcast", "scatter")
         if not rooted or (own.name in ("broadcast", "scatter") and own.peer == 0):
             told |= set(met)
-    for rank in range(played.case.world_size):
-        if rank not in told:
-            fact = f"Rank {rank} may return before the file is there: nothing makes it wait."
-            raise played.wrong("no-wait", rank, fact=fact)
+    if view.rank in told:
+        return ""
+    return f"Rank {view.rank} may return before the file is there: nothing makes it wait."
+
+
+def _unsealed(found):
+    # ddp_lessons.checkpoint puts a state into an envelope.
+    return found["state"] if isinstance(found, dict) and "state" in found else found
 
 
 def _draw(played):
@@ -184,7 +185,6 @@ save = Task(
     name="save",
     cases=_cases,
     act=_act,
-    judge=_judge,
     ok="the old file or the new one at every moment, and nobody returns too soon",
     draw=_draw,
     hints=(
@@ -197,29 +197,74 @@ save = Task(
         "Rank 0 does all of that under `if dist.get_rank() == 0:`. After it, on every rank: "
         "dist.barrier().",
     ),
-    mistakes={
-        "every-rank": "Let rank 0 write, and nobody else.",
-        "not-saved": "After the call, the new state must be under the name that was given.",
-        "in-place": "Write under another name, and rename what is whole. A copy writes in place, "
-        "also that of shutil.move from another file system.",
-        "gap": "Do not remove the old file. os.replace puts the new one in its place in one act.",
-        "other-state": "The file must hold what rank 0 was given, as torch.save writes it.",
-        "other-folder": "A rename is atomic within one file system only. Write the new file beside "
-        "the old one: path.with_name(...).",
-        "unsynced": "Call os.fsync on the new file, not on its folder, after all is written and "
-        "flushed, and before the rename.",
-        "after-kill": "A kill may leave a part of the new file behind, of any length, and what "
-        "else you made. The next save has to begin all of it anew, and must not fail because it is "
-        "there.",
-        "no-wait": "A barrier belongs after the rename, and every rank must call it.",
-        "left-over": "Leave one file: rename what you wrote, and remove what else you made, also a "
-        "second name for the old file.",
-        "left-open": "Close what you have opened: `with open(...)` does so by itself, os.open does "
-        "not. A run that saves often has no handles left in the end.",
-        "neighbour": "Remove only what a save of this file makes: other files in the folder belong "
-        "to others, who may be in the middle of a save.",
-        "deadlock": "Every rank must come to the barrier, not only the one that writes.",
-        "raised": "Only one rank may touch the new file: it is gone when it has been renamed.",
-    },
+    mistakes=(
+        Mistake("every-rank", "Let rank 0 write, and nobody else.", shows=_writes_elsewhere),
+        Mistake(
+            "not-saved",
+            "After the call, the new state must be under the name that was given.",
+            shows=_at_rank_0(_saves_nothing),
+        ),
+        Mistake(
+            "gap",
+            "Do not remove the old file. os.replace puts the new one in its place in one act.",
+            shows=_at_rank_0(_has_a_gap),
+        ),
+        Mistake(
+            "in-place",
+            "Write under another name, and rename the file when it is whole: written, flushed and "
+            "closed. A copy writes in place, also that of shutil.move from another file system.",
+            shows=_at_rank_0(_writes_in_place),
+        ),
+        Mistake(
+            "other-state",
+            "The file must hold what rank 0 was given, as torch.save writes it.",
+            "What torch.load finds in the file is not the state of rank 0.",
+            shows=lambda view: (
+                not view.rank and not equal(_unsealed(view.kept["found"]), _state(view.case, 0, 2))
+            ),
+        ),
+        Mistake(
+            "other-folder",
+            "A rename is atomic within one file system only. Write the new file beside the old "
+            "one: path.with_name(...).",
+            "No file with that content lay in the folder, or below it, before it got the name.",
+            shows=_at_rank_0(lambda kept: not kept["was_beside"]),
+        ),
+        Mistake(
+            "unsynced",
+            "Call os.fsync on the new file, not on its folder, after all is written and flushed, "
+            "and before the rename. Python keeps a small file in a buffer until file.flush().",
+            "The file got its name before all of it was on the disk.",
+            shows=_at_rank_0(lambda kept: not kept["synced"]),
+        ),
+        Mistake(
+            "no-wait",
+            "A barrier belongs after the rename, and every rank must call it.",
+            shows=_waits_too_little,
+        ),
+        Mistake(
+            "left-over",
+            "Leave one new file and nothing open: rename what you wrote, remove what else you "
+            "made, and close what you opened. Leave the files of others alone: another run may be "
+            "in the middle of a save.",
+            shows=_at_rank_0(_leaves_something),
+        ),
+        Mistake(
+            "after-kill",
+            "A kill may leave a part of the new file behind, of any length, and what else you "
+            "made. The next save has to begin all of it anew, and must not fail because it is "
+            "there.",
+            shows=_at_rank_0(
+                lambda kept: (
+                    kept["fault"] and f"Killed while it saved, and called again: {kept['fault']}."
+                )
+            ),
+        ),
+        Mistake("deadlock", "Every rank must come to the barrier, not only the one that writes."),
+        Mistake(
+            "raised",
+            "Only one rank may touch the new file: it is gone when it has been renamed.",
+        ),
+    ),
     returns=False,
 )

@@ -2,13 +2,9 @@
 Answers to task 08.1.
 """
 
-from bank import Answer
+from bank import Answer, changed
 
 from wrong_answers.checkpoint.sources import altered, save
-
-_SYNC = """            file.flush()
-            os.fsync(file.fileno())
-"""
 
 _ONE_FILE = """
 import torch, torch.distributed as dist
@@ -27,12 +23,27 @@ SYNC = """            file.flush()
 REPLACE = "        os.replace(other, path)\n"
 
 
-def _synced(what, file):
-    lines = f"        handle = os.open({file}, os.O_RDONLY)\n        os.fsync(handle)\n"
-    return altered("08.1", what, "unsynced", (SYNC, ""), (REPLACE, lines + REPLACE))
-
+_PICKLED = """
+import io, os, torch, torch.distributed as dist
+def save(state, path):
+    buffer, other = io.BytesIO(), path.with_name(path.name + ".new")
+    torch.save(state, buffer)
+    if dist.get_rank() == 0:
+        with open(other, "wb") as file:
+            file.write(buffer.getvalue())
+            os.fsync(file.fileno())
+        os.replace(other, path)
+    dist.barrier()
+"""
 
 ANSWERS = [
+    Answer("08.1", "waits for the disk before it flushes", "unsynced", _PICKLED),
+    Answer(
+        "08.1",
+        "renames the file while it is open",
+        "in-place",
+        changed(_PICKLED, ("        os.replace", "            os.replace")),
+    ),
     Answer("08.1", "writes in place", "in-place", _ONE_FILE),
     Answer(
         "08.1",
@@ -46,16 +57,6 @@ def save(state, path):
 """,
     ),
     save(
-        "every rank writes a file of its own, one renames",
-        "every-rank",
-        (
-            '    if dist.get_rank() == 0:\n        with open(other, "wb")',
-            '    other = other.with_suffix(f".{dist.get_rank()}")\n'
-            '    if True:\n        with open(other, "wb")',
-        ),
-        ("        os.replace", "        if dist.get_rank() == 0: os.replace"),
-    ),
-    save(
         "removes the old file first",
         "gap",
         (
@@ -63,19 +64,7 @@ def save(state, path):
             "        path.unlink(missing_ok=True)\n        os.replace(other",
         ),
     ),
-    save(
-        "copies where it should rename",
-        "in-place",
-        ("import os,", "import os, shutil,"),
-        ("os.replace(other", "shutil.copyfile(other"),
-    ),
-    save("does not wait for the disk", "unsynced", (_SYNC, "")),
-    save(
-        "syncs before it writes",
-        "unsynced",
-        (_SYNC, ""),
-        ("            torch.save", "            os.fsync(file.fileno())\n            torch.save"),
-    ),
+    save("does not wait for the disk", "unsynced", (SYNC, "")),
     save(
         "writes in the folder for temporary files",
         "other-folder",
@@ -84,7 +73,6 @@ def save(state, path):
             'path.parent.parent / f"{os.getpid()}.new"',
         ),
     ),
-    save("nobody waits for rank 0", "no-wait", ("    dist.barrier()\n", "")),
     save(
         "the barrier is before the save",
         "no-wait",
@@ -93,11 +81,6 @@ def save(state, path):
     ),
     save("only rank 0 comes to the barrier", "deadlock", ("    dist.b", "        dist.b")),
     save("saves, but nothing else", "not-saved", ("        os.replace(other, path)\n", "")),
-    save(
-        "the last rank saves its own state",
-        "every-rank",
-        ("dist.get_rank() == 0", "dist.get_rank() == dist.get_world_size() - 1"),
-    ),
     save(
         "saves a part of the state",
         "other-state",
@@ -159,122 +142,7 @@ def save(state, path):
         None,
         "from ddp_lessons.checkpoint import save\n",
     ),
-    _synced("syncs the folder", "path.parent"),
-    _synced("syncs the old file", "path if path.exists() else path.parent"),
-    altered(
-        "08.1",
-        "syncs a copy, and deletes it",
-        "unsynced",
-        ("import os,", "import os, shutil,"),
-        (
-            SYNC,
-            "        copy = path.with_suffix('.copy')\n"
-            "        shutil.copyfile(other, copy)\n"
-            "        handle = os.open(copy, os.O_RDONLY)\n"
-            "        os.fsync(handle)\n"
-            "        os.remove(copy)\n",
-        ),
-    ),
-    altered(
-        "08.1",
-        "syncs when the file has its name",
-        "unsynced",
-        (SYNC, ""),
-        (
-            REPLACE,
-            REPLACE + "        handle = os.open(path, os.O_RDONLY)\n        os.fsync(handle)\n",
-        ),
-    ),
     altered("08.1", "appends to what is there", "after-kill", ('"wb"', '"ab"')),
-    altered("08.1", "wants to be the first to make the file", "after-kill", ('"wb"', '"xb"')),
-    altered("08.1", "writes over what was left", "after-kill", OVER),
-    altered(
-        "08.1",
-        "gives the name to what was left",
-        "after-kill",
-        ("        with", "        if other.exists(): os.replace(other, path)\n        with"),
-    ),
-    altered(
-        "08.1",
-        "removes all that may be left",
-        "neighbour",
-        (
-            "        with",
-            "        for file in path.parent.iterdir():\n"
-            "            if file != path: file.unlink()\n"
-            "        with",
-        ),
-    ),
-    altered(
-        "08.1",
-        "keeps a second name for the old file until the rename",
-        "after-kill",
-        (
-            REPLACE,
-            "        is_old = path.exists()\n"
-            "        if is_old: os.link(path, f'{path}.bak')\n"
-            + REPLACE
-            + "        if is_old: os.remove(f'{path}.bak')\n",
-        ),
-    ),
-    Answer(
-        "08.1",
-        "every rank pickles in memory, and renames",
-        "every-rank",
-        """
-import io, os, tempfile, torch, torch.distributed as dist
-def save(state, path):
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        file.write(buffer.getbuffer())
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(file.name, path)
-    dist.barrier()
-""",
-    ),
-    altered(
-        "08.1",
-        "lets another program copy",
-        "in-place",
-        ("import os,", "import os, subprocess,"),
-        (REPLACE, "        subprocess.run(['cp', other, path])\n        os.remove(other)\n"),
-    ),
-    Answer(
-        "08.1",
-        "writes in place in a thread",
-        "in-place",
-        """
-import threading, torch, torch.distributed as dist
-def save(state, path):
-    if dist.get_rank() == 0:
-        thread = threading.Thread(target=torch.save, args=(state, path))
-        thread.start()
-        thread.join()
-    dist.barrier()
-""",
-    ),
-    altered(
-        "08.1",
-        "keeps a second name for the old file",
-        "left-over",
-        (REPLACE, "        if path.exists(): os.link(path, f'{path}.bak')\n" + REPLACE),
-    ),
-    altered(
-        "08.1",
-        "pickles by itself",
-        "other-state",
-        ("import os,", "import os, pickle,"),
-        ("torch.save(state, file)", "pickle.dump(state, file)"),
-    ),
-    altered(
-        "08.1",
-        "tells the others before the rename",
-        "no-wait",
-        (REPLACE, ""),
-        ("    dist.barrier()\n", "    dist.barrier()\n    if dist.get_rank() == 0:\n" + REPLACE),
-    ),
     altered(
         "08.1",
         "unusual: writes over what was left, and cuts it to length",
@@ -323,7 +191,7 @@ def save(state, path):
     altered(
         "08.1",
         "removes all that any save may have left",
-        "neighbour",
+        "left-over",
         (
             "        with",
             "        for old in path.parent.glob('*.new'): old.unlink()\n        with",
@@ -332,7 +200,7 @@ def save(state, path):
     altered(
         "08.1",
         "opens the file once more to sync it, and leaves it open",
-        "left-open",
+        "left-over",
         (SYNC, "        os.fsync(os.open(other, os.O_RDONLY))\n"),
     ),
 ]
