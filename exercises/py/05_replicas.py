@@ -7,8 +7,8 @@
 # All tasks use the same kind of model: layers named `layer0`, `layer1` and so on, then a `head`, each
 # with a `weight` and a `bias`. The head's weight is tied to that of `layer0`, and the bias of
 # `layer1` is frozen. A check tells how many numbers they hold: `layers [[4, 2], [10, 2]]` are two
-# layers, the first with a weight of shape (1, 4) and a bias of shape (2,). Their dtype is any that
-# has fractions, float16 too. Not every tensor need be contiguous.
+# layers, the first with a weight of shape (1, 4) and a bias of shape (2,). Their dtype is float32,
+# float64 or bfloat16. Not every tensor need be contiguous.
 
 # %% tags=["setup", "nbval-ignore-output"]
 from ddp_lessons import start_ranks
@@ -23,6 +23,10 @@ ranks = start_ranks(4)
 # Every rank has made the same kind of model, with numbers of its own. Make all of them equal to rank
 # 0's, to the last bit: every parameter and every buffer. Write into the tensors that are there, in
 # the memory that they have. What is frozen stays frozen.
+#
+# Gloo's `broadcast` treats a tensor as one piece of memory. If there are gaps between the numbers of
+# the tensor, as in a column of a matrix, `broadcast` sends what lies in the gaps too, leaves the last
+# numbers out, and raises nothing.
 #
 # The price, on each rank: at most 1 call for each tensor, and no more bytes go into its calls than
 # the model has.
@@ -39,7 +43,9 @@ def start_equal(model):
     """
     # solution
     for tensor in [*model.parameters(), *model.buffers()]:
-        dist.broadcast(tensor.detach(), src=0)
+        numbers = tensor.detach().contiguous()  # a copy if there are gaps
+        dist.broadcast(numbers, src=0)
+        tensor.detach().copy_(numbers)
     # end of solution
 
 
@@ -58,7 +64,7 @@ check.start_equal.picture()
 #
 # Each rank has called `backward` with a loss that is a mean over its own `num_samples` samples. Make
 # every `.grad` of a trained parameter the gradient of the mean over **all** samples, on every rank,
-# to the same last bit. Ranks may have unequally many samples, millions or 0. A mean over 0 samples
+# to the same last bit. Ranks may have unequally many samples, hundreds or 0. A mean over 0 samples
 # is nan, and so is its gradient: it counts nothing. Any other nan must stay one. A rank that did not
 # use a parameter has None as its `.grad`.
 #
@@ -109,7 +115,7 @@ check.average_gradients.picture()
 # Say which parameters travel together. Go through the trained parameters from the last to the first,
 # since `backward` reaches the last one first. Put each into the open bucket. Once a bucket holds its
 # cap or more, it is full: close it, and open a new one. The cap of the first bucket is
-# `first_cap_bytes`, of all others `cap_bytes`. Either may be 0.
+# `first_cap_bytes`, of all others `cap_bytes`. Both are positive.
 #
 # Return a list of buckets, each a list of names as in `model.named_parameters()`, the first to be sent
 # first. In a bucket, names stand in the order in which you came to them. No bucket is empty, no
