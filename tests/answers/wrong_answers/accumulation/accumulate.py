@@ -4,92 +4,43 @@ Answers to task 07.1.
 
 from bank import Answer
 
-from wrong_answers.accumulation.sources import FIRST, IMPORTS, STEP, altered
+from wrong_answers.accumulation.sources import IMPORTS, STEP, altered
 
 ANSWERS = [
-    Answer(
+    altered(
         "07.1",
         "syncs with each micro-batch",
         "cost",
-        IMPORTS
-        + """\
-def accumulate(model, micro_batches):
-    for x, y in micro_batches:
-        (mse_loss(model(x), y) / len(micro_batches)).backward()
-""",
+        ("        model.require_backward_grad_sync = number == k\n", ""),
     ),
-    Answer(
+    altered(
         "07.1",
         "has the forward outside of no_sync",
         "forward-outside",
-        IMPORTS
-        + """\
-def accumulate(model, micro_batches):
-    k = len(micro_batches)
-    for number, (x, y) in enumerate(micro_batches, start=1):
-        loss = mse_loss(model(x), y) / k
-        if number < k:
-            with model.no_sync():
-                loss.backward()
-        else:
-            loss.backward()
-""",
+        ("sync = number == k", "sync = True"),
+        (
+            "        loss.backward()\n",
+            "        model.require_backward_grad_sync = number == k\n        loss.backward()\n",
+        ),
     ),
-    Answer(
-        "07.1",
-        "has everything inside no_sync",
-        "no-sync",
-        IMPORTS
-        + """\
-def accumulate(model, micro_batches):
-    with model.no_sync():
-        for x, y in micro_batches:
-            (mse_loss(model(x), y) / len(micro_batches)).backward()
-""",
-    ),
-    Answer(
+    altered(
         "07.1",
         "does not divide by the window",
         "undivided",
-        IMPORTS
-        + """\
-def accumulate(model, micro_batches):
-    with model.no_sync():
-        for x, y in micro_batches[:-1]:
-            mse_loss(model(x), y).backward()
-    x, y = micro_batches[-1]
-    mse_loss(model(x), y).backward()
-""",
+        (" / k\n        loss", "\n        loss"),
     ),
-    Answer(
-        "07.1",
-        "syncs with the first micro-batch",
-        "sync-early",
-        IMPORTS
-        + """\
-def accumulate(model, micro_batches):
-    k = len(micro_batches)
-    x, y = micro_batches[0]
-    (mse_loss(model(x), y) / k).backward()
-    with model.no_sync():
-        for x, y in micro_batches[1:]:
-            (mse_loss(model(x), y) / k).backward()
-""",
+    altered(
+        "07.1", "syncs with the first micro-batch", "sync-early", ("number == k", "number == 1")
     ),
-    Answer(
+    altered(
         "07.1",
         "divides by the ranks too",
         "divided-twice",
-        IMPORTS
-        + """\
-def accumulate(model, micro_batches):
-    share = 1 / len(micro_batches) / dist.get_world_size()
-    with model.no_sync():
-        for x, y in micro_batches[:-1]:
-            (mse_loss(model(x), y) * share).backward()
-    x, y = micro_batches[-1]
-    (mse_loss(model(x), y) * share).backward()
-""",
+        (
+            "    k = len(micro_batches)\n",
+            "    k = len(micro_batches)\n    w = dist.get_world_size()\n",
+        ),
+        (" / k\n        loss", " / k / w\n        loss"),
     ),
     Answer(
         "07.1",
@@ -108,40 +59,11 @@ def accumulate(model, micro_batches):
         p.grad = part.view_as(p).clone()
 """,
     ),
-    Answer(
+    altered(
         "07.1",
         "empties before each backward",
         "zeroed",
-        IMPORTS
-        + """\
-def accumulate(model, micro_batches):
-    k = len(micro_batches)
-    for number, (x, y) in enumerate(micro_batches, start=1):
-        model.require_backward_grad_sync = number == k
-        model.zero_grad()
-        (mse_loss(model(x), y) / k).backward()
-""",
-    ),
-    Answer(
-        "07.1",
-        "takes the last gradient that a hook sees",
-        "zeroed",
-        IMPORTS
-        + """\
-def accumulate(model, micro_batches):
-    k, seen = len(micro_batches), {}
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    handles = [p.register_hook(lambda g, p=p: seen.__setitem__(p, g.clone())) for p in parameters]
-    with model.no_sync():
-        for x, y in micro_batches:
-            (mse_loss(model(x), y) / k).backward()
-    for handle in handles:
-        handle.remove()
-    flat = torch.cat([seen[p].flatten() for p in parameters]) / dist.get_world_size()
-    dist.all_reduce(flat)
-    for p, part in zip(parameters, flat.split([p.numel() for p in parameters])):
-        p.grad = part.view_as(p).clone()
-""",
+        ("        loss.backward()\n", "        model.zero_grad()\n        loss.backward()\n"),
     ),
     Answer(
         "07.1",
@@ -153,22 +75,6 @@ def accumulate(model, micro_batches):
     x = torch.cat([x for x, _ in micro_batches])
     y = torch.cat([y for _, y in micro_batches])
     mse_loss(model(x), y).backward()
-""",
-    ),
-    Answer(
-        "07.1",
-        "has one backward for all losses",
-        "memory",
-        IMPORTS
-        + """\
-def accumulate(model, micro_batches):
-    k, total = len(micro_batches), 0
-    with model.no_sync():
-        for x, y in micro_batches[:-1]:
-            total = total + mse_loss(model(x), y) / k
-    x, y = micro_batches[-1]
-    total = total + mse_loss(model(x), y) / k
-    total.backward()
 """,
     ),
     Answer(
@@ -187,22 +93,6 @@ def accumulate(model, micro_batches):
             everyone = [torch.empty_like(gradient) for _ in range(dist.get_world_size())]
             dist.all_gather(everyone, gradient)
             p.grad += sum(everyone) / dist.get_world_size()
-""",
-    ),
-    Answer(
-        "07.1",
-        "makes an all-reduce for each parameter",
-        "own-message",
-        IMPORTS
-        + """\
-def accumulate(model, micro_batches):
-    with model.no_sync():
-        for x, y in micro_batches:
-            (mse_loss(model(x), y) / len(micro_batches)).backward()
-    for p in model.parameters():
-        if p.grad is not None:
-            dist.all_reduce(p.grad)
-            p.grad /= dist.get_world_size()
 """,
     ),
     Answer(
@@ -237,70 +127,31 @@ def accumulate(model, micro_batches):
         p.grad /= dist.get_world_size()
 """,
     ),
-    Answer(
-        "07.1",
-        "forgets backward",
-        "no-gradient",
-        IMPORTS
-        + """\
-def accumulate(model, micro_batches):
-    for x, y in micro_batches:
-        mse_loss(model(x), y)
-""",
-    ),
-    Answer(
+    altered("07.1", "forgets backward", "no-gradient", ("        loss.backward()\n", "")),
+    altered(
         "07.1",
         "lets only rank 0 sync",
         "deadlock",
-        IMPORTS
-        + """\
-def accumulate(model, micro_batches):
-    k = len(micro_batches)
-    for number, (x, y) in enumerate(micro_batches, start=1):
-        model.require_backward_grad_sync = number == k and dist.get_rank() == 0
-        (mse_loss(model(x), y) / k).backward()
-""",
+        ("number == k", "number == k and dist.get_rank() == 0"),
     ),
-    Answer(
+    altered(
         "07.1",
         "divides the samples",
         "input-changed",
-        IMPORTS
-        + """\
-def accumulate(model, micro_batches):
-    for number, (x, y) in enumerate(micro_batches, start=1):
-        x /= len(micro_batches)
-        model.require_backward_grad_sync = number == len(micro_batches)
-        mse_loss(model(x), y).backward()
-""",
+        (" / k\n        loss", "\n        loss"),
+        ("        loss = ", "        x /= k\n        loss = "),
     ),
-    Answer(
+    altered(
         "07.1",
         "divides the last loss only",
         "values",
-        IMPORTS
-        + """\
-def accumulate(model, micro_batches):
-    with model.no_sync():
-        for x, y in micro_batches[:-1]:
-            mse_loss(model(x), y).backward()
-    x, y = micro_batches[-1]
-    (mse_loss(model(x), y) / len(micro_batches)).backward()
-""",
+        ("mse_loss(model(x), y) / k", "mse_loss(model(x), y) / (k if number == k else 1)"),
     ),
-    Answer(
+    altered(
         "07.1",
         "uses the switch behind no_sync",
         None,
-        IMPORTS
-        + """\
-def accumulate(model, micro_batches):
-    k = len(micro_batches)
-    for number, (x, y) in enumerate(micro_batches, start=1):
-        model.require_backward_grad_sync = number == k
-        difference = model(x) - y
-        ((difference * difference).mean() / k).backward()
-""",
+        ("mse_loss(model(x), y)", "(model(x) - y).square().mean()"),
     ),
     Answer(
         "07.1",
@@ -350,73 +201,11 @@ def accumulate(model, micro_batches):
             p.grad /= len(micro_batches)
 """,
     ),
-    Answer(
-        "07.1",
-        "puts the model into train mode",
-        "mode",
-        """\
-import contextlib
-
-from torch.nn.functional import mse_loss
-
-def accumulate(model, micro_batches):
-    model.train()
-    k = len(micro_batches)
-    for number, (inputs, targets) in enumerate(micro_batches, start=1):
-        with contextlib.nullcontext() if number == k else model.no_sync():
-            (mse_loss(model(inputs), targets) / k).backward()
-""",
-    ),
-    altered(
-        "07.1",
-        "divides in a communication hook that stays",
-        "raised",
-        (
-            FIRST["07.1"],
-            FIRST["07.1"]
-            + """\
-    def divide(_, bucket):
-        sum_of_all = dist.all_reduce(bucket.buffer() / k / dist.get_world_size(), async_op=True)
-        return sum_of_all.get_future().then(lambda future: future.value()[0])
-    model.register_comm_hook(None, divide)
-""",
-        ),
-        (" / k\n        loss", "\n        loss"),
-    ),
-    Answer(
-        "07.1",
-        "adds up on the model from call to call",
-        "again",
-        IMPORTS
-        + """\
-def accumulate(model, micro_batches):
-    trained = [p for p in model.parameters() if p.requires_grad]
-    share, total = 1 / len(micro_batches) / dist.get_world_size(), vars(model).get("total", 0)
-    for x, y in micro_batches:
-        parts = torch.autograd.grad(mse_loss(model.module(x), y) * share, trained)
-        total = total + torch.cat([part.flatten() for part in parts])
-    dist.all_reduce(total)
-    model.total = total
-    for p, part in zip(trained, total.split([p.numel() for p in trained])):
-        p.grad = part.view_as(p).clone()
-""",
-    ),
     altered(
         "07.1",
         "divides by the 3 of the first call",
         "again",
         ("/ k\n        loss", "/ 3\n        loss"),
-    ),
-    altered(
-        "07.1",
-        "remembers how many there were",
-        "again",
-        (
-            FIRST["07.1"],
-            "    k = vars(model).setdefault('num_parts', len(micro_batches))\n"
-            "    micro_batches = list(micro_batches)\n",
-        ),
-        ("number == k", "number == len(micro_batches)"),
     ),
     altered(
         "07.1",
@@ -440,22 +229,6 @@ def accumulate(model, micro_batches):
             "        loss.backward()\n",
             "        loss.backward()\n    model.require_backward_grad_sync = True\n",
         ),
-    ),
-    Answer(
-        "07.1",
-        "takes two at a time",
-        "memory",
-        IMPORTS
-        + """\
-def accumulate(model, micro_batches):
-    k = len(micro_batches)
-    pairs = [micro_batches[i : i + 2] for i in range(0, k, 2)]
-    for pair in pairs:
-        model.require_backward_grad_sync = pair is pairs[-1]
-        x = torch.cat([x for x, _ in pair])
-        y = torch.cat([y for _, y in pair])
-        (mse_loss(model(x), y) * len(pair) / k).backward()
-""",
     ),
     Answer(
         "07.1",

@@ -6,23 +6,28 @@ from bank import Answer
 
 from wrong_answers.accumulation.sources import IMPORTS, OFF, STEP, TRAINED, altered
 
+GRADIENTS = "    gradients = [p.grad for p in model.parameters() if p.grad is not None]\n"
+
+NORM = "    norm = torch.cat([g.flatten() for g in gradients]).norm()\n"
+
 SCALE = "        for g in gradients:\n            g.mul_(max_norm / norm)\n"
 
+CLIPPED = "    if norm > max_norm:\n" + SCALE
+
 ANSWERS = [
-    Answer(
+    altered(
         "07.3",
         "clips after each micro-batch",
         "each-time",
-        IMPORTS
-        + """\
-def clipped_window(model, micro_batches, max_norm):
-    k = len(micro_batches)
-    for number, (x, y) in enumerate(micro_batches, start=1):
-        model.require_backward_grad_sync = number == k
-        (mse_loss(model(x), y) / k).backward()
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-    return norm
-""",
+        (
+            "        loss.backward()\n",
+            "        loss.backward()\n"
+            "        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)\n",
+        ),
+        (
+            GRADIENTS + NORM + CLIPPED,
+            "",
+        ),
     ),
     Answer(
         "07.3",
@@ -44,194 +49,70 @@ def clipped_window(model, micro_batches, max_norm):
     return norm
 """,
     ),
-    Answer(
+    altered(
         "07.3",
         "clips each parameter by itself",
         "each-parameter",
-        IMPORTS
-        + """\
-def clipped_window(model, micro_batches, max_norm):
-    k = len(micro_batches)
-    for number, (x, y) in enumerate(micro_batches, start=1):
-        model.require_backward_grad_sync = number == k
-        (mse_loss(model(x), y) / k).backward()
-    gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    norm = torch.cat([g.flatten() for g in gradients]).norm()
-    for g in gradients:
-        g.mul_(min(1, max_norm / g.norm()))
-    return norm
-""",
+        (
+            CLIPPED,
+            "    for g in gradients:\n        g.mul_(min(1, max_norm / g.norm()))\n",
+        ),
     ),
-    Answer(
+    altered(
         "07.3",
         "clips each number",
         "each-number",
-        IMPORTS
-        + """\
-def clipped_window(model, micro_batches, max_norm):
-    k = len(micro_batches)
-    for number, (x, y) in enumerate(micro_batches, start=1):
-        model.require_backward_grad_sync = number == k
-        (mse_loss(model(x), y) / k).backward()
-    gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    norm = torch.cat([g.flatten() for g in gradients]).norm()
-    torch.nn.utils.clip_grad_value_(model.parameters(), max_norm)
-    return norm
-""",
+        (
+            CLIPPED,
+            "    torch.nn.utils.clip_grad_value_(model.parameters(), max_norm)\n",
+        ),
     ),
-    Answer(
-        "07.3",
-        "always scales to the limit",
-        "scaled-up",
-        IMPORTS
-        + """\
-def clipped_window(model, micro_batches, max_norm):
-    k = len(micro_batches)
-    for number, (x, y) in enumerate(micro_batches, start=1):
-        model.require_backward_grad_sync = number == k
-        (mse_loss(model(x), y) / k).backward()
-    gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    norm = torch.cat([g.flatten() for g in gradients]).norm()
-    for g in gradients:
-        g.mul_(max_norm / norm)
-    return norm
-""",
-    ),
-    Answer(
+    altered(
         "07.3",
         "adds squares up over ranks",
         "length-shared",
-        IMPORTS
-        + """\
-def clipped_window(model, micro_batches, max_norm):
-    k = len(micro_batches)
-    for number, (x, y) in enumerate(micro_batches, start=1):
-        model.require_backward_grad_sync = number == k
-        (mse_loss(model(x), y) / k).backward()
-    gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    squares = sum(g.square().sum() for g in gradients)
-    dist.all_reduce(squares)
-    norm = squares.sqrt()
-    for g in gradients:
-        g.mul_(min(1, max_norm / norm))
-    return norm
-""",
+        (
+            NORM,
+            "    squares = sum(g.square().sum() for g in gradients)\n"
+            "    dist.all_reduce(squares)\n    norm = squares.sqrt()\n",
+        ),
     ),
-    Answer(
-        "07.3",
-        "asks which rank's is the longest",
-        "length-message",
-        IMPORTS
-        + """\
-def clipped_window(model, micro_batches, max_norm):
-    k = len(micro_batches)
-    for number, (x, y) in enumerate(micro_batches, start=1):
-        model.require_backward_grad_sync = number == k
-        (mse_loss(model(x), y) / k).backward()
-    gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    norm = torch.cat([g.flatten() for g in gradients]).norm()
-    dist.all_reduce(norm, op=dist.ReduceOp.MAX)
-    for g in gradients:
-        g.mul_(min(1, max_norm / norm))
-    return norm
-""",
-    ),
-    Answer(
+    altered(
         "07.3",
         "adds up lengths",
         "sum-of-lengths",
-        IMPORTS
-        + """\
-def clipped_window(model, micro_batches, max_norm):
-    k = len(micro_batches)
-    for number, (x, y) in enumerate(micro_batches, start=1):
-        model.require_backward_grad_sync = number == k
-        (mse_loss(model(x), y) / k).backward()
-    gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    norm = sum(g.norm() for g in gradients)
-    for g in gradients:
-        g.mul_(min(1, max_norm / norm))
-    return norm
-""",
+        (
+            NORM,
+            "    norm = sum(g.norm() for g in gradients)\n",
+        ),
     ),
-    Answer(
+    altered(
         "07.3",
         "forgets the root",
         "no-root",
-        IMPORTS
-        + """\
-def clipped_window(model, micro_batches, max_norm):
-    k = len(micro_batches)
-    for number, (x, y) in enumerate(micro_batches, start=1):
-        model.require_backward_grad_sync = number == k
-        (mse_loss(model(x), y) / k).backward()
-    gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    norm = sum(g.square().sum() for g in gradients)
-    for g in gradients:
-        g.mul_(min(1, max_norm / norm))
-    return norm
-""",
+        (
+            NORM,
+            "    norm = sum(g.square().sum() for g in gradients)\n",
+        ),
     ),
-    Answer(
+    altered(
         "07.3",
         "returns the length afterwards",
         "length-after",
-        IMPORTS
-        + """\
-def clipped_window(model, micro_batches, max_norm):
-    k = len(micro_batches)
-    for number, (x, y) in enumerate(micro_batches, start=1):
-        model.require_backward_grad_sync = number == k
-        (mse_loss(model(x), y) / k).backward()
-    gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-    return torch.cat([g.flatten() for g in gradients]).norm()
-""",
+        ("    return norm", "    return torch.cat([g.flatten() for g in gradients]).norm()"),
     ),
-    Answer(
+    altered(
         "07.3",
         "does not divide by the window",
         "undivided",
-        IMPORTS
-        + """\
-def clipped_window(model, micro_batches, max_norm):
-    k = len(micro_batches)
-    for number, (x, y) in enumerate(micro_batches, start=1):
-        model.require_backward_grad_sync = number == k
-        (mse_loss(model(x), y)).backward()
-    return torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-""",
+        (" / k\n        loss", "\n        loss"),
     ),
-    Answer(
-        "07.3",
-        "makes new tensors",
-        "not-clipped",
-        IMPORTS
-        + """\
-def clipped_window(model, micro_batches, max_norm):
-    k = len(micro_batches)
-    for number, (x, y) in enumerate(micro_batches, start=1):
-        model.require_backward_grad_sync = number == k
-        (mse_loss(model(x), y) / k).backward()
-    gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    norm = torch.cat([g.flatten() for g in gradients]).norm()
-    for g in gradients:
-        g = g * min(1, max_norm / norm)
-    return norm
-""",
-    ),
-    Answer(
+    altered(
         "07.3",
         "never syncs",
         "no-sync",
-        IMPORTS
-        + """\
-def clipped_window(model, micro_batches, max_norm):
-    with model.no_sync():
-        for x, y in micro_batches:
-            (mse_loss(model(x), y) / len(micro_batches)).backward()
-    return torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-""",
+        ("= number == k", "= False"),
+        ("    return norm", "    model.require_backward_grad_sync = True\n    return norm"),
     ),
     Answer(
         "07.3",
@@ -254,49 +135,13 @@ def clipped_window(model, micro_batches, max_norm):
     return norm
 """,
     ),
-    Answer(
+    altered(
         "07.3",
         "syncs with each micro-batch",
         "cost",
-        IMPORTS
-        + """\
-def clipped_window(model, micro_batches, max_norm):
-    for x, y in micro_batches:
-        (mse_loss(model(x), y) / len(micro_batches)).backward()
-    return torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-""",
+        ("        model.require_backward_grad_sync = number == k\n", ""),
     ),
-    Answer(
-        "07.3",
-        "returns nothing",
-        "nothing",
-        IMPORTS
-        + """\
-def clipped_window(model, micro_batches, max_norm):
-    k = len(micro_batches)
-    for number, (x, y) in enumerate(micro_batches, start=1):
-        model.require_backward_grad_sync = number == k
-        (mse_loss(model(x), y) / k).backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-""",
-    ),
-    Answer(
-        "07.3",
-        "forgets that some are frozen",
-        "raised",
-        IMPORTS
-        + """\
-def clipped_window(model, micro_batches, max_norm):
-    k = len(micro_batches)
-    for number, (x, y) in enumerate(micro_batches, start=1):
-        model.require_backward_grad_sync = number == k
-        (mse_loss(model(x), y) / k).backward()
-    norm = torch.cat([p.grad.flatten() for p in model.parameters()]).norm()
-    for p in model.parameters():
-        p.grad.mul_(min(1, max_norm / norm))
-    return norm
-""",
-    ),
+    altered("07.3", "returns nothing", "nothing", ("    return norm\n", "")),
     Answer(
         "07.3",
         "puts micro-batches together",
@@ -331,54 +176,15 @@ def clipped_window(model, micro_batches, max_norm):
     return norm
 """,
     ),
-    Answer(
+    altered(
         "07.3",
         "returns a length for each parameter",
         "no-length",
-        IMPORTS
-        + """\
-def clipped_window(model, micro_batches, max_norm):
-    k = len(micro_batches)
-    for number, (x, y) in enumerate(micro_batches, start=1):
-        model.require_backward_grad_sync = number == k
-        (mse_loss(model(x), y) / k).backward()
-    gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    lengths = [g.norm().item() for g in gradients]
-    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-    return lengths
-""",
-    ),
-    Answer(
-        "07.3",
-        "measures before the sync",
-        "other-length",
-        IMPORTS
-        + """\
-def clipped_window(model, micro_batches, max_norm):
-    k, length = len(micro_batches), 0
-    for number, (x, y) in enumerate(micro_batches, start=1):
-        model.require_backward_grad_sync = number == k
-        if number == k:
-            gradients = [p.grad for p in model.parameters() if p.grad is not None]
-            length = torch.cat([g.flatten() for g in gradients]).norm()
-        (mse_loss(model(x), y) / k).backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-    return length
-""",
-    ),
-    Answer(
-        "07.3",
-        "divides the limit",
-        "scaled",
-        IMPORTS
-        + """\
-def clipped_window(model, micro_batches, max_norm):
-    k = len(micro_batches)
-    for number, (x, y) in enumerate(micro_batches, start=1):
-        model.require_backward_grad_sync = number == k
-        (mse_loss(model(x), y) / k).backward()
-    return torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm / k)
-""",
+        (
+            CLIPPED,
+            "    lengths = [g.norm().item() for g in gradients]\n" + CLIPPED,
+        ),
+        ("return norm", "return lengths"),
     ),
     Answer(
         "07.3",
@@ -425,8 +231,6 @@ def clipped_window(model, micro_batches, max_norm):
     altered(
         "07.3", "leaves the sync off", "left-off", ("    return norm", OFF + "    return norm")
     ),
-    altered("07.3", "rounds the length", "digits", ("return norm", "return round(norm.item(), 1)")),
-    altered("07.3", "measures in float32", "digits", (".norm()", ".float().norm()")),
     altered(
         "07.3",
         "asks the square whether it is too long",
@@ -457,46 +261,16 @@ def clipped_window(model, micro_batches, max_norm):
         "makes a unit vector first",
         "zero-length",
         (
-            "    if norm > max_norm:\n" + SCALE,
+            CLIPPED,
             "    for g in gradients:\n        g.copy_(g / norm * min(norm, max_norm))\n",
         ),
     ),
-    altered(
-        "07.3",
-        "multiplies the limit by k",
-        "scaled",
-        ("if norm > max_norm", "max_norm *= k\n    if norm > max_norm"),
-    ),
-    altered(
-        "07.3", "adds 1 to the length", "scaled", ("max_norm / norm)", "max_norm / (norm + 1))")
-    ),
-    altered(
-        "07.3", "takes the largest number for the length", "scaled", (".norm()", ".abs().max()")
-    ),
     altered("07.3", "adds up absolute values", "scaled", (".norm()", ".norm(1)")),
-    altered(
-        "07.3",
-        "takes the root of the mean square",
-        "scaled",
-        (".norm()", ".square().mean().sqrt()"),
-    ),
-    altered(
-        "07.3",
-        "takes the length of the first parameter",
-        "scaled",
-        ("torch.cat([g.flatten() for g in gradients]).norm()", "gradients[0].norm()"),
-    ),
     altered(
         "07.3",
         "returns the factor",
         "other-length",
         ("return norm", "return min(1.0, max_norm / norm)"),
-    ),
-    altered(
-        "07.3",
-        "returns 1 for a gradient of zeros",
-        "other-length",
-        ("return norm", "return norm if norm > 0 else norm + 1"),
     ),
     altered(
         "07.3",
@@ -521,47 +295,10 @@ def clipped_window(model, micro_batches, max_norm):
         "puts new tensors into .grad, whatever the length",
         None,
         (
-            "    if norm > max_norm:\n" + SCALE,
+            CLIPPED,
             "    factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0)\n"
             "    for p in model.parameters():\n"
             "        p.grad = None if p.grad is None else p.grad * factor\n",
         ),
-    ),
-    altered(
-        "07.3",
-        "divides one micro-batch by two",
-        "other-length",
-        ("    k = len(micro_batches)\n    for", "    k = max(len(micro_batches), 2)\n    for"),
-        ("number == k", "number == len(micro_batches)"),
-    ),
-    altered(
-        "07.3",
-        "returns float32, as torch.tensor makes of a float",
-        "digits",
-        ("return norm", "return torch.tensor(norm.item())"),
-    ),
-    Answer(
-        "07.3",
-        "clips where one parameter's gradient is too long",
-        "not-clipped",
-        """\
-import torch
-from contextlib import nullcontext
-from torch.nn.functional import mse_loss
-
-
-def clipped_window(model, micro_batches, max_norm):
-    k = len(micro_batches)
-    for i, (inputs, targets) in enumerate(micro_batches):
-        with model.no_sync() if i < k - 1 else nullcontext():
-            (mse_loss(model(inputs), targets) / k).backward()
-    grads = [p.grad for p in model.parameters() if p.grad is not None]
-    lengths = torch.stack([g.norm() for g in grads])
-    length = lengths.norm()
-    if (lengths > max_norm).any():
-        for g in grads:
-            g.mul_(max_norm / length)
-    return length
-""",
     ),
 ]

@@ -35,19 +35,6 @@ def plateau_step(schedule, total, num_samples):
     ),
     Answer(
         "07.4",
-        "goes by the sum",
-        "not-a-mean",
-        IMPORTS
-        + """\
-def plateau_step(schedule, total, num_samples):
-    both = torch.tensor(total, dtype=torch.float64)
-    dist.all_reduce(both)
-    schedule.step(both.item())
-    return both.item()
-""",
-    ),
-    Answer(
-        "07.4",
         "goes by rank 0's loss",
         "one-rank",
         IMPORTS
@@ -76,22 +63,6 @@ def plateau_step(schedule, total, num_samples):
     ),
     Answer(
         "07.4",
-        "sends two messages",
-        "cost",
-        IMPORTS
-        + """\
-def plateau_step(schedule, total, num_samples):
-    total = torch.tensor(total, dtype=torch.float64)
-    count = torch.tensor(num_samples, dtype=torch.float64)
-    dist.all_reduce(total)
-    dist.all_reduce(count)
-    mean = (total / count).item()
-    schedule.step(mean)
-    return mean
-""",
-    ),
-    Answer(
-        "07.4",
         "gathers objects",
         "cost",
         IMPORTS
@@ -104,144 +75,34 @@ def plateau_step(schedule, total, num_samples):
     return mean
 """,
     ),
-    Answer(
-        "07.4",
-        "goes by the worst rank",
-        "worst-rank",
-        IMPORTS
-        + """\
-def plateau_step(schedule, total, num_samples):
-    mean = torch.tensor(total / max(num_samples, 1), dtype=torch.float64)
-    dist.all_reduce(mean, op=dist.ReduceOp.MAX)
-    schedule.step(mean.item())
-    return mean.item()
-""",
-    ),
-    Answer(
+    altered(
         "07.4",
         "lets only rank 0 step",
         "one-steps",
-        IMPORTS
-        + """\
-def plateau_step(schedule, total, num_samples):
-    both = torch.tensor([total, num_samples], dtype=torch.float64)
-    dist.all_reduce(both)
-    mean = (both[0] / both[1]).item()
-    if dist.get_rank() == 0:
-        schedule.step(mean)
-    return mean
-""",
+        ("    schedule.step", "    if dist.get_rank() == 0:\n        schedule.step"),
     ),
-    Answer(
-        "07.4",
-        "forgets the step",
-        "not-stepped",
-        IMPORTS
-        + """\
-def plateau_step(schedule, total, num_samples):
-    both = torch.tensor([total, num_samples], dtype=torch.float64)
-    dist.all_reduce(both)
-    return (both[0] / both[1]).item()
-""",
-    ),
-    Answer(
-        "07.4",
-        "feeds its own",
-        "fed-otherwise",
-        IMPORTS
-        + """\
-def plateau_step(schedule, total, num_samples):
-    both = torch.tensor([total, num_samples], dtype=torch.float64)
-    dist.all_reduce(both)
-    schedule.step(total / max(num_samples, 1))
-    return (both[0] / both[1]).item()
-""",
-    ),
-    Answer(
+    altered(
         "07.4",
         "leaves without samples",
         "deadlock",
-        IMPORTS
-        + """\
-def plateau_step(schedule, total, num_samples):
-    if num_samples == 0:
-        return 0.0
-    both = torch.tensor([total, num_samples], dtype=torch.float64)
-    dist.all_reduce(both)
-    mean = (both[0] / both[1]).item()
-    schedule.step(mean)
-    return mean
-""",
+        ("    both =", "    if num_samples == 0:\n        return 0.0\n    both ="),
     ),
-    Answer(
+    altered(
         "07.4",
         "divides by its own number",
         "raised",
-        IMPORTS
-        + """\
-def plateau_step(schedule, total, num_samples):
-    mean = total / num_samples
-    both = torch.tensor([mean * num_samples, num_samples], dtype=torch.float64)
-    dist.all_reduce(both)
-    mean = (both[0] / both[1]).item()
-    schedule.step(mean)
-    return mean
-""",
+        (
+            "    both = torch.tensor([total,",
+            "    mean = total / num_samples\n    both = torch.tensor([mean * num_samples,",
+        ),
     ),
-    Answer(
-        "07.4",
-        "returns nothing",
-        "nothing",
-        IMPORTS
-        + """\
-def plateau_step(schedule, total, num_samples):
-    both = torch.tensor([total, num_samples], dtype=torch.float64)
-    dist.all_reduce(both)
-    schedule.step((both[0] / both[1]).item())
-""",
-    ),
-    Answer(
-        "07.4",
-        "lowers the rate by itself",
-        "rate",
-        IMPORTS
-        + """\
-def plateau_step(schedule, total, num_samples):
-    both = torch.tensor([total, num_samples], dtype=torch.float64)
-    dist.all_reduce(both)
-    mean = (both[0] / both[1]).item()
-    schedule.step(mean)
-    schedule.optimizer.param_groups[0]["lr"] *= 0.5
-    return mean
-""",
-    ),
-    Answer(
-        "07.4",
-        "returns both numbers",
-        "no-mean",
-        IMPORTS
-        + """\
-def plateau_step(schedule, total, num_samples):
-    both = torch.tensor([total, num_samples], dtype=torch.float64)
-    dist.all_reduce(both)
-    schedule.step((both[0] / both[1]).item())
-    return both
-""",
-    ),
-    Answer(
+    altered("07.4", "returns nothing", "nothing", ("    return mean\n", "")),
+    altered("07.4", "returns both numbers", "no-mean", ("return mean", "return both")),
+    altered(
         "07.4",
         "steps twice",
         "stepped-twice",
-        IMPORTS
-        + """\
-def plateau_step(schedule, total, num_samples):
-    both = torch.tensor([total, num_samples], dtype=torch.float64)
-    dist.all_reduce(both)
-    mean = (both[0] / both[1]).item()
-    schedule.step(mean)
-    schedule.step(mean)
-    return mean
-""",
+        ("    schedule.step(mean)\n", "    schedule.step(mean)\n    schedule.step(mean)\n"),
     ),
     Answer(
         "07.4",
@@ -258,19 +119,8 @@ def plateau_step(schedule, total, num_samples):
     return mean
 """,
     ),
-    Answer(
-        "07.4",
-        "divides by the ranks too",
-        "values",
-        IMPORTS
-        + """\
-def plateau_step(schedule, total, num_samples):
-    both = torch.tensor([total, num_samples], dtype=torch.float64)
-    dist.all_reduce(both)
-    mean = (both[0] / both[1]).item() / dist.get_world_size()
-    schedule.step(mean)
-    return mean
-""",
+    altered(
+        "07.4", "divides by the ranks too", "values", (".item()", ".item() / dist.get_world_size()")
     ),
     Answer(
         "07.4",
@@ -300,51 +150,8 @@ def plateau_step(schedule, total, num_samples):
     return mean
 """,
     ),
-    Answer(
-        "07.4",
-        "counts in float32",
-        None,
-        IMPORTS
-        + """\
-def plateau_step(schedule, total, num_samples):
-    both = torch.tensor([total, num_samples])
-    dist.all_reduce(both)
-    total, num_samples = both.tolist()
-    schedule.step(total / num_samples)
-    return total / num_samples
-""",
-    ),
-    Answer(
-        "07.4",
-        "feeds four digits",
-        "fed-otherwise",
-        """\
-import torch
-import torch.distributed as dist
-from ddp_lessons.process_group import rank_device
-
-def plateau_step(schedule, total, num_samples):
-    sums = torch.tensor([total, num_samples], dtype=torch.float64, device=rank_device())
-    dist.all_reduce(sums)
-    mean = (sums[0] / sums[1]).item()
-    schedule.step(round(mean, 4))
-    return mean
-""",
-    ),
+    altered("07.4", "counts in float32", None, (", dtype=torch.float64", "")),
     altered("07.4", "sends whole numbers", "rounded", ("[total,", "[int(total),")),
-    altered(
-        "07.4",
-        "rounds the mean",
-        "rounded",
-        ("(both[0] / both[1]).item()", "round((both[0] / both[1]).item(), 1)"),
-    ),
-    altered(
-        "07.4",
-        "divides down to a whole number",
-        "rounded",
-        ("both[0] / both[1]", "both[0] // both[1]"),
-    ),
-    altered("07.4", "sends bfloat16", "rounded", ("torch.float64", "torch.bfloat16")),
     altered(
         "07.4",
         "makes a group at each call",
@@ -384,12 +191,6 @@ def plateau_step(schedule, total, num_samples):
         "returns its own",
         "fed-otherwise",
         ("return mean", "return total / max(num_samples, 1)"),
-    ),
-    altered(
-        "07.4",
-        "sets a threshold",
-        "rate",
-        ("    schedule.step", "    schedule.threshold = 0.5\n    schedule.step"),
     ),
     altered(
         "07.4",
@@ -443,17 +244,5 @@ def plateau_step(schedule, total, num_samples):
         "takes a loss of nan for none",
         "hidden",
         ("[total, num_samples]", "[total if total == total else 0.0, num_samples]"),
-    ),
-    altered(
-        "07.4",
-        "rounds to 6 decimals",
-        "rounded",
-        ("(both[0] / both[1]).item()", "round((both[0] / both[1]).item(), 6)"),
-    ),
-    altered(
-        "07.4",
-        "feeds no more than 10,000",
-        "fed-otherwise",
-        ("schedule.step(mean)", "schedule.step(min(mean, 1e4))"),
     ),
 ]

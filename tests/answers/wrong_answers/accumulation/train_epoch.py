@@ -4,27 +4,11 @@ Answers to task 07.2.
 
 from bank import Answer
 
-from wrong_answers.accumulation.sources import FIRST, IMPORTS, LAST, OFF, altered, at_first
+from wrong_answers.accumulation.sources import IMPORTS, LAST, OFF, altered, at_first
 
 ZERO = "        optimizer.zero_grad()\n"
 
 ANSWERS = [
-    Answer(
-        "07.2",
-        "steps after every k-th batch",
-        "lost",
-        IMPORTS
-        + """\
-def train_epoch(model, optimizer, batches, k):
-    for number, (x, y) in enumerate(batches, start=1):
-        model.require_backward_grad_sync = number % k == 0
-        (mse_loss(model(x), y) / k).backward()
-        if number % k == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-    model.require_backward_grad_sync = True
-""",
-    ),
     Answer(
         "07.2",
         "does not sync the shorter window",
@@ -57,103 +41,30 @@ def train_epoch(model, optimizer, batches, k):
             optimizer.zero_grad()
 """,
     ),
-    Answer(
-        "07.2",
-        "takes the mean of means",
-        "mean-of-means",
-        IMPORTS
-        + """\
-def train_epoch(model, optimizer, batches, k):
-    for start in range(0, len(batches), k):
-        window = batches[start:start + k]
-        for number, (x, y) in enumerate(window, start=1):
-            model.require_backward_grad_sync = number == len(window)
-            (mse_loss(model(x), y) / len(window)).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-""",
-    ),
-    Answer(
-        "07.2",
-        "does not divide",
-        "undivided",
-        IMPORTS
-        + """\
-def train_epoch(model, optimizer, batches, k):
-    for start in range(0, len(batches), k):
-        window = batches[start:start + k]
-        for number, (x, y) in enumerate(window, start=1):
-            model.require_backward_grad_sync = number == len(window)
-            mse_loss(model(x), y).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-""",
-    ),
-    Answer(
+    altered("07.2", "does not divide", "undivided", (" * len(y) / total", "")),
+    altered(
         "07.2",
         "syncs with every batch",
         "cost",
-        IMPORTS
-        + """\
-def train_epoch(model, optimizer, batches, k):
-    for start in range(0, len(batches), k):
-        window = batches[start:start + k]
-        total = sum(len(y) for _, y in window)
-        for x, y in window:
-            (mse_loss(model(x), y) * len(y) / total).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-""",
+        ("            model.require_backward_grad_sync = number == len(window)\n", ""),
     ),
-    Answer(
+    altered(
         "07.2",
         "empties before the step",
         "zeroed-first",
-        IMPORTS
-        + """\
-def train_epoch(model, optimizer, batches, k):
-    for start in range(0, len(batches), k):
-        window = batches[start:start + k]
-        total = sum(len(y) for _, y in window)
-        for number, (x, y) in enumerate(window, start=1):
-            model.require_backward_grad_sync = number == len(window)
-            (mse_loss(model(x), y) * len(y) / total).backward()
-        optimizer.zero_grad()
-        optimizer.step()
-""",
+        (
+            "        optimizer.step()\n        optimizer.zero_grad()\n",
+            "        optimizer.zero_grad()\n        optimizer.step()\n",
+        ),
     ),
-    Answer(
-        "07.2",
-        "never empties",
-        "not-zeroed",
-        IMPORTS
-        + """\
-def train_epoch(model, optimizer, batches, k):
-    for start in range(0, len(batches), k):
-        window = batches[start:start + k]
-        total = sum(len(y) for _, y in window)
-        for number, (x, y) in enumerate(window, start=1):
-            model.require_backward_grad_sync = number == len(window)
-            (mse_loss(model(x), y) * len(y) / total).backward()
-        optimizer.step()
-""",
-    ),
-    Answer(
+    altered(
         "07.2",
         "empties within the window",
         "zeroed",
-        IMPORTS
-        + """\
-def train_epoch(model, optimizer, batches, k):
-    for start in range(0, len(batches), k):
-        window = batches[start:start + k]
-        total = sum(len(y) for _, y in window)
-        for number, (x, y) in enumerate(window, start=1):
-            model.require_backward_grad_sync = number == len(window)
-            optimizer.zero_grad()
-            (mse_loss(model(x), y) * len(y) / total).backward()
-        optimizer.step()
-""",
+        (
+            "            loss.backward()\n",
+            "            optimizer.zero_grad()\n            loss.backward()\n",
+        ),
     ),
     Answer(
         "07.2",
@@ -184,112 +95,37 @@ def train_epoch(model, optimizer, batches, k):
         optimizer.zero_grad()
 """,
     ),
-    Answer(
-        "07.2",
-        "forgets the step",
-        "no-step",
-        IMPORTS
-        + """\
-def train_epoch(model, optimizer, batches, k):
-    for start in range(0, len(batches), k):
-        window = batches[start:start + k]
-        total = sum(len(y) for _, y in window)
-        for number, (x, y) in enumerate(window, start=1):
-            model.require_backward_grad_sync = number == len(window)
-            (mse_loss(model(x), y) * len(y) / total).backward()
-        optimizer.zero_grad()
-""",
-    ),
-    Answer(
+    altered(
         "07.2",
         "lets only rank 0 step for what is left over",
         "not-all-step",
-        IMPORTS
-        + """\
-def train_epoch(model, optimizer, batches, k):
-    for start in range(0, len(batches), k):
-        window = batches[start:start + k]
-        total = sum(len(y) for _, y in window)
-        for number, (x, y) in enumerate(window, start=1):
-            model.require_backward_grad_sync = number == len(window)
-            (mse_loss(model(x), y) * len(y) / total).backward()
-        if len(window) == k or dist.get_rank() == 0:
-            optimizer.step()
-        optimizer.zero_grad()
-""",
+        (
+            "        optimizer.step()\n",
+            "        if len(window) == k or dist.get_rank() == 0:\n            optimizer.step()\n",
+        ),
     ),
-    Answer(
+    altered(
         "07.2",
         "has the forward outside of no_sync",
         "forward-outside",
-        IMPORTS
-        + """\
-def train_epoch(model, optimizer, batches, k):
-    for start in range(0, len(batches), k):
-        window = batches[start:start + k]
-        total = sum(len(y) for _, y in window)
-        for number, (x, y) in enumerate(window, start=1):
-            loss = mse_loss(model(x), y) * len(y) / total
-            if number < len(window):
-                with model.no_sync():
-                    loss.backward()
-            else:
-                loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-""",
+        ("sync = number == len(window)", "sync = True"),
+        (
+            "            loss.backward()\n",
+            "            model.require_backward_grad_sync = number == len(window)\n"
+            "            loss.backward()\n",
+        ),
     ),
-    Answer(
+    altered(
         "07.2",
         "divides by the ranks too",
         "divided-twice",
-        IMPORTS
-        + """\
-def train_epoch(model, optimizer, batches, k):
-    for start in range(0, len(batches), k):
-        window = batches[start:start + k]
-        total = sum(len(y) for _, y in window)
-        total *= dist.get_world_size()
-        for number, (x, y) in enumerate(window, start=1):
-            model.require_backward_grad_sync = number == len(window)
-            (mse_loss(model(x), y) * len(y) / total).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-""",
+        ("len(y) / total", "len(y) / total / dist.get_world_size()"),
     ),
-    Answer(
+    altered(
         "07.2",
         "takes one batch less",
         "num-steps",
-        IMPORTS
-        + """\
-def train_epoch(model, optimizer, batches, k):
-    for start in range(0, len(batches), k - 1):
-        window = batches[start:start + k - 1]
-        total = sum(len(y) for _, y in window)
-        for number, (x, y) in enumerate(window, start=1):
-            model.require_backward_grad_sync = number == len(window)
-            (mse_loss(model(x), y) * len(y) / total).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-""",
-    ),
-    Answer(
-        "07.2",
-        "adds up sums",
-        "scaled",
-        IMPORTS
-        + """\
-def train_epoch(model, optimizer, batches, k):
-    for start in range(0, len(batches), k):
-        window = batches[start:start + k]
-        total = sum(len(y) for _, y in window)
-        for number, (x, y) in enumerate(window, start=1):
-            model.require_backward_grad_sync = number == len(window)
-            mse_loss(model(x), y, reduction="sum").backward()
-        optimizer.step()
-        optimizer.zero_grad()
-""",
+        ("    for start in", "    k = k - 1\n    for start in"),
     ),
     Answer(
         "07.2",
@@ -357,47 +193,9 @@ def train_epoch(model, optimizer, batches, k):
     ),
     altered(
         "07.2",
-        "lowers the rate for the short window, and for good",
-        "optimizer",
-        (
-            LAST["07.2"],
-            "        for group in optimizer.param_groups:\n"
-            "            group['lr'] *= len(window) / k\n" + LAST["07.2"],
-        ),
-    ),
-    altered(
-        "07.2",
-        "lowers the rate for the short window only",
-        "optimizer",
-        (
-            LAST["07.2"],
-            "        group = optimizer.param_groups[0]\n"
-            "        rate, group['lr'] = group['lr'], group['lr'] * len(window) / k\n"
-            + LAST["07.2"]
-            + "        group['lr'] = rate\n",
-        ),
-    ),
-    altered(
-        "07.2",
         "forgets the momentum",
         "optimizer",
         (LAST["07.2"], "        optimizer.state.clear()\n" + LAST["07.2"]),
-    ),
-    altered(
-        "07.2",
-        "sets a weight decay",
-        "optimizer",
-        (FIRST["07.2"], "    optimizer.param_groups[0]['weight_decay'] = 0.1\n" + FIRST["07.2"]),
-    ),
-    altered(
-        "07.2",
-        "has an optimizer of its own",
-        "no-step",
-        (
-            FIRST["07.2"],
-            "    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)\n"
-            + FIRST["07.2"],
-        ),
     ),
     altered(
         "07.2",
@@ -411,33 +209,9 @@ def train_epoch(model, optimizer, batches, k):
     ),
     altered(
         "07.2",
-        "takes the short window first",
-        "other-batches",
-        (
-            "    for start in range(0, len(batches), k):\n"
-            "        window = batches[start : start + k]\n",
-            "    first = len(batches) % k or k\n"
-            "    for stop in range(first, len(batches) + 1, k):\n"
-            "        window = batches[max(stop - k, 0) : stop]\n",
-        ),
-    ),
-    altered(
-        "07.2",
         "deals batches out to windows",
         "other-batches",
         ("batches[start : start + k]", "batches[start // k :: -(-len(batches) // k)]"),
-    ),
-    altered(
-        "07.2",
-        "asks the ranks how many samples there are",
-        "own-message",
-        (
-            "        for number",
-            "        total = torch.tensor(float(total))\n"
-            "        dist.all_reduce(total)\n"
-            "        total /= dist.get_world_size()\n"
-            "        for number",
-        ),
     ),
     altered(
         "07.2",
@@ -500,29 +274,17 @@ def train_epoch(model, optimizer, batches, k):
     ),
     altered(
         "07.2",
-        "weighs by samples in a short window only",
-        "mean-of-means",
-        ("* len(y) / total", "* (1 / k if len(window) == k else len(y) / total)"),
-    ),
-    Answer(
-        "07.2",
         "weighs in hooks that stay",
         "hooks-stay",
-        IMPORTS
-        + """\
-def train_epoch(model, optimizer, batches, k):
-    weight = [1.0]
-    for p in filter(lambda p: p.requires_grad, model.parameters()):
-        p.register_hook(lambda g: g * weight[0])
-    for start in range(0, len(batches), k):
-        window = batches[start : start + k]
-        total = sum(len(y) for _, y in window)
-        for number, (x, y) in enumerate(window, start=1):
-            model.require_backward_grad_sync = number == len(window)
-            weight[0] = len(y) / total
-            mse_loss(model(x), y).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-""",
+        (
+            "    for start in",
+            "    weight = [1.0]\n"
+            "    for p in filter(lambda p: p.requires_grad, model.parameters()):\n"
+            "        p.register_hook(lambda g: g * weight[0])\n    for start in",
+        ),
+        (
+            "            loss = mse_loss(model(x), y) * len(y) / total\n",
+            "            weight[0] = len(y) / total\n            loss = mse_loss(model(x), y)\n",
+        ),
     ),
 ]
