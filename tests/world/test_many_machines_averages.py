@@ -150,7 +150,6 @@ def test_leaders_add_up_on_any_layout(layout):
     assert all(abs(one - expected) <= len(layout) for one in crossed)  # chunks of whole bytes
 
 
-@pytest.mark.ranks
 def test_leaders_add_up_a_tensor_with_gaps_and_leave_what_lies_between():
     """
     Gloo takes a tensor for one piece of memory: it would add up the gaps, and raise nothing.

@@ -91,7 +91,7 @@ def _judge(played):
     training = Training(case, range(case.world_size))
     _judge_weights(played, [weights_of(case, one["state"]) for one in kept], training)
     if number == LONELY:
-        _judge_evaluation(played, kept[0]["state"], training)
+        _judge_evaluation(played, [one["state"] for one in kept], training)
 
 
 def _judge_weights(played, weights, training):
@@ -103,8 +103,8 @@ def _judge_weights(played, weights, training):
             raise played.wrong(mistake, rank, got=got, expected=expected, fact=fact)
 
 
-def _judge_evaluation(played, state, training):
-    case, got = played.case, played.results[0]
+def _judge_evaluation(played, states, training):
+    case, got, state = played.case, played.results[0], states[0]
     expected = loss_of(case, training.state, unseen_pair(case, 0))
     try:
         loss = float(got)
@@ -131,6 +131,11 @@ def _judge_evaluation(played, state, training):
             raise played.wrong("other-rank", 0, **both, fact=fact)
         fact = "script_4: BatchNorm has other statistics than the training gave it."
         raise played.wrong("statistics", 0, **both, fact=fact)
+    losses = [loss_of(case, one, unseen_pair(case, rank)) for rank, one in enumerate(states)]
+    mean = sum(losses) / len(losses)
+    if abs(loss - mean) <= NEAR * mean:
+        fact = "script_4: this is a mean of losses, to which each rank's own statistics led."
+        raise played.wrong("mean-of-losses", 0, **both, fact=fact)
     if any(is_loss(pair) for pair in script_batches(case, 0)):
         fact = "script_4: this is the loss on a pair that it was trained on."
         raise played.wrong("other-pair", 0, **both, fact=fact)
@@ -163,8 +168,9 @@ scripts = Task(
     mistakes={
         "alone": "Look for what sends gradients. DataParallel is one process's own, and DDP sends "
         "only if its own forward was called.",
-        "passed-by": "None of these messages carries gradients. Let every forward of the training "
-        "go through DDP's wrapper.",
+        "passed-by": "None of these messages carries gradients: a loss is no gradient, and "
+        "autograd does not pass through an all-reduce. Let every forward of the training go "
+        "through DDP's wrapper.",
         "waits-for-frozen": "What a model trains must be settled before it is wrapped.",
         "deadlock": "With buffers, forward of the wrapper is a collective. Who calls it, and who "
         "does not?",
@@ -185,6 +191,8 @@ scripts = Task(
         "forgotten.",
         "other-rank": "DDP leaves rank 0's statistics in the model. Keep them, or make them those "
         "of all ranks.",
+        "mean-of-losses": "The loss may go by the statistics of rank 0, or by those of all ranks "
+        "in one BatchNorm. A mean of losses, each by one rank's statistics, is neither.",
         "other-pair": "Evaluate on `test`, which no step has seen.",
         "wrapped-again": "Wrap once, before the loop: each wrapping sends the whole model.",
         "two-wrappers": "DataParallel is for one process that has several GPUs, DDP for several "

@@ -163,11 +163,16 @@ def how_trained(case, weights, rank, has_sent):
     def are_all(wanted):
         return are_near(weights, [wanted] * len(weights))
 
+    def are_alone(times):
+        own = [trained(one, times=times) for one in ranks]
+        return all(
+            are_near([got], [one]) or are_near([got], [first])
+            for got, one in zip(weights, own, strict=True)
+        )
+
     alone = [trained(one) for one in ranks]
-    if not are_all(first) and all(
-        are_near([got], [one]) or are_near([got], [first])
-        for got, one in zip(weights, alone, strict=True)
-    ):
+    # A loss that is averaged by messages is divided by the number of ranks, and so is its gradient.
+    if not are_all(first) and (are_alone(1) or (has_sent and are_alone(1 / len(ranks)))):
         fact = "each rank trained by its own batches, or not at all"
         return "passed-by" if has_sent else "alone", fact
     if are_near([weights[rank]], [first]):

@@ -130,6 +130,35 @@ optimizer = torch.optim.SGD(net.parameters(), lr=0.125)
     ),
     Answer(
         "06.4",
+        "averages the loss in script 1, before backward",
+        "passed-by",
+        _scripts(
+            script_1="""\
+optimizer = torch.optim.SGD(net.parameters(), lr=0.125)
+    for inputs, targets in batches:
+        optimizer.zero_grad()
+        loss = mse_loss(net(inputs), targets)
+        dist.all_reduce(loss)
+        (loss / dist.get_world_size()).backward()
+        optimizer.step()"""
+        ),
+    ),
+    Answer(
+        "06.4",
+        "returns the mean of the test losses of all ranks",
+        "mean-of-losses",
+        _scripts(
+            script_4="""\
+train(DDP(net), batches)
+    net.eval()
+    with torch.no_grad():
+        loss = mse_loss(net(test[0]), test[1])
+    dist.all_reduce(loss)
+    return loss.item() / dist.get_world_size()"""
+        ),
+    ),
+    Answer(
+        "06.4",
         "calls the module past the wrapper in script 2",
         "passed-by",
         _scripts(script_2=_RIGHT[2].replace("model(inputs)", "model.module(inputs)")),
