@@ -3,9 +3,9 @@ Task 02.4: a broadcast in log2(w) rounds.
 """
 
 from ddp_lessons.checks.collectives.tensors import IN_ITS_DTYPE, MUST_FIT, tensor_of
-from ddp_lessons.checks.kit import Case, Task, equal
-from ddp_lessons.checks.kit.material.digits import KEPT, refuse_lost_digits
-from ddp_lessons.checks.kit.material.early_use import EARLY, call_watched, refuse_early
+from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Task
+from ddp_lessons.checks.kit.material.digits import KEPT, is_nearly
+from ddp_lessons.checks.kit.material.early_use import EARLY_USE, call_watched
 from ddp_lessons.checks.kit.material.rounds import rounds_of_sends, sending_device
 from ddp_lessons.pictures import steps_picture
 
@@ -34,33 +34,29 @@ def _act(here, broadcast):
     )
 
 
-def _judge(played):
-    refuse_early(played)
-    tensors, src = played.before, played.case["src"]
-    others = [tensor for rank, tensor in enumerate(tensors) if rank != src]
-    for rank, got in enumerate(played.results):
-        both = {"got": got, "expected": tensors[src]}
-        is_old = equal(got, tensors[rank]) or equal(got, tensors[src])  # small ones may be alike
-        if not is_old and any(equal(got, other) for other in others):
-            fact = f"This rank has the tensor of another rank than {src}."
-            raise played.wrong("other-root", rank, **both, fact=fact)
-    for rank, got in enumerate(played.results):
-        both = {"got": got, "expected": tensors[src]}
-        if equal(got, tensors[rank]) and not equal(got, tensors[src]):
-            fact = "This rank still has its own tensor."
-            raise played.wrong("not-everywhere", rank, **both, fact=fact)
-        refuse_lost_digits(played, rank, got, tensors[src], [tensors[src]])
-        played.expect(rank, got, tensors[src])
-    num_sent, w = [names.count("send") for names in played.names], len(tensors)
-    if sum(num_sent) > w - 1:
-        fact = f"All have it, but it took {sum(num_sent)} messages; {w - 1} are enough."
-        raise played.wrong("cost", fact=fact)
-    most = (w - 1).bit_length()
-    for rank, rounds in enumerate(rounds_of_sends(played.traces)):
-        if max(rounds, default=0) > most:
-            mistake = "one-sender" if num_sent[rank] == w - 1 else "chain"
-            fact = f"It sends in round {max(rounds)}; {most} rounds are enough."
-            raise played.wrong(mistake, rank, fact=fact)
+def _loses_digits(view):
+    both = view.got, view.expected
+    return view.is_off and both[0].shape == both[1].shape and is_nearly(*both, [both[1]])
+
+
+def _sends_too_often(view):
+    num_sent, w = sum(names.count("send") for names in view.played.names), view.case.world_size
+    if view.rank or num_sent < w:
+        return ""
+    return f"All have it, but it took {num_sent} messages; {w - 1} are enough."
+
+
+def _last_round(view):
+    return max(rounds_of_sends(view.played.traces)[view.rank], default=0)
+
+
+def _fact_of_rounds(view):
+    most, last = (view.case.world_size - 1).bit_length(), _last_round(view)
+    return f"It sends in round {last}; {most} rounds are enough." if last > most else ""
+
+
+def _sends_to_all(view):
+    return view.played.names[view.rank].count("send") == view.case.world_size - 1
 
 
 def _draw(played):
@@ -84,7 +80,6 @@ broadcast = Task(
     twice=True,
     cases=_cases,
     act=_act,
-    judge=_judge,
     ok="w - 1 messages in log2(w) rounds, rounded up",
     draw=_draw,
     hints=(
@@ -97,25 +92,65 @@ broadcast = Task(
         "if place < d and place + d < world_size: send to rank (rank + d) % world_size; elif "
         "d <= place < 2 * d: receive from (rank - d) % world_size.",
     ),
-    mistakes=EARLY
-    | {
-        "one-sender": "A rank that has it can send it too, in the same round as src.",
-        "chain": "Let every rank that has it send in every round, until all have it.",
-        "digits": IN_ITS_DTYPE,
-        "kept": KEPT,
-        "cost": "Each rank but src receives once; who has it already needs no message.",
-        "other-root": "The tensor is rank src's, and src is not always 0: count places from src.",
-        "not-everywhere": "Go through the rounds for this number of ranks: who sends to those that "
-        "have nothing?",
-        "input-changed": "Leave the argument as it is: got = tensor.clone() comes first.",
-        "view": "Leave the argument as it is, and return a copy: got = tensor.clone() comes first.",
-        "deadlock": "For each round write down who sends to whom. A send needs a receive in the "
-        "same round, from the rank that sends.",
-        "raised": "In the last round some ranks have no partner: with 3 ranks there is no rank 3. "
-        "Places count from src, and send and recv want ranks. "
-        "And a tensor may have 0 numbers: then recv must be told its src.",
-        "died": MUST_FIT,
-        "forbidden": "Use send and recv only: the rounds are yours to plan.",
-    },
+    expected=Expected(lambda case, rank: tensor_of(case, case["src"])),
+    mistakes=(
+        EARLY_USE,
+        Mistake(
+            "other-root",
+            "The tensor is rank src's, and src is not always 0: count places from src.",
+            "This rank has the tensor of another rank than src.",
+            gives=lambda case, rank: [
+                tensor_of(case, other) for other in range(case.world_size) if other != rank
+            ],
+        ),
+        Mistake(
+            "not-everywhere",
+            "Go through the rounds for this number of ranks: who sends to those that have nothing?",
+            "This rank still has its own tensor.",
+            gives=lambda case, rank: [tensor_of(case, rank)],
+        ),
+        Mistake(
+            "digits", IN_ITS_DTYPE, "It is nearly right: digits are lost.", shows=_loses_digits
+        ),
+        VALUES,
+        Mistake(
+            "cost",
+            "Each rank but src receives once; a rank that has the tensor needs no message.",
+            shows=_sends_too_often,
+        ),
+        Mistake(
+            "one-sender",
+            "A rank that has it can send it too, in the same round as src.",
+            shows=lambda view: _sends_to_all(view) and _fact_of_rounds(view),
+        ),
+        Mistake(
+            "chain",
+            "Let every rank that has it send in every round, until all have it.",
+            shows=_fact_of_rounds,
+        ),
+        Mistake("kept", KEPT),
+        Mistake(
+            "input-changed",
+            "Leave the argument as it is: got = tensor.clone() comes first.",
+        ),
+        Mistake(
+            "view",
+            "Leave the argument as it is, and return a copy: got = tensor.clone() comes first.",
+        ),
+        Mistake(
+            "deadlock",
+            "If the number of ranks is no power of 2, some ranks have no partner in the last "
+            "round: with 3 ranks, place 1 has none. For each round write down who sends to whom: a "
+            "send needs a receive in the same round, from the rank that sends.",
+        ),
+        Mistake(
+            "raised",
+            "In the last round some ranks have no partner: with 3 ranks there is no rank 3. Places "
+            "count from src, and send and recv want ranks. And a tensor may have 0 numbers: then "
+            "recv must be told its src.",
+        ),
+        Mistake("died", MUST_FIT),
+        Mistake("forbidden", "Use send and recv only: the rounds are yours to plan."),
+    ),
     allowed=("send", "recv"),
 )
