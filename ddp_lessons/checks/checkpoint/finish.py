@@ -14,7 +14,7 @@ from ddp_lessons.checks.checkpoint.noted_runs import (
     RightGradients,
     is_update,
 )
-from ddp_lessons.checks.kit import Case, Task, equal, generator
+from ddp_lessons.checks.kit import Case, Mistake, Task, equal, generator
 from ddp_lessons.checks.kit.material.runs import live
 from ddp_lessons.checks.kit.material.warm_up import first_save
 from ddp_lessons.errors import BadInput
@@ -101,96 +101,192 @@ def _digits_for(here):
     return images.to(here.device), labels.to(here.device), batches
 
 
-def _judge(played):
-    killed_in = played.case["killed in step"]
+def _lives(view):
+    """
+    Yield for each life of this rank when it was, what was noted, and the numbers of its steps.
+    """
+    killed_in, lives = view.case["killed in step"], view.kept["lives"]
     done = (killed_in - 1) // _EVERY * _EVERY
-    right = RightGradients(played.seen[0].kept)
-    for rank, seen in enumerate(played.seen):
-        if seen.kept["is changed"]:
-            raise played.wrong("input-changed", rank, fact="It leaves the list of batches changed.")
-        lives = seen.kept["lives"]
-        whole, resumed = lives["whole"], lives["resumed"]
-        if "killed" in lives:
-            _judge_life(played, right, rank, whole, 0, _NUM_STEPS, "Without a kill")
-            _judge_life(played, right, rank, lives["killed"], 0, killed_in - 1, "Until the kill")
-            for step, other in zip(lives["killed"]["steps"], whole["steps"], strict=False):
-                if not equal(step["weights"], other["weights"]):
-                    fact = (
-                        f"Step {step['number']} does not begin with the same weights, to the last "
-                    )
-                    fact += "bit, in two runs of as many ranks."
-                    raise played.wrong("values", rank, fact=fact)
-        when = f"After the kill, with {done} steps on the disk"
-        _judge_life(played, right, rank, resumed, done, _NUM_STEPS, when)
-        for part in ("weights", "optimizer"):
-            if not equal(resumed["steps"][0][part], whole["steps"][done][part]):
-                fact = f"{when}: its {part} are not what was saved."
-                fact = fact.replace("optimizer are", "optimizer's state is")
-                raise played.wrong(part, rank, fact=fact)
-        if "killed" in lives and not equal(resumed["end"], whole["end"]):
-            fact = "As many ranks as before, and the last bits differ from a run without a kill."
-            raise played.wrong("values", rank, fact=fact)
+    if "killed" in lives:
+        yield "Without a kill", lives["whole"], [*range(1, _NUM_STEPS + 1)]
+        yield "Until the kill", lives["killed"], [*range(1, killed_in)]
+    when = f"After the kill, with {done} steps on the disk"
+    yield when, lives["resumed"], [*range(done + 1, _NUM_STEPS + 1)]
 
 
-def _judge_life(played, right, rank, life, done, stop, when):
+def _first_fault(view):
+    """
+    Return which function of `_OF_A_LIFE` first finds something wrong, and what, or None and "".
+
+    What is wrong in later lives may come of that.
+    """
+    kept = view.kept
+    if "fault" not in kept:
+        facts = (
+            (fact_of, f"{when}: {fact}")
+            for when, *life in _lives(view)
+            for fact_of in _OF_A_LIFE
+            if (fact := fact_of(view, *life))
+        )
+        kept["fault"] = next(facts, (None, ""))
+    return kept["fault"]
+
+
+def _in_a_life(fact_of):
+    """
+    Return a function of a View that says what one function of `_OF_A_LIFE` finds wrong.
+    """
+
+    def shows(view):
+        found, fact = _first_fault(view)
+        return fact if found is fact_of else ""
+
+    return shows
+
+
+def _counts_wrongly(view, life, expected):
     numbers = [step["number"] for step in life["steps"]]
-    expected = [*range(done + 1, stop + 1)]
-    if life["num_late"]:
-        raise played.wrong("saves-dead", rank, fact=f"{when}: it saves a run that is dead.")
+    is_early = numbers and numbers == [number + 1 for number in expected]
+    is_stuck = len(set(numbers)) == 1 < len(numbers)
+    if is_early or is_stuck:
+        return f"in its steps, run.step + 1 is {numbers}; right is {expected}."
     if numbers != expected:
-        both = {"got": numbers, "expected": expected}
-        fact = f"{when}: these are the numbers of its steps."
-        mistake = "from-start" if done and numbers[:1] == [1] else "steps"
-        if numbers == [number + 1 for number in expected]:
-            mistake = "counted-early"
-        if numbers and len(set(numbers)) == 1 < len(numbers):
-            mistake = "uncounted"
-        raise played.wrong(mistake, rank, **both, fact=fact)
+        return ""
+    done, saved = min(expected, default=1) - 1, [step for _, step in life["saves"]]
+    if any(step < done + made for step, made in zip(saved, life["made"], strict=False)):
+        return f"it saves when run.step is {saved}, and has not counted the last step then."
+    return ""
+
+
+def _makes_other_steps(view, life, expected):
+    numbers = [step["number"] for step in life["steps"]]
+    if numbers == expected:
+        return ""
+    return f"it makes the steps {numbers}; right is {expected}."
+
+
+def _saves_other_steps(view, life, expected):
     due = [step for step in expected if step % _EVERY == 0]
     saved = [step for _, step in life["saves"]]
     is_over = expected[-1:] == [_NUM_STEPS]  # then one save more does no harm
-    if saved != due and not (is_over and saved == [*due, _NUM_STEPS]):
-        fact = f"{when}: it saves when run.step is {saved}, and {due} were due."
-        is_early = any(step < done + made for step, made in zip(saved, life["made"], strict=True))
-        raise played.wrong("uncounted" if is_early else "save-steps", rank, fact=fact)
-    if any(name == "save" for name, _ in life["saves"]):
-        raise played.wrong("whole-file", rank, fact=f"{when}: rank 0 writes everything alone.")
+    if saved == due or (is_over and saved == [*due, _NUM_STEPS]):
+        return ""
+    return f"it saves when run.step is {saved}, and {due} were due."
+
+
+def _writes_alone(view, life, expected):
+    is_alone = any(name == "save" for name, _ in life["saves"])
+    return "rank 0 writes everything alone." if is_alone else ""
+
+
+def _takes_too_many(view, life, expected):
+    largest = max((step["largest"] for step in life["steps"]), default=0)
+    if largest <= _MICRO_BATCH:
+        return ""
+    return f"a forward takes {largest} samples; {_MICRO_BATCH} is the most."
+
+
+def _takes_other_share(view, life, expected):
+    share = _GLOBAL_BATCH // view.case.world_size
+    taken = {step["samples"] for step in life["steps"]} - {share}
+    return f"it takes {min(taken)} samples a step; {share} are its share." if taken else ""
+
+
+def _gradients(view, life):
+    first = view.played.seen[0].kept
+    right = first.setdefault("right", RightGradients(first))  # ranks share it
     for step in life["steps"]:
-        _judge_digits_step(played, rank, step, *right.of(step))
-    for step, later in pairwise([*life["steps"], life["end"]]):
-        if not is_update(step, later):
-            fact = f"{when}: in step {step['number']}, the weights are not moved as run.optimizer "
-            fact += "was made to move them."
-            raise played.wrong("other-update", rank, fact=fact)
-    if life["num_syncs"] > len(expected):
-        fact = f"{when}: {life['num_syncs']} all-reduces for {len(expected)} steps."
-        raise played.wrong("cost", rank, fact=fact)
-    if life["num_syncs"] + life["num_between"] > len(expected):
-        num = life["num_between"]
-        fact = f"{when}: {num} calls in {len(expected)} steps, beside backward, loading and saving."
-        raise played.wrong("other-talk", rank, fact=fact)
+        yield step["number"], step["gradient"].double(), *right.of(step)
 
 
-def _judge_digits_step(played, rank, step, right, error):
-    w = played.case.world_size
-    if step["largest"] > _MICRO_BATCH:
-        fact = f"A forward takes {step['largest']} samples; {_MICRO_BATCH} is the most."
-        raise played.wrong("memory", rank, fact=fact)
-    if step["samples"] != _GLOBAL_BATCH // w:
-        fact = f"It takes {step['samples']} samples a step; {_GLOBAL_BATCH // w} are its share."
-        is_more = step["samples"] > _GLOBAL_BATCH // w
-        raise played.wrong("all-samples" if is_more else "few-samples", rank, fact=fact)
-    got = step["gradient"].double()
-    if bool(((got - right).abs() <= error).all()):
-        return
-    both = {"got": step["gradient"], "expected": right.float()}
-    fact = f"The gradient of step {step['number']} is not the mean over all its samples."
-    k = _GLOBAL_BATCH // w // _MICRO_BATCH
-    if bool(((got - k * right).abs() <= k * error).all()):
-        raise played.wrong("undivided", rank, **both, fact=fact)
-    if (got - right).norm() <= 0.05 * right.norm():
-        raise played.wrong("rounded", rank, **both, fact=fact)
-    raise played.wrong("gradient", rank, **both, fact=fact)
+def _is_undivided(view, life, expected):
+    num_parts = _GLOBAL_BATCH // view.case.world_size // _MICRO_BATCH
+    for number, got, right, error in _gradients(view, life):
+        is_off = bool(((got - right).abs() > error).any())
+        if is_off and bool(((got - num_parts * right).abs() <= num_parts * error).all()):
+            return f"the gradient of step {number} is {num_parts} times the mean over its samples."
+    return ""
+
+
+def _is_no_mean(view, life, expected):
+    for number, got, right, error in _gradients(view, life):
+        if not bool(((got - right).abs() <= error).all()):
+            off = float((got - right).norm() / right.norm())
+            return (
+                f"the gradient of step {number} is not the mean over all its samples. It is off by "
+                f"{off:.2g} of its length."
+            )
+    return ""
+
+
+def _talks_too_much(view, life, expected):
+    most, num = len(expected), life["num_syncs"]
+    if num > most:
+        return f"{num} all-reduces for {most} steps."
+    between = life["num_between"]
+    if num + between > most:
+        return f"{between} calls in {most} steps, beside backward, loading and saving."
+    return ""
+
+
+_OF_A_LIFE = (
+    _counts_wrongly,
+    _makes_other_steps,
+    _saves_other_steps,
+    _writes_alone,
+    _takes_too_many,
+    _takes_other_share,
+    _is_undivided,
+    _is_no_mean,
+    _talks_too_much,
+)
+"""
+What can be wrong in a life.
+"""
+
+
+def _differs_in_bits(view):
+    """
+    Say in which step two runs of as many ranks begin with other weights, before any kill.
+    """
+    lives = view.kept["lives"]
+    pairs = zip(lives.get("killed", {"steps": []})["steps"], lives["whole"]["steps"], strict=False)
+    for step, other in pairs:
+        if not equal(step["weights"], other["weights"]):
+            return (
+                f"Step {step['number']} does not begin with the same weights, to the last bit, in "
+                "two runs of as many ranks."
+            )
+    return ""
+
+
+def _restores_otherwise(view):
+    if _differs_in_bits(view):
+        return ""  # what is restored may be right then
+    lives = view.kept["lives"]
+    done = (view.case["killed in step"] - 1) // _EVERY * _EVERY
+    for part in ("weights", "optimizer"):
+        if not equal(lives["resumed"]["steps"][0][part], lives["whole"]["steps"][done][part]):
+            what = "its weights are" if part == "weights" else "the state of its optimizer is"
+            return f"After the kill, with {done} steps on the disk: {what} not what was saved."
+    return ""
+
+
+def _goes_on_otherwise(view):
+    for when, life, _ in _lives(view):
+        if life["num_late"]:
+            return f"{when}: it saves a run that is dead."
+        for step, later in pairwise([*life["steps"], life["end"]]):
+            if not is_update(step, later):
+                return (
+                    f"{when}: in step {step['number']}, the weights are not moved as run.optimizer "
+                    "was made to move them."
+                )
+    lives = view.kept["lives"]
+    if "killed" in lives and not equal(lives["resumed"]["end"], lives["whole"]["end"]):
+        end = "As many ranks as before, and the last bits differ from a run without a kill."
+        return _differs_in_bits(view) or end
+    return ""
 
 
 def _draw(played):
@@ -220,7 +316,6 @@ finish = Task(
     name="finish",
     cases=_cases,
     act=_act,
-    judge=_judge,
     ok="every bit as without the kill, and with fewer ranks every step right to rounding",
     draw=_draw,
     warm_up=first_save,
@@ -234,39 +329,86 @@ finish = Task(
         "After the parts: run.optimizer.step(), run.optimizer.zero_grad(), run.step += 1, and "
         "saves.save_sharded(run) if run.step % every == 0.",
     ),
-    mistakes={
-        "from-start": "Load the latest checkpoint first. What is left is batches[run.step:].",
-        "steps": "Step number run.step + 1 trains on batches[run.step]. None is left out or made "
-        "twice.",
-        "uncounted": "Count each step in run.step before you save: the checkpoint is named by it.",
-        "counted-early": "Count a step, and save it, when optimizer.step() has made it.",
-        "other-talk": "Ranks talk once a step: in the backward of its last part. A loss that is "
-        "only looked at needs no message, and a barrier neither.",
-        "other-update": "Leave the rate and all else that the optimizer goes by alone: the "
-        "gradient is the mean over the whole batch, so it is as large on two ranks as on four.",
-        "rounded": "The gradient is nearly right. Compute in float32, as the model is: no "
-        "autocast, no half precision.",
-        "save-steps": "Save after each step whose number every divides, and after no other but the "
-        "last.",
-        "whole-file": "Let every rank write its part at once: save_sharded.",
-        "saves-dead": "A kill asks nobody: no except and no finally runs. Save while all is well.",
-        "memory": "Give the model micro_batch samples at a time: split your share.",
-        "all-samples": "Each rank takes its own part of the batch only: rank and world_size tell "
-        "which.",
-        "few-samples": "The fewer ranks there are, the more of the batch each one takes: share it "
-        "among as many as there are now.",
-        "undivided": "Each backward adds a whole mean. Divide each loss by the number of parts.",
-        "gradient": "Each sample of the batch is counted once. The gradient begins at zero "
-        "in each step, and ranks average what all parts have added up.",
-        "cost": "Only the last part of a step may sync: the others run under run.model.no_sync().",
-        "weights": "Load after nothing else has changed the run, and train only then.",
-        "optimizer": "The optimizer is part of the run: use saves.load and saves.save_sharded.",
-        "values": "Loading, sharing and adding up must be done in the same way in every run.",
-        "input-changed": "Leave the list of batches as it is: a slice is a list of its own.",
-        "raised": "The run may have been saved by another number of ranks: exact=False allows it.",
-        "deadlock": "Loading, saving and the last part's backward are collective: every rank makes "
-        "each of them.",
-    },
+    mistakes=(
+        Mistake(
+            "input-changed",
+            "Leave the list of batches as it is: a slice is a list of its own.",
+            "It leaves the list of batches changed.",
+            shows=lambda view: view.kept["is changed"],
+        ),
+        Mistake(
+            "count",
+            "Count each step in run.step when optimizer.step() has made it, and before you save: "
+            "the checkpoint is named by it.",
+            shows=_in_a_life(_counts_wrongly),
+        ),
+        Mistake(
+            "steps",
+            "Load the latest checkpoint first. Step number run.step + 1 trains on batches"
+            "[run.step]: what is left is batches[run.step:].",
+            shows=_in_a_life(_makes_other_steps),
+        ),
+        Mistake(
+            "save-steps",
+            "Save after each step whose number every divides, and after no other but the last.",
+            shows=_in_a_life(_saves_other_steps),
+        ),
+        Mistake(
+            "whole-file",
+            "Let every rank write its part at once: save_sharded.",
+            shows=_in_a_life(_writes_alone),
+        ),
+        Mistake(
+            "memory",
+            "Give the model micro_batch samples at a time: split your share.",
+            shows=_in_a_life(_takes_too_many),
+        ),
+        Mistake(
+            "share",
+            "Each rank takes its own part of the batch only. Share the batch among as many ranks "
+            "as there are now: rank and world_size tell which part is whose.",
+            shows=_in_a_life(_takes_other_share),
+        ),
+        Mistake(
+            "undivided",
+            "Each backward adds a whole mean. Divide each loss by the number of parts.",
+            shows=_in_a_life(_is_undivided),
+        ),
+        Mistake(
+            "gradient",
+            "Each sample of the batch is counted once, in float32. The gradient begins at zero in "
+            "each step, and ranks average what all parts have added up.",
+            shows=_in_a_life(_is_no_mean),
+        ),
+        Mistake(
+            "restored",
+            "Load before anything else changes the run, and by saves.load: the optimizer is part "
+            "of what is saved.",
+            shows=_restores_otherwise,
+        ),
+        Mistake(
+            "other-run",
+            "Load, share, add up and save in the same way in every run, from batches and run.step "
+            "alone. Leave the rate as it is, and save only while all is well.",
+            shows=_goes_on_otherwise,
+        ),
+        Mistake(
+            "cost",
+            "Ranks talk once a step, in the last part's backward. DDP decides in the forward: both "
+            "forward and backward of the other parts belong inside run.model.no_sync(). A loss "
+            "that is only looked at needs no message.",
+            shows=_in_a_life(_talks_too_much),
+        ),
+        Mistake(
+            "raised",
+            "The run may have been saved by another number of ranks: exact=False allows it.",
+        ),
+        Mistake(
+            "deadlock",
+            "Loading, saving and the last part's backward are collective: every rank makes each "
+            "of them.",
+        ),
+    ),
     in_place=True,
     returns=False,
 )

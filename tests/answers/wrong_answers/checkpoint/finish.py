@@ -6,63 +6,54 @@ from bank import Answer
 
 from wrong_answers.checkpoint.sources import altered, finish
 
-LOAD = "    saves.load(run, exact=False)\n"
-
 OPTIMIZE = "        run.optimizer.step()\n        run.optimizer.zero_grad()\n"
 
 COUNT = "        run.step += 1\n"
 
 SHARD = "        if run.step % every == 0:\n            saves.save_sharded(run)\n"
 
-FORWARD = "                loss = cross_entropy(run.model(images[part]), labels[part])\n"
-
 ANSWERS = [
-    finish("begins from the start", "from-start", ("    saves.load(run, exact=False)\n", "")),
+    finish("begins from the start", "steps", ("    saves.load(run, exact=False)\n", "")),
     finish("wants as many ranks as before", "raised", ("run, exact=False", "run")),
-    finish("loads, and takes the first batches again", "steps", ("batches[run.step :]", "batches")),
     finish(
         "syncs each micro-batch",
         "cost",
         ("contextlib.nullcontext() if last else run.model.no_sync()", "contextlib.nullcontext()"),
     ),
+    finish(
+        "has the forward outside of no_sync",
+        "cost",
+        (
+            "            with contextlib",
+            "            loss = run.model(images[part])\n            with contextlib",
+        ),
+        (
+            "cross_entropy(run.model(images[part]), labels[part])",
+            "cross_entropy(loss, labels[part])",
+        ),
+    ),
     finish("does not divide", "undivided", ("(loss / len(parts)).backward()", "loss.backward()")),
-    finish(
-        "divides by the ranks as well",
-        "gradient",
-        ("loss / len(parts)", "loss / len(parts) / world_size"),
-    ),
     finish("keeps old gradients", "gradient", ("        run.optimizer.zero_grad()\n", "")),
-    finish("every rank takes the whole batch", "all-samples", ("batch[rank::world_size]", "batch")),
-    finish(
-        "shares for four ranks, whatever there are",
-        "few-samples",
-        ("batch[rank::world_size]", "batch[rank::4]"),
-    ),
+    finish("every rank takes the whole batch", "share", ("batch[rank::world_size]", "batch")),
     finish("one large forward", "memory", (".split(micro_batch)", ".split(len(batch))")),
     finish("rank 0 writes all alone", "whole-file", ("save_sharded", "save")),
     finish(
         "saves before it counts",
-        "uncounted",
+        "count",
         ("        run.step += 1\n", ""),
         (
             "            saves.save_sharded(run)\n",
             "            saves.save_sharded(run)\n        run.step += 1\n",
         ),
     ),
-    finish("never counts a step", "uncounted", ("        run.step += 1\n", "")),
     finish(
         "saves at the end only",
         "save-steps",
         ("        if run.step % every == 0:\n            saves", "    if True:\n            saves"),
     ),
     finish(
-        "no rank talks",
-        "gradient",
-        ("contextlib.nullcontext() if last else run.model.no_sync()", "run.model.no_sync()"),
-    ),
-    finish(
         "loads into another optimizer",
-        "optimizer",
+        "restored",
         ("import contextlib\n", "import contextlib, torch\n"),
         ("    rank, world", "    run.optimizer.state.clear()\n    rank, world"),
     ),
@@ -73,7 +64,7 @@ ANSWERS = [
     ),
     finish(
         "saves when it dies",
-        "saves-dead",
+        "other-run",
         (
             "                loss = cross_entropy(run.model(images[part]), labels[part])\n",
             "                try:\n"
@@ -81,22 +72,6 @@ ANSWERS = [
             "                except BaseException:\n"
             "                    saves.save_sharded(run)\n"
             "                    raise\n",
-        ),
-    ),
-    finish(
-        "shares otherwise after a restart",
-        "values",
-        ("    rank, world_size", "    first = run.step\n    rank, world_size"),
-        ("batch[rank::", "batch.roll(first)[rank::"),
-    ),
-    finish(
-        "adds up the weights of all ranks, so that they are equal",
-        "weights",
-        (
-            "    for batch in",
-            "    for p in run.model.parameters():\n"
-            "        dist.all_reduce(p.data)\n"
-            "    for batch in",
         ),
     ),
     Answer(
@@ -126,7 +101,7 @@ def finish(run, saves, images, labels, batches, micro_batch, every):
     altered(
         "08.5",
         "adds up the loss in each step",
-        "other-talk",
+        "cost",
         (
             OPTIMIZE,
             "        one = loss.detach().clone()\n        dist.all_reduce(one)\n" + OPTIMIZE,
@@ -134,66 +109,10 @@ def finish(run, saves, images, labels, batches, micro_batch, every):
     ),
     altered(
         "08.5",
-        "adds up the loss in each second step",
-        "other-talk",
-        (
-            OPTIMIZE,
-            "        one = loss.detach().clone()\n"
-            "        if run.step % 2: dist.all_reduce(one)\n" + OPTIMIZE,
-        ),
-    ),
-    altered(
-        "08.5",
-        "has a barrier in each step",
-        "other-talk",
-        (OPTIMIZE, "        dist.barrier()\n" + OPTIMIZE),
-    ),
-    altered(
-        "08.5",
-        "counts when it has saved",
-        "uncounted",
-        (COUNT + SHARD, SHARD.replace("run.step %", "(run.step + 1) %") + COUNT),
-    ),
-    altered(
-        "08.5",
         "counts and saves before the step",
-        "counted-early",
+        "count",
         (OPTIMIZE + COUNT + SHARD, COUNT + SHARD + OPTIMIZE),
     ),
-    altered(
-        "08.5",
-        "computes in bfloat16",
-        "rounded",
-        ("import contextlib\n", "import contextlib, torch\n"),
-        (
-            FORWARD,
-            "                with torch.autocast(images.device.type, dtype=torch.bfloat16):\n    "
-            + FORWARD,
-        ),
-    ),
-    altered(
-        "08.5",
-        "takes over the shares of four ranks",
-        "all-samples",
-        ("import contextlib\n", "import contextlib, torch\n"),
-        (
-            "batch[rank::world_size]",
-            "torch.cat([batch[one::4] for one in range(rank, 4, world_size)])",
-        ),
-    ),
-    altered(
-        "08.5",
-        "makes the rate smaller on fewer ranks",
-        "other-update",
-        (LOAD, LOAD + "    run.optimizer.param_groups[0]['lr'] *= dist.get_world_size() / 4\n"),
-    ),
-    altered(
-        "08.5",
-        "saves before the first step, too",
-        "save-steps",
-        (LOAD, LOAD + "    saves.save_sharded(run)\n"),
-    ),
-    altered("08.5", "saves after each step", "save-steps", ("run.step % every == 0", "True")),
     altered("08.5", "unusual: saves in the background", None, ("save_sharded", "save_async")),
     altered(
         "08.5",
@@ -225,12 +144,5 @@ def finish(run, saves, images, labels, batches, micro_batch, every):
             "    for batch in batches[run.step :]:",
             "    del batches[: run.step]\n    for batch in batches:",
         ),
-    ),
-    altered(
-        "08.5",
-        "goes through the parts of a step in an order of its own each time",
-        "values",
-        ("import contextlib", "import contextlib, random"),
-        ("        for part", "        parts = random.sample(parts, len(parts))\n        for part"),
     ),
 ]

@@ -20,8 +20,6 @@ SYNC = """            file.flush()
             os.fsync(file.fileno())
 """
 
-REPLACE = "        os.replace(other, path)\n"
-
 
 _PICKLED = """
 import io, os, torch, torch.distributed as dist
