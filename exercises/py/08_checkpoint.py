@@ -68,7 +68,8 @@ check.save.picture()
 # may have made fewer steps or more. Then both must make the same next four steps, to the last bit.
 # `ddp_lessons.checkpoint` would pass, but leave you nothing to do.
 #
-# A `run` has `model`, `optimizer`, `scheduler` and `sampler`, and two numbers, `epoch` and `step`.
+# A `run` has `model`, `optimizer`, `scheduler` and `sampler`, each with `state_dict` and
+# `load_state_dict`, and two numbers, `epoch` and `step`.
 # The model has parameters and a buffer. The loop adds noise to the images: `torch.randn`, on the
 # CPU, with other numbers on each rank. What is restored may be older than the last `capture`.
 
@@ -212,7 +213,8 @@ check.reshard.picture()
 #
 # The check lets four ranks train, kills them in the middle of a step, and calls your function
 # again, on as many ranks and on fewer. As many must end with the weights of a run without a kill,
-# to the last bit. With fewer, each step must be the one that four would make, up to rounding.
+# to the last bit. With fewer, each step must be the one that four would make, up to rounding. Each
+# run was warmed up by the idle pass of the lesson, so DDP's buckets are the same in all of them.
 #
 # `saves` is the lesson's `Checkpoints`, so `save_sharded` lets every rank write its part at once,
 # and `load` with `exact=False` takes also what another number of ranks has saved. With as many
