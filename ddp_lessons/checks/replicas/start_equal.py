@@ -2,20 +2,28 @@
 Task 05.1: start equal.
 """
 
+from dataclasses import replace
+
 import torch
 
-from ddp_lessons.checks.kit import Case, Task, equal, whole_numbers
+from ddp_lessons.checks.kit import (
+    VALUES,
+    Case,
+    Expected,
+    Mistake,
+    Task,
+    equal,
+    whole_numbers,
+)
 from ddp_lessons.checks.replicas.layers import (
     Model,
     communications,
     first_number,
-    foreign_dtypes,
     listed,
     random_layers,
     tensors_of,
 )
 from ddp_lessons.pictures import collective_picture
-from ddp_lessons.trace.events import MESSAGE
 
 _WITH_GAPS = ["layer1.weight", "mean"]
 
@@ -66,78 +74,116 @@ def _act(here, start_equal):
     }
 
 
-def _judge(played):
-    case = played.case
-    before = [tensors_of(_start_model(case, rank)) for rank in range(case.world_size)]
-    for seen in played.seen:
-        _judge_start(played, seen.rank, seen.kept["tensors"], before)
-    for seen in played.seen:
-        for name in seen.kept["replaced"]:
-            fact = f"{name} is another tensor object than before."
-            raise played.wrong("replaced", seen.rank, fact=fact)
-        for name in seen.kept["moved"]:
-            fact = f"{name} lies in other memory than before."
-            raise played.wrong("replaced", seen.rank, fact=fact)
-    _judge_start_cost(played, before[0])
+def _tables(case):
+    """
+    Return for each rank its tensors by name, as they were before the call.
+    """
+    models = [_start_model(case, rank) for rank in range(case.world_size)]
+    return [{name: t.detach() for name, t in tensors_of(model).items()} for model in models]
 
 
-def _judge_start_cost(played, tensors):
-    most_bytes = sum(tensor.nbytes for tensor in tensors.values())
-    for rank, events in enumerate(played.traces):
-        moved = communications(events)
-        num_bytes = sum(event.input_bytes for event in moved)
-        fact = f"{num_bytes} bytes go into its calls; the model has {most_bytes}."
-        if num_bytes > most_bytes and any(event.dtype == "uint8" for event in moved):
-            fact = f"Some go as uint8, as pickled objects do. {fact}"
-            raise played.wrong("objects", rank, fact=fact)
-        if len(moved) > len(tensors):
-            mistake = "one-peer" if all(event.kind == MESSAGE for event in moved) else "cost"
-            fact = f"It makes {len(moved)} calls; {len(tensors)} tensors need no more than that."
-            raise played.wrong(mistake, rank, fact=fact)
-        if num_bytes > most_bytes:
-            others = foreign_dtypes(events, {_dtype(one) for one in tensors.values()})
-            raise played.wrong("sent-dtype" if others else "cost", rank, fact=fact)
+def _wrong_names(view):
+    """
+    Return the names of the tensors that differ from rank 0's in some bit.
+    """
+    got, expected = view.got, view.expected
+    return [name for name in expected if not equal(got.get(name), expected[name])]
 
 
-def _dtype(tensor):
-    return str(tensor.dtype).removeprefix("torch.")
+def _are_own(view, names):
+    own = _tables(view.case)[view.rank]
+    return bool(names) and all(equal(view.got.get(name), own[name]) for name in names)
 
 
-def _judge_start(played, rank, got, before):
-    expected, own = before[0], before[rank]
-    wrong = [name for name in expected if not equal(got.get(name), expected[name].detach())]
+def _changes_nothing(view):
+    wrong = _wrong_names(view)
+    return wrong == list(view.expected) and _are_own(view, wrong)
+
+
+def _goes_from_elsewhere(view):
+    wrong = _wrong_names(view)
     if not wrong:
-        return
-    name, kept = wrong[0], played.seen[0].kept["tensors"]
-    both = {"got": got.get(name), "expected": expected[name].detach()}
-    fact = f"{name} is not that of rank 0." if rank else f"{name} of rank 0 has changed."
-    is_own = all(equal(got.get(one), own[one].detach()) for one in wrong)
-    known = {_dtype(one) for one in expected.values()}
-    sent = {event.dtype for event in communications(played.traces[rank])} - {"uint8", None}
-    is_other = sent - known or (sent and not is_own and _dtype(expected[name]) not in sent)
-    if is_other and _is_nearly(both["got"], both["expected"]):
-        fact = f"{fact} It sends {listed(sent - known or sent)}; the model has {listed(known)}."
-        raise played.wrong("sent-dtype", rank, **both, fact=fact)
-    if _is_sum_of(both["got"], both["expected"]):
-        raise played.wrong("added", rank, **both, fact=fact)
-    if rank == 0:
-        others = [tensors[name].detach() for tensors in before[1:]]
-        came = any(equal(both["got"], other) for other in others)
-        raise played.wrong("other-root" if came else "not-rank-0", rank, **both, fact=fact)
-    if is_own and wrong == list(expected):
-        raise played.wrong("unchanged", rank, **both, fact="Nothing has changed on this rank.")
-    with_gaps = {*played.case.data.get("with gaps", ())}
-    if with_gaps & set(wrong) and set(wrong) <= {*with_gaps, "mask"}:
-        raise played.wrong("copied" if "mask" in wrong else "gaps", rank, **both, fact=fact)
-    if is_own and wrong == ["mask"]:
-        raise played.wrong("not-saved", rank, **both, fact=fact)
-    if is_own and set(wrong) <= {"mean", "count", "mask"}:
-        raise played.wrong("buffers", rank, **both, fact=fact)
-    if is_own and wrong == ["layer1.bias"]:
-        raise played.wrong("frozen", rank, **both, fact=fact)
-    if equal(both["got"], kept[name]):
-        raise played.wrong("not-rank-0", rank, **both, fact=fact)
-    raise played.wrong("values", rank, **both, fact=fact)
+        return ""
+    if not view.rank:
+        return f"{wrong[0]} of rank 0 has changed."
+    first = view.played.seen[0].kept["tensors"]
+    if equal(view.got.get(wrong[0]), first.get(wrong[0])):
+        return f"{wrong[0]} is the same on all ranks, and not that of rank 0."
+    return ""
+
+
+def _with_gaps(view):
+    return {*view.case.data.get("with gaps", ())}
+
+
+def _lacks_only(*names):
+    """
+    Return a function of a View that tells whether only such tensors are as they were.
+    """
+
+    def shows(view):
+        wrong = _wrong_names(view)
+        if _are_own(view, wrong) and set(wrong) <= {*names}:
+            return f"{wrong[0]} is as it was, and not that of rank 0."
+        return ""
+
+    return shows
+
+
+def _writes_past_gaps(view):
+    wrong = set(_wrong_names(view))
+    return bool(wrong) and wrong <= _with_gaps(view)
+
+
+def _fills_a_copy(view):
+    wrong, with_gaps = set(_wrong_names(view)), _with_gaps(view)
+    return bool(with_gaps) and "mask" in wrong and wrong <= {*with_gaps, "mask"}
+
+
+def _dtypes(view):
+    return {str(tensor.dtype).removeprefix("torch.") for tensor in view.expected.values()}
+
+
+def _num_bytes(view):
+    return sum(event.input_bytes for event in communications(view.events))
+
+
+def _most_bytes(view):
+    return sum(tensor.nbytes for tensor in view.expected.values())
+
+
+def _sends_other_dtype(view):
+    sent = {event.dtype for event in communications(view.events)} - {"uint8", None}
+    others, wrong = sent - _dtypes(view), _wrong_names(view)
+    if wrong and not others and not _are_own(view, wrong):
+        others = sent if str(view.expected[wrong[0]].dtype)[6:] not in sent else set()
+    is_near = wrong and all(_is_nearly(view.got.get(n), view.expected[n]) for n in wrong)
+    costs_more = not wrong and _num_bytes(view) > _most_bytes(view)
+    if not others or not (is_near or costs_more):
+        return ""
+    return f"It sends {listed(others)}; the model has {listed(_dtypes(view))}."
+
+
+def _adds(view):
+    wrong = _wrong_names(view)
+    return bool(wrong) and _is_sum_of(view.got.get(wrong[0]), view.expected[wrong[0]])
+
+
+def _is_elsewhere(view):
+    for name in view.kept["replaced"]:
+        return f"{name} is another tensor object than before."
+    for name in view.kept["moved"]:
+        return f"{name} lies in other memory than before."
+    return ""
+
+
+def _costs(view):
+    num_calls, num_bytes = len(communications(view.events)), _num_bytes(view)
+    if num_bytes > _most_bytes(view):
+        return f"{num_bytes} bytes go into its calls; the model has {_most_bytes(view)}."
+    if num_calls > len(view.expected):
+        return f"It makes {num_calls} calls; {len(view.expected)} tensors need no more than that."
+    return ""
 
 
 def _is_nearly(got, expected):
@@ -178,7 +224,6 @@ start_equal = Task(
     may_change=("weights", "buffers", "place"),
     cases=_cases,
     act=_act,
-    judge=_judge,
     ok="all parameters and buffers are rank 0's, one call a tensor at most",
     draw=_draw,
     hints=(
@@ -193,34 +238,81 @@ start_equal = Task(
         "tensor.detach().contiguous(), one broadcast of numbers with src=0, and "
         "tensor.detach().copy_(numbers).",
     ),
-    mistakes={
-        "unchanged": "What was received must land in the model's own tensors.",
-        "frozen": "A frozen parameter takes part in every forward. It must be equal, too.",
-        "buffers": "A model holds more than parameters: numbers that no step changes are in its "
-        "buffers.",
-        "not-saved": "A state_dict leaves out buffers that are not to be saved. The model has "
-        "another list of them.",
-        "not-rank-0": "The replicas may all start from one model, but it is to be rank 0's, and "
-        "rank 0's stays as it is.",
-        "other-root": "Let rank 0 send, and all others receive.",
-        "copied": "Some calls give a view where they can, and a copy of what is not contiguous. "
-        "What was received must land in the model's own tensors.",
-        "gaps": "This tensor has gaps between its numbers, and the call treats it as one piece of "
-        "memory. Send a contiguous copy, and copy what came into the tensor of the model.",
-        "replaced": "Write into the tensors that are there. An optimizer or a view that was made "
-        "before holds those.",
-        "left-changed": "Only numbers may change. A frozen parameter stays frozen: detach() gives "
-        "a tensor with the same memory that calls may write into.",
-        "objects": "Send the numbers themselves: one broadcast for a tensor.",
-        "sent-dtype": "Send each tensor in its own dtype: a smaller one loses digits, a larger one "
-        "costs bytes.",
-        "added": "A sum is no copy: -0.0 + 0.0 is 0.0, and 0 times inf is nan. Hand out the bits "
-        "that rank 0 has.",
-        "one-peer": "A send reaches one rank. One call can hand a tensor to all of them.",
-        "cost": "Send each tensor once, and nothing else. A tied weight has two names, and is one "
-        "tensor.",
-        "values": "Compare this tensor on rank 0 and on this rank: every number of it must come "
-        "over, to the last bit.",
-    },
+    expected=Expected(lambda case, rank: _tables(case)[0], gave=lambda view: view.kept["tensors"]),
+    mistakes=(
+        Mistake(
+            "sent-dtype",
+            "Send each tensor in its own dtype: a smaller one loses digits, a larger one costs "
+            "bytes.",
+            shows=_sends_other_dtype,
+        ),
+        Mistake(
+            "added",
+            "A sum is no copy: -0.0 + 0.0 is 0.0, and 0 times inf is nan. Hand out the bits that "
+            "rank 0 has.",
+            "It has lost what a sum with zeros loses: the sign of a 0, or an inf.",
+            shows=_adds,
+        ),
+        Mistake(
+            "other-root",
+            "Let rank 0 send, and all others receive. The replicas may all start from one model, "
+            "but it is to be rank 0's, and rank 0's stays as it is.",
+            shows=_goes_from_elsewhere,
+        ),
+        Mistake(
+            "unchanged",
+            "What was received must land in the model's own tensors.",
+            "Nothing has changed on this rank.",
+            shows=_changes_nothing,
+        ),
+        Mistake(
+            "gaps",
+            "This tensor has gaps between its numbers, and the call treats it as one piece of "
+            "memory. Send a contiguous copy, and copy what came into the tensor of the model.",
+            "A tensor with gaps is not that of rank 0.",
+            shows=_writes_past_gaps,
+        ),
+        Mistake(
+            "copied",
+            "Some calls give a view where they can, and a copy of a tensor that is not contiguous. "
+            "What was received must land in the model's own tensors.",
+            "A tensor that is not contiguous is as it was.",
+            shows=_fills_a_copy,
+        ),
+        Mistake(
+            "buffers",
+            "A model holds more than parameters: numbers that no step changes are in its buffers. "
+            "A state_dict leaves out those that are not to be saved.",
+            shows=_lacks_only("mean", "count", "mask"),
+        ),
+        Mistake(
+            "frozen",
+            "A frozen parameter takes part in every forward. It must be equal, too.",
+            shows=_lacks_only("layer1.bias"),
+        ),
+        replace(
+            VALUES,
+            hint="Compare this tensor on rank 0 and on this rank: every number of it must come "
+            "over, to the last bit.",
+            symptom="A tensor is not that of rank 0.",
+        ),
+        Mistake(
+            "replaced",
+            "Write into the tensors that are there. An optimizer or a view that was made before "
+            "holds those.",
+            shows=_is_elsewhere,
+        ),
+        Mistake(
+            "cost",
+            "Send each tensor once, as a tensor and to all ranks in one call, and send nothing "
+            "else. A tied weight has two names, and is one tensor.",
+            shows=_costs,
+        ),
+        Mistake(
+            "left-changed",
+            "Only numbers may change. A frozen parameter stays frozen: detach() gives a tensor "
+            "with the same memory that calls may write into.",
+        ),
+    ),
     returns=False,
 )

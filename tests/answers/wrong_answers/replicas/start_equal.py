@@ -33,7 +33,6 @@ def _converted(what, condition, dtype, who="True"):
 
 
 ANSWERS = [
-    # ---- 05.1 ----
     Answer(
         "05.1",
         "sends a copy",
@@ -41,11 +40,6 @@ ANSWERS = [
         changed(START, ("        tensor.detach().copy_(numbers)\n", ""), ("contiguous", "clone")),
     ),
     _started("sends what is there", "gaps", "        dist.broadcast(one, src=0)\n"),
-    _started(
-        "all but rank 0 add -0.0, into what is there",
-        "gaps",
-        "        if dist.get_rank(): one.fill_(-0.0)\n        dist.all_reduce(one)\n",
-    ),
     altered(
         "05.1",
         "makes its copies contiguous only where there are many numbers",
@@ -68,42 +62,6 @@ ANSWERS = [
     ),
     Answer(
         "05.1", "sends parameters only", "buffers", changed(START, (TENSORS, "model.parameters()"))
-    ),
-    Answer(
-        "05.1",
-        "sends what state_dict names",
-        "not-saved",
-        changed(START, (TENSORS, "model.state_dict().values()")),
-    ),
-    Answer(
-        "05.1",
-        "averages the weights of all ranks",
-        "not-rank-0",
-        """\
-import torch
-import torch.distributed as dist
-
-def start_equal(model):
-    for tensor in [*model.parameters(), *model.buffers()]:
-        total = tensor.detach().double()
-        dist.all_reduce(total)
-        with torch.no_grad():
-            tensor.copy_(total / dist.get_world_size())
-""",
-    ),
-    Answer(
-        "05.1",
-        "draws new weights from one seed",
-        "not-rank-0",
-        """\
-import torch
-
-def start_equal(model):
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for tensor in [*model.parameters(), *model.buffers()]:
-            tensor.copy_(10 * torch.randn(tensor.shape))
-""",
     ),
     Answer(
         "05.1",
@@ -134,37 +92,6 @@ def start_equal(model):
     ),
     Answer(
         "05.1",
-        "sends a list of tensors as an object",
-        "objects",
-        """\
-import torch
-import torch.distributed as dist
-
-def start_equal(model):
-    tensors = [tensor.detach() for tensor in [*model.parameters(), *model.buffers()]]
-    received = [tensors]
-    dist.broadcast_object_list(received, src=0)
-    for tensor, other in zip(tensors, received[0]):
-        tensor.copy_(other)
-""",
-    ),
-    Answer(
-        "05.1",
-        "sends a tied weight under both names",
-        "cost",
-        changed(
-            START,
-            (
-                "def start",
-                "def named(model):\n"
-                "    found = model.named_parameters(remove_duplicate=False)\n"
-                "    return [parameter for _, parameter in found]\n\ndef start",
-            ),
-            ("model.parameters()", "named(model)"),
-        ),
-    ),
-    Answer(
-        "05.1",
         "unusual: one message a dtype",
         None,
         """\
@@ -184,7 +111,7 @@ def start_equal(model):
     Answer(
         "05.1",
         "hands out whole storages",
-        "objects",
+        "cost",
         """\
 import torch
 import torch.distributed as dist
@@ -196,19 +123,7 @@ def start_equal(model):
         dist.broadcast(raw, src=0)
 """,
     ),
-    # ---- 05.1 ----
     _converted("sends halves", "one.is_floating_point()", "torch.bfloat16"),
-    _converted(
-        "sends halves, and keeps rank 0's own",
-        "one.is_floating_point()",
-        "torch.float16",
-        "dist.get_rank()",
-    ),
-    _converted(
-        "sends float64 as float32", "one.dtype == torch.float64", "torch.float32", "dist.get_rank()"
-    ),
-    _converted("sends whole numbers as float64", "one.dtype == torch.int64", "torch.float64"),
-    _converted("sends bfloat16 as float32", "one.dtype == torch.bfloat16", "torch.float32"),
     _started(
         "thaws what it froze to write into it",
         "left-changed",
@@ -216,46 +131,11 @@ def start_equal(model):
         "        tensor.requires_grad_(isinstance(tensor, torch.nn.Parameter))\n",
     ),
     _started(
-        "gives each tensor the memory that came",
-        "replaced",
-        "        one = one.clone()\n        dist.broadcast(one, src=0)\n"
-        "        tensor.data = one\n",
-    ),
-    _started(
         "lets all but rank 0 add zeros",
         "added",
         "        if dist.get_rank(): one.zero_()\n        dist.all_reduce(one)\n",
     ),
-    _started(
-        "multiplies what is not rank 0's by 0",
-        "added",
-        "        one.mul_(dist.get_rank() == 0)\n        dist.all_reduce(one)\n",
-    ),
-    Answer(
-        "05.1",
-        "sends all as one message, which torch.cat makes float32",
-        "sent-dtype",
-        """\
-import torch
-import torch.distributed as dist
-
-def start_equal(model):
-    tensors = [tensor.detach() for tensor in [*model.parameters(), *model.buffers()]]
-    flat = torch.cat([tensor.flatten() for tensor in tensors])
-    dist.broadcast(flat, src=0)
-    for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors])):
-        tensor.copy_(part.view_as(tensor))
-""",
-    ),
     _started("flattens what it sends", "copied", "        dist.broadcast(one.flatten(), src=0)\n"),
-    _started(
-        "lets rank 0 send to each",
-        "one-peer",
-        "        if dist.get_rank() == 0:\n"
-        "            for rank in range(1, dist.get_world_size()):\n"
-        "                dist.send(one, rank)\n        else:\n            dist.recv(one, 0)\n",
-    ),
-    altered("05.1", "ends with a barrier", "cost", (BROADCAST, BROADCAST + "    dist.barrier()\n")),
     _started(
         "adds what came to its own",
         "values",
@@ -298,17 +178,6 @@ def start_equal(model):
             "        sent.append((handle.get_future(), tensor.detach(), numbers))\n"
             "    torch.futures.wait_all([future for future, *_ in sent])\n"
             "    for _, tensor, numbers in sent:\n        tensor.copy_(numbers)\n",
-        ),
-    ),
-    altered(
-        "05.1",
-        "sends dtype by dtype, in the order of a set",
-        "own-order",
-        (
-            "    for tensor in [*model.parameters(), *model.buffers()]:\n",
-            "    tensors = [*model.parameters(), *model.buffers()]\n"
-            "    dtypes = {t.dtype for t in tensors}\n"
-            "    for tensor in [t for d in dtypes for t in tensors if t.dtype == d]:\n",
         ),
     ),
 ]
