@@ -153,9 +153,9 @@ def plan_of(case, model, mistake=None):
         num_bytes += own
         is_late = mistake in ("one-late", "later-late" if buckets else "first-late")
         is_full = num_bytes > now if is_late else num_bytes >= now
-        if mistake == "each-alone" or (is_full and mistake != "under-cap"):
+        if is_full and mistake != "under-cap":
             buckets.append(bucket)
             above = num_bytes - now
             rest = {"not-reset": num_bytes, "above-cap": above, "less-above-cap": -above}
             bucket, num_bytes = [], rest.get(mistake, 0)
-    return buckets + [bucket] * (bool(bucket) and mistake != "lost")
+    return [*buckets, bucket] if bucket else buckets

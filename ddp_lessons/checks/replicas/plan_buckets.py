@@ -2,11 +2,11 @@
 Task 05.3: plan buckets.
 """
 
-from itertools import zip_longest
+from dataclasses import replace
 
 import torch
 
-from ddp_lessons.checks.kit import Case, Task
+from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Task
 from ddp_lessons.checks.replicas.layers import HEAD_SIZE, Model, bytes_of, plan_of, random_layers
 from ddp_lessons.pictures import buckets_picture
 
@@ -53,34 +53,6 @@ def _plan_model(case):
 
 _OTHER_CAPS = {"cap_bytes": 10**6, "first_cap_bytes": 10**6}
 
-_PLAN_MISTAKES = {
-    "four-bytes": "numbers",
-    "order": "order",
-    "frozen": "frozen",
-    "frozen-bytes": "frozen",
-    "tied": "tied",
-    "numbers": "numbers",
-    "rows": "rows",
-    "storage": "storage",
-    "smaller-first": "first-cap",
-    "not-reset": "not-reset",
-    "above-cap": "not-reset",
-    "less-above-cap": "not-reset",
-    "one-late": "one-late",
-    "first-late": "one-late",
-    "later-late": "one-late",
-    "under-cap": "under-cap",
-    "lost": "lost",
-    "first-cap": "first-cap",
-    "always-first": "first-cap",
-    "first-twice": "first-cap",
-    "swapped": "first-cap",
-    "each-alone": "each-alone",
-}
-"""
-What a plan may be made by -> the mistake that it is.
-"""
-
 
 def _act(here, plan_buckets):
     model = _plan_model(here.case).to(here.device)
@@ -96,102 +68,47 @@ def _trains_no_more(model):
     return model
 
 
-def _judge(played):
-    model = _plan_model(played.case)
-    plans = [seen.calls[0].result for seen in played.seen]
-    expected = plan_of(played.case, model)
-    for rank, got in enumerate(plans):
-        _judge_buckets(played, rank, got, expected, model)
-    for rank, got in enumerate(plans):
-        for one, other in zip(got, plans[0], strict=True):
-            if list(one) != list(other):
-                fact = f"Where rank 0 has the bucket {other}, this rank has {one}."
-                raise played.wrong("ranks-differ", rank, fact=fact)
-    for rank, got in enumerate(plans):
-        for one, right in zip(got, expected, strict=True):
-            if list(one) != right:
-                fact = "A bucket has the right names in another order."
-                raise played.wrong("inside", rank, got=one, expected=right, fact=fact)
-    _judge_other_caps(played, model)
-    expected = plan_of(played.case, _trains_no_more(model))
-    for seen in played.seen:
-        got = seen.calls[2].result
-        if any("head.bias" in bucket for bucket in got):
-            both = {"got": got, "expected": expected}
-            fact = "In another call, with the same model and caps, head.bias is frozen as well."
-            raise played.wrong("kept", seen.rank, **both, fact=fact)
-
-
-def _judge_other_caps(played, model):
-    expected = plan_of({**played.case.data, **_OTHER_CAPS}, model)
-    for seen in played.seen:
-        first, got = (call.result for call in seen.calls[:2])
-        if not _is_plan(got) or [list(one) for one in got] != expected:
-            fact = (
-                "In another call, with the same model and caps of 1,000,000 bytes, it is not right."
-            )
-            is_longer = _is_plan(got) and got[: len(first)] == first
-            mistake = "kept" if is_longer or _is_kept(seen.calls[0]) else "values"
-            if _is_plan(got) and list(map(sorted, got)) == list(map(sorted, expected)):
-                mistake = "inside"  # the buckets of the first call may be in order by chance
-            raise played.wrong(mistake, seen.rank, got=got, expected=expected, fact=fact)
-
-
-def _is_kept(call):
+def _plain(got):
     """
-    Tell whether a second call with the same arguments named more parameters, or fewer.
+    Return a plan as a list of lists of names; None if it is none.
     """
-    plans = [call.result, call.again and call.again.result]
-    return all(map(_is_plan, plans)) and sum(map(len, plans[0])) != sum(map(len, plans[1]))
-
-
-def _is_plan(got):
-    return isinstance(got, list) and all(
+    is_plan = isinstance(got, list) and all(
         isinstance(one, list | tuple) and all(isinstance(name, str) for name in one) for one in got
     )
+    return [list(one) for one in got] if is_plan else None
 
 
-def _judge_buckets(played, rank, got, expected, model):
+def _plans(view):
     """
-    Refuse a plan whose buckets do not have the names that they should, in whatever order.
+    Return for each call what it gave and what is right: with other caps, and with less to train.
     """
-    if not _is_plan(got):
-        fact = "It must return a list of lists of names."
-        raise played.wrong("no-list", rank, got=got, fact=fact)
-    buckets, rights = [sorted(one) for one in got], [sorted(one) for one in expected]
-    if buckets == rights:
-        return
-    if [] in buckets:
-        raise played.wrong("empty", rank, got=got, fact="A bucket is empty.")
-    if not got:
-        fact = "The plan has no bucket, but there are parameters to train."
-        raise played.wrong("by-grad", rank, fact=fact)
-    found = _plan_mistake(played.case, model, buckets, rights)
-    if _is_kept(played.seen[rank].calls[0]):
-        found = "kept"
-    pairs = list(zip_longest(map(list, got), expected))
-    place = next(
-        n for n, (one, right) in enumerate(pairs) if sorted(one or ()) != sorted(right or ())
-    )
-    one, right = pairs[place]
-    both = {"got": one or "no such bucket", "expected": right or "no such bucket"}
-    fact = f"Bucket {place} of the plan, counted from 0, is not the one expected."
-    raise played.wrong(found, rank, **both, fact=fact)
+    case, model = view.case, _plan_model(view.case)
+    right = [plan_of(case, model), plan_of({**case.data, **_OTHER_CAPS}, model)]
+    right.append(plan_of(case, _trains_no_more(model)))
+    return list(zip([_plain(call.result) for call in view.seen.calls], right, strict=True))
 
 
-def _plan_mistake(case, model, buckets, rights):
-    for made_by, mistake in _PLAN_MISTAKES.items():
-        if buckets == [sorted(one) for one in plan_of(case, model, made_by)]:
-            return mistake
-    if buckets == rights[::-1]:
-        return "backwards"
-    names = [name for one in buckets for name in one]
-    if len(names) > len(set(names)):
-        return "repeated"
-    lost = {name for one in rights for name in one} - {*names}
-    if lost and not bytes_of(model, lost):
-        return "no-numbers"
-    return "lost" if lost else "values"
+def _gives(*made_by):
+    """
+    Return a function (case, rank) that returns the plans that are made in these ways.
+    """
+    return lambda case, rank: [plan_of(case, _plan_model(case), way) for way in made_by]
+
+
+def _has_other_order(view):
+    for got, right in _plans(view):
+        if got is not None and got != right and list(map(sorted, got)) == list(map(sorted, right)):
+            return True
+    return False
+
+
+def _is_kept(view):
+    other_caps, less = _plans(view)[1:]
+    if other_caps[0] != other_caps[1]:
+        return "In another call, with the same model and caps of 1,000,000 bytes, it is not right."
+    if less[0] != less[1]:
+        return "In another call, with the same model and caps, head.bias is frozen as well."
+    return ""
 
 
 def _draw(played):
@@ -207,7 +124,6 @@ plan_buckets = Task(
     twice=True,
     cases=_cases,
     act=_act,
-    judge=_judge,
     ok="one plan on every rank, first ready first, each trained parameter once",
     draw=_draw,
     hints=(
@@ -220,42 +136,105 @@ plan_buckets = Task(
         "if num_bytes >= (cap_bytes if buckets else first_cap_bytes): append the open bucket to "
         "buckets, and start again from [] and 0. What is open at the end is a bucket too.",
     ),
-    mistakes={
-        "no-list": "Return a list of buckets. A bucket is a list of names.",
-        "order": "Which gradient is ready first in backward? Its bucket must be able to leave.",
-        "frozen": "A frozen parameter has no gradient, so nothing of it is sent.",
-        "tied": "A tied parameter has two names, but one gradient: plan it once, under its first "
-        "name.",
-        "backwards": "Which bucket is full first? It comes first in the plan.",
-        "numbers": "The caps are bytes, not numbers of numbers, and each dtype has its own size.",
-        "rows": "A weight has rows and columns. Its bytes are those of all its numbers.",
-        "storage": "A parameter may be a part of a larger tensor. Only its own numbers are sent.",
-        "one-late": "A bucket that holds exactly its cap is full.",
-        "under-cap": "A bucket closes after the parameter that fills it, even if it is above the "
-        "cap then.",
-        "lost": "What is in the open bucket at the end must be sent too.",
-        "empty": "Where the last parameter fills its bucket, no other follows; and a model that "
-        "trains nothing has none.",
-        "repeated": "No parameter is in two buckets. A list that is emptied is empty wherever it "
-        "stands: open a new one.",
-        "by-grad": "No backward has been run yet, so no parameter has a gradient. What tells "
-        "whether it will have one?",
-        "kept": "The plan depends on the model and the caps of this call: on nothing earlier, on "
-        "no name that you know. Any parameter may be frozen.",
-        "not-reset": "A new bucket holds 0 bytes.",
-        "first-cap": "The first bucket has first_cap_bytes, and each later one cap_bytes.",
-        "no-numbers": "A parameter without numbers is trained as well, if it requires a gradient. "
-        "And all tensors without numbers have one address.",
-        "each-alone": "Each parameter has a message of its own here. Few large messages carry the "
-        "same at less cost.",
-        "inside": "Names in a bucket stand in the order in which you came to them. A set has an "
-        "order that the next run need not share.",
-        "ranks-differ": "Ranks add up bucket by bucket, number by number: all need the same plan "
-        "in the same order.",
-        "values": "Go through the parameters from the last to the first, and write down the open "
-        "bucket's bytes.",
-        "forbidden": "Every rank has the same model, so each can plan by itself: send nothing.",
-        "store": "Every rank has the same model, so each can plan by itself: leave no note.",
-    },
+    expected=Expected(
+        lambda case, rank: plan_of(case, _plan_model(case)),
+        gave=lambda view: _plain(view.seen.calls[0].result),
+    ),
+    mistakes=(
+        Mistake(
+            "no-list",
+            "Return a list of buckets. A bucket is a list of names.",
+            "It must return a list of lists of names.",
+            shows=lambda view: view.got is None,
+        ),
+        Mistake(
+            "by-grad",
+            "No backward has been run yet, so no parameter has a gradient. What tells whether it "
+            "will have one?",
+            "The plan has no bucket, but there are parameters to train.",
+            shows=lambda view: view.is_off and view.got == [],
+        ),
+        Mistake(
+            "order",
+            "Which gradient is ready first in backward? Its bucket comes first in the plan.",
+            "The plan begins with the parameters that were made first, or ends with its first "
+            "bucket.",
+            gives=lambda case, rank: [
+                plan_of(case, _plan_model(case), "order"),
+                plan_of(case, _plan_model(case))[::-1],
+            ],
+        ),
+        Mistake(
+            "frozen",
+            "A frozen parameter has no gradient, so nothing of it is sent.",
+            "A frozen parameter is in the plan, or its bytes are counted.",
+            gives=_gives("frozen", "frozen-bytes"),
+        ),
+        Mistake(
+            "tied",
+            "A tied parameter has two names, but one gradient: plan it once, under its first name.",
+            "A tied parameter is in the plan under both names.",
+            gives=_gives("tied"),
+        ),
+        Mistake(
+            "bytes",
+            "The caps are bytes. A parameter has numel() * element_size() of them, whatever its "
+            "dtype, its rows and columns, or the tensor that it is a slice of.",
+            "This is the plan for parameters of other sizes.",
+            gives=_gives("four-bytes", "numbers", "rows", "storage"),
+        ),
+        Mistake(
+            "first-cap",
+            "The first bucket has first_cap_bytes, and each later one cap_bytes.",
+            "This is the plan for other caps.",
+            gives=_gives("smaller-first", "first-cap", "always-first", "first-twice", "swapped"),
+        ),
+        Mistake(
+            "not-reset",
+            "A new bucket holds 0 bytes.",
+            "Bytes of a closed bucket are counted in the next.",
+            gives=_gives("not-reset", "above-cap", "less-above-cap"),
+        ),
+        Mistake(
+            "closing",
+            "A bucket closes after the parameter that brings it to its cap, exactly or beyond.",
+            "A bucket closes too early or too late.",
+            gives=_gives("one-late", "first-late", "later-late", "under-cap"),
+        ),
+        Mistake(
+            "end",
+            "What is in the open bucket at the end must be sent too, if there is anything: where "
+            "the last parameter fills its bucket, no other follows.",
+            "The last bucket is missing, or there is an empty one.",
+            shows=lambda view: (
+                view.is_off and (view.got == view.expected[:-1] or [] in (view.got or ()))
+            ),
+        ),
+        Mistake(
+            "inside",
+            "Names in a bucket stand in the order in which you came to them, on every rank. A set "
+            "has an order that the next run need not share.",
+            "A bucket has the right names in another order.",
+            shows=_has_other_order,
+        ),
+        replace(
+            VALUES,
+            hint="Go through the parameters from the last to the first, and write down the open "
+            "bucket's bytes. No parameter that is trained is left out, and none is in two buckets.",
+            symptom="The plan is not the one expected.",
+        ),
+        Mistake(
+            "kept",
+            "The plan depends on the model and the caps of this call: on nothing earlier, on no "
+            "name that you know. Any parameter may be frozen.",
+            shows=_is_kept,
+        ),
+        Mistake(
+            "forbidden", "Every rank has the same model, so each can plan by itself: send nothing."
+        ),
+        Mistake(
+            "store", "Every rank has the same model, so each can plan by itself: leave no note."
+        ),
+    ),
     allowed=(),
 )
