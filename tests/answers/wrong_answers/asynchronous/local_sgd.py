@@ -40,21 +40,7 @@ ANSWERS = [
     ),
     altered("14.2", "never meets", "no-meeting", (DUE, "False")),
     altered("14.2", "forgets what is left over", "left-over", (DUE, "number % every == 0")),
-    altered("14.2", "meets at the end alone", "no-meeting", (DUE, "number == len(batches)")),
     altered("14.2", "meets after every step", "too-often", (DUE, "True")),
-    altered("14.2", "counts from 0", "too-often", ("number % every", "(number - 1) % every")),
-    altered(
-        "14.2",
-        "counts on from call to call",
-        "too-often",
-        (
-            "    for number, (x, y) in enumerate(batches, start=1):\n",
-            "    first = vars(model).setdefault('num_made', 0)\n"
-            "    model.num_made += len(batches)\n"
-            "    for number, (x, y) in enumerate(batches, start=1):\n",
-        ),
-        ("number % every == 0", "(first + number) % every == 0"),
-    ),
     altered(
         "14.2",
         "averages gradients",
@@ -85,19 +71,6 @@ ANSWERS = [
     ),
     altered(
         "14.2",
-        "averages weights without biases",
-        "some-weights",
-        (
-            "            flat = torch",
-            "            qs, ps = ps, [p for p in ps if p.dim() > 1]\n            flat = torch",
-        ),
-        (
-            "                start += p.numel()\n",
-            "                start += p.numel()\n            ps = qs\n",
-        ),
-    ),
-    altered(
-        "14.2",
         "sends weights in bfloat16",
         "rounded",
         (
@@ -107,7 +80,6 @@ ANSWERS = [
             "            flat = half.to(flat.dtype)\n",
         ),
     ),
-    altered("14.2", "divides by 4", "wrong-mean", ("flat / dist.get_world_size()", "flat / 4")),
     altered(
         "14.2",
         "adds up in an order of its own",
@@ -137,12 +109,6 @@ ANSWERS = [
             "enumerate(batches[: max(1, len(batches) // every * every)], start=1)",
         ),
     ),
-    altered(
-        "14.2",
-        "steps by hand",
-        "num-steps",
-        (STEP, "        for p in ps: p.data -= 0.05 * p.grad\n"),
-    ),
     altered("14.2", "forgets the backward", "no-gradient", ("        loss.backward()\n", "")),
     altered("14.2", "empties no gradient", "not-zeroed", ("        optimizer.zero_grad()\n", "")),
     altered(
@@ -153,32 +119,9 @@ ANSWERS = [
     ),
     altered(
         "14.2",
-        "averages the momentum, too",
-        "optimizer",
-        (
-            MEAN,
-            MEAN + "            for p in ps:\n"
-            "                dist.all_reduce(optimizer.state[p]['momentum_buffer'])\n"
-            "                optimizer.state[p]['momentum_buffer'] /= dist.get_world_size()\n",
-        ),
-    ),
-    altered(
-        "14.2",
         "lowers the rate",
         "left-changed",
         (MEAN, MEAN + "            optimizer.param_groups[0]['lr'] *= 0.9\n"),
-    ),
-    altered(
-        "14.2",
-        "puts all of the model into train mode",
-        "left-changed",
-        ("    for number,", "    model.train()\n    for number,"),
-    ),
-    altered(
-        "14.2",
-        "leaves the model in eval mode",
-        "left-changed",
-        (STEP, STEP + "        model.eval()\n"),
     ),
     altered(
         "14.2",
@@ -203,25 +146,6 @@ ANSWERS = [
             "    ps = [named[name] for name in set(named) if named[name].requires_grad]",
         ),
     ),
-    Answer(
-        "14.2",
-        "sends each parameter by itself",
-        "cost",
-        IMPORTS
-        + """\
-def local_sgd(model, optimizer, batches, every):
-    for number, (x, y) in enumerate(batches, start=1):
-        optimizer.zero_grad()
-        mse_loss(model(x), y).backward()
-        optimizer.step()
-        if number % every == 0 or number == len(batches):
-            with torch.no_grad():
-                for p in model.parameters():
-                    if p.requires_grad:
-                        dist.all_reduce(p)
-                        p /= dist.get_world_size()
-""",
-    ),
     altered(
         "14.2",
         "sends frozen weights, too",
@@ -239,12 +163,6 @@ def local_sgd(model, optimizer, batches, every):
             "        loss = mse_loss(model(x), y)\n",
             "        loss = mse_loss(model(x), y, reduction='sum')\n",
         ),
-    ),
-    altered(
-        "14.2",
-        "changes its inputs",
-        "values",
-        ("        optimizer.zero_grad()\n", "        optimizer.zero_grad()\n        x = x * 2\n"),
     ),
     altered(
         "14.2",
@@ -303,39 +221,6 @@ def local_sgd(model, optimizer, batches, every):
         mse_loss(model(x), y).backward()
         way.step()
     way.finish()
-""",
-    ),
-    Answer(
-        "14.2",
-        "forgets gradients after the step only",
-        "not-zeroed",
-        """\
-import torch
-import torch.distributed as dist
-from torch.nn.functional import mse_loss
-
-
-def local_sgd(model, optimizer, batches, every):
-    trained = [param for group in optimizer.param_groups for param in group["params"]]
-
-    def meet():
-        with torch.no_grad():
-            flat = torch.cat([param.reshape(-1) for param in trained])
-            dist.all_reduce(flat)
-            flat /= dist.get_world_size()
-            for param, piece in zip(trained, flat.split([param.numel() for param in trained])):
-                param.copy_(piece.view_as(param))
-
-    steps = 0
-    for inputs, targets in batches:
-        mse_loss(model(inputs), targets).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        steps += 1
-        if steps % every == 0:
-            meet()
-    if steps % every:
-        meet()
 """,
     ),
 ]

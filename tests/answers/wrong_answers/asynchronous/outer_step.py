@@ -6,7 +6,6 @@ from bank import Answer
 
 from wrong_answers.asynchronous.sources import IMPORTS, altered
 
-APART = "(whole - p).detach().flatten() for whole, p in zip(common, ps)"
 REDUCE = "    dist.all_reduce(flat)\n"
 MEAN = "    mean = flat / dist.get_world_size()\n"
 WRITE = "    for whole, p in zip(common, ps):\n        p.data.copy_(whole.data)\n"
@@ -140,33 +139,6 @@ def outer_step(model, outer):
         "some-weights",
         ("for whole in common:", "for whole in common[:1]:"),
     ),
-    Answer(
-        "14.3",
-        "steps alone, and averages then",
-        "own",
-        IMPORTS
-        + """\
-@torch.no_grad()
-def outer_step(model, outer):
-    common = outer.param_groups[0]["params"]
-    ps = [p for p in model.parameters() if p.requires_grad]
-    for whole, p in zip(common, ps):
-        whole.grad = whole - p
-    outer.step()
-    flat = torch.cat([whole.flatten() for whole in common])
-    dist.all_reduce(flat)
-    flat /= dist.get_world_size()
-    for whole, p, part in zip(common, ps, flat.split([p.numel() for p in ps])):
-        whole.copy_(part.view_as(whole))
-        p.copy_(whole)
-""",
-    ),
-    altered(
-        "14.3",
-        "forgets the momentum afterwards",
-        "momentum-lost",
-        (WRITE, WRITE + "    outer.state.clear()\n"),
-    ),
     altered("14.3", "keeps its own weights", "not-written", (WRITE, "")),
     altered(
         "14.3",
@@ -209,31 +181,6 @@ def outer_step(model, outer):
     ),
     altered(
         "14.3",
-        "puts all of the model into train mode",
-        "left-changed",
-        (FIRST, "    model.train()\n" + FIRST),
-    ),
-    altered(
-        "14.3",
-        "gives the model new parameters, which the inner optimizer does not know",
-        "left-changed",
-        (
-            WRITE,
-            "    for part in model.modules():\n"
-            "        for name, one in list(part.named_parameters(recurse=False)):\n"
-            "            for whole, p in zip(common, ps):\n"
-            "                if one is p:\n"
-            "                    setattr(part, name, torch.nn.Parameter(whole.detach().clone()))\n",
-        ),
-    ),
-    altered(
-        "14.3",
-        "lowers the outer rate",
-        "left-changed",
-        (WRITE, WRITE + "    outer.param_groups[0]['lr'] *= 0.9\n"),
-    ),
-    altered(
-        "14.3",
         "takes frozen parameters, too",
         "raised",
         (
@@ -252,12 +199,6 @@ def outer_step(model, outer):
         "steps twice",
         "values",
         ("    outer.step()\n", "    outer.step()\n    outer.step()\n"),
-    ),
-    altered(
-        "14.3",
-        "divides by the numbers of a parameter",
-        "values",
-        (MEAN, "    mean = flat / dist.get_world_size() / len(flat)\n"),
     ),
     altered(
         "14.3",

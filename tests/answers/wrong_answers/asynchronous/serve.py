@@ -95,41 +95,6 @@ def serve(weights, num_steps, bound, rate):
     ),
     altered("14.1", "has no bound", "too-early", ("if made[one] - slowest <= bound", "")),
     altered(
-        "14.1", "lets one step more", "too-early", ("slowest <= bound", "slowest <= bound + 1")
-    ),
-    altered("14.1", "lets one step less", "deadlock", ("slowest <= bound", "slowest < bound")),
-    altered(
-        "14.1",
-        "forgets who has sent nothing",
-        "too-early",
-        ("min(made.values())", "min(one for one in made.values() if one)"),
-    ),
-    altered(
-        "14.1",
-        "answers only who has sent",
-        "deadlock",
-        ("[one for one in waiting if", "[one for one in [worker] if"),
-    ),
-    altered(
-        "14.1",
-        "answers one at a time",
-        "deadlock",
-        ("for one in ready:", "for one in sorted(ready)[-1:]:"),
-    ),
-    altered(
-        "14.1",
-        "looks at the others only if the sender must wait",
-        "deadlock",
-        (
-            "[one for one in waiting if",
-            "[one for one in ([worker] if fits(worker) else waiting) if",
-        ),
-        (
-            "        ready = ",
-            "        fits = lambda one: made[one] - slowest <= bound\n        ready = ",
-        ),
-    ),
-    altered(
         "14.1",
         "answers before it applies",
         "own-missing",
@@ -161,12 +126,6 @@ def serve(weights, num_steps, bound, rate):
         "takes the age from the start",
         "ages",
         ("version - given[worker]", "version"),
-    ),
-    altered(
-        "14.1",
-        "counts steps for ages",
-        "ages",
-        ("version - given[worker]", "made[worker] - min(made.values())"),
     ),
     altered(
         "14.1",
@@ -208,12 +167,6 @@ def serve(weights, num_steps, bound, rate):
     ),
     altered(
         "14.1",
-        "broadcasts the weights",
-        "deadlock",
-        ("dist.send(weights, one)", "dist.broadcast(weights, 0)"),
-    ),
-    altered(
-        "14.1",
         "does not wait for what it sends",
         "unwaited",
         ("dist.send(weights, one)", "dist.isend(weights.clone(), one)"),
@@ -227,12 +180,6 @@ def serve(weights, num_steps, bound, rate):
             "        new = torch.zeros_like(weights)\n        worker = dist.recv(new)\n"
             "        gradient = new if version == 0 else gradient + new\n",
         ),
-    ),
-    altered(
-        "14.1",
-        "weighs old gradients less",
-        "values",
-        ("alpha=rate", "alpha=rate / (1 + version - given[worker])"),
     ),
     altered(
         "14.1",

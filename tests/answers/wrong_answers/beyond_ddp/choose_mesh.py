@@ -93,13 +93,6 @@ ANSWERS = [
         "all-between",
         ('return job["inside"]', 'return job["between"]'),
     ),
-    altered(
-        "15.4",
-        "goes by the size of each axis",
-        "all-inside",
-        ("link(t * p)", "link(p)"),
-        ("link(d * t * p)", "link(d)"),
-    ),
     altered("15.4", "forgets latencies", "no-latency", ("link[0] + size", "size")),
     altered(
         "15.4",
@@ -124,7 +117,6 @@ ANSWERS = [
         "memory",
         ('job["state_bytes"] / (t * p)', 'job["state_bytes"] / n'),
     ),
-    altered("15.4", "does not look at memory", "memory", (" and memory_ok", "")),
     altered(
         "15.4",
         "gives up where one rank cannot hold it",
@@ -140,7 +132,6 @@ ANSWERS = [
         "slower",
         ("if best is None or total < best[3]", "if best is None"),
     ),
-    altered("15.4", "takes the most copies", "slower", ("total < best[3]", "d > best[0]")),
     altered(
         "15.4",
         "counts all ranks as copies",
@@ -152,12 +143,6 @@ ANSWERS = [
         "returns the sizes only",
         "no-mesh",
         ("    return best\n", "    return best and best[:3]\n"),
-    ),
-    altered(
-        "15.4",
-        "puts the seconds first",
-        "no-mesh",
-        ("    return best\n", "    return best and best[::-1]\n"),
     ),
     altered(
         "15.4",
@@ -219,38 +204,9 @@ def choose_mesh(job):
     ),
     altered(
         "15.4",
-        "leaves ranks idle",
-        "product",
-        ("            p *= 2\n", "            p += 1\n"),
-        ("        t *= 2\n", "        t += 1\n"),
-        ('job["alone_s"] / n', 'job["alone_s"] / (d * t * p)'),
-    ),
-    altered(
-        "15.4",
-        "places the pipeline by its own size",
-        "all-inside",
-        ("link(t * p)", "link(p)"),
-    ),
-    altered(
-        "15.4",
-        "waits for one round of a ring only",
-        "no-latency",
-        (
-            "return rounds * message(size / k, link)",
-            "return rounds * size / k / link[1] + (k > 1) * link[0]",
-        ),
-    ),
-    altered(
-        "15.4",
         "leaves a byte of room",
         "full",
         ('<= job["memory_bytes"]', '< job["memory_bytes"]'),
-    ),
-    altered(
-        "15.4",
-        "cuts layers within a host only",
-        "none",
-        ("    while t <= n:", '    while t <= job["ranks_per_host"]:'),
     ),
     Answer(
         "15.4",

@@ -93,25 +93,9 @@ ANSWERS = [
     ),
     altered(
         "15.2",
-        "adds the bias on the first rank",
-        "bias-gradient",
-        (_OWN_BIAS, "        y = self.row(h) if self.r == 0 else F.linear(h, self.row.weight)\n"),
-        ("return y + self.row.bias", "return y"),
-    ),
-    altered(
-        "15.2",
         "averages",
         "averaged",
         ("return y + self.row.bias", "return y / self.w + self.row.bias"),
-    ),
-    altered(
-        "15.2",
-        "averages in backward",
-        "averaged",
-        (
-            "return g, None\n\n\nclass SumForward",
-            "return g / dist.get_world_size(ctx.group), None\n\n\nclass SumForward",
-        ),
     ),
     altered(
         "15.2",
@@ -143,31 +127,11 @@ ANSWERS = [
     ),
     altered(
         "15.2",
-        "keeps the layers",
-        "held",
-        (
-            "        self.group = group\n        self.w",
-            "        self.whole = [first, second]\n        self.group = group\n        self.w",
-        ),
-    ),
-    altered(
-        "15.2",
         "keeps the layers as modules",
         "not-trained",
         (
             "        self.group = group\n        self.w",
             "        self.first = first\n        self.group = group\n        self.w",
-        ),
-    ),
-    altered(
-        "15.2",
-        "makes no parameters",
-        "not-trained",
-        (
-            "            self.row.bias.copy_(second.bias)\n",
-            "            self.row.bias.copy_(second.bias)\n"
-            "        weight = self.column.weight.detach().clone().requires_grad_()\n"
-            "        del self.column.weight\n        self.column.weight = weight\n",
         ),
     ),
     altered(
@@ -201,15 +165,6 @@ ANSWERS = [
     ),
     altered(
         "15.2",
-        "deals rows out like cards",
-        "other-part",
-        (
-            "mine = slice(self.r * self.k, (self.r + 1) * self.k)",
-            "mine = slice(self.r, None, self.w)",
-        ),
-    ),
-    altered(
-        "15.2",
         "gathers the parts and adds them up",
         "forward-calls",
         (
@@ -218,18 +173,6 @@ ANSWERS = [
             "        dist.all_gather(parts, y.detach(), group=self.group)\n"
             "        y = y + sum(parts) - y.detach()\n",
         ),
-    ),
-    altered(
-        "15.2",
-        "sums sample by sample",
-        "forward-calls",
-        (_LEAVE, "        y = torch.stack([SumForward.apply(one, self.group) for one in y])\n"),
-    ),
-    altered(
-        "15.2",
-        "sums the hidden numbers, too",
-        "forward-calls",
-        ("F.relu(self.column(x))", "SumForward.apply(F.relu(self.column(x)), self.group) / self.w"),
     ),
     altered(
         "15.2",
@@ -242,12 +185,6 @@ ANSWERS = [
         "takes its number among all",
         "raised",
         ("self.r = dist.get_rank(group)", "self.r = range(self.w)[dist.get_rank()]"),
-    ),
-    altered(
-        "15.2",
-        "takes two dimensions",
-        "raised",
-        ("y = F.linear(h, self.row.weight)", "y = torch.mm(h, self.row.weight.T)"),
     ),
     altered("15.2", "forgets relu", "no-relu", ("F.relu(self.column(x))", "self.column(x)")),
     altered(
@@ -262,12 +199,6 @@ ANSWERS = [
         "sums behind autograd's back",
         "no-gradient",
         (_LEAVE, "        y = y.detach().clone()\n        dist.all_reduce(y, group=self.group)\n"),
-    ),
-    altered(
-        "15.2",
-        "runs without gradients",
-        "no-gradient",
-        ("    def forward(self, x):", "    @torch.no_grad()\n    def forward(self, x):"),
     ),
     altered(
         "15.2",

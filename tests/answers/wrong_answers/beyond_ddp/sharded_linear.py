@@ -155,15 +155,6 @@ ANSWERS = [
         ("row if self.part.grad is None else self.part.grad + row", "row"),
         source=_REFILLED,
     ),
-    _altered(
-        "sets the gradient in its function",
-        "not-added",
-        ("ctx.num_rows = num_rows", "ctx.num_rows, ctx.part = num_rows, part"),
-        (
-            "        return gx, mine / w, None",
-            "        ctx.part.grad = mine / w\n        return gx, None, None",
-        ),
-    ),
     Answer(
         "15.1",
         "is a plain linear layer",
@@ -180,7 +171,6 @@ class ShardedLinear(nn.Module):
 """,
     ),
     _altered("keeps a view", "built", (_PART, "        self.part = nn.Parameter(rows)\n")),
-    _altered("keeps the weight too", "built", (_PART, _PART + "        self.weight = weight\n")),
     _altered(
         "keeps its part as a plain tensor",
         "no-parameters",
@@ -192,23 +182,6 @@ class ShardedLinear(nn.Module):
         ("save_for_backward(x, part)", "save_for_backward(x, part, full)"),
         ("x, part = ctx.saved_tensors", "x, part, full = ctx.saved_tensors"),
         ("        full = collect(part)\n        gx", "        gx"),
-    ),
-    _altered(
-        "leaves the saving to autograd",
-        "not-freed",
-        (
-            "checkpoint(self.product, x, self.part, use_reentrant=False)",
-            "self.product(x, self.part)",
-        ),
-        source=_CHECKPOINTED,
-    ),
-    _altered(
-        "keeps the last gather at the module",
-        "not-freed",
-        (
-            "        return Mul.apply",
-            "        self.last = collect(self.part)\n        return Mul.apply",
-        ),
     ),
     _altered(
         "keeps the whole gradient",
@@ -236,11 +209,6 @@ class ShardedLinear(nn.Module):
         "thinks of the weight only",
         "input-gradient",
         ("return gx, mine / w, None", "return None, mine / w, None"),
-    ),
-    _altered(
-        "averages the input's gradient",
-        "input-gradient",
-        ("return gx, mine / w, None", "return gx / w, mine / w, None"),
     ),
     _altered("sums up", "summed", ("mine / w, None", "mine, None")),
     _altered("divides twice", "divided", ("mine / w, None", "mine / w / w, None")),
@@ -287,11 +255,6 @@ class ShardedLinear(nn.Module):
             mine += row
 """,
         ),
-    ),
-    _altered(
-        "cuts by whole division",
-        "output",
-        ("each = -(-self.num_rows // w)", "each = self.num_rows // w"),
     ),
     _altered(
         "takes it that rows divide by ranks",

@@ -48,37 +48,9 @@ def stage_row(stage, num_stages, num_microbatches):
     ),
     altered(
         "15.3",
-        "makes one forward too many before the first backward",
-        "holds",
-        ("num_stages - stage - 1", "num_stages - stage"),
-    ),
-    altered(
-        "15.3",
-        "makes one forward too few before the first backward",
-        "slow",
-        ("num_stages - stage - 1", "max(num_stages - stage - 2, 0)"),
-    ),
-    altered(
-        "15.3",
-        "begins with half of the forwards",
-        "slow",
-        ("num_stages - stage - 1", "(num_stages - stage) // 2"),
-    ),
-    altered(
-        "15.3",
         "lets the last stage begin with most forwards",
         "deadlock",
         ("num_stages - stage - 1", "stage"),
-    ),
-    altered(
-        "15.3",
-        "turns microbatches round on odd stages",
-        "deadlock",
-        (
-            "    return row",
-            "    if stage % 2:\n"
-            "        row = [(kind, num_microbatches - 1 - m) for kind, m in row]\n    return row",
-        ),
     ),
     altered(
         "15.3",
@@ -100,40 +72,11 @@ def stage_row(stage, num_stages, num_microbatches):
     ),
     altered(
         "15.3",
-        "counts microbatches from 1",
-        "unknown",
-        ("    return row", "    return [(kind, m + 1) for kind, m in row]"),
-    ),
-    altered(
-        "15.3",
-        "writes forward and backward out",
-        "unknown",
-        (
-            "    return row",
-            '    return [({"F": "forward", "B": "backward"}[k], m) for k, m in row]',
-        ),
-    ),
-    altered(
-        "15.3",
         "begins with a backward in each turn",
         "early",
         (
             '        row.append(("F", m))\n        row.append(("B", m - warm_up))',
             '        row.append(("B", m - warm_up))\n        row.append(("F", m))',
-        ),
-    ),
-    altered(
-        "15.3",
-        "takes the youngest microbatch backward",
-        "slow",
-        (
-            "    return row",
-            "    ahead, youngest = [], []\n"
-            "    for kind, m in row:\n"
-            '        if kind == "F":\n'
-            "            ahead.append(m)\n"
-            "        youngest.append((kind, m if kind == 'F' else ahead.pop()))\n"
-            "    return youngest",
         ),
     ),
     altered(
@@ -144,57 +87,11 @@ def stage_row(stage, num_stages, num_microbatches):
     ),
     altered(
         "15.3",
-        "returns a generator",
-        "form",
-        ("    return row", "    return (action for action in row)"),
-    ),
-    altered(
-        "15.3",
-        "returns the rows of all stages",
-        "form",
-        ("def stage_row(", "def one("),
-        (
-            "    return row",
-            "    return row\n\n\n"
-            "def stage_row(stage, num_stages, num_microbatches):\n"
-            "    return [one(s, num_stages, num_microbatches) for s in range(num_stages)]",
-        ),
-    ),
-    altered(
-        "15.3",
-        "names the stage in each action",
-        "form",
-        ("    return row", "    return [(kind, m, stage) for kind, m in row]"),
-    ),
-    altered(
-        "15.3",
-        "leaves a hole where the stage waits",
-        "form",
-        ("    return row", "    return [None] * stage + row"),
-    ),
-    altered(
-        "15.3",
-        "knows four stages only",
-        "holds",
-        ("num_stages - stage", "4 - stage"),
-    ),
-    altered(
-        "15.3",
         "takes the rank that runs for the stage",
         "more-stages",
         (
             "    warm_up",
             "    import torch.distributed as dist\n    stage = dist.get_rank()\n    warm_up",
-        ),
-    ),
-    altered(
-        "15.3",
-        "takes the ranks that run for the stages",
-        "more-stages",
-        (
-            "    warm_up",
-            "    import torch.distributed as dist\n"
-            "    num_stages = max(stage + 1, dist.get_world_size())\n    warm_up",
         ),
     ),
     altered(

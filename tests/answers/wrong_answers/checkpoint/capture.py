@@ -35,14 +35,8 @@ def restore(run, state):
         "place",
         ('    run.sampler.load_state_dict(state["sampler"])\n', ""),
     ),
-    capture("forgets the epoch", "place", ('    run.epoch = state["epoch"]\n', "")),
     capture("forgets the step", "step", ('    run.step = state["step"]\n', "")),
     capture("forgets the noise", "noise", ('    torch.set_rng_state(state["rng"])\n', "")),
-    capture(
-        "seeds the noise anew",
-        "noise",
-        ('torch.set_rng_state(state["rng"])', 'torch.manual_seed(state["step"])'),
-    ),
     capture(
         "rank 0's random numbers for all",
         "other-rank",
@@ -113,17 +107,6 @@ def restore(run, state):
     ),
     altered(
         "08.2",
-        "keeps the optimizer in the process",
-        "elsewhere",
-        (
-            "def capture(run):\n",
-            f"import copy\n{KEEP}    KEPT['it'] = copy.deepcopy(run.optimizer.state_dict())\n",
-        ),
-        ('        "optimizer": run.optimizer.state_dict(),\n', ""),
-        ('state["optimizer"]', "KEPT['it']"),
-    ),
-    altered(
-        "08.2",
         "takes parameters for the model",
         "buffers",
         ("run.model.state_dict()", "[p.detach() for p in run.model.parameters()]"),
@@ -131,18 +114,6 @@ def restore(run, state):
             'run.model.load_state_dict(state["model"])',
             '[p.data.copy_(q) for p, q in zip(run.model.parameters(), state["model"])]',
         ),
-    ),
-    altered(
-        "08.2",
-        "captures in eval mode",
-        "capture-changes",
-        ("    return {", "    run.model.eval()\n    return {"),
-    ),
-    altered(
-        "08.2",
-        "empties gradients",
-        "capture-changes",
-        ("    return {", "    run.optimizer.zero_grad()\n    return {"),
     ),
     altered(
         "08.2",
@@ -159,89 +130,9 @@ def restore(run, state):
     ),
     altered(
         "08.2",
-        "draws after it has restored",
-        "noise",
-        (
-            'torch.set_rng_state(state["rng"])',
-            'torch.set_rng_state(state["rng"]); torch.randn(1)',
-        ),
-    ),
-    altered(
-        "08.2",
-        "restores the rate, not the momentum",
-        "optimizer",
-        (
-            'run.optimizer.load_state_dict(state["optimizer"])',
-            'run.optimizer.param_groups[0].update(lr=state["optimizer"]["param_groups"][0]["lr"])',
-        ),
-    ),
-    altered(
-        "08.2",
-        "begins the epoch again",
-        "place",
-        ("run.sampler.state_dict()", '{**run.sampler.state_dict(), "position": 0}'),
-    ),
-    altered(
-        "08.2",
-        "keeps the larger number of steps",
-        "step",
-        ('run.step = state["step"]', 'run.step = max(run.step, state["step"])'),
-    ),
-    altered(
-        "08.2",
         "never goes back",
         "untouched",
         ("    run.model.load", "    if state['step'] < run.step: return\n    run.model.load"),
-    ),
-    altered(
-        "08.2",
-        "moves the schedule on by as many steps",
-        "schedule",
-        ('    run.scheduler.load_state_dict(state["scheduler"])\n', ""),
-        (
-            "    run.optimizer.load",
-            "    while run.scheduler.last_epoch < state['step']: run.scheduler.step()\n"
-            "    run.optimizer.load",
-        ),
-    ),
-    altered(
-        "08.2",
-        "adds momentum to what is there",
-        "optimizer",
-        (
-            "    run.optimizer.load",
-            "    known = run.optimizer.state_dict()['state']\n"
-            "    state['optimizer']['state'] = known | state['optimizer']['state']\n"
-            "    run.optimizer.load",
-        ),
-    ),
-    altered(
-        "08.2",
-        "puts states where objects should be",
-        "new-object",
-        ('run.sampler.load_state_dict(state["sampler"])', 'run.sampler = state["sampler"]'),
-    ),
-    altered(
-        "08.2",
-        "gives the model other parameters",
-        "new-object",
-        ('state["model"])', 'state["model"], assign=True)'),
-    ),
-    altered(
-        "08.2",
-        "captures an array of numbers",
-        "code",
-        ("torch.get_rng_state()", "torch.get_rng_state().numpy()"),
-        ('state["rng"]', 'torch.from_numpy(state["rng"])'),
-    ),
-    altered(
-        "08.2",
-        "copies into parameters as into any tensor",
-        "raised",
-        (
-            'run.model.load_state_dict(state["model"])',
-            '[p.copy_(state["model"][name]) for name, p in run.model.named_parameters()]',
-        ),
     ),
     altered(
         "08.2",
@@ -296,20 +187,5 @@ def restore(run, state):
         ("run.model.", "run.model.module."),
         ("torch.get_rng_state()", "torch.get_rng_state().tolist()"),
         ('state["rng"]', 'torch.tensor(state["rng"], dtype=torch.uint8)'),
-    ),
-    altered(
-        "08.2",
-        "keeps the state in a list, and returns its place there",
-        "elsewhere",
-        ("def capture", "import copy\nkept = []\ndef capture"),
-        ("    return {", "    kept.append(copy.deepcopy({"),
-        (
-            '        "rng": torch.get_rng_state(),\n    }\n',
-            '        "rng": torch.get_rng_state(),\n    }))\n    return {"place": len(kept) - 1}\n',
-        ),
-        (
-            "def restore(run, state):\n",
-            "def restore(run, state):\n    state = kept[state['place']]\n",
-        ),
     ),
 ]

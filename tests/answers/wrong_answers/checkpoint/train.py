@@ -12,7 +12,6 @@ STEP = "            train_step(run, batch)\n"
 
 EPOCH = "        run.epoch += 1\n"
 
-SAVED = "            if run.step % every == 0:\n                saves.save(run)\n"
 
 ANSWERS = [
     train("begins from the start", "from-start", ("    saves.load(run)\n", "")),
@@ -67,22 +66,6 @@ ANSWERS = [
         ("        run.sampler.set_epoch(run.epoch)\n", ""),
     ),
     train(
-        "skips by hand what the sampler skips already",
-        "lost",
-        ("    saves.load(run)\n", "    saves.load(run)\n    done = run.step\n    num = 0\n"),
-        (
-            "            train_step",
-            "            num += 1\n            if num <= done % 3: continue\n"
-            "            train_step",
-        ),
-    ),
-    train(
-        "saves only when an epoch is over",
-        "too-seldom",
-        ("            if run.step % every == 0:\n                saves.save(run)\n", ""),
-        ("        run.epoch += 1\n", "        run.epoch += 1\n        saves.save(run)\n"),
-    ),
-    train(
         "saves after every step",
         "too-often",
         ("            if run.step % every == 0:", "            if True:"),
@@ -102,15 +85,6 @@ ANSWERS = [
         "deadlock",
         ("def train", "import torch.distributed as dist\ndef train"),
         ("if run.step % every == 0:", "if run.step % every == 0 and dist.get_rank() == 0:"),
-    ),
-    train(
-        "saves the epoch as done, and the place at its start",
-        "lost",
-        (
-            "                saves.save(run)\n        run.epoch += 1\n",
-            "                run.epoch += 1\n                saves.save(run)\n"
-            "                run.epoch -= 1\n        run.epoch += 1\n",
-        ),
     ),
     Answer(
         "08.3",
@@ -148,15 +122,6 @@ def train(run, batches, train_step, saves, num_epochs, every):
     altered("08.3", "counts steps, too", "counted", (STEP, STEP + "            run.step += 1\n")),
     altered(
         "08.3",
-        "never moves run.epoch",
-        "epoch-behind",
-        ("    while run.epoch < num_epochs:", "    for epoch in range(run.epoch, num_epochs):"),
-        ("set_epoch(run.epoch)", "set_epoch(epoch)"),
-        (EPOCH, ""),
-    ),
-    altered("08.3", "never counts an epoch", "alike", (EPOCH, "")),
-    altered(
-        "08.3",
         "loads before each epoch",
         "loads-again",
         ("        run.sampler.set", "        saves.load(run)\n        run.sampler.set"),
@@ -169,40 +134,7 @@ def train(run, batches, train_step, saves, num_epochs, every):
         "num-epochs",
         ("    while run.epoch < num_epochs:", "    for _ in range(num_epochs):"),
     ),
-    altered("08.3", "leaves out the last epoch", "num-epochs", ("num_epochs:", "num_epochs - 1:")),
-    altered("08.3", "makes one epoch too many", "num-epochs", ("epoch < num", "epoch <= num")),
-    altered(
-        "08.3",
-        "counts steps anew in each epoch",
-        "too-seldom",
-        ("for batch in batches", "for step, batch in enumerate(batches, 1)"),
-        ("if run.step %", "if step %"),
-    ),
-    altered(
-        "08.3",
-        "saves before the first step, too",
-        "too-often",
-        ("    saves.load(run)\n", "    saves.load(run)\n    saves.save(run)\n"),
-    ),
     altered("08.3", "makes a list of batches", "ahead", ("in batches:", "in list(batches):")),
-    altered(
-        "08.3",
-        "takes the next batch before the step",
-        "ahead",
-        (
-            "        for batch in batches:\n" + STEP,
-            "        rest = iter(batches)\n"
-            "        following = next(rest, None)\n"
-            "        while following is not None:\n"
-            "            batch, following = following, next(rest, None)\n" + STEP,
-        ),
-    ),
-    altered(
-        "08.3",
-        "saves when it has the next batch",
-        "ahead",
-        (STEP + SAVED, SAVED.replace("if run", "if run.step and run") + STEP),
-    ),
     altered(
         "08.3",
         "unusual: a save more when all is done",

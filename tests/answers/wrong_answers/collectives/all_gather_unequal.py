@@ -94,12 +94,6 @@ def all_gather_unequal(tensor):
     ),
     (
         "02.2",
-        "sends lengths as float16",
-        "length-dtype",
-        changed(_GATHER, ("[len(tensor)], ", "[len(tensor)], dtype=torch.float16, ")),
-    ),
-    (
-        "02.2",
         "returns the last rank's first",
         "order",
         changed(_GATHER, ("zip(parts, lengths)", "list(zip(parts, lengths))[::-1]")),
@@ -175,73 +169,10 @@ def all_gather_unequal(tensor):
             ),
         ),
     ),
-    (
-        "02.2",
-        "sends lengths as float32 where the tensor is empty",
-        "died",
-        changed(_GATHER, ("[len(tensor)], ", "[len(tensor) or 0.0], ")),
-    ),
-    (
-        "02.2",
-        "sends lengths as float64 from rank 0",
-        "raised",
-        changed(
-            _GATHER,
-            (
-                "[len(tensor)], ",
-                "[len(tensor)], dtype=None if dist.get_rank() else torch.float64, ",
-            ),
-        ),
-    ),
-    (
-        "02.2",
-        "sends lengths as int32 into places of int64",
-        "raised",
-        changed(_GATHER, ("gather(lengths, length)", "gather(lengths, length.int())")),
-    ),
 ]
 
 ANSWERS = [
     *(Answer(*row) for row in _ROWS),
-    Answer(
-        "02.2",
-        "gathers tensors as if all were as long as its own",
-        "no-lengths",
-        IMPORTS
-        + """\
-def all_gather_unequal(tensor):
-    parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, tensor)
-    return parts
-""",
-    ),
-    Answer(
-        "02.2",
-        "learns the lengths and does not fill up",
-        "died",
-        IMPORTS
-        + """\
-def all_gather_unequal(tensor):
-    length = torch.tensor([len(tensor)])
-    lengths = [torch.empty_like(length) for _ in range(dist.get_world_size())]
-    dist.all_gather(lengths, length)
-    parts = [torch.empty_like(tensor) for _ in lengths]
-    dist.all_gather(parts, tensor)
-    return parts
-""",
-    ),
-    Answer(
-        "02.2",
-        "gathers into places of unequal lengths",
-        "raised",
-        changed(
-            _GATHER,
-            (
-                "torch.empty_like(padded) for _ in range(world_size)",
-                "tensor.new_empty(int(n)) for n in lengths",
-            ),
-        ),
-    ),
     Answer(
         "02.2",
         "keeps what was filled up",
@@ -253,12 +184,6 @@ def all_gather_unequal(tensor):
         "cuts all parts to its own length",
         "own-length",
         changed(_GATHER, ("part[: int(n)]", "part[: len(tensor)]")),
-    ),
-    Answer(
-        "02.2",
-        "sends lengths in the dtype of the tensor",
-        "length-dtype",
-        changed(_GATHER, ("[len(tensor)], device", "[len(tensor)], dtype=tensor.dtype, device")),
     ),
     Answer(
         "02.2",
@@ -309,18 +234,6 @@ def all_gather_unequal(tensor):
                 """\
     dist.all_gather(lengths, length)
     longest = max""",
-            ),
-        ),
-    ),
-    Answer(
-        "02.2",
-        "returns one long tensor",
-        "no-list",
-        changed(
-            _GATHER,
-            (
-                "return [part[: int(n)] for part, n in zip(parts, lengths)]",
-                "return torch.cat([part[: int(n)] for part, n in zip(parts, lengths)])",
             ),
         ),
     ),

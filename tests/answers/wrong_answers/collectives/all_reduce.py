@@ -26,18 +26,6 @@ _ROWS = [
     ),
     (
         "02.1",
-        "adds in float32",
-        "digits",
-        _reduce("tensor.float().clone()", "total.to(tensor.dtype)"),
-    ),
-    (
-        "02.1",
-        "adds whole numbers",
-        "digits",
-        _reduce("tensor.long().clone()", "total.to(tensor.dtype)"),
-    ),
-    (
-        "02.1",
         "returns what torch adds in float64",
         "dtype",
         _reduce("tensor.double().clone()", "total"),

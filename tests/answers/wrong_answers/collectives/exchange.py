@@ -85,13 +85,6 @@ _ROWS = [
     ),
     (
         "02.3",
-        "lets the last rank receive first, and all others send",
-        "turns",
-        _receives_first("rank == world_size - 1"),
-    ),
-    ("02.3", "lets every third rank send first", "turns", _receives_first("rank % 3 > 0")),
-    (
-        "02.3",
         "waits for its isend before it receives",
         "deadlock",
         _exchange("""\
@@ -100,7 +93,6 @@ _ROWS = [
 """),
     ),
     ("02.3", "sends float32", "digits", _sends_in("float")),
-    ("02.3", "sends float64", "digits", _sends_in("double")),
     (
         "02.3",
         "receives from anyone, which fails for 0 numbers",
@@ -134,7 +126,6 @@ _ROWS = [
         handle.wait()
 """),
     ),
-    ("02.3", "knows the turns of 4 ranks only", "turns", _receives_first("rank not in (0, 2)")),
     (
         "02.3",
         "sends to one of 4 ranks",
@@ -181,56 +172,6 @@ ANSWERS = [
     *(Answer(*row) for row in _ROWS),
     Answer(
         "02.3",
-        "sends first on every rank",
-        "deadlock",
-        changed(
-            _EXCHANGE,
-            (
-                _ITS_CALLS,
-                """\
-    dist.send(tensor, dst=right)
-    dist.recv(arrived, src=left)
-""",
-            ),
-        ),
-    ),
-    Answer(
-        "02.3",
-        "receives first on every rank",
-        "deadlock",
-        changed(
-            _EXCHANGE,
-            (
-                _ITS_CALLS,
-                """\
-    dist.recv(arrived, src=left)
-    dist.send(tensor, dst=right)
-""",
-            ),
-        ),
-    ),
-    Answer(
-        "02.3",
-        "trusts in buffers for small tensors",
-        "deadlock",
-        changed(
-            _EXCHANGE,
-            (
-                _ITS_CALLS,
-                """\
-    if tensor.nbytes > 1024:
-        handle = dist.irecv(arrived, src=left)
-        dist.send(tensor, dst=right)
-        handle.wait()
-    else:
-        dist.send(tensor, dst=right)
-        dist.recv(arrived, src=left)
-""",
-            ),
-        ),
-    ),
-    Answer(
-        "02.3",
         "drops the handle of its send",
         "unwaited",
         changed(
@@ -240,21 +181,6 @@ ANSWERS = [
                 """\
     dist.isend(tensor, dst=right)
     dist.recv(arrived, src=left)
-""",
-            ),
-        ),
-    ),
-    Answer(
-        "02.3",
-        "does not wait for what comes",
-        "unwaited",
-        changed(
-            _EXCHANGE,
-            (
-                _ITS_CALLS,
-                """\
-    dist.irecv(arrived, src=left)
-    dist.send(tensor, dst=right)
 """,
             ),
         ),
@@ -277,12 +203,6 @@ ANSWERS = [
     ),
     Answer(
         "02.3",
-        "returns what it had",
-        "own",
-        changed(_EXCHANGE, ("    return arrived", "    return tensor.clone()")),
-    ),
-    Answer(
-        "02.3",
         "receives over its argument",
         "input-changed",
         changed(
@@ -294,25 +214,6 @@ ANSWERS = [
     dist.recv(tensor, src=left)
     handle.wait()
     arrived = tensor.clone()
-""",
-            ),
-        ),
-    ),
-    Answer(
-        "02.3",
-        "lets rank 0 begin, and the others follow one by one",
-        "turns",
-        changed(
-            _EXCHANGE,
-            (
-                _ITS_CALLS,
-                """\
-    if rank == 0:
-        dist.send(tensor, dst=right)
-        dist.recv(arrived, src=left)
-    else:
-        dist.recv(arrived, src=left)
-        dist.send(tensor, dst=right)
 """,
             ),
         ),
@@ -349,18 +250,6 @@ ANSWERS = [
 """,
             ),
         ),
-    ),
-    Answer(
-        "02.3",
-        "sends to itself if it is alone",
-        "raised",
-        changed(_EXCHANGE, ("world_size == 1", "world_size == 0")),
-    ),
-    Answer(
-        "02.3",
-        "has no rank to the right of the last",
-        "raised",
-        changed(_EXCHANGE, ("(rank + 1) % world_size, (", "rank + 1, (")),
     ),
     Answer(
         "02.3",

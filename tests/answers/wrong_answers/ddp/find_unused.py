@@ -263,25 +263,12 @@ ANSWERS = [
             + _LISTS
         ),
     ),
-    Answer(
-        "06.2",
-        "returns before it talks, if it reaches everything",
-        "deadlock",
-        _finds(_FLAGS, "    if None not in gradients:\n        return [], []\n" + _FLAGS),
-    ),
     Answer("06.2", "decides by layer", "by-layer", _by_layer("g is not None")),
-    Answer("06.2", "decides by weight", "by-layer", _by_layer('g is not None and "weight" in n')),
     Answer(
         "06.2",
         "takes the names of a state dict",
         "twice-named",
         _finds("model.named_parameters()", "model.state_dict(keep_vars=True).items()"),
-    ),
-    Answer(
-        "06.2",
-        "names a shared weight twice",
-        "twice-named",
-        _finds("named_parameters()", "named_parameters(remove_duplicate=False)"),
     ),
     Answer(
         "06.2",
@@ -317,12 +304,6 @@ ANSWERS = [
     Answer("06.2", "adds up bools", "any-rank", _finds("int64", "bool")),
     Answer(
         "06.2",
-        "takes the least flag",
-        "any-rank",
-        _finds("(counts)\n", "(counts, dist.ReduceOp.MIN)\n"),
-    ),
-    Answer(
-        "06.2",
         "sends 16 bytes a flag",
         "bytes",
         _unused(
@@ -331,43 +312,11 @@ ANSWERS = [
     ),
     Answer(
         "06.2",
-        "returns parameters",
-        "no-lists",
-        _finds("[n for n, count in zip(trained,", "[n for n, count in zip(trained.values(),"),
-    ),
-    Answer(
-        "06.2",
         "freezes what it finds",
         "left-changed",
         _finds(
             "    return",
             "    [model.get_parameter(n).requires_grad_(False) for n in freeze]\n    return",
-        ),
-    ),
-    Answer(
-        "06.2",
-        "puts the model in eval mode",
-        "left-changed",
-        _unused(f"    model.eval()\n{_FINDS}"),
-    ),
-    Answer(
-        "06.2",
-        "leaves its hooks",
-        "left-changed",
-        _unused(
-            _BACKWARD
-            + """\
-    kept, gradients = [p.grad for p in trained.values()], dict.fromkeys(trained)
-    for n, p in trained.items():
-        p.register_hook(lambda g, n=n: gradients.update({n: g}))
-    loss.backward()
-    for p, old in zip(trained.values(), kept):
-        p.grad = old
-    gradients = gradients.values()
-"""
-            + _FLAGS
-            + _ADD
-            + _LISTS
         ),
     ),
     Answer(
@@ -399,25 +348,6 @@ ANSWERS = [
     counts = torch.tensor([packed.item() >> 4 * place & 15 for place in range(len(trained))])
 """
             + _LISTS
-        ),
-    ),
-    Answer(
-        "06.2",
-        "lists first what most ranks reach",
-        "order",
-        _finds(
-            "return freeze, find",
-            "counts = dict(zip(trained, counts))\n"
-            "    return freeze, sorted(find, key=counts.get, reverse=True)",
-        ),
-    ),
-    Answer(
-        "06.2",
-        "lists first what fewest ranks reach",
-        "order",
-        _finds(
-            "return freeze, find",
-            "counts = dict(zip(trained, counts))\n    return freeze, sorted(find, key=counts.get)",
         ),
     ),
 ]

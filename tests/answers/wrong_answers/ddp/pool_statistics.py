@@ -90,12 +90,6 @@ ANSWERS = [
     ),
     Answer(
         "06.3",
-        "divides the whole by its number of samples",
-        "biased",
-        _pool(_OWN + _SPREAD.replace("(total - 1)", "total") + _WRITE),
-    ),
-    Answer(
-        "06.3",
         "takes the mean of squares less the square of the mean, in float32",
         "cancels",
         _pool(_ONE_CALL + _WRITE),
@@ -183,19 +177,6 @@ ANSWERS = [
         "total, mean = sums[0], sums[1] / sums[0]",
         "total = n * dist.get_world_size()\n    mean = sums[1] / total",
     ),
-    _norm(
-        "divides by the samples less 1 for each rank",
-        "biased",
-        "(total - 1)",
-        "(total - dist.get_world_size())",
-    ),
-    _norm("divides by its own samples less 1", "own-count", "(total - 1)", "(n - 1)"),
-    _norm(
-        "counts each rank by its samples less 1",
-        "unweighted",
-        "torch.full_like(m, n), n * m",
-        "torch.full_like(m, n - 1), (n - 1) * m",
-    ),
     _norm("counts a distance once", "distance-once", "n * (m - mean)", "(m - mean)"),
     _norm("gives deviations", "root", "copy_(variance)", "copy_(variance.sqrt())"),
     _norm(
@@ -205,43 +186,22 @@ ANSWERS = [
         "torch.stack([torch.full_like(m, n), n * m]).bfloat16()",
     ),
     _norm(
-        "adds up distances in bfloat16",
-        "digits",
-        "    dist.all_reduce(spread)\n",
-        "    spread = spread.bfloat16()\n    dist.all_reduce(spread)\n",
-    ),
-    _norm(
         "goes a part of the way",
         "part-way",
         "running_mean.copy_(mean)",
         "running_mean.lerp_(mean.float(), 0.1)",
     ),
-    _norm("forgets the variance", "unchanged", "    layer.running_var.copy_(variance)\n", ""),
     _norm(
         "makes the variance no number", "values", "copy_(variance)", "copy_(variance * torch.nan)"
     ),
     _norm("puts float64 into the layer", "dtype", _WRITE, f"{_KEEP}mean, variance\n"),
     _norm("puts no variance into the layer", "shape", _WRITE, f"{_KEEP}mean.float(), None\n"),
     _norm(
-        "puts a dimension more into the layer",
-        "shape",
-        _WRITE,
-        f"{_KEEP}mean.float()[None], variance.float()\n",
-    ),
-    _norm(
         "changes the weight, too",
         "left-changed",
         _WRITE,
         f"{_WRITE}    layer.weight.copy_(variance)\n",
     ),
-    _norm("puts the layer in eval mode", "left-changed", _WRITE, f"{_WRITE}    layer.eval()\n"),
-    _norm(
-        "adds up the numbers of batches, too",
-        "left-changed",
-        _WRITE,
-        f"{_WRITE}    layer.num_batches_tracked *= dist.get_world_size()\n",
-    ),
-    _norm("sets a momentum", "left-changed", _WRITE, f"{_WRITE}    layer.momentum = 0.1\n"),
     Answer(
         "06.3",
         "adds up samples from call to call",
@@ -260,16 +220,6 @@ ANSWERS = [
         _WRITE,
         "    state = layer.state_dict()\n"
         "    layer.load_state_dict(state | {'running_mean': mean, 'running_var': variance})\n",
-    ),
-    Answer(
-        "06.3",
-        "reduces to rank 0",
-        "not-everywhere",
-        _pool(
-            _POOLS.replace(".all_reduce(", ".reduce(")
-            .replace("s)\n    total", "s, 0)\n    total")
-            .replace("spread)\n    variance", "spread, 0)\n    variance")
-        ),
     ),
     Answer(
         "06.3",
@@ -306,11 +256,5 @@ ANSWERS = [
                 "    spread = fun.wait_tensor(fun.all_reduce(spread, 'sum', dist.group.WORLD))",
             )
         ),
-    ),
-    Answer(
-        "06.3",
-        "notes the total in the layer",
-        "left-changed",
-        _pool(_OWN + "    layer.total = total\n" + _SPREAD + _WRITE),
     ),
 ]

@@ -159,12 +159,6 @@ train(DDP(net), batches)
     ),
     Answer(
         "06.4",
-        "calls the module past the wrapper in script 2",
-        "passed-by",
-        _scripts(script_2=_RIGHT[2].replace("model(inputs)", "model.module(inputs)")),
-    ),
-    Answer(
-        "06.4",
         "wraps in every step of script 2",
         "wrapped-again",
         _scripts(
@@ -222,21 +216,6 @@ model = DDP(net)
     ),
     Answer(
         "06.4",
-        "meets the lonely broadcast of script 4 with a barrier",
-        "deadlock",
-        _scripts(
-            script_4="""\
-model = DDP(net)
-    train(model, batches)
-    if dist.get_rank() == 0:
-        model.eval()
-        with torch.no_grad():
-            return mse_loss(model(test[0]), test[1]).item()
-    dist.barrier()"""
-        ),
-    ),
-    Answer(
-        "06.4",
         "mends script 1 only",
         "unfinished",
         _scripts(
@@ -283,67 +262,12 @@ model = DDP(net, broadcast_buffers=False)
         "parts-gone",
         _scripts(script_3="del net.spare\n    train(DDP(net), batches)"),
     ),
-    Answer(
-        "06.4",
-        "puts nothing in the place of the spare head",
-        "parts-gone",
-        _scripts(script_3="net.spare = torch.nn.Identity()\n    train(DDP(net), batches)"),
-    ),
     Answer("06.4", "trains the spare head", "values", _scripts(script_3=_spare(1, 1))),
-    Answer(
-        "06.4",
-        "leaves out the last batch of script 2",
-        "values",
-        _scripts(script_2=_RIGHT[2].replace("in batches:", "in batches[:-1]:")),
-    ),
-    Answer(
-        "06.4",
-        "makes the weights no numbers",
-        "values",
-        _scripts(script_1="train(DDP(net), batches)\n    net.head.bias.data.fill_(torch.nan)"),
-    ),
-    Answer(
-        "06.4",
-        "adds up gradients by hand",
-        "too-far",
-        _scripts(
-            script_1="""\
-optimizer = torch.optim.SGD(net.parameters(), lr=0.125)
-    for inputs, targets in batches:
-        optimizer.zero_grad()
-        mse_loss(net(inputs), targets).backward()
-        for parameter in net.parameters():
-            dist.all_reduce(parameter.grad)
-        optimizer.step()"""
-        ),
-    ),
-    Answer(
-        "06.4",
-        "multiplies the loss of script 2 by the world size",
-        "too-far",
-        _scripts(
-            script_2=_RIGHT[2].replace(
-                "mse_loss(model(inputs), targets)",
-                "(dist.get_world_size() * mse_loss(model(inputs), targets))",
-            )
-        ),
-    ),
     Answer(
         "06.4",
         "trains a copy in script 1",
         "untrained",
         _scripts(script_1="from copy import deepcopy\n    train(DDP(deepcopy(net)), batches)"),
-    ),
-    Answer(
-        "06.4",
-        "freezes all but the head in script 3",
-        "untrained",
-        _scripts(
-            script_3="""\
-net.requires_grad_(False)
-    net.head.requires_grad_(True)
-    train(DDP(net), batches)"""
-        ),
     ),
     Answer(
         "06.4",
@@ -356,24 +280,6 @@ net.requires_grad_(False)
     ),
     Answer(
         "06.4",
-        "broadcasts weights when all is over",
-        "made-one",
-        _scripts(script_1=f"{_ALONE}            dist.broadcast(p, 0)"),
-    ),
-    Answer(
-        "06.4",
-        "trains on rank 0 alone in script 1",
-        "alone",
-        _scripts(script_1="if dist.get_rank() == 0:\n        train(net, batches)"),
-    ),
-    Answer(
-        "06.4",
-        "trains past the wrapper in script 3",
-        "passed-by",
-        _scripts(script_3="model = DDP(net)\n    train(net, batches)"),
-    ),
-    Answer(
-        "06.4",
         "divides the loss by the number of ranks",
         "too-short",
         _scripts(
@@ -382,12 +288,6 @@ net.requires_grad_(False)
                 "(mse_loss(model(inputs), targets) / dist.get_world_size())",
             )
         ),
-    ),
-    Answer(
-        "06.4",
-        "divides sums of gradients by 4",
-        "too-short",
-        _scripts(script_1=_BY_HAND.format(4)),
     ),
     Answer(
         "06.4",
@@ -421,25 +321,6 @@ net.requires_grad_(False)
         _evaluates(
             "mse_loss(net(test[0]), test[1])", "mse_loss(net(batches[0][0]), batches[0][1])"
         ),
-    ),
-    Answer(
-        "06.4",
-        "forgets the statistics before it evaluates",
-        "statistics",
-        _evaluates("net.eval()", "net.norm.reset_running_stats()\n        net.eval()"),
-    ),
-    Answer(
-        "06.4",
-        "counts the test pair as if it were a batch",
-        "statistics",
-        _evaluates("net.eval()", "net(test[0])\n        net.eval()"),
-    ),
-    Answer("06.4", "returns no number", "evaluation", _evaluates(".item()", ".item() * torch.nan")),
-    Answer(
-        "06.4",
-        "returns outputs",
-        "no-evaluation",
-        _evaluates("mse_loss(net(test[0]), test[1]).item()", "net(test[0])"),
     ),
     Answer(
         "06.4",

@@ -37,8 +37,6 @@ ANSWERS = [
         ),
     ),
     _altered("compares names only", "unseen", ("(name, parts, root)", "name")),
-    _altered("forgets the dtype", "unseen", ("(tensor.numel(), tensor.dtype)", "tensor.numel()")),
-    _altered("forgets the root", "unseen", ("(name, parts, root)", "(name, parts)")),
     _altered("takes root 0 for none", "root-0", (_TEXT, "repr((name, parts, root or None))")),
     _altered("compares shapes", "shape", ("tensor.numel()", "tensor.shape")),
     _altered("compares with rank 0", "first", ("max(calls, key=calls.count)", "calls[0]")),
@@ -47,12 +45,8 @@ ANSWERS = [
         "not-the-same",
         ("max(calls, key=calls.count)", "calls[dist.get_rank()]"),
     ),
-    _altered("puts no number into its keys", "not-the-same", ('f"{number}/', 'f"')),
     _altered("returns those that are like most", "wrong-side", ("!= usual", "== usual")),
     _altered("lets the alphabet decide", "draw", ("max(calls,", "max(sorted(calls),")),
-    _altered("lets a set decide", "draw", ("max(calls,", "max(set(calls),")),
-    _altered("compares bytes", "unseen", ("(tensor.numel(), tensor.dtype)", "tensor.nbytes")),
-    _altered("takes the last of equals", "draw", ("max(calls,", "max(calls[::-1],")),
     _altered(
         "writes down the tensor",
         "heavy",
@@ -76,18 +70,7 @@ ANSWERS = [
         "own-order",
         (_TEXT, f"str(hash({_TEXT}))"),
     ),
-    _altered(
-        "leaves a hash of the parts",
-        "own-order",
-        (_TEXT, "str(hash((name, parts, root)))"),
-    ),
     _altered("reads before it writes", "raised", (_SET, ""), (_GET, _GET + _SET)),
-    _altered("takes the tensor for granted", "raised", (" if tensor is not None else None", "")),
-    _altered(
-        "reads keys that nobody writes",
-        "raised",
-        ('keys = [f"{number}/', 'keys = [f"call {number}/'),
-    ),
     _altered(
         "returns a tuple",
         "no-list",
@@ -96,7 +79,6 @@ ANSWERS = [
             "return tuple(rank for rank, call in enumerate(calls) if call != usual)",
         ),
     ),
-    _altered("returns a truth", "no-list", ("return [rank", "return not [rank")),
     _altered("begins with the highest", "order", ("if call != usual]", "if call != usual][::-1]")),
     _altered(
         "adds rank 0",
@@ -135,26 +117,5 @@ def odd_calls(name, tensor, root, store, number):
 """
             + _GET,
         ),
-    ),
-    Answer(
-        "10.3",
-        "waits for a second at most",
-        "raised",
-        """\
-from collections import Counter
-from datetime import timedelta
-import torch.distributed as dist
-
-
-def odd_calls(name, tensor, root, store, number):
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    keys = [f"call/{number}/{r}" for r in range(world_size)]
-    call = (name, None if tensor is None else (tensor.numel(), str(tensor.dtype)), root)
-    store.set(keys[rank], repr(call))
-    store.wait(keys, timedelta(seconds=1))
-    calls = [store.get(key) for key in keys]
-    usual = Counter(calls).most_common(1)[0][0]
-    return [r for r in range(world_size) if calls[r] != usual]
-""",
     ),
 ]

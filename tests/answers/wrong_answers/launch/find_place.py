@@ -65,7 +65,6 @@ def find_place(environ):
 """,
     ),
     altered("09.1", "returns texts", "text", ("[int(environ[word])", "[environ[word]")),
-    altered("09.1", "returns the port as text", "text", ("int(environ.get(", "str(environ.get(")),
     altered("09.1", "takes the rank for the local one", "local", ("numbers[2]", "numbers[0]")),
     altered("09.1", "counts nodes", "numbers", ('"SLURM_NTASKS"', '"SLURM_NNODES"')),
     altered(
@@ -74,13 +73,6 @@ def find_place(environ):
         "keys",
         ("        words = None\n", "        return {}\n"),
     ),
-    altered(
-        "09.1",
-        "returns a tuple",
-        "keys",
-        ("    return {", "    return tuple({"),
-        ('"port": port,\n    }', '"port": port,\n    }.values())'),
-    ),
     altered("09.1", "takes nobody for one of two", "nobody", ("[0, 1, 0]", "[0, 2, 0]")),
     altered(
         "09.1",
@@ -88,21 +80,6 @@ def find_place(environ):
         "hosts",
         ('            address = nodes.split(",")[0]', "            address = nodes"),
         ('        if bracket and "," not in head:', "        if False:"),
-    ),
-    altered(
-        "09.1",
-        "loses the zeros",
-        "hosts",
-        ('.split(",")[0]\n        else', '.split(",")[0].lstrip("0")\n        else'),
-    ),
-    altered(
-        "09.1",
-        "reads the machine of this task",
-        "hosts",
-        (
-            "        head, bracket",
-            '        nodes = environ["SLURMD_NODENAME"]\n        head, bracket',
-        ),
     ),
     altered(
         "09.1",
@@ -116,41 +93,16 @@ def find_place(environ):
     ),
     altered(
         "09.1",
-        "takes a port with an address only",
-        "told",
-        (
-            'int(environ.get("MASTER_PORT", port))',
-            'int(environ["MASTER_PORT"] if "MASTER_ADDR" in environ else port)',
-        ),
-    ),
-    altered(
-        "09.1",
         "meets on Slurm's first machine whoever has started it",
         "address",
         ('    if words and words[0] == "SLURM_PROCID":', '    if "SLURM_JOB_NODELIST" in environ:'),
     ),
-    altered("09.1", "names it localhost", "address", ('"127.0.0.1"', '"localhost"')),
     altered("09.1", "has one port for all jobs", "port", ("        port = 20000 +", "        _ =")),
     altered(
         "09.1",
         "writes into the environment",
         "input-changed",
         ("    return {", '    environ["RANK"] = str(numbers[0])\n    return {'),
-    ),
-    altered(
-        "09.1",
-        "looks into os.environ for what is missing",
-        "own",
-        ("    numbers =", "    import os\n    environ = os.environ | environ\n    numbers ="),
-    ),
-    altered(
-        "09.1",
-        "takes the address of os.environ",
-        "own",
-        (
-            'environ.get("MASTER_ADDR", address)',
-            'environ.get("MASTER_ADDR") or __import__("os").environ.get("MASTER_ADDR", address)',
-        ),
     ),
     altered(
         "09.1",
@@ -167,32 +119,9 @@ def find_place(environ):
     ),
     altered(
         "09.1",
-        "looks into a copy of os.environ that it made when the cell ran",
-        "early",
-        (
-            "def find_place(environ):\n",
-            "import os\nKNOWN = dict(os.environ)\ndef find_place(environ):\n",
-        ),
-        (
-            'environ.get("MASTER_PORT", port)',
-            'environ.get("MASTER_PORT", KNOWN.get("MASTER_PORT", port))',
-        ),
-    ),
-    altered(
-        "09.1",
         "tells torch where the ranks meet",
         "environment",
         ("    return {", '    __import__("os").environ["MASTER_ADDR"] = address\n    return {'),
-    ),
-    altered(
-        "09.1",
-        "puts environ into os.environ, and reads there",
-        "environment",
-        (
-            "    numbers =",
-            "    import os\n    os.environ.update(environ)\n"
-            "    environ = os.environ\n    numbers =",
-        ),
     ),
     altered(
         "09.1",
@@ -258,51 +187,6 @@ from ddp_lessons.launch import place_of
 
 def find_place(environ):
     return vars(place_of(environ)).copy()
-""",
-    ),
-    Answer(
-        "09.1",
-        "takes a rank 0 for none",
-        "outer",
-        """\
-import os
-import re
-
-WORDS = [
-    ("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"),
-    ("mpiexec", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
-    ("srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
-]
-
-
-def first_node(nodes):
-    found = re.match(r"([^\\[,]+)(?:\\[(\\d+))?", nodes)
-    return found[1] + (found[2] or "")
-
-
-def find_place(environ):
-    def number(*words, default):
-        for word in words:
-            value = int(environ.get(word, 0))
-            if value:
-                return value
-        return default
-
-    _, ranks, sizes, locals_ = zip(*WORDS)
-    inner = {"RANK", "OMPI_COMM_WORLD_RANK"} & environ.keys()
-    by_srun = "SLURM_PROCID" in environ and not inner
-    address, port = "127.0.0.1", 29500
-    if by_srun and "MASTER_ADDR" not in environ:
-        address = first_node(environ["SLURM_JOB_NODELIST"])
-    if by_srun and "MASTER_PORT" not in environ:
-        port = 20000 + int(environ["SLURM_JOB_ID"]) % 10000
-    return {
-        "rank": number(*("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"), default=0),
-        "world_size": number(*sizes[:], default=1),
-        "local_rank": number(*locals_[:], default=0),
-        "address": environ.get("MASTER_ADDR", address),
-        "port": int(environ.get("MASTER_PORT", port)),
-    }
 """,
     ),
 ]

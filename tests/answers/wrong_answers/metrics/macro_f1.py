@@ -21,43 +21,11 @@ ANSWERS = [
     altered(
         "12.1", "leaves out what was never right", "lost-class", ("f1[named > 0]", "f1[right > 0]")
     ),
-    altered(
-        "12.1",
-        "leaves out what was never predicted",
-        "lost-class",
-        ("f1[named > 0]", "f1[total.sum(0) > 0]"),
-    ),
-    altered(
-        "12.1",
-        "leaves out what has no label",
-        "lost-class",
-        ("f1[named > 0]", "f1[total.sum(1) > 0]"),
-    ),
     of_own("looks at its own samples", "alone", "    return own.item()\n"),
     of_own(
         "takes the mean of means",
         "mean-of-means",
         "    dist.all_reduce(own)\n    return own.item() / dist.get_world_size()\n",
-    ),
-    of_own(
-        "weighs ranks by their samples",
-        "mean-of-means",
-        "    n = counts.sum().double()\n    both = torch.stack([own * n, n])\n"
-        "    dist.all_reduce(both)\n    return (both[0] / both[1]).item()\n",
-    ),
-    Answer(
-        "12.1",
-        "weighs each class by its labels",
-        "mean-of-means",
-        IMPORTS
-        + """\
-def macro_f1(counts):
-    labels = counts.sum(1).double()
-    f1 = (2 * counts.diagonal() / (counts.sum(0) + labels)).nan_to_num()
-    both = torch.stack([f1 * labels, labels])
-    dist.all_reduce(both)
-    return (both[0] / both[1]).nan_to_num().mean().item()
-""",
     ),
     of_own("adds up ranks' own", "summed", "    dist.all_reduce(own)\n    return own.item()\n"),
     altered(
@@ -87,13 +55,6 @@ def macro_f1(counts):
     ),
     altered(
         "12.1",
-        "returns the precision",
-        "one-side",
-        ("2 * right.double() / named", "right.double() / total.sum(0)"),
-        ("f1[named > 0]", "f1.nan_to_num()[named > 0]"),
-    ),
-    altered(
-        "12.1",
         "makes an F1 of two means",
         "mean-first",
         (
@@ -110,12 +71,6 @@ def macro_f1(counts):
         "absent-class",
         ("f1[named > 0].mean()", "f1.nan_to_num().mean()"),
     ),
-    altered(
-        "12.1",
-        "gives absent classes a 1",
-        "absent-class",
-        ("f1[named > 0].mean()", "f1.nan_to_num(1.0).mean()"),
-    ),
     altered("12.1", "divides 0 by 0", "nan", ("f1[named > 0].mean()", "f1.mean()")),
     altered(
         "12.1",
@@ -123,16 +78,7 @@ def macro_f1(counts):
         "own-classes",
         ("f1[named > 0]", "f1[counts.sum(0) + counts.sum(1) > 0]"),
     ),
-    altered(
-        "12.1",
-        "divides right ones by all that are named",
-        "half",
-        ("2 * right.double() / named", "right.double() / (named - right)"),
-    ),
     altered("12.1", "counts in int32", "digits", ("counts.clone()", "counts.int()")),
-    altered("12.1", "counts in float32", "digits", ("counts.clone()", "counts.float()")),
-    altered("12.1", "divides in float32", "digits", ("right.double()", "right.float()")),
-    altered("12.1", "rounds", "digits", (".mean().item()", ".mean().item().__round__(6)")),
     altered(
         "12.1", "returns one for each class", "no-number", ("f1[named > 0].mean().item()", "f1")
     ),

@@ -17,7 +17,6 @@ ANSWERS = [
         "own-sums",
         (REDUCE, "    num_global = max(len(grad_y), 1)\n"),
     ),
-    altered("12.3", "does not talk", "own-sums", (REDUCE, "")),
     altered(
         "12.3",
         "divides by its own samples",
@@ -41,39 +40,14 @@ ANSWERS = [
         "by-ranks",
         ("both / num_global", "both / dist.get_world_size()"),
     ),
-    altered(
-        "12.3",
-        "averages over ranks too",
-        "by-ranks",
-        ("both / num_global", "both / num_global / dist.get_world_size()"),
-    ),
     altered("12.3", "forgets the weight", "scale", ("weight * inverse * inner", "inverse * inner")),
-    altered("12.3", "forgets inverse", "scale", ("weight * inverse * inner", "weight * inner")),
-    altered(
-        "12.3",
-        "divides by inverse",
-        "scale",
-        ("weight * inverse * inner", "weight / inverse * inner"),
-    ),
     altered(
         "12.3",
         "weighs inside the brackets too",
         "weighted-twice",
         ("both / num_global", "both * weight / num_global"),
     ),
-    altered(
-        "12.3",
-        "takes its own number for that of each rank",
-        "own-count",
-        ("both / num_global", "both / (len(grad_y) * dist.get_world_size())"),
-    ),
     altered("12.3", "takes N - 1", "unbiased", ("both / num_global", "both / (num_global - 1)")),
-    altered(
-        "12.3",
-        "takes N - 1 for the spread",
-        "unbiased",
-        ("- normal * slope", "- normal * slope * num_global / (num_global - 1)"),
-    ),
     altered("12.3", "mixes up the two means", "swapped", ("mean, slope =", "slope, mean =")),
     altered(
         "12.3",
@@ -82,15 +56,6 @@ ANSWERS = [
         (
             REDUCE,
             "    both = both.half()\n    dist.all_reduce(both)\n    both = both.to(normal.dtype)\n",
-        ),
-    ),
-    altered(
-        "12.3",
-        "sends float32",
-        "digits",
-        (
-            REDUCE,
-            "    both = both.float()\n" + REDUCE + "    both = both.to(normal.dtype)\n",
         ),
     ),
     altered(

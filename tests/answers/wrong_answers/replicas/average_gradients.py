@@ -92,20 +92,6 @@ def average_gradients(model, num_samples):
     ),
     Answer(
         "05.2",
-        "averages the weights",
-        "own",
-        """\
-import torch
-import torch.distributed as dist
-
-def average_gradients(model, num_samples):
-    for parameter in model.parameters():
-        dist.all_reduce(parameter.data)
-        parameter.data /= dist.get_world_size()
-""",
-    ),
-    Answer(
-        "05.2",
         "gives frozen parameters a gradient",
         "frozen",
         changed(AVERAGE, ("        if not parameter.requires_grad:\n            continue\n", "")),
@@ -160,18 +146,6 @@ def average_gradients(model, num_samples):
                 "        dist.all_reduce(total)\n        return total\n",
             ),
             ("total.item()", "count().item()"),
-        ),
-    ),
-    Answer(
-        "05.2",
-        "averages a tied weight under both names",
-        "cost",
-        changed(
-            AVERAGE,
-            (
-                "for parameter in model.parameters()",
-                "for _, parameter in model.named_parameters(remove_duplicate=False)",
-            ),
         ),
     ),
     Answer(
@@ -267,7 +241,6 @@ def average_gradients(model, num_samples):
     ),
     # ---- 05.2 ----
     _counted("counts samples in bytes", "torch.tensor(num_samples).to(torch.uint8)"),
-    _counted("counts samples in bfloat16", "torch.tensor(num_samples, dtype=torch.bfloat16)"),
     _counted("unusual: counts samples in float32", "torch.tensor(float(num_samples))", None),
     _sent_as("bfloat16"),
     _sent_as("float32"),
@@ -276,17 +249,6 @@ def average_gradients(model, num_samples):
         "weighs what is not a number with 0",
         "no-samples",
         (" or num_samples == 0", ""),
-    ),
-    altered(
-        "05.2",
-        "leaves None where there was None",
-        "one-rank",
-        (
-            REDUCE,
-            "        was_used = bool(parameter.grad.any())\n"
-            + REDUCE
-            + "        parameter.grad = parameter.grad if was_used else None\n",
-        ),
     ),
     altered("05.2", "weighs after the sum", "weighed-late", (WEIGH + REDUCE, REDUCE + WEIGH)),
     altered(
@@ -304,19 +266,6 @@ def average_gradients(model, num_samples):
         "unusual: multiplies by the samples of a rank, and divides by all after the sum",
         None,
         (WEIGH + REDUCE, "        parameter.grad *= num_samples\n" + REDUCE + WEIGH),
-        ("num_samples / total.item()", "1 / total.item()"),
-    ),
-    altered(
-        "05.2",
-        "divides after the sum, and hides what is no number",
-        "hidden",
-        (
-            WEIGH + REDUCE,
-            "        parameter.grad *= num_samples\n"
-            + REDUCE
-            + WEIGH
-            + "        parameter.grad.nan_to_num_()\n",
-        ),
         ("num_samples / total.item()", "1 / total.item()"),
     ),
     altered(

@@ -2,8 +2,6 @@
 Answers to task 05.4.
 """
 
-from textwrap import indent
-
 from bank import Answer, changed
 
 from wrong_answers.replicas.sources import REPLICA, altered
@@ -23,8 +21,6 @@ WAIT = "            handle.wait()\n"
 PUT = "                parameter.grad = part.view_as(parameter)"
 
 INIT = "        self.will_sync = True\n"
-
-LEFT = "        while len(self.sent) < len(self.buckets):\n            self.send_next()\n"
 
 
 def _kept_flats(what, divide_always):
@@ -53,8 +49,6 @@ def _kept_flats(what, divide_always):
         (PUT, PUT + ".clone()"),
     )
 
-
-COUNTED = "        self.num_ready[number] += 1\n"
 
 ANSWERS = [
     # ---- 05.4 ----
@@ -170,12 +164,6 @@ class OverlappedReplica:
         (WHILE, "        if not self.will_sync:\n            return\n" + WHILE),
     ),
     Answer("05.4", "sends every bucket after backward", "late", changed(REPLICA, (WHILE, ""))),
-    Answer(
-        "05.4",
-        "sends a bucket when the next gradient comes",
-        "late",
-        changed(REPLICA, (COUNT + WHILE, WHILE + COUNT)),
-    ),
     Answer(
         "05.4",
         "waits in the hook",
@@ -322,19 +310,6 @@ class OverlappedReplica(torch.nn.Module):
     ),
     # ---- 05.4 ----
     _kept_flats("keeps flat tensors, and fills in what there is", divide_always=False),
-    _kept_flats("keeps flat tensors, and divides what is left", divide_always=True),
-    altered(
-        "05.4",
-        "looks in the hook until it is complete",
-        "blocks",
-        (SEND, SEND + "        while not handle.is_completed(): pass\n"),
-    ),
-    altered(
-        "05.4",
-        "waits for the future in the hook",
-        "blocks",
-        (SEND, SEND + "        handle.get_future().wait()\n"),
-    ),
     altered(
         "05.4",
         "leaves None where this rank has no gradient",
@@ -380,68 +355,6 @@ class OverlappedReplica(torch.nn.Module):
     ),
     altered(
         "05.4",
-        "keeps counting in the second step",
-        "once",
-        ("        self.num_ready = [0] * len(self.buckets)\n", ""),
-        (INIT, INIT + "        self.num_ready = [0] * len(self.buckets)\n"),
-        ("== len(self.buckets[number])", ">= len(self.buckets[number])"),
-    ),
-    altered(
-        "05.4",
-        "empties a count only where its bucket leaves in a hook",
-        "once",
-        ("        self.num_ready = [0] * len(self.buckets)\n", ""),
-        (INIT, INIT + "        self.num_ready = [0] * len(self.buckets)\n"),
-        (
-            WHILE,
-            "        while self.next_is_full():\n"
-            "            self.num_ready[len(self.sent)] = 0\n            self.send_next()\n",
-        ),
-    ),
-    altered(
-        "05.4",
-        "expects in each step what the one before used",
-        "once",
-        (INIT, INIT + "        self.wanted = [len(bucket) for bucket in self.buckets]\n"),
-        ("== len(self.buckets[number])", "== self.wanted[number]"),
-        (
-            "    def wait_for_gradients(self):\n",
-            "    def wait_for_gradients(self):\n        self.wanted = self.num_ready\n",
-        ),
-    ),
-    altered(
-        "05.4",
-        "sends what is left in the hook of the last parameter",
-        "deadlock",
-        (LEFT, ""),
-        (
-            WHILE,
-            WHILE + "        if parameter is self.buckets[-1][-1]:\n" + indent(LEFT, " " * 4),
-        ),
-    ),
-    altered(
-        "05.4",
-        "sends what is left up to the last bucket that is full",
-        "deadlock",
-        (
-            LEFT,
-            "        pairs = zip(self.num_ready, self.buckets)\n"
-            "        last = max([n for n, (k, b) in enumerate(pairs) if k == len(b)], default=-1)\n"
-            + LEFT.replace("< len(self.buckets)", "<= last"),
-        ),
-    ),
-    altered(
-        "05.4",
-        "starts a step in the hook of the first parameter",
-        "deadlock",
-        ("= part.view_as(parameter)\n        self.start_step()\n", "= part.view_as(parameter)\n"),
-        (
-            COUNT,
-            "        if parameter is self.buckets[0][0]:\n            self.start_step()\n" + COUNT,
-        ),
-    ),
-    altered(
-        "05.4",
         "unusual: empties each count as its bucket leaves",
         None,
         ("        self.num_ready = [0] * len(self.buckets)\n", ""),
@@ -484,22 +397,9 @@ class OverlappedReplica(torch.nn.Module):
     ),
     altered(
         "05.4",
-        "puts parts back in another order",
-        "values",
-        ("gradient in gradients]", "gradient in gradients[::-1]]"),
-    ),
-    altered("05.4", "forgets the shape", "raised", ("part.view_as(parameter)", "part")),
-    altered(
-        "05.4",
         "unusual: waits for futures",
         None,
         (SEND, SEND[:-1] + ".get_future()\n"),
-    ),
-    altered(
-        "05.4",
-        "counts rows",
-        "raised",
-        ("parameter.numel() for", "len(parameter) for"),
     ),
     altered(
         "05.4",
@@ -512,22 +412,6 @@ class OverlappedReplica(torch.nn.Module):
         "unusual: looks after backward until all is complete",
         None,
         (WAIT, "            while not handle.is_completed(): pass\n"),
-    ),
-    altered(
-        "05.4",
-        "waits in the next hook",
-        "blocks",
-        (COUNTED, "        for handle, _ in self.sent: handle.wait()\n" + COUNTED),
-    ),
-    altered(
-        "05.4",
-        "looks in the next hook until all is complete",
-        "blocks",
-        (
-            COUNTED,
-            "        while not all(handle.is_completed() for handle, _ in self.sent): pass\n"
-            + COUNTED,
-        ),
     ),
     altered(
         "05.4",

@@ -49,11 +49,6 @@ _ROWS = [
         for place in range(1, 5)
     ),
     (
-        "takes the least of the first two tries",
-        "interrupted",
-        changed(_FIT, ("(tries)", "(tries[:2])")),
-    ),
-    (
         "looks at the largest sizes only",
         "no-say",
         changed(
@@ -73,11 +68,6 @@ _ROWS = [
     ),
     ("takes the last size for the largest", "no-order", _FIT_PLACES.format("0")),
     (
-        "takes the first time for the smallest's",
-        "no-order",
-        changed(_FIT, ("return latency_s", "return least[0] - sizes.min() * slope")),
-    ),
-    (
         "sorts the caller's lists",
         "input-changed",
         changed(_FIT, ("    sizes", "    [tries.sort() for tries in times.values()]\n    sizes")),
@@ -88,48 +78,12 @@ _ROWS = [
         changed(_FIT, ("w=1 / least", "w=1 / sizes")),
     ),
     (
-        "fits seconds a byte",
-        "small-say",
-        changed(
-            _FIT,
-            ("latency_s = np", "per_byte = np"),
-            ("sizes, least, 1, w=1 / least", "1 / sizes, least / sizes, 1"),
-            ("return latency_s, 1 / slope", "return slope, 1 / per_byte"),
-        ),
-    ),
-    (
         "takes the mean of sizes divided by their times",
         "slope",
         changed(_FIT, ("1 / slope", "np.mean(sizes / least)")),
     ),
-    (
-        "divides by the number of sizes, too",
-        "slope",
-        changed(_FIT, ("1 / slope", "1 / slope / len(sizes)")),
-    ),
     ("takes the sum of the tries", "times-over", changed(_FIT, ("min(tries)", "sum(tries)"))),
-    (
-        "divides the sum of the tries by the number of sizes",
-        "times-over",
-        changed(_FIT, ("min(tries)", "sum(tries) / len(times)")),
-    ),
-    (
-        "weighs each try by one divided by its time",
-        "interrupted",
-        changed(
-            _FIT,
-            (
-                "list(times), dtype=np.float64)",
-                "[n for n in times for _ in range(5)], dtype=float)",
-            ),
-            ("[min(tries) for tries in times.values()]", "sum(times.values(), [])"),
-        ),
-    ),
-    ("weighs by size", "no-say", changed(_FIT, ("w=1 / least", "w=sizes"))),
-    ("takes the longest try", "interrupted", changed(_FIT, ("min(tries)", "max(tries)"))),
     ("returns MiB a second", "unit", changed(_FIT, ("1 / slope", "1 / slope / 2**20"))),
-    ("returns bits a second", "unit", changed(_FIT, ("1 / slope", "8 / slope"))),
-    ("returns microseconds", "unit", changed(_FIT, ("return lat", "return 1e6 * lat"))),
     (
         "fits logarithms",
         "logarithms",
@@ -139,14 +93,6 @@ _ROWS = [
             ("return latency_s", "return np.exp(latency_s)"),
         ),
     ),
-    ("gives all points the say of their seconds", "no-say", changed(_FIT, (", w=1 / least", ""))),
-    ("weighs by the time, not by its inverse", "no-say", changed(_FIT, ("w=1 / least", "w=least"))),
-    (
-        "takes the mean of the tries",
-        "interrupted",
-        changed(_FIT, ("min(tries)", "sum(tries) / len(tries)")),
-    ),
-    ("takes the first try", "interrupted", changed(_FIT, ("min(tries)", "tries[0]"))),
     (
         "returns the bandwidth first",
         "swapped",

@@ -31,8 +31,6 @@ def predict_bytes(way, rank, world_size, num_elements, element_bytes):
     return float(num_sent * element_bytes)
 """
 
-_RING_BYTES = "(2 * num_elements - stays - last) * element_bytes"
-
 
 def _noted(key):
     """
@@ -71,14 +69,7 @@ _ROWS = [
         "kept",
         _noted("way, rank, world_size, num_elements"),
     ),
-    ("notes it for a rank of a world", "kept", _noted("way, rank, world_size")),
     ("counts 4 bytes a number", "four-bytes", _PREDICT.replace("* element_bytes", "* 4")),
-    (
-        "asks torch which rank it is",
-        "asked",
-        "import torch.distributed as dist\n"
-        + changed(_PREDICT, ("    if way", "    rank = dist.get_rank()\n    if way")),
-    ),
     (
         "asks torch how many ranks there are",
         "raised",
@@ -91,41 +82,9 @@ _ROWS = [
         changed(_PREDICT, ("c < num_longer", "c >= world_size - num_longer")),
     ),
     (
-        "drops what is left over",
-        "uneven",
-        changed(
-            _PREDICT,
-            (_RING_BYTES, "2 * (world_size - 1) * (num_elements // world_size) * element_bytes"),
-        ),
-    ),
-    (
         "takes a hub for a place where all send alike",
         "hub-root",
         changed(_PREDICT, ("(world_size - 1 if rank == 0 else 1)", "(world_size - 1)")),
-    ),
-    (
-        "forgets that nobody sends where there is one rank",
-        "hub-root",
-        changed(
-            _PREDICT,
-            (
-                "(world_size - 1 if rank == 0 else 1)",
-                "(world_size - 1 if world_size > 1 and rank == 0 else 1)",
-            ),
-        ),
-    ),
-    (
-        "takes the formula for lengths that divide",
-        "uneven",
-        changed(
-            _PREDICT,
-            (_RING_BYTES, "2 * (world_size - 1) / world_size * num_elements * element_bytes"),
-        ),
-    ),
-    (
-        "takes all chunks to be as long as the longest",
-        "uneven",
-        changed(_PREDICT, (_RING_BYTES, "2 * (world_size - 1) * lengths[0] * element_bytes")),
     ),
     (
         "counts what it receives",

@@ -94,7 +94,6 @@ _ROWS = [
     ("unusual: cuts of the running sum", None, SHARES_BY_CUTS),
     ("unusual: float32, one sample after another", None, _SHARES_ONE_BY_ONE),
     ("rounds down", "sum", changed(SHARES, (REST, ""))),
-    ("rounds each share", "sum", changed(SHARES, (REST, ""), ("int(part)", "round(part)"))),
     (
         "gives the last rank what is left",
         "rest-to-one",
@@ -137,11 +136,6 @@ _ROWS = [
         changed(SHARES, ("return shares", "return shares[dist.get_rank()]")),
     ),
     (
-        "returns shares with a fraction",
-        "no-list",
-        changed(SHARES, ("return shares", "return exact")),
-    ),
-    (
         "gathers into float32",
         "raised",
         changed(SHARES, ("torch.empty_like(speed)", "torch.empty(1, device=speed.device)")),
@@ -162,7 +156,6 @@ _ROWS = [
         None,
         _rounded_up("exact[r] - shares[r]"),
     ),
-    ("rounds half up", "sum", changed(SHARES, (REST, ""), ("int(part)", "int(part + 0.5)"))),
     (
         "rounds, and the last one gets the rest",
         "negative",
@@ -173,14 +166,7 @@ _ROWS = [
         ),
     ),
     ("gives to whoever is done first", "one-by-one", _one_by_one("(shares[r] + 1) / speeds[r]")),
-    ("gives to whoever is free first", "one-by-one", _one_by_one("shares[r] / speeds[r]")),
-    ("gives by half a sample", "one-by-one", _one_by_one("(shares[r] + 0.5) / speeds[r]")),
     ("gives the rest to the first", "whole-share", _rest_to("r")),
-    ("gives the rest to the last", "whole-share", _rest_to("-r")),
-    ("gives the rest to the fast", "whole-share", _rest_to("-speeds[r]")),
-    ("gives the rest to the slow", "whole-share", _rest_to("speeds[r]")),
-    ("rounds up, and takes from the fast", "whole-share", _rounded_up("-speeds[r]")),
-    ("rounds the running sum", "whole-share", changed(SHARES_BY_CUTS, (".floor()", ".round()"))),
     (
         "goes by the square of the speed",
         "values",
@@ -196,32 +182,6 @@ _ROWS = [
                 "    exact",
                 "    speeds = [round(100 * one / sum(speeds)) for one in speeds]\n    exact",
             ),
-        ),
-    ),
-    (
-        "rounds what is left for each rank after the other",
-        "values",
-        changed(
-            SHARES,
-            (
-                SHARES[SHARES.index("    exact") :],
-                """\
-    shares = []
-    for rank, one in enumerate(speeds):
-        rest = num_samples - sum(shares)
-        shares.append(round(rest * one / sum(speeds[rank:])))
-    return shares
-""",
-            ),
-        ),
-    ),
-    (
-        "rounds, and the fastest gets the rest",
-        "rest-to-one",
-        changed(
-            SHARES,
-            ("int(part)", "round(part)"),
-            (REST, "    shares[speeds.index(max(speeds))] += num_samples - sum(shares)\n"),
         ),
     ),
     (
@@ -251,52 +211,6 @@ _ROWS = [
             ),
         ),
     ),
-    (
-        "gives no rank less than one sample",
-        "at-least-one",
-        changed(SHARES, ("int(part)", "max(1, int(part))")),
-    ),
-    (
-        "gives each rank one sample at least",
-        "at-least-one",
-        changed(
-            SHARES,
-            ("int(part)", "max(1, int(part))"),
-            (
-                "    return",
-                "    while sum(shares) > num_samples:\n"
-                "        shares[shares.index(max(shares))] -= 1\n    return",
-            ),
-        ),
-    ),
-    (
-        "prefers itself where two lack equally much",
-        "not-agreed",
-        _rest_to("(shares[r] - exact[r], r != dist.get_rank())"),
-    ),
-    (
-        "computes with whole percents",
-        "cut-early",
-        changed(
-            SHARES,
-            ("num_samples * one / sum(speeds)", "num_samples * (100 * one // sum(speeds)) / 100"),
-        ),
-    ),
-    (
-        "rounds each part to four digits",
-        "cut-early",
-        changed(
-            SHARES, ("num_samples * one / sum(speeds)", "num_samples * round(one / sum(speeds), 4)")
-        ),
-    ),
-    (
-        "rounds speeds to three digits",
-        "whole-speeds",
-        changed(
-            SHARES, ("part.item() for part in parts", "round(part.item(), 3) for part in parts")
-        ),
-    ),
-    ("reverses the ranks", "order", changed(SHARES, ("return shares", "return shares[::-1]"))),
     (
         "adds up in the store",
         "store",

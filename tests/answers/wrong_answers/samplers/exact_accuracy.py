@@ -70,26 +70,9 @@ def exact_accuracy(predict, inputs, labels):
     return accuracy.item()
 """
 
-_TOTAL = ("\n\n\ndef", "\n\nTOTAL = torch.zeros(1, dtype=torch.long)\n\n\ndef")
-
 
 def _counted(dtype):
     return changed(ACCURACY, ("labels_of_mine).sum()", f"labels_of_mine).sum(dtype=torch.{dtype})"))
-
-
-def _keeps_parts(names):
-    """
-    Return an answer that keeps its part of the inputs, the labels, or both.
-    """
-    return changed(
-        ACCURACY,
-        ("\n\n\ndef", "\n\nKNOWN = {}\n\n\ndef"),
-        (
-            f"    {COUNT}",
-            f"    key = len(inputs), world_size\n    {names} = KNOWN.setdefault(key, ({names}))\n"
-            f"    {COUNT}",
-        ),
-    )
 
 
 _ROWS = [
@@ -107,11 +90,6 @@ _ROWS = [
         "averages the ranks' accuracies",
         "mean-of-means",
         changed(ACCURACY, _OWN_MEAN, ("len(inputs)", "world_size")),
-    ),
-    (
-        "adds the ranks' accuracies up",
-        "mean-of-means",
-        changed(ACCURACY, _OWN_MEAN, (" / len(inputs)", "")),
     ),
     (
         "weighs the ranks' accuracies, of which one may be 0 / 0",
@@ -148,7 +126,6 @@ _ROWS = [
         "alone",
         changed(ACCURACY, (REDUCE, ""), ("len(inputs)", "max(1, len(mine))")),
     ),
-    ("divides by all samples and asks nobody", "alone", changed(ACCURACY, (REDUCE, ""))),
     (
         "reduces to rank 0 only",
         "not-everywhere",
@@ -179,19 +156,6 @@ _ROWS = [
             ("num_right.item()", "sum(map(sum, parts))"),
         ),
     ),
-    (
-        "adds up right ones and samples one after the other",
-        "cost",
-        changed(
-            ACCURACY,
-            (
-                REDUCE,
-                f"{REDUCE}\n    num_seen = torch.tensor(len(mine), device=inputs.device)\n"
-                "    dist.all_reduce(num_seen)",
-            ),
-            ("len(inputs)", "num_seen.item()"),
-        ),
-    ),
     ("returns a tensor", "no-float", changed(ACCURACY, (".item()", ""))),
     ("prints the accuracy", "nothing", changed(ACCURACY, ("return ", "accuracy = "))),
     ("unusual: counts in int32", None, _counted("int32")),
@@ -199,14 +163,6 @@ _ROWS = [
         "unusual: counts those that are wrong",
         None,
         changed(ACCURACY, ("==", "!="), ("return ", "return 1 - ")),
-    ),
-    ("counts in float16", "rounded", _counted("float16")),
-    (
-        "rounds the accuracy",
-        "rounded",
-        changed(
-            ACCURACY, ("num_right.item() / len(inputs)", "round(num_right.item() / len(inputs), 3)")
-        ),
     ),
     ("returns percents", "percent", changed(ACCURACY, ("return ", "return 100 * "))),
     (
@@ -221,66 +177,10 @@ _ROWS = [
     ("counts in uint8", "overflow", _counted("uint8")),
     ("counts in int16", "raised", _counted("int16")),
     (
-        "cuts into chunks, of which there may be too few",
-        "raised",
-        changed(ACCURACY, ("inputs[rank::world_size]", "inputs.chunk(world_size)[rank]")),
-    ),
-    (
         "asks the model twice",
         "asked-again",
         changed(ACCURACY, (COUNT, f"predict(mine)\n    {COUNT}")),
     ),
-    (
-        "divides by its own samples times the ranks",
-        "own-count",
-        changed(ACCURACY, ("len(inputs)", "max(1, len(mine)) / world_size")),
-    ),
-    (
-        "divides by the number of ranks",
-        "own-count",
-        changed(ACCURACY, ("len(inputs)", "world_size")),
-    ),
-    (
-        "averages over the ranks that have samples",
-        "mean-of-means",
-        changed(
-            ACCURACY,
-            ("labels_of_mine).sum()", "labels_of_mine).double().sum() / max(1, len(mine))"),
-            ("len(inputs)", "min(world_size, len(inputs))"),
-        ),
-    ),
-    (
-        "counts on from call to call",
-        "kept",
-        changed(
-            ACCURACY,
-            _TOTAL,
-            (COUNT, "TOTAL.add_((predict(mine) == labels_of_mine).sum())"),
-            (REDUCE, f"num_right = TOTAL.clone()\n    {REDUCE}"),
-        ),
-    ),
-    (
-        "keeps the accuracy by the number of samples",
-        "kept",
-        changed(
-            ACCURACY,
-            ("\n\n\ndef", "\n\nKNOWN = {}\n\n\ndef"),
-            (
-                "    rank,",
-                "    key = len(inputs), dist.get_world_size()\n"
-                "    if key in KNOWN:\n        return KNOWN[key]\n    rank,",
-            ),
-            ("return num", "KNOWN[key] = num"),
-            ("len(inputs)\n", "len(inputs)\n    return KNOWN[key]\n"),
-        ),
-    ),
-    (
-        "keeps its inputs and labels by the number of samples",
-        "kept",
-        _keeps_parts("mine, labels_of_mine"),
-    ),
-    ("keeps its inputs by the number of samples", "kept", _keeps_parts("mine")),
-    ("keeps its labels by the number of samples", "kept", _keeps_parts("labels_of_mine")),
     (
         "adds up in the store",
         "store",

@@ -86,18 +86,6 @@ def _order(line):
 
 _BY_SEED = "torch.randperm(n, generator=torch.Generator().manual_seed(seed)).tolist()"
 
-_KEEPS_SHARES = f"""\
-KNOWN = {{}}
-{SHARDS.replace("shard_indices", "new_shard")}
-
-def shard_indices(*arguments):
-    if arguments not in KNOWN:
-        KNOWN[arguments] = new_shard(*arguments)
-    return list(KNOWN[arguments])
-"""
-
-_NO_SEED = "torch.Generator()"
-
 
 def _keeps_orders(key):
     """
@@ -137,11 +125,6 @@ _ROWS = [
         changed(SHARDS, ("seed + epoch)", "16 * seed + epoch % 16)")),
     ),
     (
-        "begins anew after 100 epochs",
-        "no-epoch",
-        changed(SHARDS, ("seed + epoch)", "seed + epoch % 100)")),
-    ),
-    (
         "takes 8 bits of the seed",
         "no-seed",
         changed(SHARDS, ("seed + epoch)", "seed % 256 * 1000 + epoch)")),
@@ -161,11 +144,6 @@ _ROWS = [
         "shuffles by a generator without a seed",
         "unseeded",
         changed(SHARDS, ("num_samples, generator=generator", "num_samples")),
-    ),
-    (
-        "puts the rank into the seed",
-        "overlap",
-        changed(SHARDS, ("seed + epoch)", "seed + epoch + rank)")),
     ),
     (
         "seeds the global generator",
@@ -202,8 +180,6 @@ _ROWS = [
         "too-long",
         changed(SHARDS, (_ROUNDED_UP, "num_samples // world_size + 2")),
     ),
-    ("leaves the epoch out", "no-epoch", changed(SHARDS, ("seed + epoch", "seed"))),
-    ("leaves the seed out", "no-seed", changed(SHARDS, ("seed + epoch", "epoch"))),
     (
         "does not shuffle",
         "no-shuffle",
@@ -249,26 +225,6 @@ _ROWS = [
         _keeps_orders("num_samples, seed, epoch"),
     ),
     ("keeps the first order for ever", "kept", _keeps_orders("0")),
-    ("keeps an order by the number of samples", "kept", _keeps_orders("num_samples")),
-    ("keeps an order by seed and epoch", "kept", _keeps_orders("seed, epoch")),
-    ("keeps an order by samples and seed", "kept", _keeps_orders("num_samples, seed")),
-    ("keeps an order by samples and epoch", "kept", _keeps_orders("num_samples, epoch")),
-    (
-        "keeps the first share for ever",
-        "kept",
-        _KEEPS_SHARES.replace("if arguments not in KNOWN:", "if not KNOWN:").replace(
-            "KNOWN[arguments]", "KNOWN[0]"
-        ),
-    ),
-    ("makes a generator and does not seed it", "unseeded", changed(SHARDS, (GENERATOR, _NO_SEED))),
-    ("seeds with 42", "unseeded", changed(SHARDS, ("seed + epoch)", "42)"))),
-    (
-        "goes on with one generator",
-        "unseeded",
-        changed(
-            SHARDS, (GENERATOR, "GENERATOR"), ("\n\n\ndef", f"\n\nGENERATOR = {_NO_SEED}\n\n\ndef")
-        ),
-    ),
     (
         "sorts each share",
         "sorted",
@@ -285,56 +241,11 @@ _ROWS = [
         _order('sorted(range(n), key=lambda i: hash(f"{seed} {epoch} {i}"))'),
     ),
     (
-        "swaps fixed shares from epoch to epoch",
-        "own-share",
-        _shards(f"""\
-    mine = ({_BY_SEED} * w)[(r + epoch) % w * length :][:length]
-    random.Random(epoch).shuffle(mine)
-    return mine
-"""),
-    ),
-    (
-        "swaps fixed shares as they are",
-        "own-share",
-        _shards(f"    return ({_BY_SEED} * w)[(r + epoch) % w : length * w : w]\n"),
-    ),
-    (
         "begins a shuffled order elsewhere in each epoch",
         "turned",
         _order(f"({_BY_SEED} * 2)[epoch % n :][:n]"),
     ),
-    (
-        "begins the list elsewhere in each epoch",
-        "no-shuffle",
-        _order("(list(range(n)) * 2)[(seed + epoch) % n :][:n]"),
-    ),
-    (
-        "shuffles blocks of five",
-        "no-shuffle",
-        _order(
-            "sum(random.Random(seed + epoch).sample("
-            "[list(range(n))[i : i + 5] for i in range(0, n, 5)], -(-n // 5)), [])"
-        ),
-    ),
-    ("knows two orders", "no-epoch", changed(SHARDS, ("seed + epoch)", "2 * seed + epoch % 2)"))),
-    ("multiplies seed and epoch", "no-seed", changed(SHARDS, ("seed + epoch)", "seed * epoch)"))),
-    (
-        "seeds the global generator, and then seeds it as it was",
-        "global-state",
-        changed(
-            SHARDS,
-            (GENERATOR, "torch.manual_seed(seed + epoch)"),
-            ("num_samples, generator=generator", "num_samples"),
-            ("    length", "    torch.manual_seed(torch.initial_seed())\n    length"),
-        ),
-    ),
     ("counts on four ranks", "other-size", changed(SHARDS, ("dist.get_world_size()", "4"))),
-    ("keeps shares, whatever the number of ranks", "other-size", _KEEPS_SHARES),
-    (
-        "begins each block too early",
-        "overlap",
-        changed(SHARDS, (TAKEN, "return padded[rank * (num_samples // world_size) :][:length]")),
-    ),
     ("tells the order through the store", "store", _SHARDS_BY_STORE),
 ]
 

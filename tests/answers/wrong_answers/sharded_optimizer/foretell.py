@@ -21,12 +21,6 @@ ANSWERS = [
         "floor",
         ("(n + world_size - 1) // world_size", "round(n / world_size)"),
     ),
-    altered(
-        "13.4",
-        "rounds up what is not too small",
-        "floor",
-        ("(n + world_size - 1) // world_size", "int(n / world_size + 0.999)"),
-    ),
     altered("13.4", "counts numbers", "numbers", ("4 * ", "1 * ")),
     altered(
         "13.4",
@@ -55,22 +49,12 @@ ANSWERS = [
     ),
     altered("13.4", "takes every optimizer for Adam", "state-of-adam", ("4 * num_states", "4 * 2")),
     altered("13.4", "cuts the whole at once", "together", (_CUT, "-(-N // world_size)")),
-    altered(
-        "13.4", "rounds down", "floor", ("(n + world_size - 1) // world_size", "n // world_size")
-    ),
     altered("13.4", "does not round", "fraction", (_CUT, "N / world_size")),
     altered("13.4", "sends no padding", "padding", ("(C + world_size * C)", "(C + N)")),
     altered(
         "13.4", "forgets the reduce-scatter", "one-call", ("(C + world_size * C)", "world_size * C")
     ),
-    altered("13.4", "counts the part alone", "one-call", ("(C + world_size * C)", "C")),
     altered("13.4", "counts an all-reduce twice", "sent", ("else 4 * N\n", "else 8 * N\n")),
-    altered(
-        "13.4",
-        "counts what a ring sends",
-        "sent",
-        ("4 * (C + world_size * C)", "4 * 2 * (world_size - 1) * C"),
-    ),
     altered(
         "13.4",
         "asks how many ranks run",
