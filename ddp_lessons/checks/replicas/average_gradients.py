@@ -4,15 +4,8 @@ Task 05.2: average gradients.
 
 import torch
 
-from ddp_lessons.checks.kit import Case, Task, equal
-from ddp_lessons.checks.replicas.gradients import (
-    agrees,
-    cast_like,
-    first_apart,
-    gradients_of,
-    inputs_of,
-    weighted_sum,
-)
+from ddp_lessons.checks.kit import Case, Mistake, Task, equal
+from ddp_lessons.checks.replicas.gradients import agrees, gradients_of
 from ddp_lessons.checks.replicas.layers import (
     Model,
     bytes_of,
@@ -23,15 +16,22 @@ from ddp_lessons.checks.replicas.layers import (
     random_layers,
     tensors_of,
 )
+from ddp_lessons.checks.replicas.weighed import (
+    backward_once,
+    fact_of_gradient,
+    farthest_apart,
+    is_sum,
+    is_wrong,
+    limits_of,
+    own_gradients,
+    own_of,
+    shares_of,
+    wrong_if,
+)
 from ddp_lessons.pictures import collective_picture
 from ddp_lessons.ranks.diagnosis.telling import rank_names
 
-FIRST_TOTAL = 8  # samples of the first case, which every check begins with
 COUNT_BYTES = 8  # of a number of samples, in int64 or float64
-
-
-def _layers(model):
-    return [name for name, _ in model.named_children()]
 
 
 def _trained(model):
@@ -65,139 +65,95 @@ def _cases(draw):
     yield Case(3, {**data, "without the head on": [draw.randint(0, 2)]})
 
 
-def _backward_once(case, rank, model):
-    names = _layers(model)
-    names = names[:-1] if rank in case["without the head on"] else names
-    loss = model(inputs_of(case, rank, model), names)
-    if not case["samples"][rank]:
-        loss = loss * torch.nan  # a mean over nothing
-    loss.backward()
-    if rank == case.data.get("nan on rank"):
-        model.head.bias.grad[0] = torch.nan
-    return model
-
-
 def _act(here, average_gradients):
-    model = _backward_once(here.case, here.rank, Model(here.case).to(here.device))
+    model = backward_once(here.case, here.rank, Model(here.case).to(here.device))
     here.call(average_gradients, model, here["samples"][here.rank])
     return {"gradient": gradients_of(model), "weights": tensors_of(model)}
 
 
-def _own_gradients(case):
-    models = [Model(case, dtype=torch.float64) for _ in range(case.world_size)]
-    tables = [gradients_of(_backward_once(case, rank, model)) for rank, model in enumerate(models)]
-    return [
-        table if num_samples else dict.fromkeys(table)
-        for table, num_samples in zip(tables, case["samples"], strict=True)
-    ]
+def _gives_frozen_ones(view):
+    if view.kept["gradient"]["layer1.bias"] is None:
+        return ""
+    return "layer1.bias is frozen, and has a gradient now."
 
 
-def _judge(played):
-    case = played.case
-    own, samples = _own_gradients(case), case["samples"]
-    model = Model(case)
-    for seen in played.seen:
-        _judge_untouched(played, seen, model)
-    right = [num / sum(samples) for num in samples]
-    # A share and its product, at most w - 1 sums, and a division before or after: 3 + (w - 1).
-    # An answer that first makes an average and then weighs it anew takes two more.
-    judged = {
-        "num_roundings": case.world_size + 4,
-        "unit": torch.finfo(getattr(torch, case["dtype"])).eps / 2,
-    }
-    fits = [agrees(seen.kept["gradient"], own, right, **judged) for seen in played.seen]
-    for seen, is_right in zip(played.seen, fits, strict=True):
-        if not is_right:
-            raise _average_mistake(played, seen, own, fits, judged)
-    _judge_average_cost(played, model)
-    for seen in played.seen:
-        if not equal(seen.kept["gradient"], played.seen[0].kept["gradient"]):
-            fact = (
-                f"Its gradient and that of rank 0 differ by rounding ({rank_names([seen.rank])})."
-            )
-            raise played.wrong("apart", seen.rank, fact=fact)
+def _hides_nan(view):
+    _, got, total = farthest_apart(view)
+    return bool(total.isnan().any()) and (got is None or not got.isnan().any())
 
 
-def _judge_untouched(played, seen, model):
-    gradient, first = seen.kept["gradient"], tensors_of(model)
-    changed = [
-        name for name, one in first.items() if not equal(seen.kept["weights"][name], one.detach())
-    ]
-    if changed:
-        fact = f"{changed[0]} itself has changed."
-        raise played.wrong("own", seen.rank, fact=fact)
-    if gradient["layer1.bias"] is not None:
-        fact = "layer1.bias is frozen, and has a gradient now."
-        raise played.wrong("frozen", seen.rank, got=gradient["layer1.bias"], fact=fact)
-    for name in _trained(model):
-        if gradient[name] is not None and gradient[name].dtype != first[name].dtype:
-            fact = f"The gradient of {name} has another dtype than the parameter."
-            raise played.wrong("dtype", seen.rank, got=gradient[name], fact=fact)
+def _counts_nothing(view):
+    _, got, _ = farthest_apart(view)
+    return 0 in view.case["samples"] and got is not None and bool(got.isnan().any())
 
 
-def _average_mistake(played, seen, own, fits, judged):
-    case, rank = played.case, seen.rank
-    samples, w = case["samples"], case.world_size
-    shares = [num / sum(samples) for num in samples]
-    tables = [one.kept["gradient"] for one in played.seen]
-    got, dtype = tables[rank], case["dtype"]
-
-    def agree(row_of):
-        return all(agrees(one, own, row_of(r), **judged) for r, one in enumerate(tables))
-
-    def only(other, weight=1.0):
-        return [weight * (place == other) for place in range(w)]
-
-    names = [
-        ("mean-of-means", [1 / w] * w),
-        ("summed", [1.0] * w),
-        ("twice", [1 / w**2] * w),
-        ("twice", [share / w for share in shares]),
-        ("undivided", samples),
-        ("undivided", [num / w for num in samples]),
-        ("kept", [num / FIRST_TOTAL for num in samples]),
-        ("own", only(rank)),
-        ("own", only(rank, shares[rank])),
-    ]
-    found = next((name for name, row in names if agrees(got, own, row, **judged)), "values")
-    total, _ = weighted_sum(own, shares)
-    apart = first_apart(got, total)
-    head, used = {"head.bias"}, _samples_of_users(case)
-    parts = [{name: table[name] for name in head} for table in (got, *own)]
-    by_users = [num / max(sum(used), 1) for num in used]
-    is_by_users = sum(used) and used != samples  # else it is what is right
-    if found == "values" and is_by_users and agrees(parts[0], parts[1:], by_users, **judged):
-        found, apart = "only-users", "head.bias"
-    fact = f"The gradient of {apart} is not that of the whole batch."
-    one_number = _too_small_for(max(samples), played.traces[rank])
-    other_dtypes = foreign_dtypes(played.traces[rank], {dtype, "int64"})
-    if one_number:
-        found = "count"
-        fact = f"{fact} It sends one number as {one_number}, which cannot hold {max(samples)}."
-    elif found == "values" and other_dtypes:
-        found, fact = (
-            "sent-dtype",
-            f"{fact} It sends {listed(other_dtypes)}; they are {dtype}.",
+def _sends_other_dtype(view):
+    moved = communications(view.events)
+    names = _trained(Model(view.case))
+    most = bytes_of(Model(view.case), names) + COUNT_BYTES
+    others = foreign_dtypes(moved, {view.case["dtype"], "int64", "uint8"})
+    number, short = max(view.case["samples"]), _too_small_for(max(view.case["samples"]), moved)
+    if short and is_wrong(view):
+        return (
+            f"It sends one number as {short}, which cannot hold {number}. {fact_of_gradient(view)}"
         )
-    elif any(fits):
-        found = "one-rank"
-    elif apart == case.data.get("transposed"):
-        found = "copied"
-    elif w > 1 and agree(lambda r: [shares[r]] * w):
-        found = "weighed-late"
-    elif any(agree(lambda _, n=n, k=k: only(n, k)) for n in range(w) for k in (1.0, shares[n])):
-        found, fact = "handed-out", f"{fact} All ranks have the same one, which is a single rank's."
-    if got[apart] is not None and bool(got[apart].isnan().any()) and 0 in samples:
-        found = "no-samples"
-    if total[apart].isnan().any() and got[apart] is not None and not got[apart].isnan().any():
-        found, fact = "hidden", f"{fact} A rank that has samples found nan there."
-    if got[apart] is None:
-        fact = f"{fact} It is None."
-    both = {
-        "got": got[apart],
-        "expected": cast_like(total[apart], seen.kept["weights"][apart]),
-    }
-    return played.wrong(found, rank, **both, fact=fact)
+    if others and (is_wrong(view) or sum(event.input_bytes for event in moved) > most):
+        return f"It sends {listed(others)}; the gradients are {view.case['dtype']}."
+    return ""
+
+
+def _keeps_its_own(view):
+    w, rank = view.case.world_size, view.rank
+    own = [float(place == rank) for place in range(w)]
+    weighed = [share * is_own for share, is_own in zip(shares_of(view.case), own, strict=True)]
+    return is_sum(view, own, weighed)
+
+
+def _counts_ranks(view):
+    w = view.case.world_size
+    return all(is_sum(view, [1 / w] * w, rank=rank) for rank in range(w))
+
+
+def _lacks_the_transposed(view):
+    return farthest_apart(view)[0] == view.case.data.get("transposed")
+
+
+def _has_other_shares(view):
+    w, samples = view.case.world_size, view.case["samples"]
+    long = [1.0] * w, samples, [num / w for num in samples]
+    short = [1 / w**2] * w, [share / w for share in shares_of(view.case)]
+    return is_sum(view, *long, *short)
+
+
+def _leaves_out_users(view):
+    used, limits = _samples_of_users(view.case), limits_of(view.case)
+    if not sum(used) or used == view.case["samples"]:
+        return False
+    tables = [view.kept["gradient"], *own_of(view)]
+    parts = [{"head.bias": table["head.bias"]} for table in tables]
+    return agrees(parts[0], parts[1:], [num / sum(used) for num in used], **limits)
+
+
+def _is_right_elsewhere(view):
+    ranks = range(view.case.world_size)
+    return any(is_sum(view, shares_of(view.case), rank=rank) for rank in ranks)
+
+
+def _differs_in_bits(view):
+    if equal(view.kept["gradient"], view.played.seen[0].kept["gradient"]):
+        return ""
+    return f"Its gradient and that of rank 0 differ by rounding ({rank_names([view.rank])})."
+
+
+def _costs(view):
+    moved, names = communications(view.events), _trained(Model(view.case))
+    most = bytes_of(Model(view.case), names) + COUNT_BYTES
+    num_bytes = sum(event.input_bytes for event in moved)
+    if num_bytes > most:
+        return f"{num_bytes} bytes go into its calls; {most} are enough."
+    if len(moved) > len(names) + 1:
+        return f"It makes {len(moved)} calls; {len(names)} trained parameters need one more."
+    return ""
 
 
 def _samples_of_users(case):
@@ -216,28 +172,10 @@ def _too_small_for(number, events):
     return None
 
 
-def _judge_average_cost(played, model):
-    names = _trained(model)
-    most_bytes = bytes_of(model, names) + COUNT_BYTES
-    for rank, events in enumerate(played.traces):
-        moved = communications(events)
-        num_bytes = sum(event.input_bytes for event in moved)
-        fact = f"{num_bytes} bytes go into its calls; {most_bytes} are enough."
-        if num_bytes > most_bytes and any(event.dtype == "uint8" for event in moved):
-            fact = f"Some go as uint8, as pickled objects do. {fact}"
-            raise played.wrong("objects", rank, fact=fact)
-        if len(moved) > len(names) + 1:
-            calls = f"It makes {len(moved)} calls; {len(names)} trained parameters need one more."
-            raise played.wrong("cost", rank, fact=calls)
-        if num_bytes > most_bytes:
-            others = foreign_dtypes(events, {played.case["dtype"], "int64"})
-            raise played.wrong("sent-dtype" if others else "cost", rank, fact=fact)
-
-
 def _draw(played):
     case = played.case
     rows = []
-    for gradients in (_own_gradients(case), [seen.kept["gradient"] for seen in played.seen]):
+    for gradients in (own_gradients(case), [seen.kept["gradient"] for seen in played.seen]):
         names = _trained(Model(case))
         firsts = [[gradient[name] for name in names] for gradient in gradients]
         rows.append([[None if g is None else first_number(g) for g in row] for row in firsts])
@@ -250,7 +188,6 @@ average_gradients = Task(
     may_change=("grad",),
     cases=_cases,
     act=_act,
-    judge=_judge,
     ok="every .grad is that of the whole batch, one call a parameter and one more at most",
     draw=_draw,
     hints=(
@@ -263,41 +200,91 @@ average_gradients = Task(
         "For each parameter that requires a gradient: if grad is None or num_samples is 0, make it "
         "zeros_like; multiply it by num_samples / total; all_reduce it.",
     ),
-    mistakes={
-        "summed": "A sum over ranks is several times too long. A mean is wanted.",
-        "twice": "Something was divided once too often: the shares of all ranks must add up to 1.",
-        "mean-of-means": "Ranks have unequally many samples: each sample must count the same, not "
-        "each rank.",
-        "undivided": "A share is a part of all samples. Find out how many there are in all.",
-        "only-users": "A sample that did not use a parameter has a gradient of zero for it, and "
-        "counts.",
-        "copied": "reshape and flatten give a view where they can, and a copy of what is not "
-        "contiguous. What came of the messages must be in .grad.",
-        "own": "What came of the messages must be in .grad. The weights stay as they are.",
-        "handed-out": "Every rank's gradient must count, not that of a single one.",
-        "weighed-late": "A rank's share belongs to its own gradient: weigh that one before ranks "
-        "are added up.",
-        "hidden": "Only a rank without samples is left out. Any other nan is a fault of the run: "
-        "whoever hides it trains on.",
-        "no-samples": "A mean over no samples is not a number, and 0 times that is not 0. Such a "
-        "rank must send numbers that change nothing.",
-        "count": "Count samples in a dtype that holds every whole number: there are 8 bytes for "
-        "it.",
-        "sent-dtype": "Send gradients in the dtype that they have: a smaller one loses digits, a "
-        "larger one costs bytes.",
-        "one-rank": "Every rank needs the average, for every rank makes a step.",
-        "frozen": "A frozen parameter has no gradient, on any rank: leave it alone.",
-        "deadlock": "A rank that has no samples, or no gradient for a parameter, must make the "
-        "same calls as the others.",
-        "raised": "Look at the line that is named, if one is. A rank may have no gradient for a "
-        "parameter: its .grad is None. A number of samples may be 0.",
-        "objects": "Send the numbers themselves, as tensors.",
-        "cost": "One call a trained parameter, and one for the number of samples. A tied weight "
-        "has two names, and one gradient.",
-        "values": "Write down for two ranks, of 3 samples and of 1, what each sends. Each sample "
-        "must count with one fourth.",
-        "apart": "Ranks that add the same numbers in another order round otherwise. Then replicas "
-        "drift apart: all must add up in one order.",
-    },
+    mistakes=(
+        Mistake(
+            "frozen",
+            "A frozen parameter has no gradient, on any rank: leave it alone.",
+            shows=_gives_frozen_ones,
+        ),
+        Mistake(
+            "hidden",
+            "Only a rank without samples is left out. Any other nan is a fault of the run: a run "
+            "that hides it trains on.",
+            shows=wrong_if(_hides_nan),
+        ),
+        Mistake(
+            "no-samples",
+            "A mean over no samples is not a number, and 0 times that is not 0. Such a rank must "
+            "send numbers that change nothing.",
+            shows=wrong_if(_counts_nothing),
+        ),
+        Mistake(
+            "only-users",
+            "A sample that did not use a parameter has a gradient of zero for it, and counts.",
+            shows=wrong_if(_leaves_out_users),
+        ),
+        Mistake(
+            "sent-dtype",
+            "Send gradients in the dtype that they have, and count samples in one that holds every "
+            "whole number: there are 8 bytes for the count.",
+            shows=_sends_other_dtype,
+        ),
+        Mistake(
+            "mean-of-means",
+            "Ranks have unequally many samples: each sample must count the same, not each rank.",
+            shows=wrong_if(_counts_ranks),
+        ),
+        Mistake(
+            "own",
+            "What came of the messages must be in .grad, and every rank's gradient must count. The "
+            "weights stay as they are.",
+            shows=wrong_if(_keeps_its_own),
+        ),
+        Mistake(
+            "shares",
+            "The shares of all ranks must add up to 1. A rank's share is its number of samples, "
+            "divided once by that of all ranks.",
+            shows=wrong_if(_has_other_shares),
+        ),
+        Mistake(
+            "one-rank",
+            "Every rank needs the average, for every rank makes a step.",
+            shows=wrong_if(_is_right_elsewhere),
+        ),
+        Mistake(
+            "copied",
+            "reshape and flatten give a view where they can, and a copy of a tensor that is not "
+            "contiguous. What came of the messages must be in .grad.",
+            shows=wrong_if(_lacks_the_transposed),
+        ),
+        Mistake(
+            "gradient",
+            "Write down for two ranks, of 3 samples and of 1, what each sends in this call. Each "
+            "sample must count with one fourth.",
+            shows=wrong_if(lambda view: True),
+        ),
+        Mistake(
+            "cost",
+            "One call a trained parameter, and one for the number of samples, each with tensors. A "
+            "tied weight has two names, and one gradient.",
+            shows=_costs,
+        ),
+        Mistake(
+            "apart",
+            "Ranks that add the same numbers in another order round otherwise. Then replicas drift "
+            "apart: all must add up in one order.",
+            shows=_differs_in_bits,
+        ),
+        Mistake(
+            "deadlock",
+            "A rank that has no samples, or no gradient for a parameter, must make the same calls "
+            "as the others.",
+        ),
+        Mistake(
+            "raised",
+            "Look at the line that is named, if one is. A rank may have no gradient for a "
+            "parameter: its .grad is None. A number of samples may be 0.",
+        ),
+    ),
     returns=False,
 )

@@ -13,7 +13,7 @@ TOTAL = "torch.tensor(num_samples, device=rank_device())"
 WEIGH = "        parameter.grad *= num_samples / total.item()\n"
 
 
-def _counted(what, tensor, mistake="count"):
+def _counted(what, tensor, mistake="sent-dtype"):
     return altered("05.2", what, mistake, (TOTAL, tensor))
 
 
@@ -31,19 +31,6 @@ def _sent_as(dtype):
 
 
 ANSWERS = [
-    # ---- 05.2 ----
-    Answer(
-        "05.2",
-        "adds up and does not divide",
-        "summed",
-        changed(AVERAGE, ("        parameter.grad *= num_samples / total.item()\n", "")),
-    ),
-    Answer(
-        "05.2",
-        "divides by the number of ranks as well",
-        "twice",
-        changed(AVERAGE, ("total.item()", "total.item() / dist.get_world_size()")),
-    ),
     Answer(
         "05.2",
         "gives every rank the same weight",
@@ -53,7 +40,7 @@ ANSWERS = [
     Answer(
         "05.2",
         "weighs by samples and never divides",
-        "undivided",
+        "shares",
         changed(AVERAGE, ("num_samples / total.item()", "num_samples")),
     ),
     Answer(
@@ -92,6 +79,20 @@ def average_gradients(model, num_samples):
     ),
     Answer(
         "05.2",
+        "averages the weights",
+        "own",
+        """\
+import torch
+import torch.distributed as dist
+
+def average_gradients(model, num_samples):
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.data)
+        parameter.data /= dist.get_world_size()
+""",
+    ),
+    Answer(
+        "05.2",
         "gives frozen parameters a gradient",
         "frozen",
         changed(AVERAGE, ("        if not parameter.requires_grad:\n            continue\n", "")),
@@ -113,26 +114,6 @@ def average_gradients(model, num_samples):
             AVERAGE,
             ("if parameter.grad is None or num_samples == 0:", "if num_samples == 0:"),
         ),
-    ),
-    Answer(
-        "05.2",
-        "gathers gradients as objects",
-        "objects",
-        """\
-import torch
-import torch.distributed as dist
-
-def average_gradients(model, num_samples):
-    trained = [p for p in model.parameters() if p.requires_grad]
-    everyone = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, (num_samples, [p.grad for p in trained]))
-    total = sum(number for number, _ in everyone)
-    for index, parameter in enumerate(trained):
-        parameter.grad = torch.zeros_like(parameter)
-        for number, gradients in everyone:
-            if gradients[index] is not None:
-                parameter.grad += number / total * gradients[index].to(parameter.device)
-""",
     ),
     Answer(
         "05.2",
@@ -239,10 +220,8 @@ def average_gradients(model, num_samples):
             p.grad = part
 """,
     ),
-    # ---- 05.2 ----
     _counted("counts samples in bytes", "torch.tensor(num_samples).to(torch.uint8)"),
     _counted("unusual: counts samples in float32", "torch.tensor(float(num_samples))", None),
-    _sent_as("bfloat16"),
     _sent_as("float32"),
     altered(
         "05.2",
@@ -250,16 +229,8 @@ def average_gradients(model, num_samples):
         "no-samples",
         (" or num_samples == 0", ""),
     ),
-    altered("05.2", "weighs after the sum", "weighed-late", (WEIGH + REDUCE, REDUCE + WEIGH)),
     altered(
-        "05.2",
-        "hands out the gradient of rank 0",
-        "handed-out",
-        (WEIGH, ""),
-        ("dist.all_reduce(parameter.grad)", "dist.broadcast(parameter.grad, src=0)"),
-    ),
-    altered(
-        "05.2", "rounds shares down", "values", ("num_samples / total", "num_samples // total")
+        "05.2", "rounds shares down", "gradient", ("num_samples / total", "num_samples // total")
     ),
     altered(
         "05.2",
@@ -323,16 +294,6 @@ def average_gradients(model, num_samples):
             "        dist.all_reduce(parameter.grad)\n",
             "        flat = parameter.grad.reshape(-1)\n"
             "        flat *= num_samples / total.item()\n        dist.all_reduce(flat)\n",
-        ),
-    ),
-    altered(
-        "05.2",
-        "remembers the total of the first call",
-        "kept",
-        (
-            "    for parameter",
-            "    average_gradients.total = total = getattr(average_gradients, 'total', total)\n"
-            "    for parameter",
         ),
     ),
     Answer(

@@ -1,0 +1,118 @@
+"""
+What the gradients of task 05.2 are made of: the ranks' own, each weighed by a number.
+"""
+
+import torch
+
+from ddp_lessons.checks.kit import words
+from ddp_lessons.checks.replicas.gradients import (
+    agrees,
+    cast_like,
+    first_apart,
+    gradients_of,
+    inputs_of,
+    weighted_sum,
+)
+from ddp_lessons.checks.replicas.layers import Model
+
+
+def _layers(model):
+    return [name for name, _ in model.named_children()]
+
+
+def backward_once(case, rank, model):
+    """
+    Call backward on a rank's model, with the loss that its case gives it, and return the model.
+    """
+    names = _layers(model)
+    names = names[:-1] if rank in case["without the head on"] else names
+    loss = model(inputs_of(case, rank, model), names)
+    if not case["samples"][rank]:
+        loss = loss * torch.nan  # a mean over nothing
+    loss.backward()
+    if rank == case.data.get("nan on rank"):
+        model.head.bias.grad[0] = torch.nan
+    return model
+
+
+def own_gradients(case):
+    """
+    Return each rank's own gradient in float64; that of a rank without samples is None.
+    """
+    models = [Model(case, dtype=torch.float64) for _ in range(case.world_size)]
+    tables = [gradients_of(backward_once(case, rank, model)) for rank, model in enumerate(models)]
+    return [
+        table if num_samples else dict.fromkeys(table)
+        for table, num_samples in zip(tables, case["samples"], strict=True)
+    ]
+
+
+def own_of(view):
+    """
+    Return the own gradients of all ranks of a View.
+    """
+    kept = view.played.seen[0].kept  # made once for all ranks and mistakes
+    if "own" not in kept:
+        kept["own"] = own_gradients(view.case)
+    return kept["own"]
+
+
+def limits_of(case):
+    """
+    Return how `agrees` judges a case.
+    """
+    # A share and its product, at most w - 1 sums, and a division before or after: 3 + (w - 1).
+    # An answer that first makes an average and then weighs it anew takes two more.
+    unit = torch.finfo(getattr(torch, case["dtype"])).eps / 2
+    return {"num_roundings": case.world_size + 4, "unit": unit}
+
+
+def shares_of(case):
+    """
+    Return for each rank its share of all samples.
+    """
+    return [num / sum(case["samples"]) for num in case["samples"]]
+
+
+def is_sum(view, *rows, rank=None):
+    """
+    Tell whether a rank's gradient is the sum of all ranks' own, weighed by one of these rows.
+    """
+    got = view.played.seen[view.rank if rank is None else rank].kept["gradient"]
+    own, limits = own_of(view), limits_of(view.case)
+    return any(agrees(got, own, row, **limits) for row in rows)
+
+
+def is_wrong(view):
+    """
+    Tell whether a rank's gradient is not that of the whole batch.
+    """
+    return not is_sum(view, shares_of(view.case))
+
+
+def farthest_apart(view):
+    """
+    Return the name of the parameter whose gradient is farthest from the right one, and both.
+    """
+    total, _ = weighted_sum(own_of(view), shares_of(view.case))
+    name = first_apart(view.kept["gradient"], total)
+    return name, view.kept["gradient"][name], total[name]
+
+
+def fact_of_gradient(view):
+    """
+    Say which parameter's gradient is farthest from the right one, and what it is.
+    """
+    apart, got, total = farthest_apart(view)
+    right = cast_like(total, view.kept["weights"][apart])
+    return (
+        f"The gradient of {apart} is not that of the whole batch. It is {words(got)}, and "
+        f"{words(right)} is right."
+    )
+
+
+def wrong_if(shows):
+    """
+    Return a function of a View that says what is wrong, if it is wrong in this way.
+    """
+    return lambda view: is_wrong(view) and shows(view) and fact_of_gradient(view)
