@@ -1,0 +1,233 @@
+"""
+What can be wrong in the runs of task 08.5: each function finds one thing and says it in a sentence.
+
+Legend: a life is a run of one process: without a kill, until a kill, or after it.
+"""
+
+from itertools import pairwise
+
+from ddp_lessons.checks.checkpoint.noted_runs import RightGradients, is_update
+from ddp_lessons.checks.kit import equal
+
+NUM_STEPS, EVERY, GLOBAL_BATCH, MICRO_BATCH = 5, 2, 48, 4
+
+
+def _lives(view):
+    """
+    Yield for each life of this rank when it was, what was noted, and the numbers of its steps.
+    """
+    killed_in, lives = view.case["killed in step"], view.kept["lives"]
+    done = (killed_in - 1) // EVERY * EVERY
+    if "killed" in lives:
+        yield "Without a kill", lives["whole"], [*range(1, NUM_STEPS + 1)]
+        yield "Until the kill", lives["killed"], [*range(1, killed_in)]
+    when = f"After the kill, with {done} steps on the disk"
+    yield when, lives["resumed"], [*range(done + 1, NUM_STEPS + 1)]
+
+
+def _first_fault(view):
+    """
+    Return which function of `_OF_A_LIFE` first finds something wrong, and what, or None and "".
+
+    What is wrong in later lives may come of that.
+    """
+    kept = view.kept
+    if "fault" not in kept:
+        facts = (
+            (fact_of, f"{when}: {fact}")
+            for when, *life in _lives(view)
+            for fact_of in _OF_A_LIFE
+            if (fact := fact_of(view, *life))
+        )
+        kept["fault"] = next(facts, (None, ""))
+    return kept["fault"]
+
+
+def in_a_life(fact_of):
+    """
+    Return a function of a View that says what one function of `_OF_A_LIFE` finds wrong.
+    """
+
+    def shows(view):
+        found, fact = _first_fault(view)
+        return fact if found is fact_of else ""
+
+    return shows
+
+
+def counts_wrongly(view, life, expected):
+    """
+    Say that steps are counted too early, too late or never.
+    """
+    numbers = [step["number"] for step in life["steps"]]
+    is_early = numbers and numbers == [number + 1 for number in expected]
+    is_stuck = len(set(numbers)) == 1 < len(numbers)
+    if is_early or is_stuck:
+        return f"in its steps, run.step + 1 is {numbers}; right is {expected}."
+    if numbers != expected:
+        return ""
+    done, saved = min(expected, default=1) - 1, [step for _, step in life["saves"]]
+    if any(step < done + made for step, made in zip(saved, life["made"], strict=False)):
+        return f"it saves when run.step is {saved}, and has not counted the last step then."
+    return ""
+
+
+def makes_other_steps(view, life, expected):
+    """
+    Say that other steps are made than those that are left.
+    """
+    numbers = [step["number"] for step in life["steps"]]
+    if numbers == expected:
+        return ""
+    return f"it makes the steps {numbers}; right is {expected}."
+
+
+def saves_other_steps(view, life, expected):
+    """
+    Say that other steps are saved than those that are due.
+    """
+    due = [step for step in expected if step % EVERY == 0]
+    saved = [step for _, step in life["saves"]]
+    is_over = expected[-1:] == [NUM_STEPS]  # then one save more does no harm
+    if saved == due or (is_over and saved == [*due, NUM_STEPS]):
+        return ""
+    return f"it saves when run.step is {saved}, and {due} were due."
+
+
+def writes_alone(view, life, expected):
+    """
+    Say that one rank writes the whole checkpoint.
+    """
+    is_alone = any(name == "save" for name, _ in life["saves"])
+    return "rank 0 writes everything alone." if is_alone else ""
+
+
+def takes_too_many(view, life, expected):
+    """
+    Say that a forward takes more samples than it may.
+    """
+    largest = max((step["largest"] for step in life["steps"]), default=0)
+    if largest <= MICRO_BATCH:
+        return ""
+    return f"a forward takes {largest} samples; {MICRO_BATCH} is the most."
+
+
+def takes_other_share(view, life, expected):
+    """
+    Say that a rank takes another share of the batch than its own.
+    """
+    share = GLOBAL_BATCH // view.case.world_size
+    taken = {step["samples"] for step in life["steps"]} - {share}
+    return f"it takes {min(taken)} samples a step; {share} are its share." if taken else ""
+
+
+def _gradients(view, life):
+    first = view.played.seen[0].kept
+    right = first.setdefault("right", RightGradients(first))  # ranks share it
+    for step in life["steps"]:
+        yield step["number"], step["gradient"].double(), *right.of(step)
+
+
+def is_undivided(view, life, expected):
+    """
+    Say that a gradient is the sum over the parts of a step.
+    """
+    num_parts = GLOBAL_BATCH // view.case.world_size // MICRO_BATCH
+    for number, got, right, error in _gradients(view, life):
+        is_off = bool(((got - right).abs() > error).any())
+        if is_off and bool(((got - num_parts * right).abs() <= num_parts * error).all()):
+            return f"the gradient of step {number} is {num_parts} times the mean over its samples."
+    return ""
+
+
+def is_no_mean(view, life, expected):
+    """
+    Say that a gradient is not the mean over the batch, and how far it is off.
+    """
+    for number, got, right, error in _gradients(view, life):
+        if not bool(((got - right).abs() <= error).all()):
+            off = float((got - right).norm() / right.norm())
+            return (
+                f"the gradient of step {number} is not the mean over all its samples. It is off by "
+                f"{off:.2g} of its length."
+            )
+    return ""
+
+
+def talks_too_much(view, life, expected):
+    """
+    Say that ranks talk more than once a step.
+    """
+    most, num = len(expected), life["num_syncs"]
+    if num > most:
+        return f"{num} all-reduces for {most} steps."
+    between = life["num_between"]
+    if num + between > most:
+        return f"{between} calls in {most} steps, beside backward, loading and saving."
+    return ""
+
+
+_OF_A_LIFE = (
+    counts_wrongly,
+    makes_other_steps,
+    saves_other_steps,
+    writes_alone,
+    takes_too_many,
+    takes_other_share,
+    is_undivided,
+    is_no_mean,
+    talks_too_much,
+)
+"""
+What can be wrong in a life.
+"""
+
+
+def _differs_in_bits(view):
+    """
+    Say in which step two runs of as many ranks begin with other weights, before any kill.
+    """
+    lives = view.kept["lives"]
+    pairs = zip(lives.get("killed", {"steps": []})["steps"], lives["whole"]["steps"], strict=False)
+    for step, other in pairs:
+        if not equal(step["weights"], other["weights"]):
+            return (
+                f"Step {step['number']} does not begin with the same weights, to the last bit, in "
+                "two runs of as many ranks."
+            )
+    return ""
+
+
+def restores_otherwise(view):
+    """
+    Say that a run does not begin with what was saved.
+    """
+    if _differs_in_bits(view):
+        return ""  # what is restored may be right then
+    lives = view.kept["lives"]
+    done = (view.case["killed in step"] - 1) // EVERY * EVERY
+    for part in ("weights", "optimizer"):
+        if not equal(lives["resumed"]["steps"][0][part], lives["whole"]["steps"][done][part]):
+            what = "its weights are" if part == "weights" else "the state of its optimizer is"
+            return f"After the kill, with {done} steps on the disk: {what} not what was saved."
+    return ""
+
+
+def goes_on_otherwise(view):
+    """
+    Say that a run is not the one that nobody killed, for any other reason.
+    """
+    for when, life, _ in _lives(view):
+        if life["num_late"]:
+            return f"{when}: it saves a run that is dead."
+        for step, later in pairwise([*life["steps"], life["end"]]):
+            if not is_update(step, later):
+                return (
+                    f"{when}: in step {step['number']}, the weights are not moved as run.optimizer "
+                    "was made to move them."
+                )
+    lives = view.kept["lives"]
+    if "killed" in lives and not equal(lives["resumed"]["end"], lives["whole"]["end"]):
+        end = "As many ranks as before, and the last bits differ from a run without a kill."
+        return _differs_in_bits(view) or end
+    return ""
