@@ -74,6 +74,19 @@ _ROWS = [
     ("02.4", "starts all its messages, and waits at the end", None, _CHILDREN),
     (
         "02.4",
+        "adds what comes to its own",
+        "values",
+        changed(
+            _BROADCAST,
+            (
+                "            dist.recv(got, ",
+                "            own, got = got, torch.empty_like(got)\n            dist.recv(got, ",
+            ),
+            ("        distance *= 2", "            got += own\n        distance *= 2"),
+        ),
+    ),
+    (
+        "02.4",
         "sends float32",
         "digits",
         changed(
