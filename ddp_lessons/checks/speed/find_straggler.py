@@ -23,9 +23,10 @@ _WARM_UP_S = 0.050
 _PAUSE_S = 0.060
 _QUICK_STEP = 3  # in which the straggler has nothing to write
 
+_AT_LIMIT = "just at the limit"
 _NOTED = {
     # what a slow rank computes in each step, in seconds that are exact; all others need 1 s
-    "just at the limit": (9.0, 1.25, 1.25, 1.25),
+    _AT_LIMIT: (9.0, 1.25, 1.25, 1.25),
     "hardly above the limit": (9.0, *3 * (1.25 + 2**-10,)),
     "longer, by two in the middle": (9.0, 1.0, 1.25, 1.5, 3.0),
     "not so, by two in the middle": (9.0, 1.0, 1.0, 1.375, 3.0),
@@ -258,9 +259,7 @@ find_straggler = Task(
         Mistake(
             "at-limit",
             "Exactly 1.25 times as long is not more than 1.25 times: compare by >.",
-            shows=_if_wrong(
-                lambda wrong: wrong.kind == "just at the limit" and wrong.got is not None
-            ),
+            shows=_if_wrong(lambda wrong: wrong.kind == _AT_LIMIT and wrong.got is not None),
         ),
         Mistake(
             "middle",
