@@ -32,7 +32,7 @@ Folders whose tests assert seconds or take the whole machine: one worker runs th
 MOST_FLAKY = 2
 WORKERS = ("--numprocesses=3", "--dist=loadgroup", "--no-loadscope-reorder")
 COUNTING = ("--cov", "--cov-append", "--cov-report=", "--cov-fail-under=0")
-PASSED, NO_TESTS = 0, 5
+PASSED, FAILED, NO_TESTS = 0, 1, 5
 """
 Exit codes of pytest.
 """
@@ -89,10 +89,12 @@ def run_part(part, options=()):
     """
     part.folder.mkdir(parents=True, exist_ok=True)
     report = part.folder / "report.xml"
+    noted = part.folder / "failed.json"
+    noted.write_text("{}")  # pytest writes none if it does not understand its options
     status = _pytest(part.folder, [*part.workers, *part.options, *options, f"--junitxml={report}"])
-    failed = json.loads((part.folder / "failed.json").read_text())
-    if status != 1 or not all(test.startswith(RERUN) for test in failed):
-        return status in (PASSED, NO_TESTS), []
+    failed = json.loads(noted.read_text())
+    if status != FAILED or not all(test.startswith(RERUN) for test in failed):
+        return status == PASSED or (status == NO_TESTS and "--resume" in options), []
     alone = part.folder / "alone"
     alone.mkdir(exist_ok=True)
     flaky = [test for test in failed if _pytest(alone, [test]) == PASSED]

@@ -103,6 +103,15 @@ def test_a_test_of_a_cheap_folder_is_not_run_again(repository, run_tests):
     assert run_tests.main(["tests/unit"]) == 1
 
 
+@pytest.mark.parametrize("options", [["-k", "nothing"], ["--no-such-option"]])
+def test_options_that_run_no_test_fail(repository, run_tests, options):
+    """
+    A word that finds nothing is a mistyped one.
+    """
+    add_tests(repository, "unit", "def test_good():\n    pass\n")
+    assert run_tests.main(["tests/unit", *options]) == 1
+
+
 def test_more_than_two_flaky_tests_fail_the_run(repository, run_tests, capfd):
     """
     One that fails now and then is bad luck; three are a fault.
