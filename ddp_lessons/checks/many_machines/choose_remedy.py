@@ -192,7 +192,8 @@ choose_remedy = Task(
         Mistake(
             "slowest",
             "Reckon all allowed ways of the case that is named with a pencil: how many messages "
-            "one after the other, and how long is each? Then take the least.",
+            "one after the other, and how long is each? A step of a ring sends a w-th of the "
+            "bytes.",
             shows=_is_slow,
         ),
         Mistake(
