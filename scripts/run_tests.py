@@ -30,7 +30,7 @@ SERIAL = ("tests/faults/prompt", "tests/faults/long", "tests/platform", "tests/b
 Folders whose tests assert seconds or take the whole machine: one worker runs them.
 """
 MOST_FLAKY = 2
-WORKERS = ("--numprocesses=3", "--dist=loadgroup", "--no-loadscope-reorder")
+WORKERS = ("--numprocesses=4", "--dist=loadgroup", "--no-loadscope-reorder")
 COUNTING = ("--cov", "--cov-append", "--cov-report=", "--cov-fail-under=0")
 PASSED, FAILED, NO_TESTS = 0, 1, 5
 """
@@ -105,7 +105,9 @@ def run_part(part, options=()):
 
 def _pytest(folder, options):
     command = [sys.executable, "-m", "pytest", f"--outcomes={folder}", *options]
-    return subprocess.run(command, cwd=ROOT).returncode
+    # Tests start thousands of processes: each would compile our modules anew.
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    return subprocess.run(command, cwd=ROOT, env=environment).returncode
 
 
 def mark_flaky(report, first_failures):

@@ -21,12 +21,14 @@ _PRELOADED = [
     "torch",
     "torch.distributed",
     "torch.nn.parallel",
+    "torch.profiler",
     "torch._dynamo",
     "torch.distributed.fsdp",
     "ddp_lessons.checkpoint",
     "pytest",
     "hypothesis",
     "worlds",
+    "frozen",  # last
 ]
 _GROUP_TIMEOUT = timedelta(seconds=HANGS_AFTER_S)
 
