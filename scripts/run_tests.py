@@ -30,7 +30,7 @@ SERIAL = ("tests/faults/prompt", "tests/faults/long", "tests/platform", "tests/b
 Folders whose tests assert seconds or take the whole machine: one worker runs them.
 """
 MOST_FLAKY = 2
-WORKERS = ("--numprocesses=4", "--dist=loadgroup", "--no-loadscope-reorder")
+WORKERS = ("--numprocesses=3", "--dist=loadgroup", "--no-loadscope-reorder")
 COUNTING = ("--cov", "--cov-append", "--cov-report=", "--cov-fail-under=0")
 PASSED, FAILED, NO_TESTS = 0, 1, 5
 """
