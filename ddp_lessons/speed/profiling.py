@@ -48,7 +48,8 @@ def profile_steps(step, num_steps=3, num_warm_up=2, group=None):
     activities = [ProfilerActivity.CPU]
     if torch.cuda.is_available():
         activities.append(ProfilerActivity.CUDA)
-    with profile(activities=activities) as profiler:
+    # torch 2.11 warns that it clears events between cycles, though this is the only one.
+    with profile(activities=activities, acc_events=True) as profiler:
         dist.barrier(group)
         for _ in range(num_steps):
             with record_function("step"):

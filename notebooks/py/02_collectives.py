@@ -137,17 +137,17 @@ predict("number_of_rank_one", ...)
 # %%px
 parts = [torch.tensor([(t + 1) * 10**rank], device=device) for t in range(world_size)]
 before = held(parts)
-total, piece = torch.cat(parts), torch.zeros_like(parts[0])
-gathered, swapped = ([torch.zeros_like(p) for p in parts] for _ in range(2))
+total, piece, swapped = torch.cat(parts), torch.zeros_like(parts[0]), torch.cat(parts)
+gathered = [torch.zeros_like(p) for p in parts]
 with trace() as events:
     dist.all_reduce(total)
-    dist.all_to_all(swapped, parts)
+    dist.all_to_all_single(swapped, torch.cat(parts))
     dist.reduce_scatter(piece, parts)
     dist.all_gather(gathered, piece)
     dist.barrier()
 seen = [("all_reduce", before, held(total)), ("reduce_scatter", before, held(piece))]
 seen += [("all_gather", held(piece), held(gathered))]
-seen += [("all_to_all", before, held(swapped))]
+seen += [("all_to_all_single", before, held(swapped))]
 print(f"bytes in and out: {argument_bytes(events)}")
 
 # %% tags=["picture"]
@@ -158,7 +158,7 @@ collectives_picture(ranks.view["seen"])
 # `all_gather` turns 8 into 32. After both, every rank holds what `all_reduce` gave it: an
 # all-reduce can be built from these halves.
 #
-# `all_to_all` swaps rows and columns, and adds nothing. `barrier` moves none of your data, 0
+# `all_to_all_single` swaps rows and columns, and adds nothing. `barrier` moves none of your data, 0
 # bytes: it returns when all ranks have called it.
 
 # %% tags=["check"]
@@ -167,7 +167,7 @@ after = [{name: now for name, _, now in rows} for rows in ranks.view["seen"]]
 for r, own in enumerate(after):
     assert own["reduce_scatter"] == [(r + 1) * total]
     assert own["all_gather"] == own["all_reduce"]
-    assert own["all_to_all"] == [(r + 1) * 10**s for s in range(world_size)]
+    assert own["all_to_all_single"] == [(r + 1) * 10**s for s in range(world_size)]
 ok("two halves made an all-reduce", number_of_rank_one=after[1]["reduce_scatter"][0])
 
 # %% [markdown] tags=["question"]

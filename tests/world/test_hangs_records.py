@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 import torch.distributed as dist
+from torch_features import IS_OLD
 from worlds import run_world
 
 from ddp_lessons.hangs import (
@@ -110,6 +111,7 @@ def _mismatched(rank, world_size, folder):
     save_record(f"{folder}/record_{rank}")
 
 
+@pytest.mark.skipif(IS_OLD, reason="this torch's tool takes records of NCCL only")
 def test_torchfrtrace_reads_saved_records(tmp_path):
     """
     torch's own tool must be able to say the same.

@@ -79,7 +79,8 @@ class TorchsOwn:
     def _noting(self, part):
         def after_forward(module, inputs, output):
             self._note(FORWARD, part)
-            output.register_hook(lambda gradient: self._note(BACKWARD, part))
+            if output.requires_grad:  # torch 2.11 learns shapes by a forward without gradients
+                output.register_hook(lambda gradient: self._note(BACKWARD, part))
 
         return after_forward
 
