@@ -2,19 +2,21 @@
 Task 14.2: local SGD.
 """
 
+from itertools import pairwise
+
 import torch
 
 from ddp_lessons.checks.asynchronous.meetings import (
-    NUM_FEATURES,
     batches_of,
-    is_rounded,
+    dtype_of,
     is_within,
-    judge_price,
     mean_of,
     model_of,
     num_samples,
 )
-from ddp_lessons.checks.kit import Case, Task
+from ddp_lessons.checks.kit import Case, Mistake, Task, equal
+from ddp_lessons.checks.kit.inside.plain import plain
+from ddp_lessons.checks.kit.material.numbers import words_of_both
 from ddp_lessons.checks.kit.material.regression import batch_gradients, gradient, trained
 from ddp_lessons.checks.kit.material.warm_up import first_ddp
 from ddp_lessons.pictures import holdings_picture
@@ -45,7 +47,7 @@ class _Watched:
 
     def __init__(self, model):
         self.model, self.steps = model, []
-        self.modes = []  # of the model and its parts, at each forward
+        self.modes = [_modes_of(model)]  # at first, and then at each forward
         model.register_forward_pre_hook(lambda *_: self.modes.append(_modes_of(model)))
         # Each parameter is a group of its own: nobody need put all of them into one.
         groups = [{"params": [p]} for p in model.parameters() if p.requires_grad]
@@ -55,17 +57,13 @@ class _Watched:
 
     def _note_before(self, *_):
         note = {"before": trained(self.model), "gradient": gradient(self.model)}
-        self.steps.append(note | {"momentum": self._momentum()})
+        self.steps.append(note | {"remembered": self._remembered()})
 
     def _note_after(self, *_):
-        self.steps[-1] |= {"after": trained(self.model), "momentum after": self._momentum()}
+        self.steps[-1] |= {"after": trained(self.model), "remembered after": self._remembered()}
 
-    def _momentum(self):
-        parameters = [p for p in self.model.parameters() if p.requires_grad]
-        kept = [self.optimizer.state.get(p, {}).get("momentum_buffer") for p in parameters]
-        if any(one is None for one in kept):
-            return None
-        return torch.cat([one.flatten() for one in kept])
+    def _remembered(self):
+        return plain(self.optimizer.state_dict()["state"])
 
 
 def _modes_of(model):
@@ -73,157 +71,121 @@ def _modes_of(model):
 
 
 def _act(here, local_sgd):
-    model = model_of(here)
-    usual = _modes_of(model)
-    watched, kept = _Watched(model), []
-    batches = [
-        (inputs.to(here.device), targets.to(here.device))
-        for inputs, targets in batches_of(here.case, here.rank)
-    ]
-    first = trained(model)
-    left = _leave_gradients(here.case, model)
+    model, kept = model_of(here), []
+    watched = _Watched(model)
+    pairs = batches_of(here.case, here.rank)
+    batches = [(inputs.to(here.device), targets.to(here.device)) for inputs, targets in pairs]
+    if "left over" in here.case.data:  # by an earlier backward, which no step has followed
+        for parameter in (p for p in model.parameters() if p.requires_grad):
+            parameter.grad = torch.full_like(parameter, LEFT_OVER)
     for _ in range(NUM_CALLS):
+        note = {"left": gradient(model)}
         here.call(local_sgd, model, watched.optimizer, batches, here["every"])
-        note = {"first": first, "left": left, "steps": list(watched.steps), "last": trained(model)}
-        kept.append(note | {"modes": [usual, *watched.modes]})
-        first, left = trained(model), gradient(model)
+        note |= {"steps": list(watched.steps), "modes": list(watched.modes)}
+        kept.append(note | {"last": trained(model)})
         watched.steps.clear()
-        watched.modes.clear()
     return kept
 
 
-def _leave_gradients(case, model):
-    # As an earlier backward leaves them, which nobody has followed by a step.
-    if "left over" not in case.data:
-        return None
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            parameter.grad = torch.full_like(parameter, LEFT_OVER)
-    return gradient(model)
+def _wrong_gradients(view):
+    # Each step that goes by a wrong one: what it is, what was left in `.grad`, and the right one.
+    batches, num_terms = batches_of(view.case, view.rank), num_samples(view.case, view.rank)
+    for note in view.kept:
+        left = note["left"]
+        for place, step in enumerate(note["steps"]):
+            got, weights = step["gradient"], step["before"].cpu()
+            (right,), (error,) = batch_gradients(weights, [batches[place]], num_terms)
+            if got is None or not is_within(got, right, error):
+                yield place + 1, got, left, right, error
+            left = got
 
 
-def _judge(played):
+def _adds_to_what_is_left(view):
+    for step, got, left, right, error in _wrong_gradients(view):
+        if got is not None and left is not None:
+            slack = 4 * (error + torch.finfo(got.dtype).eps * got.double().abs())
+            if is_within(got - left, right, slack):
+                return f"Step {step} goes by its gradient and what was left in .grad."
+    return ""
+
+
+def _goes_by_another(view):
+    for step, got, _, right, _ in _wrong_gradients(view):
+        told = words_of_both(got, right.to(dtype_of(view.case)))
+        return f"Step {step} goes by the gradient {told[0]}; that of its own batch is {told[1]}."
+    return ""
+
+
+def _changes_the_rest(view):
+    for note in view.kept:
+        if any(modes != note["modes"][0] for modes in note["modes"]):
+            return "In a forward, the model or a part of it is in another mode than it was."
+        for step, (left, found) in enumerate(pairwise(note["steps"]), start=1):
+            if not equal(found["remembered"], left["remembered after"]):
+                return f"After step {step} the optimizer remembers what the step has not left."
+    return ""
+
+
+def _moments(view):
+    # The moment after each step: whether ranks should meet, and their weights before and after.
+    last = view.case["batches"]
     for number in range(NUM_CALLS):
-        kept = [seen.kept[number] for seen in played.seen]
-        _judge_steps(played, kept)
-        _judge_modes(played, kept)
-        for place in range(played.case["batches"]):
-            for rank in range(played.case.world_size):
-                _judge_step(played, kept, rank, place)
-            _judge_meeting(played, kept, place)
-        for rank, seen in enumerate(played.seen):
-            events, num_bytes = seen.calls[number].events, kept[rank]["last"].nbytes
-            num_meetings = -(-played.case["batches"] // played.case["every"])
-            judge_price(played, rank, events, num_meetings, num_bytes, "The weights are")
+        notes = [seen.kept[number] for seen in view.played.seen]
+        for step in range(1, last + 1):
+            rows = [note["steps"][step - 1]["after"] for note in notes]
+            found = [note["last"] for note in notes]
+            if step < last:
+                found = [note["steps"][step]["before"] for note in notes]
+            yield step, step == last or step % view.case["every"] == 0, rows, found
 
 
-def _judge_steps(played, kept):
-    num_batches = played.case["batches"]
-    for rank, one in enumerate(kept):
-        got = len(one["steps"])
-        if got != num_batches:
-            fact = f"Of {num_batches} batches, rank {rank} makes {got} steps of the optimizer."
-            raise played.wrong("num-steps", rank, fact=fact)
+def _moves_alone(view):
+    for step, is_due, rows, nexts in _moments(view):
+        if not is_due and not torch.equal(rows[view.rank], nexts[view.rank]):
+            return f"After step {step} weights change; ranks meet after each {view.case['every']}."
+    return ""
 
 
-def _judge_modes(played, kept):
-    for rank, one in enumerate(kept):
-        usual, *modes = one["modes"]
-        for number, now in enumerate(modes, start=1):
-            other = [name or "the model" for name, mode in usual.items() if now[name] != mode]
-            if other:
-                fact = (
-                    f"In forward {number} of rank {rank}, {other[0]} is in another mode than the "
-                )
-                raise played.wrong("mode", rank, fact=f"{fact}one that it was given in.")
+def _meets(tells):
+    # A function of a View that finds a meeting after which a rank has not the mean, if `tells`: a
+    # function of the View, the step, and all ranks' weights before and after it.
+
+    def shows(view):
+        for step, is_due, rows, nexts in _moments(view):
+            got, (mean, slack) = nexts[view.rank], mean_of(rows)
+            if is_due and not is_within(got, mean, slack) and tells(view, step, rows, nexts):
+                told = words_of_both(got, mean.to(got.dtype))
+                return f"After step {step} it has the weights {told[0]}; their mean is {told[1]}."
+        return ""
+
+    return shows
 
 
-def _judge_step(played, kept, rank, place):
-    step = kept[rank]["steps"][place]
-    weights, got = step["before"], step["gradient"]
-    which = f"Step {place + 1} of rank {rank}"
-    if got is None:
-        raise played.wrong("no-gradient", rank, fact=f"{which} has no gradient to go by.")
-    gradients, errors = zip(
-        *(_gradient(played.case, one, place, weights) for one in range(played.case.world_size)),
-        strict=True,
-    )
-    expected, error = gradients[rank], errors[rank]
-    if not is_within(got, expected, error):
-        fact = f"{which} goes by another gradient than that of its own batch."
-        mistake = "values"
-        before = kept[rank]["steps"][place - 1]["gradient"] if place else kept[rank]["left"]
-        mean = sum(gradients) / len(gradients)
-        if len(kept) > 1 and is_within(got, mean, 2 * sum(errors)):
-            mistake = "every-step"
-        elif before is not None and is_within(got - before, expected, 4 * error + _slack(got)):
-            mistake = "not-zeroed"
-        raise played.wrong(mistake, rank, got=got, expected=expected.to(got.dtype), fact=fact)
-    kept_momentum = kept[rank]["steps"][place - 1]["momentum after"] if place else None
-    if kept_momentum is not None and not _same(step["momentum"], kept_momentum):
-        fact = f"Before step {place + 1} the optimizer's momentum is not what its last step left."
-        raise played.wrong("optimizer", rank, fact=fact)
+def _trains_alone(view, step, rows, nexts):
+    return step % view.case["every"] == 0 and equal(rows, nexts)
 
 
-def _slack(numbers):
-    return 4 * torch.finfo(numbers.dtype).eps * numbers.double().abs()
+def _adds_up(view, _step, rows, nexts):
+    num_ranks, (mean, slack) = len(rows), mean_of(rows)
+    return is_within(nexts[view.rank], num_ranks * mean, num_ranks * slack)
 
 
-def _same(one, other):
-    return one is not None and torch.equal(one, other)
+def _differs_in_bits(view):
+    for step, is_due, _, nexts in _moments(view):
+        if is_due and not torch.equal(nexts[view.rank], nexts[0]):
+            return f"After step {step} its weights are nearly equal to those of rank 0, not equal."
+    return ""
 
 
-def _gradient(case, rank, place, weights):
-    batch = batches_of(case, rank)[place]
-    gradients, errors = batch_gradients(weights.cpu(), [batch], num_samples(case, rank))
-    return gradients[0], errors[0]
-
-
-def _judge_meeting(played, kept, place):
-    case = played.case
-    rows = [one["steps"][place]["after"] for one in kept]
-    is_last = place + 1 == case["batches"]
-    nexts = [one["last"] if is_last else one["steps"][place + 1]["before"] for one in kept]
-    is_due = is_last or (place + 1) % case["every"] == 0
-    mean, slack = mean_of(rows)
-    for rank, (own, got) in enumerate(zip(rows, nexts, strict=True)):
-        if is_due and not is_within(got, mean, slack):
-            fact = f"After step {place + 1} of {case['batches']} all ranks should have the mean of "
-            fact += "their weights."
-            mistake = _name_meeting(rows, rank, got, nexts)
-            if mistake == "no-meeting" and is_last and (place + 1) % case["every"]:
-                mistake = "left-over"
-            both = {"got": got, "expected": mean.to(got.dtype)}
-            raise played.wrong(mistake, rank, **both, fact=fact)
-        if not is_due and not torch.equal(own, got):
-            fact = f"After step {place + 1} of {case['batches']} ranks should go on alone: they "
-            fact += f"meet after each {case['every']} steps."
-            mistake = "too-often" if is_within(got, mean, slack) else "moved"
-            raise played.wrong(mistake, rank, got=got, expected=own, fact=fact)
-    if is_due and any(not torch.equal(got, nexts[0]) for got in nexts):
-        fact = f"After step {place + 1} ranks have nearly equal weights, not equal ones."
-        raise played.wrong("not-alike", fact=fact)
-
-
-def _name_meeting(rows, rank, got, nexts):
-    if any(all(torch.equal(one, row) for one in nexts) for row in rows):
-        return "one-rank"
-    if torch.equal(got, rows[rank]):
-        has_met = any(not torch.equal(one, own) for one, own in zip(nexts, rows, strict=True))
-        return "not-everywhere" if has_met else "no-meeting"
-    total, (_, slack) = sum(row.double() for row in rows), mean_of(rows)
-    if is_within(got, total, len(rows) * slack):
-        return "sum"
-    num_weights = NUM_FEATURES
-    parts = (slice(0, num_weights), slice(num_weights, None))
-    mean, _ = mean_of(rows)
-    if any(is_within(got[part], mean[part], slack[part]) for part in parts):
-        return "some-weights"
-    return "rounded" if is_rounded(got, mean, _sizes(rows)) else "wrong-mean"
-
-
-def _sizes(rows):
-    return torch.stack(rows).double().abs().amax(dim=0)
+def _costs(view):
+    most, num_bytes = -(-view.case["batches"] // view.case["every"]), view.kept[0]["last"].nbytes
+    for call in view.seen.calls:
+        sent = [event.input_bytes for event in call.events if event.is_communication]
+        if len(sent) > most:
+            return f"The weights are right, but it makes {len(sent)} calls; {most} will do."
+        if max(sent, default=0) > num_bytes:
+            return f"The weights are right, but a call takes in {max(sent)} bytes; {num_bytes} do."
+    return ""
 
 
 def _draw(played):
@@ -242,7 +204,6 @@ local_sgd = Task(
     name="local_sgd",
     cases=_cases,
     act=_act,
-    judge=_judge,
     ok="one call a meeting, and equal weights in the end",
     draw=_draw,
     hints=(
@@ -255,42 +216,79 @@ local_sgd = Task(
         "flat = torch.cat([p.detach().flatten() for p in ps]); dist.all_reduce(flat); flat /= "
         "dist.get_world_size(); then copy each part back under torch.no_grad().",
     ),
-    mistakes={
-        "no-meeting": "Average the weights of all ranks, and put the mean back into the model.",
-        "left-over": "Steps may be left over in the end: after the last one ranks meet, too.",
-        "too-often": "Count the steps of this call from 1: ranks meet after step `every`, after "
-        "twice as many, and so on.",
-        "every-step": "Gradients stay on their rank. Only weights are averaged, and not in every "
-        "step.",
-        "unwaited": "Wait for what you begin. A model that is wrapped in DDP sends messages of its "
-        "own: train the plain one.",
-        "sum": "An all-reduce adds up: divide by the number of ranks.",
-        "one-rank": "A mean is wanted, not one rank's weights for all.",
-        "not-everywhere": "Every rank goes on with the mean. reduce gives its result to one rank.",
-        "some-weights": "All trained parameters are averaged: weights and biases, and those of all "
-        "of the optimizer's groups.",
-        "rounded": "Bits are lost on the way: send weights in the dtype that they have.",
-        "wrong-mean": "The mean adds the weights of all ranks and divides by how many ranks there "
-        "are in this group.",
-        "not-alike": "In the end of a meeting all ranks must hold the same bits: let all of them "
-        "take the mean from one sum.",
-        "moved": "Between two meetings only the optimizer moves weights.",
-        "num-steps": "One step of the optimizer for each batch, also for those that are left over.",
-        "no-gradient": "Call backward on the loss of the batch, then step.",
-        "not-zeroed": "A backward adds to .grad. Empty it before the next batch, also before the "
-        "first one of a call.",
-        "mode": "Train in the mode that each part of the model has: what is in eval mode is so "
-        "for a reason.",
-        "optimizer": "What the optimizer remembers stays as its own steps leave it.",
-        "left-changed": "Only steps and meetings change the model, and each part keeps its mode, "
-        "train or eval. The optimizer's rate stays.",
-        "cost": "Put all trained weights into one tensor, and meet only when it is time.",
-        "bytes": "Only trained weights need to travel, once, in their own dtype.",
-        "raised": "The line that is named is yours. Some parameters are frozen, and weights that "
-        "autograd watches are changed under torch.no_grad().",
-        "deadlock": "All ranks have equally many batches, so all meet at the same steps.",
-        "values": "Each step goes by the mean loss, `mse_loss`, of this rank's own batch.",
-    },
+    mistakes=(
+        Mistake(
+            "num-steps",
+            "One step of the optimizer for each batch, also for those that are left over.",
+            "It makes another number of steps of the optimizer than there are batches.",
+            shows=lambda view: any(len(n["steps"]) != view.case["batches"] for n in view.kept),
+        ),
+        Mistake(
+            "not-zeroed",
+            "A backward adds to .grad. Empty it before the next batch, also before the first one "
+            "of a call.",
+            shows=_adds_to_what_is_left,
+        ),
+        Mistake(
+            "gradient",
+            "Each step goes by the mean loss, `mse_loss`, of this rank's own batch: call backward "
+            "on it, then step. Gradients stay on their rank.",
+            shows=_goes_by_another,
+        ),
+        Mistake(
+            "left-changed",
+            "Only steps and meetings change the model, and each part keeps its mode, train or "
+            "eval. The optimizer's rate stays, and what it remembers, as its steps leave it.",
+            shows=_changes_the_rest,
+        ),
+        Mistake(
+            "too-often",
+            "Count the steps of this call from 1: ranks meet after step `every`, after twice as "
+            "many, and so on. In between only the optimizer moves weights.",
+            shows=_moves_alone,
+        ),
+        Mistake(
+            "no-meeting",
+            "Average the weights of all ranks, and put the mean back into the model.",
+            shows=_meets(_trains_alone),
+        ),
+        Mistake(
+            "left-over",
+            "Steps may be left over in the end: after the last one ranks meet, too.",
+            shows=_meets(lambda view, step, rows, nexts: equal(rows, nexts)),
+        ),
+        Mistake(
+            "sum", "An all-reduce adds up: divide by how many they are.", shows=_meets(_adds_up)
+        ),
+        Mistake(
+            "wrong-mean",
+            "Every rank goes on with the mean: all trained weights of all ranks, added up in their "
+            "own dtype, and divided by how many ranks there are.",
+            shows=_meets(lambda *_: True),
+        ),
+        Mistake(
+            "not-alike",
+            "In the end of a meeting all ranks must hold the same bits: let all of them take the "
+            "mean from one sum.",
+            shows=_differs_in_bits,
+        ),
+        Mistake(
+            "cost",
+            "Put all trained weights, and nothing else, into one tensor of their own dtype, and "
+            "meet only when it is time.",
+            shows=_costs,
+        ),
+        Mistake(
+            "unwaited",
+            "Wait for what you begin. A model that is wrapped in DDP sends messages of its own: "
+            "train the plain one.",
+        ),
+        Mistake(
+            "raised",
+            "The line that is named is yours. Some parameters are frozen, and weights that "
+            "autograd watches are changed under torch.no_grad().",
+        ),
+    ),
     returns=False,
     in_place=True,
     may_change=("weights", "grad", "momentum"),

@@ -15,70 +15,21 @@ ANSWERS = [
     altered(
         "14.2",
         "looks into the optimizer's first group",
-        "some-weights",
+        "wrong-mean",
         (
             "[p for p in model.parameters() if p.requires_grad]",
             'optimizer.param_groups[0]["params"]',
         ),
     ),
-    altered(
-        "14.2",
-        "weighs ranks by their samples",
-        "wrong-mean",
-        (
-            "            dist.all_reduce(flat)\n",
-            "            flat *= len(x)\n"
-            "            dist.all_reduce(flat)\n"
-            "            flat /= len(x)\n",
-        ),
-    ),
-    altered(
-        "14.2",
-        "meets once where there are no batches",
-        "cost",
-        ("    for number,", "    if not batches:\n        dist.barrier()\n    for number,"),
-    ),
     altered("14.2", "never meets", "no-meeting", (DUE, "False")),
     altered("14.2", "forgets what is left over", "left-over", (DUE, "number % every == 0")),
     altered("14.2", "meets after every step", "too-often", (DUE, "True")),
-    altered(
-        "14.2",
-        "averages gradients",
-        "every-step",
-        (
-            STEP,
-            "        for p in ps:\n"
-            "            dist.all_reduce(p.grad)\n"
-            "            p.grad /= dist.get_world_size()\n" + STEP,
-        ),
-    ),
     altered("14.2", "adds weights up", "sum", (MEAN, "            mean = flat\n")),
     altered(
         "14.2",
         "sends rank 0's weights",
-        "one-rank",
+        "wrong-mean",
         (REDUCE + MEAN, "            dist.broadcast(flat, 0)\n            mean = flat\n"),
-    ),
-    altered(
-        "14.2",
-        "reduces to rank 0",
-        "not-everywhere",
-        (
-            REDUCE + MEAN,
-            "            own = flat.clone()\n            dist.reduce(flat, 0)\n"
-            "            mean = flat / dist.get_world_size() if dist.get_rank() == 0 else own\n",
-        ),
-    ),
-    altered(
-        "14.2",
-        "sends weights in bfloat16",
-        "rounded",
-        (
-            REDUCE,
-            "            half = flat.bfloat16()\n"
-            "            dist.all_reduce(half)\n"
-            "            flat = half.to(flat.dtype)\n",
-        ),
     ),
     altered(
         "14.2",
@@ -96,12 +47,6 @@ ANSWERS = [
     ),
     altered(
         "14.2",
-        "shrinks weights at each step",
-        "moved",
-        (STEP, STEP + "        for p in ps:\n            p.data *= 0.99\n"),
-    ),
-    altered(
-        "14.2",
         "drops what is left over",
         "num-steps",
         (
@@ -109,24 +54,11 @@ ANSWERS = [
             "enumerate(batches[: max(1, len(batches) // every * every)], start=1)",
         ),
     ),
-    altered("14.2", "forgets the backward", "no-gradient", ("        loss.backward()\n", "")),
     altered("14.2", "empties no gradient", "not-zeroed", ("        optimizer.zero_grad()\n", "")),
     altered(
         "14.2",
-        "forgets the momentum at each meeting",
-        "optimizer",
-        (MEAN, MEAN + "            optimizer.state.clear()\n"),
-    ),
-    altered(
-        "14.2",
-        "lowers the rate",
-        "left-changed",
-        (MEAN, MEAN + "            optimizer.param_groups[0]['lr'] *= 0.9\n"),
-    ),
-    altered(
-        "14.2",
         "trains in eval mode, and puts all modes back",
-        "mode",
+        "left-changed",
         (
             "        loss = mse_loss(model(x), y)\n",
             "        modes = [(part, part.training) for part in model.modules()]\n"
@@ -149,7 +81,7 @@ ANSWERS = [
     altered(
         "14.2",
         "sends frozen weights, too",
-        "bytes",
+        "cost",
         (
             "ps = [p for p in model.parameters() if p.requires_grad]",
             "ps = list(model.parameters())",
@@ -158,7 +90,7 @@ ANSWERS = [
     altered(
         "14.2",
         "scales the batches",
-        "values",
+        "gradient",
         (
             "        loss = mse_loss(model(x), y)\n",
             "        loss = mse_loss(model(x), y, reduction='sum')\n",
@@ -169,12 +101,6 @@ ANSWERS = [
         "changes weights that autograd watches",
         "raised",
         ("p.data.copy_", "p.copy_"),
-    ),
-    altered(
-        "14.2",
-        "meets when its rank likes",
-        "deadlock",
-        (DUE, "number == len(batches) or dist.get_rank() > 0 and number % every == 0"),
     ),
     Answer(
         "14.2",
