@@ -2,29 +2,25 @@
 Task 09.1: find a process's place in what any launcher has told it.
 """
 
-from ddp_lessons.checks.kit import Case, Task
+from copy import copy
+from dataclasses import replace
+
+from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Task
 from ddp_lessons.checks.kit.inside.environment import defined_anew, told
 from ddp_lessons.checks.launch.worlds import LAUNCHERS, made_up_world
 from ddp_lessons.pictures import holdings_picture
 
-KEYS = ("rank", "world_size", "local_rank", "address", "port")
-_ELSEWHERE = {
-    # what os.environ says meanwhile: no process of a case is there
-    "RANK": "9001",
-    "WORLD_SIZE": "9002",
-    "LOCAL_RANK": "9003",
-    "OMPI_COMM_WORLD_RANK": "9004",
-    "OMPI_COMM_WORLD_SIZE": "9005",
-    "OMPI_COMM_WORLD_LOCAL_RANK": "9006",
-    "SLURM_PROCID": "9007",
-    "SLURM_NTASKS": "9008",
-    "SLURM_LOCALID": "9009",
-    "SLURM_JOB_ID": "9010",
-    "SLURM_JOB_NODELIST": "elsewhere",
-    "MASTER_ADDR": "elsewhere",
-    "MASTER_PORT": "9011",
-}
-_SAID_ELSEWHERE = {*_ELSEWHERE.values(), "29010"}  # the port of that job of Slurm
+_NUMBERS = ("rank", "world_size", "local_rank")
+KEYS = (*_NUMBERS, "address", "port")
+_SLURM = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")
+_WORDS = (
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_RANK", *_SLURM, "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "MASTER_ADDR",
+    "MASTER_PORT",
+)  # fmt: skip
+# What os.environ says meanwhile: no process of a case is there.
+_ELSEWHERE = {word: str(9001 + number) for number, word in enumerate(_WORDS)}
+_SAID_ELSEWHERE = {*_ELSEWHERE.values(), "2" + _ELSEWHERE["SLURM_JOB_ID"]}  # a port of that job
 
 
 def _cases(draw):
@@ -40,89 +36,74 @@ def _mine(case, rank, launcher):
     return world[(rank * 5 + case.seed + 3) % len(world)]
 
 
+def _environs(case, rank):
+    return {launcher: _mine(case, rank, launcher)[0] for launcher in LAUNCHERS}
+
+
+def _of_each(find_place):
+    return lambda environs: {name: copy(find_place(environ)) for name, environ in environs.items()}
+
+
 def _act(here, find_place):
-    changed = []
-    for launcher in LAUNCHERS:
-        environ, _ = _mine(here.case, here.rank, launcher)
-        with told(_ELSEWHERE) as changed_names:
-            here.call(find_place, environ)
-            changed.append(changed_names())
-    for launcher in LAUNCHERS:
-        environ, _ = _mine(here.case, here.rank, launcher)
-        with told(_ELSEWHERE):
-            here.call(defined_anew(find_place, "find_place"), environ)
+    with told(_ELSEWHERE) as changed_names:
+        here.call(_of_each(find_place), _environs(here.case, here.rank))
+        changed = changed_names()
+    with told(_ELSEWHERE):
+        anew = defined_anew(find_place, "find_place")
+        here.call(_of_each(anew), _environs(here.case, here.rank))
     return changed
 
 
-def _judge(played):
-    for number, launcher in enumerate(LAUNCHERS):
-        for seen in played.seen:
-            environ, place = _mine(played.case, seen.rank, launcher)
-            if names := seen.kept[number]:
-                fact = f"It changes os.environ, in {', '.join(names)}."
-                raise played.wrong("environment", seen.rank, fact=fact)
-            got = seen.calls[number].result
-            _judge_place(played, seen, launcher, environ, place, got)
-            if seen.calls[len(LAUNCHERS) + number].result != got:
-                fact = f"Started by: {launcher}. It gives something else when its cell has run "
-                fact += "while os.environ said something else."
-                raise played.wrong("early", seen.rank, fact=fact)
+def _gave(view):
+    """
+    Return for each launcher what is there of the five values.
+    """
+    return {
+        launcher: {key: got[key] for key in KEYS if key in got} if isinstance(got, dict) else {}
+        for launcher, got in view.seen.calls[0].result.items()
+    }
 
 
-def _judge_place(played, seen, launcher, environ, place, got):
-    rank, expected = seen.rank, vars(place)
-    fact = f"Started by: {launcher}."
-    if not isinstance(got, dict) or not set(KEYS) <= got.keys():
-        fact += f" It must return a dictionary with the keys {', '.join(KEYS)}."
-        raise played.wrong("keys", rank, got=got, fact=fact)
-    got = {key: got[key] for key in KEYS}
-    if got == expected and all(type(got[key]) is type(expected[key]) for key in KEYS):
-        return
-    both = {"got": got, "expected": expected}
-    wrong = [key for key in KEYS if got[key] != expected[key]]
-    if all(str(got[key]) == str(expected[key]) for key in KEYS):
-        raise played.wrong("text", rank, **both, fact=fact)
-    numbers = [key for key in wrong if key not in ("address", "port")]
-    raise played.wrong(_name(played, launcher, environ, got, numbers, wrong, seen), rank, **both,
-                       fact=f"{fact} Not right: {', '.join(wrong)}.")  # fmt: skip
+def _first_off(view):
+    """
+    Return the first launcher under which the place is off, its words, and the values that are off.
+    """
+    for launcher, right in view.expected.items():
+        got = view.got[launcher]
+        if off := {key: value for key, value in got.items() if value != right[key]}:
+            return launcher, _environs(view.case, view.rank)[launcher], off
+    return "", {}, {}
 
 
-def _name(played, launcher, environ, got, numbers, wrong, seen):
-    values = {key: str(got[key]) for key in KEYS}
-    if any(values[key] in _SAID_ELSEWHERE for key in wrong):
-        return "own"
-    slurm = [environ.get(name) for name in ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")]
-    if numbers:
-        if " in " in launcher and any(
-            values[key] == word and key in numbers for key, word in zip(KEYS, slurm, strict=False)
-        ):
-            return "outer"
-        if (got["rank"], got["world_size"]) == (seen.rank, played.case.world_size):
-            return "own"
-        if launcher.startswith("nobody"):
-            return "nobody"
-        if numbers == ["local_rank"]:
-            return "local"
-        return "numbers"
-    told = environ.get("MASTER_ADDR"), environ.get("MASTER_PORT")
-    if told[0] is not None or (told[1] is not None and "port" in wrong):
-        return "told"
-    if "address" in wrong:
-        return "hosts" if launcher.startswith("srun") else "address"
-    return "port"
+def _is_no_number(view):
+    values = [item for got in view.got.values() for item in got.items()]
+    return any(type(value) is not int for key, value in values if key != "address")
+
+
+def _is_outer(view):
+    launcher, environ, off = _first_off(view)
+    words = zip(_NUMBERS, _SLURM, strict=True)
+    return " in " in launcher and any(str(off.get(key)) == environ.get(w) for key, w in words)
+
+
+def _is_own(view):
+    _, _, off = _first_off(view)
+    is_of_rank = (off.get("rank"), off.get("world_size")) == (view.rank, view.case.world_size)
+    return is_of_rank or any(str(value) in _SAID_ELSEWHERE for value in off.values())
+
+
+def _is_told(view):
+    _, environ, off = _first_off(view)
+    words = {"address": "MASTER_ADDR", "port": "MASTER_PORT"}
+    return any(words[key] in environ for key in {*off} - {*_NUMBERS})
 
 
 def _draw(played):
-    rows = []
-    for seen in played.seen:
-        places = [call.result for call in seen.calls[: len(LAUNCHERS)]]
-        rows.append(
-            {
-                name: f"{place['rank']} of {place['world_size']}"
-                for name, place in zip(LAUNCHERS, places, strict=True)
-            }
-        )
     shown = ("torchrun", "mpiexec", "srun", "torchrun in srun", "nobody")
+    rows = [
+        {name: f"{places[name]['rank']} of {places[name]['world_size']}" for name in shown}
+        for places in (seen.calls[0].result for seen in played.seen)
+    ]
     return holdings_picture(shown, rows)
 
 
@@ -132,7 +113,6 @@ find_place = Task(
     twice=True,
     cases=_cases,
     act=_act,
-    judge=_judge,
     ok="torchrun, mpiexec, srun, one inside the other, and nobody",
     draw=_draw,
     hints=(
@@ -145,33 +125,74 @@ find_place = Task(
         "A loop over three rows (rank, size and local word), the first of them with "
         "`if rank_word in environ:`; and environ.get('MASTER_ADDR', first_of_the_list).",
     ),
-    mistakes={
-        "keys": "Return a dictionary with the five keys of the task, also if nobody has told "
-        "anything.",
-        "text": "The environment holds texts. Of the numbers, make numbers: int(...).",
-        "outer": "Two launchers have left their words here. Slurm's are those of the process that "
-        "started the other launcher: go by the one that started this process.",
-        "own": "That is the place of the notebook's rank, or what os.environ says there. Read what "
-        "`environ` says, and nothing else.",
-        "early": "What the cell reads when it runs is the environment of the notebook's rank at "
-        "that moment. Read `environ`, in the function, and nothing else.",
-        "environment": "This process has been told its own place. Only read `environ`, and leave "
-        "os.environ alone.",
-        "nobody": "Without a launcher a process is alone: rank 0 of 1.",
-        "local": "The local rank has a word of its own. It counts the processes of one machine.",
-        "numbers": "Take rank and world size from the words of the launcher: the table has them.",
-        "told": "MASTER_ADDR and MASTER_PORT are there, so somebody has decided. They count, "
-        "whichever launcher it is, and each by itself.",
-        "hosts": "SLURM_JOB_NODELIST is a list, written short. Its first machine is wanted, with "
-        "all its digits: n[07-09] begins with n07.",
-        "address": "Under mpiexec, and alone, nobody names a machine: it is this one, 127.0.0.1. "
-        "So it is inside a job of Slurm, too.",
-        "port": "Where nobody tells a port, it is 29500; but under srun it follows from "
-        "SLURM_JOB_ID, as the task says, so that two jobs do not meet.",
-        "raised": "A word that you read is not there under this launcher. Ask with `in` or get() "
-        "before you read.",
-        "forbidden": "Nobody has to be asked: all of it is in environ.",
-        "input-changed": "Only read environ. Another process may still need it as it is.",
-    },
+    expected=Expected(
+        lambda case, rank: {name: vars(_mine(case, rank, name)[1]) for name in LAUNCHERS},
+        gave=_gave,
+    ),
+    mistakes=(
+        Mistake(
+            "environment",
+            "Only read `environ`, and leave os.environ alone: it tells this process its own place.",
+            shows=lambda view: view.kept and f"It changes os.environ, in {', '.join(view.kept)}.",
+        ),
+        Mistake(
+            "text",
+            "The environment holds texts. Of the numbers, make numbers: int(...).",
+            "Some rank, world_size, local_rank or port is no whole number.",
+            shows=_is_no_number,
+        ),
+        Mistake(
+            "outer",
+            "Two launchers have left their words here. Slurm's are those of the process that "
+            "started the other launcher: go by the one that started this process.",
+            shows=_is_outer,
+        ),
+        Mistake(
+            "own",
+            "That is the place of the notebook's rank, or what os.environ says there. Read what "
+            "`environ` says, and nothing else.",
+            shows=_is_own,
+        ),
+        Mistake(
+            "local",
+            "The local rank has a word of its own. It counts the processes of one machine.",
+            shows=lambda view: [*_first_off(view)[2]] == ["local_rank"],
+        ),
+        Mistake(
+            "told",
+            "MASTER_ADDR and MASTER_PORT are there, so somebody has decided. They count, whichever "
+            "launcher it is, and each by itself.",
+            shows=_is_told,
+        ),
+        Mistake(
+            "hosts",
+            "Only srun's ranks meet on a machine of SLURM_JOB_NODELIST: the first, with all its "
+            "digits, as n[07-09] begins with n07. All others meet on their own, 127.0.0.1.",
+            shows=lambda view: "address" in _first_off(view)[2],
+        ),
+        Mistake(
+            "port",
+            "Where nobody tells a port, it is 29500; but under srun it follows from SLURM_JOB_ID, "
+            "as the task says, so that two jobs do not meet.",
+            shows=lambda view: "port" in _first_off(view)[2],
+        ),
+        replace(
+            VALUES,
+            hint="Return a dictionary with the five keys, also if nobody has told anything. Its "
+            "three numbers are in the words of the launcher: the table has them.",
+        ),
+        Mistake(
+            "early",
+            "What the cell reads when it runs is the environment of the notebook's rank at that "
+            "moment. Read `environ`, in the function, and nothing else.",
+            "It gives something else when its cell has run while os.environ said something else.",
+            shows=lambda view: view.seen.calls[0].result != view.seen.calls[1].result,
+        ),
+        Mistake(
+            "raised",
+            "A word that you read is not there under this launcher. Ask with `in` or get() before "
+            "you read.",
+        ),
+    ),
     allowed=(),
 )

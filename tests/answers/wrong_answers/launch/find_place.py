@@ -66,14 +66,13 @@ def find_place(environ):
     ),
     altered("09.1", "returns texts", "text", ("[int(environ[word])", "[environ[word]")),
     altered("09.1", "takes the rank for the local one", "local", ("numbers[2]", "numbers[0]")),
-    altered("09.1", "counts nodes", "numbers", ('"SLURM_NTASKS"', '"SLURM_NNODES"')),
+    altered("09.1", "counts nodes", "values", ('"SLURM_NTASKS"', '"SLURM_NNODES"')),
     altered(
         "09.1",
         "has nothing to say alone",
-        "keys",
+        "values",
         ("        words = None\n", "        return {}\n"),
     ),
-    altered("09.1", "takes nobody for one of two", "nobody", ("[0, 1, 0]", "[0, 2, 0]")),
     altered(
         "09.1",
         "takes the list for a name",
@@ -94,7 +93,7 @@ def find_place(environ):
     altered(
         "09.1",
         "meets on Slurm's first machine whoever has started it",
-        "address",
+        "hosts",
         ('    if words and words[0] == "SLURM_PROCID":', '    if "SLURM_JOB_NODELIST" in environ:'),
     ),
     altered("09.1", "has one port for all jobs", "port", ("        port = 20000 +", "        _ =")),
