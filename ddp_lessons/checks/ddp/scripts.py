@@ -2,6 +2,8 @@
 Task 06.4: mend four broken scripts.
 """
 
+from dataclasses import replace
+
 from ddp_lessons.checks.ddp.shared import note_waits_of_ddp
 from ddp_lessons.checks.ddp.trainings import (
     FROZEN_LATE,
@@ -11,17 +13,16 @@ from ddp_lessons.checks.ddp.trainings import (
     PASSED_BY,
     Net,
     Training,
-    are_near,
+    are_pooled,
     how_trained,
     loss_of,
     script_batches,
     state_of,
     unseen_pair,
     weights_of,
-    whose_statistics,
     wrappings,
 )
-from ddp_lessons.checks.kit import Case, Task
+from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Task
 from ddp_lessons.checks.kit.ends import BLANK
 from ddp_lessons.checks.kit.material.warm_up import first_ddp
 from ddp_lessons.pictures import timeline_picture, timeline_tracks
@@ -64,83 +65,91 @@ def _act(here, scripts):
     return {"end": "", "state": state_of(net), "wrapped": wrapped}
 
 
-def _judge(played):
-    case, number = played.case, played.case["script"]
-    kept = [seen.kept for seen in played.seen]
-    for rank, one in enumerate(kept):
-        if one["end"] == "not four":
-            fact = f"The number of functions that it returns is {one['num_scripts']}."
-            raise played.wrong("not-four", rank, fact=fact)
-    if any(one["end"] == "blank" for one in kept):
-        fact = f"script_{number} {BLANK}; script_1 is mended."
-        raise played.wrong("unfinished", fact=fact)
-    if any(one["end"] for one in kept):
-        fact = f"In script_{number}, DDP stops: it waits for a gradient that never comes."
-        raise played.wrong("waits-for-frozen", fact=fact)
+def _weights(case, kept):
+    """
+    Return the weights of a trained net; None if it was not trained, or is built anew.
+    """
+    if kept["end"]:
+        return None
     shapes = {name: one.shape for name, one in state_of(Net(case)).items()}
-    for rank, one in enumerate(kept):
-        wrapped = one["wrapped"]
-        if len(wrapped) > 1:
-            mistake = "two-wrappers" if "DataParallel" in wrapped else "wrapped-again"
-            fact = f"script_{number} wraps a model {len(wrapped)} times: {', '.join(wrapped)}."
-            raise played.wrong(mistake, rank, fact=fact)
-        changed = [n for n in shapes if n not in one["state"] or one["state"][n].shape != shapes[n]]
-        if changed:
-            fact = f"script_{number}: `net` has no {changed[0]} any more, as it had."
-            raise played.wrong("parts-gone", rank, fact=fact)
-    training = Training(case, range(case.world_size))
-    _judge_weights(played, [weights_of(case, one["state"]) for one in kept], training)
-    if number == LONELY:
-        _judge_evaluation(played, [one["state"] for one in kept], training)
+    found = {name: one.shape for name, one in kept["state"].items() if name in shapes}
+    return weights_of(case, kept["state"]) if found == shapes else None
 
 
-def _judge_weights(played, weights, training):
-    case, expected = played.case, weights_of(played.case, training.state)
-    for rank, got in enumerate(weights):
-        if not are_near([got], [expected]):
-            mistake, fact = how_trained(case, weights, rank, any(played.names))
-            fact = f"script_{case['script']}: {fact}."
-            raise played.wrong(mistake, rank, got=got, expected=expected, fact=fact)
+def _gave(view):
+    weights = _weights(view.case, view.kept)
+    return {} if weights is None else {"weights": weights}
 
 
-def _judge_evaluation(played, states, training):
-    case, got, state = played.case, played.results[0], states[0]
-    expected = loss_of(case, training.state, unseen_pair(case, 0))
+def _right(case, _):
+    return {"weights": weights_of(case, Training(case, range(case.world_size)).state)}
+
+
+def _most_off(case, rank):
+    return {"weights": NEAR * _right(case, rank)["weights"].abs().max()}
+
+
+def _is_unfinished(view):
+    end = view.kept["end"]
+    if end == "not four":
+        return f"The number of functions that it returns is {view.kept['num_scripts']}."
+    return end == "blank" and f"script_{view.case['script']} {BLANK}; script_1 is mended."
+
+
+def _wraps_again(view):
+    wrapped = view.kept.get("wrapped", ())
+    return len(wrapped) > 1 and f"It wraps a model {len(wrapped)} times: {', '.join(wrapped)}."
+
+
+def _is_found(how, name):
+    """
+    Return a function of a View that tells the fact if it is this mistake that is found.
+    """
+
+    def shows(view):
+        mistake, fact = how(view)
+        return fact if mistake == name else ""
+
+    return shows
+
+
+def _how_trained(view):
+    weights = [_weights(view.case, seen.kept) for seen in view.played.seen]
+    if not view.is_off or any(one is None for one in weights):
+        return "", ""
+    return how_trained(view.case, weights, any(view.played.names))
+
+
+def _how_evaluated(view):
+    """
+    Return the mistake in the evaluation of script 4, and the fact; "" if rank 0 gave a right loss.
+    """
+    case, result = view.case, view.played.results[0]
+    if case["script"] != LONELY or view.rank:
+        return "", ""
+    states = [seen.kept["state"] for seen in view.played.seen]
     try:
-        loss = float(got)
+        loss = float(result)
     except (TypeError, ValueError, RuntimeError):
-        fact = "script_4: rank 0 must return the loss on `test`."
-        raise played.wrong("no-evaluation", 0, got=got, fact=fact) from None
-    both = {"got": f"{loss:.6g}", "expected": f"{expected:.6g}"}
+        return "no-evaluation", f"Rank 0 must return the loss on `test`, and gave {result!r}."
 
-    def is_loss(pair, of=state):
-        wanted = loss_of(case, of, pair)
+    def is_loss(wanted):
         return abs(loss - wanted) <= NEAR * wanted
 
-    test = unseen_pair(case, 0)
-    if is_loss(test, training.state):
-        return
+    training, test = Training(case, range(case.world_size)), unseen_pair(case, 0)
+    expected = loss_of(case, training.state, test)
+    if is_loss(expected):
+        return "", ""
     own = Training(case, range(case.world_size), are_shared=False).counted
-    if is_loss(test):
-        found = [whose_statistics(state, counted) for counted in (training.counted, own)]
-        if "all" in found:
-            return
-        rank = next((one for one in found if one is not None), None)
-        if rank is not None:
-            fact = f"script_4: BatchNorm has the statistics of rank {rank} alone."
-            raise played.wrong("other-rank", 0, **both, fact=fact)
-        fact = "script_4: BatchNorm has other statistics than the training gave it."
-        raise played.wrong("statistics", 0, **both, fact=fact)
+    if is_loss(loss_of(case, states[0], test)):
+        if any(are_pooled(states[0], counted) for counted in (training.counted, own)):
+            return "", ""
+        return "statistics", "BatchNorm has other statistics than the training gave it."
     losses = [loss_of(case, one, unseen_pair(case, rank)) for rank, one in enumerate(states)]
-    mean = sum(losses) / len(losses)
-    if abs(loss - mean) <= NEAR * mean:
-        fact = "script_4: this is a mean of losses, to which each rank's own statistics led."
-        raise played.wrong("mean-of-losses", 0, **both, fact=fact)
-    if any(is_loss(pair) for pair in script_batches(case, 0)):
-        fact = "script_4: this is the loss on a pair that it was trained on."
-        raise played.wrong("other-pair", 0, **both, fact=fact)
-    fact = "script_4: this is not the loss of the trained model on `test`."
-    raise played.wrong("evaluation", 0, **both, fact=fact)
+    if is_loss(sum(losses) / len(losses)):
+        return "mean-of-losses", "This is a mean of losses, each by a rank's own statistics."
+    fact = "This is not the loss of the trained model on `test`"
+    return "evaluation", f"{fact}: it is {loss:.6g}, and {expected:.6g} is right."
 
 
 def _draw(played):
@@ -152,7 +161,6 @@ scripts = Task(
     name="scripts",
     cases=_cases,
     act=_act,
-    judge=_judge,
     ok="4 of 4 scripts mended",
     draw=_draw,
     hints=(
@@ -165,42 +173,82 @@ scripts = Task(
         "1: DDP in place of DataParallel. 2: model(inputs). 3: freeze, then wrap. 4: rank 0 calls "
         "net(inputs), which sends nothing.",
     ),
-    mistakes={
-        "alone": "Look for what sends gradients. DataParallel is one process's own, and DDP sends "
-        "only if its own forward was called.",
-        "passed-by": "None of these messages carries gradients: a loss is no gradient, and "
-        "autograd does not pass through an all-reduce. Let every forward of the training go "
-        "through DDP's wrapper.",
-        "waits-for-frozen": "What a model trains must be settled before it is wrapped.",
-        "deadlock": "With buffers, forward of the wrapper is a collective. Who calls it, and who "
-        "does not?",
-        "unfinished": "Mend one script after the other, and check after each.",
-        "values": "Compare with the script as it was: same batches, same rate, one step a batch.",
-        "untrained": "Train `net` itself, and all of it but the spare head: no copy, nothing else "
-        "frozen.",
-        "parts-gone": "Leave `net` as it is built. The spare head stays: DDP must "
-        "only not wait for it.",
-        "too-far": "DDP takes the mean of all ranks' gradients by itself. Do not add up, multiply, "
-        "or step more often.",
-        "too-short": "DDP takes the mean of all ranks' gradients by itself, so divide by nothing. "
-        "Who averages by hand asks how many ranks there are.",
-        "made-one": "The mean of gradients in each step is not the mean of weights at the end, nor "
-        "the training of one rank.",
-        "mode": "BatchNorm must count while the model is trained. Eval mode comes afterwards.",
-        "statistics": "Between training and evaluation, no batch may be counted, and nothing "
-        "forgotten.",
-        "other-rank": "DDP leaves rank 0's statistics in the model. Keep them, or make them those "
-        "of all ranks.",
-        "mean-of-losses": "The loss may go by the statistics of rank 0, or by those of all ranks "
-        "in one BatchNorm. A mean of losses, each by one rank's statistics, is neither.",
-        "other-pair": "Evaluate on `test`, which no step has seen.",
-        "wrapped-again": "Wrap once, before the loop: each wrapping sends the whole model.",
-        "two-wrappers": "DataParallel is for one process that has several GPUs, DDP for several "
-        "processes. One of them is enough.",
-        "not-four": "Let `scripts` return all four functions, in order, as it did.",
-        "no-evaluation": "Keep the evaluation, and return its loss on rank 0.",
-        "evaluation": "Evaluate after the training, in eval mode, on all of `test`.",
-    },
+    expected=Expected(_right, most_off=_most_off, gave=_gave),
+    mistakes=(
+        Mistake(
+            "unfinished",
+            "Mend one script after the other, and let `scripts` return all four, in order.",
+            shows=_is_unfinished,
+        ),
+        Mistake(
+            "waits-for-frozen",
+            "What a model trains must be settled before it is wrapped.",
+            "DDP stops: it waits for a gradient that never comes.",
+            shows=lambda view: view.kept["end"] == "not reduced",
+        ),
+        Mistake(
+            "wrapped-again",
+            "Wrap once, before the loop: each wrapping sends the whole model. DataParallel is for "
+            "one process that has several GPUs, DDP for several processes.",
+            shows=_wraps_again,
+        ),
+        Mistake(
+            "alone",
+            "Look for what sends gradients. DataParallel is one process's own, and DDP sends only "
+            "if its own forward was called.",
+            shows=_is_found(_how_trained, "alone"),
+        ),
+        Mistake(
+            "passed-by",
+            "None of these messages carries gradients: a loss is no gradient, and autograd does "
+            "not pass through an all-reduce. Let every forward of the training go through DDP's "
+            "wrapper.",
+            shows=_is_found(_how_trained, "passed-by"),
+        ),
+        Mistake(
+            "scaled",
+            "DDP takes the mean of all ranks' gradients by itself. Do not add up, multiply, divide "
+            "or step more often. An average by hand asks how many ranks there are.",
+            shows=_is_found(_how_trained, "scaled"),
+        ),
+        Mistake(
+            "made-one",
+            "The mean of gradients in each step is not the mean of weights at the end, nor the "
+            "training of one rank.",
+            shows=_is_found(_how_trained, "made-one"),
+        ),
+        replace(
+            VALUES,
+            hint="Compare with the script as it was: same `net` with all of its parts, no copy; "
+            "same batches, same rate, one step a batch, and BatchNorm in train mode.",
+        ),
+        Mistake(
+            "no-evaluation",
+            "Keep the evaluation, and return its loss on rank 0.",
+            shows=_is_found(_how_evaluated, "no-evaluation"),
+        ),
+        Mistake(
+            "statistics",
+            "DDP leaves rank 0's statistics in the model. Keep them, or make them those of all "
+            "ranks. After the training no batch may be counted.",
+            shows=_is_found(_how_evaluated, "statistics"),
+        ),
+        Mistake(
+            "mean-of-losses",
+            "The loss may go by the statistics of rank 0, or by those of all ranks in one "
+            "BatchNorm. A mean of losses, each by one rank's statistics, is neither.",
+            shows=_is_found(_how_evaluated, "mean-of-losses"),
+        ),
+        Mistake(
+            "evaluation",
+            "Evaluate after the training, in eval mode, on all of `test`, which no step has seen.",
+            shows=_is_found(_how_evaluated, "evaluation"),
+        ),
+        Mistake(
+            "deadlock",
+            "With buffers, forward of the wrapper is a collective. Which ranks call it?",
+        ),
+    ),
     returns=False,
     warm_up=first_ddp,
 )

@@ -103,7 +103,6 @@ class Training:
         case: The Case.
         ranks: The ranks whose batches count. The statistics of the first one are kept, as by DDP.
         times: How many times as far as that each step goes.
-        is_training: Whether the Net is in train mode.
         are_shared: Whether each forward of a rank begins with the buffers of the first one.
 
     Attributes:
@@ -111,8 +110,8 @@ class Training:
         counted: For each rank the buffers that its own last forward leaves.
     """
 
-    def __init__(self, case, ranks, times=1, is_training=True, are_shared=True):
-        net = Net(case).train(is_training)
+    def __init__(self, case, ranks, times=1, are_shared=True):
+        net = Net(case)
         batches = {rank: script_batches(case, rank) for rank in ranks}
         self.counted = [_buffers(net) for _ in ranks]
         for number in range(_BATCHES):
@@ -142,23 +141,22 @@ def are_near(weights, wanted):
     )
 
 
-def how_trained(case, weights, rank, has_sent):
+def how_trained(case, weights, has_sent):
     """
     Say what training gives weights that are not those wanted.
 
     Args:
         case: The Case.
         weights: For each rank its weights.
-        rank: A rank on which they are wrong.
         has_sent: Whether any rank has sent anything.
 
     Returns:
-        tuple: The mistake, and what was found.
+        tuple: The mistake and the fact; ("", "") if it is none of those that are known.
     """
     ranks, first = range(case.world_size), weights_of(case, state_of(Net(case)))
 
-    def trained(*some, **other):
-        return weights_of(case, Training(case, some or ranks, **other).state)
+    def trained(*some, times=1):
+        return weights_of(case, Training(case, some or ranks, times).state)
 
     def are_all(wanted):
         return are_near(weights, [wanted] * len(weights))
@@ -173,43 +171,23 @@ def how_trained(case, weights, rank, has_sent):
     alone = [trained(one) for one in ranks]
     # A loss that is averaged by messages is divided by the number of ranks, and so is its gradient.
     if not are_all(first) and (are_alone(1) or (has_sent and are_alone(1 / len(ranks)))):
-        fact = "each rank trained by its own batches, or not at all"
+        fact = "Each rank trained by its own batches, or not at all."
         return "passed-by" if has_sent else "alone", fact
-    if are_near([weights[rank]], [first]):
-        return "untrained", "`net` is as it was before the training"
-    still = _unmoved(case, weights[rank], first, trained())
-    if still:
-        return "untrained", f"{still} is as it was before the training"
     for times in (*_TIMES, 1 / len(ranks), len(ranks) / _USUAL_RANKS):
         if times != 1 and are_all(trained(times=times)):
-            mistake = "too-far" if times > 1 else "too-short"
-            return mistake, f"each step goes {times:.2g} times as far as it should"
+            return "scaled", f"Each step goes {times:.2g} times as far as it should."
     if any(map(are_all, [*alone, sum(alone) / len(alone)])):
-        return "made-one", "ranks trained alone, and then one model was made of theirs"
-    if case["script"] == LONELY and are_all(trained(is_training=False)):
-        return "mode", "these are the weights of a training in eval mode"
-    return "values", "these are not the weights that the mean gradients lead to"
-
-
-def _unmoved(case, got, first, expected):
-    """
-    Return the name of a parameter that was to be trained, and has not moved; or "".
-    """
-    names, sizes = zip(*((n, p.numel()) for n, p in Net(case).named_parameters()), strict=True)
-    parts = (one.split(sizes) for one in (got, first, expected))
-    for name, now, was, wanted in zip(names, *parts, strict=True):
-        if torch.equal(now, was) and not torch.equal(wanted, was):
-            return name
-    return ""
+        return "made-one", "Ranks trained alone, and then one model was made of theirs."
+    return "", ""
 
 
 def _buffers(net):
     return {name: one.clone() for name, one in net.named_buffers()}
 
 
-def whose_statistics(state, counted):
+def are_pooled(state, counted):
     """
-    Tell whose BatchNorm's statistics are: "all" if pooled of all ranks, a rank, or None.
+    Tell whether BatchNorm's statistics are those of all ranks, pooled.
 
     Args:
         state: Parameters and buffers of a model.
@@ -221,10 +199,7 @@ def whose_statistics(state, counted):
     # Of 4 samples, n - 1 for n takes away a quarter; means that are apart add to a variance.
     least, most = variances.mean(0) / 2, 2 * variances.amax(0)
     is_pooled = (mean - means.mean(0)).abs() <= near  # batches have the same size on all ranks
-    if bool((is_pooled & (least <= variance) & (variance <= most)).all()):
-        return "all"
-    off = (means - mean).abs().amax(1) + (variances - variance).abs().amax(1)
-    return int(off.argmin()) if off.min() <= NEAR * (1 + variances.max()) else None
+    return bool((is_pooled & (least <= variance) & (variance <= most)).all())
 
 
 @contextmanager

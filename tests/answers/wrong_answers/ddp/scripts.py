@@ -130,21 +130,6 @@ optimizer = torch.optim.SGD(net.parameters(), lr=0.125)
     ),
     Answer(
         "06.4",
-        "averages the loss in script 1, before backward",
-        "passed-by",
-        _scripts(
-            script_1="""\
-optimizer = torch.optim.SGD(net.parameters(), lr=0.125)
-    for inputs, targets in batches:
-        optimizer.zero_grad()
-        loss = mse_loss(net(inputs), targets)
-        dist.all_reduce(loss)
-        (loss / dist.get_world_size()).backward()
-        optimizer.step()"""
-        ),
-    ),
-    Answer(
-        "06.4",
         "returns the mean of the test losses of all ranks",
         "mean-of-losses",
         _scripts(
@@ -174,7 +159,7 @@ optimizer = torch.optim.SGD(net.parameters(), lr=0.125)
     Answer(
         "06.4",
         "steps twice a batch in script 2",
-        "too-far",
+        "scaled",
         _scripts(script_2=_RIGHT[2] + "\n        optimizer.step()"),
     ),
     Answer(
@@ -256,17 +241,11 @@ model = DDP(net, broadcast_buffers=False)
             + _EVALUATE.replace("\n", "\n    "),
         ),
     ),
-    Answer(
-        "06.4",
-        "deletes the spare head of script 3",
-        "parts-gone",
-        _scripts(script_3="del net.spare\n    train(DDP(net), batches)"),
-    ),
     Answer("06.4", "trains the spare head", "values", _scripts(script_3=_spare(1, 1))),
     Answer(
         "06.4",
         "trains a copy in script 1",
-        "untrained",
+        "values",
         _scripts(script_1="from copy import deepcopy\n    train(DDP(deepcopy(net)), batches)"),
     ),
     Answer(
@@ -280,47 +259,9 @@ model = DDP(net, broadcast_buffers=False)
     ),
     Answer(
         "06.4",
-        "divides the loss by the number of ranks",
-        "too-short",
-        _scripts(
-            script_2=_RIGHT[2].replace(
-                "mse_loss(model(inputs), targets)",
-                "(mse_loss(model(inputs), targets) / dist.get_world_size())",
-            )
-        ),
-    ),
-    Answer(
-        "06.4",
-        "wraps the wrapper",
-        "two-wrappers",
-        _scripts(script_1="train(DataParallel(DDP(net)), batches)"),
-    ),
-    Answer(
-        "06.4",
-        "returns three scripts",
-        "not-four",
-        _scripts().replace(", script_4\n", "\n"),
-    ),
-    Answer(
-        "06.4",
-        "takes the last rank's statistics",
-        "other-rank",
-        _takes("dist.broadcast(one, dist.get_world_size() - 1)"),
-    ),
-    Answer(
-        "06.4",
         "adds up statistics",
         "statistics",
         _takes("dist.all_reduce(one)"),
-    ),
-    Answer("06.4", "trains in eval mode", "mode", _evaluates("train(", "net.eval()\n    train(")),
-    Answer(
-        "06.4",
-        "evaluates on a batch",
-        "other-pair",
-        _evaluates(
-            "mse_loss(net(test[0]), test[1])", "mse_loss(net(batches[0][0]), batches[0][1])"
-        ),
     ),
     Answer(
         "06.4",
