@@ -4,7 +4,8 @@ Task 05.4: an overlapped replica.
 
 import torch
 
-from ddp_lessons.checks.kit import Case, Task
+from ddp_lessons.checks.kit import Case, Mistake, Task
+from ddp_lessons.checks.kit.material.numbers import words_of_both
 from ddp_lessons.checks.replicas.gradients import (
     agrees,
     cast_like,
@@ -23,7 +24,6 @@ from ddp_lessons.checks.replicas.layers import (
     random_layers,
 )
 from ddp_lessons.checks.replicas.steps import (
-    is_left_over,
     step_gradients,
     those_of,
     ways_of,
@@ -83,84 +83,78 @@ def _copy(gradient):
     return None if gradient is None else gradient.clone()
 
 
-def _judge(played):
-    case = played.case
+def _how_sent(view):
+    """
+    Return the mistake in the messages of the first step that shows one, and the fact; or "", "".
+    """
+    case = view.case
     model = Model(case)
     buckets = plan_of(case, model)
-    for number in range(case["steps"]):
-        if case.world_size > 1:
-            for seen in played.seen:
-                _judge_messages(played, seen, number, model, buckets)
-        for seen in played.seen:
-            _judge_mean(played, seen, number)
+    for number in range(case["steps"] if case.world_size > 1 else 0):
+        mistake, fact = _how_sent_in(view, number, model, buckets)
+        if mistake:
+            return mistake, f"Step {number + 1} of {case['steps']}: {fact}"
+    return "", ""
 
 
-def _judge_messages(played, seen, number, model, buckets):
-    rank, events = seen.rank, seen.calls[1 + number].events
+def _how_sent_in(view, number, model, buckets):
+    events = view.seen.calls[1 + number].events
     sent = communications(events)
     gradients = [event for event in events if event.kind == GRADIENT]
     last = max(event.backward for event in gradients)
-    which = f"Step {number + 1} of {played.case['steps']}"
     if any(event.backward is not None and event.backward < last for event in sent):
-        fact = f"{which}: it sends before the last micro-batch."
-        raise played.wrong("each-micro-batch", rank, fact=fact)
-    if len(sent) > len(buckets):
-        fact = f"{which}: it makes {len(sent)} calls; there are {len(buckets)} buckets."
-        raise played.wrong("once" if number else "cost", rank, fact=fact)
-    sizes = [bytes_of(model, names) for names in buckets]
-    if [event.input_bytes for event in sent] != sizes:
-        fact = (
-            f"{which}: bytes of its messages: {[event.input_bytes for event in sent]}; "
-            f"of the buckets: {sizes}."
-        )
-        mistake = "once" if number else "other-plan"
-        others = {event.dtype for event in sent} - {played.case["dtype"], None}
-        if not number and others:
-            mistake = "sent-dtype"
-            fact = f"{which}: it sends {listed(others)}; gradients are {played.case['dtype']}."
-        raise played.wrong(mistake, rank, fact=fact)
+        return "each-micro-batch", "it sends before the last micro-batch."
+    sizes, got = [bytes_of(model, names) for names in buckets], [e.input_bytes for e in sent]
+    if got != sizes:
+        types = listed({event.dtype for event in sent} - {None})
+        fact = f"bytes of its messages: {got}, in {types}; of the buckets: {sizes}."
+        return "once" if number else "other-plan", fact
     index_of = {event.name: event.index for event in gradients if event.backward == last}
-    _judge_times(played, rank, number, sent, buckets, index_of)
-    if any(event.wait_index is None for event in sent):
-        fact = f"{which}: wait_for_gradients returns while a message may still be under way."
-        raise played.wrong("unwaited", rank, fact=fact)
-
-
-def _judge_times(played, rank, step, sent, buckets, index_of):
-    """
-    Refuse a message that leaves too early, too late, or that holds backward up.
-    """
-    case, which = played.case, f"Step {step + 1} of {played.case['steps']}"
-    is_odd = rank in [*case.data.get("other order on", ()), case.data.get("on rank")]
-    is_miscounted = case["micro_batches"] > 1
+    mistake, fact = _when_sent(view, sent, buckets, index_of)
     # A step like the first one, or like those of other cases, which went well: something is left.
-    is_left = step and "in step" not in case.data
+    is_left = number and "in step" not in view.case.data and mistake not in ("", "blocks")
+    if not mistake and any(event.wait_index is None for event in sent):
+        fact = "wait_for_gradients returns while a message may still be under way."
+        return "unwaited", fact
+    return "once" if is_left else mistake, fact
+
+
+def _when_sent(view, sent, buckets, index_of):
+    """
+    Return the mistake of a message that leaves too early, too late, or that holds backward up.
+    """
+    case, latest = view.case, max(index_of.values())
+    is_odd = view.rank in [*case.data.get("other order on", ()), case.data.get("on rank")]
+    counted = "order" if is_odd else "earlier-parts" if case["micro_batches"] > 1 else ""
     ready = 0.0
     for number, (event, names) in enumerate(zip(sent, buckets, strict=True)):
         ready = max([ready, *(index_of.get(name, float("inf")) for name in names)])
         following = min([index for index in index_of.values() if index > ready], default=None)
-        if event.index < min(ready, max(index_of.values())):
-            fact = f"{which}: message {number} leaves before bucket {number} is complete."
-            mistake = "order" if is_odd else "earlier-parts" if is_miscounted else "too-early"
-            raise played.wrong("once" if is_left else mistake, rank, fact=fact)
+        if event.index < min(ready, latest):
+            fact = f"message {number} leaves before bucket {number} is complete."
+            return counted or "too-early", fact
         if following is None:
             continue
         if event.index > following:
-            fact = (
-                f"{which}: bucket {number} is complete before the last gradient, and leaves late."
-            )
-            mistake = "behind" if is_odd else "earlier-parts" if is_miscounted else "late"
-            raise played.wrong("once" if is_left else mistake, rank, fact=fact)
-        if event.wait_index is not None and event.wait_index < max(index_of.values()):
-            fact = (
-                f"{which}: before the last gradient is ready, it has waited for message {number}, "
-                "or has looked and found it complete."
-            )
-            raise played.wrong("blocks", rank, fact=fact)
+            fact = f"bucket {number} is complete before the last gradient, and leaves late."
+            return counted or "late", fact
+        if event.wait_index is not None and event.wait_index < latest:
+            fact = f"before the last gradient is ready, it has waited for message {number}, "
+            return "blocks", fact + "or has looked and found it complete."
+    return "", ""
 
 
-def _judge_mean(played, seen, number):
-    case, rank, got = played.case, seen.rank, seen.kept[number]
+def _how_averaged(view):
+    """
+    Return the mistake in the mean of the first step that shows one, and the fact; or "", "".
+    """
+    return next(
+        filter(any, (_how_averaged_in(view, n) for n in range(view.case["steps"]))), ("", "")
+    )
+
+
+def _how_averaged_in(view, number):
+    case, got = view.case, view.kept[number]
     own, w = step_gradients(case, number), case.world_size
     # Whole numbers add up exactly. Divided before, each term is rounded, and w - 1 sums of them.
     judged = {"num_roundings": w + 1, "unit": torch.finfo(getattr(torch, case["dtype"])).eps / 2}
@@ -171,33 +165,30 @@ def _judge_mean(played, seen, number):
         if not agrees(those_of([name], got), [those_of([name], one) for one in own], mean, **judged)
     ]
     if not wrong:
-        return
-    found = [
-        mistake
-        for mistake, tables, row in ways_to_be_wrong(case, rank, number, own)
-        if agrees(got, tables, row, **judged)
-    ]
-    these, own_of_these = those_of(wrong, got), [those_of(wrong, one) for one in own]
-    if number and is_left_over(case, number, these, own_of_these, judged):
-        found.append("stale")
-    if agrees(these, own_of_these, [float(r == rank) / w for r in range(w)], **judged):
-        found.append("early")
+        return "", ""
+    missing = [name for name in wrong if got[name] is None]
+    if missing:
+        return "none", f"Step {number + 1}: {missing[0]}.grad is None, and the mean is not 0."
     total, _ = weighted_sum(own, mean)
     apart = first_apart(got, total)
-    fact = f"Step {number + 1}: the gradient of {apart} is not the mean over ranks."
-    if any(got[name] is None for name in wrong):
-        apart = next(name for name in wrong if got[name] is None)
-        fact = f"Step {number + 1}: {apart}.grad is None, and the mean over ranks is not 0."
-        found = ["none"]
-    both = {
-        "got": got[apart],
-        "expected": cast_like(total[apart], dict(_parameters(case))[apart]),
-    }
-    raise played.wrong(next(iter(found), "values"), rank, **both, fact=fact)
+    right = cast_like(total[apart], dict(Model(case).named_parameters())[apart])
+    told, mean_told = words_of_both(got[apart], right)
+    fact = f"Step {number + 1}: the gradient of {apart} is {told}; the mean is {mean_told}."
+    ways = ways_to_be_wrong(case, view.rank, number, own)
+    found = (name for name, tables, row in ways if agrees(got, tables, row, **judged))
+    return next(found, "mean"), fact
 
 
-def _parameters(case):
-    return Model(case).named_parameters()
+def _is_found(how, name):
+    """
+    Return a function of a View that tells the fact if it is this mistake that is found.
+    """
+
+    def shows(view):
+        mistake, fact = how(view)
+        return fact if mistake == name else ""
+
+    return shows
 
 
 def _draw(played):
@@ -211,7 +202,6 @@ OverlappedReplica = Task(
     may_change=("grad", "hooks"),
     cases=_cases,
     act=_act,
-    judge=_judge,
     ok="one message a bucket, each under way before the next gradient is ready",
     draw=_draw,
     draws_case=1,
@@ -226,55 +216,101 @@ OverlappedReplica = Task(
         "bucket at len(self.sent) is full, self.send_next(). It flattens .grad or zeros, divides "
         "by the world size, starts the all_reduce, and appends to self.sent.",
     ),
-    mistakes={
-        "each-micro-batch": "Gradients add up in .grad. Send only while will_sync is True.",
-        "cost": "All gradients of a bucket travel in one flat tensor: one message a bucket.",
-        "other-plan": "Message k holds the gradients of bucket k, and nothing else.",
-        "once": "A step must leave the replica as it was at the start: empty what you counted and "
-        "kept.",
-        "too-early": "A bucket is complete when all of its gradients are ready, not the first.",
-        "earlier-parts": "Count the gradients of the last micro-batch only. will_sync says which "
-        "micro-batch that is.",
-        "order": "Ranks may reach layers in another order, or not at all. A bucket that is full "
-        "waits until all before it have been sent.",
-        "behind": "Layers may come in another order. When a bucket has left, those after it may "
-        "have been full for long, and can leave now.",
-        "late": "Start a bucket's message in the hook of its last gradient: backward goes on "
-        "meanwhile.",
-        "blocks": "In a hook nobody may wait: start the message, and wait when backward is over.",
-        "unwaited": "wait_for_gradients waits for every handle before it reads a flat tensor.",
-        "summed": "A mean over ranks is wanted, not a sum.",
-        "twice": "Divide once by the number of ranks, before or after the sum.",
-        "local": "What the hook gets is the parameter. Its gradient is in .grad, and there the "
-        "mean must be in the end.",
-        "left-changed": "A replica hangs up its hooks and changes .grad. All else of the model "
-        "stays as it is.",
-        "none": "wait_for_gradients gives every parameter of the plan the mean, also one that had "
-        "no gradient on this rank.",
-        "added": "The mean takes the place of .grad. It has this rank's part in it already.",
-        "each-divided": "Gradients of earlier micro-batches are in .grad, and are divided once "
-        "more in each hook. Divide once a step.",
-        "some-divided": "A parameter may have no hook called, or no gradient, and still be in the "
-        "bucket. All numbers of a message must be divided alike.",
-        "by-micro-batches": "What the micro-batches of a step add up to is averaged over ranks. "
-        "Divide by the number of ranks alone.",
-        "other-size": "Divide by the number of ranks that there are now. Another group may have "
-        "another one.",
-        "stale": "What a step did not fill in a flat tensor still holds what the last step left.",
-        "early": "Until its wait is over, a flat tensor holds this rank's own numbers, or anything "
-        "else.",
-        "sent-dtype": "A flat tensor has the dtype of the gradients in it.",
-        "last-only": "The gradient of all micro-batches is in .grad. A hook on the tensor sees "
-        "only what the last one adds.",
-        "zeros": "A parameter that the last micro-batch did not use may have a gradient from an "
-        "earlier one.",
-        "raised": "Look at the line that is named, if one is. A .grad may be None: this rank did "
-        "not use the parameter, or backward has not come to it yet. Each part of a flat tensor "
-        "needs the size, shape and dtype of its parameter.",
-        "values": "Look where a flat tensor is made, and where it is read: may two buckets share "
-        "one, and is it read after its wait? Do its parts go back in the order in which they came?",
-        "deadlock": "Every rank sends every bucket, also if no gradient of its own is in it.",
-    },
+    mistakes=(
+        Mistake(
+            "each-micro-batch",
+            "Gradients add up in .grad. Send only while will_sync is True.",
+            shows=_is_found(_how_sent, "each-micro-batch"),
+        ),
+        Mistake(
+            "other-plan",
+            "Message k holds the gradients of bucket k, in one flat tensor of their dtype, and "
+            "nothing else: one message a bucket.",
+            shows=_is_found(_how_sent, "other-plan"),
+        ),
+        Mistake(
+            "once",
+            "A step must leave the replica as it was at the start: empty what you counted and "
+            "kept.",
+            shows=_is_found(_how_sent, "once"),
+        ),
+        Mistake(
+            "too-early",
+            "A bucket is complete when all of its gradients are ready, not the first.",
+            shows=_is_found(_how_sent, "too-early"),
+        ),
+        Mistake(
+            "earlier-parts",
+            "Count the gradients of the last micro-batch only. will_sync says which "
+            "micro-batch that is.",
+            shows=_is_found(_how_sent, "earlier-parts"),
+        ),
+        Mistake(
+            "order",
+            "Ranks may reach layers in another order, or not at all. A full bucket waits until all "
+            "before it have been sent; then those after it that are full leave, too.",
+            shows=_is_found(_how_sent, "order"),
+        ),
+        Mistake(
+            "late",
+            "Start a bucket's message in the hook of its last gradient: backward goes on "
+            "meanwhile.",
+            shows=_is_found(_how_sent, "late"),
+        ),
+        Mistake(
+            "blocks",
+            "In a hook nobody may wait: start the message, and wait when backward is over.",
+            shows=_is_found(_how_sent, "blocks"),
+        ),
+        Mistake(
+            "unwaited",
+            "wait_for_gradients waits for every handle before it reads a flat tensor.",
+            shows=_is_found(_how_sent, "unwaited"),
+        ),
+        Mistake(
+            "none",
+            "wait_for_gradients gives every parameter of the plan the mean, also one that had "
+            "no gradient on this rank.",
+            shows=_is_found(_how_averaged, "none"),
+        ),
+        Mistake(
+            "summed",
+            "A mean over ranks is wanted, not a sum.",
+            shows=_is_found(_how_averaged, "summed"),
+        ),
+        Mistake(
+            "twice",
+            "Divide once by the number of ranks, before or after the sum.",
+            shows=_is_found(_how_averaged, "twice"),
+        ),
+        Mistake(
+            "last-only",
+            "The gradient of all micro-batches is in .grad. A hook on the tensor sees "
+            "only what the last one adds.",
+            shows=_is_found(_how_averaged, "last-only"),
+        ),
+        Mistake(
+            "mean",
+            "The mean takes the place of .grad: of what all micro-batches have added up there, "
+            "divided once, alike for all numbers of a message, by the number of ranks. A flat "
+            "tensor is one bucket's, filled anew in each step, and read after its wait.",
+            shows=_is_found(_how_averaged, "mean"),
+        ),
+        Mistake(
+            "left-changed",
+            "A replica hangs up its hooks and changes .grad. All else of the model stays as it is.",
+        ),
+        Mistake(
+            "raised",
+            "Look at the line that is named, if one is. A .grad may be None: this rank did "
+            "not use the parameter, or backward has not come to it yet. Each part of a flat tensor "
+            "needs the size, shape and dtype of its parameter.",
+        ),
+        Mistake(
+            "deadlock",
+            "Every rank sends every bucket, also if no gradient of its own is in it.",
+        ),
+    ),
     in_place=True,
     returns=False,
 )

@@ -23,33 +23,6 @@ PUT = "                parameter.grad = part.view_as(parameter)"
 INIT = "        self.will_sync = True\n"
 
 
-def _kept_flats(what, divide_always):
-    """
-    Return an answer to 05.4 whose flat tensors stay, and are filled where there is a gradient.
-    """
-    divided = " / dist.get_world_size()" * (not divide_always)
-    fill = (
-        "        flat, start = self.flats[len(self.sent)], 0\n"
-        "        for p in bucket:\n            if p.grad is not None:\n"
-        f"                flat[start:start + p.numel()] = p.grad.flatten(){divided}\n"
-        "            start += p.numel()\n"
-    )
-    gather = REPLICA[REPLICA.index("        gradients = [") : REPLICA.index(DIVIDE)]
-    return altered(
-        "05.4",
-        what,
-        "stale",
-        (
-            INIT,
-            INIT + "        self.flats = [torch.cat([torch.zeros_like(p).flatten() for p in b])\n"
-            "            for b in self.buckets]\n",
-        ),
-        (gather, fill),
-        (DIVIDE, DIVIDE * divide_always),
-        (PUT, PUT + ".clone()"),
-    )
-
-
 ANSWERS = [
     # ---- 05.4 ----
     Answer(
@@ -63,31 +36,6 @@ ANSWERS = [
                 "        if len(self.sent) == len(self.buckets):\n            self.start_step()\n",
             ),
         ),
-    ),
-    Answer(
-        "05.4",
-        "one message a parameter",
-        "cost",
-        """\
-import torch.distributed as dist
-
-class OverlappedReplica:
-    def __init__(self, model, buckets):
-        self.will_sync, self.handles = True, []
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(self.send)
-
-    def send(self, parameter):
-        if self.will_sync:
-            parameter.grad /= dist.get_world_size()
-            self.handles.append(dist.all_reduce(parameter.grad, async_op=True))
-
-    def wait_for_gradients(self):
-        for handle in self.handles:
-            handle.wait()
-        self.handles.clear()
-""",
     ),
     Answer(
         "05.4",
@@ -156,13 +104,6 @@ class OverlappedReplica:
         (WHILE, "        if not self.will_sync:\n            return\n" + WHILE),
         ("self.num_ready[number] == len", "self.num_ready[number] >= len"),
     ),
-    altered(
-        "05.4",
-        "counts the gradients of every micro-batch, and waits for exactly all",
-        "earlier-parts",
-        ("        if not self.will_sync:\n            return\n" + COUNT, COUNT),
-        (WHILE, "        if not self.will_sync:\n            return\n" + WHILE),
-    ),
     Answer("05.4", "sends every bucket after backward", "late", changed(REPLICA, (WHILE, ""))),
     Answer(
         "05.4",
@@ -198,16 +139,6 @@ class OverlappedReplica:
     ),
     Answer(
         "05.4",
-        "averages weights, for it takes the hook's argument for the gradient",
-        "local",
-        changed(
-            REPLICA,
-            ("torch.zeros_like(p) if p.grad is None else p.grad", "p.detach()"),
-            ("parameter.grad = part", "parameter.data = part"),
-        ),
-    ),
-    Answer(
-        "05.4",
         "hooks the tensor, which sees the last micro-batch only",
         "last-only",
         changed(
@@ -228,17 +159,6 @@ class OverlappedReplica:
                 "torch.zeros_like(p) if p.grad is None else p.grad",
                 "self.seen.get(p, torch.zeros_like(p))",
             ),
-        ),
-    ),
-    Answer(
-        "05.4",
-        "sends zeros for what the last micro-batch did not use",
-        "zeros",
-        changed(
-            REPLICA,
-            (COUNT, COUNT + "        self.used.add(parameter)\n"),
-            ("        self.sent = []\n", "        self.sent, self.used = [], set()\n"),
-            ("if p.grad is None else", "if p not in self.used else"),
         ),
     ),
     Answer(
@@ -309,7 +229,6 @@ class OverlappedReplica(torch.nn.Module):
 """,
     ),
     # ---- 05.4 ----
-    _kept_flats("keeps flat tensors, and fills in what there is", divide_always=False),
     altered(
         "05.4",
         "leaves None where this rank has no gradient",
@@ -318,40 +237,9 @@ class OverlappedReplica(torch.nn.Module):
     ),
     altered(
         "05.4",
-        "divides .grad in every hook",
-        "each-divided",
-        (
-            "        if not self.will_sync",
-            "        parameter.grad /= dist.get_world_size()\n        if not self.will_sync",
-        ),
-        (DIVIDE, ""),
-    ),
-    altered(
-        "05.4",
-        "divides .grad in the hooks of the last micro-batch",
-        "some-divided",
-        (COUNT, COUNT + "        parameter.grad /= dist.get_world_size()\n"),
-        (DIVIDE, ""),
-    ),
-    altered(
-        "05.4",
         "adds the mean to .grad",
-        "added",
+        "mean",
         (PUT, PUT + " + (0 if parameter.grad is None else parameter.grad)"),
-    ),
-    altered(
-        "05.4",
-        "puts back what it sent",
-        "early",
-        ("self.sent.append((handle, flat))", "self.sent.append((handle, own))"),
-        (SEND, "        own = flat.clone()\n" + SEND),
-    ),
-    altered(
-        "05.4",
-        "remembers how many ranks there once were",
-        "other-size",
-        ("class Over", "SIZES = []\n\nclass Over"),
-        (DIVIDE, "        SIZES.append(dist.get_world_size())\n        flat /= SIZES[0]\n"),
     ),
     altered(
         "05.4",
@@ -367,19 +255,6 @@ class OverlappedReplica(torch.nn.Module):
     ),
     altered(
         "05.4",
-        "sends one bucket a hook",
-        "behind",
-        (WHILE, WHILE.replace("while", "if")),
-    ),
-    altered(
-        "05.4",
-        "sends in bfloat16",
-        "sent-dtype",
-        (SEND, "        whole, flat = flat, flat.bfloat16()\n" + SEND),
-        (WAIT, WAIT + "            flat = flat.to(bucket[0].dtype)\n"),
-    ),
-    altered(
-        "05.4",
         "thaws the model",
         "left-changed",
         (INIT, INIT + "        model.requires_grad_(True)\n"),
@@ -387,7 +262,7 @@ class OverlappedReplica(torch.nn.Module):
     altered(
         "05.4",
         "has one flat tensor for all buckets",
-        "values",
+        "mean",
         (
             INIT,
             INIT
@@ -412,23 +287,5 @@ class OverlappedReplica(torch.nn.Module):
         "unusual: looks after backward until all is complete",
         None,
         (WAIT, "            while not handle.is_completed(): pass\n"),
-    ),
-    altered(
-        "05.4",
-        "divides by the number of micro-batches as well",
-        "by-micro-batches",
-        (
-            "        self.num_ready = [0]",
-            "        self.num_backwards = dict()\n        self.num_ready = [0]",
-        ),
-        (
-            "        if not self.will_sync:",
-            "        num = self.num_backwards.get(parameter, 0)\n"
-            "        self.num_backwards[parameter] = num + 1\n        if not self.will_sync:",
-        ),
-        (
-            "flat /= dist.get_world_size()",
-            "flat /= dist.get_world_size() * max(self.num_backwards.values(), default=1)",
-        ),
     ),
 ]
