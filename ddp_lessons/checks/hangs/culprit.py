@@ -119,7 +119,14 @@ def _gives_no_pair(job, got):
     # An answer that leaves out lines of all files finds none where a library has that number.
     if _is_pair(got) or (got is None and _has_same_number(job)):
         return ""
+    if _names_another_rank(job, got):  # which has no line of its own
+        return ""
     return "it gave no rank and line."
+
+
+def _names_another_rank(job, got):
+    has_no_line = isinstance(got, tuple | list) and len(got) == 2 and got[1] is None
+    return has_no_line and type(got[0]) is int and got[0] != job["culprit"]
 
 
 def _has_same_number(job):

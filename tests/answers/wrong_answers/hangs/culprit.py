@@ -38,6 +38,16 @@ ANSWERS = [
         "takes what ends in the name", "other-script", (_PATTERN, """rf'{script}", line (\\d+)'""")
     ),
     _altered("returns the line as text", "no-pair", (_NEXT, f"str({_NEXT})")),
+    _altered(
+        "compares lines of all files, and finds no line",
+        "waiting-rank",
+        (
+            "rank = next(rank for rank, way in enumerate(ways) if ways.count(way) == 1)",
+            "stacks = [re.findall(r'File .*', dump) for dump in dumps]\n"
+            "    rank = min(range(len(dumps)), key=lambda r: stacks.count(stacks[r]))",
+        ),
+        (_NEXT, f"{_NEXT[:-1].replace('next(line', 'next((line')}), None)"),
+    ),
     _altered("takes two digits", "digits", (r"line (\d+)", r"line (\d\d)")),
     _altered("counts lines from 0", "no-line", (_NEXT, f"{_NEXT} - 1")),
     Answer(
