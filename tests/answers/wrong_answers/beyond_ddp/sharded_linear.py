@@ -185,15 +185,15 @@ class ShardedLinear(nn.Module):
     ),
     _altered(
         "keeps the whole gradient",
-        "left-over",
+        "not-freed",
         (_REDUCE, _REDUCE + "        Mul.gradient = gw\n"),
     ),
     _altered(
-        "returns the padding, too", "output", ("return x @ full[:num_rows].T", "return x @ full.T")
+        "returns the padding, too", "shape", ("return x @ full[:num_rows].T", "return x @ full.T")
     ),
     _altered(
         "computes without autograd",
-        "no-backward",
+        "no-gradient",
         (
             "        return Mul.apply(x, self.part, self.num_rows)\n",
             "        with torch.no_grad():\n"
@@ -211,13 +211,6 @@ class ShardedLinear(nn.Module):
         ("return gx, mine / w, None", "return None, mine / w, None"),
     ),
     _altered("sums up", "summed", ("mine / w, None", "mine, None")),
-    _altered("divides twice", "divided", ("mine / w, None", "mine / w / w, None")),
-    _altered(
-        "gathers what the weight was",
-        "stale",
-        (_PART, _PART + "        self.first = mine.clone()\n"),
-        ("Mul.apply(x, self.part", "Mul.apply(x, self.part + (self.first - self.part).detach()"),
-    ),
     _altered(
         "takes its own gradient",
         "not-averaged",
@@ -234,26 +227,10 @@ class ShardedLinear(nn.Module):
     ),
     _altered(
         "gathers for each sample",
-        "gathers-more",
+        "cost",
         (
             "return x @ full[:num_rows].T",
             "return torch.stack([one @ collect(part)[:num_rows].T for one in x])",
-        ),
-    ),
-    _altered(
-        "reduces for each sample",
-        "reduces-more",
-        (
-            "        gw[:ctx.num_rows] = g.T @ x\n        mine = torch.zeros_like(part)\n"
-            + _REDUCE,
-            """\
-        mine = torch.zeros_like(part)
-        for one_g, one_x in zip(g, x):
-            gw[:ctx.num_rows] = one_g[:, None] @ one_x[None]
-            row = torch.zeros_like(part)
-            reduce_scatter(row.view(-1), gw)
-            mine += row
-""",
         ),
     ),
     _altered(
