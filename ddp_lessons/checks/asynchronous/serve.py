@@ -14,16 +14,12 @@ from ddp_lessons.checks.asynchronous.workers import (
     play_worker,
     sizes_of,
 )
-from ddp_lessons.checks.kit import Case, Task
+from ddp_lessons.checks.kit import Case, Mistake, Task, words
 from ddp_lessons.checks.kit.inside.early import Early
-from ddp_lessons.checks.kit.material.early_use import EARLY
+from ddp_lessons.checks.kit.material.early_use import EARLY_USE
+from ddp_lessons.checks.kit.material.numbers import words_of_both
 from ddp_lessons.checks.kit.material.warm_up import import_compiler
 from ddp_lessons.pictures import holdings_picture
-
-_UNDER_WAY = {
-    "changed-under-way": "`{}` writes into a tensor that is still being sent.",
-    "early": "`{}` takes a tensor that is still being received.",
-}
 
 
 def _cases(draw):
@@ -39,139 +35,116 @@ def _act(here, serve):
     if here.rank == 0:
         with Early() as early:
             here.call(serve, first_weights(case), case["steps"], case["bound"], RATE)
-        return {"changed-under-way": early.written_by, "early": early.taken_by}
+        return {"early": early.taken_by, "overwritten": early.written_by}
     here.call(play_worker, gradients_of(case, here.rank), order_of(case))
-    return None
+    return {}
 
 
-def _judge(played):
-    for mistake, name in played.seen[0].kept.items():  # numbers tell it only of a slow message
-        if name is not None:
-            raise played.wrong(mistake, 0, fact=_UNDER_WAY[mistake].format(name))
-    log = _log_of(played)
-    places = _places(played.case, log)
-    versions = [0] * len(log)  # of the weights that each gradient was computed at
-    for worker in range(1, played.case.world_size):
-        own = [place for place, (one, _) in enumerate(log) if one == worker]
-        for step, reply in enumerate(played.results[worker]):
-            version = _version(played, worker, step, reply, places)
-            _judge_send(played, worker, step, version)
-            _judge_moment(played, log, worker, version, own[step])
-            if step + 1 < len(own):
-                versions[own[step + 1]] = version
-    _judge_ages(played, log, versions)
-    after = played.after[0]
-    if not torch.equal(after, _weights_of(played.case, set(places)).to(after.dtype)):
-        is_untouched = torch.equal(after, played.before[0])
-        fact = "In the end `weights` holds other numbers than the last ones that it should have."
-        mistake = "not-in-place" if is_untouched else "values"
-        raise played.wrong(mistake, 0, got=after, fact=fact)
-
-
-def _log_of(played):
-    log, case = played.results[0], played.case
+def _gives_no_log(view):
+    # Every mistake shows on rank 0, which is asked first.
+    log, steps = view.played.results[0], view.case["steps"]
     is_log = isinstance(log, list | tuple) and all(
         isinstance(pair, list | tuple) and [type(one) for one in pair] == [int, int] for pair in log
     )
-    if not is_log:
-        fact = "It must return a list of pairs (worker, age), two whole numbers each."
-        raise played.wrong("no-log", 0, got=log, fact=fact)
-    counts = [sum(worker == one for worker, _ in log) for one in range(1, case.world_size)]
-    if len(log) != sum(counts) or set(counts) != {case["steps"]}:
-        fact = f"The log must hold each worker {case['steps']} times."
-        raise played.wrong("log", 0, got=log, fact=fact)
-    return [tuple(pair) for pair in log]
+    workers = [worker for worker in range(1, view.case.world_size) for _ in range(steps)]
+    is_log = is_log and sorted(worker for worker, _ in log) == workers
+    return not is_log and f"{steps} pairs (worker, age) of each worker are due, not {words(log)}."
 
 
-def _places(case, log):
+def _places(played):
     # The place in the weights of each gradient of the log.
-    made = dict.fromkeys(range(1, case.world_size), 0)
-    places = []
-    for worker, _ in log:
-        places.append(place_of(case, worker, made[worker]))
-        made[worker] += 1
-    return places
+    workers = [worker for worker, _ in played.results[0]]
+    made = [workers[:turn].count(worker) for turn, worker in enumerate(workers)]
+    return [place_of(played.case, *both) for both in zip(workers, made, strict=True)]
 
 
-def _weights_of(case, applied):
-    sizes, weights = sizes_of(case), first_weights(case).double()
-    for place in applied:
-        weights[place] -= RATE * sizes[place]
-    return weights
+def _weights_of(case, held):
+    weights, places = first_weights(case).double(), [*held]
+    weights[places] -= RATE * sizes_of(case)[places]
+    return weights.to(first_weights(case).dtype)
 
 
-def _version(played, worker, step, reply, places):
-    case = played.case
-    sizes, first = sizes_of(case), first_weights(case).double()
-    moved = first - reply.double()
-    is_in = moved == RATE * sizes
-    expected = _weights_of(case, set(is_in.nonzero().flatten().tolist())).to(reply.dtype)
-    which = f"The weights that answer gradient {step + 1} of worker {worker}"
-    if not bool((is_in | (moved == 0)).all()):
-        fact = f"{which} hold numbers that no gradients taken once give."
-        mistake = _name_numbers(moved, sizes)
-        raise played.wrong(mistake, 0, got=reply, expected=expected, fact=fact)
-    own = place_of(case, worker, step)
-    if not is_in[own]:
-        fact = f"{which} do not have that gradient in them."
-        raise played.wrong("own-missing", 0, got=reply, fact=fact)
-    version = int(is_in.sum())
-    if {places[turn] for turn in range(version)} != set(is_in.nonzero().flatten().tolist()):
-        fact = f"{which} have others in them than the first {version} gradients of the log."
-        raise played.wrong("log-order", 0, got=played.results[0], fact=fact)
-    return version
+def _answers(played):
+    # For each answer: worker, step, weights, and the places of the gradients that are in them.
+    first, moves = first_weights(played.case).double(), RATE * sizes_of(played.case)
+    for worker in range(1, played.case.world_size):
+        for step, weights in enumerate(played.results[worker]):
+            held = (first - weights.double() == moves).nonzero().flatten()
+            yield worker, step, weights, {*held.tolist()}
 
 
-def _name_numbers(moved, sizes):
-    odd = moved[(moved != 0) & (moved != RATE * sizes)]
-    right = (RATE * sizes)[(moved != 0) & (moved != RATE * sizes)]
-    for name, factor in (("no-rate", 1 / RATE), ("sign", -1.0), ("sign", -1 / RATE)):
-        if torch.equal(odd, factor * right):
-            return name
-    return "values"
+def _answers_with(tells):
+    # A function of a View that says what is wrong with the weights of an answer, if `tells` does: a
+    # function of the Played and what `_answers` gives.
+
+    def shows(view):
+        for worker, step, *rest in _answers(view.played):
+            fact = tells(view.played, worker, step, *rest)
+            if fact:
+                return f"The weights that answer gradient {step + 1} of worker {worker} {fact}"
+        return ""
+
+    return shows
 
 
-def _judge_send(played, worker, step, version):
-    # Under way, a tensor is read at any time: what was sent before a gradient came may have it in.
+def _are_others(played, worker, step, weights, held):
+    right = _weights_of(played.case, held)
+    if not torch.equal(weights, right):
+        told = words_of_both(weights, right)
+        return f"are {told[0]}; gradients that are taken once give {told[1]}."
+    # Under way, a tensor is read at any time: what came after it was sent may be in it.
     calls = [event for event in played.traces[0] if event.name in ("send", "recv")]
     sends = [at for at, event in enumerate(calls) if event.is_send and event.peer == worker]
     num_taken = sum(not event.is_send for event in calls[: sends[step]])
-    if version > num_taken:
-        fact = f"What was sent to worker {worker} after {num_taken} gradients has {version} in it."
-        raise played.wrong("changed-under-way", 0, fact=fact)
+    is_later = len(held) > num_taken
+    return is_later and f"are sent after {num_taken} gradients, and have {len(held)} in them."
 
 
-def _judge_moment(played, log, worker, version, turn):
-    # Sent when `version` gradients were applied: neither before it might be, nor later.
-    bound = played.case["bound"]
-    made = dict.fromkeys(range(1, played.case.world_size), 0)
-    for now, (other, _) in enumerate(log[:version], start=1):
-        made[other] += 1
-        if turn < now < version and may_go_on(made, worker, bound):
-            fact = f"Worker {worker} has made {made[worker]} steps and the slowest "
-            fact += f"{min(made.values())}, so it may go on. It gets its weights only "
-            late = version - now
-            fact += f"{late} gradient{'s' if late > 1 else ''} later."
-            raise played.wrong("too-late", 0, fact=fact)
-    if not may_go_on(made, worker, bound):
-        fact = f"Worker {worker} has made {made[worker]} steps and the slowest "
-        fact += f"{min(made.values())}, and it gets its weights all the same."
-        raise played.wrong("too-early", 0, fact=fact)
+def _lack_it(played, worker, step, _, held):
+    return place_of(played.case, worker, step) not in held and "do not have that gradient in them."
 
 
-def _judge_ages(played, log, versions):
-    right = [turn - version for turn, version in enumerate(versions)]
-    got = [age for _, age in log]
-    if got == right:
-        return
-    mistake = "ages"
-    if got == [age + 1 for age in right]:
-        mistake = "own-counted"
-    elif got == versions:
-        mistake = "version-for-age"
-    expected = [(worker, age) for (worker, _), age in zip(log, right, strict=True)]
-    fact = "The order of the log is right, its ages are not."
-    raise played.wrong(mistake, 0, got=log, expected=expected, fact=fact)
+def _are_no_version(played, _worker, _step, _weights, held):
+    firsts = {*_places(played)[: len(held)]}
+    return firsts != held and f"hold other gradients than the first {len(held)} of the log."
+
+
+def _is_free(played, worker, num_gradients):
+    workers = [one for one, _ in played.results[0][:num_gradients]]
+    made = {one: workers.count(one) for one in range(1, played.case.world_size)}
+    return may_go_on(made, worker, played.case["bound"])
+
+
+def _are_late(played, worker, step, _, held):
+    own = _places(played).index(place_of(played.case, worker, step)) + 1
+    free = [number for number in range(own, len(held)) if _is_free(played, worker, number)]
+    return free and f"may be sent after {free[0]} gradients, and are sent after {len(held)}."
+
+
+def _are_early(played, worker, _step, _weights, held):
+    return not _is_free(played, worker, len(held)) and "are sent while it is too far ahead."
+
+
+def _ages(view):
+    # The ages of the log, and the right ones.
+    log, places = view.played.results[0], _places(view.played)
+    right = [*range(len(log))]
+    for worker, step, _, held in _answers(view.played):
+        if step + 1 < view.case["steps"]:
+            right[places.index(place_of(view.case, worker, step + 1))] -= len(held)
+    return [age for _, age in log], right
+
+
+def _gives_other_ages(view):
+    got, right = _ages(view)
+    return got != right and f"The ages in the log are {got}; right are {right}."
+
+
+def _leaves_others(view):
+    got, right = view.played.after[0], _weights_of(view.case, _places(view.played))
+    told = words_of_both(got, right)
+    is_other = not torch.equal(got, right.to(got.dtype))
+    return is_other and f"In the end `weights` holds {told[0]}; the last version is {told[1]}."
 
 
 def _draw(played):
@@ -190,7 +163,6 @@ serve = Task(
     name="serve",
     cases=_cases,
     act=_act,
-    judge=_judge,
     ok="whoever comes first is served, and nobody is further ahead than the bound",
     draw=_draw,
     hints=(
@@ -202,39 +174,66 @@ serve = Task(
         "After each gradient: for each waiting worker, if steps[worker] - min(steps.values()) <= "
         "bound, send it the weights, note the version, and take it off the list.",
     ),
-    mistakes={
-        "unwaited": "Wait for every send: a worker takes one answer for each gradient.",
-        "deadlock": "The server waits for a gradient, and the worker that would send it waits for "
-        "weights that it may have. Take gradients of whoever comes first; and after each one look "
-        "at all who wait, with `bound` steps ahead allowed.",
-        "late": "Do not poll: Gloo's handle of an `irecv` says False in is_completed() until you "
-        "wait() for it. dist.recv without a source waits for whatever comes first.",
-        "changed-under-way": "Weights changed while they were still being sent. Wait for each send "
-        "before the next gradient is applied, or send a copy.",
-        "early": EARLY["early"],
-        "too-early": "Nobody goes on while it has made more than `bound` steps more than the "
-        "slowest. A worker that has sent nothing yet has made 0 steps.",
-        "too-late": "After each gradient look at all who wait, not only at who has just sent.",
-        "own-missing": "First apply the gradient, then answer.",
-        "no-rate": "Take rate times the gradient from the weights.",
-        "sign": "A step goes against the gradient.",
-        "not-in-place": "Change the tensor that you were given: its numbers, not the name.",
-        "no-log": "For each gradient note the pair of who sent it and how old it was, as Python's "
-        "whole numbers.",
-        "log": "Note every gradient once, under the rank that sent it.",
-        "log-order": "Note gradients in the order in which you apply them.",
-        "ages": "An age counts the gradients that were applied since this worker got its weights, "
-        "of whomever. So note for each worker at which version it got them.",
-        "own-counted": "The gradient itself does not make itself older: count those before it.",
-        "version-for-age": "The age is not the version that the worker had, but how many versions "
-        "have come since.",
-        "raised": "The line that is named is yours. Workers are all ranks but 0, however many.",
-        "died": "A received gradient needs a tensor like `weights`, in size and dtype. Where a "
-        "message does not fit, Gloo ends the process.",
-        "nothing": "Return the log.",
-        "values": "Each gradient is applied once, as it came, whatever its age. A tensor that is "
-        "received into again holds the new gradient only.",
-    },
+    mistakes=(
+        EARLY_USE,
+        Mistake(
+            "log",
+            "Note for each gradient, once, its worker and its age, as Python's whole numbers.",
+            shows=_gives_no_log,
+        ),
+        Mistake(
+            "weights",
+            "Take rate times each gradient off the weights, once, as it came, whatever its age, "
+            "not while they are sent. A tensor that is received into holds the new gradient only.",
+            shows=_answers_with(_are_others),
+        ),
+        Mistake(
+            "own-missing", "First apply the gradient, then answer.", shows=_answers_with(_lack_it)
+        ),
+        Mistake(
+            "log-order",
+            "Note gradients in the order in which you apply them.",
+            shows=_answers_with(_are_no_version),
+        ),
+        Mistake(
+            "too-late",
+            "After each gradient look at all who wait, not only at who has just sent.",
+            shows=_answers_with(_are_late),
+        ),
+        Mistake(
+            "too-early",
+            "A worker waits while it has made more than `bound` steps more than the slowest. One "
+            "that has sent nothing yet has made 0 steps.",
+            shows=_answers_with(_are_early),
+        ),
+        Mistake(
+            "own-counted",
+            "The gradient itself does not make itself older: count those before it.",
+            "All ages are too high by 1.",
+            shows=lambda view: _ages(view)[0] == [age + 1 for age in _ages(view)[1]],
+        ),
+        Mistake(
+            "ages",
+            "An age counts the gradients that were applied since this worker got its weights, of "
+            "whomever. So note for each worker at which version it got them.",
+            shows=_gives_other_ages,
+        ),
+        Mistake(
+            "not-in-place",
+            "Change the numbers of the tensor that you were given, up to the last gradient.",
+            shows=_leaves_others,
+        ),
+        Mistake(
+            "deadlock",
+            "A worker waits for weights that it may have, and the server for its gradient. Take "
+            "what comes first; then look at all who wait, with `bound` steps ahead allowed.",
+        ),
+        Mistake(
+            "late",
+            "Do not poll: Gloo's handle of an `irecv` says False in is_completed() until you "
+            "wait() for it. dist.recv without a source waits for whatever comes first.",
+        ),
+    ),
     allowed=("send", "recv"),
     in_place=True,
     twice=True,

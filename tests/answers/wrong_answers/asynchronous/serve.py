@@ -10,7 +10,7 @@ ANSWERS = [
     altered(
         "14.1",
         "waits for its sends in the end",
-        "changed-under-way",
+        "early",
         (
             "            dist.send(weights, one)\n",
             "            sends.append(dist.isend(weights, one))\n",
@@ -104,16 +104,13 @@ def serve(weights, num_steps, bound, rate):
             "            waiting.remove(one)\n        weights.sub_(gradient, alpha=rate)\n",
         ),
     ),
-    altered("14.1", "forgets the rate", "no-rate", (", alpha=rate", "")),
-    altered("14.1", "goes along the gradient", "sign", ("sub_", "add_")),
+    altered("14.1", "forgets the rate", "weights", (", alpha=rate", "")),
     altered(
         "14.1",
         "makes new weights",
         "not-in-place",
         ("weights.sub_(gradient, alpha=rate)", "weights = weights - rate * gradient"),
     ),
-    altered("14.1", "returns ages alone", "no-log", ("return log", "return [a for _, a in log]")),
-    altered("14.1", "returns nothing", "nothing", ("    return log\n", "")),
     altered(
         "14.1",
         "forgets what came last",
@@ -135,12 +132,6 @@ def serve(weights, num_steps, bound, rate):
     ),
     altered(
         "14.1",
-        "notes the version",
-        "version-for-age",
-        ("version - given[worker]", "given[worker]"),
-    ),
-    altered(
-        "14.1",
         "looks who is slowest before it counts",
         "too-late",
         (
@@ -155,26 +146,8 @@ def serve(weights, num_steps, bound, rate):
     ),
     altered(
         "14.1",
-        "numbers workers from 0",
-        "raised",
-        ("range(1, num_workers + 1)", "range(num_workers)"),
-    ),
-    altered(
-        "14.1",
-        "receives into a tensor of one number",
-        "died",
-        ("torch.zeros_like(weights)", "torch.zeros(1)"),
-    ),
-    altered(
-        "14.1",
-        "does not wait for what it sends",
-        "unwaited",
-        ("dist.send(weights, one)", "dist.isend(weights.clone(), one)"),
-    ),
-    altered(
-        "14.1",
         "adds up what it receives",
-        "values",
+        "weights",
         (
             "        gradient = torch.zeros_like(weights)\n        worker = dist.recv(gradient)\n",
             "        new = torch.zeros_like(weights)\n        worker = dist.recv(new)\n"
