@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Played, Task
+from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Played, Task, found_by
 from ddp_lessons.checks.kit.comparing import find_difference
 from ddp_lessons.checks.kit.elimination import name_mistake
 from ddp_lessons.checks.kit.finding import all_tasks
@@ -239,3 +239,22 @@ def test_no_mistake_above_gives_all_that_one_gives(task, mistake):
         for rank in range(case.world_size)
         for value in mistake.gives(case, rank)
     )
+
+
+def test_a_finder_that_tells_mistakes_apart_runs_once_for_each_rank():
+    """
+    The list of the task decides the order, and the finder says which mistake it is.
+    """
+    asked = []
+
+    def finder(view):
+        asked.append(view.rank)
+        return ("late", "Rank 1 is late.") if view.rank == 1 else ("", "")
+
+    early, late = (
+        Mistake(name, "Think.", shows=found_by(finder, name)) for name in ("early", "late")
+    )
+    error = named(_task(early, late, expected=None), RIGHT, RIGHT)
+    assert error.mistake == "late"
+    assert "Rank 1 is late." in str(error)
+    assert asked == [0, 1]

@@ -135,6 +135,11 @@ def _ages(view):
     return [age for _, age in log], right
 
 
+def _counts_itself(view):
+    got, right = _ages(view)
+    return got == [age + 1 for age in right]
+
+
 def _gives_other_ages(view):
     got, right = _ages(view)
     return got != right and f"The ages in the log are {got}; right are {right}."
@@ -210,7 +215,7 @@ serve = Task(
             "own-counted",
             "The gradient itself does not make itself older: count those before it.",
             "All ages are too high by 1.",
-            shows=lambda view: _ages(view)[0] == [age + 1 for age in _ages(view)[1]],
+            shows=_counts_itself,
         ),
         Mistake(
             "ages",

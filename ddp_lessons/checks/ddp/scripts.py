@@ -22,7 +22,7 @@ from ddp_lessons.checks.ddp.trainings import (
     weights_of,
     wrappings,
 )
-from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Task
+from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Task, found_by
 from ddp_lessons.checks.kit.ends import BLANK
 from ddp_lessons.checks.kit.material.warm_up import first_ddp
 from ddp_lessons.pictures import timeline_picture, timeline_tracks
@@ -99,18 +99,6 @@ def _is_unfinished(view):
 def _wraps_again(view):
     wrapped = view.kept.get("wrapped", ())
     return len(wrapped) > 1 and f"It wraps a model {len(wrapped)} times: {', '.join(wrapped)}."
-
-
-def _is_found(how, name):
-    """
-    Return a function of a View that tells the fact if it is this mistake that is found.
-    """
-
-    def shows(view):
-        mistake, fact = how(view)
-        return fact if mistake == name else ""
-
-    return shows
 
 
 def _how_trained(view):
@@ -196,26 +184,26 @@ scripts = Task(
             "alone",
             "Look for what sends gradients. DataParallel is one process's own, and DDP sends only "
             "if its own forward was called.",
-            shows=_is_found(_how_trained, "alone"),
+            shows=found_by(_how_trained, "alone"),
         ),
         Mistake(
             "passed-by",
             "None of these messages carries gradients: a loss is no gradient, and autograd does "
             "not pass through an all-reduce. Let every forward of the training go through DDP's "
             "wrapper.",
-            shows=_is_found(_how_trained, "passed-by"),
+            shows=found_by(_how_trained, "passed-by"),
         ),
         Mistake(
             "scaled",
             "DDP takes the mean of all ranks' gradients by itself. Do not add up, multiply, divide "
             "or step more often. An average by hand asks how many ranks there are.",
-            shows=_is_found(_how_trained, "scaled"),
+            shows=found_by(_how_trained, "scaled"),
         ),
         Mistake(
             "made-one",
             "The mean of gradients in each step is not the mean of weights at the end, nor the "
             "training of one rank.",
-            shows=_is_found(_how_trained, "made-one"),
+            shows=found_by(_how_trained, "made-one"),
         ),
         replace(
             VALUES,
@@ -225,24 +213,24 @@ scripts = Task(
         Mistake(
             "no-evaluation",
             "Keep the evaluation, and return its loss on rank 0.",
-            shows=_is_found(_how_evaluated, "no-evaluation"),
+            shows=found_by(_how_evaluated, "no-evaluation"),
         ),
         Mistake(
             "statistics",
             "DDP leaves rank 0's statistics in the model. Keep them, or make them those of all "
             "ranks. After the training no batch may be counted.",
-            shows=_is_found(_how_evaluated, "statistics"),
+            shows=found_by(_how_evaluated, "statistics"),
         ),
         Mistake(
             "mean-of-losses",
             "The loss may go by the statistics of rank 0, or by those of all ranks in one "
             "BatchNorm. A mean of losses, each by one rank's statistics, is neither.",
-            shows=_is_found(_how_evaluated, "mean-of-losses"),
+            shows=found_by(_how_evaluated, "mean-of-losses"),
         ),
         Mistake(
             "evaluation",
             "Evaluate after the training, in eval mode, on all of `test`, which no step has seen.",
-            shows=_is_found(_how_evaluated, "evaluation"),
+            shows=found_by(_how_evaluated, "evaluation"),
         ),
         Mistake(
             "deadlock",

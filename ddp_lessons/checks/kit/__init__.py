@@ -9,7 +9,7 @@ an answer is tried, `material` what tasks are made of.
 """
 
 from ddp_lessons.checks.kit.cases import Case
-from ddp_lessons.checks.kit.elimination import Expected, View
+from ddp_lessons.checks.kit.elimination import Expected, View, found_by
 from ddp_lessons.checks.kit.inside.plain import equal
 from ddp_lessons.checks.kit.judging import Played
 from ddp_lessons.checks.kit.material.numbers import (
@@ -31,6 +31,7 @@ __all__ = [
     "Task",
     "View",
     "equal",
+    "found_by",
     "generator",
     "normal_numbers",
     "sum_error",

@@ -3,7 +3,7 @@ Name the mistake that a case shows: compare with the right value, and try the ta
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -50,6 +50,7 @@ class View:
 
     played: Any
     rank: int
+    _findings: dict = field(default_factory=dict, repr=False)
 
     @property
     def case(self):
@@ -119,11 +120,35 @@ class View:
         """
         return self.difference is not None
 
+    def finding_of(self, finder):
+        """
+        Return what a finder, see `found_by`, says of this View. The finder runs once.
+        """
+        if finder not in self._findings:
+            self._findings[finder] = finder(self)
+        return self._findings[finder]
+
     def is_near(self, value):
         """
         Tell whether the answer gave this value, by the comparison that the right one is held to.
         """
         return find_difference(self.got, value, self.most_off) is None
+
+
+def found_by(finder, name):
+    """
+    Return the `shows` of a mistake that one finder tells apart from others.
+
+    Args:
+        finder: Function of a View that returns (name of a mistake, fact), or ("", "").
+        name: The name of this mistake.
+    """
+
+    def shows(view):
+        mistake, fact = view.finding_of(finder)
+        return fact if mistake == name else ""
+
+    return shows
 
 
 _KINDS = {

@@ -4,7 +4,7 @@ Task 05.4: an overlapped replica.
 
 import torch
 
-from ddp_lessons.checks.kit import Case, Mistake, Task
+from ddp_lessons.checks.kit import Case, Mistake, Task, found_by
 from ddp_lessons.checks.kit.material.numbers import words_of_both
 from ddp_lessons.checks.replicas.gradients import (
     agrees,
@@ -179,18 +179,6 @@ def _how_averaged_in(view, number):
     return next(found, "mean"), fact
 
 
-def _is_found(how, name):
-    """
-    Return a function of a View that tells the fact if it is this mistake that is found.
-    """
-
-    def shows(view):
-        mistake, fact = how(view)
-        return fact if mistake == name else ""
-
-    return shows
-
-
 def _draw(played):
     steps = [seen.calls[1].events for seen in played.seen]
     return timeline_picture(timeline_tracks(merge(steps)), "events, in order")
@@ -220,81 +208,81 @@ OverlappedReplica = Task(
         Mistake(
             "each-micro-batch",
             "Gradients add up in .grad. Send only while will_sync is True.",
-            shows=_is_found(_how_sent, "each-micro-batch"),
+            shows=found_by(_how_sent, "each-micro-batch"),
         ),
         Mistake(
             "other-plan",
             "Message k holds the gradients of bucket k, in one flat tensor of their dtype, and "
             "nothing else: one message a bucket.",
-            shows=_is_found(_how_sent, "other-plan"),
+            shows=found_by(_how_sent, "other-plan"),
         ),
         Mistake(
             "once",
             "A step must leave the replica as it was at the start: empty what you counted and "
             "kept.",
-            shows=_is_found(_how_sent, "once"),
+            shows=found_by(_how_sent, "once"),
         ),
         Mistake(
             "too-early",
             "A bucket is complete when all of its gradients are ready, not the first.",
-            shows=_is_found(_how_sent, "too-early"),
+            shows=found_by(_how_sent, "too-early"),
         ),
         Mistake(
             "earlier-parts",
             "Count the gradients of the last micro-batch only. will_sync says which "
             "micro-batch that is.",
-            shows=_is_found(_how_sent, "earlier-parts"),
+            shows=found_by(_how_sent, "earlier-parts"),
         ),
         Mistake(
             "order",
             "Ranks may reach layers in another order, or not at all. A full bucket waits until all "
             "before it have been sent; then those after it that are full leave, too.",
-            shows=_is_found(_how_sent, "order"),
+            shows=found_by(_how_sent, "order"),
         ),
         Mistake(
             "late",
             "Start a bucket's message in the hook of its last gradient: backward goes on "
             "meanwhile.",
-            shows=_is_found(_how_sent, "late"),
+            shows=found_by(_how_sent, "late"),
         ),
         Mistake(
             "blocks",
             "In a hook nobody may wait: start the message, and wait when backward is over.",
-            shows=_is_found(_how_sent, "blocks"),
+            shows=found_by(_how_sent, "blocks"),
         ),
         Mistake(
             "unwaited",
             "wait_for_gradients waits for every handle before it reads a flat tensor.",
-            shows=_is_found(_how_sent, "unwaited"),
+            shows=found_by(_how_sent, "unwaited"),
         ),
         Mistake(
             "none",
             "wait_for_gradients gives every parameter of the plan the mean, also one that had "
             "no gradient on this rank.",
-            shows=_is_found(_how_averaged, "none"),
+            shows=found_by(_how_averaged, "none"),
         ),
         Mistake(
             "summed",
             "A mean over ranks is wanted, not a sum.",
-            shows=_is_found(_how_averaged, "summed"),
+            shows=found_by(_how_averaged, "summed"),
         ),
         Mistake(
             "twice",
             "Divide once by the number of ranks, before or after the sum.",
-            shows=_is_found(_how_averaged, "twice"),
+            shows=found_by(_how_averaged, "twice"),
         ),
         Mistake(
             "last-only",
             "The gradient of all micro-batches is in .grad. A hook on the tensor sees "
             "only what the last one adds.",
-            shows=_is_found(_how_averaged, "last-only"),
+            shows=found_by(_how_averaged, "last-only"),
         ),
         Mistake(
             "mean",
             "The mean takes the place of .grad: of what all micro-batches have added up there, "
             "divided once, alike for all numbers of a message, by the number of ranks. A flat "
             "tensor is one bucket's, filled anew in each step, and read after its wait.",
-            shows=_is_found(_how_averaged, "mean"),
+            shows=found_by(_how_averaged, "mean"),
         ),
         Mistake(
             "left-changed",
