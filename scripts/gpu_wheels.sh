@@ -29,7 +29,7 @@ needed="
     packaging ipyparallel decorator tqdm
     matplotlib contourpy numpy cycler kiwisolver pillow pyparsing
     nbclient nbformat fastjsonschema jsonschema attrs jsonschema-specifications referencing
-    rpds-py nbval pytest iniconfig pluggy pytest-timeout coverage
+    rpds-py nbval pytest iniconfig pluggy pytest-timeout pytest-xdist execnet coverage
     rich markdown-it-py mdurl scikit-learn scipy joblib cloudpickle narwhals threadpoolctl
     jupytext mdit-py-plugins pyyaml py-spy
     torchmetrics lightning-utilities tensorboard absl-py grpcio markdown protobuf werkzeug markupsafe"
