@@ -40,6 +40,7 @@ _HOLD = f"""\
 import torch
 import torch.distributed as dist
 from ddp_lessons.process_group import rank_device
+held = None  # of the cell before: torch would have to find room for both
 held = torch.ones({HELD_MIB} << 18, device=rank_device())
 total = torch.ones(1, device=rank_device())
 dist.all_reduce(total)

@@ -101,13 +101,28 @@ def whole_state(optimizer):
     pairs = list(optimizer.pieces().items())
 
     def gather(_, value, parameter, piece):
-        if not hasattr(value, "full_tensor"):
+        if not hasattr(value, "to_local"):
             return value
         whole = torch.empty_like(parameter, dtype=value.dtype)
-        flat_view(whole).copy_(value.full_tensor())
+        flat_view(whole).copy_(_gathered(value))
         return whole
 
     return _changed(optimizer.state_dict(), pairs, gather)
+
+
+def _gathered(value):
+    """
+    Return the whole of a DTensor that `piece_in_whole` made.
+
+    As `full_tensor`, which crashes on Gloo with tensors of a GPU: pytorch/pytorch issue 152645.
+    """
+    group, piece = value.device_mesh.get_group(), value.to_local()
+    world_size = dist.get_world_size(group)
+    padded = piece.new_zeros(-(-value.numel() // world_size))
+    padded[: len(piece)] = piece
+    parts = [torch.empty_like(padded) for _ in range(world_size)]
+    dist.all_gather(parts, padded, group)
+    return torch.cat(parts)[: value.numel()]
 
 
 def is_of_piece(value, piece):

@@ -22,6 +22,10 @@ from .splitting import COMMUNICATION, COMPUTE
 _TALKS = re.compile(r"(gloo|nccl|mpi|ucc):")
 _CALLS = re.compile(r"c10d::")
 _SILENT = "6"
+_COPY = "gpu_user_annotation"
+"""
+The category of a span that was noted on the CPU and is listed for the GPU once more.
+"""
 
 
 def profile_steps(step, num_steps=3, num_warm_up=2, group=None):
@@ -100,7 +104,11 @@ def profile_track(document):
     Lesson: 11_speed.
     """
     base_ns = document.get("baseTimeNanoseconds", 0)
-    events = [event for event in document["traceEvents"] if event.get("ph") == "X"]
+    events = [
+        event
+        for event in document["traceEvents"]
+        if event.get("ph") == "X" and event.get("cat") != _COPY
+    ]
     steps = [event["ts"] for event in events if event["name"] == "step"]
     if not steps:
         raise BadInput(

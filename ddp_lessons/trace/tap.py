@@ -122,7 +122,9 @@ class Tap:
             graph_task = torch._C._current_graph_task_id()
             events = [recorder.called(call, graph_task) for recorder in self._recorders]
             result = redispatch(keyset & below, *args)
-            if sys._getframe(1).f_code.co_filename == _WAITS_BY_ITSELF:
+            # None in the thread that autograd has for a GPU: nothing of Python is below it.
+            caller = sys._getframe().f_back
+            if caller is not None and caller.f_code.co_filename == _WAITS_BY_ITSELF:
                 self._watch(events, None)
             else:
                 self._watch(events, result[-1] if isinstance(result, tuple) else result)

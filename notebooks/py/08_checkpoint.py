@@ -264,10 +264,9 @@ ok("C21 is half true, with everything saved no bit differs", weights_off_after_a
 # ## Can two ranks load what four have saved?
 
 # %% [markdown] tags=["predict"]
-# `fully_shard` is for models too large for one rank. It splits each parameter by rows
-# over w ranks: each gets rows / w of them, rounded up, as far as rows last.
-# Its part is a **shard**. The last layer has 10 rows. How many does rank 3 of four
-# save? (`Checkpoints` keeps a folder of checkpoints, each with checksums of all its files.)
+# `fully_shard` is for models too large for one rank. It splits the rows of each parameter over w
+# ranks: each gets rows / w, rounded up, as far as they last. Its part is a **shard**. The last
+# layer has 10 rows. How many does rank 3 of four save?
 
 # %% tags=["predict"]
 predict("rows_of_rank_three", ...)
@@ -285,7 +284,8 @@ torch.nn.functional.cross_entropy(model(data[0]), data[1]).backward()
 optimizer.step()
 Checkpoints(folder / "sharded").save_sharded(Run(model, optimizer, step=1))
 rows = {name: len(p.to_local()) for name, p in model.named_parameters()}
-whole = {name: p.full_tensor().cpu() for name, p in model.named_parameters()}
+model.unshard()  # gathers all rows on every rank
+whole = {name: p.detach().cpu() for name, p in model.named_parameters()}
 files = sorted(path.name for path in (folder / "sharded").glob("*/*.distcp"))
 print(f"{rows['2.weight']} rows of the last layer are mine, in {files[rank]}")
 
@@ -309,7 +309,8 @@ run = Run(model, torch.optim.AdamW(model.parameters()))
 folder = Path(os.environ["LESSON_FOLDER"])
 choice = Checkpoints(folder / "sharded").load(run, exact=False)
 rows = {name: len(p.to_local()) for name, p in model.named_parameters()}
-whole = {name: p.full_tensor().cpu() for name, p in model.named_parameters()}
+model.unshard()  # gathers all rows on every rank
+whole = {name: p.detach().cpu() for name, p in model.named_parameters()}
 print(f"step {choice.step}: {rows['2.weight']} rows of the last layer are mine")
 
 
@@ -319,12 +320,12 @@ loaded = slices_from_rows(ranks.view["rows"])
 shards_picture(sizes, slices_from_rows(saved), loaded)
 
 # %% [markdown] tags=["read"]
-# Ranks 0 to 2 saved 3 rows each, rank 3 one; now two ranks have 5 each. Each rank wrote a file of
-# its own. A table says which rows are where, so each rank reads what it needs, and nobody need hold
-# all. That is torch's **DCP**, distributed checkpoint.
+# Ranks 0 to 2 saved 3 rows each, rank 3 one; now two ranks have 5 each. Each rank wrote its own
+# file. A table says which rows are where, so each rank reads only what it needs. That is torch's
+# **DCP**, distributed checkpoint.
 #
-# `exact=False` admits what cannot be: the random numbers of four ranks do not fit two. So this run
-# goes on, but not bit for bit.
+# `exact=False`: the random numbers of four ranks do not fit two, so this run does not go on bit for
+# bit.
 
 # %% tags=["check"]
 for whole in ranks.view["whole"]:

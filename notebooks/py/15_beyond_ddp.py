@@ -380,13 +380,17 @@ predict("moved_by_three_steps", ...)
 # %% tags=["break"]
 # %%px
 def whole():
-    return torch.cat([p.full_tensor().detach().flatten() for p in model.parameters()])
+    for unit in units:
+        unit.unshard()  # gathers all its rows on every rank, until unit.reshard()
+    numbers = torch.cat([p.detach().flatten() for p in model.parameters()])
+    for unit in units:
+        unit.reshard()
+    return numbers
 
 
 model = example.small_model()
 adam = torch.optim.Adam(model.parameters())
-for part in (model[0], model[2], model):
-    fully_shard(part)
+units = [fully_shard(part) for part in (model[0], model[2], model)]
 start = whole()
 example.train(model, adam, batches)
 num_moved = (whole() != start).sum().item()
@@ -410,7 +414,8 @@ print("more than 1,500 have moved:", num_mended > 1500)
 # %%px
 layer = nn.Linear(1, 4, bias=False).to(device)
 nn.init.constant_(layer.weight, rank)
-rows = fully_shard(layer).weight.full_tensor().flatten()
+fully_shard(layer).unshard()
+rows = layer.weight.detach().flatten()
 print(rows.int().tolist())
 
 # %% tags=["mend"]

@@ -69,7 +69,7 @@ class Shard(torch.utils.data.Dataset):
         return 4
     def __getitem__(self, i):
         {fault}
-        return torch.ones(2)
+        return torch.ones(2, device="cpu")  # a forked worker cannot use a GPU
 
 for batch in torch.utils.data.DataLoader(Shard(), num_workers=1):
     pass

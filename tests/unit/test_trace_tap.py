@@ -2,6 +2,7 @@
 The tap, in one process: two ranks are two threads, each with a group of its own.
 """
 
+import _thread
 import threading
 import time
 from datetime import timedelta
@@ -13,7 +14,7 @@ import torch.distributed._functional_collectives as functional
 from torch._C._distributed_c10d import Work
 from torch.distributed.utils import _sync_module_states
 from torch.nn.parallel import DistributedDataParallel
-from waiting import HANGS_AFTER_S
+from waiting import HANGS_AFTER_S, wait_until
 
 from ddp_lessons.trace import clock_offsets_ns, collectives, match, overlaps_backward, trace
 from ddp_lessons.trace.awaiting import _MAX_FUTURES, Waits
@@ -38,6 +39,17 @@ def _group(store, rank):
     group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
     group._set_group_name("threads")
     return group
+
+
+def test_tap_hears_a_call_from_a_thread_without_python(one_rank):
+    # Autograd's thread for a GPU makes such calls: there is no function of Python below the kernel.
+    gathered, own = torch.zeros(2), torch.ones(2)
+    arguments = (gathered, own, dist.group.WORLD.boxed())
+    with trace() as events:
+        _thread.start_new_thread(torch.ops.c10d._allgather_base_.default._op, arguments)
+        wait_until(lambda: len(events), HANGS_AFTER_S, "the call of the thread")
+        wait_until(lambda: events[0].end_ns, HANGS_AFTER_S, "its end")
+    assert gathered.equal(own)
 
 
 def test_tap_hears_messages_between_threads():

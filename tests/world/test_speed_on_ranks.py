@@ -201,6 +201,25 @@ def test_profile_of_a_gpu_goes_by_its_kernels():
     assert [span[1:] for span in found] == [pytest.approx(span[1:]) for span in expected]
 
 
+def test_profile_of_gloo_on_a_gpu_lists_each_call_once():
+    """
+    What was noted on the CPU while kernels were started is listed for the GPU once more.
+    """
+    entries = [
+        ("step", "user_annotation", 10, 9),
+        ("step", "gpu_user_annotation", 12, 9),
+        ("gloo:all_reduce", "user_annotation", 11, 6),
+        ("gloo:all_reduce", "gpu_user_annotation", 13, 1),
+        ("sgemm", "kernel", 12, 5),
+    ]
+    events = [
+        {"ph": "X", "name": name, "cat": cat, "ts": ts, "dur": dur}
+        for name, cat, ts, dur in entries
+    ]
+    found = profile_track({"traceEvents": events})
+    assert [kind for kind, *_ in found] == ["compute", "communication"]
+
+
 def test_profile_without_steps_is_refused():
     """
     Its times would include whatever else the process did.
