@@ -41,10 +41,10 @@ def judge(stored, ran, num_ranks):
             nature, and are not compared.
 
     Returns:
-        tuple: What is wrong, a list of sentences; and the numbers of cells, counted from 1 with
-        text cells, whose output differs.
+        tuple: What is wrong, a list of sentences; and of each cell whose output differs what it
+        gave, by its number, counted from 1 with text cells.
     """
-    wrong, differing = [], []
+    wrong, differing = [], {}
     pairs = zip(stored["cells"], ran["cells"], strict=True)
     for number, (before, after) in enumerate(pairs, start=1):
         if before["cell_type"] != "code":
@@ -61,7 +61,7 @@ def judge(stored, ran, num_ranks):
         if missing > 0:
             wrong.append(f"cell {number} lacks {missing} ok line(s)")
         if num_ranks == STORED_RANKS and IGNORED not in tags_of(after) and _differ(before, after):
-            differing.append(number)
+            differing[number] = "\n".join(_texts(after))
     return wrong, differing
 
 
@@ -118,7 +118,7 @@ def run(place, num_ranks):
         if status:
             cell = progress.read_text() if progress.exists() else "none"
             fault = "no end in time" if status == DEADLINE_STATUS else f"status {status}"
-            return [f"{fault}, last cell begun: {cell}"], []
+            return [f"{fault}, last cell begun: {cell}"], {}
         ran = canonical(nbformat.read(path, as_version=4), place.stem)
     return judge(stored, ran, num_ranks)
 
@@ -141,9 +141,11 @@ def main(argv):
         status = "failed" if is_promised else "told"
         why = why if is_promised else f"not promised on {arguments.num_ranks} rank(s): {why}"
     outcome = {"name": f"{place.kind} {place.stem}", "status": status, "why": why}
-    outcome["differing_cells"] = differing
+    outcome["differing_cells"] = list(differing)
     arguments.answer.write_text(json.dumps({"outcomes": [outcome]}))
-    print(status, why, f"cells that differ: {differing}", sep="\n")
+    print(status, why, sep="\n")
+    for number, text in differing.items():
+        print(f"\ncell {number} differs, and gave\n{text}")
     return 0
 
 

@@ -15,7 +15,7 @@ import time
 from collections import OrderedDict
 
 import torch
-from torch._C._distributed_c10d import Work
+from torch._C._distributed_c10d import ProcessGroup, Work
 
 _FUTURE = torch._C.Future
 get_future, is_done, value_of = Work.get_future, _FUTURE.done, _FUTURE.value
@@ -30,7 +30,7 @@ How many futures are known at a time. Each keeps its Work, and so its tensors, a
 
 class Waits:
     """
-    Tell the tap of every wait, between `install` and `remove`.
+    Tell the tap of every wait, and of the Work of every batch, between `install` and `remove`.
 
     Args:
         tap: Knows the Works that nobody waited for: `tap.waited(work, start_ns)` notes a wait, and
@@ -57,6 +57,7 @@ class Waits:
         self._around(_FUTURE, "then", self._then)
         self._around(_FUTURE, "add_done_callback", self._add_done_callback)
         self._around(torch._C, "_collect_all", self._collect_all)
+        self._around(ProcessGroup, "_end_coalescing", self._end_coalescing)
         self._library = torch.library.Library("_c10d_functional", "IMPL")
         kernel = self._wait_tensor_kernel()
         self._library.impl("wait_tensor", kernel, "BackendSelect", with_keyset=True)
@@ -87,6 +88,11 @@ class Waits:
         result = method(work, *args, **kwargs)
         self._tap.waited(work, start_ns)
         return result
+
+    def _end_coalescing(self, method, group, *args):
+        work = method(group, *args)
+        self._tap.batch_ended(work)
+        return work
 
     def _is_completed(self, method, work):
         now_ns = time.monotonic_ns()

@@ -58,6 +58,7 @@ class Tap:
         self._held = OrderedDict()  # id of a Work -> (the Work, its future, its events)
         self._untold = {}  # number of a call -> its future, until the backend's thread has told us
         self._numbers = count()
+        self._batch = threading.local()  # `events`: of messages that wait for their batch's end
 
     def open(self, recorder):
         """
@@ -133,14 +134,40 @@ class Tap:
         return kernel
 
     def _watch(self, events, boxed_work):
-        if boxed_work is None:  # the call itself waited, as monitored_barrier does
-            for recorder, event in events:
+        work = None if boxed_work is None else Work.unbox(boxed_work)
+        if work is None:
+            self._watch_without_work(events)
+        else:
+            self._hold(work, events)
+
+    def _watch_without_work(self, events):
+        """
+        Note calls that the backend gave no Work for.
+
+        The call itself waited, as monitored_barrier does, or what comes after it is ordered after
+        it, as NCCL does on a GPU's stream. Or it is a message of NCCL in a batch, which has one
+        Work for all, at its end.
+        """
+        for recorder, event in events:
+            if event.is_send or event.is_receive:
+                self._batched().append((recorder, event))
+            else:
                 recorder.completed(event)
                 recorder.waited(event, event.start_ns)
-            return
-        work = Work.unbox(boxed_work)
-        if work is None:  # inside a coalesced batch NCCL has one Work for all, made at its end
-            return  # pragma: no cover
+
+    def _batched(self):
+        return self._batch.__dict__.setdefault("events", [])
+
+    def batch_ended(self, work):
+        """
+        Note the one Work of all messages that this thread has batched.
+        """
+        events = self._batched()[:]
+        self._batched().clear()
+        if work is not None and events:
+            self._hold(work, events)
+
+    def _hold(self, work, events):
         try:
             future = get_future(work)
         except RuntimeError:

@@ -79,7 +79,7 @@ def test_notebook_whose_cells_print_the_same_comes_out(bench):
     The plainest case: nothing wrong, nothing that differs.
     """
     cells = [cell("[0] 1"), cell("ok: true"), cell(raises=True, error="ValueError")]
-    assert judged(bench, cells, cells) == ([], [])
+    assert judged(bench, cells, cells) == ([], {})
 
 
 def test_notebook_with_another_output_comes_out_and_is_told(bench):
@@ -87,8 +87,8 @@ def test_notebook_with_another_output_comes_out_and_is_told(bench):
     A lesson prints its device; that is no fault on a GPU.
     """
     before, after = [cell("4 ranks: cpu"), cell("ok: a")], [cell("4 ranks: cuda"), cell("ok: b")]
-    assert judged(bench, before, after) == ([], [1, 2])
-    assert judged(bench, before, after, num_ranks=2) == ([], [])
+    assert judged(bench, before, after) == ([], {1: "4 ranks: cuda", 2: "ok: b"})
+    assert judged(bench, before, after, num_ranks=2) == ([], {})
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import _thread
 import threading
 import time
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -198,6 +199,40 @@ def test_tap_lets_backend_threads_finish_telling(monkeypatch):
     tap.close(object())
     assert asked == [0, 1, 2]
     assert Tap().close(object()) is None
+
+
+class _Recorder:
+    def __init__(self):
+        self.noted = []
+
+    def completed(self, event):
+        self.noted.append(("completed", event.name))
+
+    def waited(self, event, start_ns):
+        self.noted.append(("waited", event.name))
+
+
+def test_messages_of_a_batch_share_the_work_at_its_end(one_rank):
+    """
+    As NCCL has it. A call that is not asynchronous has none there: what follows comes after it.
+    """
+    tap, recorder = Tap(), _Recorder()
+    names = ("send", "recv", "all_reduce")
+    events = [
+        SimpleNamespace(name=n, is_send=n == "send", is_receive=n == "recv", peer=0, start_ns=0)
+        for n in names
+    ]
+    tap._watch([(recorder, event) for event in events], None)
+    assert recorder.noted == [("completed", "all_reduce"), ("waited", "all_reduce")]
+    work = dist.barrier(async_op=True)
+    tap.batch_ended(work)
+    work.wait()
+    tap.batch_ended(None)
+    recorder.noted.clear()
+    tap.waited(work, 0)
+    assert recorder.noted == [
+        (what, name) for name in ("send", "recv") for what in ("completed", "waited")
+    ]
 
 
 def _spin(work):

@@ -222,7 +222,8 @@ def test_trace_sees_nccl(tmp_path):
     On a GPU the reducer's calls come from autograd's own thread.
     """
     store = dist.FileStore(str(tmp_path / "store"), 1)
-    dist.init_process_group("nccl", store=store, rank=0, world_size=1)
+    gpu = torch.device("cuda", torch.cuda.current_device())
+    dist.init_process_group("nccl", store=store, rank=0, world_size=1, device_id=gpu)
     try:
         model = layers(seed=0).cuda()
         ddp = DistributedDataParallel(model, bucket_cap_mb=0.002)
@@ -232,5 +233,13 @@ def test_trace_sees_nccl(tmp_path):
         buckets = [e for e in events if e.name == "all_reduce" and e.backward == 0]
         gradients = [e for e in events if e.kind == "gradient"]
         assert sum(e.input_bytes for e in buckets) == sum(e.output_bytes for e in gradients)
+        sent, arrived = torch.ones(3, device=gpu), torch.zeros(3, device=gpu)
+        both = [dist.P2POp(dist.irecv, arrived, 0), dist.P2POp(dist.isend, sent, 0)]
+        with trace() as events:
+            dist.all_reduce(sent)
+            for work in dist.batch_isend_irecv(both):
+                work.wait()
+        assert [e.name for e in events] == ["all_reduce", "recv", "send"]
+        assert all(e.wait_index is not None for e in events)
     finally:
         dist.destroy_process_group()
