@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from bank import all_answers
+from waiting import HANGS_AFTER_S, wait_until
 
 from ddp_lessons import start_ranks, stop_ranks
 from ddp_lessons.checks.kit import checking
@@ -20,14 +21,26 @@ So many modules take 0.1 s at most. The compiler has 800.
 RIGHT = "import torch.distributed as dist\nmy_items = lambda items: items[dist.get_rank() :: "
 
 
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory):
+    """
+    Start two ranks, once for all tests.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DDP_LESSONS_STATE_DIR", str(tmp_path_factory.mktemp("state")))
+        yield start_ranks(2)
+        stop_ranks()
+
+
 @pytest.fixture
-def ranks(tmp_path, monkeypatch):
+def ranks(two_ranks):
     """
-    Ranks that have saved nothing yet.
+    Give the ranks with new processes, which have saved and imported nothing yet.
     """
-    monkeypatch.setenv("DDP_LESSONS_STATE_DIR", str(tmp_path))
-    yield start_ranks(2)
-    stop_ranks()
+    two_ranks.engines.give_up([0, 1])
+    wait_until(lambda: two_ranks.dead == [0, 1], HANGS_AFTER_S, "the end of both processes")
+    two_ranks.recover()
+    return two_ranks
 
 
 def are_warm(ranks):

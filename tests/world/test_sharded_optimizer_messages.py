@@ -82,7 +82,7 @@ def _held_in_backward(rank, world_size, kind):
     most = []
 
     def count(_):
-        tensors = [one for one in gc.get_objects() if isinstance(one, torch.Tensor)]
+        tensors = [one for one in gc.get_objects() if type(one) in (torch.Tensor, nn.Parameter)]
         storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
         gradients = [p.grad for p in model.parameters() if p.grad is not None]
         for gradient in gradients:  # held by C++, and made known to Python only here

@@ -38,13 +38,22 @@ if dist.get_rank() == 0:
 """
 
 
-@pytest.fixture
-def ranks():
+@pytest.fixture(scope="module")
+def two_ranks():
     """
-    Two ranks for one test, since what is woken leaves its group in disorder.
+    Start two ranks, once for all tests.
     """
     yield start_ranks(2)
     stop_ranks()
+
+
+@pytest.fixture
+def ranks(two_ranks):
+    """
+    Give the ranks in a new group: what is woken leaves its group in disorder.
+    """
+    two_ranks.join()
+    return two_ranks
 
 
 @pytest.mark.parametrize(
