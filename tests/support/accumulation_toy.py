@@ -11,7 +11,6 @@ from torch import nn
 from ddp_lessons.accumulation import Window
 
 EPS = torch.finfo(torch.float64).eps
-WORLD_SIZES = [1, 2, 3, 4]
 
 
 class Toy(nn.Module):

@@ -6,7 +6,6 @@ import torch
 from torch import nn
 from torch.nn.functional import mse_loss
 
-WORLD_SIZES = [1, 2, 3, 4]
 RATE = 0.05
 
 

@@ -5,8 +5,6 @@ Data that differ between ranks, for tests that look inside DDP.
 import torch
 from torch import nn
 
-WORLD_SIZES = [1, 2, 3, 4]
-
 
 def shard(rank, step=0, num_samples=4, width=5):
     """

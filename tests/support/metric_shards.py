@@ -7,8 +7,6 @@ import io
 import torch
 from worlds import run_world
 
-WORLD_SIZES = [1, 2, 3, 4]
-
 
 def part_of(whole, rank, world_size):
     """

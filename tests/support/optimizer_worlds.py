@@ -8,7 +8,6 @@ their sum is exact, and no mean is near 0, where Adam would make much of a last 
 import torch
 from torch import nn
 
-WORLD_SIZES = [1, 2, 3, 4]
 SHAPES = [(5, 3), (7,), (), (1,), (0,), (2, 3, 2), (6, 4)]
 """
 Of the sizes none but one is a multiple of 4; one is empty, and one has more ranks than numbers.

@@ -18,7 +18,6 @@ from ddp_lessons.replicas import (
 COPYING = functools.partial(OverlappedReplica, gradient_as_bucket_view=False)
 ON_GPUS_TOO = (NaiveReplica, FlatReplica, BucketedReplica, OverlappedReplica, COPYING)
 KINDS = (SharedMemoryReplica, *ON_GPUS_TOO)
-WORLD_SIZES = [1, 2, 3, 4]
 CAP_BYTES = 500
 CAP_MIB = CAP_BYTES / 2**20
 

@@ -30,6 +30,11 @@ _PRELOADED = [
     "worlds",
     "frozen",  # last
 ]
+WORLD_SIZES = [1, 2, 3]
+"""
+Numbers of ranks that results are compared for: alone, both neighbours in one, and one that divides
+little. Four ranks run the lessons and the answers; rings and collectives are tried with more.
+"""
 _GROUP_TIMEOUT = timedelta(seconds=HANGS_AFTER_S)
 
 

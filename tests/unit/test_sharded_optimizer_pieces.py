@@ -4,8 +4,9 @@ Cutting a parameter and laying pieces out loses no number, whatever its shape an
 
 import pytest
 import torch
-from optimizer_worlds import SHAPES, WORLD_SIZES, parameters
+from optimizer_worlds import SHAPES, parameters
 from torch import nn
+from worlds import WORLD_SIZES
 
 from ddp_lessons.errors import BadInput
 from ddp_lessons.sharded_optimizer import piece_bounds

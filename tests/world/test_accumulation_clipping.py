@@ -10,7 +10,6 @@ import torch.distributed as dist
 from accumulation_toy import (
     EPS,
     SHARES,
-    WORLD_SIZES,
     Toy,
     exactly,
     gradients,
@@ -24,7 +23,7 @@ from accumulation_toy import (
 )
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from worlds import run_world
+from worlds import WORLD_SIZES, run_world
 
 from ddp_lessons.accumulation import clip_gradients
 from ddp_lessons.errors import BadInput

@@ -4,9 +4,9 @@ What a guide's way of accumulating gives, and what it costs.
 
 import pytest
 import torch
-from accumulation_toy import WORLD_SIZES, Toy, mean_loss, oracle, parts_of
+from accumulation_toy import Toy, mean_loss, oracle, parts_of
 from torch import nn
-from worlds import run_world
+from worlds import WORLD_SIZES, run_world
 
 from ddp_lessons.accumulation import gathered_gradient
 from ddp_lessons.trace import collectives, trace

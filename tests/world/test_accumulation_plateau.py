@@ -6,10 +6,9 @@ import math
 
 import pytest
 import torch
-from accumulation_toy import WORLD_SIZES
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
-from worlds import run_world
+from worlds import WORLD_SIZES, run_world
 
 from ddp_lessons.accumulation import (
     PlateauSchedule,

@@ -9,7 +9,6 @@ import torch
 import torch.distributed as dist
 from accumulation_toy import (
     SHARES,
-    WORLD_SIZES,
     Toy,
     exactly,
     gradients,
@@ -22,7 +21,7 @@ from accumulation_toy import (
 )
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
-from worlds import run_world
+from worlds import WORLD_SIZES, run_world
 
 from ddp_lessons.accumulation import windows
 from ddp_lessons.errors import BadInput

@@ -6,8 +6,7 @@ import itertools
 
 import pytest
 import torch.distributed as dist
-from asynchronous_toy import WORLD_SIZES
-from worlds import run_world
+from worlds import WORLD_SIZES, run_world
 
 from ddp_lessons.asynchronous import Queues, new_counters
 from ddp_lessons.errors import BadInput

@@ -7,9 +7,9 @@ import copy
 import pytest
 import torch
 import torch.distributed as dist
-from asynchronous_toy import WORLD_SIZES, backward, near, sgd, toy_model
+from asynchronous_toy import backward, near, sgd, toy_model
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
-from worlds import run_world
+from worlds import WORLD_SIZES, run_world
 
 from ddp_lessons.asynchronous import (
     DiLoCo,

@@ -6,10 +6,10 @@ The oracle is one process in float64, with the mean of the ranks' losses, and to
 
 import pytest
 import torch
-from metric_shards import WORLD_SIZES, packed, run_packed
+from metric_shards import packed, run_packed
 from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from worlds import run_world
+from worlds import WORLD_SIZES, run_world
 
 from ddp_lessons.beyond_ddp.fsdp import (
     FullySharded,

@@ -5,11 +5,11 @@ What a fully sharded model holds, and who asks for what when: what values alone 
 import pytest
 import torch
 from failed_work import FailedWork
-from metric_shards import WORLD_SIZES, packed, run_packed
+from metric_shards import packed, run_packed
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
-from worlds import run_world
+from worlds import WORLD_SIZES, run_world
 
 from ddp_lessons.beyond_ddp.fsdp import (
     FullySharded,

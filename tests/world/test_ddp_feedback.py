@@ -5,11 +5,11 @@ Hooks that make DDP's messages smaller, and what they cost in accuracy.
 import pytest
 import torch
 import torch.distributed as dist
-from ddp_shards import WORLD_SIZES, net, shard
+from ddp_shards import net, shard
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd
 from torch.nn.parallel import DistributedDataParallel
-from worlds import run_world
+from worlds import WORLD_SIZES, run_world
 
 from ddp_lessons.ddp import (
     ExactState,

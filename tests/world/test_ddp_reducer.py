@@ -4,10 +4,10 @@ What torch's DDP does, seen from inside: its buckets, their order, and how much 
 
 import pytest
 import torch
-from ddp_shards import WORLD_SIZES, shard
+from ddp_shards import shard
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from worlds import run_world
+from worlds import WORLD_SIZES, run_world
 
 from ddp_lessons.ddp import (
     Bucket,

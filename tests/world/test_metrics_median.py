@@ -6,8 +6,8 @@ import math
 
 import pytest
 import torch
-from metric_shards import WORLD_SIZES, part_of
-from worlds import run_world
+from metric_shards import part_of
+from worlds import WORLD_SIZES, run_world
 
 from ddp_lessons.errors import BadInput
 from ddp_lessons.metrics import gathered_median, median_by_counting, whole_median

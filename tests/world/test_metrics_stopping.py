@@ -6,8 +6,7 @@ import math
 
 import pytest
 import torch
-from metric_shards import WORLD_SIZES
-from worlds import run_world
+from worlds import WORLD_SIZES, run_world
 
 from ddp_lessons.errors import BadInput
 from ddp_lessons.metrics import EarlyStopping

@@ -6,8 +6,8 @@ import math
 
 import pytest
 import torch
-from metric_shards import WORLD_SIZES, packed, part_of, run_packed, samples
-from worlds import run_world
+from metric_shards import packed, part_of, run_packed, samples
+from worlds import WORLD_SIZES, run_world
 
 from ddp_lessons.errors import BadInput
 from ddp_lessons.metrics import (

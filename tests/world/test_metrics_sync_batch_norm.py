@@ -6,9 +6,10 @@ import copy
 
 import pytest
 import torch
-from metric_shards import WORLD_SIZES, packed, part_of, run_packed
+from metric_shards import packed, part_of, run_packed
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
+from worlds import WORLD_SIZES
 
 from ddp_lessons.errors import BadInput
 from ddp_lessons.metrics import SyncBatchNorm, all_rank_statistics, with_sync_batch_norm

@@ -13,7 +13,6 @@ from replica_models import (
     COPYING,
     KINDS,
     ON_GPUS_TOO,
-    WORLD_SIZES,
     Odd,
     batch,
     gradients,
@@ -24,7 +23,7 @@ from replica_models import (
 )
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from worlds import run_world
+from worlds import WORLD_SIZES, run_world
 
 from ddp_lessons.replicas import (
     BucketedReplica,

@@ -4,8 +4,7 @@ What each rank holds, and how many different things that are.
 
 import pytest
 import torch
-from ddp_shards import WORLD_SIZES
-from worlds import run_world
+from worlds import WORLD_SIZES, run_world
 
 from ddp_lessons.replicas import num_different, of_all_ranks, replica_distance
 

@@ -13,18 +13,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
-from replica_models import (
-    CAP_BYTES,
-    CAP_MIB,
-    WORLD_SIZES,
-    batch,
-    gradients,
-    mlp,
-    same,
-    train_by_adam,
-)
+from replica_models import CAP_BYTES, CAP_MIB, batch, gradients, mlp, same, train_by_adam
 from torch.nn.parallel import DistributedDataParallel
-from worlds import run_world
+from worlds import WORLD_SIZES, run_world
 
 from ddp_lessons.errors import BadInput
 from ddp_lessons.replicas import SharedMemoryReplica, num_different

@@ -8,16 +8,9 @@ on a piece as on the whole: results are compared to the last bit.
 import pytest
 import torch
 from metric_shards import packed, run_packed
-from optimizer_worlds import (
-    WORLD_SIZES,
-    backward,
-    gradient,
-    mean_gradient,
-    parameters,
-    plain_run,
-)
+from optimizer_worlds import backward, gradient, mean_gradient, parameters, plain_run
 from torch import nn, optim
-from worlds import run_world
+from worlds import WORLD_SIZES, run_world
 
 from ddp_lessons.errors import BadInput
 from ddp_lessons.sharded_optimizer import (

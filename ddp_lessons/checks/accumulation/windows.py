@@ -11,6 +11,7 @@ from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
 from ddp_lessons.accumulation import SavedBytes
+from ddp_lessons.checks.kit.material.passes import idle_passes
 from ddp_lessons.checks.kit.material.regression import (
     Regression,
     batch_gradients,
@@ -18,7 +19,6 @@ from ddp_lessons.checks.kit.material.regression import (
     regression_batches,
     trained,
 )
-from ddp_lessons.checks.kit.material.runs import idle_passes
 
 NUM_FEATURES = 6
 _USUAL_RANKS = 4

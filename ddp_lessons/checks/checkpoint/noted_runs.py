@@ -13,13 +13,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddp_lessons.checkpoint import Run
 from ddp_lessons.checks.kit import equal
+from ddp_lessons.checks.kit.material.passes import Killed, idle_passes
 from ddp_lessons.checks.kit.material.runs import (
     NUM_HIDDEN,
-    Killed,
     NoisyRun,
     WatchedCheckpoints,
     gradient_of,
-    idle_passes,
 )
 from ddp_lessons.workloads import digits_model
 

@@ -22,7 +22,7 @@ from ddp_lessons.checks.kit import generator
 from ddp_lessons.checks.kit.inside.disk import FileWatch
 from ddp_lessons.checks.kit.inside.environment import told
 from ddp_lessons.checks.kit.inside.replacing import replacing
-from ddp_lessons.checks.kit.material.runs import Killed
+from ddp_lessons.checks.kit.material.passes import Killed
 
 NUM_FEATURES, NUM_SAMPLES = 4, 3
 _COUNT = "TORCHELASTIC_RESTART_COUNT"

@@ -14,16 +14,11 @@ from torch.utils.data import BatchSampler
 
 from ddp_lessons.checkpoint import Checkpoints, Run
 from ddp_lessons.checks.kit.material.numbers import generator, normal_numbers
+from ddp_lessons.checks.kit.material.passes import Killed, idle_passes
 from ddp_lessons.samplers import ResumableSampler
 
 NUM_FEATURES, NUM_HIDDEN, NUM_CLASSES = 6, 8, 3
 NUM_SAMPLES, BATCH_SIZE = 22, 2
-
-
-class Killed(BaseException):
-    """
-    Stop a run at once, as a kill would. No Exception, so that nobody catches it by habit.
-    """
 
 
 class WatchedCheckpoints(Checkpoints):
@@ -67,18 +62,6 @@ class WatchedCheckpoints(Checkpoints):
         Save as Checkpoints does, and note it.
         """
         self._note("save_async", run)
-
-
-def idle_passes(model, inputs):
-    """
-    Make two passes of a new DDP model, so that none that is watched sends more than gradients.
-
-    DDP orders its buckets anew when its second forward begins, with messages of its own. From three
-    ranks on that changes the order in which they are added, and so the last bits: after these
-    passes, a run that is resumed has the same buckets in each step as one that goes on.
-    """
-    for _ in range(2):
-        model(inputs).sum().backward()
 
 
 def live(here, saves, answer, *args, **kwargs):
