@@ -235,6 +235,17 @@ def test_messages_of_a_batch_share_the_work_at_its_end(one_rank):
     ]
 
 
+def test_work_of_a_batch_is_told_and_given_back():
+    """
+    Whoever ends a batch gets the Work, and the tap hears of it before anybody can wait for it.
+    """
+    works = []
+    waits = Waits(SimpleNamespace(batch_ended=works.append))
+    given = waits._end_coalescing(lambda group, device: (group, device), "group", "cuda")
+    assert given == ("group", "cuda")
+    assert works == [given]
+
+
 def _spin(work):
     while not work.is_completed():
         pass
