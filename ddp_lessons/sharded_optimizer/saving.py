@@ -10,7 +10,8 @@ so that another number of ranks can read other pieces of the same whole.
 import torch
 import torch.distributed as dist
 
-from .pieces import cut_like, flat_view
+from .messages import all_gather
+from .pieces import cut_like, flat_view, piece_bounds
 
 _OF_ALL = ("step", "mu_product", "eta", "mu")
 """
@@ -118,11 +119,12 @@ def _gathered(value):
     """
     group, piece = value.device_mesh.get_group(), value.to_local()
     world_size = dist.get_world_size(group)
-    padded = piece.new_zeros(-(-value.numel() // world_size))
-    padded[: len(piece)] = piece
-    parts = [torch.empty_like(padded) for _ in range(world_size)]
-    dist.all_gather(parts, padded, group)
-    return torch.cat(parts)[: value.numel()]
+    _, length = piece_bounds(value.numel(), world_size, 0)
+    row = piece.new_zeros(length)
+    row[: len(piece)] = piece
+    table = piece.new_empty(world_size, length)
+    all_gather(table, row, group)
+    return table.view(-1)[: value.numel()]
 
 
 def is_of_piece(value, piece):

@@ -150,20 +150,16 @@ class Tap:
         """
         for recorder, event in events:
             if event.is_send or event.is_receive:
-                self._batched().append((recorder, event))
+                self._batch.__dict__.setdefault("events", []).append((recorder, event))
             else:
                 recorder.completed(event)
                 recorder.waited(event, event.start_ns)
-
-    def _batched(self):
-        return self._batch.__dict__.setdefault("events", [])
 
     def batch_ended(self, work):
         """
         Note the one Work of all messages that this thread has batched.
         """
-        events = self._batched()[:]
-        self._batched().clear()
+        events = self._batch.__dict__.pop("events", [])
         if work is not None and events:
             self._hold(work, events)
 

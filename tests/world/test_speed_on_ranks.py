@@ -180,6 +180,15 @@ def test_profile_of_ddp_shows_each_bucket(world_size, tmp_path):
     assert path.read_text().startswith('{"traceEvents": [{"name": "process_name"')
 
 
+def _track_of(entries, **profile):
+    """
+    Return the track of a profile with these events: (name, category, start, duration) in us.
+    """
+    keys = ("name", "cat", "ts", "dur")
+    events = [{"ph": "X", **dict(zip(keys, entry, strict=True))} for entry in entries]
+    return profile_track(profile | {"traceEvents": events})
+
+
 def test_profile_of_a_gpu_goes_by_its_kernels():
     """
     What the CPU asks for is over long before the GPU has done it.
@@ -191,11 +200,7 @@ def test_profile_of_a_gpu_goes_by_its_kernels():
         ("sgemm", "kernel", 12, 5),
         ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "kernel", 15, 4),
     ]
-    events = [
-        {"ph": "X", "name": name, "cat": cat, "ts": ts, "dur": dur}
-        for name, cat, ts, dur in entries
-    ]
-    found = profile_track({"baseTimeNanoseconds": 10**9, "traceEvents": events})
+    found = _track_of(entries, baseTimeNanoseconds=10**9)
     expected = [("compute", 1.000012, 1.000017), ("communication", 1.000015, 1.000019)]
     assert [span[0] for span in found] == [span[0] for span in expected]
     assert [span[1:] for span in found] == [pytest.approx(span[1:]) for span in expected]
@@ -212,11 +217,7 @@ def test_profile_of_gloo_on_a_gpu_lists_each_call_once():
         ("gloo:all_reduce", "gpu_user_annotation", 13, 1),
         ("sgemm", "kernel", 12, 5),
     ]
-    events = [
-        {"ph": "X", "name": name, "cat": cat, "ts": ts, "dur": dur}
-        for name, cat, ts, dur in entries
-    ]
-    found = profile_track({"traceEvents": events})
+    found = _track_of(entries)
     assert [kind for kind, *_ in found] == ["compute", "communication"]
 
 
