@@ -106,7 +106,8 @@ def run_part(part, options=()):
 
 
 def _pytest(folder, options):
-    command = [sys.executable, "-m", "pytest", f"--outcomes={folder}", *options]
+    # nbval's plugin takes 2 s to import; a test that needs it starts it in another process.
+    command = [sys.executable, "-m", "pytest", "-p", "no:nbval", f"--outcomes={folder}", *options]
     # Tests start thousands of processes: each would compile our modules anew.
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     return subprocess.run(command, cwd=ROOT, env=environment).returncode

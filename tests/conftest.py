@@ -14,9 +14,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 pytest_plugins = ["outcomes"]
 TESTS = Path(__file__).parent
-FOLDERS = ("unit", "world", "answers", "notebooks", "faults", "platform", "browser")
+FOLDERS = ("unit", "world", "notebooks", "answers", "faults", "platform", "browser")
 """
-The folders of tests, from cheap to dear: tests run in this order, and each has its folder's mark.
+The folders of tests in the order in which they run; each test has its folder's mark. The cheap ones
+come first. Notebooks, of which some take a minute, come before the many short answers, so that no
+worker is left without work at the end.
 """
 
 

@@ -54,63 +54,63 @@ def _train_in_one_process(world_size):
     return _flat(model)
 
 
-def _weights(rank, world_size):
+def _tellings(rank, world_size):
+    """
+    Train by each telling: (weights in float64, which frameworks tell the same, calls, steps).
+    """
     quiet()
-    found = []
+    weights, same = [], []
     with told():
         for train in (train_plain, train_with_accelerate, train_with_fabric):
             model = small_model()
             train(model, samples(), BATCH_SIZE)
-            found.append(_flat(model))
-    return found
+            weights.append(_flat(model))
+    dataset = samples(dtype=torch.float32)
+    with trace() as events:
+        losses = train_plain(small_model(torch.float32), dataset, BATCH_SIZE)
+    plain = tally(events)
+    with told():
+        for train in (train_with_accelerate, train_with_fabric):
+            with trace() as events:
+                others = train(small_model(torch.float32), dataset, BATCH_SIZE)
+            same.append((num_different_losses(losses, others), tally(events) == plain))
+    return weights, same, plain.all_reduces, len(losses)
+
+
+@pytest.fixture(scope="module", params=WORLD_SIZES)
+def tellings(request):
+    """
+    What each rank found, in a world of each size: frameworks are imported anew in each process.
+    """
+    return request.param, run_world(request.param, _tellings)
 
 
 @needs_frameworks
-@pytest.mark.parametrize("world_size", WORLD_SIZES)
-def test_every_telling_is_the_run_of_one_process(world_size):
+def test_every_telling_is_the_run_of_one_process(tellings):
     """
     Three tellings that agree could all be wrong.
     """
+    world_size, ranks = tellings
     expected = torch.tensor(_train_in_one_process(world_size), dtype=torch.float64)
-    for found in run_world(world_size, _weights):
+    for found, *_ in ranks:
         for weights in found:
             off = torch.tensor(weights, dtype=torch.float64) - expected
             # Sums of 12 samples over 16 steps, in another order: a few roundings of 1e-16 each.
             assert off.norm() < 1e-12 * expected.norm()
 
 
-def _compare(rank, world_size):
-    quiet()
-    dataset = samples(dtype=torch.float32)
-    with trace() as events:
-        losses = train_plain(small_model(torch.float32), dataset, BATCH_SIZE)
-    plain, found = tally(events), []
-    with told():
-        for train in (train_with_accelerate, train_with_fabric):
-            with trace() as events:
-                others = train(small_model(torch.float32), dataset, BATCH_SIZE)
-            found.append((num_different_losses(losses, others), tally(events) == plain))
-    return found, plain.all_reduces, len(losses)
-
-
 @needs_frameworks
 @pytest.mark.bitwise
-def test_tellings_have_the_same_losses_and_the_same_calls():
+def test_tellings_have_the_same_losses_and_the_same_calls(tellings):
     """
-    The lesson says so, to the last bit and to the last byte.
+    The lesson says so, to the last bit and to the last byte. Alone, Accelerate needs no DDP, and
+    its calls differ.
     """
-    for found, num_all_reduces, num_steps in run_world(4, _compare):
-        assert found == [(0, True), (0, True)]
-        assert num_all_reduces == num_steps
-
-
-@needs_frameworks
-def test_tellings_hold_for_one_rank():
-    """
-    Alone, Accelerate needs no DDP; the losses are the same.
-    """
-    for found, *_ in run_world(1, _compare):
-        assert [num_different for num_different, _ in found] == [0, 0]
+    world_size, ranks = tellings
+    for _, same, num_all_reduces, num_steps in ranks:
+        assert [num_different for num_different, _ in same] == [0, 0]
+        assert world_size == 1 or all(is_same for _, is_same in same)
+        assert world_size == 1 or num_all_reduces == num_steps
 
 
 SCRIPT = """

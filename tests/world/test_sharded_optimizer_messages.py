@@ -76,6 +76,8 @@ def test_a_step_sends_what_an_all_reduce_of_the_gradients_would():
 
 
 def _held_in_backward(rank, world_size, kind):
+    gc.collect()
+    gc.freeze()  # of a million objects of torch's: `gc.get_objects` leaves frozen ones out
     model = nn.Sequential(*[nn.Linear(64, 64, bias=False) for _ in range(16)])
     optimizer = kind(model.parameters(), torch.optim.SGD, lr=0.1, bucket_cap_bytes=4 * 64 * 64)
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}
@@ -90,7 +92,6 @@ def _held_in_backward(rank, world_size, kind):
         most.append(sum(num for at, num in storages.items() if at not in own))
 
     x = torch.randn(2, 64)
-    gc.collect()  # of what was there before, nothing may go while it is counted
     count(None)
     for parameter in model.parameters():
         parameter.register_post_accumulate_grad_hook(count)

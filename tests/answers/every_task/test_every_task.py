@@ -73,7 +73,7 @@ def test_blank_fails_with_a_message_that_a_beginner_understands(ranks, number):
     task = TASKS[number]
     blank = answer_cells(read_notebook(EXERCISES[stem_of(task)].blank))[number]
     error = refusal(ranks, number, blank)
-    assert error.mistake == "blank"
+    assert error.mistake == "blank", str(error)
     assert f"{task.name} is still blank" in str(error)
     assert "Replace the line that raises NotImplementedError" in str(error)
 
