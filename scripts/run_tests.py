@@ -73,6 +73,7 @@ PARTS = (
     Part("make test", (), counts_lines=True),
     Part("bank", ("tests/answers/bank", "-m", "not alone")),
     Part("bank, by the clock", ("tests/answers/bank", "-m", "alone")),
+    Part("notebooks, solved", ("tests/notebooks/solved",)),
     Part("notebooks, commands", ("tests/notebooks/commands",)),
     Part("faults, in seconds", ("tests/faults/prompt",)),
     Part("platform", ("tests/platform",), counts_lines=True),

@@ -6,6 +6,7 @@ So every operation is seen, and a weak reference to the memory of what it made i
 """
 
 import gc
+import os
 import time
 
 import torch
@@ -13,10 +14,14 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from ddp_lessons.ranks.system.pulse import pulse_of
+
 MAX_LINGER_S = 5.0
 """
-How long memory that should be gone may take to go.
+How long memory that should be gone may take to go, if threads of the backend do not come to rest.
 """
+_LOOKS_AT_REST = 10
+_LOOK_EVERY_S = 0.02
 
 
 class Alive(TorchDispatchMode):
@@ -49,18 +54,24 @@ class Alive(TorchDispatchMode):
         """
         Count the bytes that are alive now.
 
-        A thread of the backend may hold the tensors of a call for a moment after it was waited
-        for. So what is more than may be gets the time to go, once.
+        A thread of the backend may hold the tensors of a call for a moment after the call was
+        waited for. So memory that should be gone is counted again, until all threads have slept
+        at ten looks in a row.
 
         Args:
             besides: Tensors, or None, whose numbers do not count. Of a view what else is in
                 its memory does.
         """
-        deadline = time.monotonic() + MAX_LINGER_S
+        now = self._count(besides)
+        if now <= self._most_bytes or self._was_more:
+            return now
+        gc.collect()
+        deadline, num_at_rest = time.monotonic() + MAX_LINGER_S, 0
         while (now := self._count(besides)) > self._most_bytes and not self._was_more:
-            gc.collect()
-            self._was_more = time.monotonic() > deadline
-            time.sleep(0.02)
+            pulse = pulse_of(os.getpid())
+            num_at_rest = num_at_rest + 1 if pulse is not None and pulse.others_sleep else 0
+            self._was_more = num_at_rest == _LOOKS_AT_REST or time.monotonic() > deadline
+            time.sleep(_LOOK_EVERY_S)
         return now
 
     def _count(self, besides):
