@@ -117,6 +117,14 @@ FAMILIES = {
             IF_C + "raise SystemError('odd')\nhandle = dist.all_reduce(t, async_op=True)\nhandle.wait()",
             r"rank {C} raised SystemError: odd at line \d+",
         ),
+        "raise_after_await": Kind(
+            "import asyncio\nawait asyncio.sleep(0.01)\n" + IF_C + "raise LookupError('awaited')\ndist.barrier()",
+            r"rank {C} raised LookupError: awaited at line \d+",
+        ),
+        "raise_beside_an_await": Kind(
+            "import asyncio\n" + IF_C + "raise LookupError('alone')\nawait asyncio.Event().wait()",
+            r"rank {C} raised LookupError: alone at line \d+",
+        ),
         "syntax_error": Kind("print(rank", r"{ALL} raised SyntaxError: .* at line \d+: print\(rank"),
     },
     "exit": {
@@ -127,6 +135,14 @@ FAMILIES = {
         "huge_output": Kind(
             IF_C + "print('x' * 99 + '\\n' * 20_000)\n    raise ValueError('after much')\ndist.barrier()",
             r"rank {C} raised ValueError: after much at line \d+",
+        ),
+        "stream_without_flush": Kind(
+            IF_C + "sys.stderr = type('Log', (), {'write': lambda self, text: None})()\n    raise ValueError('logged')\ndist.barrier()",
+            r"rank {C} raised ValueError: logged at line \d+",
+        ),
+        "text_not_utf_8": Kind(
+            IF_C + "raise ValueError('name \\udce9 half \\ud800')\ndist.barrier()",
+            r"rank {C} raised ValueError: name \ufffd half \ufffd at line \d+",
         ),
     },
     "helper process": {

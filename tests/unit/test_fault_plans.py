@@ -2,6 +2,7 @@
 The catalogue of faults, and how faults are drawn from it.
 """
 
+import ast
 import re
 
 import pytest
@@ -38,5 +39,6 @@ def test_kind_is_python_and_a_pattern(kind):
     assert first.kind == second.kind == kind
     assert first.seed < second.seed
     if kind != "syntax_error":
-        compile(first.fill(KINDS[kind].cell), kind, "exec")
+        cell = first.fill(KINDS[kind].cell)
+        compile(cell, kind, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     re.compile(first.fill(KINDS[kind].told))

@@ -11,8 +11,8 @@ from datetime import datetime
 
 import zmq
 
-from ddp_lessons.ranks.rank.brevity import BRIEF, has_said_all, transformed
 from ddp_lessons.ranks.system import clocks
+from ddp_lessons.ranks.system.cell_requests import BRIEF, has_said_all, transformed
 
 
 class Requests:
@@ -23,7 +23,8 @@ class Requests:
         client: ipyparallel's client.
         source: The cell's text.
         outputs: For each rank its RankOutput.
-        is_brief: Whether ranks may leave out what only an AsyncResult needs: see `Brevity`.
+        is_brief: Whether ranks may leave out what only an AsyncResult needs: see
+            `RankKernel`.
 
     Attributes:
         futures: For each rank the future of its reply.
@@ -163,14 +164,15 @@ def unpack(packed):
     knows many ways to write one. What is a datetime already it leaves alone.
 
     Args:
-        packed: bytes, JSON in UTF-8.
+        packed: bytes, JSON in UTF-8. Bytes that are none become the replacement sign: the name of a
+            file need not be UTF-8.
 
     Returns:
         Any: What `json.loads` gives, with a datetime under "date".
 
     Source: https://jupyter-client.readthedocs.io/en/stable/messaging.html, general message format.
     """
-    value = json.loads(packed)
+    value = json.loads(str(packed, "utf-8", "replace"))
     if isinstance(value, dict) and isinstance(value.get("date"), str):
         value["date"] = datetime.fromisoformat(value["date"])
     return value

@@ -15,21 +15,24 @@ import sys
 import threading
 from urllib.parse import urlsplit
 
-from ipyparallel.engine.app import IPEngine
+from ipyparallel.engine import app
 from traitlets import Float, Integer, default
 
-from ddp_lessons.ranks.rank.brevity import Brevity, do_once
 from ddp_lessons.ranks.rank.guard import Guard
 from ddp_lessons.ranks.rank.home import RANK_FROM, home
 from ddp_lessons.ranks.rank.lifeline import hold_lifeline
 from ddp_lessons.ranks.rank.printing import PrintBound, RankStream
+from ddp_lessons.ranks.rank.rank_kernel import RankKernel
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.interfaces import bind_groups_towards
 
 _RANK_VARIABLES = "RANK OMPI_COMM_WORLD_RANK PMI_RANK PMIX_RANK SLURM_PROCID"
 
 
-class RankEngine(IPEngine):
+app.Kernel = RankKernel  # an engine makes its kernel of this name
+
+
+class RankEngine(app.IPEngine):
     """
     An ipyparallel engine that asks for its rank as its id and obeys the guard's requests.
     """
@@ -70,11 +73,10 @@ class RankEngine(IPEngine):
         host = urlsplit(self.registration_url).hostname
         if host is not None:  # a controller in a folder is on this host: nothing is to be said
             bind_groups_towards(host)
-        self.guard = Guard(self.kernel.shell, self.id)
-        self.kernel.shell.ddp_lessons_guard = self.guard
-        self.guard.start(self.kernel)
-        self._say_less()
-        do_once(self.kernel)
+        self.guard = Guard(self.kernel, self.id)
+        self.kernel.shell.guard = self.guard
+        self.guard.start()
+        self.log.setLevel(self.log_level)  # or records are made that its handler drops
         # Slurm and mpiexec end a rank by SIGTERM: at once, whatever C code it waits in. The nanny
         # tells of it.
         ending = signal.SIG_DFL if self.enable_nanny else self._signal_stop
@@ -111,11 +113,6 @@ class RankEngine(IPEngine):
         limit_s = self.max_heartbeat_misses * (hb_period + clocks.HEARTBEAT_SLACK_MS) / 1000
         hold_lifeline(self, hb_ping, hb_pong, identity, limit_s)
 
-    def _say_less(self):
-        # IPython renders each traceback once more for a record of exceptions that nobody reads.
-        self.kernel.shell._format_exception_for_storage = _without_traceback
-        self.log.setLevel(self.log_level)  # or records are made that its handler drops
-
     def redirect_output(self, iopub_socket):
         """
         Send what is printed to the kernel.
@@ -124,7 +121,7 @@ class RankEngine(IPEngine):
         bound = PrintBound([sys.stdout, sys.stderr])
         self.kernel.shell.events.register("pre_run_cell", bound.begin)
         self.kernel.shell.events.register("post_run_cell", bound.end)  # after the guard's
-        Brevity(self.kernel, iopub_socket, bound)
+        self.kernel.watch_output(bound, iopub_socket)
 
     def _reply_to(self, reply_type, work):
         # These run in the engine's control thread, while the main thread may be blocked.
@@ -133,10 +130,6 @@ class RankEngine(IPEngine):
             self.session.send(stream, reply_type, content, parent=parent, ident=ident)
 
         return handle
-
-
-def _without_traceback(error, *args, **kwargs):
-    return {"ename": type(error).__name__, "evalue": str(error), "traceback": []}
 
 
 def _signal_self(content):

@@ -11,6 +11,7 @@ A release is answered once it is done. So the kernel knows when none is under wa
 no cell or join begin before: what comes late would cut what is new.
 """
 
+import contextlib
 import hashlib
 import json
 import sys
@@ -20,6 +21,7 @@ import warnings
 
 from ddp_lessons.ranks.rank.helpers import Helpers
 from ddp_lessons.ranks.rank.interrupts import Interrupts
+from ddp_lessons.ranks.rank.rank_kernel import RankShell
 from ddp_lessons.ranks.rank.release import SparedSockets, release
 from ddp_lessons.ranks.rank.tracebacks import (
     comes_of_a_lost_peer,
@@ -37,6 +39,7 @@ from ddp_lessons.ranks.rank.where import (
     source_line,
     text_of_error,
 )
+from ddp_lessons.ranks.system.cell_requests import REPORT
 from ddp_lessons.ranks.system.interfaces import group_variables
 from ddp_lessons.ranks.system.pulse import name_engine_threads
 
@@ -46,18 +49,18 @@ class Guard:
     Watch over the main thread of this rank.
 
     Args:
-        shell: The engine's IPython shell.
+        kernel: The engine's RankKernel.
         rank: This rank, which is the engine's id.
     """
 
-    def __init__(self, shell, rank):
-        self.shell = shell
+    def __init__(self, kernel, rank):
+        self.shell = kernel.shell
         self.rank = rank
         self.busy = False
         self.released = False
-        self._interrupts = Interrupts(lambda: self.busy, self._on_stop)
+        self._interrupts = Interrupts(lambda: self.busy, self._on_stop, kernel.cancel_await)
         self._raised_by_itself = False
-        self._kernel = None
+        self._kernel = kernel
         self._spared_sockets = None
         self._main_thread_id: int = threading.main_thread().ident or 0
         self._cell_file = None
@@ -70,41 +73,38 @@ class Guard:
         self.opened_store = None  # see `membership.open_store`
         self.group_variables = group_variables()  # a cell may set others: see `membership.join`
 
-    def start(self, kernel):
+    def start(self):
         """
         Hook into the engine. Call it from the main thread, before any process group exists.
-
-        Args:
-            kernel: The engine's ipyparallel kernel.
         """
-        self._kernel = kernel
         self._spared_sockets = SparedSockets()
-        # ipykernel would put its own SIGINT handler in place for the length of a cell. Ours raises
-        # only while the learner's code runs, so that no reply of the engine is lost.
-        kernel.pre_handler_hook = lambda: None
-        kernel.post_handler_hook = lambda: None
-        finish_metadata = kernel.finish_metadata
-        kernel.finish_metadata = lambda *args: self._add_report(args[-1], finish_metadata(*args))
-        do_apply = kernel.do_apply
-        kernel.do_apply = lambda *args: self._guard_apply(do_apply, args)
         self.shell.ask_exit = _refuse_exit
         warnings.filterwarnings("ignore", message="To exit: use 'exit'")
-        showtraceback = self.shell.showtraceback
-        self.shell.showtraceback = lambda *args, **kwargs: self._show(showtraceback, args, kwargs)
         self.shell.events.register("pre_run_cell", self._before_cell)
         self.shell.events.register("post_run_cell", self._after_cell)
         self._interrupts.start()
 
-    def _show(self, showtraceback, args, kwargs):
+    def show_error(self, showtraceback, args, kwargs):
+        """
+        Show the current exception: wholly if it is the rank's own, briefly if it was released.
+
+        Args:
+            showtraceback: IPython's method, with its `args` and `kwargs`.
+        """
         # First of all: a release that comes now is none of this error's reasons.
         self._raised_by_itself = not (self.released and may_come_of_a_release(sys.exc_info()[1]))
         self.busy = False  # the learner's code is over; an interrupt now would hit the rendering
+        with self._kernel.streams.own():
+            self._render(showtraceback, args, kwargs)
+
+    def _render(self, showtraceback, args, kwargs):
         if self.released and not self._raised_by_itself:  # nobody is told more of it than its line
             show_briefly(self.shell)
             return
         _, error, traceback = sys.exc_info()
         shorten(traceback)
-        if comes_of_a_lost_peer(str(error)):  # the peer was freed first, or died: most are victims
+        # The peer was freed first, or died: most of these ranks are victims.
+        if comes_of_a_lost_peer(text_of_error(error)):
             show_plainly(self.shell)
             return
         name_modules(traceback)
@@ -134,10 +134,6 @@ class Guard:
     def _before_cell(self, info):
         self._begin()
         self._cell_source = info.raw_cell or ""
-        cell = self.shell.transform_cell(self._cell_source)
-        self._cell_file = self.shell.compile.get_code_name(
-            self._cell_source, cell, self.shell.execution_count
-        )
         self._cell_began_ns = time.time_ns()
         self._counts_before = self._counts()
         self.busy = True
@@ -167,28 +163,45 @@ class Guard:
             self._report["digest"] = self._digest()
         else:
             self._report["text"] = text_of_error(error)
-            self._report["line"] = line_of_error(error, self._cell_file)
+            self._report["line"] = line_of_error(error, self._file_of_cell())
             self._report["code"] = source_line(self._cell_source, self._report["line"])
-        self._cell_file = None
+        self._cell_file, self._cell_source = None, ""
 
-    def _guard_apply(self, do_apply, args):
-        # A function that a view sends can wait for ever too; it has no cell and no lines.
-        self._begin()
-        self._cell_began_ns = time.time_ns()
-        self.busy = True
+    def _file_of_cell(self):
+        """
+        Return the name under which the running cell was compiled, or None if no cell runs.
+        """
+        if self._cell_file is None and self._cell_source:
+            return self.shell.compile.get_code_name(self._cell_source, "", 0)
+        return self._cell_file
+
+    @contextlib.contextmanager
+    def function_runs(self):
+        """
+        Watch a function that a view sends: it can block, too, and has no cell and no lines.
+        """
+        was_busy, self.busy = self.busy, True
+        if not was_busy:  # else a cell waits in an `await`, and goes on afterwards
+            self._begin()
+            self._cell_began_ns = time.time_ns()
         try:
-            return do_apply(*args)
+            yield
         finally:
-            self.busy = False
+            self.busy = was_busy
 
-    def _add_report(self, reply, metadata):
+    def add_report(self, reply):
+        """
+        Add to a reply what became of its cell.
+
+        Args:
+            reply: The content of the reply.
+        """
         # ipyparallel's client keeps a reply's content and an error's engine_info, no metadata.
         if self._report is not None:
-            reply["ddp_lessons"] = self._report
+            reply[REPORT] = self._report
             if "engine_info" in reply:
-                reply["engine_info"]["ddp_lessons"] = self._report
+                reply["engine_info"][REPORT] = self._report
             self._report = None
-        return metadata
 
     def _in_group(self):
         dist = sys.modules.get("torch.distributed")
@@ -231,7 +244,13 @@ class Guard:
         Say where this rank is: see `where.main_thread_place`; its collectives in this cell, the
         members of its groups, and `helpers`, the learner's threads and processes that may act.
         """
-        place = main_thread_place(self._main_thread_id, self._cell_file, self._cell_source)
+        cell = self._kernel.awaiting_cell
+        place = main_thread_place(
+            self._main_thread_id,
+            self._file_of_cell(),
+            self._cell_source,
+            cell and cell.get_coro(),
+        )
         place.update(rank=self.rank, busy=self.busy, collectives=self.collectives_of_cell())
         place["groups"] = self._group_ranks()
         place["helpers"] = self._helpers.that_may_act() if self._helpers else []
@@ -292,6 +311,4 @@ def current_guard():
     """
     Return the guard of this process. Only ranks have one.
     """
-    from ipykernel.zmqshell import ZMQInteractiveShell
-
-    return vars(ZMQInteractiveShell.instance())["ddp_lessons_guard"]
+    return RankShell.instance().guard

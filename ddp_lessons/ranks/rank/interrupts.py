@@ -54,15 +54,18 @@ class Interrupts:
     Args:
         is_busy: Function that says whether the learner's code runs. Nothing else is interrupted.
         on_stop: Called, in a thread, when SIGINT has come.
+        cancel_await: Function that ends the `await` in which the cell waits, and returns whether
+            the cell waits in one.
 
     Attributes:
         num: How many the running cell has been given.
     """
 
-    def __init__(self, is_busy, on_stop):
+    def __init__(self, is_busy, on_stop, cancel_await):
         self.num = 0
         self._is_busy = is_busy
         self._on_stop = on_stop
+        self._cancel_await = cancel_await
         self._is_put_off = False
 
     def start(self):
@@ -97,7 +100,8 @@ class Interrupts:
         self._is_put_off = imports_a_library(frame)
         if not self._is_put_off:
             self.num += 1
-            raise KeyboardInterrupt
+            if not self._cancel_await():
+                raise KeyboardInterrupt
 
     def _watch(self, reader):
         parent_pid = os.getppid()

@@ -8,6 +8,7 @@ import codecs
 import contextlib
 import os
 import select
+import sys
 import threading
 
 from ipykernel.iostream import OutStream
@@ -159,3 +160,52 @@ class PrintBound:
             return len(text)
 
         return bounded
+
+
+class CellStreams:
+    """
+    Keep what cells put into `sys.stdout` and `sys.stderr` apart from the rank's own streams.
+
+    A cell may put a class there that has only `write`, or a file that it closes. The next cell
+    finds it again. Between cells, and while an error is shown, the rank's own streams are in place.
+    """
+
+    def __init__(self):
+        self._own = None  # while a cell runs
+        self._of_cells = None  # what cells have put in their place
+
+    @contextlib.contextmanager
+    def of_cells(self):
+        """
+        Have the streams of cells in place, and flush them at the end.
+        """
+        if self._own is not None:  # a function that a view sends, while a cell waits in an `await`
+            yield
+            return
+        self._own = sys.stdout, sys.stderr
+        if self._of_cells is not None:
+            sys.stdout, sys.stderr = self._of_cells
+        try:
+            yield
+        finally:
+            left, own = (sys.stdout, sys.stderr), self._own
+            self._own, self._of_cells = None, None if left == own else left
+            sys.stdout, sys.stderr = own
+            for stream in left:
+                with contextlib.suppress(Exception):  # it may have no `flush`, or be closed
+                    stream.flush()
+
+    @contextlib.contextmanager
+    def own(self):
+        """
+        Have the rank's own streams in place, to show something while a cell runs.
+        """
+        if self._own is None:
+            yield
+            return
+        of_cells = sys.stdout, sys.stderr
+        sys.stdout, sys.stderr = self._own
+        try:
+            yield
+        finally:
+            sys.stdout, sys.stderr = of_cells

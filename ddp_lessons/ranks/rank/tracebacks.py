@@ -5,6 +5,9 @@ Make a rank's traceback cheap: 32 ranks that raise at once share the cores, and 
 import inspect
 import sys
 import traceback as plain
+from asyncio import CancelledError
+
+from ddp_lessons.ranks.rank.where import text_of_error
 
 _PEER_IS_GONE = (
     "Connection closed by peer",
@@ -59,7 +62,7 @@ def show_briefly(shell):
         shell: The engine's IPython shell.
     """
     kind, error, _ = sys.exc_info()
-    shell._showtraceback(kind, error, [f"{kind.__name__}: {error}"])
+    shell._showtraceback(kind, error, [f"{kind.__name__}: {text_of_error(error)}"])
 
 
 def show_plainly(shell):
@@ -78,11 +81,12 @@ def may_come_of_a_release(error):
     """
     Tell whether a release may be what raised an error, or what an error was raised for.
 
-    It interrupts Python code by KeyboardInterrupt, and torch tells of what was cut by RuntimeError.
+    It interrupts Python code by KeyboardInterrupt, an `await` by CancelledError, and torch tells of
+    what was cut by RuntimeError.
     """
     seen = set()
     while error is not None and id(error) not in seen:
-        if isinstance(error, (KeyboardInterrupt, RuntimeError, OSError)):
+        if isinstance(error, (KeyboardInterrupt, CancelledError, RuntimeError, OSError)):
             return True
         seen.add(id(error))
         error = error.__cause__ or error.__context__

@@ -110,7 +110,10 @@ def text_of_error(error):
 
     That is: addresses of objects, ports, and the source files of Gloo.
     """
-    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    try:
+        text = error.msg if isinstance(error, SyntaxError) else str(error)
+    except Exception as fault:
+        text = f"(its text cannot be shown: {type(fault).__name__} in __str__)"
     first = text.strip().partition("\n")[0]
     for pattern in _DIFFERS_ON_EVERY_RUN:
         first = re.sub(pattern, "", first)
@@ -137,7 +140,18 @@ def _timeout_s(frame):
     return timeout.total_seconds() if isinstance(timeout, timedelta) else None
 
 
-def main_thread_place(main_thread_id, cell_file, cell_source):
+def _awaiting_frames(coroutine):
+    """
+    Yield the frames of a coroutine that waits, the innermost first.
+    """
+    frames = []
+    while getattr(coroutine, "cr_frame", None) is not None:
+        frames.append(coroutine.cr_frame)
+        coroutine = coroutine.cr_await
+    return reversed(frames)
+
+
+def main_thread_place(main_thread_id, cell_file, cell_source, coroutine=None):
     """
     Say where the main thread is.
 
@@ -145,6 +159,7 @@ def main_thread_place(main_thread_id, cell_file, cell_source):
         main_thread_id: `threading.main_thread().ident`.
         cell_file: The file name under which IPython compiled the running cell.
         cell_source: Source text of the running cell.
+        coroutine: What runs the cell, if the cell has an `await`.
 
     Returns:
         dict: `line` (from 1) and `code` of the cell, `call` (the communication call it is in,
@@ -176,6 +191,11 @@ def main_thread_place(main_thread_id, cell_file, cell_source):
         elif call:
             place["call"] = place["call"] or call
         elif code.co_filename == cell_file:
+            place["line"] = frame.f_lineno
+            place["code"] = source_line(cell_source, frame.f_lineno)
+            break
+    for frame in [] if place["line"] else _awaiting_frames(coroutine):
+        if frame.f_code.co_filename == cell_file:
             place["line"] = frame.f_lineno
             place["code"] = source_line(cell_source, frame.f_lineno)
             break

@@ -183,7 +183,7 @@ def test_ranks_answer_after_a_join_that_failed(kernel):
     None waits for the group that did not come about: a view of them would hang.
     """
     ok(kernel, "ranks = start_ranks(3, device='cpu')")
-    told = "get_ipython().ddp_lessons_guard.group_variables['GLOO_SOCKET_IFNAME'] = 'cable0'"
+    told = "get_ipython().guard.group_variables['GLOO_SOCKET_IFNAME'] = 'cable0'"
     ok(kernel, f"%%px --targets 0\nkept = 7\n{told}")
     ok(kernel, KILL_RANK_1)
     wait_until(lambda: kernel.value("ranks.dead") == [1], HANGS_AFTER_S, "the death to be noticed")

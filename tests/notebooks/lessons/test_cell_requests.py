@@ -1,58 +1,57 @@
 """
-What the notebook's kernel and a rank's helpers do once for all: a cell means the same as before.
+What the kernel transforms once for all ranks: a cell means on a rank what it means in a notebook.
 """
-
-from types import SimpleNamespace
 
 import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 from kernels import running_kernel
 
-from ddp_lessons.ranks.rank.brevity import _once, _take_over, transformed
-
-
-def _engine():
-    manager = TransformerManager()
-    kernel = SimpleNamespace(init_metadata=lambda parent: {"seen": parent["metadata"]})
-    _take_over(kernel, manager)
-    return kernel, manager
+from ddp_lessons.ranks.rank.rank_kernel import RankTransformers
+from ddp_lessons.ranks.system.cell_requests import transformed
 
 
 def _request(code, metadata):
     return {"content": {"code": code}, "metadata": metadata}
 
 
-def test_a_rank_takes_what_the_kernel_has_transformed():
+@pytest.fixture
+def manager():
+    """
+    The transformers of a rank, as they are before its first cell.
+    """
+    manager = RankTransformers()
+    manager.note_usual()
+    return manager
+
+
+def test_a_rank_takes_what_the_kernel_has_transformed(manager):
     """
     Tokens are read once, and not once a rank. What belongs to another cell is not taken.
     """
-    kernel, manager = _engine()
-    assert kernel.init_metadata(_request("!ls", transformed("!ls")))["seen"]
+    manager.take(_request("!ls", transformed("!ls")))
     manager.do_token_transforms = None  # nobody may ask for it
     assert manager.transform_cell("!ls") == "get_ipython().system('ls')\n"
     with pytest.raises(TypeError):
         manager.transform_cell("!pwd")
 
 
-def test_a_rank_transforms_what_nobody_has():
+def test_a_rank_transforms_what_nobody_has(manager):
     """
     Views of ipyparallel's send cells as they are; what was sent before them is over.
     """
-    kernel, manager = _engine()
-    kernel.init_metadata(_request("!ls", transformed("!ls")))
-    kernel.init_metadata(_request("!ls", {}))
+    manager.take(_request("!ls", transformed("!ls")))
+    manager.take(_request("!ls", {}))
     manager.do_token_transforms = None
     with pytest.raises(TypeError):
         manager.transform_cell("!ls")
 
 
-def test_transformers_of_a_rank_of_its_own_are_kept():
+def test_transformers_of_a_rank_of_its_own_are_kept(manager):
     """
     A cell may give a rank another syntax, which the kernel does not know.
     """
-    kernel, manager = _engine()
     manager.line_transforms.append(lambda lines: [line.upper() for line in lines])
-    kernel.init_metadata(_request("x = 1", transformed("x = 1")))
+    manager.take(_request("x = 1", transformed("x = 1")))
     assert manager.transform_cell("x = 1") == "X = 1\n"
 
 
@@ -66,29 +65,6 @@ def test_a_cell_that_cannot_be_transformed_goes_as_it_is(monkeypatch):
 
     monkeypatch.setattr(TransformerManager, "transform_cell", fail)
     assert transformed("x") == {}
-
-
-def test_what_was_asked_is_not_asked_again():
-    """
-    Another method, or another name, is another question.
-    """
-    asked = []
-
-    class Shell:
-        def run(self):
-            """Nothing."""
-
-        def stop(self):
-            """Nothing."""
-
-    def ask(method, names):
-        asked.append((method, names))
-        return dict.fromkeys(names, len(asked))
-
-    once = _once(ask)
-    assert once(Shell().run, ["a"]) == once(Shell().run, ["a"]) == {"a": 1}
-    assert once(Shell().stop, ["a"]) == {"a": 2}
-    assert once(Shell().run, ["a", "b"]) == {"a": 3, "b": 3}
 
 
 def test_magics_mean_on_ranks_what_they_mean_in_a_notebook():

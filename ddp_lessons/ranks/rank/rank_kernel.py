@@ -1,0 +1,307 @@
+"""
+A rank's IPython kernel and shell: every request gets a reply, whatever a cell has done.
+
+ipykernel flushes `sys.stdout` before it replies, asks an exception for its text, and packs the
+reply as JSON. A cell can make each of these raise. Then ipykernel sends no reply, and the notebook
+would wait for one forever.
+"""
+
+import asyncio
+import contextlib
+import json
+import re
+import traceback
+from typing import Any
+
+from ipykernel.jsonutil import json_clean
+from ipykernel.zmqshell import ZMQInteractiveShell
+from ipyparallel.engine.kernel import IPythonParallelKernel
+from IPython.core.inputtransformer2 import TransformerManager
+from jupyter_client.jsonutil import json_default
+from jupyter_client.session import json_packer
+from traitlets import Instance, Type
+
+from ddp_lessons.ranks.rank.printing import CellStreams
+from ddp_lessons.ranks.rank.where import text_of_error
+from ddp_lessons.ranks.system.cell_requests import BRIEF, REPORT, SAID_ALL, TRANSFORMED
+
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class RankTransformers(TransformerManager):
+    """
+    Transform a cell, unless the notebook's kernel has done so, for all ranks, and sent the result.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self._given = {}
+        self._usual = []
+
+    def note_usual(self):
+        """
+        Note the transformers that every rank has. A cell may add others on this rank.
+        """
+        self._usual = self._all()
+
+    def _all(self):
+        return [*self.cleanup_transforms, *self.line_transforms, *self.token_transformers]
+
+    def take(self, request):
+        """
+        Take what a request holds beside its cell.
+
+        Args:
+            request: The request, as ipykernel has unpacked it.
+        """
+        self._given = {}
+        if TRANSFORMED in request["metadata"]:
+            self._given[request["content"]["code"]] = request["metadata"][TRANSFORMED]
+
+    def transform_cell(self, cell):
+        """
+        Return the cell as Python.
+        """
+        is_given = cell in self._given and self._all() == self._usual
+        return self._given[cell] if is_given else super().transform_cell(cell)
+
+
+class RankShell(ZMQInteractiveShell):
+    """
+    The shell of a rank, whose kernel runs the cells that `await`.
+    """
+
+    input_transformer_manager = Instance(RankTransformers, ())
+    awaited_result = None
+    """
+    The result of a cell with an `await`, which the next `run_cell` gives; else None.
+    """
+    guard: Any = None
+    """
+    The Guard of this rank, once there is one.
+    """
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self._transformed = {}
+        self.events.register("post_execute", self._transformed.clear)
+
+    def transform_cell(self, raw_cell):
+        """
+        Turn the magics of a cell into Python, once a cell: ipykernel and IPython both ask for it.
+        """
+        if raw_cell not in self._transformed:
+            self._transformed[raw_cell] = super().transform_cell(raw_cell)
+        return self._transformed[raw_cell]
+
+    def showtraceback(self, *args, **kwargs):
+        """
+        Show the current exception, as briefly as the guard wants it.
+        """
+        self.guard.show_error(super().showtraceback, args, kwargs)
+
+    def _format_exception_for_storage(self, exception, filename=None, running_compiled_code=False):
+        # IPython renders each traceback once more, for a record that a rank does not keep.
+        name, text = type(exception).__name__, text_of_error(exception)
+        return {"ename": name, "evalue": text, "traceback": []}
+
+    def should_run_async(self, raw_cell, **options):
+        """
+        Return False: ipykernel would run the cell by a thread that ipyparallel does not start.
+        """
+        return False
+
+    def has_await(self, raw_cell):
+        """
+        Return whether a cell has an `await` outside of every function.
+        """
+        try:
+            transformed = self.transform_cell(raw_cell)
+        except Exception:
+            return False  # `run_cell` transforms it again, and shows the error
+        return super().should_run_async(raw_cell, transformed_cell=transformed)
+
+    async def run_awaiting_cell(self, raw_cell, **options):
+        """
+        Run a cell that has an `await`, and keep its result for the next `run_cell`.
+        """
+        transformed = self.transform_cell(raw_cell)
+        result = await self.run_cell_async(raw_cell, transformed_cell=transformed, **options)
+        self.events.trigger("post_execute")
+        self.events.trigger("post_run_cell", result)
+        self.awaited_result = result
+
+    def run_cell(self, *args, **kwargs):
+        """
+        Run a cell, or give the result of the one that has run with its `await`.
+        """
+        result, self.awaited_result = self.awaited_result, None
+        return super().run_cell(*args, **kwargs) if result is None else result
+
+    @contextlib.contextmanager
+    def _tee(self, channel):
+        # IPython replaces the `write` of each stream, which may have none, to keep all output for
+        # `%history -o`. Without this method it does so again, and a rank's memory grows.
+        yield
+
+
+class RankKernel(IPythonParallelKernel):
+    """
+    The kernel of one rank.
+
+    It leaves out messages that are not read: the cell's own text, and that a cell is done whose
+    reply says so.
+
+    Attributes:
+        streams: The CellStreams of this process.
+        awaiting_cell: The asyncio.Task of the cell that runs, if it has an `await`; else None.
+        printed: The PrintBound of this rank, once its output is redirected.
+    """
+
+    shell_class = Type(RankShell)
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.streams = CellStreams()
+        self.awaiting_cell = None
+        self.printed = None
+        self.session.pack = pack
+        self._num_sent = self._num_sent_before = 0
+        self._has_said_all = False
+        self.shell.events.register("pre_run_cell", self._begin)
+        self.shell.input_transformer_manager.note_usual()
+
+    def watch_output(self, printed, pub_thread):
+        """
+        Count the messages that carry output.
+
+        Args:
+            printed: The PrintBound of what cells print.
+            pub_thread: ipykernel's thread through which all output goes.
+        """
+        self.printed = printed
+        send = pub_thread.send_multipart
+
+        def count_and_send(*args, **kwargs):
+            self._num_sent += 1
+            send(*args, **kwargs)
+
+        pub_thread.send_multipart = count_and_send
+
+    def _begin(self, info):
+        self._num_sent_before = self._num_sent
+
+    def pre_handler_hook(self):
+        """
+        Leave SIGINT to the guard, which raises only while the learner's code runs.
+        """
+
+    def post_handler_hook(self):
+        """
+        Leave SIGINT to the guard.
+        """
+
+    def init_metadata(self, parent):
+        """
+        Begin with a request.
+        """
+        self.shell.input_transformer_manager.take(parent)
+        return super().init_metadata(parent)
+
+    def finish_metadata(self, parent, metadata, reply_content):
+        """
+        Add the guard's report to a reply, and whether output can come after it.
+        """
+        metadata = super().finish_metadata(parent, metadata, reply_content)
+        self.shell.guard.add_report(reply_content)
+        self._has_said_all = False
+        if parent["metadata"].get(BRIEF) and REPORT in reply_content:
+            metadata.pop("started", None)  # a date, which takes long to read
+            has_sent = self._num_sent > self._num_sent_before
+            self._has_said_all = not (self.printed.has_printed or has_sent)
+            reply_content[REPORT][SAID_ALL] = self._has_said_all
+        return metadata
+
+    def _publish_status(self, status, channel, parent=None):
+        # Without this override each cell costs two messages more, which are opened and not read.
+        if channel == "shell" and self._has_said_all:
+            self._has_said_all = False
+        elif status != "busy":
+            super()._publish_status(status, channel, parent)
+
+    def _publish_execute_input(self, *args):
+        pass  # the cell's own text, which is not read either
+
+    async def execute_request(self, stream, ident, parent):
+        """
+        Run a cell and reply; if its reply cannot be made or sent, reply with that error.
+        """
+        try:
+            await super().execute_request(stream, ident, parent)
+        except (Exception, asyncio.CancelledError) as error:
+            content = {
+                "status": "error",
+                "ename": type(error).__name__,
+                "evalue": f"the cell ended, and its result cannot be sent: {text_of_error(error)}",
+                "traceback": traceback.format_exception(error),
+                "engine_info": self.get_engine_info(method="execute"),
+            }
+            metadata = self.finish_metadata(parent, self.init_metadata(parent), content)
+            self.session.send(
+                stream, "execute_reply", content, parent, metadata=metadata, ident=ident
+            )
+
+    async def do_execute(self, code, silent, store_history=True, **options):
+        """
+        Run a cell with the streams that the cells before it have left.
+        """
+        with self.streams.of_cells():
+            if self.shell.has_await(code):
+                cell = self.shell.run_awaiting_cell(
+                    code, silent=silent, store_history=store_history
+                )
+                self.awaiting_cell = asyncio.ensure_future(cell)
+                try:
+                    await self.awaiting_cell
+                except asyncio.CancelledError:
+                    if self.shell.awaited_result is None:  # else it came after the cell's last line
+                        raise
+                finally:
+                    self.awaiting_cell = None
+            return await super().do_execute(code, silent, store_history, **options)
+
+    def do_apply(self, *args, **kwargs):
+        """
+        Run a function that a view has sent, with the streams that cells have left.
+        """
+        with self.streams.of_cells(), self.shell.guard.function_runs():
+            return super().do_apply(*args, **kwargs)
+
+    def cancel_await(self):
+        """
+        End the `await` in which the cell waits, by a CancelledError. Call it in the main thread.
+
+        Returns:
+            bool: False if no cell waits in an `await`: its own code runs, or there is none.
+        """
+        task = self.awaiting_cell
+        if task is None or asyncio.current_task(task.get_loop()) is task:
+            return False
+        task.get_loop().call_soon_threadsafe(task.cancel)
+        return True
+
+
+def pack(content):
+    """
+    Return a part of a message as JSON in UTF-8.
+
+    A lone surrogate, as in the name of a file that is not UTF-8, has no bytes in UTF-8: it becomes
+    the replacement sign.
+    """
+    try:
+        return json_packer(content)
+    except UnicodeEncodeError:
+        text = json.dumps(
+            json_clean(content), default=json_default, ensure_ascii=False, allow_nan=False
+        )
+        return _LONE_SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text).encode()

@@ -1,0 +1,195 @@
+"""
+A cell ends, and ranks keep their variables, whatever the cell did to its streams or awaits.
+"""
+
+import asyncio
+import json
+import sys
+import threading
+
+import pytest
+from waiting import HANGS_AFTER_S, wait_until
+
+from ddp_lessons import start_ranks, stop_ranks
+from ddp_lessons.errors import CellFailed, CellStopped
+from ddp_lessons.ranks.kernel.cells import CellRun, run_cell
+from ddp_lessons.ranks.kernel.requests import unpack
+from ddp_lessons.ranks.rank.printing import CellStreams
+from ddp_lessons.ranks.rank.rank_kernel import pack
+from ddp_lessons.ranks.rank.where import text_of_error
+
+TEE = """
+import sys
+class Tee:
+    def __init__(self, stream): self.stream = stream
+    def write(self, text): self.stream.write(text)
+sys.stdout = Tee(sys.stdout)
+"""
+CLOSED = """
+import os, sys
+sys.stdout = sys.stderr = open(os.devnull, "w")
+sys.stdout.close()
+"""
+
+
+class WriteOnly:
+    """
+    The stream that a cell puts in place of `sys.stdout` to log what is printed.
+    """
+
+    def write(self, text):
+        """
+        Take a text.
+        """
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    """
+    Two ranks for all cells.
+    """
+    ranks = start_ranks(2)
+    run_cell(ranks, "import asyncio, torch, torch.distributed as dist\nrank = dist.get_rank()")
+    yield ranks
+    stop_ranks()
+
+
+@pytest.fixture
+def usable(ranks):
+    """
+    Give the ranks; after the test they have their variables, and their next collective works.
+    """
+    run_cell(ranks, "import sys\nkept, streams = rank, (sys.stdout, sys.stderr)")
+    yield ranks
+    run_cell(ranks, "sys.stdout, sys.stderr = streams")
+    run_cell(ranks, "total = torch.ones(1)\ndist.all_reduce(total)\nassert total.item() == 2")
+    assert ranks.view["kept"] == [0, 1]
+
+
+@pytest.mark.parametrize("cell", [TEE, CLOSED, "import sys\nsys.stdout = sys.stderr = None"])
+def test_a_cell_ends_that_replaces_its_streams(usable, cell, capsys):
+    """
+    ipykernel flushes both before it replies, which raises. The next cell finds them again.
+    """
+    run_cell(usable, cell)
+    run_cell(usable, "assert sys.stdout is not streams[0]")
+    with pytest.raises(CellFailed, match="ranks 0 and 1 raised ValueError: told at line 1"):
+        run_cell(usable, "raise ValueError('told')")
+    run_cell(usable, "sys.stdout, sys.stderr = streams\nprint('seen')")
+    assert capsys.readouterr().out.endswith("[0] seen\n[1] seen\n")
+
+
+def test_text_that_is_not_utf_8_is_shown_with_the_replacement_sign(usable, capsys):
+    """
+    The names of files are such texts, on disks that older systems have written.
+    """
+    run_cell(usable, r"print('name \udce9', 'half \ud800')")
+    assert capsys.readouterr().out == "[0] name \ufffd half \ufffd\n[1] name \ufffd half \ufffd\n"
+    with pytest.raises(CellFailed, match="raised ValueError: name \ufffd half \ufffd at line 1"):
+        run_cell(usable, r"raise ValueError('name \udce9 half \ud800')")
+
+
+def test_an_error_without_a_text_ends_its_cell(usable):
+    """
+    Who makes the reply asks each error for its text.
+    """
+    cell = "class Odd(Exception):\n    def __str__(self): raise TypeError('no text')\nraise Odd"
+    with pytest.raises(CellFailed, match="ranks 0 and 1 raised"):
+        run_cell(usable, cell)
+
+
+def test_await_works_at_the_top_of_a_cell(usable, capsys):
+    """
+    As in a notebook's kernel; a task that one cell makes can be awaited in the next.
+    """
+    run_cell(usable, "async def five():\n    await asyncio.sleep(0.01)\n    return 5")
+    run_cell(usable, "x = await five()\nprint(x)\ntask = asyncio.create_task(five())")
+    run_cell(usable, "print(await task)")
+    assert capsys.readouterr().out == "[0] 5\n[1] 5\n[0] 5\n[1] 5\n"
+
+
+@pytest.mark.parametrize(
+    ("cell", "says"),
+    [
+        ("await asyncio.sleep(0)\n1 / 0", "ranks 0 and 1 raised ZeroDivisionError.* at line 2"),
+        (
+            "if rank: raise LookupError('gone')\nawait asyncio.Event().wait()",
+            r"rank 1 raised LookupError: gone at line 1.*\nrank 0 was released at line 2",
+        ),
+        (
+            "await asyncio.sleep(0)\nif rank: dist.barrier()",
+            r"Deadlock: rank 0 finished the cell without barrier \d; rank 1 waits",
+        ),
+    ],
+)
+def test_a_fault_after_an_await_or_beside_one_is_told(usable, cell, says):
+    """
+    The right rank and its line, and no rank is replaced.
+    """
+    with pytest.raises(CellFailed, match=says):
+        run_cell(usable, cell)
+
+
+def test_stop_ends_an_await(usable, tmp_path):
+    """
+    The code of the cell does not run then: what is to be interrupted is the event loop's wait.
+    """
+    cell = f"open(f'{tmp_path}/{{rank}}', 'w').close()\nawait asyncio.Event().wait()"
+    run = CellRun(usable, cell, [0, 1])
+    stopping = threading.Thread(
+        target=lambda: (
+            wait_until(lambda: len(list(tmp_path.iterdir())) == 2, HANGS_AFTER_S, "both ranks"),
+            run.stop(),
+        )
+    )
+    stopping.start()
+    error = run.run()
+    stopping.join()
+    assert isinstance(error, CellStopped)
+    assert "at line 2: await asyncio.Event().wait()" in str(error)
+
+
+def test_streams_of_cells_are_kept_from_what_runs_between_cells(monkeypatch):
+    """
+    And a function that a view sends while a cell awaits has the cell's.
+    """
+    own, tee = sys.stdout, WriteOnly()
+    streams = CellStreams()
+    with streams.own():
+        assert sys.stdout is own
+    with streams.of_cells():
+        monkeypatch.setattr(sys, "stdout", tee)
+        with streams.of_cells():
+            assert sys.stdout is tee
+        with streams.own():
+            assert sys.stdout is own
+        assert sys.stdout is tee
+    assert sys.stdout is own
+    with streams.of_cells():
+        assert sys.stdout is tee
+        sys.stdout = own
+    with streams.of_cells():
+        assert sys.stdout is own
+
+
+@pytest.mark.parametrize("text", ["plain", "umlaut \u00fc", "name \udce9", "half \ud800"])
+def test_every_text_can_be_packed_and_unpacked(text):
+    """
+    What cannot be packed would never arrive, and what cannot be unpacked ends the client's thread.
+    """
+    known = text.encode("utf-8", "replace").decode()
+    shown = unpack(pack({"text": text}))["text"]
+    assert shown == known.replace("?", "\ufffd")
+    json.dumps(shown).encode("utf-8")
+
+
+def test_text_of_an_error_that_has_none():
+    """
+    An exception whose text raises has a name at least.
+    """
+
+    class Odd(Exception):
+        def __str__(self):
+            raise asyncio.InvalidStateError
+
+    assert "InvalidStateError in __str__" in text_of_error(Odd())
