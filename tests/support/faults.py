@@ -255,7 +255,7 @@ FAMILIES = {
             IF_C + "raise ValueError('bad shard')\nif rank == {D}:\n    dist.all_reduce(t, group=pair)",
             r"rank {C} raised ValueError: bad shard at line \d+",
             prepare=PAIR,
-            shows="`pair` holds the old group",
+            shows="`pair` hold",
         ),
     },
     "backward": {
