@@ -3,10 +3,13 @@ The checks of tasks 15.1 and 15.2 count what is alive, whoever holds it.
 """
 
 import math
+from types import SimpleNamespace
 
+import pytest
 import torch
 from torch import nn
 
+from ddp_lessons.checks.beyond_ddp import alive as alive_module
 from ddp_lessons.checks.beyond_ddp.alive import Alive
 
 NUM_BYTES = 4 * 100
@@ -84,3 +87,39 @@ def test_what_is_too_much_gets_time_to_go_once(monkeypatch):
         whole = torch.ones(100)
     assert alive.num_bytes() == alive.num_bytes() == whole.nbytes
     assert waited == [0.02]
+
+
+@pytest.mark.parametrize(("num_busy", "num_waits"), [(0, 10), (15, 25)])
+def test_what_is_too_much_is_counted_until_all_threads_rest(monkeypatch, num_busy, num_waits):
+    """
+    A thread of the backend that has the core, or waits for one, may be about to let go.
+    """
+    waited, pulses = [], iter([False] * num_busy + [True] * 10)
+    monkeypatch.setattr("time.sleep", waited.append)
+    monkeypatch.setattr(
+        alive_module, "pulse_of", lambda pid: SimpleNamespace(others_sleep=next(pulses))
+    )
+    alive = Alive(NUM_BYTES - 1)
+    with alive:
+        whole = torch.ones(100)
+    assert alive.num_bytes() == whole.nbytes
+    assert len(waited) == num_waits
+
+
+def test_what_a_busy_thread_lets_go_of_at_last_does_not_count(monkeypatch):
+    """
+    On a crowded machine it may have its turn late.
+    """
+    held, waited = [], []
+
+    def let_go_at_the_thirtieth_look(seconds):
+        waited.append(seconds)
+        if len(waited) == 30:
+            held.clear()
+
+    monkeypatch.setattr("time.sleep", let_go_at_the_thirtieth_look)
+    monkeypatch.setattr(alive_module, "pulse_of", lambda pid: SimpleNamespace(others_sleep=False))
+    alive = Alive(NUM_BYTES - 1)
+    with alive:
+        held.append(torch.ones(100))
+    assert alive.num_bytes() == 0

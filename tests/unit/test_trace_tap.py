@@ -237,7 +237,7 @@ def test_messages_of_a_batch_share_the_work_at_its_end(one_rank):
 
 def test_work_of_a_batch_is_told_and_given_back():
     """
-    Whoever ends a batch gets the Work, and the tap hears of it before anybody can wait for it.
+    The caller that ends a batch gets the Work, after the tap has noted it.
     """
     works = []
     waits = Waits(SimpleNamespace(batch_ended=works.append))

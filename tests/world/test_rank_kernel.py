@@ -91,11 +91,22 @@ def test_text_that_is_not_utf_8_is_shown_with_the_replacement_sign(usable, capsy
 
 def test_an_error_without_a_text_ends_its_cell(usable):
     """
-    Who makes the reply asks each error for its text.
+    ipykernel asks each error for its text when it makes the reply.
     """
     cell = "class Odd(Exception):\n    def __str__(self): raise TypeError('no text')\nraise Odd"
     with pytest.raises(CellFailed, match="ranks 0 and 1 raised"):
         run_cell(usable, cell)
+
+
+def test_a_reply_that_cannot_be_made_is_sent_as_its_error(usable):
+    """
+    A cell can break what ipykernel asks for after the cell's last line.
+    """
+    cell = "get_ipython().payload_manager.read_payload = lambda: 1 / 0"
+    says = "raised ZeroDivisionError: the cell ended, and its result cannot be sent: division by"
+    with pytest.raises(CellFailed, match=says):
+        run_cell(usable, cell)
+    run_cell(usable, "del get_ipython().payload_manager.read_payload")
 
 
 def test_await_works_at_the_top_of_a_cell(usable, capsys):

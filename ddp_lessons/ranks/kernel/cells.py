@@ -53,8 +53,7 @@ class CellRun:
         ranks: The Ranks.
         source: The cell's text.
         targets: Rank numbers to run it on.
-        is_brief: Whether ranks may leave out what only an AsyncResult needs: see
-            `RankKernel`.
+        is_brief: Whether ranks may leave out what only an AsyncResult needs: see `RankKernel`.
     """
 
     def __init__(self, ranks, source, targets, is_brief=True):

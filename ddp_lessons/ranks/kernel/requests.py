@@ -23,8 +23,7 @@ class Requests:
         client: ipyparallel's client.
         source: The cell's text.
         outputs: For each rank its RankOutput.
-        is_brief: Whether ranks may leave out what only an AsyncResult needs: see
-            `RankKernel`.
+        is_brief: Whether ranks may leave out what only an AsyncResult needs: see `RankKernel`.
 
     Attributes:
         futures: For each rank the future of its reply.
@@ -164,8 +163,8 @@ def unpack(packed):
     knows many ways to write one. What is a datetime already it leaves alone.
 
     Args:
-        packed: bytes, JSON in UTF-8. Bytes that are none become the replacement sign: the name of a
-            file need not be UTF-8.
+        packed: bytes, JSON in UTF-8. Bytes that are not UTF-8, as in the names of some files,
+            become the replacement sign.
 
     Returns:
         Any: What `json.loads` gives, with a datetime under "date".

@@ -121,6 +121,7 @@ class Guard:
             name_engine_threads(self._kernel.control_thread)
             self._helpers = Helpers()
         self.released = self._raised_by_itself = False
+        self._report = None
         self._interrupts.begin()
         while self._put:
             self._take_away(self._put.pop(0))

@@ -81,19 +81,6 @@ class RankShell(ZMQInteractiveShell):
     The Guard of this rank, once there is one.
     """
 
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self._transformed = {}
-        self.events.register("post_execute", self._transformed.clear)
-
-    def transform_cell(self, raw_cell):
-        """
-        Turn the magics of a cell into Python, once a cell: ipykernel and IPython both ask for it.
-        """
-        if raw_cell not in self._transformed:
-            self._transformed[raw_cell] = super().transform_cell(raw_cell)
-        return self._transformed[raw_cell]
-
     def showtraceback(self, *args, **kwargs):
         """
         Show the current exception, as briefly as the guard wants it.
@@ -203,7 +190,7 @@ class RankKernel(IPythonParallelKernel):
 
     def init_metadata(self, parent):
         """
-        Begin with a request.
+        Take the transformed cell of a request, and begin to fill the metadata of its reply.
         """
         self.shell.input_transformer_manager.take(parent)
         return super().init_metadata(parent)
@@ -246,7 +233,9 @@ class RankKernel(IPythonParallelKernel):
                 "traceback": traceback.format_exception(error),
                 "engine_info": self.get_engine_info(method="execute"),
             }
-            metadata = self.finish_metadata(parent, self.init_metadata(parent), content)
+            # Without the guard's report, which may be that of a cell that went well.
+            metadata = super().finish_metadata(parent, super().init_metadata(parent), content)
+            self._has_said_all = False
             self.session.send(
                 stream, "execute_reply", content, parent, metadata=metadata, ident=ident
             )

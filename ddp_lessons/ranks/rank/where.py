@@ -4,6 +4,7 @@ Where a rank is: its line in the cell, the call it waits in, its last collective
 Read from another thread of the same process while the main thread waits inside C++.
 """
 
+import itertools
 import json
 import re
 import sys
@@ -142,7 +143,7 @@ def _timeout_s(frame):
 
 def _awaiting_frames(coroutine):
     """
-    Yield the frames of a coroutine that waits, the innermost first.
+    Return the frames of a coroutine that waits, the innermost first.
     """
     frames = []
     while getattr(coroutine, "cr_frame", None) is not None:
@@ -175,7 +176,8 @@ def main_thread_place(main_thread_id, cell_file, cell_source, coroutine=None):
     if inner is None:
         return place
     place["function"] = inner.f_code.co_name
-    for frame in _frames(inner):
+    # While the cell waits in an `await`, its frames are not below those of the main thread.
+    for frame in itertools.chain(_frames(inner), _awaiting_frames(coroutine)):
         code = frame.f_code
         call = waiting_call(code.co_filename, code.co_name)
         if code.co_name in _FORMING_FRAMES and code.co_filename.endswith(_C10D):
@@ -191,11 +193,6 @@ def main_thread_place(main_thread_id, cell_file, cell_source, coroutine=None):
         elif call:
             place["call"] = place["call"] or call
         elif code.co_filename == cell_file:
-            place["line"] = frame.f_lineno
-            place["code"] = source_line(cell_source, frame.f_lineno)
-            break
-    for frame in [] if place["line"] else _awaiting_frames(coroutine):
-        if frame.f_code.co_filename == cell_file:
             place["line"] = frame.f_lineno
             place["code"] = source_line(cell_source, frame.f_lineno)
             break

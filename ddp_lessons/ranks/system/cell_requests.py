@@ -1,5 +1,5 @@
 """
-What a cell's request and its reply hold beside the cell, so that ranks send and do less.
+The entries of a cell's request and of its reply by which ranks send less and do less.
 
 Each message is made, signed, passed on and read. A cell that has put out nothing says so in its
 reply: then no message follows that says that all of its output has come. And the notebook's kernel

@@ -1,5 +1,5 @@
 """
-What the kernel transforms once for all ranks: a cell means on a rank what it means in a notebook.
+The kernel transforms a cell once for all ranks: on a rank it means what it means in a notebook.
 """
 
 import pytest

@@ -1,5 +1,5 @@
 """
-What runs of several lessons need, whether they save checkpoints or not.
+Parts of a training run that several lessons share, whether they save checkpoints or not.
 
 It does not import `ddp_lessons.checkpoint`: torch's distributed checkpoint takes 0.7 s to import,
 on each rank, before the first check of a lesson.
