@@ -4,6 +4,7 @@ one process, and the GPU that some tests need.
 """
 
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,10 @@ import pytest
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A job in the background of a shell ignores Ctrl-C, and so would all that tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# nbformat imports jsonschema, which takes 1.2 s to compile a grammar of international addresses.
+# No notebook has such an address, and jsonschema does without the grammar if it is not installed.
+sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 
 pytest_plugins = ["outcomes"]
 TESTS = Path(__file__).parent

@@ -8,7 +8,12 @@ Record what ranks say to each other, and answer questions about it.
     save_chrome_trace("run.json", traces)
 
 What torch.profiler wrote on each rank becomes one trace by `save_profiles`.
+
+Recording needs torch, reading does not. So a notebook's kernel, which only reads, is spared the
+second that it takes to import torch.
 """
+
+import importlib
 
 from .answers import (
     Traffic,
@@ -23,12 +28,10 @@ from .answers import (
     waiting_s,
     waits,
 )
-from .clocks import clock_offsets_ns, gather
 from .events import Event, from_plain, to_plain
 from .export import chrome_trace, save_chrome_trace
 from .merge import Placed, match, merge, unmatched
 from .profiles import merge_profiles, save_profiles
-from .recorder import Recorder, trace
 
 __all__ = [
     "Event",
@@ -58,3 +61,16 @@ __all__ = [
     "waiting_s",
     "waits",
 ]
+
+_NEED_TORCH = {
+    "Recorder": "recorder",
+    "clock_offsets_ns": "clocks",
+    "gather": "clocks",
+    "trace": "recorder",
+}
+
+
+def __getattr__(name):
+    if name not in _NEED_TORCH:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{_NEED_TORCH[name]}", __name__), name)

@@ -12,7 +12,7 @@ import pytest
 from bank import all_answers
 from paths import ROOT
 
-from ddp_lessons.checks.kit.checking import run_and_judge
+from ddp_lessons.checks.kit import checking
 from ddp_lessons.checks.kit.finding import all_tasks
 from ddp_lessons.course.notebooks.cells import tags_of
 from ddp_lessons.course.notebooks.places import all_places
@@ -28,6 +28,10 @@ TIMED = {
 """
 Mistakes that only the clock shows. A check subtracts the time that a rank waited for a core, and
 accepts in doubt. So these answers are tried while no other test runs.
+"""
+LOOP_S = 2.0
+"""
+How long an answer runs that never ends: a third of what a check gives it, with all cores busy.
 """
 TASKS = all_tasks()
 EXERCISES = {place.stem: place for place in all_places(ROOT) if not place.is_lesson}
@@ -84,7 +88,7 @@ def refusal(ranks, number, source):
     """
     run_cell(ranks, source)
     with pytest.raises(WrongAnswer) as caught:
-        run_and_judge(TASKS[number], ranks)
+        checking.run_and_judge(TASKS[number], ranks)
     return caught.value
 
 
@@ -92,7 +96,10 @@ def expect_own_hint(ranks, answer):
     """
     Check a wrong answer, and hold that its mistake is told apart from others by its own hint.
     """
-    error = refusal(ranks, answer.task, answer.source)
+    with pytest.MonkeyPatch.context() as patch:
+        if answer.mistake == "late" and not is_timed(answer):
+            patch.setattr(checking, "DEADLINE_S", LOOP_S)  # it computes until the deadline
+        error = refusal(ranks, answer.task, answer.source)
     task = TASKS[answer.task]
     assert error.mistake in (answer.mistake, answer.or_mistake), str(error)
     assert error.hint == task.all_hints[error.mistake]

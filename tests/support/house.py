@@ -6,6 +6,7 @@ The house: what the package has, from top to bottom, and who imports whom, drawn
 """
 
 import ast
+import functools
 import sys
 
 from paths import ROOT
@@ -17,6 +18,7 @@ BEGIN, END = "<!-- drawn by tests/support/house.py -->\n```\n", "```\n<!-- end o
 _NAME_COLUMNS = 18
 
 
+@functools.cache
 def imported_names(source, module):
     """
     Return the dotted name of everything that a source imports, in functions too.

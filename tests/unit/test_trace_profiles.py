@@ -2,6 +2,12 @@
 Profiles of several ranks as one trace: a process a rank, and one clock.
 """
 
+import subprocess
+import sys
+
+import pytest
+
+from ddp_lessons import trace
 from ddp_lessons.trace import merge_profiles
 
 
@@ -51,3 +57,21 @@ def test_merged_profiles_keep_names_of_threads_and_tell_arrows_apart():
     assert sum(e["name"] == "thread_name" for e in merged) == 2
     assert not any(e["name"].startswith("PyTorch Profiler") for e in merged)
     assert merge_profiles([])["traceEvents"] == []
+
+
+def test_traces_are_read_without_torch():
+    """
+    A notebook's kernel merges and draws traces. Importing torch there takes a second.
+    """
+    source = "import sys; from ddp_lessons.trace import merge; print('torch' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
+    assert ran.stdout == "False\n", ran.stderr
+
+
+def test_trace_has_every_name_that_it_lists():
+    """
+    Those that need torch are imported when they are asked for.
+    """
+    assert all(callable(getattr(trace, name)) for name in trace.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'tracer'"):
+        _ = trace.tracer

@@ -77,7 +77,7 @@ def _tellings(rank, world_size):
     return weights, same, plain.all_reduces, len(losses)
 
 
-@pytest.fixture(scope="module", params=[*WORLD_SIZES, 4])
+@pytest.fixture(scope="module", params=WORLD_SIZES)
 def tellings(request):
     """
     Train once in a world of each size, since each new process imports the frameworks anew.

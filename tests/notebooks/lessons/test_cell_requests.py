@@ -1,10 +1,9 @@
 """
-The kernel transforms a cell once for all ranks: on a rank it means what it means in a notebook.
+The kernel transforms a cell once for all ranks, and says so in the request.
 """
 
 import pytest
 from IPython.core.inputtransformer2 import TransformerManager
-from kernels import running_kernel
 
 from ddp_lessons.ranks.rank.rank_kernel import RankTransformers
 from ddp_lessons.ranks.system.cell_requests import transformed
@@ -65,25 +64,3 @@ def test_a_cell_that_cannot_be_transformed_goes_as_it_is(monkeypatch):
 
     monkeypatch.setattr(TransformerManager, "transform_cell", fail)
     assert transformed("x") == {}
-
-
-def test_magics_mean_on_ranks_what_they_mean_in_a_notebook():
-    """
-    By a shell, by assignment, by a cell magic, and by a syntax of the rank's own.
-    """
-    with running_kernel() as kernel:
-        start = "from ddp_lessons.ranks import start_ranks\nranks = start_ranks(2, device='cpu')"
-        assert kernel.run(start).status == "ok"
-        shown = kernel.run("%%px\nx = !echo here\nprint(x[0])\n%env SAID=there\n!echo $SAID").text
-        assert shown.count(" here\n") == shown.count(" there\n") == 2
-        assert shown.count("env: SAID=there") == 2
-        assert kernel.run("%%px\n%%writefile -a /dev/null\nx").text.count("/dev/null") == 2
-        own = """%%px
-def louder(lines):
-    return [line.replace("whisper", "print") for line in lines]
-get_ipython().input_transformers_cleanup.append(louder)"""
-        assert kernel.run(own).status == "ok"
-        assert kernel.run("%px whisper('here')").text == "[0] here\n[1] here\n"
-        failed = kernel.run("%px x = = 1")
-        assert "SyntaxError" in failed.evalue
-        assert "ranks 0 and 1 raised" in failed.evalue

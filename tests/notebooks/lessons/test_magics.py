@@ -217,3 +217,23 @@ def test_a_rank_that_cannot_leave_its_group_is_replaced(kernel):
         "%%px\nimport torch, torch.distributed as dist\nt = torch.ones(1)\ndist.all_reduce(t)",
     )
     assert ok(kernel, "%px print(int(t))") == "[0] 3\n[1] 3\n[2] 3\n"
+
+
+def test_magics_mean_on_ranks_what_they_mean_in_a_notebook(kernel):
+    """
+    By a shell, by assignment, by a cell magic, and by a syntax of the rank's own.
+    """
+    shown = ok(kernel, "%%px\nx = !echo here\nprint(x[0])\n%env SAID=there\n!echo $SAID")
+    assert shown.count(" here\n") == shown.count(" there\n") == 3
+    assert shown.count("env: SAID=there") == 3
+    assert ok(kernel, "%%px\n%%writefile -a /dev/null\nx").count("/dev/null") == 3
+    own = """%%px
+def louder(lines):
+    return [line.replace("whisper", "print") for line in lines]
+get_ipython().input_transformers_cleanup.append(louder)"""
+    ok(kernel, own)
+    assert ok(kernel, "%px whisper('here')") == "[0] here\n[1] here\n[2] here\n"
+    failed = kernel.run("%px x = = 1")
+    assert "SyntaxError" in failed.evalue
+    assert "ranks 0-2 raised" in failed.evalue
+    ok(kernel, "%px get_ipython().input_transformers_cleanup.remove(louder)")

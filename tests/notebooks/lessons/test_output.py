@@ -7,7 +7,6 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernels import running_kernel
 
 from ddp_lessons.ranks.kernel.output import OrderedDisplay, RankOutput
 
@@ -194,27 +193,3 @@ def test_output_ignores_what_is_no_output(capsys):
     screen.display.update({0})
     captured = capsys.readouterr()
     assert captured.out + captured.err == ""
-
-
-CUT_OFF = """%%px --targets 1
-import sys, zmq
-talk = sys.stdout.pub_thread
-talk.schedule(lambda: talk.socket.disconnect(talk.socket.get(zmq.LAST_ENDPOINT)))
-"""
-
-
-def test_output_that_does_not_arrive_is_told_of():
-    """
-    A cell that prints nothing, and does not say why, sends a learner looking for a fault of theirs.
-    """
-    with running_kernel() as kernel:
-        start = "from ddp_lessons.ranks import start_ranks\nranks = start_ranks(2, device='cpu')"
-        assert kernel.run(start).status == "ok"
-        kernel.run(CUT_OFF)
-        assert kernel.run("%px print('here')").text == (
-            "[0] here\nThe output of rank 1 did not arrive: all of it within 1 s of the cell's end "
-            "(got a part, or none). Run the cell again; if it says so again, call ranks.stop(), "
-            "then start_ranks().\n"
-        )
-        assert kernel.run("ranks.stop()\nranks = start_ranks(2, device='cpu')").status == "ok"
-        assert kernel.run("%px print('here')").text == "[0] here\n[1] here\n"

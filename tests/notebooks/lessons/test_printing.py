@@ -63,20 +63,7 @@ def test_what_is_over_is_left_out_and_counted():
         out.write(b"x")
 
 
-def test_ranks_that_print_a_lot_leave_the_kernel_as_it_was():
-    """
-    40 MB from each of two ranks arrive as one each, and the next cell prints all that it has.
-    """
-    with running_kernel() as kernel:
-        start = "from ddp_lessons.ranks import start_ranks\nranks = start_ranks(2, device='cpu')"
-        assert kernel.run(start).status == "ok"
-        shown = kernel.run("%%px\nfor number in range(40):\n    print('x' * 10**6)").text
-        assert len(shown) < 2 * MOST_CHARACTERS + 1000
-        left_out = 40 * (10**6 + 1) - MOST_CHARACTERS
-        assert shown.count(f"... {left_out:,} more characters") == 2
-        assert kernel.run("%px print('here')").text == "[0] here\n[1] here\n"
-
-
+HERE = "[0] here\n[1] here\n[2] here\n"
 LAST_WORDS = {
     "a file descriptor": "import os\n_ = os.write(2, b'last words\\n')",
     "C": "import ctypes\n_ = ctypes.CDLL(None).write(1, b'last words\\n', 11)",
@@ -105,6 +92,18 @@ def kernel_with_ranks():
         start = "from ddp_lessons.ranks import start_ranks\nranks = start_ranks(3, device='cpu')"
         assert kernel.run(start).status == "ok"
         yield kernel
+
+
+def test_ranks_that_print_a_lot_leave_the_kernel_as_it_was(kernel_with_ranks):
+    """
+    40 MB from each rank arrive as one each, and the next cell prints all that it has.
+    """
+    kernel = kernel_with_ranks
+    shown = kernel.run("%%px\nfor number in range(40):\n    print('x' * 10**6)").text
+    assert len(shown) < 3 * MOST_CHARACTERS + 1000
+    left_out = 40 * (10**6 + 1) - MOST_CHARACTERS
+    assert shown.count(f"... {left_out:,} more characters") == 3
+    assert kernel.run("%px print('here')").text == HERE
 
 
 @pytest.mark.parametrize("way", LAST_WORDS)
@@ -142,7 +141,7 @@ def test_a_cell_that_closes_its_output_loses_no_rank(kernel_with_ranks):
     What writes to the descriptor is told; what prints is shown.
     """
     kernel_with_ranks.run("%px import os\n%px os.dup2(1, 99)\n%px os.close(1)")
-    assert kernel_with_ranks.run("%px print('here')").text == "[0] here\n[1] here\n[2] here\n"
+    assert kernel_with_ranks.run("%px print('here')").text == HERE
     kernel_with_ranks.run("%px _ = os.dup2(99, 1)")
     assert "here" in kernel_with_ranks.run("%px _ = os.write(1, b'here')").text
 
@@ -165,7 +164,7 @@ def test_a_child_that_never_stops_printing_holds_no_cell(kernel_with_ranks):
     end = "%%px --targets 0\nchild.kill()\n_ = child.wait()\nassert size() < 1.01 * most"
     assert kernel.run(end).status == "ok"
     # What it had written by then may come with the next cells, on a busy machine.
-    while kernel.run("%px print('here')").text != "[0] here\n[1] here\n[2] here\n":
+    while kernel.run("%px print('here')").text != HERE:
         pass
 
 
@@ -185,3 +184,25 @@ _ = os.dup2(full, log)"""
         assert (result.status, result.text.count("here")) == ("ok", 3)
         assert "Error" not in result.text
     kernel.run("%px _ = os.dup2(kept, log)")
+
+
+CUT_OFF = """%%px --targets 1
+import sys, zmq
+talk = sys.stdout.pub_thread
+talk.schedule(lambda: talk.socket.disconnect(talk.socket.get(zmq.LAST_ENDPOINT)))
+"""
+
+
+def test_output_that_does_not_arrive_is_told_of(kernel_with_ranks):
+    """
+    A cell that prints nothing, and does not say why, sends a learner looking for a fault of theirs.
+    """
+    kernel = kernel_with_ranks
+    kernel.run(CUT_OFF)
+    assert kernel.run("%px print('here')").text == (
+        "[0] here\n[2] here\nThe output of rank 1 did not arrive: all of it within 1 s of the "
+        "cell's end (got a part, or none). Run the cell again; if it says so again, call "
+        "ranks.stop(), then start_ranks().\n"
+    )
+    assert kernel.run("ranks.stop()\nranks = start_ranks(3, device='cpu')").status == "ok"
+    assert kernel.run("%px print('here')").text == HERE
