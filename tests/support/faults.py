@@ -283,6 +283,11 @@ FAMILIES = {
             r"Stopped: rank {C} is at line \d+: time.sleep\(60\); {V} waits? for it in barrier \d+",
             stops=True,
         ),
+        "stop_a_stopped_rank": Kind(
+            IF_C + "os.kill(os.getpid(), 19)\ndist.barrier()",
+            r"Stopped: rank {C} (is stopped by a signal|does not answer); {V} waits? for it in barrier \d+",
+            stops=True,
+        ),
         "stop_in_python": Kind("n = 0\nwhile True:\n    n += 1", r"Stopped: .*at line \d+: ", stops=True),
         "stop_in_sleep": Kind("time.sleep(60)", r"Stopped: {ALL} were at line \d+: time.sleep\(60\)", stops=True),
         "stop_in_training": Kind(TRAINING, r"Stopped: ", stops=True, needs_model=True),

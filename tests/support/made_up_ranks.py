@@ -29,7 +29,7 @@ class MadeUpRanks:
         pulses: For each process id its Pulse.
         states: For each rank what its guard answers; a rank that is missing does not answer.
         sleepers: For each rank how many of its threads each waking finds, one after the other.
-        told: What was asked of the guards: ("release", "state", "wake" or "cut", ranks).
+        told: What was done to ranks: ("release", "state", "wake", "cut" or "resume", ranks).
     """
 
     def __init__(self, num_ranks=4):
@@ -41,6 +41,7 @@ class MadeUpRanks:
         self.cpu_s = dict.fromkeys(self.pulses, 1.0)
         self.keeper = SimpleNamespace(pids={rank: 100 + rank for rank in range(num_ranks)})
         self.client = SimpleNamespace(ids=list(range(num_ranks)))
+        self.engines = SimpleNamespace(resume=lambda ranks: self.told.append(("resume", ranks)))
         self.control = SimpleNamespace(
             release=lambda ranks: self._answer("release", ranks),
             ask_state=lambda ranks: self._answer("state", ranks),

@@ -222,3 +222,48 @@ def test_freeing_where_the_system_does_not_tell(ranks):
     lost, seconds = lost_after(ranks, 60.0, running=[2])
     assert lost == [2]
     assert seconds > 5.0
+
+
+HALTED = {"main_sleeps": False, "main_halt": "stopped by a signal"}
+
+
+def test_freeing_resumes_a_stopped_rank_once(ranks):
+    """
+    It goes on, lets go, and keeps its variables: idle ranks too, which the next group needs.
+    """
+    ranks.change(1, **HALTED)
+    ranks.change(2, **HALTED)
+    del ranks.states[2]
+
+    def goes_on(ranks):
+        ranks.change(2, main_sleeps=True, main_halt="")
+        ranks.states[2] = {"idle": True}
+
+    assert lost_after(ranks, 10.0, running=[2], each=goes_on)[0] == []
+    assert ranks.told[0] == ("release", [0, 1, 2, 3])
+    assert [told for told in ranks.told if told[0] == "resume"] == [("resume", [1, 2])]
+
+
+@pytest.mark.parametrize("halt", ["stopped by a signal", "waiting for a disk"])
+@pytest.mark.parametrize("idle", [False, True])
+def test_freeing_gives_up_who_stays_halted(ranks, halt, idle):
+    """
+    Five seconds without a turn, after Stop: also of one whose answer would be under way.
+    """
+    ranks.change(2, main_sleeps=False, main_halt=halt)
+    ranks.states[2] = {"idle": idle}
+    lost, seconds = lost_after(ranks, 60.0, running=[2])
+    assert lost == [2]
+    assert 5.0 <= seconds < 6.0
+
+
+def test_freeing_waits_for_a_disk_that_answers(ranks):
+    """
+    A turn between two waits: a slow disk is no dead one.
+    """
+    ranks.change(2, main_sleeps=False, main_halt="waiting for a disk")
+
+    def reads(ranks):
+        ranks.change(2, main_turns=ranks.pulses[102].main_turns + 1)
+
+    assert lost_after(ranks, 60.0, running=[2], each=reads)[0] == []

@@ -3,7 +3,6 @@ A cell that is over, or will never be: judged from answers that come late, on ma
 """
 
 from concurrent.futures import Future
-from types import SimpleNamespace
 
 import pytest
 from made_up_places import at, finished, receiving, reducing
@@ -34,7 +33,7 @@ class Watch:
     def __init__(self):
         self.ranks = MadeUpRanks()
         self.ranks.dead = []
-        self.ranks.engines = SimpleNamespace(hosts={})
+        self.ranks.engines.hosts = {}
         self.ranks.control.ask_place = self._ask
         self.ranks.control.places = lambda ranks: {rank: finished() for rank in ranks}
         self.asked = []

@@ -14,12 +14,12 @@ from made_up_ranks import ASLEEP
 from waiting import HANGS_AFTER_S, wait_until
 
 from ddp_lessons.ranks.system.pulse import (
-    Rest,
     main_waited_s,
     pulse_of,
     waited_for_a_core_s,
     wants_a_core,
 )
+from ddp_lessons.ranks.system.rest import Rest
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
@@ -81,13 +81,25 @@ def test_pulse_of_a_process_that_sleeps_and_of_one_that_computes():
 
 def test_pulse_of_a_process_that_is_stopped_is_no_sleep():
     """
-    Whoever is kept from the cores has not chosen to sleep, however long that takes.
+    It has not chosen to stop, and neither does it want a core: no load is to blame.
     """
     with python("import time; time.sleep(600)") as pid:
         wait_until(lambda: pulse_of(pid).main_sleeps, HANGS_AFTER_S, "sleep")
+        assert pulse_of(pid).main_halt == ""
         os.kill(pid, signal.SIGSTOP)
-        wait_until(lambda: not pulse_of(pid).main_sleeps, HANGS_AFTER_S, "the stop")
-        assert wants_a_core(pid)
+        wait_until(lambda: pulse_of(pid).main_halt, HANGS_AFTER_S, "the stop")
+        assert pulse_of(pid).main_halt == "stopped by a signal"
+        assert not pulse_of(pid).main_sleeps
+        assert not wants_a_core(pid)
+        rest = Rest(pid)
+        assert rest.is_stopped
+        assert rest.halt == ""  # one look does not tell for how long
+        rest.look()
+        assert rest.halt == "stopped by a signal"
+        os.kill(pid, signal.SIGCONT)
+        wait_until(lambda: pulse_of(pid).main_sleeps, HANGS_AFTER_S, "sleep")
+        rest.look()
+        assert (rest.halt, rest.halted_s, rest.is_stopped) == ("", 0.0, False)
 
 
 def test_pulse_sees_the_other_threads():
@@ -202,3 +214,18 @@ def test_name_engine_threads_spares_the_main_thread():
     )
     said = subprocess.run([sys.executable, "-c", naming], capture_output=True, text=True)
     assert said.stdout.split() == ["True", "ddp-guard"], said
+
+
+def test_rest_counts_how_long_a_thread_waits_for_a_disk():
+    """
+    A turn in between means that the disk answers.
+    """
+    told = Told()
+    halted = {"main_sleeps": False, "main_halt": "waiting for a disk"}
+    assert told.after(0.2, **halted).halt == ""
+    assert told.after(0.2).halted_s == pytest.approx(0.2)
+    assert told.rest.halt == "waiting for a disk"
+    assert told.after(0.2, main_turns=11).halt == ""
+    assert told.after(0.4).halted_s == pytest.approx(0.4)
+    assert told.rest.rest_s == 0.0
+    assert not told.rest.is_stopped

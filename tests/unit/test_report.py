@@ -138,6 +138,17 @@ def test_who_died_elsewhere_is_named_with_its_host():
     )
 
 
+def test_who_was_given_up_while_halted_is_told_with_what_halted_it():
+    """
+    A process that somebody has stopped is no fault of the cell's.
+    """
+    outcomes = {1: Outcome(GIVEN_UP, line=1, code="save()", halt="waiting for a disk")}
+    assert given_up_message(outcomes) == (
+        "rank 1 was waiting for a disk at line 1: save() and did not go on within 5 s, "
+        "so its process was ended"
+    )
+
+
 @pytest.mark.parametrize(
     ("outcomes", "sentence"),
     [

@@ -169,3 +169,29 @@ def test_chance_after_a_fault(ranks):
     turn(ranks, 2, turns=60)
     watch.looks(1)
     assert had_a_chance(2, COMPUTING)  # a loop with a sleep in it went round sixty times
+
+
+def test_standstill_counts_while_one_is_halted(ranks):
+    """
+    None of its threads can move, though it does not sleep.
+    """
+    halt = "stopped by a signal"
+    ranks.change(1, main_sleeps=False, main_halt=halt, others_sleep=False)
+    watch = Watch(ranks)
+    assert watch.looks(20).seconds > 3.0
+    assert watch.standstill.halts == {1: halt}
+    assert not watch.standstill.moves_in_a_call(1, IN_A_COLLECTIVE)
+    ranks.change(1, main_sleeps=True, main_halt="", others_sleep=True)
+    turn(ranks, 1)
+    assert watch.looks(1).halts == {}
+
+
+def test_a_halted_rank_had_its_chance_to_raise(ranks):
+    """
+    Another rank has raised: nobody waits for what a stopped one would have said.
+    """
+    ranks.change(1, main_sleeps=False, main_halt="stopped by a signal")
+    watch = Watch(ranks)
+    fault_at, at_fault = ranks.now, ranks.pulses[101]
+    assert not watch.looks(2).had_a_chance(1, None, fault_at, at_fault)
+    assert watch.looks(2).had_a_chance(1, None, fault_at, at_fault)

@@ -251,3 +251,49 @@ def test_diagnose_counts_elements_not_shapes():
     assert diagnose(places, []).sentence == ""
     places[1] = finished([call("all_reduce", 1, size=(2, 4))])
     assert "rank 1 called all_reduce float[2, 4]" in diagnose(places, []).sentence
+
+
+def test_diagnose_says_what_halts_a_rank():
+    """
+    A stopped process cannot say where it is; its line is shown if it has said so before.
+    """
+    sleeping = at(3, "time.sleep(60)")
+    places = {0: reducing(3), 1: None, 2: sleeping, 3: reducing(3)}
+    halts = {1: "stopped by a signal", 2: "waiting for a disk"}
+    found = diagnose(places, [0, 1, 2, 3], halts)
+    assert found.sentence == (
+        "rank 1 is stopped by a signal; rank 2 is waiting for a disk at line 3: time.sleep(60); "
+        "ranks 0 and 3 wait for them in all_reduce 3 (line 2)"
+    )
+    assert found.culprits == (1, 2)
+    assert found.table == "\n".join(
+        [
+            "rank  line                   in                   waits for",
+            "0     2: dist.all_reduce(t)  all_reduce 3         1, 2",
+            "1     ?                      stopped by a signal  ?",
+            "2     3: time.sleep(60)      waiting for a disk   -",
+            "3     2: dist.all_reduce(t)  all_reduce 3         1, 2",
+        ]
+    )
+
+
+def test_diagnose_names_a_halted_rank_that_nobody_waits_for():
+    """
+    The cell stands still all the same. A rank that waits in a call may be halted there, too.
+    """
+    halts = {1: "stopped by a signal"}
+    found = diagnose({0: finished(), 1: reducing(1)}, [1], halts)
+    assert found.sentence == "rank 1 is stopped by a signal at line 2: dist.all_reduce(t)"
+    assert diagnose({0: finished(), 1: finished()}, [], halts).sentence == ""
+
+
+def test_diagnose_names_a_halted_rank_that_was_not_asked_to_run_the_cell():
+    """
+    It does not answer, so it cannot be said to have finished.
+    """
+    places = {0: reducing(1), 1: None, 2: reducing(1)}
+    found = diagnose(places, [0, 2], {1: "stopped by a signal"})
+    assert found.sentence == (
+        "rank 1 is stopped by a signal; ranks 0 and 2 wait for it in all_reduce 1 (line 2)"
+    )
+    assert "1     ?                      stopped by a signal  ?" in found.table

@@ -9,6 +9,7 @@ import signal
 from dataclasses import dataclass
 
 from ddp_lessons.ranks.diagnosis.telling import rank_names
+from ddp_lessons.ranks.system import clocks
 
 OK, RAISED, RELEASED, DIED, GIVEN_UP = "ok", "raised", "released", "died", "given up"
 
@@ -29,6 +30,7 @@ class Outcome:
         ended_itself: Whether it was the rank's own doing.
         digest: Fingerprint of its collectives in the cell.
         host: Name of the host that it was on, where there are several; else empty.
+        halt: What halted it until it was given up, in words; else empty.
     """
 
     kind: str
@@ -42,6 +44,7 @@ class Outcome:
     is_last_seen: bool = False
     ended_itself: bool = False
     host: str = ""
+    halt: str = ""
 
     def named(self, rank):
         """
@@ -110,10 +113,17 @@ def given_up_message(outcomes):
     Tell of the ranks that we have ended, since nothing else could free them; empty without any.
     """
     return "\n".join(
-        f"{outcome.named(rank)} could not be freed{_at(outcome)}, so its process was ended"
+        f"{outcome.named(rank)} {_why_given_up(outcome)}, so its process was ended"
         for rank, outcome in sorted(outcomes.items())
         if outcome.kind == GIVEN_UP
     )
+
+
+def _why_given_up(outcome):
+    if outcome.halt:
+        limit_s = f"{clocks.FREE_HALTED_S:.0f} s"
+        return f"was {outcome.halt}{_at(outcome)} and did not go on within {limit_s}"
+    return f"could not be freed{_at(outcome)}"
 
 
 def victims_sentence(outcomes):

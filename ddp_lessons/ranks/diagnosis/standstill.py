@@ -5,8 +5,9 @@ Tell a cell that stands still from one that is slow: by what each rank's threads
     resting     a main thread had no turn since the last look, and sleeps
     polling     it wakes up, looks, and sleeps again: that is how a store is waited for, and what a
                 loop with a sleep in it does
+    halted      a signal has stopped it, or its main thread waits for a disk
 
-A cell stands still while every rank that runs it rests or polls and nobody else stirs.
+A cell stands still while every rank that runs it rests, polls or is halted, and nobody else stirs.
 """
 
 import time
@@ -14,7 +15,8 @@ import time
 from ddp_lessons.ranks.diagnosis.progress import DescendantsCpu, Progress
 from ddp_lessons.ranks.diagnosis.telling import POLLING
 from ddp_lessons.ranks.system import clocks
-from ddp_lessons.ranks.system.pulse import Rest, pulse_of
+from ddp_lessons.ranks.system.pulse import pulse_of
+from ddp_lessons.ranks.system.rest import Rest
 
 
 class Standstill:
@@ -90,8 +92,15 @@ class Standstill:
             return True
         return any(
             (rank in running and self._is_at_work(rank)) or not self._others_sleep(rank)
-            for rank in self._rests
+            for rank in self._rests.keys() - self.halts.keys()
         )
+
+    @property
+    def halts(self):
+        """
+        For each rank that is halted, what halts it, in words.
+        """
+        return {rank: rest.halt for rank, rest in self._rests.items() if rest.halt}
 
     def _others_sleep(self, rank):
         pulse = self._rests[rank].last
@@ -138,6 +147,8 @@ class Standstill:
 
         Or it came into the call only while the cell stood still, and said so late.
         """
+        if rank in self.halts:
+            return False
         is_wait = bool(place and place["call"]) and not self._is_polling_call(place)
         return is_wait and (not self.rests(rank) or self.had_turns(rank))
 
@@ -171,6 +182,8 @@ class Standstill:
             return True
         pushed_out = rest.last.main_pushed_out - at_fault.main_pushed_out
         if rest.turns_since(at_fault) - pushed_out >= clocks.CHANCE_TURNS:
+            return True
+        if rest.halted_s >= clocks.CHANCE_REST_S:
             return True
         if place and place["call"]:
             return rest.nothing_stirs and rest.rest_s > 0

@@ -75,7 +75,7 @@ def helpers_clause(places):
     return clauses
 
 
-def stall_table(places, running, waits_for):
+def stall_table(places, running, waits_for, halts):
     """
     Return the stall table: each rank, its line, its call, and whom it waits for.
 
@@ -83,7 +83,8 @@ def stall_table(places, running, waits_for):
         places: For each rank of the cell, its place or None. Where there are several hosts, the
             place has its `host`.
         running: The ranks that have not finished it.
-        waits_for: For each running rank, the ranks it waits for.
+        waits_for: For each running rank that is not halted, the ranks it waits for.
+        halts: For each halted rank that runs the cell or does not answer, what halts it, in words.
     """
     rows = [("rank", "line", "in", "waits for")]
     hosts = {rank: place["host"] for rank, place in places.items() if place and "host" in place}
@@ -94,19 +95,24 @@ def stall_table(places, running, waits_for):
         if rank not in running and place and place.get("outside"):
             if rank in awaited:
                 rows.append((names[rank], "not in this cell", "-", "-"))
-        elif rank not in running:
+        elif rank not in running and rank not in halts:
             last = last_collective(place)
             done = f"last: {last['name']} {last['number']}" if last else "-"
             rows.append((names[rank], "finished", done, "-"))
         elif place is None:
-            rows.append((names[rank], "?", "does not answer", "?"))
+            rows.append((names[rank], "?", halts.get(rank, "does not answer"), "?"))
+        elif rank in halts:
+            rows.append((names[rank], _line(place), halts[rank], "-"))
         else:
-            line = f"{place['line']}: {place['code']}" if place["line"] else place["function"]
             call = call_name(place) if place["call"] else "no communication"
             peers = ", ".join(map(str, waits_for[rank])) or "-"
-            rows.append((names[rank], line, call, peers))
+            rows.append((names[rank], _line(place), call, peers))
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     )
+
+
+def _line(place):
+    return f"{place['line']}: {place['code']}" if place["line"] else place["function"]

@@ -41,27 +41,33 @@ class Diagnosis:
     table: str
 
 
-def diagnose(places, running):
+def diagnose(places, running, halts=None):
     """
     Say what holds a cell up.
 
     Args:
         places: For each rank that ran the cell, its place or None.
         running: The ranks that have not finished the cell.
+        halts: For each rank that is halted, what halts it, in words. Default: none is.
 
     Returns:
         Diagnosis: With an empty sentence if no rank waits for another.
     """
-    waits_for = {rank: _awaited(rank, places, running) for rank in running}
+    # What a rank has said since it finished the cell is true of it, halted or not.
+    halts = {r: h for r, h in (halts or {}).items() if r in running or places.get(r) is None}
+    halted = sorted(halts.keys() & set(running))
+    waits_for = {rank: _awaited(rank, places, running) for rank in running if rank not in halts}
     sentence, culprits = (
         first_mismatch(places, running)
-        or _missing(places, running, waits_for)
+        or _missing(places, running, waits_for, halts)
+        or (halted and (_whereabouts(halted, places, halts), halted))
         or _circle(places, running, waits_for)
         or ("", ())
     )
     if sentence and all(waits(places[rank]) for rank in running):
         sentence += helpers_clause(places)
-    return Diagnosis(sentence, tuple(culprits), waits_for, stall_table(places, running, waits_for))
+    table = stall_table(places, running, waits_for, halts)
+    return Diagnosis(sentence, tuple(culprits), waits_for, table)
 
 
 def is_deadlock(places, running):
@@ -159,13 +165,13 @@ def _forms(other, rank, places):
     return members_of(places.get(other), places[rank]["forming"]["name"]) is not None
 
 
-def _missing(places, running, waits_for):
+def _missing(places, running, waits_for, halts):
     """
     Find the ranks that are awaited and do not wait for a rank themselves.
     """
     awaited = {peer for peers in waits_for.values() for peer in peers}
     for state, words in _STATES.items():
-        culprits = sorted(rank for rank in awaited if _state(rank, places, running) == state)
+        culprits = sorted(rank for rank in awaited if _state(rank, places, running, halts) == state)
         if not culprits:
             continue
         victims = [r for r, peers in waits_for.items() if set(peers) & set(culprits)]
@@ -178,7 +184,7 @@ def _missing(places, running, waits_for):
             done = f"{rank_names(culprits)} finished the cell without {_partner(call)}"
             return f"{done}; {waiters} {where}", culprits
         them = "it" if len(culprits) == 1 else "them"
-        there = words(culprits) if words else _whereabouts(culprits, places)
+        there = words(culprits) if words else _whereabouts(culprits, places, halts)
         return f"{there}; {waiters} for {them} {where}", culprits
     return None
 
@@ -194,13 +200,14 @@ How a rank fails to come, with the words for those that have some of their own.
 """
 
 
-def _state(rank, places, running):
+def _state(rank, places, running, halts):
     if rank not in places:
         return "absent"
-    if rank not in running:
+    if rank not in running and rank not in halts:
         return "outside" if (places[rank] or {}).get("outside") else "finished"
     place = places[rank]
-    return "waits" if waits(place) and place["call"] != STORE else "elsewhere"
+    is_waiting = waits(place) and place["call"] != STORE and rank not in halts
+    return "waits" if is_waiting else "elsewhere"
 
 
 def _be(ranks, one="is"):
@@ -208,14 +215,17 @@ def _be(ranks, one="is"):
     return one if len(ranks) == 1 else many[one]
 
 
-def _whereabouts(ranks, places):
+def _whereabouts(ranks, places, halts):
     """
     Return "rank 2 is at line 3: sleep(9); ranks 0 and 1 do not answer".
     """
     at = {}
     for rank in ranks:
         place = places.get(rank)
-        if place is None:
+        if rank in halts:
+            line = f" at line {place['line']}: {place['code']}" if place and place["line"] else ""
+            spot = halts[rank] + line
+        elif place is None:
             spot = ""
         elif place["line"]:
             wait = "waiting for a store's key " if place["call"] == STORE else ""

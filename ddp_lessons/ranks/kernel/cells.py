@@ -189,7 +189,9 @@ class CellRun:
             self.ranks.keeper, rank, place, lambda line: source_line(self.source, line)
         )
         kind = GIVEN_UP if self.ranks.engines.was_given_up(pid) else DIED
-        self.outcomes[rank] = Outcome(kind, exit_code=code, **where)
+        freeing = self._lookout.freeing
+        halt = freeing.halts.get(rank, "") if freeing else ""
+        self.outcomes[rank] = Outcome(kind, exit_code=code, halt=halt, **where)
         self._fault()
 
     def _tell_victims(self):

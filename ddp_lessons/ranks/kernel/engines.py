@@ -80,6 +80,12 @@ class Engines(ABC):
         End the processes of ranks that nothing else can free.
         """
 
+    @abstractmethod
+    def resume(self, ranks):
+        """
+        Let ranks go on that a signal has stopped.
+        """
+
     @property
     @abstractmethod
     def dead(self):
@@ -239,6 +245,12 @@ class WardenEngines(Engines):
         pids = self._keeper.pids
         self._given_up.update(pids[r] for r in ranks if r in pids)
         self._keeper.signal_ranks(ranks, signal.SIGKILL)
+
+    def resume(self, ranks):
+        """
+        Let ranks go on that a signal has stopped.
+        """
+        self._keeper.signal_ranks(ranks, signal.SIGCONT)
 
     def _start_again(self, rank):
         self._keeper.last_word.pop(rank, None)

@@ -9,7 +9,9 @@ silent. It is beyond help once it *had the processor and still waits*:
     deaf      its guard had many turns and got no word out: C code holds the interpreter
     stubborn  it had seconds of CPU time, or dozens of interrupts, and runs on
 
-None of the three is reached by a rank that only is kept from the cores, however long.
+None of the three is reached by a rank that only is kept from the cores, however long. A rank that
+a signal has stopped is made to go on; it is beyond help if it stays stopped for seconds, and so is
+one that waits for a disk for as long without a single turn.
 """
 
 import time
@@ -17,12 +19,38 @@ from collections import Counter
 
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.processes import children_of, descendants_of, tree_cpu_seconds
-from ddp_lessons.ranks.system.pulse import Rest, pulse_of
+from ddp_lessons.ranks.system.pulse import pulse_of
+from ddp_lessons.ranks.system.rest import Rest
 
 _MOST_WAKES = 20
 """
 Waits of one rank that Gloo may have forgotten, one after the other: one a bucket in flight.
 """
+
+
+class Resuming:
+    """
+    Make ranks go on that a signal has stopped, idle ones too: all are needed for the next group.
+
+    Args:
+        ranks: The Ranks.
+    """
+
+    def __init__(self, ranks):
+        self._ranks = ranks
+        self._resumed = set()  # once each: a rank that is stopped again and again is given up
+
+    def step(self, rests):
+        """
+        Resume those that are stopped and have not been resumed before.
+
+        Args:
+            rests: For each rank its Rest.
+        """
+        stopped = {rank for rank, rest in rests.items() if rest.is_stopped} - self._resumed
+        if stopped:
+            self._resumed |= stopped
+            self._ranks.engines.resume(sorted(stopped))
 
 
 class Freeing:
@@ -45,12 +73,15 @@ class Freeing:
         self._child_cpu_s = {}
         self._wakes = {}  # rank -> (when, future) of the last time that it was woken
         self._num_wakes = Counter()
+        self._resuming = Resuming(ranks)
+        self.halts = {}  # each rank that was given up while it was halted -> by what
         self._rests = {rank: Rest(pid, clock, pulse) for rank, pid in ranks.keeper.pids.items()}
         # rank -> turns of its main thread when it was told last
         self._told_turns = {rank: self._turns(rank) for rank in self._rests}
         # Idle ranks let go of their peers, too: a rank that holds its interpreter while it waits
         # in C++ cannot cut its own sockets, but notices when the other end is cut.
         self._note(ranks.control.release(ranks.client.ids))
+        self._resuming.step(self._rests)  # now, or what all wait for would come about
 
     def _note(self, futures):
         for rank, future in futures.items():
@@ -82,6 +113,7 @@ class Freeing:
         self._hear()
         for rank in running:
             self._look_at(rank)
+        self._resuming.step(self._rests)
         asleep = [rank for rank in running if self._is_asleep(rank, running)]
         lost = [rank for rank in running if self._is_lost(rank)]
         lost += [rank for rank in asleep if not self._may_be_woken(rank)]
@@ -135,6 +167,9 @@ class Freeing:
         rest = self._rests[rank]
         if rest.pid is None and self._ranks.engines.has_warden:
             return False  # dead
+        if rest.halted_s >= clocks.FREE_HALTED_S:
+            self.halts[rank] = rest.halt
+            return True
         if self.has_let_go(rank) and self._said[rank][1]["idle"]:
             return False  # it is through; its answer is under way
         if not rest.is_known:

@@ -14,10 +14,11 @@ from concurrent.futures import wait
 
 from ddp_lessons.errors import StartFailed
 from ddp_lessons.ranks.diagnosis.telling import rank_names
-from ddp_lessons.ranks.kernel.freeing import Freeing
+from ddp_lessons.ranks.kernel.freeing import Freeing, Resuming
 from ddp_lessons.ranks.rank import membership
 from ddp_lessons.ranks.system import clocks
-from ddp_lessons.ranks.system.pulse import Rest, pulse_of
+from ddp_lessons.ranks.system.pulse import pulse_of
+from ddp_lessons.ranks.system.rest import Rest
 
 _ATTEMPTS = 5
 _SAID = {"leave": "leave one", "join": "join one", "open_store": "open a store for one"}
@@ -188,6 +189,8 @@ class _Watch:
         self._clock = clock
         self._began_at = clock()
         self._rests = {rank: Rest(pid, clock, pulse) for rank, pid in ranks.keeper.pids.items()}
+        self._resuming = Resuming(ranks)
+        self._resuming.step(self._rests)
 
     def stands_still(self, pending):
         """
@@ -198,6 +201,9 @@ class _Watch:
             return self._clock() - self._began_at > clocks.GROUP_UNKNOWN_S
         for rest in known:
             rest.look()
+        self._resuming.step(self._rests)
+        if any(rest.halted_s > clocks.FREE_HALTED_S for rest in known):
+            return True
         still = [rest.rest_s > self._limit_s and rest.nothing_stirs for rest in known]
         if self._is_alone:
             return any(still)

@@ -75,11 +75,13 @@ class Lookout:
         if self._standstill is None:
             self._standstill = Standstill(self.ranks, self._clock)
         self._standstill.look(running)
+        halts = self._standstill.halts
+        able = [rank for rank in running if rank not in halts]
         patience = Patience(
-            clocks.STOP_ANSWER_S, lambda: self.ranks.control.pids(running), self._clock
+            clocks.STOP_ANSWER_S, lambda: self.ranks.control.pids(able), self._clock
         )
         self._ask(running, until=lambda: patience.is_over, insist=True)
-        self.diagnosis = diagnose(self.all_places(running), running)
+        self.diagnosis = diagnose(self.all_places(running), running, halts)
         self._release()
 
     def all_places(self, running):
@@ -140,7 +142,8 @@ class Lookout:
                 return
         if stalled and not self._table_shown:
             everybody = self.all_places(running)
-            self._show_table(diagnose(everybody, _with_busy_outside(running, everybody)))
+            waiting = _with_busy_outside(running, everybody)
+            self._show_table(diagnose(everybody, waiting, self._standstill.halts))
 
     def _has_gone_on(self, rank, before, place):
         # Of one that answers for the first time, what it did before is not known.

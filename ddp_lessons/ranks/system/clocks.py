@@ -108,6 +108,9 @@ FREE_EVERY_S = 0.2
 # Proven sleep after all ranks let go, until a rank is given up. Only a thread of its own or a child
 # could still wake it. Both are looked at, so this covers the moment between two of their steps.
 FREE_ASLEEP_S = stretched(0.35)
+# Seconds after which a rank is given up that stays stopped though it was sent SIGCONT, or that has
+# waited for a disk without one turn. Smaller: a disk that is slow to wake up loses a rank.
+FREE_HALTED_S = stretched(5.0)
 # CPU time of a rank that was released and computes on. Smaller: a long call into C loses its rank.
 STUBBORN_CPU_S = 10.0
 # Interrupts that a rank caught and ran on, one each FREE_EVERY_S at most: some 6 s.

@@ -14,7 +14,6 @@ Source: proc(5), stat, status and schedstat of each task.
 """
 
 import os
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,10 +21,15 @@ GUARD_THREAD = "ddp-guard"
 ENGINE_THREAD = "ddp-engine"
 _ENGINE_THREADS = (ENGINE_THREAD, GUARD_THREAD, "ZMQbg/")
 _GLOO_LOOP = "gloo_tcp_loop"
-_ON_A_CORE_OR_WAITING_FOR_ONE = ("R", "D", "T", "t")
+HALTS = {"D": "waiting for a disk", "T": "stopped by a signal", "t": "stopped by a debugger"}
 """
-Running or waiting for a core; waiting for a disk; or stopped from outside, not by its own choice.
+States of a thread that neither runs nor sleeps by its own choice, with the words for each.
 """
+_WANTS_A_CORE = ("R", "D")
+"""
+Running or waiting for a core; or waiting for a disk, which gives it back its core when it answers.
+"""
+_AWAKE = ("R", *HALTS)
 
 
 def name_engine_threads(guard_thread):
@@ -56,7 +60,8 @@ class Pulse:
     The threads of one rank at one moment.
 
     Args:
-        main_sleeps: Whether the main thread sleeps: has no core, and waits for none.
+        main_sleeps: Whether the main thread sleeps: has no core, waits for none, and is not halted.
+        main_halt: What halts the main thread, in words; empty if nothing does.
         main_turns: How many turns it has had since it began.
         main_pushed_out: How many of them were cut short, since others wanted the core.
         main_cpu_s: Seconds of CPU time that it has had.
@@ -74,6 +79,7 @@ class Pulse:
     gloo_turns: int | None
     others_sleep: bool
     engine_sleeps: bool
+    main_halt: str = ""
 
 
 def _task(folder):
@@ -119,7 +125,7 @@ def pulse_of(pid):
         folder = f"{root}/{task}"
         try:
             name, other_state = _task(folder)
-            sleeps = other_state not in _ON_A_CORE_OR_WAITING_FOR_ONE
+            sleeps = other_state not in _AWAKE
             if name == GUARD_THREAD:
                 guard_turns = _turns_and_cpu(folder)[0] - _pushed_out(folder)
             elif name == _GLOO_LOOP:
@@ -131,7 +137,7 @@ def pulse_of(pid):
         except OSError:
             continue  # it ended while we looked
     return Pulse(
-        main_sleeps=state not in _ON_A_CORE_OR_WAITING_FOR_ONE,
+        main_sleeps=state not in _AWAKE,
         main_turns=turns,
         main_pushed_out=pushed_out,
         main_cpu_s=cpu_s,
@@ -139,6 +145,7 @@ def pulse_of(pid):
         gloo_turns=min(gloo_turns, default=None),
         others_sleep=others_sleep,
         engine_sleeps=engine_sleeps,
+        main_halt=HALTS.get(state, ""),
     )
 
 
@@ -186,9 +193,9 @@ def main_cpu_s(pid):
 
 def wants_a_core(pid):
     """
-    Tell whether any thread of a process runs or waits for a core.
+    Tell whether any thread of a process runs, or waits for a core or for a disk.
 
-    False where the process is gone or the system does not tell.
+    False where it is gone or the system does not tell, and while a signal stops it.
     """
     try:
         tasks = os.listdir(f"/proc/{pid}/task")
@@ -196,103 +203,8 @@ def wants_a_core(pid):
         return False
     for task in tasks:
         try:
-            if _task(f"/proc/{pid}/task/{task}")[1] in _ON_A_CORE_OR_WAITING_FOR_ONE:
+            if _task(f"/proc/{pid}/task/{task}")[1] in _WANTS_A_CORE:
                 return True
         except OSError:
             continue  # it ended while we looked
     return False
-
-
-class Rest:
-    """
-    Follow the pulse of one rank from look to look: since when has it been at rest?
-
-    Args:
-        pid: Its process id.
-        clock: Function that returns seconds.
-        pulse: Function from a process id to its Pulse or None.
-    """
-
-    def __init__(self, pid, clock=time.monotonic, pulse=pulse_of):
-        self.pid = pid
-        self._clock = clock
-        self._read = pulse
-        self.first = self.last = pulse(pid)
-        self.began_at = self._looked_at = clock()
-        self._resting = self.last
-
-    def look(self):
-        """
-        Take the pulse anew.
-        """
-        before, now = self.last, self._clock()
-        self.last = self._read(self.pid)
-        slept_on = (
-            before is not None
-            and self.last is not None
-            and before.main_sleeps
-            and self.last.main_sleeps
-            and before.main_turns == self.last.main_turns
-        )
-        if not slept_on:
-            self.began_at, self._resting = now, self.last
-        self._looked_at = now
-
-    @property
-    def is_known(self):
-        """
-        Whether the system tells anything of this rank.
-        """
-        return self.last is not None
-
-    @property
-    def rest_s(self):
-        """
-        Seconds for which the main thread is known to have slept, without a single turn.
-        """
-        return self._looked_at - self.began_at
-
-    @property
-    def nothing_stirs(self):
-        """
-        Whether no other thread of the rank could still wake the main thread from its rest.
-
-        All of them sleep, and Gloo's loops have looked at their sockets since the rest began.
-        """
-        pulse, resting = self.last, self._resting
-        if pulse is None or resting is None:
-            return pulse is None
-        looked = (
-            pulse.gloo_turns is None
-            or resting.gloo_turns is None
-            or pulse.gloo_turns - resting.gloo_turns >= 2
-        )
-        return pulse.others_sleep and looked
-
-    @property
-    def all_sleep(self):
-        """
-        Whether no thread at all runs or waits for a core, but for the guard's and Gloo's loops.
-        """
-        pulse = self.last
-        return bool(pulse and pulse.main_sleeps and pulse.others_sleep and pulse.engine_sleeps)
-
-    @property
-    def cpu_s(self):
-        """
-        Seconds of CPU time that the main thread has had since the first look.
-        """
-        return self.last.main_cpu_s - self.first.main_cpu_s if self.last and self.first else 0.0
-
-    def turns_since(self, pulse):
-        """
-        Return how many turns the main thread has had since an earlier pulse.
-        """
-        return self.last.main_turns - pulse.main_turns if self.last and pulse else 0
-
-    @property
-    def guard_turns(self):
-        """
-        Turns of its own choice that the guard's thread has had since the first look.
-        """
-        return self.last.guard_turns - self.first.guard_turns if self.last and self.first else 0

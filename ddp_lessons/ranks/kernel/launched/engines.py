@@ -246,6 +246,12 @@ class LaunchedEngines(Engines):
         self._given_up.update(self._homes[rank]["pid"] for rank in ranks)
         self._client.send_signal(signal.SIGKILL, targets=ranks, block=False)
 
+    def resume(self, ranks):
+        """
+        Let ranks go on that a signal has stopped: their nannies do it.
+        """
+        self._client.send_signal(signal.SIGCONT, targets=ranks, block=False)
+
     def replace_dead(self):
         """
         Start new engines for the dead, each alone, and where it was if that host is there.
