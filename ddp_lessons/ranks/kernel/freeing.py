@@ -42,12 +42,14 @@ class Resuming:
 
     def step(self, rests):
         """
-        Resume those that are stopped and have not been resumed before.
+        Resume those that are stopped, or on another host, and have not been resumed before.
 
         Args:
-            rests: For each rank its Rest.
+            rests: For each rank of this host its Rest.
         """
-        stopped = {rank for rank, rest in rests.items() if rest.is_stopped} - self._resumed
+        elsewhere = set(self._ranks.client.ids) - rests.keys()
+        stopped = {rank for rank, rest in rests.items() if rest.is_stopped}
+        stopped = (stopped | elsewhere) - self._resumed
         if stopped:
             self._resumed |= stopped
             self._ranks.engines.resume(sorted(stopped))

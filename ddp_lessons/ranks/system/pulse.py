@@ -21,7 +21,8 @@ GUARD_THREAD = "ddp-guard"
 ENGINE_THREAD = "ddp-engine"
 _ENGINE_THREADS = (ENGINE_THREAD, GUARD_THREAD, "ZMQbg/")
 _GLOO_LOOP = "gloo_tcp_loop"
-HALTS = {"D": "waiting for a disk", "T": "stopped by a signal", "t": "stopped by a debugger"}
+STOPPED = "stopped by a signal"
+HALTS = {"D": "waiting for a disk", "T": STOPPED, "t": "stopped by a debugger"}
 """
 States of a thread that neither runs nor sleeps by its own choice, with the words for each.
 """

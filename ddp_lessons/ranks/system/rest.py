@@ -4,7 +4,7 @@ For how long a rank's main thread has rested, or was halted: its pulse, followed
 
 import time
 
-from ddp_lessons.ranks.system.pulse import HALTS, pulse_of
+from ddp_lessons.ranks.system.pulse import STOPPED, pulse_of
 
 
 class Rest:
@@ -64,7 +64,7 @@ class Rest:
         """
         Whether a signal had stopped the main thread at the last look.
         """
-        return bool(self.last) and self.last.main_halt == HALTS["T"]
+        return bool(self.last) and self.last.main_halt == STOPPED
 
     @property
     def halted_s(self):

@@ -1,6 +1,7 @@
 """
-Ranks that are kept from the cores, in a real kernel: SIGSTOP takes all turns from a rank, so what a
-crowded machine does now and then happens here every time.
+Ranks that are kept from the cores, in a real kernel: SIGSTOP takes all turns from a rank, and the
+kernel is made to take a stopped thread for one that wants a core. So what a crowded machine does
+now and then happens here every time.
 """
 
 import pytest
@@ -11,6 +12,9 @@ pytestmark = [pytest.mark.timeout(180)]
 
 STARVE = """
 import os, signal, threading
+from ddp_lessons.ranks.system import pulse
+del pulse.HALTS["T"]
+pulse._WANTS_A_CORE += ("T",)
 def starve(rank, seconds):
     pid = ranks.keeper.pids[rank]
     os.kill(pid, signal.SIGSTOP)

@@ -250,7 +250,9 @@ class LaunchedEngines(Engines):
         """
         Let ranks go on that a signal has stopped: their nannies do it.
         """
-        self._client.send_signal(signal.SIGCONT, targets=ranks, block=False)
+        ranks = [rank for rank in ranks if rank in self._client.ids]
+        if ranks:
+            self._client.send_signal(signal.SIGCONT, targets=ranks, block=False)
 
     def replace_dead(self):
         """
