@@ -46,7 +46,7 @@ def at(line, code, waiting_in="", calls=(), peer=None, groups=None, timeout_s=No
         "timeout_s": timeout_s,
         "busy": True,
         "collectives": list(calls),
-        "groups": groups or {"0": [0, 1, 2, 3]},
+        "groups": {"0": [0, 1, 2, 3]} if groups is None else groups,
     }
 
 

@@ -5,6 +5,7 @@ When a cell is ended without anybody pressing Stop: only if no rank can ever go 
 import pytest
 from made_up_places import at, call, finished, receiving, reducing, sending
 
+from ddp_lessons.ranks.diagnosis.joins import short_joins
 from ddp_lessons.ranks.diagnosis.waiting import diagnose, is_deadlock
 
 ON_A_KEY = at(7, "store.wait(['k'])", "store", groups={"0": [0, 1]})
@@ -122,3 +123,65 @@ def test_rank_outside_that_is_busy_may_come():
     assert not is_deadlock(places, [0, 1])
     places[1] = {**reducing(groups={"0": [0, 1]}), "outside": True}
     assert not is_deadlock(places, [0, 1])
+
+
+def joining(count="", timeout_s=3.0):
+    """
+    Return the place of a rank that joins the group of all four ranks.
+    """
+    code, call = "dist.init_process_group('gloo')", "init_process_group"
+    place = at(3, code, call, groups={}, timeout_s=timeout_s)
+    forming = {"name": "", "ranks": [0, 1, 2, 3], "count": count}
+    return {**place, "forming": forming, "function": "_create_c10d_store"}
+
+
+def test_is_deadlock_ends_a_join_without_a_rank_that_has_finished():
+    """
+    torch's limit does not hold while a rank looks for a store that will never open.
+    """
+    places = {0: finished(groups={}), 1: joining(), 2: joining(), 3: joining()}
+    assert is_deadlock(places, [1, 2, 3])
+    assert diagnose(places, [1, 2, 3]).sentence == (
+        "rank 0 finished the cell without init_process_group; ranks 1-3 wait in "
+        "init_process_group (line 3)"
+    )
+    waits_for_a_key = {**joining(), "function": "_new_process_group_helper"}  # its limit holds
+    assert not is_deadlock({0: finished(groups={}), 1: waits_for_a_key}, [1])
+    places[0] = finished()  # it is in a group: it was faster
+    assert not is_deadlock(places, [1, 2, 3])
+
+
+def test_is_deadlock_ends_a_join_that_ranks_count_differently():
+    """
+    One rank alone has failed to join before, and nobody tells it that this counts.
+    """
+    places = {0: joining("0"), 1: joining("0"), 2: joining("1"), 3: joining("0")}
+    assert is_deadlock(places, [0, 1, 2, 3])
+    found = diagnose(places, [0, 1, 2, 3])
+    assert found.sentence == (
+        "rank 2 joins as group 1, where ranks 0, 1 and 3 join as group 0: an init_process_group "
+        "that failed counts too, and ranks meet only under the same number"
+    )
+    assert found.culprits == (2,)
+
+
+def test_is_deadlock_ends_a_join_five_seconds_after_its_own_limit():
+    """
+    All four wait, and do not meet: another program holds the port, or the address is not theirs.
+    """
+    places = {rank: joining() for rank in range(4)}
+    assert not is_deadlock(places, [0, 1, 2, 3], still_s=7.9)
+    assert is_deadlock(places, [0, 1, 2, 3], still_s=8.1)
+    assert not is_deadlock({r: joining(timeout_s=1800.0) for r in range(4)}, [0, 1, 2, 3], 1000.0)
+    assert diagnose(places, [0, 1, 2, 3]).sentence == (
+        "ranks 0-3 wait in init_process_group (line 3) and have not met all others: check the "
+        "address, the port and the world size"
+    )
+
+
+def test_short_joins_are_those_that_their_own_limit_soon_ends():
+    """
+    A rank that joins for half an hour is not waited for.
+    """
+    places = {0: joining(), 1: joining(timeout_s=1800.0), 2: joining(timeout_s=None), 3: None}
+    assert short_joins({**places, 4: reducing(timeout_s=3.0)}) == {0: 5.0}

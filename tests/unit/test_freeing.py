@@ -267,3 +267,17 @@ def test_freeing_waits_for_a_disk_that_answers(ranks):
         ranks.change(2, main_turns=ranks.pulses[102].main_turns + 1)
 
     assert lost_after(ranks, 60.0, running=[2], each=reads)[0] == []
+
+
+def test_freeing_waits_for_the_limit_of_a_join(ranks):
+    """
+    torch tries to connect until then, whatever is cut; then the rank lets go by itself.
+    """
+    freed = Freeing(ranks, ranks.clock, ranks.pulses.get, limits={2: 4.0})
+    lost = []
+    while not lost and ranks.now < 120.0:
+        ranks.now += FREE_EVERY_S
+        ranks.gloo_looks()
+        lost = freed.step([2])
+    assert lost == [2]
+    assert 4.0 < ranks.now - 100.0 < 5.0

@@ -91,7 +91,7 @@ def watch(monkeypatch):
     A Watch, on a clock that goes by its looks.
     """
     watch = Watch()
-    monkeypatch.setattr(module, "Freeing", lambda ranks: "freeing")
+    monkeypatch.setattr(module, "Freeing", lambda ranks, limits: "freeing")
     monkeypatch.setattr(module, "place_from_outside", lambda *args: None)
     monkeypatch.setattr(clocks, "POLL_S", 0)
     return watch

@@ -24,7 +24,8 @@ def first_mismatch(places, running):
         running: The ranks that have not finished the cell.
     """
     return (
-        _clashing_groups(places, running)
+        _other_counts(places, running)
+        or _clashing_groups(places, running)
         or _other_collectives(places)
         or _other_roots(places, running)
     )
@@ -38,6 +39,32 @@ def find_collective(place, collective):
         if (other["group"], other["number"]) == (collective["group"], collective["number"]):
             return other
     return None
+
+
+def _other_counts(places, running):
+    """
+    Find ranks that join the group of all ranks under different numbers.
+
+    torch counts the groups that a rank has begun to make, and ranks that count differently look for
+    each other under different keys of the store.
+    """
+    counts = {}
+    for rank in running:
+        forming = places[rank] and places[rank]["forming"]
+        if forming and forming.get("count"):
+            counts.setdefault(forming["count"], []).append(rank)
+    if len(counts) < 2:
+        return None
+    fewest = sorted(counts.items(), key=lambda each: (len(each[1]), -each[1][0]))
+    parts = [
+        f"{rank_names(ranks)} {'joins' if len(ranks) == 1 else 'join'} as group {count}"
+        for count, ranks in fewest
+    ]
+    sentence = (
+        f"{parts[0]}, where {', '.join(parts[1:])}: an init_process_group that failed counts too, "
+        "and ranks meet only under the same number"
+    )
+    return sentence, fewest[0][1]
 
 
 def _clashing_groups(places, running):

@@ -9,7 +9,8 @@ COMPUTING = {"backward", "DDP forward"}
 Calls that compute, and wait for collectives of their own now and then.
 """
 INDIRECT = {*COMPUTING, "wait"}
-FORMING = {"init_process_group", "new_group", "new_subgroups", "split_group"}
+JOIN = "init_process_group"
+FORMING = {JOIN, "new_group", "new_subgroups", "split_group"}
 POLLING = {*FORMING, STORE}
 """
 Calls that wait for a store, which may be a file that is looked at again and again.

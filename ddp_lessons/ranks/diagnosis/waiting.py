@@ -7,10 +7,12 @@ line; a rank that did not answer has None. A rank that was not asked to run the 
 
 from dataclasses import dataclass
 
+from ddp_lessons.ranks.diagnosis import joins
 from ddp_lessons.ranks.diagnosis.mismatch import find_collective, first_mismatch, members_of
 from ddp_lessons.ranks.diagnosis.telling import (
     COMPUTING,
     FORMING,
+    JOIN,
     POINT_TO_POINT,
     STORE,
     call_name,
@@ -70,17 +72,27 @@ def diagnose(places, running, halts=None):
     return Diagnosis(sentence, tuple(culprits), waits_for, table)
 
 
-def is_deadlock(places, running):
+def is_deadlock(places, running, still_s=0.0):
     """
     Tell whether every running rank waits in vain: nobody is left who may act, and no limit is near.
+
+    Args:
+        places: For each rank that ran the cell, its place or None.
+        running: The ranks that have not finished the cell.
+        still_s: Seconds for which the cell has stood still.
     """
     return (
         bool(running)
         and not any(_may_be_helped(place) for place in places.values())
         and all(
             waits(places.get(rank))
-            and not _is_patient(places[rank])
-            and not _is_under_way(rank, places, running)
+            and (
+                joins.misses_its_limit(places[rank], still_s)
+                or (
+                    not _is_patient(rank, places, running)
+                    and not _is_under_way(rank, places, running)
+                )
+            )
             for rank in running
         )
     )
@@ -128,10 +140,21 @@ def is_busy_outside(place):
     return bool(place and place.get("outside") and place["busy"])
 
 
-def _is_patient(place):
+def _is_patient(rank, places, running):
+    place = places[rank]
+    if place["call"] == JOIN and first_mismatch(places, running):
+        return False  # its error would not say so
+    if place["call"] == JOIN and place["function"] in joins.CONNECTS_TO_A_STORE:
+        awaited = _awaited(rank, places, running)
+        return not any(_finished_in_no_group(other, places, running) for other in awaited)
     last = last_collective(place)
     limits = [place["timeout_s"], last["timeout_s"] if last else None]
     return any(limit is not None and limit < clocks.OWN_LIMIT_S for limit in limits)
+
+
+def _finished_in_no_group(rank, places, running):
+    place = places.get(rank)
+    return place and rank not in running and not place.get("outside") and not place["groups"]
 
 
 def _awaited(rank, places, running):
@@ -260,6 +283,8 @@ def _circle(places, running, waits_for):
     waiting = [rank for rank in running if waits(places.get(rank))]
     if not waiting or len(waiting) != len(running):
         return None
+    if {places[rank]["call"] for rank in waiting} == {JOIN}:
+        return joins.not_met(waiting, places[waiting[0]]["line"]), waiting
     operations = {operation(places[rank]) for rank in waiting}
     if len(operations) == 1 and operations <= set(_NEVER):
         where, other = _NEVER[operations.pop()]

@@ -63,13 +63,16 @@ class Freeing:
         ranks: The Ranks.
         clock: Function that returns seconds.
         pulse: Function from a process id to its Pulse or None.
+        limits: For each rank in a call that keeps on trying until its own limit, and that cutting
+            sockets does not end, the seconds of that limit. Default: there is none.
     """
 
-    def __init__(self, ranks, clock=time.monotonic, pulse=pulse_of):
+    def __init__(self, ranks, clock=time.monotonic, pulse=pulse_of, limits=None):
         self._ranks = ranks
         self._clock = clock
         self._pulse = pulse
         self._began_at = clock()
+        self._limits = limits or {}
         self._asked = {}  # rank -> (when, future) of what it was told or asked last
         self._said = {}  # rank -> (when it was asked, what its guard said)
         self._child_cpu_s = {}
@@ -191,6 +194,7 @@ class Freeing:
         asked_at, said = self._said[rank]
         return (
             not said["idle"]
+            and self._clock() - self._began_at > self._limits.get(rank, 0.0)
             and rest.rest_s >= clocks.FREE_ASLEEP_S
             and asked_at >= rest.began_at
             and rest.nothing_stirs

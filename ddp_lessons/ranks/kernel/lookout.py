@@ -9,9 +9,15 @@ Look after a cell that does not come back: tell slow from stuck, and free the ra
 
 import time
 
+from ddp_lessons.ranks.diagnosis import joins
 from ddp_lessons.ranks.diagnosis.stacks import place_from_outside
 from ddp_lessons.ranks.diagnosis.standstill import Standstill
-from ddp_lessons.ranks.diagnosis.waiting import diagnose, is_busy_outside, is_deadlock, waits
+from ddp_lessons.ranks.diagnosis.waiting import (
+    diagnose,
+    is_busy_outside,
+    is_deadlock,
+    waits,
+)
 from ddp_lessons.ranks.kernel.freeing import Freeing
 from ddp_lessons.ranks.rank.where import source_line
 from ddp_lessons.ranks.system import clocks
@@ -135,7 +141,7 @@ class Lookout:
         ):
             everybody = self.all_places(running)
             waiting = _with_busy_outside(running, everybody)
-            if is_deadlock(everybody, waiting):
+            if is_deadlock(everybody, waiting, self._standstill.seconds):
                 self.deadlocked = True
                 self.diagnosis = diagnose(everybody, waiting)
                 self._release()
@@ -227,7 +233,7 @@ class Lookout:
             self._answered_at[rank] = self._clock()
 
     def _release(self):
-        self.freeing = Freeing(self.ranks)
+        self.freeing = Freeing(self.ranks, limits=joins.short_joins(self.last_places))
 
 
 def _with_busy_outside(running, places):

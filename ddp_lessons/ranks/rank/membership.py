@@ -80,7 +80,11 @@ def leave():
     """
     current_guard().opened_store = None  # for a group that did not come about
     dist = sys.modules.get("torch.distributed")
-    if dist is None or not (dist.is_initialized() or dist.distributed_c10d._world.pg_names):
+    if dist is None:
+        return []
+    if not (dist.is_initialized() or dist.distributed_c10d._world.pg_names):
+        # A join that failed has counted all the same. Ranks meet only under the same number.
+        dist.distributed_c10d._world.group_count = 0
         return []
     guard = current_guard()
     _forget_exceptions(guard.shell)

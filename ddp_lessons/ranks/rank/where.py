@@ -87,12 +87,16 @@ def _group_name(frame):
 def _forming(frame):
     """
     Return which group a frame of torch's makes, as `name` and `ranks`; None if not known yet.
+
+    Of the group of all ranks, `count` is the number under which torch looks for the other ranks in
+    the store; empty before it has one.
     """
     names = frame.f_locals
     if frame.f_code.co_name == "init_process_group":
         world_size = names.get("world_size")
         known = isinstance(world_size, int) and world_size > 0
-        return {"name": "", "ranks": list(range(world_size))} if known else None
+        count = str(names.get("group_name") or "")
+        return {"name": "", "ranks": list(range(world_size)), "count": count} if known else None
     ranks = names.get("global_ranks_in_group")
     return {"name": str(names["group_name"]), "ranks": sorted(ranks)} if ranks else None
 

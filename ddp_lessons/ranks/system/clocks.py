@@ -133,6 +133,12 @@ CPU_ROUNDING_S = 0.03
 # milliseconds. Larger: the other ranks are not looked at for so long.
 STACK_ANSWER_S = stretched(0.5)
 STACK_POLL_S = 0.01  # how often the file that the rank writes is read
+# How much later than its own limit a join is ended that has not met the other ranks. torch's error
+# comes first where torch keeps the limit. Smaller: a crowded machine gets our error in its place.
+JOIN_LATE_S = stretched(5.0)
+# How much longer than its limit a join may take that torch tries once more: it begins its last try
+# before the limit. Smaller: a released rank loses its variables a moment before torch gives up.
+JOIN_LAST_TRY_S = stretched(2.0)
 # A call with a time limit below this is left to raise torch's own error, and is no deadlock.
 # Larger: a cell that gives its calls such limits hangs until then.
 OWN_LIMIT_S = 60.0
