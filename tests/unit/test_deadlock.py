@@ -163,6 +163,11 @@ def test_is_deadlock_ends_a_join_that_ranks_count_differently():
         "that failed counts too, and ranks meet only under the same number"
     )
     assert found.culprits == (2,)
+    pairs = {
+        r: {**joining(str(r // 2)), "forming": {"name": "", "ranks": [0, 1], "count": str(r // 2)}}
+        for r in range(4)
+    }
+    assert not is_deadlock(pairs, [0, 1, 2, 3])  # two worlds, each of two ranks
 
 
 def test_is_deadlock_ends_a_join_five_seconds_after_its_own_limit():

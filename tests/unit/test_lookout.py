@@ -169,3 +169,15 @@ def test_ranks_are_released_once_each_has_had_a_chance_to_fail_itself(watch):
     assert watch.looks(300, lambda: watch.answer(IN_THE_SECOND), fault_at) == 300
     watch.ranks.change(2, main_cpu_s=1.0 + clocks.CHANCE_CPU_S)
     assert watch.looks(10, lambda: watch.answer(IN_THE_SECOND), fault_at) < 2
+
+
+def test_a_rank_whose_disk_answers_late_is_in_no_deadlock(watch, capsys):
+    """
+    Rank 2 writes a key to a store that is a file on a slow disk; rank 3 waits for that key.
+    """
+    watch.ranks.change(2, main_sleeps=False, main_halt="waiting for a disk")
+    assert watch.looks(60, lambda: watch.answer(AWAITS_A_KEY)) == 60
+    assert "rank 2 is waiting for a disk at line 3: store.get('a')" in capsys.readouterr().out
+    watch.ranks.change(2, main_sleeps=True, main_halt="", main_turns=11)
+    watch.looks(1)
+    assert watch.looks(40, lambda: (watch.turns(20), watch.answer(AWAITS_A_KEY))) < 10

@@ -51,7 +51,8 @@ def _other_counts(places, running):
     counts = {}
     for rank in running:
         forming = places[rank] and places[rank]["forming"]
-        if forming and forming.get("count"):
+        is_of_all = forming and forming["ranks"] == sorted(places)  # others may be worlds apart
+        if is_of_all and forming.get("count"):
             counts.setdefault(forming["count"], []).append(rank)
     if len(counts) < 2:
         return None
