@@ -137,6 +137,8 @@ class Standstill:
         rest, start = self._rests.get(rank), self._pulses_at_start.get(rank)
         if rest is None or not rest.is_known or start is None:
             return True  # the system does not tell
+        if rest.halt:
+            return False  # it goes on once its disk answers, or somebody resumes it
         if not self.had_turns(rank):
             return rest.nothing_stirs
         return self._is_polling_call(place) and rest.turns_since(start) >= clocks.VAIN_POLLS

@@ -135,8 +135,7 @@ class Lookout:
         if any(self._has_gone_on(rank, before, place) for rank, place in places.items()):
             self._standstill.begin_anew()
             return
-        is_due = self._standstill.seconds > clocks.DEADLOCK_S and not self._standstill.halts
-        if is_due and all(  # a halted rank goes on once its disk answers, or somebody resumes it
+        if self._standstill.seconds > clocks.DEADLOCK_S and all(
             waits(place) and self._is_confirmed(rank) and self._standstill.is_vain(rank, place)
             for rank, place in places.items()
         ):
