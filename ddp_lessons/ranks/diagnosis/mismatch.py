@@ -56,7 +56,7 @@ def _other_counts(places, running):
             counts.setdefault(forming["count"], []).append(rank)
     if len(counts) < 2:
         return None
-    fewest = sorted(counts.items(), key=lambda each: (len(each[1]), -each[1][0]))
+    fewest = _fewest_first(counts)
     parts = [
         f"{rank_names(ranks)} {'joins' if len(ranks) == 1 else 'join'} as group {count}"
         for count, ranks in fewest
@@ -66,6 +66,13 @@ def _other_counts(places, running):
         "and ranks meet only under the same number"
     )
     return sentence, fewest[0][1]
+
+
+def _fewest_first(versions):
+    """
+    Return (version, ranks) in the order in which they are told: those of the fewest ranks first.
+    """
+    return sorted(versions.items(), key=lambda each: (len(each[1]), -each[1][0]))
 
 
 def _clashing_groups(places, running):
@@ -82,7 +89,7 @@ def _clashing_groups(places, running):
                 if members:
                     versions.setdefault(tuple(members), []).append(each)
             if len(versions) > 1:
-                fewest = sorted(versions.items(), key=lambda each: (len(each[1]), -each[1][0]))
+                fewest = _fewest_first(versions)
                 parts = [
                     f"{rank_names(ranks)} {'makes' if len(ranks) == 1 else 'make'} "
                     f"{'a group' if i == 0 else 'one'} of {rank_names(members)}"

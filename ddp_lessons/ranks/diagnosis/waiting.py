@@ -53,7 +53,7 @@ def diagnose(places, running, halts=None):
         halts: For each rank that is halted, what halts it, in words. Default: none is.
 
     Returns:
-        Diagnosis: With an empty sentence if no rank waits for another.
+        Diagnosis: With an empty sentence if no rank waits for another and none is halted.
     """
     # What a rank has said since it finished the cell is true of it, halted or not.
     halts = {r: h for r, h in (halts or {}).items() if r in running or places.get(r) is None}

@@ -12,12 +12,7 @@ import time
 from ddp_lessons.ranks.diagnosis import joins
 from ddp_lessons.ranks.diagnosis.stacks import place_from_outside
 from ddp_lessons.ranks.diagnosis.standstill import Standstill
-from ddp_lessons.ranks.diagnosis.waiting import (
-    diagnose,
-    is_busy_outside,
-    is_deadlock,
-    waits,
-)
+from ddp_lessons.ranks.diagnosis.waiting import diagnose, is_busy_outside, is_deadlock, waits
 from ddp_lessons.ranks.kernel.freeing import Freeing
 from ddp_lessons.ranks.rank.where import source_line
 from ddp_lessons.ranks.system import clocks
