@@ -1,12 +1,18 @@
 """
-Interrupt a rank's main thread, as Stop does, and the guard: not while it imports a library.
+Interrupt a rank's main thread, as Stop does, and the guard: but not at two places.
 
 A library that is imported by half stays so. torch's own registers operators with C++ as it comes,
 and refuses to do it twice: nobody could import `torch.distributed.tensor` in that process again.
 So an interrupt waits for the import's end. An import computes, and ends by itself; one that waits
 is found asleep, and one that computes for ever is found stubborn, as any other code.
+
+A block such as `with torch.no_grad():` that is left by an error restores what it has changed in
+`__exit__`. An interrupt that comes while C++ runs reaches Python there: the error has left C++, and
+`__exit__` is the first function after it. Raised in its first instruction, the interrupt would
+leave the rank without gradients for ever. So it waits until `__exit__` has begun.
 """
 
+import dis
 import os
 import select
 import signal
@@ -45,6 +51,20 @@ def imports_a_library(frame):
             return False
         frame = frame.f_back
     return False
+
+
+def begins_to_leave_a_block(frame):
+    """
+    Whether a thread is about to run the first instruction of an `__exit__` that is written in
+    Python. Later it can be interrupted: a pool of threads waits there for all its work.
+
+    Args:
+        frame: The innermost frame of a thread.
+    """
+    if frame is None or frame.f_code.co_name not in ("__exit__", "__aexit__"):
+        return False
+    begin = next(one.offset for one in dis.get_instructions(frame.f_code) if one.opname == "RESUME")
+    return frame.f_lasti <= begin
 
 
 class Interrupts:
@@ -90,14 +110,14 @@ class Interrupts:
 
     def send(self):
         """
-        Interrupt the main thread, now or when it has imported what it imports.
+        Interrupt the main thread, now or when it has left the place where it must not be.
         """
         signal.pthread_kill(threading.main_thread().ident or 0, _INTERRUPT)
 
     def _on_signal(self, signum, frame):
         if not self._is_busy():
             return
-        self._is_put_off = imports_a_library(frame)
+        self._is_put_off = imports_a_library(frame) or begins_to_leave_a_block(frame)
         if not self._is_put_off:
             self.num += 1
             if not self._cancel_await():

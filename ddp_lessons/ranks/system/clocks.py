@@ -253,7 +253,7 @@ HEARTBEAT_TOGETHER_S = 0.002
 
 # How long a rank of another launcher waits for the controller, whose machine may be crowded.
 REGISTER_S = stretched(120.0)
-# How often an interrupt that had to wait for the end of an import is tried again.
+# How often an interrupt that was put off, as in an import, is tried again.
 INTERRUPT_AGAIN_EVERY_S = 0.05
 # How often a rank looks for its parent, where the system cannot tie a child to it.
 PARENT_LOOK_EVERY_S = 1.0

@@ -1,5 +1,6 @@
 """
-Interrupts of a rank: at once in a learner's code, after the import of a library in one.
+Interrupts of a rank: at once in a learner's code, after the import of a library in one, and not
+before a block that is left has restored what it changed.
 """
 
 import importlib
@@ -73,3 +74,41 @@ def test_what_an_import_put_off_comes_after_it():
         result = kernel.run(cell, stop_after_s=[0.2])
         assert result.ename == "CellStopped"
         assert kernel.run("%px print('there')").text == "[0] there\n[1] there\n"
+
+
+@pytest.mark.timeout(120)
+def test_what_a_block_has_changed_is_restored():
+    """
+    The interrupt comes while C++ waits; the first Python code after it is `no_grad.__exit__`.
+    """
+    waits = """%%px
+import torch
+from datetime import timedelta
+from torch.distributed import HashStore
+store = HashStore()
+store.set_timeout(timedelta(seconds=1))
+with torch.no_grad():
+    store.wait(["a key that nobody sets"])"""
+    with running_kernel() as kernel:
+        assert kernel.run("from ddp_lessons import start_ranks\nstart_ranks(2)").status == "ok"
+        assert kernel.run(waits, stop_after_s=[0.4]).ename == "CellStopped"
+        result = kernel.run("%px print(torch.is_grad_enabled())")
+    assert result.text == "[0] True\n[1] True\n", result
+
+
+@pytest.mark.timeout(120)
+def test_the_end_of_a_block_can_be_interrupted():
+    """
+    A pool waits in its `__exit__` for all its work.
+    """
+    waits = """%%px
+import threading
+from concurrent.futures import ThreadPoolExecutor
+never = threading.Event()
+with ThreadPoolExecutor() as pool:
+    pool.submit(never.wait)"""
+    with running_kernel() as kernel:
+        assert kernel.run("from ddp_lessons import start_ranks\nstart_ranks(2)").status == "ok"
+        assert kernel.run(waits, stop_after_s=[0.4]).ename == "CellStopped"
+        result = kernel.run("%%px\nnever.set()\nprint('kept')")
+    assert result.text == "[0] kept\n[1] kept\n", result
