@@ -2,8 +2,8 @@
 What ranks do for GPUs, as far as that can be held without one: fakes stand in for NCCL and CUDA.
 """
 
-import json
 import os
+import pickle
 from types import SimpleNamespace
 
 import torch
@@ -102,13 +102,13 @@ def test_collectives_of_nccl_are_read_from_its_own_recorder(monkeypatch):
     """
 
     def recorder(*entries):
-        return lambda: json.dumps({"entries": entries}).encode()
+        return lambda *options: pickle.dumps({"entries": entries})
 
     gloo, nccl = entry("gloo:broadcast", 0, 20), entry("nccl:all_reduce", 0, 10)
-    monkeypatch.setattr(_distributed_c10d, "_dump_fr_trace_json", recorder(gloo))
-    monkeypatch.setattr(_distributed_c10d, "_dump_nccl_trace_json", recorder(nccl), raising=False)
+    monkeypatch.setattr(_distributed_c10d, "_dump_fr_trace", recorder(gloo))
+    monkeypatch.setattr(_distributed_c10d, "_dump_nccl_trace", recorder(nccl), raising=False)
     assert [found["name"] for found in recorded_collectives()] == ["all_reduce", "broadcast"]
     assert [found["name"] for found in recorded_collectives(since_ns=15)] == ["broadcast"]
     # One recorder under both names must not make each call two.
-    monkeypatch.setattr(_distributed_c10d, "_dump_fr_trace_json", recorder(nccl))
+    monkeypatch.setattr(_distributed_c10d, "_dump_fr_trace", recorder(nccl))
     assert len(recorded_collectives()) == 1

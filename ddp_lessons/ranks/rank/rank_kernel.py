@@ -106,6 +106,8 @@ class RankShell(ZMQInteractiveShell):
             transformed = self.transform_cell(raw_cell)
         except Exception:
             return False  # `run_cell` transforms it again, and shows the error
+        if "await" not in transformed and "async" not in transformed:
+            return False  # which the compiler need not find out
         return super().should_run_async(raw_cell, transformed_cell=transformed)
 
     async def run_awaiting_cell(self, raw_cell, **options):

@@ -10,10 +10,10 @@ import importlib
 import inspect
 import io
 import linecache
+import os
 import pickle
 import types
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -38,6 +38,7 @@ from ddp_lessons.ranks.rank.where import line_of_error, text_of_error
 from ddp_lessons.trace import trace
 
 MAX_PRINTED = 1000
+_TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 _watching = ExitStack()
 _kept: list = []  # of the last play, until the kernel takes it: what was printed, a pickled Seen
 
@@ -76,7 +77,7 @@ def _is_torchs(thing):
     if isinstance(thing, types.FunctionType):
         if thing.__code__.co_filename == contextlib.__file__:  # torch has a context manager there
             thing = inspect.unwrap(thing)
-        return Path(torch.__file__).parent in Path(thing.__code__.co_filename).parents
+        return thing.__code__.co_filename.startswith(_TORCH)
     is_instance = type(thing).__module__.partition(".")[0] == "torch"
     return is_instance or not callable(thing) or thing.__module__.partition(".")[0] == "torch"
 

@@ -103,7 +103,11 @@ def random_states(here):
     gpus = [here.device] if here.device.type == "cuda" else []
     on_gpus = [torch.cuda.get_rng_state(gpu) for gpu in gpus]
     random.seed(f"{here.case.seed} {here.rank}")
-    torch.manual_seed(here.case.seed * 64 + here.rank)
+    # Not torch.manual_seed: without a GPU it formats the stack, as long as a short case takes.
+    torch.default_generator.manual_seed(here.case.seed * 64 + here.rank)
+    for gpu in gpus:
+        with torch.cuda.device(gpu):
+            torch.cuda.manual_seed(here.case.seed * 64 + here.rank)
     try:
         yield
     finally:
