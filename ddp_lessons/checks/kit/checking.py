@@ -2,7 +2,6 @@
 Check an answer on the running ranks, from the kernel: run its cases, judge them, say what holds.
 """
 
-import pickle
 import shutil
 import tempfile
 import threading
@@ -25,7 +24,6 @@ DEADLINE_S = 6.0
 """
 How long all cases together may take, by the time that the machine could give: see `Deadline`.
 """
-_ANSWER_WITHIN_S = 5.0
 _IMPORT_WITHIN_S = 30.0  # the first look imports the task's module
 _READY_WITHIN_S = 60.0
 _LOOK_EVERY_S = 0.1
@@ -90,8 +88,7 @@ def run_and_judge(task, ranks):
     put_in_order(ranks)
     _ = ranks.store_folder  # refused here, if there is none, before anything has changed
     cases = task.new_cases(len(ranks))
-    everyone, what = range(len(ranks)), (playing.look, task.module, task.name)
-    looks = _ask(ranks, everyone, *what, within_s=_IMPORT_WITHIN_S)
+    looks = _ask(ranks, playing.look, task.module, task.name)
     judging.judge_looks(task, looks)
     if task.in_group:
         sizes = {case.world_size for case in cases if not case.on_paper}
@@ -152,7 +149,7 @@ def _play(run, case):
     error, outcomes, is_late = _run_cell(run.ranks, members, source, run.deadline)
     if run.ranks.dead:  # its replacement was left to the next cell
         run.ranks.recover()
-    kept = _ask(run.ranks, members, playing.take)
+    kept = [playing.opened(outcomes[rank].enclosed) for rank in members]
     if error is not None:
         printed = [text for _, text, _ in kept]
         raise wrong_end(task, case, error, outcomes, is_late, printed)
@@ -160,7 +157,7 @@ def _play(run, case):
         run.ranks.join()
         what = "After it, ranks are in no group any more."
         raise judging.wrong(task, "group-left", [f"Tried with {case}.", what])
-    seen = [pickle.loads(pickled) for pickled, *_ in kept]
+    seen = [found for found, *_ in kept]
     if case.on_paper:
         return played_on_paper(task, case, *seen[0]) if seen[0] else None
     return judging.Played(task, case, seen, [text for _, text, _ in kept])
@@ -194,14 +191,15 @@ def _run_cell(ranks, members, source, deadline):
     return error, cell.outcomes, late.is_set()
 
 
-def _ask(ranks, members, function, *args, within_s=_ANSWER_WITHIN_S):
-    futures = [ranks.client.direct_view(rank).apply_async(function, *args) for rank in members]
-    patience = Patience(within_s, lambda: ranks.control.pids(members))
+def _ask(ranks, function, *args):
+    everyone = range(len(ranks))
+    futures = [ranks.client.direct_view(rank).apply_async(function, *args) for rank in everyone]
+    patience = Patience(_IMPORT_WITHIN_S, lambda: ranks.control.pids(everyone))
     while (silent := wait(futures, timeout=_LOOK_EVERY_S).not_done) and not patience.is_over:
         pass
     if silent:
         raise StartFailed(
-            f"Ranks did not answer within {within_s:.0f} s: all must "
+            f"Ranks did not answer within {_IMPORT_WITHIN_S:.0f} s: all must "
             f"({len(futures) - len(silent)} of {len(futures)} did). Restart them with "
             "ranks.stop() and start_ranks()."
         )

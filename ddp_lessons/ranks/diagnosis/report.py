@@ -7,6 +7,7 @@ The first line names the culprit and its line; the victims are folded under it.
 import re
 import signal
 from dataclasses import dataclass
+from typing import Any
 
 from ddp_lessons.ranks.diagnosis.telling import rank_names
 from ddp_lessons.ranks.system import clocks
@@ -31,6 +32,7 @@ class Outcome:
         digest: Fingerprint of its collectives in the cell.
         host: Name of the host that it was on, where there are several; else empty.
         halt: What halted it until it was given up, in words; else empty.
+        enclosed: What its reply held beside: see `Guard.enclose`. None where no such reply came.
     """
 
     kind: str
@@ -45,6 +47,7 @@ class Outcome:
     ended_itself: bool = False
     host: str = ""
     halt: str = ""
+    enclosed: Any = None
 
     def named(self, rank):
         """

@@ -167,7 +167,9 @@ class CellRun:
             self._requests.send([rank])
         elif not isinstance(reply, RemoteError):
             told = reply._content.get("ddp_lessons", {})
-            self.outcomes[rank] = Outcome(OK, digest=told.get("digest", ""))
+            self.outcomes[rank] = Outcome(
+                OK, digest=told.get("digest", ""), enclosed=told.get("enclosed")
+            )
         elif "ddp_lessons" not in reply.engine_info and rank in self.ranks.dead:
             unknown = self.ranks.engines.pid(rank), None  # of others' children no code is told
             self._on_death(rank, *self.ranks.keeper.last_death.get(rank, unknown))
@@ -180,6 +182,7 @@ class CellRun:
                 line=told.get("line"),
                 code=told.get("code", ""),
                 traceback=reply.traceback or "",
+                enclosed=told.get("enclosed"),
             )
             self._fault()
 

@@ -70,6 +70,8 @@ class Guard:
         self._report = None
         self._helpers = None
         self._put: list = []  # see `close_stores`
+        self._enclose = None  # see `enclose`
+        self._before_next: list = []  # see `before_next_run`
         self.opened_store = None  # see `membership.open_store`
         self.group_variables = group_variables()  # a cell may set others: see `membership.join`
 
@@ -117,6 +119,8 @@ class Guard:
     # ---- around a cell ----
 
     def _begin(self):
+        while self._before_next:
+            self._before_next.pop()()
         if self._helpers is None:  # by now the engine has started the threads that it needs
             name_engine_threads(self._kernel.control_thread)
             self._helpers = Helpers()
@@ -167,6 +171,9 @@ class Guard:
             self._report["line"] = line_of_error(error, self._file_of_cell())
             self._report["code"] = source_line(self._cell_source, self._report["line"])
         self._cell_file, self._cell_source = None, ""
+        if self._enclose is not None:
+            self._report["enclosed"] = self._enclose()
+            self._enclose = None
 
     def _file_of_cell(self):
         """
@@ -175,6 +182,25 @@ class Guard:
         if self._cell_file is None and self._cell_source:
             return self.shell.compile.get_code_name(self._cell_source, "", 0)
         return self._cell_file
+
+    def enclose(self, give):
+        """
+        Send something along with the running cell's reply, however the cell ends.
+
+        Args:
+            give: Function that returns it, as plain data. It is called once the cell has ended, and
+                no interrupt can come any more.
+        """
+        self._enclose = give
+
+    def before_next_run(self, do):
+        """
+        Do something when the next cell or function begins, so after all ranks have ended this one.
+
+        Args:
+            do: A function.
+        """
+        self._before_next.append(do)
 
     @contextlib.contextmanager
     def function_runs(self):

@@ -5,6 +5,7 @@ Legend: a case of n ranks runs on ranks 0 to n - 1, and their subgroup is the de
 as it lasts. So an answer calls `dist.get_rank()` and `dist.all_reduce(tensor)` as in a world of n.
 """
 
+import base64
 import contextlib
 import importlib
 import inspect
@@ -14,6 +15,7 @@ import os
 import pickle
 import types
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
@@ -40,7 +42,60 @@ from ddp_lessons.trace import trace
 MAX_PRINTED = 1000
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 _watching = ExitStack()
-_kept: list = []  # of the last play, until the kernel takes it: what was printed, a pickled Seen
+
+
+class _Bounded(io.TextIOBase):
+    """
+    Take all that is printed and keep the beginning.
+    """
+
+    def __init__(self):
+        self.text = ""
+
+    def writable(self):
+        return True
+
+    def write(self, text):
+        if len(self.text) < MAX_PRINTED:
+            self.text += str(text)[: MAX_PRINTED - len(self.text)]
+        return len(text)
+
+
+@dataclass
+class Kept:
+    """
+    Hold what a rank keeps of one case until its cell ends, and sends along with the reply.
+
+    Args:
+        printed: All that the answer printed, as far as it is kept.
+        pickled: The pickled Seen; None if the answer did not come to its end. Of a case on paper
+            what `_play_on_paper` gave.
+    """
+
+    printed: _Bounded = field(default_factory=_Bounded)
+    pickled: bytes | None = None
+
+    def enclosed(self):
+        """
+        Return the same as plain data, and whether the rank is in a group.
+        """
+        give_back()
+        pickled = self.pickled and base64.b64encode(self.pickled).decode()
+        return pickled, self.printed.text, dist.is_initialized()
+
+
+def opened(enclosed):
+    """
+    Return what a rank kept of a case, in the kernel.
+
+    Args:
+        enclosed: What `Kept.enclosed` gave; None if the rank died.
+
+    Returns:
+        tuple: What was pickled, or None; what was printed; whether the rank was in a group.
+    """
+    pickled, printed, is_in_group = enclosed or (None, "", True)
+    return pickled and pickle.loads(base64.b64decode(pickled)), printed, is_in_group
 
 
 def look(module, name):
@@ -84,7 +139,7 @@ def _is_torchs(thing):
 
 def play(module, number, case, folder, has_own_orders=False):
     """
-    Run an answer in one case, and keep what was seen for `take`.
+    Run an answer in one case, and send what was seen along with the cell's reply: see `Kept`.
 
     Collective: every rank of the case must call it.
 
@@ -95,23 +150,24 @@ def play(module, number, case, folder, has_own_orders=False):
         folder: A folder for all cases.
         has_own_orders: Whether sets of texts have another order on each rank.
     """
-    _kept.clear()
-    _watch_on()
+    guard, kept = current_guard(), Kept()
+    guard.enclose(kept.enclosed)
+    # A trace holds the handles that nobody waited for. This one is open until all ranks have ended:
+    # a handle dropped earlier may take a message with it that another rank waits for.
+    guard.before_next_run(_watching.close)
+    _watching.enter_context(trace())
     found = vars(importlib.import_module(module)).values()
     task = next(task for task in found if getattr(task, "number", None) == number)
-    guard = current_guard()
     answer = guard.shell.user_ns[task.name]
     file = file_of(answer)
     if file is not None:
         guard.tell_lines_of(file, "".join(linecache.getlines(file)))
     here = Here(Case(*case), guard.rank, folder, task.twice, task.ends_threads)
-    printed = _Bounded()
-    _kept.append(printed)
     if here.case.on_paper:
         with usual_modes():
-            _kept.append(pickle.dumps(_play_on_paper(task, answer, here.case, folder)))
+            kept.pickled = pickle.dumps(_play_on_paper(task, answer, here.case, folder))
         return
-    with random_states(here), redirect_stdout(printed), redirect_stderr(printed):
+    with random_states(here), redirect_stdout(kept.printed), redirect_stderr(kept.printed):
         with (
             default_group(here.world_size if task.in_group else None),
             fresh_store(folder),
@@ -119,9 +175,9 @@ def play(module, number, case, folder, has_own_orders=False):
             usual_modes(),
             noting_orders(here, guard.shell.user_ns, has_own_orders) as orders,
         ):
-            kept = task.act(here, answer)
-        seen = Seen(here.rank, here.calls, plain(kept), num_orders=orders.num_asked)
-        _kept.append(pickle.dumps(seen))
+            found = plain(task.act(here, answer))
+        seen = Seen(here.rank, here.calls, found, num_orders=orders.num_asked)
+        kept.pickled = pickle.dumps(seen)
 
 
 def _play_on_paper(task, answer, case, folder):
@@ -150,27 +206,6 @@ def _outcome(error, file):
     return Outcome(RAISED, type(error).__name__, text_of_error(error), line, code)
 
 
-def take():
-    """
-    Give what was kept of the last `play`, once.
-
-    Returns:
-        tuple: The pickled Seen, or None; what was printed; and whether the rank is in a group.
-    """
-    printed, seen = ([*_kept, None, None])[:2]
-    _kept.clear()
-    give_back()
-    _watching.close()
-    return seen, getattr(printed, "text", ""), dist.is_initialized()
-
-
-def _watch_on():
-    # A trace holds the handles that nobody waited for. This one is open until all ranks are
-    # through: a handle dropped earlier may take a message with it that another rank waits for.
-    _watching.close()
-    _watching.enter_context(trace())
-
-
 def file_of(answer):
     """
     Return the name under which the code of a function or class was compiled, or None.
@@ -181,20 +216,3 @@ def file_of(answer):
         if code is not None:
             return code.co_filename
     return None
-
-
-class _Bounded(io.TextIOBase):
-    """
-    Take all that is printed and keep the beginning.
-    """
-
-    def __init__(self):
-        self.text = ""
-
-    def writable(self):
-        return True
-
-    def write(self, text):
-        if len(self.text) < MAX_PRINTED:
-            self.text += str(text)[: MAX_PRINTED - len(self.text)]
-        return len(text)
