@@ -2,13 +2,14 @@
 Ranks for the answers of a lesson, and cases that are drawn from the test's name.
 """
 
-import random
+import secrets
 
 import pytest
-from answers import DRAWS
+from draws import drawn_from
 
 from ddp_lessons import start_ranks, stop_ranks
-from ddp_lessons.checks.kit import tasks
+
+# No task is imported here: pytest's first process, which hands out the tests, needs none of them.
 
 
 @pytest.fixture(scope="module")
@@ -28,5 +29,4 @@ def _same_draws(request, monkeypatch):
     """
     Draw the cases of a test from its name.
     """
-    drawn = random.Random(f"{DRAWS} {request.node.name}")
-    monkeypatch.setattr(tasks.secrets, "randbits", drawn.getrandbits)
+    monkeypatch.setattr(secrets, "randbits", drawn_from(request.node.name).getrandbits)

@@ -1,15 +1,12 @@
 """
 Try answers to the exercises on ranks: what `answers/every_task` and `answers/bank` share.
 
-A check draws its cases anew each time. Here they are drawn from the test's name, so that what
-failed once fails again; `DRAWS=7` draws others.
+A check draws its cases anew each time. Here they are drawn from the test's name: see `draws`.
 """
-
-import os
-import random
 
 import pytest
 from bank import all_answers
+from draws import drawn_from
 from paths import ROOT
 
 from ddp_lessons.checks.kit import checking
@@ -19,7 +16,6 @@ from ddp_lessons.course.notebooks.places import all_places
 from ddp_lessons.errors import WrongAnswer
 from ddp_lessons.ranks.kernel.cells import run_cell
 
-DRAWS = os.environ.get("DRAWS") or "0"  # make hands on an empty one
 TIMED = {
     "01.3": ("impatient", "late", "slow", "too-patient"),
     "10.2": ("alone", "impatient", "other-list", "slow", "too-patient"),
@@ -53,7 +49,7 @@ def drawn_wrong_answers():
     Return one wrong answer to each task, drawn from those that load cannot hide.
     """
     return [
-        random.Random(f"{DRAWS} {number}").choice(
+        drawn_from(number).choice(
             [answer for answer in WRONG if answer.task == number and not is_timed(answer)]
         )
         for number in TASKS

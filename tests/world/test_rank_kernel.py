@@ -160,6 +160,25 @@ def test_stop_ends_an_await(usable, tmp_path):
     assert "at line 2: await asyncio.Event().wait()" in str(error)
 
 
+@pytest.mark.parametrize("end", ["", "\nraise ValueError('own')"])
+def test_a_reply_encloses_what_a_cell_has_kept(usable, end):
+    """
+    However the cell ends; the next cell sends nothing, and does first what was left to it.
+    """
+    cell = (
+        "from ddp_lessons.ranks.rank.guard import current_guard\n"
+        "left = ['to do']\n"
+        "current_guard().enclose(lambda: [rank, len(left)])\n"
+        "current_guard().before_next_run(left.clear)"
+    )
+    run = CellRun(usable, cell + end, [0, 1])
+    assert (run.run() is None) == (end == "")
+    assert {rank: run.outcomes[rank].enclosed for rank in (0, 1)} == {0: [0, 1], 1: [1, 1]}
+    after = CellRun(usable, "assert not left", [0, 1])
+    assert after.run() is None
+    assert [after.outcomes[rank].enclosed for rank in (0, 1)] == [None, None]
+
+
 def test_streams_of_cells_are_kept_from_what_runs_between_cells(monkeypatch):
     """
     And a function that a view sends while a cell awaits has the cell's.
