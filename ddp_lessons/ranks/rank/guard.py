@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 import warnings
+from functools import partial
 
 from ddp_lessons.ranks.rank.helpers import Helpers
 from ddp_lessons.ranks.rank.interrupts import Interrupts
@@ -33,8 +34,11 @@ from ddp_lessons.ranks.rank.tracebacks import (
 )
 from ddp_lessons.ranks.rank.waking import wake_forgotten
 from ddp_lessons.ranks.rank.where import (
+    counts_of_groups,
+    is_in_group,
     line_of_error,
     main_thread_place,
+    members_of_groups,
     recorded_collectives,
     source_line,
     text_of_error,
@@ -69,7 +73,6 @@ class Guard:
         self._counts_before = None
         self._report = None
         self._helpers = None
-        self._put: list = []  # see `close_stores`
         self._enclose = None  # see `enclose`
         self._before_next: list = []  # see `before_next_run`
         self.opened_store = None  # see `membership.open_store`
@@ -120,27 +123,19 @@ class Guard:
 
     def _begin(self):
         while self._before_next:
-            self._before_next.pop()()
+            self._before_next.pop(0)()
         if self._helpers is None:  # by now the engine has started the threads that it needs
             name_engine_threads(self._kernel.control_thread)
             self._helpers = Helpers()
         self.released = self._raised_by_itself = False
         self._report = None
         self._interrupts.begin()
-        while self._put:
-            self._take_away(self._put.pop(0))
-
-    def _take_away(self, path):
-        try:
-            path.unlink() if path.is_symlink() else path.rmdir()
-        except OSError:
-            pass  # another rank was faster, or somebody has put something in
 
     def _before_cell(self, info):
         self._begin()
         self._cell_source = info.raw_cell or ""
         self._cell_began_ns = time.time_ns()
-        self._counts_before = self._counts()
+        self._counts_before = counts_of_groups()
         self.busy = True
 
     def tell_lines_of(self, file, source):
@@ -230,33 +225,18 @@ class Guard:
                 reply["engine_info"][REPORT] = self._report
             self._report = None
 
-    def _in_group(self):
-        dist = sys.modules.get("torch.distributed")
-        return dist is not None and dist.is_initialized()
-
-    def _counts(self):
-        # Cheap, where reading the flight recorder is not: most cells communicate nothing.
-        if not self._in_group():
-            return None
-        world = sys.modules["torch.distributed"].distributed_c10d._world
-        return [
-            (group.group_name, group._get_sequence_number_for_group())
-            for group, (backend, _) in world.pg_map.items()
-            if backend in ("gloo", "nccl")
-        ]
-
     def collectives_of_cell(self):
         """
         Return the collectives that the current or last cell issued on this rank, oldest first.
         """
-        if not self._in_group():
+        if not is_in_group():
             return []
         found = recorded_collectives(self._cell_began_ns)
         return [c for c in found if not c["is_p2p"]]
 
     def _digest(self):
         # Equal digests, the normal case, cost the kernel one comparison of short strings.
-        if self._counts() == self._counts_before:
+        if counts_of_groups() == self._counts_before:
             return ""
         collectives = self.collectives_of_cell()
         for collective in collectives:
@@ -279,26 +259,17 @@ class Guard:
             cell and cell.get_coro(),
         )
         place.update(rank=self.rank, busy=self.busy, collectives=self.collectives_of_cell())
-        place["groups"] = self._group_ranks()
+        place["groups"] = members_of_groups()
         place["helpers"] = self._helpers.that_may_act() if self._helpers else []
         return place
-
-    def _group_ranks(self):
-        if not self._in_group():
-            return {}
-        world = sys.modules["torch.distributed"].distributed_c10d._world
-        return {
-            group.group_name: sorted(world.pg_group_ranks[group])
-            for group in list(world.pg_map)
-            if group in world.pg_group_ranks
-        }
 
     def free_main_thread(self):
         """
         Cut this rank's communication, so that every wait in it ends.
         """
         self.released = self.released or self.busy
-        self._put += release(self._spared_sockets.now(), self._main_thread_id)
+        for path in release(self._spared_sockets.now(), self._main_thread_id):
+            self.before_next_run(partial(_take_away, path))
 
     def release(self):
         """
@@ -328,6 +299,13 @@ class Guard:
         frame = sys._current_frames().get(self._main_thread_id)
         in_loop = frame is not None and frame.f_code.co_name == "select"
         return {"idle": in_loop and not self.busy, "num_interrupts": self._interrupts.num}
+
+
+def _take_away(path):
+    try:
+        path.unlink() if path.is_symlink() else path.rmdir()
+    except OSError:
+        pass  # another rank was faster, or somebody has put something in
 
 
 def _refuse_exit():

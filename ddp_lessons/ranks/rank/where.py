@@ -256,3 +256,41 @@ def recorded_collectives(since_ns=0):
         for entry in _recorded_entries()
         if entry["time_created_ns"] >= since_ns
     ]
+
+
+def is_in_group():
+    """
+    Return whether this rank is in a group. Imports nothing: where torch is not there, it is not.
+    """
+    dist = sys.modules.get("torch.distributed")
+    return dist is not None and dist.is_initialized()
+
+
+def counts_of_groups():
+    """
+    Return (name, number of its last collective) for each group; None outside of every group.
+
+    Cheap, where reading the flight recorder is not: most cells communicate nothing.
+    """
+    if not is_in_group():
+        return None
+    world = sys.modules["torch.distributed"].distributed_c10d._world
+    return [
+        (group.group_name, group._get_sequence_number_for_group())
+        for group, (backend, _) in world.pg_map.items()
+        if backend in ("gloo", "nccl")
+    ]
+
+
+def members_of_groups():
+    """
+    Return for each group, by its name, the sorted ranks of its members.
+    """
+    if not is_in_group():
+        return {}
+    world = sys.modules["torch.distributed"].distributed_c10d._world
+    return {
+        group.group_name: sorted(world.pg_group_ranks[group])
+        for group in list(world.pg_map)
+        if group in world.pg_group_ranks
+    }
