@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A job in the background of a shell ignores Ctrl-C, and so would all that tests start.
@@ -16,6 +17,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # nbformat imports jsonschema, which takes 1.2 s to compile a grammar of international addresses.
 # No notebook has such an address, and jsonschema does without the grammar if it is not installed.
 sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
+
+# How long an example takes says how busy the machine is, and nothing of what it tests.
+settings.register_profile("by no clock", deadline=None)
+settings.load_profile("by no clock")
 
 pytest_plugins = ["outcomes"]
 TESTS = Path(__file__).parent

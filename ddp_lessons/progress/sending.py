@@ -31,7 +31,6 @@ class Sender(threading.Thread):
     def __init__(self, member, path=None, look_every_s=_LOOK_EVERY_S):
         super().__init__(name="ddp-lessons-board", daemon=True)
         self.member = member
-        self.refusal = ""
         self._look_every_s = look_every_s
         self._path = path or state.state_file()
         self._woken = threading.Event()
@@ -48,8 +47,7 @@ class Sender(threading.Thread):
             if mark is not None and mark != sent:
                 try:
                     self._send()
-                except Refused as error:
-                    self.refusal = str(error)
+                except Refused:
                     _refused.add(self.member)
                     return
                 except UNREACHABLE:

@@ -18,7 +18,7 @@ from ddp_lessons.costs import (
 from ddp_lessons.errors import BadInput
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     latency_s=st.floats(1e-7, 1e-3),
     bandwidth=st.floats(1e7, 1e11),
@@ -128,7 +128,7 @@ def test_fit_finds_its_way_from_far_off():
     assert 1e9 in found.bandwidth_bytes_per_s
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     samples=st.lists(
         st.tuples(st.integers(0, 10**10), st.floats(1e-9, 1e3)), min_size=3, max_size=12

@@ -83,7 +83,7 @@ def test_schedule_sends_and_receives_one_message_a_step(collective, algorithm):
             assert all(transfer.sender != transfer.receiver for transfer in step)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     pair=st.sampled_from(PAIRS),
     world_size=st.integers(1, 9),
@@ -105,7 +105,7 @@ def test_rank_costs_receive_what_was_sent(pair, world_size, num_elements, elemen
         assert costs[0].num_sent == costs[0].sent_bytes == costs[0].finish_s == 0
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(world_size=st.integers(1, 12), num_elements=st.integers(0, 10_000))
 def test_ring_all_reduce_sends_two_passes_less_two_chunks(world_size, num_elements):
     """

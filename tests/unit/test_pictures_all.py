@@ -171,7 +171,7 @@ def test_shorten_marks_what_it_cut():
     assert shorten("abcd", 3) == "ab…"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_timeline_of_anything_is_whole(data):
     """
@@ -186,7 +186,7 @@ def test_timeline_of_anything_is_whole(data):
         assert_whole(timeline_picture(tracks, "time in s"))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     batches=st.lists(
         st.lists(st.lists(st.integers(0, 9999), max_size=5), min_size=1, max_size=4),
@@ -205,7 +205,7 @@ def test_samples_of_anything_are_whole_and_counted(batches):
     assert len(hatched) - 1 == len(seen) - len(set(seen))  # one is the legend's
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_shards_of_anything_are_whole(data):
     """
@@ -218,7 +218,7 @@ def test_shards_of_anything_are_whole(data):
     assert_whole(shards_picture({"w": size}, {"w": saved}, {"w": loaded}))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     used=st.lists(
         st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 2**40)), min_size=1, max_size=5

@@ -22,7 +22,7 @@ from ddp_lessons.replicas import (
     cap_bytes=st.integers(1, 200),
     first_cap_bytes=st.integers(1, 200),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_plan_buckets_plans_as_torch_does(sizes, cap_bytes, first_cap_bytes):
     """
     Equal buckets are what makes sums equal bit for bit, so the rule must be torch's own.
