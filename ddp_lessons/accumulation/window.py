@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from ..errors import BadInput
+from ..whole import whole_number
 
 
 def windows(batches, num_micro_batches):
@@ -114,7 +115,7 @@ class Window:
                 )
             return
         is_right = len(sizes) == len(self.micro_batches) and all(
-            isinstance(size, int) and size > 0 for size in sizes
+            (whole_number(size) or 0) > 0 for size in sizes
         )
         if not is_right:
             raise BadInput(

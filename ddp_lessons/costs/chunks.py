@@ -5,6 +5,7 @@ How a tensor is cut into chunks that ranks pass on: as evenly as torch.tensor_sp
 from itertools import accumulate
 
 from ddp_lessons.errors import BadInput
+from ddp_lessons.whole import whole_number
 
 
 def chunk_lengths(num_elements, num_chunks):
@@ -62,7 +63,8 @@ def need_count(name, value, at_least=0):
     Raises:
         BadInput: It is not such a number.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
+    whole = whole_number(value)
+    if whole is None or whole < at_least:
         raise BadInput(
             f"Bad {name}: expected a whole number of at least {at_least} (got {value!r}). "
             f"Pass another {name}."

@@ -13,6 +13,7 @@ import typer
 
 from ddp_lessons import __version__
 from ddp_lessons.course import scripts, teaching
+from ddp_lessons.course.notebooks.places import with_two_digits
 from ddp_lessons.errors import DDPLessonsError
 
 app = typer.Typer(
@@ -108,7 +109,9 @@ def lab(
 
 
 _Stem = Annotated[str, typer.Argument(metavar="EXERCISE", help="Such as 02_collectives, or 02.")]
-_Number = Annotated[str, typer.Argument(metavar="TASK", help="Such as 02.1.")]
+_Number = Annotated[
+    str, typer.Argument(metavar="TASK", help="Such as 02.1.", callback=with_two_digits)
+]
 _Folder = Annotated[
     Path | None,
     typer.Option("--folder", help="Where your exercises are.", show_default="here, or my-course"),

@@ -20,8 +20,8 @@ from ddp_lessons.course.making.build import CELL_TIMEOUT_S
 from ddp_lessons.course.making.verify import nbval_command, nbval_environment
 from ddp_lessons.course.notebooks.blanks import read_blank
 from ddp_lessons.course.notebooks.canonical import ANSI, dumps, read_notebook
-from ddp_lessons.course.notebooks.cells import numbered, tags_of
-from ddp_lessons.course.notebooks.places import all_places, find_course
+from ddp_lessons.course.notebooks.cells import numbered, tags_of, text_of
+from ddp_lessons.course.notebooks.places import all_places, find_course, with_two_digits
 from ddp_lessons.course.notebooks.twins import read_twin
 from ddp_lessons.errors import BadInput
 from ddp_lessons.files import replace_text
@@ -75,7 +75,7 @@ def exercise_place(stem, course=None):
     Return the place of an exercise in the course.
 
     Args:
-        stem: Such as "02_collectives" or "02".
+        stem: Such as "02_collectives", "02" or "2".
         course: The course's folder; default: found.
 
     Raises:
@@ -83,7 +83,7 @@ def exercise_place(stem, course=None):
     """
     places = exercise_places(course)
     for place in places:
-        if stem in (place.stem, place.stem.partition("_")[0]):
+        if with_two_digits(stem) in (place.stem, place.stem.partition("_")[0]):
             return place
     raise BadInput(
         f"Unknown exercise: expected one of {', '.join(place.stem for place in places)} "
@@ -155,8 +155,8 @@ def check_notebook(path, place, apart=None):
         notebook = read_notebook(path)
     except (OSError, ValueError) as error:
         raise BadInput(
-            f"Not a notebook: {path.name} must be one that Jupyter can open (got {error}). "
-            f"Run `ddp-lessons reset {place.stem}` for a new one."
+            f"Not a notebook: {error} `ddp-lessons reset {place.stem}` brings a new one, and keeps "
+            "this file beside it."
         ) from None
     given = _fixed_sources(read_blank(place))
     sources = _judged_sources(notebook)
@@ -248,7 +248,7 @@ def _judged_sources(notebook):
     Return the texts of all cells of code; None in the place of one that nbval lets pass.
     """
     return [
-        None if _EXCUSES & set(tags_of(cell)) else cell["source"].strip()
+        None if _EXCUSES & set(tags_of(cell)) else text_of(cell)
         for _, cell in numbered(notebook, "code")
     ]
 
@@ -258,7 +258,7 @@ def _fixed_sources(blank):
     Return what a learner must not change: how ranks are started, and every check.
     """
     cells = [cell for _, cell in numbered(blank, "code") if {"setup", "check"} & set(tags_of(cell))]
-    return [cell["source"].strip() for cell in cells]
+    return [text_of(cell) for cell in cells]
 
 
 def _run(path, apart):

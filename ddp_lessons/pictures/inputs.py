@@ -5,6 +5,7 @@ What pictures refuse: data that cannot be drawn, with a sentence that says what 
 from math import isfinite
 
 from ddp_lessons.errors import BadInput
+from ddp_lessons.whole import whole_number
 
 
 def need(holds, fault, expected, got, next_step):
@@ -50,4 +51,5 @@ def is_rank(value):
     """
     Return whether a value can be a rank.
     """
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    whole = whole_number(value)
+    return whole is not None and whole >= 0

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch.utils.data import Sampler
 
 from ..errors import BadInput
+from ..whole import whole_number
 from .shards import find_place
 
 
@@ -63,13 +64,7 @@ def sum_counts(*counts, group=None):
     Source: torch.distributed documentation, `all_reduce`. Lesson: 04_samplers.
     """
     for count in counts:
-        is_whole = isinstance(count, int) or (
-            isinstance(count, torch.Tensor)
-            and count.numel() == 1
-            and not count.is_floating_point()
-            and not count.is_complex()
-        )
-        if not is_whole:
+        if whole_number(count) is None:
             kind = count.dtype if isinstance(count, torch.Tensor) else type(count).__name__
             raise BadInput(
                 f"Not a count: expected one whole number (got {kind}, rank {dist.get_rank(group)} "

@@ -7,6 +7,7 @@ the same on every rank, and another number of ranks can share what is left.
 """
 
 from ..errors import BadInput
+from ..whole import whole_number
 from .shards import ShardSampler
 
 _SAME = ("num_samples", "shuffle", "seed")
@@ -159,10 +160,11 @@ class ResumableSampler(ShardSampler):
                     "as it was when the state was saved."
                 )
         position, epoch = state_dict["position"], state_dict["epoch"]
-        if not (isinstance(position, int) and 0 <= position <= self.num_samples):
+        whole = whole_number(position)
+        if whole is None or not 0 <= whole <= self.num_samples:
             raise BadInput(
                 f"Bad position: expected 0 to {self.num_samples} (got {position}, rank {self.rank} "
                 f"of {self.world_size}). Pass what state_dict() returned."
             )
         self.epoch = epoch
-        self._rewind(position)
+        self._rewind(whole)

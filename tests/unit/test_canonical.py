@@ -128,12 +128,21 @@ def test_plain_lines_keeps_one_line_of_a_library(lesson):
     assert plain_lines(lines + library) == lines + kept
 
 
-@pytest.mark.parametrize("text", [None, "not JSON", "[]", '{"cells": 3, "nbformat": 4}'])
-def test_read_notebook_refuses_what_is_none(tmp_path, text):
+@pytest.mark.parametrize(
+    ("text", "got"),
+    [
+        (None, "FileNotFoundError"),
+        ("not JSON", "JSONDecodeError"),
+        ("[]", "ValueError"),
+        ('{"cells": 3, "nbformat": 4}', "NotebookValidationError"),
+        ('{"cells": [\n<<<<<<< HEAD\n=======\n>>>>>>> main\n]}', "the marks of a merge conflict"),
+    ],
+)
+def test_read_notebook_refuses_what_is_none(tmp_path, text, got):
     """
     A merge conflict in a notebook gets a sentence, not a traceback.
     """
     if text is not None:
         (tmp_path / "a.ipynb").write_text(text)
-    with pytest.raises(NotebookRefused, match=r"a\.ipynb, no notebook: expected"):
+    with pytest.raises(NotebookRefused, match=rf"a\.ipynb, no notebook: .* \(got {got}\)\."):
         read_notebook(tmp_path / "a.ipynb")

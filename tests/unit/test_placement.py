@@ -4,7 +4,9 @@ Where ranks go, on made-up machines: every branch, and two things that must hold
 
 from collections import Counter
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -94,6 +96,14 @@ def test_place_divides_the_cores(num_ranks, device, machine):
     assert threads <= max(machine.num_cores, placement.world_size)
     assert placement.num_threads >= 1
     assert num_ranks in (None, placement.world_size)
+
+
+@pytest.mark.parametrize("four", [np.int64(4), torch.tensor(4)])
+def test_place_takes_whole_numbers_of_other_libraries(four):
+    """
+    As an array or a tensor gives them.
+    """
+    assert place(four, "cpu", LAPTOP) == place(4, "cpu", LAPTOP)
 
 
 @pytest.mark.parametrize("num_ranks", [0, -1, True, False, 2.5, 4.0, "4", [4]])

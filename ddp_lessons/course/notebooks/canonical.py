@@ -92,6 +92,7 @@ def read_notebook(path):
     Raises:
         NotebookRefused: There is no file, or it is not a notebook.
     """
+    text = ""
     try:
         text = path.read_text(encoding="utf-8")
         data = json.loads(text)
@@ -101,9 +102,10 @@ def read_notebook(path):
         nbformat.validate(data)
         notebook = nbformat.reads(text, as_version=4)
     except (OSError, ValueError, nbformat.ValidationError) as error:
-        got = type(error).__name__
+        has_conflict = re.search(r"^<<<<<<< ", text, re.MULTILINE)
+        got = "the marks of a merge conflict" if has_conflict else type(error).__name__
         raise NotebookRefused(
-            f"{path.name}, no notebook: expected one that can be read (got {got}). Build it."
+            f"{path.name}, no notebook: expected one that can be read (got {got})."
         ) from error
     return notebook
 

@@ -38,6 +38,13 @@ class Finding:
         return f"{where}, {self.rule}: {self.message}"
 
 
+def text_of(cell):
+    """
+    Return what is in a cell, whatever line ends an editor has given it.
+    """
+    return "\n".join(cell["source"].strip().splitlines())
+
+
 def tags_of(cell):
     """
     Return the tags of a cell.

@@ -7,6 +7,7 @@ Where the notebooks of the course live: one stem names a text twin and its noteb
                               ->  exercises/solutions/<stem>.ipynb   the same, solved
 """
 
+import re
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path, PurePath
@@ -136,6 +137,13 @@ def all_places(root):
             for stem in sorted(stems)
         ]
     return places
+
+
+def with_two_digits(name):
+    """
+    Return the name of an exercise or a task as it is written: "02" for "2", "02.1" for "2.1".
+    """
+    return re.sub(r"^\d(?=$|[._])", r"0\g<0>", name)
 
 
 def choose(root, names=()):

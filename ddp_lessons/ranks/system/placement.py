@@ -5,6 +5,7 @@ Which device and backend each rank gets, and how many threads: a decision from p
 from dataclasses import dataclass
 
 from ddp_lessons.errors import BadInput
+from ddp_lessons.whole import whole_number
 
 DEFAULT_CPU_RANKS = 4
 MAX_RANKS_PER_CORE = 32
@@ -95,7 +96,7 @@ def place(num_ranks, device, machine):
     use_gpus = device != "cpu" and machine.num_gpus > 0
     if num_ranks is None:
         num_ranks = machine.num_gpus if use_gpus else DEFAULT_CPU_RANKS
-    _check_count(num_ranks, machine)
+    num_ranks = _checked_count(num_ranks, machine)
     num_threads = max(1, machine.num_cores // num_ranks)
     cores = _plural(machine.num_cores, "core")
     if not use_gpus:
@@ -110,10 +111,11 @@ def place(num_ranks, device, machine):
     return Placement(devices, "gloo", num_threads, f"{gpus} shared by {num_ranks} ranks")
 
 
-def _check_count(num_ranks, machine):
-    if isinstance(num_ranks, bool) or not isinstance(num_ranks, int) or num_ranks < 1:
+def _checked_count(asked, machine):
+    num_ranks = whole_number(asked)
+    if num_ranks is None or num_ranks < 1:
         raise BadInput(
-            f"Wrong number of ranks: expected a whole number from 1 (got {num_ranks!r}). "
+            f"Wrong number of ranks: expected a whole number from 1 (got {asked!r}). "
             "Try start_ranks(4)."
         )
     most = min(
@@ -124,3 +126,4 @@ def _check_count(num_ranks, machine):
             f"Too many ranks: this machine can hold {most} (got {num_ranks}). "
             f"Try start_ranks({min(DEFAULT_CPU_RANKS, most)})."
         )
+    return num_ranks

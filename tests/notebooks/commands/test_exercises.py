@@ -207,6 +207,21 @@ def test_check_refuses_what_is_no_notebook(mine):
     shown = invoke("check", "00", "--folder", mine)
     assert shown.exit_code == 1
     assert "Not a notebook" in shown.stderr
+    assert "`ddp-lessons reset 00_ranks` brings a new one, and keeps this file" in shown.stderr
+
+
+def test_check_takes_the_line_ends_of_other_systems(mine):
+    """
+    A cell that checks is not changed by them.
+    """
+    solve(mine)
+    path = mine / "00_ranks.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    for cell in notebook.cells:
+        cell.source = cell.source.replace("\n", "\r\n")
+    nbformat.write(notebook, path)
+    shown = invoke("check", "0", "--folder", mine)
+    assert shown.exit_code == 0, shown.output
 
 
 @pytest.mark.parametrize("name", ["link", "replace"])
@@ -261,7 +276,7 @@ def test_hints_come_one_at_a_time_and_the_last_one_stays():
     """
     hints = find_task("00.1").hints
     for number, expected in enumerate([*hints, hints[-1]], start=1):
-        shown = invoke("hint", "00.1").output
+        shown = invoke("hint", "0.1").output  # as one says it
         assert f"Hint {min(number, len(hints))} of {len(hints)}: {expected}" in shown
     assert "That was the last one." in shown
     assert invoke("hint", "99.9").exit_code == 1
