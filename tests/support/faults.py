@@ -144,6 +144,32 @@ FAMILIES = {
             IF_C + "raise ValueError('name \\udce9 half \\ud800')\ndist.barrier()",
             r"rank {C} raised ValueError: name \ufffd half \ufffd at line \d+",
         ),
+        "result_cannot_be_shown": Kind(
+            "class Odd:\n    def __repr__(self):\n        raise LookupError('no words')\nOdd() if rank == {C} else None",
+            r"rank {C} raised LookupError: the cell's result cannot be shown: no words",
+        ),
+        "callback_raises": Kind(
+            "def once(result):\n    get_ipython().events.unregister('post_run_cell', once)\n    raise ValueError('callback')\n"
+            + IF_C + "get_ipython().events.register('post_run_cell', once)\n    raise LookupError('own')\ndist.barrier()",
+            r"rank {C} raised LookupError: own at line \d+",
+        ),
+        "error_handler_raises": Kind(
+            "def broken(*args, **options):\n    raise ValueError('handler')\n"
+            + IF_C + "get_ipython().set_custom_exc((LookupError,), broken)\n    raise LookupError('own')\ndist.barrier()",
+            r"rank {C} raised LookupError: own at line \d+",
+        ),
+        "closed_descriptors": Kind(
+            IF_C + "os.closerange(0, 3)\n    raise LookupError('closed')\ndist.barrier()",
+            r"rank {C} raised LookupError: closed at line \d+",
+        ),
+        "lost_reply": Kind(
+            "session = get_ipython().kernel.session\nsend = session.send\n"
+            "def lose(stream, kind, content=None, *args, **options):\n"
+            "    if kind != 'execute_reply':\n        return send(stream, kind, content, *args, **options)\n"
+            "    session.send = send\n    return session.msg(kind, content)\n"
+            + IF_C + "session.send = lose\nelse:\n    dist.barrier()",
+            r"rank {C} raised ReplyLost: the cell has ended",
+        ),
     },
     "helper process": {
         "raise_in_loader": Kind(

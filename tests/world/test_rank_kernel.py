@@ -8,10 +8,11 @@ import sys
 import threading
 
 import pytest
+from ipyparallel.error import RemoteError
 from waiting import HANGS_AFTER_S, wait_until
 
 from ddp_lessons import start_ranks, stop_ranks
-from ddp_lessons.errors import CellFailed, CellStopped
+from ddp_lessons.errors import BadInput, CellFailed, CellStopped
 from ddp_lessons.ranks.kernel.cells import CellRun, run_cell
 from ddp_lessons.ranks.kernel.requests import unpack
 from ddp_lessons.ranks.rank.printing import CellStreams
@@ -177,6 +178,113 @@ def test_a_reply_encloses_what_a_cell_has_kept(usable, end):
     after = CellRun(usable, "assert not left", [0, 1])
     assert after.run() is None
     assert [after.outcomes[rank].enclosed for rank in (0, 1)] == [None, None]
+
+
+@pytest.mark.parametrize(
+    "closes", ["os.close(0)", "os.close(1)", "os.close(2)", "os.closerange(0, 3)"]
+)
+def test_descriptors_that_a_cell_closes_are_there_in_the_next(usable, closes):
+    """
+    Twice in a row; programs that cells start read and write there.
+    """
+    for _ in range(2):
+        run_cell(usable, f"import os, subprocess\n{closes}")
+        told = "echo here && echo there >&2 && cat"
+        run_cell(usable, f"assert subprocess.run({told!r}, shell=True).returncode == 0")
+
+
+@pytest.mark.parametrize(
+    ("inner", "told"),
+    [
+        ("if rank: raise ValueError('own')\ndist.barrier()", "^rank 1 raised ValueError: own"),
+        ("if rank: dist.barrier()", r"^Deadlock: rank 0 finished the cell without barrier \d"),
+    ],
+)
+def test_capture_hides_no_error(usable, inner, told):
+    """
+    IPython keeps an error of the cell that `%%capture` runs to that cell, and goes on.
+    """
+    with pytest.raises(CellFailed, match=told):
+        run_cell(usable, f"%%capture out\nprint('inside')\n{inner}")
+    run_cell(usable, "assert out.stdout == 'inside\\n'")
+
+
+def test_an_interrupt_reaches_what_follows_an_inner_error(usable):
+    """
+    The inner cell is over, and not the outer one.
+    """
+    told = (
+        r"^rank 0 raised ZeroDivisionError: .*\nrank 1 was released at line 2; variables are kept"
+    )
+    with pytest.raises(CellFailed, match=told):
+        run_cell(usable, "get_ipython().run_cell('1/0')\nwhile rank: pass")
+
+
+@pytest.mark.parametrize(
+    ("variable", "told"),
+    [
+        ("class Report: pass\nvalue = Report()", "a Report: Can't get attribute 'Report'"),
+        ("value = dist.distributed_c10d._get_default_store()", "a PrefixStore: cannot pickle"),
+    ],
+)
+def test_a_variable_that_cannot_leave_its_rank_is_told_in_one_sentence(usable, variable, told):
+    """
+    The class of the first is unknown here; whoever waited for it waited forever.
+    """
+    run_cell(usable, variable)
+    for view, rank in ((usable[1], 1), (usable.view, 0)):
+        with pytest.raises(BadInput, match=rf"got 'value' of rank {rank}, {told}.*print\(value\)$"):
+            view["value"]
+    with pytest.raises(RemoteError, match="NameError"):
+        usable[1]["nobody"]
+
+
+PRINTS_LATE = """
+import threading, time
+def wait_and_print():
+    while not os.path.exists(f"{folder}/over"):
+        time.sleep(0.01)
+    print("two words\\nof a thread")
+    open(f"{folder}/printed-{rank}", "w").close()
+thread = threading.Thread(target=wait_and_print)
+thread.start()
+"""
+
+
+def test_what_a_thread_prints_after_its_cell_comes_with_the_next(usable, capsys, tmp_path):
+    """
+    No cell is there to show it, and it is not lost.
+    """
+    run_cell(usable, f"import os\nfolder = {str(tmp_path)!r}\n{PRINTS_LATE}")
+    assert capsys.readouterr().out == ""
+    (tmp_path / "over").touch()
+    wait_until(lambda: len(list(tmp_path.iterdir())) == 3, HANGS_AFTER_S, "both threads")
+    run_cell(usable, "print('of the cell')")
+    told = "Printed by a thread after the cell before:\ntwo words\nof a thread\nof the cell\n"
+    shown = "".join(f"[{rank}] {line}" for rank in (0, 1) for line in told.splitlines(True))
+    assert capsys.readouterr().out == shown
+
+
+LOSES_ITS_REPLY = """
+kernel = get_ipython().kernel
+send = kernel.session.send
+def lose(stream, kind, content=None, *args, **options):
+    if kind != "execute_reply":
+        return send(stream, kind, content, *args, **options)
+    kernel.session.send = send
+    return kernel.session.msg(kind, content)
+if rank == 1:
+    kernel.session.send = lose
+"""
+
+
+@pytest.mark.parametrize("others", ["", "else:\n    dist.barrier()"])
+def test_a_reply_that_is_lost_ends_its_cell(usable, others):
+    """
+    The rank says that it has replied, and answers what it is asked later: no reply is under way.
+    """
+    with pytest.raises(CellFailed, match=r"ReplyLost: .* was lost on its way"):
+        run_cell(usable, LOSES_ITS_REPLY + others)
 
 
 def test_streams_of_cells_are_kept_from_what_runs_between_cells(monkeypatch):

@@ -133,6 +133,8 @@ class CellRun:
             self._display.update(self._complete())
             if self.running and time.monotonic() >= look_at:
                 self._lookout.look(self.running, self._fault_at)
+                for rank in self._requests.lost(self._lookout.replied_to()):
+                    self._on_lost_reply(rank)
                 look_at = time.monotonic() + clocks.STALL_LOOK_EVERY_S
         self._wait_for_output()
         self._tell_victims()
@@ -178,12 +180,19 @@ class CellRun:
             self.outcomes[rank] = Outcome(
                 RELEASED if told.get("released") else RAISED,
                 ename=reply.ename,
-                evalue=told.get("text", reply.evalue),
+                evalue=told.get("text") or reply.evalue,
                 line=told.get("line"),
                 code=told.get("code", ""),
                 traceback=reply.traceback or "",
                 enclosed=told.get("enclosed"),
             )
+            self._fault()
+
+    def _on_lost_reply(self, rank):
+        if rank not in self.outcomes:
+            told = "the cell has ended, and the reply that says how was lost on its way"
+            self.outcomes[rank] = Outcome(RAISED, "ReplyLost", told)
+            self._outputs[rank].done = True
             self._fault()
 
     def _on_death(self, rank, pid, code):

@@ -105,6 +105,13 @@ class Freeing:
         """
         return rank in self._said
 
+    @property
+    def told(self):
+        """
+        What the guards of ranks have said last: `Guard.state` of each.
+        """
+        return {rank: said for rank, (_, said) in self._said.items()}
+
     def step(self, running):
         """
         Look at the ranks that are not free yet, and tell them again. Call it every `FREE_EVERY_S`.

@@ -61,8 +61,8 @@ class Keeper:
             theirs.sock.close()
 
     def _start_warden(self, link, how):
-        command = [
-            sys.executable, "-m", "ddp_lessons.ranks.warden.warden",
+        command = [  # -P: a learner's own random.py is not what the libraries mean
+            sys.executable, "-P", "-m", "ddp_lessons.ranks.warden.warden",
             str(link.fileno()), str(os.getpid()), str(self.folder), how,
         ]  # fmt: skip
         with os.fdopen(open_private(self.folder / "warden.log"), "ab") as log:

@@ -19,7 +19,7 @@ from traitlets import Any, Integer, default
 from ddp_lessons.ranks.kernel.keeper import Keeper
 from ddp_lessons.ranks.kernel.launched.mpi import MPIEngineSetLauncher
 from ddp_lessons.ranks.kernel.launched.slurm_job import SlurmEngineSetLauncher
-from ddp_lessons.ranks.kernel.requests import read_at_once, unpack
+from ddp_lessons.ranks.kernel.requests import read_at_once, tell_unreadable_results, unpack
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.patience import Patience
 from ddp_lessons.ranks.system.processes import can_fork
@@ -72,6 +72,7 @@ class RanksCluster(ipp.Cluster):
         self._connected = await super().connect_client(**options)
         self._connected.session.unpack = unpack
         read_at_once(self._connected)
+        tell_unreadable_results(self._connected)
         return self._connected
 
     def close(self):

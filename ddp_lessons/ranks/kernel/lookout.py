@@ -101,6 +101,13 @@ class Lookout:
         known = set(range(len(self.ranks))) - (set(dead) - set(self.targets))
         return {rank: places.get(rank) for rank in sorted(known)}
 
+    def replied_to(self):
+        """
+        Return for each rank that was asked the id of the last request to which it has replied.
+        """
+        told = {**self.last_places, **(self.freeing.told if self.freeing else {})}
+        return {rank: said["replied_to"] for rank, said in told.items() if "replied_to" in said}
+
     def _look_after_fault(self, running, fault_at):
         if self._pulses_at_fault is None:
             self._pulses_at_fault = {rank: self._standstill.pulse(rank) for rank in running}

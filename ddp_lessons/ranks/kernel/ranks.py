@@ -5,14 +5,52 @@ A running set of ranks, seen from the kernel.
 import functools
 import itertools
 
+from ipyparallel import DirectView
+from ipyparallel.error import CompositeError, RemoteError
+
 from ddp_lessons.errors import BadInput
 from ddp_lessons.ranks.diagnosis.report import Recovery, replaced_sentence, stale_sentence
 from ddp_lessons.ranks.kernel.control import Control
 from ddp_lessons.ranks.kernel.grouping import GroupBroken, enter_group, join_all, leave_all
 from ddp_lessons.ranks.kernel.launched.choice import engines_of
 from ddp_lessons.ranks.kernel.status import Status
+from ddp_lessons.ranks.rank.where import type_of_variable
 from ddp_lessons.ranks.system.idle import IdleWatch
 from ddp_lessons.ranks.system.limits import setting
+
+
+class RankView(DirectView):
+    """
+    ipyparallel's view, which says in one sentence that a variable cannot leave its rank, and whose
+    cell fails when Stop is pressed: ipyparallel's goes on as if all had gone well.
+    """
+
+    def _really_apply(self, f, args=None, kwargs=None, block=None, **options):
+        sent = super()._really_apply(f, args, kwargs, block=False, **options)
+        return sent.get() if (self.block if block is None else block) else sent
+
+    def execute(self, code, *args, block=None, **options):
+        sent = super().execute(code, *args, block=False, **options)
+        if self.block if block is None else block:
+            sent.get()
+            sent.wait_for_output()
+        return sent
+
+    def __getitem__(self, name):
+        try:
+            return super().__getitem__(name)
+        except RemoteError as error:
+            told = error.elist[0] if isinstance(error, CompositeError) else None
+            kind, reason, _, engine = told or (error.ename, error.evalue, "", error.engine_info)
+            if kind == "NameError" or not isinstance(name, str):
+                raise
+            rank = engine["engine_id"]
+            type_name = self.client[rank].apply_sync(type_of_variable, name)
+            raise BadInput(
+                "A variable cannot leave its rank: expected numbers, tensors or containers of them "
+                f"(got {name!r} of rank {rank}, a {type_name}: {reason}). Print it there: "
+                f"%px print({name})"
+            ) from None
 
 
 class Ranks:
@@ -53,7 +91,7 @@ class Ranks:
         return self.placement.world_size
 
     def __getitem__(self, rank):
-        return self.client[rank]
+        return self._view_on(rank)
 
     def __repr__(self):
         if not self.alive:
@@ -73,9 +111,13 @@ class Ranks:
         """
         ipyparallel's blocking view on all ranks.
         """
-        view = self.client[:]
+        view = self._view_on(slice(None))
         view.block = True
         return view
+
+    def _view_on(self, some):
+        theirs = self.client[some]
+        return RankView(self.client, theirs._socket, theirs.targets)
 
     @property
     def alive(self):

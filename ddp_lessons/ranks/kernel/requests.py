@@ -10,6 +10,7 @@ from concurrent.futures import Future, wait
 from datetime import datetime
 
 import zmq
+from ipyparallel.error import RemoteError
 
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.cell_requests import BRIEF, has_said_all, transformed
@@ -36,6 +37,7 @@ class Requests:
         self._outputs = outputs
         self._metadata = {BRIEF: True, **transformed(source)} if is_brief else {}
         self._awaited: set = set()  # ranks whose reply has not come
+        self._pings: dict = {}  # rank -> (id of its request, future of a ping that was sent later)
         self._news: deque = deque()
         self._bell: queue.SimpleQueue = queue.SimpleQueue()  # a handler of Stop may ring it
 
@@ -108,6 +110,28 @@ class Requests:
         if not self._outputs[rank].done:
             self.tell("complete", rank)
 
+    def lost(self, replied_to):
+        """
+        Find replies that never come: a rank has sent one, and answered what it was asked later.
+
+        Both answers take the same way, on which nothing overtakes anything.
+
+        Args:
+            replied_to: For each rank that has said so the id of the request that it replied to.
+
+        Returns:
+            set[int]: The ranks whose reply is lost.
+        """
+        for rank in list(self._awaited):
+            request = self.futures[rank].msg_id
+            if replied_to.get(rank) == request != self._pings.get(rank, ("",))[0]:
+                self._pings[rank] = request, self._client.direct_view(rank).apply_async(int)
+        return {
+            rank
+            for rank, (request, ping) in self._pings.items()
+            if ping.done() and rank in self._awaited and self.futures[rank].msg_id == request
+        }
+
     def tell(self, what, rank=None, detail=None, wakes=True):
         """
         Add news. Any thread may, and a signal's handler.
@@ -153,6 +177,30 @@ def read_at_once(client):
                 return
 
     client._io_loop.add_callback(stream.on_recv, take_all, copy=False)
+
+
+def tell_unreadable_results(client):
+    """
+    Have a client raise what keeps it from reading a result, such as a class that only ranks know.
+
+    Otherwise that error ends in the client's thread, and the result is waited for forever.
+
+    Args:
+        client: ipyparallel's client.
+    """
+    read = client._queue_handlers["apply_reply"]
+
+    def read_or_tell(message):
+        try:
+            read(message)
+        except Exception as error:
+            request = message["parent_header"]["msg_id"]
+            engine = {"engine_id": client.metadata[request]["engine_id"], "method": "apply"}
+            told = RemoteError(type(error).__name__, str(error), "", engine)
+            client.results[request] = told
+            client._futures[request].set_result(told)
+
+    client._queue_handlers["apply_reply"] = read_or_tell
 
 
 def unpack(packed):

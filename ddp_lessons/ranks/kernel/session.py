@@ -115,7 +115,8 @@ atexit.register(stop_ranks)
 
 
 def _answer_px():
-    # After a start that was refused, a cell for ranks says that there are none, and what to do.
+    # Before the first start, and after one that was refused, a cell for ranks says that there are
+    # none, and what to do.
     if "IPython" not in sys.modules:
         return
     shell = sys.modules["IPython"].get_ipython()
@@ -134,3 +135,6 @@ def _check_launcher(launcher):
         raise BadInput(f"Unknown launcher: expected one of {names} (got {launcher!r}). {next_step}")
     if launcher == "fork" and not can_fork()[0]:
         raise BadInput(f'launcher="fork" cannot be used: {can_fork()[1]}. Use launcher="spawn".')
+
+
+_answer_px()

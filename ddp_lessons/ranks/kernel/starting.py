@@ -34,7 +34,7 @@ ELSEWHERE = ("slurm", "ssh")
 """
 Launchers whose ranks are on other machines.
 """
-ENGINE_COMMAND = [sys.executable, "-m", "ddp_lessons.ranks.rank.engine"]
+ENGINE_COMMAND = [sys.executable, "-P", "-m", "ddp_lessons.ranks.rank.engine"]
 """
 What ipyparallel's own launchers start: an engine with a guard.
 """

@@ -42,6 +42,9 @@ class Status:
         """
         rows = []
         for rank, device in enumerate(ranks.placement.devices):
+            if not ranks.alive:
+                rows.append(RankRow(rank, "ended", device, None, None))
+                continue
             state, host = _state(ranks, rank), ranks.engines.hosts.get(rank, "")
             pid = None if state == "dead" else ranks.engines.pid(rank)
             memory_mib = None if host else _resident_mib(pid)

@@ -21,10 +21,11 @@ from traitlets import Float, Integer, default
 from ddp_lessons.ranks.rank.guard import Guard
 from ddp_lessons.ranks.rank.home import RANK_FROM, home
 from ddp_lessons.ranks.rank.lifeline import hold_lifeline
-from ddp_lessons.ranks.rank.printing import PrintBound, RankStream
+from ddp_lessons.ranks.rank.printing import Descriptors, PrintBound, RankStream
 from ddp_lessons.ranks.rank.rank_kernel import RankKernel
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.interfaces import bind_groups_towards
+from ddp_lessons.ranks.system.processes import END_SIGNAL
 
 _RANK_VARIABLES = "RANK OMPI_COMM_WORLD_RANK PMI_RANK PMIX_RANK SLURM_PROCID"
 
@@ -77,10 +78,12 @@ class RankEngine(app.IPEngine):
         self.kernel.shell.guard = self.guard
         self.guard.start()
         self.log.setLevel(self.log_level)  # or records are made that its handler drops
-        # Slurm and mpiexec end a rank by SIGTERM: at once, whatever C code it waits in. The nanny
-        # tells of it.
-        ending = signal.SIG_DFL if self.enable_nanny else self._signal_stop
-        signal.signal(signal.SIGTERM, ending)
+        # Slurm and mpiexec end a rank by SIGTERM: at once, whatever C code it waits in. With a
+        # handler, processes that a cell forks would have it too: one that gets the signal before
+        # Python has come up in it would lose it, and live on.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(END_SIGNAL, self._end)
+        os.register_at_fork(after_in_child=_take_signals_as_python_does)
         self.kernel.control_handlers.update(
             home_request=self._reply_to("home_reply", lambda content: home(content["folder"])),
             place_request=self._reply_to("place_reply", lambda content: self.guard.place()),
@@ -90,6 +93,11 @@ class RankEngine(app.IPEngine):
             # Without a nanny, ipyparallel's own `client.send_signal` arrives here.
             signal_request=self._reply_to("signal_reply", _signal_self),
         )
+
+    def _end(self, signum, frame):
+        self._signal_stop(signum, frame)
+        if self.guard.busy:  # the event loop stops once the cell has ended
+            raise KeyboardInterrupt
 
     def start_nanny(self, control_url):
         """
@@ -118,8 +126,9 @@ class RankEngine(app.IPEngine):
         Send what is printed to the kernel.
         """
         super().redirect_output(iopub_socket)
-        bound = PrintBound([sys.stdout, sys.stderr])
+        bound, descriptors = PrintBound([sys.stdout, sys.stderr]), Descriptors()
         self.kernel.shell.events.register("pre_run_cell", bound.begin)
+        self.kernel.shell.events.register("post_run_cell", descriptors.put_back)
         self.kernel.shell.events.register("post_run_cell", bound.end)  # after the guard's
         self.kernel.watch_output(bound, iopub_socket)
 
@@ -130,6 +139,13 @@ class RankEngine(app.IPEngine):
             self.session.send(stream, reply_type, content, parent=parent, ident=ident)
 
         return handle
+
+
+def _take_signals_as_python_does():
+    # In a process that a cell has forked. Its Ctrl-C would free the rank through the guard's pipe.
+    signal.set_wakeup_fd(-1)
+    if getattr(signal.getsignal(signal.SIGINT), "__module__", "").startswith("ddp_lessons."):
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # else the cell has set its own
 
 
 def _signal_self(content):

@@ -23,7 +23,7 @@ from functools import partial
 from ddp_lessons.ranks.rank.helpers import Helpers
 from ddp_lessons.ranks.rank.interrupts import Interrupts
 from ddp_lessons.ranks.rank.rank_kernel import RankShell
-from ddp_lessons.ranks.rank.release import SparedSockets, release
+from ddp_lessons.ranks.rank.release import SparedSockets, release, take_away
 from ddp_lessons.ranks.rank.tracebacks import (
     comes_of_a_lost_peer,
     may_come_of_a_release,
@@ -98,9 +98,10 @@ class Guard:
         """
         # First of all: a release that comes now is none of this error's reasons.
         self._raised_by_itself = not (self.released and may_come_of_a_release(sys.exc_info()[1]))
-        self.busy = False  # the learner's code is over; an interrupt now would hit the rendering
+        was_busy, self.busy = self.busy, False  # an interrupt now would hit the rendering
         with self._kernel.streams.own():
             self._render(showtraceback, args, kwargs)
+        self.busy = was_busy and self.shell.num_cells > 1  # else the learner's code is over
 
     def _render(self, showtraceback, args, kwargs):
         if self.released and not self._raised_by_itself:  # nobody is told more of it than its line
@@ -132,6 +133,8 @@ class Guard:
         self._interrupts.begin()
 
     def _before_cell(self, info):
+        if self.shell.num_cells > 1:
+            return
         self._begin()
         self._cell_source = info.raw_cell or ""
         self._cell_began_ns = time.time_ns()
@@ -149,16 +152,14 @@ class Guard:
         self._cell_file, self._cell_source = file, source
 
     def _after_cell(self, result):
+        if self.shell.num_cells > 1:
+            return
         self.busy = False
+        if result.success:  # an error that `%%capture` has kept to itself is the cell's
+            result.error_in_exec = self.shell.inner_error
         error = result.error_before_exec or result.error_in_exec
         by_itself = self._raised_by_itself or not may_come_of_a_release(error)
-        self._report = {
-            "released": self.released and not by_itself,
-            "digest": "",
-            "line": None,
-            "code": "",
-            "text": "",
-        }
+        self._report = {"released": self.released and not by_itself}
         if error is None:
             self._report["digest"] = self._digest()
         else:
@@ -249,7 +250,8 @@ class Guard:
     def place(self):
         """
         Say where this rank is: see `where.main_thread_place`; its collectives in this cell, the
-        members of its groups, and `helpers`, the learner's threads and processes that may act.
+        members of its groups, and `helpers`, the learner's threads and processes that may act; and
+        `replied_to`: see `RankKernel`.
         """
         cell = self._kernel.awaiting_cell
         place = main_thread_place(
@@ -259,6 +261,7 @@ class Guard:
             cell and cell.get_coro(),
         )
         place.update(rank=self.rank, busy=self.busy, collectives=self.collectives_of_cell())
+        place["replied_to"] = self._kernel.replied_to
         place["groups"] = members_of_groups()
         place["helpers"] = self._helpers.that_may_act() if self._helpers else []
         return place
@@ -269,7 +272,7 @@ class Guard:
         """
         self.released = self.released or self.busy
         for path in release(self._spared_sockets.now(), self._main_thread_id):
-            self.before_next_run(partial(_take_away, path))
+            self.before_next_run(partial(take_away, path))
 
     def release(self):
         """
@@ -294,18 +297,16 @@ class Guard:
 
     def state(self):
         """
-        Say whether this rank is `idle`, and the `num_interrupts` that its cell has been given.
+        Say whether this rank is `idle`, the `num_interrupts` that its cell has been given, and
+        `replied_to`: see `RankKernel`.
         """
         frame = sys._current_frames().get(self._main_thread_id)
         in_loop = frame is not None and frame.f_code.co_name == "select"
-        return {"idle": in_loop and not self.busy, "num_interrupts": self._interrupts.num}
-
-
-def _take_away(path):
-    try:
-        path.unlink() if path.is_symlink() else path.rmdir()
-    except OSError:
-        pass  # another rank was faster, or somebody has put something in
+        return {
+            "idle": in_loop and not self.busy,
+            "num_interrupts": self._interrupts.num,
+            "replied_to": self._kernel.replied_to,
+        }
 
 
 def _refuse_exit():

@@ -105,9 +105,36 @@ class RankStream(OutStream):
             super().flush()
 
 
+class Descriptors:
+    """
+    Keep copies of the descriptors 0, 1 and 2, and open those again that a cell has closed.
+
+    Otherwise the next group's socket takes the number, programs that cells start write into it, and
+    a cell that closes the number again closes the group's connection.
+    """
+
+    def __init__(self):
+        self._copies = {}
+        for number in (0, 1, 2):
+            with contextlib.suppress(OSError):  # a launcher may have left it closed
+                self._copies[number] = os.dup(number)
+
+    def put_back(self, *_):
+        """
+        A cell has ended: open what it has closed.
+        """
+        for number, copy in self._copies.items():
+            try:
+                os.fstat(number)
+            except OSError:
+                os.dup2(copy, number)
+
+
 class PrintBound:
     """
     Let through what a cell prints up to a limit, and say at its end how much was left out.
+
+    What threads print between two cells has no cell to be shown in: the next one begins with it.
 
     Args:
         streams: RankStreams; each gets another `write`.
@@ -115,12 +142,15 @@ class PrintBound:
 
     Attributes:
         has_printed: Whether the last cell has printed anything.
+        runs: Whether a cell runs, or a function that a view has sent.
     """
 
     def __init__(self, streams, most=MOST_CHARACTERS):
         self._most = most
         self._num_printed = 0
         self.has_printed = False
+        self.runs = True
+        self._late = _Late(most)
         self._streams = streams
         self._writes = [stream.write for stream in streams]
         for stream, write in zip(streams, self._writes, strict=True):
@@ -132,6 +162,10 @@ class PrintBound:
         """
         self._num_printed = 0
         self.has_printed = False
+        self.runs = True
+        late = self._late.take()
+        if late:
+            print(f"Printed by a thread after the cell before:\n{late.rstrip()}")
 
     def end(self, *_):
         """
@@ -148,9 +182,11 @@ class PrintBound:
 
     def _bounded(self, write):
         def bounded(text):
-            self.has_printed = True
             if not isinstance(text, str):
                 return write(text)  # which says what is wrong with it
+            if not self.runs:
+                return self._late.write(text)
+            self.has_printed = True
             room = max(0, self._most - self._num_printed)
             self._num_printed += len(text)
             if room >= len(text):
@@ -160,6 +196,27 @@ class PrintBound:
             return len(text)
 
         return bounded
+
+
+class _Late:
+    """
+    Keep what is printed while nobody listens, up to a limit.
+    """
+
+    def __init__(self, most):
+        self._most = most
+        self._text = ""
+        self._changing = threading.Lock()
+
+    def write(self, text):
+        with self._changing:
+            self._text += text[: max(0, self._most - len(self._text))]
+        return len(text)
+
+    def take(self):
+        with self._changing:
+            text, self._text = self._text, ""
+        return text
 
 
 class CellStreams:

@@ -10,60 +10,22 @@ import asyncio
 import contextlib
 import json
 import re
+import sys
 import traceback
 from typing import Any
 
 from ipykernel.jsonutil import json_clean
 from ipykernel.zmqshell import ZMQInteractiveShell
 from ipyparallel.engine.kernel import IPythonParallelKernel
-from IPython.core.inputtransformer2 import TransformerManager
 from jupyter_client.jsonutil import json_default
 from jupyter_client.session import json_packer
 from traitlets import Instance, Type
 
 from ddp_lessons.ranks.rank.printing import CellStreams
 from ddp_lessons.ranks.rank.where import text_of_error
-from ddp_lessons.ranks.system.cell_requests import BRIEF, REPORT, SAID_ALL, TRANSFORMED
+from ddp_lessons.ranks.system.cell_requests import BRIEF, REPORT, SAID_ALL, RankTransformers
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-
-
-class RankTransformers(TransformerManager):
-    """
-    Transform a cell, unless the notebook's kernel has done so, for all ranks, and sent the result.
-    """
-
-    def __init__(self):
-        super().__init__()
-        self._given = {}
-        self._usual = []
-
-    def note_usual(self):
-        """
-        Note the transformers that every rank has. A cell may add others on this rank.
-        """
-        self._usual = self._all()
-
-    def _all(self):
-        return [*self.cleanup_transforms, *self.line_transforms, *self.token_transformers]
-
-    def take(self, request):
-        """
-        Take what a request holds beside its cell.
-
-        Args:
-            request: The request, as ipykernel has unpacked it.
-        """
-        self._given = {}
-        if TRANSFORMED in request["metadata"]:
-            self._given[request["content"]["code"]] = request["metadata"][TRANSFORMED]
-
-    def transform_cell(self, cell):
-        """
-        Return the cell as Python.
-        """
-        is_given = cell in self._given and self._all() == self._usual
-        return self._given[cell] if is_given else super().transform_cell(cell)
 
 
 class RankShell(ZMQInteractiveShell):
@@ -72,13 +34,21 @@ class RankShell(ZMQInteractiveShell):
     """
 
     input_transformer_manager = Instance(RankTransformers, ())
-    awaited_result = None
+    awaited_result: Any = None
     """
     The result of a cell with an `await`, which the next `run_cell` gives; else None.
     """
     guard: Any = None
     """
     The Guard of this rank, once there is one.
+    """
+    num_cells = 0
+    """
+    How many cells run: `%%capture` and `get_ipython().run_cell` run one within another.
+    """
+    inner_error: Any = None
+    """
+    The first error of a cell within the running one, which IPython keeps to that cell; else None.
     """
 
     def showtraceback(self, *args, **kwargs):
@@ -115,9 +85,10 @@ class RankShell(ZMQInteractiveShell):
         Run a cell that has an `await`, and keep its result for the next `run_cell`.
         """
         transformed = self.transform_cell(raw_cell)
-        result = await self.run_cell_async(raw_cell, transformed_cell=transformed, **options)
-        self.events.trigger("post_execute")
-        self.events.trigger("post_run_cell", result)
+        with self._counted():
+            result = await self.run_cell_async(raw_cell, transformed_cell=transformed, **options)
+            self.events.trigger("post_execute")
+            self.events.trigger("post_run_cell", result)
         self.awaited_result = result
 
     def run_cell(self, *args, **kwargs):
@@ -125,7 +96,22 @@ class RankShell(ZMQInteractiveShell):
         Run a cell, or give the result of the one that has run with its `await`.
         """
         result, self.awaited_result = self.awaited_result, None
-        return super().run_cell(*args, **kwargs) if result is None else result
+        if result is not None:
+            return result
+        with self._counted():
+            result = super().run_cell(*args, **kwargs)
+            if self.num_cells > 1 and self.inner_error is None:
+                self.inner_error = result.error_before_exec or result.error_in_exec
+        return result
+
+    @contextlib.contextmanager
+    def _counted(self):
+        self.inner_error = self.inner_error if self.num_cells else None
+        self.num_cells += 1
+        try:
+            yield
+        finally:
+            self.num_cells -= 1
 
     @contextlib.contextmanager
     def _tee(self, channel):
@@ -144,6 +130,7 @@ class RankKernel(IPythonParallelKernel):
     Attributes:
         streams: The CellStreams of this process.
         awaiting_cell: The asyncio.Task of the cell that runs, if it has an `await`; else None.
+        replied_to: The id of the last cell's request whose reply was handed to the network.
         printed: The PrintBound of this rank, once its output is redirected.
     """
 
@@ -153,6 +140,7 @@ class RankKernel(IPythonParallelKernel):
         super().__init__(**kwargs)
         self.streams = CellStreams()
         self.awaiting_cell = None
+        self.replied_to = ""
         self.printed = None
         self.session.pack = pack
         self._num_sent = self._num_sent_before = 0
@@ -203,6 +191,7 @@ class RankKernel(IPythonParallelKernel):
         """
         metadata = super().finish_metadata(parent, metadata, reply_content)
         self.shell.guard.add_report(reply_content)
+        self.printed.runs = self.awaiting_cell is not None
         self._has_said_all = False
         if parent["metadata"].get(BRIEF) and REPORT in reply_content:
             metadata.pop("started", None)  # a date, which takes long to read
@@ -235,12 +224,15 @@ class RankKernel(IPythonParallelKernel):
                 "traceback": traceback.format_exception(error),
                 "engine_info": self.get_engine_info(method="execute"),
             }
+            self.shell.guard.busy = False  # IPython may not have come as far as to say so
             # Without the guard's report, which may be that of a cell that went well.
             metadata = super().finish_metadata(parent, super().init_metadata(parent), content)
             self._has_said_all = False
             self.session.send(
                 stream, "execute_reply", content, parent, metadata=metadata, ident=ident
             )
+        finally:
+            self.replied_to = parent["header"]["msg_id"]
 
     async def do_execute(self, code, silent, store_history=True, **options):
         """
@@ -259,12 +251,19 @@ class RankKernel(IPythonParallelKernel):
                         raise
                 finally:
                     self.awaiting_cell = None
-            return await super().do_execute(code, silent, store_history, **options)
+            reply = await super().do_execute(code, silent, store_history, **options)
+        if reply["status"] == "error" and reply["ename"] == "NoneType":
+            # ipykernel's way to say that the cell went well, and that its result cannot be shown.
+            error = getattr(sys, "last_value", None)
+            shown = f"the cell's result cannot be shown: {text_of_error(error)}"
+            reply.update(ename=type(error).__name__, evalue=shown)
+        return reply
 
     def do_apply(self, *args, **kwargs):
         """
         Run a function that a view has sent, with the streams that cells have left.
         """
+        self.printed.runs = True
         with self.streams.of_cells(), self.shell.guard.function_runs():
             return super().do_apply(*args, **kwargs)
 

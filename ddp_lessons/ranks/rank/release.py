@@ -229,6 +229,16 @@ def close_stores(frame):
     return put
 
 
+def take_away(path):
+    """
+    Remove a link or a folder that `close_stores` has put, once the rank is free.
+    """
+    try:
+        path.unlink() if path.is_symlink() else path.rmdir()
+    except OSError:
+        pass  # another rank was faster, or somebody has put something in
+
+
 def _make_folders(folder):
     """
     Make a folder that is gone, and those above it. Returns those that were made, from within.

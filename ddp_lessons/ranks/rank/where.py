@@ -294,3 +294,12 @@ def members_of_groups():
         for group in list(world.pg_map)
         if group in world.pg_group_ranks
     }
+
+
+def type_of_variable(name):
+    """
+    Return the name of the type that a variable of this rank's cells has.
+    """
+    from IPython import get_ipython
+
+    return type(get_ipython().user_ns[name]).__name__

@@ -51,3 +51,41 @@ def transformed(source):
         return {TRANSFORMED: TransformerManager().transform_cell(source)}
     except SyntaxError:
         return {}
+
+
+class RankTransformers(TransformerManager):
+    """
+    Transform a cell, unless the notebook's kernel has done so, for all ranks, and sent the result.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self._given = {}
+        self._usual = []
+
+    def note_usual(self):
+        """
+        Note the transformers that every rank has. A cell may add others on this rank.
+        """
+        self._usual = self._all()
+
+    def _all(self):
+        return [*self.cleanup_transforms, *self.line_transforms, *self.token_transformers]
+
+    def take(self, request):
+        """
+        Take what a request holds beside its cell.
+
+        Args:
+            request: The request, as ipykernel has unpacked it.
+        """
+        self._given = {}
+        if TRANSFORMED in request["metadata"]:
+            self._given[request["content"]["code"]] = request["metadata"][TRANSFORMED]
+
+    def transform_cell(self, cell):
+        """
+        Return the cell as Python.
+        """
+        is_given = cell in self._given and self._all() == self._usual
+        return self._given[cell] if is_given else super().transform_cell(cell)

@@ -260,9 +260,9 @@ PARENT_LOOK_EVERY_S = 1.0
 
 # ---- supervisor (warden/warden) ----
 
-# How long the controller has to end, before it is killed. Ranks are killed at once: they have
-# nothing to save.
-POLITE_S = stretched(1.0)
+# How long the controller and ranks have to end, before they are killed: a rank runs its atexit
+# functions and writes its open files, and one that waits in C++ does not hear of it.
+POLITE_S = stretched(2.0)
 POLITE_POLL_S = 0.01  # how often the supervisor looks whether its children have ended
 # How long the commands may take that end ranks elsewhere. They run only where the kernel is gone,
 # so nobody waits for them.

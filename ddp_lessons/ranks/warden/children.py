@@ -2,8 +2,12 @@
 What the warden's children do from their first instruction on: become a controller or a rank.
 """
 
+import atexit
+import contextlib
 import faulthandler
+import gc
 import importlib
+import io
 import os
 import random
 import signal
@@ -138,7 +142,23 @@ def run_rank(rank, environment, num_threads, connection_file, profile_dir, folde
     # by accident. Python's own generator reseeds itself, torch starts every process alike.
     numpy.random.seed(random.getrandbits(32))  # noqa: NPY002 - it is this state that is shared
     torch.set_num_threads(num_threads)
-    run_engine(rank, connection_file, profile_dir)
+    try:
+        run_engine(rank, connection_file, profile_dir)
+    finally:
+        _save_what_is_open()
+
+
+def _save_what_is_open():
+    """
+    Do at a rank's end what Python does at a process's: run atexit's functions, write open files.
+
+    No object is destroyed, as Python would do: groups would wait for their peers.
+    """
+    atexit._run_exitfuncs()
+    for one in gc.get_objects():  # those that are younger than the fork: see `Warden._prepare`
+        if isinstance(one, (io.TextIOWrapper, io.BufferedWriter)):
+            with contextlib.suppress(OSError, ValueError):  # a full disk, a closed descriptor
+                one.flush()
 
 
 def spawn_rank(rank, environment, num_threads, connection_file, profile_dir, folder):
@@ -149,8 +169,8 @@ def spawn_rank(rank, environment, num_threads, connection_file, profile_dir, fol
         int: The child's process id.
     """
     command = [
-        sys.executable, "-m", "ddp_lessons.ranks.warden.children", str(rank), str(num_threads),
-        str(connection_file), str(profile_dir), str(folder), str(os.getpid()),
+        sys.executable, "-P", "-m", "ddp_lessons.ranks.warden.children", str(rank),
+        str(num_threads), str(connection_file), str(profile_dir), str(folder), str(os.getpid()),
     ]  # fmt: skip
     with os.fdopen(open_private(Path(folder) / f"rank-{rank}.log"), "ab") as log:
         child = subprocess.Popen(

@@ -177,8 +177,8 @@ class Warden:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self._run_commands()
-        for pid in self.ranks:  # nothing of theirs is left to save, and Gloo cannot be asked
-            _kill(pid, signal.SIGKILL)
+        for pid in self.ranks:
+            _kill(pid, system.END_SIGNAL)
         if self.controller_pid is not None:
             _kill(self.controller_pid, signal.SIGTERM)
         deadline = time.monotonic() + clocks.POLITE_S

@@ -81,11 +81,13 @@ def all_reduce_lines(num_ranks):
 
 
 @pytest.mark.parametrize("cell", ["%%px\nprint(1)", "%px print(1)"])
-def test_px_after_a_refused_start_says_what_to_do(cell):
+def test_px_without_ranks_says_what_to_do(cell):
     """
-    Nobody is told that a magic is missing who only asked for too many ranks.
+    Nobody is told that a magic is missing who has restarted the kernel, or asked for too much.
     """
     with running_kernel() as kernel:
+        kernel.run("from ddp_lessons import predict")
+        assert "Run start_ranks()." in kernel.run(cell).evalue
         refused = kernel.run("from ddp_lessons import start_ranks\nstart_ranks(100_000)")
         assert "Try start_ranks(" in refused.evalue
         said = kernel.run(cell)

@@ -5,8 +5,7 @@ The kernel transforms a cell once for all ranks, and says so in the request.
 import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 
-from ddp_lessons.ranks.rank.rank_kernel import RankTransformers
-from ddp_lessons.ranks.system.cell_requests import transformed
+from ddp_lessons.ranks.system.cell_requests import RankTransformers, transformed
 
 
 def _request(code, metadata):
