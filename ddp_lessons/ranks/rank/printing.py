@@ -162,7 +162,6 @@ class PrintBound:
         """
         self._num_printed = 0
         self.has_printed = False
-        self.runs = True
         late = self._late.take()
         if late:
             print(f"Printed by a thread after the cell before:\n{late.rstrip()}")

@@ -238,6 +238,7 @@ class RankKernel(IPythonParallelKernel):
         """
         Run a cell with the streams that the cells before it have left.
         """
+        self.printed.runs = True  # here, as IPython tells of no cell that a view sends
         with self.streams.of_cells():
             if self.shell.has_await(code):
                 cell = self.shell.run_awaiting_cell(
