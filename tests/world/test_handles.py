@@ -2,6 +2,9 @@
 What a line waits for inside C++, read from the frame of a thread that really waits.
 """
 
+import ast
+import codeop
+import contextlib
 import linecache
 import sys
 import threading
@@ -123,3 +126,26 @@ def test_awaited_takes_an_unknown_wait_for_a_handle():
         wait = gate.acquire
 
     hold_awaited("x = 1\nmake().wait()\n", gate.release, Awaited(WAIT), make=Handle)
+
+
+@pytest.mark.parametrize("module", [ast, codeop])
+def test_no_tree_is_made_while_another_thread_makes_one(module, monkeypatch):
+    """
+    Python up to 3.11.7 and 3.12.1 would end the other one by a SystemError about its depth.
+    """
+    source = "def waits(look):\n    return look.now()\n"
+    linecache.cache[CELL_FILE] = (len(source), None, source.splitlines(keepends=True), CELL_FILE)
+    names = {}
+    exec(compile(source, CELL_FILE, "exec"), names)
+    exec(compile("def parse(waits, look): return waits(look)", module.__file__, "exec"), names)
+    trees = []
+    monkeypatch.setattr(ast, "parse", lambda *args, parse=ast.parse, **options: trees.append(1))
+
+    class Look:
+        def now(self):
+            with contextlib.suppress(AttributeError):  # a tree that this test has kept from it
+                awaited_at(sys._getframe(1))
+            return len(trees)
+
+    assert names["waits"](Look()) == 1
+    assert names["parse"](names["waits"], Look()) == 1

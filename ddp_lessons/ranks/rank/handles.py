@@ -6,6 +6,7 @@ is, and the names around it say what is called.
 """
 
 import ast
+import codeop
 import inspect
 import itertools
 import linecache
@@ -79,11 +80,24 @@ def _call_at(frame):
     raw = [line.encode() for line in lines]  # columns are counted in bytes
     raw[-1] = raw[-1][:end]
     raw[0] = raw[0][begin:]
+    if _makes_a_tree(frame):
+        return None
     try:
         tree = ast.parse(b"(" + b"".join(raw) + b")", mode="eval").body
     except SyntaxError:
         return None
     return tree if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Attribute) else None
+
+
+def _makes_a_tree(frame):
+    # Python counts the depth of a syntax tree for all threads together, up to 3.11.7 and 3.12.1.
+    # One that is made while another thread is in the middle of its own, in a finalizer, ends the
+    # other by "SystemError: AST constructor recursion depth mismatch".
+    while frame is not None:
+        if frame.f_code.co_filename in (ast.__file__, codeop.__file__):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _value(tree, frame):
