@@ -81,9 +81,9 @@ def exercise_place(stem, course=None):
     Raises:
         BadInput: There is no such exercise.
     """
-    places = exercise_places(course)
+    places, name = exercise_places(course), with_two_digits(stem)
     for place in places:
-        if with_two_digits(stem) in (place.stem, place.stem.partition("_")[0]):
+        if name in (place.stem, place.stem.partition("_")[0]):
             return place
     raise BadInput(
         f"Unknown exercise: expected one of {', '.join(place.stem for place in places)} "

@@ -4,6 +4,7 @@ Which rank sees which sample in which step; padding, repeats and gaps made visib
 
 from ddp_lessons.pictures.inputs import is_rank, need, need_some
 from ddp_lessons.pictures.svg import FAINT, INK, Canvas, rank_colour, text_width
+from ddp_lessons.whole import whole_number
 
 _ROW, _LEFT, _TOP, _GAP, _MOST_CELLS, _MOST_LISTED = 36, 92, 46, 12, 600, 12
 
@@ -30,7 +31,10 @@ def samples_picture(batches, num_samples=None):
     Lesson: 04_samplers.
     """
     need_some(batches, "ranks")
-    steps = [[[int(s) if _whole(s) else s for s in batch] for batch in row] for row in batches]
+    steps = [
+        [[s if whole_number(s) is None else int(s) for s in batch] for batch in row]
+        for row in batches
+    ]
     num_steps = max(len(row) for row in steps)
     need(num_steps > 0, "No batches to draw", "at least one", "none", "Pass the batches")
     seen_at = [sample for row in steps for batch in row for sample in batch]
@@ -63,11 +67,6 @@ def samples_picture(batches, num_samples=None):
         f"Samples that {len(steps)} ranks see in {num_steps} steps: "
         f"{len(seen_at)} seen, {len(repeats)} of them before"
     )
-
-
-def _whole(value):
-    # Indices may come as another library's integers; text and floats may not.
-    return hasattr(value, "__index__") and not isinstance(value, bool)
 
 
 def _repeats(steps, num_steps):

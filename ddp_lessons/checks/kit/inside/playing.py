@@ -41,7 +41,6 @@ from ddp_lessons.trace import trace
 
 MAX_PRINTED = 1000
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
-_watching = ExitStack()
 
 
 class _Bounded(io.TextIOBase):
@@ -154,8 +153,9 @@ def play(module, number, case, folder, has_own_orders=False):
     guard.enclose(kept.enclosed)
     # A trace holds the handles that nobody waited for. This one is open until all ranks have ended:
     # a handle dropped earlier may take a message with it that another rank waits for.
-    guard.before_next_run(_watching.close)
-    _watching.enter_context(trace())
+    watching = ExitStack()
+    guard.before_next_run(watching.close)
+    watching.enter_context(trace())
     found = vars(importlib.import_module(module)).values()
     task = next(task for task in found if getattr(task, "number", None) == number)
     answer = guard.shell.user_ns[task.name]
