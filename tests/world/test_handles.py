@@ -139,7 +139,6 @@ def test_no_tree_is_made_while_another_thread_makes_one(module, monkeypatch):
     exec(compile(source, CELL_FILE, "exec"), names)
     exec(compile("def parse(waits, look): return waits(look)", module.__file__, "exec"), names)
     trees = []
-    monkeypatch.setattr(ast, "parse", lambda *args, parse=ast.parse, **options: trees.append(1))
 
     class Look:
         def now(self):
@@ -147,5 +146,7 @@ def test_no_tree_is_made_while_another_thread_makes_one(module, monkeypatch):
                 awaited_at(sys._getframe(1))
             return len(trees)
 
-    assert names["waits"](Look()) == 1
-    assert names["parse"](names["waits"], Look()) == 1
+    with monkeypatch.context() as patch:  # pytest needs the real one to tell of a failure
+        patch.setattr(ast, "parse", lambda *args, **options: trees.append(1))
+        seen = [names["waits"](Look()), names["parse"](names["waits"], Look())]
+    assert seen == [1, 1]
