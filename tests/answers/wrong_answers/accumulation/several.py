@@ -70,15 +70,6 @@ ANSWERS = [
         for number in ("07.1", "07.3")
     ),
     *(
-        at_first(
-            number,
-            "leaves hooks that only look",
-            "hooks",
-            TRAINED + "        p.register_post_accumulate_grad_hook(lambda p: None)\n",
-        )
-        for number in ("07.1", "07.3")
-    ),
-    *(
         at_end(number, "knows of 4 ranks", "fixed-size", BY_FOUR, ("sync = number", "sync = 0"))
         for number in BY_HAND
     ),

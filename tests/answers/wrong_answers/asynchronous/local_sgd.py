@@ -9,18 +9,8 @@ from wrong_answers.asynchronous.sources import IMPORTS, altered
 MEAN = "            mean = flat / dist.get_world_size()\n"
 REDUCE = "            dist.all_reduce(flat)\n"
 DUE = "number % every == 0 or number == len(batches)"
-STEP = "        optimizer.step()\n"
 
 ANSWERS = [
-    altered(
-        "14.2",
-        "looks into the optimizer's first group",
-        "wrong-mean",
-        (
-            "[p for p in model.parameters() if p.requires_grad]",
-            'optimizer.param_groups[0]["params"]',
-        ),
-    ),
     altered("14.2", "never meets", "no-meeting", (DUE, "False")),
     altered("14.2", "forgets what is left over", "left-over", (DUE, "number % every == 0")),
     altered("14.2", "meets after every step", "too-often", (DUE, "True")),

@@ -18,20 +18,6 @@ ANSWERS = [
         ("    waiting, log = set(), []\n", "    waiting, log, sends = set(), [], []\n"),
         ("    return log\n", "    for send in sends:\n        send.wait()\n    return log\n"),
     ),
-    altered(
-        "14.1",
-        "copies the gradient before it has come",
-        "early",
-        (
-            "        worker = dist.recv(gradient)\n",
-            "        coming = dist.irecv(gradient)\n        taken = gradient.clone()\n"
-            "        coming.wait()\n        worker = coming._source_rank()\n",
-        ),
-        (
-            "        weights.sub_(gradient, alpha=rate)\n",
-            "        weights.sub_(taken, alpha=rate)\n",
-        ),
-    ),
     Answer(
         "14.1",
         "polls the handles of irecv",
@@ -142,16 +128,6 @@ def serve(weights, num_steps, bound, rate):
         (
             "    return log",
             "    for one in waiting:\n        dist.send(weights, one)\n    return log",
-        ),
-    ),
-    altered(
-        "14.1",
-        "adds up what it receives",
-        "weights",
-        (
-            "        gradient = torch.zeros_like(weights)\n        worker = dist.recv(gradient)\n",
-            "        new = torch.zeros_like(weights)\n        worker = dist.recv(new)\n"
-            "        gradient = new if version == 0 else gradient + new\n",
         ),
     ),
     altered(

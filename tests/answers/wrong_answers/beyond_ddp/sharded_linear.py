@@ -184,11 +184,6 @@ class ShardedLinear(nn.Module):
         ("        full = collect(part)\n        gx", "        gx"),
     ),
     _altered(
-        "keeps the whole gradient",
-        "not-freed",
-        (_REDUCE, _REDUCE + "        Mul.gradient = gw\n"),
-    ),
-    _altered(
         "returns the padding, too", "shape", ("return x @ full[:num_rows].T", "return x @ full.T")
     ),
     _altered(
@@ -199,11 +194,6 @@ class ShardedLinear(nn.Module):
             "        with torch.no_grad():\n"
             "            return x @ collect(self.part)[: self.num_rows].T\n",
         ),
-    ),
-    _altered(
-        "thinks of the input only",
-        "no-gradient",
-        ("return gx, mine / w, None", "return gx, None, None"),
     ),
     _altered(
         "thinks of the weight only",

@@ -8,8 +8,6 @@ from wrong_answers.checkpoint.sources import altered, finish
 
 OPTIMIZE = "        run.optimizer.step()\n        run.optimizer.zero_grad()\n"
 
-COUNT = "        run.step += 1\n"
-
 SHARD = "        if run.step % every == 0:\n            saves.save_sharded(run)\n"
 
 ANSWERS = [
@@ -19,18 +17,6 @@ ANSWERS = [
         "syncs each micro-batch",
         "cost",
         ("contextlib.nullcontext() if last else run.model.no_sync()", "contextlib.nullcontext()"),
-    ),
-    finish(
-        "has the forward outside of no_sync",
-        "cost",
-        (
-            "            with contextlib",
-            "            loss = run.model(images[part])\n            with contextlib",
-        ),
-        (
-            "cross_entropy(run.model(images[part]), labels[part])",
-            "cross_entropy(loss, labels[part])",
-        ),
     ),
     finish("does not divide", "undivided", ("(loss / len(parts)).backward()", "loss.backward()")),
     finish("keeps old gradients", "gradient", ("        run.optimizer.zero_grad()\n", "")),
@@ -97,21 +83,6 @@ def finish(run, saves, images, labels, batches, micro_batch, every):
         if not run.step % every:
             saves.save_sharded(run)
 """,
-    ),
-    altered(
-        "08.5",
-        "adds up the loss in each step",
-        "cost",
-        (
-            OPTIMIZE,
-            "        one = loss.detach().clone()\n        dist.all_reduce(one)\n" + OPTIMIZE,
-        ),
-    ),
-    altered(
-        "08.5",
-        "counts and saves before the step",
-        "count",
-        (OPTIMIZE + COUNT + SHARD, COUNT + SHARD + OPTIMIZE),
     ),
     altered("08.5", "unusual: saves in the background", None, ("save_sharded", "save_async")),
     altered(

@@ -106,18 +106,6 @@ def reshard(own, num_rows, table, read):
     ),
     altered(
         "08.4",
-        "gives one row more to each of the first ranks, as tensor_split does",
-        "other-rows",
-        (
-            SIZE,
-            "    rest, w = num_rows, dist.get_world_size()\n"
-            "    sizes = [rest // w + (rank < rest % w) for rank in range(w)]\n"
-            "    begin = sum(sizes[: dist.get_rank()])\n    size = sizes[dist.get_rank()]\n",
-        ),
-        ("begin + len(own)", "begin + min(size, len(own))"),
-    ),
-    altered(
-        "08.4",
         "shares out evenly",
         "other-rows",
         (SIZE, "    begin = num_rows * dist.get_rank() // dist.get_world_size()\n"),

@@ -2,7 +2,7 @@
 Answers to task 08.1.
 """
 
-from bank import Answer, changed
+from bank import Answer
 
 from wrong_answers.checkpoint.sources import altered, save
 
@@ -20,28 +20,7 @@ SYNC = """            file.flush()
             os.fsync(file.fileno())
 """
 
-
-_PICKLED = """
-import io, os, torch, torch.distributed as dist
-def save(state, path):
-    buffer, other = io.BytesIO(), path.with_name(path.name + ".new")
-    torch.save(state, buffer)
-    if dist.get_rank() == 0:
-        with open(other, "wb") as file:
-            file.write(buffer.getvalue())
-            os.fsync(file.fileno())
-        os.replace(other, path)
-    dist.barrier()
-"""
-
 ANSWERS = [
-    Answer("08.1", "waits for the disk before it flushes", "unsynced", _PICKLED),
-    Answer(
-        "08.1",
-        "renames the file while it is open",
-        "in-place",
-        changed(_PICKLED, ("        os.replace", "            os.replace")),
-    ),
     Answer("08.1", "writes in place", "in-place", _ONE_FILE),
     Answer(
         "08.1",
@@ -88,11 +67,6 @@ def save(state, path):
         "every rank renames the file",
         "raised",
         ("        os.replace(other, path)\n    dist.b", "    os.replace(other, path)\n    dist.b"),
-    ),
-    save(
-        "links, and leaves the other name",
-        "left-over",
-        ("os.replace(other, path)", "os.link(other, f'{other}2'); os.replace(other, path)"),
     ),
     Answer(
         "08.1",
@@ -194,11 +168,5 @@ def save(state, path):
             "        with",
             "        for old in path.parent.glob('*.new'): old.unlink()\n        with",
         ),
-    ),
-    altered(
-        "08.1",
-        "opens the file once more to sync it, and leaves it open",
-        "left-over",
-        (SYNC, "        os.fsync(os.open(other, os.O_RDONLY))\n"),
     ),
 ]

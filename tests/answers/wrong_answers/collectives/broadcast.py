@@ -211,24 +211,6 @@ def broadcast(tensor, src):
     ),
     Answer(
         "02.4",
-        "takes partners by a bit of the place, also such as are not there",
-        "deadlock",
-        IMPORTS
-        + """\
-def broadcast(tensor, src):
-    rank, w = dist.get_rank(), dist.get_world_size()
-    got, place = tensor.clone(), (rank - src) % w
-    for bit in range((w - 1).bit_length()):
-        partner = ((place ^ 1 << bit) + src) % w
-        if place < 1 << bit:
-            dist.send(got, dst=partner)
-        elif place < 2 << bit:
-            dist.recv(got, src=partner)
-    return got
-""",
-    ),
-    Answer(
-        "02.4",
         "rounds log2 down",
         "not-everywhere",
         changed(_BROADCAST, ("while distance < world_size", "while 2 * distance <= world_size")),

@@ -50,23 +50,6 @@ ANSWERS = [
     Answer("06.1", "forgets what rounding takes away", "no-feedback", _hook(keep="pass")),
     Answer(
         "06.1",
-        "keeps what it owes by the bucket's number",
-        "rebuild",
-        IMPORTS
-        + """\
-def half_hook(residuals, bucket):
-    buffer = bucket.buffer()
-    target = buffer / dist.get_world_size()
-    if bucket.index() in residuals:
-        target += residuals[bucket.index()]
-    message = target.bfloat16()
-    residuals[bucket.index()] = target - message
-    work = dist.all_reduce(message, async_op=True)
-    return work.get_future().then(lambda _: buffer.copy_(message))
-""",
-    ),
-    Answer(
-        "06.1",
         "drops what it owes when a bucket changes",
         "rebuild",
         IMPORTS

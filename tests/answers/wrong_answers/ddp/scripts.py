@@ -244,12 +244,6 @@ model = DDP(net, broadcast_buffers=False)
     Answer("06.4", "trains the spare head", "values", _scripts(script_3=_spare(1, 1))),
     Answer(
         "06.4",
-        "trains a copy in script 1",
-        "values",
-        _scripts(script_1="from copy import deepcopy\n    train(DDP(deepcopy(net)), batches)"),
-    ),
-    Answer(
-        "06.4",
         "averages weights when all is over",
         "made-one",
         _scripts(

@@ -38,16 +38,6 @@ ANSWERS = [
         "takes what ends in the name", "other-script", (_PATTERN, """rf'{script}", line (\\d+)'""")
     ),
     _altered("returns the line as text", "no-pair", (_NEXT, f"str({_NEXT})")),
-    _altered(
-        "compares lines of all files, and finds no line",
-        "waiting-rank",
-        (
-            "rank = next(rank for rank, way in enumerate(ways) if ways.count(way) == 1)",
-            "stacks = [re.findall(r'File .*', dump) for dump in dumps]\n"
-            "    rank = min(range(len(dumps)), key=lambda r: stacks.count(stacks[r]))",
-        ),
-        (_NEXT, f"{_NEXT[:-1].replace('next(line', 'next((line')}), None)"),
-    ),
     _altered("takes two digits", "digits", (r"line (\d+)", r"line (\d\d)")),
     _altered("counts lines from 0", "no-line", (_NEXT, f"{_NEXT} - 1")),
     Answer(
@@ -82,30 +72,6 @@ def culprit(dumps, script):
     ranks_at = Counter(line for rank, line in {*found})
     return next([rank, line] for rank, line in found if ranks_at[line] == 1)
 """,
-    ),
-    Answer(
-        "10.1",
-        "leaves out lines that others have in any file",
-        "library-line",
-        """\
-import re
-from pathlib import Path
-
-
-def culprit(dumps, script):
-    stacks, numbers = [], []
-    for dump in dumps:
-        found = re.findall(r'File "(.*?)", line (\\d+)', dump)
-        numbers.append({int(line) for _, line in found})
-        stacks.append([int(line) for path, line in found if Path(path).name == script])
-    for rank, stack in enumerate(stacks):
-        if stacks.count(stack) == 1:
-            others = set().union(*(numbers[r] for r in range(len(dumps)) if r != rank))
-            for line in stack:
-                if line not in others:
-                    return rank, line
-""",
-        or_mistake="outer-line",  # where the helper has that line by chance
     ),
     Answer(
         "10.1",

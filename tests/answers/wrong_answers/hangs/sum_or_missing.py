@@ -132,35 +132,4 @@ def sum_or_missing(tensor, store, number, limit_s):
 """,
     ),
     _altered("looks without a pause", None, ("        time.sleep(0.005 if absent else 0)\n", "")),
-    Answer(
-        "10.2",
-        "begins anew with each that comes",
-        "too-patient",
-        """\
-import json
-import time
-import torch.distributed as dist
-
-
-def sum_or_missing(tensor, store, number, limit_s):
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    store.set(f"came/{number}/{rank}", "1")
-    verdict = f"verdict/{number}"
-    before, deadline = None, 0.0
-    while True:
-        if store.check([verdict]):
-            missing = json.loads(store.get(verdict))
-            break
-        missing = [r for r in range(world_size) if not store.check([f"came/{number}/{r}"])]
-        if missing != before:  # somebody has come: there is hope
-            before, deadline = missing, time.monotonic() + limit_s
-        if not missing or time.monotonic() >= deadline:
-            missing = json.loads(store.compare_set(verdict, "", json.dumps(missing)))
-            break
-        time.sleep(0.01)
-    if not missing:
-        dist.all_reduce(tensor)
-    return missing
-""",
-    ),
 ]

@@ -69,19 +69,6 @@ def find_place(environ):
     altered("09.1", "counts nodes", "values", ('"SLURM_NTASKS"', '"SLURM_NNODES"')),
     altered(
         "09.1",
-        "has nothing to say alone",
-        "values",
-        ("        words = None\n", "        return {}\n"),
-    ),
-    altered(
-        "09.1",
-        "takes the list for a name",
-        "hosts",
-        ('            address = nodes.split(",")[0]', "            address = nodes"),
-        ('        if bracket and "," not in head:', "        if False:"),
-    ),
-    altered(
-        "09.1",
         "knows better than MASTER_ADDR",
         "told",
         (

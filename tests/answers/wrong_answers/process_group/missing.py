@@ -104,12 +104,6 @@ ANSWERS = [
     ),
     Answer(
         "01.3",
-        "gets the keys of the others",
-        "too-patient",
-        changed(MISSING, ('not store.check([f"here/{r}"])', 'store.get(f"here/{r}") != b"yes"')),
-    ),
-    Answer(
-        "01.3",
         "returns a set",
         "no-list",
         changed(MISSING, ("return absent", "return set(absent)")),

@@ -79,20 +79,6 @@ def average_gradients(model, num_samples):
     ),
     Answer(
         "05.2",
-        "averages the weights",
-        "own",
-        """\
-import torch
-import torch.distributed as dist
-
-def average_gradients(model, num_samples):
-    for parameter in model.parameters():
-        dist.all_reduce(parameter.data)
-        parameter.data /= dist.get_world_size()
-""",
-    ),
-    Answer(
-        "05.2",
         "gives frozen parameters a gradient",
         "frozen",
         changed(AVERAGE, ("        if not parameter.requires_grad:\n            continue\n", "")),
@@ -220,7 +206,6 @@ def average_gradients(model, num_samples):
             p.grad = part
 """,
     ),
-    _counted("counts samples in bytes", "torch.tensor(num_samples).to(torch.uint8)"),
     _counted("unusual: counts samples in float32", "torch.tensor(float(num_samples))", None),
     _sent_as("float32"),
     altered(

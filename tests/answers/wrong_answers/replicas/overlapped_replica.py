@@ -237,12 +237,6 @@ class OverlappedReplica(torch.nn.Module):
     ),
     altered(
         "05.4",
-        "adds the mean to .grad",
-        "mean",
-        (PUT, PUT + " + (0 if parameter.grad is None else parameter.grad)"),
-    ),
-    altered(
-        "05.4",
         "unusual: empties each count as its bucket leaves",
         None,
         ("        self.num_ready = [0] * len(self.buckets)\n", ""),

@@ -57,38 +57,9 @@ ANSWERS = [
     Answer("05.3", "closes a bucket above its cap", "closing", changed(PLAN, (">= cap", "> cap"))),
     Answer(
         "05.3",
-        "closes a bucket before it is above its cap",
-        "closing",
-        """\
-def plan_buckets(model, cap_bytes, first_cap_bytes):
-    buckets, bucket, num_bytes = [], [], 0
-    for name, parameter in reversed(list(model.named_parameters())):
-        if not parameter.requires_grad:
-            continue
-        own = parameter.numel() * parameter.element_size()
-        cap = cap_bytes if buckets else first_cap_bytes
-        if bucket and num_bytes + own > cap:
-            buckets.append(bucket)
-            bucket, num_bytes = [], 0
-        bucket.append(name)
-        num_bytes += own
-    return [*buckets, bucket]
-""",
-    ),
-    Answer(
-        "05.3",
         "forgets the last open bucket",
         "end",
         changed(PLAN, ("    if bucket:\n        buckets.append(bucket)\n", "")),
-    ),
-    Answer(
-        "05.3",
-        "always adds the open bucket",
-        "end",
-        changed(
-            PLAN,
-            ("    if bucket:\n        buckets.append(bucket)\n", "    buckets.append(bucket)\n"),
-        ),
     ),
     Answer(
         "05.3",

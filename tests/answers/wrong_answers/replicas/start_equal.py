@@ -40,17 +40,6 @@ ANSWERS = [
         changed(START, ("        tensor.detach().copy_(numbers)\n", ""), ("contiguous", "clone")),
     ),
     _started("sends what is there", "gaps", "        dist.broadcast(one, src=0)\n"),
-    altered(
-        "05.1",
-        "makes its copies contiguous only where there are many numbers",
-        "gaps",
-        ("tensor.detach().contiguous()", "tensor.detach()"),
-        (
-            "        dist",
-            "        if numbers.numel() > 2:\n            numbers = numbers.contiguous()\n"
-            "        dist",
-        ),
-    ),
     Answer(
         "05.1",
         "sends what is trained, and buffers",

@@ -236,11 +236,6 @@ _ROWS = [
         changed(SHARDS, ("seed + epoch)", 'hash(f"{seed}-{epoch}"))')),
     ),
     (
-        "sorts by hash() of a text",
-        "own-order",
-        _order('sorted(range(n), key=lambda i: hash(f"{seed} {epoch} {i}"))'),
-    ),
-    (
         "begins a shuffled order elsewhere in each epoch",
         "turned",
         _order(f"({_BY_SEED} * 2)[epoch % n :][:n]"),

@@ -100,12 +100,6 @@ def owners_of(sizes, world_size):
     ),
     altered(
         "13.1",
-        "lets a hash decide between equals",
-        "own-order",
-        ("key=lambda i: -sizes[i]", "key=lambda i: (-sizes[i], hash(str(i)))"),
-    ),
-    altered(
-        "13.1",
         "goes by a set of names whose order does no harm",
         None,
         (

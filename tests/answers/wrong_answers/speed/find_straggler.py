@@ -42,7 +42,6 @@ ANSWERS = [
     altered(
         "11.2", "reckons in whole microseconds", None, (f"= {NUMBER}", f"= round(1e6 * {NUMBER})")
     ),
-    altered("11.2", "always names one", "nobody", (LIMIT, "longest")),
     altered(
         "11.2",
         "compares with no others",
