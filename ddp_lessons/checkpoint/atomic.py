@@ -137,7 +137,10 @@ def write_state(state, path, sums=True):
         BadInput: The state holds what `load` would refuse. Better to hear of it now than then.
     """
     return write_atomically(
-        path, lambda file: torch.save(sealed(state), file), sums, check=check_plain
+        path,
+        lambda file: torch.save(sealed(state), file),
+        sums,
+        check=lambda written: check_plain(written, state),
     )
 
 

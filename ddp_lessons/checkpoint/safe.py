@@ -12,9 +12,11 @@ import enum
 import io
 import pickle
 import zipfile
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint._traverse import set_element
@@ -51,15 +53,45 @@ def sealed(state):
     return {"format": FORMAT, "version": VERSION, "state": state}
 
 
-def check_plain(path):
+def check_plain(path, state, name="state"):
     """
     Raise BadInput if a file of torch.save holds more than tensors and plain values.
+
+    Args:
+        path: The file, or an open one.
+        state: What was written into it, to name the entry that is at fault.
+        name: What the error calls the state.
 
     Source: torch.serialization documentation, `get_unsafe_globals_in_checkpoint`.
     """
     names = sorted(get_unsafe_globals_in_checkpoint(path))
-    if names:
-        raise BadInput(f"state holds code: expected plain values (got {', '.join(names)[:80]}).")
+    if not names:
+        return
+    entry, value = next(_entries_with_code(state, name), (name, None))
+    got = ", ".join(names)[:60]
+    if isinstance(value, np.generic):
+        got = f"numpy.{type(value).__name__}: save {type(value.item()).__name__}(x)"
+    elif isinstance(value, np.ndarray):
+        got = "numpy.ndarray: save torch.from_numpy(x)"
+    raise BadInput(f"{entry} holds code: expected plain values (got {got}).")
+
+
+def _entries_with_code(value, name):
+    """
+    Yield (name, value) of every entry of a nested state that torch's loader would run code for.
+    """
+    if type(value) in (dict, OrderedDict):
+        for key, each in value.items():
+            yield from _entries_with_code(each, f"{name}[{key!r}]")
+    elif type(value) in (list, tuple):
+        for place, each in enumerate(value):
+            yield from _entries_with_code(each, f"{name}[{place}]")
+    elif not isinstance(value, torch.Tensor):
+        content = io.BytesIO()
+        torch.save(value, content)
+        content.seek(0)
+        if get_unsafe_globals_in_checkpoint(content):
+            yield name, value
 
 
 def read_state(path, device="cpu", verified=False, rank=0, world_size=1):

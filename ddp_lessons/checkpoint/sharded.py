@@ -86,10 +86,11 @@ def check_values(shards, group=None):
         SaveFailed: On every rank. `load_shards` would refuse what was saved.
     """
     error, content = None, io.BytesIO()
+    settings = shards["optimizer"]["param_groups"]
     try:
-        torch.save(shards["optimizer"]["param_groups"], content)
+        torch.save(settings, content)
         content.seek(0)
-        check_plain(content)
+        check_plain(content, settings, "param_groups")
     except Exception as caught:
         error = caught
     agree(error, group)

@@ -93,8 +93,9 @@ def agree(name, tensor=None, root=None, group=None, deadline_s=DEFAULT_DEADLINE_
     if missing:
         absent = [world_ranks[other] for other in missing]
         raise RanksMissing(
-            f"No {name}: {_told(absent)} did not come to it: expected {size} ranks within "
-            f"{deadline_s:g} s (got {size - len(missing)}). Look where they are.",
+            f"No {name}: {_told(absent)} did not call it within {deadline_s:g} s, as "
+            f"{size - len(missing)} of {size} ranks did (reported by rank {dist.get_rank()}). "
+            "Look where they are.",
             absent,
         )
     calls = [Call(**json.loads(store.get(f"{meeting}/of-{other}"))) for other in range(size)]

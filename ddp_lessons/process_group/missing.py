@@ -97,8 +97,7 @@ def come_together(store, rank, world_size, deadline_s=DEFAULT_DEADLINE_S, meetin
         )
     missing = missing_ranks(store, rank, world_size, deadline_s, meeting)
     if missing:
-        me = f"rank {rank} of {world_size}"
-        raise RanksMissing(_sentence(missing, world_size, deadline_s, me), missing)
+        raise RanksMissing(_sentence(missing, world_size, deadline_s, rank), missing)
 
 
 def wait_for_ranks(deadline_s=DEFAULT_DEADLINE_S, group=None):
@@ -133,8 +132,7 @@ def wait_for_ranks(deadline_s=DEFAULT_DEADLINE_S, group=None):
     missing = missing_ranks(store, rank, size, deadline_s, meeting)
     if missing:
         missing = [world_ranks[other] for other in missing]
-        me = f"rank {dist.get_rank()} of {dist.get_world_size()}"
-        raise RanksMissing(_sentence(missing, size, deadline_s, me), missing)
+        raise RanksMissing(_sentence(missing, size, deadline_s, dist.get_rank()), missing)
 
 
 def check_place(rank, world_size):
@@ -156,12 +154,13 @@ def check_place(rank, world_size):
         )
 
 
-def _sentence(missing, size, deadline_s, me):
+def _sentence(missing, size, deadline_s, reporter):
     word = "Rank" if len(missing) == 1 else "Ranks"
     names = ", ".join(map(str, missing))
+    num_here = size - len(missing)
     return (
-        f"{word} {names} did not come: {size} ranks within {deadline_s:g} s "
-        f"(got {size - len(missing)}, {me}). "
+        f"{word} {names} did not arrive within {deadline_s:g} s: {num_here} of {size} ranks "
+        f"{'is' if num_here == 1 else 'are'} here (reported by rank {reporter}). "
         f"Look whether {word.lower()} {names} started, and what became of "
         f"{'it' if len(missing) == 1 else 'them'}."
     )

@@ -142,8 +142,8 @@ def _wait_for_owner(host, port, rank, timeout_s, owner):
             time.sleep(_KNOCK_EVERY_S)
     who = "the launcher's agent" if owner is None else f"rank {owner}"
     raise RanksMissing(
-        f"{who[0].upper()}{who[1:]} did not come: the store that {who} opens, within "
-        f"{timeout_s:g} s (got no answer, rank {rank}). Look whether {who} started, and whether "
-        "every rank was told the same address.",
+        f"{who[0].upper()}{who[1:]} did not open its store within {timeout_s:g} s (reported by "
+        f"rank {rank}). Look whether {who} started, and whether every rank was told the same "
+        "address.",
         [] if owner is None else [owner],
     )

@@ -135,7 +135,7 @@ def test_code_among_the_settings_is_refused_at_both_ends(tmp_path, monkeypatch):
     run, checkpoints = make_run(), Checkpoints(tmp_path)
     train(run, 1)
     run.optimizer.param_groups[0]["note"] = print
-    with pytest.raises(SaveFailed, match="state holds code: expected plain values"):
+    with pytest.raises(SaveFailed, match=r"param_groups\[0\]\['note'\] holds code: expected"):
         checkpoints.save_sharded(run)
     assert checkpoints.names() == []
     monkeypatch.setattr(folder_module, "check_values", lambda shards, group: None)

@@ -35,6 +35,7 @@ def test_diagnose_names_a_root_of_its_own():
         "where ranks 0, 1 and 3 called broadcast float[4] from rank 0"
     )
     assert found.culprits == (2,)
+    assert found.waits_for == {0: (2,), 1: (2,), 2: (0, 1, 3), 3: (2,)}
     assert is_deadlock(places, [0, 1, 2, 3])
 
 
@@ -82,9 +83,11 @@ def test_diagnose_names_groups_that_clash():
     }
     found = diagnose(places, [2])
     assert found.sentence == (
-        "rank 2 makes a group of ranks 2 and 3, where ranks 0, 1 and 3 make one of ranks 0 and 1 "
-        "under the same name: every rank must make every group, in the same order"
+        "rank 2 makes group 1 of ranks 2 and 3, where ranks 0, 1 and 3 make it of ranks 0 and 1: "
+        "torch numbers groups as a rank makes them, so every rank must make every group, in the "
+        "same order"
     )
+    assert found.waits_for == {2: (3,)}
     assert is_deadlock(places, [2])
 
 

@@ -75,6 +75,7 @@ def test_diagnose_names_the_odd_one_out(odd, what):
         f"rank 2 called {what} as collective 1, where ranks 0, 1 and 3 called all_reduce float[4]"
     )
     assert found.culprits == (2,)
+    assert found.waits_for == {0: (2,), 1: (2,), 2: (0, 1, 3), 3: (2,)}
     assert is_deadlock(places, [0, 1, 2, 3])
 
 

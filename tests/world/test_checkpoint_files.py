@@ -9,7 +9,10 @@ import random
 import signal
 import subprocess
 import zipfile
+from collections import defaultdict
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from checkpoint_runs import file_size_limit
@@ -198,12 +201,34 @@ def test_code_is_refused_when_it_is_saved(tmp_path):
     A state that saves and does not load would be found out when it is too late.
     """
     save(_state(1), tmp_path / "file.pt")
-    with pytest.raises(SaveFailed, match=r"got state holds code: .* \(got _?io\.open\), rank 0"):
+    with pytest.raises(
+        SaveFailed, match=r"got state\['x'\] holds code: .* \(got _?io\.open\), rank 0"
+    ):
         save({"x": _Hostile(str(tmp_path / "trap"))}, tmp_path / "file.pt")
     with pytest.raises(SaveFailed, match="rank 0 of 1"):
         save({"x": lambda: 0}, tmp_path / "file.pt")
     assert load(tmp_path / "file.pt")["number"] == 1
     assert os.listdir(tmp_path) == ["file.pt"]
+
+
+@pytest.mark.parametrize(
+    ("value", "got"),
+    [
+        (np.float64(0.5), r"numpy\.float64: save float\(x\)"),
+        (np.int64(5), r"numpy\.int64: save int\(x\)"),
+        (np.bool_(True), r"numpy\.bool: save bool\(x\)"),
+        (np.ones(2), r"numpy\.ndarray: save torch\.from_numpy\(x\)"),
+        (Path("log"), r"pathlib\..*Path"),
+        (defaultdict(int), "builtins.int, collections.defaultdict"),
+    ],
+)
+def test_a_value_that_is_not_plain_is_named_with_its_entry(tmp_path, value, got):
+    """
+    A loss that went through NumPy looks like any number, and lies deep in the state.
+    """
+    state = {"model": {"weights": torch.ones(2)}, "best": [1.0, {"loss": value}]}
+    with pytest.raises(SaveFailed, match=rf"state\['best'\]\[1\]\['loss'\] holds .* \(got {got}\)"):
+        save(state, tmp_path / "file.pt")
 
 
 @pytest.mark.parametrize("legacy", [False, True])

@@ -117,6 +117,12 @@ WRONG = [
     ({"shm_bytes": None}, "/dev/shm", WARN, "mount -t tmpfs"),
     ({"temp_folder": ""}, "temporary files", FAIL, "TMPDIR"),
     ({"has_loopback": False}, "loopback", FAIL, "ip link set lo up"),
+    (
+        {"interfaces": ("lo", "eth9"), "is_interface_there": False},
+        "torch's sockets",
+        WARN,
+        "Set GLOO_SOCKET_IFNAME to an interface",
+    ),
     ({"torch": replace(LAPTOP.torch, backends=("mpi",))}, "backends", FAIL, "torch with Gloo"),
     (
         {"torch": replace(SERVER_TORCH, backends=("gloo",)), "gpus": SERVER.gpus, "driver": "580"},
@@ -177,7 +183,13 @@ def test_doctor_says_where_torch_listens(monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
     loopback, told = probes.group_interfaces()
     assert (loopback[:2], told) == ("lo", "ib0")
+    assert not probes.finds_told_interface()
+    monkeypatch.setenv(
+        "GLOO_SOCKET_IFNAME", f"ib0,{loopback}"
+    )  # Gloo takes the first that is there
+    assert probes.finds_told_interface()
     monkeypatch.delenv("GLOO_SOCKET_IFNAME")
+    assert probes.finds_told_interface()
     monkeypatch.setattr(probes.socket, "gethostname", lambda: "no.such.host.invalid")
     assert probes.group_interfaces() == (loopback, loopback)
     monkeypatch.setattr(probes, "interface_of", _no_interface)

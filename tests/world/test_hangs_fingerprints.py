@@ -73,6 +73,6 @@ def test_agree_names_who_differs_and_who_is_missing(world_size):
             ranks, text = said[2]
             assert ranks == [0]
             assert text.startswith(
-                "No barrier: rank 0 did not come to it: expected "
-                f"{world_size} ranks within 1.5 s (got {world_size - 1})."
+                "No barrier: rank 0 did not call it within 1.5 s, as "
+                f"{world_size - 1} of {world_size} ranks did (reported by rank {rank})."
             )

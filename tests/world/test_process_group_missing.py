@@ -28,8 +28,9 @@ DEADLINE_S = 1.5
 
 def _message(ranks, num_missing, rank, world_size):
     return (
-        f"{ranks} did not come: {world_size} ranks within {DEADLINE_S:g} s "
-        f"(got {world_size - num_missing}, rank {rank} of {world_size}). Look whether "
+        f"{ranks} did not arrive within {DEADLINE_S:g} s: {world_size - num_missing} of "
+        f"{world_size} ranks {'is' if world_size - num_missing == 1 else 'are'} here (reported by "
+        f"rank {rank}). Look whether "
     )
 
 
@@ -190,7 +191,7 @@ def test_wait_for_ranks_of_a_subgroup_tells_ranks_of_the_world():
     assert seen[0].startswith("This rank is not in the group: ")
     assert seen[1][0] == [2]
     assert seen[1][1].startswith(
-        f"Rank 2 did not come: 2 ranks within {DEADLINE_S:g} s (got 1, rank 1 of 3)."
+        f"Rank 2 did not arrive within {DEADLINE_S:g} s: 1 of 2 ranks is here (reported by rank 1)."
     )
 
 
@@ -216,8 +217,7 @@ def _check_owner_is_named(port):
         with pytest.raises(RanksMissing) as missing:
             tcp_store("127.0.0.1", port, 1, 0.1, owner=owner)
         assert str(missing.value).startswith(
-            f"{named} did not come: the store that {named[0].lower()}{named[1:]} opens, within "
-            "0.1 s (got no answer, rank 1). "
+            f"{named} did not open its store within 0.1 s (reported by rank 1). "
         )
         assert missing.value.ranks == ranks
 

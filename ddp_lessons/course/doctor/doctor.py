@@ -211,6 +211,10 @@ def judge_sockets(machine):
     Say where torch listens. None of its sockets asks who calls: docs/security.md has the list.
     """
     loopback, other = machine.interfaces
+    if not machine.is_interface_there:
+        mend = "Set GLOO_SOCKET_IFNAME to an interface that `ip link` lists, or unset it."
+        found = f"GLOO_SOCKET_IFNAME names {other}, which is no interface of this machine"
+        return Finding("torch's sockets", WARN, found, mend)
     found = f"no password: start_ranks takes {loopback}; torchrun {other}, and its store all"
     return Finding("torch's sockets", OK, found)
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ddp_lessons.course.doctor.torch_report import TorchReport, ask_torch
 from ddp_lessons.errors import StartFailed
-from ddp_lessons.ranks.system.interfaces import GROUP_VARIABLES, interface_of
+from ddp_lessons.ranks.system.interfaces import GROUP_VARIABLES, group_address, interface_of
 from ddp_lessons.ranks.system.limits import memory, usable_cores
 
 PACKAGES = ("torch", "ipyparallel", "jupyterlab", "ipykernel", "scikit-learn", "matplotlib")
@@ -57,6 +57,7 @@ class Machine:
         torch: What torch said.
         others_stop_at: Where other users are stopped on the way to this Python, or "".
         interfaces: Names of loopback, and of the interface that Gloo takes if nobody tells it one.
+        is_interface_there: Whether Gloo finds the interface that it is told.
     """
 
     python: tuple
@@ -74,6 +75,7 @@ class Machine:
     torch: TorchReport = field(default_factory=TorchReport)
     others_stop_at: str = ""
     interfaces: tuple = ("lo", "lo")
+    is_interface_there: bool = True
 
 
 def look_at_machine():
@@ -103,6 +105,7 @@ def look_at_machine():
         torch=ask_torch() if temp_folder and "torch" in packages else TorchReport(),
         others_stop_at=others_stop_at(),
         interfaces=group_interfaces(),
+        is_interface_there=finds_told_interface(),
     )
 
 
@@ -165,6 +168,16 @@ def group_interfaces():
     own = _interface_of_name(socket.gethostname())
     # Where nobody knows this machine's name, Gloo stays at home.
     return loopback, os.environ.get(GROUP_VARIABLES[0]) or own or loopback
+
+
+def finds_told_interface():
+    """
+    Tell whether the interface that Gloo is told, if it is told one, is one of this machine.
+    """
+    try:
+        return not os.environ.get(GROUP_VARIABLES[0]) or bool(group_address())
+    except StartFailed:
+        return False
 
 
 def _interface_of_name(name):

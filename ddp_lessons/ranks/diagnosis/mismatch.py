@@ -36,9 +36,47 @@ def find_collective(place, collective):
     Return what a rank called as the collective of the same group and number, or None.
     """
     for other in place["collectives"] if place else ():
-        if (other["group"], other["number"]) == (collective["group"], collective["number"]):
+        if _key(other) == _key(collective):
             return other
     return None
+
+
+def _key(collective):
+    return collective["group"], collective["number"]
+
+
+def calls_alike(other, rank, places):
+    """
+    Tell whether another rank calls, or has called, what a rank calls: as the same collective of
+    their group, and with the same root.
+    """
+    last, place = last_collective(places[rank]), places.get(other)
+    found = find_collective(place, last)
+    if found is None or _signature(found) != _signature(last):
+        return False
+    is_in_it = _key(last_collective(place)) == _key(last)
+    roots = {each["root"] for each in (places[rank], place)}
+    return not is_in_it or None in roots or len(roots) == 1
+
+
+def makes_alike(other, rank, places):
+    """
+    Tell whether another rank makes, or has made, the group that a rank makes.
+    """
+    forming = places[rank]["forming"]
+    counts = {_count_among_all(places.get(each), places) for each in (rank, other)}
+    return members_of(places.get(other), forming["name"]) == forming["ranks"] and (
+        None in counts or len(counts) == 1
+    )
+
+
+def _count_among_all(place, places):
+    """
+    Return under which number a rank joins the group of all ranks; None if it joins no such group.
+    """
+    forming = place and place["forming"]
+    is_of_all = forming and forming["ranks"] == sorted(places)  # others may be worlds apart
+    return forming.get("count") if is_of_all else None
 
 
 def _other_counts(places, running):
@@ -50,10 +88,9 @@ def _other_counts(places, running):
     """
     counts = {}
     for rank in running:
-        forming = places[rank] and places[rank]["forming"]
-        is_of_all = forming and forming["ranks"] == sorted(places)  # others may be worlds apart
-        if is_of_all and forming.get("count"):
-            counts.setdefault(forming["count"], []).append(rank)
+        count = _count_among_all(places[rank], places)
+        if count:
+            counts.setdefault(count, []).append(rank)
     if len(counts) < 2:
         return None
     fewest = _fewest_first(counts)
@@ -92,12 +129,12 @@ def _clashing_groups(places, running):
                 fewest = _fewest_first(versions)
                 parts = [
                     f"{rank_names(ranks)} {'makes' if len(ranks) == 1 else 'make'} "
-                    f"{'a group' if i == 0 else 'one'} of {rank_names(members)}"
+                    f"{f'group {name}' if i == 0 else 'it'} of {rank_names(members)}"
                     for i, (members, ranks) in enumerate(fewest)
                 ]
                 sentence = (
-                    f"{parts[0]}, where {', '.join(parts[1:])} under the same name: "
-                    "every rank must make every group, in the same order"
+                    f"{parts[0]}, where {', '.join(parts[1:])}: torch numbers groups as a rank "
+                    "makes them, so every rank must make every group, in the same order"
                 )
                 return sentence, fewest[0][1]
     return None
@@ -170,7 +207,7 @@ def _other_roots(places, running):
     for rank in running:
         place, last = places[rank], last_collective(places[rank])
         if last and place["root"] is not None:
-            roots = calls.setdefault((last["group"], last["number"]), {})
+            roots = calls.setdefault(_key(last), {})
             roots.setdefault(place["root"], []).append(rank)
     for (_, number), roots in sorted(calls.items()):
         if len(roots) < 2:

@@ -8,7 +8,7 @@ line; a rank that did not answer has None. A rank that was not asked to run the 
 from dataclasses import dataclass
 
 from ddp_lessons.ranks.diagnosis import joins
-from ddp_lessons.ranks.diagnosis.mismatch import find_collective, first_mismatch, members_of
+from ddp_lessons.ranks.diagnosis.mismatch import calls_alike, first_mismatch, makes_alike
 from ddp_lessons.ranks.diagnosis.telling import (
     COMPUTING,
     FORMING,
@@ -167,7 +167,7 @@ def _awaited(rank, places, running):
     last = last_collective(place)
     if place["forming"]:
         return tuple(
-            o for o in place["forming"]["ranks"] if o != rank and not _forms(o, rank, places)
+            o for o in place["forming"]["ranks"] if o != rank and not makes_alike(o, rank, places)
         )
     if place["call"] in FORMING or last is None:
         return tuple(
@@ -175,17 +175,8 @@ def _awaited(rank, places, running):
         )
     members = place["groups"].get(last["group"], list(places))
     return tuple(
-        other
-        for other in others
-        if other in members and find_collective(places[other], last) is None
+        other for other in others if other in members and not calls_alike(other, rank, places)
     )
-
-
-def _forms(other, rank, places):
-    """
-    Tell whether another rank makes, or has made, the group that a rank makes.
-    """
-    return members_of(places.get(other), places[rank]["forming"]["name"]) is not None
 
 
 def _missing(places, running, waits_for, halts):

@@ -56,8 +56,9 @@ NAMED = {
     "clashing_groups": (
         "%%px\nif rank == 0:\n    first = dist.new_group([0, 1])\n"
         "second = dist.new_group([0, 1, 2, 3])\ndist.barrier(group=second)",
-        r"Deadlock: rank 0 makes a group of ranks 0 and 1, where .* under the same name: "
-        r"every rank must make every group, in the same order\.",
+        r"Deadlock: rank 0 makes group \d+ of ranks 0 and 1, where .* make it of ranks 0-3: torch "
+        r"numbers groups as a rank makes them, so every rank must make every group, in the same "
+        r"order\.",
     ),
 }
 """
