@@ -22,6 +22,7 @@ from ddp_lessons.ranks.diagnosis.report import (
     stale_sentence,
     victims_sentence,
 )
+from ddp_lessons.ranks.system import clocks
 
 
 def raised(ename, evalue, line=None, code="", traceback=""):
@@ -135,6 +136,19 @@ def test_who_died_elsewhere_is_named_with_its_host():
     assert died_message(outcomes) == "rank 3 on node2 died: its process exited with code 1"
     assert given_up_message(outcomes) == (
         "rank 2 on node1 could not be freed at line 1: spin(), so its process was ended"
+    )
+
+
+@pytest.mark.parametrize("silent", ["node2", "it"])
+def test_who_is_silent_is_lost_and_not_dead(silent):
+    """
+    Nobody knows what became of a process behind a cable that was pulled.
+    """
+    lost = Outcome(DIED, line=2, code="step()", is_last_seen=True, host="node2", silent=silent)
+    silence_s = clocks.ELSEWHERE_MISSES * clocks.HEARTBEAT_EVERY_MS / 1000
+    assert died_message({1: lost}) == (
+        f"rank 1 on node2 is lost: {silent} has not answered for {silence_s:.0f} s; "
+        "last seen at line 2: step()"
     )
 
 

@@ -31,6 +31,7 @@ class Outcome:
         ended_itself: Whether it was the rank's own doing.
         digest: Fingerprint of its collectives in the cell.
         host: Name of the host that it was on, where there are several; else empty.
+        silent: Who does not answer, its host or "it", where nobody knows more; else empty.
         halt: What halted it until it was given up, in words; else empty.
         enclosed: What its reply held beside: see `Guard.enclose`. None where no such reply came.
     """
@@ -46,6 +47,7 @@ class Outcome:
     is_last_seen: bool = False
     ended_itself: bool = False
     host: str = ""
+    silent: str = ""
     halt: str = ""
     enclosed: Any = None
 
@@ -106,9 +108,15 @@ def died_message(outcomes):
     for rank, outcome in sorted(outcomes.items()):
         if outcome.kind == DIED:
             seen = "; last seen" if outcome.is_last_seen and outcome.line else ""
-            how = how_it_died(outcome.exit_code, outcome.ended_itself)
-            lines.append(f"{outcome.named(rank)} died: {how}{seen}{_at(outcome)}")
+            lines.append(f"{outcome.named(rank)} {_how_it_was_lost(outcome)}{seen}{_at(outcome)}")
     return "\n".join(lines)
+
+
+def _how_it_was_lost(outcome):
+    if outcome.silent:
+        silent_s = clocks.ELSEWHERE_MISSES * clocks.HEARTBEAT_EVERY_MS / 1000
+        return f"is lost: {outcome.silent} has not answered for {silent_s:.0f} s"
+    return f"died: {how_it_died(outcome.exit_code, outcome.ended_itself)}"
 
 
 def given_up_message(outcomes):

@@ -89,9 +89,13 @@ def conclude(ranks, outcomes, lookout, stopped):
 
 def _note_hosts(ranks, outcomes):
     # Now: a new process may come up on another host.
-    for rank, host in ranks.engines.hosts.items():
+    hosts, silent = ranks.engines.hosts, ranks.engines.silent
+    answering = {host for rank, host in hosts.items() if rank not in silent}
+    for rank, host in hosts.items():
         if rank in outcomes:
             outcomes[rank].host = host
+            if rank in silent:
+                outcomes[rank].silent = "it" if host in answering else host
 
 
 def _same_collectives(places):

@@ -93,6 +93,11 @@ class Engines(ABC):
         Ranks whose process has ended and was not replaced yet.
         """
 
+    silent = frozenset()
+    """
+    Dead ranks of which nobody knows whether their process has ended: their host does not answer.
+    """
+
     @property
     def shares_files(self):
         """

@@ -29,6 +29,15 @@ class RanksController(IPController):
         sock.setsockopt(zmq.UNSUBSCRIBE, b"")
         for topic in self.hub.monitor_handlers.keys() - set(_CELLS):
             sock.setsockopt(zmq.SUBSCRIBE, topic)
+        forget = self.hub.handle_stopped_heart
+        self.hub.handle_stopped_heart = lambda heart: (self._tell_of_silence(heart), forget(heart))
+
+    def _tell_of_silence(self, heart):
+        # The hub's own word is the same for a process that has ended and a host that is silent.
+        rank = self.hub.hearts.get(heart)
+        if rank is not None and self.hub.notifier:
+            content = {"id": rank, "uuid": self.hub.engines[rank].uuid, "is_silent": True}
+            self.hub.session.send(self.hub.notifier, "unregistration_notification", content=content)
 
     def construct_url(self, kind, channel, index=None):
         """

@@ -17,7 +17,7 @@ from ddp_lessons.errors import RanksGone, StartFailed
 from ddp_lessons.ranks.diagnosis.telling import rank_names
 from ddp_lessons.ranks.diagnosis.verdict import lost_message
 from ddp_lessons.ranks.kernel.engines import Engines, loopback_only
-from ddp_lessons.ranks.kernel.launched.homes import ask_homes
+from ddp_lessons.ranks.kernel.launched.homes import ask_homes, note_silent_ranks, short_name
 from ddp_lessons.ranks.rank.home import RANK_FROM, count_by_host, home
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.patience import Patience
@@ -48,6 +48,8 @@ class LaunchedEngines(Engines):
         self._places = {}  # of each rank: its number on its host, and how many that has
         self._loss = ""
         self._newborn = set()  # ranks that are being replaced, perhaps since an earlier attempt
+        self.silent = set()
+        note_silent_ranks(client, self.silent)
         self.on_this_machine = launcher in ("local", "mpi")
         if not self.on_this_machine:
             # Where hosts share a home, they share the profile, and this is its private folder.
@@ -278,6 +280,7 @@ class LaunchedEngines(Engines):
                 self._end(set_id)
             raise
         replaced = sorted(self._newborn)
+        self.silent.difference_update(replaced)
         self._newborn.clear()
         return replaced
 
@@ -309,10 +312,3 @@ class LaunchedEngines(Engines):
         Return the variables for an engine that is started alone.
         """
         return {RANK_FROM: "RANK", "RANK": str(rank)}
-
-
-def short_name(host):
-    """
-    Return a host's name without its domain, as some call it so, and some so.
-    """
-    return host.partition(".")[0]

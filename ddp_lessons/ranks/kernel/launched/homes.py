@@ -1,5 +1,5 @@
 """
-Ask ranks where they are, before anything is sent to them that only the same versions can read.
+What is known of the hosts of ranks: who is where, and who is silent.
 """
 
 from concurrent.futures import wait
@@ -9,7 +9,8 @@ from ddp_lessons.ranks.system import clocks
 
 def ask_homes(client, ranks, folder, patience):
     """
-    Ask ranks where they are, until each has answered, or has died, or patience is over.
+    Ask ranks where they are, until each has answered, or has died, or patience is over: before
+    anything is sent to them that only the same versions can read.
 
     Args:
         client: ipyparallel's client.
@@ -39,3 +40,27 @@ def ask_homes(client, ranks, folder, patience):
             if done:
                 answers[rank] = done[0].result()["content"]["answer"]
     return answers
+
+
+def note_silent_ranks(client, silent):
+    """
+    Have a rank noted in the set `silent` that is dead to us since its host does not answer.
+
+    That is so before its requests fail, so that whoever tells of the failure knows the cause.
+    """
+    handlers = client._notification_handlers
+    forget = handlers["unregistration_notification"]
+
+    def note_and_forget(message):
+        if message["content"].get("is_silent"):
+            silent.add(int(message["content"]["id"]))
+        forget(message)
+
+    handlers["unregistration_notification"] = note_and_forget
+
+
+def short_name(host):
+    """
+    Return a host's name without its domain, as some call it so, and some so.
+    """
+    return host.partition(".")[0]
