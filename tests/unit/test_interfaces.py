@@ -10,7 +10,8 @@ import psutil
 import pytest
 
 from ddp_lessons.errors import StartFailed
-from ddp_lessons.ranks.kernel.launchers import RanksCluster, SSHEngineSetLauncher
+from ddp_lessons.ranks.kernel.launched.ssh_launchers import SSHEngineSetLauncher
+from ddp_lessons.ranks.kernel.launchers import RanksCluster
 from ddp_lessons.ranks.kernel.starting import listen_address
 from ddp_lessons.ranks.system import interfaces
 from ddp_lessons.ranks.system.interfaces import (

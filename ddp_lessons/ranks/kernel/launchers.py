@@ -8,24 +8,22 @@ They are found through ipyparallel's entry points under the name `ddp-lessons`, 
 import asyncio
 import os
 import signal
-import subprocess
 import threading
 
 import ipyparallel as ipp
 import psutil
 from ipyparallel.cluster import launcher as ipp_launcher
-from traitlets import Any, Integer, default
+from traitlets import Any, Integer
 
 from ddp_lessons.ranks.kernel.keeper import Keeper
 from ddp_lessons.ranks.kernel.launched.mpi import MPIEngineSetLauncher
 from ddp_lessons.ranks.kernel.launched.slurm_job import SlurmEngineSetLauncher
+from ddp_lessons.ranks.kernel.launched.ssh_launchers import SSHEngineSetLauncher
 from ddp_lessons.ranks.kernel.requests import read_at_once, tell_unreadable_results, unpack
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.patience import Patience
 from ddp_lessons.ranks.system.processes import can_fork
 from ddp_lessons.ranks.warden.controller import controller_arguments
-
-_SSH_FAILED = 255
 
 
 def engines_launcher(launcher):
@@ -230,51 +228,3 @@ class WardenEngineLauncher(_WardenLauncher, ipp_launcher.EngineLauncher):
         """
         signum = getattr(signal, f"SIG{sig}") if isinstance(sig, str) else sig
         self.keeper.signal_ranks(range(self.n), signum)
-
-
-class _SSHEngineLauncher(ipp_launcher.SSHEngineLauncher):
-    """
-    Take a host that lets nobody in any more for one whose engine has ended.
-    """
-
-    @default("to_send")
-    def _nothing_to_send(self):
-        # The connection's keys reach an engine through ssh's own input. ipyparallel copies the
-        # files with them to each host as well, where nobody removes them.
-        return []
-
-    def _start_waiting(self):
-        # ipyparallel keeps a login and a process there to wait for each engine's end. The engine's
-        # nanny tells of it sooner. And a login that Stop in a notebook ends, as it does all that is
-        # in the kernel's process group, would count as the engine's end.
-        self._wait_thread = None
-
-    def wait_one(self, timeout):
-        """
-        Wait for the engine's end.
-        """
-        try:
-            return super().wait_one(timeout)
-        except subprocess.CalledProcessError as error:
-            if error.returncode != _SSH_FAILED:
-                raise
-            return error.returncode
-
-    @property
-    def has_ended(self):
-        """
-        Whether the engine, or its host, is gone, as far as a login tells. It takes a second.
-        """
-        try:
-            self.wait_one(timeout=0)
-        except (TimeoutError, RuntimeError, subprocess.CalledProcessError):
-            return False  # it runs, or we cannot tell
-        return True
-
-
-class SSHEngineSetLauncher(ipp_launcher.SSHEngineSetLauncher):
-    """
-    ipyparallel's, configured as that is, which bears a host that vanishes.
-    """
-
-    launcher_class = _SSHEngineLauncher

@@ -95,7 +95,7 @@ def listen_address(launcher, cluster):
         return EVERY_INTERFACE if chosen == EVERY_INTERFACE else chosen_address(chosen)
     if launcher == "slurm":  # which hosts it will be is not known before they run
         return EVERY_INTERFACE
-    from ddp_lessons.ranks.kernel.launchers import SSHEngineSetLauncher
+    from ddp_lessons.ranks.kernel.launched.ssh_launchers import SSHEngineSetLauncher
 
     ssh = SSHEngineSetLauncher(parent=cluster, profile_dir=cluster.profile_dir)
     names = names_for_ssh([*ssh.ssh_cmd, *ssh.ssh_args], ssh.engines)

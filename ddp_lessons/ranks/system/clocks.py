@@ -211,8 +211,9 @@ HOME_S = stretched(20.0)
 HOME_ASK_EVERY_S = 1.0
 # ssh: how long a host has to let us in, to count as there. ssh takes whole seconds only.
 SSH_KNOCK_S = stretched(2)
-# ssh: how often ranks that have not registered are looked for. Each look is a login.
-SSH_LOOK_EVERY_S = 5.0
+# ssh: how long all hosts together may take to let us in and begin the ranks. ipyparallel waits 10 s
+# for each login.
+SSH_LOGIN_S = stretched(20.0)
 # Slurm: how long a command such as squeue may take. Slurm's own limit for a message is 10 s.
 SLURM_COMMAND_S = stretched(30.0)
 # Slurm: how long a cancelled job is waited for, before its end is left to Slurm.

@@ -3,7 +3,6 @@ Ranks that ssh starts: a rank whose host is gone gets a new process on another o
 """
 
 import subprocess
-import time
 
 from ddp_lessons.errors import StartFailed
 from ddp_lessons.ranks.kernel.launched.engines import LaunchedEngines
@@ -25,7 +24,6 @@ class SSHEngines(LaunchedEngines):
         super().__init__(keeper, cluster, client, placement, launcher)
         self._knocked = {}  # host -> whether it let us in, since a replacement has begun
         self._begun = []  # launchers of engines that are to come up
-        self._looked_at = time.monotonic()
         self._latest = {}  # host -> the launcher of an engine on it, with its settings
 
     def _start(self, n, options):
@@ -38,16 +36,11 @@ class SSHEngines(LaunchedEngines):
             )
         self._begun += engine_set.launchers.values()
         self._latest.update((_host_of(one), one) for one in engine_set.launchers.values())
-        self._looked_at = time.monotonic()
         return engine_set
 
     def _ended(self, missing):
         # Which of them is whose nobody knows before they have registered.
-        if time.monotonic() - self._looked_at < clocks.SSH_LOOK_EVERY_S:
-            return []
-        has_ended = any(launcher.has_ended for launcher in self._begun)
-        self._looked_at = time.monotonic()
-        return missing if has_ended else []
+        return missing if any(launcher.has_ended for launcher in self._begun) else []
 
     def _said(self):
         return "\n".join(launcher.get_output() for launcher in self._begun)
@@ -66,17 +59,6 @@ class SSHEngines(LaunchedEngines):
         dead = self.dead
         living = {there["host"] for rank, there in self._homes.items() if rank not in dead}
         return sorted({self._homes[rank]["host"] for rank in dead if rank in self._homes} - living)
-
-    def stop(self):
-        """
-        End all engines. Those on a host that is gone end by themselves: see `lifeline`.
-        """
-        self._knocked.clear()
-        for engine_set in self._cluster.engines.values():
-            for name, launcher in list(engine_set.launchers.items()):
-                if not self._lets_us_in(_host_of(launcher), launcher):
-                    del engine_set.launchers[name]
-        super().stop()
 
     def replace_dead(self):
         """

@@ -1,0 +1,216 @@
+"""
+Processes on hosts, started through one login each: on this machine, by an ssh that only pretends.
+"""
+
+import asyncio
+import io
+import json
+import os
+import signal
+import sys
+import time
+
+import psutil
+import pytest
+from ipyparallel.cluster.launcher import LauncherError
+from waiting import wait_until
+
+from ddp_lessons.ranks.kernel.launched import ssh_agent
+from ddp_lessons.ranks.kernel.launched.ssh_launchers import SSHEngineSetLauncher
+from ddp_lessons.ranks.system import clocks
+
+SSH = """\
+#!/bin/sh
+while [ "${1#-}" != "$1" ]; do shift 2; done  # each of its options has a value
+host=$1
+shift
+echo "$host" >>LOGINS
+[ "$host" = locked ] && { echo "Permission denied (publickey)." >&2; exit 255; }
+[ "$host" = slow ] && exec sleep 60
+echo "Welcome to $host"
+exec sh -c "$*"
+"""
+SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
+
+
+@pytest.fixture
+def engine_set(tmp_path):
+    """
+    Return a function that makes a set of such engines, from hosts and a command.
+    """
+    ssh, logins = tmp_path / "ssh", tmp_path / "logins"
+    ssh.write_text(SSH.replace("LOGINS", str(logins)))
+    ssh.chmod(0o700)
+    logins.touch()
+
+    def make(engines, command=SLEEP):
+        made = SSHEngineSetLauncher(
+            profile_dir=str(tmp_path / "profile"),
+            cluster_id="test",
+            engines=engines,
+            ssh_cmd=[str(ssh)],
+            remote_python=sys.executable,
+            engine_cmd=command,
+        )
+        made.logins = lambda: logins.read_text().split()
+        return made
+
+    return make
+
+
+def started(engine_set, n, *checks):
+    """
+    Start engines, call each check with their launchers, stop them, and return the seconds of that.
+    """
+
+    async def play():
+        engine_set.start(n)
+        launchers = dict(engine_set.launchers)
+        for check in checks:
+            check(launchers)
+        began = time.monotonic()
+        await engine_set.stop()
+        return time.monotonic() - began
+
+    return asyncio.run(play())
+
+
+def runs(launcher):
+    """
+    Whether an engine's process is there.
+    """
+    return psutil.pid_exists(launcher.pid)
+
+
+def test_all_engines_of_a_host_come_through_one_login(engine_set):
+    """
+    Each login takes a second or more, and ipyparallel makes eight for an engine.
+    """
+    engines = engine_set({"node1": 2, "node2": {"n": 3, "user": "ada"}, "eve@node3:2222": 1})
+
+    def check(launchers):
+        assert all(map(runs, launchers.values()))
+        assert len({one.pid for one in launchers.values()}) == len(launchers) == 6
+        assert not any(one.has_ended for one in launchers.values())
+        wait_until(lambda: "up" in engines.get_output(), 10, "the words of all engines")
+        check.launchers = launchers.values()
+
+    assert started(engines, 6, check) < 10 * clocks.SSH_KNOCK_S
+    assert sorted(engines.logins()) == ["ada@node2", "eve@node3", "node1"]
+    assert not any(map(runs, check.launchers))
+    assert not any(one.running for one in check.launchers)
+
+
+def test_an_engine_that_ends_is_known_with_its_words_and_its_code(engine_set):
+    """
+    At once: its agent has waited for it. What it wrote is not left on the host.
+    """
+    words = [sys.executable, "-c", "raise SystemExit('no course here')"]
+    engines = engine_set({"node1": 1}, words)
+
+    def check(launchers):
+        (launcher,) = launchers.values()
+        wait_until(lambda: launcher.has_ended, 10, "the end of the engine")
+        assert launcher.get_output().strip() == "no course here"
+        log = os.path.dirname(launcher.remote_output_file)
+        wait_until(lambda: os.listdir(log) == [], 10, "the end of its log")
+
+    started(engines, 1, check)
+    assert engines.stop_data["engines"]["node1/0"]["exit_code"] == 1
+
+
+@pytest.mark.parametrize("host", ["locked", "slow"])
+def test_a_host_that_lets_nobody_in_is_named_and_nothing_is_left(engine_set, host, monkeypatch):
+    """
+    Those that have begun elsewhere end again.
+    """
+    monkeypatch.setattr(clocks, "SSH_LOGIN_S", 2.0)
+    engines = engine_set({host: 1, "node1": 1})
+    with pytest.raises(LauncherError, match=host) as caught:
+        started(engines, 2)
+    assert ("Permission denied" in str(caught.value)) == (host == "locked")
+    (begun,) = [one for one in engines.begun if one.hostname == "node1"]
+    wait_until(lambda: not runs(begun), 10, "the end of what had begun on node1")
+
+
+def test_a_command_that_is_not_there_is_named(engine_set):
+    """
+    By the host's own words.
+    """
+    engines = engine_set({"node1": 1}, ["/no/such/python"])
+    with pytest.raises(LauncherError, match="No such file or directory: '/no/such/python'"):
+        started(engines, 1)
+
+
+def test_a_host_that_is_silent_is_not_waited_for(engine_set):
+    """
+    ssh waits for minutes. Its ranks end by themselves, since their controller is silent to them.
+    """
+    engines = engine_set({"node1": 1, "node2": 2})
+
+    def silence(launchers):
+        agent = psutil.Process(launchers["node2/0"].pid).parent()
+        agent.send_signal(signal.SIGSTOP)
+        silence.agent = agent
+        silence.launchers = launchers
+
+    assert started(engines, 3, silence) < 3 * clocks.SSH_KNOCK_S
+    assert not runs(silence.launchers["node1/0"])
+    left = [silence.launchers[f"node2/{number}"] for number in range(2)]
+    assert all(map(runs, left))
+    for launcher in left:
+        os.kill(launcher.pid, signal.SIGKILL)
+
+
+def test_what_was_kept_outlives_its_login(engine_set):
+    """
+    A link that is out for a while must not end ranks that are fine.
+    """
+    engines = engine_set({"node1": 1})
+
+    def cut(launchers):
+        (launcher,) = launchers.values()
+        psutil.Process(launcher.pid).parent().kill()
+        wait_until(lambda: launcher.has_ended, 10, "the end of the login")
+        assert runs(launcher)
+        os.kill(launcher.pid, signal.SIGKILL)
+
+    assert started(engines, 1, cut) < clocks.SSH_KNOCK_S
+
+
+def test_an_agent_says_what_becomes_of_its_orders(tmp_path):
+    """
+    The file that is sent to hosts, run here.
+    """
+    log = str(tmp_path / "logs" / "one")
+    start = {"do": "start", "key": "one", "log": log, "folder": str(tmp_path / "profile")}
+    loop = "import os, time; print(os.environ.get('SET'), os.environ.get('HOME'), flush=True)\n"
+    loop += "time.sleep(60)"
+    start |= {"words": [sys.executable, "-c", loop], "variables": {"SET": 3, "HOME": ""}}
+    output = io.StringIO()
+
+    def said():
+        lines = output.getvalue().splitlines()
+        return [json.loads(line.removeprefix(ssh_agent.MARK)) for line in lines]
+
+    def orders():
+        yield start
+        wait_until(lambda: os.path.getsize(log) > 0, 10, "its words")
+        yield {"do": "tell", "key": "one"}
+        yield {"do": "answer", "key": None}
+        yield {"do": "signal", "key": "one", "number": 15}
+        wait_until(lambda: any("code" in message for message in said()), 10, "its end")
+        yield {**start, "key": "two", "words": ["/no/such/program"]}
+        yield {**start, "key": "kept"}
+        yield {"do": "keep"}
+
+    ssh_agent.main((json.dumps(order) for order in orders()), output)
+    pid, words, answer, end, fault, kept = said()
+    assert words == {"key": "one", "said": "3 None\n"}
+    assert answer == {"key": None, "answers": True}
+    assert end == {"key": "one", "code": -15, "said": "3 None\n"}
+    assert fault["code"] is None
+    assert "/no/such/program" in fault["said"]
+    assert not psutil.pid_exists(pid["pid"])
+    assert psutil.pid_exists(kept["pid"])
+    os.kill(kept["pid"], signal.SIGKILL)
