@@ -5,6 +5,7 @@ The processes of the ranks: start them, know which have died, put new ones in th
 import signal
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from pathlib import Path
 
 from ddp_lessons.errors import StartFailed
@@ -93,7 +94,7 @@ class Engines(ABC):
         Ranks whose process has ended and was not replaced yet.
         """
 
-    silent = frozenset()
+    silent: Collection = frozenset()
     """
     Dead ranks of which nobody knows whether their process has ended: their host does not answer.
     """

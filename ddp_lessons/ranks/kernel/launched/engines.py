@@ -48,8 +48,8 @@ class LaunchedEngines(Engines):
         self._places = {}  # of each rank: its number on its host, and how many that has
         self._loss = ""
         self._newborn = set()  # ranks that are being replaced, perhaps since an earlier attempt
-        self.silent = set()
-        note_silent_ranks(client, self.silent)
+        self.silent = self._silent = set()
+        note_silent_ranks(client, self._silent)
         self.on_this_machine = launcher in ("local", "mpi")
         if not self.on_this_machine:
             # Where hosts share a home, they share the profile, and this is its private folder.
@@ -280,7 +280,7 @@ class LaunchedEngines(Engines):
                 self._end(set_id)
             raise
         replaced = sorted(self._newborn)
-        self.silent.difference_update(replaced)
+        self._silent.difference_update(replaced)
         self._newborn.clear()
         return replaced
 

@@ -25,6 +25,8 @@ class SSHEngineLauncher(ipp_launcher.SSHEngineLauncher):
     and does as ipyparallel's does.
     """
 
+    ssh_args: list
+    pid: int
     _login = None
     _code = None
     _said = ""
