@@ -21,11 +21,41 @@ A message reads `<fault>: <expected> (got <value>, rank r of w). <next step>.` I
 address, process number, port or long float, because nbval compares it.
 """
 
+import linecache
+import os
+import traceback
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+
 
 class DDPLessonsError(Exception):
     """
     Base of all errors of this package.
     """
+
+    def _render_traceback_(self):
+        """
+        Return the lines that IPython shows: the line that called this package, and the message.
+        """
+        said = f"{type(self).__name__}: {self}".splitlines()
+        return [*_line_that_called(self.__traceback__), *said]
+
+
+def _line_that_called(frames):
+    """
+    Return the last line before a traceback enters this package, in a list; empty without any.
+    """
+    called = []
+    for frame, number in traceback.walk_tb(frames):
+        name = frame.f_code.co_filename
+        line = linecache.getline(name, number).strip()
+        if name.startswith(_PACKAGE):
+            break
+        if "site-packages" in name or line.startswith("get_ipython()"):
+            continue  # IPython's way to a magic
+        where = "" if frame.f_globals.get("__name__") == "__main__" else f"{name}, "
+        called = [f"{where}line {number}: {line}"]
+    return called
 
 
 class BadInput(DDPLessonsError, ValueError):

@@ -200,6 +200,14 @@ def test_freeing_counts_cpu_time_of_who_computes(ranks):
     assert seconds == pytest.approx(10.0, abs=0.5)
 
 
+def test_freeing_tells_a_sleeper_once_more_that_has_had_its_interrupt(ranks):
+    """
+    It may wait in a `finally`. Some catch every interrupt and sleep on: those are given up.
+    """
+    assert lost_after(ranks, 60.0, running=[2])[0] == [2]
+    assert ranks.told.count(("release", [2])) == 1
+
+
 def test_freeing_tells_those_again_that_moved_and_wakes_no_sleeper(ranks):
     """
     Who was freed may wait anew; who sleeps would be woken by being told, and never seem asleep.
@@ -208,6 +216,7 @@ def test_freeing_tells_those_again_that_moved_and_wakes_no_sleeper(ranks):
     def move(ranks):
         ranks.change(3, main_turns=ranks.pulses[103].main_turns + 9)
 
+    ranks.states[2] = {"num_interrupts": 0}
     lost_after(ranks, 0.4, running=[2, 3], each=move)
     assert ranks.told.count(("release", [3])) == 2
     assert ("release", [2, 3]) not in ranks.told[1:]

@@ -32,6 +32,14 @@ sys.stdout = sys.stderr = open(os.devnull, "w")
 sys.stdout.close()
 """
 
+SLOW_TO_END = """
+import time
+class SlowToEnd:
+    def __iter__(self): return self
+    def __next__(self): return 1
+    def __del__(self): time.sleep(60)
+"""
+
 
 class WriteOnly:
     """
@@ -218,6 +226,36 @@ def test_an_interrupt_reaches_what_follows_an_inner_error(usable):
     )
     with pytest.raises(CellFailed, match=told):
         run_cell(usable, "get_ipython().run_cell('1/0')\nwhile rank: pass")
+
+
+@pytest.mark.parametrize("wait", ["time.sleep(60)", "threading.Event().wait()"])
+def test_a_rank_that_waits_again_when_it_is_freed_keeps_its_variables(usable, wait):
+    """
+    In a `finally`, or as it closes what was open. One in five was given up for asleep.
+    """
+    wait = (
+        f"import threading, time\ntry:\n    if rank: dist.barrier()\nfinally:\n    if rank: {wait}"
+    )
+    for _ in range(5):
+        with pytest.raises(CellFailed, match="\nrank 1 was released at line 5; variables are kept"):
+            run_cell(usable, wait)
+
+
+def test_an_object_that_is_freed_as_it_ends_says_nothing(usable, capsys):
+    """
+    A DataLoader waits for its workers as it ends. The interrupt that frees it there is not the
+    learner's.
+    """
+    run_cell(usable, SLOW_TO_END)
+    told = (
+        r"^Deadlock: rank 0 finished .*(\n.*)*\nrank 1 was released at line 2; variables are kept"
+    )
+    with pytest.raises(CellFailed, match=told):
+        run_cell(usable, "for _ in SlowToEnd() if rank else ():\n    dist.barrier()")
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("", "")
+    run_cell(usable, "print(rank); del SlowToEnd.__del__")
+    assert capsys.readouterr().out == "[0] 0\n[1] 1\n"
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,8 @@ class Task:
         """
         listed = () if isinstance(self.mistakes, dict) else self.mistakes
         fits = (m.name for m in listed if any(text in e for text in m.raises for e in errors))
-        return next(fits, "raised")
+        is_undefined = any(error.startswith("NameError") for error in errors)
+        return next(fits, "undefined" if is_undefined else "raised")
 
     def is_left_under_way(self, name):
         """

@@ -5,6 +5,7 @@ From how a cell ended on each rank to one error, or none.
 from ddp_lessons.errors import CellStopped, RankDied, RankRaised, RanksGone
 from ddp_lessons.ranks.diagnosis import report
 from ddp_lessons.ranks.diagnosis.report import DIED, GIVEN_UP, OK, RAISED, RELEASED, Outcome
+from ddp_lessons.ranks.diagnosis.sides import hints_on_ranks
 from ddp_lessons.ranks.diagnosis.telling import rank_names
 from ddp_lessons.ranks.diagnosis.waiting import diagnose
 
@@ -83,7 +84,7 @@ def conclude(ranks, outcomes, lookout, stopped):
     # Gloo aborts a process to which a peer has sent more than it expects.
     cause = f"Before that, {mismatch}." if mismatch and DIED in kinds and not stopped else ""
     lines = [head, cause, "" if given_up == head else given_up]
-    lines += [report.victims_sentence(outcomes), *done]
+    lines += [*hints_on_ranks(outcomes), report.victims_sentence(outcomes), *done]
     return kind("\n".join(line for line in lines if line), traceback)
 
 

@@ -78,6 +78,8 @@ class Freeing:
         self._child_cpu_s = {}
         self._wakes = {}  # rank -> (when, future) of the last time that it was woken
         self._num_wakes = Counter()
+        self._num_told = Counter(ranks.client.ids)
+        self._waits_anew = set()  # ranks that were told again since they have begun another wait
         self._resuming = Resuming(ranks)
         self.halts = {}  # each rank that was given up while it was halted -> by what
         self._rests = {rank: Rest(pid, clock, pulse) for rank, pid in ranks.keeper.pids.items()}
@@ -128,11 +130,13 @@ class Freeing:
         self._resuming.step(self._rests)
         asleep = [rank for rank in running if self._is_asleep(rank, running)]
         lost = [rank for rank in running if self._is_lost(rank)]
-        lost += [rank for rank in asleep if not self._may_be_woken(rank)]
+        anew = [rank for rank in asleep if self._has_begun_another_wait(rank)]
+        lost += [rank for rank in asleep if rank not in anew and not self._may_be_woken(rank)]
         free = [rank for rank in running if rank not in self._asked and rank not in lost]
         # What was freed may have begun to wait anew: one that had a turn since is told again. The
         # others are only asked, since being told wakes them.
-        moved = [rank for rank in free if self._has_moved(rank)]
+        moved = [rank for rank in free if rank in anew or self._has_moved(rank)]
+        self._num_told.update(moved)
         for rank in moved:
             self._told_turns[rank] = self._turns(rank)
         self._note(self._ranks.control.release(moved))
@@ -155,6 +159,17 @@ class Freeing:
     def _has_moved(self, rank):
         # A turn or two is what being told costs.
         return self._turns(rank) > self._told_turns.get(rank, 0) + 2
+
+    def _has_begun_another_wait(self, rank):
+        """
+        Tell whether a sleeper has had all its interrupts, so that it waits in a `finally` or a
+        `__del__` after the wait that was cut. True once a rank: some catch every interrupt.
+        """
+        has_had_all = self._said[rank][1]["num_interrupts"] >= self._num_told[rank]
+        if not has_had_all or rank in self._waits_anew:
+            return False
+        self._waits_anew.add(rank)
+        return True
 
     def _may_be_woken(self, rank):
         """

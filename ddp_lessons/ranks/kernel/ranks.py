@@ -14,7 +14,8 @@ from ddp_lessons.ranks.kernel.control import Control
 from ddp_lessons.ranks.kernel.grouping import GroupBroken, enter_group, join_all, leave_all
 from ddp_lessons.ranks.kernel.launched.choice import engines_of
 from ddp_lessons.ranks.kernel.status import Status
-from ddp_lessons.ranks.rank.where import type_of_variable
+from ddp_lessons.ranks.rank.where import has_variable, is_in_group, type_of_variable
+from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.idle import IdleWatch
 from ddp_lessons.ranks.system.limits import setting
 
@@ -125,6 +126,26 @@ class Ranks:
         Whether these ranks can still run cells.
         """
         return not (self._stopped or self.keeper.gone or self.engines.loss)
+
+    def has_variable(self, name):
+        """
+        Whether rank 0 has a variable of that name; False if it does not say so soon.
+        """
+        return self._asked_soon([0], has_variable, name) == [True]
+
+    def has_left_its_group(self):
+        """
+        Whether a rank says that it has left the group that `join` has made: a cell may do that.
+        """
+        return self.joined and False in self._asked_soon(range(len(self)), is_in_group)
+
+    def _asked_soon(self, some, function, *args):
+        """
+        Return what a function gives on some ranks; nothing if one does not answer soon.
+        """
+        asked = self._view_on(list(some)).apply_async(function, *args)
+        asked.wait(clocks.IDLE_S)
+        return asked.get() if asked.ready() else []
 
     def status(self):
         """

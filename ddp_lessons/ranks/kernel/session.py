@@ -42,7 +42,7 @@ def start_ranks(n=None, *, device="auto", launcher="auto", join=True, timeout_s=
     _answer_px()
     _check_launcher(launcher)
     if _current is not None and _current.alive and _current.asked == asked:
-        if _current.dead or not _current.is_in_order:
+        if _current.dead or not _current.is_in_order or _current.has_left_its_group():
             print("\n".join(_current.recover().sentences()))
         print(_current)
         return _current
@@ -123,6 +123,17 @@ def _answer_px():
     if shell is not None and shell.find_cell_magic("px") is None:
         for kind in ("line", "cell"):
             shell.register_magic_function(lambda *_: current_ranks(), kind, "px")
+        if not shell.custom_exceptions:
+            shell.set_custom_exc((NameError, ValueError, RuntimeError), _show_with_a_hint)
+
+
+def _show_with_a_hint(shell, kind, error, traceback, tb_offset=None):
+    from ddp_lessons.ranks.diagnosis.sides import hint_in_the_notebook
+
+    is_up = _current is not None and _current.alive and _current.is_in_order and not _current.dead
+    if hint := hint_in_the_notebook(error, _current.has_variable if is_up else None):
+        error.add_note(hint)
+    shell.showtraceback((kind, error, traceback), tb_offset=tb_offset)
 
 
 def _check_launcher(launcher):

@@ -17,6 +17,7 @@ import os
 import select
 import signal
 import site
+import sys
 import sysconfig
 import threading
 
@@ -97,6 +98,7 @@ class Interrupts:
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         for number in (signal.SIGINT, _INTERRUPT):
             signal.signal(number, self._on_signal)
+        self._tell_unraisable, sys.unraisablehook = sys.unraisablehook, self._on_unraisable
         watcher = threading.Thread(target=self._watch, args=(reader,), daemon=True)
         watcher.name = "ddp-lessons-guard"
         watcher.start()
@@ -122,6 +124,12 @@ class Interrupts:
             self.num += 1
             if not self._cancel_await():
                 raise KeyboardInterrupt
+
+    def _on_unraisable(self, unraisable):
+        # An object's `__del__` was freed from a wait, such as a DataLoader's for its workers. That
+        # is no fault of the learner's, and Python would print its traceback.
+        if unraisable.exc_type is not KeyboardInterrupt or not self.num:
+            self._tell_unraisable(unraisable)
 
     def _watch(self, reader):
         parent_pid = os.getppid()

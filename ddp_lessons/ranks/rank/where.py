@@ -303,3 +303,12 @@ def type_of_variable(name):
     from IPython import get_ipython
 
     return type(get_ipython().user_ns[name]).__name__
+
+
+def has_variable(name):
+    """
+    Return whether this rank's cells have a variable of that name.
+    """
+    from IPython import get_ipython
+
+    return name in get_ipython().user_ns
