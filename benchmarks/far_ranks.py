@@ -1,13 +1,15 @@
 """
-Measure four ranks on 1, 2 and 4 hosts by SSH: their start, a cell, and the prompt after each fault.
+Measure four ranks on 1, 2 and 4 hosts by SSH: start, a cell, the prompt after each fault, stop.
 
     python benchmarks/far_ranks.py [--hosts 1 2 4] [--repeats 3] [--json FILE]
 
 Hosts are those of scripts/hosts.sh, links as fast as they can be; it needs root. Beside them stand
-four ranks at home, in the same rounds. All hosts share this machine's cores.
+four ranks at home, in the same rounds. All hosts share this machine's cores. A start may take three
+of those at home, since each host imports torch, and a login.
 """
 
 import argparse
+import subprocess
 import sys
 import tempfile
 import threading
@@ -16,7 +18,15 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import median
 
-from figures import Plan, figures_document, make_figures, missed, show_figures, write_document
+from figures import (
+    RATIO,
+    Plan,
+    figures_document,
+    make_figures,
+    missed,
+    show_figures,
+    write_document,
+)
 from kernel import BenchmarkFailed, running_kernel
 from machine import describe_machine, machine_slug
 from recovery import FAULTS, measure_fault
@@ -27,11 +37,14 @@ from ddp_lessons.many_machines import TestBed, why_no_hosts
 RESULTS = Path(__file__).with_name("results")
 HOSTS = (1, 2, 4)
 NUM_CELLS = 50
+MOST_STARTS = 3
+MOST_STOP_S = 3.0
 _AT_HOME = 0
 _CELL = "%%px\nx = 1"
 VANISHING = (
     ("vanish", "prompt after a host vanishes", 10.0),
     ("replace", "the next cell, which replaces its ranks", None),
+    ("stop without one", "stop after that", 10.0),
 )
 _WAIT = "%%px\nimport time\ntime.sleep(3)\ndist.all_reduce(total)"
 _VANISH_AFTER_S = 1.0
@@ -71,7 +84,8 @@ def measure(num_hosts):
         (profile / "ipcluster_config.py").write_text(
             _CONFIGURATION.format(folder=bed.folder, python=sys.executable, engines=engines)
         )
-        return _measure(kernel, "ssh", bed if num_hosts > 1 else None)
+        login_s = _login_s(bed.folder)
+        return {"login": login_s} | _measure(kernel, "ssh", bed if num_hosts > 1 else None)
 
 
 def _measure(kernel, launcher, bed=None):
@@ -80,10 +94,18 @@ def _measure(kernel, launcher, bed=None):
     seconds["cell"] = median(_round_trip_s(kernel) for _ in range(NUM_CELLS))
     for fault in FAULTS:
         seconds[fault.name] = measure_fault(kernel, fault)[f"{fault.name}_prompt_s"]
+    seconds["stop"] = kernel.seconds_of("ranks.stop()")
     if bed is not None:
+        kernel.run_well(start)
         seconds |= _measure_vanishing(kernel, bed)
-    kernel.run_well("ranks.stop()")
+        seconds["stop without one"] = kernel.seconds_of("ranks.stop()")
     return seconds
+
+
+def _login_s(folder):
+    began_s = time.monotonic()
+    subprocess.run(["ssh", "-F", f"{folder}/ssh_config", "node1", "true"], check=True)
+    return time.monotonic() - began_s
 
 
 def _measure_vanishing(kernel, bed):
@@ -144,6 +166,11 @@ def main(argv):
         for num_hosts in places[first:] + places[:first]:
             for what, seconds in measure(num_hosts).items():
                 samples[what, num_hosts].append(seconds)
+    for num in arguments.hosts:
+        at_home_s, login_s = samples["start", _AT_HOME], samples["login", num]
+        samples["allowed", num] = [
+            MOST_STARTS * home_s + one_s for home_s, one_s in zip(at_home_s, login_s, strict=True)
+        ]
     told = {"start": "start, to the first all-reduce", "cell": "a cell"}
     told |= {fault.name: f"prompt after: {fault.name}" for fault in FAULTS}
     plans = [
@@ -156,6 +183,17 @@ def main(argv):
         for num in arguments.hosts
         for what, words, limit in VANISHING
         if num > 1
+    ]
+    plans += [
+        Plan(
+            f"{num} host{'s' * (num > 1)}: start", "s", ("start", num),
+            f"{MOST_STARTS} starts at home and a login", ("allowed", num), 1.0, RATIO,
+        )
+        for num in arguments.hosts
+    ]  # fmt: skip
+    plans += [
+        Plan(f"{num} host{'s' * (num > 1)}: stop", "s", ("stop", num), limit=MOST_STOP_S)
+        for num in arguments.hosts
     ]
     figures = make_figures(plans, samples)
     show_figures(figures)

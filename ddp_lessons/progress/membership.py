@@ -56,6 +56,7 @@ class Membership:
         token: What lets them write their row, and no other: a secret of their own, which the board
             learns when they join. So to join twice is to join once.
         is_left: Whether this learner has left, and the board may not have heard of it.
+        secret: What tokens are made of, one for each address. No board learns it.
     """
 
     url: str
@@ -63,6 +64,7 @@ class Membership:
     code: str = ""
     token: str = ""
     is_left: bool = False
+    secret: str = ""
 
     def join(self):
         """

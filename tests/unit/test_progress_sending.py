@@ -369,6 +369,8 @@ def test_a_token_of_one_board_is_not_sent_to_another(people, tmp_path):
         join_board(elsewhere.url, code=other.code, name="Ada")
         assert not other.knows(first)
         assert membership.membership().token != first
+        join_board(board.url, code=people.code, name="Ada")  # the row is still this learner's
+        assert membership.membership().token == first
     other.close()
 
 

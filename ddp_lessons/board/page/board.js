@@ -47,7 +47,7 @@ function drawQuestion() {
     line.append(make("b", number), bar, make("span", count, "count"))
     return line
   }))
-  at("silent").textContent = asked ? `${asked.num_open} have said nothing.` : ""
+  at("silent").textContent = asked ? `Without an answer: ${asked.num_open}` : ""
   at("was").textContent = asked && asked.was !== null ? asked.was : "Nobody has run it yet."
 }
 
