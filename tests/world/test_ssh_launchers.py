@@ -30,7 +30,10 @@ echo "$host" >>LOGINS
 echo "Welcome to $host"
 exec sh -c "$*"
 """
-SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
+SLEEP = [
+    sys.executable, "-c",
+    "import os, time; print('up as', os.environ['RANK'], flush=True); time.sleep(60)",
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -92,7 +95,9 @@ def test_all_engines_of_a_host_come_through_one_login(engine_set):
         assert all(map(runs, launchers.values()))
         assert len({one.pid for one in launchers.values()}) == len(launchers) == 6
         assert not any(one.has_ended for one in launchers.values())
-        wait_until(lambda: "up" in engines.get_output(), 10, "the words of all engines")
+        for number, launcher in enumerate(launchers.values()):
+            words = f"up as {number}\n"
+            wait_until(lambda one=launcher, said=words: one.get_output() == said, 10, words)
         check.launchers = launchers.values()
 
     assert started(engines, 6, check) < 10 * clocks.SSH_KNOCK_S

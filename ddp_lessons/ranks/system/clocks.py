@@ -211,6 +211,8 @@ HOME_S = stretched(20.0)
 HOME_ASK_EVERY_S = 1.0
 # ssh: how long a host has to let us in, to count as there. ssh takes whole seconds only.
 SSH_KNOCK_S = stretched(2)
+# ssh: how long a host has to accept a connection. ssh itself would wait for minutes.
+SSH_CONNECT_S = stretched(5)
 # ssh: how long all hosts together may take to let us in and begin the ranks. ipyparallel waits 10 s
 # for each login.
 SSH_LOGIN_S = stretched(20.0)

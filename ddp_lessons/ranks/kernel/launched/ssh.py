@@ -20,6 +20,8 @@ class SSHEngines(LaunchedEngines):
         keeper, cluster, client, placement, launcher: As `LaunchedEngines`.
     """
 
+    _rank_from = "RANK"  # hosts start theirs at the same time, and the first to register is any
+
     def __init__(self, keeper, cluster, client, placement, launcher):
         super().__init__(keeper, cluster, client, placement, launcher)
         self._knocked = {}  # host -> whether it let us in, since a replacement has begun

@@ -14,7 +14,10 @@ from ddp_lessons.ranks.kernel.launched.ssh_login import HostLogin
 from ddp_lessons.ranks.system import clocks
 
 # 12 s of silence end a login: more than the 8 s that end the ranks behind it.
-_NOTICE_A_HOST_THAT_IS_GONE = ("-o", "ServerAliveInterval=2", "-o", "ServerAliveCountMax=6")
+_NOTICE_A_HOST_THAT_IS_GONE = (
+    "-o", f"ConnectTimeout={clocks.SSH_CONNECT_S}",
+    "-o", "ServerAliveInterval=2", "-o", "ServerAliveCountMax=6",
+)  # fmt: skip
 
 
 class SSHEngineLauncher(ipp_launcher.SSHEngineLauncher):
@@ -56,9 +59,9 @@ class SSHEngineLauncher(ipp_launcher.SSHEngineLauncher):
         """
         return [*self.ssh_cmd, *self.ssh_args, *_NOTICE_A_HOST_THAT_IS_GONE, self.location]
 
-    def begin(self, login):
+    def begin(self, login, number):
         """
-        Have a login's agent start the engine.
+        Have a login's agent start the engine, as that of this number unless it was told another.
         """
         self._login = login
         self._is_known, self._has_told, self._end = (threading.Event() for _ in range(3))
@@ -68,7 +71,7 @@ class SSHEngineLauncher(ipp_launcher.SSHEngineLauncher):
             "start",
             key=self.identifier,
             words=self.program + self.program_args,
-            variables=self.get_env(),
+            variables={"RANK": str(number), **self.get_env()},
             log=f"{self.remote_output_file}.{self.identifier.replace('/', '-')}",
             folder=self.remote_profile_dir,
         )
@@ -176,12 +179,12 @@ class SSHEngineSetLauncher(ipp_launcher.SSHEngineSetLauncher):
         """
         dlist = super().start(n)
         logins = {}
-        for launcher in self.begun:
+        for number, launcher in enumerate(self.begun):
             ssh = tuple(launcher.ssh)
             if ssh not in logins:
                 logins[ssh] = HostLogin(ssh, launcher.remote_python)
                 self._logins.append(logins[ssh])
-            launcher.begin(logins[ssh])
+            launcher.begin(logins[ssh], number)
         give_up_at = time.monotonic() + clocks.SSH_LOGIN_S
         try:
             for launcher in self.begun:
