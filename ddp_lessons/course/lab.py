@@ -55,7 +55,8 @@ def lab_environment(environment):
     where it has no address to fetch them from; what kernels say is not encrypted, so that every
     user of the machine can read it; and the tab of an exercise looks like that of its lesson.
     `ddp-lessons` is found in terminals and in `!` cells, also if nobody has activated this
-    environment.
+    environment. The settings keep terminals from being login shells, as they are where the server
+    has no terminal of its own: those begin with /etc/profile, and so with another PATH.
 
     Args:
         environment: The environment variables without them.

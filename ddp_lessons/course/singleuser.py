@@ -22,7 +22,6 @@ from ddp_lessons.course.notebooks.places import find_course
 from ddp_lessons.errors import DDPLessonsError, StartFailed
 from ddp_lessons.ranks.system.limits import memory_that_nobody_bounds, setting
 
-_SHELL = "/bin/bash"
 _WRITTEN_TO = ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR")
 _NEEDED_BYTES = 1 << 20
 _GO_FIRST = 500
@@ -41,11 +40,7 @@ def server_command(rest=()):
     Returns:
         list[str]: The command and its arguments.
     """
-    # A login shell, which a server has without a terminal of its own, would begin with
-    # /etc/profile and so with a PATH on which there is no ddp-lessons.
-    shell = f"--ServerApp.terminado_settings={{'shell_command': ['{_SHELL}']}}"
-    shells = [shell] if Path(_SHELL).exists() else []
-    return [sys.executable, "-m", "jupyterhub.singleuser", *shells, *rest]
+    return [sys.executable, "-m", "jupyterhub.singleuser", *rest]
 
 
 def server_environment(environment, folder):

@@ -180,6 +180,25 @@ def test_lab_encrypts_what_kernels_say():
     assert "curve" in get_kernel_dict()["metadata"]["supported_encryption"]
 
 
+def test_a_terminal_of_lab_keeps_the_path():
+    """
+    A server that was started in the background would give it a login shell, and /etc/profile's.
+    """
+    environment = lab.lab_environment({"PATH": "/usr/bin:/bin", "SHELL": "/bin/sh"})
+    settings = Path(environment["JUPYTER_CONFIG_PATH"]) / "jupyter_server_config.json"
+    command = json.loads(settings.read_text())["ServerApp"]["terminado_settings"]["shell_command"]
+    done = subprocess.run(
+        command,
+        input="echo $0; command -v ddp-lessons",
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    shell, found = done.stdout.split()
+    assert shell == "/bin/sh"  # a login shell's name begins with a hyphen
+    assert found == str(Path(sys.executable).parent / "ddp-lessons")
+
+
 def test_lab_allows_root_to_root_only(tmp_path):
     """
     In most containers everybody is root, and JupyterLab would refuse to start.
