@@ -38,6 +38,9 @@ def script(
     """
     Make one script of the cells of a notebook that have the tag "script".
 
+    In JupyterLab, select a cell, open the property inspector (the gears at the right), and add the
+    tag under Common Tools. A cell with it begins with %%px.
+
     Start it with torchrun, or with any other launcher: python -m ddp_lessons.launch SCRIPT. With
     --kubernetes, there are manifests beside it: a TrainJob of Kubeflow's, and a plain Job.
     """

@@ -71,5 +71,8 @@ def real_or_stored(name, run):
             "pip install 'ddp-lessons[frameworks]'."
         )
     if dist.get_rank() == 0:
-        print(f"stored | {FRAMEWORKS[module]} is not here: this came out where it is.")
+        print(
+            f"stored | {FRAMEWORKS[module]} is not installed here, and this came out where it is: "
+            "pip install 'ddp-lessons[frameworks]'"
+        )
     return results[dist.get_rank()]

@@ -45,7 +45,10 @@ def test_what_is_stored_is_plainly_marked(monkeypatch, capsys):
         be_rank(monkeypatch, rank, 4)
         found = real_or_stored("no sampler, and prepare", list)
         assert found[0] == [4 * rank, 4 * rank + 1, 4 * rank + 2, 4 * rank + 3]
-    told = "stored | Accelerate is not here: this came out where it is.\n"
+    told = (
+        "stored | Accelerate is not installed here, and this came out where it is: "
+        "pip install 'ddp-lessons[frameworks]'\n"
+    )
     assert capsys.readouterr().out == told  # once, by rank 0
 
 

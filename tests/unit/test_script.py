@@ -109,6 +109,15 @@ def test_script_is_what_a_person_would_have_written():
     assert script_of(notebook, "made_up") == SCRIPT
 
 
+def test_script_takes_statements_that_share_a_line():
+    """
+    People write `x, y = 1, 2` so, too.
+    """
+    text = script_of(notebook_of("%%px\nimport os; import sys\nx = 1; y = 2\nprint(x)"), "made_up")
+    assert "import os\nimport sys\n" in text
+    assert "    x = 1; y = 2\n    print(x)\n" in text
+
+
 def test_script_breaks_a_long_import():
     """
     Nobody scrolls to the right to read an import.
@@ -126,7 +135,7 @@ def test_script_breaks_a_long_import():
         ("x = 1", "made_up, cell 1, no cell for a script: expected %%px as its first line"),
         ("%%px --targets 0\nx = 1", "expected %%px as its first line (got '%%px --targets 0')"),
         ("%%px\nx = 1\n%time x", "no Python: expected a cell without other magics (got '%time x')"),
-        ("%%px\nx = 1; y = 2", "expected a line for each statement (got 'x = 1; y = 2')"),
+        ("%%px\nimport os; y = 2", "expected a line of its own for each (got 'import os; y = 2')"),
         ("%%px\nimport torch", "No script: expected cells of made_up with the tag 'script'"),
         ("%%px\nrank = 1\ndef f():\n    return rank", "f: expected a function that gets what it"),
         ("%%px\nrank = 1\ndef f(r=rank):\n    return r", "reads 'rank', which main makes)"),
@@ -161,7 +170,7 @@ def test_script_of_a_file_or_a_stem_is_printed_or_written(tmp_path, capsys):
     """
     path = tmp_path / "made_up.ipynb"
     nbformat.write(notebook_of(SETUP, TRAINING), path)
-    assert read_script(path) == SCRIPT
+    assert read_script(path) == read_script(path.with_suffix("")) == SCRIPT
     assert CliRunner().invoke(app, ["script", str(path)]).output == SCRIPT
     out = tmp_path / "train.py"
     shown = CliRunner().invoke(app, ["script", str(path), "-o", str(out)])

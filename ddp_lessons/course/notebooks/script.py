@@ -30,16 +30,23 @@ def read_script(name):
     Return the script of a notebook.
 
     Args:
-        name: A notebook's file, or its text twin's; or a stem such as 09_launch, which means the
-            lesson as the course has it, or the exercise if there is no such lesson.
+        name: A notebook's file, with its ending or without, or its text twin's; or a stem such as
+            09_launch, which means the lesson as the course has it, or the exercise if there is no
+            such lesson.
 
     Raises:
         BadInput: There is no such notebook, or its cells make no script.
         NotebookRefused: The file is no notebook.
     """
-    path = Path(name)
-    if not path.is_file():
-        path = choose(find_course(), [name])[0].text
+    path = next((one for one in (Path(name), Path(f"{name}.ipynb")) if one.is_file()), None)
+    if path is None:
+        try:
+            path = choose(find_course(), [name])[0].text
+        except BadInput:
+            raise BadInput(
+                f"Unknown notebook: expected a file, or a lesson such as 09_launch (got {name!r}). "
+                "Name the file as it is called from here: notebooks/Untitled.ipynb."
+            ) from None
     notebook = read_twin(path) if path.suffix == ".py" else read_notebook(path)
     return script_of(notebook, path.stem)
 
@@ -62,13 +69,14 @@ def script_of(notebook, stem):
             continue
         where = f"{stem}, cell {number}"
         block: list[str] = []
-        for node, start, text in _statements(cell["source"], where):
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                imports.add(node)
-            elif isinstance(node, ast.FunctionDef | ast.ClassDef):
-                functions.append((where, node, "\n".join(text).strip("\n")))
+        for nodes, start, text in _statements(cell["source"], where):
+            if isinstance(nodes[0], ast.Import | ast.ImportFrom):
+                for node in nodes:
+                    imports.add(node)
+            elif isinstance(nodes[0], ast.FunctionDef | ast.ClassDef):
+                functions.append((where, nodes[0], "\n".join(text).strip("\n")))
             else:
-                block += _indented(node, start, text)
+                block += _indented(nodes, start, text)
         while block and not block[0]:
             del block[0]
         if block:
@@ -90,7 +98,8 @@ def script_of(notebook, stem):
 
 def _statements(source, where):
     """
-    Return (node, number of its first line, its lines) for each statement of a cell.
+    Return (nodes, number of their first line, their lines) for each statement of a cell, or for
+    several that share a line.
 
     Comments above a statement are lines of it, and those below the last one, too.
     """
@@ -107,23 +116,31 @@ def _statements(source, where):
         raise BadInput(
             f"{where}, no Python: expected a cell without other magics (got {line!r}). Mend it."
         ) from None
-    lines, found, start = body.splitlines(), [], 0
+    lines, found, start, shared = body.splitlines(), [], 0, []
     for node, after in zip(nodes, [*nodes[1:], None], strict=True):
-        end = len(lines) if after is None else node.end_lineno
+        shared.append(node)
         if after is not None and after.lineno == node.end_lineno:
+            continue
+        if len({_destination(each) for each in shared}) > 1:
             raise BadInput(
-                f"{where}, two in one: expected a line for each statement "
+                f"{where}, an import beside something else: expected a line of its own for each "
                 f"(got {lines[node.lineno - 1]!r}). Break the line."
             )
-        found.append((node, start, lines[start:end]))
-        start = end
+        end = len(lines) if after is None else node.end_lineno
+        found.append((shared, start, lines[start:end]))
+        start, shared = end, []
     return found
 
 
-def _indented(node, start, lines):
+def _destination(node):
+    return "the top" if isinstance(node, ast.Import | ast.ImportFrom) else "main"
+
+
+def _indented(nodes, start, lines):
     # What stands inside a string of several lines is no code to be moved.
     inside = {
         number
+        for node in nodes
         for part in ast.walk(node)
         if isinstance(part, ast.JoinedStr)
         or (isinstance(part, ast.Constant) and isinstance(part.value, str | bytes))
