@@ -230,9 +230,10 @@ def reset(stem: _Stem, folder: _Folder = None):
         place = exercises.exercise_place(stem)
         path = exercises.learners_notebook(place, folder)
         kept = exercises.reset_notebook(path, place)
-    typer.echo(f"{path.name} is blank again")
+    typer.echo(f"{path} is blank again")
     if kept is not None:
-        typer.echo(f"your answer is in {kept.name}")
+        typer.echo(f"your answer is in {kept.name}, beside it")
+    typer.echo("if it is open in JupyterLab: File, Reload Notebook from Disk")
 
 
 @app.command()

@@ -18,7 +18,7 @@ from ddp_lessons.checks.kit.finding import all_tasks, find_task, stem_of
 from ddp_lessons.course import sandbox, workspace
 from ddp_lessons.course.making.build import CELL_TIMEOUT_S
 from ddp_lessons.course.making.verify import nbval_command, nbval_environment
-from ddp_lessons.course.notebooks.blanks import read_blank
+from ddp_lessons.course.notebooks.blanks import is_untouched, read_blank
 from ddp_lessons.course.notebooks.canonical import ANSI, dumps, read_notebook
 from ddp_lessons.course.notebooks.cells import numbered, tags_of, text_of
 from ddp_lessons.course.notebooks.places import all_places, find_course, with_two_digits
@@ -193,13 +193,14 @@ def reset_notebook(path, place):
         place: The place of its exercise.
 
     Returns:
-        Path or None: The file that now holds the learner's answer; None if there was none.
+        Path or None: The file that now holds the learner's answer; None if there was none, or
+        nothing but the blank's own cells.
 
     Raises:
         BadInput: The folder, or the notebook, is not the learner's to write.
     """
     try:
-        return _reset(path, dumps(read_blank(place)))
+        return _reset(path, read_blank(place))
     except OSError as error:
         raise BadInput(
             f"Cannot write there: expected a folder of your own (got {path.parent}: "
@@ -209,7 +210,7 @@ def reset_notebook(path, place):
 
 def _reset(path, blank):
     kept = None
-    if path.exists():
+    if path.exists() and not is_untouched(path, blank):
         number = 1
         while kept is None:
             candidate = path.with_name(f"{path.stem}.kept-{number}.ipynb")
@@ -219,7 +220,7 @@ def _reset(path, blank):
                 number += 1
             else:
                 kept = candidate
-    replace_text(path, blank)
+    replace_text(path, dumps(blank))
     return kept
 
 

@@ -16,8 +16,8 @@ import re
 
 import nbformat
 
-from ddp_lessons.course.notebooks.canonical import canonical
-from ddp_lessons.course.notebooks.cells import numbered
+from ddp_lessons.course.notebooks.canonical import canonical, read_notebook
+from ddp_lessons.course.notebooks.cells import numbered, text_of
 from ddp_lessons.course.notebooks.twins import read_twin
 from ddp_lessons.errors import NotebookRefused
 
@@ -102,3 +102,18 @@ def _blank_source(source, task, where):
             f"{where}: expected '{_END}' (got the end of the cell). Add it after the solution."
         )
     return "\n".join(lines), gaps
+
+
+def is_untouched(path, blank):
+    """
+    Tell whether a learner's notebook has the cells of its blank and no others, whatever came out.
+
+    Args:
+        path: The learner's file.
+        blank: The notebook that `read_blank` returned.
+    """
+    try:
+        cells = read_notebook(path)["cells"]
+    except NotebookRefused:
+        return False
+    return [text_of(cell) for cell in cells] == [text_of(cell) for cell in blank["cells"]]

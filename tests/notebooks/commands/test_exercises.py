@@ -236,6 +236,7 @@ def test_reset_in_somebody_else_s_folder_is_refused_in_one_line(mine, monkeypatc
     monkeypatch.setattr(
         *{"link": (exercises.os, "link"), "replace": (Path, "replace")}[name], refuse
     )
+    solve(mine)
     shown = invoke("reset", "00", "--folder", mine)
     assert shown.exit_code == 1
     told = f"ddp-lessons reset: Cannot write there: expected a folder of your own (got {mine}: "
@@ -258,6 +259,8 @@ def test_reset_brings_the_blank_back_and_keeps_the_answer(mine):
         assert path.read_bytes() == PLACE.blank.read_bytes()
     kept = [(mine / f"00_ranks.kept-{number}.ipynb").read_bytes() for number in (1, 2)]
     assert kept == answers
+    shown = invoke("reset", "00", "--folder", mine)  # there is nothing to keep
+    assert shown.output.startswith(f"{path} is blank again\nif it is open in JupyterLab: ")
 
 
 def test_solution_asks_first():
