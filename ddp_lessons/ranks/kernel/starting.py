@@ -5,7 +5,6 @@ Bring up one set of ranks: warden, controller, client, engines, in an order that
 import contextlib
 import functools
 import os
-import secrets
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,11 @@ from traitlets.config import Config
 from ddp_lessons.errors import DDPLessonsError, StartFailed
 from ddp_lessons.ranks.kernel.keeper import Keeper
 from ddp_lessons.ranks.system import share
+from ddp_lessons.ranks.system.cluster_files import (
+    files_of,
+    new_cluster_id,
+    remove_files_of_the_dead,
+)
 from ddp_lessons.ranks.system.interfaces import chosen_address, common_address, names_for_ssh
 from ddp_lessons.ranks.system.limits import memory, usable_cores
 from ddp_lessons.ranks.system.placement import BYTES_PER_RANK, Machine, place
@@ -154,17 +158,9 @@ class Beginning:
         self.undo = undo
         self._launcher = launcher
         self._timeout_s = timeout_s
-        self._cluster_id = cluster_id = f"ddp-lessons-{secrets.token_hex(6)}"
+        self._cluster_id = cluster_id = new_cluster_id()
         self._profile_dir = profile_dir = _profile_folder(keeper.folder / "profile")
-        security = Path(profile_dir) / "security"
-        keeper.remove_at_end(
-            [
-                str(security / f"cluster-{cluster_id}.json"),
-                str(security / f"ipcontroller-{cluster_id}-client.json"),
-                str(security / f"ipcontroller-{cluster_id}-engine.json"),
-                str(Path(profile_dir) / "log" / f"engines{cluster_id}.json"),
-            ]
-        )
+        keeper.remove_at_end([str(file) for file in files_of(profile_dir, cluster_id)])
         cluster = self._cluster if launcher in ELSEWHERE else None
         listen = listen_address(launcher, cluster)
         # Ranks of other launchers listen on ports themselves, which takes the controller's keys.
@@ -172,6 +168,7 @@ class Beginning:
         folder = keeper.folder if has_sockets else None
         keeper.order_controller(controller_arguments(profile_dir, cluster_id, listen, folder))
         keeper.order("import torch")
+        remove_files_of_the_dead(profile_dir)
 
     @functools.cached_property
     def _cluster(self):
