@@ -77,6 +77,21 @@ def test_deadline_of_a_rank_that_is_new():
     assert told.deadline.spent_s == 0.0
 
 
+def test_deadline_anew_begins_now_with_what_was_read_before():
+    """
+    A check prepares ranks, and runs an answer twice, perhaps. Each has a time of its own.
+    """
+    told = Told()
+    told.now += 5.0
+    told.ran_s[1] += 5.0
+    anew = told.deadline.anew(2.0)
+    assert anew.spent_s == 0.0
+    told.now += 3.0
+    assert anew.is_over
+    told.waited_s[1] += 1.5
+    assert anew.spent_s == pytest.approx(1.5)
+
+
 def test_deadline_calls_once_nothing_is_left():
     """
     The loop that does not end is ended; a watch that was stopped calls nobody.

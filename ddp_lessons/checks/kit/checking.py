@@ -90,28 +90,30 @@ def run_and_judge(task, ranks):
     cases = task.new_cases(len(ranks))
     looks = _ask(ranks, playing.look, task.module, task.name)
     judging.judge_looks(task, looks)
+    start = Deadline(_READY_WITHIN_S, lambda: list(ranks.keeper.pids.values()))
     if task.in_group:
         sizes = {case.world_size for case in cases if not case.on_paper}
         sizes -= {len(ranks), *looks[0]["sizes"]}
         if sizes:
-            _prepare(ranks, make_groups, sorted(sizes))
+            _prepare(ranks, start, make_groups, sorted(sizes))
         if task.warm_up is not None:
-            _prepare(ranks, task.warm_up)
-    run = _run_all(task, ranks, cases)
+            _prepare(ranks, start, task.warm_up)
+    run = _run_all(task, ranks, start, cases)
     if any(seen.num_orders for played in run.played for seen in played.seen):
         try:
-            _run_all(task, ranks, [case for case in cases if not case.on_paper], own_orders=True)
+            on_ranks = [case for case in cases if not case.on_paper]
+            _run_all(task, ranks, start, on_ranks, own_orders=True)
         except WrongAnswer as error:
             raise judging.wrong_by_order(task, error) from None
     task.last_run[:] = [run]
     return task.ok(run.played) if callable(task.ok) else task.ok
 
 
-def _run_all(task, ranks, cases, own_orders=False):
+def _run_all(task, ranks, start, cases, own_orders=False):
     folder = tempfile.mkdtemp(prefix="check-", dir=ranks.store_folder)
     if not task.in_group:
         ranks.leave()  # before the clock starts: the group's threads end, and their waits with them
-    run = Run(task, ranks, folder, _deadline(ranks, DEADLINE_S + task.waits_s), own_orders)
+    run = Run(task, ranks, folder, start.anew(DEADLINE_S + task.waits_s), own_orders)
     task.last_run[:] = [run]
     try:
         for case in cases:
@@ -130,9 +132,9 @@ def _run_all(task, ranks, cases, own_orders=False):
     return run
 
 
-def _prepare(ranks, function, *args):
+def _prepare(ranks, start, function, *args):
     source = _call(function, *args)
-    error, *_ = _run_cell(ranks, range(len(ranks)), source, _deadline(ranks, _READY_WITHIN_S))
+    error, *_ = _run_cell(ranks, range(len(ranks)), source, start.anew(_READY_WITHIN_S))
     if error is not None:
         raise error
 
@@ -167,10 +169,6 @@ def _call(function, *args):
     # One expression, so that no name is left behind in the learner's namespace.
     module = f"__import__({function.__module__!r}, fromlist=['{function.__name__}'])"
     return f"{module}.{function.__name__}(*{args!r})"
-
-
-def _deadline(ranks, limit_s):
-    return Deadline(limit_s, lambda: list(ranks.keeper.pids.values()))
 
 
 def _run_cell(ranks, members, source, deadline):

@@ -24,6 +24,7 @@ class Deadline:
         clock: Function that returns seconds.
         waited_s: Function from a process id to the seconds for which it has waited for a core.
         ran_s: Function from a process id to the seconds for which its main thread has run.
+        before: What `waited_s` has given for each process id. Default: what it gives now.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class Deadline:
         clock=time.monotonic,
         waited_s=waited_for_a_core_s,
         ran_s=main_cpu_s,
+        before=None,
     ):
         self.limit_s = limit_s
         self._pids = pids
@@ -40,8 +42,15 @@ class Deadline:
         self._waited_s = waited_s
         self._ran_s = ran_s
         self._began_at = clock()
-        self._before = self._read(waited_s)
+        self._before = self._read(waited_s) if before is None else before
         self._ran_before = self._read(ran_s)
+
+    def anew(self, limit_s):
+        """
+        Return a deadline that begins now. To read once more what ranks have waited would take a
+        file a thread; so what they waited since this one began is not counted either.
+        """
+        return Deadline(limit_s, self._pids, self._clock, self._waited_s, self._ran_s, self._before)
 
     def _read(self, seconds_of):
         return {pid: seconds_of(pid) for pid in self._pids()}
@@ -79,7 +88,10 @@ class Deadline:
         stopped = threading.Event()
 
         def look():
-            while not stopped.wait(_LOOK_EVERY_S):
+            # No less than the limit on the clock is spent before it: a look costs a file a thread.
+            early_s = self.limit_s - (self._clock() - self._began_at)
+            while not stopped.wait(max(early_s, _LOOK_EVERY_S)):
+                early_s = 0.0
                 if self.is_over:
                     on_end()
                     return

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from ddp_lessons.checks.kit.cases import Case
 from ddp_lessons.checks.kit.inside.on_paper import play_on_paper
 from ddp_lessons.checks.kit.inside.orders import noting_orders
-from ddp_lessons.checks.kit.inside.plain import plain
+from ddp_lessons.checks.kit.inside.plain import pickled, plain
 from ddp_lessons.checks.kit.inside.replacing import give_back
 from ddp_lessons.checks.kit.inside.seen import Here, Seen
 from ddp_lessons.checks.kit.inside.surroundings import (
@@ -165,7 +165,7 @@ def play(module, number, case, folder, has_own_orders=False):
     here = Here(Case(*case), guard.rank, folder, task.twice, task.ends_threads)
     if here.case.on_paper:
         with usual_modes():
-            kept.pickled = pickle.dumps(_play_on_paper(task, answer, here.case, folder))
+            kept.pickled = pickled(_play_on_paper(task, answer, here.case, folder))
         return
     with random_states(here), redirect_stdout(kept.printed), redirect_stderr(kept.printed):
         with (
@@ -177,7 +177,7 @@ def play(module, number, case, folder, has_own_orders=False):
         ):
             found = plain(task.act(here, answer))
         seen = Seen(here.rank, here.calls, found, num_orders=orders.num_asked)
-        kept.pickled = pickle.dumps(seen)
+        kept.pickled = pickled(seen)
 
 
 def _play_on_paper(task, answer, case, folder):
