@@ -8,7 +8,7 @@ import sys
 
 from ddp_lessons.ranks.diagnosis.report import RAISED
 
-_SET_BY_LESSONS = {"rank", "world_size", "device", "dist"}
+_SET_BY_LESSONS = {"rank", "world_size", "device"}
 _NOT_DEFINED = re.compile(r"name '(\w+)' is not defined")
 _TWICE = "initialize the default process group twice"
 _NO_GROUP = "Default process group has not been initialized"

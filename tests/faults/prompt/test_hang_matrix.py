@@ -64,14 +64,20 @@ def footprints(kernel, without):
 def test_fault_gives_the_prompt_back_and_leaves_nothing(kernels, world_size, kind):
     """
     Each row of the matrix, twice: the second time must not hold more than the first.
+
+    torch keeps the last group of a DDP model, and of its sockets, one for each peer, those that
+    Gloo did not come to close before the group was freed. So a fault of a model comes as often as
+    there are ranks: what each of them leaves is more than that.
     """
     fault = fault_of(kind, world_size)
+    num_plays = world_size if KINDS[kind].needs_model else 1
     without = fault.ranks("CD") if KINDS[kind].dies else []
     with kernels.player(world_size) as player:
         for _ in range(NUM_SETTLING[KINDS[kind].needs_model]):
             player.play(fault, limit_s=PROMPT_S)
         before = footprints(player.kernel, without)
-        player.play(fault, limit_s=PROMPT_S)
+        for _ in range(num_plays):
+            player.play(fault, limit_s=PROMPT_S)
 
         def grown():
             after = footprints(player.kernel, without)
@@ -79,7 +85,7 @@ def test_fault_gives_the_prompt_back_and_leaves_nothing(kernels, world_size, kin
                 (holder, what, before[holder][what], count)
                 for holder, counts in after.items()
                 for what, count in counts.items()
-                if count > before[holder][what]
+                if count >= before[holder][what] + num_plays
             ]
 
         # Gloo closes what it no longer needs from threads of its own, a moment later.
