@@ -84,6 +84,10 @@ def test_a_cell_ends_that_replaces_its_streams(usable, cell, capsys):
     run_cell(usable, "assert sys.stdout is not streams[0]")
     with pytest.raises(CellFailed, match="ranks 0 and 1 raised ValueError: told at line 1"):
         run_cell(usable, "raise ValueError('told')")
+    with pytest.raises(CellFailed, match="ranks 0 and 1 raised SyntaxError: "):
+        run_cell(usable, "print(")
+    run_cell(usable, "'a result'")
+    assert capsys.readouterr().out.endswith("[0] 'a result'\n[1] 'a result'\n")
     run_cell(usable, "sys.stdout, sys.stderr = streams\nprint('seen')")
     assert capsys.readouterr().out.endswith("[0] seen\n[1] seen\n")
 
