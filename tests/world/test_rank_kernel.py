@@ -86,6 +86,10 @@ def test_a_cell_ends_that_replaces_its_streams(usable, cell, capsys):
         run_cell(usable, "raise ValueError('told')")
     with pytest.raises(CellFailed, match="ranks 0 and 1 raised SyntaxError: "):
         run_cell(usable, "print(")
+    shown = "from IPython.display import display\n"
+    run_cell(usable, f"{shown}display({{'of': rank}})")
+    assert capsys.readouterr().out.endswith("[0] {'of': 0}\n[1] {'of': 1}\n")
+    usable.status()  # ranks answer meanwhile, in another thread
     run_cell(usable, "'a result'")
     assert capsys.readouterr().out.endswith("[0] 'a result'\n[1] 'a result'\n")
     run_cell(usable, "sys.stdout, sys.stderr = streams\nprint('seen')")

@@ -10,6 +10,7 @@ import os
 import select
 import sys
 import threading
+import types
 
 from ipykernel.iostream import OutStream
 
@@ -251,6 +252,13 @@ class CellStreams:
                 with contextlib.suppress(Exception):  # it may have no `flush`, or be closed
                     stream.flush()
 
+    @property
+    def of_rank(self):
+        """
+        The rank's own `sys.stdout` and `sys.stderr`.
+        """
+        return self._own or (sys.stdout, sys.stderr)
+
     @contextlib.contextmanager
     def own(self):
         """
@@ -265,3 +273,36 @@ class CellStreams:
             yield
         finally:
             sys.stdout, sys.stderr = of_cells
+
+
+class SysOfRank(types.ModuleType):
+    """
+    The module `sys`, but its streams are the rank's own, whatever a cell has put in their place.
+
+    ipykernel flushes `sys.stdout` before it sends a result, a picture, an error or an answer, in
+    two threads. Where a cell has put a stream that cannot be flushed, nothing would be sent.
+
+    Args:
+        streams: The CellStreams of this process.
+    """
+
+    def __init__(self, streams):
+        super().__init__("sys")
+        self._streams = streams
+
+    def __getattr__(self, name):
+        return getattr(sys, name)
+
+    @property
+    def stdout(self):
+        """
+        The rank's own.
+        """
+        return self._streams.of_rank[0]
+
+    @property
+    def stderr(self):
+        """
+        The rank's own.
+        """
+        return self._streams.of_rank[1]

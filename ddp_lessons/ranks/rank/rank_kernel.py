@@ -14,7 +14,7 @@ import sys
 import traceback
 from typing import Any
 
-from ipykernel.displayhook import ZMQShellDisplayHook
+from ipykernel import displayhook, kernelbase, zmqshell
 from ipykernel.jsonutil import json_clean
 from ipykernel.zmqshell import ZMQInteractiveShell
 from ipyparallel.engine.kernel import IPythonParallelKernel
@@ -22,24 +22,11 @@ from jupyter_client.jsonutil import json_default
 from jupyter_client.session import json_packer
 from traitlets import Instance, Type
 
-from ddp_lessons.ranks.rank.printing import CellStreams
+from ddp_lessons.ranks.rank.printing import CellStreams, SysOfRank
 from ddp_lessons.ranks.rank.where import text_of_error
 from ddp_lessons.ranks.system.cell_requests import BRIEF, REPORT, SAID_ALL, RankTransformers
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-
-
-class RankDisplayHook(ZMQShellDisplayHook):
-    """
-    Send a cell's result, whatever the cell has put in place of `sys.stdout`: ipykernel flushes it.
-    """
-
-    def finish_displayhook(self):
-        """
-        Send the result that was made.
-        """
-        with self.shell.kernel.streams.own():
-            super().finish_displayhook()
 
 
 class RankShell(ZMQInteractiveShell):
@@ -47,7 +34,6 @@ class RankShell(ZMQInteractiveShell):
     The shell of a rank, whose kernel runs the cells that `await`.
     """
 
-    displayhook_class = Type(RankDisplayHook)
     input_transformer_manager = Instance(RankTransformers, ())
     awaited_result: Any = None
     """
@@ -71,11 +57,6 @@ class RankShell(ZMQInteractiveShell):
         Show the current exception, as briefly as the guard wants it.
         """
         self.guard.show_error(super().showtraceback, args, kwargs)
-
-    def _showtraceback(self, etype, evalue, stb):
-        # A syntax error comes here on a way of its own.
-        with self.kernel.streams.own():
-            super()._showtraceback(etype, evalue, stb)
 
     def _format_exception_for_storage(self, exception, filename=None, running_compiled_code=False):
         # IPython renders each traceback once more, for a record that a rank does not keep.
@@ -159,6 +140,8 @@ class RankKernel(IPythonParallelKernel):
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
         self.streams = CellStreams()
+        for module in (displayhook, kernelbase, zmqshell):
+            vars(module)["sys"] = SysOfRank(self.streams)
         self.awaiting_cell = None
         self.replied_to = ""
         self.printed = None
