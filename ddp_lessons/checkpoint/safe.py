@@ -53,6 +53,16 @@ def sealed(state):
     return {"format": FORMAT, "version": VERSION, "state": state}
 
 
+def saved(value):
+    """
+    Return a value as a file of torch.save that is in memory.
+    """
+    content = io.BytesIO()
+    torch.save(value, content)
+    content.seek(0)
+    return content
+
+
 def check_plain(path, state, name="state"):
     """
     Raise BadInput if a file of torch.save holds more than tensors and plain values.
@@ -86,12 +96,8 @@ def _entries_with_code(value, name):
     elif type(value) in (list, tuple):
         for place, each in enumerate(value):
             yield from _entries_with_code(each, f"{name}[{place}]")
-    elif not isinstance(value, torch.Tensor):
-        content = io.BytesIO()
-        torch.save(value, content)
-        content.seek(0)
-        if get_unsafe_globals_in_checkpoint(content):
-            yield name, value
+    elif not isinstance(value, torch.Tensor) and get_unsafe_globals_in_checkpoint(saved(value)):
+        yield name, value
 
 
 def read_state(path, device="cpu", verified=False, rank=0, world_size=1):

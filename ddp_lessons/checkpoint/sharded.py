@@ -6,7 +6,6 @@ DCP stores the parts with their place in the whole, so another number of ranks c
 """
 
 import contextlib
-import io
 import warnings
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from .atomic import write_state
 from .faults import agree, first_of_all, from_all, in_words, place
 from .housekeeping import REST_FILE
 from .manifest import checksum
-from .safe import SafePlanner, SafeReader, check_plain, read_state
+from .safe import SafePlanner, SafeReader, check_plain, read_state, saved
 from .state import PLACES, check_fits, restore_rest
 
 
@@ -85,12 +84,9 @@ def check_values(shards, group=None):
     Raises:
         SaveFailed: On every rank. `load_shards` would refuse what was saved.
     """
-    error, content = None, io.BytesIO()
-    settings = shards["optimizer"]["param_groups"]
+    error, settings = None, shards["optimizer"]["param_groups"]
     try:
-        torch.save(settings, content)
-        content.seek(0)
-        check_plain(content, settings, "param_groups")
+        check_plain(saved(settings), settings, "param_groups")
     except Exception as caught:
         error = caught
     agree(error, group)

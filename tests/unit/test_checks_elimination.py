@@ -203,6 +203,7 @@ def test_an_error_may_give_a_mistake_away():
     task = _task(VALUES, Mistake("no-rank", "Give it.", raises=("parameter missing", "rank must")))
     assert task.name_raised(["ValueError: rank parameter missing"]) == "no-rank"
     assert task.name_raised(["ValueError: other"]) == "raised"
+    assert task.name_raised(["NameError: name 'rank' is not defined"]) == "undefined"
     assert [task.is_left_under_way(name) for name in ("no-rank", "values")] == [True, False]
     task = replace(task, judge=lambda played: None, mistakes={"raised": "Hint."})
     assert task.name_raised(["ValueError: rank parameter missing"]) == "raised"

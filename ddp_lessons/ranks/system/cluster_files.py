@@ -10,6 +10,8 @@ import re
 import secrets
 from pathlib import Path
 
+import psutil
+
 _OURS = "ddp-lessons-"
 
 
@@ -53,16 +55,6 @@ def remove_files_of_the_dead(profile):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             warden_pid = json.loads(listed.read_text())["controller"]["state"]["warden_pid"]
             is_here = json.loads(files[1].read_text())["location"] == platform.node()
-            if is_here and not _runs(warden_pid):
+            if is_here and not psutil.pid_exists(warden_pid):
                 for file in files:
                     file.unlink(missing_ok=True)
-
-
-def _runs(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass  # somebody else's, who has its number now, or runs the same container
-    return True
