@@ -24,7 +24,6 @@ from throw_away_hosts import SCRIPT, environment, hosts, needs_hosts
 from ddp_lessons.checks.kit.checking import run_and_judge
 from ddp_lessons.checks.kit.finding import all_tasks
 from ddp_lessons.errors import BadInput, RankDied, RankRaised
-from ddp_lessons.ranks.kernel import starting
 from ddp_lessons.ranks.kernel.cells import run_cell
 
 SHIFT_S = 600
@@ -86,11 +85,10 @@ def bed(tmp_path_factory, home):
 @pytest.fixture(scope="module")
 def shifted(tmp_path_factory):
     """
-    Have node2's clock be ten minutes ahead of all others, as where nobody sets clocks.
+    Return a Python for which node2's clock is ten minutes ahead, as where nobody sets clocks.
     """
     if not HAS_CC:
-        yield
-        return
+        return sys.executable
     folder = tmp_path_factory.mktemp("clock")
     shim, wrapper = folder / "ahead.so", folder / "python"
     subprocess.run(
@@ -99,10 +97,7 @@ def shifted(tmp_path_factory):
     )  # fmt: skip
     wrapper.write_text(WRAPPER.format(shim=shim, python=sys.executable))
     wrapper.chmod(0o755)
-    _, *arguments = starting.ENGINE_COMMAND
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(starting, "ENGINE_COMMAND", [str(wrapper), *arguments])
-        yield
+    return str(wrapper)
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +105,7 @@ def ranks(sockets_before, bed, home, shifted):
     """
     Two ranks on each host. Each test leaves them in order.
     """
-    with ranks_on(bed, home / "ipython") as started:
+    with ranks_on(bed, home / "ipython", python=shifted) as started:
         yield started
 
 
@@ -128,7 +123,7 @@ def test_they_meet_without_a_file(ranks, home, bed):
         found = hosts("run", number, "find", str(home), "-name", "*.json", folder=bed)
         assert found.stdout == ""
         lines = hosts("run", number, "ps", "axww", folder=bed).stdout
-        assert "rank.engine" in lines
+        assert "ranks.warden.ssh_agent" in lines
         assert not any(told[name] in lines for name in ("key", "curve_serverkey"))
 
 

@@ -28,16 +28,16 @@ START_S = 120.0
 LIST = """
 import json, psutil
 found = []
-for process in psutil.process_iter(["cmdline"]):
+for process in psutil.process_iter(["name", "cmdline"]):
     for connection in process.net_connections("inet"):
         if connection.status in (psutil.CONN_LISTEN, psutil.CONN_NONE):  # NONE is UDP
-            words = " ".join(process.info["cmdline"])
+            words = " ".join([process.info["name"], *process.info["cmdline"]])
             found.append((words, connection.laddr.ip, connection.laddr.port))
 print(json.dumps(found))
 """
-PROCESSES = {"engine.nanny": "nanny", "rank.engine": "rank", "sshd": "sshd"}
+PROCESSES = {"engine.nanny": "nanny", "rank ": "rank", "sshd": "sshd"}
 """
-What stands on the command lines of those that may listen on a host.
+What stands in the names and on the command lines of those that may listen on a host.
 """
 
 
@@ -54,25 +54,30 @@ def hosts_up(folder, *arguments):
     assert traces(folder, net) == []
 
 
-def configure(patch, home, folder, settings=SETTINGS):
+def configure(patch, home, folder, settings=SETTINGS, python=sys.executable):
     """
     Write ipyparallel's configuration, as the page shows it, into an IPython folder.
+
+    Args:
+        patch, home, folder: pytest's MonkeyPatch, the IPython folder, and the hosts'.
+        settings: The page's.
+        python: The hosts' Python.
     """
     profile = home / "profile_default"
     profile.mkdir(parents=True)
     (profile / "ipcluster_config.py").write_text(
-        CONFIGURATION.format(folder=folder) + settings.replace(PAGES_PYTHON, sys.executable)
+        CONFIGURATION.format(folder=folder) + settings.replace(PAGES_PYTHON, str(python))
     )
     patch.setenv("IPYTHONDIR", str(home))
 
 
 @contextlib.contextmanager
-def ranks_on(folder, home):
+def ranks_on(folder, home, python=sys.executable):
     """
     Give two ranks on each of two hosts.
     """
     with pytest.MonkeyPatch.context() as patch:
-        configure(patch, home, folder)
+        configure(patch, home, folder, python=python)
         names = {"start_ranks": functools.partial(start_ranks, timeout_s=START_S)}
         exec(START, names)
         started = names["ranks"]
@@ -92,7 +97,8 @@ def engines_on(folder, number):
     """
     Return how many engines a host has; none if it is off.
     """
-    return hosts("run", number, "ps", "ax", folder=folder).stdout.count("rank.engine")
+    names = hosts("run", number, "ps", "ax", "-o", "comm", folder=folder).stdout.splitlines()
+    return sum(name.startswith("rank ") for name in names)
 
 
 def assert_in_order(ranks, kept):

@@ -3,10 +3,10 @@ Processes on hosts, started through one login each: on this machine, by an ssh t
 """
 
 import asyncio
-import io
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -15,9 +15,14 @@ import pytest
 from ipyparallel.cluster.launcher import LauncherError
 from waiting import wait_until
 
-from ddp_lessons.ranks.kernel.launched import ssh_agent
-from ddp_lessons.ranks.kernel.launched.ssh_launchers import SSHEngineSetLauncher
+from ddp_lessons.ranks.kernel.launched.ssh_launchers import (
+    SSHEngineLauncher,
+    SSHEngineSetLauncher,
+)
 from ddp_lessons.ranks.system import clocks
+from ddp_lessons.ranks.system.processes import can_fork
+from ddp_lessons.ranks.warden import ssh_agent
+from ddp_lessons.ranks.warden.children import RANK_OPTIONS
 
 SSH = """\
 #!/bin/sh
@@ -37,9 +42,9 @@ SLEEP = [
 
 
 @pytest.fixture
-def engine_set(tmp_path):
+def engine_set(tmp_path, monkeypatch):
     """
-    Return a function that makes a set of such engines, from hosts and a command.
+    Return a function that makes a set of such engines, from hosts and a command; None: ranks.
     """
     ssh, logins = tmp_path / "ssh", tmp_path / "logins"
     ssh.write_text(SSH.replace("LOGINS", str(logins)))
@@ -47,13 +52,13 @@ def engine_set(tmp_path):
     logins.touch()
 
     def make(engines, command=SLEEP):
+        if command is not None:
+            monkeypatch.setattr(SSHEngineLauncher, "program", command)
         made = SSHEngineSetLauncher(
             profile_dir=str(tmp_path / "profile"),
             cluster_id="test",
             engines=engines,
             ssh_cmd=[str(ssh)],
-            remote_python=sys.executable,
-            engine_cmd=command,
         )
         made.logins = lambda: logins.read_text().split()
         return made
@@ -67,7 +72,7 @@ def started(engine_set, n, *checks):
     """
 
     async def play():
-        engine_set.start(n)
+        await engine_set.start(n)
         launchers = dict(engine_set.launchers)
         for check in checks:
             check(launchers)
@@ -104,6 +109,24 @@ def test_all_engines_of_a_host_come_through_one_login(engine_set):
     assert sorted(engines.logins()) == ["ada@node2", "eve@node3", "node1"]
     assert not any(map(runs, check.launchers))
     assert not any(one.running for one in check.launchers)
+
+
+def test_a_host_has_a_python_of_its_own(engine_set, tmp_path):
+    """
+    Its agent and its ranks are of that; those of the others are of the Python that is here.
+    """
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/used\nexec {sys.executable} "$@"\n')
+    python.chmod(0o700)
+    engines = engine_set({"node1": 1, "node2": {"n": 1, "remote_python": str(python)}}, None)
+
+    def check(launchers):
+        assert launchers["node1/0"].program == [sys.executable, *RANK_OPTIONS]
+        assert launchers["node2/0"].program == [str(python), *RANK_OPTIONS]
+
+    started(engines, 2, check)
+    (used,) = (tmp_path / "used").read_text().splitlines()  # its rank is a copy of its agent
+    assert used == f"-P -m ddp_lessons.ranks.warden.ssh_agent {python}"
 
 
 def test_an_engine_that_ends_is_known_with_its_words_and_its_code(engine_set):
@@ -183,39 +206,83 @@ def test_what_was_kept_outlives_its_login(engine_set):
     assert started(engines, 1, cut) < clocks.SSH_KNOCK_S
 
 
-def test_an_agent_says_what_becomes_of_its_orders(tmp_path):
+@pytest.fixture
+def agent():
     """
-    The file that is sent to hosts, run here.
+    An agent as a login has it: orders go to its input, its output says what becomes of them.
+    """
+    command = [sys.executable, "-P", "-m", "ddp_lessons.ranks.warden.ssh_agent", sys.executable]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as process:
+        yield process
+        process.kill()
+
+
+def order(agent, **what):
+    """
+    Give an order.
+    """
+    print(json.dumps(what), file=agent.stdin, flush=True)
+
+
+def heard(agent):
+    """
+    Return the next message.
+    """
+    return json.loads(agent.stdout.readline().removeprefix(ssh_agent.MARK))
+
+
+def test_an_agent_says_what_becomes_of_its_orders(agent, tmp_path):
+    """
+    One after the other: a process begins, is asked, ends; another cannot begin; a third is kept.
     """
     log = str(tmp_path / "logs" / "one")
     start = {"do": "start", "key": "one", "log": log, "folder": str(tmp_path / "profile")}
     loop = "import os, time; print(os.environ.get('SET'), os.environ.get('HOME'), flush=True)\n"
     loop += "time.sleep(60)"
     start |= {"words": [sys.executable, "-c", loop], "variables": {"SET": 3, "HOME": ""}}
-    output = io.StringIO()
-
-    def said():
-        lines = output.getvalue().splitlines()
-        return [json.loads(line.removeprefix(ssh_agent.MARK)) for line in lines]
-
-    def orders():
-        yield start
-        wait_until(lambda: os.path.getsize(log) > 0, 10, "its words")
-        yield {"do": "tell", "key": "one"}
-        yield {"do": "answer", "key": None}
-        yield {"do": "signal", "key": "one", "number": 15}
-        wait_until(lambda: any("code" in message for message in said()), 10, "its end")
-        yield {**start, "key": "two", "words": ["/no/such/program"]}
-        yield {**start, "key": "kept"}
-        yield {"do": "keep"}
-
-    ssh_agent.main((json.dumps(order) for order in orders()), output)
-    pid, words, answer, end, fault, kept = said()
-    assert words == {"key": "one", "said": "3 None\n"}
-    assert answer == {"key": None, "answers": True}
-    assert end == {"key": "one", "code": -15, "said": "3 None\n"}
+    assert heard(agent) == {"key": None, "answers": True}
+    order(agent, **start)
+    pid = heard(agent)["pid"]
+    wait_until(lambda: os.path.getsize(log) > 0, 10, "its words")
+    order(agent, do="tell", key="one")
+    assert heard(agent) == {"key": "one", "said": "3 None\n"}
+    order(agent, do="answer")
+    assert heard(agent) == {"key": None, "answers": True}
+    order(agent, do="signal", key="one", number=15)
+    assert heard(agent) == {"key": "one", "code": -15, "said": "3 None\n"}
+    assert not psutil.pid_exists(pid)
+    order(agent, do="signal", key="one", number=15)  # it has ended: nobody is meant any more
+    order(agent, **{**start, "key": "two", "words": ["/no/such/program"]})
+    fault = heard(agent)
     assert fault["code"] is None
     assert "/no/such/program" in fault["said"]
-    assert not psutil.pid_exists(pid["pid"])
-    assert psutil.pid_exists(kept["pid"])
-    os.kill(kept["pid"], signal.SIGKILL)
+    order(agent, **{**start, "key": "kept"})
+    order(agent, do="keep")
+    kept = heard(agent)["pid"]
+    agent.stdin.close()
+    assert agent.wait(10) == 0
+    assert psutil.pid_exists(kept)
+    os.kill(kept, signal.SIGKILL)
+
+
+@pytest.mark.skipif(not can_fork()[0], reason="it starts each rank as a fresh interpreter here")
+def test_an_agent_imports_torch_once_for_all_ranks_of_its_host(agent, tmp_path):
+    """
+    And each is what its command line would have been, with a session and a log of its own.
+    """
+    start = {"do": "start", "folder": str(tmp_path), "variables": {"OMP_NUM_THREADS": 1, "RANK": 2}}
+    assert heard(agent) == {"key": None, "answers": True}
+    for key in ("one", "two"):
+        (profile := tmp_path / key).mkdir()
+        arguments = [f"--profile-dir={profile}", "--IPEngine.wait_for_url_file=600"]
+        words = [sys.executable, *RANK_OPTIONS, *arguments]
+        order(agent, **start, key=key, words=words, log=str(tmp_path / f"{key}.log"))
+        rank = psutil.Process(heard(agent)["pid"])
+        assert rank.cmdline() == psutil.Process(agent.pid).cmdline()  # it is a copy of the agent
+        wait_until((profile / "security").is_dir, 20, "what an engine makes in its profile")
+        assert (os.getsid(rank.pid), rank.name()) == (rank.pid, "rank 2")
+    for key in ("one", "two"):
+        order(agent, do="signal", key=key, number=int(signal.SIGKILL))
+        end = heard(agent)
+        assert (end["key"], end["code"]) == (key, -signal.SIGKILL)

@@ -23,6 +23,7 @@ from ddp_lessons.ranks.system.interfaces import chosen_address, common_address, 
 from ddp_lessons.ranks.system.limits import memory, usable_cores
 from ddp_lessons.ranks.system.placement import BYTES_PER_RANK, Machine, place
 from ddp_lessons.ranks.system.processes import can_fork
+from ddp_lessons.ranks.warden.children import RANK_OPTIONS
 from ddp_lessons.ranks.warden.controller import (
     EVERY_INTERFACE,
     LOOPBACK,
@@ -38,7 +39,7 @@ ELSEWHERE = ("slurm", "ssh")
 """
 Launchers whose ranks are on other machines.
 """
-ENGINE_COMMAND = [sys.executable, "-P", "-m", "ddp_lessons.ranks.rank.engine"]
+ENGINE_COMMAND = [sys.executable, *RANK_OPTIONS]
 """
 What ipyparallel's own launchers start: an engine with a guard.
 """

@@ -182,7 +182,8 @@ STORE_ENDS_S = 0.001
 
 # ---- starting and replacing ranks (kernel/session, keeper, engines, launchers) ----
 
-# The default of `start_ranks` for each step of a start, in proven sleep.
+# The default of `start_ranks` for each step of a start, in proven sleep; and how long a host that
+# has let us in may take to import torch.
 START_S = stretched(60.0)
 # The controller's and the ranks' own limits for a start, which the kernel's limit must come before.
 NEVER_S = stretched(3600)
@@ -213,8 +214,8 @@ HOME_ASK_EVERY_S = 1.0
 SSH_KNOCK_S = stretched(2)
 # ssh: how long a host has to accept a connection. ssh itself would wait for minutes.
 SSH_CONNECT_S = stretched(5)
-# ssh: how long all hosts together may take to let us in and begin the ranks. ipyparallel waits 10 s
-# for each login.
+# ssh: how long a host may take to let us in; all are asked at once. ipyparallel waits 10 s for each
+# login.
 SSH_LOGIN_S = stretched(20.0)
 # Slurm: how long a command such as squeue may take. Slurm's own limit for a message is 10 s.
 SLURM_COMMAND_S = stretched(30.0)

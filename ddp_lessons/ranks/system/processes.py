@@ -16,6 +16,7 @@ END_SIGNAL = signal.SIGRTMIN + 1 if hasattr(signal, "SIGRTMIN") else signal.SIGU
 Makes a rank of the supervisor end once its cell has, and save what is open. Python sends none.
 """
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _SYS_PIDFD_GETFD = 438
 _SYS_FUTEX = {"x86_64": 202, "aarch64": 98}
@@ -49,6 +50,17 @@ def adopt_orphans():
     """
     if _LINUX:
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def name_process(name):
+    """
+    Give this process a name, which top and `ps -o comm` show. Linux only; elsewhere a no-op.
+
+    Args:
+        name: At most 15 characters. A forked process has its parent's words on its command line.
+    """
+    if _LINUX:
+        _prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()))
 
 
 def open_process(pid):

@@ -32,6 +32,10 @@ _NEEDED = (  # by the engine's kernel and its shell, by joining, by NumPy's seed
     "sqlite3",
     "tornado.platform.asyncio",
 )
+RANK_OPTIONS = ["-P", "-m", "ddp_lessons.ranks.rank.engine"]
+"""
+What follows Python in the command line of a rank that a launcher of ipyparallel starts.
+"""
 STACK_SIGNAL = signal.SIGUSR2
 """
 Makes a rank write its main thread's stack to its stack file, even while it holds the GIL in C.
@@ -45,9 +49,37 @@ def stack_file(folder, rank):
     return Path(folder) / f"rank-{rank}.stack"
 
 
-def fork_child(folder, name, work, *args):
+def prepare_to_fork():
     """
-    Fork a child that runs `work(*args)` with its output in a log file, and dies with its parent.
+    Set what a process must have in its environment before it imports torch, if it is to fork ranks.
+    """
+    # Threads of OpenBLAS would forbid forking; ranks divide the cores among themselves anyway.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # Asks the driver for the number of GPUs without initialising CUDA, which forking would break.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    # Every look at the flight recorder reads all of it; the last calls are what is asked for.
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "64")
+
+
+def import_for_forks():
+    """
+    Import torch and all that ranks need, so that forked processes share its memory.
+    """
+    gc.disable()  # what start-up makes stays; collecting would look at it for nothing
+    importlib.import_module("torch.distributed")
+    import_what_ranks_need()
+    gc.freeze()  # pages that the collector leaves alone stay shared among ranks
+    gc.enable()
+
+
+def fork_child(log, work, *args, dies_with_parent=True):
+    """
+    Fork a child that runs `work(*args)` with its output in a log file.
+
+    Args:
+        log: Path of the log file. What is in it stays.
+        work, args: What the child does; it ends when that returns.
+        dies_with_parent: Whether the end of this process ends it.
 
     Returns:
         int: The child's process id.
@@ -60,14 +92,15 @@ def fork_child(folder, name, work, *args):
         return pid
     status = 1
     try:
-        system.die_with_parent(parent_pid)
+        if dies_with_parent:
+            system.die_with_parent(parent_pid)
         signal.set_wakeup_fd(-1)
         for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, signal.SIG_DFL)
-        log = open_private(Path(folder) / f"{name}.log")
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        os.close(log)
+        output = open_private(log)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.close(output)
         work(*args)
         status = 0
     except SystemExit as stop:
@@ -78,6 +111,21 @@ def fork_child(folder, name, work, *args):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
+
+
+def reap():
+    """
+    Collect ended children. Returns a list of (process id, exit code or minus the signal).
+    """
+    ended: list = []
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if pid == 0:
+            return ended
+        ended.append((pid, os.waitstatus_to_exitcode(status)))
 
 
 def run_controller(argv):
@@ -129,23 +177,49 @@ def run_rank(rank, environment, num_threads, connection_file, profile_dir, folde
     # The main thread alone, which runs the cell and takes the signal. The stacks of threads that
     # go on meanwhile cannot be read safely: one signal in 20,000 ended the process.
     faulthandler.register(STACK_SIGNAL, file=stacks, all_threads=False)
-    import numpy
-    import torch
-
     from ddp_lessons.ranks.rank.compiler import put_off_compiler
     from ddp_lessons.ranks.rank.engine import run_engine
     from ddp_lessons.ranks.rank.last_words import leave_last_words
 
     leave_last_words(stacks)
     put_off_compiler()
-    # A forked child inherits NumPy's random state; two ranks must not draw the same numbers
-    # by accident. Python's own generator reseeds itself, torch starts every process alike.
-    numpy.random.seed(random.getrandbits(32))  # noqa: NPY002 - it is this state that is shared
-    torch.set_num_threads(num_threads)
+    _part_from_siblings(rank, num_threads)
     try:
         run_engine(rank, connection_file, profile_dir)
     finally:
         _save_what_is_open()
+
+
+def run_launched_rank(arguments, environment):
+    """
+    Be what `python -m ddp_lessons.ranks.rank.engine` would be, in a process that has torch already.
+
+    Args:
+        arguments: Those of that command.
+        environment: All of its environment variables.
+    """
+    os.setsid()  # or the end of the login would be its own
+    os.environ.clear()
+    os.environ.update(environment)
+    from ddp_lessons.ranks.rank.engine import RankEngine
+
+    _part_from_siblings(environment["RANK"], int(environment["OMP_NUM_THREADS"]))
+    sys.argv = ["ddp-lessons-rank", *arguments]
+    try:
+        RankEngine.launch_instance()
+    finally:
+        _save_what_is_open()
+
+
+def _part_from_siblings(rank, num_threads):
+    import numpy
+    import torch
+
+    system.name_process(f"rank {rank}")
+    # A forked child inherits NumPy's random state; two ranks must not draw the same numbers
+    # by accident. Python's own generator reseeds itself, torch starts every process alike.
+    numpy.random.seed(random.getrandbits(32))  # noqa: NPY002 - it is this state that is shared
+    torch.set_num_threads(num_threads)
 
 
 def _save_what_is_open():
@@ -155,7 +229,7 @@ def _save_what_is_open():
     No object is destroyed, as Python would do: groups would wait for their peers.
     """
     atexit._run_exitfuncs()
-    for one in gc.get_objects():  # those that are younger than the fork: see `Warden._prepare`
+    for one in gc.get_objects():  # younger than the fork: see `import_for_forks`
         if isinstance(one, (io.TextIOWrapper, io.BufferedWriter)):
             with contextlib.suppress(OSError, ValueError):  # a full disk, a closed descriptor
                 one.flush()

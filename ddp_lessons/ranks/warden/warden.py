@@ -8,7 +8,6 @@ It runs one thread only: forking a process with threads is not safe.
 Where forking is not safe at all, it starts each rank as a fresh interpreter instead.
 """
 
-import gc
 import os
 import selectors
 import signal
@@ -56,7 +55,7 @@ class Warden:
         Start ipyparallel's controller in a child process.
         """
         self.controller_pid = children.fork_child(
-            self.folder, "controller", self._in_child, children.run_controller, argv
+            self.folder / "controller.log", self._in_child, children.run_controller, argv
         )
         self.link.send(at="controller started", pid=self.controller_pid)
 
@@ -64,13 +63,9 @@ class Warden:
         """
         Import what every rank needs, and say what this machine has.
         """
-        gc.disable()  # what start-up makes stays; collecting would look at it for nothing
-        import torch
+        children.import_for_forks()
         import torch.distributed
 
-        children.import_what_ranks_need()
-        gc.freeze()  # pages that the collector leaves alone stay shared among ranks
-        gc.enable()
         self.link.send(
             at="imported",
             num_gpus=count_gpus(),
@@ -85,7 +80,7 @@ class Warden:
         job = (rank, environment, num_threads, connection_file, profile_dir, self.folder)
         if self.fork:
             pid = children.fork_child(
-                self.folder, f"rank-{rank}", self._in_child, children.run_rank, *job
+                self.folder / f"rank-{rank}.log", self._in_child, children.run_rank, *job
             )
         else:
             pid = children.spawn_rank(*job)
@@ -148,7 +143,7 @@ class Warden:
 
     def _on_signal(self, reader):
         os.read(reader, 4096)
-        for pid, code in _reap():
+        for pid, code in children.reap():
             if pid == self.controller_pid:
                 self.controller_pid = None
                 self.link.send(at="controller died", code=code)
@@ -183,7 +178,7 @@ class Warden:
             _kill(self.controller_pid, signal.SIGTERM)
         deadline = time.monotonic() + clocks.POLITE_S
         while system.children_of(os.getpid()) and time.monotonic() < deadline:
-            _reap()
+            children.reap()
             time.sleep(clocks.POLITE_POLL_S)  # a deadline, not an order of events: SIGKILL follows
         for pid in [*self.ranks, *system.descendants_of(os.getpid())]:
             _kill(pid, signal.SIGKILL)
@@ -236,21 +231,6 @@ def _kill(pid, signum):
         pass  # it ended by itself
 
 
-def _reap():
-    """
-    Collect ended children. Returns a list of (process id, exit code or minus the signal).
-    """
-    ended = []
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return ended
-        if pid == 0:
-            return ended
-        ended.append((pid, os.waitstatus_to_exitcode(status)))
-
-
 def main(argv):
     """
     Run a warden.
@@ -259,12 +239,7 @@ def main(argv):
         argv: Descriptor of the link, process id of the kernel, folder, and "fork" or "spawn".
     """
     fd, kernel_pid, folder, how = argv
-    # Threads of OpenBLAS would forbid forking; ranks divide the cores among themselves anyway.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    # Asks the driver for the number of GPUs without initialising CUDA, which forking would break.
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
-    # Every look at the flight recorder reads all of it; the last calls are what is asked for.
-    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "64")
+    children.prepare_to_fork()
     system.adopt_orphans()
     link = Link(socket.socket(fileno=int(fd)))
     warden = Warden(link, int(kernel_pid), folder, how == "fork")

@@ -3,8 +3,9 @@ ipyparallel's launchers for SSH, configured as those are, with one login a host,
 """
 
 import asyncio
+import sys
 import threading
-import time
+from concurrent.futures import Future
 
 from ipyparallel.cluster import launcher as ipp_launcher
 from ipyparallel.cluster.launcher import LauncherError
@@ -12,6 +13,7 @@ from traitlets import List, default
 
 from ddp_lessons.ranks.kernel.launched.ssh_login import HostLogin
 from ddp_lessons.ranks.system import clocks
+from ddp_lessons.ranks.warden.children import RANK_OPTIONS
 
 # 12 s of silence end a login: more than the 8 s that end the ranks behind it.
 _NOTICE_A_HOST_THAT_IS_GONE = (
@@ -41,6 +43,17 @@ class SSHEngineLauncher(ipp_launcher.SSHEngineLauncher):
         # files with them to each host as well, where nobody removes them.
         return []
 
+    @default("remote_python")
+    def _python_of_the_same_path(self):
+        return sys.executable
+
+    @property
+    def program(self):
+        """
+        The words that start a rank on its host, without arguments.
+        """
+        return [self.remote_python, *RANK_OPTIONS]
+
     def start(self, hostname=None, user=None, port=None):
         """
         Take down where it is to run. `begin` starts it, beside all others of its host.
@@ -64,9 +77,10 @@ class SSHEngineLauncher(ipp_launcher.SSHEngineLauncher):
         Have a login's agent start the engine, as that of this number unless it was told another.
         """
         self._login = login
-        self._is_known, self._has_told, self._end = (threading.Event() for _ in range(3))
+        self._has_told, self._end = threading.Event(), threading.Event()
+        self._is_known: Future = Future()  # whether it is a process
         login.on_message(self.identifier, self._on_message)
-        login.end.add_done_callback(lambda end: self._is_known.set())
+        login.end.add_done_callback(self._note_known)
         login.order(
             "start",
             key=self.identifier,
@@ -82,20 +96,34 @@ class SSHEngineLauncher(ipp_launcher.SSHEngineLauncher):
         if "code" in message:
             self._code = message["code"]
             self._end.set()
-        (self._has_told if "said" in message else self._is_known).set()
-        if self._end.is_set():
-            self._is_known.set()
+        if "pid" in message or "code" in message:
+            self._note_known()
+        if "said" in message:
+            self._has_told.set()
 
-    def wait_until_begun(self, within_s):
+    def _note_known(self, *_):
+        # By the thread that listens to the login, and no other.
+        if not self._is_known.done():
+            self._is_known.set_result(None)
+
+    async def wait_until_begun(self):
         """
         Return once the engine is a process.
 
         Raises:
             LauncherError: The host lets nobody in, or cannot start it.
         """
-        if not self._is_known.wait(max(within_s, 0.0)):
-            self._login.is_silent = True
-            raise LauncherError(f"{self.location} did not let us in within {clocks.SSH_LOGIN_S} s")
+        for known, limit_s, what in (
+            (self._login.is_in, clocks.SSH_LOGIN_S, "let us in"),
+            (self._is_known, clocks.START_S, "begin a rank"),  # it imports torch before the first
+        ):
+            try:
+                await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(known)), limit_s)
+            except TimeoutError as error:
+                self._login.is_silent = True
+                raise LauncherError(
+                    f"{self.location} did not {what} within {limit_s:g} s"
+                ) from error
         if self.pid < 0:
             why = self._said or self._login.errors or "the login ended"
             raise LauncherError(f"{self.location}: {why}")
@@ -165,12 +193,17 @@ class SSHEngineSetLauncher(ipp_launcher.SSHEngineSetLauncher):
     launcher_class = SSHEngineLauncher
     begun = List(help="Launchers of the engines that `start` has gone through.")
     _logins = List()
+    _is_stopping = False
+
+    @default("remote_python")
+    def _python_of_the_same_path(self):
+        return sys.executable
 
     @default("delay")
     def _no_delay(self):
         return 0.0  # between engines that only take down where they are to run
 
-    def start(self, n):
+    async def start(self, n):
         """
         Log in to all hosts at once, and start the engines of each.
 
@@ -185,10 +218,10 @@ class SSHEngineSetLauncher(ipp_launcher.SSHEngineSetLauncher):
                 logins[ssh] = HostLogin(ssh, launcher.remote_python)
                 self._logins.append(logins[ssh])
             launcher.begin(logins[ssh], number)
-        give_up_at = time.monotonic() + clocks.SSH_LOGIN_S
         try:
-            for launcher in self.begun:
-                launcher.wait_until_begun(give_up_at - time.monotonic())
+            await asyncio.gather(*(launcher.wait_until_begun() for launcher in self.begun))
+            if self._is_stopping:
+                raise LauncherError("ranks were ended while they started")
         except LauncherError:
             for login in self._logins:
                 login.close()
@@ -201,5 +234,6 @@ class SSHEngineSetLauncher(ipp_launcher.SSHEngineSetLauncher):
         """
         End all engines, and the logins.
         """
+        self._is_stopping = True
         await super().stop()
         await asyncio.gather(*(asyncio.to_thread(login.close) for login in self._logins))

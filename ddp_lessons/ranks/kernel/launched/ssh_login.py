@@ -13,13 +13,12 @@ import subprocess
 import tempfile
 import threading
 from concurrent.futures import Future
-from pathlib import Path
 
-from ddp_lessons.ranks.kernel.launched.ssh_agent import MARK
 from ddp_lessons.ranks.system import clocks
+from ddp_lessons.ranks.warden.ssh_agent import MARK
 
-_AGENT = Path(__file__).with_name("ssh_agent.py")
-_READ_AGENT = "import sys; exec(sys.stdin.read(int(sys.stdin.readline())))"
+_AGENT = "ddp_lessons.ranks.warden.ssh_agent"
+_HOST = None  # the key of what the agent says of its host
 _LAST_LINES = 3
 
 
@@ -30,12 +29,19 @@ class HostLogin:
     Args:
         ssh: The command that runs what follows on the host.
         python: The host's Python.
+
+    Attributes:
+        is_in: A Future, done when the agent answers, or when the login has ended without that.
+        end: A Future, done when the login has ended.
+        errors: The last lines of what ssh, or the host's Python, has complained of; empty until the
+            end.
+        is_silent: Whether the host has not answered in time.
     """
 
     def __init__(self, ssh, python):
         self._errors_file = tempfile.TemporaryFile()  # noqa: SIM115  # until ssh has ended
         self._process = subprocess.Popen(
-            [*ssh, python, "-c", shlex.quote(_READ_AGENT)],
+            [*ssh, python, "-P", "-m", _AGENT, shlex.quote(python)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors_file,
@@ -43,25 +49,21 @@ class HostLogin:
             errors="replace",
             start_new_session=True,  # Stop in a notebook reaches all that is in the kernel's group
         )
-        self._listeners = {}
-        self._answer = None
-        self.is_silent = False
+        self.is_in: Future = Future()
+        self.end: Future = Future()
         self.errors = ""
-        """
-        The last lines of what ssh, or the host's Python, has complained of; empty until its end.
-        """
-        self.end = Future()
-        """
-        Done when the login has ended.
-        """
-        code = _AGENT.read_text(encoding="utf-8")
-        self._write(f"{len(code)}\n{code}")
+        self.is_silent = False
+        self._listeners = {_HOST: self._on_first_message}
+        self._answer = None
         threading.Thread(target=self._listen, name="ddp-lessons-login", daemon=True).start()
 
     def _write(self, text):
         with contextlib.suppress(OSError, ValueError):  # it has ended, which is told by `end`
             self._process.stdin.write(text)
             self._process.stdin.flush()
+
+    def _on_first_message(self, message):
+        self.is_in.set_result(None)
 
     def order(self, do, **arguments):
         """
@@ -81,8 +83,8 @@ class HostLogin:
         """
         if self._answer is None:
             self._answer = Future()
-            self._listeners[None] = self._answer.set_result
-            self.order("answer", key=None)
+            self._listeners[_HOST] = self._answer.set_result
+            self.order("answer")
         answer = asyncio.shield(asyncio.wrap_future(self._answer))  # several may wait for it
         try:
             await asyncio.wait_for(answer, clocks.SSH_KNOCK_S)
@@ -102,6 +104,8 @@ class HostLogin:
             lines = file.read().decode(errors="replace").strip().splitlines()
         self.errors = "; ".join(lines[-_LAST_LINES:])
         self.end.set_result(code)
+        if not self.is_in.done():
+            self.is_in.set_result(None)
 
     def close(self):
         """
