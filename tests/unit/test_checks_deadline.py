@@ -2,6 +2,7 @@
 The time of an answer: what the machine could give, and no starvation.
 """
 
+import contextlib
 import threading
 
 import pytest
@@ -90,6 +91,18 @@ def test_deadline_anew_begins_now_with_what_was_read_before():
     assert anew.is_over
     told.waited_s[1] += 1.5
     assert anew.spent_s == pytest.approx(1.5)
+
+
+def test_deadline_does_not_count_a_pause():
+    """
+    Also one that an error ends.
+    """
+    told = Told()
+    told.now += 2.0
+    with contextlib.suppress(KeyError), told.deadline.paused():
+        told.now += 60.0
+        raise KeyError
+    assert told.deadline.spent_s == 2.0
 
 
 def test_deadline_calls_once_nothing_is_left():

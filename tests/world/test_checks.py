@@ -2,11 +2,14 @@
 A check ends, whatever the answer does, and leaves the ranks as they were.
 """
 
+import functools
+
 import pytest
 
 from ddp_lessons import start_ranks, stop_ranks
 from ddp_lessons.checks.kit import Case, Played, checking
 from ddp_lessons.checks.kit.checking import run_and_judge
+from ddp_lessons.checks.kit.deadline import Deadline
 from ddp_lessons.checks.kit.ends import wrong_end
 from ddp_lessons.checks.kit.finding import find_task
 from ddp_lessons.checks.kit.inside.seen import Call, Seen
@@ -223,6 +226,23 @@ def test_check_neither_takes_nor_leaves_a_mode_of_torch(ranks):
         run_cell(ranks, odd)
     finally:
         run_cell(ranks, change_back)
+
+
+def test_the_time_for_which_a_case_is_judged_is_not_the_answers(ranks, monkeypatch):
+    """
+    Some judges train a model to compare with: on a crowded machine a right answer ran out of time.
+    """
+    clock, judge = [0.0], checking.judging.judge_case
+
+    def judge_for_long(played):
+        clock[0] += 100.0
+        judge(played)
+
+    monkeypatch.setattr(checking, "Deadline", functools.partial(Deadline, clock=lambda: clock[0]))
+    monkeypatch.setattr(checking.judging, "judge_case", judge_for_long)
+    assert check_it(ranks, cell(RIGHT.strip())) is None
+    assert clock[0] > 100.0
+    assert not find_task("02.1").last_run[0].deadline.is_over
 
 
 def test_check_refuses_what_is_not_defined(ranks):

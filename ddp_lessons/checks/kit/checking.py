@@ -120,7 +120,8 @@ def _run_all(task, ranks, start, cases, own_orders=False):
             played = _play(run, case)
             if played is not None:
                 run.played.append(played)
-                judging.judge_case(played)
+                with run.deadline.paused():  # it may have a training run of its own to compare with
+                    judging.judge_case(played)
     except WrongAnswer as error:
         if task.is_left_under_way(error.mistake) and task.in_group:
             ranks.join()  # a handle dropped may close a connection, a message meet a later call
