@@ -55,6 +55,15 @@ def test_diagnose_names_the_rank_that_finished():
     assert is_deadlock(places, [0, 1, 3])
 
 
+def test_the_table_names_the_line_of_a_module_that_the_cell_calls():
+    """
+    In a module of their own, learners look for the call, and not for the cell's line.
+    """
+    places = {0: reducing(1) | {"module": "helpers.py:4"}, 1: finished([])}
+    row = diagnose(places, [0]).table.splitlines()[1]
+    assert row == "0     2: dist.all_reduce(t)  all_reduce 1 at helpers.py:4  1"
+
+
 @pytest.mark.parametrize(
     ("odd", "what"),
     [

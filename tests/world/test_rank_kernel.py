@@ -17,7 +17,7 @@ from ddp_lessons.ranks.kernel.cells import CellRun, run_cell
 from ddp_lessons.ranks.kernel.requests import unpack
 from ddp_lessons.ranks.rank.printing import CellStreams
 from ddp_lessons.ranks.rank.rank_kernel import pack
-from ddp_lessons.ranks.rank.where import text_of_error
+from ddp_lessons.ranks.rank.tracebacks import text_of_error
 
 TEE = """
 import sys

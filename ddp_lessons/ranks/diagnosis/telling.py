@@ -106,6 +106,8 @@ def stall_table(places, running, waits_for, halts):
             rows.append((names[rank], _line(place), halts[rank], "-"))
         else:
             call = call_name(place) if place["call"] else "no communication"
+            if place.get("module"):
+                call += f" at {place['module']}"
             peers = ", ".join(map(str, waits_for[rank])) or "-"
             rows.append((names[rank], _line(place), call, peers))
     widths = [max(len(row[i]) for row in rows) for i in range(4)]

@@ -26,22 +26,22 @@ from ddp_lessons.ranks.rank.rank_kernel import RankShell
 from ddp_lessons.ranks.rank.release import SparedSockets, release, take_away
 from ddp_lessons.ranks.rank.tracebacks import (
     comes_of_a_lost_peer,
+    line_of_error,
     may_come_of_a_release,
     name_modules,
     shorten,
     show_briefly,
     show_plainly,
+    text_of_error,
 )
 from ddp_lessons.ranks.rank.waking import wake_forgotten
 from ddp_lessons.ranks.rank.where import (
     counts_of_groups,
     is_in_group,
-    line_of_error,
     main_thread_place,
     members_of_groups,
     recorded_collectives,
     source_line,
-    text_of_error,
 )
 from ddp_lessons.ranks.system.cell_requests import REPORT
 from ddp_lessons.ranks.system.interfaces import group_variables

@@ -23,7 +23,7 @@ from jupyter_client.session import json_packer
 from traitlets import Instance, Type
 
 from ddp_lessons.ranks.rank.printing import CellStreams, SysOfRank
-from ddp_lessons.ranks.rank.where import text_of_error
+from ddp_lessons.ranks.rank.tracebacks import text_of_error
 from ddp_lessons.ranks.system.cell_requests import BRIEF, REPORT, SAID_ALL, RankTransformers
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")

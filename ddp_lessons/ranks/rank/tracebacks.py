@@ -1,14 +1,16 @@
 """
-Make a rank's traceback cheap: 32 ranks that raise at once share the cores, and a learner waits.
+What an error of a rank says: its text, its line in the cell, and a traceback that is cheap to make.
+
+32 ranks that raise at once share the cores, and a learner waits.
 """
 
 import inspect
+import re
 import sys
 import traceback as plain
 from asyncio import CancelledError
 
-from ddp_lessons.ranks.rank.where import text_of_error
-
+_DIFFERS_ON_EVERY_RUN = (r"( at)? 0x[0-9a-fA-F]+", r"^\[/[^\]]*\] ", r" \[[0-9a-f.:]+\](:\d+)?")
 _PEER_IS_GONE = (
     "Connection closed by peer",
     "Connection reset by peer",
@@ -91,3 +93,34 @@ def may_come_of_a_release(error):
         seen.add(id(error))
         error = error.__cause__ or error.__context__
     return False
+
+
+def text_of_error(error):
+    """
+    Return the first line of an exception's text, without what differs on every run.
+
+    That is: addresses of objects, ports, and the source files of Gloo.
+    """
+    try:
+        text = error.msg if isinstance(error, SyntaxError) else str(error)
+    except Exception as fault:
+        text = f"(its text cannot be shown: {type(fault).__name__} in __str__)"
+    first = text.strip().partition("\n")[0]
+    for pattern in _DIFFERS_ON_EVERY_RUN:
+        first = re.sub(pattern, "", first)
+    return first.partition(". This is typically caused by")[0]
+
+
+def line_of_error(error, cell_file):
+    """
+    Return the innermost line of the cell that an exception passed through, or None.
+    """
+    if isinstance(error, SyntaxError) and error.__traceback__ is None:
+        return error.lineno
+    line = error.lineno if isinstance(error, SyntaxError) else None
+    traceback = error.__traceback__
+    while traceback is not None:
+        if traceback.tb_frame.f_code.co_filename == cell_file:
+            line = traceback.tb_lineno
+        traceback = traceback.tb_next
+    return line

@@ -8,10 +8,14 @@ import itertools
 import pickle
 import re
 import sys
+import sysconfig
 from datetime import timedelta
+from pathlib import Path
 
 from ddp_lessons.ranks.rank.handles import awaited_at
 
+_LIBRARIES = (f"{sysconfig.get_path('stdlib')}/", f"{Path(__file__).parents[2]}/")
+_NOT_A_LEARNERS = re.compile(r"^<|/(site|dist)-packages/|/ipykernel_\d+/")  # cells have files, too
 _C10D = "/torch/distributed/distributed_c10d.py"
 _DDP = "/torch/nn/parallel/distributed.py"
 _WAITS = "/ddp_lessons/trace/awaiting.py"
@@ -33,7 +37,6 @@ _MESSAGES = {"send": "", "recv": "", "isend": "send", "irecv": "recv"}
 Calls for one message, with the operation that they only begin.
 """
 _FORMING_FRAMES = ("_new_process_group_helper", "init_process_group")
-_DIFFERS_ON_EVERY_RUN = (r"( at)? 0x[0-9a-fA-F]+", r"^\[/[^\]]*\] ", r" \[[0-9a-f.:]+\](:\d+)?")
 _SHORT_NAMES = {
     "_allgather_base": "all_gather_into_tensor",
     "_reduce_scatter_base": "reduce_scatter_tensor",
@@ -55,6 +58,16 @@ def waiting_call(file, function):
     if file.endswith(_WAITS) and function in _TRACED_WAITS:
         return "wait"
     return ""
+
+
+def _line_of_module(frame):
+    """
+    Return the line of a learner's own module that a frame is at, "helpers.py:12"; empty elsewhere.
+    """
+    file = frame.f_code.co_filename
+    if file.startswith(_LIBRARIES) or _NOT_A_LEARNERS.search(file):
+        return ""
+    return f"{Path(file).name}:{frame.f_lineno}"
 
 
 def _frames(frame):
@@ -109,37 +122,6 @@ def source_line(cell_source, line):
     return lines[line - 1].strip() if line and line <= len(lines) else ""
 
 
-def text_of_error(error):
-    """
-    Return the first line of an exception's text, without what differs on every run.
-
-    That is: addresses of objects, ports, and the source files of Gloo.
-    """
-    try:
-        text = error.msg if isinstance(error, SyntaxError) else str(error)
-    except Exception as fault:
-        text = f"(its text cannot be shown: {type(fault).__name__} in __str__)"
-    first = text.strip().partition("\n")[0]
-    for pattern in _DIFFERS_ON_EVERY_RUN:
-        first = re.sub(pattern, "", first)
-    return first.partition(". This is typically caused by")[0]
-
-
-def line_of_error(error, cell_file):
-    """
-    Return the innermost line of the cell that an exception passed through, or None.
-    """
-    if isinstance(error, SyntaxError) and error.__traceback__ is None:
-        return error.lineno
-    line = error.lineno if isinstance(error, SyntaxError) else None
-    traceback = error.__traceback__
-    while traceback is not None:
-        if traceback.tb_frame.f_code.co_filename == cell_file:
-            line = traceback.tb_lineno
-        traceback = traceback.tb_next
-    return line
-
-
 def _timeout_s(frame):
     timeout = frame.f_locals.get("timeout")
     return timeout.total_seconds() if isinstance(timeout, timedelta) else None
@@ -168,14 +150,15 @@ def main_thread_place(main_thread_id, cell_file, cell_source, coroutine=None):
 
     Returns:
         dict: `line` (from 1) and `code` of the cell, `call` (the communication call it is in,
-        "backward", "wait", "store" or ""), `function` (innermost function), `peer`, `tag` and
+        "backward", "wait", "store" or ""), `function` (innermost function), `module` (line of a
+        learner's own module that the cell calls, such as "helpers.py:12", or ""), `peer`, `tag` and
         `group` of a message, `root` of a collective that has one, `forming` (`name` and `ranks` of
         the group that is made), `operation` ("send" or "recv" for the handle of a message) and
         `timeout_s`, the call's own time limit.
     """
     place = dict.fromkeys(
         ("line", "peer", "tag", "group", "root", "forming", "timeout_s"), None
-    ) | dict.fromkeys(("code", "call", "function", "operation"), "")
+    ) | dict.fromkeys(("code", "call", "function", "module", "operation"), "")
     inner = sys._current_frames().get(main_thread_id)
     if inner is None:
         return place
@@ -200,6 +183,8 @@ def main_thread_place(main_thread_id, cell_file, cell_source, coroutine=None):
             place["line"] = frame.f_lineno
             place["code"] = source_line(cell_source, frame.f_lineno)
             break
+        else:
+            place["module"] = place["module"] or _line_of_module(frame)
     if not place["call"]:
         awaited = awaited_at(inner)
         place.update(call=awaited.call, operation=awaited.operation, timeout_s=awaited.timeout_s)

@@ -36,7 +36,7 @@ from ddp_lessons.checks.kit.inside.surroundings import (
 )
 from ddp_lessons.ranks.diagnosis.report import RAISED, Outcome
 from ddp_lessons.ranks.rank.guard import current_guard
-from ddp_lessons.ranks.rank.where import line_of_error, text_of_error
+from ddp_lessons.ranks.rank.tracebacks import line_of_error, text_of_error
 from ddp_lessons.trace import trace
 
 MAX_PRINTED = 1000
