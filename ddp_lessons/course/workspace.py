@@ -18,7 +18,7 @@ from pathlib import Path
 import nbformat
 
 from ddp_lessons import __version__
-from ddp_lessons.course.notebooks.blanks import read_blank
+from ddp_lessons.course.notebooks.blanks import blank_to_open
 from ddp_lessons.course.notebooks.canonical import dumps
 from ddp_lessons.course.notebooks.places import all_places, find_course, is_installed
 from ddp_lessons.errors import BadInput
@@ -149,7 +149,7 @@ def _files(course):
     for path in sorted((course / "notebooks").glob("*.md")):
         files[path.relative_to(course).as_posix()] = path.read_text(encoding="utf-8")
     for place in all_places(course):
-        blank = read_blank(place)
+        blank = blank_to_open(place)
         if place.is_lesson:
             for cell in blank["cells"]:
                 cell["source"] = cell["source"].replace("](../ddp_lessons/", f"]({_SOURCES}/")

@@ -124,6 +124,14 @@ class LabPage:
         """
         return self.page.locator(".jp-Dialog, .Toastify__toast").all_text_contents()
 
+    def wait_until_closed(self):
+        """
+        Wait until no notebook is shown, or a question is. Returns the questions.
+        """
+        is_over = f"document.querySelector('.jp-Dialog') || !document.querySelector('{_PANEL}')"
+        self.page.wait_for_function(is_over)
+        return self.questions()
+
     def save(self, name):
         """
         Save the notebook from the menu, and return what was written.

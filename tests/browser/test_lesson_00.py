@@ -87,3 +87,12 @@ def check_pictures(lab, cells):
     assert [kind for kind, _, _ in pictures] == kinds
     assert set(kinds) == set(wanted)
     assert all(width > 50 and height > 50 for _, width, height in pictures), pictures
+
+
+def test_a_lesson_that_was_only_looked_at_asks_nothing_when_it_is_closed(lab):
+    """
+    JupyterLab writes the kernel's language into a notebook: it must stand there already.
+    """
+    lab.open_file(f"notebooks/{STEM}.ipynb")
+    lab.choose("File", "Close Tab")
+    assert lab.wait_until_closed() == []

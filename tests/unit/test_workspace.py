@@ -6,6 +6,7 @@ import shutil
 
 import nbformat
 import pytest
+from ipykernel.ipkernel import IPythonKernel
 from toy_lesson import make_course
 
 from ddp_lessons.course import workspace
@@ -76,6 +77,15 @@ def test_a_new_folder_holds_the_course_and_nothing_for_its_authors(course, mine)
     assert files == ["00_toy.ipynb", "01_toy.ipynb", "sources"]
     assert not any(cell.get("outputs") for cell in read_notebook(mine / LESSON).cells)
     assert str(update(mine, course)) == ""
+
+
+def test_a_notebook_knows_its_python_as_a_kernel_tells_it(mine):
+    """
+    JupyterLab writes that into what it opens: without it one only looked at asks to be saved.
+    """
+    told = read_notebook(mine / LESSON).metadata.language_info
+    assert told == IPythonKernel.language_info
+    assert told["version"].startswith("3.")
 
 
 def test_links_to_the_package_lead_to_its_sources(mine, course):

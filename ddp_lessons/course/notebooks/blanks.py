@@ -73,6 +73,25 @@ def read_blank(place):
     return blank_of(place, read_twin(place.text))
 
 
+def blank_to_open(place):
+    """
+    Return the learner's notebook as JupyterLab would save it once it was opened with this Python.
+
+    Without the Python's version in it, one that was only looked at asks to be saved.
+
+    Args:
+        place: As `read_blank`.
+
+    Raises:
+        NotebookRefused: As `blank_of`.
+    """
+    from ipykernel.ipkernel import IPythonKernel
+
+    blank = read_blank(place)
+    blank["metadata"]["language_info"] = nbformat.from_dict(IPythonKernel.language_info)
+    return blank
+
+
 def _blank_source(source, task, where):
     lines, gaps, is_solution = [], 0, False
     for line in source.splitlines():
