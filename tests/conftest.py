@@ -32,6 +32,14 @@ worker is left without work at the end.
 """
 
 
+TIMEOUT_S = 300
+"""
+How long a test may take that says nothing else: longer than every limit within it. It is no option
+of pytest's in pyproject.toml, which would refuse to run where pytest-timeout is not installed: a
+notebook is checked there with nbval alone.
+"""
+
+
 def _folder(item):
     return item.path.relative_to(TESTS).parts[0]
 
@@ -83,6 +91,8 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: FOLDERS.index(_folder(item)))
     for item in items:
         item.add_marker(_folder(item))
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
         if (group := _group(item)) is not None:
             item.add_marker(pytest.mark.xdist_group(group))
     gpu_items = [item for item in items if item.get_closest_marker("gpu")]

@@ -166,6 +166,15 @@ def test_pytest_alone_tells_a_blank_from_a_solution(mine):
     assert run_owned(command, cwd=mine, env=None, deadline_s=HANGS_AFTER_S) == 0
 
 
+def test_pytest_with_nbval_alone_reads_exercises_of_a_clone():
+    """
+    Our own tests need more plugins than the course does, and pytest reads their options there.
+    """
+    command = [sys.executable, "-m", "pytest", "-p", "no:timeout", "-p", "no:xdist", "--nbval"]
+    command += ["--collect-only", "-q", "-p", "no:cacheprovider", "exercises/00_ranks.ipynb"]
+    assert run_owned(command, cwd=ROOT, env=None, deadline_s=HANGS_AFTER_S) == 0
+
+
 def test_check_names_the_exercises_that_there_are():
     """
     A typing mistake is answered in one line.
