@@ -46,7 +46,7 @@ def repository(tmp_path, run_tests, monkeypatch):
         shutil.copy(ROOT / file, tmp_path / file)
     monkeypatch.setattr(run_tests, "ROOT", tmp_path)
     monkeypatch.setattr(run_tests, "RESULTS", tmp_path / "build" / "tests")
-    monkeypatch.setattr(run_tests, "WORKERS", ())
+    monkeypatch.setattr(run_tests.Part, "workers", ())
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     (tmp_path / ".gitignore").write_text("build/\n.pytest_cache/\n__pycache__/\n")
     return tmp_path
