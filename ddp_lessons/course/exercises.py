@@ -18,7 +18,7 @@ from ddp_lessons.checks.kit.finding import all_tasks, find_task, stem_of
 from ddp_lessons.course import sandbox, workspace
 from ddp_lessons.course.making.build import CELL_TIMEOUT_S
 from ddp_lessons.course.making.verify import nbval_command, nbval_environment
-from ddp_lessons.course.notebooks.blanks import is_untouched, read_blank
+from ddp_lessons.course.notebooks.blanks import blank_to_open, is_untouched, read_blank
 from ddp_lessons.course.notebooks.canonical import ANSI, dumps, read_notebook
 from ddp_lessons.course.notebooks.cells import numbered, tags_of, text_of
 from ddp_lessons.course.notebooks.places import all_places, find_course, with_two_digits
@@ -200,7 +200,7 @@ def reset_notebook(path, place):
         BadInput: The folder, or the notebook, is not the learner's to write.
     """
     try:
-        return _reset(path, read_blank(place))
+        return _reset(path, blank_to_open(place, path))
     except OSError as error:
         raise BadInput(
             f"Cannot write there: expected a folder of your own (got {path.parent}: "

@@ -106,7 +106,7 @@ def update(folder, course):
             f"{folder}). Name another, such as {NAME}."
         )
     try:
-        return _update(folder, _files(course))
+        return _update(folder, _files(course, folder))
     except OSError as error:
         raise BadInput(
             f"Cannot write there: expected a folder of your own (got {folder}: {error.strerror}). "
@@ -141,7 +141,7 @@ def _update(folder, files):
     return done
 
 
-def _files(course):
+def _files(course, folder):
     """
     Return {path in a learner's folder: text of its file}.
     """
@@ -149,7 +149,7 @@ def _files(course):
     for path in sorted((course / "notebooks").glob("*.md")):
         files[path.relative_to(course).as_posix()] = path.read_text(encoding="utf-8")
     for place in all_places(course):
-        blank = blank_to_open(place)
+        blank = blank_to_open(place, folder / place.blank.relative_to(course))
         if place.is_lesson:
             for cell in blank["cells"]:
                 cell["source"] = cell["source"].replace("](../ddp_lessons/", f"]({_SOURCES}/")

@@ -73,14 +73,16 @@ def read_blank(place):
     return blank_of(place, read_twin(place.text))
 
 
-def blank_to_open(place):
+def blank_to_open(place, path):
     """
     Return the learner's notebook as JupyterLab would save it once it was opened with this Python.
 
-    Without the Python's version in it, one that was only looked at asks to be saved.
+    Without the Python's version in it, one that was only looked at asks to be saved. The course's
+    own blank is the same under every Python.
 
     Args:
         place: As `read_blank`.
+        path: Where it is to lie.
 
     Raises:
         NotebookRefused: As `blank_of`.
@@ -88,7 +90,8 @@ def blank_to_open(place):
     from ipykernel.ipkernel import IPythonKernel
 
     blank = read_blank(place)
-    blank["metadata"]["language_info"] = nbformat.from_dict(IPythonKernel.language_info)
+    if path.resolve() != place.blank.resolve():
+        blank["metadata"]["language_info"] = nbformat.from_dict(IPythonKernel.language_info)
     return blank
 
 
