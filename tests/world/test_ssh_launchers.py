@@ -188,6 +188,7 @@ def test_a_host_that_is_silent_is_not_waited_for(engine_set):
     assert all(map(runs, left))
     for launcher in left:
         os.kill(launcher.pid, signal.SIGKILL)
+    silence.agent.kill()
 
 
 def test_what_was_kept_outlives_its_login(engine_set):
