@@ -109,6 +109,19 @@ def test_deadlock_is_told_though_the_first_answers_come_late(watch):
     assert watch.lookout.diagnosis.culprits == (0, 1)
 
 
+def test_stop_while_a_deadlock_is_freed_keeps_what_was_found(watch):
+    """
+    Ranks that have been freed wait for nobody any more, so a look at them explains nothing.
+    """
+    watch.looks(2, lambda: watch.turns(20))
+    watch.looks(10, lambda: watch.answer(IN_THE_SECOND))
+    assert watch.lookout.deadlocked
+    said = watch.lookout.diagnosis.sentence
+    watch.ranks.control.pids = lambda ranks: []
+    watch.lookout.stop([])
+    assert watch.lookout.diagnosis.sentence == said != ""
+
+
 def test_polls_of_a_loop_count_for_no_wait_that_came_after_it(watch):
     """
     Thirty turns in a loop with a sleep, then a store's key: what it waits for may be near.

@@ -82,7 +82,10 @@ class Lookout:
             clocks.STOP_ANSWER_S, lambda: self.ranks.control.pids(able), self._clock
         )
         self._ask(running, until=lambda: patience.is_over, insist=True)
-        self.diagnosis = diagnose(self.all_places(running), running, halts)
+        diagnosis = diagnose(self.all_places(running), running, halts)
+        # A deadlock that was found a moment ago is over for ranks that have been freed by now.
+        if diagnosis.sentence or not self.deadlocked:
+            self.diagnosis = diagnosis
         self._release()
 
     def all_places(self, running):
