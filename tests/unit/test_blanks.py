@@ -3,8 +3,9 @@ What learners find where the solution was.
 """
 
 import nbformat
+from toy_lesson import make_course
 
-from ddp_lessons.course.notebooks.blanks import blank_of
+from ddp_lessons.course.notebooks.blanks import blank_of, blank_to_open, read_blank
 from ddp_lessons.course.notebooks.places import all_places, find_root
 
 SOLVED = """\
@@ -36,3 +37,14 @@ def test_blank_of_a_broken_script_holds_what_is_to_be_mended():
     ]
     blank = blank_of(place, nbformat.v4.new_notebook(cells=cells))
     assert blank["cells"][1]["source"] == BLANK
+
+
+def test_the_course_keeps_its_own_blank_the_same_under_every_python(tmp_path):
+    """
+    A developer who resets a blank in a clone must not find another Python's version in the diff.
+    """
+    place = make_course(tmp_path / "course")
+    assert blank_to_open(place, place.blank) == read_blank(place)
+    copied = blank_to_open(place, tmp_path / "mine.ipynb")
+    assert copied.metadata != read_blank(place).metadata
+    assert copied.cells == read_blank(place).cells
