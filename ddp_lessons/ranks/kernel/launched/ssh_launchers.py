@@ -43,10 +43,6 @@ class SSHEngineLauncher(ipp_launcher.SSHEngineLauncher):
         # files with them to each host as well, where nobody removes them.
         return []
 
-    @default("remote_python")
-    def _python_of_the_same_path(self):
-        return sys.executable
-
     @property
     def program(self):
         """
@@ -223,8 +219,7 @@ class SSHEngineSetLauncher(ipp_launcher.SSHEngineSetLauncher):
             if self._is_stopping:
                 raise LauncherError("ranks were ended while they started")
         except LauncherError:
-            for login in self._logins:
-                login.close()
+            await self._close_logins()
             raise
         for login in self._logins:
             login.order("keep")
@@ -236,4 +231,8 @@ class SSHEngineSetLauncher(ipp_launcher.SSHEngineSetLauncher):
         """
         self._is_stopping = True
         await super().stop()
+        await self._close_logins()
+
+    async def _close_logins(self):
+        # All at once: each waits for its host to hear of it.
         await asyncio.gather(*(asyncio.to_thread(login.close) for login in self._logins))
