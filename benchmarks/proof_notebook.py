@@ -16,10 +16,10 @@ from pathlib import Path
 
 import nbformat
 
-from ddp_lessons.course.making.build import run_notebook
+from ddp_lessons.course.building.build import run_notebook
 from ddp_lessons.course.notebooks.canonical import canonical, plain_lines, read_notebook
-from ddp_lessons.course.notebooks.cells import IGNORED, RAISES, tags_of
-from ddp_lessons.course.notebooks.places import choose
+from ddp_lessons.course.notebooks.cell_roles import IGNORED, RAISES, tags_of
+from ddp_lessons.course.notebooks.notebook_paths import choose
 from ddp_lessons.jobs.owned import DEADLINE_STATUS
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -8,7 +8,7 @@ them. It ends with 0 if it could look at all; what it found may be bad.
 
 from dataclasses import dataclass
 
-from ddp_lessons.course.notebooks.places import all_places
+from ddp_lessons.course.notebooks.notebook_paths import all_places
 
 LIMIT_S = 480
 """

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from kernel import BenchmarkFailed
 
 from ddp_lessons.process_group import join_group, leave_group
-from ddp_lessons.ranks.kernel.starting import this_machine
+from ddp_lessons.ranks.kernel.bootstrap import this_machine
 from ddp_lessons.ranks.system.placement import place
 
 

@@ -25,9 +25,9 @@ from jupyter_core.utils import ensure_event_loop
 from kernel import BenchmarkFailed, Kernel
 from machine import describe_machine, machine_slug
 
-from ddp_lessons.course.notebooks.blanks import read_blank
-from ddp_lessons.course.notebooks.cells import RAISES, tags_of
-from ddp_lessons.course.notebooks.places import choose, find_course
+from ddp_lessons.course.notebooks.cell_roles import RAISES, tags_of
+from ddp_lessons.course.notebooks.notebook_paths import choose, find_course
+from ddp_lessons.course.notebooks.starters import read_blank
 from ddp_lessons.ranks.system.processes import descendants_of
 
 RESULTS = Path(__file__).with_name("results")

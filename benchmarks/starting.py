@@ -145,7 +145,9 @@ def warm_up():
     """
     Bring what the contestants import into the file cache, so that the first has no disadvantage.
     """
-    modules = "torch.distributed.run, ipyparallel.engine.app, ddp_lessons.ranks.warden.warden"
+    modules = (
+        "torch.distributed.run, ipyparallel.engine.app, ddp_lessons.ranks.supervisor.supervisor"
+    )
     subprocess.run([sys.executable, "-c", f"import {modules}"], check=True, timeout=_TIMEOUT_S)
 
 

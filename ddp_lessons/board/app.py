@@ -19,10 +19,10 @@ from pathlib import Path
 import tornado.iostream
 import tornado.web
 
-from ddp_lessons.board import table
+from ddp_lessons.board import csv_table
 from ddp_lessons.board.board import AGAIN_S
 from ddp_lessons.board.names import Denied
-from ddp_lessons.progress.rows import is_time
+from ddp_lessons.progress.row_fields import is_time
 
 PAGE = Path(__file__).parent / "page"
 MOST_BYTES = 256 * 1024
@@ -141,7 +141,7 @@ class CsvHandler(TeachersHandler):
         """
         self.set_header("Content-Type", "text/csv; charset=UTF-8")
         self.set_header("Content-Disposition", 'attachment; filename="board.csv"')
-        self.finish(table.csv_text(self.board.columns, self.board.rows()))
+        self.finish(csv_table.csv_text(self.board.columns, self.board.rows()))
 
 
 class EventsHandler(TeachersHandler):

@@ -13,7 +13,7 @@ from tornado.ioloop import PeriodicCallback
 
 from ddp_lessons.board.app import MOST_BYTES, make_app
 from ddp_lessons.board.board import Board
-from ddp_lessons.board.people import People
+from ddp_lessons.board.roster import People
 from ddp_lessons.errors import StartFailed
 from ddp_lessons.progress import state
 
@@ -96,11 +96,11 @@ async def _serve_people(columns, host, port, people, say):
 
 
 async def _serve_hub(read_columns, people, say):
-    from ddp_lessons.board import hub  # needs jupyterhub, which nobody else does
+    from ddp_lessons.board import hub_service  # needs jupyterhub, which nobody else does
 
-    service, board = hub.Hub(), Board([], people)
+    service, board = hub_service.Hub(), Board([], people)
     own = {"cookie_secret": os.urandom(32), "log_function": _log_nothing}
-    app = make_app(board, people.teacher, service.prefix, service, hub.paths(), **own)
+    app = make_app(board, people.teacher, service.prefix, service, hub_service.paths(), **own)
     _listen(app, service.host, service.port)
     say(f"the board: {service.prefix}, by the hub")
     board.columns = await asyncio.get_running_loop().run_in_executor(None, read_columns)

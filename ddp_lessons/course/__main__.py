@@ -10,9 +10,9 @@ import sys
 import time
 from pathlib import Path
 
-from ddp_lessons.course.making.build import CELL_TIMEOUT_S, DEADLINE_S, build
-from ddp_lessons.course.making.verify import verify
-from ddp_lessons.course.notebooks.places import choose, find_root
+from ddp_lessons.course.building.build import CELL_TIMEOUT_S, DEADLINE_S, build
+from ddp_lessons.course.building.verify import verify
+from ddp_lessons.course.notebooks.notebook_paths import choose, find_root
 from ddp_lessons.course.notebooks.script import read_script
 from ddp_lessons.errors import BadInput, NotebookRefused
 

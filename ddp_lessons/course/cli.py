@@ -12,8 +12,8 @@ from typing import Annotated
 import typer
 
 from ddp_lessons import __version__
-from ddp_lessons.course import scripts, teaching
-from ddp_lessons.course.notebooks.places import with_two_digits
+from ddp_lessons.course import cli_script, cli_teacher
+from ddp_lessons.course.notebooks.notebook_paths import with_two_digits
 from ddp_lessons.errors import DDPLessonsError
 
 app = typer.Typer(
@@ -73,7 +73,7 @@ def doctor(
 
 def _judge_room(num_learners):
     from ddp_lessons.course.doctor.doctor import can_run
-    from ddp_lessons.course.doctor.room_probe import look_at_room
+    from ddp_lessons.course.doctor.load_probe import look_at_room
     from ddp_lessons.course.doctor.table import room_verdict, show_findings
 
     with _told_in_one_line("doctor"):
@@ -142,9 +142,9 @@ def check(
         if stem is not None and Path(stem).is_dir():
             folder, stem = Path(stem), None
         with _told_in_one_line("check"):
-            num_open = teaching.grade(folder or Path.cwd(), stem, junit, points)
+            num_open = cli_teacher.grade(folder or Path.cwd(), stem, junit, points)
         raise typer.Exit(1 if num_open else 0)
-    from ddp_lessons.checks.kit.finding import all_tasks, stem_of
+    from ddp_lessons.checks.kit.task_registry import all_tasks, stem_of
     from ddp_lessons.course import exercises
 
     with _told_in_one_line("check"):
@@ -171,12 +171,12 @@ def progress(
     Show a table of all tasks: what is solved, and how many checks and hints it took.
     """
     if as_json:
-        typer.echo(teaching.progress_text())
+        typer.echo(cli_teacher.progress_text())
         return
     from rich.console import Console
     from rich.table import Table
 
-    from ddp_lessons.checks.kit.finding import all_tasks
+    from ddp_lessons.checks.kit.task_registry import all_tasks
     from ddp_lessons.progress import notes
 
     table = Table("Task", "Name", "Solved", "Checks", "Hints")
@@ -244,7 +244,7 @@ def solution(
     """
     Show the solution of a task. Asks first.
     """
-    from ddp_lessons.checks.kit.finding import find_task
+    from ddp_lessons.checks.kit.task_registry import find_task
     from ddp_lessons.course import exercises
     from ddp_lessons.progress import notes
 
@@ -257,24 +257,24 @@ def solution(
 
 
 @app.command()
-@functools.wraps(scripts.script)
+@functools.wraps(cli_script.script)
 def script(**options):
     with _told_in_one_line("script"):
-        scripts.script(**options)
+        cli_script.script(**options)
 
 
 @app.command()
-@functools.wraps(teaching.board)
+@functools.wraps(cli_teacher.board)
 def board(**options):
     with _told_in_one_line("board"):
-        teaching.board(**options)
+        cli_teacher.board(**options)
 
 
 @app.command()
-@functools.wraps(teaching.nbgrader)
+@functools.wraps(cli_teacher.nbgrader)
 def nbgrader(**options):
     with _told_in_one_line("nbgrader"):
-        teaching.nbgrader(**options)
+        cli_teacher.nbgrader(**options)
 
 
 def _bring_up_to_date(folder):
@@ -282,10 +282,10 @@ def _bring_up_to_date(folder):
     Copy the course, or what is new in it, into a learner's folder; say what was done.
     """
     from ddp_lessons.course import workspace
-    from ddp_lessons.course.notebooks import places
+    from ddp_lessons.course.notebooks import notebook_paths
 
     folder = (folder or workspace.usual_folder()).resolve()
-    done = str(workspace.update(folder, places.find_course()))
+    done = str(workspace.update(folder, notebook_paths.find_course()))
     if done:
         typer.echo(done)
     return folder

@@ -14,15 +14,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddp_lessons.checks.kit.finding import all_tasks, find_task, stem_of
-from ddp_lessons.course import sandbox, workspace
-from ddp_lessons.course.making.build import CELL_TIMEOUT_S
-from ddp_lessons.course.making.verify import nbval_command, nbval_environment
-from ddp_lessons.course.notebooks.blanks import blank_to_open, is_untouched, read_blank
+from ddp_lessons.checks.kit.task_registry import all_tasks, find_task, stem_of
+from ddp_lessons.course import limited_run, workspace
+from ddp_lessons.course.building.build import CELL_TIMEOUT_S
+from ddp_lessons.course.building.verify import nbval_command, nbval_environment
 from ddp_lessons.course.notebooks.canonical import ANSI, dumps, read_notebook
-from ddp_lessons.course.notebooks.cells import numbered, tags_of, text_of
-from ddp_lessons.course.notebooks.places import all_places, find_course, with_two_digits
-from ddp_lessons.course.notebooks.twins import read_twin
+from ddp_lessons.course.notebooks.cell_roles import numbered, tags_of, text_of
+from ddp_lessons.course.notebooks.notebook_paths import all_places, find_course, with_two_digits
+from ddp_lessons.course.notebooks.starters import blank_to_open, is_untouched, read_blank
+from ddp_lessons.course.notebooks.text_twins import read_twin
 from ddp_lessons.errors import BadInput
 from ddp_lessons.files import replace_text
 
@@ -64,7 +64,7 @@ class Apart:
         is_over: Function that tells whether it is to be ended early.
     """
 
-    limits: sandbox.Limits
+    limits: limited_run.Limits
     env: dict
     output: Path
     is_over: Callable
@@ -277,8 +277,8 @@ def _run(path, apart):
             status, said, fault = done.returncode, done.stdout, ""
         else:
             where = {"cwd": path.parent, "output": apart.output, "is_over": apart.is_over}
-            status, fault = sandbox.run(command, env=apart.env, limits=apart.limits, **where)
-            said = sandbox.last_words(apart.output)
+            status, fault = limited_run.run(command, env=apart.env, limits=apart.limits, **where)
+            said = limited_run.last_words(apart.output)
         if fault:
             return {}, fault
         if not report.is_file():

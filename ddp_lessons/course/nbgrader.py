@@ -8,9 +8,9 @@ Answer cells carry no mark, so nbgrader leaves them as they are.
 from pathlib import Path
 
 from ddp_lessons.course.exercises import exercise_places, tasks_of_stem
-from ddp_lessons.course.notebooks.blanks import read_blank
 from ddp_lessons.course.notebooks.canonical import dumps
-from ddp_lessons.course.notebooks.cells import numbered, tags_of
+from ddp_lessons.course.notebooks.cell_roles import numbered, tags_of
+from ddp_lessons.course.notebooks.starters import read_blank
 from ddp_lessons.errors import BadInput
 from ddp_lessons.files import replace_text
 

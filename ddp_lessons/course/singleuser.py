@@ -18,9 +18,9 @@ from pathlib import Path
 
 from ddp_lessons.course import workspace
 from ddp_lessons.course.lab import FIRST_LESSON, lab_environment
-from ddp_lessons.course.notebooks.places import find_course
+from ddp_lessons.course.notebooks.notebook_paths import find_course
 from ddp_lessons.errors import DDPLessonsError, StartFailed
-from ddp_lessons.ranks.system.limits import memory_that_nobody_bounds, setting
+from ddp_lessons.ranks.system.resource_limits import memory_that_nobody_bounds, setting
 
 _WRITTEN_TO = ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR")
 _NEEDED_BYTES = 1 << 20

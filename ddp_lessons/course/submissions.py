@@ -14,11 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddp_lessons.board import files
+from ddp_lessons.board import state_files
 from ddp_lessons.board.columns import Row
 from ddp_lessons.course import exercises
-from ddp_lessons.course.making.verify import nbval_environment
-from ddp_lessons.course.sandbox import Limits
+from ddp_lessons.course.building.verify import nbval_environment
+from ddp_lessons.course.limited_run import Limits
 from ddp_lessons.errors import BadInput
 from ddp_lessons.progress import state
 
@@ -159,7 +159,7 @@ def _check(submission, limits, is_over):
         except BadInput as error:
             tasks = exercises.tasks_of_stem(submission.place.stem)
             results = [exercises.Result(task, False, str(error), "unreadable") for task in tasks]
-        noted = files.state_in(scratch / "state" / "progress.json") or state.blank()
+        noted = state_files.state_in(scratch / "state" / "progress.json") or state.blank()
     results = [_with_mistake(one, noted["tasks"]) for one in results]
     return Checked(submission, results, time.monotonic() - started, time.time())
 

@@ -18,12 +18,12 @@ from pathlib import Path
 import nbformat
 
 from ddp_lessons import __version__
-from ddp_lessons.course.notebooks.blanks import blank_to_open
 from ddp_lessons.course.notebooks.canonical import dumps
-from ddp_lessons.course.notebooks.places import all_places, find_course, is_installed
+from ddp_lessons.course.notebooks.notebook_paths import all_places, find_course, is_installed
+from ddp_lessons.course.notebooks.starters import blank_to_open
 from ddp_lessons.errors import BadInput
 from ddp_lessons.files import replace_text
-from ddp_lessons.ranks.system.texts import NOTES
+from ddp_lessons.ranks.system.version_check import NOTES
 
 NAME = "my-course"
 _PACKAGE = Path(__file__).resolve().parents[1]

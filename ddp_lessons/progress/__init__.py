@@ -10,7 +10,7 @@ What a learner has foretold and solved so far, how it is told, and to whom it is
     sending        send the state to it, in the background
 """
 
-from ddp_lessons.progress.joining import join_board, leave_board
+from ddp_lessons.progress.join import join_board, leave_board
 from ddp_lessons.progress.predictions import ok, predict
 
 __all__ = ["join_board", "leave_board", "ok", "predict"]

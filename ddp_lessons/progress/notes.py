@@ -10,7 +10,7 @@ import numbers
 import time
 
 from ddp_lessons.progress import sending, state
-from ddp_lessons.progress.rows import BLANKS, MOST_TRIES
+from ddp_lessons.progress.row_fields import BLANKS, MOST_TRIES
 from ddp_lessons.progress.state import state_file
 
 __all__ = [

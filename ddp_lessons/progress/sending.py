@@ -10,7 +10,7 @@ import threading
 from contextlib import suppress
 
 from ddp_lessons.progress import state
-from ddp_lessons.progress.membership import UNREACHABLE, Refused, membership
+from ddp_lessons.progress.board_client import UNREACHABLE, Refused, membership
 
 _LOOK_EVERY_S = 1.0
 _LONGEST_PAUSE_S = 30.0

@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ddp_lessons.files import replace_text
-from ddp_lessons.progress.rows import cleaned
+from ddp_lessons.progress.row_fields import cleaned
 
 VERSION = 2
 FOLDER_VARIABLE = "DDP_LESSONS_STATE_DIR"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from site_links import Links
 
-from ddp_lessons.course.notebooks.places import all_places
+from ddp_lessons.course.notebooks.notebook_paths import all_places
 from ddp_lessons.errors import BadInput
 
 PLAIN_PAGES = {

@@ -30,6 +30,7 @@ ranks = start_ranks(4)
 # %% tags=["answer"]
 # %%px
 import os
+
 import torch
 import torch.distributed as dist
 
@@ -223,6 +224,7 @@ check.reshard.picture()
 # %% tags=["answer"]
 # %%px
 import contextlib
+
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 

@@ -81,6 +81,7 @@ check.culprit.picture()
 # %%px
 import json
 import time
+
 import torch.distributed as dist
 
 

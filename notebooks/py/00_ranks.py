@@ -194,7 +194,8 @@ predict("good_models_left", ...)
 
 # %% tags=["break", "raises-exception"]
 # %%px
-import os, signal
+import os
+import signal
 
 if rank == 0:
     os.kill(os.getpid(), signal.SIGKILL)
@@ -205,10 +206,13 @@ ranks.status()
 
 # %% tags=["run"]
 # %%px
-import copy, torch, torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel as DDP
+import copy
+
+import torch
+import torch.distributed as dist
 from ddp_lessons.process_group import rank_device
 from ddp_lessons.workloads import accuracy, digits_model, load_digits
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 rank, world_size, device = dist.get_rank(), dist.get_world_size(), rank_device()
 digits = load_digits().to(device)
@@ -271,7 +275,8 @@ predict("cuda_from_outside", ...)
 
 # %% tags=["run"]
 # %%px
-import re, sys
+import re
+import sys
 from pathlib import Path
 
 home = (sys.prefix, str(Path(torch.__file__).parents[1]))

@@ -33,6 +33,7 @@ predict("samples_fetched", ...)
 # %% tags=["run"]
 # %%px
 import time
+
 import torch
 import torch.distributed as dist
 from ddp_lessons.process_group import rank_device

@@ -12,7 +12,9 @@
 # - **load** with 2 ranks what 4 have saved, and refuse what is damaged or hostile.
 
 # %% tags=["setup", "nbval-ignore-output"]
-import os, tempfile
+import os
+import tempfile
+
 from ddp_lessons import ok, predict, start_ranks
 from ddp_lessons.pictures import shards_picture, slices_from_rows
 
@@ -32,8 +34,11 @@ predict("ranks_with_their_own_state", ...)
 
 # %% tags=["run"]
 # %%px
-import os, torch, torch.distributed as dist
+import os
 from pathlib import Path
+
+import torch
+import torch.distributed as dist
 
 rank, world_size = dist.get_rank(), dist.get_world_size()
 folder = Path(os.environ["LESSON_FOLDER"])
@@ -97,8 +102,11 @@ dist.barrier()
 
 # %% tags=["mend"]
 # %%px
-import os, torch, torch.distributed as dist
+import os
 from pathlib import Path
+
+import torch
+import torch.distributed as dist
 from ddp_lessons.checkpoint import CheckpointRefused, load, save
 
 rank, folder = dist.get_rank(), Path(os.environ["LESSON_FOLDER"])
@@ -132,8 +140,9 @@ predict("wrong_weights_from_a_bit", ...)
 
 # %% tags=["break"]
 # %%px
-from ddp_lessons.checkpoint.example import flip_bit
 from pickle import UnpicklingError
+
+from ddp_lessons.checkpoint.example import flip_bit
 
 
 class Stranger:
@@ -235,8 +244,11 @@ if rank == 2:
 
 # %% tags=["mend"]
 # %%px
-import os, torch, torch.distributed as dist
+import os
 from pathlib import Path
+
+import torch
+import torch.distributed as dist
 from ddp_lessons.checkpoint import load, restore
 from ddp_lessons.workloads.runs import digits_run, train, weights_of
 
@@ -273,10 +285,10 @@ predict("rows_of_rank_three", ...)
 
 # %% tags=["run"]
 # %%px
-from torch.distributed.fsdp import fully_shard
 from ddp_lessons.checkpoint import Checkpoints, Run
 from ddp_lessons.process_group import rank_device
 from ddp_lessons.workloads import digits_model
+from torch.distributed.fsdp import fully_shard
 
 model = fully_shard(digits_model(seed=0).to(rank_device()))
 optimizer = torch.optim.AdamW(model.parameters())
@@ -297,12 +309,14 @@ ranks = start_ranks(2)
 
 # %% tags=["run"]
 # %%px
-import os, torch
+import os
 from pathlib import Path
-from torch.distributed.fsdp import fully_shard
+
+import torch
 from ddp_lessons.checkpoint import Checkpoints, Run
 from ddp_lessons.process_group import rank_device
 from ddp_lessons.workloads import digits_model
+from torch.distributed.fsdp import fully_shard
 
 model = fully_shard(digits_model(seed=1).to(rank_device()))
 run = Run(model, torch.optim.AdamW(model.parameters()))

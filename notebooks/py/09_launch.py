@@ -12,7 +12,10 @@
 # - **rehearse** a batch file before it is queued.
 
 # %% tags=["setup", "nbval-ignore-output"]
-import os, pathlib, tempfile
+import os
+import pathlib
+import tempfile
+
 from ddp_lessons import ok, predict, start_ranks
 from ddp_lessons.jobs import run_job
 
@@ -33,9 +36,12 @@ predict("losses_that_differ", ...)
 
 # %% tags=["run", "script"]
 # %%px
-import json, os
+import json
+import os
 from pathlib import Path
-import torch, torch.distributed as dist
+
+import torch
+import torch.distributed as dist
 from ddp_lessons.workloads import digits_model, load_digits
 
 torch.set_num_threads(1)  # more threads would add up in another order

@@ -13,7 +13,9 @@
 # - **normalise** by the samples of all ranks, on a CPU too.
 
 # %% tags=["setup", "nbval-ignore-output"]
-import os, tempfile
+import os
+import tempfile
+
 from ddp_lessons import ok, predict, start_ranks
 from ddp_lessons.metrics import open_board, read_scalars
 
@@ -35,7 +37,10 @@ predict("perplexity_of_four_tokens", ...)
 
 # %% tags=["run"]
 # %%px
-import math, torch, torch.distributed as dist
+import math
+
+import torch
+import torch.distributed as dist
 from ddp_lessons.metrics import Perplexity, mean_of_means
 from ddp_lessons.process_group import rank_device
 
@@ -159,8 +164,10 @@ predict("points_of_four_writers", ...)
 
 # %% tags=["break"]
 # %%px
-import os, shutil
+import os
+import shutil
 from pathlib import Path
+
 from torch.utils.tensorboard import SummaryWriter
 
 folder = Path(os.environ["LESSON_FOLDER"])

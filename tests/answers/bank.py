@@ -77,7 +77,7 @@ def main(arguments):
     from rich.console import Console
     from rich.table import Table
 
-    from ddp_lessons.checks.kit.finding import all_tasks
+    from ddp_lessons.checks.kit.task_registry import all_tasks
 
     wanted, tasks = arguments[0] if arguments else "", all_tasks()
     table = Table("Task", "Wrong answer", "Hint", title="What the checks refuse")

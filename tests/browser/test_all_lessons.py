@@ -6,8 +6,8 @@ import pytest
 from lab_server import ROOT
 
 from ddp_lessons.course.notebooks.canonical import read_notebook
-from ddp_lessons.course.notebooks.cells import RAISES, tags_of
-from ddp_lessons.course.notebooks.places import all_places
+from ddp_lessons.course.notebooks.cell_roles import RAISES, tags_of
+from ddp_lessons.course.notebooks.notebook_paths import all_places
 
 pytestmark = [pytest.mark.timeout(300)]
 

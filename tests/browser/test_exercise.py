@@ -6,7 +6,7 @@ import pytest
 from lab_server import ROOT
 from playwright.sync_api import expect
 
-from ddp_lessons.checks.kit.finding import find_task
+from ddp_lessons.checks.kit.task_registry import find_task
 from ddp_lessons.course.exercises import exercise_place, solution_of
 from ddp_lessons.course.notebooks.canonical import read_notebook
 

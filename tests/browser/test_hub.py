@@ -15,7 +15,7 @@ from lab_server import ROOT
 from waiting import comes_true, wait_until
 
 from ddp_lessons.course.notebooks.canonical import read_notebook
-from ddp_lessons.course.notebooks.cells import RAISES, tags_of
+from ddp_lessons.course.notebooks.cell_roles import RAISES, tags_of
 
 pytestmark = [pytest.mark.timeout(600)]
 

@@ -8,7 +8,7 @@ import pytest
 from lab_server import ROOT
 
 from ddp_lessons.course.notebooks.canonical import canonical, read_notebook
-from ddp_lessons.course.notebooks.cells import IGNORED, RAISES, tags_of
+from ddp_lessons.course.notebooks.cell_roles import IGNORED, RAISES, tags_of
 
 pytestmark = [pytest.mark.timeout(300)]
 

@@ -11,7 +11,7 @@ from class_board import NOW_S, TOKEN, BoardThread, row, state_of, tried
 
 from ddp_lessons.board.app import PAGE
 from ddp_lessons.board.names import Denied
-from ddp_lessons.board.people import People
+from ddp_lessons.board.roster import People
 
 OTHER = "o" * 40
 

@@ -18,10 +18,10 @@ from typer.testing import CliRunner
 from waiting import wait_until
 
 from ddp_lessons.board import serving
-from ddp_lessons.board.people import People
+from ddp_lessons.board.roster import People
+from ddp_lessons.course.board_columns import columns, sections
 from ddp_lessons.course.cli import app
-from ddp_lessons.course.columns import columns, sections
-from ddp_lessons.progress.membership import Membership
+from ddp_lessons.progress.board_client import Membership
 from ddp_lessons.progress.sending import Sender
 
 START_S = 120.0

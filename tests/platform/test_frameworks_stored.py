@@ -9,7 +9,7 @@ import pytest
 from paths import ROOT
 
 from ddp_lessons.checks.frameworks import material
-from ddp_lessons.course.making.build import run_notebook
+from ddp_lessons.course.building.build import run_notebook
 from ddp_lessons.course.notebooks.canonical import read_notebook
 from ddp_lessons.errors import BadInput
 from ddp_lessons.frameworks import stored as module

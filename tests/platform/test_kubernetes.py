@@ -21,7 +21,7 @@ from ddp_lessons.course.cli import app
 from ddp_lessons.course.notebooks.kubernetes import Shape, manifests
 from ddp_lessons.course.notebooks.script import read_script
 from ddp_lessons.errors import BadInput
-from ddp_lessons.ranks.warden.controller import hold_ports
+from ddp_lessons.ranks.supervisor.controller_options import hold_ports
 
 SCHEMAS = Path(__file__).parent / "schemas"
 IMAGE = "registry.example.org/course:1"

@@ -8,9 +8,9 @@ import pytest
 from paths import ROOT
 
 from ddp_lessons import start_ranks, stop_ranks
-from ddp_lessons.course.notebooks.cells import SCRIPT, tags_of
+from ddp_lessons.course.notebooks.cell_roles import SCRIPT, tags_of
 from ddp_lessons.course.notebooks.script import script_of
-from ddp_lessons.course.notebooks.twins import read_twin
+from ddp_lessons.course.notebooks.text_twins import read_twin
 from ddp_lessons.launch import is_here
 from ddp_lessons.launch.example import num_different, start_by
 from ddp_lessons.ranks.kernel.cells import run_cell

@@ -291,7 +291,7 @@ def test_other_user_takes_no_folder(session):
 
 
 WITHOUT_CURVE = """
-import ddp_lessons.ranks.kernel.starting as starting
+import ddp_lessons.ranks.kernel.bootstrap as starting
 arguments = starting.controller_arguments
 starting.controller_arguments = lambda *a: [x for x in arguments(*a) if "enable_curve" not in x]
 """

@@ -22,7 +22,7 @@ from ssh_ranks import (
 from throw_away_hosts import SCRIPT, environment, hosts, needs_hosts
 
 from ddp_lessons.checks.kit.checking import run_and_judge
-from ddp_lessons.checks.kit.finding import all_tasks
+from ddp_lessons.checks.kit.task_registry import all_tasks
 from ddp_lessons.errors import BadInput, RankDied, RankRaised
 from ddp_lessons.ranks.kernel.cells import run_cell
 

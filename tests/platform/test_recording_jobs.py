@@ -11,8 +11,8 @@ import pytest
 from paths import ROOT
 
 from ddp_lessons import hangs, launch
-from ddp_lessons.checks.kit.finding import find_task
-from ddp_lessons.checks.kit.material.corpus import recorded_jobs
+from ddp_lessons.checks.kit.fixtures.corpus import recorded_jobs
+from ddp_lessons.checks.kit.task_registry import find_task
 
 failed, hung = (importlib.import_module(find_task(number).module) for number in ("09.4", "10.1"))
 

@@ -17,8 +17,8 @@ from bs4 import BeautifulSoup
 from built_site import built_site
 from paths import ROOT
 
-from ddp_lessons.course.notebooks.cells import role_of
-from ddp_lessons.course.notebooks.places import all_places
+from ddp_lessons.course.notebooks.cell_roles import role_of
+from ddp_lessons.course.notebooks.notebook_paths import all_places
 
 PLACES = all_places(ROOT)
 LESSONS = [place for place in PLACES if place.is_lesson]

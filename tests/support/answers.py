@@ -10,9 +10,9 @@ from draws import drawn_from
 from paths import ROOT
 
 from ddp_lessons.checks.kit import checking
-from ddp_lessons.checks.kit.finding import all_tasks
-from ddp_lessons.course.notebooks.cells import tags_of
-from ddp_lessons.course.notebooks.places import all_places
+from ddp_lessons.checks.kit.task_registry import all_tasks
+from ddp_lessons.course.notebooks.cell_roles import tags_of
+from ddp_lessons.course.notebooks.notebook_paths import all_places
 from ddp_lessons.errors import WrongAnswer
 from ddp_lessons.ranks.kernel.cells import run_cell
 

@@ -27,8 +27,8 @@ For a cell and for a lesson alike: the crowd may stretch time, and a hang must e
 _VERIFY = """
 import sys
 from pathlib import Path
-from ddp_lessons.course.notebooks.places import choose
-from ddp_lessons.course.making.verify import verify
+from ddp_lessons.course.notebooks.notebook_paths import choose
+from ddp_lessons.course.building.verify import verify
 from ddp_lessons.errors import NotebookRefused
 root, stem, limit_s = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
 (place,) = [place for place in choose(root, [stem]) if place.is_lesson]

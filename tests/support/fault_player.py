@@ -12,7 +12,7 @@ from faults import KINDS, MODEL, PREPARE
 from kernels import running_kernel
 from waiting import HANGS_AFTER_S, comes_true
 
-from ddp_lessons.ranks.diagnosis.telling import rank_names
+from ddp_lessons.ranks.diagnosis.wording import rank_names
 
 PROMPT_S = 2.0
 """

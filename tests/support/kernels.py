@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from waiting import HANGS_AFTER_S
 
-from ddp_lessons.course.making.kernels import start_kernel
+from ddp_lessons.course.building.kernels import start_kernel
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import re
 from paths import ROOT
 
 from ddp_lessons.course.notebooks.canonical import read_notebook
-from ddp_lessons.course.notebooks.cells import role_of
-from ddp_lessons.course.notebooks.places import all_places
+from ddp_lessons.course.notebooks.cell_roles import role_of
+from ddp_lessons.course.notebooks.notebook_paths import all_places
 
 NOTEBOOKS = {
     place.stem: read_notebook(place.blank) for place in all_places(ROOT) if place.is_lesson

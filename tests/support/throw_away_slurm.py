@@ -47,7 +47,7 @@ def engines_on(folder, node):
     return [
         process
         for process, words in _of(folder)
-        if words[1:4] == ["-P", "-m", "ddp_lessons.ranks.rank.engine"]  # and no srun of it
+        if words[1:4] == ["-P", "-m", "ddp_lessons.ranks.rank.rank_engine"]  # and no srun of it
         and f"SLURMD_NODENAME={node}" in words
     ]
 

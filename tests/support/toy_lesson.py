@@ -4,8 +4,8 @@ A lesson that keeps every rule and needs no ranks, for the tests of what builds 
 
 from pathlib import Path
 
-from ddp_lessons.course.notebooks.places import Place
-from ddp_lessons.course.notebooks.twins import read_twin
+from ddp_lessons.course.notebooks.notebook_paths import Place
+from ddp_lessons.course.notebooks.text_twins import read_twin
 
 _HEAD = """\
 # %% [markdown] tags=["title"]

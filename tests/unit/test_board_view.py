@@ -5,7 +5,7 @@ What the board shows: each rule on rows that are made up.
 import pytest
 from class_board import COLUMNS, NOW_S, foretold, row, state_of, tried
 
-from ddp_lessons.board import table, view
+from ddp_lessons.board import csv_table, view
 from ddp_lessons.board.columns import Row
 
 SECTION, FIRST, SECOND = COLUMNS
@@ -218,9 +218,9 @@ def test_table_has_a_line_for_each_thing_that_was_touched():
         heard_s=NOW_S,
         ahead_s=60,
     )
-    lines = table.csv_text(COLUMNS, [told, row("Bo")]).splitlines()
+    lines = csv_table.csv_text(COLUMNS, [told, row("Bo")]).splitlines()
     assert lines == [
-        ",".join(table.FIELDS),
+        ",".join(csv_table.FIELDS),
         "Ada,section,00_ranks,lines,held,,,,1,1,4,",
         "Ada,task,00_ranks,00.1,solved,2,1,,,,,2026-09-21T14:14:20+00:00",
     ]
@@ -231,5 +231,5 @@ def test_table_gives_a_spreadsheet_no_formula(name):
     """
     A name is what somebody else has typed.
     """
-    line = table.csv_text(COLUMNS, [row(name, {"00.1": tried("view")})]).splitlines()[1]
+    line = csv_table.csv_text(COLUMNS, [row(name, {"00.1": tried("view")})]).splitlines()[1]
     assert not line.startswith(("=", "+", "-", "@"))

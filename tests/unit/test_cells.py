@@ -6,13 +6,13 @@ from functools import partial
 from types import SimpleNamespace
 
 import pytest
-from made_up_ranks import MadeUpRanks
+from fake_ranks import MadeUpRanks
 
-from ddp_lessons.ranks.diagnosis.report import OK, RAISED, RELEASED, Outcome
+from ddp_lessons.ranks.diagnosis.cell_report import OK, RAISED, RELEASED, Outcome
 from ddp_lessons.ranks.kernel import cells
 from ddp_lessons.ranks.kernel.cells import CellRun
 from ddp_lessons.ranks.system import clocks
-from ddp_lessons.ranks.system.patience import Patience
+from ddp_lessons.ranks.system.load_aware_timeout import Patience
 
 LOST_PEER = "Connection closed by peer [127.0.0.1]:4711"
 BUSY_S = 60.0

@@ -10,8 +10,8 @@ import torch
 from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Played, Task, found_by
 from ddp_lessons.checks.kit.comparing import find_difference
 from ddp_lessons.checks.kit.elimination import name_mistake
-from ddp_lessons.checks.kit.finding import all_tasks
-from ddp_lessons.checks.kit.inside.seen import Call, Seen
+from ddp_lessons.checks.kit.on_rank.rank_record import Call, Seen
+from ddp_lessons.checks.kit.task_registry import all_tasks
 from ddp_lessons.errors import BadInput, WrongAnswer
 
 RIGHT = torch.tensor([4.0, 8.0])

@@ -8,7 +8,7 @@ import re
 import runpy
 
 import pytest
-from house import PACKAGE
+from import_map import PACKAGE
 
 from ddp_lessons.errors import BadInput
 from ddp_lessons.ranks.system import clocks

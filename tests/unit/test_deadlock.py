@@ -3,10 +3,10 @@ When a cell is ended without anybody pressing Stop: only if no rank can ever go 
 """
 
 import pytest
-from made_up_places import at, call, finished, receiving, reducing, sending
+from fake_snapshots import at, call, finished, receiving, reducing, sending
 
-from ddp_lessons.ranks.diagnosis.joins import short_joins
-from ddp_lessons.ranks.diagnosis.waiting import diagnose, is_deadlock
+from ddp_lessons.ranks.diagnosis.manual_joins import short_joins
+from ddp_lessons.ranks.diagnosis.wait_graph import diagnose, is_deadlock
 
 ON_A_KEY = at(7, "store.wait(['k'])", "store", groups={"0": [0, 1]})
 

@@ -9,12 +9,12 @@ import pytest
 from ipyparallel.cluster.launcher import LauncherError
 from waiting import HANGS_AFTER_S, wait_until
 
-from ddp_lessons.ranks.kernel.keeper import Keeper
-from ddp_lessons.ranks.kernel.launched.mpi import first_death
-from ddp_lessons.ranks.kernel.launched.slurm import SlurmEngines
-from ddp_lessons.ranks.kernel.launched.slurm_job import Job, SlurmEngineSetLauncher
-from ddp_lessons.ranks.rank.engine import RankEngine
-from ddp_lessons.ranks.rank.home import count_by_host, home
+from ddp_lessons.ranks.kernel.launchers.mpi import first_death
+from ddp_lessons.ranks.kernel.launchers.slurm import SlurmEngines
+from ddp_lessons.ranks.kernel.launchers.slurm_job import Job, SlurmEngineSetLauncher
+from ddp_lessons.ranks.kernel.supervisor_client import Keeper
+from ddp_lessons.ranks.rank.host_info import count_by_host, home
+from ddp_lessons.ranks.rank.rank_engine import RankEngine
 
 KILLED = """--------------------------------------------------------------------------
 mpiexec noticed that process rank 2 with PID 0 on node box exited on signal 9 (Killed).

@@ -2,9 +2,9 @@
 Hold that imports point one way, so that each part can be read without those after it.
 """
 
-import house
+import import_map
 import pytest
-from house import PACKAGE, imported_names, package_modules
+from import_map import PACKAGE, imported_names, package_modules
 
 LAYERS = (
     "errors", "whole", "files", "jobs", "costs", "trace", "pictures", "process_group",
@@ -33,8 +33,8 @@ FORBIDDEN = {
 FORBIDDEN["costs"] = FORBIDDEN["costs"] | {"torch"}
 
 ROOMS = {
-    "ranks": ("system", "rank", "warden", "diagnosis", "kernel"),
-    "course": ("notebooks", "rules", "making", "doctor"),
+    "ranks": ("system", "rank", "supervisor", "diagnosis", "kernel"),
+    "course": ("notebooks", "rules", "building", "doctor"),
 }
 """
 The rooms of an entry, from the ground up. Each imports from itself and those before it; what stands
@@ -146,23 +146,25 @@ def test_picture_of_the_house_is_as_the_imports_are():
     """
     A map of yesterday's house leads to doors that are gone.
     """
-    text = house.PAGE.read_text()
-    assert house.BEGIN in text
-    assert house.END in text
-    assert house.page_with_picture(text) == text, "run: python tests/support/house.py --write"
+    text = import_map.PAGE.read_text()
+    assert import_map.BEGIN in text
+    assert import_map.END in text
+    assert import_map.page_with_picture(text) == text, (
+        "run: python tests/support/import_map.py --write"
+    )
 
 
 def test_picture_of_the_house_has_the_layers_in_their_order():
     """
     Drawn from the top, each on what it imports; an arrow that two others make is left out.
     """
-    names = [line.split("/")[0] for line in house.picture().splitlines() if line[0] != " "]
+    names = [line.split("/")[0] for line in import_map.picture().splitlines() if line[0] != " "]
     assert sorted(names) == sorted(set(LAYERS) - {"errors", "files", "whole"})
     assert names[0] == "course"
     assert names.index("ring") < names.index("collectives") < names.index("trace")
     targets = {"a": {"b", "c"}, "b": {"c"}, "c": set(), "d": set()}
-    assert house.from_the_top(targets) == ["a", "b", "c", "d"]
-    assert house.straight(targets) == {"a": {"b"}, "b": {"c"}, "c": set(), "d": set()}
+    assert import_map.from_the_top(targets) == ["a", "b", "c", "d"]
+    assert import_map.straight(targets) == {"a": {"b"}, "b": {"c"}, "c": set(), "d": set()}
 
 
 def test_package_without_torch_stays_without():
@@ -187,7 +189,7 @@ def test_package_without_torch_stays_without():
     [
         ("ddp_lessons.ring", "from ddp_lessons.ranks import start_ranks", "must not import"),
         ("ddp_lessons.ring", "from ddp_lessons import ranks", "must not import"),
-        ("ddp_lessons.ring", "import ddp_lessons.ranks.system.link", "must not import"),
+        ("ddp_lessons.ring", "import ddp_lessons.ranks.system.json_pipe", "must not import"),
         ("ddp_lessons.ring", "from . import ranks", "must not import"),
         ("ddp_lessons.trace.events", "from ..ranks import link", "must not import"),
         ("ddp_lessons.ring", "def draw():\n    import matplotlib.pyplot", "must not import matp"),
@@ -197,9 +199,13 @@ def test_package_without_torch_stays_without():
         ("ddp_lessons.costs", "import ipyparallel", "must not import ipyparallel"),
         ("ddp_lessons.ring", "from ddp_lessons import start_ranks", "must not import"),
         ("ddp_lessons.stray", "", "no entry"),
-        ("ddp_lessons.ranks.rank.guard", "from ddp_lessons.ranks.warden import hub", "its room"),
-        ("ddp_lessons.ranks.system.link", "import ddp_lessons.ranks.kernel", "its room"),
-        ("ddp_lessons.course.rules.pace", "from ddp_lessons.course import cli", "its room"),
+        (
+            "ddp_lessons.ranks.rank.rank_agent",
+            "from ddp_lessons.ranks.supervisor import hub",
+            "its room",
+        ),
+        ("ddp_lessons.ranks.system.json_pipe", "import ddp_lessons.ranks.kernel", "its room"),
+        ("ddp_lessons.course.rules.reading_time", "from ddp_lessons.course import cli", "its room"),
         ("ddp_lessons.checks.ring.rings", "import ddp_lessons.checks.ddp.scripts", "its room"),
         ("ddp_lessons.checks.kit.hints", "from ddp_lessons.checks import ring", "its room"),
     ],
@@ -216,7 +222,7 @@ def test_faults_finds_what_points_the_wrong_way(module, source, fault):
     [
         ("ddp_lessons.ring", "import torch\nfrom ddp_lessons.costs import ring_bytes"),
         (
-            "ddp_lessons.ranks.kernel.launchers",
+            "ddp_lessons.ranks.kernel.launchers.supervised",
             "import ipyparallel\nfrom . import keeper\nfrom ...errors import X",
         ),
         ("ddp_lessons.course.cli", "from ddp_lessons import __version__"),

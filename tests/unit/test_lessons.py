@@ -10,8 +10,8 @@ from lessons import NOTEBOOKS, STEMS, sources, title_of
 from paths import ROOT
 
 from ddp_lessons.course.notebooks.canonical import read_notebook
-from ddp_lessons.course.notebooks.cells import EITHER_ROLES, MARKDOWN_ROLES, ROLES, role_of
-from ddp_lessons.course.notebooks.places import all_places
+from ddp_lessons.course.notebooks.cell_roles import EITHER_ROLES, MARKDOWN_ROLES, ROLES, role_of
+from ddp_lessons.course.notebooks.notebook_paths import all_places
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CLAIMS = {

@@ -9,10 +9,10 @@ import pytest
 
 from ddp_lessons.course.doctor import machine
 from ddp_lessons.errors import BadInput
-from ddp_lessons.ranks.kernel.starting import check_early, this_machine
-from ddp_lessons.ranks.system import limits
-from ddp_lessons.ranks.system.limits import memory, memory_that_nobody_bounds, usable_cores
+from ddp_lessons.ranks.kernel.bootstrap import check_early, this_machine
+from ddp_lessons.ranks.system import resource_limits
 from ddp_lessons.ranks.system.placement import BYTES_PER_RANK
+from ddp_lessons.ranks.system.resource_limits import memory, memory_that_nobody_bounds, usable_cores
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -26,7 +26,7 @@ def group(tmp_path, monkeypatch):
     """
     folder = tmp_path / "outer" / "inner"
     folder.mkdir(parents=True)
-    monkeypatch.setattr(limits, "_cgroups", lambda: [folder, folder.parent, tmp_path])
+    monkeypatch.setattr(resource_limits, "_cgroups", lambda: [folder, folder.parent, tmp_path])
     for name in ("MEM_LIMIT", "CPU_LIMIT"):
         monkeypatch.delenv(name, raising=False)
 
@@ -114,10 +114,10 @@ def test_limits_of_a_hub_are_respected(group, monkeypatch):
     """
     monkeypatch.setenv("MEM_LIMIT", str(GIB))
     monkeypatch.setenv("CPU_LIMIT", "1.5")
-    monkeypatch.setattr(limits, "_used_by_this_user", lambda: GIB // 4)
+    monkeypatch.setattr(resource_limits, "_used_by_this_user", lambda: GIB // 4)
     assert usable_cores() == 1
     assert memory() == (GIB, GIB - GIB // 4)
-    monkeypatch.setattr(limits, "_used_by_this_user", lambda: 2 * GIB)
+    monkeypatch.setattr(resource_limits, "_used_by_this_user", lambda: 2 * GIB)
     assert memory() == (GIB, 0)
 
 
@@ -157,8 +157,10 @@ def test_memory_used_by_this_user_is_counted(monkeypatch):
     """
     This very process is one of theirs. Others may come and go while we look.
     """
-    monkeypatch.setattr(limits.psutil, "process_iter", lambda: [limits.psutil.Process()])
-    before = limits._used_by_this_user()
+    monkeypatch.setattr(
+        resource_limits.psutil, "process_iter", lambda: [resource_limits.psutil.Process()]
+    )
+    before = resource_limits._used_by_this_user()
     held = bytearray(os.urandom(1)) * (64 * MIB)
-    assert limits._used_by_this_user() - before > 32 * MIB
+    assert resource_limits._used_by_this_user() - before > 32 * MIB
     assert len(held) == 64 * MIB

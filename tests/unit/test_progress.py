@@ -4,7 +4,7 @@ Standing still or computing: told by CPU time, on a clock and processes that are
 
 import pytest
 
-from ddp_lessons.ranks.diagnosis.progress import BUSY_SHARE, Progress
+from ddp_lessons.ranks.diagnosis.cpu_activity import BUSY_SHARE, Progress
 
 
 class Machine:

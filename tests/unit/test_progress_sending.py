@@ -15,12 +15,12 @@ from class_board import BoardThread, state_of, tried
 from waiting import HANGS_AFTER_S, wait_until
 
 from ddp_lessons import join_board, leave_board
-from ddp_lessons.board.people import People
+from ddp_lessons.board.roster import People
 from ddp_lessons.errors import BadInput
-from ddp_lessons.progress import membership, notes, sending, state
-from ddp_lessons.progress.membership import Membership
+from ddp_lessons.progress import board_client, notes, sending, state
+from ddp_lessons.progress.board_client import Membership
 from ddp_lessons.progress.sending import Sender
-from ddp_lessons.ranks.warden.controller import hold_ports
+from ddp_lessons.ranks.supervisor.controller_options import hold_ports
 
 LOOK_S = 0.05
 
@@ -185,7 +185,7 @@ def test_a_board_that_hangs_slows_no_cell(silent, monkeypatch):
     """
     A check notes, and returns: what is sent, is sent beside it.
     """
-    monkeypatch.setattr(membership, "_WITHIN_S", 10 * HANGS_AFTER_S)
+    monkeypatch.setattr(board_client, "_WITHIN_S", 10 * HANGS_AFTER_S)
     Membership(f"http://127.0.0.1:{silent.server_port}", "Ada", "CODE", "t" * 40).save()
     notes.note_check("00.1", passed=False)
     assert silent.is_asked.wait(HANGS_AFTER_S)
@@ -214,7 +214,7 @@ def test_deleted_rows_come_back_while_the_class_goes_on(people):
         join_board(board.url, code=people.code, name="Ada")
         notes.note_check("00.1", passed=False)
         wait_until(lambda: tasks_of(people).get("00.1"), HANGS_AFTER_S, "the first try")
-        people.remove(membership.membership().token)
+        people.remove(board_client.membership().token)
         notes.note_check("00.1", passed=True)
         wait_until(lambda: tasks_of(people).get("00.1"), HANGS_AFTER_S, "the row")
 
@@ -246,10 +246,10 @@ def test_who_leaves_in_one_notebook_has_left_in_all(people):
         join_board(board.url, code=people.code, name="Ada")
         notes.note_check("00.1", passed=False)
         wait_until(lambda: tasks_of(people).get("00.1"), HANGS_AFTER_S, "the first try")
-        other = Sender(membership.membership(), look_every_s=LOOK_S)
+        other = Sender(board_client.membership(), look_every_s=LOOK_S)
         other.start()
         leave_board()
-        with pytest.raises(membership.Stranger):  # between two looks at the file
+        with pytest.raises(board_client.Stranger):  # between two looks at the file
             other.member.send(state.read())
         notes.note_check("00.1", passed=True)
         other.join(HANGS_AFTER_S)
@@ -365,12 +365,12 @@ def test_a_token_of_one_board_is_not_sent_to_another(people, tmp_path):
     other = People(tmp_path / "other")
     with BoardThread(people) as board, BoardThread(other) as elsewhere:
         join_board(board.url, code=people.code, name="Ada")
-        first = membership.membership().token
+        first = board_client.membership().token
         join_board(elsewhere.url, code=other.code, name="Ada")
         assert not other.knows(first)
-        assert membership.membership().token != first
+        assert board_client.membership().token != first
         join_board(board.url, code=people.code, name="Ada")  # the row is still this learner's
-        assert membership.membership().token == first
+        assert board_client.membership().token == first
     other.close()
 
 

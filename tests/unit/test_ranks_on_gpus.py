@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d
 
 from ddp_lessons.ranks.rank.release import abort_nccl
-from ddp_lessons.ranks.rank.where import recorded_collectives
-from ddp_lessons.ranks.warden import warden
+from ddp_lessons.ranks.rank.stack_snapshot import recorded_collectives
+from ddp_lessons.ranks.supervisor import supervisor
 
 
 class FakeGroup:
@@ -80,9 +80,9 @@ def test_gpus_are_counted_in_a_child(monkeypatch):
     here = os.getpid()
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 99 if os.getpid() == here else 3)
-    assert warden.count_gpus() == 3
+    assert supervisor.count_gpus() == 3
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
-    assert warden.count_gpus() == 0
+    assert supervisor.count_gpus() == 0
 
 
 def entry(name, record_id, created_ns):

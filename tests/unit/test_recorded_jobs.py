@@ -14,10 +14,10 @@ import pytest
 
 from ddp_lessons import checks, hangs, launch
 from ddp_lessons.checks.kit import Case
-from ddp_lessons.checks.kit.finding import find_task
-from ddp_lessons.checks.kit.inside.seen import Call, Seen
+from ddp_lessons.checks.kit.fixtures.corpus import recorded_jobs
 from ddp_lessons.checks.kit.judging import Played, judge_own
-from ddp_lessons.checks.kit.material.corpus import recorded_jobs
+from ddp_lessons.checks.kit.on_rank.rank_record import Call, Seen
+from ddp_lessons.checks.kit.task_registry import find_task
 from ddp_lessons.errors import WrongAnswer
 
 failed, hung = (importlib.import_module(find_task(number).module) for number in ("09.4", "10.1"))

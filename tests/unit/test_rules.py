@@ -6,8 +6,8 @@ import pytest
 from toy_lesson import cell_of, display, error, run_notebook, stream
 
 from ddp_lessons.course import rules
-from ddp_lessons.course.notebooks.cells import tags_of
-from ddp_lessons.course.rules import pace
+from ddp_lessons.course.notebooks.cell_roles import tags_of
+from ddp_lessons.course.rules import reading_time
 from ddp_lessons.errors import NotebookRefused
 
 
@@ -418,7 +418,7 @@ def test_findings_minutes_are_what_a_reader_needs(lesson):
     assert broken(lesson) == {"minutes"}
     title["source"] = title["source"].replace("5 minutes", "15 minutes")
     cell_of(lesson, "recap")["source"] = "word " * 1300
-    assert pace.minutes(lesson) == 15
+    assert reading_time.minutes(lesson) == 15
     assert broken(lesson) == set()
 
 

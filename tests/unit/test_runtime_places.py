@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from ddp_lessons.errors import StartFailed
-from ddp_lessons.ranks.system import runtime
-from ddp_lessons.ranks.system.runtime import make_runtime_folder
+from ddp_lessons.ranks.system import runtime_folder
+from ddp_lessons.ranks.system.runtime_folder import make_runtime_folder
 
 
 @dataclass(frozen=True)
@@ -139,9 +139,9 @@ def test_runtime_folder_on_a_network_comes_last(places, monkeypatch):
     mounts.write_text(
         f"/dev/a / ext4 rw 0 0\nserver:/people {places.home.parent} nfs4 rw,vers=4 0 0\n"
     )
-    kind = functools.partial(runtime._file_system, mounts=mounts)
+    kind = functools.partial(runtime_folder._file_system, mounts=mounts)
     assert [kind(places.home / "new" / "folder"), kind(places.temporary)] == ["nfs4", "ext4"]
-    monkeypatch.setattr(runtime, "_file_system", kind)
+    monkeypatch.setattr(runtime_folder, "_file_system", kind)
     folder = make_runtime_folder()
     assert folder.parent.parent == places.temporary
 
@@ -155,6 +155,6 @@ def test_runtime_folder_without_locks_is_refused(places, monkeypatch):
         if file.name.startswith(str(places.home)):
             raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
-    monkeypatch.setattr(runtime.fcntl, "flock", flock)
+    monkeypatch.setattr(runtime_folder.fcntl, "flock", flock)
     assert make_runtime_folder().parent.parent == places.temporary
     assert list(places.home.rglob("ranks-*")) == []

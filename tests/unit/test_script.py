@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from ddp_lessons.course.__main__ import main
 from ddp_lessons.course.cli import app
-from ddp_lessons.course.notebooks.places import all_places
+from ddp_lessons.course.notebooks.notebook_paths import all_places
 from ddp_lessons.course.notebooks.script import read_script, script_of
-from ddp_lessons.course.notebooks.twins import read_twin
+from ddp_lessons.course.notebooks.text_twins import read_twin
 from ddp_lessons.errors import BadInput
 
 SETUP = '''\

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from paths import ROOT
 
-from ddp_lessons.course.notebooks.places import all_places
+from ddp_lessons.course.notebooks.notebook_paths import all_places
 from ddp_lessons.errors import BadInput
 
 REPOSITORY = "https://github.com/someone/course"

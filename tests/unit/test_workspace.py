@@ -11,7 +11,7 @@ from toy_lesson import make_course
 
 from ddp_lessons.course import workspace
 from ddp_lessons.course.notebooks.canonical import read_notebook
-from ddp_lessons.course.notebooks.places import all_places
+from ddp_lessons.course.notebooks.notebook_paths import all_places
 from ddp_lessons.course.workspace import enclosing, update
 from ddp_lessons.errors import BadInput
 

@@ -8,11 +8,11 @@ import pytest
 
 from ddp_lessons import start_ranks, stop_ranks
 from ddp_lessons.checks.kit import Case, Played, checking
+from ddp_lessons.checks.kit.case_failures import wrong_end
 from ddp_lessons.checks.kit.checking import run_and_judge
 from ddp_lessons.checks.kit.deadline import Deadline
-from ddp_lessons.checks.kit.ends import wrong_end
-from ddp_lessons.checks.kit.finding import find_task
-from ddp_lessons.checks.kit.inside.seen import Call, Seen
+from ddp_lessons.checks.kit.on_rank.rank_record import Call, Seen
+from ddp_lessons.checks.kit.task_registry import find_task
 from ddp_lessons.errors import CellFailed, WrongAnswer
 from ddp_lessons.ranks.kernel.cells import run_cell
 from ddp_lessons.trace.events import COLLECTIVE, Event

@@ -13,9 +13,9 @@ from waiting import HANGS_AFTER_S, wait_until
 
 from ddp_lessons import start_ranks, stop_ranks
 from ddp_lessons.errors import BadInput, CellFailed, CellStopped
+from ddp_lessons.ranks.kernel.cell_transport import unpack
 from ddp_lessons.ranks.kernel.cells import CellRun, run_cell
-from ddp_lessons.ranks.kernel.requests import unpack
-from ddp_lessons.ranks.rank.printing import CellStreams
+from ddp_lessons.ranks.rank.output_limit import CellStreams
 from ddp_lessons.ranks.rank.rank_kernel import pack
 from ddp_lessons.ranks.rank.tracebacks import text_of_error
 
@@ -188,7 +188,7 @@ def test_a_reply_encloses_what_a_cell_has_kept(usable, end):
     However the cell ends; the next cell sends nothing, and does first what was left to it.
     """
     cell = (
-        "from ddp_lessons.ranks.rank.guard import current_guard\n"
+        "from ddp_lessons.ranks.rank.rank_agent import current_guard\n"
         "left = ['to do']\n"
         "current_guard().enclose(lambda: [rank, len(left)])\n"
         "current_guard().before_next_run(left.clear)"

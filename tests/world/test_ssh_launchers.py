@@ -15,14 +15,14 @@ import pytest
 from ipyparallel.cluster.launcher import LauncherError
 from waiting import wait_until
 
-from ddp_lessons.ranks.kernel.launched.ssh_launchers import (
+from ddp_lessons.ranks.kernel.launchers.ssh_launchers import (
     SSHEngineLauncher,
     SSHEngineSetLauncher,
 )
+from ddp_lessons.ranks.supervisor import host_agent
+from ddp_lessons.ranks.supervisor.child_main import RANK_OPTIONS
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.processes import can_fork
-from ddp_lessons.ranks.warden import ssh_agent
-from ddp_lessons.ranks.warden.children import RANK_OPTIONS
 
 SSH = """\
 #!/bin/sh
@@ -126,7 +126,7 @@ def test_a_host_has_a_python_of_its_own(engine_set, tmp_path):
 
     started(engines, 2, check)
     agent, *ranks = (tmp_path / "used").read_text().splitlines()
-    assert agent == f"-P -m ddp_lessons.ranks.warden.ssh_agent {python}"
+    assert agent == f"-P -m ddp_lessons.ranks.supervisor.host_agent {python}"
     assert ranks == [] or not can_fork()[0]  # a rank that is forked is a copy of its agent
 
 
@@ -213,7 +213,13 @@ def agent():
     """
     An agent as a login has it: orders go to its input, its output says what becomes of them.
     """
-    command = [sys.executable, "-P", "-m", "ddp_lessons.ranks.warden.ssh_agent", sys.executable]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "ddp_lessons.ranks.supervisor.host_agent",
+        sys.executable,
+    ]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, **pipes) as process:
         yield process
@@ -231,7 +237,7 @@ def heard(agent):
     """
     Return the next message.
     """
-    return json.loads(agent.stdout.readline().removeprefix(ssh_agent.MARK))
+    return json.loads(agent.stdout.readline().removeprefix(host_agent.MARK))
 
 
 def test_an_agent_says_what_becomes_of_its_orders(agent, tmp_path):

@@ -14,7 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ddp_lessons.ranks.system.pulse import pulse_of
+from ddp_lessons.ranks.system.thread_stats import pulse_of
 
 MAX_LINGER_S = 5.0
 """

@@ -8,12 +8,12 @@ import torch
 
 from ddp_lessons.checks.checkpoint.noted_runs import buffered_run
 from ddp_lessons.checks.kit import Case, Task, equal
-from ddp_lessons.checks.kit.inside.environment import defined_anew
-from ddp_lessons.checks.kit.inside.plain import plain
-from ddp_lessons.checks.kit.material.runs import NUM_SAMPLES
-from ddp_lessons.checks.kit.material.warm_up import first_save
+from ddp_lessons.checks.kit.fixtures.small_runs import NUM_SAMPLES
+from ddp_lessons.checks.kit.fixtures.warm_up import first_save
+from ddp_lessons.checks.kit.on_rank.patched_environ import defined_anew
+from ddp_lessons.checks.kit.on_rank.snapshots import plain
 from ddp_lessons.pictures import holdings_picture
-from ddp_lessons.ranks.rank.guard import current_guard
+from ddp_lessons.ranks.rank.rank_agent import current_guard
 
 _STEPS_AFTER = 4
 

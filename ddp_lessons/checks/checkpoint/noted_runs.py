@@ -13,8 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddp_lessons.checkpoint import Run
 from ddp_lessons.checks.kit import equal
-from ddp_lessons.checks.kit.material.passes import Killed, idle_passes
-from ddp_lessons.checks.kit.material.runs import (
+from ddp_lessons.checks.kit.fixtures.passes import Killed, idle_passes
+from ddp_lessons.checks.kit.fixtures.small_runs import (
     NUM_HIDDEN,
     NoisyRun,
     WatchedCheckpoints,

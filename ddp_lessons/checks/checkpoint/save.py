@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 
 from ddp_lessons.checks.kit import Case, Mistake, Task, equal, normal_numbers
-from ddp_lessons.checks.kit.inside.disk import LEFT, FileWatch, left_by_kills, open_below
-from ddp_lessons.checks.kit.inside.plain import plain
+from ddp_lessons.checks.kit.on_rank.file_watch import LEFT, FileWatch, left_by_kills, open_below
+from ddp_lessons.checks.kit.on_rank.snapshots import plain
 from ddp_lessons.pictures import holdings_picture
 from ddp_lessons.trace import match
 

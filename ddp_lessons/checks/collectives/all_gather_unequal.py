@@ -6,8 +6,8 @@ import torch
 
 from ddp_lessons.checks.collectives.tensors import IN_ITS_DTYPE
 from ddp_lessons.checks.kit import Case, Task, equal
-from ddp_lessons.checks.kit.material.digits import KEPT, call, full_numbers, refuse_lost_digits
-from ddp_lessons.checks.kit.material.rounds import sending_device
+from ddp_lessons.checks.kit.fixtures.lost_digits import KEPT, call, full_numbers, refuse_lost_digits
+from ddp_lessons.checks.kit.fixtures.message_rounds import sending_device
 from ddp_lessons.pictures import collective_picture
 
 _NUMBER_BYTES = 8

@@ -6,9 +6,9 @@ import torch
 
 from ddp_lessons.checks.collectives.tensors import tensor_of
 from ddp_lessons.checks.kit import Case, Task, equal
-from ddp_lessons.checks.kit.material.digits import KEPT, call, refuse_lost_digits
+from ddp_lessons.checks.kit.fixtures.lost_digits import KEPT, call, refuse_lost_digits
 from ddp_lessons.pictures import collective_picture
-from ddp_lessons.ranks.diagnosis.telling import rank_names
+from ddp_lessons.ranks.diagnosis.wording import rank_names
 
 
 def _cases(draw):

@@ -4,9 +4,9 @@ Task 02.4: a broadcast in log2(w) rounds.
 
 from ddp_lessons.checks.collectives.tensors import IN_ITS_DTYPE, MUST_FIT, tensor_of
 from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Task
-from ddp_lessons.checks.kit.material.digits import KEPT, is_nearly
-from ddp_lessons.checks.kit.material.early_use import EARLY_USE, call_watched
-from ddp_lessons.checks.kit.material.rounds import rounds_of_sends, sending_device
+from ddp_lessons.checks.kit.fixtures.lost_digits import KEPT, is_nearly
+from ddp_lessons.checks.kit.fixtures.message_rounds import rounds_of_sends, sending_device
+from ddp_lessons.checks.kit.fixtures.watched_calls import EARLY_USE, call_watched
 from ddp_lessons.pictures import steps_picture
 
 

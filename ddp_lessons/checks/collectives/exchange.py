@@ -4,9 +4,13 @@ Task 02.3: a neighbour exchange that cannot deadlock.
 
 from ddp_lessons.checks.collectives.tensors import IN_ITS_DTYPE, MUST_FIT, tensor_of
 from ddp_lessons.checks.kit import Case, Task, equal
-from ddp_lessons.checks.kit.material.digits import KEPT, refuse_lost_digits
-from ddp_lessons.checks.kit.material.early_use import EARLY, call_watched, refuse_early
-from ddp_lessons.checks.kit.material.rounds import rounds_in_turns, rounds_of_sends, sending_device
+from ddp_lessons.checks.kit.fixtures.lost_digits import KEPT, refuse_lost_digits
+from ddp_lessons.checks.kit.fixtures.message_rounds import (
+    rounds_in_turns,
+    rounds_of_sends,
+    sending_device,
+)
+from ddp_lessons.checks.kit.fixtures.watched_calls import EARLY, call_watched, refuse_early
 from ddp_lessons.pictures import timeline_picture, timeline_tracks
 from ddp_lessons.trace import merge
 

@@ -4,7 +4,7 @@ What tasks of 02 share.
 
 import torch
 
-from ddp_lessons.checks.kit.material.digits import full_numbers
+from ddp_lessons.checks.kit.fixtures.lost_digits import full_numbers
 
 
 def tensor_of(case, rank):

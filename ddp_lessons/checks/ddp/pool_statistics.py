@@ -9,7 +9,7 @@ from torch import nn
 
 from ddp_lessons.checks.ddp.pooled import STATISTICS, Pooled
 from ddp_lessons.checks.kit import Case, Task, equal, normal_numbers
-from ddp_lessons.checks.kit.inside.plain import plain
+from ddp_lessons.checks.kit.on_rank.snapshots import plain
 from ddp_lessons.pictures import holdings_picture
 
 _MOST_POOL_CALLS = 2

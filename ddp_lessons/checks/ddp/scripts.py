@@ -23,8 +23,8 @@ from ddp_lessons.checks.ddp.trainings import (
     wrappings,
 )
 from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Task, found_by
-from ddp_lessons.checks.kit.ends import BLANK
-from ddp_lessons.checks.kit.material.warm_up import first_ddp
+from ddp_lessons.checks.kit.case_failures import BLANK
+from ddp_lessons.checks.kit.fixtures.warm_up import first_ddp
 from ddp_lessons.pictures import timeline_picture, timeline_tracks
 from ddp_lessons.trace import merge
 

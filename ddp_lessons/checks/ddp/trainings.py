@@ -12,8 +12,8 @@ from torch.nn.functional import mse_loss
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from ddp_lessons.checks.kit import normal_numbers
-from ddp_lessons.checks.kit.inside.replacing import replacing
-from ddp_lessons.checks.kit.material.regression import regression_batches
+from ddp_lessons.checks.kit.fixtures.regression import regression_batches
+from ddp_lessons.checks.kit.on_rank.patching import replacing
 
 NUM_SCRIPTS = 4
 PASSED_BY, FROZEN_LATE, LONELY = 2, 3, 4

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.nn.parallel import DistributedDataParallel
 
-from ddp_lessons.checks.kit.inside.replacing import replacing
+from ddp_lessons.checks.kit.on_rank.patching import replacing
 from ddp_lessons.frameworks.stored import FRAMEWORKS
 
 _FRAMEWORKS = (*FRAMEWORKS, "lightning")

@@ -18,8 +18,8 @@ from ddp_lessons.checks.kit import (
     whole_numbers,
     words,
 )
-from ddp_lessons.checks.kit.ends import BLANK
-from ddp_lessons.checks.kit.inside.plain import plain
+from ddp_lessons.checks.kit.case_failures import BLANK
+from ddp_lessons.checks.kit.on_rank.snapshots import plain
 from ddp_lessons.pictures import timeline_picture, timeline_tracks
 from ddp_lessons.trace import merge
 

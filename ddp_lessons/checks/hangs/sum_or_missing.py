@@ -9,8 +9,8 @@ import torch.distributed as dist
 
 from ddp_lessons.checks.hangs.turns import SlowStore, Turn
 from ddp_lessons.checks.kit import Case, Mistake, Task, equal, whole_numbers, words
-from ddp_lessons.checks.kit.inside.own_time import tell_end, tell_process, timed, wait_for_ends
-from ddp_lessons.checks.kit.inside.plain import plain
+from ddp_lessons.checks.kit.on_rank.fair_timing import tell_end, tell_process, timed, wait_for_ends
+from ddp_lessons.checks.kit.on_rank.snapshots import plain
 from ddp_lessons.pictures import holdings_picture
 
 _LATE_S, _LATER_S, _SLACK_S, _TOO_LATE_S = 0.2, 1.5, 1.2, 0.7

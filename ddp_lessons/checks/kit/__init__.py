@@ -10,16 +10,16 @@ an answer is tried, `material` what tasks are made of.
 
 from ddp_lessons.checks.kit.cases import Case
 from ddp_lessons.checks.kit.elimination import Expected, View, found_by
-from ddp_lessons.checks.kit.inside.plain import equal
-from ddp_lessons.checks.kit.judging import Played
-from ddp_lessons.checks.kit.material.numbers import (
+from ddp_lessons.checks.kit.fixtures.numbers import (
     generator,
     normal_numbers,
     sum_error,
     whole_numbers,
     words,
 )
+from ddp_lessons.checks.kit.judging import Played
 from ddp_lessons.checks.kit.mistakes import VALUES, Mistake
+from ddp_lessons.checks.kit.on_rank.snapshots import equal
 from ddp_lessons.checks.kit.tasks import Task
 
 __all__ = [

@@ -9,16 +9,16 @@ from concurrent.futures import wait
 from dataclasses import dataclass, field
 
 from ddp_lessons.checks.kit import judging
+from ddp_lessons.checks.kit.case_failures import played_on_paper, wrong_end
 from ddp_lessons.checks.kit.deadline import Deadline
-from ddp_lessons.checks.kit.ends import played_on_paper, wrong_end
-from ddp_lessons.checks.kit.inside import playing
-from ddp_lessons.checks.kit.inside.surroundings import make_groups
+from ddp_lessons.checks.kit.on_rank import case_runner
+from ddp_lessons.checks.kit.on_rank.case_environment import make_groups
 from ddp_lessons.errors import CellStopped, RanksGone, StartFailed, WrongAnswer
 from ddp_lessons.progress import notes
-from ddp_lessons.ranks.diagnosis.verdict import put_in_order
+from ddp_lessons.ranks.diagnosis.conclusion import put_in_order
 from ddp_lessons.ranks.kernel.cells import CellRun
 from ddp_lessons.ranks.kernel.session import current_ranks
-from ddp_lessons.ranks.system.patience import Patience
+from ddp_lessons.ranks.system.load_aware_timeout import Patience
 
 DEADLINE_S = 6.0
 """
@@ -88,7 +88,7 @@ def run_and_judge(task, ranks):
     put_in_order(ranks)
     _ = ranks.store_folder  # refused here, if there is none, before anything has changed
     cases = task.new_cases(len(ranks))
-    looks = _ask(ranks, playing.look, task.module, task.name)
+    looks = _ask(ranks, case_runner.look, task.module, task.name)
     judging.judge_looks(task, looks)
     start = Deadline(_READY_WITHIN_S, lambda: list(ranks.keeper.pids.values()))
     if task.in_group:
@@ -148,11 +148,11 @@ def _play(run, case):
     """
     task, members = run.task, range(1 if case.on_paper else case.world_size)
     told = (case.world_size, case.data, case.seed, case.on_paper)
-    source = _call(playing.play, task.module, task.number, told, run.folder, run.own_orders)
+    source = _call(case_runner.play, task.module, task.number, told, run.folder, run.own_orders)
     error, outcomes, is_late = _run_cell(run.ranks, members, source, run.deadline)
     if run.ranks.dead:  # its replacement was left to the next cell
         run.ranks.recover()
-    kept = [playing.opened(outcomes[rank].enclosed) for rank in members]
+    kept = [case_runner.opened(outcomes[rank].enclosed) for rank in members]
     if error is not None:
         printed = [text for _, text, _ in kept]
         raise wrong_end(task, case, error, outcomes, is_late, printed)

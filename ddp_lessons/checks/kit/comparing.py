@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ddp_lessons.checks.kit.inside.plain import equal
+from ddp_lessons.checks.kit.on_rank.snapshots import equal
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 
-from ddp_lessons.ranks.system.pulse import main_cpu_s, waited_for_a_core_s
+from ddp_lessons.ranks.system.thread_stats import main_cpu_s, waited_for_a_core_s
 
 _LOOK_EVERY_S = 0.1
 

@@ -2,7 +2,7 @@
 Hints, one at a time.
 """
 
-from ddp_lessons.checks.kit.finding import find_task
+from ddp_lessons.checks.kit.task_registry import find_task
 from ddp_lessons.progress import notes
 
 

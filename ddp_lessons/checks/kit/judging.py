@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ddp_lessons.checks.kit.elimination import name_mistake
-from ddp_lessons.checks.kit.inside.plain import equal
-from ddp_lessons.checks.kit.material.numbers import words_of_both
+from ddp_lessons.checks.kit.fixtures.numbers import words_of_both
+from ddp_lessons.checks.kit.on_rank.snapshots import equal
 from ddp_lessons.errors import WrongAnswer
-from ddp_lessons.ranks.diagnosis.telling import rank_names
+from ddp_lessons.ranks.diagnosis.wording import rank_names
 from ddp_lessons.trace import unmatched
 
 MAX_PRINTED_LINES = 5

@@ -6,7 +6,7 @@ from copy import copy
 from dataclasses import replace
 
 from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Task
-from ddp_lessons.checks.kit.inside.environment import defined_anew, told
+from ddp_lessons.checks.kit.on_rank.patched_environ import defined_anew, told
 from ddp_lessons.checks.launch.worlds import LAUNCHERS, made_up_world
 from ddp_lessons.pictures import holdings_picture
 

@@ -5,8 +5,8 @@ Task 09.2: a script that survives a restart, and loses at most one step.
 import torch.distributed as dist
 
 from ddp_lessons.checks.kit import Case, Mistake, Task, equal
-from ddp_lessons.checks.kit.material.numbers import words_of_both
-from ddp_lessons.checks.kit.material.warm_up import first_step
+from ddp_lessons.checks.kit.fixtures.numbers import words_of_both
+from ddp_lessons.checks.kit.fixtures.warm_up import first_step
 from ddp_lessons.checks.launch.lives import begun_after, in_a_life, live, lives_of, whole_run
 from ddp_lessons.pictures import holdings_picture
 

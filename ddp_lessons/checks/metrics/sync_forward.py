@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Task
-from ddp_lessons.checks.kit.inside.plain import plain, same_bits
+from ddp_lessons.checks.kit.on_rank.snapshots import plain, same_bits
 from ddp_lessons.checks.metrics.one_layer import (
     NUM_CALLS,
     STATISTICS,

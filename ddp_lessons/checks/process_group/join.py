@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Task
-from ddp_lessons.checks.kit.inside.replacing import replacing
+from ddp_lessons.checks.kit.on_rank.patching import replacing
 from ddp_lessons.pictures import holdings_picture
 from ddp_lessons.process_group import leave_group
 

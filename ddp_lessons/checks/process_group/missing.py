@@ -8,7 +8,7 @@ from datetime import timedelta
 import torch.distributed as dist
 
 from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Task
-from ddp_lessons.checks.kit.inside.own_time import (
+from ddp_lessons.checks.kit.on_rank.fair_timing import (
     processes_of,
     tell_end,
     tell_process,

@@ -29,7 +29,7 @@ from ddp_lessons.checks.replicas.weighed import (
     wrong_if,
 )
 from ddp_lessons.pictures import collective_picture
-from ddp_lessons.ranks.diagnosis.telling import rank_names
+from ddp_lessons.ranks.diagnosis.wording import rank_names
 
 COUNT_BYTES = 8  # of a number of samples, in int64 or float64
 

@@ -5,7 +5,7 @@ Task 05.4: an overlapped replica.
 import torch
 
 from ddp_lessons.checks.kit import Case, Mistake, Task, found_by
-from ddp_lessons.checks.kit.material.numbers import words_of_both
+from ddp_lessons.checks.kit.fixtures.numbers import words_of_both
 from ddp_lessons.checks.replicas.gradients import (
     agrees,
     cast_like,

@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 
 from ddp_lessons.checks.kit import Case, Task
-from ddp_lessons.checks.kit.material.digits import call
+from ddp_lessons.checks.kit.fixtures.lost_digits import call
 from ddp_lessons.pictures import holdings_picture
 
 NOISE = 0.01

@@ -5,7 +5,7 @@ Task 03.5: predict bytes.
 import torch
 
 from ddp_lessons.checks.kit import Case, Task, words
-from ddp_lessons.checks.kit.material.rounds import sending_device
+from ddp_lessons.checks.kit.fixtures.message_rounds import sending_device
 from ddp_lessons.collectives import naive
 from ddp_lessons.costs import sent_bytes
 from ddp_lessons.pictures import holdings_picture

@@ -5,12 +5,12 @@ What the three rings share.
 import torch
 
 from ddp_lessons.checks.kit import Case, Mistake
+from ddp_lessons.checks.kit.fixtures.lost_digits import KEPT, full_numbers
+from ddp_lessons.checks.kit.fixtures.message_rounds import rounds_in_turns, rounds_of_sends
 from ddp_lessons.checks.kit.judging import judge_own
-from ddp_lessons.checks.kit.material.digits import KEPT, full_numbers
-from ddp_lessons.checks.kit.material.rounds import rounds_in_turns, rounds_of_sends
 from ddp_lessons.errors import WrongAnswer
 from ddp_lessons.pictures import steps_picture, timeline_picture, timeline_tracks
-from ddp_lessons.ranks.diagnosis.telling import rank_names
+from ddp_lessons.ranks.diagnosis.wording import rank_names
 from ddp_lessons.trace import merge
 
 RING_WORDS = (

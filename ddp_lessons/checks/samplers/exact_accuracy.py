@@ -12,7 +12,7 @@ from ddp_lessons.checks.kit import Case, Task, generator
 from ddp_lessons.checks.samplers.shares import judge_cost
 from ddp_lessons.errors import WrongAnswer
 from ddp_lessons.pictures import samples_picture
-from ddp_lessons.ranks.diagnosis.telling import rank_names
+from ddp_lessons.ranks.diagnosis.wording import rank_names
 
 _NUM_CLASSES = 3
 

@@ -9,12 +9,12 @@ import torch
 import torch.distributed as dist
 
 from ddp_lessons.checks.kit import Case, Mistake, Task, equal, generator
-from ddp_lessons.checks.kit.inside.plain import plain
-from ddp_lessons.checks.kit.material.numbers import words_of_both
-from ddp_lessons.checks.kit.material.warm_up import first_step
+from ddp_lessons.checks.kit.fixtures.numbers import words_of_both
+from ddp_lessons.checks.kit.fixtures.warm_up import first_step
+from ddp_lessons.checks.kit.on_rank.snapshots import plain
 from ddp_lessons.errors import BadInput
 from ddp_lessons.pictures import holdings_picture
-from ddp_lessons.ranks.system.patience import Patience
+from ddp_lessons.ranks.system.load_aware_timeout import Patience
 
 NUM_PARAMS = 7
 _MADE_WITH = 0.01

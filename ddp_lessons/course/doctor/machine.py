@@ -19,8 +19,8 @@ from pathlib import Path
 
 from ddp_lessons.course.doctor.torch_report import TorchReport, ask_torch
 from ddp_lessons.errors import StartFailed
-from ddp_lessons.ranks.system.interfaces import GROUP_VARIABLES, group_address, interface_of
-from ddp_lessons.ranks.system.limits import memory, usable_cores
+from ddp_lessons.ranks.system.network_interfaces import GROUP_VARIABLES, group_address, interface_of
+from ddp_lessons.ranks.system.resource_limits import memory, usable_cores
 
 PACKAGES = ("torch", "ipyparallel", "jupyterlab", "ipykernel", "scikit-learn", "matplotlib")
 NVIDIA_SMI_DEADLINE_S = 10

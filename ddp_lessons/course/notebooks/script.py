@@ -13,9 +13,9 @@ import textwrap
 from pathlib import Path
 
 from ddp_lessons.course.notebooks.canonical import read_notebook
-from ddp_lessons.course.notebooks.cells import SCRIPT, numbered, tags_of
-from ddp_lessons.course.notebooks.places import choose, find_course
-from ddp_lessons.course.notebooks.twins import read_twin
+from ddp_lessons.course.notebooks.cell_roles import SCRIPT, numbered, tags_of
+from ddp_lessons.course.notebooks.notebook_paths import choose, find_course
+from ddp_lessons.course.notebooks.text_twins import read_twin
 from ddp_lessons.errors import BadInput
 
 _MAGIC = "%%px"

@@ -10,11 +10,11 @@ cells that nbval would pass without a look.
     rules_words    what the cells of a lesson must say
 """
 
-from ddp_lessons.course.notebooks.cells import IGNORED, RAISES, ask, found, numbered, tags_of
+from ddp_lessons.course.notebooks.cell_roles import IGNORED, RAISES, ask, found, numbered, tags_of
+from ddp_lessons.course.rules import cell_order as rules_rhythm
 from ddp_lessons.course.rules import outputs as rules_outputs
-from ddp_lessons.course.rules import rhythm as rules_rhythm
+from ddp_lessons.course.rules import prose as rules_words
 from ddp_lessons.course.rules import source as rules_source
-from ddp_lessons.course.rules import words as rules_words
 from ddp_lessons.errors import NotebookRefused
 
 MOST_IGNORED = 2

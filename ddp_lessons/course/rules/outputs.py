@@ -5,7 +5,7 @@ What is refused in a stored output: all that differs between runs or machines.
 import re
 
 from ddp_lessons.course.notebooks.canonical import ADDRESS, ANSI, UUID
-from ddp_lessons.course.notebooks.cells import RAISES, ask, found, numbered, tags_of, texts_of
+from ddp_lessons.course.notebooks.cell_roles import RAISES, ask, found, numbered, tags_of, texts_of
 
 # nbval compares all of these but PNG; any other it would not compare, or nobody could review.
 _PNG = "image/png"

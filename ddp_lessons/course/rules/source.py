@@ -9,7 +9,7 @@ import tokenize
 
 from IPython.core.inputtransformer2 import TransformerManager
 
-from ddp_lessons.course.notebooks.cells import (
+from ddp_lessons.course.notebooks.cell_roles import (
     MARKS,
     RAISES,
     ROLES,

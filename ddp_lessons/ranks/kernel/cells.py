@@ -9,17 +9,17 @@ import time
 
 from ipyparallel.error import RemoteError, TaskAborted
 
-from ddp_lessons.ranks.diagnosis.deaths import line_of_death
-from ddp_lessons.ranks.diagnosis.report import DIED, GIVEN_UP, OK, RAISED, RELEASED, Outcome
-from ddp_lessons.ranks.diagnosis.verdict import conclude, put_in_order
-from ddp_lessons.ranks.kernel.lookout import Lookout
+from ddp_lessons.ranks.diagnosis.cell_report import DIED, GIVEN_UP, OK, RAISED, RELEASED, Outcome
+from ddp_lessons.ranks.diagnosis.conclusion import conclude, put_in_order
+from ddp_lessons.ranks.diagnosis.death_report import line_of_death
+from ddp_lessons.ranks.kernel.cell_transport import Requests
 from ddp_lessons.ranks.kernel.output import OrderedDisplay, RankOutput, output_is_missing
-from ddp_lessons.ranks.kernel.requests import Requests
-from ddp_lessons.ranks.kernel.stop import StopCatcher
+from ddp_lessons.ranks.kernel.stall_monitor import Lookout
+from ddp_lessons.ranks.kernel.stop_button import StopCatcher
+from ddp_lessons.ranks.rank.stack_snapshot import source_line
 from ddp_lessons.ranks.rank.tracebacks import comes_of_a_lost_peer
-from ddp_lessons.ranks.rank.where import source_line
 from ddp_lessons.ranks.system import clocks
-from ddp_lessons.ranks.system.patience import Patience
+from ddp_lessons.ranks.system.load_aware_timeout import Patience
 
 
 def run_cell(ranks, source, targets=None):

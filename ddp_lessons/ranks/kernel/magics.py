@@ -7,7 +7,7 @@ from ipyparallel.client.magics import ParallelMagics
 from IPython.core.error import UsageError
 from IPython.core.magic import no_var_expand
 
-from ddp_lessons.ranks.diagnosis.verdict import put_in_order
+from ddp_lessons.ranks.diagnosis.conclusion import put_in_order
 from ddp_lessons.ranks.kernel.cells import CellRun, run_cell
 
 

@@ -8,7 +8,7 @@ So the output of a cell is the same on every run, and a long run is not silent.
 import sys
 from collections import deque
 
-from ddp_lessons.ranks.diagnosis.telling import rank_names
+from ddp_lessons.ranks.diagnosis.wording import rank_names
 
 
 class RankOutput:

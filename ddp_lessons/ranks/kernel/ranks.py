@@ -9,15 +9,15 @@ from ipyparallel import DirectView
 from ipyparallel.error import CompositeError, RemoteError
 
 from ddp_lessons.errors import BadInput
-from ddp_lessons.ranks.diagnosis.report import Recovery, replaced_sentence, stale_sentence
-from ddp_lessons.ranks.kernel.control import Control
-from ddp_lessons.ranks.kernel.grouping import GroupBroken, enter_group, join_all, leave_all
-from ddp_lessons.ranks.kernel.launched.choice import engines_of
+from ddp_lessons.ranks.diagnosis.cell_report import Recovery, replaced_sentence, stale_sentence
+from ddp_lessons.ranks.kernel.agent_client import Control
+from ddp_lessons.ranks.kernel.launchers.registry import engines_of
+from ddp_lessons.ranks.kernel.regrouping import GroupBroken, enter_group, join_all, leave_all
 from ddp_lessons.ranks.kernel.status import Status
-from ddp_lessons.ranks.rank.where import has_variable, is_in_group, type_of_variable
+from ddp_lessons.ranks.rank.stack_snapshot import has_variable, is_in_group, type_of_variable
 from ddp_lessons.ranks.system import clocks
-from ddp_lessons.ranks.system.idle import IdleWatch
-from ddp_lessons.ranks.system.limits import setting
+from ddp_lessons.ranks.system.park_timer import IdleWatch
+from ddp_lessons.ranks.system.resource_limits import setting
 
 
 class RankView(DirectView):

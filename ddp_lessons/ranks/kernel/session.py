@@ -6,7 +6,7 @@ import atexit
 import sys
 
 from ddp_lessons.errors import BadInput, RanksGone
-from ddp_lessons.ranks.system import clocks, texts
+from ddp_lessons.ranks.system import clocks, version_check
 from ddp_lessons.ranks.system.processes import can_fork
 
 OWN_LAUNCHERS = ("fork", "spawn")
@@ -46,7 +46,7 @@ def start_ranks(n=None, *, device="auto", launcher="auto", join=True, timeout_s=
             print("\n".join(_current.recover().sentences()))
         print(_current)
         return _current
-    from ddp_lessons.ranks.kernel.starting import check_early
+    from ddp_lessons.ranks.kernel.bootstrap import check_early
 
     check_early(n, device, _current)
     if _current is not None:
@@ -57,7 +57,7 @@ def start_ranks(n=None, *, device="auto", launcher="auto", join=True, timeout_s=
         elif _current.parked_after_min is not None:
             print(f"{_current.parked_after_min:g} min without a cell had ended the ranks before.")
         stop_ranks()
-    if said := texts.difference():
+    if said := version_check.difference():
         print(said)
     _current = _start(asked, timeout_s)
     try:
@@ -70,7 +70,7 @@ def start_ranks(n=None, *, device="auto", launcher="auto", join=True, timeout_s=
 
 
 def _start(asked, timeout_s):
-    from ddp_lessons.ranks.kernel.starting import starting
+    from ddp_lessons.ranks.kernel.bootstrap import starting
 
     n, device, launcher, join = asked
     with starting(launcher, timeout_s) as begun:
@@ -93,7 +93,7 @@ def current_ranks():
         RanksGone: None are running.
     """
     if _current is not None and _current.parked_after_min is not None:
-        from ddp_lessons.ranks.diagnosis.verdict import ranks_are_gone
+        from ddp_lessons.ranks.diagnosis.conclusion import ranks_are_gone
 
         raise ranks_are_gone(_current)
     if _current is None or not _current.alive:
@@ -128,7 +128,7 @@ def _answer_px():
 
 
 def _show_with_a_hint(shell, kind, error, traceback, tb_offset=None):
-    from ddp_lessons.ranks.diagnosis.sides import hint_in_the_notebook
+    from ddp_lessons.ranks.diagnosis.wrong_side_hints import hint_in_the_notebook
 
     is_up = _current is not None and _current.alive and _current.is_in_order and not _current.dead
     if hint := hint_in_the_notebook(error, _current.has_variable if is_up else None):

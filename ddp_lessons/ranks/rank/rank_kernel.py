@@ -22,7 +22,7 @@ from jupyter_client.jsonutil import json_default
 from jupyter_client.session import json_packer
 from traitlets import Instance, Type
 
-from ddp_lessons.ranks.rank.printing import CellStreams, SysOfRank
+from ddp_lessons.ranks.rank.output_limit import CellStreams, SysOfRank
 from ddp_lessons.ranks.rank.tracebacks import text_of_error
 from ddp_lessons.ranks.system.cell_requests import BRIEF, REPORT, SAID_ALL, RankTransformers
 

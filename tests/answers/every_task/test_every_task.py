@@ -18,7 +18,7 @@ from answers import (
     refusal,
 )
 
-from ddp_lessons.checks.kit.finding import stem_of
+from ddp_lessons.checks.kit.task_registry import stem_of
 from ddp_lessons.course.notebooks.canonical import read_notebook
 from ddp_lessons.progress import notes
 from ddp_lessons.ranks.kernel.cells import run_cell

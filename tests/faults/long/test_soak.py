@@ -12,9 +12,9 @@ from lessons import NOTEBOOKS, STEMS, title_of
 from paths import ROOT
 
 from ddp_lessons.course import rules
-from ddp_lessons.course.making.build import run_notebook
-from ddp_lessons.course.making.verify import verify
-from ddp_lessons.course.notebooks.places import choose
+from ddp_lessons.course.building.build import run_notebook
+from ddp_lessons.course.building.verify import verify
+from ddp_lessons.course.notebooks.notebook_paths import choose
 
 DEADLINE_S = 240.0
 ANY_NUMBER = [stem for stem in STEMS if title_of(stem)["any"]]

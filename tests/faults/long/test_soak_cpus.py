@@ -14,8 +14,8 @@ import pytest
 from lessons import NOTEBOOKS, STEMS
 from paths import ROOT
 
-from ddp_lessons.course.making.verify import verify
-from ddp_lessons.course.notebooks.places import choose
+from ddp_lessons.course.building.verify import verify
+from ddp_lessons.course.notebooks.notebook_paths import choose
 from ddp_lessons.jobs.owned import run_owned
 
 DEADLINE_S = 240.0

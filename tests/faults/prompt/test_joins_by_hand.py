@@ -11,7 +11,7 @@ PREPARE = """%%px
 import os, time
 from datetime import timedelta
 import torch.distributed as dist
-from ddp_lessons.ranks.rank.guard import current_guard
+from ddp_lessons.ranks.rank.rank_agent import current_guard
 rank = current_guard().rank
 keep = 100 + rank
 

@@ -177,7 +177,7 @@ DIES = """
 import os
 import sys
 
-if "ddp_lessons.ranks.warden.children" in sys.orig_argv:
+if "ddp_lessons.ranks.supervisor.child_main" in sys.orig_argv:
     print("no memory left for this rank", flush=True)
     os._exit(7)
 """
@@ -239,7 +239,7 @@ def stopped(*args, **kwargs):
 @pytest.mark.parametrize(
     ("module", "owner", "name"),
     [
-        ("ddp_lessons.ranks.kernel.keeper", "Keeper", "_listen"),
+        ("ddp_lessons.ranks.kernel.supervisor_client", "Keeper", "_listen"),
         ("ipyparallel._async", "AsyncFirst", "_thread_main"),
         ("ipyparallel", "Client", "__init__"),
         ("ipyparallel", "Client", "_io_main"),

@@ -13,7 +13,7 @@ from kernels import running_kernel
 from processes import is_running, marked, new_mark, wait_until_gone
 from waiting import HANGS_AFTER_S, wait_until
 
-from ddp_lessons.ranks.system.limits import usable_cores
+from ddp_lessons.ranks.system.resource_limits import usable_cores
 
 ALL_REDUCE = """%%px
 import os
@@ -255,7 +255,9 @@ def test_start_ranks_with_fresh_interpreters(kernel):
     text = ok(kernel, "ranks = start_ranks(2, device='cpu', launcher='spawn')")
     assert text.splitlines()[-1] == ready_line(2)
     assert ok(kernel, ALL_REDUCE) == all_reduce_lines(2)
-    own = [p for p in marked(kernel.mark) if "ddp_lessons.ranks.warden.children" in p.cmdline()]
+    own = [
+        p for p in marked(kernel.mark) if "ddp_lessons.ranks.supervisor.child_main" in p.cmdline()
+    ]
     assert sorted(p.pid for p in own) == sorted(kernel.value(PIDS))
     died = kernel.run("%%px\nif dist.get_rank() == 1:\n    os._exit(3)\ndist.barrier()")
     assert died.ename == "RankDied"

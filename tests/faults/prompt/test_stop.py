@@ -7,7 +7,7 @@ import signal
 import pytest
 from kernels import running_kernel
 
-from ddp_lessons.ranks.kernel.stop import StopCatcher
+from ddp_lessons.ranks.kernel.stop_button import StopCatcher
 
 pytestmark = [pytest.mark.timeout(60)]
 

@@ -12,9 +12,9 @@ from toy_lesson import TEXT, cell_of, make_course
 from waiting import GROWING_S
 
 from ddp_lessons.course.__main__ import main
-from ddp_lessons.course.making import build as building
-from ddp_lessons.course.making.build import build
-from ddp_lessons.course.notebooks.twins import content, refuse_unequal
+from ddp_lessons.course.building import build as building
+from ddp_lessons.course.building.build import build
+from ddp_lessons.course.notebooks.text_twins import content, refuse_unequal
 from ddp_lessons.errors import NotebookRefused
 from ddp_lessons.jobs import owned
 

@@ -15,7 +15,7 @@ from paths import ROOT
 from typer.testing import CliRunner
 from waiting import HANGS_AFTER_S
 
-from ddp_lessons.checks.kit.finding import find_task
+from ddp_lessons.checks.kit.task_registry import find_task
 from ddp_lessons.course import exercises
 from ddp_lessons.course.cli import app
 from ddp_lessons.course.notebooks.canonical import read_notebook

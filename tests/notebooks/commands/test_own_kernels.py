@@ -12,9 +12,9 @@ import psutil
 from toy_lesson import TEXT, make_course
 from waiting import HANGS_AFTER_S
 
-from ddp_lessons.course.making.build import build
-from ddp_lessons.course.making.kernels import start_kernel
-from ddp_lessons.course.making.verify import verify
+from ddp_lessons.course.building.build import build
+from ddp_lessons.course.building.kernels import start_kernel
+from ddp_lessons.course.building.verify import verify
 from ddp_lessons.course.notebooks.canonical import read_notebook
 
 TELLS = """\
@@ -51,7 +51,7 @@ def test_the_folder_goes_with_the_manager():
     Thirty notebooks leave nothing behind.
     """
     source = """
-from ddp_lessons.course.making.kernels import KernelOnSockets
+from ddp_lessons.course.building.kernels import KernelOnSockets
 print(KernelOnSockets().connection_file)
 """
     command = [sys.executable, "-c", source]

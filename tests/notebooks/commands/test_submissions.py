@@ -19,8 +19,8 @@ from waiting import HANGS_AFTER_S, wait_until
 from ddp_lessons.course import exercises, nbgrader, reports, submissions
 from ddp_lessons.course.cli import app
 from ddp_lessons.course.exercises import Result, exercise_place
+from ddp_lessons.course.limited_run import Limits
 from ddp_lessons.course.notebooks.canonical import read_notebook
-from ddp_lessons.course.sandbox import Limits
 from ddp_lessons.course.submissions import Checked, Submission
 from ddp_lessons.errors import BadInput
 

@@ -13,10 +13,10 @@ from waiting import GROWING_S, HANGS_AFTER_S
 from witness import Witness
 
 from ddp_lessons.course.__main__ import main
-from ddp_lessons.course.making import verify as verifying
-from ddp_lessons.course.making.verify import verify
+from ddp_lessons.course.building import verify as verifying
+from ddp_lessons.course.building.verify import verify
 from ddp_lessons.course.notebooks.canonical import canonical, dumps
-from ddp_lessons.course.notebooks.twins import read_twin
+from ddp_lessons.course.notebooks.text_twins import read_twin
 from ddp_lessons.errors import NotebookRefused
 from ddp_lessons.jobs import owned
 

@@ -10,13 +10,13 @@ from paths import ROOT
 from toy_lesson import make_course
 
 from ddp_lessons.course import rules
-from ddp_lessons.course.making.build import machine_paths
-from ddp_lessons.course.making.verify import verify
-from ddp_lessons.course.notebooks.blanks import read_blank
+from ddp_lessons.course.building.build import machine_paths
+from ddp_lessons.course.building.verify import verify
 from ddp_lessons.course.notebooks.canonical import canonical, dumps, read_notebook
-from ddp_lessons.course.notebooks.cells import IGNORED, tags_of
-from ddp_lessons.course.notebooks.places import all_places
-from ddp_lessons.course.notebooks.twins import content, one_folder_down, refuse_unequal
+from ddp_lessons.course.notebooks.cell_roles import IGNORED, tags_of
+from ddp_lessons.course.notebooks.notebook_paths import all_places
+from ddp_lessons.course.notebooks.starters import read_blank
+from ddp_lessons.course.notebooks.text_twins import content, one_folder_down, refuse_unequal
 from ddp_lessons.errors import NotebookRefused
 
 PLACES = all_places(ROOT)

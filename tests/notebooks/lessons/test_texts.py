@@ -9,8 +9,8 @@ from kernels import running_kernel
 
 from ddp_lessons import __version__
 from ddp_lessons.course import workspace
-from ddp_lessons.course.notebooks.places import find_course
-from ddp_lessons.ranks.system import texts
+from ddp_lessons.course.notebooks.notebook_paths import find_course
+from ddp_lessons.ranks.system import version_check
 
 TOLD = (
     "These lessons are of version 0.0.9, and the package is {}: what a cell prints may differ. "
@@ -34,9 +34,9 @@ def test_texts_of_another_version_are_told_of_until_they_are_brought_up_to_date(
     An upgrade brings a new package and leaves the folder as it is.
     """
     told = TOLD.format(__version__)
-    assert texts.difference(mine / "notebooks") == told
+    assert version_check.difference(mine / "notebooks") == told
     workspace.update(mine, find_course())
-    assert texts.difference(mine / "notebooks") == ""
+    assert version_check.difference(mine / "notebooks") == ""
 
 
 def test_texts_of_a_clone_are_told_of(tmp_path):
@@ -47,9 +47,9 @@ def test_texts_of_a_clone_are_told_of(tmp_path):
     package.mkdir()
     notebooks.mkdir()
     (package / "__init__.py").write_text('"""Doc."""\n\n__version__ = "0.0.9"\n')
-    assert texts.difference(notebooks) == TOLD.format(__version__)
+    assert version_check.difference(notebooks) == TOLD.format(__version__)
     (package / "__init__.py").write_text(f'__version__ = "{__version__}"\n')
-    assert texts.difference(notebooks) == ""
+    assert version_check.difference(notebooks) == ""
 
 
 @pytest.mark.parametrize("text", [None, "", "[]", "{}", "not json"])
@@ -59,7 +59,7 @@ def test_texts_of_no_version_are_left_alone(tmp_path, text):
     """
     if text is not None:
         (tmp_path / workspace.NOTES).write_text(text)
-    assert texts.difference(tmp_path) == ""
+    assert version_check.difference(tmp_path) == ""
 
 
 def test_start_ranks_tells_of_texts_of_another_version(mine):

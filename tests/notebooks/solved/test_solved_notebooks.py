@@ -6,7 +6,7 @@ import pytest
 from answers import EXERCISES
 from lessons import CELL_LIMIT_S, NOTEBOOK_LIMIT_S
 
-from ddp_lessons.course.making.verify import verify
+from ddp_lessons.course.building.verify import verify
 
 
 @pytest.mark.whole_notebook

@@ -1,0 +1,133 @@
+"""
+What an answer was lent, and what it must give back as it was: models and optimizers.
+
+    mode      train or eval, of every module
+    frozen    requires_grad, of every parameter
+    hooks     of modules and of parameters
+    grad      which .grad are there, and their numbers
+    weights   the numbers of parameters
+    place     that there are the same parameters, as those who hold them, such as optimizers, trust
+    buffers   the numbers of buffers
+    rates     learning rates and the like, of an optimizer
+    momentum  what an optimizer has noted of its parameters
+"""
+
+import torch
+
+from ddp_lessons.checks.kit.on_rank.snapshots import same_bits
+
+_MODULE_HOOKS = (
+    "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
+)  # fmt: skip
+_TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+
+
+class Lent:
+    """
+    Note how the models and optimizers are that an answer is about to get.
+
+    Args:
+        given: Its arguments.
+    """
+
+    def __init__(self, given):
+        self._things = [one for one in given if _notes_of(one) is not None]
+        self._before = [_notes_of(one) for one in self._things]
+
+    def changes(self):
+        """
+        Say what is not as it was.
+
+        Returns:
+            dict: Name of what changed (see the module's text) -> a sentence, for the first place.
+        """
+        found: dict = {}
+        for before, thing in zip(self._before, self._things, strict=True):
+            after = _notes_of(thing) or {}
+            for key in (*before, *(after.keys() - before.keys())):
+                kind, place = key
+                was, now = before.get(key), after.get(key)
+                if key not in before or key not in after:
+                    told = "it is gone" if key in before else "it was not there before"
+                    found.setdefault(kind, f"It leaves {place} changed: {told}.")
+                elif not _alike(was, now):
+                    found.setdefault(kind, f"It leaves {place} changed: {_told(kind, was, now)}.")
+        return found
+
+
+def _notes_of(thing):
+    if isinstance(thing, torch.nn.Module):
+        return _notes_of_module(thing)
+    if isinstance(thing, torch.optim.Optimizer):
+        return _notes_of_optimizer(thing)
+    return None
+
+
+def _notes_of_module(module):
+    notes: dict = {}
+    for name, part in module.named_modules():
+        place = name or "the model"
+        notes["mode", place] = part.training
+        notes["hooks", place] = sum(
+            len(getattr(part, hooks, None) or ()) for hooks in _MODULE_HOOKS
+        )
+    for name, parameter in module.named_parameters():
+        notes["frozen", name] = parameter.requires_grad
+        notes["hooks", name] = _num_hooks(parameter, _TENSOR_HOOKS)
+        notes["weights", name] = parameter.detach().clone()
+        notes["place", name] = id(parameter)
+        gradient = parameter.grad
+        notes["grad", f"{name}.grad"] = None if gradient is None else gradient.detach().clone()
+    for name, buffer in module.named_buffers():
+        notes["buffers", name] = buffer.detach().clone()
+    return notes
+
+
+def _num_hooks(thing, kinds):
+    return sum(len(getattr(thing, kind, None) or ()) for kind in kinds)
+
+
+def _notes_of_optimizer(optimizer):
+    notes: dict = {}
+    for number, group in enumerate(optimizer.param_groups):
+        for name, value in group.items():
+            if name != "params":
+                kept = value.clone() if isinstance(value, torch.Tensor) else value
+                notes["rates", f"{name} of the optimizer's group {number}"] = kept
+        for place, parameter in enumerate(group["params"]):
+            where = f"parameter {place} of the optimizer's group {number}"
+            notes["frozen", where] = parameter.requires_grad
+    noted = sorted(str(name) for state in optimizer.state.values() for name in state)
+    notes["momentum", "what the optimizer has noted"] = noted
+    return notes
+
+
+def _alike(was, now):
+    if isinstance(was, torch.Tensor) and isinstance(now, torch.Tensor):
+        return same_bits(was.cpu(), now.cpu())
+    if isinstance(was, torch.Tensor) or isinstance(now, torch.Tensor):
+        return False
+    return was == now
+
+
+def _told(kind, was, now):
+    if kind == "mode":
+        return f"it is in {'train' if now else 'eval'} mode"
+    if kind == "place":
+        return "another parameter stands in its place"
+    if kind == "frozen":
+        return f"requires_grad was {was} and is {now}"
+    if kind == "hooks":
+        return f"it had {was or 0} hooks and has {now or 0}"
+    if kind == "grad":
+        if (was is None) != (now is None):
+            return (
+                f"it was {'None' if was is None else 'a tensor'}, and now is "
+                f"{'None' if now is None else 'a tensor'}"
+            )
+        return "it holds other numbers"
+    if kind == "rates":
+        return f"it was {was} and is {now}"
+    if kind == "momentum":
+        return "something of it is gone" if len(was or ()) > len(now or ()) else "it holds more"
+    return "it holds other numbers"

@@ -1,0 +1,218 @@
+"""
+What a check does on a rank: set up a case, run the learner's answer in it, keep what was seen.
+
+Legend: a case of n ranks runs on ranks 0 to n - 1, and their subgroup is the default group as long
+as it lasts. So an answer calls `dist.get_rank()` and `dist.all_reduce(tensor)` as in a world of n.
+"""
+
+import base64
+import contextlib
+import importlib
+import inspect
+import io
+import linecache
+import os
+import pickle
+import types
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+
+from ddp_lessons.checks.kit.cases import Case
+from ddp_lessons.checks.kit.on_rank.case_environment import (
+    default_group,
+    find_group,
+    fresh_store,
+    names_of_groups,
+    random_states,
+    usual_modes,
+)
+from ddp_lessons.checks.kit.on_rank.hash_order import noting_orders
+from ddp_lessons.checks.kit.on_rank.patching import give_back
+from ddp_lessons.checks.kit.on_rank.rank_record import Here, Seen
+from ddp_lessons.checks.kit.on_rank.simulated_world import play_on_paper
+from ddp_lessons.checks.kit.on_rank.snapshots import pickled, plain
+from ddp_lessons.ranks.diagnosis.cell_report import RAISED, Outcome
+from ddp_lessons.ranks.rank.rank_agent import current_guard
+from ddp_lessons.ranks.rank.tracebacks import line_of_error, text_of_error
+from ddp_lessons.trace import trace
+
+MAX_PRINTED = 1000
+_TORCH = os.path.join(os.path.dirname(torch.__file__), "")
+
+
+class _Bounded(io.TextIOBase):
+    """
+    Take all that is printed and keep the beginning.
+    """
+
+    def __init__(self):
+        self.text = ""
+
+    def writable(self):
+        return True
+
+    def write(self, text):
+        if len(self.text) < MAX_PRINTED:
+            self.text += str(text)[: MAX_PRINTED - len(self.text)]
+        return len(text)
+
+
+@dataclass
+class Kept:
+    """
+    Hold what a rank keeps of one case until its cell ends, and sends along with the reply.
+
+    Args:
+        printed: All that the answer printed, as far as it is kept.
+        pickled: The pickled Seen; None if the answer did not come to its end. Of a case on paper
+            what `_play_on_paper` gave.
+    """
+
+    printed: _Bounded = field(default_factory=_Bounded)
+    pickled: bytes | None = None
+
+    def enclosed(self):
+        """
+        Return the same as plain data, and whether the rank is in a group.
+        """
+        give_back()
+        pickled = self.pickled and base64.b64encode(self.pickled).decode()
+        return pickled, self.printed.text, dist.is_initialized()
+
+
+def opened(enclosed):
+    """
+    Return what a rank kept of a case, in the kernel.
+
+    Args:
+        enclosed: What `Kept.enclosed` gave; None if the rank died.
+
+    Returns:
+        tuple: What was pickled, or None; what was printed; whether the rank was in a group.
+    """
+    pickled, printed, is_in_group = enclosed or (None, "", True)
+    return pickled and pickle.loads(base64.b64decode(pickled)), printed, is_in_group
+
+
+def look(module, name):
+    """
+    Say whether an answer can be run here. The kernel asks it first, so that no rank runs alone.
+
+    Returns:
+        dict: `defined`; `replaced`: names in torch.distributed that are not torch's own; `sizes`:
+        the numbers of ranks for which this rank has a group.
+    """
+    importlib.import_module(module)
+    give_back()
+    return {
+        "defined": callable(current_guard().shell.user_ns.get(name)),
+        "replaced": replaced_names(),
+        "sizes": [size for size in range(1, 65) if find_group(size) is not None],
+    }
+
+
+def replaced_names():
+    """
+    Return what of torch.distributed was put in place of torch's own functions.
+    """
+    return sorted(
+        name
+        for module in (dist, dist.distributed_c10d)
+        for name in (*dist.distributed_c10d.__all__, "new_group", "get_rank", "get_world_size")
+        if not _is_torchs(getattr(module, name, None))
+    )
+
+
+def _is_torchs(thing):
+    # By the code that would run, which no `__wrapped__` and no borrowed name can hide.
+    if isinstance(thing, types.FunctionType):
+        if thing.__code__.co_filename == contextlib.__file__:  # torch has a context manager there
+            thing = inspect.unwrap(thing)
+        return thing.__code__.co_filename.startswith(_TORCH)
+    is_instance = type(thing).__module__.partition(".")[0] == "torch"
+    return is_instance or not callable(thing) or thing.__module__.partition(".")[0] == "torch"
+
+
+def play(module, number, case, folder, has_own_orders=False):
+    """
+    Run an answer in one case, and send what was seen along with the cell's reply: see `Kept`.
+
+    Collective: every rank of the case must call it.
+
+    Args:
+        module: The module that defines the task.
+        number: The task's number.
+        case: (world_size, data, seed, on_paper).
+        folder: A folder for all cases.
+        has_own_orders: Whether sets of texts have another order on each rank.
+    """
+    guard, kept = current_guard(), Kept()
+    guard.enclose(kept.enclosed)
+    # A trace holds the handles that nobody waited for. This one is open until all ranks have ended:
+    # a handle dropped earlier may take a message with it that another rank waits for.
+    watching = ExitStack()
+    guard.before_next_run(watching.close)
+    watching.enter_context(trace())
+    found = vars(importlib.import_module(module)).values()
+    task = next(task for task in found if getattr(task, "number", None) == number)
+    answer = guard.shell.user_ns[task.name]
+    file = file_of(answer)
+    if file is not None:
+        guard.tell_lines_of(file, "".join(linecache.getlines(file)))
+    here = Here(Case(*case), guard.rank, folder, task.twice, task.ends_threads)
+    if here.case.on_paper:
+        with usual_modes():
+            kept.pickled = pickled(_play_on_paper(task, answer, here.case, folder))
+        return
+    with random_states(here), redirect_stdout(kept.printed), redirect_stderr(kept.printed):
+        with (
+            default_group(here.world_size if task.in_group else None),
+            fresh_store(folder),
+            names_of_groups(here),
+            usual_modes(),
+            noting_orders(here, guard.shell.user_ns, has_own_orders) as orders,
+        ):
+            found = plain(task.act(here, answer))
+        seen = Seen(here.rank, here.calls, found, num_orders=orders.num_asked)
+        kept.pickled = pickled(seen)
+
+
+def _play_on_paper(task, answer, case, folder):
+    printed = {}
+
+    def play_as(rank):
+        here, printed[rank] = Here(case, rank, folder, task.twice, task.ends_threads), _Bounded()
+        with random_states(here), redirect_stdout(printed[rank]), redirect_stderr(printed[rank]):
+            return Seen(rank, here.calls, plain(task.act(here, answer)))
+
+    played = play_on_paper(case.world_size, play_as)
+    if played is None:
+        return None
+    seen, stops = played
+    file = file_of(answer)
+    told = {
+        rank: _outcome(why, file) if isinstance(why, Exception) else str(why)
+        for rank, why in stops.items()
+    }
+    return seen, [printed[rank].text for rank in sorted(printed)], told
+
+
+def _outcome(error, file):
+    line = line_of_error(error, file)
+    code = linecache.getline(file, line).strip() if line else ""
+    return Outcome(RAISED, type(error).__name__, text_of_error(error), line, code)
+
+
+def file_of(answer):
+    """
+    Return the name under which the code of a function or class was compiled, or None.
+    """
+    members = vars(answer).values() if inspect.isclass(answer) else [answer]
+    for member in members:
+        code = getattr(inspect.unwrap(member), "__code__", None) if callable(member) else None
+        if code is not None:
+            return code.co_filename
+    return None

@@ -1,0 +1,58 @@
+"""
+Threads of an answer that begin late: who does not wait for them returns before they have begun.
+
+A thread that writes a file is through in a millisecond, so without that it would mostly be in time.
+"""
+
+import os
+import threading
+from contextlib import contextmanager
+
+from ddp_lessons.checks.kit.deadline import Deadline
+from ddp_lessons.ranks.system.thread_stats import main_waited_s
+
+_LATE_S, _LOOK_EVERY_S, _MOST_S = 0.2, 0.02, 5.0
+
+
+@contextmanager
+def late_threads():
+    """
+    Let threads that start in the block begin a moment later, by the time that the main thread had.
+
+    Yields:
+        Function that returns how many threads have not begun yet, and waits for them then.
+    """
+    start, ends = threading.Thread.start, threading.Event()
+    made, begun, ours = [], [], threading.current_thread()
+
+    def start_late(thread):
+        if threading.current_thread() not in (ours, *made):  # the rank's own, such as its guard
+            start(thread)
+            return
+        run = thread.run
+        # On a crowded machine the answer may have no core in which to return meanwhile.
+        late = Deadline(_LATE_S, lambda: [os.getpid()], waited_s=main_waited_s)
+
+        def run_late():
+            while not late.is_over and not ends.wait(_LOOK_EVERY_S):
+                pass
+            begun.append(thread)
+            run()
+
+        thread.run = run_late
+        made.append(thread)
+        start(thread)
+
+    def num_left():
+        left = [thread for thread in made if thread not in begun]
+        ends.set()
+        for thread in left:
+            thread.join(_MOST_S)
+        return len(left)
+
+    threading.Thread.start = start_late  # type: ignore[method-assign]
+    try:
+        yield num_left
+    finally:
+        threading.Thread.start = start  # type: ignore[method-assign]
+        ends.set()

@@ -1,0 +1,155 @@
+"""
+What a rank sees of an answer: its calls, and what became of all that it was given.
+"""
+
+import copy
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch.distributed as dist
+
+from ddp_lessons.checks.kit.on_rank.argument_state import Lent
+from ddp_lessons.checks.kit.on_rank.delayed_threads import late_threads
+from ddp_lessons.checks.kit.on_rank.snapshots import equal, plain, share_memory, tensors_in
+from ddp_lessons.process_group import rank_device
+from ddp_lessons.trace import trace
+
+
+@dataclass
+class Call:
+    """
+    Hold one call of the answer, as one rank saw it.
+
+    Args:
+        before: Copies of the arguments before the call: the positional, then the named ones.
+        after: Copies of the same arguments after it.
+        result: A copy of what came back.
+        shares_input: Whether what came back is an argument, or lies in the memory of one.
+        events: The trace of the call, a list of Event.
+        num_keys: How many keys it has put into the group's store, less those that it took out.
+        changes: What of the models and optimizers it was lent is not as it was: see `lent`.
+        again: The second call with the same arguments, of a task that is called twice.
+        repeats: Whether it returned what an earlier call with other arguments had returned.
+        kept_room: Of a second call: whether its result lies in the memory of the first one's, or
+            the first one's has changed meanwhile.
+        num_threads: How many threads it had started and not waited for; of a task that asks.
+        name: What was called: the name that its def has.
+        number: Which call in this case it is, from 1.
+    """
+
+    before: tuple
+    after: tuple = ()
+    result: object = None
+    shares_input: bool = False
+    events: list = field(default_factory=list)
+    num_keys: int = 0
+    changes: dict = field(default_factory=dict)
+    again: object = None
+    repeats: bool = False
+    kept_room: bool = False
+    num_threads: int = 0
+    name: str = ""
+    number: int = 1
+
+
+@dataclass
+class Seen:
+    """
+    Hold what one rank saw in one case.
+
+    Args:
+        rank: The rank.
+        calls: A Call for each `here.call`.
+        kept: A copy of what the task's `act` returned.
+        num_orders: How often the answer asked for the order of a set of texts, or for a hash.
+    """
+
+    rank: int
+    calls: list
+    kept: object = None
+    num_orders: int = 0
+
+
+class Here:
+    """
+    What a rank knows in a case; `act` of a task gets it.
+
+    Attributes:
+        case: The Case; `here["length"]` is one of its data.
+        rank: This rank.
+        world_size: Number of ranks of the case.
+        device: The torch.device of this rank.
+        folder: A folder that all cases of this check share; it is removed afterwards.
+        calls: A Call for each call of the answer so far.
+        twice: Whether each call is made once more with the same arguments.
+        ends_threads: Whether a call must have waited for the threads that it has started.
+    """
+
+    def __init__(self, case, rank, folder, twice=False, ends_threads=False):
+        self.case = case
+        self.twice = twice
+        self.ends_threads = ends_threads
+        self.rank = rank
+        self.world_size = case.world_size
+        self.device = rank_device()
+        self.folder = Path(folder)
+        self.calls = []
+        self._num_calls = 0
+
+    def __getitem__(self, name):
+        return self.case[name]
+
+    def call(self, answer, *args, watch=(), **kwargs):
+        """
+        Call the answer and keep what it did: its trace, its result, what became of its arguments.
+
+        Args:
+            answer: What the learner has defined, or made of it.
+            args: Its arguments.
+            watch: Models whose gradients the trace records as they become ready.
+            kwargs: Its named arguments.
+
+        Returns:
+            What it returned.
+        """
+        spare = copy.deepcopy((args, kwargs)) if self.twice else (args, kwargs)
+        was_in_group = dist.is_initialized()
+        result, seen = self._call(answer, args, kwargs, watch)
+        if self.twice and dist.is_initialized() == was_in_group:
+            if not equal(seen.before, seen.after):  # it is refused for that; ranks stay in step
+                args, kwargs = spare
+            second, seen.again = self._call(answer, args, kwargs, watch)
+            seen.again.kept_room = share_memory(result, second) or not equal(
+                plain(result), seen.result
+            )
+        self.calls.append(seen)
+        return result
+
+    def _call(self, answer, args, kwargs, watch):
+        given = (*args, *kwargs.values())
+        lent, was_in_group, num_keys = Lent(given), dist.is_initialized(), _num_keys()
+        self._num_calls += 1
+        name = getattr(answer, "__name__", "")
+        seen = Call(before=plain(given), name=name, number=self._num_calls)
+        watched = late_threads() if self.ends_threads else nullcontext(lambda: 0)
+        with trace(*watch) as events, watched as num_left:
+            result = answer(*args, **kwargs)
+            seen.num_threads = num_left()
+        seen.events = list(events)
+        if was_in_group:  # a new group's store may be a file that the answer has removed
+            seen.num_keys = _num_keys() - num_keys
+        seen.changes = lent.changes()
+        seen.after = plain(given)
+        seen.result = plain(result)
+        seen.shares_input = share_memory(given, result) or any(
+            result is one for one in tensors_in(given)
+        )
+        return result, seen
+
+
+def _num_keys():
+    # Rank 0 alone counts what all have put there: others may be in the middle of it.
+    if not dist.is_initialized() or dist.get_rank() != 0:
+        return 0
+    return dist.distributed_c10d._get_default_store().num_keys()

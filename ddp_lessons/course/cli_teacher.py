@@ -1,0 +1,173 @@
+"""
+What teachers type: `ddp-lessons board`, and the progress of one learner for other programs.
+
+Each command imports what it needs when it runs, so that `--help` answers at once.
+"""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ddp_lessons.errors import BadInput
+
+
+def board(
+    shared: Annotated[
+        Path | None,
+        typer.Option(help="Show the state files in this folder, one a learner.", metavar="FOLDER"),
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="Check the notebooks in this folder, and show that.", metavar="FOLDER"),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0: all.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8642,
+    csv: Annotated[
+        Path | None, typer.Option(help="Write what is kept as CSV, and end.", metavar="FILE")
+    ] = None,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete what is kept, and end.")] = False,
+):
+    """
+    Serve the class board: a page on which you see how far everybody is, and where they are stuck.
+
+    Learners join with the line that the page shows. No code of theirs is sent. What came is kept
+    for a day. Under a JupyterHub, it runs as a service.
+    """
+    from ddp_lessons.board import csv_table, roster, serving
+
+    if delete:
+        num_rows = roster.delete_everything(serving.kept_folder())
+        typer.echo(f"{num_rows} rows deleted")
+        return
+    source = _source(shared, folder)
+    if csv is not None:
+        rows = source.rows() if source else roster.kept_rows(serving.kept_folder())
+        write(csv, csv_table.csv_text(_columns(), rows))
+        typer.echo(f"{csv}: {len(rows)} rows")
+    elif serving.is_service() and source is None:
+        serving.serve_for_hub(_columns, say=typer.echo)
+    else:
+        serving.serve(_columns(), host=host, port=port, source=source, say=typer.echo)
+
+
+def nbgrader(
+    folder: Annotated[Path, typer.Argument(help="The folder of your nbgrader course.")],
+):
+    """
+    Write the exercises as nbgrader's sources: each check is a test, worth a point.
+    """
+    from ddp_lessons.course.nbgrader import write_sources
+
+    typer.echo(f"{write_sources(folder)} exercises are in {folder / 'source'}")
+
+
+def grade(folder, stem=None, junit=None, points=None):
+    """
+    Check what learners have handed in, and tell other programs.
+
+    Args:
+        folder: The folder: of one learner, or of a folder for each.
+        stem: One exercise, or None for all.
+        junit: Path of a report in JUnit's form, or None.
+        points: Path of a gradebook as CSV, or None.
+
+    Returns:
+        int: How many tasks are open.
+    """
+    from ddp_lessons.course import reports
+
+    for path in filter(None, (junit, points)):  # before an hour's work
+        write(path, "", mode="a")
+    checked = _check_all(folder, stem)
+    if junit is not None:
+        write(junit, reports.junit_text(checked))
+    if points is not None:
+        write(points, reports.points_text(checked))
+    return sum(not result.is_solved for one in checked for result in one.results)
+
+
+def progress_text():
+    """
+    Return what the state file says as JSON, with the names of tasks and the places of predictions.
+    """
+    from ddp_lessons.checks.kit.task_registry import all_tasks
+    from ddp_lessons.course.board_columns import sections
+    from ddp_lessons.progress import notes, state
+
+    told = state.read()
+    where = {one.key: {"lesson": one.stem, "section": one.label} for one in sections()}
+    tasks = {
+        number: {"name": task.name, **notes.row_of(number)} for number, task in all_tasks().items()
+    }
+    foretold = {
+        name: {**where.get(name, {"lesson": None, "section": None}), **row}
+        for name, row in told["predictions"].items()
+    }
+    return json.dumps(told | {"tasks": tasks, "predictions": foretold}, indent=1)
+
+
+def _columns():
+    from ddp_lessons.course.board_columns import columns  # imports all checks, and torch
+
+    return columns()
+
+
+class _Collected:
+    # Notebooks that were handed in do not change: they are checked once.
+    def __init__(self, rows):
+        self._rows = rows
+
+    def rows(self):
+        return self._rows
+
+
+def _source(shared, folder):
+    from ddp_lessons.board.state_files import Files
+    from ddp_lessons.course import submissions
+
+    if shared and folder:
+        raise BadInput(
+            "Two sources: one of --shared and --folder is expected (got both). --shared shows "
+            "state files, --folder checks notebooks."
+        )
+    if folder:
+        return _Collected(submissions.rows(_check_all(folder)))
+    return Files(shared) if shared else None
+
+
+def _check_all(folder, stem=None):
+    from ddp_lessons.course import submissions
+
+    def say(checked):
+        num_solved = sum(result.is_solved for result in checked.results)
+        one = checked.submission
+        count = f"{num_solved} of {len(checked.results)} tasks solved"
+        typer.echo(f"{one.learner}, {one.place.stem}: {count} ({checked.seconds:.0f} s)")
+
+    found = submissions.find(folder, stem)
+    typer.echo(f"{len(found)} notebooks to check, {submissions.NUM_AT_ONCE} at a time")
+    return submissions.check_all(found, say=say)
+
+
+def write(path, text, mode="w"):
+    """
+    Write a file that a teacher has named.
+
+    Args:
+        path: The file.
+        text: What to write.
+        mode: "w" in place of what it holds, "a" behind it.
+
+    Raises:
+        BadInput: It cannot be written there.
+    """
+    try:
+        with path.open(mode, encoding="utf-8", newline="") as file:
+            file.write(text)
+    except OSError as error:
+        raise BadInput(
+            f"Cannot write there: a file in a folder of yours is expected (got {path}: "
+            f"{error.strerror}). Name another."
+        ) from error

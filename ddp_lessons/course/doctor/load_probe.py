@@ -1,0 +1,163 @@
+"""
+Measure what learners need: real kernels, side by side, run a lesson's cells on real ranks.
+"""
+
+import os
+import subprocess
+import tempfile
+import threading
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
+
+from jupyter_core.utils import ensure_event_loop
+
+from ddp_lessons.course.building.kernels import start_kernel
+from ddp_lessons.course.doctor.capacity import Learner, Server, judge_room
+from ddp_lessons.course.doctor.machine import others_stop_at
+from ddp_lessons.course.notebooks.cell_roles import RAISES, tags_of
+from ddp_lessons.course.notebooks.notebook_paths import choose, find_course
+from ddp_lessons.course.notebooks.starters import read_blank
+from ddp_lessons.course.rules.reading_time import minutes
+from ddp_lessons.errors import DDPLessonsError
+from ddp_lessons.ranks.system.processes import descendants_of, tree_cpu_seconds
+from ddp_lessons.ranks.system.resource_limits import memory, usable_cores
+
+STEM = "06_ddp"
+"""
+The lesson that needs most: models that train, wrapped several times, on four ranks.
+"""
+LIMIT_S = 300.0
+"""
+Seconds that a kernel, or a cell, may take. On a server that is too small a cell is slow.
+"""
+_NOT_INHERITED = ("DDP_LESSONS_MAX_RANKS", "DDP_LESSONS_PARK_AFTER")
+
+
+class NotMeasured(DDPLessonsError, RuntimeError):
+    """
+    A learner's cells did not run, so nothing can be said of a room of them.
+    """
+
+
+def measure(place, num_learners=2, num_cells=None):
+    """
+    Have some learners run a lesson's cells at once, and return what one of them needed.
+
+    Args:
+        place: The lesson's Place.
+        num_learners: How many run it side by side.
+        num_cells: How many of its code cells they run; default: all.
+
+    Returns:
+        Learner: Of each number the largest among them.
+
+    Raises:
+        NotMeasured: A cell failed, or took too long.
+    """
+    notebook = read_blank(place)
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"][:num_cells]
+    runs = [_Run(cells) for _ in range(num_learners)]
+    threads = [threading.Thread(target=run.run) for run in runs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for run in runs:
+        if run.error is not None:
+            raise NotMeasured(
+                f"No learner could be measured: all cells of {place.stem} must run here "
+                f"(got {run.error}). Run ddp-lessons doctor, and mend what it names."
+            )
+    dearest = max(runs, key=lambda run: max(run.cell_cpu_s))
+    return Learner(
+        stem=place.stem,
+        minutes=minutes(notebook),
+        memory_bytes=max(run.memory_bytes for run in runs),
+        cpu_s=max(run.cpu_s for run in runs),
+        dearest_cpu_s=max(dearest.cell_cpu_s),
+        dearest_cell=1 + dearest.cell_cpu_s.index(max(dearest.cell_cpu_s)),
+    )
+
+
+def look_at_room(num_learners, stem=STEM):
+    """
+    Measure a lesson with two learners, and judge a room of them on this server.
+
+    Args:
+        num_learners: How many will be there.
+        stem: The lesson.
+
+    Returns:
+        list[Finding]: As `judge_room`.
+
+    Raises:
+        NotMeasured: As `measure`.
+    """
+    _, free_bytes = memory()  # before anything runs
+    server = Server(usable_cores(), free_bytes, others_stop_at())
+    (place,) = [place for place in choose(find_course(), [stem]) if place.is_lesson]
+    return judge_room(num_learners, measure(place), server)
+
+
+class _Run:
+    """
+    One learner's run of some cells.
+    """
+
+    def __init__(self, cells):
+        self._cells = cells
+        self.cell_cpu_s = []
+        self.cpu_s = 0.0
+        self.memory_bytes = 0
+        self.error = None
+
+    def run(self):
+        try:
+            with ExitStack() as undo:
+                self._run_all(undo)
+        except NotMeasured as error:
+            self.error = error
+
+    def _run_all(self, undo):
+        undo.enter_context(closing(ensure_event_loop()))  # jupyter_client's, one a thread
+        folder = undo.enter_context(tempfile.TemporaryDirectory(prefix="ddp-doctor-"))
+        options = {"cwd": folder, "env": _environment(folder), "stderr": subprocess.DEVNULL}
+        try:
+            manager, client = start_kernel(LIMIT_S, **options)
+            undo.callback(manager.shutdown_kernel, now=True)
+            undo.callback(client.stop_channels)
+            for number, cell in enumerate(self._cells, start=1):
+                self._run_cell(client, number, cell, manager.provisioner.pid)
+        except (RuntimeError, TimeoutError) as error:
+            raise NotMeasured(str(error)) from error
+        self.cpu_s = max(sum(self.cell_cpu_s), tree_cpu_seconds(manager.provisioner.pid))
+
+    def _run_cell(self, client, number, cell, pid):
+        before_s = tree_cpu_seconds(pid)
+        reply = client.execute_interactive(
+            cell["source"], timeout=LIMIT_S, allow_stdin=False, output_hook=lambda message: None
+        )["content"]
+        if reply["status"] != "ok" and RAISES not in tags_of(cell):
+            raise NotMeasured(f"code cell {number}: {reply.get('ename')}: {reply.get('evalue')}")
+        # What a rank used that has ended since is lost, and its place begins at 0 again.
+        self.cell_cpu_s.append(max(0.0, tree_cpu_seconds(pid) - before_s))
+        held = sum(map(pss_bytes, [pid, *descendants_of(pid)]))
+        self.memory_bytes = max(self.memory_bytes, held)
+
+
+def _environment(folder):
+    # No prediction of ours is to be found among those of whoever asks the doctor, and their share
+    # of ranks is not that of two learners.
+    environment = {name: v for name, v in os.environ.items() if name not in _NOT_INHERITED}
+    return {**environment, "DDP_LESSONS_STATE_DIR": folder, "IPYTHONDIR": folder}
+
+
+def pss_bytes(pid):
+    """
+    Return the memory of a process, a page that several share divided by them; 0 if it is gone.
+    """
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    return 0

@@ -1,0 +1,146 @@
+"""
+What is refused in the rhythm of a lesson: which cells it has, and in which order.
+
+    title goal setup
+    3 to 6 sections:  question  predict predict  run|break|mend|picture|read ...  check
+    up to 2 More:     the same
+    recap next teardown
+
+Of the two predict cells the first asks for a number, and the second is where it is put. A section
+whose heading begins with "More:" may be skipped, and its minutes and cells are not counted.
+"""
+
+from ddp_lessons.course.notebooks.cell_roles import (
+    CODE_ROLES,
+    MARKDOWN_ROLES,
+    ROLES,
+    ask,
+    first_reading,
+    found,
+    numbered,
+    role_of,
+    roles_of,
+)
+
+FEWEST_SECTIONS, MOST_SECTIONS = 3, 6
+MOST_SKIPPABLE = 2
+
+RUNS = ("run", "break", "mend")
+_INSIDE = (*RUNS, "picture", "read", "check")
+_AFTER = {
+    "": ("title",),
+    "title": ("goal",),
+    "goal": ("setup",),
+    "setup": ("question",),
+    "question": ("predict",),
+    "predict": ("predict", *RUNS, "picture"),
+    **dict.fromkeys((*RUNS, "picture", "read"), _INSIDE),
+    "check": ("question", "recap"),
+    "recap": ("next",),
+    "next": ("teardown",),
+    "teardown": (),
+}
+_NEEDED = (RUNS, ("read",), ("check",))
+_CELL_TYPES = {
+    **dict.fromkeys(MARKDOWN_ROLES, ("markdown",)),
+    **dict.fromkeys(CODE_ROLES, ("code",)),
+    "predict": ("markdown", "code"),
+}
+
+
+def findings(notebook):
+    """
+    Return every broken rule about the order of a lesson's cells.
+
+    Args:
+        notebook: A notebook of nbformat 4.
+    """
+    cells, broken = numbered(notebook), []
+    for number, cell in cells:
+        broken += ask({"role": _role, "cell-type": _cell_type}, number, cell)
+    if broken:
+        return broken  # an order of roles means nothing until every cell has one
+    return _order(cells) + _sections(cells) + _break_and_mend(cells)
+
+
+def sections_of(notebook):
+    """
+    Return the sections of a lesson, each a list of (number, cell) that begins with its question.
+
+    Args:
+        notebook: A notebook of nbformat 4.
+    """
+    sections: list[list] = []
+    for number, cell in numbered(notebook):
+        role = role_of(cell)
+        if role == "question":
+            sections.append([])
+        if sections and role in ("question", "predict", *_INSIDE):
+            sections[-1].append((number, cell))
+    return sections
+
+
+def _role(cell):
+    roles = roles_of(cell)
+    if len(roles) != 1:
+        got = ", ".join(roles) or "none"
+        yield f"exactly one role tag of {', '.join(ROLES)}", got, "Tag the cell."
+
+
+def _cell_type(cell):
+    wanted = _CELL_TYPES.get(role_of(cell), ("markdown", "code"))
+    if cell["cell_type"] not in wanted:
+        then = "Change the cell's type or its tag."
+        yield f"a {' or '.join(wanted)} cell", cell["cell_type"], then
+
+
+def _order(cells):
+    broken, before = [], ""
+    for number, cell in cells:
+        role = role_of(cell)
+        if role not in _AFTER[before]:
+            wanted = " or ".join(_AFTER[before]) or "nothing"
+            expected = f"{wanted} after {before}" if before else f"{wanted} first"
+            broken.append(found("order", number, cell, expected, role, "Move or add a cell."))
+        before = role
+    if before != "teardown":
+        got = before or "no cell"
+        broken.append(found("order", None, None, "teardown at the end", got, "Add the cell."))
+    return broken
+
+
+def _sections(cells):
+    sections, broken = sections_of({"cells": [cell for _, cell in cells]}), []
+    first = {number for number, _ in first_reading({"cells": [cell for _, cell in cells]})}
+    num_first = sum(section[0][0] in first for section in sections)
+    if not FEWEST_SECTIONS <= num_first <= MOST_SECTIONS:
+        expected = f"{FEWEST_SECTIONS} to {MOST_SECTIONS} sections, each headed by a question"
+        then = "Split or join sections."
+        broken.append(found("sections", None, None, expected, num_first, then))
+    num_more = len(sections) - num_first
+    if num_more > MOST_SKIPPABLE:
+        expected = f"at most {MOST_SKIPPABLE} sections headed More"
+        broken.append(found("sections", None, None, expected, num_more, "Leave some out."))
+    for section in sections:
+        number, question = section[0]
+        roles = [role_of(cell) for _, cell in section]
+        for wanted in _NEEDED:
+            if not set(wanted) & set(roles):
+                expected = f"a {' or '.join(wanted)} cell in every section"
+                got = ", ".join(roles)
+                broken.append(found("section", number, question, expected, got, "Add the cell."))
+        asked = [cell["cell_type"] for _, cell in section if role_of(cell) == "predict"]
+        if asked != ["markdown", "code"]:
+            expected = "two predict cells: one that asks for a number, and one to put it in"
+            got, then = ", ".join(asked) or "none", "Ask one question in a section."
+            broken.append(found("section", number, question, expected, got, then))
+    return broken
+
+
+def _break_and_mend(cells):
+    roles = [role_of(cell) for _, cell in cells]
+    if "break" in roles and "mend" in roles[roles.index("break") :]:
+        return []
+    got = " then ".join(role for role in roles if role in ("break", "mend")) or "neither"
+    then = "Break something on purpose, and mend it."
+    return [found("break-and-mend", None, None, "a break, and a mend after it", got, then)]

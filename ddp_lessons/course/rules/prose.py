@@ -1,0 +1,217 @@
+"""
+What the cells of a lesson must say: its questions, its goals, and numbers that ran.
+"""
+
+import ast
+import re
+
+from ddp_lessons.course.notebooks.cell_roles import ask, found, numbered, role_of, texts_of
+from ddp_lessons.course.rules import reading_time
+from ddp_lessons.course.rules.cell_order import sections_of
+from ddp_lessons.course.rules.source import parse
+
+MOST_READ_WORDS = 80
+MOST_MINUTES = 30
+NUM_GOALS = 3
+FEWEST_QUESTION_WORDS = 3
+SENTENCE_WORDS = 6  # a heading of that many words reads as a sentence
+
+_PREDICT = re.compile(r'predict\("([a-z_]+)", \.\.\.\)')
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+_EMOJI = re.compile("[\u2600-\u27bf\u2b50\u2b55\U0001f300-\U0001faff]")
+_FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+_CODE_OR_IMAGE = re.compile(r"`[^`\n]*`|!(?=\[)|<!--.*?-->", re.DOTALL)
+
+
+def findings(notebook, has_run=True):
+    """
+    Return every broken rule about what a lesson says.
+
+    Args:
+        notebook: A notebook of nbformat 4.
+        has_run: Compare the text with the stored outputs too.
+    """
+    broken = _minutes(notebook)
+    for number, cell in numbered(notebook):
+        rules = {"exclamation": _exclamation, "emoji": _emoji, "heading": _heading}
+        broken += ask(rules if cell["cell_type"] == "markdown" else {}, number, cell)
+        broken += ask(_SAYS.get(role_of(cell), {}), number, cell)
+        if role_of(cell) == "check" and has_run and cell["cell_type"] == "code":
+            broken += ask({"check-ok": _check_ok}, number, cell)
+    for section in sections_of(notebook):
+        broken += _answered(section, has_run)
+        if has_run:
+            broken += _read_quotes(section)
+    return broken
+
+
+def _headings_of(source):
+    lines = _FENCE.sub("", source).splitlines()
+    return [line.lstrip("#").strip() for line in lines if re.match(r"#+ ", line)]
+
+
+def _exclamation(cell):
+    if "!" in _CODE_OR_IMAGE.sub("", _FENCE.sub("", cell["source"])):
+        yield "no exclamation mark in the text", "'!'", "Say it in plain words."
+
+
+def _emoji(cell):
+    match = _EMOJI.search(cell["source"])
+    if match:
+        yield "no emoji in the text", repr(match[0]), "Say it in plain words."
+
+
+def _heading(cell):
+    for heading in _headings_of(cell["source"]):
+        is_sentence = role_of(cell) == "question" or len(heading.split()) >= SENTENCE_WORDS
+        if is_sentence and not heading.endswith((".", "?")):
+            expected = "a full stop after a heading that is a sentence"
+            yield expected, repr(heading), "End the sentence, or shorten the heading."
+
+
+def _title(cell):
+    source = cell["source"]
+    heading = (_headings_of(source) or [""])[0]
+    wanted = {
+        "a heading `# ...?` that asks the lesson's question": (
+            source.startswith("# ") and heading.endswith("?")
+        ),
+        "the minutes, as in `20 minutes`": re.search(r"\d+ minutes", source),
+        "the number of ranks, as in `4 ranks`": re.search(r"\branks\b", source),
+        "what it builds on, as in `builds on 00_ranks`": re.search(r"(?i)\bbuilds on\b", source),
+    }
+    for expected, is_there in wanted.items():
+        if not is_there:
+            yield expected, "none", "Write it into the title cell."
+
+
+def _minutes(notebook):
+    titles = [(number, cell) for number, cell in numbered(notebook) if role_of(cell) == "title"]
+    said = [re.search(r"(\d+) minutes", cell["source"]) for _, cell in titles]
+    if not said or said[0] is None:
+        return []  # another rule asks for them
+    number, title = titles[0]
+    told, needed, broken = int(said[0][1]), reading_time.minutes(notebook), []
+    if told != needed:
+        expected = f"{needed} minutes, reckoned from words, lines and questions"
+        then = "Say what a reader needs, or shorten the lesson."
+        broken.append(found("minutes", number, title, expected, told, then))
+    if needed > MOST_MINUTES:
+        then = 'Move code into the package, or head the last sections "More: ...?".'
+        expected = f"at most {MOST_MINUTES} minutes"
+        broken.append(found("minutes", number, title, expected, needed, then))
+    return broken
+
+
+def _goal(cell):
+    bullets = re.findall(r"^[-*] +\S", cell["source"], re.MULTILINE)
+    if len(bullets) != NUM_GOALS:
+        then = "Say what the learner will be able to do."
+        yield f"{NUM_GOALS} bullets, each starting with a verb", len(bullets), then
+
+
+def _question(cell):
+    first = cell["source"].partition("\n")[0]
+    is_question = first.endswith("?") and len(first.split()) > FEWEST_QUESTION_WORDS
+    if not (first.startswith("## ") and is_question):
+        then = "Ask what the section answers; state it after the run."
+        yield "a heading `## ...?` that asks", repr(first), then
+
+
+def _predict(cell):
+    if cell["cell_type"] == "markdown":
+        if "?" not in cell["source"]:
+            yield "a question in the predict cell", "no `?`", "Ask for a number."
+    elif not _PREDICT.fullmatch(cell["source"].strip()):
+        then = "Leave the dots to the learner."
+        yield '`predict("name", ...)` and nothing else', repr(cell["source"]), then
+
+
+def _read_words(cell):
+    words = [word for word in cell["source"].split() if re.search(r"\w", word)]
+    if len(words) > MOST_READ_WORDS:
+        yield f"at most {MOST_READ_WORDS} words", len(words), "Say less."
+
+
+def _read_number(cell):
+    if not _NUMBER.search(cell["source"]):
+        yield "a number printed above, in digits", "none", "Quote one."
+
+
+def _check_assert(cell):
+    tree = parse(cell["source"])
+    if tree is None or not any(isinstance(node, ast.Assert) for node in ast.walk(tree)):
+        yield "an assert in a check cell", "none", "Assert what the section claims."
+
+
+def _check_ok(cell):
+    texts = [output["text"] for output in cell["outputs"] if output.get("name") == "stdout"]
+    lines = "".join(texts).splitlines()
+    if not any(line.startswith("ok: ") for line in lines):
+        got = repr(lines[0]) if lines else "no line"
+        yield "a printed line that starts with `ok: `", got, "Print it after the assert."
+
+
+def _answered(section, has_run):
+    """
+    Return what is wrong where a section says what came of its prediction.
+    """
+    number, question = section[0]
+    code = [cell for _, cell in section if cell["cell_type"] == "code"]
+    asked = [_PREDICT.fullmatch(cell["source"].strip()) for cell in code]
+    names = [match[1] for match in asked if match]
+    checks = [cell for cell in code if role_of(cell) == "check"]
+    told = [name for cell in checks for name in _names_told(cell)]
+    if names != told:
+        expected = f"`ok(..., {names[0]}=...)` in the check cell" if names else "no such `ok`"
+        then = "Say what came of the prediction."
+        return [found("answer", number, question, expected, ", ".join(told) or "none", then)]
+    if not has_run or not checks:
+        return []
+    printed = set(_NUMBER.findall(_printed(cell for cell in code if cell not in checks)))
+    was = re.findall(r"^it was -?(\S+)$", _printed(checks), re.MULTILINE)
+    if set(was) <= printed:
+        return []
+    then = "Print the number where it comes out."
+    got = f"{', '.join(was)}, which no cell printed"
+    return [found("answer", number, question, "a number printed in the section", got, then)]
+
+
+def _printed(cells):
+    texts = [text for cell in cells for output in cell["outputs"] for _, text in texts_of(output)]
+    return "\n".join(texts)
+
+
+def _names_told(cell):
+    return [
+        keyword.arg
+        for node in ast.walk(parse(cell["source"]) or ast.Module([], []))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "ok"
+        for keyword in node.keywords
+    ]
+
+
+def _read_quotes(section):
+    broken, printed = [], set()
+    for number, cell in section:
+        if cell["cell_type"] == "code":
+            texts = [text for output in cell["outputs"] for _, text in texts_of(output)]
+            printed |= {quoted for text in texts for quoted in _NUMBER.findall(text)}
+        elif role_of(cell) == "read":
+            quoted = _NUMBER.findall(cell["source"])
+            if quoted and not printed & set(quoted):
+                expected = "a number printed above in this section"
+                got = f"{', '.join(quoted)}, none of which was printed"
+                then = "Quote what the cell printed."
+                broken.append(found("read-quote", number, cell, expected, got, then))
+    return broken
+
+
+_SAYS = {
+    "title": {"title": _title},
+    "goal": {"goal": _goal},
+    "question": {"question": _question},
+    "predict": {"predict": _predict},
+    "read": {"read-words": _read_words, "read-number": _read_number},
+    "check": {"check-assert": _check_assert},
+}

@@ -1,0 +1,205 @@
+"""
+The words in which a failed cell is told: pure functions from outcomes to text.
+
+The first line names the culprit and its line; the victims are folded under it.
+"""
+
+import re
+import signal
+from dataclasses import dataclass
+from typing import Any
+
+from ddp_lessons.ranks.diagnosis.wording import rank_names
+from ddp_lessons.ranks.system import clocks
+
+OK, RAISED, RELEASED, DIED, GIVEN_UP = "ok", "raised", "released", "died", "given up"
+
+
+@dataclass
+class Outcome:
+    """
+    How a cell ended on one rank.
+
+    Args:
+        kind: OK; RAISED by itself; RELEASED from a wait, or interrupted; DIED; or GIVEN_UP: it
+            could not be freed, so it was ended by us.
+        ename, evalue: Type and text of its exception.
+        line, code: Where in the cell.
+        traceback: The traceback as text.
+        exit_code: Of a rank that died: exit code, or minus the signal.
+        is_last_seen: Whether the line is one that it was seen at before it died, perhaps long ago.
+        ended_itself: Whether it was the rank's own doing.
+        digest: Fingerprint of its collectives in the cell.
+        host: Name of the host that it was on, where there are several; else empty.
+        silent: Who does not answer, its host or "it", where nobody knows more; else empty.
+        halt: What halted it until it was given up, in words; else empty.
+        enclosed: What its reply held beside: see `Guard.enclose`. None where no such reply came.
+    """
+
+    kind: str
+    ename: str = ""
+    evalue: str = ""
+    line: int | None = None
+    code: str = ""
+    traceback: str = ""
+    exit_code: int | None = None
+    digest: str = ""
+    is_last_seen: bool = False
+    ended_itself: bool = False
+    host: str = ""
+    silent: str = ""
+    halt: str = ""
+    enclosed: Any = None
+
+    def named(self, rank):
+        """
+        Return "rank 3", or "rank 3 on node2".
+        """
+        return f"rank {rank} on {self.host}" if self.host else f"rank {rank}"
+
+
+def _at(outcome):
+    return f" at line {outcome.line}: {outcome.code}" if outcome.line else ""
+
+
+def how_it_died(exit_code, ended_itself=False):
+    """
+    Say how a process ended, from its exit code or minus its signal.
+    """
+    if exit_code is None:
+        return "its process has ended"
+    if exit_code < 0:
+        number = -exit_code
+        known = number in set(signal.Signals)  # not all of the real-time signals have a name
+        name = signal.Signals(number).name if known else f"signal {number}"
+        is_riddle = name == "SIGKILL" and not ended_itself
+        hint = " (Linux does this when memory runs out)" if is_riddle else ""
+        return f"its process was ended by {name}{hint}"
+    return f"its process exited with code {exit_code}"
+
+
+def raised_message(outcomes):
+    """
+    Tell of ranks that raised. The first line is for the lowest of them.
+
+    Returns:
+        (str, list[str]): The message, and the culprit's traceback as lines.
+    """
+    raised = {rank: outcome for rank, outcome in outcomes.items() if outcome.kind == RAISED}
+    same = {}
+    for rank, outcome in sorted(raised.items()):  # not in the order in which they came
+        same.setdefault((outcome.ename, outcome.evalue, outcome.line), []).append(rank)
+    lines = []
+    for ranks in same.values():
+        outcome = raised[ranks[0]]
+        text = f"{outcome.ename}: {outcome.evalue}".rstrip(": ")
+        lines.append(f"{rank_names(ranks)} raised {text}{_at(outcome)}")
+    first = raised[min(raised)]
+    # The rank's own prompt number is not the one that the learner sees beside the cell.
+    traceback = re.sub(r"Cell In\[\d+\], line", "Cell, line", first.traceback)
+    return "\n".join(lines), traceback.splitlines()
+
+
+def died_message(outcomes):
+    """
+    Tell of ranks whose process ended.
+    """
+    lines = []
+    for rank, outcome in sorted(outcomes.items()):
+        if outcome.kind == DIED:
+            seen = "; last seen" if outcome.is_last_seen and outcome.line else ""
+            lines.append(f"{outcome.named(rank)} {_how_it_was_lost(outcome)}{seen}{_at(outcome)}")
+    return "\n".join(lines)
+
+
+def _how_it_was_lost(outcome):
+    if outcome.silent:
+        silent_s = clocks.ELSEWHERE_MISSES * clocks.HEARTBEAT_EVERY_MS / 1000
+        return f"is lost: {outcome.silent} has not answered for {silent_s:.0f} s"
+    return f"died: {how_it_died(outcome.exit_code, outcome.ended_itself)}"
+
+
+def given_up_message(outcomes):
+    """
+    Tell of the ranks that we have ended, since nothing else could free them; empty without any.
+    """
+    return "\n".join(
+        f"{outcome.named(rank)} {_why_given_up(outcome)}, so its process was ended"
+        for rank, outcome in sorted(outcomes.items())
+        if outcome.kind == GIVEN_UP
+    )
+
+
+def _why_given_up(outcome):
+    if outcome.halt:
+        limit_s = f"{clocks.FREE_HALTED_S:.0f} s"
+        return f"was {outcome.halt}{_at(outcome)} and did not go on within {limit_s}"
+    return f"could not be freed{_at(outcome)}"
+
+
+def victims_sentence(outcomes):
+    """
+    Tell of the ranks that were released, in one line; empty if there are none.
+    """
+    released = [rank for rank, outcome in outcomes.items() if outcome.kind == RELEASED]
+    if not released:
+        return ""
+    lines = {outcomes[rank].line for rank in released if outcomes[rank].line}
+    where = f" at line {lines.pop()}" if len(lines) == 1 else ""
+    were = "was" if len(released) == 1 else "were"
+    return f"{rank_names(released)} {were} released{where}; variables are kept."
+
+
+def stale_sentence(names):
+    """
+    Say which objects hold a group that is gone; empty if there are none.
+    """
+    if not names:
+        return ""
+    listed = ", ".join(f"`{name}`" for name in names)
+    verb, again = ("holds", "it") if len(names) == 1 else ("hold", "them")
+    return f"{listed} {verb} the old group: run the cell that makes {again} again."
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """
+    What was done to make ranks usable again.
+
+    Args:
+        replaced: Ranks that have new processes.
+        regrouped: Whether the old groups were left.
+        joined: Whether all ranks are in a new group.
+        stale: Names of objects that hold an old group.
+    """
+
+    replaced: list
+    regrouped: bool
+    joined: bool
+    stale: list
+
+    def sentences(self):
+        """
+        Say it, a sentence a line.
+        """
+        lines = [replaced_sentence(self.replaced)]
+        if self.regrouped:
+            fate = (
+                "The ranks have joined a new group."
+                if self.joined
+                else "The group is gone: run the cell that makes it again."
+            )
+            lines.append(f"{fate} {stale_sentence(self.stale)}".rstrip())
+        return [line for line in lines if line]
+
+
+def replaced_sentence(replaced):
+    """
+    Say what was lost with ranks that were replaced; empty if there are none.
+    """
+    if not replaced:
+        return ""
+    new = "A new" if len(replaced) == 1 else "New"
+    verb = "is" if len(replaced) == 1 else "are"
+    its = "its" if len(replaced) == 1 else "their"
+    return f"{new} {rank_names(replaced)} {verb} in place; {its} variables are gone."

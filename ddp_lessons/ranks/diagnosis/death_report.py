@@ -1,0 +1,48 @@
+"""
+Where a rank died: by its last words, or by where it was seen last.
+"""
+
+from ddp_lessons.ranks.diagnosis.native_stacks import parse_stacks
+from ddp_lessons.ranks.rank.crash_log import CRASH, OWN_WILL
+from ddp_lessons.ranks.supervisor.child_main import stack_file
+
+
+def read_last_words(folder, rank):
+    """
+    Return where a rank died, as far as it has told.
+
+    Args:
+        folder: The runtime folder of its ranks.
+        rank: The rank that died.
+
+    Returns:
+        (int or None, bool): Line of the cell, from 1; whether the rank ended itself.
+    """
+    try:
+        text = stack_file(folder, rank).read_text(errors="replace")
+    except OSError:
+        return None, False
+    begin, is_own_will = max((text.rfind(CRASH), False), (text.rfind(OWN_WILL), True))
+    found = parse_stacks(text[begin:]) if begin >= 0 else None
+    return (found[0] if found else None), begin >= 0 and is_own_will
+
+
+def line_of_death(keeper, rank, place, source_line):
+    """
+    Say where a rank died.
+
+    Args:
+        keeper: The ranks' keeper.
+        rank: The rank that died.
+        place: The place at which it was seen last, or None.
+        source_line: Function from a line number to that line of the cell.
+
+    Returns:
+        dict: `line`, `code`, `is_last_seen` and `ended_itself` for an Outcome.
+    """
+    line, ended_itself = read_last_words(keeper.folder, rank)
+    if line is None and place:
+        seen = place["line"]
+        return {"line": seen, "code": place["code"], "is_last_seen": True, "ended_itself": False}
+    code = source_line(line) if line else ""
+    return {"line": line, "code": code, "is_last_seen": False, "ended_itself": ended_itself}

@@ -1,0 +1,74 @@
+"""
+Where a rank is that does not answer, because C code holds its interpreter: read from outside.
+
+faulthandler's signal handler needs no interpreter lock. It writes the stacks to a file.
+"""
+
+import re
+import time
+
+from ddp_lessons.ranks.rank.stack_snapshot import waiting_call
+from ddp_lessons.ranks.supervisor.child_main import STACK_SIGNAL, stack_file
+from ddp_lessons.ranks.system import clocks
+from ddp_lessons.ranks.system.load_aware_timeout import Patience
+from ddp_lessons.ranks.system.processes import waits_on_lock
+
+_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')
+_CELL_FILE = re.compile(r"[/\\]ipykernel_\d+[/\\]")
+
+
+def parse_stacks(text):
+    """
+    Find the running cell in what faulthandler wrote.
+
+    Args:
+        text: The dump of all threads, innermost frame first.
+
+    Returns:
+        (int, str, str) or None: Line of the cell, from 1; name of the innermost function; name of
+        the communication call, or "".
+    """
+    for thread in re.split(r"\n\n", text):
+        call = ""
+        frames = [m for m in map(_FRAME.match, thread.splitlines()) if m]
+        for frame in frames:
+            call = waiting_call(frame["file"], frame["name"]) or call
+            if _CELL_FILE.search(frame["file"]):
+                return int(frame["line"]), frames[0]["name"], call
+    return None
+
+
+def place_from_outside(keeper, rank, source_line, insist):
+    """
+    Say where a rank is that does not answer.
+
+    Args:
+        keeper: The ranks' keeper.
+        rank: The silent rank.
+        source_line: Function from a line number to that line of the cell.
+        insist: Ask also if that wakes the rank from a sleep in C.
+
+    Returns:
+        dict or None: As `Guard.place`; None if the rank did not write in time.
+    """
+    pid = keeper.pids.get(rank)
+    if pid is None or not (insist or waits_on_lock(pid)):
+        return None
+    path = stack_file(keeper.folder, rank)
+    before = path.stat().st_size if path.exists() else 0
+    keeper.signal_ranks([rank], STACK_SIGNAL)
+    patience = Patience(clocks.STACK_ANSWER_S, lambda: [keeper.warden_pid, pid])
+    found = None
+    while found is None and not patience.is_over:
+        time.sleep(clocks.STACK_POLL_S)
+        with open(path) as f:
+            f.seek(before)
+            found = parse_stacks(f.read())
+    if found is None:
+        return None
+    line, function, call = found
+    return {
+        "rank": rank, "line": line, "code": source_line(line), "call": call, "function": function,
+        "peer": None, "tag": None, "group": None, "root": None, "forming": None, "operation": "",
+        "timeout_s": None, "collectives": [], "groups": {}, "helpers": None, "busy": True,
+    }  # fmt: skip

@@ -1,0 +1,58 @@
+"""
+What to do about errors that come of there being two sides: the ranks, and the notebook's own
+process, which is none of them.
+"""
+
+import re
+import sys
+
+from ddp_lessons.ranks.diagnosis.cell_report import RAISED
+
+_SET_BY_LESSONS = {"rank", "world_size", "device"}
+_NOT_DEFINED = re.compile(r"name '(\w+)' is not defined")
+_TWICE = "initialize the default process group twice"
+_NO_GROUP = "Default process group has not been initialized"
+
+
+def hint_in_the_notebook(error, rank_has):
+    """
+    Return what to do about an error of a cell that ran in the notebook's own process, or nothing.
+
+    Args:
+        error: The exception.
+        rank_has: Function from a name to whether ranks have a variable of that name; None if no
+            ranks are running.
+    """
+    start = "" if rank_has else "run start_ranks() first, then "
+    name = error.name if isinstance(error, NameError) else None
+    is_there = rank_has or _SET_BY_LESSONS.__contains__
+    if name and is_there(name):
+        return f"`{name}` lives on the ranks: {start}begin the cell with %%px."
+    if _NO_GROUP in str(error):
+        return (
+            f"The ranks are in a group, and the notebook is not: {start}begin the cell with %%px."
+        )
+    return ""
+
+
+def hints_on_ranks(outcomes):
+    """
+    Return what to do about names that only the notebook has, or about joining once more; a line
+    each.
+
+    Args:
+        outcomes: For each rank of a cell its Outcome.
+    """
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    known = {} if shell is None else shell.user_ns.keys() - shell.user_ns_hidden.keys()
+    raised = [one.evalue for one in outcomes.values() if one.kind == RAISED]
+    missed = {name for text in raised for name in _NOT_DEFINED.findall(text)}
+    again = [
+        "start_ranks has joined the ranks to a group already: leave this call out, or start them "
+        "with start_ranks(join=False)."
+    ]
+    return (again if any(_TWICE in text for text in raised) else []) + [
+        f"`{name}` lives in the notebook, and ranks have variables of their own: define it in a "
+        "cell that begins with %%px."
+        for name in sorted(missed & set(known))
+    ]

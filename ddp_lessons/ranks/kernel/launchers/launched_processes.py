@@ -1,0 +1,318 @@
+"""
+Ranks that one of ipyparallel's own launchers starts, here or elsewhere: what all of them share.
+
+The guard inside of each frees it as it does at home. What is outside of it is the launcher's: it
+says how a process is started, and ipyparallel's nanny, beside each engine, tells of its death.
+"""
+
+import json
+import signal
+from collections import Counter
+from concurrent.futures import wait
+from pathlib import Path
+
+from ipyparallel.cluster.launcher import LauncherError
+
+from ddp_lessons.errors import RanksGone, StartFailed
+from ddp_lessons.ranks.diagnosis.conclusion import lost_message
+from ddp_lessons.ranks.diagnosis.wording import rank_names
+from ddp_lessons.ranks.kernel.launchers.hosts_of_ranks import (
+    ask_homes,
+    note_silent_ranks,
+    short_name,
+)
+from ddp_lessons.ranks.kernel.rank_processes import Engines, loopback_only
+from ddp_lessons.ranks.rank.host_info import RANK_FROM, count_by_host, home
+from ddp_lessons.ranks.supervisor.controller_options import LOOPBACK
+from ddp_lessons.ranks.system import clocks
+from ddp_lessons.ranks.system.load_aware_timeout import Patience
+
+_LOG_LINES = 12
+
+
+class LaunchedEngines(Engines):
+    """
+    Ranks that ipyparallel's launcher has started, wherever it does.
+
+    Args:
+        keeper, cluster, client, placement: As `Engines`.
+        launcher: Its name: "local", "mpi", "slurm" or "ssh".
+    """
+
+    has_warden = False
+    _replace_s = clocks.REPLACE_ELSEWHERE_S
+    _rank_from = ""  # variables in which the launcher tells each engine its number
+
+    def __init__(self, keeper, cluster, client, placement, launcher):
+        super().__init__(keeper, cluster, client, placement)
+        self._launcher = launcher
+        self._homes = {}  # of each rank: see `home`
+        self._launchers = {}  # of each rank, where it has one of its own
+        self._here: dict = {}
+        self._places = {}  # of each rank: its number on its host, and how many that has
+        self._loss = ""
+        self._newborn = set()  # ranks that are being replaced, perhaps since an earlier attempt
+        self.silent = self._silent = set()
+        note_silent_ranks(client, self._silent)
+        self.on_this_machine = launcher in ("local", "mpi")
+        if not self.on_this_machine:
+            # Where hosts share a home, they share the profile, and this is its private folder.
+            self.shared_folder = Path(cluster.profile_dir) / "security"
+
+    def launch(self, timeout_s):
+        """
+        Start all engines, wait until they have registered, and ask each where it is.
+
+        Raises:
+            StartFailed: They did not come up, or are not fit to work with this kernel.
+        """
+        super().launch(timeout_s)
+        self._ask_homes(self._ranks)
+
+    def _start(self, n, options):
+        before = set(self._cluster.engines)
+        try:
+            engine_set = super()._start(n, options)
+        except Exception as error:  # each launcher fails in its own way
+            for set_id in set(self._cluster.engines) - before:
+                self._end(set_id)
+            said = str(error)
+            if not isinstance(error, LauncherError):
+                said = f"{type(error).__name__}: {error}"
+            raise StartFailed(
+                f"Ranks could not be started: launcher={self._launcher!r} failed with {said}. "
+                f"{self._next_step()}"
+            ) from error
+        return engine_set
+
+    def stop(self):
+        """
+        End all engines, wherever they are.
+        """
+        for rank in self.dead:
+            self._forget(rank)
+        for set_id in list(self._cluster.engines):
+            self._end(set_id)
+
+    def _end(self, set_id):
+        """
+        End a set of engines, some of which may never have begun.
+        """
+        engine_set = self._cluster.engines[set_id]
+        for key, launcher in list(getattr(engine_set, "launchers", {}).items()):
+            if not launcher.running:
+                del engine_set.launchers[key]
+        if engine_set.running or getattr(engine_set, "launchers", {}):
+            self._cluster.stop_engines_sync(set_id)
+        self._cluster.engines.pop(set_id, None)
+
+    def _options(self):
+        # All that ipyparallel's launchers can give: the same variables for every engine.
+        shared = {
+            "WORLD_SIZE": str(len(self._ranks)),
+            "OMP_NUM_THREADS": str(self._placement.num_threads),
+            RANK_FROM: self._rank_from,
+            clocks.SCALE_VARIABLE: str(clocks.SCALE),  # other hosts do not inherit it
+        }
+        return {"environment": {**shared, **(loopback_only() if self._only_here() else {})}}
+
+    def _only_here(self):
+        """
+        Whether no rank can be elsewhere: where their controller listens, nobody else comes.
+        """
+        if self.on_this_machine:
+            return True
+        file = Path(self._cluster.controller.connection_files["engine"])
+        return json.loads(file.read_text(encoding="utf-8"))["interface"] == f"tcp://{LOOPBACK}"
+
+    def _said(self):
+        """
+        Return what the engines have said, or those that are to come up.
+        """
+        return "" if self._engine_set is None else self._engine_set.get_output()
+
+    def _log_tail(self, ranks):
+        lines = self._said().strip().splitlines()[-_LOG_LINES:]
+        return "".join(f"\n  {self._launcher}: {line}" for line in lines) + ("\n" if lines else "")
+
+    def _ended_early(self, rank):
+        return self._engine_set is not None and not self._engine_set.running
+
+    # ---- where they are ----
+
+    def _ask_homes(self, ranks):
+        file = self._cluster.controller.connection_files["client"]
+        here = self._here = home(file)
+        patience = Patience(clocks.HOME_S, self._startup_pids)
+        found = ask_homes(self._client, ranks, file, patience)
+        if silent := [rank for rank in ranks if rank not in found]:
+            raise StartFailed(
+                f"Ranks could not be started: {rank_names(silent)} came up and did not say where: "
+                "expected the same course on all hosts as here. Install the same on all hosts."
+                f"{self._log_tail(silent)}"
+            )
+        for rank, there in found.items():
+            self._check(rank, there, here)
+        self._homes.update(found)
+        self._note_launchers(found)
+        self._count_by_host(ranks)
+
+    def _note_launchers(self, homes):
+        # A launcher knows its process's id. On another host, another one may have the same.
+        for rank, there in homes.items():
+            held = list(self._launchers.values())
+            free = [one for one in self._all_launchers() if one not in held]
+            alike = [launcher for launcher in free if launcher.pid == there["pid"]]
+            host = short_name(there["host"])
+            named = [one for one in alike if short_name(getattr(one, "hostname", "")) == host]
+            if named or alike:
+                self._launchers[rank] = (named or alike)[0]
+
+    def _all_launchers(self):
+        sets = self._cluster.engines.values()
+        return [one for each in sets for one in getattr(each, "launchers", {}).values()]
+
+    def _count_by_host(self, newborn):
+        """
+        Tell ranks which of their host's they are. Of the others some may be in a cell: they hear
+        of it after that.
+        """
+        counts = Counter(there["host"] for there in self._homes.values())
+        seen: Counter = Counter()
+        told = {}
+        for rank, there in sorted(self._homes.items()):
+            place = seen[there["host"]], counts[there["host"]]
+            seen[there["host"]] += 1
+            is_news = self._places.get(rank) != place or rank in newborn
+            if is_news and rank in self._client.ids:
+                view = self._client.direct_view(rank)
+                told[rank] = view.apply_async(count_by_host, *place)
+                self._places[rank] = place
+        wait([told[rank] for rank in newborn if rank in told], timeout=clocks.HOME_S)
+
+    def _check(self, rank, there, here):
+        for what in ("python", "torch", "ddp_lessons"):
+            if there[what] != here[what]:
+                raise StartFailed(
+                    f"Ranks could not be started: rank {rank} on {there['host']} has {what} "
+                    f"{there[what]}: expected {here[what]}, as here. Install the same on all hosts."
+                )
+
+    @property
+    def shares_files(self):
+        """
+        As `Engines`.
+        """
+        return all(there["sees_file"] for there in self._homes.values())
+
+    @property
+    def hosts(self):
+        """
+        As `Engines`.
+        """
+        named = {rank: there["host"] for rank, there in self._homes.items()}
+        return {} if set(named.values()) <= {self._here.get("host")} else named
+
+    def pid(self, rank):
+        """
+        Return the process id on its host that a rank has, or had when it died.
+        """
+        return self._homes[rank]["pid"] if rank in self._homes else None
+
+    # ---- deaths ----
+
+    @property
+    def dead(self):
+        """
+        Ranks that the controller has no engine of.
+        """
+        living = self._client.ids
+        return [rank for rank in self._ranks if rank not in living]
+
+    @property
+    def loss(self):
+        """
+        As `Engines`. Once it is so, it stays so.
+        """
+        if not self._loss and self.dead:
+            self._loss = self._find_loss()
+        return self._loss
+
+    def _find_loss(self):
+        """
+        Return what has ended ranks for good, now that some are dead; else nothing.
+        """
+        return ""
+
+    def give_up(self, ranks):
+        """
+        End the processes of ranks that nothing else can free: their nannies do it.
+        """
+        ranks = [rank for rank in ranks if rank in self._client.ids]
+        self._given_up.update(self._homes[rank]["pid"] for rank in ranks)
+        self._client.send_signal(signal.SIGKILL, targets=ranks, block=False)
+
+    def resume(self, ranks):
+        """
+        Let ranks go on that a signal has stopped: their nannies do it.
+        """
+        ranks = [rank for rank in ranks if rank in self._client.ids]
+        if ranks:
+            self._client.send_signal(signal.SIGCONT, targets=ranks, block=False)
+
+    def replace_dead(self):
+        """
+        Start new engines for the dead, each alone, and where it was if that host is there.
+
+        Returns:
+            list[int]: As `Engines`.
+
+        Raises:
+            StartFailed: As `Engines`.
+            RanksGone: What started them has ended them all.
+        """
+        if self.loss:
+            raise RanksGone(lost_message(self.loss))
+        self._newborn.update(self.dead)
+        begun = set(self._cluster.engines)
+        try:
+            super().replace_dead()
+            if self._newborn:
+                self._ask_homes(sorted(self._newborn))
+        except BaseException:  # Stop, or a fault: what has begun must not come up later
+            for set_id in set(self._cluster.engines) - begun:
+                self._end(set_id)
+            raise
+        replaced = sorted(self._newborn)
+        self._silent.difference_update(replaced)
+        self._newborn.clear()
+        return replaced
+
+    def _forget(self, rank):
+        """
+        Have no launcher look for a process that is no more.
+        """
+        mine = self._launchers.pop(rank, None)
+        for engine_set in self._cluster.engines.values():
+            for key, launcher in list(getattr(engine_set, "launchers", {}).items()):
+                if launcher is mine:
+                    launcher.stop_callbacks.clear()  # the set would look for it when it has ended
+                    del engine_set.launchers[key]
+
+    def _start_again(self, rank):
+        self._forget(rank)
+        self._start(1, self._options_of(rank))
+
+    def _options_of(self, rank):
+        """
+        Return the options of an engine that is started alone.
+        """
+        options = self._options()
+        options["environment"].update(self._own_number(rank))
+        return options
+
+    def _own_number(self, rank):
+        """
+        Return the variables for an engine that is started alone.
+        """
+        return {RANK_FROM: "RANK", "RANK": str(rank)}

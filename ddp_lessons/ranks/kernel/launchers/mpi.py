@@ -1,0 +1,151 @@
+"""
+Ranks that mpiexec starts, on this machine: it ends all of them when one dies.
+"""
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+from ipyparallel.cluster import launcher as ipp_launcher
+
+from ddp_lessons.ranks.kernel.launchers.launched_processes import LaunchedEngines
+from ddp_lessons.ranks.system import clocks
+from ddp_lessons.ranks.system.load_aware_timeout import Patience
+from ddp_lessons.ranks.system.processes import descendants_of
+
+_MOST_LINES = 16
+_OTHER_MACHINES = re.compile(r"--?(host|hostfile|machinefile|default-hostfile|H|f|hosts)$")
+_KILLED = re.compile(r"process rank (\d+) .* exited on (signal \d+ \([^)]*\))")
+_EXITED = re.compile(r"Process name: \[\[\d+,\d+\],(\d+)\]\s+Exit code: +(\d+)")
+_SHARE_CORES = "OMPI_MCA_rmaps_base_oversubscribe"
+_CURES = {
+    "allow-run-as-root": "Open MPI runs for root only if it is told to, in ipcluster_config.py: "
+    'c.MPILauncher.mpi_args = ["--allow-run-as-root"].',
+    "not enough slots": "Open MPI starts more processes than there are cores only if it is told "
+    'to, in ipcluster_config.py: c.MPILauncher.mpi_args = ["--oversubscribe"].',
+}
+"""
+What to do about some words of mpiexec's.
+"""
+
+
+class MPIEngineSetLauncher(ipp_launcher.MPIEngineSetLauncher):
+    """
+    ipyparallel's, configured as that is, without MPI inside of the engines.
+    """
+
+    @property
+    def program(self):
+        """
+        The engine's command. ipyparallel's option --mpi would put mpi4py into the learner's names.
+        """
+        return self.engine_cmd
+
+    def start(self, n):
+        """
+        Start mpiexec with n engines.
+
+        Raises:
+            LauncherError: It is not there, or would start them on other machines.
+        """
+        if shutil.which(self.mpi_cmd[0]) is None:
+            raise ipp_launcher.LauncherError(f"no {self.mpi_cmd[0]} on this machine")
+        if named := [word for word in self.mpi_args if _OTHER_MACHINES.match(word)]:
+            raise ipp_launcher.LauncherError(
+                f"{named[0]} in c.MPILauncher.mpi_args: its ranks are on this machine, and "
+                'launcher="ssh" or "slurm" has them on others'
+            )
+        # Ranks share cores here as everywhere in this course, unless somebody has decided on it.
+        is_decided = any("oversubscribe" in word for word in self.mpi_args)
+        if not is_decided and _SHARE_CORES not in os.environ:
+            self.environment[_SHARE_CORES] = "1"
+        return super().start(n)
+
+    def _wait(self):
+        # Last of all ipyparallel asks for the end that it has just seen, without waiting. That
+        # fails if `has_ended` asks at the same moment, and would be printed into a notebook.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            super()._wait()
+
+    @property
+    def has_ended(self):
+        """
+        Whether mpiexec has. `running` hears of it only where an event loop runs, as in a notebook.
+        """
+        return self._popen_process.poll() is not None
+
+    def get_output(self, remove=False):
+        """
+        Return what mpiexec and the engines have said so far, or had when the file was removed.
+        """
+        path = Path(self.output_file)
+        if path.is_file():
+            self._output = path.read_text(errors="replace")
+        if remove:
+            path.unlink(missing_ok=True)
+        return self._output or ""
+
+
+class MPIEngines(LaunchedEngines):
+    """
+    Ranks of one mpiexec.
+
+    Args:
+        keeper, cluster, client, placement, launcher: As `LaunchedEngines`.
+    """
+
+    _rank_from = "OMPI_COMM_WORLD_RANK PMI_RANK PMIX_RANK"
+
+    def __init__(self, keeper, cluster, client, placement, launcher):
+        super().__init__(keeper, cluster, client, placement, launcher)
+        self._outlived = []  # dead ranks whose death mpiexec has borne
+
+    def _start(self, n, options):
+        mpiexec = super()._start(n, options)
+        self._keeper.remove_at_end([mpiexec.output_file])
+        return mpiexec
+
+    def _log_tail(self, ranks):
+        # mpiexec says what is the matter first, and then what else could be.
+        lines = [line for line in self._said().splitlines() if line.strip(" -=")]
+        shown = "".join(f"\n  mpi: {line}" for line in lines[:_MOST_LINES])
+        return shown + ("\n" if shown else "")
+
+    def _next_step(self):
+        said = self._said()
+        for words, cure in _CURES.items():
+            if words in said:
+                return cure
+        if shutil.which("mpiexec") is None:
+            return "On Debian: apt-get install openmpi-bin. Or leave launcher out."
+        return (
+            'Try "mpiexec -n 2 hostname" in a terminal, with c.MPILauncher.mpi_args if it is set.'
+        )
+
+    def _ended_early(self, rank):
+        return self._engine_set.has_ended
+
+    def _find_loss(self):
+        mpiexec = self._engine_set.pid
+        patience = Patience(clocks.MPI_END_S, lambda: [mpiexec, *descendants_of(mpiexec)])
+        while not self._engine_set.has_ended:
+            if patience.is_over or self.dead == self._outlived:
+                self._outlived = self.dead
+                return ""  # it was told to go on, and so a new one can take that place
+            time.sleep(clocks.MPI_POLL_S)  # polls: a process that ends wakes nobody here
+        return f"mpiexec ends all when one dies{first_death(self._said())}"
+
+
+def first_death(said):
+    """
+    Return who died first, as mpiexec has it, to stand behind a clause; empty if it does not tell.
+    """
+    if found := _KILLED.search(said):
+        return f", and rank {found[1]} ended by {found[2]}"
+    if found := _EXITED.search(said):
+        return f", and rank {found[1]} exited with code {found[2]}"
+    return ""

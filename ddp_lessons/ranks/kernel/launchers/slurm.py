@@ -1,0 +1,146 @@
+"""
+Ranks in a job of Slurm's: a rank that dies is replaced in it, and the end of the job ends them all.
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import time
+
+from ipyparallel.cluster.launcher import LauncherError
+
+from ddp_lessons.errors import RanksGone
+from ddp_lessons.ranks.kernel.launchers.launched_processes import LaunchedEngines
+from ddp_lessons.ranks.system import clocks
+from ddp_lessons.ranks.system.runtime_folder import open_private
+
+
+class SlurmEngines(LaunchedEngines):
+    """
+    Ranks that sbatch has started, one job for all.
+
+    Args:
+        keeper, cluster, client, placement, launcher: As `LaunchedEngines`.
+    """
+
+    _rank_from = "SLURM_PROCID"
+
+    def __init__(self, keeper, cluster, client, placement, launcher):
+        super().__init__(keeper, cluster, client, placement, launcher)
+        self._steps = {}  # rank -> the srun of a rank that has replaced another
+        self._old_steps = []  # of those that were replaced themselves
+        self._job = None
+        self._began_at = self._looked_at = time.monotonic()
+        self._told = False
+        self._early: dict = {}  # rank that ended before it came up -> srun's line on that
+
+    def _options(self):
+        options = super()._options()
+        # One that dies takes nobody along, whatever is usual on this cluster.
+        options["environment"].update(SLURM_KILL_BAD_EXIT="0", SLURM_WAIT="0")
+        return options
+
+    def _start(self, n, options):
+        self._began_at = self._looked_at = time.monotonic()
+        job = super()._start(n, options)
+        self._keeper.run_at_end([[*job.delete_command, job.job_id]])
+        self._keeper.remove_at_end([job.output_file])
+        return job
+
+    def _next_step(self):
+        if shutil.which("sbatch") is None:
+            return (
+                "It takes a machine that hands jobs in, such as a login node. Leave launcher out "
+                "for ranks on this machine."
+            )
+        if self._job is not None and self._job.waits:
+            return (
+                "It was taken out of the queue. Let it wait for longer with timeout_s=600, or ask "
+                "for less: c.SlurmLauncher in ipcluster_config.py has queue, account, qos, "
+                "timelimit and options."
+            )
+        return (
+            'Try "srun --nodes=1 hostname" in a terminal; c.SlurmLauncher in ipcluster_config.py '
+            "has queue, account, qos, timelimit and options."
+        )
+
+    def stop(self):
+        """
+        End the job, and with it all ranks.
+        """
+        super().stop()
+        with contextlib.suppress(RanksGone):  # the warden has ended, and has run it by then
+            self._keeper.run_at_end([])
+        for step in (*self._steps.values(), *self._old_steps):
+            _end(step)
+
+    # ---- the queue ----
+
+    def _ended_early(self, rank):
+        if rank in self._steps:
+            return self._steps[rank].poll() is not None
+        now = time.monotonic()
+        waited_s = now - self._began_at
+        is_soon = waited_s < clocks.SLURM_SELDOM_AFTER_S
+        every_s = clocks.SLURM_LOOK_EVERY_S if is_soon else clocks.SLURM_LOOK_SELDOM_S
+        if now - self._looked_at > every_s:
+            self._looked_at = now
+            self._job = self._engine_set.ask_queue() or self._job
+            self._early = self._engine_set.ended_tasks()  # the others keep the job running
+        if rank in self._early:
+            return True
+        if self._job is None:
+            return False
+        if self._job.waits and waited_s > clocks.SLURM_TELL_S and not self._told:
+            self._told = True
+            print(f"Slurm's {self._job}. Stop takes it out of the queue.", flush=True)
+        return self._job.is_over
+
+    def _log_tail(self, ranks):
+        if self._engine_set is None:
+            return ""
+        self._job = self._engine_set.ask_queue() or self._job
+        logs = "".join(self._keeper.log_tail(f"step-{r}") for r in ranks if r in self._steps)
+        tail = super()._log_tail(ranks) or "\n"
+        # Others may have said much since, which would push these lines out.
+        ends = dict.fromkeys(self._early[rank] for rank in ranks if rank in self._early)
+        first = "".join(f"\n  slurm: {line}" for line in ends if line not in tail)
+        return f"\n  slurm: {self._job}" + first + tail + logs
+
+    # ---- deaths ----
+
+    def _find_loss(self):
+        deadline = time.monotonic() + clocks.SLURM_CAUSE_S
+        job = self._engine_set.ask_queue()
+        while job is not None and job.state == "COMPLETING" and time.monotonic() < deadline:
+            time.sleep(clocks.SLURM_POLL_S)  # polls: what has ended it is told only after that
+            job = self._engine_set.ask_queue()
+        if job is None or job.runs:
+            return ""
+        if job.waits:  # put back into the queue: it would begin again, and nobody waits for it
+            with contextlib.suppress(LauncherError):  # `stop` does it again
+                self._engine_set.cancel()
+        return f"Slurm says that their {job}"
+
+    def _start_again(self, rank):
+        if rank in self._steps:
+            self._old_steps.append(self._steps.pop(rank))
+        self._old_steps = [step for step in self._old_steps if step.poll() is None]
+        host = self._homes[rank]["host"]
+        environment = {**self._options()["environment"], **self._own_number(rank)}
+        anew = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        log = open_private(self._keeper.folder / f"step-{rank}.log", anew)
+        with os.fdopen(log, "wb") as file:
+            self._steps[rank] = self._engine_set.start_step(environment, host, file)
+
+
+def _end(step):
+    """
+    See an srun end, whose job is over.
+    """
+    try:
+        step.wait(timeout=clocks.SLURM_END_S)
+    except subprocess.TimeoutExpired:
+        step.kill()
+        step.wait()

@@ -1,0 +1,132 @@
+"""
+Ranks that ssh starts: a rank whose host is gone gets a new process on another one.
+"""
+
+import subprocess
+
+from ddp_lessons.errors import StartFailed
+from ddp_lessons.ranks.kernel.launchers.launched_processes import LaunchedEngines
+from ddp_lessons.ranks.system import clocks
+
+
+class SSHEngines(LaunchedEngines):
+    """
+    Ranks on the hosts of ipyparallel's SSHEngineSetLauncher.
+
+    Its setting `engines` calls hosts by names, addresses or aliases of ~/.ssh/config, and may have
+    settings for each. A host calls itself by another name, perhaps; here it is the setting's.
+
+    Args:
+        keeper, cluster, client, placement, launcher: As `LaunchedEngines`.
+    """
+
+    _rank_from = "RANK"  # hosts start theirs at the same time, and the first to register is any
+
+    def __init__(self, keeper, cluster, client, placement, launcher):
+        super().__init__(keeper, cluster, client, placement, launcher)
+        self._knocked = {}  # host -> whether it let us in, since a replacement has begun
+        self._begun = []  # launchers of engines that are to come up
+        self._latest = {}  # host -> the launcher of an engine on it, with its settings
+
+    def _start(self, n, options):
+        engine_set = super()._start(n, options)
+        if engine_set.n < n:
+            raise StartFailed(
+                f"Ranks could not be started: expected places for {n} ranks (got {engine_set.n}). "
+                "c.SSHEngineSetLauncher.engines in ipcluster_config.py names hosts, and how many "
+                'ranks each takes: {"node1": 2, "node2": 2}.'
+            )
+        self._begun += engine_set.launchers.values()
+        self._latest.update((_host_of(one), one) for one in engine_set.launchers.values())
+        return engine_set
+
+    def _ended(self, missing):
+        # Which of them is whose nobody knows before they have registered.
+        return missing if any(launcher.has_ended for launcher in self._begun) else []
+
+    def _said(self):
+        return "\n".join(launcher.get_output() for launcher in self._begun)
+
+    def _next_step(self):
+        return (
+            'Try "ssh HOST true" in a terminal for each host of c.SSHEngineSetLauncher.engines: it '
+            "must ask for nothing."
+        )
+
+    @property
+    def emptied_hosts(self):
+        """
+        As `Engines`.
+        """
+        dead = self.dead
+        living = {there["host"] for rank, there in self._homes.items() if rank not in dead}
+        return sorted({self._homes[rank]["host"] for rank in dead if rank in self._homes} - living)
+
+    def replace_dead(self):
+        """
+        As `Engines`.
+        """
+        self._knocked.clear()
+        self._begun.clear()
+        return super().replace_dead()
+
+    def _start_again(self, rank):
+        was_on = _host_of(self._launchers.get(rank))
+        self._forget(rank)
+        faults = []
+        for host in self._hosts_for(was_on):
+            settings = self._engine_set.engines[host]
+            own = {**settings, "n": 1} if isinstance(settings, dict) else 1
+            try:
+                self._start(1, {**self._options_of(rank), "engines": {host: own}})
+                return
+            except StartFailed as error:  # that host is gone as well
+                faults.append(f"{host}: {error.__cause__}")
+        raise StartFailed(
+            f"Rank {rank} could not be replaced: no host lets us in ({'; '.join(faults)}). "
+            f"{self._next_step()}"
+        )
+
+    def _hosts_for(self, was_on):
+        """
+        Return the hosts to try for a new process: its own first, and last those that are gone.
+        """
+        dead = self.dead
+        living = {_host_of(one) for rank, one in self._launchers.items() if rank not in dead}
+
+        def cost(host):
+            is_there = host in living or self._lets_us_in(host, self._latest.get(host))
+            return not is_there, host != was_on
+
+        return sorted(self._engine_set.engines, key=cost)
+
+    def _lets_us_in(self, host, launcher):
+        """
+        Whether a host answers soon. ipyparallel would wait for one that is gone, a login at a time.
+
+        Args:
+            host: Its name in the setting.
+            launcher: Of an engine on it; None if there never was one: then it is to be tried.
+        """
+        if host not in self._knocked:
+            self._knocked[host] = launcher is None or _knock(launcher)
+        return self._knocked[host]
+
+
+def _host_of(launcher):
+    # As the setting calls it; empty if nobody knows.
+    return launcher.identifier.rpartition("/")[0] if launcher else ""
+
+
+def _knock(launcher):
+    words = [*launcher.ssh_cmd, *launcher.ssh_args, "-o", f"ConnectTimeout={clocks.SSH_KNOCK_S}"]
+    try:
+        done = subprocess.run(
+            [*words, launcher.location, "true"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=2 * clocks.SSH_KNOCK_S,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0

@@ -1,0 +1,230 @@
+"""
+ipyparallel launchers that have the warden start the controller and the ranks.
+
+They are found through ipyparallel's entry points under the name `ddp-lessons`, so that
+`ipp.Cluster(controller="ddp-lessons", engines="ddp-lessons")` and `ipcluster` can use them too.
+"""
+
+import asyncio
+import os
+import signal
+import threading
+
+import ipyparallel as ipp
+import psutil
+from ipyparallel.cluster import launcher as ipp_launcher
+from traitlets import Any, Integer
+
+from ddp_lessons.ranks.kernel.cell_transport import read_at_once, tell_unreadable_results, unpack
+from ddp_lessons.ranks.kernel.launchers.mpi import MPIEngineSetLauncher
+from ddp_lessons.ranks.kernel.launchers.slurm_job import SlurmEngineSetLauncher
+from ddp_lessons.ranks.kernel.launchers.ssh_launchers import SSHEngineSetLauncher
+from ddp_lessons.ranks.kernel.supervisor_client import Keeper
+from ddp_lessons.ranks.supervisor.controller_options import controller_arguments
+from ddp_lessons.ranks.system import clocks
+from ddp_lessons.ranks.system.load_aware_timeout import Patience
+from ddp_lessons.ranks.system.processes import can_fork
+
+
+def engines_launcher(launcher):
+    """
+    Return what ipyparallel's Cluster takes for a launcher, as `start_ranks` takes it.
+    """
+    if launcher in ("auto", "fork", "spawn"):
+        return "ddp-lessons"
+    ours = {
+        "mpi": MPIEngineSetLauncher,
+        "slurm": SlurmEngineSetLauncher,
+        "ssh": SSHEngineSetLauncher,
+    }
+    return ours.get(launcher, launcher)
+
+
+class RanksCluster(ipp.Cluster):
+    """
+    An ipyparallel cluster whose processes are kept by one warden.
+    """
+
+    keeper = Any(help="The Keeper of this cluster's warden; None until something is started.")
+    _connected = Any(help="The client; Stop may come before anybody else has hold of it.")
+
+    def ensure_keeper(self):
+        """
+        Return this cluster's keeper, started if need be.
+        """
+        if self.keeper is None:
+            self.keeper = Keeper(fork=can_fork()[0])
+        return self.keeper
+
+    def write_cluster_file(self):
+        """
+        Write the file through which JupyterLab's sidebar finds this cluster; for this user only.
+        """
+        super().write_cluster_file()
+        os.chmod(self.cluster_file, 0o600)
+
+    async def connect_client(self, **options):
+        """
+        Return a client, which `close` closes.
+        """
+        self._connected = await super().connect_client(**options)
+        self._connected.session.unpack = unpack
+        read_at_once(self._connected)
+        tell_unreadable_results(self._connected)
+        return self._connected
+
+    def close(self):
+        """
+        Close the client, and end the thread in which ipyparallel runs this cluster's coroutines.
+
+        ipyparallel never ends it. Stop may come before that thread has run, or has a loop to end.
+        """
+        thread = self.__dict__.pop("_async_thread", None)
+        if thread in threading.enumerate() and self._loop_started.wait(clocks.LOOP_S):
+            self._thread_loop.add_callback(self._thread_loop.stop)
+            thread.join()
+            self._thread_loop.close()
+        if self._connected is not None:
+            self._connected.close(linger=0)
+            self._connected = None
+
+
+class _WardenLauncher(ipp_launcher.BaseLauncher):
+    """
+    What both launchers share: a warden to order from, found again through its process id.
+    """
+
+    warden_pid = Integer(-1).tag(to_dict=True)
+    keeper = Any()
+
+    @property
+    def args(self):
+        return [self.identifier]
+
+    def _adopt_keeper(self):
+        cluster = self.parent
+        if isinstance(cluster, RanksCluster):
+            self.keeper = cluster.ensure_keeper()
+        elif getattr(cluster, "_ddp_lessons_keeper", None) is not None:
+            self.keeper = cluster._ddp_lessons_keeper
+        else:
+            self.keeper = Keeper(fork=can_fork()[0])
+            if cluster is not None:
+                cluster._ddp_lessons_keeper = self.keeper
+        self.warden_pid = self.keeper.warden_pid
+
+    @classmethod
+    def from_dict(cls, d, **kwargs):
+        launcher = super().from_dict(d, **kwargs)
+        if not psutil.pid_exists(launcher.warden_pid):
+            raise ipp_launcher.NotRunning(f"warden {launcher.warden_pid}")
+        launcher.notify_start(launcher.warden_pid)
+        return launcher
+
+    def poll(self):
+        try:
+            ended = psutil.Process(self.warden_pid).status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            ended = True
+        return 0 if ended else None
+
+    async def join(self, timeout=None):
+        deadline = asyncio.get_running_loop().time() + (timeout or float("inf"))
+        while self.poll() is None:
+            if asyncio.get_running_loop().time() > deadline:
+                raise TimeoutError(f"warden {self.warden_pid} did not end in {timeout} s")
+            await asyncio.sleep(clocks.CLUSTER_POLL_S)
+
+    async def stop(self):
+        # Ranks and controller have one parent and end together.
+        try:
+            os.kill(self.warden_pid, signal.SIGTERM)
+            await self.join(timeout=clocks.CLUSTER_END_S)
+        except ProcessLookupError:
+            pass  # it has ended already
+        self.notify_stop({"exit_code": 0, "identifier": self.identifier})
+
+
+class WardenControllerLauncher(_WardenLauncher, ipp_launcher.ControllerLauncher):
+    """
+    Have the warden fork the controller.
+    """
+
+    def start(self):
+        """
+        Order the controller, unless the warden has started it already.
+        """
+        self._adopt_keeper()
+        if not self.keeper.controller_ordered:
+            self.keeper.order_controller(controller_arguments(self.profile_dir, self.cluster_id))
+        self.notify_start(self.warden_pid)
+
+    async def get_connection_info(self, timeout=None):
+        """
+        Return the connection info as soon as the controller has written it.
+        """
+        paths = list(self.connection_files.values())
+        patience = Patience(timeout or self.connection_info_timeout, lambda: [self.warden_pid])
+        while not all(_is_complete(path) for path in paths):
+            if self.keeper is not None:
+                self.keeper.check()
+            if patience.is_over:
+                break
+            await asyncio.sleep(clocks.CONNECTION_POLL_S)
+        return await super().get_connection_info(timeout=0)
+
+
+def _is_complete(path):
+    # The controller restricts a file's mode once it has written it whole.
+    try:
+        return os.stat(path).st_mode & 0o077 == 0 and os.path.getsize(path) > 0
+    except OSError:
+        return False
+
+
+class WardenEngineLauncher(_WardenLauncher, ipp_launcher.EngineLauncher):
+    """
+    Have the warden fork the ranks, one engine a rank.
+    """
+
+    environments = Any(help="Environment variables of each rank: a list of dictionaries.")
+    num_threads = Integer(1, help="CPU threads of each rank.", config=True)
+
+    def start(self, n):
+        """
+        Order ranks 0 to n-1. They are ready once they have registered.
+        """
+        self._adopt_keeper()
+        self.n = n
+        if self.keeper.facts is None:
+            self.keeper.order("import torch")
+        for rank in range(n):
+            self.start_rank(rank)
+        self.notify_start(self.warden_pid)
+
+    def start_rank(self, rank):
+        """
+        Order one rank; also used to replace one that has died.
+        """
+        environment = {
+            **(self.environments[rank] if self.environments else {}),
+            "RANK": str(rank),
+            "WORLD_SIZE": str(self.n),
+            "LOCAL_RANK": str(rank),
+            "LOCAL_WORLD_SIZE": str(self.n),
+        }
+        self.keeper.order(
+            "start rank",
+            rank=rank,
+            environment=environment,
+            num_threads=self.num_threads,
+            connection_file=self.connection_files["engine"],
+            profile_dir=self.profile_dir,
+        )
+
+    def signal(self, sig):
+        """
+        Send a signal to every rank.
+        """
+        signum = getattr(signal, f"SIG{sig}") if isinstance(sig, str) else sig
+        self.keeper.signal_ranks(range(self.n), signum)

@@ -1,0 +1,276 @@
+"""
+The processes of the ranks: start them, know which have died, put new ones in their place.
+"""
+
+import signal
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from pathlib import Path
+
+from ddp_lessons.errors import StartFailed
+from ddp_lessons.ranks.diagnosis.wording import rank_names
+from ddp_lessons.ranks.supervisor.controller_options import LOOPBACK
+from ddp_lessons.ranks.system import clocks
+from ddp_lessons.ranks.system.load_aware_timeout import Patience
+from ddp_lessons.ranks.system.network_interfaces import GROUP_VARIABLES, interface_of
+
+
+class Engines(ABC):
+    """
+    One ipyparallel engine a rank, whose id is the rank.
+
+    Args:
+        keeper: The warden's Keeper.
+        cluster: ipyparallel's cluster.
+        client: ipyparallel's client.
+        placement: The Placement of the ranks.
+
+    Attributes:
+        has_warden: Whether our warden is the ranks' parent, so that the kernel has hold of them.
+        on_this_machine: Whether all ranks are, so that loopback will do.
+        shared_folder: A folder that all ranks see, if they do.
+    """
+
+    has_warden = True
+    on_this_machine = True
+    _replace_s = clocks.REPLACE_S
+
+    def __init__(self, keeper, cluster, client, placement):
+        self._keeper = keeper
+        self._cluster = cluster
+        self._client = client
+        self._placement = placement
+        self._engine_set = None
+        self._given_up = set()  # process ids of ranks that we have ended ourselves
+        self.shared_folder = Path(keeper.folder)
+
+    @abstractmethod
+    def _options(self):
+        """
+        Return what ipyparallel's launcher is to be told, by name.
+        """
+
+    @abstractmethod
+    def _log_tail(self, ranks):
+        """
+        Return the last words of ranks that did not come up.
+        """
+
+    @abstractmethod
+    def _ended_early(self, rank):
+        """
+        Whether a rank has ended before it registered.
+        """
+
+    @abstractmethod
+    def _start_again(self, rank):
+        """
+        Start a new process for a rank.
+        """
+
+    @abstractmethod
+    def stop(self):
+        """
+        End those that the warden does not end.
+        """
+
+    @abstractmethod
+    def give_up(self, ranks):
+        """
+        End the processes of ranks that nothing else can free.
+        """
+
+    @abstractmethod
+    def resume(self, ranks):
+        """
+        Let ranks go on that a signal has stopped.
+        """
+
+    @property
+    @abstractmethod
+    def dead(self):
+        """
+        Ranks whose process has ended and was not replaced yet.
+        """
+
+    silent: Collection = frozenset()
+    """
+    Dead ranks of which nobody knows whether their process has ended: their host does not answer.
+    """
+
+    @property
+    def shares_files(self):
+        """
+        Whether all ranks see the kernel's files.
+        """
+        return True
+
+    @property
+    def hosts(self):
+        """
+        {rank: name of its host}, if they are on several machines or another one; else empty.
+        """
+        return {}
+
+    @property
+    def emptied_hosts(self):
+        """
+        Names of hosts that have lost all their ranks, and may be gone themselves.
+        """
+        return []
+
+    @property
+    def loss(self):
+        """
+        What has ended all ranks, none of which can be replaced; else empty. It follows a colon.
+        """
+        return ""
+
+    def _next_step(self):
+        """
+        Return what to try where ranks do not come up.
+        """
+        return 'Run "ddp-lessons doctor" to see what is wrong.'
+
+    @property
+    def _ranks(self):
+        return range(self._placement.world_size)
+
+    def launch(self, timeout_s):
+        """
+        Start all engines and wait until they have registered.
+
+        Raises:
+            StartFailed: They did not come up.
+        """
+        self._engine_set = self._start(len(self._ranks), self._options())
+        self._wait_until_registered(self._ranks, timeout_s)
+
+    def _start(self, n, options):
+        engine_set_id = self._cluster.start_engines_sync(n=n, **options)
+        return self._cluster.engines[engine_set_id]
+
+    def _wait_until_registered(self, ranks, timeout_s):
+        wanted = set(ranks)
+        patience = Patience(timeout_s, self._startup_pids)
+        while not wanted <= set(self._client.ids):
+            missing = sorted(wanted - set(self._client.ids))
+            ended = self._ended(missing)
+            if ended or self._keeper.error or self._keeper.gone or patience.is_over:
+                silent = ended or missing
+                raise StartFailed(
+                    f"Ranks could not be started: {rank_names(silent)} did not come up."
+                    f"{self._log_tail(silent)} {self._next_step()}"
+                )
+            time.sleep(clocks.POLL_S)  # polls; ipyparallel's own wait wakes up less often
+
+    def _ended(self, missing):
+        return [rank for rank in missing if self._ended_early(rank)]
+
+    def _startup_pids(self):
+        return [self._keeper.warden_pid, *self._keeper.pids.values(), *self._controller_pids()]
+
+    def _controller_pids(self):
+        pid = self._keeper.controller_pid
+        return [] if pid is None else [pid]
+
+    def pid(self, rank):
+        """
+        Return a rank's process id on its host, or None if it is dead.
+        """
+        return self._keeper.pids.get(rank)
+
+    def was_given_up(self, pid):
+        """
+        Whether it was us who ended a process.
+        """
+        return pid in self._given_up
+
+    def replace_dead(self):
+        """
+        Put a new process in the place of each dead rank, with the same number.
+
+        Returns:
+            list[int]: The ranks that were replaced. Their variables are gone; they are in no group.
+
+        Raises:
+            StartFailed: A new one did not come up.
+        """
+        dead = self.dead
+        for rank in dead:
+            self._wait_until_forgotten(rank)
+            self._start_again(rank)
+        if dead:
+            self._wait_until_registered(dead, self._replace_s)
+        return dead
+
+    def _wait_until_forgotten(self, rank):
+        patience = Patience(clocks.FORGET_S, self._controller_pids)
+        while rank in self._client.ids and not patience.is_over:
+            time.sleep(clocks.POLL_S)  # polls: the client's own thread takes it off the list
+
+
+class WardenEngines(Engines):
+    """
+    Ranks on this machine that our warden has started, and keeps.
+    """
+
+    def __init__(self, keeper, cluster, client, placement):
+        super().__init__(keeper, cluster, client, placement)
+        keeper.on_event(self._on_keeper_event)
+
+    def stop(self):
+        """
+        Do nothing: the warden ends its own.
+        """
+
+    def _options(self):
+        loopback = loopback_only()
+        devices = self._placement.devices
+        environments = [{**loopback, "DDP_LESSONS_DEVICE": device} for device in devices]
+        return {"environments": environments, "num_threads": self._placement.num_threads}
+
+    def _log_tail(self, ranks):
+        return self._keeper.log_tail("warden", *(f"rank-{rank}" for rank in ranks))
+
+    def _ended_early(self, rank):
+        return self._keeper.last_word.get(rank) == "died"
+
+    @property
+    def dead(self):
+        """
+        Ranks whose process has ended and was not replaced yet.
+        """
+        return [rank for rank in self._ranks if rank not in self._keeper.pids]
+
+    def give_up(self, ranks):
+        """
+        End the processes of ranks that nothing else can free.
+        """
+        pids = self._keeper.pids
+        self._given_up.update(pids[r] for r in ranks if r in pids)
+        self._keeper.signal_ranks(ranks, signal.SIGKILL)
+
+    def resume(self, ranks):
+        """
+        Let ranks go on that a signal has stopped.
+        """
+        self._keeper.signal_ranks(ranks, signal.SIGCONT)
+
+    def _start_again(self, rank):
+        self._keeper.last_word.pop(rank, None)
+        self._engine_set.start_rank(rank)
+
+    def _on_keeper_event(self, message):
+        # The hub is told at once: it frees the number, and whoever waits for that rank hears of it.
+        if message["at"] == "died" and message["rank"] in self._client.ids:
+            client, content = self._client, {"id": message["rank"]}
+            client._send(client._query_stream, "unregistration_request", content=content)
+
+
+def loopback_only():
+    """
+    Return the variables that keep Gloo and NCCL on this machine.
+    """
+    return dict.fromkeys(GROUP_VARIABLES, interface_of(LOOPBACK))

@@ -1,0 +1,211 @@
+"""
+Have all ranks leave their groups and join a new one, in whatever state a mishap has left them.
+
+    free      until each rank answers; who is beyond help gets a new process
+    leave     each rank alone, so that one that cannot is found
+    join      all together
+
+Any of the three may fail, since a rank may die at any moment. Then all of it is done again.
+"""
+
+import secrets
+import time
+from concurrent.futures import wait
+
+from ddp_lessons.errors import StartFailed
+from ddp_lessons.ranks.diagnosis.wording import rank_names
+from ddp_lessons.ranks.kernel.unblocking import Freeing, Resuming
+from ddp_lessons.ranks.rank import group_membership
+from ddp_lessons.ranks.system import clocks
+from ddp_lessons.ranks.system.sleep_tracker import Rest
+from ddp_lessons.ranks.system.thread_stats import pulse_of
+
+_ATTEMPTS = 5
+_SAID = {"leave": "leave one", "join": "join one", "open_store": "open a store for one"}
+
+
+class GroupBroken(Exception):
+    """
+    A join or leave that will never be finished. Its text says why.
+    """
+
+
+def enter_group(ranks):
+    """
+    Free all ranks, have them leave their groups, and join them if they are to be joined.
+
+    Args:
+        ranks: The Ranks.
+
+    Returns:
+        (set[int], list[str]): The ranks that have new processes, and the names that hold an earlier
+        group.
+
+    Raises:
+        StartFailed: It did not come about. `ranks.is_in_order` is False: the next cell tries again.
+    """
+    replaced = set()
+    for _ in range(_ATTEMPTS):
+        ranks.is_in_order = False
+        replaced.update(_free_all(ranks))
+        try:
+            stale = leave_all(ranks)
+            if ranks.joined:
+                stale = join_all(ranks)
+        except GroupBroken as broken:
+            fault = broken
+            continue
+        return replaced, stale
+    _free_all(ranks)  # who still waits for the others would not hear a view
+    raise StartFailed(
+        f"Ranks are in no group: {fault}. Run the next cell, which joins them first, or "
+        "call ranks.stop(), then start_ranks()."
+    )
+
+
+def _free_all(ranks):
+    """
+    Free ranks until each answers. Returns those that have new processes.
+    """
+    replaced = set(ranks.engines.replace_dead())
+    answers = _ask(ranks, range(len(ranks)))
+    freeing = None
+    wait(answers.values(), timeout=clocks.IDLE_S)
+    while busy := [rank for rank, answer in answers.items() if not answer.done()]:
+        freeing = freeing or Freeing(ranks)
+        lost = freeing.step(busy)
+        if lost:
+            ranks.engines.give_up(lost)
+        newborn = ranks.engines.replace_dead()
+        replaced.update(newborn)
+        answers.update(_ask(ranks, newborn))
+        wait([answers[rank] for rank in busy], timeout=clocks.FREE_EVERY_S)
+    replaced.update(ranks.engines.replace_dead())
+    ranks.control.settle()
+    return replaced
+
+
+def _ask(ranks, some):
+    return {rank: ranks.client.direct_view(rank).apply_async(int) for rank in some}
+
+
+def join_all(ranks):
+    """
+    Join all ranks to a new default process group, after leaving the one that they may be in.
+
+    Args:
+        ranks: The Ranks.
+
+    Returns:
+        list[str]: Names in the ranks' namespaces that hold an earlier group.
+
+    Raises:
+        GroupBroken: A rank died, raised, or stands still. `ranks.is_in_order` is False then.
+    """
+    meeting, placement = _new_meeting(ranks), ranks.placement
+    arguments = [(meeting, len(ranks), placement.backend, device) for device in placement.devices]
+    return _names(_call_guards(ranks, "join", arguments))
+
+
+def _new_meeting(ranks):
+    """
+    Return what ranks are told of the store in which they meet: see `group_membership.join`.
+    """
+    if ranks.engines.shares_files:
+        return str(ranks.new_store_file())
+    (place,) = _call_guards(ranks, "open_store", [()])
+    # torch's store has no password. The key goes to the ranks over the encrypted line.
+    return (*place, secrets.token_hex())
+
+
+def leave_all(ranks):
+    """
+    Have all ranks leave their groups.
+
+    Args:
+        ranks: As the rest, see `join_all`.
+    """
+    return _names(_call_guards(ranks, "leave", [()] * len(ranks)))
+
+
+def _names(lists):
+    return sorted(set().union(*lists))
+
+
+def _call_guards(ranks, name, arguments):
+    """
+    Run a function of `group_membership` on the first ranks, and wait for all while they move.
+
+    Args:
+        ranks: The Ranks.
+        name: The function's name.
+        arguments: Those of each rank, from rank 0 on.
+
+    Returns:
+        list: What it gave on each.
+    """
+    ranks.is_in_order = False
+    if ranks.dead:
+        raise GroupBroken(f"{rank_names(ranks.dead)} had died before")
+    futures = {}
+    for rank, args in enumerate(arguments):
+        view = ranks.client.direct_view(rank)
+        futures[rank] = view.apply_async(getattr(group_membership, name), *args)
+    watch = _Watch(ranks, name)
+    while late := wait(futures.values(), timeout=clocks.GROUP_LOOK_EVERY_S).not_done:
+        pending = [rank for rank, future in futures.items() if future in late]
+        failed = [rank for rank, future in futures.items() if future.done() and future.exception()]
+        if failed or ranks.dead or watch.stands_still(pending):
+            break
+    for rank, future in futures.items():
+        if future.done() and future.exception() is not None:
+            raise GroupBroken(f"rank {rank} could not {_SAID[name]} ({_first_line(future)})")
+    if ranks.dead:
+        raise GroupBroken(f"{rank_names(ranks.dead)} died of the {name.partition('_')[0]}")
+    if late:
+        raise GroupBroken(f"{rank_names(pending)} did not {_SAID[name]}")
+    ranks.is_in_order = True
+    return [future.result() for future in futures.values()]
+
+
+def _first_line(future):
+    return str(future.exception()).strip().partition("\n")[0]
+
+
+class _Watch:
+    """
+    Tell ranks that will never finish a join or leave from those that are slow.
+
+    Args:
+        ranks: The Ranks.
+        name: The function of `group_membership` that they run.
+        clock: Function that returns seconds.
+        pulse: Function from a process id to its Pulse or None.
+    """
+
+    def __init__(self, ranks, name, clock=time.monotonic, pulse=pulse_of):
+        self._is_alone = name != "join"
+        self._limit_s = clocks.ALONE_ASLEEP_S if self._is_alone else clocks.JOIN_ASLEEP_S
+        self._clock = clock
+        self._began_at = clock()
+        self._rests = {rank: Rest(pid, clock, pulse) for rank, pid in ranks.keeper.pids.items()}
+        self._resuming = Resuming(ranks)
+        self._resuming.step(self._rests)
+
+    def stands_still(self, pending):
+        """
+        Whether it is no use to wait for these ranks any longer.
+        """
+        known = [self._rests[rank] for rank in pending if rank in self._rests]
+        if len(known) < len(pending) or not all(rest.is_known for rest in known):
+            return self._clock() - self._began_at > clocks.GROUP_UNKNOWN_S
+        for rest in known:
+            rest.look()
+        self._resuming.step(self._rests)
+        if any(rest.halted_s > clocks.FREE_HALTED_S for rest in known):
+            return True
+        still = [rest.rest_s > self._limit_s and rest.nothing_stirs for rest in known]
+        if self._is_alone:
+            return any(still)
+        polled = [rest.turns_since(rest.first) > clocks.JOIN_POLLS for rest in known]
+        return all(map(max, still, polled))

@@ -1,0 +1,221 @@
+"""
+The kernel's side of the warden: start it, give it orders, hear what it says.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from ddp_lessons.errors import RanksGone, StartFailed
+from ddp_lessons.ranks.system import clocks
+from ddp_lessons.ranks.system.json_pipe import link_pair
+from ddp_lessons.ranks.system.load_aware_timeout import Patience
+from ddp_lessons.ranks.system.runtime_folder import (
+    make_runtime_folder,
+    open_private,
+    remove_runtime_folder,
+)
+
+_LOG_LINES = 12
+
+
+class Keeper:
+    """
+    Start a warden and talk to it. Everything it keeps ends with this object's `stop`, or with us.
+
+    Args:
+        fork: True to have ranks forked, False to have them started as fresh interpreters.
+    """
+
+    def __init__(self, fork=True):
+        self.folder = make_runtime_folder()
+        # rank -> process id of the living one. Made anew at each change, as other threads read it.
+        self.pids = {}
+        self.controller_pid = None
+        self.controller_ordered = False
+        self.facts = None
+        self.error = None
+        self.gone = False
+        self.last_word = {}  # rank -> "started" or "died"
+        self.last_death = {}  # rank -> (process id, exit code or minus the signal) of its last end
+        self.held = None  # a file that is open as long as these ranks count: see `system.share`
+        self._files = []
+        self._listeners = []
+        self._changed = threading.Condition()
+        self._process = None
+        self._link, theirs = link_pair()
+        try:
+            self._process = self._start_warden(theirs, "fork" if fork else "spawn")
+            self.warden_pid = self._process.pid
+            threading.Thread(target=self._listen, name="ddp-lessons-keeper", daemon=True).start()
+        except BaseException:  # Stop, or no memory for a process or a thread
+            if self._process is not None:
+                self.stop()
+            self._link.close()  # a warden that has come up by now ends
+            remove_runtime_folder(self.folder)
+            raise
+        finally:
+            theirs.sock.close()
+
+    def _start_warden(self, link, how):
+        command = [  # -P: a learner's own random.py is not what the libraries mean
+            sys.executable, "-P", "-m", "ddp_lessons.ranks.supervisor.supervisor",
+            str(link.fileno()), str(os.getpid()), str(self.folder), how,
+        ]  # fmt: skip
+        with os.fdopen(open_private(self.folder / "warden.log"), "ab") as log:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[link.fileno()],
+                start_new_session=True,  # Ctrl-C in a terminal is for the kernel alone
+            )
+
+    def order(self, do, **details):
+        """
+        Send an order to the warden.
+
+        Raises:
+            RanksGone: The warden has ended.
+        """
+        if not self._link.send(do=do, **details):
+            raise RanksGone("The ranks are gone: their warden has ended. Call start_ranks() again.")
+
+    def order_controller(self, arguments):
+        """
+        Order the controller, once.
+        """
+        self.controller_ordered = True
+        self.order("start controller", argv=arguments)
+
+    def remove_at_end(self, paths):
+        """
+        Have files removed when the ranks end, whoever is left to do it.
+        """
+        self._files += paths
+        self.order("remove at end", paths=paths)
+
+    def run_at_end(self, commands):
+        """
+        Have commands run when the ranks end, in place of those that were named before.
+
+        Args:
+            commands: Lists of words. They end ranks that the warden has not started.
+        """
+        self.order("run at end", commands=commands)
+
+    def on_event(self, listener):
+        """
+        Have `listener(message)` called, from a thread, for everything that the warden says.
+        """
+        self._listeners.append(listener)
+
+    def off_event(self, listener):
+        """
+        Stop calling a listener.
+        """
+        self._listeners.remove(listener)
+
+    def _listen(self):
+        while (messages := self._link.receive()) is not None:
+            for message in messages:
+                self._note(message)
+                for listener in list(self._listeners):
+                    listener(message)
+        self._process.wait()  # the link closes as the warden ends
+        self._note({"at": "gone"})
+        for listener in list(self._listeners):
+            listener({"at": "gone"})
+
+    def _note(self, message):
+        with self._changed:
+            at = message["at"]
+            if "rank" in message:
+                self.last_word[message["rank"]] = at
+            if at == "started":
+                self.pids = {**self.pids, message["rank"]: message["pid"]}
+            elif at == "died":
+                self.last_death[message["rank"]] = (message["pid"], message["code"])
+                if self.pids.get(message["rank"]) == message["pid"]:
+                    self.pids = {r: pid for r, pid in self.pids.items() if r != message["rank"]}
+            elif at == "controller started":
+                self.controller_pid = message["pid"]
+            elif at == "controller died":
+                self.error = f"the controller ended with code {message['code']}"
+            elif at == "imported":
+                self.facts = message
+            elif at == "failed":
+                self.error = message["error"]
+            elif at == "gone":
+                self.gone = True
+            self._changed.notify_all()
+
+    def wait_for(self, condition, timeout_s, what):
+        """
+        Wait until `condition()` is true, as long as the warden moves.
+
+        Raises:
+            StartFailed: The warden reported an error or ended, or slept for `timeout_s` seconds.
+        """
+        patience = Patience(timeout_s, lambda: [self.warden_pid])
+        with self._changed:
+            while not (condition() or self.error or self.gone or patience.is_over):
+                self._changed.wait(clocks.SUPERVISOR_LOOK_EVERY_S)
+            if condition():
+                return
+            self.check()
+            raise StartFailed(
+                f"Ranks could not be started: {what} did not happen in {timeout_s:.0f} s."
+                f'{self.log_tail()} Run "ddp-lessons doctor" to see what this machine lacks.'
+            )
+
+    def check(self):
+        """
+        Do nothing while all is well.
+
+        Raises:
+            StartFailed: The warden reported an error or ended.
+        """
+        if self.error or self.gone:
+            fault = self.error or "the warden ended"
+            raise StartFailed(f"Ranks could not be started: {fault}.{self.log_tail()}")
+
+    def log_tail(self, *names):
+        """
+        Return the last lines of some logs, each on a line of its own. Default: warden, controller.
+        """
+        lines = []
+        for name in names or ("warden", "controller"):
+            try:
+                text = (self.folder / f"{name}.log").read_text(errors="replace").strip()
+            except OSError:
+                continue
+            lines += [f"{name}: {line}" for line in text.splitlines()[-_LOG_LINES:]]
+        return "".join(f"\n  {line}" for line in lines) + ("\n" if lines else "")
+
+    def signal_ranks(self, ranks, signum):
+        """
+        Send a signal to the processes of some ranks.
+        """
+        self.order("signal", ranks=list(ranks), signum=int(signum))
+
+    def stop(self):
+        """
+        End the warden and all that it keeps, and wait until it is done.
+        """
+        self._link.send(do="stop")
+        try:
+            self._process.wait(timeout=clocks.SUPERVISOR_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.send_signal(signal.SIGKILL)  # ranks and controller are tied to it
+            self._process.wait()
+        self._link.close()
+        if self.held is not None:
+            self.held.close()
+        for path in self._files:  # nothing is left to do, unless the warden was killed
+            Path(path).unlink(missing_ok=True)
+        remove_runtime_folder(self.folder)

@@ -1,0 +1,237 @@
+"""
+Free ranks from whatever they wait for, and tell who is beyond help from who is only slow.
+
+A rank is told to let go through its guard; its sockets are cut from outside as well if the guard is
+silent. It is beyond help once it *had the processor and still waits*:
+
+    asleep    its guard let go, so did everybody else, nobody in it could be woken, and yet nothing
+              in it stirs
+    deaf      its guard had many turns and got no word out: C code holds the interpreter
+    stubborn  it had seconds of CPU time, or dozens of interrupts, and runs on
+
+None of the three is reached by a rank that only is kept from the cores, however long. A rank that
+a signal has stopped is made to go on; it is beyond help if it stays stopped for seconds, and so is
+one that waits for a disk for as long without a single turn.
+"""
+
+import time
+from collections import Counter
+
+from ddp_lessons.ranks.system import clocks
+from ddp_lessons.ranks.system.processes import children_of, descendants_of, tree_cpu_seconds
+from ddp_lessons.ranks.system.sleep_tracker import Rest
+from ddp_lessons.ranks.system.thread_stats import pulse_of
+
+_MOST_WAKES = 20
+"""
+Waits of one rank that Gloo may have forgotten, one after the other: one a bucket in flight.
+"""
+
+
+class Resuming:
+    """
+    Make ranks go on that a signal has stopped, idle ones too: all are needed for the next group.
+
+    Args:
+        ranks: The Ranks.
+    """
+
+    def __init__(self, ranks):
+        self._ranks = ranks
+        self._resumed = set()  # once each: a rank that is stopped again and again is given up
+
+    def step(self, rests):
+        """
+        Resume those that are stopped, or on another host, and have not been resumed before.
+
+        Args:
+            rests: For each rank of this host its Rest.
+        """
+        elsewhere = set(self._ranks.client.ids) - rests.keys()
+        stopped = {rank for rank, rest in rests.items() if rest.is_stopped}
+        stopped = (stopped | elsewhere) - self._resumed
+        if stopped:
+            self._resumed |= stopped
+            self._ranks.engines.resume(sorted(stopped))
+
+
+class Freeing:
+    """
+    The freeing of ranks after a fault, after Stop, or before they join a group.
+
+    Args:
+        ranks: The Ranks.
+        clock: Function that returns seconds.
+        pulse: Function from a process id to its Pulse or None.
+        limits: For each rank in a call that keeps on trying until its own limit, and that cutting
+            sockets does not end, the seconds of that limit. Default: there is none.
+    """
+
+    def __init__(self, ranks, clock=time.monotonic, pulse=pulse_of, limits=None):
+        self._ranks = ranks
+        self._clock = clock
+        self._pulse = pulse
+        self._began_at = clock()
+        self._limits = limits or {}
+        self._asked = {}  # rank -> (when, future) of what it was told or asked last
+        self._said = {}  # rank -> (when it was asked, what its guard said)
+        self._child_cpu_s = {}
+        self._wakes = {}  # rank -> (when, future) of the last time that it was woken
+        self._num_wakes = Counter()
+        self._num_told = Counter(ranks.client.ids)
+        self._waits_anew = set()  # ranks that were told again since they have begun another wait
+        self._resuming = Resuming(ranks)
+        self.halts = {}  # each rank that was given up while it was halted -> by what
+        self._rests = {rank: Rest(pid, clock, pulse) for rank, pid in ranks.keeper.pids.items()}
+        # rank -> turns of its main thread when it was told last
+        self._told_turns = {rank: self._turns(rank) for rank in self._rests}
+        # Idle ranks let go of their peers, too: a rank that holds its interpreter while it waits
+        # in C++ cannot cut its own sockets, but notices when the other end is cut.
+        self._note(ranks.control.release(ranks.client.ids))
+        self._resuming.step(self._rests)  # now, or what all wait for would come about
+
+    def _note(self, futures):
+        for rank, future in futures.items():
+            self._asked[rank] = (self._clock(), future)
+
+    def _hear(self):
+        for rank, (when, future) in list(self._asked.items()):
+            if future.done():
+                del self._asked[rank]
+                if future.exception() is None:
+                    self._said[rank] = (when, future.result()["content"]["answer"])
+
+    def has_let_go(self, rank):
+        """
+        Whether a rank's guard has cut its communication.
+        """
+        return rank in self._said
+
+    @property
+    def told(self):
+        """
+        What the guards of ranks have said last: `Guard.state` of each.
+        """
+        return {rank: said for rank, (_, said) in self._said.items()}
+
+    def step(self, running):
+        """
+        Look at the ranks that are not free yet, and tell them again. Call it every `FREE_EVERY_S`.
+
+        Args:
+            running: Those that have not come back.
+
+        Returns:
+            list[int]: Those that are beyond help. Only a new process in their place helps.
+        """
+        self._hear()
+        for rank in running:
+            self._look_at(rank)
+        self._resuming.step(self._rests)
+        asleep = [rank for rank in running if self._is_asleep(rank, running)]
+        lost = [rank for rank in running if self._is_lost(rank)]
+        anew = [rank for rank in asleep if self._has_begun_another_wait(rank)]
+        lost += [rank for rank in asleep if rank not in anew and not self._may_be_woken(rank)]
+        free = [rank for rank in running if rank not in self._asked and rank not in lost]
+        # What was freed may have begun to wait anew: one that had a turn since is told again. The
+        # others are only asked, since being told wakes them.
+        moved = [rank for rank in free if rank in anew or self._has_moved(rank)]
+        self._num_told.update(moved)
+        for rank in moved:
+            self._told_turns[rank] = self._turns(rank)
+        self._note(self._ranks.control.release(moved))
+        self._note(self._ranks.control.ask_state([rank for rank in free if rank not in moved]))
+        self._ranks.control.cut([rank for rank in running if self._is_deaf(rank)])
+        return lost
+
+    def _look_at(self, rank):
+        pid = self._ranks.keeper.pids.get(rank)
+        rest = self._rests.get(rank)
+        if rest is None or rest.pid != pid:
+            self._rests[rank] = Rest(pid, self._clock, self._pulse)
+        else:
+            rest.look()
+
+    def _turns(self, rank):
+        pulse = self._rests[rank].last
+        return pulse.main_turns if pulse else 0
+
+    def _has_moved(self, rank):
+        # A turn or two is what being told costs.
+        return self._turns(rank) > self._told_turns.get(rank, 0) + 2
+
+    def _has_begun_another_wait(self, rank):
+        """
+        Tell whether a sleeper has had all its interrupts, so that it waits in a `finally` or a
+        `__del__` after the wait that was cut. True once a rank: some catch every interrupt.
+        """
+        has_had_all = self._said[rank][1]["num_interrupts"] >= self._num_told[rank]
+        if not has_had_all or rank in self._waits_anew:
+            return False
+        self._waits_anew.add(rank)
+        return True
+
+    def _may_be_woken(self, rank):
+        """
+        Wake a rank that is asleep. Says False once there was nobody in it to be woken.
+        """
+        if rank in self._wakes:
+            when, future = self._wakes[rank]
+            if not future.done():
+                return True
+            if future.exception() is not None or not future.result()["content"]["answer"]:
+                return False
+            if self._clock() - when < clocks.FREE_ASLEEP_S:
+                return True  # who was woken wakes others
+        if self._num_wakes[rank] == _MOST_WAKES:
+            return False
+        self._num_wakes[rank] += 1
+        for future in self._ranks.control.wake([rank]).values():
+            self._wakes[rank] = self._clock(), future
+        return rank in self._wakes
+
+    def _is_lost(self, rank):
+        rest = self._rests[rank]
+        if rest.pid is None and self._ranks.engines.has_warden:
+            return False  # dead
+        if rest.halted_s >= clocks.FREE_HALTED_S:
+            self.halts[rank] = rest.halt
+            return True
+        if self.has_let_go(rank) and self._said[rank][1]["idle"]:
+            return False  # it is through; its answer is under way
+        if not rest.is_known:
+            return self._clock() - self._began_at > clocks.FREE_UNKNOWN_S
+        has_computed = rest.cpu_s >= clocks.STUBBORN_CPU_S
+        if not self.has_let_go(rank):
+            # Whoever holds the interpreter may itself wait for a core: then it is no sleep.
+            is_asleep = rest.rest_s >= clocks.FREE_ASLEEP_S and rest.all_sleep
+            return has_computed or (self._is_deaf(rank) and is_asleep)
+        _, said = self._said[rank]
+        return has_computed or said["num_interrupts"] >= clocks.STUBBORN_INTERRUPTS
+
+    def _is_asleep(self, rank, running):
+        rest = self._rests[rank]
+        if rest.pid is None or not rest.is_known or not self.has_let_go(rank):
+            return False
+        asked_at, said = self._said[rank]
+        return (
+            not said["idle"]
+            and self._clock() - self._began_at > self._limits.get(rank, 0.0)
+            and rest.rest_s >= clocks.FREE_ASLEEP_S
+            and asked_at >= rest.began_at
+            and rest.nothing_stirs
+            and all(self.has_let_go(other) or self._is_deaf(other) for other in running)
+            and not self._children_move(rest.pid)
+        )
+
+    def _is_deaf(self, rank):
+        return not self.has_let_go(rank) and self._rests[rank].guard_turns >= clocks.DEAF_TURNS
+
+    def _children_move(self, pid):
+        # A DataLoader's workers, or a program that the cell waits for, may be about to end.
+        if not children_of(pid):
+            return False
+        used = {child: tree_cpu_seconds(child) for child in descendants_of(pid)}
+        before = self._child_cpu_s.get(pid)
+        self._child_cpu_s[pid] = used
+        return used != before

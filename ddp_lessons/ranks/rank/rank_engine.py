@@ -1,0 +1,182 @@
+"""
+One rank: an ipyparallel engine whose id is its rank, with a guard in place of a nanny.
+
+    python -m ddp_lessons.ranks.rank.rank_engine ...      takes the arguments of ipengine
+
+is what ipyparallel's own launchers (Slurm, SSH, MPI, local) start.
+"""
+
+import functools
+import importlib
+import logging
+import os
+import signal
+import sys
+import threading
+from urllib.parse import urlsplit
+
+from ipyparallel.engine import app
+from traitlets import Float, Integer, default
+
+from ddp_lessons.ranks.rank.host_info import RANK_FROM, home
+from ddp_lessons.ranks.rank.orphan_watchdog import hold_lifeline
+from ddp_lessons.ranks.rank.output_limit import Descriptors, PrintBound, RankStream
+from ddp_lessons.ranks.rank.rank_agent import Guard
+from ddp_lessons.ranks.rank.rank_kernel import RankKernel
+from ddp_lessons.ranks.system import clocks
+from ddp_lessons.ranks.system.network_interfaces import bind_groups_towards
+from ddp_lessons.ranks.system.processes import END_SIGNAL
+
+_RANK_VARIABLES = "RANK OMPI_COMM_WORLD_RANK PMI_RANK PMIX_RANK SLURM_PROCID"
+
+
+app.Kernel = RankKernel  # an engine makes its kernel of this name
+
+
+class RankEngine(app.IPEngine):
+    """
+    An ipyparallel engine that asks for its rank as its id and obeys the guard's requests.
+    """
+
+    # Without a warden, this is how a rank learns that its controller is gone.
+    max_heartbeat_misses = Integer(clocks.RANK_MISSES, config=True)
+    timeout = Float(clocks.REGISTER_S, config=True)
+
+    _imports = None  # the thread that imports torch
+
+    def initialize(self, argv=None):
+        """
+        Make ready, and import torch meanwhile: a nanny is started, and others are waited for.
+        """
+        if "torch" not in sys.modules:
+            work = functools.partial(importlib.import_module, "torch.distributed")
+            self._imports = threading.Thread(target=work, name="ddp-lessons-imports")
+            self._imports.start()
+        super().initialize(argv)
+
+    @default("out_stream_factory")
+    def _out_stream_factory_default(self):
+        return RankStream
+
+    @default("id")
+    def _id_default(self):
+        for name in os.environ.get(RANK_FROM, _RANK_VARIABLES).split():
+            if name in os.environ:
+                return int(os.environ[name])
+        return None
+
+    def init_signal(self):
+        """
+        Install the guard. IPEngine calls this once its shell exists and before any cell runs.
+        """
+        os.environ["RANK"] = str(self.id)
+        # By itself torch takes the interface of this host's name, which may be any, or loopback.
+        host = urlsplit(self.registration_url).hostname
+        if host is not None:  # a controller in a folder is on this host: nothing is to be said
+            bind_groups_towards(host)
+        self.guard = Guard(self.kernel, self.id)
+        self.kernel.shell.guard = self.guard
+        self.guard.start()
+        self.log.setLevel(self.log_level)  # or records are made that its handler drops
+        # Slurm and mpiexec end a rank by SIGTERM: at once, whatever C code it waits in. With a
+        # handler, processes that a cell forks would have it too: one that gets the signal before
+        # Python has come up in it would lose it, and live on.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(END_SIGNAL, self._end)
+        os.register_at_fork(after_in_child=_take_signals_as_python_does)
+        self.kernel.control_handlers.update(
+            home_request=self._reply_to("home_reply", lambda content: home(content["folder"])),
+            place_request=self._reply_to("place_reply", lambda content: self.guard.place()),
+            state_request=self._reply_to("state_reply", lambda content: self.guard.state()),
+            release_request=self._reply_to("release_reply", lambda content: self.guard.release()),
+            wake_request=self._reply_to("wake_reply", lambda content: self.guard.wake()),
+            # Without a nanny, ipyparallel's own `client.send_signal` arrives here.
+            signal_request=self._reply_to("signal_reply", _signal_self),
+        )
+
+    def _end(self, signum, frame):
+        self._signal_stop(signum, frame)
+        if self.guard.busy:  # the event loop stops once the cell has ended
+            raise KeyboardInterrupt
+
+    def start_nanny(self, control_url):
+        """
+        Start the nanny, which tells of this rank's end, so that SIGTERM does not end it as well.
+        """
+        before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # is inherited
+        try:
+            return super().start_nanny(control_url)
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+    def start_heartbeat(self, hb_ping, hb_pong, hb_period, identity):
+        """
+        Answer the controller's heartbeats, by which this rank counts as there, and end with them.
+        """
+        if self._imports is not None:
+            self._imports.join()  # nobody may meet a half of torch
+        if self.max_heartbeat_misses == 0:
+            super().start_heartbeat(hb_ping, hb_pong, hb_period, identity)
+            return
+        limit_s = self.max_heartbeat_misses * (hb_period + clocks.HEARTBEAT_SLACK_MS) / 1000
+        hold_lifeline(self, hb_ping, hb_pong, identity, limit_s)
+
+    def redirect_output(self, iopub_socket):
+        """
+        Send what is printed to the kernel.
+        """
+        super().redirect_output(iopub_socket)
+        bound, descriptors = PrintBound([sys.stdout, sys.stderr]), Descriptors()
+        self.kernel.shell.events.register("pre_run_cell", bound.begin)
+        self.kernel.shell.events.register("post_run_cell", descriptors.put_back)
+        self.kernel.shell.events.register("post_run_cell", bound.end)  # after the guard's
+        self.kernel.watch_output(bound, iopub_socket)
+
+    def _reply_to(self, reply_type, work):
+        # These run in the engine's control thread, while the main thread may be blocked.
+        def handle(stream, ident, parent):
+            content = {"status": "ok", "answer": work(parent["content"])}
+            self.session.send(stream, reply_type, content, parent=parent, ident=ident)
+
+        return handle
+
+
+def _take_signals_as_python_does():
+    # In a process that a cell has forked. Its Ctrl-C would free the rank through the guard's pipe.
+    signal.set_wakeup_fd(-1)
+    if getattr(signal.getsignal(signal.SIGINT), "__module__", "").startswith("ddp_lessons."):
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # else the cell has set its own
+
+
+def _signal_self(content):
+    signum = content["sig"]
+    os.kill(os.getpid(), getattr(signal, signum) if isinstance(signum, str) else signum)
+
+
+def run_engine(rank, connection_file, profile_dir):
+    """
+    Run this process as a rank of the warden until it is told to stop.
+
+    Args:
+        rank: This rank; becomes the engine's id.
+        connection_file: ipyparallel's `ipcontroller-...-engine.json`.
+        profile_dir: IPython profile folder, for the engine's configuration.
+    """
+    sys.argv = ["ddp-lessons-rank"]
+    engine = RankEngine.instance(
+        id=rank,
+        url_file=os.fspath(connection_file),
+        enable_nanny=False,
+        max_heartbeat_misses=0,  # the warden ends its ranks; a heartbeat would open another port
+        # The kernel gives up a start that does not move; a rank of its own accord never does.
+        timeout=clocks.NEVER_S,
+        log_level=logging.ERROR,
+    )
+    # Colours of one theme are unreadable on the red of an error in the other.
+    engine.config.InteractiveShell.colors = "nocolor"
+    engine.initialize(argv=["--profile-dir", os.fspath(profile_dir)])
+    engine.start()
+
+
+if __name__ == "__main__":
+    RankEngine.launch_instance()

@@ -1,0 +1,299 @@
+"""
+Where a rank is: its line in the cell, the call it waits in, its last collective. Plain data.
+
+Read from another thread of the same process while the main thread waits inside C++.
+"""
+
+import itertools
+import pickle
+import re
+import sys
+import sysconfig
+from datetime import timedelta
+from pathlib import Path
+
+from ddp_lessons.ranks.rank.pending_wait import awaited_at
+
+_LIBRARIES = (f"{sysconfig.get_path('stdlib')}/", f"{Path(__file__).parents[2]}/")
+_NOT_A_LEARNERS = re.compile(r"^<|/(site|dist)-packages/|/ipykernel_\d+/")  # cells have files, too
+_C10D = "/torch/distributed/distributed_c10d.py"
+_DDP = "/torch/nn/parallel/distributed.py"
+_WAITS = "/ddp_lessons/trace/awaiting.py"
+_TRACED_WAITS = ("_wait", "_future_wait", "wait_tensor")
+_WAITING_CALLS = {
+    "all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "gather",
+    "scatter", "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single",
+    "barrier", "monitored_barrier", "send", "recv", "isend", "irecv", "batch_isend_irecv",
+    "all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list",
+    "send_object_list", "recv_object_list", "init_process_group", "new_group", "new_subgroups",
+    "split_group",
+}  # fmt: skip
+_ROOTED_CALLS = {
+    "broadcast", "reduce", "gather", "scatter", "broadcast_object_list", "gather_object",
+    "scatter_object_list",
+}  # fmt: skip
+_MESSAGES = {"send": "", "recv": "", "isend": "send", "irecv": "recv"}
+"""
+Calls for one message, with the operation that they only begin.
+"""
+_FORMING_FRAMES = ("_new_process_group_helper", "init_process_group")
+_SHORT_NAMES = {
+    "_allgather_base": "all_gather_into_tensor",
+    "_reduce_scatter_base": "reduce_scatter_tensor",
+    "nccl:_all_gather_base": "all_gather_into_tensor",
+}
+
+
+def waiting_call(file, function):
+    """
+    Return the communication call that a stack frame stands for, or "".
+    """
+    file = file.replace("\\", "/")
+    if file.endswith(_C10D) and function in _WAITING_CALLS:
+        return function
+    if function == "_engine_run_backward":
+        return "backward"
+    if file.endswith(_DDP) and function == "_pre_forward":
+        return "DDP forward"
+    if file.endswith(_WAITS) and function in _TRACED_WAITS:
+        return "wait"
+    return ""
+
+
+def _line_of_module(frame):
+    """
+    Return the line of a learner's own module that a frame is at, "helpers.py:12"; empty elsewhere.
+    """
+    file = frame.f_code.co_filename
+    if file.startswith(_LIBRARIES) or _NOT_A_LEARNERS.search(file):
+        return ""
+    return f"{Path(file).name}:{frame.f_lineno}"
+
+
+def _frames(frame):
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _peer(frame):
+    """
+    Return the global rank that a send or recv waits for, or a collective's root; None for any.
+    """
+    names = frame.f_locals
+    for name in ("dst", "src"):
+        if isinstance(names.get(name), int):
+            return names[name]
+    for name in ("group_dst", "group_src"):
+        if isinstance(names.get(name), int):
+            distributed = sys.modules["torch.distributed"].distributed_c10d
+            group = names.get("group") or distributed.GroupMember.WORLD
+            return distributed.get_global_rank(group, names[name])
+    return None
+
+
+def _group_name(frame):
+    group = frame.f_locals.get("group")
+    return getattr(group, "group_name", None)
+
+
+def _forming(frame):
+    """
+    Return which group a frame of torch's makes, as `name` and `ranks`; None if not known yet.
+
+    Of the group of all ranks, `count` is the number under which torch looks for the other ranks in
+    the store; empty before it has one.
+    """
+    names = frame.f_locals
+    if frame.f_code.co_name == "init_process_group":
+        world_size = names.get("world_size")
+        known = isinstance(world_size, int) and world_size > 0
+        count = str(names.get("group_name") or "")
+        return {"name": "", "ranks": list(range(world_size)), "count": count} if known else None
+    ranks = names.get("global_ranks_in_group")
+    return {"name": str(names["group_name"]), "ranks": sorted(ranks)} if ranks else None
+
+
+def source_line(cell_source, line):
+    """
+    Return the text of a line of a cell, counted from 1; empty if there is no such line.
+    """
+    lines = cell_source.splitlines()
+    return lines[line - 1].strip() if line and line <= len(lines) else ""
+
+
+def _timeout_s(frame):
+    timeout = frame.f_locals.get("timeout")
+    return timeout.total_seconds() if isinstance(timeout, timedelta) else None
+
+
+def _awaiting_frames(coroutine):
+    """
+    Return the frames of a coroutine that waits, the innermost first.
+    """
+    frames = []
+    while getattr(coroutine, "cr_frame", None) is not None:
+        frames.append(coroutine.cr_frame)
+        coroutine = coroutine.cr_await
+    return reversed(frames)
+
+
+def main_thread_place(main_thread_id, cell_file, cell_source, coroutine=None):
+    """
+    Say where the main thread is.
+
+    Args:
+        main_thread_id: `threading.main_thread().ident`.
+        cell_file: The file name under which IPython compiled the running cell.
+        cell_source: Source text of the running cell.
+        coroutine: What runs the cell, if the cell has an `await`.
+
+    Returns:
+        dict: `line` (from 1) and `code` of the cell, `call` (the communication call it is in,
+        "backward", "wait", "store" or ""), `function` (innermost function), `module` (line of a
+        learner's own module that the cell calls, such as "helpers.py:12", or ""), `peer`, `tag` and
+        `group` of a message, `root` of a collective that has one, `forming` (`name` and `ranks` of
+        the group that is made), `operation` ("send" or "recv" for the handle of a message) and
+        `timeout_s`, the call's own time limit.
+    """
+    place = dict.fromkeys(
+        ("line", "peer", "tag", "group", "root", "forming", "timeout_s"), None
+    ) | dict.fromkeys(("code", "call", "function", "module", "operation"), "")
+    inner = sys._current_frames().get(main_thread_id)
+    if inner is None:
+        return place
+    place["function"] = inner.f_code.co_name
+    # While the cell waits in an `await`, its frames are not below those of the main thread.
+    for frame in itertools.chain(_frames(inner), _awaiting_frames(coroutine)):
+        code = frame.f_code
+        call = waiting_call(code.co_filename, code.co_name)
+        if code.co_name in _FORMING_FRAMES and code.co_filename.endswith(_C10D):
+            place["forming"] = place["forming"] or _forming(frame)
+        if call in _WAITING_CALLS:
+            place["call"] = call
+            place["peer"] = _peer(frame) if call in _MESSAGES else None
+            place["tag"] = frame.f_locals.get("tag") if call in _MESSAGES else None
+            place["operation"] = _MESSAGES.get(call, "")
+            place["root"] = _peer(frame) if call in _ROOTED_CALLS else None
+            place["group"] = _group_name(frame) or place["group"]
+            place["timeout_s"] = _timeout_s(frame) or place["timeout_s"]
+        elif call:
+            place["call"] = place["call"] or call
+        elif code.co_filename == cell_file:
+            place["line"] = frame.f_lineno
+            place["code"] = source_line(cell_source, frame.f_lineno)
+            break
+        else:
+            place["module"] = place["module"] or _line_of_module(frame)
+    if not place["call"]:
+        awaited = awaited_at(inner)
+        place.update(call=awaited.call, operation=awaited.operation, timeout_s=awaited.timeout_s)
+    return place
+
+
+def _collective_name(entry):
+    name = entry["profiling_name"].partition(":")[2]
+    return _SHORT_NAMES.get(name, name)
+
+
+def _recorded_entries():
+    """
+    Return the entries of all of torch's flight recorders: NCCL has one of its own, where it is.
+    """
+    from torch._C import _distributed_c10d
+
+    entries = {}
+    every, with_stacks, only_active = True, False, False
+    for name in ("_dump_fr_trace", "_dump_nccl_trace"):
+        dump = getattr(_distributed_c10d, name, None)
+        # Pickled, since as JSON it takes twice as long: as long as a short all-reduce.
+        told = pickle.loads(dump(every, with_stacks, only_active)) if dump else {}
+        for entry in told.get("entries", ()):
+            # A torch in which both names lead to one recorder gives each entry twice.
+            entries[entry["profiling_name"], entry["process_group"][0], entry["record_id"]] = entry
+    return sorted(entries.values(), key=lambda entry: entry["time_created_ns"])
+
+
+def recorded_collectives(since_ns=0):
+    """
+    Return what torch's flight recorder holds of this rank, oldest first.
+
+    Args:
+        since_ns: Leave out what was called before this time, in nanoseconds since 1970.
+
+    Returns:
+        list[dict]: `name`, `number` (from 1 within its group), `group` (its name), `sizes`,
+        `dtypes`, `timeout_s`, `is_p2p` and `record` (a running number), one for each collective.
+
+    Source: torch/csrc/distributed/c10d/FlightRecorder.hpp.
+    """
+    return [
+        {
+            "name": _collective_name(entry),
+            "number": entry["collective_seq_id"],
+            "group": entry["process_group"][0],
+            "sizes": entry["input_sizes"],
+            "dtypes": entry["input_dtypes"],
+            "timeout_s": entry["timeout_ms"] / 1000,
+            "is_p2p": entry["is_p2p"],
+            "record": entry["record_id"],
+        }
+        for entry in _recorded_entries()
+        if entry["time_created_ns"] >= since_ns
+    ]
+
+
+def is_in_group():
+    """
+    Return whether this rank is in a group. Imports nothing: where torch is not there, it is not.
+    """
+    dist = sys.modules.get("torch.distributed")
+    return dist is not None and dist.is_initialized()
+
+
+def counts_of_groups():
+    """
+    Return (name, number of its last collective) for each group; None outside of every group.
+
+    Cheap, where reading the flight recorder is not: most cells communicate nothing.
+    """
+    if not is_in_group():
+        return None
+    world = sys.modules["torch.distributed"].distributed_c10d._world
+    return [
+        (group.group_name, group._get_sequence_number_for_group())
+        for group, (backend, _) in world.pg_map.items()
+        if backend in ("gloo", "nccl")
+    ]
+
+
+def members_of_groups():
+    """
+    Return for each group, by its name, the sorted ranks of its members.
+    """
+    if not is_in_group():
+        return {}
+    world = sys.modules["torch.distributed"].distributed_c10d._world
+    return {
+        group.group_name: sorted(world.pg_group_ranks[group])
+        for group in list(world.pg_map)
+        if group in world.pg_group_ranks
+    }
+
+
+def type_of_variable(name):
+    """
+    Return the name of the type that a variable of this rank's cells has.
+    """
+    from IPython import get_ipython
+
+    return type(get_ipython().user_ns[name]).__name__
+
+
+def has_variable(name):
+    """
+    Return whether this rank's cells have a variable of that name.
+    """
+    from IPython import get_ipython
+
+    return name in get_ipython().user_ns

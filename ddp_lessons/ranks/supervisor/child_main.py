@@ -1,0 +1,268 @@
+"""
+What the warden's children do from their first instruction on: become a controller or a rank.
+"""
+
+import atexit
+import contextlib
+import faulthandler
+import gc
+import importlib
+import io
+import os
+import random
+import signal
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+
+from ddp_lessons.ranks.supervisor.controller_options import hold_ports, needs_ports, ports_argument
+from ddp_lessons.ranks.system import processes as system
+from ddp_lessons.ranks.system.runtime_folder import open_private
+
+_NEEDED = (  # by the engine's kernel and its shell, by joining, by NumPy's seed
+    "IPython.core.completerlib",
+    "IPython.core.oinspect",
+    "IPython.extensions.storemagic",
+    "ddp_lessons.process_group",
+    "ddp_lessons.ranks.rank.rank_engine",
+    "ddp_lessons.ranks.rank.group_membership",
+    "ipyparallel.engine.app",
+    "numpy.random",
+    "sqlite3",
+    "tornado.platform.asyncio",
+)
+RANK_OPTIONS = ["-P", "-m", "ddp_lessons.ranks.rank.rank_engine"]
+"""
+What follows Python in the command line of a rank that a launcher of ipyparallel starts.
+"""
+STACK_SIGNAL = signal.SIGUSR2
+"""
+Makes a rank write its main thread's stack to its stack file, even while it holds the GIL in C.
+"""
+
+
+def stack_file(folder, rank):
+    """
+    Return the path of the file to which a rank writes its stacks.
+    """
+    return Path(folder) / f"rank-{rank}.stack"
+
+
+def prepare_to_fork():
+    """
+    Set what a process must have in its environment before it imports torch, if it is to fork ranks.
+    """
+    # Threads of OpenBLAS would forbid forking; ranks divide the cores among themselves anyway.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # Asks the driver for the number of GPUs without initialising CUDA, which forking would break.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    # Every look at the flight recorder reads all of it; the last calls are what is asked for.
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "64")
+
+
+def import_for_forks():
+    """
+    Import torch and all that ranks need, so that forked processes share its memory.
+    """
+    gc.disable()  # what start-up makes stays; collecting would look at it for nothing
+    importlib.import_module("torch.distributed")
+    import_what_ranks_need()
+    gc.freeze()  # pages that the collector leaves alone stay shared among ranks
+    gc.enable()
+
+
+def fork_child(log, work, *args, dies_with_parent=True):
+    """
+    Fork a child that runs `work(*args)` with its output in a log file.
+
+    Args:
+        log: Path of the log file. What is in it stays.
+        work, args: What the child does; it ends when that returns.
+        dies_with_parent: Whether the end of this process ends it.
+
+    Returns:
+        int: The child's process id.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    parent_pid = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        if dies_with_parent:
+            system.die_with_parent(parent_pid)
+        signal.set_wakeup_fd(-1)
+        for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+            signal.signal(signum, signal.SIG_DFL)
+        output = open_private(log)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.close(output)
+        work(*args)
+        status = 0
+    except SystemExit as stop:
+        status = stop.code if isinstance(stop.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def reap():
+    """
+    Collect ended children. Returns a list of (process id, exit code or minus the signal).
+    """
+    ended: list = []
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if pid == 0:
+            return ended
+        ended.append((pid, os.waitstatus_to_exitcode(status)))
+
+
+def run_controller(argv):
+    """
+    Run ipyparallel's controller in this process.
+    """
+    os.umask(0o077)  # it writes the engines' ids beside the connection files
+    # A kill -9 of the controller would leave its helper processes; the hook ties them to it.
+    os.register_at_fork(after_in_child=_die_with_controller)
+    from ipyparallel.controller import app
+
+    from ddp_lessons.ranks.supervisor.controller_app import RanksController
+    from ddp_lessons.ranks.supervisor.heartbeat import keep_hearts
+
+    app.start_heartmonitor = keep_hearts
+    if needs_ports(argv):
+        held = hold_ports()  # until this process ends
+        argv = [*argv, ports_argument(held)]
+    RanksController.launch_instance(argv=argv)
+
+
+def _die_with_controller():
+    system.die_with_parent(os.getppid())
+
+
+def import_what_ranks_need():
+    """
+    Import what a rank imports until it has run its first cell, so that it is loaded only once.
+    """
+    # An engine's kernel would load a debugger that nothing can attach to: ipyparallel has no
+    # channel for it. Without it a rank starts in half the time. A learner can still import it.
+    sys.modules["debugpy"] = None  # type: ignore[assignment]
+    importlib.import_module("ipykernel.debugger")
+    del sys.modules["debugpy"]
+    for name in _NEEDED:
+        importlib.import_module(name)
+
+
+def run_rank(rank, environment, num_threads, connection_file, profile_dir, folder):
+    """
+    Run a rank in this process: torch may be imported already, but CUDA must not be initialised.
+    """
+    # As torchrun does. Linux gives each session a share of the cores; ranks that have one together
+    # wake each other late: 4,810 parameters took 1.5 ms a step, and 1.2 in sessions of their own.
+    os.setsid()
+    os.environ.update(environment)
+    new_file = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_TRUNC  # not that of one who died
+    stacks = open_private(stack_file(folder, rank), new_file)
+    # The main thread alone, which runs the cell and takes the signal. The stacks of threads that
+    # go on meanwhile cannot be read safely: one signal in 20,000 ended the process.
+    faulthandler.register(STACK_SIGNAL, file=stacks, all_threads=False)
+    from ddp_lessons.ranks.rank.crash_log import leave_last_words
+    from ddp_lessons.ranks.rank.lazy_compiler import put_off_compiler
+    from ddp_lessons.ranks.rank.rank_engine import run_engine
+
+    leave_last_words(stacks)
+    put_off_compiler()
+    _part_from_siblings(rank, num_threads)
+    try:
+        run_engine(rank, connection_file, profile_dir)
+    finally:
+        _save_what_is_open()
+
+
+def run_launched_rank(arguments, environment):
+    """
+    Run a rank as `python -m ddp_lessons.ranks.rank.rank_engine` would, with torch imported.
+
+    Args:
+        arguments: Those of that command.
+        environment: All of its environment variables.
+    """
+    os.setsid()  # or the end of the login would be its own
+    os.environ.clear()
+    os.environ.update(environment)
+    from ddp_lessons.ranks.rank.rank_engine import RankEngine
+
+    _part_from_siblings(environment["RANK"], int(environment["OMP_NUM_THREADS"]))
+    sys.argv = ["ddp-lessons-rank", *arguments]
+    try:
+        RankEngine.launch_instance()
+    finally:
+        _save_what_is_open()
+
+
+def _part_from_siblings(rank, num_threads):
+    import numpy
+    import torch
+
+    system.name_process(f"rank {rank}")
+    # A forked child inherits NumPy's random state; two ranks must not draw the same numbers
+    # by accident. Python's own generator reseeds itself, torch starts every process alike.
+    numpy.random.seed(random.getrandbits(32))  # noqa: NPY002 - it is this state that is shared
+    torch.set_num_threads(num_threads)
+
+
+def _save_what_is_open():
+    """
+    Do at a rank's end what Python does at a process's: run atexit's functions, write open files.
+
+    No object is destroyed, as Python would do: groups would wait for their peers.
+    """
+    atexit._run_exitfuncs()
+    for one in gc.get_objects():  # younger than the fork: see `import_for_forks`
+        if isinstance(one, (io.TextIOWrapper, io.BufferedWriter)):
+            with contextlib.suppress(OSError, ValueError):  # a full disk, a closed descriptor
+                one.flush()
+
+
+def spawn_rank(rank, environment, num_threads, connection_file, profile_dir, folder):
+    """
+    Start a rank as a fresh interpreter, where forking is not safe.
+
+    Returns:
+        int: The child's process id.
+    """
+    command = [
+        sys.executable, "-P", "-m", "ddp_lessons.ranks.supervisor.child_main", str(rank),
+        str(num_threads), str(connection_file), str(profile_dir), str(folder), str(os.getpid()),
+    ]  # fmt: skip
+    with os.fdopen(open_private(Path(folder) / f"rank-{rank}.log"), "ab") as log:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, **environment},
+        )
+    return child.pid
+
+
+def _main(argv):
+    rank, num_threads, connection_file, profile_dir, folder, parent_pid = argv
+    system.die_with_parent(int(parent_pid))
+    import_what_ranks_need()
+    run_rank(int(rank), {}, int(num_threads), connection_file, profile_dir, folder)
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1:])

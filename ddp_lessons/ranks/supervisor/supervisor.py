@@ -1,0 +1,253 @@
+"""
+The warden: the one parent of a set of ranks and of their controller.
+
+It imports torch once and forks the ranks, passes orders on to them, tells the kernel at once when
+one of them ends, replaces it on demand, and ends everything when the kernel ends, however it ends.
+It runs one thread only: forking a process with threads is not safe.
+
+Where forking is not safe at all, it starts each rank as a fresh interpreter instead.
+"""
+
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from ddp_lessons.ranks.supervisor import child_main
+from ddp_lessons.ranks.system import clocks
+from ddp_lessons.ranks.system import processes as system
+from ddp_lessons.ranks.system.json_pipe import Link
+from ddp_lessons.ranks.system.runtime_folder import remove_runtime_folder
+
+
+class Warden:
+    """
+    Keep a set of ranks.
+
+    Args:
+        link: Link to the kernel.
+        kernel_pid: Process id of the kernel.
+        folder: Runtime folder; removed at the end.
+        fork: True to fork ranks, False to start fresh interpreters.
+    """
+
+    def __init__(self, link, kernel_pid, folder, fork):
+        self.link = link
+        self.kernel_pid = kernel_pid
+        self.folder = Path(folder)
+        self.fork = fork
+        self.ranks = {}  # pid -> rank
+        self.controller_pid = None
+        self.files_to_remove = []
+        self.commands = []  # each a list of words: what ends ranks that are no children of ours
+        self._running = True
+        self._selector = selectors.DefaultSelector()
+
+    # ---- orders of the kernel ----
+
+    def start_controller(self, argv):
+        """
+        Start ipyparallel's controller in a child process.
+        """
+        self.controller_pid = child_main.fork_child(
+            self.folder / "controller.log", self._in_child, child_main.run_controller, argv
+        )
+        self.link.send(at="controller started", pid=self.controller_pid)
+
+    def import_torch(self):
+        """
+        Import what every rank needs, and say what this machine has.
+        """
+        child_main.import_for_forks()
+        import torch.distributed
+
+        self.link.send(
+            at="imported",
+            num_gpus=count_gpus(),
+            has_nccl=torch.distributed.is_nccl_available(),
+            torch_version=torch.__version__,
+        )
+
+    def start_rank(self, rank, environment, num_threads, connection_file, profile_dir):
+        """
+        Start one rank.
+        """
+        job = (rank, environment, num_threads, connection_file, profile_dir, self.folder)
+        if self.fork:
+            pid = child_main.fork_child(
+                self.folder / f"rank-{rank}.log", self._in_child, child_main.run_rank, *job
+            )
+        else:
+            pid = child_main.spawn_rank(*job)
+        self.ranks[pid] = rank
+        self.link.send(at="started", rank=rank, pid=pid)
+
+    def _in_child(self, work, *args):
+        # A child that kept the link open would hide the warden's end from the kernel.
+        self._selector.close()
+        self.link.sock.close()
+        work(*args)
+
+    def _obey(self, do, order):
+        if do == "start controller":
+            self.start_controller(order["argv"])
+        elif do == "import torch":
+            self.import_torch()
+        elif do == "start rank":
+            self.start_rank(**order)
+        elif do == "signal":
+            for pid, rank in self.ranks.items():
+                if rank in order["ranks"]:
+                    os.kill(pid, order["signum"])
+        elif do == "cut":
+            for pid, rank in self.ranks.items():
+                if rank in order["ranks"]:
+                    system.shut_down_sockets(pid, order["spared_ports"])
+        elif do == "remove at end":
+            self.files_to_remove += order["paths"]
+        elif do == "run at end":
+            self.commands = order["commands"]
+        elif do == "stop":
+            self._running = False
+        else:
+            raise ValueError(f"unknown order {do!r}")
+
+    # ---- the loop ----
+
+    def run(self):
+        """
+        Serve the kernel until it ends or says so.
+        """
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # a handler, so that the pipe is written
+        signal.signal(signal.SIGTERM, self._stop_running)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self._selector.register(reader, selectors.EVENT_READ, self._on_signal)
+        self._selector.register(self.link, selectors.EVENT_READ, self._from_kernel)
+        kernel = system.open_process(self.kernel_pid)
+        if kernel is not None:
+            self._selector.register(kernel, selectors.EVENT_READ, self._stop_running)
+        while self._running:
+            for key, _ in self._selector.select():
+                key.data(key.fileobj)
+
+    def _stop_running(self, *_):
+        self._running = False
+
+    def _on_signal(self, reader):
+        os.read(reader, 4096)
+        for pid, code in child_main.reap():
+            if pid == self.controller_pid:
+                self.controller_pid = None
+                self.link.send(at="controller died", code=code)
+                self._running = False  # no cell could reach a rank any more
+            elif pid in self.ranks:
+                self.link.send(at="died", rank=self.ranks.pop(pid), pid=pid, code=code)
+
+    def _from_kernel(self, link):
+        orders = link.receive()
+        if orders is None:
+            self._running = False
+            return
+        for order in orders:
+            try:
+                self._obey(order.pop("do"), order)
+            except Exception as error:
+                traceback.print_exc()
+                self.link.send(at="failed", error=f"{type(error).__name__}: {error}")
+
+    # ---- the end ----
+
+    def end_everything(self):
+        """
+        End every descendant, then remove what was on disk.
+        """
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        self._run_commands()
+        for pid in self.ranks:
+            _kill(pid, system.END_SIGNAL)
+        if self.controller_pid is not None:
+            _kill(self.controller_pid, signal.SIGTERM)
+        deadline = time.monotonic() + clocks.POLITE_S
+        while system.children_of(os.getpid()) and time.monotonic() < deadline:
+            child_main.reap()
+            time.sleep(clocks.POLITE_POLL_S)  # a deadline, not an order of events: SIGKILL follows
+        for pid in [*self.ranks, *system.descendants_of(os.getpid())]:
+            _kill(pid, signal.SIGKILL)
+        for path in self.files_to_remove:
+            Path(path).unlink(missing_ok=True)
+        remove_runtime_folder(self.folder)
+
+    def _run_commands(self):
+        # Side by side: one that cannot reach whom it asks must not keep the others waiting.
+        running = []
+        for command in self.commands:
+            try:
+                running.append(subprocess.Popen(command, stdin=subprocess.DEVNULL))
+            except OSError:
+                traceback.print_exc()  # into the log; what is left to end must be ended
+        deadline = time.monotonic() + clocks.END_COMMANDS_S
+        for process in running:
+            try:
+                process.wait(max(0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                traceback.print_exc()
+
+
+def count_gpus():
+    """
+    Return how many GPUs torch can use, without touching CUDA in this process.
+
+    torch asks NVIDIA's management library; where that is missing, or a GPU is a slice of one, it
+    has to initialise CUDA, and no rank that is forked afterwards could use it. So a child asks.
+    """
+    import torch
+
+    if not torch.backends.cuda.is_built():
+        return 0
+    pid = os.fork()
+    if pid == 0:
+        num_gpus = 0
+        try:
+            num_gpus = torch.cuda.device_count()
+        finally:
+            os._exit(num_gpus)
+    _, status = os.waitpid(pid, 0)
+    return max(0, os.waitstatus_to_exitcode(status))
+
+
+def _kill(pid, signum):
+    try:
+        os.kill(pid, signum)
+    except ProcessLookupError:
+        pass  # it ended by itself
+
+
+def main(argv):
+    """
+    Run a warden.
+
+    Args:
+        argv: Descriptor of the link, process id of the kernel, folder, and "fork" or "spawn".
+    """
+    fd, kernel_pid, folder, how = argv
+    child_main.prepare_to_fork()
+    system.adopt_orphans()
+    link = Link(socket.socket(fileno=int(fd)))
+    warden = Warden(link, int(kernel_pid), folder, how == "fork")
+    try:
+        warden.run()
+    finally:
+        warden.end_everything()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

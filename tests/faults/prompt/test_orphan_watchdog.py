@@ -1,0 +1,74 @@
+"""
+A rank without a warden hears its controller, and ends when it was given up, with its nanny.
+"""
+
+import subprocess
+import sys
+
+import pytest
+import zmq
+from processes import is_running
+from waiting import wait_until
+
+from ddp_lessons.ranks.rank.orphan_watchdog import GIVEN_UP
+
+WITHIN_S = 20.0
+RANK = """
+import subprocess, sys, time, zmq
+from types import SimpleNamespace
+from ddp_lessons.ranks.rank.orphan_watchdog import hold_lifeline
+
+nanny = subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL)
+engine = SimpleNamespace(context=zmq.Context(), curve_serverkey=None, curve_secretkey=None,
+                         curve_publickey=None, nanny_pipe=nanny)
+hold_lifeline(engine, *sys.argv[1:3], b"rank 3", limit_s=60)
+print(nanny.pid, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def controller():
+    """
+    The sockets of a controller: one that asks, and one that is answered.
+    """
+    context = zmq.Context()
+    ping, pong = context.socket(zmq.XPUB), context.socket(zmq.ROUTER)
+    urls = [f"tcp://127.0.0.1:{one.bind_to_random_port('tcp://127.0.0.1')}" for one in (ping, pong)]
+    yield ping, pong, urls
+    context.destroy(linger=0)
+
+
+def answered(ping, pong, what):
+    """
+    Say something to all hearts, and return who sends it back.
+    """
+    ping.send(what)
+    assert pong.poll(WITHIN_S * 1000)
+    who, told = pong.recv_multipart()
+    assert told == what
+    return who
+
+
+def test_a_rank_that_was_given_up_ends_with_its_nanny(controller):
+    """
+    Words for another one leave it alone. Its nanny would unregister who has its number by then.
+    """
+    ping, pong, urls = controller
+    with subprocess.Popen(
+        [sys.executable, "-c", RANK, *urls], stdout=subprocess.PIPE, text=True
+    ) as rank:
+        nanny = int(rank.stdout.readline())
+        assert ping.poll(WITHIN_S * 1000)  # it listens
+        assert answered(ping, pong, b"1.0") == b"rank 3"
+        assert answered(ping, pong, GIVEN_UP + b"rank 2") == b"rank 3"
+        assert answered(ping, pong, b"2.0") == b"rank 3"
+        assert rank.poll() is None
+
+        def has_ended():  # it is told once a beat, as what comes first may not get through
+            ping.send(GIVEN_UP + b"rank 3")
+            return rank.poll() is not None
+
+        wait_until(has_ended, WITHIN_S, "the rank to end")
+        assert rank.returncode == 1
+    wait_until(lambda: not is_running(nanny), WITHIN_S, "the nanny to end")

@@ -1,0 +1,125 @@
+"""
+The ranks that a learner may hold on a server of many, in all of their notebooks.
+"""
+
+import fcntl
+
+import pytest
+from kernels import running_kernel
+from processes import new_mark, wait_until_gone
+
+from ddp_lessons.errors import BadInput
+from ddp_lessons.ranks.system import rank_quota
+
+NAME = "DDP_LESSONS_MAX_RANKS"
+START = "from ddp_lessons import start_ranks\nranks = start_ranks({}, device='cpu')"
+
+
+@pytest.fixture
+def folders(tmp_path, monkeypatch):
+    """
+    Runtime folders of three kernels of one user, who may hold 8 ranks.
+    """
+    monkeypatch.setenv(NAME, "8")
+    made = [tmp_path / f"ranks-{number}" for number in range(3)]
+    for folder in made:
+        folder.mkdir()
+    return made
+
+
+def test_share_counts_all_kernels_of_a_user(folders):
+    """
+    A bound a notebook is none: a learner opens as many as they like.
+    """
+    with rank_quota.hold(folders[0], 4), rank_quota.hold(folders[1], 3):
+        rank_quota.check(1, folders[2])
+        with pytest.raises(BadInput) as refused:
+            rank_quota.hold(folders[2], 2)
+        assert str(refused.value) == (
+            "Too many ranks: this server gives 8 to each user (got 2, beside 7 in your other "
+            "notebooks). Try start_ranks(1), or shut down notebooks that you no longer use."
+        )
+    with rank_quota.hold(folders[2], 8):
+        pass
+
+
+def test_share_frees_what_a_kernel_held_however_it_went(folders):
+    """
+    After kill -9 nobody tidies up: the note stays, and its lock does not.
+    """
+    rank_quota.hold(folders[0], 8).close()
+    assert (folders[0] / "held").read_text() == "8"
+    rank_quota.check(8, folders[1])
+
+
+def test_share_of_a_kernel_itself_is_not_in_its_way(folders):
+    """
+    start_ranks(8) after start_ranks(4) ends the four first.
+    """
+    with rank_quota.hold(folders[0], 4):
+        rank_quota.check(8, folders[0])
+        with pytest.raises(BadInput, match=r"\(got 9\)\. Try start_ranks\(8\)\."):
+            rank_quota.check(9, folders[0])
+
+
+def test_share_that_is_used_up_names_no_number(folders):
+    """
+    start_ranks(0) would be the next mistake.
+    """
+    with (
+        rank_quota.hold(folders[0], 8),
+        pytest.raises(BadInput, match="room for none, or shut"),
+    ):
+        rank_quota.check(4, folders[1])
+
+
+def test_share_without_a_bound_is_the_machine_s(folders, monkeypatch):
+    """
+    At home nobody else is there.
+    """
+    monkeypatch.delenv(NAME)
+    assert rank_quota.hold(folders[0], 64) is None
+    rank_quota.check(10**6, folders[0])
+
+
+@pytest.mark.parametrize("text", ["many", "0", "-4", "nan", "inf"])
+def test_share_refuses_a_setting_that_is_none(folders, monkeypatch, text):
+    """
+    A bound that is misspelt must not be no bound.
+    """
+    monkeypatch.setenv(NAME, text)
+    with pytest.raises(BadInput, match=f"{NAME} must be a number above 0 .got '{text}'"):
+        rank_quota.hold(folders[0], 1)
+
+
+def test_share_note_is_locked_while_it_counts(folders):
+    """
+    This proves the tests above: a lock can be had on a note that nobody holds, and on no other.
+    """
+    held = rank_quota.hold(folders[0], 1)
+    with (folders[0] / "held").open() as note:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(note, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        held.close()
+        fcntl.flock(note, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+
+@pytest.mark.timeout(180)
+def test_start_ranks_goes_by_the_share(tmp_path):
+    """
+    Two notebooks of one learner, who may hold 3: refused before anything ends, free after a stop.
+    """
+    environment = {**new_mark(), NAME: "3", "DDP_LESSONS_RUNTIME_DIR": str(tmp_path)}
+    with running_kernel(**environment) as one, running_kernel(**environment) as other:
+        assert one.run(START.format(2)).status == "ok"
+        refused = other.run(START.format(2))
+        assert refused.ename == "BadInput"
+        assert "(got 2, beside 2 in your other notebooks). Try start_ranks(1)" in refused.evalue
+        assert other.run(START.format(1)).status == "ok"
+        assert one.run("%px x = 7\n").status == "ok"
+        assert one.run(START.format(3)).ename == "BadInput"
+        assert one.run("%px print(x)").text == "[0] 7\n[1] 7\n"
+        assert other.run("ranks.stop()").status == "ok"
+        assert one.run(START.format(3)).status == "ok"
+    wait_until_gone(environment, 10)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,144 @@
+"""
+The house: what the package has, from top to bottom, and who imports whom, drawn from the imports.
+
+    python tests/support/import_map.py            print the picture
+    python tests/support/import_map.py --write    put it into CONTRIBUTING.md
+"""
+
+import ast
+import functools
+import sys
+
+from paths import ROOT
+
+PACKAGE = ROOT / "ddp_lessons"
+PAGE = ROOT / "CONTRIBUTING.md"
+BEGIN, END = (
+    "<!-- drawn by tests/support/import_map.py -->\n```\n",
+    "```\n<!-- end of the drawing -->",
+)
+
+_NAME_COLUMNS = 18
+
+
+@functools.cache
+def imported_names(source, module):
+    """
+    Return the dotted name of everything that a source imports, in functions too.
+
+    Args:
+        source: Python source text.
+        module: Its dotted name, which relative imports start from; a package ends in `.__init__`.
+    """
+    names = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            parent = module.split(".")[: -node.level] if node.level else []
+            base = ".".join([*parent, *([node.module] if node.module else [])])
+            names += [f"{base}.{alias.name}" for alias in node.names]
+    return names
+
+
+def package_modules():
+    """
+    Yield the dotted name and the source of every module but the top one, which may import all.
+    """
+    for path in sorted(PACKAGE.rglob("*.py")):
+        module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+        if module != "ddp_lessons.__init__":
+            yield module, path.read_text()
+
+
+def arrows(depth, inside=""):
+    """
+    Return {part: set of the parts that it imports}, of the package or of one of its entries.
+
+    Args:
+        depth: Which part of a dotted name tells the parts apart: 1 for entries, 2 for rooms.
+        inside: The entry, for its rooms.
+    """
+    folder = PACKAGE / inside
+    parts = {path.parent.name for path in folder.glob("*/__init__.py")}
+    found: dict = {part: set() for part in parts}
+    for module, source in package_modules():
+        at = module.split(".")
+        if len(at) <= depth or at[depth] not in parts or (inside and at[1] != inside):
+            continue
+        for name in imported_names(source, module):
+            to = name.split(".")
+            is_near = to[0] == "ddp_lessons" and (not inside or to[1:2] == [inside])
+            if is_near and len(to) > depth and to[depth] in parts - {at[depth]}:
+                found[at[depth]].add(to[depth])
+    return found
+
+
+def from_the_top(targets):
+    """
+    Return parts in an order in which each stands above what it imports; equals by their names.
+    """
+    heights: dict = {}
+
+    def height(part):
+        if part not in heights:
+            heights[part] = 1 + max(map(height, targets[part]), default=0)
+        return heights[part]
+
+    return sorted(targets, key=lambda part: (-height(part), part))
+
+
+def straight(targets):
+    """
+    Return the arrows that no longer way replaces: who imports B, which imports C, may import C.
+    """
+
+    def below(part):
+        return targets[part].union(*map(below, targets[part]))
+
+    return {
+        part: found - set().union(*map(below, found)) if found else set()
+        for part, found in targets.items()
+    }
+
+
+def picture():
+    """
+    Return the picture as text: an entry a line, and its rooms below it, a stem of checks aside.
+    """
+    lines = []
+    for entry in from_the_top(entries := arrows(1)):
+        lines += _lines(entry, "", straight(entries)[entry])
+        rooms = arrows(2, entry)
+        for room in from_the_top(rooms):
+            if entry != "checks" or room == "kit":
+                lines += _lines(f"{entry}/{room}", "  ", straight(rooms)[room])
+    return "".join(line + "\n" for line in lines)
+
+
+def _lines(path, indent, below):
+    folder = PACKAGE / path
+    said = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+    name = f"{indent}{folder.name}/"
+    arrow = f"  on {', '.join(sorted(below))}" if below else ""
+    first = said.split("\n", 1)[0]
+    return [
+        f"{name + ' ':{_NAME_COLUMNS}}{first}",
+        *([f"{'':{_NAME_COLUMNS}}{arrow}"] if arrow else []),
+    ]
+
+
+def page_with_picture(text):
+    """
+    Return the text of a page with the picture as it is now.
+    """
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}{picture()}{END}{after}"
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--write"]:
+        PAGE.write_text(page_with_picture(PAGE.read_text()))
+    else:
+        print(picture(), end="")

@@ -1,0 +1,122 @@
+"""
+Who may act while a rank waits: threads and processes of the learner's, not those of the tools.
+"""
+
+import contextlib
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.pool import ThreadPool
+
+import pytest
+from waiting import HANGS_AFTER_S, wait_until
+
+from ddp_lessons.ranks.rank.background_activity import PROCESS, THREAD, Helpers
+
+
+@contextlib.contextmanager
+def running(thread, gate):
+    """
+    Run a thread until the block ends, by when it must wait for the gate.
+    """
+    thread.start()
+    try:
+        yield
+    finally:
+        gate.set()
+        thread.join(HANGS_AFTER_S)
+        assert not thread.is_alive()
+
+
+def test_helpers_are_threads_that_came_later():
+    """
+    The engine's own threads exist before the first cell; the learner's come with a cell.
+    """
+    gate = threading.Event()
+    with running(threading.Thread(target=gate.wait), gate):
+        before = Helpers()
+        assert before.that_may_act() == []
+        other = threading.Event()
+        with running(threading.Thread(target=other.wait), other):
+            assert before.that_may_act() == [THREAD]
+        assert before.that_may_act() == []
+
+
+def test_helpers_know_a_timer():
+    """
+    A timer waits in threading's own code, with no line of the learner's on its stack.
+    """
+    helpers = Helpers()
+    timer = threading.Timer(600, print)
+    timer.start()
+    try:
+        assert helpers.that_may_act() == [THREAD]
+    finally:
+        timer.cancel()
+        timer.join(HANGS_AFTER_S)
+
+
+def test_helpers_count_a_pool_only_while_it_works():
+    """
+    An executor keeps its threads for ever; idle ones would excuse every deadlock after it.
+    """
+    helpers, gate = Helpers(), threading.Event()
+    with ThreadPoolExecutor(2) as pool:
+        job = pool.submit(gate.wait)
+        wait_until(lambda: helpers.that_may_act() == [THREAD], HANGS_AFTER_S, "the pool to work")
+        gate.set()
+        job.result(HANGS_AFTER_S)
+        wait_until(lambda: helpers.that_may_act() == [], HANGS_AFTER_S, "the pool to be idle")
+    gate.clear()
+    with ThreadPool(2) as pool:
+        wait_until(lambda: helpers.that_may_act() == [], HANGS_AFTER_S, "the pool to be idle")
+        job = pool.apply_async(gate.wait)
+        wait_until(lambda: helpers.that_may_act() == [THREAD], HANGS_AFTER_S, "the pool to work")
+        gate.set()
+        job.get(HANGS_AFTER_S)
+
+
+def test_helpers_spare_the_threads_of_tools():
+    """
+    A progress bar's monitor, a loader's pin thread and a debugger never send what a rank waits for.
+    """
+    gate = threading.Event()
+
+    def work():
+        gate.wait()
+
+    work.__module__ = "torch.utils.data._utils.pin_memory"
+    helpers = Helpers()
+    with running(threading.Thread(target=work), gate):
+        assert helpers.that_may_act() == []
+    gate.clear()
+    work.__module__ = "torch.distributed.distributed_c10d"  # a learner's thread that calls torch
+    with running(threading.Thread(target=work), gate):
+        assert helpers.that_may_act() == [THREAD]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="children are read from /proc")
+def test_helpers_are_processes_that_still_run():
+    """
+    A program that a rank has started may write the file or open the port that it waits for.
+    """
+    helpers = Helpers()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        assert helpers.that_may_act() == [PROCESS]
+        child.stdin.close()
+        wait_until(lambda: helpers.that_may_act() == [], HANGS_AFTER_S, "the end of the child")
+        child.wait(HANGS_AFTER_S)
+
+
+def test_helpers_spare_the_workers_of_a_loader():
+    """
+    They load data for a rank that waits for them, or that keeps them for the next epoch.
+    """
+    from torch.utils.data import DataLoader
+
+    helpers = Helpers()
+    loader = DataLoader(range(4), num_workers=1, persistent_workers=True)
+    assert len(list(loader)) == 4
+    assert helpers.that_may_act() == []
+    loader._iterator._shutdown_workers()

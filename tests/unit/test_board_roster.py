@@ -1,0 +1,354 @@
+"""
+Who is on the board: a row is its owner's, is kept through a kill, and is gone after a day.
+"""
+
+import json
+import stat
+
+import pytest
+from class_board import NOW_S, TOKEN, state_of, tried
+
+from ddp_lessons.board import roster
+from ddp_lessons.board.names import Denied
+from ddp_lessons.board.rate_limit import MOST_WRONG_CODES
+from ddp_lessons.board.roster import People
+from ddp_lessons.errors import BadInput
+
+OTHER = "o" * 40
+
+
+class Clock:
+    """
+    A clock that a test sets.
+    """
+
+    def __init__(self):
+        self.now_s = float(NOW_S)
+
+    def __call__(self):
+        return self.now_s
+
+
+@pytest.fixture
+def clock():
+    """
+    A clock that stands still.
+    """
+    return Clock()
+
+
+@pytest.fixture
+def room(tmp_path, clock):
+    """
+    People in a folder of the test's own.
+    """
+    found = People(tmp_path / "board", clock)
+    yield found
+    found.close()
+
+
+def names(room):
+    """
+    Return the names on the board, sorted.
+    """
+    return sorted(row.name for row in room.rows())
+
+
+def test_who_knows_the_code_gets_a_row(room):
+    """
+    The code is on the projector: whoever is in the room can join.
+    """
+    room.let_in(TOKEN, " Ada   and Grace ", room.code)
+    room.let_in(OTHER, "Bo", room.code.lower())
+    assert names(room) == ["Ada and Grace", "Bo"]
+
+
+def test_who_does_not_know_the_code_gets_none(room):
+    """
+    Somebody from outside the room cannot fill the board.
+    """
+    with pytest.raises(Denied, match="not the one that the board shows"):
+        room.let_in(TOKEN, "Ada", "WRONG")
+    assert room.rows() == []
+
+
+def test_codes_cannot_be_guessed_one_after_the_other(room, clock):
+    """
+    A program would try thousands a minute.
+    """
+    for _ in range(MOST_WRONG_CODES):
+        with pytest.raises(Denied, match="not the one"):
+            room.let_in(TOKEN, "Ada", "WRONG", "198.51.100.9")
+    with pytest.raises(Denied, match="wait a minute") as denied:
+        room.let_in(TOKEN, "Ada", room.code, "198.51.100.9")
+    assert denied.value.status == 429
+    room.let_in(OTHER, "Bo", room.code, "192.0.2.7")
+    clock.now_s += 61
+    room.let_in(TOKEN, "Ada", room.code, "198.51.100.9")
+
+
+def test_to_join_twice_is_to_join_once(room):
+    """
+    An answer may be lost on its way; a kernel may be restarted; a name may be mended.
+    """
+    room.let_in(TOKEN, "Ada", room.code)
+    room.put(TOKEN, state_of({"00.1": tried("view")}), NOW_S)
+    room.let_in(TOKEN, "Ada", room.code)
+    room.let_in(TOKEN, "Ada L.", room.code)
+    (row,) = room.rows()
+    assert row.name == "Ada L."
+    assert row.state["tasks"]["00.1"]["checks"] == 1
+
+
+@pytest.mark.parametrize("name", ["Ada", "ADA", " ada "])
+def test_a_name_is_given_once(room, name):
+    """
+    Two rows of one name are no use to the teacher, and one could pass for the other.
+    """
+    room.let_in(TOKEN, "Ada", room.code)
+    with pytest.raises(Denied, match="taken"):
+        room.let_in(OTHER, name, room.code)
+
+
+@pytest.mark.parametrize("name", ["", "   ", "x" * 41, "A\u202eda", "A\x00da", "A\u200bda"])
+def test_a_name_that_cannot_be_shown_is_refused(room, name):
+    """
+    Signs that turn a line round, or that cannot be seen, make one name look like another.
+    """
+    with pytest.raises(Denied, match="a name of"):
+        room.let_in(TOKEN, name, room.code)
+
+
+def test_a_token_that_can_be_guessed_is_refused(room):
+    """
+    It is all that keeps a row from others.
+    """
+    with pytest.raises(Denied, match="a token of 32"):
+        room.let_in("ada", "Ada", room.code)
+
+
+def test_a_state_goes_to_the_row_of_its_token_and_no_other(room):
+    """
+    What is sent names nobody: the token alone says whose it is.
+    """
+    room.let_in(TOKEN, "Ada", room.code)
+    room.let_in(OTHER, "Bo", room.code)
+    room.put(OTHER, {**state_of({"00.1": tried("view")}), "name": "Ada"}, NOW_S)
+    rows = {row.name: row.state["tasks"] for row in room.rows()}
+    assert rows["Ada"] == {}
+    assert rows["Bo"]["00.1"]["checks"] == 1
+    with pytest.raises(Denied, match="join") as denied:
+        room.put("x" * 40, state_of(), NOW_S)
+    assert denied.value.status == 401
+
+
+def test_what_comes_last_replaces_what_was_there(room):
+    """
+    A whole state is sent each time, so nothing has to be put together.
+    """
+    room.let_in(TOKEN, "Ada", room.code)
+    room.put(TOKEN, state_of({"00.1": tried("view")}), NOW_S)
+    room.put(TOKEN, state_of({"00.1": tried("view", None)}), NOW_S)
+    (row,) = room.rows()
+    assert row.state["tasks"]["00.1"]["is_passed"]
+
+
+@pytest.mark.parametrize("told", [[], "state", 3, {"version": 9}])
+def test_what_is_no_state_is_refused(room, told):
+    """
+    The last good one stays.
+    """
+    room.let_in(TOKEN, "Ada", room.code)
+    room.put(TOKEN, state_of({"00.1": tried("view")}), NOW_S)
+    with pytest.raises(Denied, match="no state"):
+        room.put(TOKEN, told, NOW_S)
+    assert room.rows()[0].state["tasks"]["00.1"]["checks"] == 1
+
+
+def test_code_is_not_kept_even_if_it_is_sent(room, tmp_path):
+    """
+    Nobody has to trust what sends.
+    """
+    room.let_in(TOKEN, "Ada", room.code)
+    task = tried("view") | {"answer": "def all_reduce(tensor): pass"}
+    room.put(TOKEN, {**state_of({"00.1": task}), "cell": "import os"}, NOW_S)
+    kept = "".join(path.read_text() for path in (tmp_path / "board").rglob("*.json"))
+    assert "view" in kept
+    assert "all_reduce" not in kept
+    assert "import" not in kept
+
+
+def test_a_board_that_is_killed_has_lost_nothing(room, tmp_path, clock):
+    """
+    What a learner was told is there is on the disk: another board reads the same rows.
+    """
+    room.let_in(TOKEN, "Ada", room.code)
+    room.put(TOKEN, state_of({"00.1": tried("view")}), NOW_S - 60)
+    room.close()
+    again = People(tmp_path / "board", clock)
+    assert again.rows() == room.rows()
+    assert again.rows()[0].ahead_s == 60
+    assert (again.code, again.teacher) == (room.code, room.teacher)
+    again.put(TOKEN, state_of({"00.1": tried(None)}), NOW_S)
+    again.close()
+
+
+def test_tokens_are_not_on_the_disk_and_the_folder_is_the_users_own(room, tmp_path):
+    """
+    Who reads a backup can write nobody's row.
+    """
+    room.let_in(TOKEN, "Ada", room.code)
+    kept = [path for path in (tmp_path / "board").rglob("*") if path.is_file()]
+    assert not [path for path in kept if TOKEN in path.read_text() + path.name]
+    assert stat.S_IMODE((tmp_path / "board").stat().st_mode) == 0o700
+
+
+def test_rows_are_gone_after_a_day(room, tmp_path, clock):
+    """
+    A board is for today.
+    """
+    room.let_in(TOKEN, "Ada", room.code)
+    clock.now_s += roster.KEPT_S - 10
+    room.let_in(OTHER, "Bo", room.code)
+    clock.now_s += 20
+    room.forget_the_old()
+    assert names(room) == ["Bo"]
+    assert len(list((tmp_path / "board" / "rows").iterdir())) == 1
+
+
+def test_who_leaves_takes_the_row_along(room, tmp_path):
+    """
+    It was theirs.
+    """
+    room.let_in(TOKEN, "Ada", room.code)
+    room.remove(OTHER)
+    assert names(room) == ["Ada"]
+    room.remove(TOKEN)
+    assert room.rows() == []
+    assert list((tmp_path / "board" / "rows").iterdir()) == []
+
+
+def test_a_row_that_the_teacher_removes_does_not_come_back_by_itself(room, tmp_path, clock):
+    """
+    The learner's kernel goes on sending, and joins again with the code that it knows.
+    """
+    room.let_in(TOKEN, "Ada", room.code)
+    room.put(TOKEN, state_of({"00.1": tried("view")}), NOW_S)
+    room.let_in(OTHER, "Bo", room.code)
+    key = next(row.key for row in room.rows() if row.name == "Ada")
+    assert room.take_off(key)
+    assert not room.take_off(key)
+    assert names(room) == ["Bo"]
+    kept = "".join(path.read_text() for path in (tmp_path / "board").rglob("*.json"))
+    assert "Ada" not in kept
+    room.close()
+    again = People(tmp_path / "board", clock)  # a board that was started anew knows of it
+    with pytest.raises(Denied, match="the teacher has removed this row") as denied:
+        again.put(TOKEN, state_of(), NOW_S)
+    assert denied.value.status == 403
+    with pytest.raises(Denied, match="join under another name"):
+        again.let_in(TOKEN, "ada", again.code)
+    again.let_in(TOKEN, "Ada L.", again.code)
+    again.put(TOKEN, state_of(), NOW_S)
+    assert names(again) == ["Ada L.", "Bo"]
+    assert again.take_off(key)
+    clock.now_s += roster.KEPT_S + 1
+    again.forget_the_old()
+    again.let_in(TOKEN, "Ada", again.code)  # it is another day
+    again.close()
+
+
+def test_a_user_of_a_hub_is_removed_like_anybody(room):
+    """
+    Nobody joins there, so the next thing that they do would bring the row back.
+    """
+    room.put_user("ada", state_of(), NOW_S)
+    (row,) = room.rows()
+    room.take_off(row.key)
+    with pytest.raises(Denied, match="removed"):
+        room.put_user("ada", state_of(), NOW_S)
+    room.let_in_user("ada", "Ada and Grace")
+    room.put_user("ada", state_of(), NOW_S)
+    assert names(room) == ["Ada and Grace"]
+
+
+def test_two_boards_do_not_share_a_folder(room, tmp_path):
+    """
+    Each would write over the other's rows.
+    """
+    with pytest.raises(BadInput, match="A board is running already"):
+        People(tmp_path / "board")
+    with pytest.raises(BadInput, match="A board is running already"):
+        roster.delete_everything(tmp_path / "board")
+
+
+def test_everything_is_deleted_by_one_call(room, tmp_path):
+    """
+    And there is nothing to delete where there was no board.
+    """
+    room.let_in(TOKEN, "Ada", room.code)
+    room.close()
+    assert roster.delete_everything(tmp_path / "board") == 1
+    assert not (tmp_path / "board").exists()
+    assert roster.delete_everything(tmp_path / "board") == 0
+
+
+def test_rows_that_cannot_be_read_are_told(room, tmp_path):
+    """
+    A board that leaves somebody out without a word is worse than none.
+    """
+    room.let_in(TOKEN, "Ada", room.code)
+    room.close()
+    (path,) = (tmp_path / "board" / "rows").iterdir()
+    path.write_text("{")
+    with pytest.raises(BadInput, match=r"Cannot read what the board has kept: .* --delete"):
+        People(tmp_path / "board")
+
+
+def test_a_full_board_takes_nobody_in(room, monkeypatch):
+    """
+    A program that knows the code cannot fill the disk.
+    """
+    monkeypatch.setattr(roster, "MOST_PEOPLE", 1)
+    room.let_in(TOKEN, "Ada", room.code)
+    with pytest.raises(Denied, match="full"):
+        room.let_in(OTHER, "Bo", room.code)
+    room.put(TOKEN, state_of(), NOW_S)
+
+
+def test_a_user_of_a_hub_has_a_row_without_joining(room):
+    """
+    The hub vouches for them.
+    """
+    room.put_user("ada", state_of({"00.1": tried("view")}), NOW_S)
+    room.put_user("ada", state_of({"00.1": tried(None)}), NOW_S)
+    (row,) = room.rows()
+    assert row.name == "ada"
+    assert row.state["tasks"]["00.1"]["is_passed"]
+
+
+def test_a_user_of_a_hub_may_choose_a_name_and_nobody_loses_theirs_by_it(room):
+    """
+    Pairs are called as they like. A login that somebody has chosen as a name keeps its own row.
+    """
+    room.put_user("ada", state_of({"00.1": tried("view")}), NOW_S)
+    room.let_in_user("ada", "Bo")
+    room.put_user("ada", state_of({"00.1": tried("view", None)}), NOW_S)
+    room.put_user("bo", state_of(), NOW_S)
+    rows = {row.name: row.state["tasks"] for row in room.rows()}
+    assert set(rows) == {"Bo", "bo (login)"}
+    assert rows["Bo"]["00.1"]["is_passed"]
+    with pytest.raises(Denied, match="taken"):
+        room.let_in_user("bo", "BO")
+    room.put_user("x" * 60, state_of(), NOW_S)
+    room.put_user("x" * 61, state_of(), NOW_S)
+    assert len(room.rows()) == 4
+
+
+def test_rows_can_be_read_beside_a_board_that_runs(room, tmp_path):
+    """
+    `ddp-lessons board --csv` need not wait for the end of the day.
+    """
+    room.let_in(TOKEN, "Ada", room.code)
+    assert [row.name for row in roster.kept_rows(tmp_path / "board")] == ["Ada"]
+    assert json.loads((tmp_path / "board" / "class.json").read_text())["code"] == room.code

@@ -1,0 +1,130 @@
+"""
+What a check notes of the models and optimizers that an answer gets, and how it words numbers.
+"""
+
+import pytest
+import torch
+
+from ddp_lessons.checks.kit.fixtures.numbers import words, words_of_both
+from ddp_lessons.checks.kit.on_rank.argument_state import Lent
+
+
+def _model():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))
+    model[0].weight.grad = torch.ones(3, 2)
+    return model
+
+
+def _add_a_hook(model):
+    model[0].weight.register_hook(lambda gradient: gradient)
+
+
+def _put_in_place(model):
+    model[0].bias = torch.nn.Parameter(model[0].bias.detach().clone())
+
+
+def _move_a_weight(model):
+    with torch.no_grad():
+        model[0].bias += 1
+
+
+CHANGES = {
+    "mode": (lambda model: model.eval(), "it is in eval mode"),
+    "frozen": (lambda model: model[0].bias.requires_grad_(False), "0.bias changed: requires_grad"),
+    "hooks": (_add_a_hook, "0.weight changed: it had 0 hooks and has 1"),
+    "grad": (lambda model: model.zero_grad(), "0.weight.grad changed: it was a tensor, and now"),
+    "place": (_put_in_place, "0.bias changed: another parameter stands in its place"),
+    "weights": (_move_a_weight, "0.bias changed: it holds other numbers"),
+    "buffers": (lambda model: model(torch.ones(4, 2)), "1.running_mean changed"),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_what_is_left_changed_in_a_model_is_named(kind):
+    """
+    A right return value hides what an answer leaves behind for the caller's next step.
+    """
+    change, told = CHANGES[kind]
+    model = _model()
+    lent = Lent((model, 3, "text"))
+    assert lent.changes() == {}
+    change(model)
+    changes = lent.changes()
+    assert list(changes) == [kind]
+    assert told in changes[kind]
+
+
+def test_a_gradient_with_other_numbers_is_a_change():
+    """
+    It need not have come or gone.
+    """
+    model = _model()
+    lent = Lent((model,))
+    model[0].weight.grad += 1
+    assert lent.changes() == {"grad": "It leaves 0.weight.grad changed: it holds other numbers."}
+
+
+def test_a_parameter_that_comes_or_goes_is_told_as_such():
+    """
+    It had no numbers before, so none that could have changed.
+    """
+    model = _model()
+    lent = Lent((model,))
+    model[1].register_parameter("scale", torch.nn.Parameter(torch.ones(1)))
+    assert lent.changes()["weights"] == "It leaves 1.scale changed: it was not there before."
+    lent = Lent((model,))
+    del model[1].scale
+    assert lent.changes()["weights"] == "It leaves 1.scale changed: it is gone."
+
+
+def test_what_is_left_changed_in_an_optimizer_is_named():
+    """
+    A rate that is scaled for one step, and momentum that is thrown away, are the next step's loss.
+    """
+    model = _model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer.step()
+    lent = Lent((optimizer,))
+    assert lent.changes() == {}
+    optimizer.param_groups[0]["lr"] = 0.05
+    optimizer.state.clear()
+    changes = lent.changes()
+    assert sorted(changes) == ["momentum", "rates"]
+    assert "lr of the optimizer's group 0 changed: it was 0.1 and is 0.05" in changes["rates"]
+    assert "something of it is gone" in changes["momentum"]
+
+
+def test_words_of_two_tensors_show_where_they_differ():
+    """
+    Eight equal numbers, or six equal digits, tell a learner nothing.
+    """
+    one = torch.arange(20.0)
+    other = one.clone()
+    other[15] = 3
+    got, expected = words_of_both(one, other)
+    assert got == "[..., 15, 16, 17, 18, 19] float32"
+    assert expected == "[..., 3, 16, 17, 18, 19] float32"
+    near = torch.tensor([0.1], dtype=torch.float64)
+    assert words_of_both(near, near + 1e-9) == ("[0.1] float64", "[0.100000001] float64")
+    assert words_of_both(None, near) == ("None", "[0.1] float64")
+    assert words_of_both(torch.ones(2), torch.ones(3)) == (
+        words(torch.ones(2)),
+        words(torch.ones(3)),
+    )
+    empty = torch.empty(0)
+    assert words_of_both(empty, empty) == ("[] float32", "[] float32")
+    assert words_of_both(torch.tensor([torch.nan]), torch.ones(1)) == (
+        "[nan] float32",
+        "[1] float32",
+    )
+
+
+def test_a_frozen_parameter_of_an_optimizer_is_a_change():
+    """
+    An optimizer may have parameters that no model has: an outer one, for example.
+    """
+    outer = torch.optim.SGD([torch.ones(2, requires_grad=True)], lr=0.1)
+    lent = Lent((outer,))
+    outer.param_groups[0]["params"][0].requires_grad_(False)
+    told = "It leaves parameter 0 of the optimizer's group 0 changed: requires_grad was True"
+    assert lent.changes()["frozen"].startswith(told)

@@ -1,0 +1,79 @@
+"""
+Whoever returns while a thread of its own is still to do its work is seen, however quick that is.
+"""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from ddp_lessons.checks.kit import Case
+from ddp_lessons.checks.kit.on_rank.delayed_threads import late_threads
+from ddp_lessons.checks.kit.on_rank.rank_record import Here
+
+
+def _starts_and_returns(done):
+    threading.Thread(target=done.append, args=(1,)).start()
+
+
+def _joins(done):
+    thread = threading.Thread(target=done.append, args=(1,))
+    thread.start()
+    thread.join()
+
+
+def _pools(done):
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(done.append, (1, 2))) == [None, None]
+
+
+def _leaves_an_idle_pool(done):
+    assert ThreadPoolExecutor(1).submit(done.append, 1).result() is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "num_left"),
+    [(_starts_and_returns, 1), (_joins, 0), (_pools, 0), (_leaves_an_idle_pool, 0)],
+)
+def test_threads_that_nobody_has_waited_for_are_counted(answer, num_left):
+    """
+    A pool whose work is done may stay: what counts is done.
+    """
+    done: list = []
+    start = threading.Thread.start
+    with late_threads() as count:
+        answer(done)
+        assert count() == num_left
+    assert done  # also by the one that was late: nothing goes on behind the check
+    assert threading.Thread.start is start
+
+
+def test_threads_that_somebody_else_starts_are_none_of_the_answers():
+    """
+    A rank has threads of its own, and they may start others meanwhile.
+    """
+    done: list = []
+    goes_on = threading.Event()
+
+    def other():
+        goes_on.wait()
+        _starts_and_returns(done)
+        done.append(2)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    with late_threads() as count:
+        goes_on.set()
+        thread.join()
+        assert 2 in done
+        assert count() == 0
+
+
+@pytest.mark.parametrize(("ends_threads", "num_threads"), [(True, 1), (False, 0)])
+def test_a_call_tells_of_them_if_the_task_asks(ends_threads, num_threads):
+    """
+    Other tasks may have threads that live on.
+    """
+    here = Here(Case(1), 0, ".", ends_threads=ends_threads)
+    here.call(_starts_and_returns, [])
+    assert here.calls[0].num_threads == num_threads

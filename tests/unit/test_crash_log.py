@@ -1,0 +1,78 @@
+"""
+A rank that dies says where: written by processes that really die.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from ddp_lessons.ranks.diagnosis.death_report import read_last_words
+from ddp_lessons.ranks.supervisor.child_main import stack_file
+
+DIE = """
+import os, sys
+from ddp_lessons.ranks.rank.crash_log import leave_last_words
+leave_last_words(os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT))
+source = "import ctypes, os, signal\\n\\n" + sys.argv[2]
+exec(compile(source, "/tmp/ipykernel_4711/1.py", "exec"), {})
+"""
+
+
+def die(folder, line):
+    """
+    Run a process that dies in the third line of its cell, and return its exit code.
+    """
+    path = stack_file(folder, 2)
+    return subprocess.run(
+        [sys.executable, "-c", DIE, os.fspath(path), line],
+        stderr=subprocess.DEVNULL,
+    ).returncode
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "is_own_will"),
+    [
+        ("ctypes.string_at(0)", -signal.SIGSEGV, False),
+        ("os.abort()", -signal.SIGABRT, False),
+        ("os._exit(5)", 5, True),
+        ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, True),
+        ("os.kill(os.getpid(), 9)", -signal.SIGKILL, True),
+    ],
+)
+def test_last_words_have_the_line(tmp_path, line, code, is_own_will):
+    """
+    The line of 0.2 s ago, which was told before, is often not the one that killed the rank.
+    """
+    assert die(tmp_path, line) == code
+    assert read_last_words(tmp_path, 2) == (3, is_own_will)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "os.fork() or os._exit(5)",
+        "os.fork() or os.abort()",
+        "os.kill(os.getpid(), 0)",
+        "os.kill(os.fork() or os.getpid(), 0)",
+    ],
+)
+def test_last_words_are_the_ranks_own(tmp_path, line):
+    """
+    A child of a rank may die as it likes, and asking for a process by signal 0 ends nobody.
+    """
+    assert die(tmp_path, line) == 0
+    assert read_last_words(tmp_path, 2) == (None, False)
+
+
+def test_last_words_of_a_rank_that_left_none(tmp_path):
+    """
+    Killed from outside, or another launcher's: nothing is known, and nothing is made up.
+    """
+    assert read_last_words(tmp_path, 2) == (None, False)
+    stack_file(tmp_path, 2).write_text(
+        'Thread 0x1 (most recent call first):\n  File "/tmp/ipykernel_1/1.py", line 4 in <module>\n'
+    )
+    assert read_last_words(tmp_path, 2) == (None, False)

@@ -1,0 +1,73 @@
+"""
+Time limits that load stretches: only proven sleep counts.
+"""
+
+import pytest
+
+from ddp_lessons.ranks.system.load_aware_timeout import Patience
+
+
+class Watched:
+    """
+    A clock, and processes that want a core or sleep as they are told.
+    """
+
+    def __init__(self, limit_s):
+        self.now, self.wants = 10.0, set()
+        self.patience = Patience(
+            limit_s,
+            lambda: [1, 2],
+            clock=lambda: self.now,
+            wants=lambda pid: pid in self.wants,
+        )
+
+    def is_over_after(self, seconds, every_s=0.1):
+        """
+        Let time pass, asking now and then.
+        """
+        for _ in range(round(seconds / every_s)):
+            self.now += every_s
+            if self.patience.is_over:
+                return True
+        return False
+
+
+def test_patience_ends_with_those_who_sleep():
+    """
+    On a quiet machine it is an ordinary time limit.
+    """
+    watched = Watched(2.0)
+    assert not watched.is_over_after(1.9)
+    assert watched.is_over_after(0.3)
+
+
+@pytest.mark.parametrize("who", [1, 2])
+def test_patience_waits_for_whoever_waits_for_a_core(who):
+    """
+    However crowded the machine is, nobody is given up for having no turn.
+    """
+    watched = Watched(2.0)
+    watched.wants = {who}
+    assert not watched.is_over_after(600.0)
+    watched.wants = set()
+    assert not watched.is_over_after(1.9)
+    assert watched.is_over_after(0.3)
+
+
+def test_patience_does_not_count_its_own_starvation():
+    """
+    Who looks may be starved too: an hour between two looks is no hour in which the others slept.
+    """
+    watched = Watched(2.0)
+    watched.now += 3600.0
+    assert not watched.patience.is_over
+    assert watched.is_over_after(2.0)
+
+
+def test_patience_that_is_asked_very_often():
+    """
+    Loops that poll every 2 ms ask as often; the seconds between are not lost.
+    """
+    watched = Watched(1.0)
+    assert not watched.is_over_after(0.9, every_s=0.002)
+    assert watched.is_over_after(0.2, every_s=0.002)

@@ -1,0 +1,87 @@
+"""
+Ranks that join or leave a group: which will never finish, and which are only slow. Made-up ranks.
+"""
+
+import pytest
+from fake_ranks import MadeUpRanks
+
+from ddp_lessons.ranks.kernel.regrouping import _Watch
+from ddp_lessons.ranks.system import clocks
+
+
+class Scene:
+    """
+    Ranks 1 and 2 of four run a function of `membership`; the others have finished it.
+    """
+
+    def __init__(self, name):
+        self.ranks = MadeUpRanks()
+        self.watch = _Watch(self.ranks, name, self.ranks.clock, self.ranks.pulses.get)
+
+    def ends_after(self, seconds, each=lambda ranks: None):
+        """
+        Look every 0.1 s; return the seconds until it was no use to wait on, or None.
+        """
+        for look in range(1, round(seconds * 10) + 1):
+            self.ranks.now += 0.1
+            self.ranks.gloo_looks()
+            each(self.ranks)
+            if self.watch.stands_still([1, 2]):
+                return look / 10
+        return None
+
+
+def poll(ranks):
+    """
+    Look for a key of a store ten times in a tenth of a second.
+    """
+    for rank in (1, 2):
+        ranks.change(rank, main_turns=ranks.pulses[100 + rank].main_turns + 10)
+
+
+@pytest.mark.parametrize(
+    ("name", "limit_s"),
+    [
+        ("leave", clocks.ALONE_ASLEEP_S),
+        ("open_store", clocks.ALONE_ASLEEP_S),
+        ("join", clocks.JOIN_ASLEEP_S),
+    ],
+)
+def test_ranks_that_sleep_too_long_will_never_come(name, limit_s):
+    """
+    A rank that joins may wait for others, so it is given longer. Load uses up none of this.
+    """
+    scene = Scene(name)
+    for rank in (1, 2):
+        scene.ranks.change(rank, main_sleeps=False)  # they wait for a core
+    assert scene.ends_after(600) is None
+    for rank in (1, 2):
+        scene.ranks.change(rank, main_sleeps=True)
+    assert scene.ends_after(60) == pytest.approx(limit_s, abs=0.25)
+
+
+@pytest.mark.parametrize(("name", "is_over"), [("leave", True), ("join", False)])
+def test_one_rank_that_sleeps_holds_up_a_join_only_while_all_do(name, is_over):
+    """
+    A rank that joins waits for the slowest one; a rank that leaves waits for nobody.
+    """
+    scene = Scene(name)
+    scene.ranks.change(2, main_sleeps=False)
+    assert (scene.ends_after(600) is not None) == is_over
+
+
+def test_ranks_that_poll_a_store_are_given_turns_and_no_seconds():
+    """
+    A rank that waits for an address polls every 10 ms. A starved rank has no turns to use up.
+    """
+    scene = Scene("join")
+    assert scene.ends_after(600, poll) == pytest.approx(clocks.JOIN_POLLS / 100, abs=0.2)
+
+
+def test_ranks_of_which_the_system_tells_nothing_are_given_seconds():
+    """
+    Without /proc nothing else is left.
+    """
+    scene = Scene("leave")
+    scene.ranks.pulses.clear()
+    assert scene.ends_after(600) == pytest.approx(clocks.GROUP_UNKNOWN_S, abs=0.2)

@@ -1,0 +1,197 @@
+"""
+A cell that stands still, and one that is slow: on ranks that are made up.
+"""
+
+import pytest
+from fake_ranks import MadeUpRanks
+
+from ddp_lessons.ranks.diagnosis.stall_detection import Standstill
+
+IN_A_COLLECTIVE = {"call": "all_reduce"}
+FORMING = {"call": "new_group"}
+COMPUTING = {"call": ""}
+
+
+@pytest.fixture
+def ranks():
+    """
+    Four ranks that all sleep.
+    """
+    return MadeUpRanks()
+
+
+class Watch:
+    """
+    Look at made-up ranks every 0.2 s.
+    """
+
+    def __init__(self, ranks):
+        self.ranks = ranks
+        self.standstill = Standstill(
+            ranks, clock=ranks.clock, pulse=ranks.pulses.get, cpu_seconds=ranks.cpu_s.get
+        )
+        self.standstill.look([0, 1, 2, 3])
+
+    def looks(self, count, each=lambda ranks: None):
+        """
+        Look some times.
+        """
+        for _ in range(count):
+            self.ranks.now += 0.2
+            self.ranks.gloo_looks()
+            each(self.ranks)
+            self.standstill.look([0, 1, 2, 3])
+        return self.standstill
+
+
+def turn(ranks, rank, turns=1, **changes):
+    """
+    Give a rank's main thread some turns.
+    """
+    ranks.change(rank, main_turns=ranks.pulses[100 + rank].main_turns + turns, **changes)
+
+
+def test_standstill_counts_from_the_last_turn(ranks):
+    """
+    All wait for one another: the seconds are those of their sleep.
+    """
+    watch = Watch(ranks)
+    assert watch.looks(10).seconds == pytest.approx(2.0)
+    assert watch.standstill.is_vain(2, IN_A_COLLECTIVE)
+
+
+def test_standstill_is_none_while_one_waits_for_a_core(ranks):
+    """
+    Three sleep, since the fourth is starved: that is a slow cell, not a deadlock.
+    """
+    ranks.change(1, main_sleeps=False)
+    assert Watch(ranks).looks(300).seconds == 0.0
+
+
+def test_standstill_is_none_while_a_thread_works(ranks):
+    """
+    A thread of any rank, of one that has finished too, may be about to send.
+    """
+    ranks.change(3, others_sleep=False)
+    assert Watch(ranks).looks(300).seconds == 0.0
+
+
+def test_standstill_is_none_while_children_compute(ranks):
+    """
+    The workers of a DataLoader use the cores, and the ranks wait for them.
+    """
+
+    def work(ranks):
+        ranks.cpu_s[102] += 0.1
+
+    assert Watch(ranks).looks(50, work).seconds == 0.0
+
+
+def test_standstill_goes_on_over_the_polls_of_a_loop(ranks):
+    """
+    A loop with a sleep in it wakes up and does nothing.
+    """
+
+    def poll(ranks):
+        turn(ranks, 2, turns=20)
+
+    assert Watch(ranks).looks(10, poll).seconds == pytest.approx(2.0)
+
+
+def test_standstill_of_one_that_gets_on_in_its_calls_is_told(ranks):
+    """
+    Small messages, one after another, on a starved machine: little CPU time, but turns.
+    """
+    watch = Watch(ranks)
+    watch.looks(10, lambda ranks: turn(ranks, 2, turns=20))
+    assert watch.standstill.moves_in_a_call(2, IN_A_COLLECTIVE)
+    assert not watch.standstill.moves_in_a_call(1, IN_A_COLLECTIVE)
+    assert not watch.standstill.moves_in_a_call(2, FORMING)
+    assert not watch.standstill.moves_in_a_call(2, COMPUTING)
+
+
+def test_standstill_is_vain_only_once_gloo_has_looked(ranks):
+    """
+    The message may have come: the one who must take it is starved.
+    """
+    watch = Watch(ranks)
+    for _ in range(20):
+        ranks.now += 0.2
+        watch.standstill.look([0, 1, 2, 3])
+    assert not watch.standstill.is_vain(2, IN_A_COLLECTIVE)
+
+
+def test_standstill_of_a_poll_is_vain_after_many(ranks):
+    """
+    What waits for a store polls it. Thirty polls are thirty chances; seconds are none.
+    """
+    watch = Watch(ranks)
+    watch.looks(20, lambda ranks: turn(ranks, 2))
+    assert not watch.standstill.is_vain(2, FORMING)
+    watch.looks(20, lambda ranks: turn(ranks, 2))
+    assert watch.standstill.is_vain(2, FORMING)
+    assert not watch.standstill.is_vain(2, IN_A_COLLECTIVE)
+
+
+def test_standstill_of_a_wait_for_a_rank_that_there_is_not(ranks):
+    """
+    torch polls the store for the address of rank -1, and will for ever.
+    """
+    nobody = {"call": "recv", "peer": -1}
+    watch = Watch(ranks)
+    watch.looks(40, lambda ranks: turn(ranks, 2))
+    assert not watch.standstill.moves_in_a_call(2, nobody)
+    assert watch.standstill.is_vain(2, nobody)
+    assert watch.standstill.moves_in_a_call(2, {"call": "recv", "peer": 1})
+
+
+def test_chance_after_a_fault(ranks):
+    """
+    A rank fails; the others may fail of the same by themselves, as soon as they get there.
+    """
+    watch = Watch(ranks)
+    at_fault = {rank: watch.standstill.pulse(rank) for rank in range(4)}
+    fault_at = ranks.now
+
+    def had_a_chance(rank, place):
+        return watch.standstill.had_a_chance(rank, place, fault_at, at_fault[rank])
+
+    ranks.change(1, main_sleeps=False)
+    watch.looks(1)
+    assert had_a_chance(0, IN_A_COLLECTIVE)
+    assert not had_a_chance(0, COMPUTING)  # it sleeps, for a fifth of a second so far
+    watch.looks(100)
+    assert had_a_chance(0, COMPUTING)
+    assert not had_a_chance(1, COMPUTING)  # it had no turn yet
+    turn(ranks, 1, turns=3, main_cpu_s=1.31)
+    watch.looks(1)
+    assert had_a_chance(1, COMPUTING)
+    turn(ranks, 2, turns=60)
+    watch.looks(1)
+    assert had_a_chance(2, COMPUTING)  # a loop with a sleep in it went round sixty times
+
+
+def test_standstill_counts_while_one_is_halted(ranks):
+    """
+    None of its threads can move, though it does not sleep.
+    """
+    halt = "stopped by a signal"
+    ranks.change(1, main_sleeps=False, main_halt=halt, others_sleep=False)
+    watch = Watch(ranks)
+    assert watch.looks(20).seconds > 3.0
+    assert watch.standstill.halts == {1: halt}
+    assert not watch.standstill.moves_in_a_call(1, IN_A_COLLECTIVE)
+    ranks.change(1, main_sleeps=True, main_halt="", others_sleep=True)
+    turn(ranks, 1)
+    assert watch.looks(1).halts == {}
+
+
+def test_a_halted_rank_had_its_chance_to_raise(ranks):
+    """
+    Another rank has raised: nobody waits for what a stopped one would have said.
+    """
+    ranks.change(1, main_sleeps=False, main_halt="stopped by a signal")
+    watch = Watch(ranks)
+    fault_at, at_fault = ranks.now, ranks.pulses[101]
+    assert not watch.looks(2).had_a_chance(1, None, fault_at, at_fault)
+    assert watch.looks(2).had_a_chance(1, None, fault_at, at_fault)

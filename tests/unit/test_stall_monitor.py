@@ -1,0 +1,199 @@
+"""
+A cell that is over, or will never be: judged from answers that come late, on made-up ranks.
+"""
+
+from concurrent.futures import Future
+
+import pytest
+from fake_ranks import MadeUpRanks
+from fake_snapshots import at, finished, receiving, reducing
+
+from ddp_lessons.ranks.diagnosis.stall_detection import Standstill
+from ddp_lessons.ranks.kernel import stall_monitor as module
+from ddp_lessons.ranks.kernel.stall_monitor import Lookout
+from ddp_lessons.ranks.system import clocks
+
+RUNNING = [2, 3]
+IN_THE_SECOND = reducing(2)
+AWAITS_A_KEY = at(3, "store.get('a')", "store")
+SLEEPS = at(2, "time.sleep(0.01)")
+AWAITS_RANK_2 = receiving(2)
+
+
+class Watch:
+    """
+    Watch a cell that ranks 2 and 3 of four still run, with a look every fifth of a second.
+
+    Attributes:
+        ranks: The made-up ranks.
+        lookout: The Lookout.
+        asked: (rank, Future) of every question that nobody has answered yet.
+    """
+
+    def __init__(self):
+        self.ranks = MadeUpRanks()
+        self.ranks.dead = []
+        self.ranks.engines.hosts = {}
+        self.ranks.control.ask_place = self._ask
+        self.ranks.control.places = lambda ranks: {rank: finished() for rank in ranks}
+        self.asked = []
+        self.lookout = Lookout(self.ranks, "", range(4), self._ticking)
+        self.lookout._standstill = Standstill(
+            self.ranks,
+            clock=self.ranks.clock,
+            pulse=self.ranks.pulses.get,
+            cpu_seconds=self.ranks.cpu_s.get,
+        )
+
+    def _ticking(self):
+        # A look waits for answers until its time is over: each time it asks, some of it has passed.
+        self.ranks.now += 0.001
+        return self.ranks.now
+
+    def _ask(self, ranks):
+        futures = {rank: Future() for rank in ranks}
+        self.asked += futures.items()
+        return futures
+
+    def answer(self, place):
+        """
+        Have all guards say where their rank is now.
+        """
+        for _, future in self.asked:
+            future.set_result({"content": {"answer": dict(place)}})
+        self.asked.clear()
+
+    def looks(self, count, each=lambda: None, fault_at=None):
+        """
+        Look some times; return how often before the ranks were released.
+        """
+        for number in range(count):
+            self.ranks.now += 0.2
+            self.ranks.gloo_looks()
+            each()
+            self.lookout.look(RUNNING, fault_at)
+            if self.lookout.freeing:
+                return number
+        return count
+
+    def turns(self, count):
+        """
+        Give the main threads of those who run some turns.
+        """
+        for rank in RUNNING:
+            before = self.ranks.pulses[100 + rank].main_turns
+            self.ranks.change(rank, main_turns=before + count)
+
+
+@pytest.fixture
+def watch(monkeypatch):
+    """
+    A Watch, on a clock that goes by its looks.
+    """
+    watch = Watch()
+    monkeypatch.setattr(module, "Freeing", lambda ranks, limits: "freeing")
+    monkeypatch.setattr(module, "place_from_outside", lambda *args: None)
+    monkeypatch.setattr(clocks, "POLL_S", 0)
+    return watch
+
+
+def test_deadlock_is_told_though_the_first_answers_come_late(watch):
+    """
+    The ranks polled a store, then called the collective, and only then could a guard answer.
+    """
+    watch.looks(2, lambda: watch.turns(20))
+    watch.turns(3)  # out of the loop, and into all_reduce
+    watch.looks(2)
+    assert not watch.lookout.deadlocked
+    assert watch.looks(10, lambda: watch.answer(IN_THE_SECOND)) < 8
+    assert watch.lookout.diagnosis.culprits == (0, 1)
+
+
+def test_stop_while_a_deadlock_is_freed_keeps_what_was_found(watch):
+    """
+    Ranks that have been freed wait for nobody any more, so a look at them explains nothing.
+    """
+    watch.looks(2, lambda: watch.turns(20))
+    watch.looks(10, lambda: watch.answer(IN_THE_SECOND))
+    assert watch.lookout.deadlocked
+    said = watch.lookout.diagnosis.sentence
+    watch.ranks.control.pids = lambda ranks: []
+    watch.lookout.stop([])
+    assert watch.lookout.diagnosis.sentence == said != ""
+
+
+def test_polls_of_a_loop_count_for_no_wait_that_came_after_it(watch):
+    """
+    Thirty turns in a loop with a sleep, then a store's key: what it waits for may be near.
+    """
+    watch.looks(2, lambda: watch.turns(20))
+    watch.looks(3, lambda: watch.turns(20))
+    watch.answer(AWAITS_A_KEY)
+    watch.turns(1)
+    watch.looks(1)
+    assert not watch.lookout.deadlocked
+    assert watch.looks(20, lambda: (watch.turns(20), watch.answer(AWAITS_A_KEY))) < 8
+
+
+def test_answer_from_before_the_rest_confirms_nothing(watch):
+    """
+    It was asked in the collective, went on, and sleeps: what it answered no longer holds.
+    """
+    watch.looks(1, lambda: watch.turns(20))
+    watch.looks(1, lambda: watch.turns(20))
+    asked = list(watch.asked)
+    watch.asked.clear()
+    watch.turns(1)  # through with the collective, and into a long sleep
+    watch.looks(1)
+    watch.ranks.now += 1.0  # nobody looks for a second
+    for _, future in asked:
+        future.set_result({"content": {"answer": dict(IN_THE_SECOND)}})
+    watch.looks(1)
+    assert not watch.lookout.deadlocked
+    assert watch.looks(30, lambda: watch.answer(SLEEPS)) == 30
+
+
+def test_stall_is_told_once_and_after_five_seconds(watch, capsys):
+    """
+    Rank 2 sleeps, and rank 3 waits for it: that may be right, so it is told and goes on.
+    """
+
+    def answer():
+        for rank, future in watch.asked:
+            future.set_result({"content": {"answer": dict(SLEEPS if rank == 2 else AWAITS_RANK_2)}})
+        watch.asked.clear()
+
+    began_at, told = watch.ranks.now, ""
+    while not told:
+        watch.looks(1, answer)
+        told = capsys.readouterr().out
+    assert clocks.STALL_REPORT_S < watch.ranks.now - began_at < clocks.STALL_REPORT_S + 0.6
+    assert told.startswith("No progress for 5 s: rank 2 is at line 2: time.sleep(0.01); ")
+    assert watch.looks(60, answer) == 60
+    assert capsys.readouterr().out == ""
+
+
+def test_ranks_are_released_once_each_has_had_a_chance_to_fail_itself(watch):
+    """
+    Rank 0 raised. Rank 3 waits for it; rank 2 is kept from the cores before its own mistake.
+    """
+    watch.ranks.change(2, main_sleeps=False)
+    fault_at = watch.ranks.now
+    assert watch.looks(300, lambda: watch.answer(IN_THE_SECOND), fault_at) == 300
+    watch.ranks.change(2, main_cpu_s=1.0 + clocks.CHANCE_CPU_S)
+    assert watch.looks(10, lambda: watch.answer(IN_THE_SECOND), fault_at) < 2
+
+
+def test_a_rank_whose_disk_answers_late_is_in_no_deadlock(watch, capsys):
+    """
+    Rank 2 writes a key to a store that is a file on a slow disk; rank 3 waits for that key.
+    """
+    watch.ranks.gloo_looks = lambda: None  # there is no group yet
+    for rank in RUNNING:
+        watch.ranks.change(rank, gloo_turns=None)
+    watch.ranks.change(2, main_sleeps=False, main_halt="waiting for a disk")
+    assert watch.looks(60, lambda: watch.answer(AWAITS_A_KEY)) == 60
+    assert "rank 2 is waiting for a disk at line 3: store.get('a')" in capsys.readouterr().out
+    watch.ranks.change(2, main_sleeps=True, main_halt="", main_turns=11)
+    watch.looks(1)
+    assert watch.looks(40, lambda: (watch.turns(20), watch.answer(AWAITS_A_KEY))) < 10

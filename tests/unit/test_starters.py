@@ -1,0 +1,50 @@
+"""
+What learners find where the solution was.
+"""
+
+import nbformat
+from toy_lesson import make_course
+
+from ddp_lessons.course.notebooks.notebook_paths import all_places, find_root
+from ddp_lessons.course.notebooks.starters import blank_of, blank_to_open, read_blank
+
+SOLVED = """\
+def script(net):
+    # solution
+    # | model = wrong(net)
+    # | if model:
+    # |     return model
+    return right(net)
+    # end of solution
+"""
+BLANK = """\
+def script(net):
+    raise NotImplementedError("Task 06.4 is still blank")
+    model = wrong(net)
+    if model:
+        return model"""
+
+
+def test_blank_of_a_broken_script_holds_what_is_to_be_mended():
+    """
+    A task may be to mend code: the blank shows it, after the line that raises.
+    """
+    places = all_places(find_root(__file__.rpartition("/")[0]))
+    place = next(place for place in places if not place.is_lesson)
+    cells = [
+        nbformat.v4.new_markdown_cell("## 06.4 Mend a script"),
+        nbformat.v4.new_code_cell(SOLVED),
+    ]
+    blank = blank_of(place, nbformat.v4.new_notebook(cells=cells))
+    assert blank["cells"][1]["source"] == BLANK
+
+
+def test_the_course_keeps_its_own_blank_the_same_under_every_python(tmp_path):
+    """
+    A developer who resets a blank in a clone must not find another Python's version in the diff.
+    """
+    place = make_course(tmp_path / "course")
+    assert blank_to_open(place, place.blank) == read_blank(place)
+    copied = blank_to_open(place, tmp_path / "mine.ipynb")
+    assert copied.metadata != read_blank(place).metadata
+    assert copied.cells == read_blank(place).cells

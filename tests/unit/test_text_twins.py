@@ -1,0 +1,75 @@
+"""
+A notebook and its text twin never differ.
+"""
+
+import pytest
+from toy_lesson import TEXT, make_course, run_notebook
+
+from ddp_lessons.course.notebooks.text_twins import content, read_twin, refuse_unequal
+from ddp_lessons.errors import NotebookRefused
+
+
+def test_read_twin_keeps_tags_and_translates_magics(tmp_path):
+    """
+    The text is Python that a linter can read; the notebook has the magics.
+    """
+    text = '# %% tags=["run", "raises-exception"]\n# %%px --targets 0\nx = 3\n# !ls\n'
+    cell = read_twin(make_course(tmp_path, text).text)["cells"][0]
+    assert cell["metadata"]["tags"] == ["run", "raises-exception"]
+    assert cell["source"] == "%%px --targets 0\nx = 3\n!ls"
+
+
+@pytest.mark.parametrize("comment", ["# cat the pieces", "# rm what is old", "# why?", "# ls"])
+def test_read_twin_refuses_a_comment_that_would_run(tmp_path, comment):
+    """
+    jupytext takes such a comment for a shell command and uncomments it.
+    """
+    place = make_course(tmp_path, f"# %% [markdown]\n# Text.\n\n# %%\nx = 3\n{comment}\n")
+    with pytest.raises(NotebookRefused, match=r"^00_toy\.py, cell 2, comment: .*would be run"):
+        read_twin(place.text)
+
+
+def test_read_twin_lets_shell_cells_and_comments_pass(tmp_path):
+    """
+    A shell cell is meant, and most comments are none.
+    """
+    text = "# %%\n# %%bash\n# ls\n# cat x\n\n# %%\n# the cat sat\nx = 3  # ls\n"
+    sources = [cell["source"] for cell in read_twin(make_course(tmp_path, text).text)["cells"]]
+    assert sources == ["%%bash\nls\ncat x", "# the cat sat\nx = 3  # ls"]
+
+
+def test_read_twin_missing(tmp_path):
+    """
+    A notebook without a text cannot be reviewed.
+    """
+    place = make_course(tmp_path)
+    place.text.unlink()
+    with pytest.raises(NotebookRefused, match=r"00_toy\.py, no twin"):
+        read_twin(place.text)
+
+
+def test_refuse_unequal_ignores_outputs_only(tmp_path):
+    """
+    The text holds no outputs; all else is the same in both.
+    """
+    notebook, place = run_notebook(tmp_path), make_course(tmp_path)
+    assert len(content(notebook)) == len(notebook["cells"])
+    refuse_unequal(place, notebook)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        (TEXT.replace("print(41)", "print(40)"), 7),
+        (TEXT.replace('tags=["run"]', 'tags=["run", "nbval-ignore-output"]', 1), 7),
+        (TEXT.replace('[markdown] tags=["recap"]', 'tags=["recap"]'), 23),
+        (TEXT + "\n# %%\nx = 4\n", 26),
+    ],
+)
+def test_refuse_unequal_names_the_first_cell(tmp_path, text, number):
+    """
+    Whoever edits one of the two is told where the other differs.
+    """
+    notebook, place = run_notebook(tmp_path), make_course(tmp_path, text)
+    with pytest.raises(NotebookRefused, match=rf"cell {number}, twin: .*build 00_toy"):
+        refuse_unequal(place, notebook)

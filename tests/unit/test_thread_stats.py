@@ -1,0 +1,232 @@
+"""
+What the system tells of a rank's threads: asleep, at work, kept from the cores, gone.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+from fake_ranks import ASLEEP
+from waiting import HANGS_AFTER_S, wait_until
+
+from ddp_lessons.ranks.system.sleep_tracker import Rest
+from ddp_lessons.ranks.system.thread_stats import (
+    main_waited_s,
+    pulse_of,
+    waited_for_a_core_s,
+    wants_a_core,
+)
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+
+
+@contextmanager
+def python(source):
+    """
+    Give the process id of a Python that has said that it runs `source`.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"print('up', flush=True)\n{source}"], stdout=subprocess.PIPE
+    )
+    try:
+        assert process.stdout.readline() == b"up\n"
+        yield process.pid
+    finally:
+        process.kill()
+        process.communicate()
+
+
+class Told:
+    """
+    A clock and a pulse that do as they are told.
+    """
+
+    def __init__(self, pulse=ASLEEP):
+        self.now, self.pulse = 50.0, pulse
+        self.rest = Rest(7, clock=lambda: self.now, pulse=lambda pid: self.pulse)
+
+    def after(self, seconds, **changes):
+        """
+        Let time pass, change the pulse, and look.
+        """
+        self.now += seconds
+        self.pulse = replace(self.pulse, **changes)
+        self.rest.look()
+        return self.rest
+
+
+def test_pulse_of_a_process_that_sleeps_and_of_one_that_computes():
+    """
+    The two that must never be mistaken for each other.
+    """
+    with (
+        python("import time; time.sleep(600)") as sleeping,
+        python("while True: pass") as computing,
+    ):
+        wait_until(lambda: pulse_of(sleeping).main_sleeps, HANGS_AFTER_S, "sleep")
+        before = pulse_of(sleeping), pulse_of(computing)
+        wait_until(
+            lambda: pulse_of(computing).main_cpu_s > before[1].main_cpu_s, HANGS_AFTER_S, "CPU time"
+        )
+        after = pulse_of(sleeping), pulse_of(computing)
+        assert after[0].main_turns == before[0].main_turns
+        assert not wants_a_core(sleeping)
+        assert not after[1].main_sleeps
+        assert wants_a_core(computing)
+
+
+def test_pulse_of_a_process_that_is_stopped_is_no_sleep():
+    """
+    It has not chosen to stop, and neither does it want a core: no load is to blame.
+    """
+    with python("import time; time.sleep(600)") as pid:
+        wait_until(lambda: pulse_of(pid).main_sleeps, HANGS_AFTER_S, "sleep")
+        assert pulse_of(pid).main_halt == ""
+        os.kill(pid, signal.SIGSTOP)
+        wait_until(lambda: pulse_of(pid).main_halt, HANGS_AFTER_S, "the stop")
+        assert pulse_of(pid).main_halt == "stopped by a signal"
+        assert not pulse_of(pid).main_sleeps
+        assert not wants_a_core(pid)
+        rest = Rest(pid)
+        assert rest.is_stopped
+        assert rest.halt == ""  # one look does not tell for how long
+        rest.look()
+        assert rest.halt == "stopped by a signal"
+        os.kill(pid, signal.SIGCONT)
+        wait_until(lambda: pulse_of(pid).main_sleeps, HANGS_AFTER_S, "sleep")
+        rest.look()
+        assert (rest.halt, rest.halted_s, rest.is_stopped) == ("", 0.0, False)
+
+
+def test_pulse_sees_the_other_threads():
+    """
+    A thread that computes may wake the main thread at any moment.
+    """
+    work = "import threading, time\ndef work():\n    while True: pass\n"
+    work += "threading.Thread(target=work, daemon=True).start()\ntime.sleep(600)"
+    with python(work) as pid:
+        wait_until(lambda: not pulse_of(pid).others_sleep, HANGS_AFTER_S, "the thread at work")
+        assert wants_a_core(pid)
+
+
+def test_two_on_one_core_wait_for_it():
+    """
+    How long the main thread waited is part of what all threads waited.
+    """
+    core = min(os.sched_getaffinity(0))
+    busy = f"import os\nos.sched_setaffinity(0, [{core}])\nwhile True:\n    pass"
+    with python(busy) as one, python(busy) as other:
+        for pid in (one, other):
+            wait_until(
+                lambda pid=pid: main_waited_s(pid) > 0.1, HANGS_AFTER_S, "a wait for the core"
+            )
+            before = main_waited_s(pid)
+            assert before <= waited_for_a_core_s(pid)
+    assert main_waited_s(one) == waited_for_a_core_s(one) == 0.0
+
+
+def test_pulse_of_nobody_is_none():
+    """
+    A rank may be gone before one looks.
+    """
+    with python("import time; time.sleep(600)") as pid:
+        pass
+    assert pulse_of(pid) is None
+    assert not wants_a_core(pid)
+    rest = Rest(pid)
+    rest.look()
+    assert not rest.is_known
+
+
+def test_pulse_knows_the_engines_threads_by_name():
+    """
+    Heartbeats and our own questions are no work of the learner's.
+    """
+    naming = (
+        "import threading, time\n"
+        "from ddp_lessons.ranks.system.thread_stats import name_engine_threads\n"
+        "def work():\n    while True: pass\n"
+        "def watch():\n    while True: time.sleep(0.01)\n"
+        "guard = threading.Thread(target=watch, daemon=True)\nguard.start()\n"
+        "threading.Thread(target=work, daemon=True).start()\nname_engine_threads(guard)\n"
+        "print('named', flush=True)\ntime.sleep(600)"
+    )
+    with python(naming) as pid:
+        wait_until(
+            lambda: pulse_of(pid).others_sleep, HANGS_AFTER_S, "the engine's threads to be left out"
+        )
+        turns = pulse_of(pid).guard_turns
+        wait_until(lambda: pulse_of(pid).guard_turns > turns, HANGS_AFTER_S, "turns of the guard")
+
+
+def test_rest_counts_only_sleep_without_a_turn():
+    """
+    Two looks at a sleeping thread prove nothing if it had a turn between them.
+    """
+    told = Told()
+    assert told.after(0.2).rest_s == pytest.approx(0.2)
+    assert told.after(0.2).rest_s == pytest.approx(0.4)
+    assert told.after(0.2, main_turns=11).rest_s == 0.0
+    assert told.after(0.2).rest_s == pytest.approx(0.2)
+
+
+def test_rest_of_one_that_waits_for_a_core_is_none():
+    """
+    A starved rank has no turns either, and yet it does not rest.
+    """
+    told = Told()
+    for _ in range(20):
+        assert told.after(0.2, main_sleeps=False).rest_s == 0.0
+
+
+def test_rest_is_sure_once_gloo_has_looked():
+    """
+    What has come for a rank is seen by Gloo's loop; before its turn, the rank may still wake up.
+    """
+    told = Told()
+    assert not told.after(0.2).nothing_stirs
+    assert not told.after(0.2, gloo_turns=101).nothing_stirs
+    assert told.after(0.2, gloo_turns=102).nothing_stirs
+    assert not told.after(0.2, others_sleep=False).nothing_stirs
+
+
+def test_rest_without_gloo_needs_only_the_others():
+    """
+    A rank in no group, or on NCCL, has no such loop.
+    """
+    assert Told(replace(ASLEEP, gloo_turns=None)).after(0.2).nothing_stirs
+
+
+def test_name_engine_threads_spares_the_main_thread():
+    """
+    The main thread is the learner's, and keeps the name of its program.
+    """
+    naming = (
+        "import os, threading, time\nfrom pathlib import Path\n"
+        "from ddp_lessons.ranks.system.thread_stats import name_engine_threads\n"
+        "name = lambda task: Path(f'/proc/self/task/{task}/comm').read_text().strip()\n"
+        "guard = threading.Thread(target=time.sleep, args=(600,), daemon=True)\nguard.start()\n"
+        "before = name(os.getpid())\nname_engine_threads(guard)\n"
+        "print(name(os.getpid()) == before, name(guard.native_id))"
+    )
+    said = subprocess.run([sys.executable, "-c", naming], capture_output=True, text=True)
+    assert said.stdout.split() == ["True", "ddp-guard"], said
+
+
+def test_rest_counts_how_long_a_thread_waits_for_a_disk():
+    """
+    A turn in between means that the disk answers.
+    """
+    told = Told()
+    halted = {"main_sleeps": False, "main_halt": "waiting for a disk"}
+    assert told.after(0.2, **halted).halt == ""
+    assert told.after(0.2).halted_s == pytest.approx(0.2)
+    assert told.rest.halt == "waiting for a disk"
+    assert told.after(0.2, main_turns=11).halt == ""
+    assert told.after(0.4).halted_s == pytest.approx(0.4)
+    assert told.rest.rest_s == 0.0
+    assert not told.rest.is_stopped

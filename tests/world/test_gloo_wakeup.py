@@ -1,0 +1,120 @@
+"""
+Who waits for a message that Gloo has forgotten is woken, and nobody else is touched.
+"""
+
+import sys
+
+import pytest
+from waiting import HANGS_AFTER_S
+
+from ddp_lessons import start_ranks, stop_ranks
+from ddp_lessons.ranks.kernel.cells import run_cell
+from ddp_lessons.ranks.rank import gloo_wakeup
+
+pytestmark = [
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc"),
+]
+
+WAIT = """
+import threading, time, torch, torch.distributed as dist
+from ddp_lessons.ranks.rank.gloo_wakeup import wake_forgotten
+ended = []
+def wait():
+    try:
+        {call}
+    except RuntimeError:
+        pass
+    ended.append(True)
+num_woken = 0
+if dist.get_rank() == 0:
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    deadline = time.monotonic() + {limit_s}
+    while not ended and time.monotonic() < deadline:
+        num_woken += wake_forgotten()
+        time.sleep(0.01)
+    waiting.join(timeout={limit_s})
+    assert not waiting.is_alive()
+"""
+
+
+@pytest.fixture(scope="module")
+def two_ranks():
+    """
+    Start two ranks, once for all tests.
+    """
+    yield start_ranks(2)
+    stop_ranks()
+
+
+@pytest.fixture
+def ranks(two_ranks):
+    """
+    Give the ranks in a new group: what is woken leaves its group in disorder.
+    """
+    two_ranks.join()
+    return two_ranks
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "dist.recv(torch.zeros(1), src=1)",
+        "dist.send(torch.zeros(1), dst=1)",
+        "dist.all_reduce(torch.zeros(100))",
+        "dist.irecv(torch.zeros(1), src=1).wait()",
+    ],
+)
+def test_whoever_waits_for_a_message_is_woken(ranks, call):
+    """
+    On the main thread, on one of the learner's or on Gloo's own: wherever the wait is.
+    """
+    run_cell(ranks, WAIT.format(call=call, limit_s=HANGS_AFTER_S))
+    assert ranks.view["num_woken"][0] >= 1
+
+
+def test_nobody_is_woken_who_waits_for_something_else(ranks):
+    """
+    A lock, a queue or a sleep is no message; neither is a collective that is over.
+    """
+    run_cell(
+        ranks,
+        """
+import queue, threading, time, torch, torch.distributed as dist
+from ddp_lessons.ranks.rank.gloo_wakeup import wake_forgotten
+x = torch.ones(10)
+for _ in range(20):
+    dist.all_reduce(x)
+empty = queue.Queue()
+waits = [threading.Thread(target=work, daemon=True) for work in (empty.get, lambda: time.sleep(3))]
+for thread in waits:
+    thread.start()
+num_woken = sum(wake_forgotten() for _ in range(100))
+empty.put(None)
+dist.barrier()
+dist.all_reduce(x)
+""",
+    )
+    assert ranks.view["num_woken"] == [0, 0]
+
+
+def test_without_gloos_names_nobody_is_woken(monkeypatch):
+    """
+    Another torch may call them otherwise; then a rank is replaced, as where /proc is missing.
+    """
+    monkeypatch.setattr(gloo_wakeup, "_TABLE", "no_such_name")
+    gloo_wakeup._gloo.cache_clear()
+    try:
+        assert gloo_wakeup.wake_forgotten() == 0
+    finally:
+        gloo_wakeup._gloo.cache_clear()
+
+
+def test_this_torch_has_the_names():
+    """
+    The day on which it has them no more, somebody must know.
+    """
+    gloo_wakeup._gloo.cache_clear()
+    table, waits = gloo_wakeup._gloo()
+    assert table
+    assert len(waits) == 2

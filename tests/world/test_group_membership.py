@@ -1,0 +1,58 @@
+"""
+What a rank lets go of before it leaves its group.
+"""
+
+import gc
+import weakref
+
+from ddp_lessons import start_ranks, stop_ranks
+from ddp_lessons.ranks.kernel.cells import run_cell
+from ddp_lessons.ranks.rank.group_membership import _empty_frames
+
+
+class Held:
+    """
+    Something that a frame holds, such as a DataLoader's iterator.
+    """
+
+
+def test_frames_of_a_traceback_let_go_of_what_they_hold_at_once():
+    """
+    The garbage collector would end a loader's queues before its worker, and wait 5 s for it.
+    """
+    found = []
+
+    def raises():
+        held = Held()
+        found.append(weakref.ref(held))
+        raise ValueError(held)
+
+    gc.disable()
+    try:
+        raises()
+    except ValueError as error:
+        traceback = error.__traceback__
+        error.args = ()
+    finally:
+        gc.enable()
+    # IPython reads the names of all frames when it renders an error.
+    assert "held" in traceback.tb_next.tb_frame.f_locals
+    assert found[0]() is not None
+    _empty_frames(traceback)
+    assert found[0]() is None
+
+
+def test_ranks_join_anew_though_an_interrupt_has_cut_their_leaving_short():
+    """
+    A rank that waits in a subgroup and is freed leaves its group in the middle of an interrupt.
+    """
+    ranks = start_ranks(2)
+    try:
+        run_cell(ranks, "import torch, torch.distributed as dist\nkept = dist.get_rank()")
+        run_cell(ranks, "c10d = dist.distributed_c10d\nc10d._update_default_pg(None)")
+        run_cell(ranks, "c10d._world.pg_map.clear()")
+        ranks.recover()
+        run_cell(ranks, "sum_ = torch.ones(1)\ndist.all_reduce(sum_)\nassert sum_.item() == 2")
+        assert ranks.view["kept"] == [0, 1]
+    finally:
+        stop_ranks()

@@ -1,0 +1,150 @@
+"""
+The stacks of a rank that cannot answer, as faulthandler really writes them.
+"""
+
+import faulthandler
+import threading
+
+import pytest
+
+from ddp_lessons.ranks.diagnosis.native_stacks import parse_stacks, place_from_outside
+from ddp_lessons.ranks.system import clocks
+from ddp_lessons.ranks.system.processes import waits_on_lock
+
+CELL_FILE = "/tmp/ipykernel_4711/1234567890.py"
+C10D_FILE = "/site-packages/torch/distributed/distributed_c10d.py"
+
+
+def run(source, file, **names):
+    """
+    Run a source as if it came from a file, and return its namespace.
+    """
+    exec(compile(source, file, "exec"), names)
+    return names
+
+
+@pytest.fixture
+def dump(tmp_path):
+    """
+    Give a function that writes the stacks of all threads, for cells to call, and its text.
+    """
+    path = tmp_path / "rank-0.stack"
+
+    class Dump:
+        def __call__(self):
+            with open(path, "w") as file:
+                faulthandler.dump_traceback(file, all_threads=True)
+
+        @property
+        def text(self):
+            return path.read_text()
+
+    return Dump()
+
+
+def test_parse_stacks_finds_the_line_of_the_cell(dump):
+    """
+    The dump holds the engine's frames below the cell and C code's callers above it.
+    """
+    run("x = 1\n\ndump()\n", CELL_FILE, dump=dump)
+    assert parse_stacks(dump.text) == (3, "__call__", "")
+
+
+def test_parse_stacks_takes_the_innermost_line_of_the_cell(dump):
+    """
+    A function of the same cell is called: its line is where the rank is.
+    """
+    run("def f():\n    dump()\n\nf()\n", CELL_FILE, dump=dump)
+    assert parse_stacks(dump.text)[0] == 2
+
+
+def test_parse_stacks_names_the_communication_call(dump):
+    """
+    A rank may hold its interpreter inside torch: the call is in the dump, between cell and C.
+    """
+    library = run("def all_reduce(t):\n    dump()\n", C10D_FILE, dump=dump)
+    run("t = 0\nall_reduce(t)\n", CELL_FILE, all_reduce=library["all_reduce"])
+    assert parse_stacks(dump.text) == (2, "__call__", "all_reduce")
+
+
+def test_parse_stacks_finds_the_thread_with_the_cell(dump):
+    """
+    The guard's and ZMQ's threads are dumped too, before or after the main one.
+    """
+    gate = threading.Event()
+    others = [threading.Thread(target=gate.wait) for _ in range(3)]
+    for thread in others:
+        thread.start()
+    cell = threading.Thread(target=run, args=("\n\n\n\ndump()\n", CELL_FILE), kwargs={"dump": dump})
+    cell.start()
+    cell.join()
+    gate.set()
+    for thread in others:
+        thread.join()
+    assert dump.text.count("(most recent call first):") >= 5
+    assert parse_stacks(dump.text)[0] == 5
+
+
+def test_parse_stacks_of_a_rank_without_a_cell(dump):
+    """
+    A rank between two cells, and a file that is still empty, have no line to tell.
+    """
+    dump()
+    assert parse_stacks(dump.text) is None
+    assert parse_stacks("") is None
+    assert parse_stacks('Thread 0x0000 (most recent call first):\n  File "/tmp/ipyk') is None
+
+
+class Keeper:
+    """
+    Stands for the ranks' keeper: "signals" a rank by having it write its stacks.
+    """
+
+    def __init__(self, folder, pids, on_signal=lambda: None):
+        self.folder = folder
+        self.pids = pids
+        self.warden_pid = 1
+        self.signals = []
+        self.on_signal = on_signal
+
+    def signal_ranks(self, ranks, signum):
+        self.signals.append((ranks, signum))
+        self.on_signal()
+
+
+def test_place_from_outside_reads_what_is_new(dump, tmp_path):
+    """
+    The file keeps what was written for an earlier question; an old line would be a lie.
+    """
+    run("dump()\n", CELL_FILE, dump=dump)
+    first = dump.text
+    run("\n\ndump()\n", CELL_FILE, dump=dump)
+    second = dump.text
+    path = tmp_path / "rank-0.stack"
+    path.write_text(first)
+    keeper = Keeper(tmp_path, {0: 1}, lambda: path.write_text(first + second))
+    place = place_from_outside(keeper, 0, lambda line: f"text of {line}", insist=True)
+    assert (place["line"], place["code"], place["call"]) == (3, "text of 3", "")
+    assert len(keeper.signals) == 1
+
+
+def test_place_from_outside_of_a_rank_that_stays_silent(tmp_path, monkeypatch):
+    """
+    No answer in time is an answer too; and a rank that is gone is not asked.
+    """
+    monkeypatch.setattr(clocks, "STACK_ANSWER_S", 0)
+    (tmp_path / "rank-0.stack").touch()
+    assert place_from_outside(Keeper(tmp_path, {0: 1}), 0, str, insist=True) is None
+    gone = Keeper(tmp_path, {})
+    assert place_from_outside(gone, 0, str, insist=True) is None
+    assert gone.signals == []
+
+
+def test_place_from_outside_leaves_a_sleeper_alone(tmp_path):
+    """
+    The signal would wake a rank from `time.sleep` in C, so it waits until the rank holds others up.
+    """
+    assert not waits_on_lock(threading.get_native_id())
+    keeper = Keeper(tmp_path, {0: threading.get_native_id()})
+    assert place_from_outside(keeper, 0, str, insist=False) is None
+    assert keeper.signals == []

@@ -1,0 +1,152 @@
+"""
+What a line waits for inside C++, read from the frame of a thread that really waits.
+"""
+
+import ast
+import codeop
+import contextlib
+import linecache
+import sys
+import threading
+from datetime import timedelta
+from queue import SimpleQueue
+
+import pytest
+import torch.distributed as dist
+from waiting import HANGS_AFTER_S, wait_until
+
+from ddp_lessons.ranks.rank.pending_wait import STORE, WAIT, Awaited, awaited_at
+
+CELL_FILE = "/tmp/ipykernel_1/handles.py"
+
+
+def hold_awaited(source, free, expected, **names):
+    """
+    Run a source in a thread, and hold that `awaited_at` says in the end what it must say.
+
+    Args:
+        source: It waits in its last line.
+        free: Called to end the wait.
+        expected: The Awaited.
+        names: Its namespace.
+    """
+    linecache.cache[CELL_FILE] = (len(source), None, source.splitlines(keepends=True), CELL_FILE)
+    code = compile(source, CELL_FILE, "exec")
+    thread = threading.Thread(target=exec, args=(code, names))
+    thread.start()
+    num_lines = source.count("\n")
+
+    def look():
+        frame = sys._current_frames().get(thread.ident)
+        at_end = frame and frame.f_code.co_filename == CELL_FILE and frame.f_lineno >= num_lines
+        return at_end and awaited_at(frame) == expected
+
+    try:
+        wait_until(look, HANGS_AFTER_S, expected)
+    finally:
+        free()
+        thread.join(HANGS_AFTER_S)
+        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("line", "timeout_s"),
+    [
+        ("store.wait(['k'])", 300.0),
+        ("store.get('k')", 300.0),
+        ("box.store.get('k')", 300.0),
+        ("make()  .wait(['k'])", None),
+        ("store.wait(['k'], limit)", 7.0),
+        ("store.wait(['k'], timedelta(seconds=8))", 0.0),
+        ("value = [store.get(key) for key in ['k']]", 300.0),
+    ],
+)
+def test_awaited_knows_a_store_and_its_limit(line, timeout_s):
+    """
+    `get` blocks as `wait` does. A learner's own limit must be left to torch's own error.
+    """
+
+    class Box:
+        pass
+
+    store, box = dist.HashStore(), Box()
+    box.store = store
+    names = {"store": store, "box": box, "make": lambda: store, "timedelta": timedelta}
+    names["limit"] = timedelta(seconds=7)
+    expected = Awaited(STORE, "", timeout_s)
+    hold_awaited(f"x = 1\n{line}\n", lambda: store.set("k", "v"), expected, **names)
+
+
+def test_awaited_reads_a_call_over_several_lines():
+    """
+    The line that waits is not the line that names the method.
+    """
+    store = dist.HashStore()
+    source = "store.wait(\n    [\n        'k',\n    ],\n)\n"
+    code = compile(source, CELL_FILE, "exec")
+    linecache.cache[CELL_FILE] = (len(source), None, source.splitlines(True), CELL_FILE)
+    thread = threading.Thread(target=exec, args=(code, {"store": store}))
+    thread.start()
+
+    def look():
+        frame = sys._current_frames().get(thread.ident)
+        inside = frame and frame.f_code.co_filename == CELL_FILE
+        return inside and awaited_at(frame).call == STORE
+
+    try:
+        wait_until(look, HANGS_AFTER_S, "the thread to wait")
+    finally:
+        store.set("k", "v")
+        thread.join(HANGS_AFTER_S)
+
+
+@pytest.mark.parametrize("line", ["queue.get()", "gate.acquire()", "gate.acquire(True, 9)"])
+def test_awaited_leaves_other_waits_alone(line):
+    """
+    A queue's `get` is no store's: ranks that wait for their own threads are in no deadlock.
+    """
+    queue, gate = SimpleQueue(), threading.Lock()
+    gate.acquire()
+
+    def free():
+        queue.put(1)
+        gate.release()
+
+    hold_awaited(f"x = 1\n{line}\n", free, Awaited(), queue=queue, gate=gate)
+
+
+def test_awaited_takes_an_unknown_wait_for_a_handle():
+    """
+    What cannot be looked up without running code is judged by its words, as `make().wait()`.
+    """
+    gate = threading.Lock()
+    gate.acquire()
+
+    class Handle:
+        wait = gate.acquire
+
+    hold_awaited("x = 1\nmake().wait()\n", gate.release, Awaited(WAIT), make=Handle)
+
+
+@pytest.mark.parametrize("module", [ast, codeop])
+def test_no_tree_is_made_while_another_thread_makes_one(module, monkeypatch):
+    """
+    Python up to 3.11.7 and 3.12.1 would end the other one by a SystemError about its depth.
+    """
+    source = "def waits(look):\n    return look.now()\n"
+    linecache.cache[CELL_FILE] = (len(source), None, source.splitlines(keepends=True), CELL_FILE)
+    names = {}
+    exec(compile(source, CELL_FILE, "exec"), names)
+    exec(compile("def parse(waits, look): return waits(look)", module.__file__, "exec"), names)
+    trees = []
+
+    class Look:
+        def now(self):
+            with contextlib.suppress(AttributeError):  # a tree that this test has kept from it
+                awaited_at(sys._getframe(1))
+            return len(trees)
+
+    with monkeypatch.context() as patch:  # pytest needs the real one to tell of a failure
+        patch.setattr(ast, "parse", lambda *args, **options: trees.append(1))
+        seen = [names["waits"](Look()), names["parse"](names["waits"], Look())]
+    assert seen == [1, 1]
