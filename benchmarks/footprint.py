@@ -94,7 +94,7 @@ def _pids_below(pid):
 
 
 def _largest_rank_mib(kernel):
-    return max(map(pss_mib, kernel.value("list(ranks.keeper.pids.values())")))
+    return max(map(pss_mib, kernel.value("list(ranks.supervisor.pids.values())")))
 
 
 def _started_mib(kernel):

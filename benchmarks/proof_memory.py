@@ -108,7 +108,7 @@ def measure(num_ranks, device, used_bytes):
         kernel.run_well(_HOLD)
         counts["with ranks"] = used_bytes()
         culprit = num_ranks // 2
-        os.kill(kernel.value(f"ranks.keeper.pids[{culprit}]"), signal.SIGKILL)
+        os.kill(kernel.value(f"ranks.supervisor.pids[{culprit}]"), signal.SIGKILL)
         counts["a rank killed"] = settled(used_bytes, counts["with ranks"] - held_bytes)
         told = kernel.run("%%px\nx = 1")
         assert "RankDied" in told.error, told

@@ -8,7 +8,7 @@ them. It ends with 0 if it could look at all; what it found may be bad.
 
 from dataclasses import dataclass
 
-from ddp_lessons.course.notebooks.notebook_paths import all_places
+from ddp_lessons.course.notebooks.notebook_paths import all_notebooks
 
 LIMIT_S = 480
 """
@@ -90,7 +90,7 @@ def all_parts(root, num_gpus):
     """
     where = layouts(num_gpus)
     shared, alone, each = where["shared"], where["alone"], where["each"]
-    places = all_places(root)
+    places = all_notebooks(root)
     parts = [_gpu_tests(shared), _memory(shared), _memory(alone)]
     parts += [_notebook(place, shared) for place in places]
     parts += _faults(shared)

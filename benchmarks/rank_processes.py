@@ -14,7 +14,7 @@ from kernel import BenchmarkFailed
 
 from ddp_lessons.process_group import join_group, leave_group
 from ddp_lessons.ranks.kernel.bootstrap import this_machine
-from ddp_lessons.ranks.system.placement import place
+from ddp_lessons.ranks.system.placement import choose_placement
 
 
 def run_ranks(num_ranks, function, *args, device="cpu"):
@@ -34,7 +34,7 @@ def run_ranks(num_ranks, function, *args, device="cpu"):
         BenchmarkFailed: A rank raised or died. Its traceback is on standard error.
     """
     facts = {"num_gpus": torch.cuda.device_count(), "has_nccl": dist.is_nccl_available()}
-    placement = place(num_ranks, device, this_machine(facts))
+    placement = choose_placement(num_ranks, device, this_machine(facts))
     context = multiprocessing.get_context("spawn")
     pipes, members = [], []
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
@@ -88,7 +88,7 @@ def settle(device):
 
 
 def _member(rank, placement, store, function, args, pipe):
-    os.setsid()  # as a launcher does, and our warden: see README.md, training_step.py
+    os.setsid()  # as a launcher does, and our supervisor: see README.md, training_step.py
     # Gloo would look the machine's own name up, which may be slow, or be another interface.
     os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
     os.environ["DDP_LESSONS_DEVICE"] = device = placement.devices[rank]

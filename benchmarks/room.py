@@ -39,7 +39,7 @@ STUCK_S = 300.0
 Seconds after which a cell counts as stuck. Alone the slowest takes two.
 """
 GONE_S = 30.0
-_PIDS = "tuple(ranks.keeper.pids.values())"
+_PIDS = "tuple(ranks.supervisor.pids.values())"
 
 
 @dataclass

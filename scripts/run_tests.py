@@ -202,10 +202,10 @@ def run_all(options):
         rows.append(f"{part.name:<22} {seconds / 60:6.1f}   {'passed' if passed else 'FAILED'}")
         all_flaky |= dict.fromkeys(flaky, part)
     print("\n" + "\n".join([f"{'part':<22} minutes", *rows]))
-    return conclude(is_good and are_all_lines_reached(), all_flaky)
+    return finish_cell(is_good and are_all_lines_reached(), all_flaky)
 
 
-def conclude(is_good, flaky):
+def finish_cell(is_good, flaky):
     """
     Print the table of tests that passed the second time only.
 
@@ -236,7 +236,7 @@ def main(arguments):
     is_whole = all(argument.startswith("--") for argument in arguments)  # such as --cov
     part = Part("make test" if is_whole else "some", tuple(arguments))
     is_good, flaky = run_part(part)
-    return conclude(is_good, dict.fromkeys(flaky, part))
+    return finish_cell(is_good, dict.fromkeys(flaky, part))
 
 
 if __name__ == "__main__":

@@ -28,21 +28,21 @@ def main(argv=None):
     if options.act is read_script:
         return _print_script(options.name)
     try:
-        places = choose(options.root or find_root(), options.names)
+        all_paths = choose(options.root or find_root(), options.names)
     except BadInput as error:
         print(error, file=sys.stderr)
         return 2
     num_refused = 0
-    for place in places:
+    for paths in all_paths:
         started = time.monotonic()
         try:
-            options.act(place, cell_timeout_s=options.cell_timeout_s, deadline_s=options.deadline_s)
+            options.act(paths, cell_timeout_s=options.cell_timeout_s, deadline_s=options.deadline_s)
         except NotebookRefused as error:
             num_refused += 1
             print(error, file=sys.stderr, flush=True)
         else:
             seconds = time.monotonic() - started
-            print(f"{place.notebook.name}: {options.done} in {seconds:.1f} s", flush=True)
+            print(f"{paths.notebook.name}: {options.done} in {seconds:.1f} s", flush=True)
     return int(num_refused > 0)
 
 

@@ -8,7 +8,7 @@ import re
 from ddp_lessons.board.columns import Column
 from ddp_lessons.checks.kit.task_registry import all_tasks, stem_of
 from ddp_lessons.course.notebooks.cell_roles import numbered, role_of
-from ddp_lessons.course.notebooks.notebook_paths import all_places, find_course
+from ddp_lessons.course.notebooks.notebook_paths import all_notebooks, find_course
 from ddp_lessons.course.notebooks.text_twins import read_twin
 
 _PREDICT = re.compile(r'predict\("([^"]+)"')
@@ -35,9 +35,9 @@ def sections(course=None):
         course: The course's folder; default: found.
     """
     found = []
-    for place in all_places(course or find_course()):
-        if place.is_lesson and place.text.is_file():
-            found += _sections_of(place.stem, read_twin(place.text))
+    for paths in all_notebooks(course or find_course()):
+        if paths.is_lesson and paths.text.is_file():
+            found += _sections_of(paths.stem, read_twin(paths.text))
     return found
 
 

@@ -151,10 +151,10 @@ def check(
         stems = [stem] if stem else list(dict.fromkeys(map(stem_of, all_tasks().values())))
         num_open = 0
         for one in stems:
-            place = exercises.exercise_place(one)
-            path = exercises.learners_notebook(place, folder)
+            paths = exercises.find_exercise(one)
+            path = exercises.learners_notebook(paths, folder)
             typer.echo(f"{path.name}")
-            for result in exercises.check_notebook(path, place):
+            for result in exercises.check_notebook(path, paths):
                 mark = "solved" if result.is_solved else "open"
                 typer.echo(f"  {result.task.number} {result.task.name}: {mark}")
                 for line in result.told.splitlines():
@@ -227,9 +227,9 @@ def reset(stem: _Stem, folder: _Folder = None):
     from ddp_lessons.course import exercises
 
     with _told_in_one_line("reset"):
-        place = exercises.exercise_place(stem)
-        path = exercises.learners_notebook(place, folder)
-        kept = exercises.reset_notebook(path, place)
+        paths = exercises.find_exercise(stem)
+        path = exercises.learners_notebook(paths, folder)
+        kept = exercises.reset_notebook(path, paths)
     typer.echo(f"{path} is blank again")
     if kept is not None:
         typer.echo(f"your answer is in {kept.name}, beside it")

@@ -144,7 +144,7 @@ def _check_all(folder, stem=None):
         num_solved = sum(result.is_solved for result in checked.results)
         one = checked.submission
         count = f"{num_solved} of {len(checked.results)} tasks solved"
-        typer.echo(f"{one.learner}, {one.place.stem}: {count} ({checked.seconds:.0f} s)")
+        typer.echo(f"{one.learner}, {one.paths.stem}: {count} ({checked.seconds:.0f} s)")
 
     found = submissions.find(folder, stem)
     typer.echo(f"{len(found)} notebooks to check, {submissions.NUM_AT_ONCE} at a time")

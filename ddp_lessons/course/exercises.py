@@ -20,7 +20,7 @@ from ddp_lessons.course.building.build import CELL_TIMEOUT_S
 from ddp_lessons.course.building.verify import nbval_command, nbval_environment
 from ddp_lessons.course.notebooks.canonical import ANSI, dumps, read_notebook
 from ddp_lessons.course.notebooks.cell_roles import numbered, tags_of, text_of
-from ddp_lessons.course.notebooks.notebook_paths import all_places, find_course, with_two_digits
+from ddp_lessons.course.notebooks.notebook_paths import all_notebooks, find_course, with_two_digits
 from ddp_lessons.course.notebooks.starters import blank_to_open, is_untouched, read_blank
 from ddp_lessons.course.notebooks.text_twins import read_twin
 from ddp_lessons.errors import BadInput
@@ -53,7 +53,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Apart:
+class Isolation:
     """
     Say how a notebook is run that somebody else has written.
 
@@ -70,7 +70,7 @@ class Apart:
     is_over: Callable
 
 
-def exercise_place(stem, course=None):
+def find_exercise(stem, course=None):
     """
     Return the place of an exercise in the course.
 
@@ -81,27 +81,27 @@ def exercise_place(stem, course=None):
     Raises:
         BadInput: There is no such exercise.
     """
-    places, name = exercise_places(course), with_two_digits(stem)
-    for place in places:
-        if name in (place.stem, place.stem.partition("_")[0]):
-            return place
+    all_paths, name = all_exercises(course), with_two_digits(stem)
+    for paths in all_paths:
+        if name in (paths.stem, paths.stem.partition("_")[0]):
+            return paths
     raise BadInput(
-        f"Unknown exercise: expected one of {', '.join(place.stem for place in places)} "
+        f"Unknown exercise: expected one of {', '.join(paths.stem for paths in all_paths)} "
         f"(got {stem!r}). Name it as its file is named, without the ending."
     )
 
 
-def exercise_places(course=None):
+def all_exercises(course=None):
     """
     Return the places of all exercises of the course.
 
     Args:
         course: The course's folder; default: found.
     """
-    return [place for place in all_places(course or find_course()) if not place.is_lesson]
+    return [paths for paths in all_notebooks(course or find_course()) if not paths.is_lesson]
 
 
-def learners_notebook(place, folder=None):
+def learners_notebook(paths, folder=None):
     """
     Return the path of the learner's notebook of an exercise.
 
@@ -113,7 +113,7 @@ def learners_notebook(place, folder=None):
     Raises:
         BadInput: There is none.
     """
-    name = place.blank.name
+    name = paths.blank.name
     folders = [Path(folder)] if folder else [Path.cwd(), workspace.usual_folder()]
     for one in folders:
         # In a copy of the course a lesson has the same name.
@@ -134,7 +134,7 @@ def tasks_of_stem(stem):
     return [task for task in all_tasks().values() if stem_of(task) == stem]
 
 
-def check_notebook(path, place, apart=None):
+def check_notebook(path, paths, apart=None):
     """
     Run a learner's notebook under nbval and say for each of its tasks what came of its check.
 
@@ -143,7 +143,7 @@ def check_notebook(path, place, apart=None):
     Args:
         path: The learner's notebook.
         place: The place of its exercise, which knows the cells that check.
-        apart: The Apart that it is run with; None for a notebook of this user's own.
+        apart: The Isolation that it is run with; None for a notebook of this user's own.
 
     Returns:
         list[Result]: One for each task.
@@ -155,10 +155,10 @@ def check_notebook(path, place, apart=None):
         notebook = read_notebook(path)
     except (OSError, ValueError) as error:
         raise BadInput(
-            f"Not a notebook: {error} `ddp-lessons reset {place.stem}` brings a new one, and keeps "
+            f"Not a notebook: {error} `ddp-lessons reset {paths.stem}` brings a new one, and keeps "
             "this file beside it."
         ) from None
-    given = _fixed_sources(read_blank(place))
+    given = _fixed_sources(read_blank(paths))
     sources = _judged_sources(notebook)
     missing = [source for source in given if source not in sources]
     try:
@@ -166,7 +166,7 @@ def check_notebook(path, place, apart=None):
     except _NoKernel:  # a busy machine's fault, before anything of the learner's has run
         failures, fault = _run(path, apart)
     results = []
-    for task in tasks_of_stem(place.stem):
+    for task in tasks_of_stem(paths.stem):
         if fault:
             results.append(Result(task, False, apart.limits.words(fault), f"too-much-{fault}"))
             continue
@@ -174,7 +174,7 @@ def check_notebook(path, place, apart=None):
         if missing and (call in missing or "start_ranks" in missing[0]):
             told = (
                 "The cell that checks it, or the first cell, was changed or is missing. Put it "
-                f"back as it was, or run `ddp-lessons reset {place.stem}`."
+                f"back as it was, or run `ddp-lessons reset {paths.stem}`."
             )
             results.append(Result(task, False, told, "check-changed"))
             continue
@@ -184,7 +184,7 @@ def check_notebook(path, place, apart=None):
     return results
 
 
-def reset_notebook(path, place):
+def reset_notebook(path, paths):
     """
     Bring the blank back and keep what was there.
 
@@ -200,7 +200,7 @@ def reset_notebook(path, place):
         BadInput: The folder, or the notebook, is not the learner's to write.
     """
     try:
-        return _reset(path, blank_to_open(place, path))
+        return _reset(path, blank_to_open(paths, path))
     except OSError as error:
         raise BadInput(
             f"Cannot write there: expected a folder of your own (got {path.parent}: "
@@ -234,9 +234,9 @@ def solution_of(number):
     Raises:
         BadInput: There is no such task.
     """
-    place = exercise_place(stem_of(find_task(number)))
+    paths = find_exercise(stem_of(find_task(number)))
     current, parts = None, []
-    for _, cell in numbered(read_twin(place.text)):
+    for _, cell in numbered(read_twin(paths.text)):
         if cell["cell_type"] == "markdown" and cell["source"].startswith("## "):
             current = cell["source"].split()[1]
         if current == number and "answer" in tags_of(cell):

@@ -7,7 +7,7 @@ Answer cells carry no mark, so nbgrader leaves them as they are.
 
 from pathlib import Path
 
-from ddp_lessons.course.exercises import exercise_places, tasks_of_stem
+from ddp_lessons.course.exercises import all_exercises, tasks_of_stem
 from ddp_lessons.course.notebooks.canonical import dumps
 from ddp_lessons.course.notebooks.cell_roles import numbered, tags_of
 from ddp_lessons.course.notebooks.starters import read_blank
@@ -47,7 +47,7 @@ def write_sources(folder, course=None):
     Raises:
         BadInput: A file is there already: nothing is written over.
     """
-    places = exercise_places(course)
+    places = all_exercises(course)
     paths = {Path(folder) / "source" / place.stem / place.blank.name: place for place in places}
     there = [path for path in paths if path.exists()]
     if there:

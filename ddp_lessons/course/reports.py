@@ -28,7 +28,7 @@ def junit_text(checked):
     """
     root = ElementTree.Element("testsuites")
     for one in checked:
-        learner, stem = one.submission.learner, one.submission.place.stem
+        learner, stem = one.submission.learner, one.submission.paths.stem
         suite = ElementTree.SubElement(root, "testsuite", name=_clean(f"{learner}/{stem}"))
         for result in one.results:
             case = ElementTree.SubElement(suite, "testcase")
@@ -63,7 +63,7 @@ def points_text(checked):
         score = sum(result.is_solved for result in one.results)
         writer.writerow(
             {
-                "assignment": one.submission.place.stem,
+                "assignment": one.submission.paths.stem,
                 "student_id": one.submission.learner,
                 "raw_score": score,
                 "late_submission_penalty": 0,

@@ -54,8 +54,8 @@ def server_environment(environment, folder):
     found = lab_environment(environment) | _places_if_full(folder.parent)
     lesson = folder / FIRST_LESSON
     if lesson.is_file():  # not if the home is full
-        place = lesson.relative_to(folder.parent).as_posix()
-        found.setdefault("JUPYTERHUB_DEFAULT_URL", f"/lab/tree/{place}")
+        paths = lesson.relative_to(folder.parent).as_posix()
+        found.setdefault("JUPYTERHUB_DEFAULT_URL", f"/lab/tree/{paths}")
     return found
 
 

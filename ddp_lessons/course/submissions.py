@@ -38,7 +38,7 @@ class Submission:
     """
 
     learner: str
-    place: object
+    paths: object
     path: Path
 
 
@@ -72,8 +72,8 @@ def find(folder, stem=None):
         BadInput: There is none.
     """
     folder = Path(folder).resolve()
-    places = [exercises.exercise_place(stem)] if stem else exercises.exercise_places()
-    names = {place.blank.name: place for place in places}
+    all_paths = [exercises.find_exercise(stem)] if stem else exercises.all_exercises()
+    names = {paths.blank.name: paths for paths in all_paths}
     found = _notebooks(names, (folder, folder / "exercises"))
     if found:
         return _submissions(folder.name, found, names)
@@ -153,11 +153,11 @@ def _check(submission, limits, is_over):
         path = scratch / submission.path.name
         shutil.copyfile(submission.path, path)
         env = nbval_environment() | {state.FOLDER_VARIABLE: str(scratch / "state")}
-        apart = exercises.Apart(limits, env, scratch / "said", is_over)
+        apart = exercises.Isolation(limits, env, scratch / "said", is_over)
         try:
-            results = exercises.check_notebook(path, submission.place, apart)
+            results = exercises.check_notebook(path, submission.paths, apart)
         except BadInput as error:
-            tasks = exercises.tasks_of_stem(submission.place.stem)
+            tasks = exercises.tasks_of_stem(submission.paths.stem)
             results = [exercises.Result(task, False, str(error), "unreadable") for task in tasks]
         noted = state_files.state_in(scratch / "state" / "progress.json") or state.blank()
     results = [_with_mistake(one, noted["tasks"]) for one in results]
@@ -182,17 +182,17 @@ def _notebooks(names, folders):
     """
     found: dict = {}
     for one in folders:
-        for name, place in names.items():
+        for name, paths in names.items():
             path = one / name
-            if name not in found and path.is_file() and _is_exercise(path, place):
+            if name not in found and path.is_file() and _is_exercise(path, paths):
                 found[name] = path
     return found
 
 
-def _is_exercise(path, place):
+def _is_exercise(path, paths):
     # A lesson has the same name.
     text = path.read_text(encoding="utf-8", errors="replace")
-    return any(f"check.{task.name}(" in text for task in exercises.tasks_of_stem(place.stem))
+    return any(f"check.{task.name}(" in text for task in exercises.tasks_of_stem(paths.stem))
 
 
 def _submissions(learner, found, names):

@@ -19,7 +19,11 @@ import nbformat
 
 from ddp_lessons import __version__
 from ddp_lessons.course.notebooks.canonical import dumps
-from ddp_lessons.course.notebooks.notebook_paths import all_places, find_course, is_installed
+from ddp_lessons.course.notebooks.notebook_paths import (
+    all_notebooks,
+    find_course,
+    is_installed,
+)
 from ddp_lessons.course.notebooks.starters import blank_to_open
 from ddp_lessons.errors import BadInput
 from ddp_lessons.files import replace_text
@@ -148,12 +152,12 @@ def _files(course, folder):
     files = {"README.md": _README.read_text(encoding="utf-8")}
     for path in sorted((course / "notebooks").glob("*.md")):
         files[path.relative_to(course).as_posix()] = path.read_text(encoding="utf-8")
-    for place in all_places(course):
-        blank = blank_to_open(place, folder / place.blank.relative_to(course))
-        if place.is_lesson:
+    for paths in all_notebooks(course):
+        blank = blank_to_open(paths, folder / paths.blank.relative_to(course))
+        if paths.is_lesson:
             for cell in blank["cells"]:
                 cell["source"] = cell["source"].replace("](../ddp_lessons/", f"]({_SOURCES}/")
-        files[place.blank.relative_to(course).as_posix()] = dumps(blank)
+        files[paths.blank.relative_to(course).as_posix()] = dumps(blank)
     return files
 
 

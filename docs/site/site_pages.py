@@ -16,7 +16,7 @@ from pathlib import Path
 
 from site_links import Links
 
-from ddp_lessons.course.notebooks.notebook_paths import all_places
+from ddp_lessons.course.notebooks.notebook_paths import all_notebooks
 from ddp_lessons.errors import BadInput
 
 PLAIN_PAGES = {
@@ -52,7 +52,7 @@ def subjects(root):
     The package's own `__init__.py` comes first.
     """
     names = set()
-    for place in all_places(root):
+    for place in all_notebooks(root):
         if place.is_lesson:
             names.add(place.stem.partition("_")[2])
             names.update(_IMPORTED.findall(place.text.read_text(encoding="utf-8")))
@@ -98,7 +98,7 @@ class _Pages:
         self._root = root
         self._folder = folder
         self._settings = settings
-        self.places = all_places(root)
+        self.places = all_notebooks(root)
         self.subjects = subjects(root)
         self.written: list[str] = []
         self._titles: dict[str, str] = {}

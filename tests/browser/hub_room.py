@@ -42,7 +42,7 @@ def write_notebook(seat, name, *sources):
 
 def rank_pids(name):
     """
-    Return the process ids of a learner's warden and of all that it started.
+    Return the process ids of a learner's supervisor and of all that it started.
     """
     found = []
     for process in processes_of(name):

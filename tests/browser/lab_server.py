@@ -92,7 +92,7 @@ class LabServer:
 
     def rank_processes(self):
         """
-        Return every living rank, controller and warden of this server's kernels.
+        Return every living rank, controller and supervisor of this server's kernels.
         """
         found = []
         for process in self.processes():

@@ -7,11 +7,11 @@ from lab_server import ROOT
 
 from ddp_lessons.course.notebooks.canonical import read_notebook
 from ddp_lessons.course.notebooks.cell_roles import RAISES, tags_of
-from ddp_lessons.course.notebooks.notebook_paths import all_places
+from ddp_lessons.course.notebooks.notebook_paths import all_notebooks
 
 pytestmark = [pytest.mark.timeout(300)]
 
-LESSONS = [place for place in all_places(ROOT) if place.is_lesson]
+LESSONS = [place for place in all_notebooks(ROOT) if place.is_lesson]
 
 
 @pytest.mark.parametrize("place", LESSONS, ids=lambda place: place.stem)

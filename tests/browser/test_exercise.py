@@ -7,7 +7,7 @@ from lab_server import ROOT
 from playwright.sync_api import expect
 
 from ddp_lessons.checks.kit.task_registry import find_task
-from ddp_lessons.course.exercises import exercise_place, solution_of
+from ddp_lessons.course.exercises import find_exercise, solution_of
 from ddp_lessons.course.notebooks.canonical import read_notebook
 
 pytestmark = [pytest.mark.timeout(300)]
@@ -28,7 +28,7 @@ def test_a_learner_goes_from_a_wrong_answer_over_hints_to_the_picture(lab):
     """
     This is what an exercise is for.
     """
-    place = exercise_place("02", ROOT)
+    place = find_exercise("02", ROOT)
     cells = [c for c in read_notebook(place.blank).cells if c.cell_type == "code"]
     assert cells[CHECK].source == f"check.{TASK.name}()"
     last = len(cells) - 1  # it stops the ranks; here it is used to ask for hints
@@ -62,7 +62,7 @@ def test_the_tab_of_an_exercise_says_what_it_is(lab):
     """
     A lesson and its exercise have one file name, and both are open in the first hour.
     """
-    name = exercise_place("00", ROOT).blank.name
+    name = find_exercise("00", ROOT).blank.name
     lab.open_file(f"exercises/{name}")
     lab.open_beside(f"notebooks/{name}")
     tabs = lab.page.locator(".lm-DockPanel-tabBar .lm-TabBar-tab", has_text=name)

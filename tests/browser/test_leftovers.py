@@ -13,7 +13,7 @@ RANKS_GONE_S = 5.0
 BROWSER_S = 5.0  # for an order to get from a click to the kernel, on a machine that is busy
 SERVER_GONE_S = 20.0
 NUM_RANKS = 2
-OTHERS = 2  # their controller and their warden, which are the ranks' siblings and parent
+OTHERS = 2  # their controller and their supervisor, which are the ranks' siblings and parent
 START = f"from ddp_lessons import start_ranks\nranks = start_ranks({NUM_RANKS})"
 BUSY = "%%px\nimport pathlib, time\npathlib.Path('busy').touch()\ntime.sleep(600)"
 

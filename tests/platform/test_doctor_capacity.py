@@ -155,7 +155,7 @@ def test_room_is_measured_with_real_learners():
     learner = measure(place, num_learners=2, num_cells=4)
     assert learner.stem == "06_ddp"
     assert learner.minutes == 30
-    assert 150 * MIB < learner.memory_bytes < 4 * GIB  # a kernel, a warden and four ranks
+    assert 150 * MIB < learner.memory_bytes < 4 * GIB  # a kernel, a supervisor and four ranks
     assert 0 < learner.dearest_cpu_s <= learner.cpu_s
     assert 1 <= learner.dearest_cell <= 4
     assert can_run(judge_room(1, learner, replace(SERVER, free_bytes=8 * GIB)))

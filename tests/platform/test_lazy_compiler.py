@@ -13,12 +13,12 @@ import sys
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from ddp_lessons.ranks.rank.lazy_compiler import put_off_compiler
+from ddp_lessons.ranks.rank.lazy_compiler import defer_compiler_import
 
 STEPS = {name: getattr(torch.optim, name).step for name in ("SGD", "Adam", "AdamW", "RMSprop")}
 CODES = {name: step.__code__ for name, step in STEPS.items()}
-put_off_compiler()
-put_off_compiler()  # as often as one likes
+defer_compiler_import()
+defer_compiler_import()  # as often as one likes
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 
 def train(name, after=lambda model: model):
@@ -125,9 +125,9 @@ import sys
 import torch
 del sys.modules["torch._compile"]._disable_dynamo
 del sys.modules["torch.optim.optimizer"]._use_grad_for_differentiable
-from ddp_lessons.ranks.rank.lazy_compiler import put_off_compiler
+from ddp_lessons.ranks.rank.lazy_compiler import defer_compiler_import
 
-put_off_compiler()
+defer_compiler_import()
 weight = torch.nn.Parameter(torch.ones(1))
 optimizer = torch.optim.SGD([weight], lr=0.5)
 weight.sum().backward()

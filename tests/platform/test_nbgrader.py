@@ -15,7 +15,7 @@ import pytest
 from paths import ROOT
 
 from ddp_lessons.course import nbgrader, reports, submissions
-from ddp_lessons.course.exercises import exercise_place
+from ddp_lessons.course.exercises import find_exercise
 
 pytestmark = [
     pytest.mark.timeout(600),
@@ -74,7 +74,7 @@ def solutions(stem):
     """
     Return the sources of an exercise's solved answer cells.
     """
-    cells = nbformat.read(exercise_place(stem, ROOT).notebook, as_version=4).cells
+    cells = nbformat.read(find_exercise(stem, ROOT).notebook, as_version=4).cells
     return [cell.source for cell in cells if "# solution" in cell.source]
 
 

@@ -31,7 +31,7 @@ SUM = "%%px\nimport torch\nimport torch.distributed as dist\nx = torch.ones(1)\n
 LOOPBACK = {"127.0.0.1", "::1", "0100007F", "0" * 24 + "01000000"}
 FEWEST_PORTS = {"auto": 8, "local": 20}
 """
-Of the server, the kernel and Gloo; and of the controller, where ranks are not the warden's own.
+Of the server, the kernel and Gloo; and of the controller, where ranks are not the supervisor's own.
 """
 SECRET_KEYS = ("key", "curve_secretkey", "curve_publickey", "curve_serverkey", "token")
 
@@ -235,7 +235,7 @@ def test_other_user_reaches_no_socket_of_the_ranks(session, other):
     Cells go through sockets in a folder that only their owner can enter. Who owns it can connect.
     """
     session.start()
-    runtime = Path(session.kernel.value("str(ranks.keeper.folder)"))
+    runtime = Path(session.kernel.value("str(ranks.supervisor.folder)"))
     sockets = [str(path) for path in runtime.iterdir() if path.is_socket()]
     assert len(sockets) >= 10
     assert other.reachable(sockets) == []
@@ -264,7 +264,7 @@ def test_other_user_reads_no_secret(session, other):
     for wanted in (r"kernel-.*\.json", r"ipcontroller-.*-client", r"-engine\.json", "jpserver-"):
         assert re.search(wanted, names), wanted
     assert other.readable([str(path) for path in files]) == []
-    runtime = Path(session.kernel.value("str(ranks.keeper.folder)"))
+    runtime = Path(session.kernel.value("str(ranks.supervisor.folder)"))
     assert len(list(runtime.iterdir())) >= 3
     assert other.readable([str(runtime), *map(str, runtime.iterdir())]) == []
 
@@ -286,7 +286,7 @@ def test_other_user_takes_no_folder(session):
     The name in /tmp is easy to guess: whoever made it first kept the learner's ranks from starting.
     """
     assert session.squatted == [str(session.temporary / f"ddp-lessons-{os.getuid()}")]
-    runtime = session.kernel.value("str(ranks.keeper.folder)")
+    runtime = session.kernel.value("str(ranks.supervisor.folder)")
     assert Path(runtime).is_relative_to(session.home)
 
 

@@ -245,7 +245,7 @@ def test_a_time_limit_ends_the_ranks_and_is_named(cluster, tmp_path, monkeypatch
 
 def test_nothing_outlives_a_kernel_that_is_killed(cluster):
     """
-    The warden takes the job out of the queue, whatever its ranks are at.
+    The supervisor takes the job out of the queue, whatever its ranks are at.
     """
     stop_ranks()
     mark = new_mark()
@@ -257,7 +257,7 @@ def test_nothing_outlives_a_kernel_that_is_killed(cluster):
         os.kill(kernel.pid, signal.SIGKILL)
         wait_until(lambda: queue() == [], GONE_S, "the queue to be empty")
         wait_until_gone(mark, GONE_S)
-    assert queue(f"--jobs={job}", "--states=all")[0].split()[1] == "CANCELLED"  # by the warden
+    assert queue(f"--jobs={job}", "--states=all")[0].split()[1] == "CANCELLED"  # by the supervisor
 
 
 def test_ranks_end_by_themselves_if_kernel_and_warden_are_killed(cluster):
@@ -269,9 +269,9 @@ def test_ranks_end_by_themselves_if_kernel_and_warden_are_killed(cluster):
     with running_kernel(**mark) as kernel:
         kernel.run("from ddp_lessons import start_ranks")
         assert kernel.run(START, timeout_s=START_S).status == "ok"
-        warden = kernel.value("ranks.keeper.warden_pid")
+        supervisor = kernel.value("ranks.supervisor.supervisor_pid")
         kernel.client.execute("%%px\nimport time\ntime.sleep(600)")
-        os.kill(warden, signal.SIGKILL)
+        os.kill(supervisor, signal.SIGKILL)
         os.kill(kernel.pid, signal.SIGKILL)
         wait_until_gone(mark, GONE_S + 10)  # the job's script waits for what might still come
         wait_until(lambda: queue() == [], GONE_S, "the queue to be empty")

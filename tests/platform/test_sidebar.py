@@ -53,8 +53,8 @@ def test_sidebar_lists_ranks_and_ends_them(tmp_path):
         started = kernel.run("from ddp_lessons import start_ranks\nranks = start_ranks(2)")
         assert started.status == "ok", started
         pids = [
-            *kernel.value("dict(ranks.keeper.pids)").values(),
-            kernel.value("ranks.keeper.warden_pid"),
+            *kernel.value("dict(ranks.supervisor.pids)").values(),
+            kernel.value("ranks.supervisor.supervisor_pid"),
         ]
         assert as_sidebar(tmp_path, stop=False) == ["[2] running", "[0, 1]"]
         assert kernel.run("%%px\nprint('still here')").text == "[0] still here\n[1] still here\n"

@@ -18,9 +18,9 @@ from built_site import built_site
 from paths import ROOT
 
 from ddp_lessons.course.notebooks.cell_roles import role_of
-from ddp_lessons.course.notebooks.notebook_paths import all_places
+from ddp_lessons.course.notebooks.notebook_paths import all_notebooks
 
-PLACES = all_places(ROOT)
+PLACES = all_notebooks(ROOT)
 LESSONS = [place for place in PLACES if place.is_lesson]
 EXERCISES = [place for place in PLACES if not place.is_lesson]
 pytestmark = pytest.mark.timeout(600)  # the first one waits for the build, on busy cores

@@ -12,7 +12,7 @@ from paths import ROOT
 from ddp_lessons.checks.kit import checking
 from ddp_lessons.checks.kit.task_registry import all_tasks
 from ddp_lessons.course.notebooks.cell_roles import tags_of
-from ddp_lessons.course.notebooks.notebook_paths import all_places
+from ddp_lessons.course.notebooks.notebook_paths import all_notebooks
 from ddp_lessons.errors import WrongAnswer
 from ddp_lessons.ranks.kernel.cells import run_cell
 
@@ -30,7 +30,7 @@ LOOP_S = 2.0
 How long an answer runs that never ends: a third of what a check gives it, with all cores busy.
 """
 TASKS = all_tasks()
-EXERCISES = {place.stem: place for place in all_places(ROOT) if not place.is_lesson}
+EXERCISES = {place.stem: place for place in all_notebooks(ROOT) if not place.is_lesson}
 WRONG = [answer for answer in all_answers() if answer.mistake is not None]
 UNUSUAL = [answer for answer in all_answers() if answer.mistake is None]
 

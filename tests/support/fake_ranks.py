@@ -1,19 +1,19 @@
 """
-Ranks that are made up: a clock, pulses and guards that do as they are told. No process is started.
+Ranks that are made up: a clock, thread stats and agents that do as they are told. No process is started.
 """
 
 from concurrent.futures import Future
 from dataclasses import replace
 from types import SimpleNamespace
 
-from ddp_lessons.ranks.system.thread_stats import Pulse
+from ddp_lessons.ranks.system.thread_stats import ThreadStats
 
-ASLEEP = Pulse(
+ASLEEP = ThreadStats(
     main_sleeps=True,
     main_turns=10,
     main_pushed_out=2,
     main_cpu_s=1.0,
-    guard_turns=0,
+    agent_turns=0,
     gloo_turns=100,
     others_sleep=True,
     engine_sleeps=True,
@@ -22,24 +22,24 @@ ASLEEP = Pulse(
 
 class MadeUpRanks:
     """
-    A set of ranks as the lookout's parts see it. Process ids are 100 and up.
+    A set of ranks as the stall monitor's parts see it. Process ids are 100 and up.
 
     Attributes:
         now: The clock, in seconds.
-        pulses: For each process id its Pulse.
-        states: For each rank what its guard answers; a rank that is missing does not answer.
+        stats: For each process id its ThreadStats.
+        states: For each rank what its agent answers; a rank that is missing does not answer.
         sleepers: For each rank how many of its threads each waking finds, one after the other.
         told: What was done to ranks: ("release", "state", "wake", "cut" or "resume", ranks).
     """
 
     def __init__(self, num_ranks=4):
         self.now = 100.0
-        self.pulses = {100 + rank: ASLEEP for rank in range(num_ranks)}
+        self.all_stats = {100 + rank: ASLEEP for rank in range(num_ranks)}
         self.states = {}
         self.sleepers = {}
         self.told = []
-        self.cpu_s = dict.fromkeys(self.pulses, 1.0)
-        self.keeper = SimpleNamespace(pids={rank: 100 + rank for rank in range(num_ranks)})
+        self.cpu_s = dict.fromkeys(self.all_stats, 1.0)
+        self.supervisor = SimpleNamespace(pids={rank: 100 + rank for rank in range(num_ranks)})
         self.client = SimpleNamespace(ids=list(range(num_ranks)))
         self.engines = SimpleNamespace(resume=lambda ranks: self.told.append(("resume", ranks)))
         self.control = SimpleNamespace(
@@ -50,7 +50,7 @@ class MadeUpRanks:
         )
 
     def __len__(self):
-        return len(self.pulses)
+        return len(self.all_stats)
 
     def clock(self):
         """
@@ -60,16 +60,16 @@ class MadeUpRanks:
 
     def change(self, rank, **changes):
         """
-        Change the pulse of a rank.
+        Change the thread stats of a rank.
         """
-        self.pulses[100 + rank] = replace(self.pulses[100 + rank], **changes)
+        self.all_stats[100 + rank] = replace(self.all_stats[100 + rank], **changes)
 
     def gloo_looks(self):
         """
         Give all Gloo loops the turns that they have in a fifth of a second.
         """
-        for pid, pulse in self.pulses.items():
-            self.pulses[pid] = replace(pulse, gloo_turns=pulse.gloo_turns + 20)
+        for pid, stats in self.all_stats.items():
+            self.all_stats[pid] = replace(stats, gloo_turns=stats.gloo_turns + 20)
 
     def _wake(self, ranks):
         self.told.append(("wake", list(ranks)))

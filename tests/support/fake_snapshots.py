@@ -1,5 +1,5 @@
 """
-What ranks say of themselves, made up: places and collectives as `Guard.place` returns them.
+What ranks say of themselves, made up: places and collectives as `RankAgent.place` returns them.
 """
 
 

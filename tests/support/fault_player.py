@@ -161,7 +161,7 @@ class Player:
         return result
 
     def _pids(self):
-        return self.kernel.value("dict(ranks.keeper.pids)")
+        return self.kernel.value("dict(ranks.supervisor.pids)")
 
     def _processes(self):
         children = psutil.Process(self.kernel.pid).children(recursive=True)

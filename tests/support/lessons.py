@@ -8,10 +8,10 @@ from paths import ROOT
 
 from ddp_lessons.course.notebooks.canonical import read_notebook
 from ddp_lessons.course.notebooks.cell_roles import role_of
-from ddp_lessons.course.notebooks.notebook_paths import all_places
+from ddp_lessons.course.notebooks.notebook_paths import all_notebooks
 
 NOTEBOOKS = {
-    place.stem: read_notebook(place.blank) for place in all_places(ROOT) if place.is_lesson
+    place.stem: read_notebook(place.blank) for place in all_notebooks(ROOT) if place.is_lesson
 }
 STEMS = [
     "00_ranks",

@@ -137,9 +137,9 @@ def listening_here(ranks, folder, but=()):
         folder: The test bed's folder.
         but: Sockets that were there before, as `own_sockets` gives them.
     """
-    controller = psutil.Process(ranks.keeper.controller_pid)
+    controller = psutil.Process(ranks.supervisor.controller_pid)
     named = {process.pid: "controller" for process in (controller, *controller.children(True))}
-    named |= {os.getpid(): "kernel", ranks.keeper.warden_pid: "warden"}
+    named |= {os.getpid(): "kernel", ranks.supervisor.supervisor_pid: "supervisor"}
     own = f"{net_of(folder)}.100"
     return {
         (named.get(pid, "other"), _interface(address, own))

@@ -4,7 +4,7 @@ A lesson that keeps every rule and needs no ranks, for the tests of what builds 
 
 from pathlib import Path
 
-from ddp_lessons.course.notebooks.notebook_paths import Place
+from ddp_lessons.course.notebooks.notebook_paths import NotebookPaths
 from ddp_lessons.course.notebooks.text_twins import read_twin
 
 _HEAD = """\
@@ -110,7 +110,9 @@ def make_course(folder, text=TEXT, stem="00_toy", kind="lesson"):
         "lesson": ("notebooks/py", "notebooks/executed"),
         "exercise": ("exercises/py", "exercises/solutions"),
     }[kind]
-    place = Place(kind, stem, folder / texts / f"{stem}.py", folder / notebooks / f"{stem}.ipynb")
+    place = NotebookPaths(
+        kind, stem, folder / texts / f"{stem}.py", folder / notebooks / f"{stem}.ipynb"
+    )
     for path in (place.text, place.notebook):
         path.parent.mkdir(parents=True, exist_ok=True)
     place.text.write_text(text, encoding="utf-8")

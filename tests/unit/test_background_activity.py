@@ -12,7 +12,7 @@ from multiprocessing.pool import ThreadPool
 import pytest
 from waiting import HANGS_AFTER_S, wait_until
 
-from ddp_lessons.ranks.rank.background_activity import PROCESS, THREAD, Helpers
+from ddp_lessons.ranks.rank.background_activity import PROCESS, THREAD, BackgroundActivity
 
 
 @contextlib.contextmanager
@@ -35,7 +35,7 @@ def test_helpers_are_threads_that_came_later():
     """
     gate = threading.Event()
     with running(threading.Thread(target=gate.wait), gate):
-        before = Helpers()
+        before = BackgroundActivity()
         assert before.that_may_act() == []
         other = threading.Event()
         with running(threading.Thread(target=other.wait), other):
@@ -47,7 +47,7 @@ def test_helpers_know_a_timer():
     """
     A timer waits in threading's own code, with no line of the learner's on its stack.
     """
-    helpers = Helpers()
+    helpers = BackgroundActivity()
     timer = threading.Timer(600, print)
     timer.start()
     try:
@@ -61,7 +61,7 @@ def test_helpers_count_a_pool_only_while_it_works():
     """
     An executor keeps its threads for ever; idle ones would excuse every deadlock after it.
     """
-    helpers, gate = Helpers(), threading.Event()
+    helpers, gate = BackgroundActivity(), threading.Event()
     with ThreadPoolExecutor(2) as pool:
         job = pool.submit(gate.wait)
         wait_until(lambda: helpers.that_may_act() == [THREAD], HANGS_AFTER_S, "the pool to work")
@@ -87,7 +87,7 @@ def test_helpers_spare_the_threads_of_tools():
         gate.wait()
 
     work.__module__ = "torch.utils.data._utils.pin_memory"
-    helpers = Helpers()
+    helpers = BackgroundActivity()
     with running(threading.Thread(target=work), gate):
         assert helpers.that_may_act() == []
     gate.clear()
@@ -101,7 +101,7 @@ def test_helpers_are_processes_that_still_run():
     """
     A program that a rank has started may write the file or open the port that it waits for.
     """
-    helpers = Helpers()
+    helpers = BackgroundActivity()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         assert helpers.that_may_act() == [PROCESS]
         child.stdin.close()
@@ -115,7 +115,7 @@ def test_helpers_spare_the_workers_of_a_loader():
     """
     from torch.utils.data import DataLoader
 
-    helpers = Helpers()
+    helpers = BackgroundActivity()
     loader = DataLoader(range(4), num_workers=1, persistent_workers=True)
     assert len(list(loader)) == 4
     assert helpers.that_may_act() == []

@@ -97,7 +97,7 @@ def test_what_is_too_much_is_counted_until_all_threads_rest(monkeypatch, num_bus
     waited, pulses = [], iter([False] * num_busy + [True] * 10)
     monkeypatch.setattr("time.sleep", waited.append)
     monkeypatch.setattr(
-        alive_module, "pulse_of", lambda pid: SimpleNamespace(others_sleep=next(pulses))
+        alive_module, "thread_stats_of", lambda pid: SimpleNamespace(others_sleep=next(pulses))
     )
     alive = Alive(NUM_BYTES - 1)
     with alive:
@@ -118,7 +118,9 @@ def test_what_a_busy_thread_lets_go_of_at_last_does_not_count(monkeypatch):
             held.clear()
 
     monkeypatch.setattr("time.sleep", let_go_at_the_thirtieth_look)
-    monkeypatch.setattr(alive_module, "pulse_of", lambda pid: SimpleNamespace(others_sleep=False))
+    monkeypatch.setattr(
+        alive_module, "thread_stats_of", lambda pid: SimpleNamespace(others_sleep=False)
+    )
     alive = Alive(NUM_BYTES - 1)
     with alive:
         held.append(torch.ones(100))

@@ -13,7 +13,7 @@ from jupyter_client.session import Session
 from tornado.ioloop import IOLoop
 from zmq.eventloop.zmqstream import ZMQStream
 
-from ddp_lessons.ranks.kernel.cell_transport import Requests, read_at_once, unpack
+from ddp_lessons.ranks.kernel.cell_transport import CellTransport, read_at_once, unpack
 
 NUM_TURNS = 100
 """
@@ -119,7 +119,7 @@ def test_a_reply_that_comes_while_requests_are_sent_is_read(client):
     """
     read_at_once(client)
     client._io_loop.run_sync(client.count_turns)
-    requests = Requests(client, "x = 1", {0: SimpleNamespace()}, is_brief=True)
+    requests = CellTransport(client, "x = 1", {0: SimpleNamespace()}, is_brief=True)
     client.reply(b"early")
     requests._send([0], Future())
     client._io_loop.run_sync(client.count_turns)
@@ -133,7 +133,7 @@ def test_a_cell_overtakes_nothing_that_was_sent_before(client):
     """
     for text in (b"push", b"pull"):
         client._mux_stream.send_multipart([text])
-    requests = Requests(client, "x = 1", {0: SimpleNamespace()}, is_brief=True)
+    requests = CellTransport(client, "x = 1", {0: SimpleNamespace()}, is_brief=True)
     requests._send([0], Future())
     client._io_loop.run_sync(client.count_turns)
     sent = [client.peer.recv_multipart()[1] for _ in range(3)]

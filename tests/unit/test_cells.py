@@ -12,7 +12,7 @@ from ddp_lessons.ranks.diagnosis.cell_report import OK, RAISED, RELEASED, Outcom
 from ddp_lessons.ranks.kernel import cells
 from ddp_lessons.ranks.kernel.cells import CellRun
 from ddp_lessons.ranks.system import clocks
-from ddp_lessons.ranks.system.load_aware_timeout import Patience
+from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
 
 LOST_PEER = "Connection closed by peer [127.0.0.1]:4711"
 BUSY_S = 60.0
@@ -30,11 +30,11 @@ class End:
     def __init__(self, monkeypatch, *outcomes):
         self.ranks = MadeUpRanks(2)
         self.ranks.dead = []
-        self.ranks.keeper.warden_pid = 99
+        self.ranks.supervisor.supervisor_pid = 99
         self.ranks.control.pids = lambda ranks: [100, 101]
         self.seconds, self.comes = 0.0, {}
-        made_up = partial(Patience, clock=lambda: self.seconds, wants=self._wants_a_core)
-        monkeypatch.setattr(cells, "Patience", made_up)
+        made_up = partial(LoadAwareTimeout, clock=lambda: self.seconds, wants=self._wants_a_core)
+        monkeypatch.setattr(cells, "LoadAwareTimeout", made_up)
         self.run = CellRun(self.ranks, "", [0, 1])
         self.run.outcomes = dict(enumerate(outcomes))
         self.run._requests = SimpleNamespace(news=self._news)

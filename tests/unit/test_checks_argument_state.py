@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ddp_lessons.checks.kit.fixtures.numbers import words, words_of_both
-from ddp_lessons.checks.kit.on_rank.argument_state import Lent
+from ddp_lessons.checks.kit.on_rank.argument_state import ArgumentState
 
 
 def _model():
@@ -46,7 +46,7 @@ def test_what_is_left_changed_in_a_model_is_named(kind):
     """
     change, told = CHANGES[kind]
     model = _model()
-    lent = Lent((model, 3, "text"))
+    lent = ArgumentState((model, 3, "text"))
     assert lent.changes() == {}
     change(model)
     changes = lent.changes()
@@ -59,7 +59,7 @@ def test_a_gradient_with_other_numbers_is_a_change():
     It need not have come or gone.
     """
     model = _model()
-    lent = Lent((model,))
+    lent = ArgumentState((model,))
     model[0].weight.grad += 1
     assert lent.changes() == {"grad": "It leaves 0.weight.grad changed: it holds other numbers."}
 
@@ -69,10 +69,10 @@ def test_a_parameter_that_comes_or_goes_is_told_as_such():
     It had no numbers before, so none that could have changed.
     """
     model = _model()
-    lent = Lent((model,))
+    lent = ArgumentState((model,))
     model[1].register_parameter("scale", torch.nn.Parameter(torch.ones(1)))
     assert lent.changes()["weights"] == "It leaves 1.scale changed: it was not there before."
-    lent = Lent((model,))
+    lent = ArgumentState((model,))
     del model[1].scale
     assert lent.changes()["weights"] == "It leaves 1.scale changed: it is gone."
 
@@ -84,7 +84,7 @@ def test_what_is_left_changed_in_an_optimizer_is_named():
     model = _model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     optimizer.step()
-    lent = Lent((optimizer,))
+    lent = ArgumentState((optimizer,))
     assert lent.changes() == {}
     optimizer.param_groups[0]["lr"] = 0.05
     optimizer.state.clear()
@@ -124,7 +124,7 @@ def test_a_frozen_parameter_of_an_optimizer_is_a_change():
     An optimizer may have parameters that no model has: an outer one, for example.
     """
     outer = torch.optim.SGD([torch.ones(2, requires_grad=True)], lr=0.1)
-    lent = Lent((outer,))
+    lent = ArgumentState((outer,))
     outer.param_groups[0]["params"][0].requires_grad_(False)
     told = "It leaves parameter 0 of the optimizer's group 0 changed: requires_grad was True"
     assert lent.changes()["frozen"].startswith(told)

@@ -9,7 +9,7 @@ import pytest
 
 from ddp_lessons.checks.kit import Case
 from ddp_lessons.checks.kit.on_rank.delayed_threads import late_threads
-from ddp_lessons.checks.kit.on_rank.rank_record import Here
+from ddp_lessons.checks.kit.on_rank.rank_record import RankContext
 
 
 def _starts_and_returns(done):
@@ -69,11 +69,11 @@ def test_threads_that_somebody_else_starts_are_none_of_the_answers():
         assert count() == 0
 
 
-@pytest.mark.parametrize(("ends_threads", "num_threads"), [(True, 1), (False, 0)])
-def test_a_call_tells_of_them_if_the_task_asks(ends_threads, num_threads):
+@pytest.mark.parametrize(("must_join_threads", "num_threads"), [(True, 1), (False, 0)])
+def test_a_call_tells_of_them_if_the_task_asks(must_join_threads, num_threads):
     """
     Other tasks may have threads that live on.
     """
-    here = Here(Case(1), 0, ".", ends_threads=ends_threads)
-    here.call(_starts_and_returns, [])
-    assert here.calls[0].num_threads == num_threads
+    context = RankContext(Case(1), 0, ".", must_join_threads=must_join_threads)
+    context.call(_starts_and_returns, [])
+    assert context.calls[0].num_threads == num_threads

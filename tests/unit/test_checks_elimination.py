@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Played, Task, found_by
+from ddp_lessons.checks.kit import VALUES, Case, CaseResult, Expected, Mistake, Task, found_by
 from ddp_lessons.checks.kit.comparing import find_difference
 from ddp_lessons.checks.kit.elimination import name_mistake
-from ddp_lessons.checks.kit.on_rank.rank_record import Call, Seen
+from ddp_lessons.checks.kit.on_rank.rank_record import Call, RankRecord
 from ddp_lessons.checks.kit.task_registry import all_tasks
 from ddp_lessons.errors import BadInput, WrongAnswer
 
@@ -51,10 +51,10 @@ def _task(*mistakes, expected=EXPECTED):
 
 def _played(task, *results, call="first"):
     seen = [
-        Seen(rank, [Call(before=(), result=result, name="total", number=3)])
+        RankRecord(rank, [Call(before=(), result=result, name="total", number=3)])
         for rank, result in enumerate(results)
     ]
-    return Played(task, Case(len(results), {"length": 2}), seen, [""] * len(results), call)
+    return CaseResult(task, Case(len(results), {"length": 2}), seen, [""] * len(results), call)
 
 
 def named(task, *results, **kwargs):
@@ -205,7 +205,7 @@ def test_an_error_may_give_a_mistake_away():
     assert task.name_raised(["ValueError: other"]) == "raised"
     assert task.name_raised(["NameError: name 'rank' is not defined"]) == "undefined"
     assert [task.is_left_under_way(name) for name in ("no-rank", "values")] == [True, False]
-    task = replace(task, judge=lambda played: None, mistakes={"raised": "Hint."})
+    task = replace(task, judge=lambda case_result: None, mistakes={"raised": "Hint."})
     assert task.name_raised(["ValueError: rank parameter missing"]) == "raised"
     assert task.is_left_under_way("raised")
 

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FakeProcessGroup
 
-from ddp_lessons.checks.kit.on_rank.premature_use import Early
+from ddp_lessons.checks.kit.on_rank.premature_use import PrematureUse
 
 TAKES = {
     "add": lambda room: room[0] + 1,
@@ -58,7 +58,7 @@ def early_use(message, use):
         use: Function that is given the tensor while the message is under way.
     """
     room = torch.zeros(2, 4)
-    with Early() as early:
+    with PrematureUse() as early:
         message(room[0], 1)
         use(room)
     return early

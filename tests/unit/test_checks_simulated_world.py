@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ddp_lessons.checks.kit.on_rank.simulated_world import play_on_paper
+from ddp_lessons.checks.kit.on_rank.simulated_world import simulate_world
 from ddp_lessons.process_group import join_group, leave_group
 from ddp_lessons.trace import trace
 
@@ -74,7 +74,7 @@ def test_messages_arrive(play, expected):
     """
     An answer must find in its tensors what a real world would put there.
     """
-    assert play_on_paper(WORLD_SIZE, play) == (expected, {})
+    assert simulate_world(WORLD_SIZE, play) == (expected, {})
 
 
 def test_a_trace_tells_of_messages_and_waits():
@@ -87,7 +87,7 @@ def test_a_trace_tells_of_messages_and_waits():
             _around(rank)
         return [(event.name, event.peer, event.index, event.wait_index) for event in events]
 
-    kept, stops = play_on_paper(3, play)
+    kept, stops = simulate_world(3, play)
     assert kept[1] == [("recv", 0, 0, 3), ("send", 2, 1, 2)]
     assert not stops
 
@@ -104,7 +104,7 @@ def test_a_world_that_stands_still_says_who_waits_for_what():
             dist.recv(torch.zeros(1), src=1)
         return rank
 
-    kept, stops = play_on_paper(3, play)
+    kept, stops = simulate_world(3, play)
     assert kept == [0, None, None]
     assert {rank: str(end) for rank, end in stops.items()} == {
         1: "send to rank 2",
@@ -116,7 +116,7 @@ def test_the_first_error_ends_the_play():
     """
     A number that is no rank's is refused as a real group would.
     """
-    kept, stops = play_on_paper(3, lambda rank: dist.send(torch.zeros(1), dst=rank + 1))
+    kept, stops = simulate_world(3, lambda rank: dist.send(torch.zeros(1), dst=rank + 1))
     assert kept == [None] * 3
     assert str(stops[2]) == "there is no rank 3 in a group of 3"
 
@@ -133,4 +133,4 @@ def test_who_sends_in_a_thread_is_not_played():
         dist.recv(torch.zeros(1), src=(rank - 1) % 3)
         thread.join()
 
-    assert play_on_paper(3, play) is None
+    assert simulate_world(3, play) is None

@@ -16,7 +16,7 @@ from ddp_lessons.ranks.system import clocks
 ROOMS = PACKAGE / "ranks"
 TABLE = ROOMS / "system" / "clocks.py"
 TIME_NAMES = re.compile(r"_(S|MS|TURNS|POLLS|INTERRUPTS)$|MISSES|EVERY|TIMEOUT|PATIENCE", re.I)
-WAITS = ("sleep", "wait", "join", "poll", "call_later", "timedelta", "Patience")
+WAITS = ("sleep", "wait", "join", "poll", "call_later", "timedelta", "LoadAwareTimeout")
 """
 Functions and methods that are given seconds first.
 """
@@ -142,7 +142,7 @@ def test_no_module_has_a_clock_of_its_own():
         "_DEADLOCK_S = 0.55",
         "_LIMITS_S = {'join': 10.0}",
         "_MISSES_HERE, _MISSES_ELSEWHERE = 1200, 15",
-        "class Engines:\n    _replace_s = 60.0",
+        "class RankProcesses:\n    _replace_s = 60.0",
         "LOOK_EVERY: float = 1",
         "time.sleep(0.01)",
         "process.wait(timeout=5)",
@@ -150,7 +150,7 @@ def test_no_module_has_a_clock_of_its_own():
         "RankEngine.instance(timeout=3600.0)",
         "def start(n=None, *, timeout_s=60.0):\n    pass",
         "def start(n, timeout_s=60.0):\n    pass",
-        "patience = Patience(2 * 0.5, pids)",
+        "patience = LoadAwareTimeout(2 * 0.5, pids)",
         "max_heartbeat_misses = Integer(8, config=True)",
     ],
 )

@@ -44,13 +44,13 @@ def test_a_set_is_called_as_its_notebook(monkeypatch, notebook, begins):
 @pytest.fixture
 def listed(tmp_path):
     """
-    Return a function that writes the files of a set whose warden has a process id.
+    Return a function that writes the files of a set whose supervisor has a process id.
     """
     for folder in ("security", "log"):
         (tmp_path / folder).mkdir()
 
     def write(cluster_id, pid, host=None):
-        told = {"controller": {"state": {"warden_pid": pid}}}
+        told = {"controller": {"state": {"supervisor_pid": pid}}}
         files = files_of(tmp_path, cluster_id)
         for file, content in zip(
             files, [told, {"location": host or platform.node()}, {}, {}], strict=True
@@ -63,7 +63,7 @@ def listed(tmp_path):
 
 def test_files_of_the_dead_are_removed_and_no_others(tmp_path, listed):
     """
-    A warden that is killed leaves them, and each stood in the sidebar as running.
+    A supervisor that is killed leaves them, and each stood in the sidebar as running.
     """
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()

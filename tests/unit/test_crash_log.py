@@ -9,13 +9,13 @@ import sys
 
 import pytest
 
-from ddp_lessons.ranks.diagnosis.death_report import read_last_words
+from ddp_lessons.ranks.diagnosis.death_report import read_crash_log
 from ddp_lessons.ranks.supervisor.child_main import stack_file
 
 DIE = """
 import os, sys
-from ddp_lessons.ranks.rank.crash_log import leave_last_words
-leave_last_words(os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT))
+from ddp_lessons.ranks.rank.crash_log import write_crash_log
+write_crash_log(os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT))
 source = "import ctypes, os, signal\\n\\n" + sys.argv[2]
 exec(compile(source, "/tmp/ipykernel_4711/1.py", "exec"), {})
 """
@@ -47,7 +47,7 @@ def test_last_words_have_the_line(tmp_path, line, code, is_own_will):
     The line of 0.2 s ago, which was told before, is often not the one that killed the rank.
     """
     assert die(tmp_path, line) == code
-    assert read_last_words(tmp_path, 2) == (3, is_own_will)
+    assert read_crash_log(tmp_path, 2) == (3, is_own_will)
 
 
 @pytest.mark.parametrize(
@@ -64,15 +64,15 @@ def test_last_words_are_the_ranks_own(tmp_path, line):
     A child of a rank may die as it likes, and asking for a process by signal 0 ends nobody.
     """
     assert die(tmp_path, line) == 0
-    assert read_last_words(tmp_path, 2) == (None, False)
+    assert read_crash_log(tmp_path, 2) == (None, False)
 
 
 def test_last_words_of_a_rank_that_left_none(tmp_path):
     """
     Killed from outside, or another launcher's: nothing is known, and nothing is made up.
     """
-    assert read_last_words(tmp_path, 2) == (None, False)
+    assert read_crash_log(tmp_path, 2) == (None, False)
     stack_file(tmp_path, 2).write_text(
         'Thread 0x1 (most recent call first):\n  File "/tmp/ipykernel_1/1.py", line 4 in <module>\n'
     )
-    assert read_last_words(tmp_path, 2) == (None, False)
+    assert read_crash_log(tmp_path, 2) == (None, False)

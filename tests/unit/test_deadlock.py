@@ -42,50 +42,50 @@ def test_is_deadlock_leaves_a_rank_with_a_helper_alone(helper, where):
     """
     A thread that sends 5 s later was once overtaken: a right cell was ended as a deadlock.
     """
-    places = {0: receiving(1), 1: finished()}
-    places[0 if where == "running" else 1]["helpers"] = [helper]
-    found = diagnose(places, [0])
+    snapshots = {0: receiving(1), 1: finished()}
+    snapshots[0 if where == "running" else 1]["helpers"] = [helper]
+    found = diagnose(snapshots, [0])
     owner = "rank 0" if where == "running" else "rank 1"
     assert found.sentence == (
         "rank 1 finished the cell without a send; rank 0 waits in recv (line 1); "
         f"{owner} has a {helper} that may still act"
     )
-    assert not is_deadlock(places, [0])
+    assert not is_deadlock(snapshots, [0])
 
 
 def test_is_deadlock_needs_an_answer_from_everybody():
     """
     What is read from outside, or not at all, does not say what other threads do.
     """
-    places = {0: reducing(), 1: finished()}
-    assert is_deadlock(places, [0])
-    assert not is_deadlock({**places, 1: None}, [0])
-    assert not is_deadlock({**places, 0: {**reducing(), "helpers": None}}, [0])
+    snapshots = {0: reducing(), 1: finished()}
+    assert is_deadlock(snapshots, [0])
+    assert not is_deadlock({**snapshots, 1: None}, [0])
+    assert not is_deadlock({**snapshots, 0: {**reducing(), "helpers": None}}, [0])
 
 
 def test_store_wait_is_a_deadlock_once_nobody_can_set_the_key():
     """
     A key is set by a rank or by nobody; who waits for the waiting rank is told so.
     """
-    places = {0: dict(ON_A_KEY), 1: dict(ON_A_KEY)}
-    assert is_deadlock(places, [0, 1])
-    assert diagnose(places, [0, 1]).sentence == (
+    snapshots = {0: dict(ON_A_KEY), 1: dict(ON_A_KEY)}
+    assert is_deadlock(snapshots, [0, 1])
+    assert diagnose(snapshots, [0, 1]).sentence == (
         "ranks 0 and 1 all wait for a store's key (line 7), and none sets it"
     )
-    places[1]["helpers"] = ["thread"]
-    assert not is_deadlock(places, [0, 1])
-    assert diagnose(places, [0, 1]).sentence == (
+    snapshots[1]["helpers"] = ["thread"]
+    assert not is_deadlock(snapshots, [0, 1])
+    assert diagnose(snapshots, [0, 1]).sentence == (
         "ranks 0 and 1 all wait for a store's key (line 7), and none sets it yet; "
         "rank 1 has a thread that may still act"
     )
-    places[1] = reducing(groups={"0": [0, 1]})
-    assert diagnose(places, [0, 1]).sentence == (
+    snapshots[1] = reducing(groups={"0": [0, 1]})
+    assert diagnose(snapshots, [0, 1]).sentence == (
         "rank 0 is waiting for a store's key at line 7: store.wait(['k']); "
         "rank 1 waits for it in all_reduce 1 (line 2)"
     )
-    assert is_deadlock(places, [0, 1])
-    places[1] = at(3, "load()")
-    assert not is_deadlock(places, [0, 1])
+    assert is_deadlock(snapshots, [0, 1])
+    snapshots[1] = at(3, "load()")
+    assert not is_deadlock(snapshots, [0, 1])
     assert not is_deadlock({0: {**ON_A_KEY, "timeout_s": 3.0}}, [0])
 
 
@@ -93,10 +93,10 @@ def test_message_of_another_tag_is_never_met():
     """
     Both wait for ever, though one sends and the other receives.
     """
-    places = {0: {**sending(1), "tag": 1}, 1: {**receiving(0), "tag": 2}}
-    assert is_deadlock(places, [0, 1])
-    places[1]["tag"] = 1
-    assert not is_deadlock(places, [0, 1])
+    snapshots = {0: {**sending(1), "tag": 1}, 1: {**receiving(0), "tag": 2}}
+    assert is_deadlock(snapshots, [0, 1])
+    snapshots[1]["tag"] = 1
+    assert not is_deadlock(snapshots, [0, 1])
 
 
 def test_handle_of_a_message_is_told_from_that_of_a_collective():
@@ -104,14 +104,14 @@ def test_handle_of_a_message_is_told_from_that_of_a_collective():
     After a collective in the same cell, waits for an irecv were once taken for its work.
     """
     waiting = {**at(4, "handle.wait()", "wait", [call("all_reduce", 1)]), "operation": "recv"}
-    places = {rank: dict(waiting) for rank in range(2)}
-    assert is_deadlock(places, [0, 1])
-    assert diagnose(places, [0, 1]).sentence == (
+    snapshots = {rank: dict(waiting) for rank in range(2)}
+    assert is_deadlock(snapshots, [0, 1])
+    assert diagnose(snapshots, [0, 1]).sentence == (
         "ranks 0 and 1 all wait in recv (line 4), and none sends"
     )
-    assert "irecv in wait" in diagnose(places, [0, 1]).table
-    places[1]["operation"] = "send"  # it may be what rank 0 receives
-    assert not is_deadlock(places, [0, 1])
+    assert "irecv in wait" in diagnose(snapshots, [0, 1]).table
+    snapshots[1]["operation"] = "send"  # it may be what rank 0 receives
+    assert not is_deadlock(snapshots, [0, 1])
 
 
 def test_rank_outside_that_is_busy_may_come():
@@ -119,10 +119,10 @@ def test_rank_outside_that_is_busy_may_come():
     Two cells on two halves of the ranks: each may wait for the other half.
     """
     busy = {**at(None, ""), "outside": True}
-    places = {0: reducing(groups={"0": [0, 1]}), 1: busy}
-    assert not is_deadlock(places, [0, 1])
-    places[1] = {**reducing(groups={"0": [0, 1]}), "outside": True}
-    assert not is_deadlock(places, [0, 1])
+    snapshots = {0: reducing(groups={"0": [0, 1]}), 1: busy}
+    assert not is_deadlock(snapshots, [0, 1])
+    snapshots[1] = {**reducing(groups={"0": [0, 1]}), "outside": True}
+    assert not is_deadlock(snapshots, [0, 1])
 
 
 def joining(count="", timeout_s=3.0):
@@ -130,34 +130,34 @@ def joining(count="", timeout_s=3.0):
     Return the place of a rank that joins the group of all four ranks.
     """
     code, call = "dist.init_process_group('gloo')", "init_process_group"
-    place = at(3, code, call, groups={}, timeout_s=timeout_s)
+    snapshot = at(3, code, call, groups={}, timeout_s=timeout_s)
     forming = {"name": "", "ranks": [0, 1, 2, 3], "count": count}
-    return {**place, "forming": forming, "function": "_create_c10d_store"}
+    return {**snapshot, "forming": forming, "function": "_create_c10d_store"}
 
 
 def test_is_deadlock_ends_a_join_without_a_rank_that_has_finished():
     """
     torch's limit does not hold while a rank looks for a store that will never open.
     """
-    places = {0: finished(groups={}), 1: joining(), 2: joining(), 3: joining()}
-    assert is_deadlock(places, [1, 2, 3])
-    assert diagnose(places, [1, 2, 3]).sentence == (
+    snapshots = {0: finished(groups={}), 1: joining(), 2: joining(), 3: joining()}
+    assert is_deadlock(snapshots, [1, 2, 3])
+    assert diagnose(snapshots, [1, 2, 3]).sentence == (
         "rank 0 finished the cell without init_process_group; ranks 1-3 wait in "
         "init_process_group (line 3)"
     )
     waits_for_a_key = {**joining(), "function": "_new_process_group_helper"}  # its limit holds
     assert not is_deadlock({0: finished(groups={}), 1: waits_for_a_key}, [1])
-    places[0] = finished()  # it is in a group: it was faster
-    assert not is_deadlock(places, [1, 2, 3])
+    snapshots[0] = finished()  # it is in a group: it was faster
+    assert not is_deadlock(snapshots, [1, 2, 3])
 
 
 def test_is_deadlock_ends_a_join_that_ranks_count_differently():
     """
     One rank alone has failed to join before, and nobody tells it that this counts.
     """
-    places = {0: joining("0"), 1: joining("0"), 2: joining("1"), 3: joining("0")}
-    assert is_deadlock(places, [0, 1, 2, 3])
-    found = diagnose(places, [0, 1, 2, 3])
+    snapshots = {0: joining("0"), 1: joining("0"), 2: joining("1"), 3: joining("0")}
+    assert is_deadlock(snapshots, [0, 1, 2, 3])
+    found = diagnose(snapshots, [0, 1, 2, 3])
     assert found.sentence == (
         "rank 2 joins as group 1, where ranks 0, 1 and 3 join as group 0: an init_process_group "
         "that failed counts too, and ranks meet only under the same number"
@@ -174,11 +174,11 @@ def test_is_deadlock_ends_a_join_five_seconds_after_its_own_limit():
     """
     All four wait, and do not meet: another program holds the port, or the address is not theirs.
     """
-    places = {rank: joining() for rank in range(4)}
-    assert not is_deadlock(places, [0, 1, 2, 3], still_s=7.9)
-    assert is_deadlock(places, [0, 1, 2, 3], still_s=8.1)
+    snapshots = {rank: joining() for rank in range(4)}
+    assert not is_deadlock(snapshots, [0, 1, 2, 3], still_s=7.9)
+    assert is_deadlock(snapshots, [0, 1, 2, 3], still_s=8.1)
     assert not is_deadlock({r: joining(timeout_s=1800.0) for r in range(4)}, [0, 1, 2, 3], 1000.0)
-    assert diagnose(places, [0, 1, 2, 3]).sentence == (
+    assert diagnose(snapshots, [0, 1, 2, 3]).sentence == (
         "ranks 0-3 wait in init_process_group (line 3) and have not met all others: check the "
         "address, the port and the world size"
     )
@@ -188,5 +188,5 @@ def test_short_joins_are_those_that_their_own_limit_soon_ends():
     """
     A rank that joins for half an hour is not waited for.
     """
-    places = {0: joining(), 1: joining(timeout_s=1800.0), 2: joining(timeout_s=None), 3: None}
-    assert short_joins({**places, 4: reducing(timeout_s=3.0)}) == {0: 5.0}
+    snapshots = {0: joining(), 1: joining(timeout_s=1800.0), 2: joining(timeout_s=None), 3: None}
+    assert short_joins({**snapshots, 4: reducing(timeout_s=3.0)}) == {0: 5.0}

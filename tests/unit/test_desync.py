@@ -12,41 +12,41 @@ def rooted(root, name="broadcast", number=1, line=2):
     """
     Return the place of a rank in a collective that has a root.
     """
-    place = at(line, f"dist.{name}(t, root)", name, [call(name, number)])
-    return {**place, "root": root}
+    snapshot = at(line, f"dist.{name}(t, root)", name, [call(name, number)])
+    return {**snapshot, "root": root}
 
 
 def forming(name, ranks, groups=None, waiting_in="new_group"):
     """
     Return the place of a rank that makes a group.
     """
-    place = at(2, "pair = dist.new_group(some)", waiting_in, groups=groups)
-    return {**place, "forming": {"name": name, "ranks": ranks}}
+    snapshot = at(2, "pair = dist.new_group(some)", waiting_in, groups=groups)
+    return {**snapshot, "forming": {"name": name, "ranks": ranks}}
 
 
 def test_diagnose_names_a_root_of_its_own():
     """
     The calls are alike in name, size and dtype, so only the root tells who is wrong.
     """
-    places = {0: rooted(0), 1: rooted(0), 2: rooted(2), 3: rooted(0)}
-    found = diagnose(places, [0, 1, 2, 3])
+    snapshots = {0: rooted(0), 1: rooted(0), 2: rooted(2), 3: rooted(0)}
+    found = diagnose(snapshots, [0, 1, 2, 3])
     assert found.sentence == (
         "rank 2 called broadcast float[4] from rank 2 as collective 1, "
         "where ranks 0, 1 and 3 called broadcast float[4] from rank 0"
     )
     assert found.culprits == (2,)
     assert found.waits_for == {0: (2,), 1: (2,), 2: (0, 1, 3), 3: (2,)}
-    assert is_deadlock(places, [0, 1, 2, 3])
+    assert is_deadlock(snapshots, [0, 1, 2, 3])
 
 
 def test_diagnose_says_in_short_that_each_is_its_own_root():
     """
     `src=rank` is how it is done wrongly; eight ranks must not make eight clauses of it.
     """
-    places = {rank: rooted(rank, "reduce") for rank in range(8)}
-    found = diagnose(places, list(range(8)))
+    snapshots = {rank: rooted(rank, "reduce") for rank in range(8)}
+    found = diagnose(snapshots, list(range(8)))
     assert found.sentence == "ranks 0-7 called reduce float[4] as collective 1, each to itself"
-    assert is_deadlock(places, list(range(8)))
+    assert is_deadlock(snapshots, list(range(8)))
 
 
 def test_diagnose_takes_a_finished_root_for_a_witness():
@@ -54,19 +54,19 @@ def test_diagnose_takes_a_finished_root_for_a_witness():
     Rank 1 is root of rank 2 and has finished, so two are of one mind, and rank 0 is the odd one.
     """
     done = finished([call("broadcast", 1)])
-    places = {0: rooted(0), 1: done, 2: rooted(1), 3: done}
-    assert diagnose(places, [0, 2]).culprits == (0,)
+    snapshots = {0: rooted(0), 1: done, 2: rooted(1), 3: done}
+    assert diagnose(snapshots, [0, 2]).culprits == (0,)
 
 
 def test_is_deadlock_lets_a_collective_of_one_root_go_on():
     """
     A broadcast of a gigabyte takes its time on every rank, with the same root.
     """
-    places = {0: rooted(1), 1: rooted(1), 2: rooted(1)}
-    assert diagnose(places, [0, 1, 2]).sentence.startswith("rank 0 waits in broadcast 1; ")
-    assert not is_deadlock(places, [0, 1, 2])
-    places[2] = rooted(0, number=2)  # the next broadcast may have another root
-    assert "from" not in diagnose(places, [0, 1, 2]).sentence
+    snapshots = {0: rooted(1), 1: rooted(1), 2: rooted(1)}
+    assert diagnose(snapshots, [0, 1, 2]).sentence.startswith("rank 0 waits in broadcast 1; ")
+    assert not is_deadlock(snapshots, [0, 1, 2])
+    snapshots[2] = rooted(0, number=2)  # the next broadcast may have another root
+    assert "from" not in diagnose(snapshots, [0, 1, 2]).sentence
 
 
 def test_diagnose_names_groups_that_clash():
@@ -75,20 +75,20 @@ def test_diagnose_names_groups_that_clash():
     """
     world = {"0": [0, 1, 2, 3]}
     made = {**world, "1": [0, 1]}
-    places = {
+    snapshots = {
         0: finished(groups=made),
         1: finished(groups=made),
         2: forming("1", [2, 3], world),
         3: finished(groups={**world, "1": [0, 1]}),
     }
-    found = diagnose(places, [2])
+    found = diagnose(snapshots, [2])
     assert found.sentence == (
         "rank 2 makes group 1 of ranks 2 and 3, where ranks 0, 1 and 3 make it of ranks 0 and 1: "
         "torch numbers groups as a rank makes them, so every rank must make every group, in the "
         "same order"
     )
     assert found.waits_for == {2: (3,)}
-    assert is_deadlock(places, [2])
+    assert is_deadlock(snapshots, [2])
 
 
 @pytest.mark.parametrize("waiting_in", ["new_group", "init_process_group"])
@@ -96,34 +96,34 @@ def test_is_deadlock_lets_a_group_form(waiting_in):
     """
     All members make it: connecting takes a while on a busy machine. Once that was ended.
     """
-    places = {rank: forming("1", [0, 1], waiting_in=waiting_in) for rank in (0, 1)}
-    assert not is_deadlock(places, [0, 1])
-    places[1] = finished(groups={"1": [0, 1]})  # was faster
-    assert not is_deadlock(places, [0])
+    snapshots = {rank: forming("1", [0, 1], waiting_in=waiting_in) for rank in (0, 1)}
+    assert not is_deadlock(snapshots, [0, 1])
+    snapshots[1] = finished(groups={"1": [0, 1]})  # was faster
+    assert not is_deadlock(snapshots, [0])
 
 
 def test_diagnose_waits_for_the_members_of_a_new_group_only():
     """
     Who is no member passes at once, so only members can be missed.
     """
-    places = {0: forming("1", [0, 1]), 1: finished(), 2: finished(), 3: finished()}
-    found = diagnose(places, [0])
+    snapshots = {0: forming("1", [0, 1]), 1: finished(), 2: finished(), 3: finished()}
+    found = diagnose(snapshots, [0])
     assert found.sentence == (
         "rank 1 finished the cell without new_group; rank 0 waits in new_group (line 2)"
     )
-    assert is_deadlock(places, [0])
+    assert is_deadlock(snapshots, [0])
 
 
 def test_diagnose_names_a_rank_that_there_is_not():
     """
     A world size that is too large leaves everybody waiting for a rank that nobody started.
     """
-    places = {r: forming("", [0, 1, 2], waiting_in="init_process_group") for r in (0, 1)}
-    found = diagnose(places, [0, 1])
+    snapshots = {r: forming("", [0, 1, 2], waiting_in="init_process_group") for r in (0, 1)}
+    found = diagnose(snapshots, [0, 1])
     assert found.sentence == (
         "there is no rank 2; ranks 0 and 1 wait for it in init_process_group (line 2)"
     )
-    assert is_deadlock(places, [0, 1])
+    assert is_deadlock(snapshots, [0, 1])
 
 
 def test_diagnose_names_ranks_that_were_not_asked():
@@ -131,8 +131,8 @@ def test_diagnose_names_ranks_that_were_not_asked():
     `%%px --targets 0,1` with a collective of all: the others are idle, and can never come.
     """
     idle = {**finished(), "outside": True}
-    places = {0: reducing(), 1: reducing(), 2: idle, 3: dict(idle)}
-    found = diagnose(places, [0, 1])
+    snapshots = {0: reducing(), 1: reducing(), 2: idle, 3: dict(idle)}
+    found = diagnose(snapshots, [0, 1])
     assert found.sentence == (
         "ranks 2 and 3 were not asked to run this cell; "
         "ranks 0 and 1 wait for them in all_reduce 1 (line 2)"
@@ -140,7 +140,7 @@ def test_diagnose_names_ranks_that_were_not_asked():
     assert found.culprits == (2, 3)
     assert found.table.splitlines()[3].split("  ")[0] == "2"
     assert "not in this cell" in found.table
-    assert is_deadlock(places, [0, 1])
+    assert is_deadlock(snapshots, [0, 1])
 
 
 def test_table_leaves_out_who_was_not_asked_and_is_not_awaited():
@@ -148,5 +148,5 @@ def test_table_leaves_out_who_was_not_asked_and_is_not_awaited():
     A cell for rank 0 of eight shows one row, not eight.
     """
     idle = {**finished(), "outside": True}
-    places = {0: at(1, "time.sleep(9)"), **{rank: dict(idle) for rank in range(1, 8)}}
-    assert len(diagnose(places, [0]).table.splitlines()) == 2
+    snapshots = {0: at(1, "time.sleep(9)"), **{rank: dict(idle) for rank in range(1, 8)}}
+    assert len(diagnose(snapshots, [0]).table.splitlines()) == 2

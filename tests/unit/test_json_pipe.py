@@ -1,5 +1,5 @@
 """
-The line between kernel and warden: whole messages, whatever the socket does to them.
+The line between kernel and supervisor: whole messages, whatever the socket does to them.
 """
 
 import json
@@ -10,7 +10,7 @@ import threading
 import pytest
 from waiting import HANGS_AFTER_S
 
-from ddp_lessons.ranks.system.json_pipe import Link, link_pair
+from ddp_lessons.ranks.system.json_pipe import JsonPipe, json_pipe_pair
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def ends():
     """
     Two connected links, closed in the end.
     """
-    left, right = link_pair()
+    left, right = json_pipe_pair()
     yield left, right
     left.close()
     right.close()
@@ -81,7 +81,7 @@ def test_link_tells_of_the_other_ends_end(how):
     """
     The reader hears of it, also with half a message read; the sender gets False, not an error.
     """
-    left, right = link_pair()
+    left, right = json_pipe_pair()
     left.sock.sendall(b'{"do": "sto')
     if how == "closed":
         left.close()
@@ -99,7 +99,7 @@ def test_link_tells_of_the_other_ends_end(how):
 
 def test_link_close_wakes_its_own_reader(ends):
     """
-    The keeper's thread waits in `receive`; when the ranks are stopped it must come back and end.
+    The supervisor client's thread waits in `receive`; when the ranks are stopped it must come back and end.
     """
     left, _ = ends
     got = []
@@ -112,7 +112,7 @@ def test_link_close_wakes_its_own_reader(ends):
 
 def test_link_keeps_messages_of_many_threads_whole(ends):
     """
-    Cells, the keeper and the launcher send from threads of their own.
+    Cells, the supervisor client and the launcher send from threads of their own.
     """
     left, right = ends
     num_threads, num_messages = 8, 200
@@ -143,9 +143,9 @@ def test_link_has_no_name_and_no_port(ends):
 
 def test_link_wraps_a_descriptor(ends):
     """
-    The warden gets its end as a number on its command line.
+    The supervisor gets its end as a number on its command line.
     """
     left, right = ends
     with socket.socket(fileno=os.dup(right.fileno())) as copy:
         assert left.send(do="stop")
-        assert receive(Link(copy), 1) == [{"do": "stop"}]
+        assert receive(JsonPipe(copy), 1) == [{"do": "stop"}]

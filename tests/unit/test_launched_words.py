@@ -10,10 +10,10 @@ from ipyparallel.cluster.launcher import LauncherError
 from waiting import HANGS_AFTER_S, wait_until
 
 from ddp_lessons.ranks.kernel.launchers.mpi import first_death
-from ddp_lessons.ranks.kernel.launchers.slurm import SlurmEngines
-from ddp_lessons.ranks.kernel.launchers.slurm_job import Job, SlurmEngineSetLauncher
-from ddp_lessons.ranks.kernel.supervisor_client import Keeper
-from ddp_lessons.ranks.rank.host_info import count_by_host, home
+from ddp_lessons.ranks.kernel.launchers.slurm import SlurmRankProcesses
+from ddp_lessons.ranks.kernel.launchers.slurm_job import SlurmEngineSetLauncher, SlurmJob
+from ddp_lessons.ranks.kernel.supervisor_client import SupervisorClient
+from ddp_lessons.ranks.rank.host_info import count_by_host, host_info
 from ddp_lessons.ranks.rank.rank_engine import RankEngine
 
 KILLED = """--------------------------------------------------------------------------
@@ -70,11 +70,11 @@ def test_first_death_is_read_from_what_mpiexec_says(said, told):
 @pytest.mark.parametrize(
     ("job", "said", "waits", "runs", "is_over"),
     [
-        (Job("7", "PENDING", "Resources"), "job 7 is PENDING (Resources)", True, False, False),
-        (Job("7", "RUNNING", "None"), "job 7 is RUNNING", False, True, False),
-        (Job("7", "COMPLETING", "None"), "job 7 is COMPLETING", False, False, False),
-        (Job("7", "TIMEOUT", "TimeLimit"), "job 7 is TIMEOUT (TimeLimit)", False, False, True),
-        (Job("7", ""), "job 7 is over", False, False, True),
+        (SlurmJob("7", "PENDING", "Resources"), "job 7 is PENDING (Resources)", True, False, False),
+        (SlurmJob("7", "RUNNING", "None"), "job 7 is RUNNING", False, True, False),
+        (SlurmJob("7", "COMPLETING", "None"), "job 7 is COMPLETING", False, False, False),
+        (SlurmJob("7", "TIMEOUT", "TimeLimit"), "job 7 is TIMEOUT (TimeLimit)", False, False, True),
+        (SlurmJob("7", ""), "job 7 is over", False, False, True),
     ],
 )
 def test_jobs_are_told_in_words_of_slurm(job, said, waits, runs, is_over):
@@ -146,27 +146,27 @@ def test_queue_that_is_silent_is_told_from_a_job_that_is_gone(launcher, tmp_path
     """
     launcher.job_id = "17"
     fake(monkeypatch, tmp_path, "squeue", "echo 'PENDING|Priority'")
-    assert launcher.ask_queue() == Job("17", "PENDING", "Priority")
+    assert launcher.ask_queue() == SlurmJob("17", "PENDING", "Priority")
     gone = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
     fake(monkeypatch, tmp_path, "squeue", gone)
-    assert launcher.ask_queue() == Job("17", "")
+    assert launcher.ask_queue() == SlurmJob("17", "")
     fake(monkeypatch, tmp_path, "squeue", "echo 'Unable to contact slurm controller' >&2; exit 1")
     assert launcher.ask_queue() is None
 
 
 @pytest.mark.parametrize("is_killed", [False, True], ids=["stopped", "link_cut"])
-def test_warden_runs_what_ends_a_job(tmp_path, is_killed):
+def test_supervisor_runs_what_ends_a_job(tmp_path, is_killed):
     """
     Also if the kernel is gone, and if one of several commands is not there.
     """
-    keeper = Keeper()
+    supervisor = SupervisorClient()
     done, other = tmp_path / "done", tmp_path / "other"
-    keeper.run_at_end([["touch", str(other)]])
-    keeper.run_at_end([["no-such-command"], ["touch", str(done)]])
+    supervisor.run_at_end([["touch", str(other)]])
+    supervisor.run_at_end([["no-such-command"], ["touch", str(done)]])
     if is_killed:
-        keeper._link.close()  # as when the kernel's process ends
-        wait_until(lambda: keeper.gone, HANGS_AFTER_S, "the warden's end")
-    keeper.stop()
+        supervisor._link.close()  # as when the kernel's process ends
+        wait_until(lambda: supervisor.gone, HANGS_AFTER_S, "the supervisor's end")
+    supervisor.stop()
     assert done.exists()
     assert not other.exists()
 
@@ -187,7 +187,7 @@ def test_home_of_a_rank_in_a_job_is_its_node(monkeypatch, tmp_path):
     By the name that squeue and scontrol know.
     """
     monkeypatch.setenv("SLURMD_NODENAME", "n7")
-    assert home(str(tmp_path))["host"] == "n7"
+    assert host_info(str(tmp_path))["host"] == "n7"
     monkeypatch.setenv("LOCAL_RANK", "9")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "9")
     count_by_host(1, 2)
@@ -220,9 +220,9 @@ def test_why_an_engine_ended_is_told_however_much_others_said_since(num_later):
     All write into one file, of which the last lines are shown.
     """
     said = [EXITED_BY_SRUN, *(f"engine 1: line {number}" for number in range(num_later))]
-    engines = SlurmEngines.__new__(SlurmEngines)
+    engines = SlurmRankProcesses.__new__(SlurmRankProcesses)
     engines._engine_set = SimpleNamespace(
-        ask_queue=lambda: Job("7", "RUNNING"), get_output=lambda: "\n".join(said)
+        ask_queue=lambda: SlurmJob("7", "RUNNING"), get_output=lambda: "\n".join(said)
     )
     engines._launcher, engines._steps = "slurm", {}
     engines._early = {2: EXITED_BY_SRUN}

@@ -223,7 +223,7 @@ def test_faults_finds_what_points_the_wrong_way(module, source, fault):
         ("ddp_lessons.ring", "import torch\nfrom ddp_lessons.costs import ring_bytes"),
         (
             "ddp_lessons.ranks.kernel.launchers.supervised",
-            "import ipyparallel\nfrom . import keeper\nfrom ...errors import X",
+            "import ipyparallel\nfrom .. import supervisor_client\nfrom ....errors import X",
         ),
         ("ddp_lessons.course.cli", "from ddp_lessons import __version__"),
         ("ddp_lessons.trace.__init__", "from .events import Event"),

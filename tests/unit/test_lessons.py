@@ -11,7 +11,7 @@ from paths import ROOT
 
 from ddp_lessons.course.notebooks.canonical import read_notebook
 from ddp_lessons.course.notebooks.cell_roles import EITHER_ROLES, MARKDOWN_ROLES, ROLES, role_of
-from ddp_lessons.course.notebooks.notebook_paths import all_places
+from ddp_lessons.course.notebooks.notebook_paths import all_notebooks
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CLAIMS = {
@@ -225,7 +225,7 @@ def exercises():
     """
     Return the first cell of each exercise, by its stem.
     """
-    places = [place for place in all_places(ROOT) if not place.is_lesson]
+    places = [place for place in all_notebooks(ROOT) if not place.is_lesson]
     return {place.stem: read_notebook(place.blank)["cells"][0]["source"] for place in places}
 
 
@@ -246,6 +246,6 @@ def test_exercises_link_to_no_file():
     """
     Learners copy them into folders of their own, where nothing lies beside them.
     """
-    for place in all_places(ROOT):
+    for place in all_notebooks(ROOT):
         if not place.is_lesson:
             assert not re.search(r"\]\((?!https:)", place.text.read_text(encoding="utf-8"))

@@ -4,7 +4,7 @@ Time limits that load stretches: only proven sleep counts.
 
 import pytest
 
-from ddp_lessons.ranks.system.load_aware_timeout import Patience
+from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
 
 
 class Watched:
@@ -14,7 +14,7 @@ class Watched:
 
     def __init__(self, limit_s):
         self.now, self.wants = 10.0, set()
-        self.patience = Patience(
+        self.time_limit = LoadAwareTimeout(
             limit_s,
             lambda: [1, 2],
             clock=lambda: self.now,
@@ -27,7 +27,7 @@ class Watched:
         """
         for _ in range(round(seconds / every_s)):
             self.now += every_s
-            if self.patience.is_over:
+            if self.time_limit.is_over:
                 return True
         return False
 
@@ -60,7 +60,7 @@ def test_patience_does_not_count_its_own_starvation():
     """
     watched = Watched(2.0)
     watched.now += 3600.0
-    assert not watched.patience.is_over
+    assert not watched.time_limit.is_over
     assert watched.is_over_after(2.0)
 
 

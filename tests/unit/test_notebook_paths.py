@@ -7,7 +7,7 @@ from paths import ROOT
 from toy_lesson import make_course
 
 from ddp_lessons.course.notebooks import notebook_paths
-from ddp_lessons.course.notebooks.notebook_paths import all_places, choose, find_root
+from ddp_lessons.course.notebooks.notebook_paths import all_notebooks, choose, find_root
 from ddp_lessons.errors import BadInput
 
 
@@ -60,7 +60,7 @@ def test_all_places_names_lessons_and_exercises(tmp_path):
     """
     lesson, exercise = make_course(tmp_path), make_course(tmp_path, kind="exercise")
     (tmp_path / "notebooks/executed/01_alone.ipynb").write_text("{}")
-    found = all_places(tmp_path)
+    found = all_notebooks(tmp_path)
     assert [place.stem for place in found] == ["00_toy", "01_alone", "00_toy"]
     assert found[0] == lesson
     assert found[2] == exercise

@@ -8,7 +8,7 @@ import pytest
 from IPython.core.events import EventManager, available_events
 from waiting import HANGS_AFTER_S
 
-from ddp_lessons.ranks.system.park_timer import IdleWatch
+from ddp_lessons.ranks.system.park_timer import ParkTimer
 
 AFTER_S = 60.0
 
@@ -21,7 +21,7 @@ class Scene:
     def __init__(self, has_work=lambda: False):
         self.now, self.acted = 100.0, 0
         self.events = EventManager(None, available_events, print_on_error=False)
-        self.watch = IdleWatch(self.events, AFTER_S, has_work, self._act, lambda: self.now)
+        self.watch = ParkTimer(self.events, AFTER_S, has_work, self._act, lambda: self.now)
 
     def _act(self):
         self.acted += 1
@@ -42,7 +42,7 @@ def _no_thread(monkeypatch):
     """
     Leave all looks to the test.
     """
-    monkeypatch.setattr(IdleWatch, "_watch", lambda watch: None)
+    monkeypatch.setattr(ParkTimer, "_watch", lambda watch: None)
 
 
 @pytest.mark.usefixtures("_no_thread")

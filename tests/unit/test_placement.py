@@ -11,7 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddp_lessons.errors import BadInput
-from ddp_lessons.ranks.system.placement import BYTES_PER_RANK, MAX_RANKS_PER_CORE, Machine, place
+from ddp_lessons.ranks.system.placement import (
+    BYTES_PER_RANK,
+    MAX_RANKS_PER_CORE,
+    Machine,
+    choose_placement,
+)
 
 GIB = 1 << 30
 LAPTOP = Machine(num_cores=8, num_gpus=0, memory_bytes=16 * GIB)
@@ -57,7 +62,7 @@ def test_place_takes_every_branch(num_ranks, device, machine, devices, backend, 
     """
     A learner reads the reason in the line that start_ranks prints, so it is held word for word.
     """
-    placement = place(num_ranks, device, machine)
+    placement = choose_placement(num_ranks, device, machine)
     assert list(placement.devices) == devices
     assert placement.world_size == len(devices)
     assert placement.backend == backend
@@ -71,7 +76,7 @@ def test_place_never_gives_nccl_a_shared_gpu(num_ranks, device, machine):
     NCCL refuses two ranks on one GPU, or hangs; and a rank must never be sent to a missing GPU.
     """
     try:
-        placement = place(num_ranks, device, machine)
+        placement = choose_placement(num_ranks, device, machine)
     except BadInput:
         return
     if placement.backend == "nccl":
@@ -89,7 +94,7 @@ def test_place_divides_the_cores(num_ranks, device, machine):
     More threads than cores make every rank slow; a rank has one thread at the least.
     """
     try:
-        placement = place(num_ranks, device, machine)
+        placement = choose_placement(num_ranks, device, machine)
     except BadInput:
         return
     threads = placement.num_threads * placement.world_size
@@ -103,7 +108,7 @@ def test_place_takes_whole_numbers_of_other_libraries(four):
     """
     As an array or a tensor gives them.
     """
-    assert place(four, "cpu", LAPTOP) == place(4, "cpu", LAPTOP)
+    assert choose_placement(four, "cpu", LAPTOP) == choose_placement(4, "cpu", LAPTOP)
 
 
 @pytest.mark.parametrize("num_ranks", [0, -1, True, False, 2.5, 4.0, "4", [4]])
@@ -112,7 +117,7 @@ def test_place_refuses_what_is_no_count(num_ranks):
     True is an int to Python and "4" looks like one to a learner: both get the same clear sentence.
     """
     with pytest.raises(BadInput) as caught:
-        place(num_ranks, "auto", LAPTOP)
+        choose_placement(num_ranks, "auto", LAPTOP)
     assert str(caught.value) == (
         f"Wrong number of ranks: expected a whole number from 1 (got {num_ranks!r}). "
         "Try start_ranks(4)."
@@ -133,10 +138,10 @@ def test_place_refuses_more_than_the_machine_holds(cores, memory_bytes, most):
     A thousand ranks would take the machine down, the learner's notebook with it.
     """
     machine = Machine(num_cores=cores, num_gpus=0, memory_bytes=memory_bytes)
-    assert place(most, "auto", machine).world_size == most
+    assert choose_placement(most, "auto", machine).world_size == most
     for too_many in (most + 1, 10**6):
         with pytest.raises(BadInput) as caught:
-            place(too_many, "auto", machine)
+            choose_placement(too_many, "auto", machine)
         assert str(caught.value) == (
             f"Too many ranks: this machine can hold {most} (got {too_many}). "
             f"Try start_ranks({min(4, most)})."
@@ -149,7 +154,7 @@ def test_place_refuses_a_default_that_does_not_fit():
     """
     machine = Machine(num_cores=4, num_gpus=0, memory_bytes=2 * BYTES_PER_RANK)
     with pytest.raises(BadInput, match=r"can hold 2 \(got 4\)\. Try start_ranks\(2\)\."):
-        place(None, "auto", machine)
+        choose_placement(None, "auto", machine)
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:0", "CPU", "", None, 0])
@@ -158,7 +163,7 @@ def test_place_refuses_an_unknown_device(device):
     The three words that are known stand in the message, beside what was given.
     """
     with pytest.raises(BadInput) as caught:
-        place(2, device, SERVER)
+        choose_placement(2, device, SERVER)
     assert str(caught.value) == (
         f'Unknown device: expected "auto", "cpu" or "cuda" (got {device!r}). '
         "Leave device out to have one chosen."
@@ -171,7 +176,7 @@ def test_place_refuses_cuda_without_a_gpu(num_ranks):
     Who asks for a GPU must not get a CPU in silence. The doctor knows why there is none.
     """
     with pytest.raises(BadInput) as caught:
-        place(num_ranks, "cuda", LAPTOP)
+        choose_placement(num_ranks, "cuda", LAPTOP)
     assert str(caught.value) == (
         'No GPU for device="cuda": torch must see at least one (got 0). '
         'Run "ddp-lessons doctor" to see why, or leave device out to use the CPU.'
@@ -183,7 +188,7 @@ def test_bad_input_is_a_value_error():
     Code that catches ValueError around a call with bad arguments goes on working.
     """
     with pytest.raises(ValueError, match="Wrong number of ranks"):
-        place(0, "auto", LAPTOP)
+        choose_placement(0, "auto", LAPTOP)
 
 
 @pytest.mark.parametrize(
@@ -198,4 +203,4 @@ def test_placement_reads_as_one_line(num_ranks, device, machine, line):
     """
     It is the second half of "4 ranks ready: ..."; GPU numbers are left to ranks.status().
     """
-    assert str(place(num_ranks, device, machine)) == line
+    assert str(choose_placement(num_ranks, device, machine)) == line

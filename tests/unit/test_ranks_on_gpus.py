@@ -75,7 +75,7 @@ def test_abort_of_one_group_and_of_none(monkeypatch):
 
 def test_gpus_are_counted_in_a_child(monkeypatch):
     """
-    A warden that has initialised CUDA could fork no rank that can use it.
+    A supervisor that has initialised CUDA could fork no rank that can use it.
     """
     here = os.getpid()
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)

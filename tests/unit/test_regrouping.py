@@ -16,7 +16,7 @@ class Scene:
 
     def __init__(self, name):
         self.ranks = MadeUpRanks()
-        self.watch = _Watch(self.ranks, name, self.ranks.clock, self.ranks.pulses.get)
+        self.watch = _Watch(self.ranks, name, self.ranks.clock, self.ranks.all_stats.get)
 
     def ends_after(self, seconds, each=lambda ranks: None):
         """
@@ -36,7 +36,7 @@ def poll(ranks):
     Look for a key of a store ten times in a tenth of a second.
     """
     for rank in (1, 2):
-        ranks.change(rank, main_turns=ranks.pulses[100 + rank].main_turns + 10)
+        ranks.change(rank, main_turns=ranks.all_stats[100 + rank].main_turns + 10)
 
 
 @pytest.mark.parametrize(
@@ -83,5 +83,5 @@ def test_ranks_of_which_the_system_tells_nothing_are_given_seconds():
     Without /proc nothing else is left.
     """
     scene = Scene("leave")
-    scene.ranks.pulses.clear()
+    scene.ranks.all_stats.clear()
     assert scene.ends_after(600) == pytest.approx(clocks.GROUP_UNKNOWN_S, abs=0.2)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from ddp_lessons.course.__main__ import main
 from ddp_lessons.course.cli import app
-from ddp_lessons.course.notebooks.notebook_paths import all_places
+from ddp_lessons.course.notebooks.notebook_paths import all_notebooks
 from ddp_lessons.course.notebooks.script import read_script, script_of
 from ddp_lessons.course.notebooks.text_twins import read_twin
 from ddp_lessons.errors import BadInput
@@ -197,7 +197,7 @@ def tagged_places():
     """
     Return the places of the course whose cells make a script.
     """
-    texts = [(place, place.text.read_text(encoding="utf-8")) for place in all_places(ROOT)]
+    texts = [(place, place.text.read_text(encoding="utf-8")) for place in all_notebooks(ROOT)]
     return [place for place, text in texts if re.search(r'^# %% tags=.*"script"', text, re.M)]
 
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from paths import ROOT
 
-from ddp_lessons.course.notebooks.notebook_paths import all_places
+from ddp_lessons.course.notebooks.notebook_paths import all_notebooks
 from ddp_lessons.errors import BadInput
 
 REPOSITORY = "https://github.com/someone/course"
@@ -166,7 +166,7 @@ def test_pages_of_notebooks_open_in_binder_and_on_a_hub(stage):
     """
     folder = stage(**GIVEN)
     binder = f"https://mybinder.org/v2/gh/{REPOSITORY.removeprefix('https://github.com/')}/main"
-    for place in all_places(ROOT):
+    for place in all_notebooks(ROOT):
         kind = "lessons" if place.is_lesson else "exercises"
         page = texts(folder / kind / f"{place.stem}.ipynb")
         notebook = place.blank.relative_to(ROOT).as_posix()
@@ -198,7 +198,7 @@ def test_pages_without_a_repository_have_no_link_that_is_made_up(stage):
     A link to a repository that nobody has named leads to a stranger.
     """
     folder = stage()
-    for place in all_places(ROOT):
+    for place in all_notebooks(ROOT):
         kind = "lessons" if place.is_lesson else "exercises"
         page = texts(folder / kind / f"{place.stem}.ipynb")
         assert "{download}`The notebook as a file" in page
@@ -211,7 +211,7 @@ def test_pages_of_exercises_have_tasks_and_no_solution(site, stage):
     Who reads the answer before trying has lost the task for good.
     """
     folder = stage()
-    for place in all_places(ROOT):
+    for place in all_notebooks(ROOT):
         if place.is_lesson:
             continue
         page = (folder / "exercises" / f"{place.stem}.ipynb").read_text()
@@ -265,7 +265,7 @@ def test_subjects_are_the_packages_that_lessons_teach(site):
     A new lesson's package gets its page without anyone thinking of it.
     """
     found = site("site_pages").subjects(ROOT)
-    stems = {place.stem[3:] for place in all_places(ROOT)} - {"ranks"}
+    stems = {place.stem[3:] for place in all_notebooks(ROOT)} - {"ranks"}
     assert stems <= set(found)
     assert {"costs", "trace", "pictures", "workloads"} <= set(found)
     assert not {"checks", "course", "ranks"} & set(found)
@@ -304,7 +304,7 @@ def test_cells_of_ranks_are_coloured_as_python(site):
     assert kinds("%%px --targets 0\nimport torch\n") > {"Keyword.Namespace", "Name.Namespace"}
     assert "Keyword.Namespace" in kinds("import torch\n")
     assert "Keyword.Namespace" not in kinds("%%bash\nimport this\n")
-    for place in all_places(ROOT):
+    for place in all_notebooks(ROOT):
         for cell in nbformat.read(place.blank, as_version=4)["cells"]:
             if cell["cell_type"] == "code":
                 assert "Error" not in kinds(cell["source"])
@@ -320,7 +320,7 @@ def test_teaching_names_sections_that_are_there():
         if found := re.match(r"Lesson (\d\d)", heading):
             lessons.setdefault(found[1], []).extend(s.partition('"')[0] for s in sections)
     assert set(lessons) == {"00", "02", "05"}
-    for place in all_places(ROOT):
+    for place in all_notebooks(ROOT):
         text, number = place.text.read_text(), place.stem[:2]
         if place.is_lesson and number in lessons:
             places = [text.index(f"# ## {name}\n") for name in lessons[number]]

@@ -5,7 +5,7 @@ A cell that stands still, and one that is slow: on ranks that are made up.
 import pytest
 from fake_ranks import MadeUpRanks
 
-from ddp_lessons.ranks.diagnosis.stall_detection import Standstill
+from ddp_lessons.ranks.diagnosis.stall_detection import StallDetector
 
 IN_A_COLLECTIVE = {"call": "all_reduce"}
 FORMING = {"call": "new_group"}
@@ -27,8 +27,8 @@ class Watch:
 
     def __init__(self, ranks):
         self.ranks = ranks
-        self.standstill = Standstill(
-            ranks, clock=ranks.clock, pulse=ranks.pulses.get, cpu_seconds=ranks.cpu_s.get
+        self.standstill = StallDetector(
+            ranks, clock=ranks.clock, stats=ranks.all_stats.get, cpu_seconds=ranks.cpu_s.get
         )
         self.standstill.look([0, 1, 2, 3])
 
@@ -48,7 +48,7 @@ def turn(ranks, rank, turns=1, **changes):
     """
     Give a rank's main thread some turns.
     """
-    ranks.change(rank, main_turns=ranks.pulses[100 + rank].main_turns + turns, **changes)
+    ranks.change(rank, main_turns=ranks.all_stats[100 + rank].main_turns + turns, **changes)
 
 
 def test_standstill_counts_from_the_last_turn(ranks):
@@ -57,7 +57,7 @@ def test_standstill_counts_from_the_last_turn(ranks):
     """
     watch = Watch(ranks)
     assert watch.looks(10).seconds == pytest.approx(2.0)
-    assert watch.standstill.is_vain(2, IN_A_COLLECTIVE)
+    assert watch.standstill.waits_forever(2, IN_A_COLLECTIVE)
 
 
 def test_standstill_is_none_while_one_waits_for_a_core(ranks):
@@ -118,7 +118,7 @@ def test_standstill_is_vain_only_once_gloo_has_looked(ranks):
     for _ in range(20):
         ranks.now += 0.2
         watch.standstill.look([0, 1, 2, 3])
-    assert not watch.standstill.is_vain(2, IN_A_COLLECTIVE)
+    assert not watch.standstill.waits_forever(2, IN_A_COLLECTIVE)
 
 
 def test_standstill_of_a_poll_is_vain_after_many(ranks):
@@ -127,10 +127,10 @@ def test_standstill_of_a_poll_is_vain_after_many(ranks):
     """
     watch = Watch(ranks)
     watch.looks(20, lambda ranks: turn(ranks, 2))
-    assert not watch.standstill.is_vain(2, FORMING)
+    assert not watch.standstill.waits_forever(2, FORMING)
     watch.looks(20, lambda ranks: turn(ranks, 2))
-    assert watch.standstill.is_vain(2, FORMING)
-    assert not watch.standstill.is_vain(2, IN_A_COLLECTIVE)
+    assert watch.standstill.waits_forever(2, FORMING)
+    assert not watch.standstill.waits_forever(2, IN_A_COLLECTIVE)
 
 
 def test_standstill_of_a_wait_for_a_rank_that_there_is_not(ranks):
@@ -141,7 +141,7 @@ def test_standstill_of_a_wait_for_a_rank_that_there_is_not(ranks):
     watch = Watch(ranks)
     watch.looks(40, lambda ranks: turn(ranks, 2))
     assert not watch.standstill.moves_in_a_call(2, nobody)
-    assert watch.standstill.is_vain(2, nobody)
+    assert watch.standstill.waits_forever(2, nobody)
     assert watch.standstill.moves_in_a_call(2, {"call": "recv", "peer": 1})
 
 
@@ -150,11 +150,11 @@ def test_chance_after_a_fault(ranks):
     A rank fails; the others may fail of the same by themselves, as soon as they get there.
     """
     watch = Watch(ranks)
-    at_fault = {rank: watch.standstill.pulse(rank) for rank in range(4)}
+    at_fault = {rank: watch.standstill.stats(rank) for rank in range(4)}
     fault_at = ranks.now
 
-    def had_a_chance(rank, place):
-        return watch.standstill.had_a_chance(rank, place, fault_at, at_fault[rank])
+    def had_a_chance(rank, snapshot):
+        return watch.standstill.had_a_chance(rank, snapshot, fault_at, at_fault[rank])
 
     ranks.change(1, main_sleeps=False)
     watch.looks(1)
@@ -192,6 +192,6 @@ def test_a_halted_rank_had_its_chance_to_raise(ranks):
     """
     ranks.change(1, main_sleeps=False, main_halt="stopped by a signal")
     watch = Watch(ranks)
-    fault_at, at_fault = ranks.now, ranks.pulses[101]
+    fault_at, at_fault = ranks.now, ranks.all_stats[101]
     assert not watch.looks(2).had_a_chance(1, None, fault_at, at_fault)
     assert watch.looks(2).had_a_chance(1, None, fault_at, at_fault)

@@ -8,9 +8,9 @@ import pytest
 from fake_ranks import MadeUpRanks
 from fake_snapshots import at, finished, receiving, reducing
 
-from ddp_lessons.ranks.diagnosis.stall_detection import Standstill
+from ddp_lessons.ranks.diagnosis.stall_detection import StallDetector
 from ddp_lessons.ranks.kernel import stall_monitor as module
-from ddp_lessons.ranks.kernel.stall_monitor import Lookout
+from ddp_lessons.ranks.kernel.stall_monitor import StallMonitor
 from ddp_lessons.ranks.system import clocks
 
 RUNNING = [2, 3]
@@ -26,7 +26,7 @@ class Watch:
 
     Attributes:
         ranks: The made-up ranks.
-        lookout: The Lookout.
+        stall_monitor: The StallMonitor.
         asked: (rank, Future) of every question that nobody has answered yet.
     """
 
@@ -35,13 +35,13 @@ class Watch:
         self.ranks.dead = []
         self.ranks.engines.hosts = {}
         self.ranks.control.ask_place = self._ask
-        self.ranks.control.places = lambda ranks: {rank: finished() for rank in ranks}
+        self.ranks.control.snapshots = lambda ranks: {rank: finished() for rank in ranks}
         self.asked = []
-        self.lookout = Lookout(self.ranks, "", range(4), self._ticking)
-        self.lookout._standstill = Standstill(
+        self.stall_monitor = StallMonitor(self.ranks, "", range(4), self._ticking)
+        self.stall_monitor._standstill = StallDetector(
             self.ranks,
             clock=self.ranks.clock,
-            pulse=self.ranks.pulses.get,
+            stats=self.ranks.all_stats.get,
             cpu_seconds=self.ranks.cpu_s.get,
         )
 
@@ -55,12 +55,12 @@ class Watch:
         self.asked += futures.items()
         return futures
 
-    def answer(self, place):
+    def answer(self, snapshot):
         """
-        Have all guards say where their rank is now.
+        Have all agents say where their rank is now.
         """
         for _, future in self.asked:
-            future.set_result({"content": {"answer": dict(place)}})
+            future.set_result({"content": {"answer": dict(snapshot)}})
         self.asked.clear()
 
     def looks(self, count, each=lambda: None, fault_at=None):
@@ -71,8 +71,8 @@ class Watch:
             self.ranks.now += 0.2
             self.ranks.gloo_looks()
             each()
-            self.lookout.look(RUNNING, fault_at)
-            if self.lookout.freeing:
+            self.stall_monitor.look(RUNNING, fault_at)
+            if self.stall_monitor.unblocker:
                 return number
         return count
 
@@ -81,7 +81,7 @@ class Watch:
         Give the main threads of those who run some turns.
         """
         for rank in RUNNING:
-            before = self.ranks.pulses[100 + rank].main_turns
+            before = self.ranks.all_stats[100 + rank].main_turns
             self.ranks.change(rank, main_turns=before + count)
 
 
@@ -91,22 +91,22 @@ def watch(monkeypatch):
     A Watch, on a clock that goes by its looks.
     """
     watch = Watch()
-    monkeypatch.setattr(module, "Freeing", lambda ranks, limits: "freeing")
-    monkeypatch.setattr(module, "place_from_outside", lambda *args: None)
+    monkeypatch.setattr(module, "Unblocker", lambda ranks, limits: "freeing")
+    monkeypatch.setattr(module, "snapshot_from_outside", lambda *args: None)
     monkeypatch.setattr(clocks, "POLL_S", 0)
     return watch
 
 
 def test_deadlock_is_told_though_the_first_answers_come_late(watch):
     """
-    The ranks polled a store, then called the collective, and only then could a guard answer.
+    The ranks polled a store, then called the collective, and only then could a agent answer.
     """
     watch.looks(2, lambda: watch.turns(20))
     watch.turns(3)  # out of the loop, and into all_reduce
     watch.looks(2)
-    assert not watch.lookout.deadlocked
+    assert not watch.stall_monitor.deadlocked
     assert watch.looks(10, lambda: watch.answer(IN_THE_SECOND)) < 8
-    assert watch.lookout.diagnosis.culprits == (0, 1)
+    assert watch.stall_monitor.diagnosis.culprits == (0, 1)
 
 
 def test_stop_while_a_deadlock_is_freed_keeps_what_was_found(watch):
@@ -115,11 +115,11 @@ def test_stop_while_a_deadlock_is_freed_keeps_what_was_found(watch):
     """
     watch.looks(2, lambda: watch.turns(20))
     watch.looks(10, lambda: watch.answer(IN_THE_SECOND))
-    assert watch.lookout.deadlocked
-    said = watch.lookout.diagnosis.sentence
+    assert watch.stall_monitor.deadlocked
+    said = watch.stall_monitor.diagnosis.sentence
     watch.ranks.control.pids = lambda ranks: []
-    watch.lookout.stop([])
-    assert watch.lookout.diagnosis.sentence == said != ""
+    watch.stall_monitor.stop([])
+    assert watch.stall_monitor.diagnosis.sentence == said != ""
 
 
 def test_polls_of_a_loop_count_for_no_wait_that_came_after_it(watch):
@@ -131,7 +131,7 @@ def test_polls_of_a_loop_count_for_no_wait_that_came_after_it(watch):
     watch.answer(AWAITS_A_KEY)
     watch.turns(1)
     watch.looks(1)
-    assert not watch.lookout.deadlocked
+    assert not watch.stall_monitor.deadlocked
     assert watch.looks(20, lambda: (watch.turns(20), watch.answer(AWAITS_A_KEY))) < 8
 
 
@@ -149,7 +149,7 @@ def test_answer_from_before_the_rest_confirms_nothing(watch):
     for _, future in asked:
         future.set_result({"content": {"answer": dict(IN_THE_SECOND)}})
     watch.looks(1)
-    assert not watch.lookout.deadlocked
+    assert not watch.stall_monitor.deadlocked
     assert watch.looks(30, lambda: watch.answer(SLEEPS)) == 30
 
 

@@ -5,7 +5,7 @@ What learners find where the solution was.
 import nbformat
 from toy_lesson import make_course
 
-from ddp_lessons.course.notebooks.notebook_paths import all_places, find_root
+from ddp_lessons.course.notebooks.notebook_paths import all_notebooks, find_root
 from ddp_lessons.course.notebooks.starters import blank_of, blank_to_open, read_blank
 
 SOLVED = """\
@@ -29,7 +29,7 @@ def test_blank_of_a_broken_script_holds_what_is_to_be_mended():
     """
     A task may be to mend code: the blank shows it, after the line that raises.
     """
-    places = all_places(find_root(__file__.rpartition("/")[0]))
+    places = all_notebooks(find_root(__file__.rpartition("/")[0]))
     place = next(place for place in places if not place.is_lesson)
     cells = [
         nbformat.v4.new_markdown_cell("## 06.4 Mend a script"),

@@ -13,10 +13,10 @@ import pytest
 from fake_ranks import ASLEEP
 from waiting import HANGS_AFTER_S, wait_until
 
-from ddp_lessons.ranks.system.sleep_tracker import Rest
+from ddp_lessons.ranks.system.sleep_tracker import SleepTracker
 from ddp_lessons.ranks.system.thread_stats import (
     main_waited_s,
-    pulse_of,
+    thread_stats_of,
     waited_for_a_core_s,
     wants_a_core,
 )
@@ -42,19 +42,19 @@ def python(source):
 
 class Told:
     """
-    A clock and a pulse that do as they are told.
+    A clock and a thread stats that do as they are told.
     """
 
-    def __init__(self, pulse=ASLEEP):
-        self.now, self.pulse = 50.0, pulse
-        self.rest = Rest(7, clock=lambda: self.now, pulse=lambda pid: self.pulse)
+    def __init__(self, stats=ASLEEP):
+        self.now, self.stats = 50.0, stats
+        self.rest = SleepTracker(7, clock=lambda: self.now, stats=lambda pid: self.stats)
 
     def after(self, seconds, **changes):
         """
-        Let time pass, change the pulse, and look.
+        Let time pass, change the thread stats, and look.
         """
         self.now += seconds
-        self.pulse = replace(self.pulse, **changes)
+        self.stats = replace(self.stats, **changes)
         self.rest.look()
         return self.rest
 
@@ -67,12 +67,14 @@ def test_pulse_of_a_process_that_sleeps_and_of_one_that_computes():
         python("import time; time.sleep(600)") as sleeping,
         python("while True: pass") as computing,
     ):
-        wait_until(lambda: pulse_of(sleeping).main_sleeps, HANGS_AFTER_S, "sleep")
-        before = pulse_of(sleeping), pulse_of(computing)
+        wait_until(lambda: thread_stats_of(sleeping).main_sleeps, HANGS_AFTER_S, "sleep")
+        before = thread_stats_of(sleeping), thread_stats_of(computing)
         wait_until(
-            lambda: pulse_of(computing).main_cpu_s > before[1].main_cpu_s, HANGS_AFTER_S, "CPU time"
+            lambda: thread_stats_of(computing).main_cpu_s > before[1].main_cpu_s,
+            HANGS_AFTER_S,
+            "CPU time",
         )
-        after = pulse_of(sleeping), pulse_of(computing)
+        after = thread_stats_of(sleeping), thread_stats_of(computing)
         assert after[0].main_turns == before[0].main_turns
         assert not wants_a_core(sleeping)
         assert not after[1].main_sleeps
@@ -84,20 +86,20 @@ def test_pulse_of_a_process_that_is_stopped_is_no_sleep():
     It has not chosen to stop, and neither does it want a core: no load is to blame.
     """
     with python("import time; time.sleep(600)") as pid:
-        wait_until(lambda: pulse_of(pid).main_sleeps, HANGS_AFTER_S, "sleep")
-        assert pulse_of(pid).main_halt == ""
+        wait_until(lambda: thread_stats_of(pid).main_sleeps, HANGS_AFTER_S, "sleep")
+        assert thread_stats_of(pid).main_halt == ""
         os.kill(pid, signal.SIGSTOP)
-        wait_until(lambda: pulse_of(pid).main_halt, HANGS_AFTER_S, "the stop")
-        assert pulse_of(pid).main_halt == "stopped by a signal"
-        assert not pulse_of(pid).main_sleeps
+        wait_until(lambda: thread_stats_of(pid).main_halt, HANGS_AFTER_S, "the stop")
+        assert thread_stats_of(pid).main_halt == "stopped by a signal"
+        assert not thread_stats_of(pid).main_sleeps
         assert not wants_a_core(pid)
-        rest = Rest(pid)
+        rest = SleepTracker(pid)
         assert rest.is_stopped
         assert rest.halt == ""  # one look does not tell for how long
         rest.look()
         assert rest.halt == "stopped by a signal"
         os.kill(pid, signal.SIGCONT)
-        wait_until(lambda: pulse_of(pid).main_sleeps, HANGS_AFTER_S, "sleep")
+        wait_until(lambda: thread_stats_of(pid).main_sleeps, HANGS_AFTER_S, "sleep")
         rest.look()
         assert (rest.halt, rest.halted_s, rest.is_stopped) == ("", 0.0, False)
 
@@ -109,7 +111,9 @@ def test_pulse_sees_the_other_threads():
     work = "import threading, time\ndef work():\n    while True: pass\n"
     work += "threading.Thread(target=work, daemon=True).start()\ntime.sleep(600)"
     with python(work) as pid:
-        wait_until(lambda: not pulse_of(pid).others_sleep, HANGS_AFTER_S, "the thread at work")
+        wait_until(
+            lambda: not thread_stats_of(pid).others_sleep, HANGS_AFTER_S, "the thread at work"
+        )
         assert wants_a_core(pid)
 
 
@@ -135,9 +139,9 @@ def test_pulse_of_nobody_is_none():
     """
     with python("import time; time.sleep(600)") as pid:
         pass
-    assert pulse_of(pid) is None
+    assert thread_stats_of(pid) is None
     assert not wants_a_core(pid)
-    rest = Rest(pid)
+    rest = SleepTracker(pid)
     rest.look()
     assert not rest.is_known
 
@@ -151,16 +155,20 @@ def test_pulse_knows_the_engines_threads_by_name():
         "from ddp_lessons.ranks.system.thread_stats import name_engine_threads\n"
         "def work():\n    while True: pass\n"
         "def watch():\n    while True: time.sleep(0.01)\n"
-        "guard = threading.Thread(target=watch, daemon=True)\nguard.start()\n"
-        "threading.Thread(target=work, daemon=True).start()\nname_engine_threads(guard)\n"
+        "agent = threading.Thread(target=watch, daemon=True)\nagent.start()\n"
+        "threading.Thread(target=work, daemon=True).start()\nname_engine_threads(agent)\n"
         "print('named', flush=True)\ntime.sleep(600)"
     )
     with python(naming) as pid:
         wait_until(
-            lambda: pulse_of(pid).others_sleep, HANGS_AFTER_S, "the engine's threads to be left out"
+            lambda: thread_stats_of(pid).others_sleep,
+            HANGS_AFTER_S,
+            "the engine's threads to be left out",
         )
-        turns = pulse_of(pid).guard_turns
-        wait_until(lambda: pulse_of(pid).guard_turns > turns, HANGS_AFTER_S, "turns of the guard")
+        turns = thread_stats_of(pid).agent_turns
+        wait_until(
+            lambda: thread_stats_of(pid).agent_turns > turns, HANGS_AFTER_S, "turns of the agent"
+        )
 
 
 def test_rest_counts_only_sleep_without_a_turn():
@@ -209,12 +217,12 @@ def test_name_engine_threads_spares_the_main_thread():
         "import os, threading, time\nfrom pathlib import Path\n"
         "from ddp_lessons.ranks.system.thread_stats import name_engine_threads\n"
         "name = lambda task: Path(f'/proc/self/task/{task}/comm').read_text().strip()\n"
-        "guard = threading.Thread(target=time.sleep, args=(600,), daemon=True)\nguard.start()\n"
-        "before = name(os.getpid())\nname_engine_threads(guard)\n"
-        "print(name(os.getpid()) == before, name(guard.native_id))"
+        "agent = threading.Thread(target=time.sleep, args=(600,), daemon=True)\nagent.start()\n"
+        "before = name(os.getpid())\nname_engine_threads(agent)\n"
+        "print(name(os.getpid()) == before, name(agent.native_id))"
     )
     said = subprocess.run([sys.executable, "-c", naming], capture_output=True, text=True)
-    assert said.stdout.split() == ["True", "ddp-guard"], said
+    assert said.stdout.split() == ["True", "ddp-agent"], said
 
 
 def test_rest_counts_how_long_a_thread_waits_for_a_disk():

@@ -8,14 +8,14 @@ import pytest
 from fake_ranks import MadeUpRanks
 
 from ddp_lessons.ranks.kernel import unblocking
-from ddp_lessons.ranks.kernel.unblocking import Freeing
+from ddp_lessons.ranks.kernel.unblocking import Unblocker
 from ddp_lessons.ranks.system.clocks import FREE_EVERY_S
 
 
 @pytest.fixture
 def ranks(monkeypatch):
     """
-    Four ranks that all wait in a call, whose guards let go when they are told to.
+    Four ranks that all wait in a call, whose agents let go when they are told to.
     """
     monkeypatch.setattr(unblocking, "children_of", lambda pid: [])
     made_up = MadeUpRanks()
@@ -27,7 +27,7 @@ def lost_after(ranks, seconds, running=(0, 1, 2, 3), each=lambda ranks: None):
     """
     Free ranks for some seconds; return who was lost, and after how many.
     """
-    freed = Freeing(ranks, clock=ranks.clock, pulse=ranks.pulses.get)
+    freed = Unblocker(ranks, clock=ranks.clock, stats=ranks.all_stats.get)
     for step in range(round(seconds / FREE_EVERY_S)):
         ranks.now += FREE_EVERY_S
         ranks.gloo_looks()
@@ -73,7 +73,7 @@ def test_freeing_gives_up_who_is_woken_again_and_again(ranks):
 
 def test_freeing_never_gives_up_who_has_not_said_whom_it_woke(ranks):
     """
-    The guard that is to wake others is starved.
+    The agent that is to wake others is starved.
     """
     ranks.control.wake = lambda some: {rank: Future() for rank in some}
     assert lost_after(ranks, 60.0, running=[2])[0] == []
@@ -81,7 +81,7 @@ def test_freeing_never_gives_up_who_has_not_said_whom_it_woke(ranks):
 
 def test_freeing_never_gives_up_who_waits_for_a_core(ranks):
     """
-    The crowd: its guard has let go, its main thread is runnable, and has no turn for a minute.
+    The crowd: its agent has let go, its main thread is runnable, and has no turn for a minute.
     """
     ranks.change(2, main_sleeps=False)
     assert lost_after(ranks, 60.0, running=[2])[0] == []
@@ -100,7 +100,7 @@ def test_freeing_never_gives_up_whose_gloo_had_no_turn(ranks):
     The sockets are cut; who must notice is starved.
     """
     ranks.change(2, gloo_turns=100)
-    freed = Freeing(ranks, clock=ranks.clock, pulse=ranks.pulses.get)
+    freed = Unblocker(ranks, clock=ranks.clock, stats=ranks.all_stats.get)
     for _ in range(300):
         ranks.now += FREE_EVERY_S
         assert freed.step([2]) == []
@@ -108,7 +108,7 @@ def test_freeing_never_gives_up_whose_gloo_had_no_turn(ranks):
 
 def test_freeing_waits_for_the_peers_to_let_go(ranks):
     """
-    What a rank waits for may be cut at the other end only, by a guard that is starved.
+    What a rank waits for may be cut at the other end only, by a agent that is starved.
     """
     del ranks.states[3]
     assert lost_after(ranks, 60.0, running=[2, 3])[0] == []
@@ -135,12 +135,12 @@ def test_freeing_never_gives_up_who_is_idle(ranks):
 
 def test_freeing_gives_up_the_deaf(ranks):
     """
-    C code holds the interpreter and sleeps: the guard had many turns, and said no word.
+    C code holds the interpreter and sleeps: the agent had many turns, and said no word.
     """
     del ranks.states[1]
 
     def turns(ranks):
-        ranks.change(1, guard_turns=ranks.pulses[101].guard_turns + 40)
+        ranks.change(1, agent_turns=ranks.all_stats[101].agent_turns + 40)
 
     lost, seconds = lost_after(ranks, 10.0, running=[1], each=turns)
     assert lost == [1]
@@ -150,13 +150,13 @@ def test_freeing_gives_up_the_deaf(ranks):
 
 def test_freeing_never_gives_up_whose_interpreter_is_held_by_a_starved_thread(ranks):
     """
-    The guard had many turns and said no word: the engine's thread that holds the interpreter waits
+    The agent had many turns and said no word: the engine's thread that holds the interpreter waits
     for a core.
     """
     del ranks.states[1]
 
     def turns(ranks):
-        ranks.change(1, guard_turns=ranks.pulses[101].guard_turns + 40, engine_sleeps=False)
+        ranks.change(1, agent_turns=ranks.all_stats[101].agent_turns + 40, engine_sleeps=False)
 
     assert lost_after(ranks, 60.0, running=[1], each=turns)[0] == []
 
@@ -168,7 +168,7 @@ def test_freeing_gives_up_the_stubborn(ranks):
     caught = iter(range(1, 1000))
 
     def catch(ranks):
-        ranks.change(2, main_turns=ranks.pulses[102].main_turns + 9)
+        ranks.change(2, main_turns=ranks.all_stats[102].main_turns + 9)
         ranks.states[2] = {"num_interrupts": next(caught)}
 
     lost, seconds = lost_after(ranks, 60.0, running=[2], each=catch)
@@ -182,18 +182,18 @@ def test_freeing_counts_cpu_time_of_who_computes(ranks):
     """
 
     def starved(ranks):
-        pulse = ranks.pulses[102]
+        stats = ranks.all_stats[102]
         ranks.change(
             2,
             main_sleeps=False,
-            main_turns=pulse.main_turns + 9,
-            main_cpu_s=pulse.main_cpu_s + 0.01,
+            main_turns=stats.main_turns + 9,
+            main_cpu_s=stats.main_cpu_s + 0.01,
         )
 
     assert lost_after(ranks, 60.0, running=[2], each=starved)[0] == []
 
     def computing(ranks):
-        ranks.change(2, main_sleeps=False, main_cpu_s=ranks.pulses[102].main_cpu_s + 0.2)
+        ranks.change(2, main_sleeps=False, main_cpu_s=ranks.all_stats[102].main_cpu_s + 0.2)
 
     lost, seconds = lost_after(ranks, 60.0, running=[2], each=computing)
     assert lost == [2]
@@ -214,7 +214,7 @@ def test_freeing_tells_those_again_that_moved_and_wakes_no_sleeper(ranks):
     """
 
     def move(ranks):
-        ranks.change(3, main_turns=ranks.pulses[103].main_turns + 9)
+        ranks.change(3, main_turns=ranks.all_stats[103].main_turns + 9)
 
     ranks.states[2] = {"num_interrupts": 0}
     lost_after(ranks, 0.4, running=[2, 3], each=move)
@@ -227,7 +227,7 @@ def test_freeing_where_the_system_does_not_tell(ranks):
     """
     Without /proc only seconds are left, and there are enough of them.
     """
-    ranks.pulses.clear()
+    ranks.all_stats.clear()
     lost, seconds = lost_after(ranks, 60.0, running=[2])
     assert lost == [2]
     assert seconds > 5.0
@@ -273,7 +273,7 @@ def test_freeing_waits_for_a_disk_that_answers(ranks):
     ranks.change(2, main_sleeps=False, main_halt="waiting for a disk")
 
     def reads(ranks):
-        ranks.change(2, main_turns=ranks.pulses[102].main_turns + 1)
+        ranks.change(2, main_turns=ranks.all_stats[102].main_turns + 1)
 
     assert lost_after(ranks, 60.0, running=[2], each=reads)[0] == []
 
@@ -282,7 +282,7 @@ def test_freeing_waits_for_the_limit_of_a_join(ranks):
     """
     torch tries to connect until then, whatever is cut; then the rank lets go by itself.
     """
-    freed = Freeing(ranks, ranks.clock, ranks.pulses.get, limits={2: 4.0})
+    freed = Unblocker(ranks, ranks.clock, ranks.all_stats.get, limits={2: 4.0})
     lost = []
     while not lost and ranks.now < 120.0:
         ranks.now += FREE_EVERY_S

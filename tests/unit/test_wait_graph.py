@@ -35,8 +35,8 @@ def test_diagnose_names_the_rank_that_finished():
     The table is held to the character: nbval compares it where a lesson shows it.
     """
     calls = [call("all_reduce", 1), call("all_reduce", 2)]
-    places = {0: reducing(3), 1: reducing(3), 2: finished(calls), 3: reducing(3)}
-    found = diagnose(places, [0, 1, 3])
+    snapshots = {0: reducing(3), 1: reducing(3), 2: finished(calls), 3: reducing(3)}
+    found = diagnose(snapshots, [0, 1, 3])
     assert found.sentence == (
         "rank 2 finished the cell without all_reduce 3; "
         "ranks 0, 1 and 3 wait in all_reduce 3 (line 2)"
@@ -52,15 +52,15 @@ def test_diagnose_names_the_rank_that_finished():
             "3     2: dist.all_reduce(t)  all_reduce 3        2",
         ]
     )
-    assert is_deadlock(places, [0, 1, 3])
+    assert is_deadlock(snapshots, [0, 1, 3])
 
 
 def test_the_table_names_the_line_of_a_module_that_the_cell_calls():
     """
     In a module of their own, learners look for the call, and not for the cell's line.
     """
-    places = {0: reducing(1) | {"module": "helpers.py:4"}, 1: finished([])}
-    row = diagnose(places, [0]).table.splitlines()[1]
+    snapshots = {0: reducing(1) | {"module": "helpers.py:4"}, 1: finished([])}
+    row = diagnose(snapshots, [0]).table.splitlines()[1]
     assert row == "0     2: dist.all_reduce(t)  all_reduce 1 at helpers.py:4  1"
 
 
@@ -77,15 +77,15 @@ def test_diagnose_names_the_odd_one_out(odd, what):
     """
     Name, shape or dtype: the fewest ranks are the culprits, and what each side brought is shown.
     """
-    places = {rank: reducing() for rank in (0, 1, 3)}
-    places[2] = at(4, "dist.call(t)", odd["name"], [odd])
-    found = diagnose(places, [0, 1, 2, 3])
+    snapshots = {rank: reducing() for rank in (0, 1, 3)}
+    snapshots[2] = at(4, "dist.call(t)", odd["name"], [odd])
+    found = diagnose(snapshots, [0, 1, 2, 3])
     assert found.sentence == (
         f"rank 2 called {what} as collective 1, where ranks 0, 1 and 3 called all_reduce float[4]"
     )
     assert found.culprits == (2,)
     assert found.waits_for == {0: (2,), 1: (2,), 2: (0, 1, 3), 3: (2,)}
-    assert is_deadlock(places, [0, 1, 2, 3])
+    assert is_deadlock(snapshots, [0, 1, 2, 3])
 
 
 def test_diagnose_tells_the_first_mismatch():
@@ -103,11 +103,11 @@ def test_diagnose_allows_what_may_differ():
     Ranks bring different sizes to a gather of objects, and subgroups count on their own.
     """
     groups = {"0": [0, 1], "a": [0], "b": [1]}
-    places = {
+    snapshots = {
         0: finished([call("gather", 1, size=(7,)), call("broadcast", 1, group="a")], groups),
         1: finished([call("gather", 1, size=(9,)), call("all_reduce", 1, group="b")], groups),
     }
-    assert diagnose(places, []).sentence == ""
+    assert diagnose(snapshots, []).sentence == ""
 
 
 @pytest.mark.parametrize(
@@ -117,46 +117,46 @@ def test_diagnose_sees_that_nobody_begins(waiting, name, never):
     """
     All receive first, or all send more than is buffered first: the classic of every MPI course.
     """
-    places = {rank: waiting((rank + 1) % 4) for rank in range(4)}
-    found = diagnose(places, [0, 1, 2, 3])
+    snapshots = {rank: waiting((rank + 1) % 4) for rank in range(4)}
+    found = diagnose(snapshots, [0, 1, 2, 3])
     assert found.sentence == f"ranks 0-3 all wait in {name} (line 1), and none {never}"
     assert found.waits_for == {0: (1,), 1: (2,), 2: (3,), 3: (0,)}
-    assert is_deadlock(places, [0, 1, 2, 3])
+    assert is_deadlock(snapshots, [0, 1, 2, 3])
 
 
 def test_diagnose_tells_a_circle():
     """
     Each waits in a call of its own for the other: no one is to blame, so both are shown.
     """
-    places = {0: receiving(1), 1: reducing()}
-    found = diagnose(places, [0, 1])
+    snapshots = {0: receiving(1), 1: reducing()}
+    found = diagnose(snapshots, [0, 1])
     assert found.sentence == (
         "rank 0 waits in recv for rank 1; rank 1 waits in all_reduce 1 for rank 0"
     )
-    assert is_deadlock(places, [0, 1])
+    assert is_deadlock(snapshots, [0, 1])
 
 
 def test_diagnose_points_at_a_rank_that_is_elsewhere():
     """
     It may come yet, so the sentence is right, and it is no deadlock.
     """
-    places = {0: reducing(), 1: SLEEPING, 2: reducing()}
-    found = diagnose(places, [0, 1, 2])
+    snapshots = {0: reducing(), 1: SLEEPING, 2: reducing()}
+    found = diagnose(snapshots, [0, 1, 2])
     assert found.sentence == (
         "rank 1 is at line 3: time.sleep(60); ranks 0 and 2 wait for it in all_reduce 1 (line 2)"
     )
     assert found.table.splitlines()[2] == "1     3: time.sleep(60)      no communication  -"
-    assert not is_deadlock(places, [0, 1, 2])
+    assert not is_deadlock(snapshots, [0, 1, 2])
 
 
 def test_diagnose_points_at_several_that_are_elsewhere():
     """
     Each culprit is given its own line, not that of the first.
     """
-    places = {0: reducing(), 1: SLEEPING, 2: SLEEPING, 3: at(5, "load()"), 4: None}
-    for place in (places[0], places[1], places[3]):
-        place["groups"] = {"0": [0, 1, 2, 3, 4]}
-    assert diagnose(places, [0, 1, 2, 3, 4]).sentence == (
+    snapshots = {0: reducing(), 1: SLEEPING, 2: SLEEPING, 3: at(5, "load()"), 4: None}
+    for snapshot in (snapshots[0], snapshots[1], snapshots[3]):
+        snapshot["groups"] = {"0": [0, 1, 2, 3, 4]}
+    assert diagnose(snapshots, [0, 1, 2, 3, 4]).sentence == (
         "ranks 1 and 2 are at line 3: time.sleep(60); rank 3 is at line 5: load(); "
         "rank 4 does not answer; rank 0 waits for them in all_reduce 1 (line 2)"
     )
@@ -166,13 +166,13 @@ def test_diagnose_names_a_silent_rank():
     """
     C code that holds the interpreter cannot answer: that it does not is what we know.
     """
-    places = {0: reducing(), 1: None}
-    found = diagnose(places, [0, 1])
+    snapshots = {0: reducing(), 1: None}
+    found = diagnose(snapshots, [0, 1])
     assert found.sentence == (
         "rank 1 does not answer; rank 0 waits for it in all_reduce 1 (line 2)"
     )
     assert found.table.splitlines()[2] == "1     ?                      does not answer  ?"
-    assert not is_deadlock(places, [0, 1])
+    assert not is_deadlock(snapshots, [0, 1])
 
 
 def test_diagnose_does_not_invent_a_line():
@@ -189,13 +189,13 @@ def test_diagnose_waits_for_members_only():
     """
     world = [call("all_reduce", 1)]
     inside = [*world, call("all_reduce", 1, group="pair", record=2)]
-    places = {
+    snapshots = {
         0: at(4, "dist.all_reduce(t, group=pair)", "all_reduce", inside, groups=PAIR),
         1: finished(world, PAIR),
         2: at(5, "time.sleep(60)", calls=world, groups=PAIR),
         3: finished(world, PAIR),
     }
-    found = diagnose(places, [0, 2])
+    found = diagnose(snapshots, [0, 2])
     assert found.waits_for == {0: (2,), 2: ()}
     assert found.culprits == (2,)
 
@@ -219,8 +219,8 @@ def test_diagnose_names_the_collective_behind_a_call(waiting_in):
     `loss.backward()` is what the learner wrote; the reducer's all_reduce is what it waits in.
     """
     calls = [call("all_reduce", 1), call("all_reduce", 2)]
-    places = {0: at(7, "step()", waiting_in, calls), 1: at(3, "input()", calls=calls[:1])}
-    assert diagnose(places, [0, 1]).sentence == (
+    snapshots = {0: at(7, "step()", waiting_in, calls), 1: at(3, "input()", calls=calls[:1])}
+    assert diagnose(snapshots, [0, 1]).sentence == (
         "rank 1 is at line 3: input(); "
         f"rank 0 waits for it in all_reduce 2 in {waiting_in} (line 7)"
     )
@@ -232,35 +232,35 @@ def test_diagnose_names_who_does_not_form_the_group(forming):
     There is no group yet, so no number: everybody who is not in the call is awaited.
     """
     waiting = at(3, f"dist.{forming}()", forming, groups={})
-    places = {0: waiting, 1: finished(), 2: waiting}
-    assert diagnose(places, [0, 2]).sentence == (
+    snapshots = {0: waiting, 1: finished(), 2: waiting}
+    assert diagnose(snapshots, [0, 2]).sentence == (
         f"rank 1 finished the cell without {forming}; ranks 0 and 2 wait in {forming} (line 3)"
     )
-    assert is_deadlock(places, [0, 2])
+    assert is_deadlock(snapshots, [0, 2])
 
 
 def test_diagnose_is_silent_about_a_cell_that_computes():
     """
     The stall table shows only with a sentence: training for an hour is no stall.
     """
-    places = {0: at(3, "loss = model(x)"), 1: at(4, "opt.step()", calls=[call("all_reduce", 1)])}
-    found = diagnose(places, [0, 1])
+    snapshots = {0: at(3, "loss = model(x)"), 1: at(4, "opt.step()", calls=[call("all_reduce", 1)])}
+    found = diagnose(snapshots, [0, 1])
     assert (found.sentence, found.culprits) == ("", ())
-    assert not any(waits(place) for place in places.values())
-    assert not is_deadlock(places, [0, 1])
+    assert not any(waits(snapshot) for snapshot in snapshots.values())
+    assert not is_deadlock(snapshots, [0, 1])
 
 
 def test_diagnose_counts_elements_not_shapes():
     """
     torch reduces a [6] with a [2, 3] rightly, so a cell that does it is right too.
     """
-    places = {
+    snapshots = {
         0: finished([call("all_reduce", 1, size=(6,))]),
         1: finished([call("all_reduce", 1, size=(2, 3))]),
     }
-    assert diagnose(places, []).sentence == ""
-    places[1] = finished([call("all_reduce", 1, size=(2, 4))])
-    assert "rank 1 called all_reduce float[2, 4]" in diagnose(places, []).sentence
+    assert diagnose(snapshots, []).sentence == ""
+    snapshots[1] = finished([call("all_reduce", 1, size=(2, 4))])
+    assert "rank 1 called all_reduce float[2, 4]" in diagnose(snapshots, []).sentence
 
 
 def test_diagnose_says_what_halts_a_rank():
@@ -268,9 +268,9 @@ def test_diagnose_says_what_halts_a_rank():
     A stopped process cannot say where it is; its line is shown if it has said so before.
     """
     sleeping = at(3, "time.sleep(60)")
-    places = {0: reducing(3), 1: None, 2: sleeping, 3: reducing(3)}
+    snapshots = {0: reducing(3), 1: None, 2: sleeping, 3: reducing(3)}
     halts = {1: "stopped by a signal", 2: "waiting for a disk"}
-    found = diagnose(places, [0, 1, 2, 3], halts)
+    found = diagnose(snapshots, [0, 1, 2, 3], halts)
     assert found.sentence == (
         "rank 1 is stopped by a signal; rank 2 is waiting for a disk at line 3: time.sleep(60); "
         "ranks 0 and 3 wait for them in all_reduce 3 (line 2)"
@@ -301,8 +301,8 @@ def test_diagnose_names_a_halted_rank_that_was_not_asked_to_run_the_cell():
     """
     It does not answer, so it cannot be said to have finished.
     """
-    places = {0: reducing(1), 1: None, 2: reducing(1)}
-    found = diagnose(places, [0, 2], {1: "stopped by a signal"})
+    snapshots = {0: reducing(1), 1: None, 2: reducing(1)}
+    found = diagnose(snapshots, [0, 2], {1: "stopped by a signal"})
     assert found.sentence == (
         "rank 1 is stopped by a signal; ranks 0 and 2 wait for it in all_reduce 1 (line 2)"
     )

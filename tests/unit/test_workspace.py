@@ -11,7 +11,7 @@ from toy_lesson import make_course
 
 from ddp_lessons.course import workspace
 from ddp_lessons.course.notebooks.canonical import read_notebook
-from ddp_lessons.course.notebooks.notebook_paths import all_places
+from ddp_lessons.course.notebooks.notebook_paths import all_notebooks
 from ddp_lessons.course.workspace import enclosing, update
 from ddp_lessons.errors import BadInput
 
@@ -40,7 +40,7 @@ def new_version(course, stem="00_toy"):
     """
     Publish another version of a lesson.
     """
-    text = next(place.text for place in all_places(course) if place.stem == stem)
+    text = next(place.text for place in all_notebooks(course) if place.stem == stem)
     text.write_text(text.read_text().replace("print(x / 1)", "print(x / 1.0)"))
 
 
@@ -92,7 +92,7 @@ def test_links_to_the_package_lead_to_its_sources(mine, course):
     """
     A lesson shows the code that it calls. It lies elsewhere when the course came as a wheel.
     """
-    place = next(place for place in all_places(course) if place.stem == "00_toy")
+    place = next(place for place in all_notebooks(course) if place.stem == "00_toy")
     text = place.text.read_text()
     place.text.write_text(
         text.replace("It printed 41.", "See [a](../ddp_lessons/ring/steps.py), [b](01_toy.ipynb).")

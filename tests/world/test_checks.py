@@ -7,11 +7,11 @@ import functools
 import pytest
 
 from ddp_lessons import start_ranks, stop_ranks
-from ddp_lessons.checks.kit import Case, Played, checking
+from ddp_lessons.checks.kit import Case, CaseResult, checking
 from ddp_lessons.checks.kit.case_failures import wrong_end
 from ddp_lessons.checks.kit.checking import run_and_judge
 from ddp_lessons.checks.kit.deadline import Deadline
-from ddp_lessons.checks.kit.on_rank.rank_record import Call, Seen
+from ddp_lessons.checks.kit.on_rank.rank_record import Call, RankRecord
 from ddp_lessons.checks.kit.task_registry import find_task
 from ddp_lessons.errors import CellFailed, WrongAnswer
 from ddp_lessons.ranks.kernel.cells import run_cell
@@ -159,8 +159,8 @@ def test_message_says_that_nothing_was_called_where_something_may_be(number, is_
     """
     In a task without messages the words would only puzzle.
     """
-    seen = [Seen(0, [Call(before=())])]
-    error = Played(find_task(number), Case(1), seen, [""]).wrong("nothing", 0)
+    seen = [RankRecord(0, [Call(before=())])]
+    error = CaseResult(find_task(number), Case(1), seen, [""]).wrong("nothing", 0)
     assert ("rank 0 of 1 called: nothing" in str(error)) is is_told
 
 
@@ -169,8 +169,8 @@ def test_message_lists_a_dozen_calls_and_counts_the_rest():
     A save of every rank's part makes twenty calls: as a list they hide what is wrong.
     """
     events = [Event(COLLECTIVE, f"call-{n}", 0, n, 0) for n in range(20)]
-    seen = [Seen(0, [Call(before=(), events=events)])]
-    error = Played(find_task("02.1"), Case(1), seen, [""]).wrong("nothing", 0)
+    seen = [RankRecord(0, [Call(before=(), events=events)])]
+    error = CaseResult(find_task("02.1"), Case(1), seen, [""]).wrong("nothing", 0)
     assert "call-11, 8 more" in str(error)
     assert "call-12" not in str(error)
 
@@ -234,9 +234,9 @@ def test_the_time_for_which_a_case_is_judged_is_not_the_answers(ranks, monkeypat
     """
     clock, judge = [0.0], checking.judging.judge_case
 
-    def judge_for_long(played):
+    def judge_for_long(case_result):
         clock[0] += 100.0
-        judge(played)
+        judge(case_result)
 
     monkeypatch.setattr(checking, "Deadline", functools.partial(Deadline, clock=lambda: clock[0]))
     monkeypatch.setattr(checking.judging, "judge_case", judge_for_long)

@@ -37,7 +37,7 @@ def ranks(two_ranks):
     """
     Give the ranks with new processes, which have saved and imported nothing yet.
     """
-    two_ranks.engines.give_up([0, 1])
+    two_ranks.engines.kill_stuck([0, 1])
     wait_until(lambda: two_ranks.dead == [0, 1], HANGS_AFTER_S, "the end of both processes")
     two_ranks.recover()
     return two_ranks

@@ -17,7 +17,7 @@ pytestmark = [
 
 WAIT = """
 import threading, time, torch, torch.distributed as dist
-from ddp_lessons.ranks.rank.gloo_wakeup import wake_forgotten
+from ddp_lessons.ranks.rank.gloo_wakeup import wake_forgotten_threads
 ended = []
 def wait():
     try:
@@ -31,7 +31,7 @@ if dist.get_rank() == 0:
     waiting.start()
     deadline = time.monotonic() + {limit_s}
     while not ended and time.monotonic() < deadline:
-        num_woken += wake_forgotten()
+        num_woken += wake_forgotten_threads()
         time.sleep(0.01)
     waiting.join(timeout={limit_s})
     assert not waiting.is_alive()
@@ -81,7 +81,7 @@ def test_nobody_is_woken_who_waits_for_something_else(ranks):
         ranks,
         """
 import queue, threading, time, torch, torch.distributed as dist
-from ddp_lessons.ranks.rank.gloo_wakeup import wake_forgotten
+from ddp_lessons.ranks.rank.gloo_wakeup import wake_forgotten_threads
 x = torch.ones(10)
 for _ in range(20):
     dist.all_reduce(x)
@@ -89,7 +89,7 @@ empty = queue.Queue()
 waits = [threading.Thread(target=work, daemon=True) for work in (empty.get, lambda: time.sleep(3))]
 for thread in waits:
     thread.start()
-num_woken = sum(wake_forgotten() for _ in range(100))
+num_woken = sum(wake_forgotten_threads() for _ in range(100))
 empty.put(None)
 dist.barrier()
 dist.all_reduce(x)
@@ -105,7 +105,7 @@ def test_without_gloos_names_nobody_is_woken(monkeypatch):
     monkeypatch.setattr(gloo_wakeup, "_TABLE", "no_such_name")
     gloo_wakeup._gloo.cache_clear()
     try:
-        assert gloo_wakeup.wake_forgotten() == 0
+        assert gloo_wakeup.wake_forgotten_threads() == 0
     finally:
         gloo_wakeup._gloo.cache_clear()
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from ddp_lessons.ranks.diagnosis.native_stacks import parse_stacks, place_from_outside
+from ddp_lessons.ranks.diagnosis.native_stacks import parse_stacks, snapshot_from_outside
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.processes import waits_on_lock
 
@@ -69,7 +69,7 @@ def test_parse_stacks_names_the_communication_call(dump):
 
 def test_parse_stacks_finds_the_thread_with_the_cell(dump):
     """
-    The guard's and ZMQ's threads are dumped too, before or after the main one.
+    The agent's and ZMQ's threads are dumped too, before or after the main one.
     """
     gate = threading.Event()
     others = [threading.Thread(target=gate.wait) for _ in range(3)]
@@ -95,15 +95,15 @@ def test_parse_stacks_of_a_rank_without_a_cell(dump):
     assert parse_stacks('Thread 0x0000 (most recent call first):\n  File "/tmp/ipyk') is None
 
 
-class Keeper:
+class SupervisorClient:
     """
-    Stands for the ranks' keeper: "signals" a rank by having it write its stacks.
+    Stands for the ranks' supervisor: "signals" a rank by having it write its stacks.
     """
 
     def __init__(self, folder, pids, on_signal=lambda: None):
         self.folder = folder
         self.pids = pids
-        self.warden_pid = 1
+        self.supervisor_pid = 1
         self.signals = []
         self.on_signal = on_signal
 
@@ -112,7 +112,7 @@ class Keeper:
         self.on_signal()
 
 
-def test_place_from_outside_reads_what_is_new(dump, tmp_path):
+def test_snapshot_from_outside_reads_what_is_new(dump, tmp_path):
     """
     The file keeps what was written for an earlier question; an old line would be a lie.
     """
@@ -122,29 +122,29 @@ def test_place_from_outside_reads_what_is_new(dump, tmp_path):
     second = dump.text
     path = tmp_path / "rank-0.stack"
     path.write_text(first)
-    keeper = Keeper(tmp_path, {0: 1}, lambda: path.write_text(first + second))
-    place = place_from_outside(keeper, 0, lambda line: f"text of {line}", insist=True)
-    assert (place["line"], place["code"], place["call"]) == (3, "text of 3", "")
-    assert len(keeper.signals) == 1
+    supervisor = SupervisorClient(tmp_path, {0: 1}, lambda: path.write_text(first + second))
+    snapshot = snapshot_from_outside(supervisor, 0, lambda line: f"text of {line}", insist=True)
+    assert (snapshot["line"], snapshot["code"], snapshot["call"]) == (3, "text of 3", "")
+    assert len(supervisor.signals) == 1
 
 
-def test_place_from_outside_of_a_rank_that_stays_silent(tmp_path, monkeypatch):
+def test_snapshot_from_outside_of_a_rank_that_stays_silent(tmp_path, monkeypatch):
     """
     No answer in time is an answer too; and a rank that is gone is not asked.
     """
     monkeypatch.setattr(clocks, "STACK_ANSWER_S", 0)
     (tmp_path / "rank-0.stack").touch()
-    assert place_from_outside(Keeper(tmp_path, {0: 1}), 0, str, insist=True) is None
-    gone = Keeper(tmp_path, {})
-    assert place_from_outside(gone, 0, str, insist=True) is None
+    assert snapshot_from_outside(SupervisorClient(tmp_path, {0: 1}), 0, str, insist=True) is None
+    gone = SupervisorClient(tmp_path, {})
+    assert snapshot_from_outside(gone, 0, str, insist=True) is None
     assert gone.signals == []
 
 
-def test_place_from_outside_leaves_a_sleeper_alone(tmp_path):
+def test_snapshot_from_outside_leaves_a_sleeper_alone(tmp_path):
     """
     The signal would wake a rank from `time.sleep` in C, so it waits until the rank holds others up.
     """
     assert not waits_on_lock(threading.get_native_id())
-    keeper = Keeper(tmp_path, {0: threading.get_native_id()})
-    assert place_from_outside(keeper, 0, str, insist=False) is None
-    assert keeper.signals == []
+    supervisor = SupervisorClient(tmp_path, {0: threading.get_native_id()})
+    assert snapshot_from_outside(supervisor, 0, str, insist=False) is None
+    assert supervisor.signals == []

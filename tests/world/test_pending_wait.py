@@ -15,19 +15,19 @@ import pytest
 import torch.distributed as dist
 from waiting import HANGS_AFTER_S, wait_until
 
-from ddp_lessons.ranks.rank.pending_wait import STORE, WAIT, Awaited, awaited_at
+from ddp_lessons.ranks.rank.pending_wait import STORE, WAIT, PendingWait, pending_wait_at
 
 CELL_FILE = "/tmp/ipykernel_1/handles.py"
 
 
 def hold_awaited(source, free, expected, **names):
     """
-    Run a source in a thread, and hold that `awaited_at` says in the end what it must say.
+    Run a source in a thread, and hold that `pending_wait_at` says in the end what it must say.
 
     Args:
         source: It waits in its last line.
         free: Called to end the wait.
-        expected: The Awaited.
+        expected: The PendingWait.
         names: Its namespace.
     """
     linecache.cache[CELL_FILE] = (len(source), None, source.splitlines(keepends=True), CELL_FILE)
@@ -39,7 +39,7 @@ def hold_awaited(source, free, expected, **names):
     def look():
         frame = sys._current_frames().get(thread.ident)
         at_end = frame and frame.f_code.co_filename == CELL_FILE and frame.f_lineno >= num_lines
-        return at_end and awaited_at(frame) == expected
+        return at_end and pending_wait_at(frame) == expected
 
     try:
         wait_until(look, HANGS_AFTER_S, expected)
@@ -73,7 +73,7 @@ def test_awaited_knows_a_store_and_its_limit(line, timeout_s):
     box.store = store
     names = {"store": store, "box": box, "make": lambda: store, "timedelta": timedelta}
     names["limit"] = timedelta(seconds=7)
-    expected = Awaited(STORE, "", timeout_s)
+    expected = PendingWait(STORE, "", timeout_s)
     hold_awaited(f"x = 1\n{line}\n", lambda: store.set("k", "v"), expected, **names)
 
 
@@ -91,7 +91,7 @@ def test_awaited_reads_a_call_over_several_lines():
     def look():
         frame = sys._current_frames().get(thread.ident)
         inside = frame and frame.f_code.co_filename == CELL_FILE
-        return inside and awaited_at(frame).call == STORE
+        return inside and pending_wait_at(frame).call == STORE
 
     try:
         wait_until(look, HANGS_AFTER_S, "the thread to wait")
@@ -112,7 +112,7 @@ def test_awaited_leaves_other_waits_alone(line):
         queue.put(1)
         gate.release()
 
-    hold_awaited(f"x = 1\n{line}\n", free, Awaited(), queue=queue, gate=gate)
+    hold_awaited(f"x = 1\n{line}\n", free, PendingWait(), queue=queue, gate=gate)
 
 
 def test_awaited_takes_an_unknown_wait_for_a_handle():
@@ -125,7 +125,7 @@ def test_awaited_takes_an_unknown_wait_for_a_handle():
     class Handle:
         wait = gate.acquire
 
-    hold_awaited("x = 1\nmake().wait()\n", gate.release, Awaited(WAIT), make=Handle)
+    hold_awaited("x = 1\nmake().wait()\n", gate.release, PendingWait(WAIT), make=Handle)
 
 
 @pytest.mark.parametrize("module", [ast, codeop])
@@ -143,7 +143,7 @@ def test_no_tree_is_made_while_another_thread_makes_one(module, monkeypatch):
     class Look:
         def now(self):
             with contextlib.suppress(AttributeError):  # a tree that this test has kept from it
-                awaited_at(sys._getframe(1))
+                pending_wait_at(sys._getframe(1))
             return len(trees)
 
     with monkeypatch.context() as patch:  # pytest needs the real one to tell of a failure

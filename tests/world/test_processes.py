@@ -171,7 +171,7 @@ sys.stdin.read()
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
 def test_die_with_parent_ends_the_child(python, signum):
     """
-    Also after kill -9 of the warden, which leaves it no chance to end its ranks itself.
+    Also after kill -9 of the supervisor, which leaves it no chance to end its ranks itself.
     """
     parent = python(PARENT, CHILD)
     child_pid = int(parent.stdout.readline().split()[1])
@@ -194,7 +194,7 @@ def test_die_with_parent_of_a_parent_that_is_gone():
 
 def test_open_process_becomes_readable_at_the_end(python):
     """
-    The warden waits for its kernel and for orders at once, in one selector.
+    The supervisor waits for its kernel and for orders at once, in one selector.
     """
     child = python(READS)
     fd = open_process(child.pid)

@@ -188,10 +188,10 @@ def test_a_reply_encloses_what_a_cell_has_kept(usable, end):
     However the cell ends; the next cell sends nothing, and does first what was left to it.
     """
     cell = (
-        "from ddp_lessons.ranks.rank.rank_agent import current_guard\n"
+        "from ddp_lessons.ranks.rank.rank_agent import current_agent\n"
         "left = ['to do']\n"
-        "current_guard().enclose(lambda: [rank, len(left)])\n"
-        "current_guard().before_next_run(left.clear)"
+        "current_agent().enclose(lambda: [rank, len(left)])\n"
+        "current_agent().before_next_run(left.clear)"
     )
     run = CellRun(usable, cell + end, [0, 1])
     assert (run.run() is None) == (end == "")

@@ -93,7 +93,7 @@ def is_open(sock):
 @pytest.fixture
 def spared(monkeypatch):
     """
-    What a guard knows of the sockets that are not torch's.
+    What a agent knows of the sockets that are not torch's.
     """
     monkeypatch.setattr(socket.socket, "__init__", socket.socket.__init__)
     return SparedSockets()
@@ -209,7 +209,7 @@ def test_cut_group_sockets_spares_what_it_is_told_to():
 
 def test_cut_group_sockets_spares_sockets_of_the_file_system():
     """
-    Unix sockets belong to ZeroMQ, to the keeper's line, or to the learner; never to Gloo.
+    Unix sockets belong to ZeroMQ, to the supervisor client's line, or to the learner; never to Gloo.
     """
     before = open_sockets()
     left, right = socket.socketpair(socket.AF_UNIX)

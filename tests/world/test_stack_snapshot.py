@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from waiting import HANGS_AFTER_S, wait_until
 
-from ddp_lessons.ranks.rank.stack_snapshot import main_thread_place, waiting_call
+from ddp_lessons.ranks.rank.stack_snapshot import main_thread_snapshot, waiting_call
 from ddp_lessons.trace.awaiting import Waits
 from ddp_lessons.trace.tap import TAP
 
@@ -38,8 +38,8 @@ def place_of(source, inside=("<module>",), free=lambda: None, **names):
     thread.start()
 
     def look():
-        place = main_thread_place(thread.ident, CELL_FILE, source)
-        return place if names.get("ready") and place["function"] in inside else None
+        snapshot = main_thread_snapshot(thread.ident, CELL_FILE, source)
+        return snapshot if names.get("ready") and snapshot["function"] in inside else None
 
     try:
         return wait_until(look, HANGS_AFTER_S, "the cell to wait")
@@ -64,9 +64,9 @@ def test_place_is_the_line_of_the_cell():
     Also from within a function of the cell: the innermost line of the learner's own code.
     """
     source = "def f():\n    global ready\n    ready = 1; gate.acquire()\n\nf()\n"
-    place = place_of(source, inside=("f",))
-    assert (place["line"], place["code"]) == (3, "ready = 1; gate.acquire()")
-    assert (place["call"], place["function"]) == ("", "f")
+    snapshot = place_of(source, inside=("f",))
+    assert (snapshot["line"], snapshot["code"]) == (3, "ready = 1; gate.acquire()")
+    assert (snapshot["call"], snapshot["function"]) == ("", "f")
 
 
 def test_place_knows_a_handle_that_is_waited_for():
@@ -74,8 +74,8 @@ def test_place_knows_a_handle_that_is_waited_for():
     An asynchronous collective is waited for in C++: only the text of the line tells.
     """
     source = "handle = make(gate)\nready = True; handle.wait()\n"
-    place = place_of(source, make=Handle)
-    assert (place["line"], place["call"]) == (2, "wait")
+    snapshot = place_of(source, make=Handle)
+    assert (snapshot["line"], snapshot["call"]) == (2, "wait")
 
 
 @pytest.mark.parametrize(
@@ -96,9 +96,9 @@ def test_place_knows_a_handle_waited_for_outside_of_the_cell(file, module):
     linecache.cache[file] = (len(source), None, source.splitlines(True), file)
     names = {"make": Handle}
     exec(compile(source, file, "exec"), names)
-    place = place_of("ready = True; ring(make(gate))\n", inside=("ring",), **names)
+    snapshot = place_of("ready = True; ring(make(gate))\n", inside=("ring",), **names)
     linecache.checkcache()
-    assert (place["line"], place["call"], place["module"]) == (1, "wait", module)
+    assert (snapshot["line"], snapshot["call"], snapshot["module"]) == (1, "wait", module)
 
 
 @pytest.mark.parametrize("name", ["_wait", "_future_wait"])
@@ -107,8 +107,8 @@ def test_place_knows_a_handle_that_is_waited_for_while_a_trace_is_on(name):
     A trace stands between the cell and the handle. A deadlock in it was once not seen as one.
     """
     wait = functools.partial(getattr(Waits(TAP), name), type(threading.Lock()).acquire)
-    place = place_of("ready = True; wait(gate)\n", inside=(name,), wait=wait)
-    assert (place["line"], place["call"]) == (1, "wait")
+    snapshot = place_of("ready = True; wait(gate)\n", inside=(name,), wait=wait)
+    assert (snapshot["line"], snapshot["call"]) == (1, "wait")
 
 
 def test_place_of_another_kind_of_wait_is_no_communication():
@@ -120,8 +120,10 @@ def test_place_of_another_kind_of_wait_is_no_communication():
         (event, ("wait",), event.set),
         (child, ("_wait", "_try_wait"), child.stdin.close),
     ):
-        place = place_of("x = 1\nready = True; it.wait(); gate.acquire()\n", inside, free, it=wait)
-        assert (place["line"], place["call"]) == (2, "")
+        snapshot = place_of(
+            "x = 1\nready = True; it.wait(); gate.acquire()\n", inside, free, it=wait
+        )
+        assert (snapshot["line"], snapshot["call"]) == (2, "")
 
 
 def test_place_reads_peer_and_limit_of_a_torch_call():
@@ -140,9 +142,9 @@ def test_place_reads_peer_and_limit_of_a_torch_call():
         ("ready = 1; monitored_barrier(timedelta(seconds=7))\n", "monitored_barrier", None, 7.0),
     ):
         code = compile(source, file, "exec")
-        place = place_of(f"exec(code)\n{cell}", inside=(call,), code=code)
-        assert (place["line"], place["call"]) == (2, call)
-        assert (place["peer"], place["timeout_s"]) == (peer, timeout_s)
+        snapshot = place_of(f"exec(code)\n{cell}", inside=(call,), code=code)
+        assert (snapshot["line"], snapshot["call"]) == (2, call)
+        assert (snapshot["peer"], snapshot["timeout_s"]) == (peer, timeout_s)
 
 
 @pytest.mark.parametrize(

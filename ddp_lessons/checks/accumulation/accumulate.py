@@ -21,8 +21,8 @@ from ddp_lessons.trace import merge
 from ddp_lessons.trace.events import GRADIENT
 
 
-def _draw(played):
-    return timeline_picture(timeline_tracks(merge(played.traces)), "events, in order")
+def _draw(case_result):
+    return timeline_picture(timeline_tracks(merge(case_result.traces)), "events, in order")
 
 
 def _cases(draw):
@@ -33,45 +33,45 @@ def _cases(draw):
     yield Case(2, {"sizes": [draw.randint(2, 5)], "dtype": "float32", "mode": "eval"})
 
 
-def _act(here, accumulate):
-    watched = WatchedTraining(here)
+def _act(context, accumulate):
+    watched = WatchedTraining(context)
     given = list(watched.batches)
-    kept = watched.call(here, accumulate, watched.batches)
+    kept = watched.call(context, accumulate, watched.batches)
     _, again = watched.call_again(accumulate, given[1:] or given)
     return kept | {"again": again}
 
 
-def _judge(played):
-    judge_trained(played)
-    weights = played.seen[0].kept["first"]
-    window = window_of(played.case, weights)
-    for rank, seen in enumerate(played.seen):
-        _judge_gradient(played, window, rank, seen.kept["gradient"], weights)
-    judge_talk(played, num_syncs=1)
-    judge_left(played)
-    fewer = fewer_of(played.case, weights)
-    for rank, seen in enumerate(played.seen):
+def _judge(case_result):
+    judge_trained(case_result)
+    weights = case_result.seen[0].kept["first"]
+    window = window_of(case_result.case, weights)
+    for rank, seen in enumerate(case_result.seen):
+        _judge_gradient(case_result, window, rank, seen.kept["gradient"], weights)
+    judge_talk(case_result, num_syncs=1)
+    judge_left(case_result)
+    fewer = fewer_of(case_result.case, weights)
+    for rank, seen in enumerate(case_result.seen):
         got, (expected, error) = seen.kept["again"], fewer.right()
         if got is None or not bool(((got.double() - expected).abs() <= error).all()):
-            refuse_again(played, rank, got, expected)
+            refuse_again(case_result, rank, got, expected)
 
 
-def _judge_gradient(played, window, rank, got, weights):
+def _judge_gradient(case_result, window, rank, got, weights):
     expected, _ = window.right()
     if got is None:
         fact = "There is no gradient in .grad."
-        raise played.wrong("no-gradient", rank, fact=fact)
+        raise case_result.wrong("no-gradient", rank, fact=fact)
     if window.agrees(got, window.all()):
         return
     both = {"got": got, "expected": expected.to(got.dtype)}
-    syncs = [event.backward for event in played.traces[rank] if event.is_communication]
-    last = max([0, *(e.backward for e in played.traces[rank] if e.kind == GRADIENT)])
+    syncs = [event.backward for event in case_result.traces[rank] if event.is_communication]
+    last = max([0, *(e.backward for e in case_result.traces[rank] if e.kind == GRADIENT)])
     if len(syncs) == 1 and syncs[0] is not None and syncs[0] < last:
         fact = f"Its sync is in backward {syncs[0] + 1} of {last + 1}."
-        raise played.wrong("sync-early", rank, **both, fact=fact)
-    mistake = name_gradient(played, window, rank, got, weights, range(window.k))
+        raise case_result.wrong("sync-early", rank, **both, fact=fact)
+    mistake = name_gradient(case_result, window, rank, got, weights, range(window.k))
     fact = "The gradient, of 6 weights and then the bias, is not the one expected."
-    raise played.wrong(mistake, rank, **both, fact=fact)
+    raise case_result.wrong(mistake, rank, **both, fact=fact)
 
 
 accumulate = Task(

@@ -44,15 +44,15 @@ def _cases(draw):
     yield Case(2, {**data, "mode": "eval"})
 
 
-def _act(here, clipped_window):
-    watched = WatchedTraining(here)
+def _act(context, clipped_window):
+    watched = WatchedTraining(context)
     given = list(watched.batches)
-    length = window_of(here.case, watched.noted["first"].cpu()).right()[0].norm()
-    limit = round(here["limit / length"] * length.item(), 3)
-    kept = watched.call(here, clipped_window, watched.batches, limit)
+    length = window_of(context.case, watched.noted["first"].cpu()).right()[0].norm()
+    limit = round(context["limit / length"] * length.item(), 3)
+    kept = watched.call(context, clipped_window, watched.batches, limit)
     again = watched.call_again(clipped_window, given[1:] or given, limit)
     zeros = None
-    if here["limit / length"] > 1:  # so a gradient that is scaled up was seen before
+    if context["limit / length"] > 1:  # so a gradient that is scaled up was seen before
         # Inputs of zeros, and targets that the model gives them: every gradient is exactly 0.
         with torch.no_grad():
             flat = [(0 * inputs, watched.model.module(0 * inputs)) for inputs, _ in given]
@@ -60,47 +60,49 @@ def _act(here, clipped_window):
     return kept | {"limit": limit, "again": again, "zeros": zeros}
 
 
-def _judge(played):
-    judge_trained(played)
-    kept = played.seen[0].kept
-    window, limit = window_of(played.case, kept["first"]), kept["limit"]
+def _judge(case_result):
+    judge_trained(case_result)
+    kept = case_result.seen[0].kept
+    window, limit = window_of(case_result.case, kept["first"]), kept["limit"]
     expected, slack, length, length_error = _clipped(window, limit, kept["first"].dtype)
-    for rank, (seen, result) in enumerate(zip(played.seen, played.results, strict=True)):
+    for rank, (seen, result) in enumerate(zip(case_result.seen, case_result.results, strict=True)):
         got = seen.kept["gradient"]
         if got is None:
-            raise played.wrong("no-gradient", rank, fact="There is no gradient in .grad.")
+            raise case_result.wrong("no-gradient", rank, fact="There is no gradient in .grad.")
         if not bool(((got.double() - expected).abs() <= slack).all()):
             both = {"got": got, "expected": expected.to(got.dtype)}
             fact = f"Clipped to {limit:g}, the gradient is not the one expected."
-            mistake = first_known(played, _clip_mistake(played, window, got.double(), limit, rank))
-            raise played.wrong(mistake, rank, **both, fact=fact)
-        _judge_length(played, rank, result, length, length_error, limit)
-    for rank, events in enumerate(played.traces):
+            mistake = first_known(
+                case_result, _clip_mistake(case_result, window, got.double(), limit, rank)
+            )
+            raise case_result.wrong(mistake, rank, **both, fact=fact)
+        _judge_length(case_result, rank, result, length, length_error, limit)
+    for rank, events in enumerate(case_result.traces):
         is_own = [event.backward is None for event in events if event.is_communication]
         if any(is_own) and not all(is_own):
             fact = f"Rank {rank} makes {len(is_own)} collectives; 1 would do."
-            raise played.wrong("length-message", rank, fact=fact)
-    judge_talk(played, num_syncs=1)
-    judge_left(played)
-    fewer = _clipped(fewer_of(played.case, kept["first"]), limit, kept["first"].dtype)
-    for rank, seen in enumerate(played.seen):
-        _judge_later(played, rank, seen.kept, *fewer)
+            raise case_result.wrong("length-message", rank, fact=fact)
+    judge_talk(case_result, num_syncs=1)
+    judge_left(case_result)
+    fewer = _clipped(fewer_of(case_result.case, kept["first"]), limit, kept["first"].dtype)
+    for rank, seen in enumerate(case_result.seen):
+        _judge_later(case_result, rank, seen.kept, *fewer)
 
 
-def _judge_later(played, rank, kept, expected, slack, length, length_error):
+def _judge_later(case_result, rank, kept, expected, slack, length, length_error):
     result, got = kept["again"]
     if got is None or not bool(((got.double() - expected).abs() <= slack).all()):
-        refuse_again(played, rank, got, expected)
+        refuse_again(case_result, rank, got, expected)
     if not abs((number_of(result) or 0) - length) <= length_error:
         fact = "Called once more on the same model, .grad empty, it returns another length."
-        raise played.wrong("again", rank, got=result, expected=length, fact=fact)
+        raise case_result.wrong("again", rank, got=result, expected=length, fact=fact)
     result, got = kept["zeros"] or (0.0, 0 * expected)  # None: not tried in this case
     if got is None or not bool((got.abs() < 1e-5).all()):  # as NaN is not
         fact = "The gradient of a window is all zeros, and does not stay so."
-        raise played.wrong("zero-length", rank, got=got, fact=fact)
+        raise case_result.wrong("zero-length", rank, got=got, fact=fact)
     if not abs(number_of(result) or 0) < 1e-5:
         fact = "The gradient of a window is all zeros, so its length is 0."
-        raise played.wrong("other-length", rank, got=result, expected=0.0, fact=fact)
+        raise case_result.wrong("other-length", rank, got=result, expected=0.0, fact=fact)
 
 
 def _clipped(window, limit, dtype):
@@ -120,7 +122,7 @@ def _clip(numbers, limit):
     return numbers * min(1.0, limit / numbers.norm().item())
 
 
-def _clip_mistake(played, window, got, limit, rank):
+def _clip_mistake(case_result, window, got, limit, rank):
     whole, num_ranks = window.right()[0], window.num_ranks
     own = [window.of(window.own(one))[0] for one in range(num_ranks)]
     sums = torch.zeros_like(window.gradients[:, 0])  # (w, G)
@@ -154,20 +156,20 @@ def _clip_mistake(played, window, got, limit, rank):
     if found is None and is_parallel(got, whole):
         found = window.mistake(got, rank) or "scaled"
     if found is None:
-        weights = played.seen[0].kept["first"]
-        other = met_by_all(played.case, weights, range(window.k), window)
+        weights = case_result.seen[0].kept["first"]
+        other = met_by_all(case_result.case, weights, range(window.k), window)
         found = "shapes" if is_near(got, _clip(other, limit)) else window.mistake(got, rank)
     return found
 
 
-def _judge_length(played, rank, result, length, most_off, limit):
+def _judge_length(case_result, rank, result, length, most_off, limit):
     got = number_of(result)
     if got is None:
         fact = "It must return one number."
-        raise played.wrong("no-length", rank, got=result, fact=fact)
+        raise case_result.wrong("no-length", rank, got=result, fact=fact)
     if abs(got - length) <= most_off:
         return
-    num_ranks, k = played.case.world_size, len(played.case["sizes"])
+    num_ranks, k = case_result.case.world_size, len(case_result.case["sizes"])
     lengths = {
         "length-after": limit,
         "undivided": k * length,
@@ -179,13 +181,15 @@ def _judge_length(played, rank, result, length, most_off, limit):
         near = ["digits"]
     both = {"got": result, "expected": length}
     fact = "The gradient is right; what is returned is not its length before."
-    raise played.wrong([*near, "other-length"][0], rank, **both, fact=fact)
+    raise case_result.wrong([*near, "other-length"][0], rank, **both, fact=fact)
 
 
-def _draw(played):
+def _draw(case_result):
     names = ["length before", "limit", "length after", "collectives"]
     rows = []
-    for seen, result, events in zip(played.seen, played.results, played.traces, strict=True):
+    for seen, result, events in zip(
+        case_result.seen, case_result.results, case_result.traces, strict=True
+    ):
         kept = seen.kept
         after = None if kept["gradient"] is None else kept["gradient"].norm()
         numbers = map(number_of, (result, kept["limit"], after))

@@ -59,14 +59,14 @@ def _counts(case, rank):
     return [num_samples and num_samples + step % 2 for step in range(NUM_STEPS)]
 
 
-def _act(here, plateau_step):
-    weight = torch.zeros(1, device=here.device, requires_grad=True)
+def _act(context, plateau_step):
+    weight = torch.zeros(1, device=context.device, requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=RATE)
     schedule = ReduceLROnPlateau(optimizer, factor=FACTOR, patience=PATIENCE)
     noted = []
-    both = (of(here.case, here.rank) for of in (_totals, _counts))
+    both = (of(context.case, context.rank) for of in (_totals, _counts))
     for total, num_samples in zip(*both, strict=True):
-        here.call(plateau_step, schedule, total, num_samples)
+        context.call(plateau_step, schedule, total, num_samples)
         noted.append(_noted(optimizer, schedule))
     return noted
 
@@ -90,38 +90,38 @@ def _right_plateau(metrics):
     return noted
 
 
-def _judge(played):
-    case = played.case
+def _judge(case_result):
+    case = case_result.case
     totals = [_totals(case, rank) for rank in range(case.world_size)]
     counts = [_counts(case, rank) for rank in range(case.world_size)]
     steps = list(zip(zip(*totals, strict=True), zip(*counts, strict=True), strict=True))
     means = [sum(total) / sum(count) for total, count in steps]
     right = _right_plateau(means)
     for number, (mean, step, expected) in enumerate(zip(means, steps, right, strict=True)):
-        for seen in played.seen:
-            _judge_mean(played, seen, number, mean, *step)
-        for seen in played.seen:
-            _judge_schedule(played, seen, number, expected, totals)
-        _judge_bits(played, number)
-    for seen in played.seen:
+        for seen in case_result.seen:
+            _judge_mean(case_result, seen, number, mean, *step)
+        for seen in case_result.seen:
+            _judge_schedule(case_result, seen, number, expected, totals)
+        _judge_bits(case_result, number)
+    for seen in case_result.seen:
         for call in seen.calls:
-            _judge_message(played, seen.rank, call)
+            _judge_message(case_result, seen.rank, call)
 
 
-def _judge_mean(played, seen, number, mean, totals, counts):
+def _judge_mean(case_result, seen, number, mean, totals, counts):
     rank, result = seen.rank, seen.calls[number].result
     if number_of(result) is None:
-        raise played.wrong("no-mean", rank, got=result, fact="It must return one number.")
+        raise case_result.wrong("no-mean", rank, got=result, fact="It must return one number.")
     # What may round are the losses, sums, means and weights of w ranks, in float32 at the worst.
-    most_off = 2 * (played.case.world_size + 3) * torch.finfo(torch.float32).eps * mean
-    numbers = [number_of(other.calls[number].result) for other in played.seen]
+    most_off = 2 * (case_result.case.world_size + 3) * torch.finfo(torch.float32).eps * mean
+    numbers = [number_of(other.calls[number].result) for other in case_result.seen]
     are_right = [one is not None and _is_near(one, mean, most_off) for one in numbers]
     if are_right[rank]:
         return
     if math.isnan(mean):
         fact = f"Call {number + 1}: a sum of losses is nan. What it returns is {numbers[rank]:g}."
-        raise played.wrong("hidden", rank, fact=fact)
-    mistake = _mean_mistake(played, seen, number, numbers[rank], totals, counts)
+        raise case_result.wrong("hidden", rank, fact=fact)
+    mistake = _mean_mistake(case_result, seen, number, numbers[rank], totals, counts)
     if math.isclose(seen.kept[number]["best"], mean, rel_tol=1e-5):
         mistake = "fed-otherwise"
     elif any(are_right) and any(event.is_communication for event in seen.calls[number].events):
@@ -129,29 +129,29 @@ def _judge_mean(played, seen, number, mean, totals, counts):
     both = {"got": result, "expected": mean}
     fact = f"Call {number + 1} returns another number. The sums of losses are {list(totals)}, the "
     fact += f"numbers of samples {list(counts)}."
-    raise played.wrong(mistake, rank, **both, fact=fact)
+    raise case_result.wrong(mistake, rank, **both, fact=fact)
 
 
 def _is_near(got, mean, most_off):
     return abs(got - mean) <= most_off or (math.isnan(got) and math.isnan(mean))
 
 
-def _judge_bits(played, number):
-    numbers = [number_of(seen.calls[number].result) for seen in played.seen]
+def _judge_bits(case_result, number):
+    numbers = [number_of(seen.calls[number].result) for seen in case_result.seen]
     for rank, one in enumerate(numbers):
         if repr(one) != repr(numbers[0]):
             fact = f"Call {number + 1}: its mean and that of rank 0 differ, in the last bits only."
-            raise played.wrong("apart", rank, fact=fact)
+            raise case_result.wrong("apart", rank, fact=fact)
 
 
-def _mean_mistake(played, seen, number, got, totals, counts):
+def _mean_mistake(case_result, seen, number, got, totals, counts):
     rank, num_samples = seen.rank, sum(counts)
     means = [total / max(count, 1) for total, count in zip(totals, counts, strict=True)]
     filled = [mean for mean, count in zip(means, counts, strict=True) if count]
     mean = sum(totals) / num_samples
     first_calls = range(number + 1)
     so_far = [
-        sum(of(played.case, one)[call] for one in range(len(totals)) for call in first_calls)
+        sum(of(case_result.case, one)[call] for one in range(len(totals)) for call in first_calls)
         for of in (_totals, _counts)
     ]
     shared = [
@@ -166,18 +166,18 @@ def _mean_mistake(played, seen, number, got, totals, counts):
         ("not-a-mean", sum(means)),
         ("not-a-mean", sum(totals) / sum(max(count, 1) for count in counts)),
         *(("one-rank", mean) for mean in means),
-        ("old-count", sum(totals) / sum(played.case["samples"])),  # those of the first call
+        ("old-count", sum(totals) / sum(case_result.case["samples"])),  # those of the first call
         *(("rounded", float(one)) for one in (round(mean), math.floor(mean), math.ceil(mean))),
         *(("rounded", round(mean, digits)) for digits in range(9)),
         ("rounded", sum(map(math.floor, totals)) / num_samples),
         ("rounded", sum(map(round, totals)) / num_samples),
     ]
     own = [("alone", means[rank]), ("not-a-mean", totals[rank])]
-    if len({other.kept[number]["rate"] for other in played.seen}) == 1 and any(
+    if len({other.kept[number]["rate"] for other in case_result.seen}) == 1 and any(
         event.is_communication for event in seen.calls[number].events
     ):
         own = [("rate-only", one) for _, one in own]
-    is_alike = len({repr(other.calls[number].result) for other in played.seen}) == 1
+    is_alike = len({repr(other.calls[number].result) for other in case_result.seen}) == 1
     names = shared if is_alike else [*own, *shared]
     found = [name for name, one in names if math.isclose(got, one, rel_tol=1e-5)]
     if not found and math.isclose(got, mean, rel_tol=0.01):
@@ -185,45 +185,45 @@ def _mean_mistake(played, seen, number, got, totals, counts):
     return found[0] if found else "values"
 
 
-def _judge_schedule(played, seen, number, expected, totals):
+def _judge_schedule(case_result, seen, number, expected, totals):
     got, rank = seen.kept[number], seen.rank
     if got == expected:
         return
-    others = {other.kept[number]["steps"] for other in played.seen}
+    others = {other.kept[number]["steps"] for other in case_result.seen}
     fact = f"After call {number + 1}, the number of steps that the schedule made is {got['steps']}."
     if got["steps"] < number + 1:
         mistake = "one-steps" if len(others) > 1 else "not-stepped"
-        raise played.wrong(mistake, rank, fact=fact)
+        raise case_result.wrong(mistake, rank, fact=fact)
     if got["steps"] > number + 1:
-        raise played.wrong("stepped-twice", rank, fact=fact)
+        raise case_result.wrong("stepped-twice", rank, fact=fact)
     for name, wanted in expected["settings"].items():
         if got["settings"][name] != wanted:
             fact = f"The schedule's {name} was {wanted}, and is {got['settings'][name]}."
-            raise played.wrong("rate", rank, fact=fact)
+            raise case_result.wrong("rate", rank, fact=fact)
     if not math.isclose(got["best"], expected["best"], rel_tol=1e-5):
         fact = "What is returned is right, but the schedule was fed with another number."
         both = {"got": got["best"], "expected": expected["best"]}
-        raise played.wrong("fed-otherwise", rank, **both, fact=fact)
+        raise case_result.wrong("fed-otherwise", rank, **both, fact=fact)
     if got["rate"] != expected["rate"]:
         both = {"got": got["rate"], "expected": expected["rate"]}
-        raise played.wrong("rate", rank, **both, fact="The rate is not the one expected.")
+        raise case_result.wrong("rate", rank, **both, fact="The rate is not the one expected.")
 
 
-def _judge_message(played, rank, call):
+def _judge_message(case_result, rank, call):
     events = [event for event in call.events if event.is_communication]
     if len(events) > 1:
         names = ", ".join(event.name for event in events)
         fact = f"A step makes {len(events)} calls ({names}); 1 would do."
-        raise played.wrong("cost", rank, fact=fact)
+        raise case_result.wrong("cost", rank, fact=fact)
     for event in events:
         if event.input_bytes > MESSAGE_BYTES:
             fact = f"A step sends {event.input_bytes} bytes; {MESSAGE_BYTES} would do."
-            raise played.wrong("bytes", rank, fact=fact)
+            raise case_result.wrong("bytes", rank, fact=fact)
 
 
-def _draw(played):
+def _draw(case_result):
     names = [f"step {number + 1}" for number in range(NUM_STEPS)]
-    rates = [[f"{noted['rate']:g}" for noted in seen.kept] for seen in played.seen]
+    rates = [[f"{noted['rate']:g}" for noted in seen.kept] for seen in case_result.seen]
     return holdings_picture(names, [dict(zip(names, row, strict=True)) for row in rates])
 
 

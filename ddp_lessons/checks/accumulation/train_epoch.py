@@ -35,71 +35,73 @@ def _cases(draw):
 NUM_EPOCHS, STEP_RATE, MOMENTUM = 2, 0.05, 0.9
 
 
-def _act(here, train_epoch):
+def _act(context, train_epoch):
     def train_epochs(*args):
         for _ in range(NUM_EPOCHS):
             train_epoch(*args)
             watched.noted.setdefault("num_first", len(watched.steps))
 
-    watched = WatchedTraining(here, lambda p: torch.optim.SGD(p, lr=STEP_RATE, momentum=MOMENTUM))
-    return watched.call(here, train_epochs, watched.optimizer, watched.batches, here["k"])
+    watched = WatchedTraining(
+        context, lambda p: torch.optim.SGD(p, lr=STEP_RATE, momentum=MOMENTUM)
+    )
+    return watched.call(context, train_epochs, watched.optimizer, watched.batches, context["k"])
 
 
-def _judge(played):
-    judge_trained(played)
-    case = played.case
+def _judge(case_result):
+    judge_trained(case_result)
+    case = case_result.case
     num_batches, k = len(case["sizes"]), case["k"]
     places = [range(num_batches)[i : i + k] for i in range(0, num_batches, k)]
-    nums = [len(seen.kept["steps"]) for seen in played.seen]
+    nums = [len(seen.kept["steps"]) for seen in case_result.seen]
     for rank, got in enumerate(nums):
         if got != NUM_EPOCHS * len(places):
-            _judge_end(played, rank)
-        _judge_num_steps(played, rank, got, NUM_EPOCHS * len(places), len(set(nums)) == 1)
+            _judge_end(case_result, rank)
+        _judge_num_steps(case_result, rank, got, NUM_EPOCHS * len(places), len(set(nums)) == 1)
     for number, part in enumerate(NUM_EPOCHS * places):
-        window = Window(case, played.seen[0].kept["steps"][number]["weights"], part, k)
+        window = Window(case, case_result.seen[0].kept["steps"][number]["weights"], part, k)
         for rank in range(case.world_size):
-            _judge_step(played, window, rank, number, part)
-    judge_talk(played, num_syncs=NUM_EPOCHS * len(places))
-    judge_left(played)
-    for rank, seen in enumerate(played.seen):
-        _judge_optimizer(played, rank, seen.kept)
+            _judge_step(case_result, window, rank, number, part)
+    judge_talk(case_result, num_syncs=NUM_EPOCHS * len(places))
+    judge_left(case_result)
+    for rank, seen in enumerate(case_result.seen):
+        _judge_optimizer(case_result, rank, seen.kept)
 
 
-def _judge_end(played, rank):
+def _judge_end(case_result, rank):
     # Does a window begin at the end of one epoch, and go on in the next?
-    sizes, kept = played.case["sizes"], played.seen[rank].kept
+    sizes, kept = case_result.case["sizes"], case_result.seen[rank].kept
     for step in kept["steps"][kept["num_first"] :][:1]:
         places = _batches_of(step["samples"], sizes)
-        if {0, len(sizes) - 1} <= set(places) and len(places) <= played.case["k"] < len(sizes):
+        if {0, len(sizes) - 1} <= set(places) and len(places) <= case_result.case["k"] < len(sizes):
             fact = f"A step goes by batches {places}: the last of one epoch, the first of the next."
-            raise played.wrong("runs-on", rank, fact=fact)
+            raise case_result.wrong("runs-on", rank, fact=fact)
 
 
-def _judge_num_steps(played, rank, got, expected, is_alike):
+def _judge_num_steps(case_result, rank, got, expected, is_alike):
     if got == expected:
         return
     fact = f"In {NUM_EPOCHS} epochs, rank {rank} should make {expected} steps of the optimizer. It "
     fact += f"makes {got}."
     if not is_alike:
-        raise played.wrong("not-all-step", rank, fact=fact)
-    num_batches, k = len(played.case["sizes"]), played.case["k"]
+        raise case_result.wrong("not-all-step", rank, fact=fact)
+    num_batches, k = len(case_result.case["sizes"]), case_result.case["k"]
     names = {num_batches // k: "lost", num_batches: "each-batch", 0: "no-step"}
-    raise played.wrong(names.get(got / NUM_EPOCHS, "num-steps"), rank, fact=fact)
+    raise case_result.wrong(names.get(got / NUM_EPOCHS, "num-steps"), rank, fact=fact)
 
 
-def _judge_optimizer(played, rank, kept):
+def _judge_optimizer(case_result, rank, kept):
     before, left = (kept[which]["options"][0] for which in ("before", "left"))
     for name, value in before.items():
         if left.get(name) != value:
             fact = f"The optimizer's {name} was {value}, and is {left.get(name)} afterwards."
-            raise played.wrong("optimizer", rank, fact=fact)
+            raise case_result.wrong("optimizer", rank, fact=fact)
     steps = kept["steps"]
     afterwards = [*(step["weights"] for step in steps[1:]), kept["weights"]]
     momentum = size = torch.zeros_like(kept["first"]).double()
     unit = torch.finfo(kept["first"].dtype).eps
     if not torch.equal(steps[0]["weights"], kept["first"]):
         fact = "The weights have moved before the first step."
-        raise played.wrong("optimizer", rank, fact=fact)
+        raise case_result.wrong("optimizer", rank, fact=fact)
     for number, (step, after) in enumerate(zip(steps, afterwards, strict=True), start=1):
         momentum = MOMENTUM * momentum + step["gradient"].double()
         size = MOMENTUM * size + step["gradient"].double().abs()
@@ -108,40 +110,40 @@ def _judge_optimizer(played, rank, kept):
         if not bool(((after.double() - expected).abs() <= slack).all()):
             both = {"got": after, "expected": expected.to(after.dtype)}
             fact = f"The gradients are right, the weights after step {number} are not."
-            raise played.wrong("optimizer", rank, **both, fact=fact)
+            raise case_result.wrong("optimizer", rank, **both, fact=fact)
 
 
-def _judge_step(played, window, rank, number, places):
-    steps = played.seen[rank].kept["steps"]
+def _judge_step(case_result, window, rank, number, places):
+    steps = case_result.seen[rank].kept["steps"]
     got, before = steps[number]["gradient"], steps[number - 1]["gradient"] if number else None
     num_steps = len(steps) // NUM_EPOCHS
     which = f"Step {number % num_steps + 1} of {num_steps} in epoch {number // num_steps}"
     expected, error = window.right()
     if got is None or not got.any():
         fact = f"{which} has no gradient to go by."
-        raise played.wrong("zeroed-first", rank, fact=fact)
+        raise case_result.wrong("zeroed-first", rank, fact=fact)
     if window.agrees(got, window.all()):
         return
     both = {"got": got, "expected": expected.to(got.dtype)}
     fact = f"{which} goes by another gradient than the mean over its samples."
-    changes = played.seen[rank].calls[-1].changes
+    changes = case_result.seen[rank].calls[-1].changes
     if number >= num_steps and "hooks" in changes:
-        raise played.wrong("hooks-stay", rank, **both, fact=f"{fact} {changes['hooks']}")
+        raise case_result.wrong("hooks-stay", rank, **both, fact=f"{fact} {changes['hooks']}")
     if before is not None:
         # The sum of both is rounded once more.
         slack = 2 * error + torch.finfo(got.dtype).eps * got.double().abs()
         if bool(((got.double() - before.double() - expected).abs() <= slack).all()):
-            raise played.wrong("not-zeroed", rank, **both, fact=fact)
+            raise case_result.wrong("not-zeroed", rank, **both, fact=fact)
     samples = steps[number]["samples"]
-    mistake = name_gradient(played, window, rank, got, steps[number]["weights"], places)
-    sizes = played.case["sizes"]
+    mistake = name_gradient(case_result, window, rank, got, steps[number]["weights"], places)
+    sizes = case_result.case["sizes"]
     first = sum(sizes[: places[0]])
     right = list(range(first, first + sum(sizes[place] for place in places)))
     if mistake in ("values", "scaled") and samples and sorted(samples) != right:
         fact += f" Its forwards had batches {_batches_of(samples, sizes)} of the list, and "
         fact += f"{list(places)} were expected."
         mistake = "other-batches"
-    raise played.wrong(mistake, rank, **both, fact=fact)
+    raise case_result.wrong(mistake, rank, **both, fact=fact)
 
 
 def _batches_of(samples, sizes):
@@ -149,14 +151,14 @@ def _batches_of(samples, sizes):
     return sorted({of[sample] for sample in samples})
 
 
-def _draw(played):
-    num_own, num_ranks = sum(played.case["sizes"]), played.case.world_size
+def _draw(case_result):
+    num_own, num_ranks = sum(case_result.case["sizes"]), case_result.case.world_size
     steps = [
         [
             [rank + sample * num_ranks for sample in step["samples"]]
             for step in seen.kept["steps"][: seen.kept["num_first"]]
         ]
-        for rank, seen in enumerate(played.seen)
+        for rank, seen in enumerate(case_result.seen)
     ]
     return samples_picture(steps, num_own * num_ranks)
 

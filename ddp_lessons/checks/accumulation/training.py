@@ -20,9 +20,9 @@ class WatchedTraining(Watched):
     optimizer's settings.
     """
 
-    def call(self, here, answer, *args):
+    def call(self, context, answer, *args):
         before = self._state()
-        return super().call(here, answer, *args) | {"before": before, "left": self._state()}
+        return super().call(context, answer, *args) | {"before": before, "left": self._state()}
 
     def call_again(self, answer, *args):
         self.model.zero_grad()
@@ -55,86 +55,90 @@ class WatchedTraining(Watched):
         self.forwards[-1]["is one of many"] = is_open
 
 
-def judge_trained(played):
+def judge_trained(case_result):
     """
     Refuse an answer after which other parameters are trained than before it.
     """
-    for rank, seen in enumerate(played.seen):
+    for rank, seen in enumerate(case_result.seen):
         if seen.kept["left"]["trained"] != seen.kept["before"]["trained"]:
             fact = "After it, other parameters are trained than before it (requires_grad)."
-            raise played.wrong("thawed", rank, fact=fact)
+            raise case_result.wrong("thawed", rank, fact=fact)
 
 
-def judge_left(played):
+def judge_left(case_result):
     """
     Refuse what an answer leaves changed in the model, and gradients of frozen parameters.
     """
-    for rank, seen in enumerate(played.seen):
+    for rank, seen in enumerate(case_result.seen):
         before, left = seen.kept["before"], seen.kept["left"]
         if left["modes"] != before["modes"]:
             fact = "It leaves the model, or a part of it, in another mode (train or eval)."
-            raise played.wrong("mode", rank, fact=fact)
+            raise case_result.wrong("mode", rank, fact=fact)
         if any(state["frozen gradients"] for state in (*seen.kept["steps"], left)):
-            raise played.wrong("frozen-gradient", rank, fact="A frozen parameter has a gradient.")
-        if "weights" in played.task.mistakes and not equal(left["weights"], before["weights"]):
-            raise played.wrong("weights", rank, fact="It changes the weights, too.")
+            raise case_result.wrong(
+                "frozen-gradient", rank, fact="A frozen parameter has a gradient."
+            )
+        if "weights" in case_result.task.mistakes and not equal(left["weights"], before["weights"]):
+            raise case_result.wrong("weights", rank, fact="It changes the weights, too.")
         changes = seen.calls[-1].changes
-        if "hooks" in played.task.mistakes and "hooks" in changes:
-            raise played.wrong("hooks", rank, fact=changes["hooks"])
+        if "hooks" in case_result.task.mistakes and "hooks" in changes:
+            raise case_result.wrong("hooks", rank, fact=changes["hooks"])
 
 
-def first_known(played, *names):
+def first_known(case_result, *names):
     """
     Return the first of some mistakes that the task tells apart.
     """
-    return next((name for name in names if name in played.task.mistakes), "values")
+    return next((name for name in names if name in case_result.task.mistakes), "values")
 
 
-def judge_talk(played, num_syncs):
+def judge_talk(case_result, num_syncs):
     """
     Refuse who talks more often than `num_syncs` times, holds too much, or is left inside no_sync.
     """
-    for rank, (seen, events) in enumerate(zip(played.seen, played.traces, strict=True)):
+    for rank, (seen, events) in enumerate(zip(case_result.seen, case_result.traces, strict=True)):
         num_calls = len(collectives(events))
         if num_calls > num_syncs:
             fact = f"Rank {rank} makes {num_calls} collectives; {num_syncs} would do."
-            raise played.wrong(_name_cost(played, seen, events, num_syncs), rank, fact=fact)
+            raise case_result.wrong(
+                _name_cost(case_result, seen, events, num_syncs), rank, fact=fact
+            )
         most, one = seen.kept["peak_bytes"], seen.kept["one_bytes"]
         if most > MOST_HELD * one:
             times = f"{most / one:.1f} times the activations of one micro-batch"
             fact = f"Rank {rank} holds {times} at a time."
             is_alone = not any(forward["is one of many"] for forward in seen.kept["forwards"])
             num_samples = [len(forward["samples"]) for forward in seen.kept["forwards"]]
-            if is_alone and max(num_samples, default=0) <= max(played.case["sizes"]):
+            if is_alone and max(num_samples, default=0) <= max(case_result.case["sizes"]):
                 fact += " Yet each forward is followed by its backward."
-                raise played.wrong("graph-kept", rank, fact=fact)
-            raise played.wrong("memory", rank, fact=fact)
+                raise case_result.wrong("graph-kept", rank, fact=fact)
+            raise case_result.wrong("memory", rank, fact=fact)
         if not seen.kept["syncs"]:
             fact = "The model is left as in no_sync: it would never sync again."
-            raise played.wrong("left-off", rank, fact=fact)
+            raise case_result.wrong("left-off", rank, fact=fact)
 
 
-def _name_cost(played, seen, events, num_syncs):
+def _name_cost(case_result, seen, events, num_syncs):
     if any(one["forward"] and one["backward"] is False for one in seen.kept["forwards"]):
-        return first_known(played, "forward-outside", "cost")
+        return first_known(case_result, "forward-outside", "cost")
     num_made = sum(event.is_communication and event.backward is not None for event in events)
     return "own-message" if num_made <= num_syncs else "cost"
 
 
-def name_gradient(played, window, rank, got, weights, places):
+def name_gradient(case_result, window, rank, got, weights, places):
     """
     Return the mistake that a wrong gradient comes of, by its numbers.
     """
     named = window.mistake(got, rank)
     if named is not None:
-        return first_known(played, named)
-    if played.case.world_size > 1 and not played.names[rank]:
+        return first_known(case_result, named)
+    if case_result.case.world_size > 1 and not case_result.names[rank]:
         return "no-sync"  # it cannot be anything else: no rank talks
-    sizes = [played.case["sizes"][place] for place in places]
+    sizes = [case_result.case["sizes"][place] for place in places]
     alike = torch.ones_like(window.all()) * max(sizes) / sum(sizes) / window.num_ranks
     if window.agrees(got, alike):
-        return first_known(played, "mean-of-means")
-    if is_near(got.double(), met_by_all(played.case, weights, places, window)):
+        return first_known(case_result, "mean-of-means")
+    if is_near(got.double(), met_by_all(case_result.case, weights, places, window)):
         return "shapes"
     if is_rough(got.double(), window.right()[0]):
         return "digits"
@@ -232,13 +236,13 @@ def fewer_of(case, weights):
     return Window(case, weights, places, len(places))
 
 
-def refuse_again(played, rank, got, expected):
+def refuse_again(case_result, rank, got, expected):
     """
     Refuse what a second call leaves.
     """
     fact = "Called once more on the same model, .grad empty, it leaves another gradient, or none."
     expected = expected.to((expected if got is None else got).dtype)
-    raise played.wrong("again", rank, got=got, expected=expected, fact=fact)
+    raise case_result.wrong("again", rank, got=got, expected=expected, fact=fact)
 
 
 def number_of(result):

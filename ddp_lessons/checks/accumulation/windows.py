@@ -35,12 +35,12 @@ class Watched:
         optimizer_of: Function of the parameters that returns an optimizer whose steps to note.
     """
 
-    def __init__(self, here, optimizer_of=None):
-        case, dtype = here.case, getattr(torch, here["dtype"])
-        model = Regression(case, NUM_FEATURES, dtype).to(here.device)
+    def __init__(self, context, optimizer_of=None):
+        case, dtype = context.case, getattr(torch, context["dtype"])
+        model = Regression(case, NUM_FEATURES, dtype).to(context.device)
         self.batches = [
-            (inputs.to(here.device), targets.to(here.device))
-            for inputs, targets in batches_of(case, here.rank)
+            (inputs.to(context.device), targets.to(context.device))
+            for inputs, targets in batches_of(case, context.rank)
         ]
         self.model = DistributedDataParallel(model).train(case.data.get("mode") != "eval")
         idle_passes(self.model, self.batches[0][0])
@@ -56,12 +56,12 @@ class Watched:
             self.optimizer = optimizer_of(self.model.parameters())
             self._hooks.append(self.optimizer.register_step_pre_hook(self._note_step))
 
-    def call(self, here, answer, *args):
+    def call(self, context, answer, *args):
         """
         Call the answer with the model and these arguments, and return all that was noted.
         """
         with SavedBytes(self.model) as saved:
-            here.call(answer, self.model, *args, watch=(self.model,))
+            context.call(answer, self.model, *args, watch=(self.model,))
         while self._hooks:  # they would keep the model alive, and the model its group
             self._hooks.pop().remove()
         return self.noted | {

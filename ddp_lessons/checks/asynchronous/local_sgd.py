@@ -70,17 +70,17 @@ def _modes_of(model):
     return {name: part.training for name, part in model.named_modules()}
 
 
-def _act(here, local_sgd):
-    model, kept = model_of(here), []
+def _act(context, local_sgd):
+    model, kept = model_of(context), []
     watched = _Watched(model)
-    pairs = batches_of(here.case, here.rank)
-    batches = [(inputs.to(here.device), targets.to(here.device)) for inputs, targets in pairs]
-    if "left over" in here.case.data:  # by an earlier backward, which no step has followed
+    pairs = batches_of(context.case, context.rank)
+    batches = [(inputs.to(context.device), targets.to(context.device)) for inputs, targets in pairs]
+    if "left over" in context.case.data:  # by an earlier backward, which no step has followed
         for parameter in (p for p in model.parameters() if p.requires_grad):
             parameter.grad = torch.full_like(parameter, LEFT_OVER)
     for _ in range(NUM_CALLS):
         note = {"left": gradient(model)}
-        here.call(local_sgd, model, watched.optimizer, batches, here["every"])
+        context.call(local_sgd, model, watched.optimizer, batches, context["every"])
         note |= {"steps": list(watched.steps), "modes": list(watched.modes)}
         kept.append(note | {"last": trained(model)})
         watched.steps.clear()
@@ -130,7 +130,7 @@ def _moments(view):
     # The moment after each step: whether ranks should meet, and their weights before and after.
     last = view.case["batches"]
     for number in range(NUM_CALLS):
-        notes = [seen.kept[number] for seen in view.played.seen]
+        notes = [seen.kept[number] for seen in view.case_result.seen]
         for step in range(1, last + 1):
             rows = [note["steps"][step - 1]["after"] for note in notes]
             found = [note["last"] for note in notes]
@@ -188,9 +188,9 @@ def _costs(view):
     return ""
 
 
-def _draw(played):
-    kept = [seen.kept[0] for seen in played.seen]
-    names = ["start", *(f"step {step + 1}" for step in range(played.case["batches"]))]
+def _draw(case_result):
+    kept = [seen.kept[0] for seen in case_result.seen]
+    names = ["start", *(f"step {step + 1}" for step in range(case_result.case["batches"]))]
     rows = []
     for one in kept:
         moments = [*(step["before"] for step in one["steps"]), one["last"]]
@@ -291,6 +291,6 @@ local_sgd = Task(
     ),
     returns=False,
     in_place=True,
-    may_change=("weights", "grad", "momentum"),
+    may_mutate=("weights", "grad", "momentum"),
     warm_up=first_ddp,
 )

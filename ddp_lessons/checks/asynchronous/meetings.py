@@ -19,13 +19,13 @@ def dtype_of(case):
     return getattr(torch, case["dtype"])
 
 
-def model_of(here):
+def model_of(context):
     """
     Return this rank's model, the same on every rank. A part of it may be in eval mode.
     """
-    model = Regression(here.case, NUM_FEATURES, dtype_of(here.case)).to(here.device)
-    if "eval" in here.case.data:
-        getattr(model, here["eval"]).eval()
+    model = Regression(context.case, NUM_FEATURES, dtype_of(context.case)).to(context.device)
+    if "eval" in context.case.data:
+        getattr(model, context["eval"]).eval()
     return model
 
 
@@ -80,12 +80,12 @@ def is_rounded(got, expected, size):
     return is_within(got, expected, 4 * torch.finfo(torch.bfloat16).eps * size)
 
 
-def judge_price(played, rank, events, num_meetings, num_bytes, what):
+def judge_price(case_result, rank, events, num_meetings, num_bytes, what):
     """
     Refuse more than one call a meeting, or more bytes than the trained weights have.
 
     Args:
-        played: The Played.
+        case_result: The CaseResult.
         rank: The rank.
         events: The events of all its meetings.
         num_meetings: How many meetings there must be.
@@ -95,8 +95,8 @@ def judge_price(played, rank, events, num_meetings, num_bytes, what):
     calls = [event for event in events if event.is_communication]
     if len(calls) > num_meetings:
         fact = f"{what} right, but rank {rank} makes {len(calls)} calls; {num_meetings} will do."
-        raise played.wrong("cost", rank, fact=fact)
+        raise case_result.wrong("cost", rank, fact=fact)
     for event in calls:
         if event.input_bytes > num_bytes:
             fact = f"{what} right, but a call takes in {event.input_bytes} bytes; {num_bytes} "
-            raise played.wrong("bytes", rank, fact=f"{fact}will do.")
+            raise case_result.wrong("bytes", rank, fact=f"{fact}will do.")

@@ -35,19 +35,19 @@ def _parameters(model):
     return [p for p in model.parameters() if p.requires_grad]
 
 
-def _act(here, outer_step):
-    model, dtype = model_of(here), dtype_of(here.case)
+def _act(context, outer_step):
+    model, dtype = model_of(context), dtype_of(context.case)
     common = [p.detach().clone().requires_grad_() for p in _parameters(model)]
-    outer = torch.optim.SGD(common, lr=here["rate"], momentum=here["momentum"], nesterov=True)
+    outer = torch.optim.SGD(common, lr=context["rate"], momentum=context["momentum"], nesterov=True)
     kept, steps = [], []
     outer.register_step_post_hook(lambda *_: steps.append(1))
     for number in range(NUM_ROUNDS):
         steps.clear()
-        moved = normal_numbers(here.case, (here.rank, number), trained(model).shape, dtype)
-        _train_alone(model, moved.to(here.device))
+        moved = normal_numbers(context.case, (context.rank, number), trained(model).shape, dtype)
+        _train_alone(model, moved.to(context.device))
         note = {"common": _flat(common), "momentum": _momentum(outer, common)}
         note |= {"local": trained(model), "inner": _flat([p.grad for p in _parameters(model)])}
-        here.call(outer_step, model, outer)
+        context.call(outer_step, model, outer)
         note |= {"common after": _flat(common), "momentum after": _momentum(outer, common)}
         kept.append(note | {"weights": trained(model), "num steps": len(steps)})
     return kept
@@ -71,31 +71,31 @@ def _momentum(outer, common):
     return None if any(one is None for one in kept) else _flat(kept)
 
 
-def _judge(played):
+def _judge(case_result):
     for number in range(NUM_ROUNDS):
-        notes = [seen.kept[number] for seen in played.seen]
-        for rank, seen in enumerate(played.seen):
+        notes = [seen.kept[number] for seen in case_result.seen]
+        for rank, seen in enumerate(case_result.seen):
             before = seen.kept[number - 1]["common after"] if number else notes[rank]["common"]
             if not torch.equal(notes[rank]["common"], before):
                 fact = f"While ranks trained alone before round {number + 1}, the outer "
                 fact += "parameters moved, too."
-                raise played.wrong("shared-memory", rank, fact=fact)
+                raise case_result.wrong("shared-memory", rank, fact=fact)
         for rank in range(len(notes)):
-            _judge_round(played, number, rank, notes)
+            _judge_round(case_result, number, rank, notes)
         if any(not torch.equal(note["weights"], notes[0]["weights"]) for note in notes):
             fact = f"After round {number + 1} ranks have nearly equal weights, not equal ones."
-            raise played.wrong("not-alike", fact=fact)
-        for rank, seen in enumerate(played.seen):
+            raise case_result.wrong("not-alike", fact=fact)
+        for rank, seen in enumerate(case_result.seen):
             events, num_bytes = seen.calls[number].events, notes[rank]["weights"].nbytes
-            judge_price(played, rank, events, 1, num_bytes, "The weights are")
+            judge_price(case_result, rank, events, 1, num_bytes, "The weights are")
 
 
-def _judge_round(played, number, rank, notes):
+def _judge_round(case_result, number, rank, notes):
     note = notes[rank]
     rows = [one["common"] - one["local"] for one in notes]
     mean, error = _mean_difference(notes)
     momentum = note["momentum"]
-    expected, slack = _stepped(played.case, note["common"], momentum, mean, error)
+    expected, slack = _stepped(case_result.case, note["common"], momentum, mean, error)
     got = note["common after"]
     both = {"got": got, "expected": expected.to(got.dtype)}
     if not is_within(got, expected, slack):
@@ -103,20 +103,20 @@ def _judge_round(played, number, rank, notes):
             f"In round {number + 1} the outer parameters end elsewhere than the outer optimizer's "
         )
         fact += "step leads."
-        mistake = _name_step(played, number, rank, notes, rows)
-        raise played.wrong(mistake, rank, **both, fact=fact)
-    if not _is_momentum_right(played.case, note, mean, error):
+        mistake = _name_step(case_result, number, rank, notes, rows)
+        raise case_result.wrong(mistake, rank, **both, fact=fact)
+    if not _is_momentum_right(case_result.case, note, mean, error):
         fact = f"After round {number + 1} the outer optimizer remembers another momentum."
-        is_own = _is_momentum_right(played.case, note, rows[rank].double(), 2 * error)
-        raise played.wrong("own" if is_own else "momentum-lost", rank, fact=fact)
+        is_own = _is_momentum_right(case_result.case, note, rows[rank].double(), 2 * error)
+        raise case_result.wrong("own" if is_own else "momentum-lost", rank, fact=fact)
     if note["num steps"] != 1:
         fact = f"In round {number + 1} the outer optimizer's own step was called "
         fact += f"{note['num steps']} times."
-        raise played.wrong("by-hand", rank, fact=fact)
+        raise case_result.wrong("by-hand", rank, fact=fact)
     if not torch.equal(note["weights"], got):
         fact = f"After round {number + 1} the model has other weights than the outer parameters."
         both = {"got": note["weights"], "expected": got}
-        raise played.wrong("not-written", rank, **both, fact=fact)
+        raise case_result.wrong("not-written", rank, **both, fact=fact)
 
 
 def _mean_difference(notes):
@@ -151,8 +151,8 @@ def _is_momentum_right(case, note, gradient, error):
     return is_within(got, expected, error + 4 * unit * (expected.abs() + gradient.abs()))
 
 
-def _name_step(played, number, rank, notes, rows):
-    case, note = played.case, notes[rank]
+def _name_step(case_result, number, rank, notes, rows):
+    case, note = case_result.case, notes[rank]
     common, momentum, got = note["common"], note["momentum"], note["common after"]
     mean, error = _mean_difference(notes)
     inner = torch.stack([one["inner"] for one in notes]).double().mean(dim=0)
@@ -169,7 +169,7 @@ def _name_step(played, number, rank, notes, rows):
         ("weights-for-gradient", common.double() - mean, momentum),
     ]
     if number:
-        before = [seen.kept[number - 1] for seen in played.seen]
+        before = [seen.kept[number - 1] for seen in case_result.seen]
         tried.append(("added-up", mean + _mean_difference(before)[0], momentum))
     plain, slack = _stepped(case, common, momentum, mean, 2 * error, looks_ahead=False)
     if is_within(got, plain, slack):
@@ -197,12 +197,12 @@ def _name_step(played, number, rank, notes, rows):
     return "values"
 
 
-def _draw(played):
+def _draw(case_result):
     names = ["start"]
-    rows = [{"start": f"{seen.kept[0]['common'][0]:.2f}"} for seen in played.seen]
+    rows = [{"start": f"{seen.kept[0]['common'][0]:.2f}"} for seen in case_result.seen]
     for number in range(NUM_ROUNDS):
         names += [f"alone {number + 1}", f"outer {number + 1}"]
-        for row, seen in zip(rows, played.seen, strict=True):
+        for row, seen in zip(rows, case_result.seen, strict=True):
             note = seen.kept[number]
             row[f"alone {number + 1}"] = f"{note['local'][0]:.2f}"
             row[f"outer {number + 1}"] = f"{note['weights'][0]:.2f}"
@@ -265,6 +265,6 @@ outer_step = Task(
     },
     returns=False,
     in_place=True,
-    may_change=("weights", "grad", "momentum"),
+    may_mutate=("weights", "grad", "momentum"),
     warm_up=first_ddp,
 )

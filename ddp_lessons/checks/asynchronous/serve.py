@@ -18,7 +18,7 @@ from ddp_lessons.checks.kit import Case, Mistake, Task, words
 from ddp_lessons.checks.kit.fixtures.numbers import words_of_both
 from ddp_lessons.checks.kit.fixtures.warm_up import import_compiler
 from ddp_lessons.checks.kit.fixtures.watched_calls import EARLY_USE
-from ddp_lessons.checks.kit.on_rank.premature_use import Early
+from ddp_lessons.checks.kit.on_rank.premature_use import PrematureUse
 from ddp_lessons.pictures import holdings_picture
 
 
@@ -30,19 +30,19 @@ def _cases(draw):
     yield Case(3, {"steps": bound + draw.randint(2, 4), "bound": bound, "dtype": "float64"})
 
 
-def _act(here, serve):
-    case = here.case
-    if here.rank == 0:
-        with Early() as early:
-            here.call(serve, first_weights(case), case["steps"], case["bound"], RATE)
+def _act(context, serve):
+    case = context.case
+    if context.rank == 0:
+        with PrematureUse() as early:
+            context.call(serve, first_weights(case), case["steps"], case["bound"], RATE)
         return {"early": early.taken_by, "overwritten": early.written_by}
-    here.call(play_worker, gradients_of(case, here.rank), order_of(case))
+    context.call(play_worker, gradients_of(case, context.rank), order_of(case))
     return {}
 
 
 def _gives_no_log(view):
     # Every mistake shows on rank 0, which is asked first.
-    log, steps = view.played.results[0], view.case["steps"]
+    log, steps = view.case_result.results[0], view.case["steps"]
     is_log = isinstance(log, list | tuple) and all(
         isinstance(pair, list | tuple) and [type(one) for one in pair] == [int, int] for pair in log
     )
@@ -51,11 +51,11 @@ def _gives_no_log(view):
     return not is_log and f"{steps} pairs (worker, age) of each worker are due, not {words(log)}."
 
 
-def _places(played):
+def _places(case_result):
     # The place in the weights of each gradient of the log.
-    workers = [worker for worker, _ in played.results[0]]
+    workers = [worker for worker, _ in case_result.results[0]]
     made = [workers[:turn].count(worker) for turn, worker in enumerate(workers)]
-    return [place_of(played.case, *both) for both in zip(workers, made, strict=True)]
+    return [place_of(case_result.case, *both) for both in zip(workers, made, strict=True)]
 
 
 def _weights_of(case, held):
@@ -64,22 +64,22 @@ def _weights_of(case, held):
     return weights.to(first_weights(case).dtype)
 
 
-def _answers(played):
+def _answers(case_result):
     # For each answer: worker, step, weights, and the places of the gradients that are in them.
-    first, moves = first_weights(played.case).double(), RATE * sizes_of(played.case)
-    for worker in range(1, played.case.world_size):
-        for step, weights in enumerate(played.results[worker]):
+    first, moves = first_weights(case_result.case).double(), RATE * sizes_of(case_result.case)
+    for worker in range(1, case_result.case.world_size):
+        for step, weights in enumerate(case_result.results[worker]):
             held = (first - weights.double() == moves).nonzero().flatten()
             yield worker, step, weights, {*held.tolist()}
 
 
 def _answers_with(tells):
     # A function of a View that says what is wrong with the weights of an answer, if `tells` does: a
-    # function of the Played and what `_answers` gives.
+    # function of the CaseResult and what `_answers` gives.
 
     def shows(view):
-        for worker, step, *rest in _answers(view.played):
-            fact = tells(view.played, worker, step, *rest)
+        for worker, step, *rest in _answers(view.case_result):
+            fact = tells(view.case_result, worker, step, *rest)
             if fact:
                 return f"The weights that answer gradient {step + 1} of worker {worker} {fact}"
         return ""
@@ -87,49 +87,52 @@ def _answers_with(tells):
     return shows
 
 
-def _are_others(played, worker, step, weights, held):
-    right = _weights_of(played.case, held)
+def _are_others(case_result, worker, step, weights, held):
+    right = _weights_of(case_result.case, held)
     if not torch.equal(weights, right):
         told = words_of_both(weights, right)
         return f"are {told[0]}; gradients that are taken once give {told[1]}."
     # Under way, a tensor is read at any time: what came after it was sent may be in it.
-    calls = [event for event in played.traces[0] if event.name in ("send", "recv")]
+    calls = [event for event in case_result.traces[0] if event.name in ("send", "recv")]
     sends = [at for at, event in enumerate(calls) if event.is_send and event.peer == worker]
     num_taken = sum(not event.is_send for event in calls[: sends[step]])
     is_later = len(held) > num_taken
     return is_later and f"are sent after {num_taken} gradients, and have {len(held)} in them."
 
 
-def _lack_it(played, worker, step, _, held):
-    return place_of(played.case, worker, step) not in held and "do not have that gradient in them."
+def _lack_it(case_result, worker, step, _, held):
+    return (
+        place_of(case_result.case, worker, step) not in held
+        and "do not have that gradient in them."
+    )
 
 
-def _are_no_version(played, _worker, _step, _weights, held):
-    firsts = {*_places(played)[: len(held)]}
+def _are_no_version(case_result, _worker, _step, _weights, held):
+    firsts = {*_places(case_result)[: len(held)]}
     return firsts != held and f"hold other gradients than the first {len(held)} of the log."
 
 
-def _is_free(played, worker, num_gradients):
-    workers = [one for one, _ in played.results[0][:num_gradients]]
-    made = {one: workers.count(one) for one in range(1, played.case.world_size)}
-    return may_go_on(made, worker, played.case["bound"])
+def _is_free(case_result, worker, num_gradients):
+    workers = [one for one, _ in case_result.results[0][:num_gradients]]
+    made = {one: workers.count(one) for one in range(1, case_result.case.world_size)}
+    return may_go_on(made, worker, case_result.case["bound"])
 
 
-def _are_late(played, worker, step, _, held):
-    own = _places(played).index(place_of(played.case, worker, step)) + 1
-    free = [number for number in range(own, len(held)) if _is_free(played, worker, number)]
+def _are_late(case_result, worker, step, _, held):
+    own = _places(case_result).index(place_of(case_result.case, worker, step)) + 1
+    free = [number for number in range(own, len(held)) if _is_free(case_result, worker, number)]
     return free and f"may be sent after {free[0]} gradients, and are sent after {len(held)}."
 
 
-def _are_early(played, worker, _step, _weights, held):
-    return not _is_free(played, worker, len(held)) and "are sent while it is too far ahead."
+def _are_early(case_result, worker, _step, _weights, held):
+    return not _is_free(case_result, worker, len(held)) and "are sent while it is too far ahead."
 
 
 def _ages(view):
     # The ages of the log, and the right ones.
-    log, places = view.played.results[0], _places(view.played)
+    log, places = view.case_result.results[0], _places(view.case_result)
     right = [*range(len(log))]
-    for worker, step, _, held in _answers(view.played):
+    for worker, step, _, held in _answers(view.case_result):
         if step + 1 < view.case["steps"]:
             right[places.index(place_of(view.case, worker, step + 1))] -= len(held)
     return [age for _, age in log], right
@@ -146,17 +149,17 @@ def _gives_other_ages(view):
 
 
 def _leaves_others(view):
-    got, right = view.played.after[0], _weights_of(view.case, _places(view.played))
+    got, right = view.case_result.after[0], _weights_of(view.case, _places(view.case_result))
     told = words_of_both(got, right)
     is_other = not torch.equal(got, right.to(got.dtype))
     return is_other and f"In the end `weights` holds {told[0]}; the last version is {told[1]}."
 
 
-def _draw(played):
-    log = played.results[0]
+def _draw(case_result):
+    log = case_result.results[0]
     names = ["steps", "ages of its gradients", "oldest"]
     rows = [{"steps": "serves"}]
-    for worker in range(1, played.case.world_size):
+    for worker in range(1, case_result.case.world_size):
         ages = [age for one, age in log if one == worker]
         told = [str(len(ages)), " ".join(map(str, ages)), str(max(ages))]
         rows.append(dict(zip(names, told, strict=True)))

@@ -29,13 +29,13 @@ def _case(draw, slow, sizes):
     return Case(len(sizes), {"sizes": sizes, "slow": slow})
 
 
-def _act(here, share_work):
+def _act(context, share_work):
     whole = dist.distributed_c10d._get_default_store()
     kept = []
     for number in range(NUM_CALLS):
-        store = dist.PrefixStore(f"work {here.case.seed} {number}", whole)
-        work = Work(store, here["sizes"], here["slow"])
-        here.call(share_work, _Counters(work), list(here["sizes"]), work.do)
+        store = dist.PrefixStore(f"work {context.case.seed} {number}", whole)
+        work = Work(store, context["sizes"], context["slow"])
+        context.call(share_work, _Counters(work), list(context["sizes"]), work.do)
         work.leave()
         names = ("done", "ghosts", "added", "left", "hoarded", "untaken", "held")
         kept.append({name: getattr(work, name) for name in names})
@@ -59,7 +59,7 @@ def _in_a_call(fact_of):
     """
 
     def shows(view):
-        calls = zip(*(seen.kept for seen in view.played.seen), strict=True)
+        calls = zip(*(seen.kept for seen in view.case_result.seen), strict=True)
         return next(filter(None, (fact_of(view, kept) for kept in calls)), "")
 
     return shows
@@ -171,10 +171,10 @@ def _stops(is_stolen):
     return fact_of
 
 
-def _draw(played):
+def _draw(case_result):
     names = ["own items", "done here, as rank.number"]
     rows = []
-    for size, seen in zip(played.case["sizes"], played.seen, strict=True):
+    for size, seen in zip(case_result.case["sizes"], case_result.seen, strict=True):
         told = " ".join(f"{owner}.{number}" for owner, number in seen.kept[0]["done"])
         rows.append(dict(zip(names, [str(size), told], strict=True)))
     return holdings_picture(names, rows)

@@ -14,7 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ddp_lessons.ranks.system.thread_stats import pulse_of
+from ddp_lessons.ranks.system.thread_stats import thread_stats_of
 
 MAX_LINGER_S = 5.0
 """
@@ -68,7 +68,7 @@ class Alive(TorchDispatchMode):
         gc.collect()
         deadline, num_at_rest = time.monotonic() + MAX_LINGER_S, 0
         while (now := self._count(besides)) > self._most_bytes and not self._was_more:
-            pulse = pulse_of(os.getpid())
+            pulse = thread_stats_of(os.getpid())
             num_at_rest = num_at_rest + 1 if pulse is not None and pulse.others_sleep else 0
             self._was_more = num_at_rest == _LOOKS_AT_REST or time.monotonic() > deadline
             time.sleep(_LOOK_EVERY_S)

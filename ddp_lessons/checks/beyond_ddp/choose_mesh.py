@@ -47,48 +47,48 @@ def _cases(draw):
         yield Case(1, {"job": draw_one(draw)})
 
 
-def _act(here, choose_mesh):
-    here.call(choose_mesh, {**here["job"]})
+def _act(context, choose_mesh):
+    context.call(choose_mesh, {**context["job"]})
 
 
-def _judge(played):
-    job = job_of(played.case["job"])
+def _judge(case_result):
+    job = job_of(case_result.case["job"])
     best = best_of(job)
-    for rank, got in enumerate(played.results):
-        _judge_one(played, rank, job, got, best)
+    for rank, got in enumerate(case_result.results):
+        _judge_one(case_result, rank, job, got, best)
 
 
-def _judge_one(played, rank, job, got, best):
+def _judge_one(case_result, rank, job, got, best):
     if best is None or got is None:
         if got is not None:
             fact = "It returns a mesh, and none is possible."
-            raise played.wrong(_impossible(job, got), rank, got=got, fact=fact)
+            raise case_result.wrong(_impossible(job, got), rank, got=got, fact=fact)
         if best is not None:
             fact = "It returns None, and there are meshes that are possible."
-            raise played.wrong("none", rank, expected=best[0], fact=fact)
+            raise case_result.wrong("none", rank, expected=best[0], fact=fact)
         return
     if not _is_mesh(got):
         fact = "It must return four numbers: three sizes, and the seconds."
-        raise played.wrong("no-mesh", rank, got=got, fact=fact)
+        raise case_result.wrong("no-mesh", rank, got=got, fact=fact)
     *mesh, told = got
     fault = fault_of(job, *mesh)
     if fault:
-        raise played.wrong(fault[0], rank, got=got, fact=fault[1])
+        raise case_result.wrong(fault[0], rank, got=got, fact=fault[1])
     right = seconds(job, mesh)
     if not is_close(told, right):
         wrong = [name for name in MISTAKES if is_close(told, seconds(job, mesh, name))]
         fact = f"On {_words(mesh)} a step takes {right:.6g} s."
-        raise played.wrong(_name(wrong, "values"), rank, got=got, fact=fact)
+        raise case_result.wrong(_name(wrong, "values"), rank, got=got, fact=fact)
     if right > best[1] and not is_close(right, best[1]):
-        raise _slower(played, rank, job, got, best)
+        raise _slower(case_result, rank, job, got, best)
 
 
-def _slower(played, rank, job, got, best):
+def _slower(case_result, rank, job, got, best):
     mesh = tuple(got[:3])
     wrong = [name for name in MISTAKES if _would_choose(job, mesh, name)]
     fact = f"On {_words(mesh)} a step takes {got[3]:.6g} s; there is a mesh with {best[1]:.6g} s."
     otherwise = "full" if is_full(job, best[0]) else "slower"
-    return played.wrong(_name(wrong, otherwise), rank, got=got, fact=fact)
+    return case_result.wrong(_name(wrong, otherwise), rank, got=got, fact=fact)
 
 
 def _would_choose(job, mesh, forgets):
@@ -120,8 +120,8 @@ def _words(mesh):
     return " x ".join(str(size) for size in mesh)
 
 
-def _draw(played):
-    job, (data, tensor, pipeline, _) = played.case["job"], played.results[0]
+def _draw(case_result):
+    job, (data, tensor, pipeline, _) = case_result.case["job"], case_result.results[0]
     hosts = [f"host {rank // job['ranks_per_host']}" for rank in range(job["num_ranks"])]
     return mesh_picture({"data": data, "pipeline": pipeline, "tensor": tensor}, hosts)
 

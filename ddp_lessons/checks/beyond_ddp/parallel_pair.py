@@ -48,21 +48,21 @@ def _sizes(draw, num_parts, dtype):
     return {**dict(zip(names, sizes, strict=True)), "hidden": hidden, "dtype": dtype}
 
 
-def _act(here, ParallelPair):
-    case = here.case
-    number, _ = line_of(case, here.rank)
+def _act(context, ParallelPair):
+    case = context.case
+    number, _ = line_of(case, context.rank)
     made = [dist.new_group(line) for line in case.data.get("groups", ())]
     dist.barrier()  # until now the others may put their groups' keys into the store
     group = made[number] if made else None
-    alive = Alive(_most_held(case, here.rank))
+    alive = Alive(_most_held(case, context.rank))
     with alive:
-        whole = [layer.to(here.device) for layer in layers_of(case, number)]
-        pair = here.call(ParallelPair, *whole, group)
+        whole = [layer.to(context.device) for layer in layers_of(case, number)]
+        pair = context.call(ParallelPair, *whole, group)
     del whole
     kept = {"held": alive.num_bytes(), "parts": plain(_parts_of(pair)), "runs": []}
     kept["trained"] = _are_parameters(pair)
-    if _all_fit(here, kept["parts"]):
-        kept["runs"] = [_run(here, pair, number, run) for run in range(NUM_RUNS)]
+    if _all_fit(context, kept["parts"]):
+        kept["runs"] = [_run(context, pair, number, run) for run in range(NUM_RUNS)]
     dist.barrier()  # nobody leaves a group that another one is still in
     for one in made:
         dist.destroy_process_group(one)
@@ -74,24 +74,28 @@ def _most_held(case, rank):
     return share_bytes(case, len(line)) + SPARE_BYTES
 
 
-def _all_fit(here, parts):
+def _all_fit(context, parts):
     # All ranks go on, or none does: who has odd parts raises, and the others would wait.
-    fits = torch.tensor([_fault_of(here.case, here.rank, parts) is None]).int().to(here.device)
+    fits = (
+        torch.tensor([_fault_of(context.case, context.rank, parts) is None])
+        .int()
+        .to(context.device)
+    )
     dist.all_reduce(fits, dist.ReduceOp.MIN)
     return bool(fits)
 
 
-def _run(here, pair, number, run):
-    x = input_of(here.case, number, run).detach().to(here.device).requires_grad_(run == 0)
+def _run(context, pair, number, run):
+    x = input_of(context.case, number, run).detach().to(context.device).requires_grad_(run == 0)
     for part in _parts_of(pair).values():
         if part is not None:
             part.grad = None
-    y = here.call(pair, x)
-    found = {"forward": here.calls[-1].events, "y": y, "backward": [], "grads": {}}
+    y = context.call(pair, x)
+    found = {"forward": context.calls[-1].events, "y": y, "backward": [], "grads": {}}
     if isinstance(y, torch.Tensor) and y.requires_grad:
-        here.call(_backward, y, upstream_of(here.case, number, run).to(here.device))
+        context.call(_backward, y, upstream_of(context.case, number, run).to(context.device))
         grads = {name: part.grad for name, part in _parts_of(pair).items() if part is not None}
-        found |= {"backward": here.calls[-1].events, "grads": grads | {"x.grad": x.grad}}
+        found |= {"backward": context.calls[-1].events, "grads": grads | {"x.grad": x.grad}}
     for kind in ("forward", "backward"):
         calls = [event for event in found[kind] if event.is_communication]
         found[kind] = [(one.name, tuple(one.ranks), one.input_bytes) for one in calls]
@@ -117,37 +121,37 @@ def _are_parameters(pair):
     return known == {id(part) for part in _parts_of(pair).values() if part is not None}
 
 
-def _judge(played):
-    for seen in played.seen:
-        _judge_parts(played, seen)
+def _judge(case_result):
+    for seen in case_result.seen:
+        _judge_parts(case_result, seen)
     for run in range(NUM_RUNS):
-        for seen in played.seen:
-            _judge_calls(played, seen, run, "forward")
-        for seen in played.seen:
-            _judge_output(played, seen, run)
-        for seen in played.seen:
-            _judge_gradients(played, seen, run)
-        for seen in played.seen:
-            _judge_calls(played, seen, run, "backward")
+        for seen in case_result.seen:
+            _judge_calls(case_result, seen, run, "forward")
+        for seen in case_result.seen:
+            _judge_output(case_result, seen, run)
+        for seen in case_result.seen:
+            _judge_gradients(case_result, seen, run)
+        for seen in case_result.seen:
+            _judge_calls(case_result, seen, run, "backward")
 
 
-def _judge_parts(played, seen):
-    case, rank = played.case, seen.rank
+def _judge_parts(case_result, seen):
+    case, rank = case_result.case, seen.rank
     fault = _fault_of(case, rank, seen.kept["parts"])
     if fault:
         mistake, fact, both = fault
-        raise played.wrong(mistake, rank, fact=fact, **both)
+        raise case_result.wrong(mistake, rank, fact=fact, **both)
     _, line = line_of(case, rank)
     if not seen.kept["trained"]:
         fact = "Its parameters() are not these four: an optimizer would train something else."
-        raise played.wrong("not-trained", rank, fact=fact)
+        raise case_result.wrong("not-trained", rank, fact=fact)
     held, parts = seen.kept["held"], share_bytes(case, len(line))
     if held > _most_held(case, rank):
         fact = (
             f"Its parts have {parts} bytes. It keeps {held} bytes of tensors alive, when first and "
             "second are gone."
         )
-        raise played.wrong("held", rank, fact=fact)
+        raise case_result.wrong("held", rank, fact=fact)
 
 
 def _fault_of(case, rank, parts):
@@ -171,8 +175,8 @@ def _wholes(case, number):
     return dict(zip(NAMES, params, strict=True))
 
 
-def _judge_calls(played, seen, run, kind):
-    case, rank = played.case, seen.rank
+def _judge_calls(case_result, seen, run, kind):
+    case, rank = case_result.case, seen.rank
     _, line = line_of(case, rank)
     calls = seen.kept["runs"][run][kind]
     is_asked = kind == "forward" or run == 0
@@ -181,25 +185,25 @@ def _judge_calls(played, seen, run, kind):
     told = f"In its {kind} it calls {', '.join(name for name, *_ in calls) or 'nothing'}."
     if not is_asked:
         fact = f"{told} The input wants no gradient."
-        raise played.wrong("needless", rank, fact=fact)
+        raise case_result.wrong("needless", rank, fact=fact)
     if not calls:
-        raise played.wrong("no-sum" if kind == "forward" else "input-partial", rank, fact=told)
+        raise case_result.wrong("no-sum" if kind == "forward" else "input-partial", rank, fact=told)
     if len(calls) > 1 or calls[0][0] != "all_reduce":
-        raise played.wrong(f"{kind}-calls", rank, fact=f"{told} One all_reduce will do.")
+        raise case_result.wrong(f"{kind}-calls", rank, fact=f"{told} One all_reduce will do.")
     (_, ranks, num_bytes) = calls[0]
     if sorted(ranks) != line:
         fact = f"{told} It is one of ranks {sorted(ranks)}, and the group has ranks {line}."
-        raise played.wrong("other-group", rank, fact=fact)
+        raise case_result.wrong("other-group", rank, fact=fact)
     width = case["out"] if kind == "forward" else case["in"]
     rows = case["rows"] * (run + 1)
     right = rows * width * getattr(torch, case["dtype"]).itemsize
     if num_bytes != right:
         fact = f"{told} It reduces {num_bytes} bytes; {right} would do."
-        raise played.wrong(f"{kind}-calls", rank, fact=fact)
+        raise case_result.wrong(f"{kind}-calls", rank, fact=fact)
 
 
-def _judge_output(played, seen, run):
-    case, rank = played.case, seen.rank
+def _judge_output(case_result, seen, run):
+    case, rank = case_result.case, seen.rank
     number, line = line_of(case, rank)
     got, right = seen.kept["runs"][run]["y"], one_process(case, number, run)["y"]
     mistake = "values"
@@ -212,14 +216,14 @@ def _judge_output(played, seen, run):
             known |= {"bias-often": right + (len(line) - 1) * bias}
             known |= {"averaged": next((one for one in means if near(got, one)), means[0])}
         mistake = next((name for name, one in known.items() if near(got, one)), mistake)
-    played.expect(rank, got, right, torch.full(right.shape, MOST_OFF), mistake=mistake)
+    case_result.expect(rank, got, right, torch.full(right.shape, MOST_OFF), mistake=mistake)
     if not seen.kept["runs"][run]["grads"]:
         fact = "Its output has no gradient function: no backward can go through it."
-        raise played.wrong("no-gradient", rank, fact=fact)
+        raise case_result.wrong("no-gradient", rank, fact=fact)
 
 
-def _judge_gradients(played, seen, run):
-    case, rank = played.case, seen.rank
+def _judge_gradients(case_result, seen, run):
+    case, rank = case_result.case, seen.rank
     number, line = line_of(case, rank)
     whole = one_process(case, number, run)
     for name in (*NAMES, "x.grad"):
@@ -228,22 +232,22 @@ def _judge_gradients(played, seen, run):
             continue
         told = "The input's gradient" if name == "x.grad" else f"The gradient of {name}"
         if got is None and (name != "row.bias" or len(line) == 1):
-            raise played.wrong("no-gradient", rank, fact=f"{told} is None.")
+            raise case_result.wrong("no-gradient", rank, fact=f"{told} is None.")
         if name != "x.grad":
             right = part_of(name, right, line.index(rank), len(line))
         if got is None or got.shape != right.shape or not near(got, right):
-            tables = [one.kept["runs"][run]["grads"] for one in played.seen]
+            tables = [one.kept["runs"][run]["grads"] for one in case_result.seen]
             mistake = gradient_mistake(case, tables, rank, name, right, whole[name])
             both = {"got": got, "expected": right}
             fact = f"{told} is not that of one process."
-            raise played.wrong(mistake, rank, **both, fact=fact)
+            raise case_result.wrong(mistake, rank, **both, fact=fact)
 
 
-def _draw(played):
+def _draw(case_result):
     names = ["column.weight", "row.weight", "bytes held", "of both layers"]
-    whole = sum(part.nbytes for part in _wholes(played.case, 0).values())
+    whole = sum(part.nbytes for part in _wholes(case_result.case, 0).values())
     rows = []
-    for seen in played.seen:
+    for seen in case_result.seen:
         shapes = [str(tuple(seen.kept["parts"][name].shape)) for name in names[:2]]
         rows.append(dict(zip(names, [*shapes, seen.kept["held"], whole], strict=True)))
     return holdings_picture(names, rows)
@@ -251,7 +255,7 @@ def _draw(played):
 
 ParallelPair = Task(
     number="15.2",
-    waits_s=MAX_LINGER_S,
+    extra_time_s=MAX_LINGER_S,
     name="ParallelPair",
     cases=_cases,
     act=_act,

@@ -57,14 +57,14 @@ def _most_rows(case):
     return -(-case["out"] // case.world_size)
 
 
-def _act(here, ShardedLinear):
-    alive = Alive(_most_alive(here.case, MOST_ALIVE))
+def _act(context, ShardedLinear):
+    alive = Alive(_most_alive(context.case, MOST_ALIVE))
 
     def build():
         with alive:
-            return ShardedLinear(weight_of(here.case).to(here.device))
+            return ShardedLinear(weight_of(context.case).to(context.device))
 
-    layer = here.call(build)
+    layer = context.call(build)
     parameters = list(layer.parameters())
     kept = {
         "sizes": [(p.numel(), p.requires_grad) for p in parameters],
@@ -74,16 +74,16 @@ def _act(here, ShardedLinear):
     }
     if parameters:
         optimizer = torch.optim.SGD(parameters, lr=RATE)
-        for step in range(here["steps"]):
-            _train(here, layer, optimizer, alive, step, kept)
+        for step in range(context["steps"]):
+            _train(context, layer, optimizer, alive, step, kept)
     return kept
 
 
-def _train(here, layer, optimizer, alive, step, kept):
-    x, gradient = (t.to(here.device) for t in samples_of(here.case, here.rank, step))
-    x.requires_grad_("first" not in here.case.data)
+def _train(context, layer, optimizer, alive, step, kept):
+    x, gradient = (t.to(context.device) for t in samples_of(context.case, context.rank, step))
+    x.requires_grad_("first" not in context.case.data)
     parameters, when = list(layer.parameters()), f"step {step + 1}"
-    if "adding" not in here.case.data:
+    if "adding" not in context.case.data:
         optimizer.zero_grad()
 
     def forward():
@@ -95,14 +95,14 @@ def _train(here, layer, optimizer, alive, step, kept):
             output.backward(gradient)
         return True
 
-    output = here.call(forward)
+    output = context.call(forward)
     kept["values"][f"the output of {when}"] = plain(output)
     if isinstance(output, torch.Tensor):
         kept["alive"][f"In {when}, after forward"] = alive.num_bytes([*parameters, x, output])
         if not output.requires_grad:
             kept.setdefault("lacks", f"In {when}, the output has no way to the parameters.")
         elif output.shape == gradient.shape:
-            here.call(backward)
+            context.call(backward)
             del output
             known = [*parameters, *(p.grad for p in parameters), x, x.grad]
             kept["alive"][f"In {when}, after backward"] = alive.num_bytes(known)
@@ -146,9 +146,9 @@ def _costs(view):
     return ""
 
 
-def _draw(played):
-    case, names, rows = played.case, ("more after forward", "more after backward"), []
-    for kept in (seen.kept for seen in played.seen):
+def _draw(case_result):
+    case, names, rows = case_result.case, ("more after forward", "more after backward"), []
+    for kept in (seen.kept for seen in case_result.seen):
         own = sum(num for num, _ in kept["sizes"])
         more = [num_bytes // _num_bytes(case, 1) for num_bytes in kept["alive"].values()]
         rows.append({"kept": f"{own} of {case['out'] * case['in']}"})
@@ -158,7 +158,7 @@ def _draw(played):
 
 ShardedLinear = Task(
     number="15.1",
-    waits_s=MAX_LINGER_S,
+    extra_time_s=MAX_LINGER_S,
     name="ShardedLinear",
     cases=_cases,
     act=_act,

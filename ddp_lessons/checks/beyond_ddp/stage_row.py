@@ -41,19 +41,19 @@ def _num_stages(case):
     return case.data.get("stages", case.world_size)
 
 
-def _act(here, stage_row):
-    num_microbatches, num_stages = here["microbatches"], _num_stages(here.case)
-    own = range(here.rank, num_stages, here.world_size)
+def _act(context, stage_row):
+    num_microbatches, num_stages = context["microbatches"], _num_stages(context.case)
+    own = range(context.rank, num_stages, context.world_size)
     for stage in own:
-        here.call(stage_row, stage, num_stages, num_microbatches)
-    if num_stages > here.world_size:  # too many to run: a clock judges them
+        context.call(stage_row, stage, num_stages, num_microbatches)
+    if num_stages > context.world_size:  # too many to run: a clock judges them
         return None
-    table: list = [None] * here.world_size
-    dist.all_gather_object(table, here.calls[0].result)  # as the first call returned it
+    table: list = [None] * context.world_size
+    dist.all_gather_object(table, context.calls[0].result)  # as the first call returned it
     fault = _first_fault(table, num_microbatches)
     if fault is not None and fault.kind != "stuck":  # the kernel says so
         return None
-    return _run(here, table, num_microbatches)  # one that never ends is seen to wait
+    return _run(context, table, num_microbatches)  # one that never ends is seen to wait
 
 
 def _first_fault(table, num_microbatches):
@@ -65,64 +65,66 @@ def _first_fault(table, num_microbatches):
     return first_fault(table, num_microbatches)
 
 
-def _run(here, table, num_microbatches):
+def _run(context, table, num_microbatches):
     num_samples = _SAMPLES * num_microbatches
-    images = torch.ones(num_samples, 64, device=here.device)
-    labels = torch.zeros(num_samples, dtype=torch.int64, device=here.device)
-    model = deep_model(seed=0, num_blocks=max(2, here.world_size)).to(here.device)
-    stages = cut(model, here.world_size, images)[here.rank :: here.world_size]
+    images = torch.ones(num_samples, 64, device=context.device)
+    labels = torch.zeros(num_samples, dtype=torch.int64, device=context.device)
+    model = deep_model(seed=0, num_blocks=max(2, context.world_size)).to(context.device)
+    stages = cut(model, context.world_size, images)[context.rank :: context.world_size]
     pipeline = Pipeline(stages, cross_entropy)
     pipeline.step(table, num_samples, images, labels)
     return pipeline.most_alive
 
 
-def _judge(played):
-    case, num_stages = played.case, _num_stages(played.case)
+def _judge(case_result):
+    case, num_stages = case_result.case, _num_stages(case_result.case)
     table: list = [None] * num_stages
-    for rank, seen in enumerate(played.seen):
+    for rank, seen in enumerate(case_result.seen):
         for stage, call in zip(range(rank, num_stages, case.world_size), seen.calls, strict=True):
             table[stage] = call.result
     fault = _first_fault(table, case["microbatches"])
     if fault is not None:
         mistake = {"stuck": "deadlock"}.get(fault.kind, fault.kind)
         row = None if fault.rank is None or fault.kind == "form" else table[fault.rank]
-        raise _refusal(played, mistake, fault.text, row)
-    _judge_held(played, table)
-    _judge_ticks(played, table)
+        raise _refusal(case_result, mistake, fault.text, row)
+    _judge_held(case_result, table)
+    _judge_ticks(case_result, table)
 
 
-def _judge_held(played, table):
-    num_microbatches = played.case["microbatches"]
+def _judge_held(case_result, table):
+    num_microbatches = case_result.case["microbatches"]
     for stage, row in enumerate(table):
         held, may_hold = most_alive(row), min(len(table) - stage, num_microbatches)
-        if len(table) == played.case.world_size:
-            held = played.seen[stage].kept  # as real ranks have counted it
+        if len(table) == case_result.case.world_size:
+            held = case_result.seen[stage].kept  # as real ranks have counted it
         if held > may_hold:
             is_gpipe = len(table) > 1 and all(most_alive(row) == num_microbatches for row in table)
             fact = (
                 f"Stage {stage} holds {held} microbatches at a time, {may_hold} at most expected."
             )
-            raise _refusal(played, "all-first" if is_gpipe else "holds", fact, row)
+            raise _refusal(case_result, "all-first" if is_gpipe else "holds", fact, row)
 
 
-def _judge_ticks(played, table):
+def _judge_ticks(case_result, table):
     ticks = total_ticks(timetable(table))
-    fewest = _TICKS * (played.case["microbatches"] + len(table) - 1)
+    fewest = _TICKS * (case_result.case["microbatches"] + len(table) - 1)
     if ticks > fewest:
         fact = f"The last one is done after {ticks} ticks: {fewest} expected."
-        raise _refusal(played, "slow", fact, table[0])
+        raise _refusal(case_result, "slow", fact, table[0])
 
 
-def _refusal(played, mistake, fact, row):
-    if _num_stages(played.case) > played.case.world_size:  # with as many as ranks it came out
+def _refusal(case_result, mistake, fact, row):
+    if (
+        _num_stages(case_result.case) > case_result.case.world_size
+    ):  # with as many as ranks it came out
         mistake = "more-stages"
     if row is not None:
         fact += f" Its row: {' '.join(f'{kind}{number}' for kind, number in row)}."
-    return played.wrong(mistake, fact=fact.replace("Rank ", "Stage "))
+    return case_result.wrong(mistake, fact=fact.replace("Rank ", "Stage "))
 
 
-def _draw(played):
-    return timetable_picture(timetable(played.results))
+def _draw(case_result):
+    return timetable_picture(timetable(case_result.results))
 
 
 stage_row = Task(

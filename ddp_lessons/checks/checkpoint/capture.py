@@ -13,7 +13,7 @@ from ddp_lessons.checks.kit.fixtures.warm_up import first_save
 from ddp_lessons.checks.kit.on_rank.patched_environ import defined_anew
 from ddp_lessons.checks.kit.on_rank.snapshots import plain
 from ddp_lessons.pictures import holdings_picture
-from ddp_lessons.ranks.rank.rank_agent import current_guard
+from ddp_lessons.ranks.rank.rank_agent import current_agent
 
 _STEPS_AFTER = 4
 
@@ -32,16 +32,16 @@ def _cases(draw):
     yield case(draw.choice((1, 2, 3)), "SGD", 0, 5)
 
 
-def _act(here, capture):
-    restore = current_guard().shell.user_ns.get("restore")
+def _act(context, capture):
+    restore = current_agent().shell.user_ns.get("restore")
     if not callable(restore):
         return {"fault": "missing"}
-    captured_at = here["captured at step"]
-    first = buffered_run(here, seed=here.case.seed)
+    captured_at = context["captured at step"]
+    first = buffered_run(context, seed=context.case.seed)
     first.go_on(captured_at)
-    before = _parts(here, first.run)
-    state = here.call(capture, first.run)
-    after = _parts(here, first.run)
+    before = _parts(context, first.run)
+    state = context.call(capture, first.run)
+    after = _parts(context, first.run)
     changed = [name for name, part in before.items() if not equal(part, after[name])]
     kept = {"fault": None, "changed": changed, "saved": before}
     content = io.BytesIO()
@@ -52,15 +52,15 @@ def _act(here, capture):
     except Exception:
         return kept | {"fault": "code"}
     first.go_on(captured_at + _STEPS_AFTER)
-    kept["later"] = _parts(here, first.run)
+    kept["later"] = _parts(context, first.run)
     capture(first.run)  # from now on, what was kept elsewhere than in the state is that of later
-    second = buffered_run(here, seed=here.case.seed + 64)
-    second.go_on(here["restored at step"])
+    second = buffered_run(context, seed=context.case.seed + 64)
+    second.go_on(context["restored at step"])
     torch.randn(3)
-    own, before = _objects(second.run), _parts(here, second.run)
+    own, before = _objects(second.run), _parts(context, second.run)
     try:
         # After a kill, its cell is run again: what it had kept in names of its own is gone.
-        is_theirs = getattr(restore, "__globals__", None) is current_guard().shell.user_ns
+        is_theirs = getattr(restore, "__globals__", None) is current_agent().shell.user_ns
         restores = defined_anew(restore, "restore") if is_theirs else restore
         restores(second.run, state)
     except Exception:
@@ -70,7 +70,7 @@ def _act(here, capture):
     kept["new"] = [name for name, one in own.items() if now[name] is not one]
     if not all(isinstance(now[name], type(one)) for name, one in own.items()):
         return kept | {"fault": "no-object"}
-    kept["restored"] = _parts(here, second.run)
+    kept["restored"] = _parts(context, second.run)
     kept["as before"] = equal(before, kept["restored"])
     second.seen.clear()
     if second.run.step < captured_at + _STEPS_AFTER:
@@ -86,9 +86,9 @@ def _objects(run):
     return own | {"parameter": next(iter(parameters))}
 
 
-def _parts(here, run):
+def _parts(context, run):
     # DDP sends rank 0's buffers to all when a forward begins, so those of the others do not count.
-    buffers = dict(run.model.named_buffers()) if here.rank == 0 else {}
+    buffers = dict(run.model.named_buffers()) if context.rank == 0 else {}
     parameters = list(run.model.parameters())
     return plain(
         {
@@ -110,59 +110,61 @@ def _without_zeros(state):
     return {name: one for name, one in (state or {}).items() if torch.as_tensor(one).any()}
 
 
-def _judge(played):
-    for rank, seen in enumerate(played.seen):
-        _judge_restored(played, rank, seen.kept)
-    for rank, kept in enumerate(seen.kept for seen in played.seen):
+def _judge(case_result):
+    for rank, seen in enumerate(case_result.seen):
+        _judge_restored(case_result, rank, seen.kept)
+    for rank, kept in enumerate(seen.kept for seen in case_result.seen):
         if not (kept["seen"] and equal(kept["right"], kept["ended"])):
             both = {"got": kept["ended"], "expected": kept["right"]}
             fact = f"{_new_ones(kept['new'])}After {_STEPS_AFTER} more steps the weights differ."
-            raise played.wrong("new-object" if kept["new"] else "values", rank, **both, fact=fact)
+            raise case_result.wrong(
+                "new-object" if kept["new"] else "values", rank, **both, fact=fact
+            )
 
 
 def _new_ones(names):
     return f"restore has put another {' and another '.join(names)} into the run. " if names else ""
 
 
-def _judge_restored(played, rank, kept):
+def _judge_restored(case_result, rank, kept):
     if kept["fault"] == "missing":
-        raise played.wrong("missing", rank, fact="restore is not defined on this rank.")
+        raise case_result.wrong("missing", rank, fact="restore is not defined on this rank.")
     if kept["fault"] == "code":
         fact = "torch.load refuses the state: it holds more than tensors and plain values."
-        raise played.wrong("code", rank, fact=fact)
+        raise case_result.wrong("code", rank, fact=fact)
     if kept["fault"] == "elsewhere":
         fact = "restore needs names that its cell has filled earlier: it is run anew after a kill."
-        raise played.wrong("elsewhere", rank, fact=fact)
+        raise case_result.wrong("elsewhere", rank, fact=fact)
     if kept["changed"]:
         fact = f"capture changes the run itself: {', '.join(kept['changed'])}."
-        raise played.wrong("capture-changes", rank, fact=fact)
+        raise case_result.wrong("capture-changes", rank, fact=fact)
     if kept["fault"] == "no-object":
         fact = f"{_new_ones(kept['new'])}It is of another type."
-        raise played.wrong("new-object", rank, fact=fact)
+        raise case_result.wrong("new-object", rank, fact=fact)
     saved, later, restored = kept["saved"], kept["later"], kept["restored"]
     differ = [part for part in _PARTS if not equal(saved[part], restored[part])]
     fact = f"Not as it was: {', '.join(differ)}."
     if kept["as before"]:
-        raise played.wrong("untouched", rank, fact="restore has changed nothing of that run.")
+        raise case_result.wrong("untouched", rank, fact="restore has changed nothing of that run.")
     if differ and "parameter" in kept["new"]:
-        raise played.wrong("new-object", rank, fact=f"{_new_ones(kept['new'])}{fact}")
+        raise case_result.wrong("new-object", rank, fact=f"{_new_ones(kept['new'])}{fact}")
     if any(equal(later[part], restored[part]) for part in differ):
         fact += " It is as at a later call of capture, whose state was not given."
-        raise played.wrong("elsewhere", rank, fact=fact)
+        raise case_result.wrong("elsewhere", rank, fact=fact)
     if "weights" in differ:
-        raise played.wrong("weights", rank, fact=fact)
+        raise case_result.wrong("weights", rank, fact=fact)
     if set(differ) >= {"optimizer", "schedule", "place", "noise"}:
-        raise played.wrong("weights-only", rank, fact=fact)
-    others = [seen.kept["saved"]["noise"] for seen in played.seen]
+        raise case_result.wrong("weights-only", rank, fact=fact)
+    others = [seen.kept["saved"]["noise"] for seen in case_result.seen]
     if "noise" in differ and rank and equal(restored["noise"], others[0]):
-        raise played.wrong("other-rank", rank, fact="This rank got the noise of rank 0.")
+        raise case_result.wrong("other-rank", rank, fact="This rank got the noise of rank 0.")
     if differ:
-        raise played.wrong(differ[0], rank, fact=fact)
+        raise case_result.wrong(differ[0], rank, fact=fact)
 
 
-def _draw(played):
+def _draw(case_result):
     rows = []
-    for seen in played.seen:
+    for seen in case_result.seen:
         parts = seen.kept["restored"]
         rng = torch.Generator()
         rng.set_state(parts["noise"])

@@ -55,17 +55,19 @@ def _cases(draw):
     yield Case(1, data)
 
 
-def _act(here, finish):
-    images, labels, batches = _digits_for(here)
+def _act(context, finish):
+    images, labels, batches = _digits_for(context)
     given = (images, labels, list(batches), MICRO_BATCH, EVERY)
-    folders = {name: here.folder / f"{name}-{_pair(here)}" for name in ("whole", "many", "few")}
+    folders = {
+        name: context.folder / f"{name}-{_pair(context)}" for name in ("whole", "many", "few")
+    }
     lives = {}
 
     def play(name, folder, killed_in=None, seed=0):
-        life = DigitsRun(here, seed, killed_in)
+        life = DigitsRun(context, seed, killed_in)
         saves = NotedCheckpoints(folders[folder], life)
-        live(here, saves, finish, life.run, saves, *given)
-        events = here.calls[-1].events if killed_in is None else []  # a killed call leaves none
+        live(context, saves, finish, life.run, saves, *given)
+        events = context.calls[-1].events if killed_in is None else []  # a killed call leaves none
         lives[name] = {
             "steps": life.steps,
             "saves": saves.log,
@@ -76,31 +78,31 @@ def _act(here, finish):
             "end": life.state(),
         }
 
-    if here.world_size == here["saved by"]:
+    if context.world_size == context["saved by"]:
         play("whole", "whole")
-        play("killed", "many", here["killed in step"])
-        if here.rank == 0:
+        play("killed", "many", context["killed in step"])
+        if context.rank == 0:
             if folders["many"].exists():
                 shutil.copytree(folders["many"], folders["few"])
-            torch.save(lives["whole"], here.folder / f"whole-{_pair(here)}.pt")
+            torch.save(lives["whole"], context.folder / f"whole-{_pair(context)}.pt")
         dist.barrier()
         play("resumed", "many", seed=1)
     else:
-        lives["whole"] = torch.load(here.folder / f"whole-{_pair(here)}.pt")
+        lives["whole"] = torch.load(context.folder / f"whole-{_pair(context)}.pt")
         play("resumed", "few", seed=1)
     is_changed = not equal(given[2], batches)
     kept = {"lives": lives, "images": images, "labels": labels, "batches": batches}
     return kept | {"is changed": is_changed}
 
 
-def _pair(here):
-    return f"{here['saved by']}-{here['killed in step']}"
+def _pair(context):
+    return f"{context['saved by']}-{context['killed in step']}"
 
 
-def _digits_for(here):
-    path = here.folder / f"digits-{_pair(here)}.pt"
-    if here.world_size == here["saved by"] and here.rank == 0:
-        digits, rng = load_digits(), generator(here.case)
+def _digits_for(context):
+    path = context.folder / f"digits-{_pair(context)}.pt"
+    if context.world_size == context["saved by"] and context.rank == 0:
+        digits, rng = load_digits(), generator(context.case)
         chosen = torch.randperm(len(digits.train_labels), generator=rng)[:_NUM_DIGITS]
         batches = [
             torch.randperm(_NUM_DIGITS, generator=rng)[:GLOBAL_BATCH] for _ in range(NUM_STEPS)
@@ -109,16 +111,16 @@ def _digits_for(here):
     dist.barrier()
     if not path.exists():
         raise BadInput(
-            f"Too few ranks: {here['saved by']} must save (got {here.world_size}). Run "
+            f"Too few ranks: {context['saved by']} must save (got {context.world_size}). Run "
             "start_ranks(4)."
         )
     images, labels, batches = torch.load(path)
-    return images.to(here.device), labels.to(here.device), batches
+    return images.to(context.device), labels.to(context.device), batches
 
 
-def _draw(played):
+def _draw(case_result):
     tracks = []
-    for seen in played.seen:
+    for seen in case_result.seen:
         spans, now = [], 0
         for name in ("killed", "resumed"):
             life = seen.kept["lives"][name]
@@ -138,7 +140,7 @@ def _draw(played):
 
 finish = Task(
     number="08.5",
-    waits_s=4.0,  # for the disk
+    extra_time_s=4.0,  # for the disk
     uses_store=True,
     name="finish",
     cases=_cases,

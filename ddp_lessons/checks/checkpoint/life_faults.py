@@ -122,7 +122,7 @@ def takes_other_share(view, life, expected):
 
 
 def _gradients(view, life):
-    first = view.played.seen[0].kept
+    first = view.case_result.seen[0].kept
     right = first.setdefault("right", RightGradients(first))  # ranks share it
     for step in life["steps"]:
         yield step["number"], step["gradient"].double(), *right.of(step)

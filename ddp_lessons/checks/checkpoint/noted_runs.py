@@ -52,7 +52,7 @@ class Centred(nn.Module):
         return relu(inputs) - self.running_mean.clone()
 
 
-def buffered_run(here, seed):
+def buffered_run(context, seed):
     """
     Return a NoisyRun whose model has a buffer, too: it moves in each step and counts in the next.
 
@@ -60,7 +60,7 @@ def buffered_run(here, seed):
         here: What the rank knows; its case names the `optimizer`.
         seed: As for NoisyRun.
     """
-    return NoisyRun(here, seed, hidden=Centred(NUM_HIDDEN))
+    return NoisyRun(context, seed, hidden=Centred(NUM_HIDDEN))
 
 
 class NotedRun(NoisyRun):
@@ -73,8 +73,8 @@ class NotedRun(NoisyRun):
         counts: For each step, before it: run.step, run.epoch and the sampler's epoch.
     """
 
-    def __init__(self, here, seed, killed_after=None):
-        super().__init__(here, seed, killed_after)
+    def __init__(self, context, seed, killed_after=None):
+        super().__init__(context, seed, killed_after)
         self.counts = []
 
     def step(self, run, batch):
@@ -164,14 +164,14 @@ class DigitsRun:
         is_dead: Whether the run was killed.
     """
 
-    def __init__(self, here, seed, killed_in=None):
+    def __init__(self, context, seed, killed_in=None):
         self.steps, self.is_dead = [], False
         self._samples, self._largest = 0, 0
-        inner = digits_model(seed).to(here.device)
+        inner = digits_model(seed).to(context.device)
         self._list = list(inner.parameters())
         optimizer = torch.optim.SGD(inner.parameters(), lr=_RATE, momentum=_MOMENTUM)
         model = DistributedDataParallel(inner)
-        idle_passes(model, torch.ones(1, 64, device=here.device))
+        idle_passes(model, torch.ones(1, 64, device=context.device))
         optimizer.zero_grad()
         self.run = Run(model, optimizer)
         self._killed_in = killed_in

@@ -36,19 +36,19 @@ def _own_part(case, rank):
     return tuple(min(place * size, case["rows"]) for place in (rank, rank + 1))
 
 
-def _act(here, reshard):
-    whole, start, table, reads = _rows_of(here.case), 0, [], []
-    root = here.folder / f"case-{here.case.seed}"
-    for number, length in enumerate(here["pieces"], start=1):
+def _act(context, reshard):
+    whole, start, table, reads = _rows_of(context.case), 0, [], []
+    root = context.folder / f"case-{context.case.seed}"
+    for number, length in enumerate(context["pieces"], start=1):
         # By their names they come in another order than by their rows.
-        table.append((f"part-{len(here['pieces']) - number}.pt", start, start + length))
+        table.append((f"part-{len(context['pieces']) - number}.pt", start, start + length))
         start += length
-    if here.rank == 0:
+    if context.rank == 0:
         root.mkdir()
         for name, start, stop in table:
             torch.save(whole[start:stop].clone(), root / name)
     # The table is in no order, as in a real one.
-    random.Random(here.case.seed).shuffle(table)
+    random.Random(context.case.seed).shuffle(table)
     dist.barrier()
 
     def reader(sign):
@@ -61,14 +61,14 @@ def _act(here, reshard):
 
         return read
 
-    begin, end = _own_part(here.case, here.rank)
+    begin, end = _own_part(context.case, context.rank)
     own = torch.full((end - begin, _NUM_COLUMNS), _BEFORE)
     filled = own[:]  # its memory, also if `own` gets another
     starts = {name: start for name, start, _ in table}
-    here.call(reshard, own, here["rows"], table, reader(sign=1))
+    context.call(reshard, own, context["rows"], table, reader(sign=1))
     rows = [(starts[name] + start, starts[name] + stop) for name, start, stop in reads]
     other = torch.full_like(filled, _BEFORE)
-    reshard(other, here["rows"], table, reader(sign=-1))  # pieces of another tensor
+    reshard(other, context["rows"], table, reader(sign=-1))  # pieces of another tensor
     return {"reads": rows, "filled": filled, "other": other}
 
 
@@ -91,7 +91,7 @@ def _adds(view):
 
 
 def _fills_nothing(view):
-    filled = [seen.kept["filled"] for seen in view.played.seen]
+    filled = [seen.kept["filled"] for seen in view.case_result.seen]
     return view.is_off and all((one == _BEFORE).all() for one in filled)
 
 
@@ -99,7 +99,7 @@ def _splits_otherwise(view):
     """
     Tell whether the rows that are read lie side by side, cut at a row where no rank's part begins.
     """
-    blocks = [sorted(seen.kept["reads"]) for seen in view.played.seen]
+    blocks = [sorted(seen.kept["reads"]) for seen in view.case_result.seen]
     ends = [(rows[0][0], rows[-1][1]) for rows in blocks if rows]
     cuts = {_own_part(view.case, rank)[0] for rank in range(view.case.world_size)}
     starts_elsewhere = any(low not in cuts for low, _ in ends)
@@ -124,18 +124,20 @@ def _fills_old_rows(view):
     return not torch.equal(view.kept["other"], -rows)
 
 
-def _draw(played):
-    case, saved, start = played.case, [], 0
+def _draw(case_result):
+    case, saved, start = case_result.case, [], 0
     for rank, length in enumerate(case["pieces"]):
         saved.append((rank, start, start + length))
         start += length
-    loaded = [(seen.rank, *rows) for seen in played.seen for rows in sorted(seen.kept["reads"])]
+    loaded = [
+        (seen.rank, *rows) for seen in case_result.seen for rows in sorted(seen.kept["reads"])
+    ]
     return shards_picture({"weight": case["rows"]}, {"weight": saved}, {"weight": loaded})
 
 
 reshard = Task(
     number="08.4",
-    ends_threads=True,
+    must_join_threads=True,
     uses_store=True,
     name="reshard",
     cases=_cases,

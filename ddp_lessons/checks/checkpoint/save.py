@@ -36,18 +36,18 @@ def _state(case, rank, step):
     }
 
 
-def _act(here, save):
-    path = here.folder / f"case-{here.case.seed}" / "run.pt"
-    if here.rank == 0:
+def _act(context, save):
+    path = context.folder / f"case-{context.case.seed}" / "run.pt"
+    if context.rank == 0:
         path.parent.mkdir()
-        if here["old file"]:
-            torch.save(_state(here.case, 0, 1), path)
+        if context["old file"]:
+            torch.save(_state(context.case, 0, 1), path)
         for name in _NEIGHBOURS:
             path.with_name(name).touch()
     dist.barrier()
     watch = FileWatch(path)
     with watch:
-        here.call(save, _state(here.case, here.rank, 2), path)
+        context.call(save, _state(context.case, context.rank, 2), path)
     still_open = open_below(path.parent)
     try:
         found = torch.load(path, weights_only=True)
@@ -57,29 +57,29 @@ def _act(here, save):
     kept = {name: vars(watch)[name] for name in names}
     dist.barrier()
     others = sorted({file.name for file in path.parent.iterdir()} ^ {path.name, *_NEIGHBOURS})
-    fault = _fault_after_a_kill(here, save) if here.world_size == 1 else None
+    fault = _fault_after_a_kill(context, save) if context.world_size == 1 else None
     kept |= {"versions": watch.versions, "found": found, "others": others, "fault": fault}
     return kept | {"open": still_open}
 
 
-def _fault_after_a_kill(here, save):
+def _fault_after_a_kill(context, save):
     # Of a save by one rank that was killed at some moment. None: the next one is all right.
-    path = here.folder / f"killed-{here.case.seed}" / "run.pt"
+    path = context.folder / f"killed-{context.case.seed}" / "run.pt"
     path.parent.mkdir()
-    torch.save(_state(here.case, 0, 1), path)
-    for folder in left_by_kills(path, lambda: save(_state(here.case, 0, 2), path)):
+    torch.save(_state(context.case, 0, 1), path)
+    for folder in left_by_kills(path, lambda: save(_state(context.case, 0, 2), path)):
         shutil.rmtree(path.parent)
         folder.rename(path.parent)
-        fault = _fault_of_the_next(here, save, path)
+        fault = _fault_of_the_next(context, save, path)
         if fault is not None:
             return fault
     return None
 
 
-def _fault_of_the_next(here, save, path):
+def _fault_of_the_next(context, save, path):
     try:
         with FileWatch(path) as watch:
-            save(_state(here.case, 0, 3), path)
+            save(_state(context.case, 0, 3), path)
     except Exception as error:
         return f"it raises {type(error).__name__}"
     try:
@@ -88,7 +88,7 @@ def _fault_of_the_next(here, save, path):
         return "it leaves no file that torch.load takes"
     if LEFT in path.read_bytes():  # torch.load may not mind
         return "what was left is still in the file"
-    if not equal(plain(_unsealed(found)), _state(here.case, 0, 3)):
+    if not equal(plain(_unsealed(found)), _state(context.case, 0, 3)):
         return "it leaves another state than its own"
     whole = (watch.versions[0], watch.versions[-1])
     if any(version not in whole for version in watch.versions):
@@ -148,8 +148,8 @@ def _waits_too_little(view):
     """
     Say that a rank may return before rank 0 has given the file its name.
     """
-    replaced_ns, told = view.played.seen[0].kept["versions"][-1][0], {0}
-    for met in match(view.played.traces):
+    replaced_ns, told = view.case_result.seen[0].kept["versions"][-1][0], {0}
+    for met in match(view.case_result.traces):
         own = met.get(0)
         if own is None or own.start_ns < replaced_ns or own.is_receive:
             continue
@@ -166,21 +166,21 @@ def _unsealed(found):
     return found["state"] if isinstance(found, dict) and "state" in found else found
 
 
-def _draw(played):
-    old, new = (played.seen[0].kept["versions"][place][1] for place in (0, -1))
+def _draw(case_result):
+    old, new = (case_result.seen[0].kept["versions"][place][1] for place in (0, -1))
     words = {old: "step 1", None: "nothing", new: "step 2"}
-    left = dict.fromkeys(words[content] for _, content in played.seen[0].kept["versions"])
+    left = dict.fromkeys(words[content] for _, content in case_result.seen[0].kept["versions"])
     both = {"file before": words[old], "after a kill": " or ".join(left)}
     rows = [
         both | {"on return": f"step {_unsealed(seen.kept['found'])['step']}"}
-        for seen in played.seen
+        for seen in case_result.seen
     ]
     return holdings_picture(["file before", "after a kill", "on return"], rows)
 
 
 save = Task(
     number="08.1",
-    ends_threads=True,
+    must_join_threads=True,
     uses_store=True,
     name="save",
     cases=_cases,

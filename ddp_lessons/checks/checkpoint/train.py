@@ -19,15 +19,15 @@ def _cases(draw):
     yield Case(3, {"epochs": 2, "every": 3, "kills": [draw.randint(4, 5)]})
 
 
-def _act(here, train):
-    right = NotedRun(here, seed=here.case.seed)
-    right.go_on(here["epochs"] * -(-len(right.run.sampler) // BATCH_SIZE))
+def _act(context, train):
+    right = NotedRun(context, seed=context.case.seed)
+    right.go_on(context["epochs"] * -(-len(right.run.sampler) // BATCH_SIZE))
     lives = []
-    for kill in [*here["kills"], None, None]:
-        life = NotedRun(here, seed=here.case.seed, killed_after=kill)
-        saves = NotedCheckpoints(here.folder / f"case-{here.case.seed}", life)
-        given = (life.run, life.batches, life.step, saves, here["epochs"], here["every"])
-        live(here, saves, train, *given)
+    for kill in [*context["kills"], None, None]:
+        life = NotedRun(context, seed=context.case.seed, killed_after=kill)
+        saves = NotedCheckpoints(context.folder / f"case-{context.case.seed}", life)
+        given = (life.run, life.batches, life.step, saves, context["epochs"], context["every"])
+        live(context, saves, train, *given)
         lives.append(
             {
                 "seen": life.seen,
@@ -42,44 +42,44 @@ def _act(here, train):
     return {"right": right.seen, "weights": right.weights(), "lives": lives}
 
 
-def _judge(played):
-    for rank, seen in enumerate(played.seen):
-        _judge_lives(played, rank, **seen.kept)
+def _judge(case_result):
+    for rank, seen in enumerate(case_result.seen):
+        _judge_lives(case_result, rank, **seen.kept)
 
 
-def _judge_lives(played, rank, right, weights, lives):
-    every = played.case["every"]
+def _judge_lives(case_result, rank, right, weights, lives):
+    every = case_result.case["every"]
     done = 0  # steps that are safe on the disk
     for number, (life, kill) in enumerate(
-        zip(lives, [*played.case["kills"], None, None], strict=True)
+        zip(lives, [*case_result.case["kills"], None, None], strict=True)
     ):
         stop = len(right) if kill is None else kill
         due = [step for step in range(done + 1, stop + 1) if step % every == 0]
         when = f"Start {number + 1}, with {done} of {len(right)} steps on the disk"
         if life["num_late"]:
             fact = f"{when}: it saves when the run is dead already."
-            raise played.wrong("saves-dead", rank, fact=fact)
+            raise case_result.wrong("saves-dead", rank, fact=fact)
         if life["seen"] != right[done:stop]:
-            mistake = _name_the_counts(played, lives[: number + 1], right, done)
+            mistake = _name_the_counts(case_result, lives[: number + 1], right, done)
             mistake = mistake or _name_the_samples(life["seen"], right, done, stop)
             both = {"got": life["seen"], "expected": right[done:stop]}
             fact = f"{when}: these are its (epoch, samples)."
-            raise played.wrong(mistake, rank, **both, fact=fact)
+            raise case_result.wrong(mistake, rank, **both, fact=fact)
         saved = life["saves"]
         if not set(due) <= set(saved):
             fact = f"{when}: it saves after steps {saved}, and {due} were due."
-            raise played.wrong("too-seldom", rank, fact=fact)
+            raise case_result.wrong("too-seldom", rank, fact=fact)
         if len(saved) > len(due) + (kill is None):
             fact = f"{when}: it saves after steps {saved}; {due} are enough."
-            raise played.wrong("too-often", rank, fact=fact)
+            raise case_result.wrong("too-often", rank, fact=fact)
         done = max([done, *saved])
     if not equal(lives[-2]["weights"], weights):
         both = {"got": lives[-2]["weights"], "expected": weights}
         fact = "The weights at the end differ from those of a run without kills."
-        raise played.wrong("values", rank, **both, fact=fact)
+        raise case_result.wrong("values", rank, **both, fact=fact)
 
 
-def _name_the_counts(played, lives, right, done):
+def _name_the_counts(case_result, lives, right, done):
     # What did the loop make of run.step, run.epoch and the sampler?
     if any(own for _, _, own in lives[0]["counts"][:1]):
         return "other-epoch"
@@ -93,7 +93,7 @@ def _name_the_counts(played, lives, right, done):
     for step, epoch, position in (place for life in lives for place in life["places"]):
         if 0 < step <= len(right):
             in_epoch = sum(one == right[step - 1][0] for one, _ in right[:step])
-            given = in_epoch * BATCH_SIZE * played.case.world_size
+            given = in_epoch * BATCH_SIZE * case_result.case.world_size
             if (epoch, position) > (right[step - 1][0], min(given, NUM_SAMPLES)):
                 return "ahead"
     return None
@@ -123,10 +123,10 @@ def _name_the_samples(seen, right, done, stop):
     return "twice" if any(one in right[:done] for one in seen) else "values"
 
 
-def _draw(played):
+def _draw(case_result):
     # The last epoch, as it is in the weights: without the steps that a kill has undone.
-    num_epochs, rows = played.case["epochs"], []
-    for seen in played.seen:
+    num_epochs, rows = case_result.case["epochs"], []
+    for seen in case_result.seen:
         kept, done = [], 0
         for life in seen.kept["lives"]:
             steps = kept[:done] + life["seen"]
@@ -137,7 +137,7 @@ def _draw(played):
 
 train = Task(
     number="08.3",
-    waits_s=4.0,  # for the disk
+    extra_time_s=4.0,  # for the disk
     uses_store=True,
     name="train",
     cases=_cases,

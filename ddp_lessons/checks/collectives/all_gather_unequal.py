@@ -29,60 +29,60 @@ def _cases(draw):
     yield Case(2, {"lengths": [0, 0], "dtype": "float32"})
 
 
-def _act(here, all_gather_unequal):
-    if here.case.seed == 0:  # equal lengths first: Gloo may abort the process if lengths differ
-        here.call(all_gather_unequal, _numbers_of_length(here, here.case, 2))
-        if here.world_size > 1 and len(here.calls[0].events) < 2:
+def _act(context, all_gather_unequal):
+    if context.case.seed == 0:  # equal lengths first: Gloo may abort the process if lengths differ
+        context.call(all_gather_unequal, _numbers_of_length(context, context.case, 2))
+        if context.world_size > 1 and len(context.calls[0].events) < 2:
             return  # it cannot know any length but its own
-        here.calls.clear()
-    length = here["lengths"][here.rank]
-    call(here, all_gather_unequal, lambda case: [_numbers_of_length(here, case, length)])
+        context.calls.clear()
+    length = context["lengths"][context.rank]
+    call(context, all_gather_unequal, lambda case: [_numbers_of_length(context, case, length)])
 
 
-def _numbers_of_length(here, case, length):
-    numbers = full_numbers(case, here.rank, [length], getattr(torch, case["dtype"]))
+def _numbers_of_length(context, case, length):
+    numbers = full_numbers(case, context.rank, [length], getattr(torch, case["dtype"]))
     numbers[-1:] = 0  # a last number like any other, which looks like padding
-    return numbers.to(sending_device(here))
+    return numbers.to(sending_device(context))
 
 
-def _judge(played):
-    tensors = played.before
-    for rank, got in enumerate(played.results):
+def _judge(case_result):
+    tensors = case_result.before
+    for rank, got in enumerate(case_result.results):
         if not isinstance(got, list | tuple) or len(got) != len(tensors):
             fact = f"It must return a list of {len(tensors)} tensors."
-            raise played.wrong("no-list", rank, got=got, fact=fact)
-    _name_the_length(played, tensors)
-    for rank, got in enumerate(played.results):
-        _name_the_order(played, rank, got, tensors)
+            raise case_result.wrong("no-list", rank, got=got, fact=fact)
+    _name_the_length(case_result, tensors)
+    for rank, got in enumerate(case_result.results):
+        _name_the_order(case_result, rank, got, tensors)
         for part, expected in zip(got, tensors, strict=True):
-            refuse_lost_digits(played, rank, part, expected, [expected])
-            played.expect(rank, part, expected)
+            refuse_lost_digits(case_result, rank, part, expected, [expected])
+            case_result.expect(rank, part, expected)
     longest = max(tensor.nbytes for tensor in tensors)
-    if len(tensors) > 1 and longest and len(played.names[0]) < 2:
+    if len(tensors) > 1 and longest and len(case_result.names[0]) < 2:
         fact = "It makes one collective only. It takes two: for the lengths, and for the tensors."
-        raise played.wrong("no-lengths", 0, fact=fact)
-    most_bytes, dtype = _NUMBER_BYTES + longest, played.case["dtype"]
-    for rank, events in enumerate(played.traces):
+        raise case_result.wrong("no-lengths", 0, fact=fact)
+    most_bytes, dtype = _NUMBER_BYTES + longest, case_result.case["dtype"]
+    for rank, events in enumerate(case_result.traces):
         moved = [event for event in events if event.is_communication]
         if len(moved) > 2:
             fact = f"The tensors are right, but it took {len(moved)} collectives; 2 are enough."
-            raise played.wrong("cost", rank, fact=fact)
+            raise case_result.wrong("cost", rank, fact=fact)
         num_bytes = sum(event.input_bytes for event in moved)
         if num_bytes > most_bytes and moved[-1].input_bytes <= longest:
             fact = f"{num_bytes - moved[-1].input_bytes} bytes went into the call for the lengths; "
             fact += f"{_NUMBER_BYTES} are enough."
-            raise played.wrong("wide-length", rank, fact=fact)
+            raise case_result.wrong("wide-length", rank, fact=fact)
         if num_bytes > most_bytes:
             sent = moved[-1].dtype
             fact = f"{num_bytes} bytes went into its calls, the last {moved[-1].input_bytes} as "
             fact += f"{sent}; {most_bytes} are enough."
             other = "objects" if sent == "uint8" else "wide-dtype"
-            raise played.wrong("too-wide" if sent == dtype else other, rank, fact=fact)
+            raise case_result.wrong("too-wide" if sent == dtype else other, rank, fact=fact)
 
 
-def _name_the_length(played, tensors):
+def _name_the_length(case_result, tensors):
     expected = [len(tensor) for tensor in tensors]
-    shapes = [[list(getattr(part, "shape", ())) for part in got] for got in played.results]
+    shapes = [[list(getattr(part, "shape", ())) for part in got] for got in case_result.results]
     for mistake, fact, lengths_on in (
         ("padding", "All parts are equally long.", lambda rank: [max(expected)] * len(expected)),
         ("own-length", "Each rank cut all parts to its own length.",
@@ -99,20 +99,20 @@ def _name_the_length(played, tensors):
         if shapes == cut != [[[n] for n in expected]] * len(expected):
             rank = next(r for r, row in enumerate(cut) if row != [[n] for n in expected])
             lengths = {"got": [n for (n,) in cut[rank]], "expected": expected}
-            raise played.wrong(mistake, rank, **lengths, fact=f"{fact} These are the lengths.")
+            raise case_result.wrong(mistake, rank, **lengths, fact=f"{fact} These are the lengths.")
 
 
-def _name_the_order(played, rank, got, tensors):
+def _name_the_order(case_result, rank, got, tensors):
     ranks = list(range(len(tensors)))
     places = [next((r for r in ranks if equal(part, tensors[r])), None) for part in got]
     if places != ranks == sorted(places, key=lambda place: -1 if place is None else place):
         fact = "All tensors are there, in another order. These are the ranks that they are from."
-        raise played.wrong("order", rank, got=places, expected=ranks, fact=fact)
+        raise case_result.wrong("order", rank, got=places, expected=ranks, fact=fact)
 
 
-def _draw(played):
-    before = [[int(number) for number in tensor] for tensor in played.before]
-    after = [[int(number) for part in got for number in part] for got in played.results]
+def _draw(case_result):
+    before = [[int(number) for number in tensor] for tensor in case_result.before]
+    after = [[int(number) for part in got for number in part] for got in case_result.results]
     return collective_picture("all_gather_unequal", before, after)
 
 

@@ -21,49 +21,51 @@ def _cases(draw):
     yield Case(2, {"shape": [draw.randint(5, 9)], "dtype": "float32", "calls": 2})
 
 
-def _act(here, all_reduce):
-    call(here, all_reduce, lambda case: [tensor_of(case, here.rank).to(here.device)])
+def _act(context, all_reduce):
+    call(context, all_reduce, lambda case: [tensor_of(case, context.rank).to(context.device)])
 
 
-def _judge(played):
-    tensors, num_ranks = played.before, played.case.world_size
+def _judge(case_result):
+    tensors, num_ranks = case_result.before, case_result.case.world_size
     total = sum(tensors)
-    for rank, got in enumerate(played.results):
+    for rank, got in enumerate(case_result.results):
         is_like = isinstance(got, torch.Tensor) and got.dtype == total.dtype
         if is_like and got.shape == total.shape and num_ranks > 1:
-            _name_the_mistake(played, rank, got, tensors, total)
-        refuse_lost_digits(played, rank, got, total, tensors)
-        played.expect(rank, got, total)
-    for rank, names in enumerate(played.names):
+            _name_the_mistake(case_result, rank, got, tensors, total)
+        refuse_lost_digits(case_result, rank, got, total, tensors)
+        case_result.expect(rank, got, total)
+    for rank, names in enumerate(case_result.names):
         if len(names) > 2:
             fact = f"The sum is right, but it took {len(names)} collectives; 2 are enough."
-            raise played.wrong("cost", rank, fact=fact)
+            raise case_result.wrong("cost", rank, fact=fact)
 
 
-def _name_the_mistake(played, rank, got, tensors, total):
+def _name_the_mistake(case_result, rank, got, tensors, total):
     if torch.equal(got, total):
         return
     both = {"got": got, "expected": total}
-    lucky = [r for r, other in enumerate(played.results) if equal(other, total)]
+    lucky = [r for r, other in enumerate(case_result.results) if equal(other, total)]
     if lucky or torch.equal(got, tensors[rank]):
         which = f"only on {rank_names(lucky)}" if lucky else "nowhere"
-        raise played.wrong("not-everywhere", rank, **both, fact=f"The sum is {which}.")
+        raise case_result.wrong("not-everywhere", rank, **both, fact=f"The sum is {which}.")
     if any(torch.equal(got, tensor) for tensor in tensors):
         fact = "This rank has the tensor of one rank, not the sum."
-        raise played.wrong("no-sum", rank, **both, fact=fact)
+        raise case_result.wrong("no-sum", rank, **both, fact=fact)
     if any(torch.equal(got, len(tensors) * tensor) for tensor in tensors):
         fact = "This rank has one rank's tensor, w times."
-        raise played.wrong("wrong-order", rank, **both, fact=fact)
+        raise case_result.wrong("wrong-order", rank, **both, fact=fact)
     if got.is_floating_point() and torch.equal(got, total / len(tensors)):
-        raise played.wrong("average", rank, **both, fact="This is the mean, not the sum.")
+        raise case_result.wrong("average", rank, **both, fact="This is the mean, not the sum.")
     doubled = [r for r, tensor in enumerate(tensors) if torch.equal(got, total + tensor)]
     if doubled:
         fact = f"Numbers of rank {doubled[0]} are in it twice."
-        raise played.wrong("twice", rank, **both, fact=fact)
+        raise case_result.wrong("twice", rank, **both, fact=fact)
 
 
-def _draw(played):
-    rows = ([tensor.tolist() for tensor in each] for each in (played.before, played.results))
+def _draw(case_result):
+    rows = (
+        [tensor.tolist() for tensor in each] for each in (case_result.before, case_result.results)
+    )
     before, after = ([[int(number) for number in row] for row in each] for each in rows)
     return collective_picture("all_reduce", before, after)
 

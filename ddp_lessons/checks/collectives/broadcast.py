@@ -22,15 +22,15 @@ def _cases(draw):
     # From 7 ranks on a heap, two for each, takes a round more than it need.
     for world_size in range(5, 17):
         data = {"src": draw.randrange(world_size), "shape": [3], "dtype": "float64"}
-        yield Case(world_size, data, on_paper=True)
+        yield Case(world_size, data, is_simulated=True)
 
 
-def _act(here, broadcast):
-    device = sending_device(here)
+def _act(context, broadcast):
+    device = sending_device(context)
     return call_watched(
-        here,
+        context,
         broadcast,
-        lambda case: [tensor_of(case, here.rank).to(device), here["src"]],
+        lambda case: [tensor_of(case, context.rank).to(device), context["src"]],
     )
 
 
@@ -40,14 +40,14 @@ def _loses_digits(view):
 
 
 def _sends_too_often(view):
-    num_sent, w = sum(names.count("send") for names in view.played.names), view.case.world_size
+    num_sent, w = sum(names.count("send") for names in view.case_result.names), view.case.world_size
     if view.rank or num_sent < w:
         return ""
     return f"All have it, but it took {num_sent} messages; {w - 1} are enough."
 
 
 def _last_round(view):
-    return max(rounds_of_sends(view.played.traces)[view.rank], default=0)
+    return max(rounds_of_sends(view.case_result.traces)[view.rank], default=0)
 
 
 def _fact_of_rounds(view):
@@ -56,14 +56,14 @@ def _fact_of_rounds(view):
 
 
 def _sends_to_all(view):
-    return view.played.names[view.rank].count("send") == view.case.world_size - 1
+    return view.case_result.names[view.rank].count("send") == view.case.world_size - 1
 
 
-def _draw(played):
-    w, src = played.case.world_size, played.case["src"]
-    rounds_of = rounds_of_sends(played.traces)
+def _draw(case_result):
+    w, src = case_result.case.world_size, case_result.case["src"]
+    rounds_of = rounds_of_sends(case_result.traces)
     moves = [[] for _ in range(max((max(rounds, default=0) for rounds in rounds_of), default=0))]
-    for events, rounds in zip(played.traces, rounds_of, strict=True):
+    for events, rounds in zip(case_result.traces, rounds_of, strict=True):
         sends = [event for event in events if event.is_send]
         for send, number in zip(sends, rounds, strict=True):
             moves[number - 1].append((send.rank, send.peer, [0]))

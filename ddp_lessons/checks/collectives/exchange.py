@@ -24,45 +24,45 @@ def _cases(draw):
     yield Case(3, {"shape": [0], "dtype": "float32"})
     yield Case(3, {"shape": [draw.randint(5, 9)], "dtype": "float64", "calls": 2})
     for world_size in (6, 9):  # who goes by the numbers of 4 ranks leaves others waiting here
-        yield Case(world_size, {"shape": [2], "dtype": "float64"}, on_paper=True)
+        yield Case(world_size, {"shape": [2], "dtype": "float64"}, is_simulated=True)
 
 
-def _act(here, exchange):
-    device = sending_device(here)
-    return call_watched(here, exchange, lambda case: [tensor_of(case, here.rank).to(device)])
+def _act(context, exchange):
+    device = sending_device(context)
+    return call_watched(context, exchange, lambda case: [tensor_of(case, context.rank).to(device)])
 
 
-def _judge(played):
-    refuse_early(played)
-    tensors, w = played.before, played.case.world_size
-    for rank, got in enumerate(played.results):
+def _judge(case_result):
+    refuse_early(case_result)
+    tensors, w = case_result.before, case_result.case.world_size
+    for rank, got in enumerate(case_result.results):
         both = {"got": got, "expected": tensors[rank - 1]}
         if got is not None and not equal(got, tensors[rank - 1]):
             if equal(got, tensors[rank]):
-                raise played.wrong("own", rank, **both, fact="This rank has its own tensor.")
+                raise case_result.wrong("own", rank, **both, fact="This rank has its own tensor.")
             if equal(got, tensors[(rank + 1) % w]):
                 fact = "This rank has the tensor of its right neighbour."
-                raise played.wrong("direction", rank, **both, fact=fact)
-        refuse_lost_digits(played, rank, got, tensors[rank - 1], [tensors[rank - 1]])
-        played.expect(rank, got, tensors[rank - 1])
+                raise case_result.wrong("direction", rank, **both, fact=fact)
+        refuse_lost_digits(case_result, rank, got, tensors[rank - 1], [tensors[rank - 1]])
+        case_result.expect(rank, got, tensors[rank - 1])
     most = 1 if w > 1 else 0
-    for rank, names in enumerate(played.names):
+    for rank, names in enumerate(case_result.names):
         num_sent = names.count("send")
         if num_sent > most:
             fact = f"What came is right, but it sends {num_sent} messages; {most} is enough."
-            raise played.wrong("cost", rank, fact=fact)
+            raise case_result.wrong("cost", rank, fact=fact)
     most = rounds_in_turns(w)
-    for rank, rounds in enumerate(rounds_of_sends(played.traces)):
+    for rank, rounds in enumerate(rounds_of_sends(case_result.traces)):
         if max(rounds, default=0) > most:
             fact = (
                 f"Its message can only move in round {max(rounds)}, as it waits for others before "
                 f"it; {most} rounds are enough."
             )
-            raise played.wrong("turns", rank, fact=fact)
+            raise case_result.wrong("turns", rank, fact=fact)
 
 
-def _draw(played):
-    return timeline_picture(timeline_tracks(merge(played.traces)), "events, in order")
+def _draw(case_result):
+    return timeline_picture(timeline_tracks(merge(case_result.traces)), "events, in order")
 
 
 _IN_A_CIRCLE = (

@@ -40,16 +40,16 @@ def _cases(draw):
     yield Case(2, {"uses": [["left"], ["right"]], "layers before the trunk": 32})
 
 
-def _act(here, find_unused):
+def _act(context, find_unused):
     def model_and_loss(uses):
-        model = Branches(_num_before(here.case)).to(here.device)
+        model = Branches(_num_before(context.case)).to(context.device)
         for parameter in model.parameters():
             parameter.grad = torch.ones_like(parameter)  # of an earlier step
-        return model, model(torch.randn(3, 4, device=here.device), uses).square().mean()
+        return model, model(torch.randn(3, 4, device=context.device), uses).square().mean()
 
-    model, loss = model_and_loss(here["uses"][here.rank])
-    here.call(find_unused, model, loss)
-    again = find_unused(*model_and_loss(_later_uses(here.world_size)[here.rank]))
+    model, loss = model_and_loss(context["uses"][context.rank])
+    context.call(find_unused, model, loss)
+    again = find_unused(*model_and_loss(_later_uses(context.world_size)[context.rank]))
     return {"gradients": [parameter.grad for parameter in model.parameters()], "again": again}
 
 
@@ -69,40 +69,40 @@ def _counts_and_lists(uses, num_before):
     return counts, (freeze, [name for name in names if 0 < counts[name] < len(uses)])
 
 
-def _judge(played):
-    num_before = _num_before(played.case)
+def _judge(case_result):
+    num_before = _num_before(case_result.case)
     most = _MOST_FLAG_BYTES * len(list(Branches(num_before).parameters()))
-    counts, expected = _counts_and_lists(played.case["uses"], num_before)
-    shaped = [_two_lists(got) for got in played.results]
-    for rank, got in enumerate(played.results):
+    counts, expected = _counts_and_lists(case_result.case["uses"], num_before)
+    shaped = [_two_lists(got) for got in case_result.results]
+    for rank, got in enumerate(case_result.results):
         if shaped[rank] is None:
             fact = "It must return two lists of names."
-            raise played.wrong("no-lists", rank, got=got, fact=fact)
+            raise case_result.wrong("no-lists", rank, got=got, fact=fact)
     for rank, got in enumerate(shaped):
         if got != expected:
-            _name_the_branch(played, rank, shaped, expected, counts)
-    _, expected = _counts_and_lists(_later_uses(played.case.world_size), num_before)
-    for rank, seen in enumerate(played.seen):
+            _name_the_branch(case_result, rank, shaped, expected, counts)
+    _, expected = _counts_and_lists(_later_uses(case_result.case.world_size), num_before)
+    for rank, seen in enumerate(case_result.seen):
         got = seen.kept["again"]
         if _two_lists(got) != expected:
             fact = "Called once more, with another model and loss, it returns other names."
-            raise played.wrong("kept", rank, got=got, expected=expected, fact=fact)
-    for rank, seen in enumerate(played.seen):
+            raise case_result.wrong("kept", rank, got=got, expected=expected, fact=fact)
+    for rank, seen in enumerate(case_result.seen):
         gradients = seen.kept["gradients"]
         if any(one is None or not bool((one == 1).all()) for one in gradients):
             fact = "The lists are right, but gradients of an earlier step are not as they were."
-            raise played.wrong("gradients", rank, fact=fact)
-    for rank, events in enumerate(played.traces):
+            raise case_result.wrong("gradients", rank, fact=fact)
+    for rank, events in enumerate(case_result.traces):
         sent = [event for event in events if event.is_communication]
         num_bytes = sum(event.input_bytes for event in sent)
         if any(event.dtype == "uint8" for event in sent) and len(sent) > 1:
-            raise played.wrong("objects", rank, fact="It sends names as pickled objects.")
+            raise case_result.wrong("objects", rank, fact="It sends names as pickled objects.")
         if len(sent) > 1:
             fact = f"It makes {len(sent)} collectives; 1 is enough."
-            raise played.wrong("cost", rank, fact=fact)
+            raise case_result.wrong("cost", rank, fact=fact)
         if num_bytes > most:
             fact = f"It sends {num_bytes} bytes; {most} are enough."
-            raise played.wrong("bytes", rank, fact=fact)
+            raise case_result.wrong("bytes", rank, fact=fact)
 
 
 def _two_lists(got):
@@ -114,56 +114,60 @@ def _two_lists(got):
     return tuple(list(names) for names in got)
 
 
-def _name_the_branch(played, rank, results, expected, counts):
-    got, world_size = results[rank], played.case.world_size
+def _name_the_branch(case_result, rank, results, expected, counts):
+    got, world_size = results[rank], case_result.case.world_size
     both = {"got": got, "expected": expected}
     named = [*got[0], *got[1]]
     if any(other != got for other in results):
-        raise played.wrong("one-rank", rank, **both, fact="Ranks do not return the same.")
-    if _num_before(played.case):
+        raise case_result.wrong("one-rank", rank, **both, fact="Ranks do not return the same.")
+    if _num_before(case_result.case):
         fact = f"This model has {len(counts)} parameters to train. With fewer it went well."
-        raise played.wrong("no-room", rank, **both, fact=fact)
+        raise case_result.wrong("no-room", rank, **both, fact=fact)
     if any(name.startswith(FROZEN) for name in named):
-        raise played.wrong("frozen", rank, **both, fact="A parameter on a list is frozen already.")
+        raise case_result.wrong(
+            "frozen", rank, **both, fact="A parameter on a list is frozen already."
+        )
     if f"{TIED}.weight" in named:
         fact = f"{TIED}.weight is spare.weight, under another name."
-        raise played.wrong("twice-named", rank, **both, fact=fact)
+        raise case_result.wrong("twice-named", rank, **both, fact=fact)
     by_usual = [name for name, count in counts.items() if 0 < count < USUAL_RANKS]
     if got == (expected[0], by_usual):
         fact = "A parameter on the list `find` is reached on every rank of this group."
-        raise played.wrong("fixed-size", rank, **both, fact=fact)
+        raise case_result.wrong("fixed-size", rank, **both, fact=fact)
     by_all = [name for name in named if counts.get(name) == world_size]
     if any(name in got[1] and not name.startswith(ZERO) for name in by_all):
         fact = "A parameter on the list `find` is reached on every rank."
-        raise played.wrong("any-rank", rank, **both, fact=fact)
+        raise case_result.wrong("any-rank", rank, **both, fact=fact)
     if any(name.startswith(ZERO) for name in by_all):
         fact = "A parameter on a list is reached on every rank; its gradient happens to be zero."
-        raise played.wrong("zero", rank, **both, fact=fact)
+        raise case_result.wrong("zero", rank, **both, fact=fact)
     if not named and expected[0]:
         fact = "It says that every parameter is reached."
-        raise played.wrong("stale", rank, **both, fact=fact)
+        raise case_result.wrong("stale", rank, **both, fact=fact)
     if got == expected[::-1]:
-        raise played.wrong("swapped", rank, **both, fact="The two lists are the wrong way round.")
+        raise case_result.wrong(
+            "swapped", rank, **both, fact="The two lists are the wrong way round."
+        )
     apart = [head for head in HEADS if is_apart(head, expected) and not is_apart(head, got)]
     if apart and set(named) <= set(counts):
         fact = f"The weight and the bias of `{apart[0]}` are not reached alike."
-        raise played.wrong("by-layer", rank, **both, fact=fact)
+        raise case_result.wrong("by-layer", rank, **both, fact=fact)
     if set(got[0]) & set(got[1]):
-        raise played.wrong("both-lists", rank, **both, fact="A parameter is on both lists.")
+        raise case_result.wrong("both-lists", rank, **both, fact="A parameter is on both lists.")
     if got[0] == expected[0] and set(got[1]) < set(expected[1]):
         fact = "A parameter that some ranks reach, and others do not, is on no list."
-        raise played.wrong("too-few", rank, **both, fact=fact)
+        raise case_result.wrong("too-few", rank, **both, fact=fact)
     if set(named) == {*expected[0], *expected[1]} and set(got[0]) > set(expected[0]):
         fact = "A parameter to freeze is reached on some rank."
-        raise played.wrong("too-much", rank, **both, fact=fact)
+        raise case_result.wrong("too-much", rank, **both, fact=fact)
     if [sorted(names) for names in got] == [sorted(names) for names in expected]:
-        raise played.wrong("order", rank, **both, fact="The names are out of order.")
-    raise played.wrong("other-names", rank, **both, fact="These are not the names.")
+        raise case_result.wrong("order", rank, **both, fact="The names are out of order.")
+    raise case_result.wrong("other-names", rank, **both, fact="These are not the names.")
 
 
-def _draw(played):
-    uses, rows = played.case["uses"], []
-    for used, got in zip(uses, played.results, strict=True):
+def _draw(case_result):
+    uses, rows = case_result.case["uses"], []
+    for used, got in zip(uses, case_result.results, strict=True):
         freeze, find = _two_lists(got)
         rows.append(
             {
@@ -178,7 +182,7 @@ def _draw(played):
 find_unused = Task(
     number="06.2",
     name="find_unused",
-    may_change=("grad",),
+    may_mutate=("grad",),
     cases=_cases,
     act=_act,
     judge=_judge,

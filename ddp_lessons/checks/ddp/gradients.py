@@ -112,11 +112,11 @@ class LateMessages:
         num_early: How many results were there before the last rank had sent anything.
     """
 
-    def __init__(self, here):
-        self._here = here
-        self._folder = here.folder / f"late-{here.case.seed}"
+    def __init__(self, context):
+        self._here = context
+        self._folder = context.folder / f"late-{context.case.seed}"
         self._folder.mkdir(exist_ok=True)
-        self._pids = [None] * here.world_size
+        self._pids = [None] * context.world_size
         dist.all_gather_object(self._pids, os.getpid())
         self.num_stuck = self.num_early = 0
 
@@ -124,13 +124,13 @@ class LateMessages:
         """
         Call a hook, late if it is this rank's turn, and return what it returns.
         """
-        here, others = self._here, range(self._here.world_size)
-        late = bucket.index() % here.world_size
-        if step not in HELD_STEPS or here.device.type != "cpu" or here.world_size == 1:
+        context, others = self._here, range(self._here.world_size)
+        late = bucket.index() % context.world_size
+        if step not in HELD_STEPS or context.device.type != "cpu" or context.world_size == 1:
             return hook(state, bucket)  # a GPU waits in a queue of its own, and holds up nobody
         place = f"{step}-{bucket.index()}"
         stuck = self._folder / "stuck"
-        if here.rank == late:
+        if context.rank == late:
             left = [self._folder / f"{place}-{rank}" for rank in others if rank != late]
             if not self._all_come(left, stuck):
                 self.num_stuck += 1
@@ -139,7 +139,7 @@ class LateMessages:
         future = hook(state, bucket)
         is_done = isinstance(future, torch._C.Future) and future.done()
         self.num_early += is_done and not stuck.exists()
-        (self._folder / f"{place}-{here.rank}").touch()
+        (self._folder / f"{place}-{context.rank}").touch()
         return future
 
     def _all_come(self, files, stuck):

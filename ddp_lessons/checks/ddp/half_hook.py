@@ -39,11 +39,11 @@ def _cases(draw):
         yield Case(world_size, {"lengths": lengths, "dtype": dtype})
 
 
-def _act(here, half_hook):
-    case = here.case
-    model = DistributedDataParallel(Parts(case).to(here.device), bucket_cap_mb=_BUCKET_MIB)
-    steps = [list(row.split(case["lengths"])) for row in gradients_of(case, here.rank)]
-    messages = LateMessages(here)
+def _act(context, half_hook):
+    case = context.case
+    model = DistributedDataParallel(Parts(case).to(context.device), bucket_cap_mb=_BUCKET_MIB)
+    steps = [list(row.split(case["lengths"])) for row in gradients_of(case, context.rank)]
+    messages = LateMessages(context)
     kinds, num_buckets, num_shared, num_steps = [], 0, 0, 0
     residuals: dict = {}
 
@@ -63,14 +63,14 @@ def _act(here, half_hook):
         averages = []
         for gradients in steps:
             model.zero_grad()
-            model([one.to(here.device) for one in gradients]).backward()
+            model([one.to(context.device) for one in gradients]).backward()
             averages.append(gradient(model))
             num_steps += 1
         return averages
 
     model.register_comm_hook(residuals, hook)
-    here.call(train, watch=(model,))
-    note_waits_of_ddp(here)
+    context.call(train, watch=(model,))
+    note_waits_of_ddp(context)
     return {
         "kinds": kinds,
         "num_stuck": messages.num_stuck,
@@ -161,9 +161,9 @@ def _waits(view):
     return ""
 
 
-def _draw(played):
-    last = max(event.backward or 0 for event in played.traces[0])
-    shown = [[event for event in events if event.backward == last] for events in played.traces]
+def _draw(case_result):
+    last = max(event.backward or 0 for event in case_result.traces[0])
+    shown = [[event for event in events if event.backward == last] for events in case_result.traces]
     return timeline_picture(timeline_tracks(merge(shown)), "events of the last step, in order")
 
 

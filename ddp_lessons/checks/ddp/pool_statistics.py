@@ -24,13 +24,13 @@ def _cases(draw):
     yield Case(4, {"samples": samples, "channels": 9, "centre": draw.randint(900, 1100)})
 
 
-def _act(here, pool_statistics):
-    num_samples, channels = here["samples"][here.rank], here["channels"]
-    layer = nn.BatchNorm1d(channels, momentum=1.0).to(here.device)
-    numbers = normal_numbers(here.case, here.rank, (num_samples, channels))
-    layer((numbers + here["centre"] + here.rank).to(here.device))
+def _act(context, pool_statistics):
+    num_samples, channels = context["samples"][context.rank], context["channels"]
+    layer = nn.BatchNorm1d(channels, momentum=1.0).to(context.device)
+    numbers = normal_numbers(context.case, context.rank, (num_samples, channels))
+    layer((numbers + context["centre"] + context.rank).to(context.device))
     before, spare = _parts_of(layer), copy.deepcopy(layer)
-    here.call(pool_statistics, layer, num_samples)
+    context.call(pool_statistics, layer, num_samples)
     pool_statistics(spare, num_samples)
     return {"before": before, "after": _parts_of(layer), "again": _parts_of(spare)}
 
@@ -42,47 +42,47 @@ def _parts_of(layer):
     return plain(parts | {name: getattr(layer, name) for name in names})
 
 
-def _judge(played):
-    case = played.case
-    kept = [seen.kept for seen in played.seen]
+def _judge(case_result):
+    case = case_result.case
+    kept = [seen.kept for seen in case_result.seen]
     for rank, one in enumerate(kept):
         for when in ("after", "again"):
-            _judge_kind(played, rank, one["before"], one[when])
+            _judge_kind(case_result, rank, one["before"], one[when])
     pooled = Pooled(case["samples"], [one["before"] for one in kept], case["centre"])
     for rank, one in enumerate(kept):
         are_right = [pooled.are_right(one[when]) for when in ("after", "again")]
         if not all(are_right) and not equal(one["after"], one["again"]):
             fact = "Called once more, with a layer like this one, it gives other statistics."
-            raise played.wrong("kept", rank, fact=fact)
+            raise case_result.wrong("kept", rank, fact=fact)
     for rank in range(case.world_size):
-        _judge_statistics(played, rank, kept, pooled)
+        _judge_statistics(case_result, rank, kept, pooled)
     for rank, one in enumerate(kept):
         new = sorted(one["after"].keys() - one["before"].keys())
         if new:
             fact = f"It leaves something new in the layer: {', '.join(new)}."
-            raise played.wrong("left-changed", rank, fact=fact)
+            raise case_result.wrong("left-changed", rank, fact=fact)
         for name, was in one["before"].items():
             if name not in STATISTICS and not equal(was, one["after"].get(name)):
                 fact = f"It leaves the layer's {name} changed."
-                raise played.wrong("left-changed", rank, fact=fact)
-    for rank, names in enumerate(played.names):
+                raise case_result.wrong("left-changed", rank, fact=fact)
+    for rank, names in enumerate(case_result.names):
         if len(names) > _MOST_POOL_CALLS:
             fact = f"The statistics are right, but it took {len(names)} collectives; 2 are enough."
-            raise played.wrong("cost", rank, fact=fact)
+            raise case_result.wrong("cost", rank, fact=fact)
 
 
-def _judge_kind(played, rank, before, after):
+def _judge_kind(case_result, rank, before, after):
     for name in STATISTICS:
         was, now = before[name], after[name]
         if not isinstance(now, torch.Tensor) or now.shape != was.shape:
             fact = f"{name} is not {tuple(was.shape)} any more."
-            raise played.wrong("shape", rank, got=now, fact=fact)
+            raise case_result.wrong("shape", rank, got=now, fact=fact)
         if now.dtype != was.dtype:
             fact = f"{name} is not {str(was.dtype).removeprefix('torch.')} any more."
-            raise played.wrong("dtype", rank, got=now, fact=fact)
+            raise case_result.wrong("dtype", rank, got=now, fact=fact)
 
 
-def _judge_statistics(played, rank, kept, pooled):
+def _judge_statistics(case_result, rank, kept, pooled):
     after = kept[rank]["after"]
     if pooled.are_right(after):
         return
@@ -91,24 +91,24 @@ def _judge_statistics(played, rank, kept, pooled):
     means = {"got": mean, "expected": pooled.mean.float()}
     if len(kept) > 1 and all(equal(first, one["after"]) for one in kept):
         fact = "Every rank has the statistics that rank 0 had."
-        raise played.wrong("rank-0", rank, **means, fact=fact)
+        raise case_result.wrong("rank-0", rank, **means, fact=fact)
     if all(equal(one["before"], one["after"]) for one in kept):
-        raise played.wrong("unchanged", rank, **means, fact="The layer is as it was.")
+        raise case_result.wrong("unchanged", rank, **means, fact="The layer is as it was.")
     have_mean = [pooled.has_mean(one["after"]["running_mean"]) for one in kept]
     if any(have_mean) and not all(have_mean):
         fact = f"Rank {have_mean.index(True)} has the mean of all samples, and not every rank has."
-        raise played.wrong("not-everywhere", have_mean.index(False), fact=fact)
+        raise case_result.wrong("not-everywhere", have_mean.index(False), fact=fact)
     if not pooled.has_mean(mean):
         mistake, fact = pooled.how_mean(rank, mean)
-        raise played.wrong(mistake, rank, **means, fact=fact)
+        raise case_result.wrong(mistake, rank, **means, fact=fact)
     mistake, fact = pooled.how_variance(rank, variance)
     variances = {"got": variance, "expected": pooled.variance.float()}
-    raise played.wrong(mistake, rank, **variances, fact=fact)
+    raise case_result.wrong(mistake, rank, **variances, fact=fact)
 
 
-def _draw(played):
+def _draw(case_result):
     rows = []
-    for num_samples, seen in zip(played.case["samples"], played.seen, strict=True):
+    for num_samples, seen in zip(case_result.case["samples"], case_result.seen, strict=True):
         cells = {"samples": str(num_samples)}
         for when in ("before", "after"):
             cells[f"mean {when}"] = f"{seen.kept[when]['running_mean'][0]:.2f}"
@@ -121,7 +121,7 @@ def _draw(played):
 pool_statistics = Task(
     number="06.3",
     name="pool_statistics",
-    may_change=("buffers",),
+    may_mutate=("buffers",),
     cases=_cases,
     act=_act,
     judge=_judge,

@@ -38,21 +38,21 @@ def _cases(draw):
     yield Case(1, {"script": LONELY})
 
 
-def _act(here, scripts):
-    number = here["script"]
+def _act(context, scripts):
+    number = context["script"]
     found = list(scripts() or ())
     if len(found) != NUM_SCRIPTS:
         return {"end": "not four", "num_scripts": len(found)}
-    net = Net(here.case).to(here.device)
+    net = Net(context.case).to(context.device)
 
     def on_device(pairs):
-        return [(x.to(here.device), y.to(here.device)) for x, y in pairs]
+        return [(x.to(context.device), y.to(context.device)) for x, y in pairs]
 
-    test = on_device([unseen_pair(here.case, here.rank)]) if number == LONELY else []
-    batches = on_device(script_batches(here.case, here.rank))
+    test = on_device([unseen_pair(context.case, context.rank)]) if number == LONELY else []
+    batches = on_device(script_batches(context.case, context.rank))
     try:
         with wrappings() as wrapped:
-            here.call(found[number - 1], net, batches, *test, watch=(net,))
+            context.call(found[number - 1], net, batches, *test, watch=(net,))
     except NotImplementedError as error:
         if number == 1 or BLANK not in str(error):
             raise
@@ -61,7 +61,7 @@ def _act(here, scripts):
         if _NOT_REDUCED not in str(error):
             raise
         return {"end": "not reduced"}
-    note_waits_of_ddp(here)
+    note_waits_of_ddp(context)
     return {"end": "", "state": state_of(net), "wrapped": wrapped}
 
 
@@ -102,20 +102,20 @@ def _wraps_again(view):
 
 
 def _how_trained(view):
-    weights = [_weights(view.case, seen.kept) for seen in view.played.seen]
+    weights = [_weights(view.case, seen.kept) for seen in view.case_result.seen]
     if not view.is_off or any(one is None for one in weights):
         return "", ""
-    return how_trained(view.case, weights, any(view.played.names))
+    return how_trained(view.case, weights, any(view.case_result.names))
 
 
 def _how_evaluated(view):
     """
     Return the mistake in the evaluation of script 4, and the fact; "" if rank 0 gave a right loss.
     """
-    case, result = view.case, view.played.results[0]
+    case, result = view.case, view.case_result.results[0]
     if case["script"] != LONELY or view.rank:
         return "", ""
-    states = [seen.kept["state"] for seen in view.played.seen]
+    states = [seen.kept["state"] for seen in view.case_result.seen]
     try:
         loss = float(result)
     except (TypeError, ValueError, RuntimeError):
@@ -140,8 +140,10 @@ def _how_evaluated(view):
     return "evaluation", f"{fact}: it is {loss:.6g}, and {expected:.6g} is right."
 
 
-def _draw(played):
-    return timeline_picture(timeline_tracks(merge(played.traces)), "events of script 1, in order")
+def _draw(case_result):
+    return timeline_picture(
+        timeline_tracks(merge(case_result.traces)), "events of script 1, in order"
+    )
 
 
 scripts = Task(

@@ -78,16 +78,16 @@ def warm_up_all():
     _warm_up([module for module in FRAMEWORKS if is_here(module)], len(FRAMEWORKS))
 
 
-def _warm_up(here, num_needed):
-    if len(here) < num_needed:
+def _warm_up(context, num_needed):
+    if len(context) < num_needed:
         needed = " and " if num_needed == len(FRAMEWORKS) else " or "
         raise BadInput(
             f"Frameworks missing: {needed.join(FRAMEWORKS.values())} expected (got "
-            f"{' and '.join(FRAMEWORKS[name] for name in here) or 'neither'}). Run pip install "
+            f"{' and '.join(FRAMEWORKS[name] for name in context) or 'neither'}). Run pip install "
             "'ddp-lessons[frameworks]', and start the ranks anew."
         )
     quiet()
     with told():  # where there is no prompt, as in a script
-        for module in here:
+        for module in context:
             importlib.import_module(module)
     first_ddp()

@@ -32,15 +32,15 @@ def _cases(draw):
         yield Case(world_size, {"samples": num, "every": every})
 
 
-def _act(here, ported):
-    model = classifier(here.case, torch.float64)
-    dataset = Samples(here.case, here["samples"], torch.float64)
-    folder = here.folder / f"{here.case.seed}-rank-{here.rank}"
+def _act(context, ported):
+    model = classifier(context.case, torch.float64)
+    dataset = Samples(context.case, context["samples"], torch.float64)
+    folder = context.folder / f"{context.case.seed}-rank-{context.rank}"
     folder.mkdir()
     path = folder / "model.pt"
     with told(), noting_who_trains() as trained_by:
-        here.call(ported, model, dataset, here["every"], path)
-    for event in here.calls[-1].events:
+        context.call(ported, model, dataset, context["every"], path)
+    for event in context.calls[-1].events:
         # DDP sends by itself, in C++, and waits there, which no trace sees.
         event.wait_index = event.index if event.wait_index is None else event.wait_index
     return {
@@ -70,7 +70,7 @@ def _right(case, **how):
 
 
 def _gave(view):
-    result = view.played.results[view.rank]
+    result = view.case_result.results[view.rank]
     return list(result) if isinstance(result, tuple) else result
 
 
@@ -164,10 +164,10 @@ def _saves_otherwise(view):
     return is_other and "What is saved are other weights than those that the loop ends with."
 
 
-def _draw(played):
+def _draw(case_result):
     names = ["first samples", "first loss", "last loss", "file"]
     rows = []
-    for seen, losses in zip(played.seen, played.results, strict=True):
+    for seen, losses in zip(case_result.seen, case_result.results, strict=True):
         fetched = " ".join(map(str, seen.kept["fetched"][:BATCH_SIZE]))
         row = {"first samples": fetched, "first loss": f"{losses[0]:.4f}"}
         row |= {"last loss": f"{losses[-1]:.4f}"}

@@ -33,21 +33,21 @@ What a framework may have changed -> which of the two does it, by a line that pe
 """
 
 
-def observed_plain(here):
+def observed_plain(context):
     """
     Run in plain DDP and return what was seen of it on each rank.
 
     Collective: every rank of the case must call it.
     """
-    run = _Run(here)
+    run = _Run(context)
     sampler = run.sampler()
-    epochs = range(NUM_EPOCHS) if here["cause"] != "new order each epoch" else None
+    epochs = range(NUM_EPOCHS) if context["cause"] != "new order each epoch" else None
     replica = DistributedDataParallel(run.model)
-    loader = DataLoader(run.data, here["batch"], sampler=sampler)
+    loader = DataLoader(run.data, context["batch"], sampler=sampler)
     return run.observe(replica, run.optimizer, loader, run.schedule(), sampler, epochs)
 
 
-def observed_by_accelerate(here):
+def observed_by_accelerate(context):
     """
     Run by Accelerate, with the case's cause in it, and return what was seen on each rank.
 
@@ -55,19 +55,19 @@ def observed_by_accelerate(here):
     """
     from accelerate import Accelerator
 
-    cause, run = here["cause"], _Run(here)
+    cause, run = context["cause"], _Run(context)
     settings = {}
     if cause == "less precise":
         settings["mixed_precision"] = "bf16"
     if cause in ("loss divided", "accumulated"):
-        settings["gradient_accumulation_steps"] = here["every"]
+        settings["gradient_accumulation_steps"] = context["every"]
     with untold() if cause == "not averaged" else told():
         accelerator = Accelerator(cpu=True, **settings)
         replica, optimizer = accelerator.prepare(run.model, run.optimizer)
         sampler = run.sampler()
-        loader = DataLoader(run.data, here["batch"], sampler=sampler)
+        loader = DataLoader(run.data, context["batch"], sampler=sampler)
         if cause in ("dealt in batches", "shuffled"):
-            loader = DataLoader(run.data, here["batch"], shuffle=cause == "shuffled")
+            loader = DataLoader(run.data, context["batch"], shuffle=cause == "shuffled")
         if cause in ("sharded twice", "dealt in batches", "shuffled"):
             loader = accelerator.prepare(loader)
         schedule = run.schedule()
@@ -78,7 +78,7 @@ def observed_by_accelerate(here):
         return run.observe(replica, optimizer, loader, schedule, sampler, epochs, backward, window)
 
 
-def observed_by_fabric(here):
+def observed_by_fabric(context):
     """
     Run by Fabric, with the case's cause in it, and return what was seen on each rank.
 
@@ -86,8 +86,8 @@ def observed_by_fabric(here):
     """
     from lightning_fabric import Fabric
 
-    cause, run = here["cause"], _Run(here)
-    settings: dict = {"accelerator": "cpu", "devices": here.world_size, "strategy": "ddp"}
+    cause, run = context["cause"], _Run(context)
+    settings: dict = {"accelerator": "cpu", "devices": context.world_size, "strategy": "ddp"}
     if cause == "less precise":
         settings["precision"] = "bf16-mixed"
     with told():
@@ -95,9 +95,9 @@ def observed_by_fabric(here):
         fabric.launch()
         replica, optimizer = fabric.setup(run.model, run.optimizer)
         sampler = run.sampler()
-        loader = DataLoader(run.data, here["batch"], sampler=sampler)
+        loader = DataLoader(run.data, context["batch"], sampler=sampler)
         if cause == "shuffled":
-            loader = DataLoader(run.data, here["batch"], shuffle=True)
+            loader = DataLoader(run.data, context["batch"], shuffle=True)
         set_up = fabric.setup_dataloaders(loader)
         window = fabric.no_backward_sync if cause == "not averaged" else None
         epochs = None if cause == "new order each epoch" else range(NUM_EPOCHS)
@@ -106,14 +106,14 @@ def observed_by_fabric(here):
 
 
 class _Run:
-    def __init__(self, here):
-        self.here = here
-        self.data = Samples(here.case, here["samples"], torch.float32)
-        self.model = classifier(here.case, torch.float32)
+    def __init__(self, context):
+        self.context = context
+        self.data = Samples(context.case, context["samples"], torch.float32)
+        self.model = classifier(context.case, torch.float32)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.2)
 
     def sampler(self):
-        shuffles, seed = self.here["shuffles"], self.here["sampler seed"]
+        shuffles, seed = self.context["shuffles"], self.context["sampler seed"]
         return DistributedSampler(self.data, shuffle=shuffles, seed=seed)
 
     def schedule(self):
@@ -147,7 +147,7 @@ class _Run:
                 seen["samples"].append(self._in_batches())
         hook.remove()
         seen["all_reduces"] = tally(events).all_reduces
-        everyone: list = [None] * self.here.world_size
+        everyone: list = [None] * self.context.world_size
         dist.all_gather_object(everyone, seen)
         return everyone
 
@@ -162,5 +162,5 @@ class _Run:
         return loss
 
     def _in_batches(self):
-        fetched, size = self.data.fetched, self.here["batch"]
+        fetched, size = self.data.fetched, self.context["batch"]
         return [fetched[start : start + size] for start in range(0, len(fetched), size)]

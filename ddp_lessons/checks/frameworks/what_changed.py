@@ -57,29 +57,29 @@ def _case(draw, cause, world_size, seed=None, every=None):
     return Case(world_size, data, seed=seed)
 
 
-def _act(here, what_changed):
-    plain = observed_plain(here)
-    other = _BY[here["by"]](here)
-    here.call(what_changed, plain, other)
-    return {"plain": plain[here.rank], "other": other[here.rank]}
+def _act(context, what_changed):
+    plain = observed_plain(context)
+    other = _BY[context["by"]](context)
+    context.call(what_changed, plain, other)
+    return {"plain": plain[context.rank], "other": other[context.rank]}
 
 
-def _judge(played):
-    cause = played.case["cause"]
-    for rank, result in enumerate(played.results):
+def _judge(case_result):
+    cause = case_result.case["cause"]
+    for rank, result in enumerate(case_result.results):
         if not isinstance(result, str) or result not in CAUSES:
             fact = "It must return one of the causes, as the task spells them."
-            raise played.wrong("no-cause", rank, got=result, fact=fact)
+            raise case_result.wrong("no-cause", rank, got=result, fact=fact)
         if result != cause:
             both = {"got": result, "expected": cause}
             fact = "That is not what was otherwise in these two runs."
-            raise played.wrong(_MISTAKES[cause], rank, **both, fact=fact)
+            raise case_result.wrong(_MISTAKES[cause], rank, **both, fact=fact)
 
 
-def _draw(played):
+def _draw(case_result):
     names = ["plain: first batch", "first loss", "other: first batch", "its first loss"]
     rows = []
-    for seen in played.seen:
+    for seen in case_result.seen:
         row = []
         for run in (seen.kept["plain"], seen.kept["other"]):
             row += [" ".join(map(str, run["samples"][0][0])), f"{run['losses'][0]:.4f}"]
@@ -89,7 +89,7 @@ def _draw(played):
 
 what_changed = Task(
     number="16.2",
-    waits_s=6.0,  # for 26 runs of the frameworks, which are none of the answer's
+    extra_time_s=6.0,  # for 26 runs of the frameworks, which are none of the answer's
     name="what_changed",
     cases=_cases,
     act=_act,

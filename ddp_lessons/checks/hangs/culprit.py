@@ -46,9 +46,9 @@ def _jobs(case):
     ]
 
 
-def _act(here, culprit):
-    for job in _jobs(here.case):
-        here.call(culprit, list(job["dumps"]), SCRIPT)
+def _act(context, culprit):
+    for job in _jobs(context.case):
+        context.call(culprit, list(job["dumps"]), SCRIPT)
 
 
 def right_answer(job):
@@ -165,11 +165,11 @@ def _is_outer(job, got):
     return ""
 
 
-def _draw(played):
-    (job,) = _jobs(played.case)
+def _draw(case_result):
+    (job,) = _jobs(case_result.case)
     frames = [own_frames(read_stack(dump), SCRIPT)[0] for dump in job["dumps"]]
     held = [{"is at": f"line {frame.line}, {frame.function}"} for frame in frames]
-    rank, line = played.results[0]
+    rank, line = case_result.results[0]
     held[rank]["named"] = f"line {line}"
     return holdings_picture(["is at", "named"], held)
 

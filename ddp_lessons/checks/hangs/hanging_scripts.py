@@ -82,14 +82,14 @@ def _numbers(case, name, shape):
     return whole_numbers(case, f"script {name}", shape)
 
 
-def _act(here, hanging_scripts):
-    number = here["script"]
+def _act(context, hanging_scripts):
+    number = context["script"]
     found = list(hanging_scripts() or ())
     if len(found) != NUM_SCRIPTS:
         return {"end": "not four", "num_scripts": len(found)}
-    given = [_on(here.device, one) for one in arguments(here.case, here.rank)]
+    given = [_on(context.device, one) for one in arguments(context.case, context.rank)]
     try:
-        here.call(found[number - 1], *given)
+        context.call(found[number - 1], *given)
     except NotImplementedError as error:
         if number == 1 or BLANK not in str(error):
             raise
@@ -141,7 +141,7 @@ def _right(case, rank):
 
 
 def _gave(view):
-    got, number = view.played.results[view.rank], view.case["script"]
+    got, number = view.case_result.results[view.rank], view.case["script"]
     if view.kept["end"] or (number == LOGS and view.rank):
         return view.kept["end"] or None
     if number == LOGS:
@@ -181,7 +181,7 @@ def _is_own(view):
     if case.world_size == 1 or case["script"] not in (LOGS, UNEVEN) or not view.is_off:
         return False
     ranks = [0] if case["script"] == LOGS else range(case.world_size)
-    views = [View(view.played, rank) for rank in ranks]
+    views = [View(view.case_result, rank) for rank in ranks]
     givens = [arguments(case, one.rank)[0] for one in views]
     own = [torch.cat(one).tolist() if case["script"] == LOGS else _sum_of([one]) for one in givens]
     return all(one.is_near(value) for one, value in zip(views, own, strict=True))
@@ -228,8 +228,10 @@ def _has_another_order(view):
     return sorted(places, key=str) == [*range(len(right))] and "the parts are not in rank order."
 
 
-def _draw(played):
-    return timeline_picture(timeline_tracks(merge(played.traces)), "events of script 1, in order")
+def _draw(case_result):
+    return timeline_picture(
+        timeline_tracks(merge(case_result.traces)), "events of script 1, in order"
+    )
 
 
 hanging_scripts = Task(

@@ -106,49 +106,49 @@ def _cases(draw):
     yield Case(2, {"calls": ["draw", "turned draw", "shapes"]})
 
 
-def _act(here, answer):
-    path = here.folder / f"calls-{here.case.seed}-{here.world_size}"
+def _act(context, answer):
+    path = context.folder / f"calls-{context.case.seed}-{context.world_size}"
     store, sizes = dist.FileStore(str(path)), []
     store.set_timeout(timedelta(seconds=5))  # for an answer that waits for a key in vain
-    late = Random(here.case.seed).randrange(here.world_size)
-    for number, plan in enumerate(planned(here.case), start=1):
-        own = plan[here.rank]
+    late = Random(context.case.seed).randrange(context.world_size)
+    for number, plan in enumerate(planned(context.case), start=1):
+        own = plan[context.rank]
         tensor = None
         if own.shape is not None:
-            tensor = torch.ones(own.shape, dtype=own.dtype, device=here.device)
+            tensor = torch.ones(own.shape, dtype=own.dtype, device=context.device)
         dist.barrier()
         before = path.stat().st_size if path.exists() else 0
         dist.barrier()
-        if here.rank == late:  # who forgets the number reads what it left the last time
-            is_very_late = number == 1 and "late" in here.case.data
+        if context.rank == late:  # who forgets the number reads what it left the last time
+            is_very_late = number == 1 and "late" in context.case.data
             time.sleep(_VERY_LATE_S if is_very_late else _LATE_S)
-        here.call(answer, own.name, tensor, own.root, store, number)
+        context.call(answer, own.name, tensor, own.root, store, number)
         dist.barrier()
         sizes.append((path.stat().st_size if path.exists() else 0) - before)
     return sizes
 
 
-def _judge(played):
-    w = played.case.world_size
-    for number, plan in enumerate(planned(played.case)):
-        what = played.case["calls"][number]
+def _judge(case_result):
+    w = case_result.case.world_size
+    for number, plan in enumerate(planned(case_result.case)):
+        what = case_result.case["calls"][number]
         calls = [one.call for one in plan]
         expected = odd_ranks(calls)
-        results = [seen.calls[number].result for seen in played.seen]
+        results = [seen.calls[number].result for seen in case_result.seen]
         for rank, got in enumerate(results):
             if not isinstance(got, list) or any(type(one) is not int for one in got):
                 fact = "It must return a list of ranks."
-                raise played.wrong("no-list", rank, got=got, expected=expected, fact=fact)
+                raise case_result.wrong("no-list", rank, got=got, expected=expected, fact=fact)
         told = "; ".join(f"rank {rank} {call}" for rank, call in enumerate(calls))
         fact = f"They were about to call: {told}."
         for rank, got in enumerate(results):
             if got != expected:
                 mistake = _why_unlike(what, calls, expected, results, got)
-                raise played.wrong(mistake, rank, got=got, expected=expected, fact=fact)
-        num_bytes = played.seen[0].kept[number]
+                raise case_result.wrong(mistake, rank, got=got, expected=expected, fact=fact)
+        num_bytes = case_result.seen[0].kept[number]
         if num_bytes > w * (_MOST_BYTES + _OVERHEAD_BYTES):
             fact = f"The {w} ranks wrote {num_bytes} bytes into the store in one call."
-            raise played.wrong("heavy", fact=fact)
+            raise case_result.wrong("heavy", fact=fact)
 
 
 def _why_unlike(what, calls, expected, results, got):
@@ -170,11 +170,11 @@ def _why_unlike(what, calls, expected, results, got):
     return "values" if {*got} - {*expected} else "unseen"
 
 
-def _draw(played):
-    plan = planned(played.case)[0]
+def _draw(case_result):
+    plan = planned(case_result.case)[0]
     held = [
         {"is about to call": str(one.call), "odd": str(result)}
-        for one, result in zip(plan, played.results, strict=True)
+        for one, result in zip(plan, case_result.results, strict=True)
     ]
     return holdings_picture(["is about to call", "odd"], held)
 
@@ -221,5 +221,5 @@ odd_calls = Task(
         "values": "Write down the texts of all ranks for the smallest case that fails.",
     },
     allowed=(),
-    waits_s=3.0,
+    extra_time_s=3.0,
 )

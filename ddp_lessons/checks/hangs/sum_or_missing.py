@@ -47,10 +47,10 @@ def limit_of(case, rank):
     return short_s if rank in _ranks(case, "hurried") else short_s - _SHORT_S + _LONG_S
 
 
-def _act(here, answer):
-    case, rank = here.case, here.rank
-    file = str(here.folder / f"calls-{case.seed}-{here.world_size}")
-    watch = dist.FileStore(str(here.folder / f"watch-{case.seed}-{here.world_size}"))
+def _act(context, answer):
+    case, rank = context.case, context.rank
+    file = str(context.folder / f"calls-{case.seed}-{context.world_size}")
+    watch = dist.FileStore(str(context.folder / f"watch-{case.seed}-{context.world_size}"))
     tell_process(watch, rank)
     is_slow = "slow store" in case.data
     # The rank that is too late comes when another one is about to write what it has decided.
@@ -59,7 +59,7 @@ def _act(here, answer):
     num_calls, took = case.data.get("calls", 1), []
     for number in range(1, num_calls + 1):
         is_last = number == num_calls
-        tensor = _numbers(case, rank, number).to(here.device)
+        tensor = _numbers(case, rank, number).to(context.device)
         dist.barrier()
         if is_last and rank in _ranks(case, "absent"):
             break
@@ -69,7 +69,7 @@ def _act(here, answer):
             # Until a hurried rank has given this one up, or should have.
             wait_for_ends(watch, _ranks(case, "hurried"), _SHORT_S + _TOO_LATE_S)
         with timed(took):
-            here.call(answer, tensor, store, number, limit_of(case, rank))
+            context.call(answer, tensor, store, number, limit_of(case, rank))
         if is_last:
             tell_end(watch, rank)
     return took
@@ -186,7 +186,7 @@ def _is_slow(view, turn):
 def _gives_up_early(view):
     # One that began later finds the verdict of one whose time is over.
     hurried = _ranks(view.case, "hurried")
-    took_s = [view.played.seen[rank].kept[-1][0] for rank in hurried]
+    took_s = [view.case_result.seen[rank].kept[-1][0] for rank in hurried]
     return view.rank in hurried and max(took_s) < 0.9 * _limit_s(view)
 
 
@@ -194,10 +194,10 @@ def _goes_on_alone(view, turn):
     return turn.away and not _is_hurried(view) and turn.own_s >= _NEARLY * _limit_s(view)
 
 
-def _draw(played):
+def _draw(case_result):
     held = [
-        {"limit": f"{limit_of(played.case, rank)} s", "missing": str(result)}
-        for rank, result in enumerate(played.results)
+        {"limit": f"{limit_of(case_result.case, rank)} s", "missing": str(result)}
+        for rank, result in enumerate(case_result.results)
     ]
     return holdings_picture(["limit", "missing"], held)
 
@@ -303,6 +303,6 @@ sum_or_missing = Task(
         ),
     ),
     allowed=("all_reduce",),
-    waits_s=7.5,
+    extra_time_s=7.5,
     in_place=True,
 )

@@ -17,7 +17,7 @@ from ddp_lessons.checks.kit.fixtures.numbers import (
     whole_numbers,
     words,
 )
-from ddp_lessons.checks.kit.judging import Played
+from ddp_lessons.checks.kit.judging import CaseResult
 from ddp_lessons.checks.kit.mistakes import VALUES, Mistake
 from ddp_lessons.checks.kit.on_rank.snapshots import equal
 from ddp_lessons.checks.kit.tasks import Task
@@ -25,9 +25,9 @@ from ddp_lessons.checks.kit.tasks import Task
 __all__ = [
     "VALUES",
     "Case",
+    "CaseResult",
     "Expected",
     "Mistake",
-    "Played",
     "Task",
     "View",
     "equal",

@@ -2,7 +2,7 @@
 Say why a case came to no end: a rank that raised or died, a deadlock, or no time left.
 """
 
-from ddp_lessons.checks.kit.judging import Played, printed_lines, wrong
+from ddp_lessons.checks.kit.judging import CaseResult, printed_lines, wrong
 from ddp_lessons.errors import RankDied
 from ddp_lessons.ranks.diagnosis.cell_report import DIED, RAISED, Outcome, raised_message
 
@@ -12,9 +12,9 @@ BLANK = "is still blank"
 MAX_WAITS = 4
 
 
-def played_on_paper(task, case, seen, printed, stops):
+def simulate_case(task, case, seen, printed, stops):
     """
-    Return the Played of a world on paper, or raise the WrongAnswer if a rank did not get through.
+    Return the CaseResult of a world on paper, or raise the WrongAnswer if a rank did not get through.
 
     Args:
         task: The Task.
@@ -25,7 +25,7 @@ def played_on_paper(task, case, seen, printed, stops):
             for, in words.
     """
     if not stops:
-        return Played(task, case, seen, printed)
+        return CaseResult(task, case, seen, printed)
     raised = {rank: stop for rank, stop in stops.items() if isinstance(stop, Outcome)}
     waits = [f"rank {rank} waits for ever in its {stop}" for rank, stop in stops.items()]
     told = [raised_message(raised)[0]] if raised else waits[:MAX_WAITS]

@@ -9,16 +9,16 @@ from concurrent.futures import wait
 from dataclasses import dataclass, field
 
 from ddp_lessons.checks.kit import judging
-from ddp_lessons.checks.kit.case_failures import played_on_paper, wrong_end
+from ddp_lessons.checks.kit.case_failures import simulate_case, wrong_end
 from ddp_lessons.checks.kit.deadline import Deadline
 from ddp_lessons.checks.kit.on_rank import case_runner
 from ddp_lessons.checks.kit.on_rank.case_environment import make_groups
 from ddp_lessons.errors import CellStopped, RanksGone, StartFailed, WrongAnswer
 from ddp_lessons.progress import notes
-from ddp_lessons.ranks.diagnosis.conclusion import put_in_order
+from ddp_lessons.ranks.diagnosis.conclusion import ensure_ready
 from ddp_lessons.ranks.kernel.cells import CellRun
 from ddp_lessons.ranks.kernel.session import current_ranks
-from ddp_lessons.ranks.system.load_aware_timeout import Patience
+from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
 
 DEADLINE_S = 6.0
 """
@@ -40,7 +40,7 @@ class Run:
         folder: A folder that all cases share.
         deadline: The Deadline of all its cases together.
         own_orders: Whether sets of texts have another order on each rank.
-        played: A Played for each case that every rank of it went through, in order.
+        played: A CaseResult for each case that every rank of it went through, in order.
     """
 
     task: object
@@ -48,7 +48,7 @@ class Run:
     folder: str
     deadline: Deadline
     own_orders: bool = False
-    played: list = field(default_factory=list)
+    case_result: list = field(default_factory=list)
 
 
 def check(task, ranks=None):
@@ -85,43 +85,43 @@ def run_and_judge(task, ranks):
     Raises:
         WrongAnswer: The answer is not right yet.
     """
-    put_in_order(ranks)
+    ensure_ready(ranks)
     _ = ranks.store_folder  # refused here, if there is none, before anything has changed
     cases = task.new_cases(len(ranks))
     looks = _ask(ranks, case_runner.look, task.module, task.name)
     judging.judge_looks(task, looks)
-    start = Deadline(_READY_WITHIN_S, lambda: list(ranks.keeper.pids.values()))
+    start = Deadline(_READY_WITHIN_S, lambda: list(ranks.supervisor.pids.values()))
     if task.in_group:
-        sizes = {case.world_size for case in cases if not case.on_paper}
+        sizes = {case.world_size for case in cases if not case.is_simulated}
         sizes -= {len(ranks), *looks[0]["sizes"]}
         if sizes:
             _prepare(ranks, start, make_groups, sorted(sizes))
         if task.warm_up is not None:
             _prepare(ranks, start, task.warm_up)
     run = _run_all(task, ranks, start, cases)
-    if any(seen.num_orders for played in run.played for seen in played.seen):
+    if any(seen.num_orders for case_result in run.case_result for seen in case_result.seen):
         try:
-            on_ranks = [case for case in cases if not case.on_paper]
+            on_ranks = [case for case in cases if not case.is_simulated]
             _run_all(task, ranks, start, on_ranks, own_orders=True)
         except WrongAnswer as error:
             raise judging.wrong_by_order(task, error) from None
     task.last_run[:] = [run]
-    return task.ok(run.played) if callable(task.ok) else task.ok
+    return task.ok(run.case_result) if callable(task.ok) else task.ok
 
 
 def _run_all(task, ranks, start, cases, own_orders=False):
     folder = tempfile.mkdtemp(prefix="check-", dir=ranks.store_folder)
     if not task.in_group:
         ranks.leave()  # before the clock starts: the group's threads end, and their waits with them
-    run = Run(task, ranks, folder, start.anew(DEADLINE_S + task.waits_s), own_orders)
+    run = Run(task, ranks, folder, start.anew(DEADLINE_S + task.extra_time_s), own_orders)
     task.last_run[:] = [run]
     try:
         for case in cases:
-            played = _play(run, case)
-            if played is not None:
-                run.played.append(played)
+            case_result = _play(run, case)
+            if case_result is not None:
+                run.case_result.append(case_result)
                 with run.deadline.paused():  # it may have a training run of its own to compare with
-                    judging.judge_case(played)
+                    judging.judge_case(case_result)
     except WrongAnswer as error:
         if task.is_left_under_way(error.mistake) and task.in_group:
             ranks.join()  # a handle dropped may close a connection, a message meet a later call
@@ -142,12 +142,12 @@ def _prepare(ranks, start, function, *args):
 
 def _play(run, case):
     """
-    Run one case and return the Played; raise the WrongAnswer if it did not come to its end.
+    Run one case and return the CaseResult; raise the WrongAnswer if it did not come to its end.
 
     None if the case is on paper, and the answer cannot be played so: it is not judged there.
     """
-    task, members = run.task, range(1 if case.on_paper else case.world_size)
-    told = (case.world_size, case.data, case.seed, case.on_paper)
+    task, members = run.task, range(1 if case.is_simulated else case.world_size)
+    told = (case.world_size, case.data, case.seed, case.is_simulated)
     source = _call(case_runner.play, task.module, task.number, told, run.folder, run.own_orders)
     error, outcomes, is_late = _run_cell(run.ranks, members, source, run.deadline)
     if run.ranks.dead:  # its replacement was left to the next cell
@@ -161,9 +161,9 @@ def _play(run, case):
         what = "After it, ranks are in no group any more."
         raise judging.wrong(task, "group-left", [f"Tried with {case}.", what])
     seen = [found for found, *_ in kept]
-    if case.on_paper:
-        return played_on_paper(task, case, *seen[0]) if seen[0] else None
-    return judging.Played(task, case, seen, [text for _, text, _ in kept])
+    if case.is_simulated:
+        return simulate_case(task, case, *seen[0]) if seen[0] else None
+    return judging.CaseResult(task, case, seen, [text for _, text, _ in kept])
 
 
 def _call(function, *args):
@@ -193,7 +193,7 @@ def _run_cell(ranks, members, source, deadline):
 def _ask(ranks, function, *args):
     everyone = range(len(ranks))
     futures = [ranks.client.direct_view(rank).apply_async(function, *args) for rank in everyone]
-    patience = Patience(_IMPORT_WITHIN_S, lambda: ranks.control.pids(everyone))
+    patience = LoadAwareTimeout(_IMPORT_WITHIN_S, lambda: ranks.control.pids(everyone))
     while (silent := wait(futures, timeout=_LOOK_EVERY_S).not_done) and not patience.is_over:
         pass
     if silent:

@@ -17,7 +17,7 @@ def last_result(view):
     """
     Return what an answer returned in its last call, of a View.
     """
-    return view.played.results[view.rank]
+    return view.case_result.results[view.rank]
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ class View:
     Hold what one rank shows of a case: a mistake's `shows` looks at it.
 
     Args:
-        played: The Played.
+        case_result: The CaseResult.
         rank: The rank.
     """
 
-    played: Any
+    case_result: Any
     rank: int
     _findings: dict = field(default_factory=dict, repr=False)
 
@@ -57,14 +57,14 @@ class View:
         """
         The Case.
         """
-        return self.played.case
+        return self.case_result.case
 
     @property
     def seen(self):
         """
         The Seen of this rank.
         """
-        return self.played.seen[self.rank]
+        return self.case_result.seen[self.rank]
 
     @property
     def kept(self):
@@ -78,14 +78,14 @@ class View:
         """
         The events of all calls of this rank.
         """
-        return self.played.traces[self.rank]
+        return self.case_result.traces[self.rank]
 
     @cached_property
     def got(self):
         """
         What the answer gave on this rank; without an Expected, its last result.
         """
-        expected = self.played.task.expected
+        expected = self.case_result.task.expected
         return (expected.gave if expected else last_result)(self)
 
     @cached_property
@@ -93,7 +93,7 @@ class View:
         """
         The right value; None without an Expected.
         """
-        expected = self.played.task.expected
+        expected = self.case_result.task.expected
         return expected and expected.value(self.case, self.rank)
 
     @cached_property
@@ -101,7 +101,7 @@ class View:
         """
         How far each number may be off; None: not at all.
         """
-        expected = self.played.task.expected
+        expected = self.case_result.task.expected
         return expected and expected.most_off and expected.most_off(self.case, self.rank)
 
     @cached_property
@@ -109,7 +109,7 @@ class View:
         """
         The Difference from the right value; None if the answer gave that, or without an Expected.
         """
-        if self.played.task.expected is None:
+        if self.case_result.task.expected is None:
             return None
         return find_difference(self.got, self.expected, self.most_off)
 
@@ -157,7 +157,7 @@ _KINDS = {
 }
 
 
-def name_mistake(played):
+def name_mistake(case_result):
     """
     Raise the WrongAnswer for the first mistake of the task's list that the case shows.
 
@@ -173,13 +173,13 @@ def name_mistake(played):
       right: what is off there has stayed from the first, and is called "kept".
 
     Args:
-        played: The Played of a task without a `judge`.
+        case_result: The CaseResult of a task without a `judge`.
     """
-    views = [View(played, rank) for rank in range(played.case.world_size)]
+    views = [View(case_result, rank) for rank in range(case_result.case.world_size)]
     for view in views:
         if _kind(view) in _KINDS:
             raise _wrong(VALUES, view, _KINDS[_kind(view)])
-    for mistake in played.task.mistakes:
+    for mistake in case_result.task.mistakes:
         for view in views:
             fact = _fact(mistake, view)
             if fact:
@@ -188,11 +188,11 @@ def name_mistake(played):
 
 def _wrong(mistake, view, fact):
     if not view.is_off:
-        return view.played.wrong(mistake.name, view.rank, fact=fact)
+        return view.case_result.wrong(mistake.name, view.rank, fact=fact)
     both, where = view.difference, view.difference.where
     name = _kind(view) if mistake.name == "values" else mistake.name
     fact = f"{fact} The first difference is in {where}." if where else fact
-    return view.played.wrong(name, view.rank, got=both.got, expected=both.expected, fact=fact)
+    return view.case_result.wrong(name, view.rank, got=both.got, expected=both.expected, fact=fact)
 
 
 def _kind(view):
@@ -216,7 +216,7 @@ def _fact(mistake, view):
     if mistake.shows:
         found = mistake.shows(view)
         return mistake.symptom if found is True else found
-    if mistake.gives and view.played.call == "first" and view.is_off:
+    if mistake.gives and view.case_result.call == "first" and view.is_off:
         values = mistake.gives(view.case, view.rank)
         return mistake.symptom if any(map(view.is_near, values)) else ""
     return mistake.symptom if mistake.name == "values" and view.is_off else ""

@@ -18,7 +18,7 @@ MAX_CALLS = 12
 
 
 @dataclass
-class Played:
+class CaseResult:
     """
     Hold one case that every rank of it went through.
 
@@ -85,7 +85,7 @@ class Played:
         is_repeated = rank is not None and any(call.repeats for call in self.seen[rank].calls)
         if (self.call != "first" or is_repeated) and mistake == "values":
             mistake = "kept"  # the same arguments gave what is right before, or others gave this
-        if self.case.on_paper and mistake == "values":
+        if self.case.is_simulated and mistake == "values":
             mistake = "more-ranks"
         where = f"Tried with {self.case}."
         if mistake == "values":
@@ -200,69 +200,71 @@ def judge_looks(task, looks):
             raise wrong(task, "replaced", [what])
 
 
-def judge_case(played):
+def judge_case(case_result):
     """
     Raise the WrongAnswer for the first mistake that a case shows, if it shows one.
     """
-    _judge_common(played)
-    judge_own(played)
-    if played.task.twice:
-        for seen in played.seen:
+    _judge_common(case_result)
+    judge_own(case_result)
+    if case_result.task.twice:
+        for seen in case_result.seen:
             if any(call.again.kept_room for call in seen.calls):
                 fact = "A second call with the same arguments changes what the first one returned."
-                raise played.wrong("kept", seen.rank, fact=fact)
-        again = replace(played, seen=[_again(seen) for seen in played.seen], call="second")
+                raise case_result.wrong("kept", seen.rank, fact=fact)
+        again = replace(
+            case_result, seen=[_again(seen) for seen in case_result.seen], call="second"
+        )
         _judge_common(again)
         judge_own(again)
 
 
-def judge_own(played):
+def judge_own(case_result):
     """
     Raise the WrongAnswer for the first of the task's own mistakes that a case shows.
     """
-    (played.task.judge or name_mistake)(played)
+    (case_result.task.judge or name_mistake)(case_result)
 
 
 def _again(seen):
     return replace(seen, calls=[call.again for call in seen.calls])
 
 
-def _judge_common(played):
-    task = played.task
-    for rank, events in enumerate(played.traces):
+def _judge_common(case_result):
+    task = case_result.task
+    for rank, events in enumerate(case_result.traces):
         for event in events:
             if event.is_communication and not _may_call(task, event.name):
                 fact = f"It calls {event.name}, which is not allowed here."
-                raise played.wrong("forbidden", rank, fact=fact)
-    has_keys = any(call.num_keys for seen in played.seen for call in seen.calls)
+                raise case_result.wrong("forbidden", rank, fact=fact)
+    has_keys = any(call.num_keys for seen in case_result.seen for call in seen.calls)
     if has_keys and task.in_group and not task.uses_store:
         fact = "It puts keys into the group's store, as a new group does, or who talks past calls."
-        raise played.wrong("store", fact=fact)
-    for seen in played.seen:
+        raise case_result.wrong("store", fact=fact)
+    for seen in case_result.seen:
         for call in seen.calls:
-            _judge_call(played, seen.rank, call)
-    for event, missing in unmatched(played.traces):
+            _judge_call(case_result, seen.rank, call)
+    for event, missing in unmatched(case_result.traces):
         if event.is_send and missing:
             fact = (
                 f"Rank {event.rank} sends to rank {event.peer} what rank {event.peer} never takes."
             )
-            raise played.wrong("unreceived", event.rank, fact=fact)
+            raise case_result.wrong("unreceived", event.rank, fact=fact)
 
 
-def _judge_call(played, rank, call):
-    task = played.task
+def _judge_call(case_result, rank, call):
+    task = case_result.task
     if task.returns and call.result is None:
-        raise played.wrong("nothing", rank, fact="It returns nothing.")
+        raise case_result.wrong("nothing", rank, fact="It returns nothing.")
     for event in call.events:
         if event.is_communication and event.wait_index is None and event.backward is None:
             fact = f"It returns while its {event.name} may still be under way."
-            raise played.wrong("unwaited", rank, fact=fact)
+            raise case_result.wrong("unwaited", rank, fact=fact)
     if call.num_threads:
         fact = "It returns while a thread that it has started may still be at work."
-        raise played.wrong("left-running", rank, fact=fact)
-    forgotten = [text for kind, text in call.changes.items() if kind not in (task.may_change or ())]
-    if task.may_change is not None and forgotten:
-        raise played.wrong("left-changed", rank, fact=forgotten[0])
+        raise case_result.wrong("left-running", rank, fact=fact)
+    forgotten = [text for kind, text in call.changes.items() if kind not in (task.may_mutate or ())]
+    if task.may_mutate is not None and forgotten:
+        raise case_result.wrong("left-changed", rank, fact=forgotten[0])
     if task.in_place:
         return
     if not equal(call.before, call.after):
@@ -272,10 +274,10 @@ def _judge_call(played, rank, call):
             for one, other in zip(call.before, call.after, strict=True)
             if not equal(one, other)
         )
-        raise played.wrong("input-changed", rank, got=after, expected=before, fact=fact)
+        raise case_result.wrong("input-changed", rank, got=after, expected=before, fact=fact)
     if call.shares_input:
         fact = "What it returns is the argument itself, or a view of it."
-        raise played.wrong("view", rank, fact=fact)
+        raise case_result.wrong("view", rank, fact=fact)
 
 
 def _may_call(task, name):

@@ -23,16 +23,16 @@ class Task:
         cases: Function of a random.Random that returns Cases. The first one is drawn by `picture`
             and must be the same every time, so give it a seed.
         act: Function (here, answer) that each rank of a case runs. It makes the arguments and
-            calls `here.call(answer, ...)`; what it returns is kept too.
+            calls `context.call(answer, ...)`; what it returns is kept too.
         expected: The Expected, which says what is right. None: no value is compared.
         mistakes: A tuple of `Mistake`, in the order in which they are tried: see
             `elimination.name_mistake`. Of a task with a `judge`: name of a mistake -> its hint.
             Those of `mistakes.COMMON` may be worded anew.
-        judge: The older form, in place of a tuple of mistakes: a function of a Played that raises
-            `played.wrong(...)` if a case shows a mistake.
-        ok: What the ok line says after the task's name, or a function of all Played that returns
+        judge: The older form, in place of a tuple of mistakes: a function of a CaseResult that raises
+            `case_result.wrong(...)` if a case shows a mistake.
+        ok: What the ok line says after the task's name, or a function of all CaseResult that returns
             it. It must be the same at every check of the same answer.
-        draw: Function of the first Played that returns a Picture.
+        draw: Function of the first CaseResult that returns a Picture.
         hints: At least three, from the concept to the key line.
         allowed: Names of the calls that an answer may make, as a trace names them; None: any.
         forbidden: Names of the calls that it may not make.
@@ -40,13 +40,13 @@ class Task:
         returns: Whether it must return something.
         twice: Whether each call is made once more with the same arguments, and judged as well: for
             an answer that depends on nothing else.
-        may_change: What of a model or optimizer that it gets the answer may change, by the names
-            that `kit.inside.lent` lists. None: nothing is said of it.
+        may_mutate: What of a model or optimizer that it gets the answer may change, by the names
+            that `kit.on_rank.argument_state` lists. None: nothing is said of it.
         in_group: Whether the ranks are in a group. False: the answer joins one by itself.
         uses_store: Whether keys may be put into the group's store, as a new group does. Otherwise
             that is a way to talk past the calls that are counted.
         draws_case: Place of the case that `picture` draws, from 0. It needs a seed.
-        waits_s: How many seconds its cases wait by themselves, for a limit to be over or a job to
+        extra_time_s: How many seconds its cases wait by themselves, for a limit to be over or a job to
             end: the answer gets them on top of those that it has.
         warm_up: Function of a module that every rank calls before the clock of a check starts, for
             what takes seconds the first time, such as
@@ -71,12 +71,12 @@ class Task:
     in_place: bool = False
     returns: bool = True
     twice: bool = False
-    ends_threads: bool = False
-    may_change: tuple | None = None
+    must_join_threads: bool = False
+    may_mutate: tuple | None = None
     in_group: bool = True
     uses_store: bool = False
     draws_case: int = 0
-    waits_s: float = 0.0
+    extra_time_s: float = 0.0
     warm_up: Callable | None = None
     last_run: list = field(default_factory=list, init=False, compare=False, repr=False)
 
@@ -148,12 +148,12 @@ class Task:
         Raises:
             BadInput: There was no check yet, or it did not get that far.
         """
-        if not self.last_run or len(self.last_run[0].played) <= self.draws_case:
+        if not self.last_run or len(self.last_run[0].case_result) <= self.draws_case:
             raise BadInput(
                 f"Nothing to draw: task {self.number} must have been run (got no run that came "
                 "to an end). Run its check first."
             )
-        return self.draw(self.last_run[0].played[self.draws_case])
+        return self.draw(self.last_run[0].case_result[self.draws_case])
 
     def __repr__(self):
         return f"<task {self.number}: {self.name}>"
@@ -165,7 +165,7 @@ class Task:
         cases = [
             replace(case, seed=secrets.randbits(40)) if case.seed is None else case
             for case in self.cases(Random(secrets.randbits(64)))
-            if case.on_paper or case.world_size <= max_world_size
+            if case.is_simulated or case.world_size <= max_world_size
         ]
         if not cases:
             raise BadInput(

@@ -44,8 +44,8 @@ def _asked(case, rank):
     return cluster, {"ranks": ranks, "minutes": minutes, "script": script}
 
 
-def _act(here, batch_file):
-    here.call(batch_file, *_asked(here.case, here.rank))
+def _act(context, batch_file):
+    context.call(batch_file, *_asked(context.case, context.rank))
 
 
 @lru_cache(maxsize=64)
@@ -163,10 +163,10 @@ def _has_other_threads(job):
     return got and f"A rank would have {min(got, key=str)} threads; {job.threads} are its share."
 
 
-def _draw(played):
+def _draw(case_result):
     rows = []
-    for seen in played.seen:
-        described, _ = _asked(played.case, seen.rank)
+    for seen in case_result.seen:
+        described, _ = _asked(case_result.case, seen.rank)
         rehearsal = _rehearsed(seen.calls[0].result, Cluster(**described))
         rows.append(
             {

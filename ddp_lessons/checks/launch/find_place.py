@@ -44,13 +44,13 @@ def _of_each(find_place):
     return lambda environs: {name: copy(find_place(environ)) for name, environ in environs.items()}
 
 
-def _act(here, find_place):
+def _act(context, find_place):
     with told(_ELSEWHERE) as changed_names:
-        here.call(_of_each(find_place), _environs(here.case, here.rank))
+        context.call(_of_each(find_place), _environs(context.case, context.rank))
         changed = changed_names()
     with told(_ELSEWHERE):
         anew = defined_anew(find_place, "find_place")
-        here.call(_of_each(anew), _environs(here.case, here.rank))
+        context.call(_of_each(anew), _environs(context.case, context.rank))
     return changed
 
 
@@ -98,11 +98,11 @@ def _is_told(view):
     return any(words[key] in environ for key in {*off} - {*_NUMBERS})
 
 
-def _draw(played):
+def _draw(case_result):
     shown = ("torchrun", "mpiexec", "srun", "torchrun in srun", "nobody")
     rows = [
         {name: f"{places[name]['rank']} of {places[name]['world_size']}" for name in shown}
-        for places in (seen.calls[0].result for seen in played.seen)
+        for places in (seen.calls[0].result for seen in case_result.seen)
     ]
     return holdings_picture(shown, rows)
 

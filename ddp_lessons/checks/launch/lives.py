@@ -49,11 +49,11 @@ class LifeRun:
         seen: (steps made, what was under the name then) for each content that the watch has seen.
     """
 
-    def __init__(self, here, ends_in=None, watch=None):
-        self._here, self._ends_in, self._watch, self.seen = here, ends_in, watch, []
+    def __init__(self, context, ends_in=None, watch=None):
+        self._here, self._ends_in, self._watch, self.seen = context, ends_in, watch, []
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(here.case.seed % 2**31)
-            self.model = nn.Linear(NUM_FEATURES, 1).to(here.device)
+            torch.manual_seed(context.case.seed % 2**31)
+            self.model = nn.Linear(NUM_FEATURES, 1).to(context.device)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05, momentum=0.9)
         self.step, self.made, self.is_dead, self.num_late = 0, [], False, 0
 
@@ -113,7 +113,7 @@ class LifeRun:
         return torch.cat([one.flatten() for one in found]).clone()
 
 
-def live(here, answer, path, num_steps, *, number, ends_in=None, cut_save=None):
+def live(context, answer, path, num_steps, *, number, ends_in=None, cut_save=None):
     """
     Call an answer for one life, and tell what it did.
 
@@ -132,8 +132,8 @@ def live(here, answer, path, num_steps, *, number, ends_in=None, cut_save=None):
         whether half a save lies at the path.
     """
     # More than one rank may look at what another one has just removed.
-    watch = FileWatch(path) if here.world_size == 1 else None
-    run = LifeRun(here, ends_in, watch)
+    watch = FileWatch(path) if context.world_size == 1 else None
+    run = LifeRun(context, ends_in, watch)
     saves: list = []
     halves: list = []
     named: list = []
@@ -177,12 +177,12 @@ def live(here, answer, path, num_steps, *, number, ends_in=None, cut_save=None):
         watch or nullcontext(),
         suppress(Killed),
     ):
-        here.call(answer, run, path, num_steps)
+        context.call(answer, run, path, num_steps)
     run.look()
     # Of several ranks none is cut, and one may remove what another looks at.
     is_cut = bool(halves) and path.exists() and path.read_bytes() in halves
     dist.barrier()
-    if here.rank == 0:
+    if context.rank == 0:
         leave_alone(path)
     dist.barrier()
     return {
@@ -210,7 +210,7 @@ def leave_alone(path):
             shutil.rmtree(other) if other.is_dir() else other.unlink()
 
 
-def begun_after(here, answer, path, num_steps, content):
+def begun_after(context, answer, path, num_steps, content):
     """
     Begin a life that finds a content under the name, and end it in its first step.
 
@@ -222,7 +222,7 @@ def begun_after(here, answer, path, num_steps, content):
     path.unlink(missing_ok=True)
     if content is not None:
         path.write_bytes(content)
-    run = LifeRun(here, ends_in=0)
+    run = LifeRun(context, ends_in=0)
     try:
         with told({_COUNT: "1"}), suppress(Killed):
             answer(run, path, num_steps)
@@ -231,13 +231,13 @@ def begun_after(here, answer, path, num_steps, content):
     return run.step + 1, run.weights()
 
 
-def whole_run(here, num_steps):
+def whole_run(context, num_steps):
     """
     Make all steps in one life, and return (number, weights, momentum) before each and at the end.
 
     Collective: every rank must call it.
     """
-    run = LifeRun(here)
+    run = LifeRun(context)
     for _ in range(num_steps):
         run.train_step()
     return [*run.made, (num_steps + 1, run.weights(), run.momentum())]

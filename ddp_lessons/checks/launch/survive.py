@@ -25,42 +25,42 @@ def _cases(draw):
     yield Case(1, {"ended in save": draw.randint(2, 5), "started again by": "torchrun"})
 
 
-def _act(here, survive):
-    path = here.folder / f"lives-{here.case.seed}" / "run.pt"
+def _act(context, survive):
+    path = context.folder / f"lives-{context.case.seed}" / "run.pt"
     path.parent.mkdir(exist_ok=True)
-    ends = here.case.data.get("ended in steps", [None])
-    is_new_job = here["started again by"] != "torchrun"
-    whole, lives = whole_run(here, NUM_STEPS), []
+    ends = context.case.data.get("ended in steps", [None])
+    is_new_job = context["started again by"] != "torchrun"
+    whole, lives = whole_run(context, NUM_STEPS), []
     # A job that is over may be started once more: nothing is left to do.
     for number, ends_in in enumerate([*ends, None, *([None] if is_new_job else [])]):
-        cut_save = here.case.data.get("ended in save") if number == 0 else None
+        cut_save = context.case.data.get("ended in save") if number == 0 else None
         told = 0 if is_new_job else number
         lives.append(
-            live(here, survive, path, NUM_STEPS, number=told, ends_in=ends_in, cut_save=cut_save)
+            live(context, survive, path, NUM_STEPS, number=told, ends_in=ends_in, cut_save=cut_save)
         )
         if cut_save is not None:
-            lives[-1]["is_cut"] |= not _goes_on(here, survive, path, lives[-1]["end"][0])
+            lives[-1]["is_cut"] |= not _goes_on(context, survive, path, lives[-1]["end"][0])
         if lives[-1]["is_cut"]:
             break  # what the next life makes of half a file is told by the file
     # A kill leaves what is under the name at that moment. So each of them must be enough.
     moments = [moment for life in lives for moment in life.pop("seen")]
     left = [
-        (done, content and len(content), *begun_after(here, survive, path, NUM_STEPS, content))
+        (done, content and len(content), *begun_after(context, survive, path, NUM_STEPS, content))
         for done, content in moments
     ]
     forgotten = None
     if is_new_job:
-        if here.rank == 0:
+        if context.rank == 0:
             path.unlink(missing_ok=True)
         dist.barrier()
-        forgotten = live(here, survive, path, NUM_STEPS, number=0, ends_in=0)["made"]
+        forgotten = live(context, survive, path, NUM_STEPS, number=0, ends_in=0)["made"]
     return {"whole": whole, "lives": lives, "left": left, "forgotten": forgotten}
 
 
-def _goes_on(here, survive, path, done):
+def _goes_on(context, survive, path, done):
     # Whether a life that finds what a cut save has left begins with one of the two right steps.
     content = path.read_bytes() if path.exists() else None
-    first, _ = begun_after(here, survive, path, NUM_STEPS, content)
+    first, _ = begun_after(context, survive, path, NUM_STEPS, content)
     path.unlink(missing_ok=True)
     if content is not None:
         path.write_bytes(content)
@@ -163,10 +163,10 @@ def _remembers(view):
     )
 
 
-def _draw(played):
-    names = [f"life {number}" for number in range(len(played.seen[0].kept["lives"]))]
+def _draw(case_result):
+    names = [f"life {number}" for number in range(len(case_result.seen[0].kept["lives"]))]
     rows = []
-    for seen in played.seen:
+    for seen in case_result.seen:
         made = [[step for step, *_ in life["made"]] for life in seen.kept["lives"]]
         told = [f"steps {steps[0]} to {steps[-1]}" if steps else "no step" for steps in made]
         rows.append(dict(zip(names, told, strict=True)))

@@ -58,15 +58,15 @@ def _jobs_of_rank(case, rank):
     return dict([*_jobs(case).items()][rank :: case.world_size])
 
 
-def _act(here, who_failed):
-    own = here.folder / f"jobs-{here.case.seed}-{here.rank}"
+def _act(context, who_failed):
+    own = context.folder / f"jobs-{context.case.seed}-{context.rank}"
     changed = []
-    for name, job in _jobs_of_rank(here.case, here.rank).items():
+    for name, job in _jobs_of_rank(context.case, context.rank).items():
         folder = own / name
         folder.mkdir(parents=True)
         for file, text in job["files"].items():
             (folder / file).write_text(text)
-        here.call(who_failed, folder)
+        context.call(who_failed, folder)
         files = {file.name: file.read_text() for file in folder.iterdir()}
         if files != job["files"]:
             changed.append(name)
@@ -112,18 +112,18 @@ def _has_words(got):
     return got[1] in WHYS and (got[0] is None or type(got[0]) is int)
 
 
-def _draw(played):
+def _draw(case_result):
     rows: list = []
-    for seen in played.seen:
+    for seen in case_result.seen:
         results = [call.result for call in seen.calls]
-        names = _jobs_of_rank(played.case, seen.rank)
+        names = _jobs_of_rank(case_result.case, seen.rank)
         rows.append(
             {
                 name: why if rank is None else f"rank {rank} {why}"
                 for name, (rank, why) in zip(names, results, strict=True)
             }
         )
-    return holdings_picture(list(_jobs(played.case)), rows)
+    return holdings_picture(list(_jobs(case_result.case)), rows)
 
 
 who_failed = Task(

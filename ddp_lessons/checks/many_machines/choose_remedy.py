@@ -76,9 +76,9 @@ def _drawn(draw):
     }, allowed
 
 
-def _act(here, choose_remedy):
-    figures = {name: here[name] for name in FIGURES}
-    here.call(choose_remedy, figures, list(here["allowed"]))
+def _act(context, choose_remedy):
+    figures = {name: context[name] for name in FIGURES}
+    context.call(choose_remedy, figures, list(context["allowed"]))
 
 
 def _is_slow(view):
@@ -107,12 +107,12 @@ def _reckons_by(*recipes):
     return shows
 
 
-def _draw(played):
-    figures = {name: played.case[name] for name in FIGURES}
-    row = {name: f"{1e3 * batch_s(name, figures):.0f} ms" for name in played.case["allowed"]}
-    chosen = played.results[0]
+def _draw(case_result):
+    figures = {name: case_result.case[name] for name in FIGURES}
+    row = {name: f"{1e3 * batch_s(name, figures):.0f} ms" for name in case_result.case["allowed"]}
+    chosen = case_result.results[0]
     row[chosen] = f"{row[chosen]}, chosen"
-    return holdings_picture(played.case["allowed"], [row])
+    return holdings_picture(case_result.case["allowed"], [row])
 
 
 choose_remedy = Task(

@@ -61,14 +61,14 @@ def _tensor(case, rank, number):
     return normal_numbers(case, rank + number * case.world_size, case["shape"], torch.float64)
 
 
-def _act(here, hierarchical_mean):
-    hosts = split_hosts(here["hosts"])
+def _act(context, hierarchical_mean):
+    hosts = split_hosts(context["hosts"])
     dist.barrier()  # all groups are made: the store is counted from here on
     results = []
     for number in range(2):
-        tensor = _tensor(here.case, here.rank, number).to(here.device)
-        results.append(here.call(hierarchical_mean, tensor, hosts.local, hosts.leaders))
-    first = here.calls[0].result
+        tensor = _tensor(context.case, context.rank, number).to(context.device)
+        results.append(context.call(hierarchical_mean, tensor, hosts.local, hosts.leaders))
+    first = context.calls[0].result
     is_kept = isinstance(first, torch.Tensor) and not torch.equal(results[0].cpu(), first)
     dist.barrier()
     groups = {id(group): group for group in (hosts.local, hosts.leaders, hosts.twins) if group}
@@ -114,7 +114,7 @@ class _Sums:
         self.rows = [row.double() for row in _rows(case, number)]
         (self.own,) = [ranks for ranks in layout if rank in ranks]
         self.sums = [sum(self.rows[rank] for rank in ranks) for ranks in layout]
-        self.here, self.all = sum(self.rows[rank] for rank in self.own), sum(self.rows)
+        self.context, self.all = sum(self.rows[rank] for rank in self.own), sum(self.rows)
         self.means = [total / len(one) for total, one in zip(self.sums, layout, strict=True)]
         self.firsts = [self.rows[min(ranks)] for ranks in layout]
 
@@ -138,7 +138,7 @@ def _gives(values_of):
 
 def _of_some_ranks(sums):
     leaders = sum(sums.firsts)
-    host = [sums.here / len(sums.own), sums.here / sums.w, sums.here]
+    host = [sums.context / len(sums.own), sums.context / sums.w, sums.context]
     return [*host, leaders / len(sums.firsts), leaders / sums.w]
 
 
@@ -157,7 +157,7 @@ def _counts_twice(view):
 
 def _stays_with_leaders(view):
     own = _gives(lambda sums: [sums.rows[view.rank]])(view)
-    right = [played for played in view.played.seen if _is_right(view, played)]
+    right = [case_result for case_result in view.case_result.seen if _is_right(view, case_result)]
     return view.is_off and (
         own or (right and f"The mean is on {len(right)} of {view.case.world_size} ranks only.")
     )
@@ -172,7 +172,7 @@ def _is_right(view, seen):
 
 
 def _is_unlike(view):
-    pairs = zip(view.seen.calls, view.played.seen[0].calls, strict=True)
+    pairs = zip(view.seen.calls, view.case_result.seen[0].calls, strict=True)
     return any(not torch.equal(one.result, first.result) for one, first in pairs)
 
 
@@ -180,19 +180,19 @@ def _is_close(got, value):
     return torch.allclose(got.double(), value, rtol=1e-5, atol=1e-6)
 
 
-def crossed_bytes(played):
+def crossed_bytes(case_result):
     """
     Return the bytes that all ranks have sent to other hosts, on average over the calls.
     """
-    layout = played.case["hosts"]
-    return sum(crossing_bytes(events, layout) for events in played.traces) / 2
+    layout = case_result.case["hosts"]
+    return sum(crossing_bytes(events, layout) for events in case_result.traces) / 2
 
 
 def _crosses_too_often(view):
     # A fact, if the hosts' sums do not cross as round a ring.
-    layout, tensor = view.case["hosts"], view.played.before[0]
+    layout, tensor = view.case["hosts"], view.case_result.before[0]
     least = 2 * (len(layout) - 1) * tensor.numel() * tensor.element_size()
-    crossed = crossed_bytes(view.played)
+    crossed = crossed_bytes(view.case_result)
     return crossed > least + _SPARE_BYTES * len(layout) and (
         f"The mean is right. But {crossed:.0f} bytes cross from host to host, where {least} are "
         f"enough: the {len(layout)} hosts' sums, each sent on as a ring does."
@@ -211,9 +211,11 @@ def _is_flat(event, case):
     return is_whole and is_large and len(case["hosts"]) < case.world_size
 
 
-def _draw(played):
-    before = [row.tolist() for row in played.before]
-    return collective_picture("mean over hosts", before, [row.tolist() for row in played.results])
+def _draw(case_result):
+    before = [row.tolist() for row in case_result.before]
+    return collective_picture(
+        "mean over hosts", before, [row.tolist() for row in case_result.results]
+    )
 
 
 hierarchical_mean = Task(

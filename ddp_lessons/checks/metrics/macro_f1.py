@@ -53,8 +53,8 @@ def _counts(case, rank):
     return counts
 
 
-def _act(here, macro_f1):
-    here.call(macro_f1, _counts(here.case, here.rank).to(here.device))
+def _act(context, macro_f1):
+    context.call(macro_f1, _counts(context.case, context.rank).to(context.device))
 
 
 def _f1_of(table):
@@ -72,15 +72,15 @@ def _mean(numbers):
     return float(sum(kept) / len(kept)) if kept else 0.0
 
 
-def _judge(played):
-    case = played.case
+def _judge(case_result):
+    case = case_result.case
     tables = [_counts(case, rank) for rank in range(case.world_size)]
     expected = _mean(_f1_of(sum(tables)))
-    numbers = [number_of(result) for result in played.results]
-    for rank, (number, result) in enumerate(zip(numbers, played.results, strict=True)):
+    numbers = [number_of(result) for result in case_result.results]
+    for rank, (number, result) in enumerate(zip(numbers, case_result.results, strict=True)):
         if number is None:
             fact = "It must return one number."
-            raise played.wrong("no-number", rank, got=result, fact=fact)
+            raise case_result.wrong("no-number", rank, got=result, fact=fact)
     are_right = [math.isclose(number, expected, rel_tol=REL_OFF) for number in numbers]
     for rank, number in enumerate(numbers):
         if not are_right[rank]:
@@ -88,10 +88,10 @@ def _judge(played):
             if any(are_right) and mistake == "values":
                 mistake = "not-everywhere"
             fact = "It is not the F1 of all samples."
-            raise played.wrong(mistake, rank, got=number, expected=expected, fact=fact)
+            raise case_result.wrong(mistake, rank, got=number, expected=expected, fact=fact)
     most_bytes = 8 * case["classes"] ** 2
-    for seen in played.seen:
-        judge_price(played, seen.rank, seen.calls[-1], most_bytes)
+    for seen in case_result.seen:
+        judge_price(case_result, seen.rank, seen.calls[-1], most_bytes)
 
 
 def _mistake(tables, rank, got, expected, is_large):
@@ -170,11 +170,11 @@ def _mistakes(tables, rank):
         )
 
 
-def _draw(played):
-    names = [f"class {one}" for one in range(played.case["classes"])] + ["macro F1"]
+def _draw(case_result):
+    names = [f"class {one}" for one in range(case_result.case["classes"])] + ["macro F1"]
     rows = []
-    for rank, result in enumerate(played.results):
-        own = _f1_of(_counts(played.case, rank))
+    for rank, result in enumerate(case_result.results):
+        own = _f1_of(_counts(case_result.case, rank))
         told = ["none" if one is None else f"{float(one):.3f}" for one in own]
         number = number_of(result)
         told.append("no number" if number is None else f"{number:.3f}")

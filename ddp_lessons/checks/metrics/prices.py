@@ -39,18 +39,18 @@ def fact_of_price(call, most_bytes):
     return ""
 
 
-def judge_price(played, rank, call, most_bytes):
+def judge_price(case_result, rank, call, most_bytes):
     """
     Refuse a call that makes more than one collective, or hands over more bytes than are needed.
 
     Args:
-        played: The Played.
+        case_result: The CaseResult.
         rank: The rank.
         call: The Call.
         most_bytes: What the task allows from each rank.
     """
     if fact := fact_of_price(call, most_bytes):
-        raise played.wrong("cost" if "collectives" in fact else "bytes", rank, fact=fact)
+        raise case_result.wrong("cost" if "collectives" in fact else "bytes", rank, fact=fact)
 
 
 def batch_of(case, rank, call=0):

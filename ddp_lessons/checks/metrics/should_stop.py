@@ -69,14 +69,14 @@ def _flags(case, rank):
     return [is_named and call + 1 in case["in call"] for call in range(len(MEANS))]
 
 
-def _act(here, should_stop):
+def _act(context, should_stop):
     notes = {"best": math.inf, "bad_epochs": 0, "patience": PATIENCE, "min_delta": MIN_DELTA}
     noted = []
-    num_samples = here["samples"][here.rank]
+    num_samples = context["samples"][context.rank]
     for total, flag in zip(
-        _totals(here.case, here.rank), _flags(here.case, here.rank), strict=True
+        _totals(context.case, context.rank), _flags(context.case, context.rank), strict=True
     ):
-        here.call(should_stop, notes, total, num_samples, flag)
+        context.call(should_stop, notes, total, num_samples, flag)
         noted.append({name: number_of(notes.get(name)) for name in ("best", "bad_epochs")})
     return noted
 
@@ -170,7 +170,7 @@ def _not_bool(view):
 
 
 def _is_unlike(view):
-    own, first = view.kept, view.played.seen[0].kept
+    own, first = view.kept, view.case_result.seen[0].kept
     at = next((number for number, pair in enumerate(zip(own, first, strict=True), start=1)
                if not equal(*pair)), None)  # fmt: skip
     return at and f'After call {at}, notes["best"] has other last digits than on rank 0.'
@@ -180,10 +180,10 @@ def _costs(view):
     return next(filter(None, (fact_of_price(call, MESSAGE_BYTES) for call in view.seen.calls)), "")
 
 
-def _draw(played):
+def _draw(case_result):
     names = ["says stop in call", "best in the end", "bad epochs"]
     rows = []
-    for seen in played.seen:
+    for seen in case_result.seen:
         stops = [str(number + 1) for number, call in enumerate(seen.calls) if call.result]
         last = seen.kept[-1]
         told = [", ".join(stops) or "none", f"{last['best']:g}", f"{last['bad_epochs']:g}"]

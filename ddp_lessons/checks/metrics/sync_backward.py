@@ -48,9 +48,9 @@ class _Given:
         return self.grads[rank], self.normals[rank], self.inverse, self.weight, self.total
 
 
-def _act(here, sync_backward):
-    *tensors, total = _Given(here.case).of(here.rank)
-    here.call(sync_backward, *(one.to(here.device) for one in tensors), total)
+def _act(context, sync_backward):
+    *tensors, total = _Given(context.case).of(context.rank)
+    context.call(sync_backward, *(one.to(context.device) for one in tensors), total)
 
 
 class _Right:
@@ -133,13 +133,13 @@ class _Right:
         yield "swapped", self.grad_x(rank, (self.sums[1], self.sums[0]))
 
 
-def _judge(played):
-    right = _Right(played.case)
-    for rank, result in enumerate(played.results):
+def _judge(case_result):
+    right = _Right(case_result.case)
+    for rank, result in enumerate(case_result.results):
         if not isinstance(result, tuple | list) or len(result) != len(NAMES):
             fact = "It must return three tensors: grad_x, grad_weight, grad_bias."
-            raise played.wrong("not-three", rank, got=result, fact=fact)
-    for rank, result in enumerate(played.results):
+            raise case_result.wrong("not-three", rank, got=result, fact=fact)
+    for rank, result in enumerate(case_result.results):
         expected, slack = right.expected(rank)
         for place, name in enumerate(NAMES):
             wanted = expected[place].to(right.given.inverse.dtype)
@@ -151,13 +151,13 @@ def _judge(played):
             if not is_alike:
                 if name != "grad_x" and isinstance(got, torch.Tensor) and got.dim() == 2:
                     fact = f"{name} must have a number for each channel."
-                    raise played.wrong("not-summed", rank, got=got, expected=wanted, fact=fact)
-                played.expect(rank, got, wanted, slack[place])
+                    raise case_result.wrong("not-summed", rank, got=got, expected=wanted, fact=fact)
+                case_result.expect(rank, got, wanted, slack[place])
             mistake = _mistake(right, rank, place, got.double(), slack[place])
             fact = f"{name} is not the one expected."
-            raise played.wrong(mistake, rank, got=got, expected=wanted, fact=fact)
-    for seen in played.seen:
-        judge_price(played, seen.rank, seen.calls[-1], 8 * 2 * played.case["channels"])
+            raise case_result.wrong(mistake, rank, got=got, expected=wanted, fact=fact)
+    for seen in case_result.seen:
+        judge_price(case_result, seen.rank, seen.calls[-1], 8 * 2 * case_result.case["channels"])
 
 
 def _mistake(right, rank, place, got, slack):
@@ -180,10 +180,12 @@ def _mistake(right, rank, place, got, slack):
     return found[0] if found else "parameters"
 
 
-def _draw(played):
+def _draw(case_result):
     names = ["samples", "own sum of grad_y", "sum of grad_x", "collectives"]
-    rows, given = [], _Given(played.case)
-    for rank, (result, called) in enumerate(zip(played.results, played.names, strict=True)):
+    rows, given = [], _Given(case_result.case)
+    for rank, (result, called) in enumerate(
+        zip(case_result.results, case_result.names, strict=True)
+    ):
         grad_x = result[0]
         numbers = given.grads[rank][:, 0].sum(), grad_x[:, 0].sum()
         told = [str(len(given.grads[rank])), *(f"{number:.2f}" for number in numbers)]

@@ -36,11 +36,13 @@ def _cases(draw):
     yield Case(4, {"samples": samples, "channels": 64, "dtype": "float64"})
 
 
-def _act(here, sync_forward):
-    layer = layer_of(here.case).to(here.device)
+def _act(context, sync_forward):
+    layer = layer_of(context.case).to(context.device)
     noted = []
     for call in range(NUM_CALLS):
-        here.call(sync_forward, layer, batch_of(here.case, here.rank, call).to(here.device))
+        context.call(
+            sync_forward, layer, batch_of(context.case, context.rank, call).to(context.device)
+        )
         noted.append(plain({name: getattr(layer, name) for name in STATISTICS}))
     return noted
 
@@ -118,7 +120,7 @@ def _is_nan(view):
 
 
 def _is_unlike(view):
-    first = view.played.seen[0].kept
+    first = view.case_result.seen[0].kept
     pairs = zip(view.kept, first, strict=True)
     return any(not same_bits(one[name], other[name]) for one, other in pairs for name in STATISTICS)
 
@@ -128,11 +130,11 @@ def _costs(view):
     return next(filter(None, (fact_of_price(call, most) for call in view.seen.calls)), "")
 
 
-def _draw(played):
+def _draw(case_result):
     names = ["samples", "mean of its own", "mean in the layer", "collectives"]
     rows = []
-    for rank, (seen, called) in enumerate(zip(played.seen, played.names, strict=True)):
-        own = batch_of(played.case, rank)
+    for rank, (seen, called) in enumerate(zip(case_result.seen, case_result.names, strict=True)):
+        own = batch_of(case_result.case, rank)
         noted = seen.kept[0]["running_mean"][0]
         told = [str(len(own)), f"{own[:, 0].mean():.2f}", f"{noted:.2f}", str(len(called) // 2)]
         rows.append(dict(zip(names, told, strict=True)))
@@ -236,5 +238,5 @@ sync_forward = Task(
         ),
         Mistake("deadlock", "Every rank makes the same call, one without samples too."),
     ),
-    may_change=("buffers",),
+    may_mutate=("buffers",),
 )

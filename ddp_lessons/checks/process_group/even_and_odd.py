@@ -23,34 +23,36 @@ def _expected_ranks(rank, world_size):
     return list(range(rank % 2, world_size, 2))
 
 
-def _act(here, even_and_odd):
+def _act(context, even_and_odd):
     # A group of its own for each case: numbers of groups that only some ranks make are not left.
     join_group(
-        here.folder / f"world-{here.case.seed}-{here.world_size}", here.rank, here.world_size
+        context.folder / f"world-{context.case.seed}-{context.world_size}",
+        context.rank,
+        context.world_size,
     )
     try:
-        return _parity_kept(here, even_and_odd)
+        return _parity_kept(context, even_and_odd)
     finally:
         leave_group()
 
 
-def _parity_kept(here, even_and_odd):
+def _parity_kept(context, even_and_odd):
     before = dist.distributed_c10d._world.group_count
-    group = here.call(even_and_odd)
+    group = context.call(even_and_odd)
     kept: dict = {"num_made": dist.distributed_c10d._world.group_count - before}
     if isinstance(group, dist.ProcessGroup):
         kept["is_gone"] = group not in dist.distributed_c10d._world.pg_map
     if not kept.get("is_gone", True):
         kept |= {"ranks": dist.get_process_group_ranks(group), "name": group.group_name}
     kept["is_member"] = group is not dist.GroupMember.NON_GROUP_MEMBER
-    everyone: list = [None] * here.world_size
+    everyone: list = [None] * context.world_size
     dist.all_gather_object(everyone, kept)
     names = {(one.get("name"), *one.get("ranks", ())) for one in everyone}
     is_right = len({name for name, *_ in names}) == len(names) == 2 and all(
-        one.get("ranks") == _expected_ranks(r, here.world_size) for r, one in enumerate(everyone)
+        one.get("ranks") == _expected_ranks(r, context.world_size) for r, one in enumerate(everyone)
     )
     if is_right:  # others would wait for ranks that are elsewhere
-        total = torch.tensor([10**here.rank])
+        total = torch.tensor([10**context.rank])
         dist.all_reduce(total, group=group)
         kept["total"] = total.item()
     dist.barrier()
@@ -68,7 +70,7 @@ def _others(view, field):
     Return a rank whose group has the same value in a field as this rank's group, but is another.
     """
     own, both = view.kept, ("name", "ranks")
-    for rank, other in enumerate(seen.kept for seen in view.played.seen):
+    for rank, other in enumerate(seen.kept for seen in view.case_result.seen):
         is_same = "ranks" in other and "ranks" in own and other[field] == own[field]
         if is_same and any(other[name] != own[name] for name in both):
             return rank
@@ -91,16 +93,18 @@ def _has_a_group_apart(view):
 
 
 def _counts_apart(view):
-    own, first = (seen.kept["num_made"] for seen in (view.seen, view.played.seen[0]))
+    own, first = (seen.kept["num_made"] for seen in (view.seen, view.case_result.seen[0]))
     return own != first and (
         f"Rank {view.rank} has counted {own} calls of new_group and rank 0 {first}, so the next "
         "groups will have other numbers."
     )
 
 
-def _draw(played):
-    before = [[10**seen.rank] for seen in played.seen]
-    return collective_picture("sum in subgroup", before, [[s.kept["total"]] for s in played.seen])
+def _draw(case_result):
+    before = [[10**seen.rank] for seen in case_result.seen]
+    return collective_picture(
+        "sum in subgroup", before, [[s.kept["total"]] for s in case_result.seen]
+    )
 
 
 even_and_odd = Task(
@@ -138,7 +142,7 @@ even_and_odd = Task(
             shows=lambda view: (
                 view.kept["is_member"]
                 and "ranks" not in view.kept
-                and f"It must return a group (got {view.played.results[view.rank]})."
+                and f"It must return a group (got {view.case_result.results[view.rank]})."
             ),
         ),
         Mistake(

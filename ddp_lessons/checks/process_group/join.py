@@ -25,9 +25,9 @@ def _cases(draw):
         yield Case(world_size, {"path": f"store-{world_size}-{draw.randint(100, 999)}"})
 
 
-def _act(here, join):
-    path = here.folder / here["path"]
-    if here.rank == here.world_size - 1 > 0:
+def _act(context, join):
+    path = context.folder / context["path"]
+    if context.rank == context.world_size - 1 > 0:
         _wait_for_bytes(path)  # so whoever removes a file that is there removes the others'
     has_left = Mock()  # not at once: a rank that leaves while others still join takes them along
     try:
@@ -36,10 +36,10 @@ def _act(here, join):
             replacing(dist.distributed_c10d, default_pg_timeout=_TIMEOUT),
             replacing(dist, destroy_process_group=has_left),
         ):
-            here.call(join, str(path), here.rank, here.world_size)
+            context.call(join, str(path), context.rank, context.world_size)
         if not dist.is_initialized() or has_left.called:
             return {"is_joined": False}
-        total = torch.tensor([10**here.rank])
+        total = torch.tensor([10**context.rank])
         dist.all_reduce(total)
         dist.barrier()
         return {
@@ -76,9 +76,9 @@ def _met_elsewhere(view):
     return f"The ranks met, but the file at `path` is {what}."
 
 
-def _draw(played):
+def _draw(case_result):
     names = ("rank", "world_size", "total")
-    held = [{name: str(seen.kept[name]) for name in names} for seen in played.seen]
+    held = [{name: str(seen.kept[name]) for name in names} for seen in case_result.seen]
     return holdings_picture(names, held)
 
 

@@ -65,24 +65,24 @@ for _name in (*_WRITES, "check", "get", "wait"):
     setattr(_NotedStore, _name, _noted(_name))
 
 
-def _act(here, missing):
-    if here.rank in here["absent"]:
+def _act(context, missing):
+    if context.rank in context["absent"]:
         return {"took_s": (0, 0), "inside_s": 0, "calls": []}
-    store = _NotedStore(str(here.folder / f"roll-{here.case.seed}"), here.world_size)
+    store = _NotedStore(str(context.folder / f"roll-{context.case.seed}"), context.world_size)
     store.set_timeout(timedelta(seconds=1))  # for an answer that waits for a key in vain
-    watch = dist.FileStore(str(here.folder / f"watch-{here.case.seed}"), here.world_size)
-    tell_process(watch, here.rank)
-    processes_of(watch, _others_present(here))  # all clocks start together, however busy it is
-    if here.rank in here["late"]:
+    watch = dist.FileStore(str(context.folder / f"watch-{context.case.seed}"), context.world_size)
+    tell_process(watch, context.rank)
+    processes_of(watch, _others_present(context))  # all clocks start together, however busy it is
+    if context.rank in context["late"]:
         time.sleep(_LATE_S)
-    if here.rank in _too_late(here.case):
-        _come_too_late(here, watch)
-    watch.set(f"began/{here.rank}", "yes")
-    num_ranks = here.case.data.get("of", here.world_size)
+    if context.rank in _too_late(context.case):
+        _come_too_late(context, watch)
+    watch.set(f"began/{context.rank}", "yes")
+    num_ranks = context.case.data.get("of", context.world_size)
     took = []
     with timed(took):
-        here.call(missing, store, here.rank, num_ranks, here["deadline_s"])
-    tell_end(watch, here.rank)
+        context.call(missing, store, context.rank, num_ranks, context["deadline_s"])
+    tell_end(watch, context.rank)
     return {"took_s": took[0], "inside_s": store.inside_s, "calls": store.calls}
 
 
@@ -90,19 +90,19 @@ def _too_late(case):
     return case.data.get("too late", [])
 
 
-def _others_present(here):
-    away = (*here["absent"], *_too_late(here.case))
-    return [rank for rank in range(here.world_size) if rank not in away]
+def _others_present(context):
+    away = (*context["absent"], *_too_late(context.case))
+    return [rank for rank in range(context.world_size) if rank not in away]
 
 
-def _come_too_late(here, watch):
+def _come_too_late(context, watch):
     """
     Wait until the others have returned, or should have.
     """
-    others = _others_present(here)
+    others = _others_present(context)
     for rank in others:
         watch.get(f"began/{rank}")
-    wait_for_ends(watch, others, max(here["deadline_s"], 1) + _TOO_LATE_S)
+    wait_for_ends(watch, others, max(context["deadline_s"], 1) + _TOO_LATE_S)
 
 
 def _expected(case, rank):
@@ -126,12 +126,12 @@ def _set_keys(seen):
 
 
 def _writes_over(view):
-    others = (seen for seen in view.played.seen if seen.rank != view.rank)
+    others = (seen for seen in view.case_result.seen if seen.rank != view.rank)
     return any(_set_keys(view.seen) & _set_keys(other) for other in others)
 
 
 def _looks_first(view):
-    calls = [seen.kept["calls"] for seen in view.played.seen if seen.calls]
+    calls = [seen.kept["calls"] for seen in view.case_result.seen if seen.calls]
     return any(not each or each[0][0] not in _WRITES for each in calls)
 
 
@@ -155,13 +155,13 @@ def _is_slow(view):
     return view.expected == [] and own_s >= _NEARLY * view.case["deadline_s"] > 0
 
 
-def _draw(played):
-    absent = played.case["absent"]
+def _draw(case_result):
+    absent = case_result.case["absent"]
     return holdings_picture(
         ["missing"],
         [
-            {} if rank in absent else {"missing": str(played.seen[rank].calls[-1].result)}
-            for rank in range(played.case.world_size)
+            {} if rank in absent else {"missing": str(case_result.seen[rank].calls[-1].result)}
+            for rank in range(case_result.case.world_size)
         ],
     )
 
@@ -252,5 +252,5 @@ missing = Task(
         ),
     ),
     in_group=False,
-    waits_s=5.0,
+    extra_time_s=5.0,
 )

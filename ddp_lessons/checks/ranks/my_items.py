@@ -20,9 +20,9 @@ def _cases(draw):
     yield Case(2, {"items": [0, 7, 0, 3]})
 
 
-def _act(here, my_items):
-    here.call(my_items, _others(here["items"]))
-    here.call(my_items, list(here["items"]))
+def _act(context, my_items):
+    context.call(my_items, _others(context["items"]))
+    context.call(my_items, list(context["items"]))
 
 
 def _others(items):
@@ -39,8 +39,8 @@ def _block(case, rank):
     return case["items"][rank * length :][:length]
 
 
-def _draw(played):
-    shares = [", ".join(map(str, seen.calls[1].result)) for seen in played.seen]
+def _draw(case_result):
+    shares = [", ".join(map(str, seen.calls[1].result)) for seen in case_result.seen]
     return holdings_picture(["my items"], [{"my items": share} for share in shares])
 
 

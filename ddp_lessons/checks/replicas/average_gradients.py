@@ -65,9 +65,9 @@ def _cases(draw):
     yield Case(3, {**data, "without the head on": [draw.randint(0, 2)]})
 
 
-def _act(here, average_gradients):
-    model = backward_once(here.case, here.rank, Model(here.case).to(here.device))
-    here.call(average_gradients, model, here["samples"][here.rank])
+def _act(context, average_gradients):
+    model = backward_once(context.case, context.rank, Model(context.case).to(context.device))
+    context.call(average_gradients, model, context["samples"][context.rank])
     return {"gradient": gradients_of(model), "weights": tensors_of(model)}
 
 
@@ -140,7 +140,7 @@ def _is_right_elsewhere(view):
 
 
 def _differs_in_bits(view):
-    if equal(view.kept["gradient"], view.played.seen[0].kept["gradient"]):
+    if equal(view.kept["gradient"], view.case_result.seen[0].kept["gradient"]):
         return ""
     return f"Its gradient and that of rank 0 differ by rounding ({rank_names([view.rank])})."
 
@@ -172,10 +172,10 @@ def _too_small_for(number, events):
     return None
 
 
-def _draw(played):
-    case = played.case
+def _draw(case_result):
+    case = case_result.case
     rows = []
-    for gradients in (own_gradients(case), [seen.kept["gradient"] for seen in played.seen]):
+    for gradients in (own_gradients(case), [seen.kept["gradient"] for seen in case_result.seen]):
         names = _trained(Model(case))
         firsts = [[gradient[name] for name in names] for gradient in gradients]
         rows.append([[None if g is None else first_number(g) for g in row] for row in firsts])
@@ -185,7 +185,7 @@ def _draw(played):
 average_gradients = Task(
     number="05.2",
     name="average_gradients",
-    may_change=("grad",),
+    may_mutate=("grad",),
     cases=_cases,
     act=_act,
     ok="every .grad is that of the whole batch, one call a parameter and one more at most",

@@ -59,21 +59,21 @@ def _cases(draw):
     yield Case(2, {**data, **times, "dtype": "bfloat16", "layer2": "in the second step only"})
 
 
-def _act(here, make_replica):
-    model = Model(here.case).to(here.device)
-    replica = here.call(make_replica, model, plan_of(here.case, model))
+def _act(context, make_replica):
+    model = Model(context.case).to(context.device)
+    replica = context.call(make_replica, model, plan_of(context.case, model))
 
     def step(number, model):
-        ways = ways_of(here.case, here.rank, number)
+        ways = ways_of(context.case, context.rank, number)
         for place, way in enumerate(ways):
             replica.will_sync = place + 1 == len(ways)
-            inputs = inputs_of(here.case, here.rank, model, number * len(ways) + place)
+            inputs = inputs_of(context.case, context.rank, model, number * len(ways) + place)
             model(inputs, way).backward()
         replica.wait_for_gradients()
 
     gradients = []
-    for number in range(here["steps"]):
-        here.call(step, number, model, watch=(model,))
+    for number in range(context["steps"]):
+        context.call(step, number, model, watch=(model,))
         gradients.append({name: _copy(one) for name, one in gradients_of(model).items()})
         model.zero_grad()
     return gradients
@@ -179,15 +179,15 @@ def _how_averaged_in(view, number):
     return next(found, "mean"), fact
 
 
-def _draw(played):
-    steps = [seen.calls[1].events for seen in played.seen]
+def _draw(case_result):
+    steps = [seen.calls[1].events for seen in case_result.seen]
     return timeline_picture(timeline_tracks(merge(steps)), "events, in order")
 
 
 OverlappedReplica = Task(
     number="05.4",
     name="OverlappedReplica",
-    may_change=("grad", "hooks"),
+    may_mutate=("grad", "hooks"),
     cases=_cases,
     act=_act,
     ok="one message a bucket, each under way before the next gradient is ready",

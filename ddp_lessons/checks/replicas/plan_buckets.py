@@ -54,12 +54,12 @@ def _plan_model(case):
 _OTHER_CAPS = {"cap_bytes": 10**6, "first_cap_bytes": 10**6}
 
 
-def _act(here, plan_buckets):
-    model = _plan_model(here.case).to(here.device)
-    here.call(plan_buckets, model, here["cap_bytes"], here["first_cap_bytes"])
-    here.call(plan_buckets, model, *_OTHER_CAPS.values())
+def _act(context, plan_buckets):
+    model = _plan_model(context.case).to(context.device)
+    context.call(plan_buckets, model, context["cap_bytes"], context["first_cap_bytes"])
+    context.call(plan_buckets, model, *_OTHER_CAPS.values())
     _trains_no_more(model)
-    here.call(plan_buckets, model, here["cap_bytes"], here["first_cap_bytes"])
+    context.call(plan_buckets, model, context["cap_bytes"], context["first_cap_bytes"])
 
 
 def _trains_no_more(model):
@@ -117,16 +117,16 @@ def _is_kept(view):
     return ""
 
 
-def _draw(played):
-    named = dict(Model(played.case).named_parameters())
-    sizes = [(name, bytes_of(Model(played.case), [name])) for name in named]
-    return buckets_picture(sizes, [list(one) for one in played.seen[0].calls[0].result])
+def _draw(case_result):
+    named = dict(Model(case_result.case).named_parameters())
+    sizes = [(name, bytes_of(Model(case_result.case), [name])) for name in named]
+    return buckets_picture(sizes, [list(one) for one in case_result.seen[0].calls[0].result])
 
 
 plan_buckets = Task(
     number="05.3",
     name="plan_buckets",
-    may_change=(),
+    may_mutate=(),
     twice=True,
     cases=_cases,
     act=_act,

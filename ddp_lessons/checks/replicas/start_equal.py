@@ -60,11 +60,11 @@ def _start_model(case, rank):
     return model
 
 
-def _act(here, start_equal):
-    model = _start_model(here.case, here.rank).to(here.device)
+def _act(context, start_equal):
+    model = _start_model(context.case, context.rank).to(context.device)
     before = tensors_of(model)
     memory = {name: one.detach() for name, one in before.items()}  # kept, so not given anew
-    here.call(start_equal, model)
+    context.call(start_equal, model)
     after = tensors_of(model)
     both = [name for name in before if name in after]
     return {
@@ -106,7 +106,7 @@ def _goes_from_elsewhere(view):
         return ""
     if not view.rank:
         return f"{wrong[0]} of rank 0 has changed."
-    first = view.played.seen[0].kept["tensors"]
+    first = view.case_result.seen[0].kept["tensors"]
     if equal(view.got.get(wrong[0]), first.get(wrong[0])):
         return f"{wrong[0]} is the same on all ranks, and not that of rank 0."
     return ""
@@ -209,11 +209,12 @@ def _alike(tensor):
     return tensor.dtype, tensor.shape
 
 
-def _draw(played):
-    before = [tensors_of(_start_model(played.case, rank)) for rank in range(played.case.world_size)]
+def _draw(case_result):
+    case = case_result.case
+    before = [tensors_of(_start_model(case, rank)) for rank in range(case.world_size)]
     rows = [
         [[first_number(one) for one in table.values()] for table in tables]
-        for tables in (before, [seen.kept["tensors"] for seen in played.seen])
+        for tables in (before, [seen.kept["tensors"] for seen in case_result.seen])
     ]
     return collective_picture("start_equal", *rows)
 
@@ -221,7 +222,7 @@ def _draw(played):
 start_equal = Task(
     number="05.1",
     name="start_equal",
-    may_change=("weights", "buffers", "place"),
+    may_mutate=("weights", "buffers", "place"),
     cases=_cases,
     act=_act,
     ok="all parameters and buffers are rank 0's, one call a tensor at most",

@@ -51,7 +51,7 @@ def own_of(view):
     """
     Return the own gradients of all ranks of a View.
     """
-    kept = view.played.seen[0].kept  # made once for all ranks and mistakes
+    kept = view.case_result.seen[0].kept  # made once for all ranks and mistakes
     if "own" not in kept:
         kept["own"] = own_gradients(view.case)
     return kept["own"]
@@ -78,7 +78,7 @@ def is_sum(view, *rows, rank=None):
     """
     Tell whether a rank's gradient is the sum of all ranks' own, weighed by one of these rows.
     """
-    got = view.played.seen[view.rank if rank is None else rank].kept["gradient"]
+    got = view.case_result.seen[view.rank if rank is None else rank].kept["gradient"]
     own, limits = own_of(view), limits_of(view.case)
     return any(agrees(got, own, row, **limits) for row in rows)
 

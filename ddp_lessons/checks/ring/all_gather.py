@@ -20,12 +20,15 @@ from ddp_lessons.checks.ring.rings import (
 )
 
 
-def _act(here, all_gather):
-    device = sending_device(here)
+def _act(context, all_gather):
+    device = sending_device(context)
     return call_watched(
-        here,
+        context,
         all_gather,
-        lambda case: [chunks_of(case, here.rank)[here.rank].to(device), list(case["lengths"])],
+        lambda case: [
+            chunks_of(case, context.rank)[context.rank].to(device),
+            list(case["lengths"]),
+        ],
     )
 
 
@@ -83,7 +86,7 @@ all_gather = Task(
     cases=cases_of_chunks,
     act=_act,
     ok="w - 1 messages a rank, each one chunk",
-    draw=lambda played: draw_ring(played, ["copy"]),
+    draw=lambda case_result: draw_ring(case_result, ["copy"]),
     hints=(
         "Each chunk goes once round the circle. Who gets it keeps it, and passes it on.",
         "In the first step rank r sends its own chunk, and chunk r - 1 arrives from the left. In "

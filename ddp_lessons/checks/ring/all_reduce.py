@@ -38,14 +38,14 @@ def _cases(draw):
     yield case(2, [draw.randint(3, 5), 5], "float32", "expanded")
     yield case(1, [draw.randint(1, 9)], "float64", "normal")
     yield case(2, [], "float64", "normal")
-    yield replace(case(5, [11], "float64"), seed=0, on_paper=True)
+    yield replace(case(5, [11], "float64"), seed=0, is_simulated=True)
     # Chunks that no system buffer holds.
     yield case(4, [2**18 + 4 * draw.randint(0, 99) + 1], "float32", "normal")
 
 
-def _act(here, all_reduce):
-    device = sending_device(here)
-    return call_watched(here, all_reduce, lambda case: [_numbers(case, here.rank).to(device)])
+def _act(context, all_reduce):
+    device = sending_device(context)
+    return call_watched(context, all_reduce, lambda case: [_numbers(case, context.rank).to(device)])
 
 
 def _numbers(case, rank):
@@ -83,7 +83,7 @@ def _is_far(view):
     """
     if not view.is_off or view.got.shape != view.expected.shape:
         return view.is_off
-    return not is_nearly(view.got, view.expected, view.played.before)
+    return not is_nearly(view.got, view.expected, view.case_result.before)
 
 
 def _is_cut_off(view):
@@ -95,7 +95,7 @@ def _is_cut_off(view):
 
 
 def _is_half_done(view):
-    tensors = [got for got in view.played.results if isinstance(got, torch.Tensor)]
+    tensors = [got for got in view.case_result.results if isinstance(got, torch.Tensor)]
     right = [got == view.expected for got in tensors if got.shape == view.expected.shape]
     return _is_far(view) and bool(right) and bool(torch.stack(right).any(dim=0).all())
 
@@ -123,7 +123,7 @@ all_reduce = Task(
     cases=_cases,
     act=_act,
     ok="2 (w - 1) messages a rank, and equal bits on all ranks",
-    draw=lambda played: draw_ring(played, ["grow", "copy"]),
+    draw=lambda case_result: draw_ring(case_result, ["grow", "copy"]),
     hints=(
         "A reduce-scatter leaves each rank with one finished chunk. What is missing then is an "
         "all-gather.",
@@ -161,7 +161,9 @@ all_reduce = Task(
             "bits",
             "Finish each chunk on one rank, and send it to all others as it is.",
             "Its bits are not those of rank 0's sum.",
-            shows=lambda view: not _is_far(view) and not equal(view.got, view.played.results[0]),
+            shows=lambda view: (
+                not _is_far(view) and not equal(view.got, view.case_result.results[0])
+            ),
         ),
         replace(
             _SENT_DTYPE,

@@ -74,30 +74,32 @@ def _link_and_times(case, rank):
     return latency_s, bandwidth, times
 
 
-def _act(here, fit_link):
+def _act(context, fit_link):
     def fit(times):
         got = fit_link(times)
         return got.tolist() if isinstance(got, np.ndarray) else got
 
-    call(here, fit, lambda case: [_link_and_times(case, here.rank)[2]])
+    call(context, fit, lambda case: [_link_and_times(case, context.rank)[2]])
 
 
-def _judge(played):
-    for rank, got in enumerate(played.results):
-        latency_s, bandwidth, times = _link_and_times(played.case, rank)
+def _judge(case_result):
+    for rank, got in enumerate(case_result.results):
+        latency_s, bandwidth, times = _link_and_times(case_result.case, rank)
         pair = _pair_of(got)
         both = {"got": _rounded(pair or got), "expected": _rounded((latency_s, bandwidth))}
-        if played.seen[rank].calls[-1].repeats:
-            raise played.wrong("kept", rank, **both, fact="The times are those of another link.")
+        if case_result.seen[rank].calls[-1].repeats:
+            raise case_result.wrong(
+                "kept", rank, **both, fact="The times are those of another link."
+            )
         if pair is None:
-            raise played.wrong("no-pair", rank, **both, fact="It must return two numbers.")
+            raise case_result.wrong("no-pair", rank, **both, fact="It must return two numbers.")
         if pair[0] > 1 > pair[1]:
             fact = "A latency of more than a second is no latency."
-            raise played.wrong("swapped", rank, **both, fact=fact)
+            raise case_result.wrong("swapped", rank, **both, fact=fact)
         if 0 < pair[1] < 1:
             fact = "The second number is less than one byte a second."
-            raise played.wrong("inverse", rank, **both, fact=fact)
-        _judge_line(played, rank, pair, both, (latency_s, bandwidth, times))
+            raise case_result.wrong("inverse", rank, **both, fact=fact)
+        _judge_line(case_result, rank, pair, both, (latency_s, bandwidth, times))
 
 
 def _pair_of(got):
@@ -112,7 +114,7 @@ def _rounded(numbers):
     return tuple(float(f"{one:.3g}") for one in numbers) if _pair_of(numbers) else numbers
 
 
-def _judge_line(played, rank, pair, both, made_up):
+def _judge_line(case_result, rank, pair, both, made_up):
     """
     Refuse a line that is further from the truth than the noise of its points explains.
 
@@ -138,9 +140,9 @@ def _judge_line(played, rank, pair, both, made_up):
     factors = pair[0] / latency_s, pair[1] / bandwidth
     least, largest = {num_bytes: min(tries) for num_bytes, tries in times.items()}, max(times)
     is_latency = abs(factors[0] - 1) <= most_off
-    if "interrupted" in played.case["times"]:
+    if "interrupted" in case_result.case["times"]:
         mistake = "interrupted"
-    elif played.case["times"] in ("of large to small messages", "of messages in no order"):
+    elif case_result.case["times"] in ("of large to small messages", "of messages in no order"):
         mistake = "no-order"
     elif any(map(_is_unit, factors)) or abs(factors[1] / 8 - 1) <= _NEAR:
         mistake = "unit"
@@ -157,23 +159,23 @@ def _judge_line(played, rank, pair, both, made_up):
         mistake = "logarithms"
     elif is_latency:
         mistake = "largest" if abs(pair[1] * least[largest] / largest - 1) <= _NEAR else "slope"
-    elif "middling" in played.case["times"] and pair[0] >= (1 - NOISE) * min(least.values()):
+    elif "middling" in case_result.case["times"] and pair[0] >= (1 - NOISE) * min(least.values()):
         mistake = "smallest"
     else:
         mistake = "no-say"
-    raise played.wrong(mistake, rank, **both, fact=fact)
+    raise case_result.wrong(mistake, rank, **both, fact=fact)
 
 
 def _is_unit(factor):
     return any(abs(one - 1) <= _NEAR for unit in _UNITS for one in (factor / unit, factor * unit))
 
 
-def _draw(played):
+def _draw(case_result):
     rows = []
-    for rank, got in enumerate(played.results):
+    for rank, got in enumerate(case_result.results):
         latency_s, bandwidth = _pair_of(got) or (0.0, 0.0)
         bandwidth = bandwidth or float("inf")
-        times = _link_and_times(played.case, rank)[2]
+        times = _link_and_times(case_result.case, rank)[2]
         row = {"latency": _micro(latency_s), "bandwidth": f"{bandwidth / 1e9:.2f} GB/s"}
         for name, num_bytes in _DRAWN_BYTES.items():
             line_s = latency_s + num_bytes / bandwidth

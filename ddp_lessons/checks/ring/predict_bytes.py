@@ -24,45 +24,53 @@ def _cases(draw):
     yield Case(1, {"num_elements": draw.randint(10**6, 10**9), "dtype": "float32", "of": 48})
 
 
-def _act(here, predict_bytes):
-    numbers = torch.zeros(0, dtype=getattr(torch, here["dtype"]), device=sending_device(here))
-    world_size = here.case.data.get("of", here.world_size)
-    ranks = range(world_size) if world_size > here.world_size else [here.rank]
-    facts = here["num_elements"], numbers.element_size()
+def _act(context, predict_bytes):
+    numbers = torch.zeros(0, dtype=getattr(torch, context["dtype"]), device=sending_device(context))
+    world_size = context.case.data.get("of", context.world_size)
+    ranks = range(world_size) if world_size > context.world_size else [context.rank]
+    facts = context["num_elements"], numbers.element_size()
     told = [
-        [way, rank, here.call(predict_bytes, way, rank, world_size, *facts)]
+        [way, rank, context.call(predict_bytes, way, rank, world_size, *facts)]
         for way in _WAYS
         for rank in ranks
     ]
-    if world_size > here.world_size:  # too many to run: the package counts every message
+    if world_size > context.world_size:  # too many to run: the package counts every message
         counted = {way: sent_bytes("all_reduce", way, world_size, *facts) for way in _WAYS}
         return [(facts, way, rank, got, counted[way][rank]) for way, rank, got in told]
     rows = []
     for way, rank, got in told:
         with trace() as events:
-            _WAYS[way].all_reduce(numbers.new_zeros(here["num_elements"]))
+            _WAYS[way].all_reduce(numbers.new_zeros(context["num_elements"]))
         sent = sum(event.input_bytes for event in events if event.is_send)
         rows.append((facts, way, rank, got, sent))
-    return [*rows, *_asked_again(here, predict_bytes, *facts)]
+    return [*rows, *_asked_again(context, predict_bytes, *facts)]
 
 
-def _asked_again(here, predict_bytes, num_elements, element_bytes):
+def _asked_again(context, predict_bytes, num_elements, element_bytes):
     """
     Yield rows of questions that differ from earlier ones in two numbers, and then in one.
     """
-    w = here.world_size
+    w = context.world_size
     for facts in ((num_elements + 1, 2 * element_bytes), (num_elements, 2 * element_bytes)):
         for way in _WAYS:
-            got = here.call(predict_bytes, way, here.rank, w, *facts)
-            yield facts, way, here.rank, got, sent_bytes("all_reduce", way, w, *facts)[here.rank]
+            got = context.call(predict_bytes, way, context.rank, w, *facts)
+            yield (
+                facts,
+                way,
+                context.rank,
+                got,
+                sent_bytes("all_reduce", way, w, *facts)[context.rank],
+            )
 
 
-def _judge(played):
-    w, rows = played.case.data.get("of", played.case.world_size), []
-    for seen in played.seen:
+def _judge(case_result):
+    w, rows = case_result.case.data.get("of", case_result.case.world_size), []
+    for seen in case_result.seen:
         for *question, got, expected in seen.kept:
             if isinstance(got, bool) or not isinstance(got, int | float):
-                raise played.wrong("no-number", seen.rank, got=got, fact="It must be a number.")
+                raise case_result.wrong(
+                    "no-number", seen.rank, got=got, fact="It must be a number."
+                )
             rows.append((*question, got, expected, seen.rank))
     order = list(dict.fromkeys(facts for facts, *_ in rows))
     for facts, way, rank, got, expected, where in sorted(rows, key=lambda r: order.index(r[0])):
@@ -75,25 +83,27 @@ def _judge(played):
         before = order[: order.index(facts)]
         if any(row[:4] == (other, way, rank, got) for other in before for row in rows):
             fact += " It says what it has said before, of other numbers."
-            raise played.wrong("kept", where, **both, fact=fact)
+            raise case_result.wrong("kept", where, **both, fact=fact)
         alike = [row[2:5] for row in rows if row[:2] == (facts, way)]
-        raise played.wrong(_name_the_count(played, way, facts, alike), where, **both, fact=fact)
+        raise case_result.wrong(
+            _name_the_count(case_result, way, facts, alike), where, **both, fact=fact
+        )
 
 
-def _name_the_count(played, way, facts, rows):
+def _name_the_count(case_result, way, facts, rows):
     """
     Return the mistake that explains what was foretold of one way on all ranks of a case.
 
     Args:
-        played: The Played.
+        case_result: The CaseResult.
         way: The way.
         facts: How many numbers, and how many bytes each has.
         rows: (rank, what was foretold, what it sends) for each rank that was asked about.
     """
-    w, (n, size) = played.case.data.get("of", played.case.world_size), facts
+    w, (n, size) = case_result.case.data.get("of", case_result.case.world_size), facts
     length, num_longer = divmod(n, w)
     lengths = [length + (chunk < num_longer) for chunk in range(w)]
-    if w > played.case.world_size and all(got == rows[0][1] for _, got, _ in rows):
+    if w > case_result.case.world_size and all(got == rows[0][1] for _, got, _ in rows):
         return "asked"
     for mistake, bytes_of in (
         ("numbers", lambda rank, sent: sent / size),
@@ -108,9 +118,9 @@ def _name_the_count(played, way, facts, rows):
     return "hub-root" if way == "hub" else "uneven"
 
 
-def _draw(played):
+def _draw(case_result):
     rows = []
-    for seen in played.seen:
+    for seen in case_result.seen:
         row = {}
         for _, way, _, got, sent in seen.kept[: len(_WAYS)]:
             row |= {f"{way}: foretold": f"{words(got)} B", f"{way}: counted": f"{sent} B"}

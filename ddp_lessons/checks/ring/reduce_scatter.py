@@ -21,12 +21,12 @@ from ddp_lessons.checks.ring.rings import (
 )
 
 
-def _act(here, reduce_scatter):
-    device = sending_device(here)
+def _act(context, reduce_scatter):
+    device = sending_device(context)
     return call_watched(
-        here,
+        context,
         reduce_scatter,
-        lambda case: [[chunk.to(device) for chunk in chunks_of(case, here.rank)]],
+        lambda case: [[chunk.to(device) for chunk in chunks_of(case, context.rank)]],
     )
 
 
@@ -78,7 +78,7 @@ reduce_scatter = Task(
     cases=cases_of_chunks,
     act=_act,
     ok="w - 1 messages a rank, every chunk but its own",
-    draw=lambda played: draw_ring(played, ["grow"]),
+    draw=lambda case_result: draw_ring(case_result, ["grow"]),
     hints=(
         "Follow one chunk only: it visits every rank, takes that rank's numbers along, and comes "
         "home last. w of them are on their way at the same time, each one rank behind the next.",

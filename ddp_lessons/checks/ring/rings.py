@@ -63,7 +63,7 @@ def _fact_of_turns(view, num_steps):
     Return a sentence that says how late the last message of a rank moves, if that is too late.
     """
     most = num_steps * rounds_in_turns(view.case.world_size)
-    last = max(rounds_of_sends(view.played.traces)[view.rank], default=0)
+    last = max(rounds_of_sends(view.case_result.traces)[view.rank], default=0)
     if last <= most:
         return ""
     return (
@@ -147,23 +147,23 @@ def longest_chunk_bytes(case):
     return max(bytes_of_chunks(case, [c]) for c in range(case.world_size))
 
 
-def draw_ring(played, phases):
+def draw_ring(case_result, phases):
     """
     Draw the chunks of a ring step by step; where it is no right ring yet, its messages.
 
     Args:
-        played: The Played. Its chunks are equally long.
+        case_result: The CaseResult. Its chunks are equally long.
         phases: "grow" for a reduce-scatter, "copy" for an all-gather, in order.
     """
-    w = played.case.world_size
-    sends = [[event for event in events if event.is_send] for events in played.traces]
+    w = case_result.case.world_size
+    sends = [[event for event in events if event.is_send] for events in case_result.traces]
     try:
-        judge_own(played)
+        judge_own(case_result)
         is_right = {len(own) for own in sends} == {len(phases) * (w - 1)}
     except WrongAnswer:
         is_right = False
     if not is_right:
-        return timeline_picture(timeline_tracks(merge(played.traces)), "events, in order")
+        return timeline_picture(timeline_tracks(merge(case_result.traces)), "events, in order")
     ahead = 1 if sends[0][0].peer == 1 else -1
     start = [
         [[rank] if phases[0] == "grow" or chunk == rank else [] for chunk in range(w)]
@@ -202,7 +202,7 @@ def cases_of_chunks(draw):
     yield Case(3, {"lengths": lengths, "dtype": "float32", "calls": 2})
     # Who goes by the steps of 4 ranks adds or passes on another chunk here. Of larger numbers the
     # sums over so many ranks would not be exact.
-    yield Case(5, {"lengths": [3] * 5, "dtype": "float64"}, seed=0, on_paper=True)
+    yield Case(5, {"lengths": [3] * 5, "dtype": "float64"}, seed=0, is_simulated=True)
 
 
 def chunks_of(case, rank):

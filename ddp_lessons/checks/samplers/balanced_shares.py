@@ -54,36 +54,36 @@ def _cases(draw):
     yield Case(4, {"speeds": speeds, "num_samples": draw.randint(500, 2000)})
 
 
-def _act(here, balanced_shares):
+def _act(context, balanced_shares):
     backend = torch.distributed.get_backend()
-    device = here.device if backend == "nccl" else "cpu"  # Gloo gathers from the CPU's memory
-    speed = torch.tensor([here["speeds"][here.rank]], dtype=torch.float64, device=device)
-    here.call(balanced_shares, speed, here["num_samples"])
+    device = context.device if backend == "nccl" else "cpu"  # Gloo gathers from the CPU's memory
+    speed = torch.tensor([context["speeds"][context.rank]], dtype=torch.float64, device=device)
+    context.call(balanced_shares, speed, context["num_samples"])
 
 
-def _judge(played):
-    num_samples, num_ranks = played.case["num_samples"], played.case.world_size
-    speeds = [Fraction(speed) for speed in played.case["speeds"]]
-    shares, exact = played.results[0], _proportion(num_samples, speeds)
-    for rank, got in enumerate(played.results):
+def _judge(case_result):
+    num_samples, num_ranks = case_result.case["num_samples"], case_result.case.world_size
+    speeds = [Fraction(speed) for speed in case_result.case["speeds"]]
+    shares, exact = case_result.results[0], _proportion(num_samples, speeds)
+    for rank, got in enumerate(case_result.results):
         is_list = isinstance(got, list | tuple) and len(got) == num_ranks
         if not is_list or any(type(share) is not int for share in got):
             fact = f"It must return a list of {num_ranks} whole numbers, a share for each rank."
-            raise played.wrong("no-list", rank, got=got, fact=fact)
-    if num_ranks > 1 and not any(played.names):
+            raise case_result.wrong("no-list", rank, got=got, fact=fact)
+    if num_ranks > 1 and not any(case_result.names):
         fact = "No rank has told another how fast it is."
-        mistake = "alone" if played.call == "first" else "kept"
-        raise played.wrong(mistake, 0, got=shares, fact=fact)
-    for rank, got in enumerate(played.results):
+        mistake = "alone" if case_result.call == "first" else "kept"
+        raise case_result.wrong(mistake, 0, got=shares, fact=fact)
+    for rank, got in enumerate(case_result.results):
         if list(got) != list(shares):
             fact = f"Rank 0 has other shares: {shares}."
-            raise played.wrong("not-agreed", rank, got=got, fact=fact)
+            raise case_result.wrong("not-agreed", rank, got=got, fact=fact)
     if sum(shares) != num_samples or not _is_near(shares, exact):
         mistake, fact = _balanced_mistake(shares, exact, speeds, num_samples)
         told = [round(float(share), 2) for share in exact]
         fact += f" In proportion to the speeds they would be {told}, before rounding."
-        raise played.wrong(mistake, 0, got=shares, fact=fact)
-    judge_cost(played, "The shares are", _SPEED_BYTES * num_ranks)
+        raise case_result.wrong(mistake, 0, got=shares, fact=fact)
+    judge_cost(case_result, "The shares are", _SPEED_BYTES * num_ranks)
 
 
 def _proportion(num_samples, weights):
@@ -171,9 +171,9 @@ def _one_by_one(num_samples, speeds, first):
     return shares
 
 
-def _draw(played):
-    speeds, num_samples = played.case["speeds"], played.case["num_samples"]
-    epochs, shares = [[num_samples / len(speeds)] * len(speeds)], as_list(played.results[0])
+def _draw(case_result):
+    speeds, num_samples = case_result.case["speeds"], case_result.case["num_samples"]
+    epochs, shares = [[num_samples / len(speeds)] * len(speeds)], as_list(case_result.results[0])
     if len(shares) == len(speeds) and all(isinstance(one, int | float) for one in shares):
         epochs.append([max(0, one) for one in shares])
     tracks, begin = [[] for _ in speeds], 0.0

@@ -71,11 +71,11 @@ def _cases(draw):
     yield Case(2, {"num_samples": 2 * draw.randint(3000, 3050) + 1, "dtype": "bfloat16"})
 
 
-def _act(here, exact_accuracy):
+def _act(context, exact_accuracy):
     asked = []
-    for case in _models(here.case):
-        predict = _Predict(case, here.device)
-        here.call(exact_accuracy, predict, predict.inputs, predict.labels)
+    for case in _models(context.case):
+        predict = _Predict(case, context.device)
+        context.call(exact_accuracy, predict, predict.inputs, predict.labels)
         asked.append(predict.batches)
     return asked
 
@@ -88,81 +88,84 @@ def _models(case):
     return [case, second] if case["num_samples"] < 100 else [case]
 
 
-def _judge(played):
+def _judge(case_result):
     before = None
-    for number, case in enumerate(_models(played.case)):
+    for number, case in enumerate(_models(case_result.case)):
         seen = [
-            replace(one, calls=[one.calls[number]], kept=one.kept[number]) for one in played.seen
+            replace(one, calls=[one.calls[number]], kept=one.kept[number])
+            for one in case_result.seen
         ]
-        before = _judge_accuracy(replace(played, seen=seen), _Predict(case, "cpu").is_right, before)
+        before = _judge_accuracy(
+            replace(case_result, seen=seen), _Predict(case, "cpu").is_right, before
+        )
 
 
-def _judge_accuracy(played, is_right, before):
+def _judge_accuracy(case_result, is_right, before):
     """
     Judge the accuracy of one model.
 
     Args:
-        played: The Played of its call alone.
+        case_result: The CaseResult of its call alone.
         is_right: For each sample whether the model is right about it.
         before: What was right for the model before; None: it is the first.
 
     Returns:
         float: What is right.
     """
-    asked = [[one for batch in seen.kept for one in batch] for seen in played.seen]
+    asked = [[one for batch in seen.kept for one in batch] for seen in case_result.seen]
     try:
-        _judge_asked(played, asked)
+        _judge_asked(case_result, asked)
     except WrongAnswer:
         if before is None:
             raise
         fact = "For another model before, it has shared out as many samples rightly."
-        raise played.wrong("kept", fact=fact) from None
+        raise case_result.wrong("kept", fact=fact) from None
     num_right = [sum(is_right[sample] for sample in own) for own in asked]
     exact = sum(num_right) / len(is_right)
-    for rank, got in enumerate(played.results):
+    for rank, got in enumerate(case_result.results):
         if not isinstance(got, float):
             fact = "It must return a float."
-            raise played.wrong("no-float", rank, got=got, expected=exact, fact=fact)
-    for rank, got in enumerate(played.results):
+            raise case_result.wrong("no-float", rank, got=got, expected=exact, fact=fact)
+    for rank, got in enumerate(case_result.results):
         if not _near(got, exact):
-            mistake, fact = _accuracy_mistake(played, asked, num_right, exact)
+            mistake, fact = _accuracy_mistake(case_result, asked, num_right, exact)
             if before is not None:  # which was right, so that only what is kept of it can harm
                 told = {before: "that of the model before", before + exact: "both models' together"}
                 what = [words for value, words in told.items() if _near(got, value)]
                 mistake, fact = "kept", "It was right for as many samples and another model before."
                 fact = f"This is {what[0]}: it was called twice." if what else fact
-            raise played.wrong(mistake, rank, got=got, expected=exact, fact=fact)
-    judge_cost(played, "The number is", _MOST_BYTES)
+            raise case_result.wrong(mistake, rank, got=got, expected=exact, fact=fact)
+    judge_cost(case_result, "The number is", _MOST_BYTES)
     return exact
 
 
-def _judge_asked(played, asked):
-    num_samples, num_ranks = played.case["num_samples"], len(asked)
+def _judge_asked(case_result, asked):
+    num_samples, num_ranks = case_result.case["num_samples"], len(asked)
     for rank, own in enumerate(asked):
         if _UNKNOWN in own:
             fact = "It has asked about numbers that are not in inputs, though close to some."
-            raise played.wrong("other-inputs", rank, fact=fact)
+            raise case_result.wrong("other-inputs", rank, fact=fact)
     if num_ranks > 1 and all(sorted(own) == list(range(num_samples)) for own in asked):
         fact = f"Every rank has evaluated all {num_samples} samples."
-        raise played.wrong("all-samples", fact=fact)
+        raise case_result.wrong("all-samples", fact=fact)
     lost = sorted(set(range(num_samples)).difference(*asked))
     if lost:
         number = f"{len(lost)} of {num_samples}"
         fact = f"Samples that no rank has evaluated: {number}. The first of them is {lost[0]}."
-        raise played.wrong("lost", fact=fact)
+        raise case_result.wrong("lost", fact=fact)
     for rank, own in enumerate(asked):
         sample, times = Counter(own).most_common(1)[0] if own else (None, 0)
         if times > 1:
             fact = f"This rank has evaluated sample {sample} more than once."
-            raise played.wrong("asked-again", rank, fact=fact)
+            raise case_result.wrong("asked-again", rank, fact=fact)
     total, most = sum(map(len, asked)), -(-num_samples // num_ranks)
     if total > num_samples:
         fact = f"The ranks have evaluated {total} samples, but there are {num_samples}."
-        raise played.wrong("padding", fact=fact)
+        raise case_result.wrong("padding", fact=fact)
     for rank, own in enumerate(asked):
         if len(own) > most:
             fact = f"This rank has evaluated {len(own)} samples; {most} are enough."
-            raise played.wrong("not-shared", rank, fact=fact)
+            raise case_result.wrong("not-shared", rank, fact=fact)
 
 
 def _near(got, expected):
@@ -170,8 +173,8 @@ def _near(got, expected):
     return abs(got - expected) <= torch.finfo(torch.float32).eps * max(1.0, expected)
 
 
-def _accuracy_mistake(played, asked, num_right, exact):
-    results, num_samples = played.results, played.case["num_samples"]
+def _accuracy_mistake(case_result, asked, num_right, exact):
+    results, num_samples = case_result.results, case_result.case["num_samples"]
     own = [r / len(a) if a else math.nan for r, a in zip(num_right, asked, strict=True)]
     if any(map(math.isnan, results)):
         return "no-samples", "A rank without samples has divided by 0."
@@ -211,9 +214,9 @@ def _accuracy_mistake(played, asked, num_right, exact):
     return "values", "The accuracy is not the one that a single process gets."
 
 
-def _draw(played):
-    batches = [seen.kept[0] or [[]] for seen in played.seen]
-    return samples_picture(batches, played.case["num_samples"])
+def _draw(case_result):
+    batches = [seen.kept[0] or [[]] for seen in case_result.seen]
+    return samples_picture(batches, case_result.case["num_samples"])
 
 
 exact_accuracy = Task(

@@ -29,8 +29,8 @@ def _cases(draw):
     yield Case(1, {"num_samples": 23, "batch_size": 2, "epoch": 0, "seed": 5})
 
 
-def _act(here, sampler_class):
-    here.call(_train_and_die, sampler_class, here.case.data)
+def _act(context, sampler_class):
+    context.call(_train_and_die, sampler_class, context.case.data)
 
 
 def _train_and_die(sampler_class, told):
@@ -113,44 +113,44 @@ def _lists(batches):
     return [batch.tolist() for batch in islice(batches, _MOST_BATCHES)]
 
 
-def _judge(played):
-    epoch, batch_size = played.case["epoch"], played.case["batch_size"]
+def _judge(case_result):
+    epoch, batch_size = case_result.case["epoch"], case_result.case["batch_size"]
     rows = [
         {name: list(chain(*got)) for name, got in result.items() if name != "states"}
-        for result in played.results
+        for result in case_result.results
     ]
     for rank, row in enumerate(rows):
         lengths = len(row["epoch 0"]), len(row["whole"])
         if lengths[0] != lengths[1]:
             fact = "Of two new samplers the first gave {} samples, the second {}.".format(*lengths)
-            raise played.wrong("kept", rank, fact=fact)
+            raise case_result.wrong("kept", rank, fact=fact)
     if not any(row["whole next"] for row in rows):
         fact = f"After epoch {epoch}, epoch {epoch + 1} is empty."
-        raise played.wrong("short-epoch", 0, got=[], fact=fact)
+        raise case_result.wrong("short-epoch", 0, got=[], fact=fact)
     for name in ("whole", "whole next"):
-        judge_shares(played, [row[name] for row in rows], mistake="shares")
+        judge_shares(case_result, [row[name] for row in rows], mistake="shares")
     if all(row["whole"] == row["whole next"] for row in rows):
         fact = f"Epochs {epoch} and {epoch + 1} have the same order."
-        raise played.wrong("same-order", 0, got=rows[0]["whole"], fact=fact)
-    _judge_states(played)
+        raise case_result.wrong("same-order", 0, got=rows[0]["whole"], fact=fact)
+    _judge_states(case_result)
     for rank, row in enumerate(rows):
         for place, name in enumerate(("first", "second", "third")):
             start = place * batch_size
             stop = len(row["whole"]) if name == "third" else start + batch_size
             expected = row["whole"][start:stop]
             if row[name] != expected:
-                mistake, what = _resume_mistake(played, rank, row, row[name], start)
+                mistake, what = _resume_mistake(case_result, rank, row, row[name], start)
                 fact = f"Resumed after {start} samples a rank, it does not go on with the next one."
                 if not place:
                     fact = "A new sampler, to which no state was given, begins elsewhere."
                 if place == 2:
                     fact += " This was the second restart, and set_epoch was not called after it."
                 both = {"got": row[name], "expected": expected}
-                raise played.wrong(mistake, rank, **both, fact=f"{fact} {what}".strip())
+                raise case_result.wrong(mistake, rank, **both, fact=f"{fact} {what}".strip())
         if row["after the end"]:
             mistake = "again" if row["after the end"] == row["whole"] else "too-early"
             fact = f"Saved after the last batch of epoch {epoch}, it has samples of it left."
-            raise played.wrong(mistake, rank, got=row["after the end"], expected=[], fact=fact)
+            raise case_result.wrong(mistake, rank, got=row["after the end"], expected=[], fact=fact)
         for name, told, expected in (
             ("next", f"{epoch + 1}", row["whole next"]),
             ("next after the end", f"{epoch + 1}", row["whole next"]),
@@ -167,40 +167,42 @@ def _judge(played):
                 both = {"got": row[name], "expected": expected}
                 fact = f"Resumed in epoch {epoch}, and told epoch {told}, it gives something else."
                 short = len(row[name]) < len(expected)
-                raise played.wrong("short-epoch" if short else "values", rank, **both, fact=fact)
+                raise case_result.wrong(
+                    "short-epoch" if short else "values", rank, **both, fact=fact
+                )
 
 
-def _judge_states(played):
-    for rank, result in enumerate(played.results):
+def _judge_states(case_result):
+    for rank, result in enumerate(case_result.results):
         for loaded, taken in result["states"]:
             if not isinstance(taken, dict) or not all(map(_is_number, taken.values())):
                 fact = "The state is not a dictionary of numbers."
-                raise played.wrong("big-state", rank, got=taken, fact=fact)
+                raise case_result.wrong("big-state", rank, got=taken, fact=fact)
             if len(taken) > _MOST_STATE:
                 fact = f"The state holds {len(taken)} numbers; {_MOST_STATE} are enough."
-                raise played.wrong("big-state", rank, got=taken, fact=fact)
+                raise case_result.wrong("big-state", rank, got=taken, fact=fact)
             if not equal(loaded, taken):
                 fact = "The state changed after it was taken: as the loop went on, or when loaded."
-                raise played.wrong("live-state", rank, got=loaded, expected=taken, fact=fact)
-        if not equal(result["states"], played.results[0]["states"]):
-            own, first = result["states"][1][1], played.results[0]["states"][1][1]
+                raise case_result.wrong("live-state", rank, got=loaded, expected=taken, fact=fact)
+        if not equal(result["states"], case_result.results[0]["states"]):
+            own, first = result["states"][1][1], case_result.results[0]["states"][1][1]
             fact = f"After equal steps, rank 0 has the state {first}."
-            raise played.wrong("own-state", rank, got=own, fact=fact)
+            raise case_result.wrong("own-state", rank, got=own, fact=fact)
 
 
 def _is_number(value):
     return isinstance(value, bool | int | float | str | None)
 
 
-def _resume_mistake(played, rank, row, got, start):
+def _resume_mistake(case_result, rank, row, got, start):
     """
     Return the mistake that gives such samples instead of the ones after `start`, and a fact.
     """
-    whole, batch_size = row["whole"], played.case["batch_size"]
-    one, next_one, next_two = (played.results[rank]["states"][place][1] for place in (1, 3, 4))
+    whole, batch_size = row["whole"], case_result.case["batch_size"]
+    one, next_one, next_two = (case_result.results[rank]["states"][place][1] for place in (1, 3, 4))
     if not start:
         return "kept", ""
-    if played.case["epoch"] == 0:
+    if case_result.case["epoch"] == 0:
         return "epoch-zero", "In other epochs it does."
     if equal(next_one, next_two):
         what = f"After one batch of an epoch and after two the state was the same: {next_one}."
@@ -225,10 +227,10 @@ def _resume_mistake(played, rank, row, got, start):
     return "other-order", "What it gives is no stretch of this epoch's order."
 
 
-def _draw(played):
+def _draw(case_result):
     names = ("first", "second", "third")
-    batches = [list(chain(*(result[name] for name in names))) for result in played.results]
-    return samples_picture(batches, played.case["num_samples"])
+    batches = [list(chain(*(result[name] for name in names))) for result in case_result.results]
+    return samples_picture(batches, case_result.case["num_samples"])
 
 
 ResumableSampler = Task(

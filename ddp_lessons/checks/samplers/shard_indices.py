@@ -48,12 +48,12 @@ def _orders(case):
     return (seed, epoch), (seed, epoch + 1), (seed, later), (seed + _OTHER_SEED, epoch)
 
 
-def _act(here, shard_indices):
+def _act(context, shard_indices):
     torch.rand(1)  # else who seeds it anew with its own seed would put the state back
     torchs, pythons = torch.get_rng_state(), random.getstate()
-    orders = _orders(here.case)[:: _direction(here.case, here.rank)]
+    orders = _orders(context.case)[:: _direction(context.case, context.rank)]
     for seed, epoch in (*orders, orders[0]):
-        here.call(shard_indices, here["num_samples"], seed, epoch)
+        context.call(shard_indices, context["num_samples"], seed, epoch)
     return equal(torchs, torch.get_rng_state()) and pythons == random.getstate()
 
 
@@ -61,62 +61,64 @@ def _direction(case, rank):
     return -1 if _ODD_RANKS in case.data and rank % 2 else 1
 
 
-def _judge(played):
+def _judge(case_result):
     rows = []
-    for rank, seen in enumerate(played.seen):
+    for rank, seen in enumerate(case_result.seen):
         *row, again = [call.result for call in seen.calls]
         if not equal(row[0], again):
             fact = f"Called twice with the same arguments, it gave {again} the second time."
-            raise played.wrong("unseeded", rank, got=row[0], fact=fact)
-        rows.append(row[:: _direction(played.case, rank)])
+            raise case_result.wrong("unseeded", rank, got=row[0], fact=fact)
+        rows.append(row[:: _direction(case_result.case, rank)])
     several = list(zip(*rows, strict=True))
-    lost = "kept" if _ODD_RANKS in played.case.data else "overlap"
+    lost = "kept" if _ODD_RANKS in case_result.case.data else "overlap"
     for shares in several:
-        judge_shares(played, shares, lost=lost)
-    if played.case["num_samples"] >= MANY:
-        names = [f"seed {seed} and epoch {epoch}" for seed, epoch in _orders(played.case)]
-        _judge_orders(played, dict(zip(names, several, strict=True)))
-    for seen in played.seen:
+        judge_shares(case_result, shares, lost=lost)
+    if case_result.case["num_samples"] >= MANY:
+        names = [f"seed {seed} and epoch {epoch}" for seed, epoch in _orders(case_result.case)]
+        _judge_orders(case_result, dict(zip(names, several, strict=True)))
+    for seen in case_result.seen:
         if not seen.kept:
             fact = "After it, the global random state is another one than before."
-            raise played.wrong("global-state", seen.rank, fact=fact)
+            raise case_result.wrong("global-state", seen.rank, fact=fact)
 
 
-def _judge_orders(played, orders):
+def _judge_orders(case_result, orders):
     """
     Refuse orders that are not shuffled, or that have too much of one another.
 
     Args:
-        played: The Played.
+        case_result: The CaseResult.
         orders: What each order is for -> the shares; the last has another seed than the first.
     """
     (first, *others), other_seed = orders, list(orders)[-1]
     now = orders[first]
     if all(equal(now, shares) for shares in orders.values()):
-        _refuse_steps(played, first, now, 2 / 3)
+        _refuse_steps(case_result, first, now, 2 / 3)
         fact = f"The orders with {', with '.join(orders)} are all the same."
-        raise played.wrong("unseeded", 0, got=now[0], fact=fact)
+        raise case_result.wrong("unseeded", 0, got=now[0], fact=fact)
     for name in others:
         if equal(now, orders[name]):
-            _refuse_steps(played, first, now, 2 / 3)
+            _refuse_steps(case_result, first, now, 2 / 3)
             mistake = "no-seed" if name == other_seed else "no-epoch"
             fact = f"The order with {name} is that with {first}."
-            raise played.wrong(mistake, 0, got=now[0], fact=fact)
-    if played.case["num_samples"] > MANY:  # drawn: by chance, a weak shuffle may look like none
+            raise case_result.wrong(mistake, 0, got=now[0], fact=fact)
+    if (
+        case_result.case["num_samples"] > MANY
+    ):  # drawn: by chance, a weak shuffle may look like none
         return
     what = "are on one rank together"
-    _refuse_pairs(played, orders, "own-share", _together, 0.9, (what, "are"))
+    _refuse_pairs(case_result, orders, "own-share", _together, 0.9, (what, "are"))
     for name, shares in orders.items():
-        _refuse_steps(played, name, shares, 1 / 3)
+        _refuse_steps(case_result, name, shares, 1 / 3)
         if all(list(share) == sorted(share) for share in shares):
             fact = f"With {name}, the samples of every rank go up."
-            raise played.wrong("sorted", 0, got=shares[0], fact=fact)
+            raise case_result.wrong("sorted", 0, got=shares[0], fact=fact)
     what = "follow one another on a rank"
-    _refuse_pairs(played, orders, "turned", _neighbours, 0.5, (what, "do"))
+    _refuse_pairs(case_result, orders, "turned", _neighbours, 0.5, (what, "do"))
 
 
-def _refuse_steps(played, name, shares, most):
-    num_samples = played.case["num_samples"]
+def _refuse_steps(case_result, name, shares, most):
+    num_samples = case_result.case["num_samples"]
     steps = Counter((b - a) % num_samples for a, b in _neighbours(shares))
     (step, count), num_steps = steps.most_common(1)[0], sum(steps.values())
     if count > most * num_steps:
@@ -125,10 +127,10 @@ def _refuse_steps(played, name, shares, most):
             f"With {name}, {count} of {num_steps} steps from a sample of a rank to its next one "
             f"are {step:+}, where sample 0 comes after the last one."
         )
-        raise played.wrong("no-shuffle", 0, got=shares[0], fact=fact)
+        raise case_result.wrong("no-shuffle", 0, got=shares[0], fact=fact)
 
 
-def _refuse_pairs(played, orders, mistake, pairs_of, most, words):
+def _refuse_pairs(case_result, orders, mistake, pairs_of, most, words):
     (first, now), *others = orders.items()
     pairs = set(map(frozenset, pairs_of(now)))
     for name, shares in others:
@@ -138,7 +140,7 @@ def _refuse_pairs(played, orders, mistake, pairs_of, most, words):
                 f"With {first}, {len(pairs)} pairs of samples {words[0]}. With {name}, "
                 f"{len(again)} of these pairs {words[1]}, too."
             )
-            raise played.wrong(mistake, 0, got=shares[0], fact=fact)
+            raise case_result.wrong(mistake, 0, got=shares[0], fact=fact)
 
 
 def _neighbours(shares):
@@ -149,9 +151,9 @@ def _together(shares):
     return chain.from_iterable(combinations(share, 2) for share in shares)
 
 
-def _draw(played):
-    num_samples = played.case["num_samples"]
-    shares = [seen.calls[0].result for seen in played.seen]
+def _draw(case_result):
+    num_samples = case_result.case["num_samples"]
+    shares = [seen.calls[0].result for seen in case_result.seen]
     whole = [[one for one in as_list(share) if type(one) is int and one >= 0] for share in shares]
     exist = all(one < num_samples for share in whole for one in share)
     return samples_picture([[[one] for one in s] for s in whole], num_samples if exist else None)

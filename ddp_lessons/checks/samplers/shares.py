@@ -16,31 +16,31 @@ def drawn_epoch(draw):
     return {"seed": draw.randint(0, 10**6), "epoch": draw.randint(1, 50)}
 
 
-def judge_shares(played, shares, mistake=None, lost="overlap"):
+def judge_shares(case_result, shares, mistake=None, lost="overlap"):
     """
     Refuse shares that are no lists of samples, of other lengths than they should be, or that leave
     samples out.
     """
-    num_samples, num_ranks = played.case["num_samples"], len(shares)
+    num_samples, num_ranks = case_result.case["num_samples"], len(shares)
     for rank, share in enumerate(shares):
         if not isinstance(share, list | tuple) or any(type(one) is not int for one in share):
             fact = "A share must be a list of whole numbers."
-            raise played.wrong(mistake or "no-list", rank, got=share, fact=fact)
+            raise case_result.wrong(mistake or "no-list", rank, got=share, fact=fact)
         for index in share:
             if not 0 <= index < num_samples:
                 fact = f"There is no sample {index}: they are 0 to {num_samples - 1}."
-                raise played.wrong(mistake or "no-sample", rank, got=share, fact=fact)
+                raise case_result.wrong(mistake or "no-sample", rank, got=share, fact=fact)
     length, lengths = -(-num_samples // num_ranks), [len(share) for share in shares]
     if lengths != [length] * num_ranks:
         rank = next(rank for rank in range(num_ranks) if lengths[rank] != length)
         fact = f"Shares are {', '.join(map(str, lengths))} long; each must be {length} long."
         mistake = mistake or _length_mistake(lengths, num_samples, length)
-        raise played.wrong(mistake, rank, got=shares[rank], fact=fact)
+        raise case_result.wrong(mistake, rank, got=shares[rank], fact=fact)
     absent = set(range(num_samples)).difference(*shares)
     if absent:
         number = f"{len(absent)} of {num_samples}"
         fact = f"Samples that no rank has: {number}. The first of them is {min(absent)}."
-        raise played.wrong(mistake or lost, 0, got=shares[0], fact=fact)
+        raise case_result.wrong(mistake or lost, 0, got=shares[0], fact=fact)
 
 
 def _length_mistake(lengths, num_samples, length):
@@ -65,11 +65,11 @@ def as_list(value):
     return value if isinstance(value, list | tuple) else []
 
 
-def judge_cost(played, what_is, most_bytes):
+def judge_cost(case_result, what_is, most_bytes):
     """
     Refuse an answer that takes more than one call, or more bytes than needed.
     """
-    for rank, events in enumerate(played.traces):
+    for rank, events in enumerate(case_result.traces):
         moved = [event for event in events if event.is_communication]
         num_bytes = sum(event.input_bytes for event in moved)
         if len(moved) > 1 or num_bytes > most_bytes:
@@ -78,4 +78,4 @@ def judge_cost(played, what_is, most_bytes):
                 f"{what_is} right, but it took {calls} with {num_bytes} bytes; 1 with "
                 f"{most_bytes} is enough."
             )
-            raise played.wrong("cost", rank, fact=fact)
+            raise case_result.wrong("cost", rank, fact=fact)

@@ -37,18 +37,18 @@ def _cases(draw):
     yield Case(1, {"sizes": sizes, "num_states": 2, "stage": 2, "of": 1024})
 
 
-def _act(here, foretell):
-    sizes, num_states, stage = (here[name] for name in ("sizes", "num_states", "stage"))
-    world_size = here.case.data.get("of", here.world_size)
-    here.call(foretell, list(sizes), num_states, stage, world_size)
-    if world_size > here.world_size:  # too many to run: the package reckons
+def _act(context, foretell):
+    sizes, num_states, stage = (context[name] for name in ("sizes", "num_states", "stage"))
+    world_size = context.case.data.get("of", context.world_size)
+    context.call(foretell, list(sizes), num_states, stage, world_size)
+    if world_size > context.world_size:  # too many to run: the package reckons
         return foretold_bytes(sizes, world_size, stage, num_states)
-    return _counted(here, sizes, num_states, stage)
+    return _counted(context, sizes, num_states, stage)
 
 
-def _counted(here, sizes, num_states, stage):
+def _counted(context, sizes, num_states, stage):
     make, settings = _OPTIMIZERS[num_states]
-    model = nn.ParameterList([nn.Parameter(torch.ones(size)) for size in sizes]).to(here.device)
+    model = nn.ParameterList([nn.Parameter(torch.ones(size)) for size in sizes]).to(context.device)
     if stage:
         optimizer = _SHARDED[stage](model.parameters(), make, **settings)
     else:
@@ -65,15 +65,15 @@ def _counted(here, sizes, num_states, stage):
     return held
 
 
-def _judge(played):
-    right = [played.seen[0].kept[kind] for kind in KINDS]
-    for rank, result in enumerate(played.results):
-        got = _numbers(played, rank, result)
+def _judge(case_result):
+    right = [case_result.seen[0].kept[kind] for kind in KINDS]
+    for rank, result in enumerate(case_result.results):
+        got = _numbers(case_result, rank, result)
         if got != right:
-            raise _refusal(played, rank, got, right)
+            raise _refusal(case_result, rank, got, right)
 
 
-def _numbers(played, rank, result):
+def _numbers(case_result, rank, result):
     if hasattr(result, "tolist"):
         result = result.tolist()
     is_row = isinstance(result, list | tuple) and len(result) == len(KINDS)
@@ -82,16 +82,16 @@ def _numbers(played, rank, result):
     )
     if not is_number:
         fact = "It must return four numbers, in a tuple or list."
-        raise played.wrong("no-numbers", rank, got=result, fact=fact)
+        raise case_result.wrong("no-numbers", rank, got=result, fact=fact)
     return list(result)
 
 
-def _refusal(played, rank, got, right):
+def _refusal(case_result, rank, got, right):
     place = next(at for at in range(len(KINDS)) if got[at] != right[at])
     told = ("parameters", "gradients", "state", "messages")[place]
     both = {"got": got[place], "expected": right[place]}
     fact = f"The bytes of its {told}, number {place + 1} of the four, are not those counted."
-    return played.wrong(_name(played.case, got, place), rank, **both, fact=fact)
+    return case_result.wrong(_name(case_result.case, got, place), rank, **both, fact=fact)
 
 
 def _name(case, got, place):
@@ -145,11 +145,11 @@ def _reckoned(sizes, num_states, stage, world_size):
     return [held[kind] for kind in KINDS]
 
 
-def _draw(played):
-    counted = played.seen[0].kept
+def _draw(case_result):
+    counted = case_result.seen[0].kept
     rows = []
-    for result, row in zip(played.results[:1], [counted], strict=True):
-        told = _numbers(played, 0, result)
+    for result, row in zip(case_result.results[:1], [counted], strict=True):
+        told = _numbers(case_result, 0, result)
         rows.append({kind: f"{words(got)} of {row[kind]} B" for kind, got in _pairs(told)})
     return holdings_picture(list(KINDS), rows)
 

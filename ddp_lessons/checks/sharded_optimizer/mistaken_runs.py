@@ -58,7 +58,7 @@ def stays_behind(view):
         return False
     number, got, right, slack = found
     before = view.kept["params"][number - 1] if number else params_of(view.case)
-    rows = [seen.kept["params"][number] for seen in view.played.seen]
+    rows = [seen.kept["params"][number] for seen in view.case_result.seen]
     is_elsewhere = any(is_near(row, right, slack) for row in rows)
     return is_elsewhere or _each_number_is_of(got, [before, right], slack)
 

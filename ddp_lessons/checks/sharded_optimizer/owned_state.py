@@ -14,7 +14,7 @@ from ddp_lessons.checks.kit.fixtures.warm_up import first_step
 from ddp_lessons.checks.kit.on_rank.snapshots import plain
 from ddp_lessons.errors import BadInput
 from ddp_lessons.pictures import holdings_picture
-from ddp_lessons.ranks.system.load_aware_timeout import Patience
+from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
 
 NUM_PARAMS = 7
 _MADE_WITH = 0.01
@@ -55,10 +55,10 @@ def _owned(case, rank):
     return owned[::-1]  # the optimizer's order need not be that of the numbers
 
 
-def _make(here, owned):
-    ones = torch.ones(3, dtype=getattr(torch, here["dtype"]), device=here.device)
+def _make(context, owned):
+    ones = torch.ones(3, dtype=getattr(torch, context["dtype"]), device=context.device)
     params = [torch.nn.Parameter(ones.clone()) for _ in owned]
-    if here["optimizer"] == "Adam":
+    if context["optimizer"] == "Adam":
         return params, torch.optim.Adam(params, lr=_MADE_WITH)
     return params, torch.optim.SGD(params, lr=_MADE_WITH, momentum=0.9)
 
@@ -71,35 +71,35 @@ def _settings_after(case):
     return found | moved
 
 
-def _act(here, OwnedState):
-    case, owned = here.case, _owned(here.case, here.rank)
-    folder = here.folder / f"state-{case.seed}"
-    truth = here.folder / f"truth-{case.seed}"
-    if here.rank == 0 and here["does"] == "save":
+def _act(context, OwnedState):
+    case, owned = context.case, _owned(context.case, context.rank)
+    folder = context.folder / f"state-{case.seed}"
+    truth = context.folder / f"truth-{case.seed}"
+    if context.rank == 0 and context["does"] == "save":
         for one in (folder, truth):
             one.mkdir(exist_ok=True)
     dist.barrier()
-    params, optimizer = _make(here, owned)
-    if here["does"] == "save":
-        _train(here, owned, params, optimizer)
+    params, optimizer = _make(context, owned)
+    if context["does"] == "save":
+        _train(context, owned, params, optimizer)
         was = plain(_states(owned, params, optimizer))
-        torch.save(was, truth / f"{case['steps']}-{here.rank}.pt")
+        torch.save(was, truth / f"{case['steps']}-{context.rank}.pt")
         weights = plain(params)
-        _come_last(here)
-        here.call(OwnedState().save, folder, optimizer, list(owned))
-        _through(here, here.rank).touch()
+        _come_last(context)
+        context.call(OwnedState().save, folder, optimizer, list(owned))
+        _through(context, context.rank).touch()
         dist.barrier()
-        if here.rank == 0:
+        if context.rank == 0:
             _turn_times_round(folder)
         now = _states(owned, params, optimizer)
         return {"was": was, "now": now, "has moved": not equal(weights, plain(params))}
     if not folder.exists():
         raise BadInput(
-            f"Too few ranks: {here['saved by']} must save (got {here.world_size}). Run "
+            f"Too few ranks: {context['saved by']} must save (got {context.world_size}). Run "
             "start_ranks(4)."
         )
     weights = plain(params)
-    here.call(OwnedState().load, folder, optimizer, list(owned))
+    context.call(OwnedState().load, folder, optimizer, list(owned))
     return {
         "has moved": not equal(weights, plain(params)),
         "now": _states(owned, params, optimizer),
@@ -109,20 +109,20 @@ def _act(here, OwnedState):
     }
 
 
-def _come_last(here):
+def _come_last(context):
     # Who removes old files must not find new ones, and who lists new ones must find all. So one
     # rank begins when all others are through. Or they wait for it: then all of them sleep.
-    pids = [0] * here.world_size
+    pids = [0] * context.world_size
     dist.all_gather_object(pids, os.getpid())
-    if here.rank == (0 if here.case.seed == 0 else here.world_size - 1):
-        others = [rank for rank in range(here.world_size) if rank != here.rank]
-        patience = Patience(_ASLEEP_S, lambda: [pids[rank] for rank in others])
-        while not all(_through(here, rank).exists() for rank in others) and not patience.is_over:
+    if context.rank == (0 if context.case.seed == 0 else context.world_size - 1):
+        others = [rank for rank in range(context.world_size) if rank != context.rank]
+        patience = LoadAwareTimeout(_ASLEEP_S, lambda: [pids[rank] for rank in others])
+        while not all(_through(context, rank).exists() for rank in others) and not patience.is_over:
             time.sleep(_LOOK_EVERY_S)
 
 
-def _through(here, rank):
-    return here.folder / f"through-{here.case.seed}-{here['steps']}-{rank}"
+def _through(context, rank):
+    return context.folder / f"through-{context.case.seed}-{context['steps']}-{rank}"
 
 
 def _turn_times_round(folder):
@@ -134,14 +134,14 @@ def _turn_times_round(folder):
         os.utime(path, ns=(turned, turned))
 
 
-def _train(here, owned, params, optimizer):
-    for step in range(here["steps"]):
+def _train(context, owned, params, optimizer):
+    for step in range(context["steps"]):
         for number, parameter in zip(owned, params, strict=True):
-            rng = generator(here.case, ("gradient", number, step, here["steps"]))
+            rng = generator(context.case, ("gradient", number, step, context["steps"]))
             gradient = torch.randn(3, dtype=parameter.dtype, generator=rng)
-            parameter.grad = gradient.to(here.device)
+            parameter.grad = gradient.to(context.device)
         optimizer.step()
-    optimizer.param_groups[0].update(_settings_after(here.case))
+    optimizer.param_groups[0].update(_settings_after(context.case))
     # Some parameters were there before others: their counts of steps differ.
     for number, parameter in zip(owned, params, strict=True):
         if "step" in optimizer.state[parameter]:
@@ -163,7 +163,7 @@ def _is_wrong_by(name):
     def shows(view):
         if view.case["does"] == "save":
             return ""
-        right, old = _truths(view.played.seen[0].kept["truth"], view.case["steps"])
+        right, old = _truths(view.case_result.seen[0].kept["truth"], view.case["steps"])
         for number, got in view.kept["now"].items():
             if equal(got, right[number]) or _name(number, got, right, old) != name:
                 continue
@@ -214,12 +214,12 @@ def _name(number, got, right, old):
     return "state"
 
 
-def _draw(played):
-    case = played.case
+def _draw(case_result):
+    case = case_result.case
     before = owners_of(Case(case["saved by"], case.data | {"does": "save"}, case.seed))
     names = ["has the state of", "saved by"]
     rows = []
-    for seen in played.seen:
+    for seen in case_result.seen:
         owned = sorted(seen.kept["now"])
         savers = ", ".join(f"rank {before[number]}" for number in owned)
         rows.append(dict(zip(names, (", ".join(map(str, owned)), savers), strict=True)))
@@ -228,9 +228,9 @@ def _draw(played):
 
 OwnedState = Task(
     number="13.3",
-    waits_s=3.0,
+    extra_time_s=3.0,
     name="OwnedState",
-    ends_threads=True,
+    must_join_threads=True,
     cases=_cases,
     act=_act,
     ok="saved by 4 and by 2, loaded by 1 to 4, with counts and settings",

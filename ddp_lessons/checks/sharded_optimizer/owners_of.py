@@ -31,8 +31,8 @@ def _num_owners(case):
     return case.data.get("of", case.world_size)
 
 
-def _act(here, owners_of):
-    here.call(owners_of, list(here["sizes"]), _num_owners(here.case))
+def _act(context, owners_of):
+    context.call(owners_of, list(context["sizes"]), _num_owners(context.case))
 
 
 def _owners(result):
@@ -55,7 +55,7 @@ def _is_no_list_of_owners(view):
 
 
 def _differs(view):
-    first = view.played.results[0]
+    first = view.case_result.results[0]
     return _owners(view.got) != _owners(first) and (
         f"It returns {words(view.got)}, and rank 0 {words(first)}."
     )
@@ -137,10 +137,10 @@ def _goes_by_ranks(view):
     return is_asked and is_within and _is_uneven(view)
 
 
-def _draw(played):
-    sizes, owners = played.case["sizes"], played.results[0]
+def _draw(case_result):
+    sizes, owners = case_result.case["sizes"], case_result.results[0]
     names, rows = ["parameters of", "numbers"], []
-    for rank in range(played.case.world_size):
+    for rank in range(case_result.case.world_size):
         own = [size for size, owner in zip(sizes, owners, strict=True) if owner == rank]
         texts = [" + ".join(map(str, own)) or "none", str(sum(own))]
         rows.append(dict(zip(names, texts, strict=True)))
@@ -186,7 +186,7 @@ owners_of = Task(
         Mistake(
             "kept",
             "Count how full ranks are anew in each call.",
-            shows=lambda view: view.played.call != "first" and _is_uneven(view),
+            shows=lambda view: view.case_result.call != "first" and _is_uneven(view),
         ),
         Mistake(
             "in-turn",

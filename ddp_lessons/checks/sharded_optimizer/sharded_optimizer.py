@@ -71,17 +71,17 @@ def _drawn(draw):
     ]
 
 
-def _act(here, ShardedOptimizer):
-    case, made = here.case, Made(here["class"])
-    params = params_of(case, here.device)
+def _act(context, ShardedOptimizer):
+    case, made = context.case, Made(context["class"])
+    params = params_of(case, context.device)
     given, added = groups_of(case, params)
     settings = {k: tuple(v) if isinstance(v, list) else v for k, v in case["settings"].items()}
-    optimizer = here.call(ShardedOptimizer, given, made.kind, **settings)
+    optimizer = context.call(ShardedOptimizer, given, made.kind, **settings)
     kept: dict = {"params": [], "closures": [], "left": 0, "groups": None}
     step = 0
     for entry in case["script"]:
         if entry == "add":
-            here.call(optimizer.add_param_group, added)
+            context.call(optimizer.add_param_group, added)
         elif entry == "rate":
             kept["groups"] = _groups_seen(optimizer, params)
             if kept["groups"]:
@@ -92,31 +92,31 @@ def _act(here, ShardedOptimizer):
         elif entry == "freeze":
             freeze(case, params)
         else:
-            here.call(optimizer.zero_grad)
+            context.call(optimizer.zero_grad)
             kept["left"] += sum(p.grad is not None and bool(p.grad.any()) for p in params)
             for parameter in params:
                 parameter.grad = None
-            kept["closures"] += _step(here, optimizer, params, step, entry)
+            kept["closures"] += _step(context, optimizer, params, step, entry)
             step += 1
         kept["params"].append([p.detach().clone() for p in params])
     made.count()
     return kept | {"num_made": made.num_made, "state": made.most}
 
 
-def _step(here, optimizer, params, step, entry):
+def _step(context, optimizer, params, step, entry):
     if entry == "step":
-        backward(here.case, params, step, here.rank)
-        here.call(optimizer.step)
+        backward(context.case, params, step, context.rank)
+        context.call(optimizer.step)
         return []
     losses = []
 
     def closure():
         for parameter in params:
             parameter.grad = None
-        losses.append(backward(here.case, params, step, here.rank))
+        losses.append(backward(context.case, params, step, context.rank))
         return losses[-1]
 
-    result = here.call(optimizer.step, closure)
+    result = context.call(optimizer.step, closure)
     return [(len(losses), losses[-1] if losses else None, result)]
 
 
@@ -176,21 +176,22 @@ def _keeps_too_much(view):
     )
 
 
-def _gave_at(played, rank):
-    return _by_entries(played.case, played.seen[rank].kept["params"].__getitem__)
+def _gave_at(case_result, rank):
+    return _by_entries(case_result.case, case_result.seen[rank].kept["params"].__getitem__)
 
 
 def _is_unlike(view):
-    first = _gave_at(view.played, 0)
+    first = _gave_at(view.case_result, 0)
     odd = [name for name, params in view.got.items() if not equal(params, first[name])]
     return odd and f"After {odd[0]}, rank 0 has other bits."
 
 
-def _draw(played):
-    whole, _ = state_of_one(played.case)
+def _draw(case_result):
+    whole, _ = state_of_one(case_result.case)
     names = ["state of this rank", "of one optimizer"]
     rows = [
-        dict(zip(names, (str(seen.kept["state"]), str(whole)), strict=True)) for seen in played.seen
+        dict(zip(names, (str(seen.kept["state"]), str(whole)), strict=True))
+        for seen in case_result.seen
     ]
     return holdings_picture(names, rows)
 
@@ -216,7 +217,7 @@ ShardedOptimizer = Task(
     expected=Expected(
         lambda case, _: _by_entries(case, plain_run(case).__getitem__),
         most_off=lambda case, _: _by_entries(case, lambda number: most_off(case, number + 1)),
-        gave=lambda view: _gave_at(view.played, view.rank),
+        gave=lambda view: _gave_at(view.case_result, view.rank),
     ),
     mistakes=(
         Mistake(

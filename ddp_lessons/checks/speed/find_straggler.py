@@ -17,7 +17,6 @@ CLEAR = 1.25
 _IN_DOUBT = 1.02  # as near to the limit as rounding, or another median, may matter
 _NUM_BYTES = 8
 _ONE_OF_TWO = (median_low, median_high)
-
 _BASE_S = 0.012
 _WARM_UP_S = 0.050
 _PAUSE_S = 0.060
@@ -59,43 +58,45 @@ def _cases(draw):
         yield Case(world_size, {"one rank is": kind, "slow": draw.randrange(world_size)})
 
 
-def _act(here, find_straggler):
-    here.call(find_straggler, _noted(here) if "one rank is" in here.case.data else _played(here))
+def _act(context, find_straggler):
+    steps = _noted if "one rank is" in context.case.data else _played
+    context.call(find_straggler, steps(context))
 
 
-def _noted(here):
-    start_s, steps = 64.0 * (here.rank + 1), []  # whole seconds, so that all differences are exact
-    for slow_s in _NOTED[here["one rank is"]]:
-        is_slow = here.rank in (here["slow"], here.case.data.get("slow as well"))
+def _noted(context):
+    start_s, steps = 64.0 * (context.rank + 1), []  # whole seconds: all differences are exact
+    for slow_s in _NOTED[context["one rank is"]]:
+        is_slow = context.rank in (context["slow"], context.case.data.get("slow as well"))
         call_s = start_s + (slow_s if is_slow else 1.0)
         steps.append((start_s, call_s, start_s + 12.0))
         start_s += 12.0
     return steps
 
 
-def _played(here):
-    draw = Random(f"{here.case.seed} {here.rank}")
+def _played(context):
+    draw = Random(f"{context.case.seed} {context.rank}")
     # A clock starts when its machine does: so these of the ranks differ by minutes.
-    ahead_s = draw.uniform(100, 200) + 1000 * (here.rank == here["clock"])
-    steps, tensor = [], torch.zeros(1, device=here.device)
+    ahead_s = draw.uniform(100, 200) + 1000 * (context.rank == context["clock"])
+    steps, tensor = [], torch.zeros(1, device=context.device)
     for number in range(4):
         dist.barrier()
         start_s = time.monotonic()
-        time.sleep(_own_s(here, number))
+        time.sleep(_own_s(context, number))
         call_s = time.monotonic()
         dist.all_reduce(tensor)
-        if here.rank != here["slow"]:
-            time.sleep(0.014 if here.rank == here["logs"] else 0.002)  # it writes its log
+        if context.rank != context["slow"]:
+            time.sleep(0.014 if context.rank == context["logs"] else 0.002)  # it writes its log
         end_s = time.monotonic()
         steps.append(tuple(ahead_s + moment_s for moment_s in (start_s, call_s, end_s)))
     return steps
 
 
-def _own_s(here, number):
+def _own_s(context, number):
     own_s = _BASE_S
-    if here.rank in (here["slow"], here.case.data.get("slow as well")) and number != _QUICK_STEP:
-        own_s *= here["times slower"]
-    if here.rank == here["interrupted"]:
+    slow_ranks = (context["slow"], context.case.data.get("slow as well"))
+    if context.rank in slow_ranks and number != _QUICK_STEP:
+        own_s *= context["times slower"]
+    if context.rank == context["interrupted"]:
         own_s += {0: _WARM_UP_S, 2: _PAUSE_S}.get(number, 0.0)
     return own_s
 
@@ -117,12 +118,12 @@ def _is_no_rank(view):
 
 
 def _asks_nobody(view):
-    talks = any(view.played.names)
-    return view.case.world_size > 1 and not talks and view.played.call == "first"
+    talks = any(view.case_result.names)
+    return view.case.world_size > 1 and not talks and view.case_result.call == "first"
 
 
 def _disagrees(view):
-    own, first = _number(view.got), _number(view.played.results[0])
+    own, first = _number(view.got), _number(view.case_result.results[0])
     return own != first and f"Rank 0 says {first}, rank {view.rank} says {own}."
 
 
@@ -135,7 +136,7 @@ class _Wrong:
     """
 
     def __init__(self, view):
-        self.steps, self.got = view.played.before, _number(view.got)
+        self.steps, self.got = view.case_result.before, _number(view.got)
         self.own_s = [[call_s - start_s for start_s, call_s, _ in own] for own in self.steps]
         self.kind = view.case.data.get("one rank is")
         self.medians_s = [median(own[1:]) for own in self.own_s]
@@ -209,9 +210,9 @@ def _told(own_s, got):
     return f"It says {got}. From start to call, in ms: {rows}."
 
 
-def _draw(played):
+def _draw(case_result):
     tracks = []
-    for own in played.before:
+    for own in case_result.before:
         first_s, track = own[0][0], []
         for start_s, call_s, end_s in own:
             times_ms = [1e3 * (moment_s - first_s) for moment_s in (start_s, call_s, end_s)]

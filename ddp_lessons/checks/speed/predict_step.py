@@ -53,22 +53,23 @@ def _arguments(case):
     return forward_s, backward_s, sizes, draw.uniform(0.024, 0.026), link
 
 
-def _act(here, predict_step):
-    forward_s, backward_s, sizes, optimizer_s, link = _arguments(here.case)
+def _act(context, predict_step):
+    forward_s, backward_s, sizes, optimizer_s, link = _arguments(context.case)
     told = (list(backward_s), list(sizes), optimizer_s, link.latency_s, link.bandwidth_bytes_per_s)
-    here.call(predict_step, here.world_size, forward_s, *told)
+    context.call(predict_step, context.world_size, forward_s, *told)
     step = PlayedStep(forward_s, backward_s, sizes, link, optimizer_s)
     return [step.run() for _ in range(NUM_STEPS)]
 
 
-def measured_s(played):
+def measured_s(case_result):
     """
     Return the seconds of the fastest step, each as long as on the slowest rank.
 
     A span ends by its own rank's clock, so a step is from its first to its last moment there.
     """
     return min(
-        max(_length_s(seen.kept[number]) for seen in played.seen) for number in range(NUM_STEPS)
+        max(_length_s(seen.kept[number]) for seen in case_result.seen)
+        for number in range(NUM_STEPS)
     )
 
 
@@ -76,19 +77,19 @@ def _length_s(spans):
     return max(span[2] for span in spans) - min(span[1] for span in spans)
 
 
-def _judge(played):
-    w = played.case.world_size
-    forward_s, backward_s, sizes, optimizer_s, link = _arguments(played.case)
+def _judge(case_result):
+    w = case_result.case.world_size
+    forward_s, backward_s, sizes, optimizer_s, link = _arguments(case_result.case)
     right_s = predict_step_s(w, forward_s, backward_s, sizes, link, optimizer_s)
     # Sleep never ends early, so no step is shorter than the model says. A machine that is busy
     # makes it longer; whoever goes by the model must not be refused for that.
-    shortest_s, longest_s = sorted((right_s, measured_s(played)))
-    for seen in played.seen:
+    shortest_s, longest_s = sorted((right_s, measured_s(case_result)))
+    for seen in case_result.seen:
         got_s = number_of(seen.calls[-1].result)
         if got_s is None:
             fact = "It must return one number."
-            raise played.wrong("no-number", seen.rank, got=seen.calls[-1].result, fact=fact)
-        mistake = _made_by(played.case, got_s, right_s)
+            raise case_result.wrong("no-number", seen.rank, got=seen.calls[-1].result, fact=fact)
+        mistake = _made_by(case_result.case, got_s, right_s)
         is_near = (1 - LIMIT) * shortest_s <= got_s <= (1 + LIMIT) * longest_s
         if is_near and mistake is None:
             continue
@@ -96,7 +97,7 @@ def _judge(played):
             f"It says {1e3 * got_s:.1f} ms. The faster of {NUM_STEPS} steps took "
             f"{1e3 * longest_s:.1f} ms; without any delay of the machine, {1e3 * shortest_s:.1f}."
         )
-        raise played.wrong(mistake or "values", seen.rank, fact=fact)
+        raise case_result.wrong(mistake or "values", seen.rank, fact=fact)
 
 
 def _made_by(case, got_s, right_s):
@@ -158,8 +159,8 @@ def _recipes(case):
     yield "no-forward", right_s - forward_s
 
 
-def _draw(played):
-    tracks = on_one_clock([seen.kept[0] for seen in played.seen])
+def _draw(case_result):
+    tracks = on_one_clock([seen.kept[0] for seen in case_result.seen])
     return timeline_plot(in_ms(tracks), "time in ms: a step as it was measured")
 
 

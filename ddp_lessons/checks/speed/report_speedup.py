@@ -51,23 +51,26 @@ def noted_times_s(rank):
     return [ms / 1e3 for ms in _NOTED_BEFORE_MS], [ms / 1e3 for ms in _NOTED_MS[rank]]
 
 
-def _act(here, report_speedup):
-    num_warm_up, num_steps = here["warm-up"], here["warm-up"] + here.case.data.get("steps", 5)
-    if "times" in here.case.data:
-        before_s, own_s = noted_times_s(here.rank)
+def _act(context, report_speedup):
+    num_warm_up, num_steps = (
+        context["warm-up"],
+        context["warm-up"] + context.case.data.get("steps", 5),
+    )
+    if "times" in context.case.data:
+        before_s, own_s = noted_times_s(context.rank)
     else:
-        before_s, own_s = _alone(here, num_steps), _together(here, num_steps)
-    samples = here["samples"][here.rank]
-    here.call(report_speedup, before_s, here["before"], own_s, samples, num_warm_up)
+        before_s, own_s = _alone(context, num_steps), _together(context, num_steps)
+    samples = context["samples"][context.rank]
+    context.call(report_speedup, before_s, context["before"], own_s, samples, num_warm_up)
 
 
-def _alone(here, num_steps):
+def _alone(context, num_steps):
     """
     Let rank 0 make steps while the others wait, and tell all how long they took.
     """
-    draw, times_s = Random(here.case.seed), []
-    for number in range(num_steps if here.rank == 0 else 0):
-        slow_s = 0.030 if number < here["warm-up"] else 0.0
+    draw, times_s = Random(context.case.seed), []
+    for number in range(num_steps if context.rank == 0 else 0):
+        slow_s = 0.030 if number < context["warm-up"] else 0.0
         pause_s = 0.015 if number == num_steps - 1 else 0.0
         times_s.append(_timed(time.sleep, draw.uniform(0.006, 0.008) + slow_s + pause_s))
     told = [times_s]
@@ -75,16 +78,19 @@ def _alone(here, num_steps):
     return told[0]
 
 
-def _together(here, num_steps):
+def _together(context, num_steps):
     """
     Let all ranks make steps; in each another one is through last, as it has more to write.
     """
-    draw, tensor = Random(f"{here.case.seed} {here.rank}"), torch.zeros(1, device=here.device)
+    draw, tensor = (
+        Random(f"{context.case.seed} {context.rank}"),
+        torch.zeros(1, device=context.device),
+    )
 
     def step(number):
-        time.sleep(draw.uniform(0.004, 0.006) + (0.030 if number < here["warm-up"] else 0.0))
+        time.sleep(draw.uniform(0.004, 0.006) + (0.030 if number < context["warm-up"] else 0.0))
         dist.all_reduce(tensor)
-        writes = (number + here.rank) % max(2, here.world_size) == 0
+        writes = (number + context.rank) % max(2, context.world_size) == 0
         time.sleep(draw.uniform(0.006, 0.012) if writes else 0.0)
 
     times_s = []
@@ -100,30 +106,30 @@ def _timed(function, *args):
     return time.perf_counter() - start_s
 
 
-def _judge(played):
-    w = played.case.world_size
+def _judge(case_result):
+    w = case_result.case.world_size
     rows = []
-    for rank, got in enumerate(played.results):
+    for rank, got in enumerate(case_result.results):
         row = _row_of(got)
         if row is None:
             fact = f"It must return a dictionary with {', '.join(PARTS)}, a number each."
-            raise played.wrong("no-parts", rank, got=got, fact=fact)
+            raise case_result.wrong("no-parts", rank, got=got, fact=fact)
         rows.append(row)
-    if w > 1 and not any(played.names) and played.call == "first":
+    if w > 1 and not any(case_result.names) and case_result.call == "first":
         fact = "No rank has told another of its times and its samples."
-        raise played.wrong("alone", 0, fact=fact)
-    times = Times(played)
+        raise case_result.wrong("alone", 0, fact=fact)
+    times = Times(case_result)
     for part in PARTS:
         for rank, row in enumerate(rows):
             if _is_near(row[part], times.right[part]):
                 continue
             mistake = times.mistake(part, row[part], rank)
             fact = f"Its {part} is {row[part]:.5g}; it is {times.right[part]:.5g}."
-            raise played.wrong(mistake, rank, fact=fact)
-    for rank, names in enumerate(played.names):
+            raise case_result.wrong(mistake, rank, fact=fact)
+    for rank, names in enumerate(case_result.names):
         if len(names) > MOST_CALLS:
             fact = f"It made {len(names)} calls; {MOST_CALLS} are enough."
-            raise played.wrong("cost", rank, fact=fact)
+            raise case_result.wrong("cost", rank, fact=fact)
 
 
 def _row_of(got):
@@ -142,8 +148,8 @@ class Times:
     Hold the times that all ranks had, and what comes of them: rightly, and by the usual mistakes.
     """
 
-    def __init__(self, played):
-        calls = [seen.calls[-1] for seen in played.seen]
+    def __init__(self, case_result):
+        calls = [seen.calls[-1] for seen in case_result.seen]
         self.before_s, self.before, _, _, self.num_warm_up = calls[0].before
         self.own_s = [call.before[2] for call in calls]
         self.samples = [call.before[3] for call in calls]
@@ -237,8 +243,8 @@ class Times:
         yield "own-times", max(self._kept(self.own_s[rank]))
 
 
-def _draw(played):
-    times, tracks = Times(played), []
+def _draw(case_result):
+    times, tracks = Times(case_result), []
     for own_s in times.own_s:
         now_ms, track = 0.0, []
         for taken_s, step_s in zip(own_s, times.all_s, strict=True):

@@ -29,28 +29,28 @@ def _cases(draw):
     yield Case(1, {"late rank": 0, "late ms": 0, "buckets": 2})
 
 
-def _act(here, split_step):
-    draw = Random(here.case.seed)
-    parts_s = [draw.uniform(0.010, 0.014) for _ in range(here["buckets"])]
+def _act(context, split_step):
+    draw = Random(context.case.seed)
+    parts_s = [draw.uniform(0.010, 0.014) for _ in range(context["buckets"])]
     sizes = [48 * draw.randint(1000, 3000) for _ in parts_s]
     link = Link(_LATENCY_S, draw.uniform(10e6, 20e6))
     step = NestedStep(draw.uniform(0.004, 0.008), parts_s, sizes, link, optimizer_s=0.004)
-    late_s = here["late ms"] / 1e3 if here.rank == here["late rank"] else 0.0
+    late_s = context["late ms"] / 1e3 if context.rank == context["late rank"] else 0.0
     dist.barrier()
     spans = step.run(late_s) + step.inner
     # On every other rank the last all-reduce is listed first.
-    spans.sort(key=lambda span: (span[0], span[1]), reverse=here.rank % 2 == 1)
-    here.call(split_step, gathered_tracks(spans))
+    spans.sort(key=lambda span: (span[0], span[1]), reverse=context.rank % 2 == 1)
+    context.call(split_step, gathered_tracks(spans))
 
 
-def _judge(played):
-    for seen in played.seen:
+def _judge(case_result):
+    for seen in case_result.seen:
         call = seen.calls[-1]
-        tracks, w = call.before[0], played.case.world_size
+        tracks, w = call.before[0], case_result.case.world_size
         rows = [numbers_of(row, len(PARTS)) for row in _rows_of(call.result)]
         if len(rows) != w or None in rows:
             fact = f"It must return {w} rows, one a rank, each of {len(PARTS)} numbers."
-            raise played.wrong("no-rows", seen.rank, got=call.result, fact=fact)
+            raise case_result.wrong("no-rows", seen.rank, got=call.result, fact=fact)
         right = [_right(split) for split in split_steps(tracks)]
         for place, part in enumerate(PARTS):
             got_s, right_s = ([row[place] for row in of] for of in (rows, right))
@@ -58,7 +58,7 @@ def _judge(played):
             if off:
                 both = f"{in_ms(got_s[off[0]])} of {part}; it is {in_ms(right_s[off[0]])}."
                 mistake = _mistake(tracks, part, got_s, right_s)
-                raise played.wrong(mistake, seen.rank, fact=f"Of rank {off[0]} it says {both}")
+                raise case_result.wrong(mistake, seen.rank, fact=f"Of rank {off[0]} it says {both}")
 
 
 def _rows_of(result):
@@ -180,8 +180,8 @@ def _pairs(intervals, others):
     return sum(length(intersection([one], [other])) for one in intervals for other in others)
 
 
-def _draw(played):
-    tracks = tracks_in_ms(played.before[0])
+def _draw(case_result):
+    tracks = tracks_in_ms(case_result.before[0])
     return timeline_plot(tracks, "time in ms: the step that was split")
 
 

@@ -53,7 +53,7 @@ def machine_paths():
     return (Path.home(), tempfile.gettempdir(), Path.cwd(), sys.prefix)
 
 
-def build(place, *, cell_timeout_s=CELL_TIMEOUT_S, deadline_s=DEADLINE_S):
+def build(paths, *, cell_timeout_s=CELL_TIMEOUT_S, deadline_s=DEADLINE_S):
     """
     Run a text twin from the top and replace its notebooks, or refuse and leave them alone.
 
@@ -70,21 +70,21 @@ def build(place, *, cell_timeout_s=CELL_TIMEOUT_S, deadline_s=DEADLINE_S):
     Raises:
         NotebookRefused: A rule is broken. The message names every such cell and rule.
     """
-    name, kind = place.notebook.name, {"is_lesson": place.is_lesson}
-    twin = canonical(read_twin(place.text), place.stem)
+    name, kind = paths.notebook.name, {"is_lesson": paths.is_lesson}
+    twin = canonical(read_twin(paths.text), paths.stem)
     # What the source alone shows is refused before it is run.
     rules.refuse(name, rules.findings(twin, has_run=False, **kind))
-    blank = dumps(blank_of(place, twin))
+    blank = dumps(blank_of(paths, twin))
     twin = one_folder_down(twin)
-    notebook = canonical(_run(place, twin, cell_timeout_s, deadline_s), place.stem)
+    notebook = canonical(_run(paths, twin, cell_timeout_s, deadline_s), paths.stem)
     broken = rules.findings(notebook, machine_paths=machine_paths(), **kind)
     if any(finding.rule == "error" for finding in broken):
         # Nothing after the error was run, so the other rules would only repeat that.
         broken = [finding for finding in broken if finding.rule == "error"]
         _show_traceback(notebook, broken[0].cell)
     rules.refuse(name, broken)
-    replace_text(place.notebook, dumps(notebook))
-    replace_text(place.blank, blank)
+    replace_text(paths.notebook, dumps(notebook))
+    replace_text(paths.blank, blank)
     return notebook
 
 
@@ -107,20 +107,20 @@ def run_notebook(path, folder, *, cell_timeout_s=CELL_TIMEOUT_S, deadline_s=DEAD
     return run_owned(command, cwd=path.parent, env=notebook_environment(), deadline_s=deadline_s)
 
 
-def _run(place, twin, cell_timeout_s, deadline_s):
+def _run(paths, twin, cell_timeout_s, deadline_s):
     with tempfile.TemporaryDirectory(prefix="ddp-lessons-") as folder:
-        path = Path(folder) / place.notebook.name
+        path = Path(folder) / paths.notebook.name
         path.write_text(dumps(twin), encoding="utf-8")
-        place.notebook.parent.mkdir(parents=True, exist_ok=True)
+        paths.notebook.parent.mkdir(parents=True, exist_ok=True)
         status = run_notebook(
-            path, place.notebook.parent, cell_timeout_s=cell_timeout_s, deadline_s=deadline_s
+            path, paths.notebook.parent, cell_timeout_s=cell_timeout_s, deadline_s=deadline_s
         )
         if status:
-            _refuse_status(place, twin, path.with_suffix(".cell"), status, deadline_s)
+            _refuse_status(paths, twin, path.with_suffix(".cell"), status, deadline_s)
         return nbformat.read(path, as_version=4)
 
 
-def _refuse_status(place, twin, progress, status, deadline_s):
+def _refuse_status(paths, twin, progress, status, deadline_s):
     faults = {
         execute.TIMEOUT_STATUS: ("cell-timeout", "a cell that ends in time", "it did not"),
         execute.DEAD_KERNEL_STATUS: ("dead-kernel", "a kernel that lives", "it died"),
@@ -133,7 +133,7 @@ def _refuse_status(place, twin, progress, status, deadline_s):
         number = int(progress.read_text())
         where = f"cell {number} ({role_of(twin['cells'][number - 1])})"
     raise NotebookRefused(
-        f"{place.notebook.name}, {where}, {rule}: expected {expected} (got: {got}). "
+        f"{paths.notebook.name}, {where}, {rule}: expected {expected} (got: {got}). "
         "Run the cell in JupyterLab to see where it stands."
     )
 

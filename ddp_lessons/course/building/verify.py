@@ -13,10 +13,10 @@ from ddp_lessons.course.notebooks.text_twins import refuse_unequal
 from ddp_lessons.errors import NotebookRefused
 from ddp_lessons.jobs.owned import DEADLINE_STATUS, run_owned
 
-_QUICK_NBVAL = Path(__file__).with_name("quick_nbval.py")
+_QUICK_NBVAL = Path(__file__).with_name("nbval_main.py")
 
 
-def verify(place, *, cell_timeout_s=CELL_TIMEOUT_S, deadline_s=DEADLINE_S):
+def verify(paths, *, cell_timeout_s=CELL_TIMEOUT_S, deadline_s=DEADLINE_S):
     """
     Run a stored notebook and compare what comes out with what is stored.
 
@@ -31,12 +31,12 @@ def verify(place, *, cell_timeout_s=CELL_TIMEOUT_S, deadline_s=DEADLINE_S):
         NotebookRefused: An output differs, a cell would not be compared, the text twin is another
             text, or the time is over.
     """
-    notebook = read_notebook(place.notebook)
-    rules.refuse(place.notebook.name, rules.uncompared(notebook))
-    refuse_unequal(place, notebook)
+    notebook = read_notebook(paths.notebook)
+    rules.refuse(paths.notebook.name, rules.uncompared(notebook))
+    refuse_unequal(paths, notebook)
     status = run_owned(
-        nbval_command(place.notebook, cell_timeout_s, "--nbval"),
-        cwd=place.notebook.parent,
+        nbval_command(paths.notebook, cell_timeout_s, "--nbval"),
+        cwd=paths.notebook.parent,
         env=nbval_environment(),
         deadline_s=deadline_s,
     )
@@ -47,7 +47,7 @@ def verify(place, *, cell_timeout_s=CELL_TIMEOUT_S, deadline_s=DEADLINE_S):
     else:
         fault, expected, got = "differs", "every stored output again", f"pytest status {status}"
     raise NotebookRefused(
-        f"{place.notebook.name}, {fault}: expected {expected} (got {got}). See the cells above, "
+        f"{paths.notebook.name}, {fault}: expected {expected} (got {got}). See the cells above, "
         "which nbval counts from 0 without the text cells; mend them and build."
     )
 

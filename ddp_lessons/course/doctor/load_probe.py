@@ -39,12 +39,12 @@ class NotMeasured(DDPLessonsError, RuntimeError):
     """
 
 
-def measure(place, num_learners=2, num_cells=None):
+def measure(paths, num_learners=2, num_cells=None):
     """
     Have some learners run a lesson's cells at once, and return what one of them needed.
 
     Args:
-        place: The lesson's Place.
+        place: The lesson's NotebookPaths.
         num_learners: How many run it side by side.
         num_cells: How many of its code cells they run; default: all.
 
@@ -54,7 +54,7 @@ def measure(place, num_learners=2, num_cells=None):
     Raises:
         NotMeasured: A cell failed, or took too long.
     """
-    notebook = read_blank(place)
+    notebook = read_blank(paths)
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"][:num_cells]
     runs = [_Run(cells) for _ in range(num_learners)]
     threads = [threading.Thread(target=run.run) for run in runs]
@@ -65,12 +65,12 @@ def measure(place, num_learners=2, num_cells=None):
     for run in runs:
         if run.error is not None:
             raise NotMeasured(
-                f"No learner could be measured: all cells of {place.stem} must run here "
+                f"No learner could be measured: all cells of {paths.stem} must run here "
                 f"(got {run.error}). Run ddp-lessons doctor, and mend what it names."
             )
     dearest = max(runs, key=lambda run: max(run.cell_cpu_s))
     return Learner(
-        stem=place.stem,
+        stem=paths.stem,
         minutes=minutes(notebook),
         memory_bytes=max(run.memory_bytes for run in runs),
         cpu_s=max(run.cpu_s for run in runs),
@@ -95,8 +95,8 @@ def look_at_room(num_learners, stem=STEM):
     """
     _, free_bytes = memory()  # before anything runs
     server = Server(usable_cores(), free_bytes, others_stop_at())
-    (place,) = [place for place in choose(find_course(), [stem]) if place.is_lesson]
-    return judge_room(num_learners, measure(place), server)
+    (paths,) = [paths for paths in choose(find_course(), [stem]) if paths.is_lesson]
+    return judge_room(num_learners, measure(paths), server)
 
 
 class _Run:

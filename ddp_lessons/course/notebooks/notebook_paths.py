@@ -24,7 +24,7 @@ _INSTALLED = "share/ddp-lessons/notebooks/py/00_ranks.py"
 
 
 @dataclass(frozen=True)
-class Place:
+class NotebookPaths:
     """
     Name the files of one notebook of the course.
 
@@ -120,23 +120,23 @@ def _installed_course():
     return Path(__file__).parent
 
 
-def all_places(root):
+def all_notebooks(root):
     """
     Return every place of the course for which a text twin or a notebook exists, sorted.
 
     Args:
         root: The folder that holds the course.
     """
-    places = []
+    all_paths = []
     for kind, texts_folder, notebooks_folder in _FOLDERS:
         texts, notebooks = Path(root) / texts_folder, Path(root) / notebooks_folder
         stems = {path.stem for path in texts.glob("*.py")}
         stems |= {path.stem for path in notebooks.glob("*.ipynb")}
-        places += [
-            Place(kind, stem, texts / f"{stem}.py", notebooks / f"{stem}.ipynb")
+        all_paths += [
+            NotebookPaths(kind, stem, texts / f"{stem}.py", notebooks / f"{stem}.ipynb")
             for stem in sorted(stems)
         ]
-    return places
+    return all_paths
 
 
 def with_two_digits(name):
@@ -159,20 +159,20 @@ def choose(root, names=()):
     Raises:
         BadInput: A name means nothing, or the course is empty.
     """
-    places = all_places(root)
-    known = sorted({place.stem for place in places})
-    unknown = [name for name in names if not any(_means(name, place) for place in places)]
-    if unknown or not places:
+    all_paths = all_notebooks(root)
+    known = sorted({paths.stem for paths in all_paths})
+    unknown = [name for name in names if not any(_means(name, paths) for paths in all_paths)]
+    if unknown or not all_paths:
         raise BadInput(
             f"Unknown notebook: expected one of {', '.join(known) or 'none yet'} "
             f"(got {', '.join(unknown) or 'an empty course'}). Name a file of notebooks/py or "
             "exercises/py without its ending, or put notebooks/ or exercises/ before it for one "
             "of the two."
         )
-    return [place for place in places if not names or any(_means(n, place) for n in names)]
+    return [paths for paths in all_paths if not names or any(_means(n, paths) for n in names)]
 
 
-def _means(name, place):
+def _means(name, paths):
     path = PurePath(name)
-    folder = place.blank.parent.name
-    return path.stem == place.stem and (len(path.parts) == 1 or folder in path.parts)
+    folder = paths.blank.parent.name
+    return path.stem == paths.stem and (len(path.parts) == 1 or folder in path.parts)

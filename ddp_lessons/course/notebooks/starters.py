@@ -27,7 +27,7 @@ _WRONG = "# | "
 _HEADING = re.compile(r"^## (\d\d\.\d) ", re.MULTILINE)
 
 
-def blank_of(place, twin):
+def blank_of(paths, twin):
     """
     Return the learner's notebook: no outputs, no counts, and a gap in place of each solution.
 
@@ -38,8 +38,8 @@ def blank_of(place, twin):
     Raises:
         NotebookRefused: A marker is missing, or stands before the first heading of a task.
     """
-    if place.is_lesson:
-        return canonical(twin, place.stem)
+    if paths.is_lesson:
+        return canonical(twin, paths.stem)
     notebook = nbformat.from_dict({**twin, "cells": [dict(cell) for cell in twin["cells"]]})
     task = None
     num_gaps = 0
@@ -48,19 +48,19 @@ def blank_of(place, twin):
             headings = _HEADING.findall(cell["source"])
             task = headings[-1] if headings else task
             continue
-        where = f"{place.text.name}, cell {number}, solution"
+        where = f"{paths.text.name}, cell {number}, solution"
         cell["source"], gaps = _blank_source(cell["source"], task, where)
         cell["outputs"], cell["execution_count"] = [], None
         num_gaps += gaps
     if not num_gaps:
         raise NotebookRefused(
-            f"{place.text.name}, solution: expected a part between '{_BEGIN}' and '{_END}' "
+            f"{paths.text.name}, solution: expected a part between '{_BEGIN}' and '{_END}' "
             "(got none). Mark what learners write."
         )
-    return canonical(notebook, place.stem)
+    return canonical(notebook, paths.stem)
 
 
-def read_blank(place):
+def read_blank(paths):
     """
     Return the learner's notebook, made from its text as it is now.
 
@@ -70,10 +70,10 @@ def read_blank(place):
     Raises:
         NotebookRefused: As `blank_of`.
     """
-    return blank_of(place, read_twin(place.text))
+    return blank_of(paths, read_twin(paths.text))
 
 
-def blank_to_open(place, path):
+def blank_to_open(paths, path):
     """
     Return the learner's notebook as JupyterLab would save it once it was opened with this Python.
 
@@ -89,8 +89,8 @@ def blank_to_open(place, path):
     """
     from ipykernel.ipkernel import IPythonKernel
 
-    blank = read_blank(place)
-    if path.resolve() != place.blank.resolve():
+    blank = read_blank(paths)
+    if path.resolve() != paths.blank.resolve():
         blank["metadata"]["language_info"] = nbformat.from_dict(IPythonKernel.language_info)
     return blank
 

@@ -85,7 +85,7 @@ def one_folder_down(notebook):
     return moved
 
 
-def refuse_unequal(place, notebook):
+def refuse_unequal(paths, notebook):
     """
     Refuse a notebook with outputs that its text twin no longer describes.
 
@@ -96,13 +96,13 @@ def refuse_unequal(place, notebook):
     Raises:
         NotebookRefused: A cell's type, tags or source differ. The first such cell is named.
     """
-    stored, text = content(notebook), content(one_folder_down(read_twin(place.text)))
+    stored, text = content(notebook), content(one_folder_down(read_twin(paths.text)))
     if stored == text:
         return
     pairs = enumerate(zip_longest(stored, text), start=1)
     number = next(i for i, (one, other) in pairs if one != other)
     raise NotebookRefused(
-        f"{place.notebook.name}, cell {number}, twin: expected the cells of {place.text.name} "
+        f"{paths.notebook.name}, cell {number}, twin: expected the cells of {paths.text.name} "
         f"({len(text)} cells, got {len(stored)}; the first difference is here). "
-        f"Run `python -m ddp_lessons.course build {place.stem}`."
+        f"Run `python -m ddp_lessons.course build {paths.stem}`."
     )

@@ -33,7 +33,7 @@ class Outcome:
         host: Name of the host that it was on, where there are several; else empty.
         silent: Who does not answer, its host or "it", where nobody knows more; else empty.
         halt: What halted it until it was given up, in words; else empty.
-        enclosed: What its reply held beside: see `Guard.enclose`. None where no such reply came.
+        enclosed: What its reply held beside: see `RankAgent.enclose`. None where no such reply came.
     """
 
     kind: str

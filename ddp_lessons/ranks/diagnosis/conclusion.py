@@ -33,7 +33,7 @@ def lost_message(loss):
     Say what has ended all ranks.
 
     Args:
-        loss: As `Engines.loss`.
+        loss: As `RankProcesses.loss`.
     """
     return (
         f"The ranks are gone, and their variables with them: {loss}. Run start_ranks() again, then "
@@ -41,14 +41,14 @@ def lost_message(loss):
     )
 
 
-def conclude(ranks, outcomes, lookout, stopped):
+def finish_cell(ranks, outcomes, stall_monitor, stopped):
     """
     Bring ranks back into order after a cell, and say what went wrong.
 
     Args:
         ranks: The Ranks.
         outcomes: For each rank of the cell its Outcome.
-        lookout: The Lookout of the cell.
+        stall_monitor: The StallMonitor of the cell.
         stopped: Whether Stop was pressed.
 
     Returns:
@@ -59,27 +59,29 @@ def conclude(ranks, outcomes, lookout, stopped):
     _note_hosts(ranks, outcomes)
     kinds = {outcome.kind for outcome in outcomes.values()}
     alike = len({outcome.digest for outcome in outcomes.values()}) == 1
-    if kinds == {OK} and not stopped and lookout.freeing is not None:
+    if kinds == {OK} and not stopped and stall_monitor.unblocker is not None:
         print("Ranks were stuck in a call from before this cell, and were released.")
         print("\n".join(ranks.recover().sentences()))
         return None
     if kinds == {OK} and not stopped and alike:
         return None
-    places = {r: place for r, place in lookout.all_places([]).items() if r in outcomes}
-    mismatch = diagnose(places, []).sentence
+    snapshots = {
+        r: snapshot for r, snapshot in stall_monitor.all_notebook_paths([]).items() if r in outcomes
+    }
+    mismatch = diagnose(snapshots, []).sentence
     if kinds == {OK} and not stopped and not mismatch:
         return None
     # Ranks that all raised by themselves, after the same collectives, still agree on the group.
-    in_order = kinds == {RAISED} and not mismatch and _same_collectives(places)
-    if ranks.engines.emptied_hosts:
+    in_order = kinds == {RAISED} and not mismatch and _same_collectives(snapshots)
+    if ranks.engines.lost_hosts:
         done = _postpone(ranks)
     else:
-        recovery = ranks.recover(regroup=not in_order or lookout.freeing is not None)
+        recovery = ranks.recover(regroup=not in_order or stall_monitor.unblocker is not None)
         for rank in recovery.replaced:  # freed, and then it could not leave its group
             if rank in outcomes and outcomes[rank].kind == RELEASED:
                 outcomes[rank].kind = GIVEN_UP
         done = recovery.sentences()
-    kind, head, traceback = _kind_and_head(outcomes, kinds, lookout, stopped, mismatch)
+    kind, head, traceback = _kind_and_head(outcomes, kinds, stall_monitor, stopped, mismatch)
     given_up = cell_report.given_up_message(outcomes)
     # Gloo aborts a process to which a peer has sent more than it expects.
     cause = f"Before that, {mismatch}." if mismatch and DIED in kinds and not stopped else ""
@@ -99,20 +101,20 @@ def _note_hosts(ranks, outcomes):
                 outcomes[rank].silent = "it" if host in answering else host
 
 
-def _same_collectives(places):
+def _same_collectives(snapshots):
     called = {
-        str([(collective["group"], collective["number"]) for collective in place["collectives"]])
-        for place in places.values()
-        if place is not None
+        str([(collective["group"], collective["number"]) for collective in snapshot["collectives"]])
+        for snapshot in snapshots.values()
+        if snapshot is not None
     }
     return len(called) <= 1
 
 
-def _kind_and_head(outcomes, kinds, lookout, stopped, mismatch):
+def _kind_and_head(outcomes, kinds, stall_monitor, stopped, mismatch):
     if stopped:
-        return CellStopped, _stop_head(outcomes, lookout), ()
-    if lookout.deadlocked:
-        diagnosis = lookout.diagnosis
+        return CellStopped, _stop_head(outcomes, stall_monitor), ()
+    if stall_monitor.deadlocked:
+        diagnosis = stall_monitor.diagnosis
         return RankRaised, f"Deadlock: {diagnosis.sentence}.\n{diagnosis.table}", ()
     if DIED in kinds:
         return RankDied, cell_report.died_message(outcomes), ()
@@ -123,15 +125,15 @@ def _kind_and_head(outcomes, kinds, lookout, stopped, mismatch):
     return RankRaised, f"{mismatch}. What came out is not to be trusted.", ()
 
 
-def _stop_head(outcomes, lookout):
+def _stop_head(outcomes, stall_monitor):
     if any(outcome.kind == RAISED for outcome in outcomes.values()):
         return cell_report.raised_message(outcomes)[0]
-    if lookout.diagnosis is not None and lookout.diagnosis.sentence:
-        return f"Stopped: {lookout.diagnosis.sentence}."
+    if stall_monitor.diagnosis is not None and stall_monitor.diagnosis.sentence:
+        return f"Stopped: {stall_monitor.diagnosis.sentence}."
     at = {}
-    for rank, place in lookout.last_places.items():
-        if place and place["line"]:
-            at.setdefault((place["line"], place["code"]), []).append(rank)
+    for rank, snapshot in stall_monitor.last_places.items():
+        if snapshot and snapshot["line"]:
+            at.setdefault((snapshot["line"], snapshot["code"]), []).append(rank)
     parts = [
         f"{rank_names(ranks)} {'was' if len(ranks) == 1 else 'were'} at line {line}: {code}"
         for (line, code), ranks in at.items()
@@ -139,7 +141,7 @@ def _stop_head(outcomes, lookout):
     return f"Stopped: {'; '.join(parts) or f'{rank_names(outcomes)} did not answer'}."
 
 
-def put_in_order(ranks):
+def ensure_ready(ranks):
     """
     Before a cell: replace dead ranks of which an error has told, and join again what was left.
 
@@ -150,19 +152,19 @@ def put_in_order(ranks):
     if not ranks.alive:
         raise ranks_are_gone(ranks)
     dead = set(ranks.dead)
-    if dead - ranks.told_dead:
+    if dead - ranks.reported_dead:
         raise _tell_of_the_dead(ranks)
-    if dead or not ranks.is_in_order:  # or a join was stopped half-way
+    if dead or not ranks.is_consistent:  # or a join was stopped half-way
         print("\n".join(ranks.recover().sentences()))
 
 
 def _tell_of_the_dead(ranks):
     deaths = {
-        rank: Outcome(DIED, exit_code=ranks.keeper.last_death.get(rank, (None, None))[1])
+        rank: Outcome(DIED, exit_code=ranks.supervisor.last_death.get(rank, (None, None))[1])
         for rank in ranks.dead
     }
     _note_hosts(ranks, deaths)
-    done = _postpone(ranks) if ranks.engines.emptied_hosts else ranks.recover().sentences()
+    done = _postpone(ranks) if ranks.engines.lost_hosts else ranks.recover().sentences()
     lines = [
         cell_report.died_message(deaths),
         *done,
@@ -178,9 +180,9 @@ def _postpone(ranks):
     Returns:
         list[str]: What to say of it.
     """
-    ranks.told_dead, ranks.is_in_order = frozenset(ranks.dead), False
-    hosts = " and ".join(ranks.engines.emptied_hosts)
+    ranks.reported_dead, ranks.is_consistent = frozenset(ranks.dead), False
+    hosts = " and ".join(ranks.engines.lost_hosts)
     return [
         f"No rank on {hosts} is left. The next cell begins with new processes for "
-        f"{rank_names(ranks.told_dead)}, there or on another host, and a new group."
+        f"{rank_names(ranks.reported_dead)}, there or on another host, and a new group."
     ]

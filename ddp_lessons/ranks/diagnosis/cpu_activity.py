@@ -38,7 +38,7 @@ class DescendantsCpu:
         return sum(cpu_seconds(descendant) or 0.0 for descendant in family)
 
 
-class Progress:
+class CpuActivity:
     """
     Watch the CPU time that a set of processes uses, with their children.
 

@@ -7,7 +7,7 @@ from ddp_lessons.ranks.rank.crash_log import CRASH, OWN_WILL
 from ddp_lessons.ranks.supervisor.child_main import stack_file
 
 
-def read_last_words(folder, rank):
+def read_crash_log(folder, rank):
     """
     Return where a rank died, as far as it has told.
 
@@ -27,12 +27,12 @@ def read_last_words(folder, rank):
     return (found[0] if found else None), begin >= 0 and is_own_will
 
 
-def line_of_death(keeper, rank, place, source_line):
+def line_of_death(supervisor, rank, snapshot, source_line):
     """
     Say where a rank died.
 
     Args:
-        keeper: The ranks' keeper.
+        supervisor: The SupervisorClient.
         rank: The rank that died.
         place: The place at which it was seen last, or None.
         source_line: Function from a line number to that line of the cell.
@@ -40,9 +40,9 @@ def line_of_death(keeper, rank, place, source_line):
     Returns:
         dict: `line`, `code`, `is_last_seen` and `ended_itself` for an Outcome.
     """
-    line, ended_itself = read_last_words(keeper.folder, rank)
-    if line is None and place:
-        seen = place["line"]
-        return {"line": seen, "code": place["code"], "is_last_seen": True, "ended_itself": False}
+    line, ended_itself = read_crash_log(supervisor.folder, rank)
+    if line is None and snapshot:
+        seen = snapshot["line"]
+        return {"line": seen, "code": snapshot["code"], "is_last_seen": True, "ended_itself": False}
     code = source_line(line) if line else ""
     return {"line": line, "code": code, "is_last_seen": False, "ended_itself": ended_itself}

@@ -15,7 +15,7 @@ Collectives to which every rank must bring as many elements.
 _TO_THE_ROOT = {"reduce", "gather", "gather_object"}
 
 
-def first_mismatch(places, running):
+def first_mismatch(snapshots, running):
     """
     Find the first thing that ranks did in different ways. One mistake shifts all that comes after.
 
@@ -24,18 +24,18 @@ def first_mismatch(places, running):
         running: The ranks that have not finished the cell.
     """
     return (
-        _other_counts(places, running)
-        or _clashing_groups(places, running)
-        or _other_collectives(places)
-        or _other_roots(places, running)
+        _other_counts(snapshots, running)
+        or _clashing_groups(snapshots, running)
+        or _other_collectives(snapshots)
+        or _other_roots(snapshots, running)
     )
 
 
-def find_collective(place, collective):
+def find_collective(snapshot, collective):
     """
     Return what a rank called as the collective of the same group and number, or None.
     """
-    for other in place["collectives"] if place else ():
+    for other in snapshot["collectives"] if snapshot else ():
         if _key(other) == _key(collective):
             return other
     return None
@@ -45,41 +45,41 @@ def _key(collective):
     return collective["group"], collective["number"]
 
 
-def calls_alike(other, rank, places):
+def calls_alike(other, rank, snapshots):
     """
     Tell whether another rank calls, or has called, what a rank calls: as the same collective of
     their group, and with the same root.
     """
-    last, place = last_collective(places[rank]), places.get(other)
-    found = find_collective(place, last)
+    last, snapshot = last_collective(snapshots[rank]), snapshots.get(other)
+    found = find_collective(snapshot, last)
     if found is None or _signature(found) != _signature(last):
         return False
-    is_in_it = _key(last_collective(place)) == _key(last)
-    roots = {each["root"] for each in (places[rank], place)}
+    is_in_it = _key(last_collective(snapshot)) == _key(last)
+    roots = {each["root"] for each in (snapshots[rank], snapshot)}
     return not is_in_it or None in roots or len(roots) == 1
 
 
-def makes_alike(other, rank, places):
+def makes_alike(other, rank, snapshots):
     """
     Tell whether another rank makes, or has made, the group that a rank makes.
     """
-    forming = places[rank]["forming"]
-    counts = {_count_among_all(places.get(each), places) for each in (rank, other)}
-    return members_of(places.get(other), forming["name"]) == forming["ranks"] and (
+    forming = snapshots[rank]["forming"]
+    counts = {_count_among_all(snapshots.get(each), snapshots) for each in (rank, other)}
+    return members_of(snapshots.get(other), forming["name"]) == forming["ranks"] and (
         None in counts or len(counts) == 1
     )
 
 
-def _count_among_all(place, places):
+def _count_among_all(snapshot, snapshots):
     """
     Return under which number a rank joins the group of all ranks; None if it joins no such group.
     """
-    forming = place and place["forming"]
-    is_of_all = forming and forming["ranks"] == sorted(places)  # others may be worlds apart
+    forming = snapshot and snapshot["forming"]
+    is_of_all = forming and forming["ranks"] == sorted(snapshots)  # others may be worlds apart
     return forming.get("count") if is_of_all else None
 
 
-def _other_counts(places, running):
+def _other_counts(snapshots, running):
     """
     Find ranks that join the group of all ranks under different numbers.
 
@@ -88,7 +88,7 @@ def _other_counts(places, running):
     """
     counts = {}
     for rank in running:
-        count = _count_among_all(places[rank], places)
+        count = _count_among_all(snapshots[rank], snapshots)
         if count:
             counts.setdefault(count, []).append(rank)
     if len(counts) < 2:
@@ -112,17 +112,17 @@ def _fewest_first(versions):
     return sorted(versions.items(), key=lambda each: (len(each[1]), -each[1][0]))
 
 
-def _clashing_groups(places, running):
+def _clashing_groups(snapshots, running):
     """
     Find a group that is waited in, under whose name ranks understand different members.
 
     torch numbers groups as it makes them, on each rank by itself.
     """
     for rank in running:
-        for name in _groups_waited_in(places[rank]):
+        for name in _groups_waited_in(snapshots[rank]):
             versions = {}
-            for each, place in places.items():
-                members = members_of(place, name)
+            for each, snapshot in snapshots.items():
+                members = members_of(snapshot, name)
                 if members:
                     versions.setdefault(tuple(members), []).append(each)
             if len(versions) > 1:
@@ -140,36 +140,36 @@ def _clashing_groups(places, running):
     return None
 
 
-def _groups_waited_in(place):
-    if place is None:
+def _groups_waited_in(snapshot):
+    if snapshot is None:
         return []
-    last = last_collective(place)
-    forming = [place["forming"]["name"]] if place["forming"] else []
+    last = last_collective(snapshot)
+    forming = [snapshot["forming"]["name"]] if snapshot["forming"] else []
     return forming + ([last["group"]] if last and not forming else [])
 
 
-def members_of(place, name):
+def members_of(snapshot, name):
     """
     Return the ranks of which a rank makes, or has made, the group of that name; or None.
     """
-    if place is None:
+    if snapshot is None:
         return None
-    if place["forming"] and place["forming"]["name"] == name:
-        return place["forming"]["ranks"]
-    return place["groups"].get(name)
+    if snapshot["forming"] and snapshot["forming"]["name"] == name:
+        return snapshot["forming"]["ranks"]
+    return snapshot["groups"].get(name)
 
 
-def _other_collectives(places):
+def _other_collectives(snapshots):
     numbers = {
         (collective["record"], collective["group"], collective["number"])
-        for place in places.values()
-        if place
-        for collective in place["collectives"]
+        for snapshot in snapshots.values()
+        if snapshot
+        for collective in snapshot["collectives"]
     }
     for _, group, number in sorted(numbers):
         calls = {}
-        for rank, place in places.items():
-            found = find_collective(place, {"group": group, "number": number})
+        for rank, snapshot in snapshots.items():
+            found = find_collective(snapshot, {"group": group, "number": number})
             if found is not None:
                 calls.setdefault(_signature(found), []).append((rank, found))
         if len(calls) > 1:
@@ -199,24 +199,24 @@ def _signature(collective):
     return repr((collective["name"], counts, collective["dtypes"]))
 
 
-def _other_roots(places, running):
+def _other_roots(snapshots, running):
     """
     Find a collective that ranks wait in with different roots.
     """
     calls = {}
     for rank in running:
-        place, last = places[rank], last_collective(places[rank])
-        if last and place["root"] is not None:
+        snapshot, last = snapshots[rank], last_collective(snapshots[rank])
+        if last and snapshot["root"] is not None:
             roots = calls.setdefault(_key(last), {})
-            roots.setdefault(place["root"], []).append(rank)
+            roots.setdefault(snapshot["root"], []).append(rank)
     for (_, number), roots in sorted(calls.items()):
         if len(roots) < 2:
             continue
         whose = f"as collective {number}"
         if all(ranks == [root] for root, ranks in roots.items()):
-            place = places[min(roots)]
-            call = _describe(last_collective(place))
-            own = f"each {_way(place)} itself"
+            snapshot = snapshots[min(roots)]
+            call = _describe(last_collective(snapshot))
+            own = f"each {_way(snapshot)} itself"
             return f"{rank_names(roots)} called {call} {whose}, {own}", sorted(roots)
         # A root that has finished was of its own opinion: it speaks for its side, too.
         sides = sorted(
@@ -224,13 +224,13 @@ def _other_roots(places, running):
             key=lambda side: (len({*side[1], *({side[0]} - set(running))}), -side[1][0]),
         )
         parts = [
-            f"{rank_names(ranks)} called {_describe(last_collective(places[ranks[0]]))} "
-            f"{_way(places[ranks[0]])} rank {root}"
+            f"{rank_names(ranks)} called {_describe(last_collective(snapshots[ranks[0]]))} "
+            f"{_way(snapshots[ranks[0]])} rank {root}"
             for root, ranks in sides
         ]
         return f"{parts[0]} {whose}, where {', '.join(parts[1:])}", sides[0][1]
     return None
 
 
-def _way(place):
-    return "to" if place["call"] in _TO_THE_ROOT else "from"
+def _way(snapshot):
+    return "to" if snapshot["call"] in _TO_THE_ROOT else "from"

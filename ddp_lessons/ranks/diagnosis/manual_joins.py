@@ -13,7 +13,7 @@ Functions of torch's in which its limit does not hold where something else answe
 """
 
 
-def misses_its_limit(place, still_s):
+def misses_its_limit(snapshot, still_s):
     """
     Tell whether a rank joins, and its own limit should have ended that seconds ago.
 
@@ -21,19 +21,21 @@ def misses_its_limit(place, still_s):
         place: Where it is, in a call.
         still_s: Seconds for which the cell has stood still.
     """
-    limit_s = place["timeout_s"]
-    is_join = place["call"] == JOIN and limit_s is not None
+    limit_s = snapshot["timeout_s"]
+    is_join = snapshot["call"] == JOIN and limit_s is not None
     return is_join and still_s > limit_s + clocks.JOIN_LATE_S
 
 
-def short_joins(places):
+def short_joins(snapshots):
     """
     Return {rank: seconds} for ranks whose join has a limit that is soon over, and that ends it.
 
     torch connects again and again until then: a rank in that loop hears of nothing else.
     """
     limits = {
-        r: place["timeout_s"] for r, place in places.items() if place and place["call"] == JOIN
+        r: snapshot["timeout_s"]
+        for r, snapshot in snapshots.items()
+        if snapshot and snapshot["call"] == JOIN
     }
     return {
         rank: limit_s + clocks.JOIN_LAST_TRY_S

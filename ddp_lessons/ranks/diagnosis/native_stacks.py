@@ -10,7 +10,7 @@ import time
 from ddp_lessons.ranks.rank.stack_snapshot import waiting_call
 from ddp_lessons.ranks.supervisor.child_main import STACK_SIGNAL, stack_file
 from ddp_lessons.ranks.system import clocks
-from ddp_lessons.ranks.system.load_aware_timeout import Patience
+from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
 from ddp_lessons.ranks.system.processes import waits_on_lock
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')
@@ -38,28 +38,28 @@ def parse_stacks(text):
     return None
 
 
-def place_from_outside(keeper, rank, source_line, insist):
+def snapshot_from_outside(supervisor, rank, source_line, insist):
     """
     Say where a rank is that does not answer.
 
     Args:
-        keeper: The ranks' keeper.
+        supervisor: The SupervisorClient.
         rank: The silent rank.
         source_line: Function from a line number to that line of the cell.
         insist: Ask also if that wakes the rank from a sleep in C.
 
     Returns:
-        dict or None: As `Guard.place`; None if the rank did not write in time.
+        dict or None: As `RankAgent.place`; None if the rank did not write in time.
     """
-    pid = keeper.pids.get(rank)
+    pid = supervisor.pids.get(rank)
     if pid is None or not (insist or waits_on_lock(pid)):
         return None
-    path = stack_file(keeper.folder, rank)
+    path = stack_file(supervisor.folder, rank)
     before = path.stat().st_size if path.exists() else 0
-    keeper.signal_ranks([rank], STACK_SIGNAL)
-    patience = Patience(clocks.STACK_ANSWER_S, lambda: [keeper.warden_pid, pid])
+    supervisor.signal_ranks([rank], STACK_SIGNAL)
+    time_limit = LoadAwareTimeout(clocks.STACK_ANSWER_S, lambda: [supervisor.supervisor_pid, pid])
     found = None
-    while found is None and not patience.is_over:
+    while found is None and not time_limit.is_over:
         time.sleep(clocks.STACK_POLL_S)
         with open(path) as f:
             f.seek(before)

@@ -12,34 +12,36 @@ A cell stands still while every rank that runs it rests, polls or is halted, and
 
 import time
 
-from ddp_lessons.ranks.diagnosis.cpu_activity import DescendantsCpu, Progress
+from ddp_lessons.ranks.diagnosis.cpu_activity import CpuActivity, DescendantsCpu
 from ddp_lessons.ranks.diagnosis.wording import POLLING
 from ddp_lessons.ranks.system import clocks
-from ddp_lessons.ranks.system.sleep_tracker import Rest
-from ddp_lessons.ranks.system.thread_stats import pulse_of
+from ddp_lessons.ranks.system.sleep_tracker import SleepTracker
+from ddp_lessons.ranks.system.thread_stats import thread_stats_of
 
 
-class Standstill:
+class StallDetector:
     """
     Watch the ranks of one cell.
 
     Args:
         ranks: The Ranks.
         clock: Function that returns seconds.
-        pulse: Function from a process id to its Pulse or None.
+        stats: Function from a process id to its ThreadStats or None.
         cpu_seconds: Function from a process id to the CPU seconds of its children. Default: as the
             system tells. The ranks themselves are judged by the turns of their threads.
     """
 
-    def __init__(self, ranks, clock=time.monotonic, pulse=pulse_of, cpu_seconds=None):
+    def __init__(self, ranks, clock=time.monotonic, stats=thread_stats_of, cpu_seconds=None):
         self._ranks = ranks
         self._num_ranks = len(ranks)
         self._clock = clock
-        self._pulse = pulse
+        self._read_stats = stats
         cpu_seconds = cpu_seconds or DescendantsCpu(clock)
-        self._progress = Progress(lambda: list(ranks.keeper.pids.values()), clock, cpu_seconds)
+        self._progress = CpuActivity(
+            lambda: list(ranks.supervisor.pids.values()), clock, cpu_seconds
+        )
         self._rests = {}
-        self._pulses = {}  # rank -> its Pulse at the look before
+        self._stats = {}  # rank -> its ThreadStats at the look before
         self.began_at = None
         self._looked_at = clock()
         self._pulses_at_start = {}
@@ -52,13 +54,13 @@ class Standstill:
             running: Ranks that have not finished the cell.
         """
         self._progress.sample()
-        for rank, pid in list(self._ranks.keeper.pids.items()):
+        for rank, pid in list(self._ranks.supervisor.pids.items()):
             rest = self._rests.get(rank)
             if rest is None or rest.pid != pid:
-                self._rests[rank] = Rest(pid, self._clock, self._pulse)
-                self._pulses[rank] = None
+                self._rests[rank] = SleepTracker(pid, self._clock, self._read_stats)
+                self._stats[rank] = None
             else:
-                self._pulses[rank] = rest.last
+                self._stats[rank] = rest.last
                 rest.look()
         if self._is_computing(running):
             self.begin_anew()
@@ -69,7 +71,7 @@ class Standstill:
 
     def look_again(self, rank):
         """
-        Take one rank's pulse once more.
+        Take one rank's thread stats once more.
         """
         if rank in self._rests:
             self._rests[rank].look()
@@ -103,8 +105,8 @@ class Standstill:
         return {rank: rest.halt for rank, rest in self._rests.items() if rest.halt}
 
     def _others_sleep(self, rank):
-        pulse = self._rests[rank].last
-        return pulse is None or pulse.others_sleep
+        stats = self._rests[rank].last
+        return stats is None or stats.others_sleep
 
     def _is_at_work(self, rank):
         # Neither resting nor polling.
@@ -118,15 +120,15 @@ class Standstill:
         return rest is None or not rest.is_known or rest.rest_s > 0
 
     def _polls(self, rank):
-        before, now = self._pulses[rank], self._rests[rank].last
+        before, now = self._stats[rank], self._rests[rank].last
         if before is None or now is None:
             return False
         turns = now.main_turns - before.main_turns
-        pushed_out = now.main_pushed_out - before.main_pushed_out
+        preemptions = now.main_pushed_out - before.main_pushed_out
         cpu_s = now.main_cpu_s - before.main_cpu_s
-        return 0 < turns >= pushed_out * 2 and cpu_s <= turns * clocks.CPU_OF_A_POLL_S
+        return 0 < turns >= preemptions * 2 and cpu_s <= turns * clocks.CPU_OF_A_POLL_S
 
-    def is_vain(self, rank, place):
+    def waits_forever(self, rank, snapshot):
         """
         Tell whether a rank that waits in a call had all that it needs, and waits on.
 
@@ -141,9 +143,9 @@ class Standstill:
             return False  # it goes on once its disk answers, or somebody resumes it
         if not self.had_turns(rank):
             return rest.nothing_stirs
-        return self._is_polling_call(place) and rest.turns_since(start) >= clocks.VAIN_POLLS
+        return self._is_polling_call(snapshot) and rest.turns_since(start) >= clocks.VAIN_POLLS
 
-    def moves_in_a_call(self, rank, place):
+    def moves_in_a_call(self, rank, snapshot):
         """
         Tell whether a rank has turns in a call that sleeps until it is through: so it gets on.
 
@@ -151,7 +153,7 @@ class Standstill:
         """
         if rank in self.halts:
             return False
-        is_wait = bool(place and place["call"]) and not self._is_polling_call(place)
+        is_wait = bool(snapshot and snapshot["call"]) and not self._is_polling_call(snapshot)
         return is_wait and (not self.rests(rank) or self.had_turns(rank))
 
     def had_turns(self, rank):
@@ -161,13 +163,13 @@ class Standstill:
         rest, start = self._rests.get(rank), self._pulses_at_start.get(rank)
         return bool(rest) and rest.turns_since(start) != 0
 
-    def _is_polling_call(self, place):
+    def _is_polling_call(self, snapshot):
         # torch looks in the store for the address of a rank that it has no line to yet.
-        peer = place.get("peer")
+        peer = snapshot.get("peer")
         is_absent = peer is not None and peer not in range(self._num_ranks)
-        return place["call"] in POLLING or is_absent
+        return snapshot["call"] in POLLING or is_absent
 
-    def had_a_chance(self, rank, place, fault_at, at_fault):
+    def had_a_chance(self, rank, snapshot, fault_at, at_fault):
         """
         Tell whether a rank has had the time to see for itself what another rank failed of.
 
@@ -175,25 +177,25 @@ class Standstill:
             rank: A rank that still runs.
             place: Where it is, as asked after the fault, or None.
             fault_at: When the fault became known.
-            at_fault: Its Pulse then, or None.
+            at_fault: Its ThreadStats then, or None.
         """
         rest = self._rests.get(rank)
         if rest is None or not rest.is_known or at_fault is None:
             return self._clock() - fault_at > 2 * clocks.CHANCE_REST_S
         if rest.last.main_cpu_s - at_fault.main_cpu_s >= clocks.CHANCE_CPU_S:
             return True
-        pushed_out = rest.last.main_pushed_out - at_fault.main_pushed_out
-        if rest.turns_since(at_fault) - pushed_out >= clocks.CHANCE_TURNS:
+        preemptions = rest.last.main_pushed_out - at_fault.main_pushed_out
+        if rest.turns_since(at_fault) - preemptions >= clocks.CHANCE_TURNS:
             return True
         if rest.halted_s >= clocks.CHANCE_REST_S:
             return True
-        if place and place["call"]:
+        if snapshot and snapshot["call"]:
             return rest.nothing_stirs and rest.rest_s > 0
         return rest.rest_s >= clocks.CHANCE_REST_S
 
-    def pulse(self, rank):
+    def stats(self, rank):
         """
-        Return a rank's Pulse at the last look, or None.
+        Return a rank's ThreadStats at the last look, or None.
         """
         rest = self._rests.get(rank)
         return rest.last if rest else None

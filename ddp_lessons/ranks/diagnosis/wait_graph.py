@@ -1,7 +1,7 @@
 """
 Who waits for whom, and whose fault it is: pure reasoning on what each rank says of itself.
 
-A *place* is what `Guard.place` returns. A rank that finished its cell has a place too, with no
+A *place* is what `RankAgent.place` returns. A rank that finished its cell has a place too, with no
 line; a rank that did not answer has None. A rank that was not asked to run the cell is `outside`.
 """
 
@@ -43,7 +43,7 @@ class Diagnosis:
     table: str
 
 
-def diagnose(places, running, halts=None):
+def diagnose(snapshots, running, halts=None):
     """
     Say what holds a cell up.
 
@@ -56,23 +56,23 @@ def diagnose(places, running, halts=None):
         Diagnosis: With an empty sentence if no rank waits for another and none is halted.
     """
     # What a rank has said since it finished the cell is true of it, halted or not.
-    halts = {r: h for r, h in (halts or {}).items() if r in running or places.get(r) is None}
+    halts = {r: h for r, h in (halts or {}).items() if r in running or snapshots.get(r) is None}
     halted = sorted(halts.keys() & set(running))
-    waits_for = {rank: _awaited(rank, places, running) for rank in running if rank not in halts}
+    waits_for = {rank: _awaited(rank, snapshots, running) for rank in running if rank not in halts}
     sentence, culprits = (
-        first_mismatch(places, running)
-        or _missing(places, running, waits_for, halts)
-        or (halted and (_whereabouts(halted, places, halts), halted))
-        or _circle(places, running, waits_for)
+        first_mismatch(snapshots, running)
+        or _missing(snapshots, running, waits_for, halts)
+        or (halted and (_whereabouts(halted, snapshots, halts), halted))
+        or _circle(snapshots, running, waits_for)
         or ("", ())
     )
-    if sentence and all(waits(places[rank]) for rank in running):
-        sentence += helpers_clause(places)
-    table = stall_table(places, running, waits_for, halts)
+    if sentence and all(waits(snapshots[rank]) for rank in running):
+        sentence += helpers_clause(snapshots)
+    table = stall_table(snapshots, running, waits_for, halts)
     return Diagnosis(sentence, tuple(culprits), waits_for, table)
 
 
-def is_deadlock(places, running, still_s=0.0):
+def is_deadlock(snapshots, running, still_s=0.0):
     """
     Tell whether every running rank waits in vain: nobody is left who may act, and no limit is near.
 
@@ -83,14 +83,14 @@ def is_deadlock(places, running, still_s=0.0):
     """
     return (
         bool(running)
-        and not any(_may_be_helped(place) for place in places.values())
+        and not any(_may_be_helped(snapshot) for snapshot in snapshots.values())
         and all(
-            waits(places.get(rank))
+            waits(snapshots.get(rank))
             and (
-                manual_joins.misses_its_limit(places[rank], still_s)
+                manual_joins.misses_its_limit(snapshots[rank], still_s)
                 or (
-                    not _is_patient(rank, places, running)
-                    and not _is_under_way(rank, places, running)
+                    not _is_patient(rank, snapshots, running)
+                    and not _is_under_way(rank, snapshots, running)
                 )
             )
             for rank in running
@@ -98,107 +98,115 @@ def is_deadlock(places, running, still_s=0.0):
     )
 
 
-def _may_be_helped(place):
+def _may_be_helped(snapshot):
     # Of a rank that did not answer by itself nobody knows what else runs in it.
-    return place is None or place["helpers"] is None or bool(place["helpers"])
+    return snapshot is None or snapshot["helpers"] is None or bool(snapshot["helpers"])
 
 
-def _is_under_way(rank, places, running):
+def _is_under_way(rank, snapshots, running):
     # What all its ranks have called alike takes as long as its data needs: that is no deadlock.
-    place = places[rank]
-    if operation(place) in POINT_TO_POINT:
-        senders_or_receivers = places if place["peer"] is None else (place["peer"],)
-        return any(_have_met(rank, other, places) for other in senders_or_receivers)
-    if place["call"] == STORE:
+    snapshot = snapshots[rank]
+    if operation(snapshot) in POINT_TO_POINT:
+        senders_or_receivers = snapshots if snapshot["peer"] is None else (snapshot["peer"],)
+        return any(_have_met(rank, other, snapshots) for other in senders_or_receivers)
+    if snapshot["call"] == STORE:
         return False
-    if last_collective(place) is None and not place["forming"]:
-        return place["call"] in COMPUTING  # autograd, before the first gradient is to be averaged
-    return not _awaited(rank, places, running) and first_mismatch(places, running) is None
+    if last_collective(snapshot) is None and not snapshot["forming"]:
+        return (
+            snapshot["call"] in COMPUTING
+        )  # autograd, before the first gradient is to be averaged
+    return not _awaited(rank, snapshots, running) and first_mismatch(snapshots, running) is None
 
 
-def _have_met(rank, other, places):
-    place, partner = places[rank], places.get(other)
+def _have_met(rank, other, snapshots):
+    snapshot, partner = snapshots[rank], snapshots.get(other)
     return (
         waits(partner)
-        and {operation(place), operation(partner)} == POINT_TO_POINT
+        and {operation(snapshot), operation(partner)} == POINT_TO_POINT
         and partner["peer"] in (rank, None)
-        and (place["tag"] == partner["tag"] or None in (place["tag"], partner["tag"]))
+        and (snapshot["tag"] == partner["tag"] or None in (snapshot["tag"], partner["tag"]))
     )
 
 
-def waits(place):
+def waits(snapshot):
     """
     Tell whether a place is inside a communication call.
     """
-    return bool(place and place["call"])
+    return bool(snapshot and snapshot["call"])
 
 
-def is_busy_outside(place):
+def is_busy_outside(snapshot):
     """
     Tell whether a rank that was not asked to run the cell runs something else.
     """
-    return bool(place and place.get("outside") and place["busy"])
+    return bool(snapshot and snapshot.get("outside") and snapshot["busy"])
 
 
-def _is_patient(rank, places, running):
-    place = places[rank]
-    if place["call"] == JOIN and first_mismatch(places, running):
+def _is_patient(rank, snapshots, running):
+    snapshot = snapshots[rank]
+    if snapshot["call"] == JOIN and first_mismatch(snapshots, running):
         return False  # its error would not say so
-    if place["call"] == JOIN and place["function"] in manual_joins.CONNECTS_TO_A_STORE:
-        awaited = _awaited(rank, places, running)
-        return not any(_finished_in_no_group(other, places, running) for other in awaited)
-    last = last_collective(place)
-    limits = [place["timeout_s"], last["timeout_s"] if last else None]
+    if snapshot["call"] == JOIN and snapshot["function"] in manual_joins.CONNECTS_TO_A_STORE:
+        awaited = _awaited(rank, snapshots, running)
+        return not any(_finished_in_no_group(other, snapshots, running) for other in awaited)
+    last = last_collective(snapshot)
+    limits = [snapshot["timeout_s"], last["timeout_s"] if last else None]
     return any(limit is not None and limit < clocks.OWN_LIMIT_S for limit in limits)
 
 
-def _finished_in_no_group(rank, places, running):
-    place = places.get(rank)
-    return place and rank not in running and not place.get("outside") and not place["groups"]
-
-
-def _awaited(rank, places, running):
-    place = places[rank]
-    if not waits(place) or place["call"] == STORE:
-        return ()
-    if operation(place) in POINT_TO_POINT:
-        return () if place["peer"] is None else (place["peer"],)
-    others = [other for other in places if other != rank]
-    last = last_collective(place)
-    if place["forming"]:
-        return tuple(
-            o for o in place["forming"]["ranks"] if o != rank and not makes_alike(o, rank, places)
-        )
-    if place["call"] in FORMING or last is None:
-        return tuple(
-            o for o in others if not waits(places[o]) or places[o]["call"] != place["call"]
-        )
-    members = place["groups"].get(last["group"], list(places))
-    return tuple(
-        other for other in others if other in members and not calls_alike(other, rank, places)
+def _finished_in_no_group(rank, snapshots, running):
+    snapshot = snapshots.get(rank)
+    return (
+        snapshot and rank not in running and not snapshot.get("outside") and not snapshot["groups"]
     )
 
 
-def _missing(places, running, waits_for, halts):
+def _awaited(rank, snapshots, running):
+    snapshot = snapshots[rank]
+    if not waits(snapshot) or snapshot["call"] == STORE:
+        return ()
+    if operation(snapshot) in POINT_TO_POINT:
+        return () if snapshot["peer"] is None else (snapshot["peer"],)
+    others = [other for other in snapshots if other != rank]
+    last = last_collective(snapshot)
+    if snapshot["forming"]:
+        return tuple(
+            o
+            for o in snapshot["forming"]["ranks"]
+            if o != rank and not makes_alike(o, rank, snapshots)
+        )
+    if snapshot["call"] in FORMING or last is None:
+        return tuple(
+            o for o in others if not waits(snapshots[o]) or snapshots[o]["call"] != snapshot["call"]
+        )
+    members = snapshot["groups"].get(last["group"], list(snapshots))
+    return tuple(
+        other for other in others if other in members and not calls_alike(other, rank, snapshots)
+    )
+
+
+def _missing(snapshots, running, waits_for, halts):
     """
     Find the ranks that are awaited and do not wait for a rank themselves.
     """
     awaited = {peer for peers in waits_for.values() for peer in peers}
     for state, words in _STATES.items():
-        culprits = sorted(rank for rank in awaited if _state(rank, places, running, halts) == state)
+        culprits = sorted(
+            rank for rank in awaited if _state(rank, snapshots, running, halts) == state
+        )
         if not culprits:
             continue
         victims = [r for r, peers in waits_for.items() if set(peers) & set(culprits)]
-        call = call_name(places[victims[0]])
+        call = call_name(snapshots[victims[0]])
         one = len(victims) == 1
         waiters = f"{rank_names(victims)} wait{'s' if one else ''}"
-        line = places[victims[0]]["line"]
+        line = snapshots[victims[0]]["line"]
         where = f"in {call}" + (f" (line {line})" if line else "")
         if state == "finished":
             done = f"{rank_names(culprits)} finished the cell without {_partner(call)}"
             return f"{done}; {waiters} {where}", culprits
         them = "it" if len(culprits) == 1 else "them"
-        there = words(culprits) if words else _whereabouts(culprits, places, halts)
+        there = words(culprits) if words else _whereabouts(culprits, snapshots, halts)
         return f"{there}; {waiters} for {them} {where}", culprits
     return None
 
@@ -214,13 +222,13 @@ How a rank fails to come, with the words for those that have some of their own.
 """
 
 
-def _state(rank, places, running, halts):
-    if rank not in places:
+def _state(rank, snapshots, running, halts):
+    if rank not in snapshots:
         return "absent"
     if rank not in running and rank not in halts:
-        return "outside" if (places[rank] or {}).get("outside") else "finished"
-    place = places[rank]
-    is_waiting = waits(place) and place["call"] != STORE and rank not in halts
+        return "outside" if (snapshots[rank] or {}).get("outside") else "finished"
+    snapshot = snapshots[rank]
+    is_waiting = waits(snapshot) and snapshot["call"] != STORE and rank not in halts
     return "waits" if is_waiting else "elsewhere"
 
 
@@ -229,21 +237,25 @@ def _be(ranks, one="is"):
     return one if len(ranks) == 1 else many[one]
 
 
-def _whereabouts(ranks, places, halts):
+def _whereabouts(ranks, snapshots, halts):
     """
     Return "rank 2 is at line 3: sleep(9); ranks 0 and 1 do not answer".
     """
     at = {}
     for rank in ranks:
-        place = places.get(rank)
+        snapshot = snapshots.get(rank)
         if rank in halts:
-            line = f" at line {place['line']}: {place['code']}" if place and place["line"] else ""
+            line = (
+                f" at line {snapshot['line']}: {snapshot['code']}"
+                if snapshot and snapshot["line"]
+                else ""
+            )
             spot = halts[rank] + line
-        elif place is None:
+        elif snapshot is None:
             spot = ""
-        elif place["line"]:
-            wait = "waiting for a store's key " if place["call"] == STORE else ""
-            spot = f"{wait}at line {place['line']}: {place['code']}"
+        elif snapshot["line"]:
+            wait = "waiting for a store's key " if snapshot["call"] == STORE else ""
+            spot = f"{wait}at line {snapshot['line']}: {snapshot['code']}"
         else:
             spot = "not in the cell"
         at.setdefault(spot, []).append(rank)
@@ -267,25 +279,25 @@ _NEVER = {
 }
 
 
-def _circle(places, running, waits_for):
+def _circle(snapshots, running, waits_for):
     """
     Find ranks that wait for one another, each in its own call, or for what nobody does.
     """
-    waiting = [rank for rank in running if waits(places.get(rank))]
+    waiting = [rank for rank in running if waits(snapshots.get(rank))]
     if not waiting or len(waiting) != len(running):
         return None
-    if {places[rank]["call"] for rank in waiting} == {JOIN}:
-        return manual_joins.not_met(waiting, places[waiting[0]]["line"]), waiting
-    operations = {operation(places[rank]) for rank in waiting}
+    if {snapshots[rank]["call"] for rank in waiting} == {JOIN}:
+        return manual_joins.not_met(waiting, snapshots[waiting[0]]["line"]), waiting
+    operations = {operation(snapshots[rank]) for rank in waiting}
     if len(operations) == 1 and operations <= set(_NEVER):
         where, other = _NEVER[operations.pop()]
-        line = places[waiting[0]]["line"]
+        line = snapshots[waiting[0]]["line"]
         all_wait = "waits" if len(waiting) == 1 else "all wait"
-        yet = " yet" if helpers_clause(places) else ""
+        yet = " yet" if helpers_clause(snapshots) else ""
         at = f" (line {line})" if line else ""
         return f"{rank_names(waiting)} {all_wait} {where}{at}, and none {other}{yet}", waiting
     parts = [
-        f"rank {rank} waits in {call_name(places[rank])}"
+        f"rank {rank} waits in {call_name(snapshots[rank])}"
         + (f" for {rank_names(waits_for[rank])}" if waits_for[rank] else "")
         for rank in waiting
     ]

@@ -29,27 +29,27 @@ def rank_names(ranks):
     return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
 
 
-def last_collective(place):
+def last_collective(snapshot):
     """
     Return the last collective that a rank has called in its cell, or None.
     """
-    return place["collectives"][-1] if place and place["collectives"] else None
+    return snapshot["collectives"][-1] if snapshot and snapshot["collectives"] else None
 
 
-def operation(place):
+def operation(snapshot):
     """
     Return "recv" also for who waits for the handle of an irecv; else the call.
     """
-    return place["operation"] or place["call"]
+    return snapshot["operation"] or snapshot["call"]
 
 
-def call_name(place):
+def call_name(snapshot):
     """
     Return "all_reduce 3": the call that a place waits in, with its number in its group.
     """
-    call, last = place["call"], last_collective(place)
-    if place["operation"]:
-        begun = f"i{place['operation']}"
+    call, last = snapshot["call"], last_collective(snapshot)
+    if snapshot["operation"]:
+        begun = f"i{snapshot['operation']}"
         return call if call == begun else f"{begun} in {call}"
     if call == STORE:
         return call
@@ -61,13 +61,13 @@ def call_name(place):
     return call
 
 
-def helpers_clause(places):
+def helpers_clause(snapshots):
     """
     Return "; rank 0 has a thread that may still act", for a sentence's end, or "".
     """
     owners = {}
-    for rank, place in places.items():
-        for helper in (place and place["helpers"]) or ():
+    for rank, snapshot in snapshots.items():
+        for helper in (snapshot and snapshot["helpers"]) or ():
             owners.setdefault(helper, []).append(rank)
     clauses = ""
     for helper, ranks in owners.items():
@@ -76,7 +76,7 @@ def helpers_clause(places):
     return clauses
 
 
-def stall_table(places, running, waits_for, halts):
+def stall_table(snapshots, running, waits_for, halts):
     """
     Return the stall table: each rank, its line, its call, and whom it waits for.
 
@@ -88,28 +88,32 @@ def stall_table(places, running, waits_for, halts):
         halts: For each halted rank that runs the cell or does not answer, what halts it, in words.
     """
     rows = [("rank", "line", "in", "waits for")]
-    hosts = {rank: place["host"] for rank, place in places.items() if place and "host" in place}
-    names = {rank: f"{rank} on {hosts[rank]}" if rank in hosts else str(rank) for rank in places}
+    hosts = {
+        rank: snapshot["host"]
+        for rank, snapshot in snapshots.items()
+        if snapshot and "host" in snapshot
+    }
+    names = {rank: f"{rank} on {hosts[rank]}" if rank in hosts else str(rank) for rank in snapshots}
     awaited = {peer for peers in waits_for.values() for peer in peers}
-    for rank in sorted(places):
-        place = places[rank]
-        if rank not in running and place and place.get("outside"):
+    for rank in sorted(snapshots):
+        snapshot = snapshots[rank]
+        if rank not in running and snapshot and snapshot.get("outside"):
             if rank in awaited:
                 rows.append((names[rank], "not in this cell", "-", "-"))
         elif rank not in running and rank not in halts:
-            last = last_collective(place)
+            last = last_collective(snapshot)
             done = f"last: {last['name']} {last['number']}" if last else "-"
             rows.append((names[rank], "finished", done, "-"))
-        elif place is None:
+        elif snapshot is None:
             rows.append((names[rank], "?", halts.get(rank, "does not answer"), "?"))
         elif rank in halts:
-            rows.append((names[rank], _line(place), halts[rank], "-"))
+            rows.append((names[rank], _line(snapshot), halts[rank], "-"))
         else:
-            call = call_name(place) if place["call"] else "no communication"
-            if place.get("module"):
-                call += f" at {place['module']}"
+            call = call_name(snapshot) if snapshot["call"] else "no communication"
+            if snapshot.get("module"):
+                call += f" at {snapshot['module']}"
             peers = ", ".join(map(str, waits_for[rank])) or "-"
-            rows.append((names[rank], _line(place), call, peers))
+            rows.append((names[rank], _line(snapshot), call, peers))
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -117,5 +121,5 @@ def stall_table(places, running, waits_for, halts):
     )
 
 
-def _line(place):
-    return f"{place['line']}: {place['code']}" if place["line"] else place["function"]
+def _line(snapshot):
+    return f"{snapshot['line']}: {snapshot['code']}" if snapshot["line"] else snapshot["function"]

@@ -1,32 +1,32 @@
 """
-The kernel's line to the guards: ask ranks where they are, and free them, while they run a cell.
+The kernel's line to the agents: ask ranks where they are, and free them, while they run a cell.
 """
 
 import json
 from concurrent.futures import wait
 
 from ddp_lessons.ranks.system import clocks
-from ddp_lessons.ranks.system.load_aware_timeout import Patience
+from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
 
 _CHANNELS = ("registration", "control", "mux", "task", "iopub", "hb_ping", "hb_pong")
 
 
-class Control:
+class AgentClient:
     """
-    Requests to the guards, through ipyparallel's control channel, which no cell can block.
+    Requests to the agents, through ipyparallel's control channel, which no cell can block.
 
     Args:
-        keeper: The warden's Keeper.
+        supervisor: The SupervisorClient.
         cluster: ipyparallel's cluster.
         client: ipyparallel's client.
-        has_warden: Whether the warden is the ranks' parent.
+        has_supervisor: Whether the supervisor is the ranks' parent.
     """
 
-    def __init__(self, keeper, cluster, client, has_warden):
-        self._keeper = keeper
+    def __init__(self, supervisor, cluster, client, has_supervisor):
+        self._supervisor = supervisor
         self._cluster = cluster
         self._client = client
-        self._has_warden = has_warden
+        self._has_supervisor = has_supervisor
         self._releases = []  # (rank, who it was, future) of those that were not answered
 
     def ask_place(self, ranks):
@@ -34,7 +34,7 @@ class Control:
         Ask ranks where they are. Does not wait.
 
         Returns:
-            dict[int, Future]: The answer of each, which has `Guard.place` as its "answer".
+            dict[int, Future]: The answer of each, which has `RankAgent.place` as its "answer".
         """
         return self._request(ranks, "place_request")
 
@@ -43,21 +43,21 @@ class Control:
         Ask ranks whether they are idle, and touch nothing. Does not wait.
 
         Returns:
-            dict[int, Future]: The answer of each, which has `Guard.state` as its "answer".
+            dict[int, Future]: The answer of each, which has `RankAgent.state` as its "answer".
         """
         return self._request(ranks, "state_request")
 
-    def places(self, ranks):
+    def snapshots(self, ranks):
         """
         Ask idle ranks where they are, and wait for those that only are kept from the cores.
 
         Returns:
-            dict[int, dict]: `Guard.place` of each rank that answered.
+            dict[int, dict]: `RankAgent.place` of each rank that answered.
         """
         futures = self.ask_place(ranks)
-        patience = Patience(clocks.IDLE_ANSWER_S, lambda: self.pids(ranks))
+        time_limit = LoadAwareTimeout(clocks.IDLE_ANSWER_S, lambda: self.pids(ranks))
         poll_s = clocks.CONTROL_POLL_S
-        while wait(futures.values(), timeout=poll_s).not_done and not patience.is_over:
+        while wait(futures.values(), timeout=poll_s).not_done and not time_limit.is_over:
             pass
         return {
             rank: future.result()["content"]["answer"]
@@ -70,7 +70,7 @@ class Control:
         Free ranks from what they wait for and interrupt their cells. Does not wait.
 
         Returns:
-            dict[int, Future]: The answer of each, which has `Guard.state` as its "answer".
+            dict[int, Future]: The answer of each, which has `RankAgent.state` as its "answer".
         """
         return self._note(self._request(ranks, "release_request"))
 
@@ -79,7 +79,7 @@ class Control:
         Wake ranks that were released and sleep on. Does not wait.
 
         Returns:
-            dict[int, Future]: The answer of each, which has `Guard.wake` as its "answer".
+            dict[int, Future]: The answer of each, which has `RankAgent.wake` as its "answer".
         """
         return self._note(self._request(ranks, "wake_request"))
 
@@ -93,8 +93,8 @@ class Control:
 
         A rank that died meanwhile answers no more.
         """
-        patience = Patience(clocks.RELEASE_ANSWER_S, lambda: self.pids(self._client.ids))
-        while self._unanswered() and not patience.is_over:
+        time_limit = LoadAwareTimeout(clocks.RELEASE_ANSWER_S, lambda: self.pids(self._client.ids))
+        while self._unanswered() and not time_limit.is_over:
             wait([future for _, _, future in self._releases], timeout=clocks.CONTROL_POLL_S)
         self._releases.clear()
 
@@ -110,15 +110,15 @@ class Control:
         """
         Return the process ids of those through whom a word of some ranks comes to us.
         """
-        known = [self._keeper.pids.get(rank) for rank in ranks]
-        return [pid for pid in (self._keeper.controller_pid, *known) if pid is not None]
+        known = [self._supervisor.pids.get(rank) for rank in ranks]
+        return [pid for pid in (self._supervisor.controller_pid, *known) if pid is not None]
 
     def cut(self, ranks):
         """
         Cut the sockets of ranks that do not answer, from outside.
         """
-        if ranks and self._has_warden:
-            self._keeper.order("cut", ranks=list(ranks), spared_ports=self.controller_ports)
+        if ranks and self._has_supervisor:
+            self._supervisor.order("cut", ranks=list(ranks), spared_ports=self.controller_ports)
 
     @property
     def controller_ports(self):

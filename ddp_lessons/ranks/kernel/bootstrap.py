@@ -1,5 +1,5 @@
 """
-Bring up one set of ranks: warden, controller, client, engines, in an order that wastes no time.
+Bring up one set of ranks: supervisor, controller, client, engines, in an order that wastes no time.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ from pathlib import Path
 from traitlets.config import Config
 
 from ddp_lessons.errors import DDPLessonsError, StartFailed
-from ddp_lessons.ranks.kernel.supervisor_client import Keeper
+from ddp_lessons.ranks.kernel.supervisor_client import SupervisorClient
 from ddp_lessons.ranks.supervisor.child_main import RANK_OPTIONS
 from ddp_lessons.ranks.supervisor.controller_options import (
     EVERY_INTERFACE,
@@ -31,13 +31,13 @@ from ddp_lessons.ranks.system.network_interfaces import (
     common_address,
     names_for_ssh,
 )
-from ddp_lessons.ranks.system.placement import BYTES_PER_RANK, Machine, place
+from ddp_lessons.ranks.system.placement import BYTES_PER_RANK, Machine, choose_placement
 from ddp_lessons.ranks.system.processes import can_fork
 from ddp_lessons.ranks.system.resource_limits import memory, usable_cores
 
 OWN = ("auto", "fork", "spawn")
 """
-Launchers whose ranks are children of the warden.
+Launchers whose ranks are children of the supervisor.
 """
 ELSEWHERE = ("slurm", "ssh")
 """
@@ -45,7 +45,7 @@ Launchers whose ranks are on other machines.
 """
 ENGINE_COMMAND = [sys.executable, *RANK_OPTIONS]
 """
-What ipyparallel's own launchers start: an engine with a guard.
+What ipyparallel's own launchers start: an engine with a agent.
 """
 
 
@@ -54,7 +54,7 @@ def this_machine(facts):
     Return the Machine that ranks would be placed on.
 
     Args:
-        facts: What the warden found once it had torch: `num_gpus`, `has_nccl`.
+        facts: What the supervisor found once it had torch: `num_gpus`, `has_nccl`.
     """
     _, free_bytes = memory()
     return Machine(
@@ -121,58 +121,58 @@ def starting(launcher, timeout_s):
         timeout_s: Seconds to wait for each step.
 
     Yields:
-        Beginning: What is there so far. Two processes import and bind on their own by now.
+        Bootstrap: What is there so far. Two processes import and bind on their own by now.
 
     Raises:
         StartFailed: It did not come about.
     """
-    keeper = Keeper(fork=launcher == "fork" or (launcher == "auto" and can_fork()[0]))
+    supervisor = SupervisorClient(fork=launcher == "fork" or (launcher == "auto" and can_fork()[0]))
     try:
         with contextlib.ExitStack() as undo:
-            yield Beginning(keeper, launcher, timeout_s, undo)
+            yield Bootstrap(supervisor, launcher, timeout_s, undo)
             undo.pop_all()
     except DDPLessonsError:
-        keeper.stop()
+        supervisor.stop()
         raise
     except OSError as error:
         fault = error.strerror or error
         if isinstance(error, TimeoutError):
             fault = f"the controller did not answer in {timeout_s:.0f} s"
-        logs = keeper.log_tail()
-        keeper.stop()
+        logs = supervisor.log_tail()
+        supervisor.stop()
         raise StartFailed(
             f"Ranks could not be started: {fault}.{logs} "
             'Run "ddp-lessons doctor" to see what this machine lacks.'
         ) from error
     except BaseException:
-        keeper.stop()
+        supervisor.stop()
         raise
 
 
-class Beginning:
+class Bootstrap:
     """
-    A warden that imports torch, and a controller that binds its ports.
+    A supervisor that imports torch, and a controller that binds its ports.
 
     Attributes:
-        keeper: The warden's Keeper.
+        supervisor: The SupervisorClient.
         undo: An ExitStack: what ends again if the start fails.
     """
 
-    def __init__(self, keeper, launcher, timeout_s, undo):
-        self.keeper = keeper
+    def __init__(self, supervisor, launcher, timeout_s, undo):
+        self.supervisor = supervisor
         self.undo = undo
         self._launcher = launcher
         self._timeout_s = timeout_s
         self._cluster_id = cluster_id = new_cluster_id()
-        self._profile_dir = profile_dir = _profile_folder(keeper.folder / "profile")
-        keeper.remove_at_end([str(file) for file in files_of(profile_dir, cluster_id)])
+        self._profile_dir = profile_dir = _profile_folder(supervisor.folder / "profile")
+        supervisor.remove_at_end([str(file) for file in files_of(profile_dir, cluster_id)])
         cluster = self._cluster if launcher in ELSEWHERE else None
         listen = listen_address(launcher, cluster)
         # Ranks of other launchers listen on ports themselves, which takes the controller's keys.
-        has_sockets = launcher in OWN and can_hold_sockets(keeper.folder)
-        folder = keeper.folder if has_sockets else None
-        keeper.order_controller(controller_arguments(profile_dir, cluster_id, listen, folder))
-        keeper.order("import torch")
+        has_sockets = launcher in OWN and can_hold_sockets(supervisor.folder)
+        folder = supervisor.folder if has_sockets else None
+        supervisor.order_controller(controller_arguments(profile_dir, cluster_id, listen, folder))
+        supervisor.order("import torch")
         remove_files_of_the_dead(profile_dir)
 
     @functools.cached_property
@@ -193,7 +193,7 @@ class Beginning:
             config=Config({"EngineLauncher": {"engine_cmd": ENGINE_COMMAND}}),
             log_level=40,
         )
-        cluster.keeper = self.keeper
+        cluster.supervisor = self.supervisor
         self.undo.callback(cluster.close)  # and its client
         return cluster
 
@@ -212,10 +212,12 @@ class Beginning:
         cluster = self._cluster
         cluster.start_controller_sync()
         client = cluster.connect_client_sync(timeout=self._timeout_s)
-        serialize_object(0)  # imports NumPy, for one; now is time, while the warden imports torch
-        self.keeper.wait_for(lambda: self.keeper.facts, self._timeout_s, "importing torch")
-        placement = place(n, device, this_machine(self.keeper.facts))
-        self.keeper.held = rank_quota.hold(self.keeper.folder, placement.world_size)
+        serialize_object(
+            0
+        )  # imports NumPy, for one; now is time, while the supervisor imports torch
+        self.supervisor.wait_for(lambda: self.supervisor.facts, self._timeout_s, "importing torch")
+        placement = choose_placement(n, device, this_machine(self.supervisor.facts))
+        self.supervisor.held = rank_quota.hold(self.supervisor.folder, placement.world_size)
         return cluster, client, placement
 
 
@@ -225,16 +227,16 @@ def check_early(n, device, running=None):
 
     Args:
         n, device: As for `start_ranks`.
-        running: Ranks whose warden has seen this machine's GPUs, or None.
+        running: Ranks whose supervisor has seen this machine's GPUs, or None.
 
     Raises:
         BadInput: The number or the device cannot be had here.
     """
     # Without ranks nobody has torch loaded: a GPU that is missing shows later.
-    facts = running.keeper.facts if running else {"num_gpus": 1, "has_nccl": True}
+    facts = running.supervisor.facts if running else {"num_gpus": 1, "has_nccl": True}
     machine = this_machine(facts)
     freed_bytes = len(running) * BYTES_PER_RANK if running else 0
     machine = replace(machine, memory_bytes=machine.memory_bytes + freed_bytes)
-    placement = place(n, device, machine)
+    placement = choose_placement(n, device, machine)
     if running:
-        rank_quota.check(placement.world_size, running.keeper.folder)
+        rank_quota.check(placement.world_size, running.supervisor.folder)

@@ -16,7 +16,7 @@ from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.cell_requests import BRIEF, has_said_all, transformed
 
 
-class Requests:
+class CellTransport:
     """
     The requests of one cell, and news of them for whoever waits: (what, rank, detail).
 

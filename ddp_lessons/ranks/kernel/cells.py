@@ -10,16 +10,16 @@ import time
 from ipyparallel.error import RemoteError, TaskAborted
 
 from ddp_lessons.ranks.diagnosis.cell_report import DIED, GIVEN_UP, OK, RAISED, RELEASED, Outcome
-from ddp_lessons.ranks.diagnosis.conclusion import conclude, put_in_order
+from ddp_lessons.ranks.diagnosis.conclusion import ensure_ready, finish_cell
 from ddp_lessons.ranks.diagnosis.death_report import line_of_death
-from ddp_lessons.ranks.kernel.cell_transport import Requests
+from ddp_lessons.ranks.kernel.cell_transport import CellTransport
 from ddp_lessons.ranks.kernel.output import OrderedDisplay, RankOutput, output_is_missing
-from ddp_lessons.ranks.kernel.stall_monitor import Lookout
-from ddp_lessons.ranks.kernel.stop_button import StopCatcher
+from ddp_lessons.ranks.kernel.stall_monitor import StallMonitor
+from ddp_lessons.ranks.kernel.stop_button import StopButton
 from ddp_lessons.ranks.rank.stack_snapshot import source_line
 from ddp_lessons.ranks.rank.tracebacks import comes_of_a_lost_peer
 from ddp_lessons.ranks.system import clocks
-from ddp_lessons.ranks.system.load_aware_timeout import Patience
+from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
 
 
 def run_cell(ranks, source, targets=None):
@@ -33,9 +33,9 @@ def run_cell(ranks, source, targets=None):
 
     Raises:
         CellFailed: A rank raised, died, or was stopped. Every rank is idle and usable again.
-        RanksGone: The ranks were stopped, or have died with their warden.
+        RanksGone: The ranks were stopped, or have died with their supervisor.
     """
-    put_in_order(ranks)
+    ensure_ready(ranks)
     # What a view has sent may be stuck. That is found out first: if only some are, the others would
     # begin the cell and be released in the middle of it.
     for text in ("pass", source) if ranks.client.outstanding else (source,):
@@ -63,8 +63,8 @@ class CellRun:
         self.outcomes = {}
         self._outputs = {rank: RankOutput() for rank in self.targets}
         self._display = OrderedDisplay(self._outputs)
-        self._requests = Requests(ranks.client, source, self._outputs, is_brief)
-        self._lookout = Lookout(ranks, source, self.targets)
+        self._requests = CellTransport(ranks.client, source, self._outputs, is_brief)
+        self._stall_monitor = StallMonitor(ranks, source, self.targets)
         self._stopped = False
         self._fault_at = None
 
@@ -72,7 +72,7 @@ class CellRun:
         """
         Send the cell to its ranks.
         """
-        self.ranks.keeper.on_event(self._on_keeper_event)
+        self.ranks.supervisor.on_event(self._on_supervisor_event)
         try:
             self._requests.send()
         except BaseException:
@@ -86,7 +86,7 @@ class CellRun:
         Returns:
             DDPLessonsError or None: What to raise.
         """
-        with StopCatcher(self.stop):
+        with StopButton(self.stop):
             self.submit()
             return self._wait()
 
@@ -94,7 +94,7 @@ class CellRun:
         """
         Hear of no more deaths: nobody is going to wait for this run.
         """
-        self.ranks.keeper.off_event(self._on_keeper_event)
+        self.ranks.supervisor.off_event(self._on_supervisor_event)
 
     def stop(self):
         """
@@ -123,7 +123,7 @@ class CellRun:
         Returns:
             DDPLessonsError or None: What to raise.
         """
-        with StopCatcher(self.stop):
+        with StopButton(self.stop):
             return self._wait()
 
     def _wait(self):
@@ -132,16 +132,16 @@ class CellRun:
             self._take_events()
             self._display.update(self._complete())
             if self.running and time.monotonic() >= look_at:
-                self._lookout.look(self.running, self._fault_at)
-                for rank in self._requests.lost(self._lookout.replied_to()):
+                self._stall_monitor.look(self.running, self._fault_at)
+                for rank in self._requests.lost(self._stall_monitor.replied_to()):
                     self._on_lost_reply(rank)
                 look_at = time.monotonic() + clocks.STALL_LOOK_EVERY_S
         self._wait_for_output()
         self._tell_victims()
         self.leave_alone()
-        return conclude(self.ranks, self.outcomes, self._lookout, self._stopped)
+        return finish_cell(self.ranks, self.outcomes, self._stall_monitor, self._stopped)
 
-    def _on_keeper_event(self, message):
+    def _on_supervisor_event(self, message):
         if message["at"] in ("died", "gone"):
             death = (message.get("pid"), message.get("code"))
             self._requests.tell(message["at"], message.get("rank"), death)
@@ -162,7 +162,7 @@ class CellRun:
                 self._on_death(left, None, None)
         elif what == "stop" and not self._stopped:
             self._stopped = True
-            self._lookout.stop(self.running)
+            self._stall_monitor.stop(self.running)
 
     def _on_reply(self, rank, reply):
         if isinstance(reply, TaskAborted):  # it never ran: the engine was clearing its queue
@@ -174,7 +174,7 @@ class CellRun:
             )
         elif "ddp_lessons" not in reply.engine_info and rank in self.ranks.dead:
             unknown = self.ranks.engines.pid(rank), None  # of others' children no code is told
-            self._on_death(rank, *self.ranks.keeper.last_death.get(rank, unknown))
+            self._on_death(rank, *self.ranks.supervisor.last_death.get(rank, unknown))
         else:
             told = reply.engine_info.get("ddp_lessons", {})
             self.outcomes[rank] = Outcome(
@@ -196,13 +196,13 @@ class CellRun:
             self._fault()
 
     def _on_death(self, rank, pid, code):
-        place = self._lookout.last_places.get(rank)
+        snapshot = self._stall_monitor.last_places.get(rank)
         where = line_of_death(
-            self.ranks.keeper, rank, place, lambda line: source_line(self.source, line)
+            self.ranks.supervisor, rank, snapshot, lambda line: source_line(self.source, line)
         )
-        kind = GIVEN_UP if self.ranks.engines.was_given_up(pid) else DIED
-        freeing = self._lookout.freeing
-        halt = freeing.halts.get(rank, "") if freeing else ""
+        kind = GIVEN_UP if self.ranks.engines.was_killed_by_us(pid) else DIED
+        unblocker = self._stall_monitor.unblocker
+        halt = unblocker.halts.get(rank, "") if unblocker else ""
         self.outcomes[rank] = Outcome(kind, exit_code=code, halt=halt, **where)
         self._fault()
 
@@ -218,8 +218,8 @@ class CellRun:
         if not lost_peer:
             return
         # News of a death may come later than the words of those whom it hit.
-        patience = Patience(clocks.NEWS_S, lambda: [self.ranks.keeper.warden_pid])
-        while not self._has_victims(lost_peer) and not patience.is_over:
+        time_limit = LoadAwareTimeout(clocks.NEWS_S, lambda: [self.ranks.supervisor.supervisor_pid])
+        while not self._has_victims(lost_peer) and not time_limit.is_over:
             self._take_events()
         if self._has_victims(lost_peer):
             for rank in lost_peer:
@@ -227,7 +227,7 @@ class CellRun:
 
     def _has_victims(self, lost_peer):
         kinds = {outcome.kind for rank, outcome in self.outcomes.items() if rank not in lost_peer}
-        is_ended = self._stopped or self._lookout.deadlocked
+        is_ended = self._stopped or self._stall_monitor.deadlocked
         return is_ended or bool(self.ranks.dead or kinds & {RAISED, DIED, GIVEN_UP})
 
     def _fault(self):
@@ -242,8 +242,10 @@ class CellRun:
         }
 
     def _wait_for_output(self):
-        patience = Patience(clocks.OUTPUT_S, lambda: self.ranks.control.pids(self.targets))
-        while len(self._complete()) < len(self.targets) and not patience.is_over:
+        time_limit = LoadAwareTimeout(
+            clocks.OUTPUT_S, lambda: self.ranks.control.pids(self.targets)
+        )
+        while len(self._complete()) < len(self.targets) and not time_limit.is_over:
             self._take_events()
             self._display.update(self._complete())
         silent = set(self.targets) - self._complete()

@@ -1,5 +1,5 @@
 """
-`%%px` and `%px` with a guard: ipyparallel's magics, their arguments and their names, our waiting.
+`%%px` and `%px` with our rank agents: ipyparallel's magics, their arguments and their names, our waiting.
 """
 
 from ipyparallel.client.asyncresult import AsyncResult
@@ -7,7 +7,7 @@ from ipyparallel.client.magics import ParallelMagics
 from IPython.core.error import UsageError
 from IPython.core.magic import no_var_expand
 
-from ddp_lessons.ranks.diagnosis.conclusion import put_in_order
+from ddp_lessons.ranks.diagnosis.conclusion import ensure_ready
 from ddp_lessons.ranks.kernel.cells import CellRun, run_cell
 
 
@@ -78,7 +78,7 @@ class RankMagics(ParallelMagics):
         return targets
 
     def _run_with_result(self, cell, targets, block, save_name):
-        put_in_order(self.ranks)
+        ensure_ready(self.ranks)
         run = CellRun(self.ranks, cell, targets, is_brief=False)
         run.submit()
         result = AsyncResult(

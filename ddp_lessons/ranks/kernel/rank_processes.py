@@ -12,38 +12,38 @@ from ddp_lessons.errors import StartFailed
 from ddp_lessons.ranks.diagnosis.wording import rank_names
 from ddp_lessons.ranks.supervisor.controller_options import LOOPBACK
 from ddp_lessons.ranks.system import clocks
-from ddp_lessons.ranks.system.load_aware_timeout import Patience
+from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
 from ddp_lessons.ranks.system.network_interfaces import GROUP_VARIABLES, interface_of
 
 
-class Engines(ABC):
+class RankProcesses(ABC):
     """
     One ipyparallel engine a rank, whose id is the rank.
 
     Args:
-        keeper: The warden's Keeper.
+        supervisor: The SupervisorClient.
         cluster: ipyparallel's cluster.
         client: ipyparallel's client.
         placement: The Placement of the ranks.
 
     Attributes:
-        has_warden: Whether our warden is the ranks' parent, so that the kernel has hold of them.
+        has_supervisor: Whether our supervisor is the ranks' parent, so that the kernel has hold of them.
         on_this_machine: Whether all ranks are, so that loopback will do.
         shared_folder: A folder that all ranks see, if they do.
     """
 
-    has_warden = True
+    has_supervisor = True
     on_this_machine = True
     _replace_s = clocks.REPLACE_S
 
-    def __init__(self, keeper, cluster, client, placement):
-        self._keeper = keeper
+    def __init__(self, supervisor, cluster, client, placement):
+        self._supervisor = supervisor
         self._cluster = cluster
         self._client = client
         self._placement = placement
         self._engine_set = None
         self._given_up = set()  # process ids of ranks that we have ended ourselves
-        self.shared_folder = Path(keeper.folder)
+        self.shared_folder = Path(supervisor.folder)
 
     @abstractmethod
     def _options(self):
@@ -72,11 +72,11 @@ class Engines(ABC):
     @abstractmethod
     def stop(self):
         """
-        End those that the warden does not end.
+        End those that the supervisor does not end.
         """
 
     @abstractmethod
-    def give_up(self, ranks):
+    def kill_stuck(self, ranks):
         """
         End the processes of ranks that nothing else can free.
         """
@@ -114,7 +114,7 @@ class Engines(ABC):
         return {}
 
     @property
-    def emptied_hosts(self):
+    def lost_hosts(self):
         """
         Names of hosts that have lost all their ranks, and may be gone themselves.
         """
@@ -153,11 +153,11 @@ class Engines(ABC):
 
     def _wait_until_registered(self, ranks, timeout_s):
         wanted = set(ranks)
-        patience = Patience(timeout_s, self._startup_pids)
+        time_limit = LoadAwareTimeout(timeout_s, self._startup_pids)
         while not wanted <= set(self._client.ids):
             missing = sorted(wanted - set(self._client.ids))
             ended = self._ended(missing)
-            if ended or self._keeper.error or self._keeper.gone or patience.is_over:
+            if ended or self._supervisor.error or self._supervisor.gone or time_limit.is_over:
                 silent = ended or missing
                 raise StartFailed(
                     f"Ranks could not be started: {rank_names(silent)} did not come up."
@@ -169,19 +169,23 @@ class Engines(ABC):
         return [rank for rank in missing if self._ended_early(rank)]
 
     def _startup_pids(self):
-        return [self._keeper.warden_pid, *self._keeper.pids.values(), *self._controller_pids()]
+        return [
+            self._supervisor.supervisor_pid,
+            *self._supervisor.pids.values(),
+            *self._controller_pids(),
+        ]
 
     def _controller_pids(self):
-        pid = self._keeper.controller_pid
+        pid = self._supervisor.controller_pid
         return [] if pid is None else [pid]
 
     def pid(self, rank):
         """
         Return a rank's process id on its host, or None if it is dead.
         """
-        return self._keeper.pids.get(rank)
+        return self._supervisor.pids.get(rank)
 
-    def was_given_up(self, pid):
+    def was_killed_by_us(self, pid):
         """
         Whether it was us who ended a process.
         """
@@ -206,23 +210,23 @@ class Engines(ABC):
         return dead
 
     def _wait_until_forgotten(self, rank):
-        patience = Patience(clocks.FORGET_S, self._controller_pids)
-        while rank in self._client.ids and not patience.is_over:
+        time_limit = LoadAwareTimeout(clocks.FORGET_S, self._controller_pids)
+        while rank in self._client.ids and not time_limit.is_over:
             time.sleep(clocks.POLL_S)  # polls: the client's own thread takes it off the list
 
 
-class WardenEngines(Engines):
+class SupervisedRankProcesses(RankProcesses):
     """
-    Ranks on this machine that our warden has started, and keeps.
+    Ranks on this machine that our supervisor has started, and keeps.
     """
 
-    def __init__(self, keeper, cluster, client, placement):
-        super().__init__(keeper, cluster, client, placement)
-        keeper.on_event(self._on_keeper_event)
+    def __init__(self, supervisor, cluster, client, placement):
+        super().__init__(supervisor, cluster, client, placement)
+        supervisor.on_event(self._on_supervisor_event)
 
     def stop(self):
         """
-        Do nothing: the warden ends its own.
+        Do nothing: the supervisor ends its own.
         """
 
     def _options(self):
@@ -232,37 +236,37 @@ class WardenEngines(Engines):
         return {"environments": environments, "num_threads": self._placement.num_threads}
 
     def _log_tail(self, ranks):
-        return self._keeper.log_tail("warden", *(f"rank-{rank}" for rank in ranks))
+        return self._supervisor.log_tail("supervisor", *(f"rank-{rank}" for rank in ranks))
 
     def _ended_early(self, rank):
-        return self._keeper.last_word.get(rank) == "died"
+        return self._supervisor.last_word.get(rank) == "died"
 
     @property
     def dead(self):
         """
         Ranks whose process has ended and was not replaced yet.
         """
-        return [rank for rank in self._ranks if rank not in self._keeper.pids]
+        return [rank for rank in self._ranks if rank not in self._supervisor.pids]
 
-    def give_up(self, ranks):
+    def kill_stuck(self, ranks):
         """
         End the processes of ranks that nothing else can free.
         """
-        pids = self._keeper.pids
+        pids = self._supervisor.pids
         self._given_up.update(pids[r] for r in ranks if r in pids)
-        self._keeper.signal_ranks(ranks, signal.SIGKILL)
+        self._supervisor.signal_ranks(ranks, signal.SIGKILL)
 
     def resume(self, ranks):
         """
         Let ranks go on that a signal has stopped.
         """
-        self._keeper.signal_ranks(ranks, signal.SIGCONT)
+        self._supervisor.signal_ranks(ranks, signal.SIGCONT)
 
     def _start_again(self, rank):
-        self._keeper.last_word.pop(rank, None)
+        self._supervisor.last_word.pop(rank, None)
         self._engine_set.start_rank(rank)
 
-    def _on_keeper_event(self, message):
+    def _on_supervisor_event(self, message):
         # The hub is told at once: it frees the number, and whoever waits for that rank hears of it.
         if message["at"] == "died" and message["rank"] in self._client.ids:
             client, content = self._client, {"id": message["rank"]}

@@ -10,13 +10,13 @@ from ipyparallel.error import CompositeError, RemoteError
 
 from ddp_lessons.errors import BadInput
 from ddp_lessons.ranks.diagnosis.cell_report import Recovery, replaced_sentence, stale_sentence
-from ddp_lessons.ranks.kernel.agent_client import Control
-from ddp_lessons.ranks.kernel.launchers.registry import engines_of
+from ddp_lessons.ranks.kernel.agent_client import AgentClient
+from ddp_lessons.ranks.kernel.launchers.registry import rank_processes_of
 from ddp_lessons.ranks.kernel.regrouping import GroupBroken, enter_group, join_all, leave_all
 from ddp_lessons.ranks.kernel.status import Status
 from ddp_lessons.ranks.rank.stack_snapshot import has_variable, is_in_group, type_of_variable
 from ddp_lessons.ranks.system import clocks
-from ddp_lessons.ranks.system.park_timer import IdleWatch
+from ddp_lessons.ranks.system.park_timer import ParkTimer
 from ddp_lessons.ranks.system.resource_limits import setting
 
 
@@ -63,24 +63,24 @@ class Ranks:
         cluster: ipyparallel's cluster.
         placement: Which device and backend each rank has, and why.
         engines: The ranks' processes.
-        control: The line to their guards.
+        control: The line to their agents.
         joined: Whether they are to be in a group of our making.
-        is_in_order: Whether no join or leave was left half done.
-        told_dead: Dead ranks of which an error has told, and which the next cell is to replace.
+        is_consistent: Whether no join or leave was left half done.
+        reported_dead: Dead ranks of which an error has told, and which the next cell is to replace.
         parked_after_min: Minutes that nobody used them, after which they were ended; else None.
     """
 
-    def __init__(self, asked, keeper, cluster, client, placement):
+    def __init__(self, asked, supervisor, cluster, client, placement):
         self.asked = asked
-        self.keeper = keeper
+        self.supervisor = supervisor
         self.cluster = cluster
         self.client = client
         self.placement = placement
-        self.engines = engines_of(asked[2], keeper, cluster, client, placement)
-        self.control = Control(keeper, cluster, client, self.engines.has_warden)
+        self.engines = rank_processes_of(asked[2], supervisor, cluster, client, placement)
+        self.control = AgentClient(supervisor, cluster, client, self.engines.has_supervisor)
         self.joined = False
-        self.is_in_order = True
-        self.told_dead = frozenset()
+        self.is_consistent = True
+        self.reported_dead = frozenset()
         self.parked_after_min = None
         self._generations = itertools.count()
         self._stopped = False
@@ -125,7 +125,7 @@ class Ranks:
         """
         Whether these ranks can still run cells.
         """
-        return not (self._stopped or self.keeper.gone or self.engines.loss)
+        return not (self._stopped or self.supervisor.gone or self.engines.loss)
 
     def has_variable(self, name):
         """
@@ -177,11 +177,11 @@ class Ranks:
         def has_work():
             return bool(self.client.outstanding)
 
-        self._idle_watch = IdleWatch(events, 60 * after_min, has_work, park)
+        self._idle_watch = ParkTimer(events, 60 * after_min, has_work, park)
 
     def stop(self):
         """
-        End all ranks, their controller and their warden. Their variables are gone.
+        End all ranks, their controller and their supervisor. Their variables are gone.
         """
         if self._stopped:
             return
@@ -191,9 +191,9 @@ class Ranks:
         self.client.close(linger=0)
         try:
             self.engines.stop()
-        finally:  # what it could not end, the warden is to
+        finally:  # what it could not end, the supervisor is to
             self.cluster.close()
-            self.keeper.stop()
+            self.supervisor.stop()
 
     # ---- groups ----
 
@@ -252,7 +252,7 @@ class Ranks:
         store_file = self.store_folder / f"store-{next(self._generations)}"
         if not self.engines.on_this_machine:  # nor is that folder this set's alone
             store_file = store_file.with_name(f"{self.cluster.cluster_id}-{store_file.name}")
-            self.keeper.remove_at_end([str(store_file)])
+            self.supervisor.remove_at_end([str(store_file)])
         store_file.touch(mode=0o600)
         return store_file
 
@@ -300,5 +300,5 @@ class Ranks:
             replaced, stale = enter_group(self)
         else:
             replaced, stale = self.engines.replace_dead(), []
-        self.told_dead = frozenset()
+        self.reported_dead = frozenset()
         return Recovery(sorted(replaced), regroup, self.joined, stale)

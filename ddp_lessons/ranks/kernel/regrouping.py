@@ -14,11 +14,11 @@ from concurrent.futures import wait
 
 from ddp_lessons.errors import StartFailed
 from ddp_lessons.ranks.diagnosis.wording import rank_names
-from ddp_lessons.ranks.kernel.unblocking import Freeing, Resuming
+from ddp_lessons.ranks.kernel.unblocking import Resuming, Unblocker
 from ddp_lessons.ranks.rank import group_membership
 from ddp_lessons.ranks.system import clocks
-from ddp_lessons.ranks.system.sleep_tracker import Rest
-from ddp_lessons.ranks.system.thread_stats import pulse_of
+from ddp_lessons.ranks.system.sleep_tracker import SleepTracker
+from ddp_lessons.ranks.system.thread_stats import thread_stats_of
 
 _ATTEMPTS = 5
 _SAID = {"leave": "leave one", "join": "join one", "open_store": "open a store for one"}
@@ -42,11 +42,11 @@ def enter_group(ranks):
         group.
 
     Raises:
-        StartFailed: It did not come about. `ranks.is_in_order` is False: the next cell tries again.
+        StartFailed: It did not come about. `ranks.is_consistent` is False: the next cell tries again.
     """
     replaced = set()
     for _ in range(_ATTEMPTS):
-        ranks.is_in_order = False
+        ranks.is_consistent = False
         replaced.update(_free_all(ranks))
         try:
             stale = leave_all(ranks)
@@ -69,16 +69,16 @@ def _free_all(ranks):
     """
     replaced = set(ranks.engines.replace_dead())
     answers = _ask(ranks, range(len(ranks)))
-    freeing = None
+    unblocker = None
     wait(answers.values(), timeout=clocks.IDLE_S)
     while busy := [rank for rank, answer in answers.items() if not answer.done()]:
-        freeing = freeing or Freeing(ranks)
-        lost = freeing.step(busy)
+        unblocker = unblocker or Unblocker(ranks)
+        lost = unblocker.step(busy)
         if lost:
-            ranks.engines.give_up(lost)
-        newborn = ranks.engines.replace_dead()
-        replaced.update(newborn)
-        answers.update(_ask(ranks, newborn))
+            ranks.engines.kill_stuck(lost)
+        replaced_ranks = ranks.engines.replace_dead()
+        replaced.update(replaced_ranks)
+        answers.update(_ask(ranks, replaced_ranks))
         wait([answers[rank] for rank in busy], timeout=clocks.FREE_EVERY_S)
     replaced.update(ranks.engines.replace_dead())
     ranks.control.settle()
@@ -100,11 +100,11 @@ def join_all(ranks):
         list[str]: Names in the ranks' namespaces that hold an earlier group.
 
     Raises:
-        GroupBroken: A rank died, raised, or stands still. `ranks.is_in_order` is False then.
+        GroupBroken: A rank died, raised, or stands still. `ranks.is_consistent` is False then.
     """
     meeting, placement = _new_meeting(ranks), ranks.placement
     arguments = [(meeting, len(ranks), placement.backend, device) for device in placement.devices]
-    return _names(_call_guards(ranks, "join", arguments))
+    return _names(_call_agents(ranks, "join", arguments))
 
 
 def _new_meeting(ranks):
@@ -113,9 +113,9 @@ def _new_meeting(ranks):
     """
     if ranks.engines.shares_files:
         return str(ranks.new_store_file())
-    (place,) = _call_guards(ranks, "open_store", [()])
+    (snapshot,) = _call_agents(ranks, "open_store", [()])
     # torch's store has no password. The key goes to the ranks over the encrypted line.
-    return (*place, secrets.token_hex())
+    return (*snapshot, secrets.token_hex())
 
 
 def leave_all(ranks):
@@ -125,14 +125,14 @@ def leave_all(ranks):
     Args:
         ranks: As the rest, see `join_all`.
     """
-    return _names(_call_guards(ranks, "leave", [()] * len(ranks)))
+    return _names(_call_agents(ranks, "leave", [()] * len(ranks)))
 
 
 def _names(lists):
     return sorted(set().union(*lists))
 
 
-def _call_guards(ranks, name, arguments):
+def _call_agents(ranks, name, arguments):
     """
     Run a function of `group_membership` on the first ranks, and wait for all while they move.
 
@@ -144,7 +144,7 @@ def _call_guards(ranks, name, arguments):
     Returns:
         list: What it gave on each.
     """
-    ranks.is_in_order = False
+    ranks.is_consistent = False
     if ranks.dead:
         raise GroupBroken(f"{rank_names(ranks.dead)} had died before")
     futures = {}
@@ -164,7 +164,7 @@ def _call_guards(ranks, name, arguments):
         raise GroupBroken(f"{rank_names(ranks.dead)} died of the {name.partition('_')[0]}")
     if late:
         raise GroupBroken(f"{rank_names(pending)} did not {_SAID[name]}")
-    ranks.is_in_order = True
+    ranks.is_consistent = True
     return [future.result() for future in futures.values()]
 
 
@@ -180,15 +180,17 @@ class _Watch:
         ranks: The Ranks.
         name: The function of `group_membership` that they run.
         clock: Function that returns seconds.
-        pulse: Function from a process id to its Pulse or None.
+        stats: Function from a process id to its ThreadStats or None.
     """
 
-    def __init__(self, ranks, name, clock=time.monotonic, pulse=pulse_of):
+    def __init__(self, ranks, name, clock=time.monotonic, stats=thread_stats_of):
         self._is_alone = name != "join"
         self._limit_s = clocks.ALONE_ASLEEP_S if self._is_alone else clocks.JOIN_ASLEEP_S
         self._clock = clock
         self._began_at = clock()
-        self._rests = {rank: Rest(pid, clock, pulse) for rank, pid in ranks.keeper.pids.items()}
+        self._rests = {
+            rank: SleepTracker(pid, clock, stats) for rank, pid in ranks.supervisor.pids.items()
+        }
         self._resuming = Resuming(ranks)
         self._resuming.step(self._rests)
 

@@ -42,7 +42,7 @@ def start_ranks(n=None, *, device="auto", launcher="auto", join=True, timeout_s=
     _answer_px()
     _check_launcher(launcher)
     if _current is not None and _current.alive and _current.asked == asked:
-        if _current.dead or not _current.is_in_order or _current.has_left_its_group():
+        if _current.dead or not _current.is_consistent or _current.has_left_its_group():
             print("\n".join(_current.recover().sentences()))
         print(_current)
         return _current
@@ -77,7 +77,7 @@ def _start(asked, timeout_s):
         # While other processes import, so does this one.
         from ddp_lessons.ranks.kernel.ranks import Ranks
 
-        ranks = Ranks(asked, begun.keeper, *begun.connect(n, device))
+        ranks = Ranks(asked, begun.supervisor, *begun.connect(n, device))
         begun.undo.callback(ranks.stop)
         ranks.engines.launch(timeout_s)
         if join:
@@ -130,7 +130,7 @@ def _answer_px():
 def _show_with_a_hint(shell, kind, error, traceback, tb_offset=None):
     from ddp_lessons.ranks.diagnosis.wrong_side_hints import hint_in_the_notebook
 
-    is_up = _current is not None and _current.alive and _current.is_in_order and not _current.dead
+    is_up = _current is not None and _current.alive and _current.is_consistent and not _current.dead
     if hint := hint_in_the_notebook(error, _current.has_variable if is_up else None):
         error.add_note(hint)
     shell.showtraceback((kind, error, traceback), tb_offset=tb_offset)

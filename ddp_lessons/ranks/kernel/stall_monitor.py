@@ -10,16 +10,16 @@ Look after a cell that does not come back: tell slow from stuck, and free the ra
 import time
 
 from ddp_lessons.ranks.diagnosis import manual_joins
-from ddp_lessons.ranks.diagnosis.native_stacks import place_from_outside
-from ddp_lessons.ranks.diagnosis.stall_detection import Standstill
+from ddp_lessons.ranks.diagnosis.native_stacks import snapshot_from_outside
+from ddp_lessons.ranks.diagnosis.stall_detection import StallDetector
 from ddp_lessons.ranks.diagnosis.wait_graph import diagnose, is_busy_outside, is_deadlock, waits
-from ddp_lessons.ranks.kernel.unblocking import Freeing
+from ddp_lessons.ranks.kernel.unblocking import Unblocker
 from ddp_lessons.ranks.rank.stack_snapshot import source_line
 from ddp_lessons.ranks.system import clocks
-from ddp_lessons.ranks.system.load_aware_timeout import Patience
+from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
 
 
-class Lookout:
+class StallMonitor:
     """
     Watch the ranks of one cell.
 
@@ -37,13 +37,13 @@ class Lookout:
         self._clock = clock
         self.diagnosis = None
         self.deadlocked = False
-        self.freeing = None
+        self.unblocker = None
         self.last_places = {}
-        self._questions = {}  # rank -> (when, the guard's turns then, future)
+        self._questions = {}  # rank -> (when, the agent's turns then, future)
         self._answered_at = {}  # rank -> when the question was asked that it answered last
         self._from_outside = {}
         self._standstill = None
-        self._pulses_at_fault = None
+        self._stats_at_fault = None
         self._table_shown = False
 
     def look(self, running, fault_at):
@@ -54,15 +54,15 @@ class Lookout:
             running: Ranks that have not finished.
             fault_at: When the first rank raised or died, on the monotonic clock, or None.
         """
-        if self.freeing is not None:
-            lost = self.freeing.step(running)
+        if self.unblocker is not None:
+            lost = self.unblocker.step(running)
             if lost:
                 for rank in set(lost) - set(self.last_places):
                     self._ask_from_outside(rank, insist=True)  # its last chance to say where it is
-                self.ranks.engines.give_up(lost)
+                self.ranks.engines.kill_stuck(lost)
             return
         if self._standstill is None:  # most cells are over before anybody looks
-            self._standstill = Standstill(self.ranks, self._clock)
+            self._standstill = StallDetector(self.ranks, self._clock)
         self._standstill.look(running)
         if fault_at is not None:
             self._look_after_fault(running, fault_at)
@@ -74,53 +74,53 @@ class Lookout:
         Note where everybody is, then free them all: Stop was pressed.
         """
         if self._standstill is None:
-            self._standstill = Standstill(self.ranks, self._clock)
+            self._standstill = StallDetector(self.ranks, self._clock)
         self._standstill.look(running)
         halts = self._standstill.halts
         able = [rank for rank in running if rank not in halts]
-        patience = Patience(
+        time_limit = LoadAwareTimeout(
             clocks.STOP_ANSWER_S, lambda: self.ranks.control.pids(able), self._clock
         )
-        self._ask(running, until=lambda: patience.is_over, insist=True)
-        diagnosis = diagnose(self.all_places(running), running, halts)
+        self._ask(running, until=lambda: time_limit.is_over, insist=True)
+        diagnosis = diagnose(self.all_notebook_paths(running), running, halts)
         # A deadlock that was found a moment ago is over for ranks that have been freed by now.
         if diagnosis.sentence or not self.deadlocked:
             self.diagnosis = diagnosis
         self._release()
 
-    def all_places(self, running):
+    def all_notebook_paths(self, running):
         """
         Return the places of all ranks: the finished ones say what they have called, and those that
         were not asked to run the cell are `outside`.
         """
         dead = self.ranks.dead
         others = [r for r in range(len(self.ranks)) if r not in running and r not in dead]
-        places = {r: self.last_places[r] for r in running if r in self.last_places}
-        places.update(self.ranks.control.places(others))
-        for rank in set(places) - set(self.targets):
-            places[rank]["outside"] = True
-        for rank in set(places) & set(self.ranks.engines.hosts):
-            places[rank]["host"] = self.ranks.engines.hosts[rank]
+        snapshots = {r: self.last_places[r] for r in running if r in self.last_places}
+        snapshots.update(self.ranks.control.snapshots(others))
+        for rank in set(snapshots) - set(self.targets):
+            snapshots[rank]["outside"] = True
+        for rank in set(snapshots) & set(self.ranks.engines.hosts):
+            snapshots[rank]["host"] = self.ranks.engines.hosts[rank]
         known = set(range(len(self.ranks))) - (set(dead) - set(self.targets))
-        return {rank: places.get(rank) for rank in sorted(known)}
+        return {rank: snapshots.get(rank) for rank in sorted(known)}
 
     def replied_to(self):
         """
         Return for each rank that was asked the id of the last request to which it has replied.
         """
-        told = {**self.last_places, **(self.freeing.told if self.freeing else {})}
+        told = {**self.last_places, **(self.unblocker.told if self.unblocker else {})}
         return {rank: said["replied_to"] for rank, said in told.items() if "replied_to" in said}
 
     def _look_after_fault(self, running, fault_at):
-        if self._pulses_at_fault is None:
-            self._pulses_at_fault = {rank: self._standstill.pulse(rank) for rank in running}
+        if self._stats_at_fault is None:
+            self._stats_at_fault = {rank: self._standstill.stats(rank) for rank in running}
         self._ask(running)
         chances = [
             self._standstill.had_a_chance(
                 rank,
                 self.last_places.get(rank) if self._answered_at.get(rank, 0) > fault_at else None,
                 fault_at,
-                self._pulses_at_fault.get(rank),
+                self._stats_at_fault.get(rank),
             )
             for rank in running
         ]
@@ -133,18 +133,22 @@ class Lookout:
         # The signal that makes a silent rank tell its line wakes it from a sleep in C, so it is
         # kept for a rank that holds the others up for long.
         self._ask(running, insist=stalled and not self._table_shown)
-        places = {rank: self.last_places.get(rank) for rank in running}
-        if any(self._standstill.moves_in_a_call(rank, place) for rank, place in places.items()):
+        snapshots = {rank: self.last_places.get(rank) for rank in running}
+        if any(
+            self._standstill.moves_in_a_call(rank, snapshot) for rank, snapshot in snapshots.items()
+        ):
             self._standstill.begin_anew()
             return
-        if any(self._has_gone_on(rank, before, place) for rank, place in places.items()):
+        if any(self._has_gone_on(rank, before, snapshot) for rank, snapshot in snapshots.items()):
             self._standstill.begin_anew()
             return
         if self._standstill.seconds > clocks.DEADLOCK_S and all(
-            waits(place) and self._is_confirmed(rank) and self._standstill.is_vain(rank, place)
-            for rank, place in places.items()
+            waits(snapshot)
+            and self._is_confirmed(rank)
+            and self._standstill.waits_forever(rank, snapshot)
+            for rank, snapshot in snapshots.items()
         ):
-            everybody = self.all_places(running)
+            everybody = self.all_notebook_paths(running)
             waiting = _with_busy_outside(running, everybody)
             if is_deadlock(everybody, waiting, self._standstill.seconds):
                 self.deadlocked = True
@@ -152,15 +156,15 @@ class Lookout:
                 self._release()
                 return
         if stalled and not self._table_shown:
-            everybody = self.all_places(running)
+            everybody = self.all_notebook_paths(running)
             waiting = _with_busy_outside(running, everybody)
             self._show_table(diagnose(everybody, waiting, self._standstill.halts))
 
-    def _has_gone_on(self, rank, before, place):
+    def _has_gone_on(self, rank, before, snapshot):
         # Of one that answers for the first time, what it did before is not known.
-        if place is not None and rank not in before:
+        if snapshot is not None and rank not in before:
             return self._standstill.had_turns(rank)
-        return before.get(rank) != place
+        return before.get(rank) != snapshot
 
     def _is_confirmed(self, rank):
         # Asked once more since the cell stands still, it said the same.
@@ -184,7 +188,7 @@ class Lookout:
         now = self._clock()
         missing = [rank for rank in running if rank not in self._questions]
         for rank, future in self.ranks.control.ask_place(missing).items():
-            self._questions[rank] = (now, self._guard_turns(rank), future)
+            self._questions[rank] = (now, self._agent_turns(rank), future)
         until = until or (lambda: self._clock() - now > clocks.STALL_ANSWER_S)
         look_at = now + clocks.STALL_GUARD_LOOK_EVERY_S
         while not until() and self._unanswered(running):
@@ -205,9 +209,9 @@ class Lookout:
                     self.last_places[rank] = future.result()["content"]["answer"]
                     self._answered_at[rank] = when
 
-    def _guard_turns(self, rank):
-        pulse = self._standstill.pulse(rank)
-        return pulse.guard_turns if pulse else 0
+    def _agent_turns(self, rank):
+        stats = self._standstill.stats(rank)
+        return stats.agent_turns if stats else 0
 
     def _unanswered(self, running):
         self._hear()
@@ -217,30 +221,30 @@ class Lookout:
         """
         Whether a rank that was asked is likely to answer still.
         """
-        if rank not in self._questions or rank not in self.ranks.keeper.pids:
+        if rank not in self._questions or rank not in self.ranks.supervisor.pids:
             return False
         asked_at, turns, _ = self._questions[rank]
         self._standstill.look_again(rank)
-        if self._standstill.pulse(rank) is None:
+        if self._standstill.stats(rank) is None:
             return self._clock() - asked_at < clocks.STALL_UNKNOWN_ANSWER_S
-        # A guard that had the processor so often had its say, but for C code that holds the
+        # A agent that had the processor so often had its say, but for C code that holds the
         # interpreter.
-        return self._guard_turns(rank) - turns < clocks.DEAF_TURNS
+        return self._agent_turns(rank) - turns < clocks.DEAF_TURNS
 
     def _ask_from_outside(self, rank, insist):
         if rank in self._from_outside:
             return
-        place = place_from_outside(
-            self.ranks.keeper, rank, lambda line: source_line(self.source, line), insist
+        snapshot = snapshot_from_outside(
+            self.ranks.supervisor, rank, lambda line: source_line(self.source, line), insist
         )
-        if place is not None:
-            self._from_outside[rank] = self.last_places[rank] = place
+        if snapshot is not None:
+            self._from_outside[rank] = self.last_places[rank] = snapshot
             self._answered_at[rank] = self._clock()
 
     def _release(self):
-        self.freeing = Freeing(self.ranks, limits=manual_joins.short_joins(self.last_places))
+        self.unblocker = Unblocker(self.ranks, limits=manual_joins.short_joins(self.last_places))
 
 
-def _with_busy_outside(running, places):
+def _with_busy_outside(running, snapshots):
     # A rank outside the cell may be busy with another one: then it waits, or will come.
-    return running + [rank for rank in places if is_busy_outside(places[rank])]
+    return running + [rank for rank in snapshots if is_busy_outside(snapshots[rank])]

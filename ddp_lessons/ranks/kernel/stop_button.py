@@ -9,7 +9,7 @@ import threading
 from IPython import get_ipython
 
 
-class StopCatcher:
+class StopButton:
     """
     Turn SIGINT into an event for the length of a cell, so that Stop can never tear the waiting,
     the releasing or the rejoining in two. Only the main thread gets signals.
@@ -38,24 +38,24 @@ class StopCatcher:
         shell = get_ipython()
         if self._previous is signal.default_int_handler and hasattr(shell, "kernel"):
             names = shell.user_global_ns
-            late = _LateStop(names, _place_in(names, sys._getframe()))
+            late = _LateStopButton(names, _place_in(names, sys._getframe()))
             signal.signal(signal.SIGINT, late)
         else:
             signal.signal(signal.SIGINT, self._previous)
 
 
-class _LateStop:
+class _LateStopButton:
     """
     Raise KeyboardInterrupt as Python does, unless the learner's code has not moved since.
     """
 
-    def __init__(self, names, place):
+    def __init__(self, names, snapshot):
         self._names = names
-        self._place = place
+        self._place = snapshot
 
     def __call__(self, signum, frame):
-        place = _place_in(self._names, frame)
-        if place is not None and place != self._place:
+        snapshot = _place_in(self._names, frame)
+        if snapshot is not None and snapshot != self._place:
             signal.default_int_handler(signum, frame)
 
 

@@ -1,5 +1,5 @@
 """
-The kernel's side of the warden: start it, give it orders, hear what it says.
+The kernel's side of the supervisor: start it, give it orders, hear what it says.
 """
 
 import os
@@ -11,8 +11,8 @@ from pathlib import Path
 
 from ddp_lessons.errors import RanksGone, StartFailed
 from ddp_lessons.ranks.system import clocks
-from ddp_lessons.ranks.system.json_pipe import link_pair
-from ddp_lessons.ranks.system.load_aware_timeout import Patience
+from ddp_lessons.ranks.system.json_pipe import json_pipe_pair
+from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
 from ddp_lessons.ranks.system.runtime_folder import (
     make_runtime_folder,
     open_private,
@@ -22,9 +22,9 @@ from ddp_lessons.ranks.system.runtime_folder import (
 _LOG_LINES = 12
 
 
-class Keeper:
+class SupervisorClient:
     """
-    Start a warden and talk to it. Everything it keeps ends with this object's `stop`, or with us.
+    Start a supervisor and talk to it. Everything it keeps ends with this object's `stop`, or with us.
 
     Args:
         fork: True to have ranks forked, False to have them started as fresh interpreters.
@@ -46,15 +46,17 @@ class Keeper:
         self._listeners = []
         self._changed = threading.Condition()
         self._process = None
-        self._link, theirs = link_pair()
+        self._link, theirs = json_pipe_pair()
         try:
             self._process = self._start_warden(theirs, "fork" if fork else "spawn")
-            self.warden_pid = self._process.pid
-            threading.Thread(target=self._listen, name="ddp-lessons-keeper", daemon=True).start()
+            self.supervisor_pid = self._process.pid
+            threading.Thread(
+                target=self._listen, name="ddp-lessons-supervisor", daemon=True
+            ).start()
         except BaseException:  # Stop, or no memory for a process or a thread
             if self._process is not None:
                 self.stop()
-            self._link.close()  # a warden that has come up by now ends
+            self._link.close()  # a supervisor that has come up by now ends
             remove_runtime_folder(self.folder)
             raise
         finally:
@@ -65,7 +67,7 @@ class Keeper:
             sys.executable, "-P", "-m", "ddp_lessons.ranks.supervisor.supervisor",
             str(link.fileno()), str(os.getpid()), str(self.folder), how,
         ]  # fmt: skip
-        with os.fdopen(open_private(self.folder / "warden.log"), "ab") as log:
+        with os.fdopen(open_private(self.folder / "supervisor.log"), "ab") as log:
             return subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -77,13 +79,15 @@ class Keeper:
 
     def order(self, do, **details):
         """
-        Send an order to the warden.
+        Send an order to the supervisor.
 
         Raises:
-            RanksGone: The warden has ended.
+            RanksGone: The supervisor has ended.
         """
         if not self._link.send(do=do, **details):
-            raise RanksGone("The ranks are gone: their warden has ended. Call start_ranks() again.")
+            raise RanksGone(
+                "The ranks are gone: their supervisor has ended. Call start_ranks() again."
+            )
 
     def order_controller(self, arguments):
         """
@@ -104,13 +108,13 @@ class Keeper:
         Have commands run when the ranks end, in place of those that were named before.
 
         Args:
-            commands: Lists of words. They end ranks that the warden has not started.
+            commands: Lists of words. They end ranks that the supervisor has not started.
         """
         self.order("run at end", commands=commands)
 
     def on_event(self, listener):
         """
-        Have `listener(message)` called, from a thread, for everything that the warden says.
+        Have `listener(message)` called, from a thread, for everything that the supervisor says.
         """
         self._listeners.append(listener)
 
@@ -126,7 +130,7 @@ class Keeper:
                 self._note(message)
                 for listener in list(self._listeners):
                     listener(message)
-        self._process.wait()  # the link closes as the warden ends
+        self._process.wait()  # the link closes as the supervisor ends
         self._note({"at": "gone"})
         for listener in list(self._listeners):
             listener({"at": "gone"})
@@ -156,14 +160,14 @@ class Keeper:
 
     def wait_for(self, condition, timeout_s, what):
         """
-        Wait until `condition()` is true, as long as the warden moves.
+        Wait until `condition()` is true, as long as the supervisor moves.
 
         Raises:
-            StartFailed: The warden reported an error or ended, or slept for `timeout_s` seconds.
+            StartFailed: The supervisor reported an error or ended, or slept for `timeout_s` seconds.
         """
-        patience = Patience(timeout_s, lambda: [self.warden_pid])
+        time_limit = LoadAwareTimeout(timeout_s, lambda: [self.supervisor_pid])
         with self._changed:
-            while not (condition() or self.error or self.gone or patience.is_over):
+            while not (condition() or self.error or self.gone or time_limit.is_over):
                 self._changed.wait(clocks.SUPERVISOR_LOOK_EVERY_S)
             if condition():
                 return
@@ -178,18 +182,18 @@ class Keeper:
         Do nothing while all is well.
 
         Raises:
-            StartFailed: The warden reported an error or ended.
+            StartFailed: The supervisor reported an error or ended.
         """
         if self.error or self.gone:
-            fault = self.error or "the warden ended"
+            fault = self.error or "the supervisor ended"
             raise StartFailed(f"Ranks could not be started: {fault}.{self.log_tail()}")
 
     def log_tail(self, *names):
         """
-        Return the last lines of some logs, each on a line of its own. Default: warden, controller.
+        Return the last lines of some logs, each on a line of its own. Default: supervisor, controller.
         """
         lines = []
-        for name in names or ("warden", "controller"):
+        for name in names or ("supervisor", "controller"):
             try:
                 text = (self.folder / f"{name}.log").read_text(errors="replace").strip()
             except OSError:
@@ -205,7 +209,7 @@ class Keeper:
 
     def stop(self):
         """
-        End the warden and all that it keeps, and wait until it is done.
+        End the supervisor and all that it keeps, and wait until it is done.
         """
         self._link.send(do="stop")
         try:
@@ -216,6 +220,6 @@ class Keeper:
         self._link.close()
         if self.held is not None:
             self.held.close()
-        for path in self._files:  # nothing is left to do, unless the warden was killed
+        for path in self._files:  # nothing is left to do, unless the supervisor was killed
             Path(path).unlink(missing_ok=True)
         remove_runtime_folder(self.folder)

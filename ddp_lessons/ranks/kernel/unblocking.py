@@ -1,12 +1,12 @@
 """
 Free ranks from whatever they wait for, and tell who is beyond help from who is only slow.
 
-A rank is told to let go through its guard; its sockets are cut from outside as well if the guard is
+A rank is told to let go through its agent; its sockets are cut from outside as well if the agent is
 silent. It is beyond help once it *had the processor and still waits*:
 
-    asleep    its guard let go, so did everybody else, nobody in it could be woken, and yet nothing
+    asleep    its agent let go, so did everybody else, nobody in it could be woken, and yet nothing
               in it stirs
-    deaf      its guard had many turns and got no word out: C code holds the interpreter
+    deaf      its agent had many turns and got no word out: C code holds the interpreter
     stubborn  it had seconds of CPU time, or dozens of interrupts, and runs on
 
 None of the three is reached by a rank that only is kept from the cores, however long. A rank that
@@ -19,8 +19,8 @@ from collections import Counter
 
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.processes import children_of, descendants_of, tree_cpu_seconds
-from ddp_lessons.ranks.system.sleep_tracker import Rest
-from ddp_lessons.ranks.system.thread_stats import pulse_of
+from ddp_lessons.ranks.system.sleep_tracker import SleepTracker
+from ddp_lessons.ranks.system.thread_stats import thread_stats_of
 
 _MOST_WAKES = 20
 """
@@ -55,26 +55,26 @@ class Resuming:
             self._ranks.engines.resume(sorted(stopped))
 
 
-class Freeing:
+class Unblocker:
     """
     The freeing of ranks after a fault, after Stop, or before they join a group.
 
     Args:
         ranks: The Ranks.
         clock: Function that returns seconds.
-        pulse: Function from a process id to its Pulse or None.
+        stats: Function from a process id to its ThreadStats or None.
         limits: For each rank in a call that keeps on trying until its own limit, and that cutting
             sockets does not end, the seconds of that limit. Default: there is none.
     """
 
-    def __init__(self, ranks, clock=time.monotonic, pulse=pulse_of, limits=None):
+    def __init__(self, ranks, clock=time.monotonic, stats=thread_stats_of, limits=None):
         self._ranks = ranks
         self._clock = clock
-        self._pulse = pulse
+        self._read_stats = stats
         self._began_at = clock()
         self._limits = limits or {}
         self._asked = {}  # rank -> (when, future) of what it was told or asked last
-        self._said = {}  # rank -> (when it was asked, what its guard said)
+        self._said = {}  # rank -> (when it was asked, what its agent said)
         self._child_cpu_s = {}
         self._wakes = {}  # rank -> (when, future) of the last time that it was woken
         self._num_wakes = Counter()
@@ -82,7 +82,9 @@ class Freeing:
         self._waits_anew = set()  # ranks that were told again since they have begun another wait
         self._resuming = Resuming(ranks)
         self.halts = {}  # each rank that was given up while it was halted -> by what
-        self._rests = {rank: Rest(pid, clock, pulse) for rank, pid in ranks.keeper.pids.items()}
+        self._rests = {
+            rank: SleepTracker(pid, clock, stats) for rank, pid in ranks.supervisor.pids.items()
+        }
         # rank -> turns of its main thread when it was told last
         self._told_turns = {rank: self._turns(rank) for rank in self._rests}
         # Idle ranks let go of their peers, too: a rank that holds its interpreter while it waits
@@ -103,14 +105,14 @@ class Freeing:
 
     def has_let_go(self, rank):
         """
-        Whether a rank's guard has cut its communication.
+        Whether a rank's agent has cut its communication.
         """
         return rank in self._said
 
     @property
     def told(self):
         """
-        What the guards of ranks have said last: `Guard.state` of each.
+        What the agents of ranks have said last: `RankAgent.state` of each.
         """
         return {rank: said for rank, (_, said) in self._said.items()}
 
@@ -145,16 +147,16 @@ class Freeing:
         return lost
 
     def _look_at(self, rank):
-        pid = self._ranks.keeper.pids.get(rank)
+        pid = self._ranks.supervisor.pids.get(rank)
         rest = self._rests.get(rank)
         if rest is None or rest.pid != pid:
-            self._rests[rank] = Rest(pid, self._clock, self._pulse)
+            self._rests[rank] = SleepTracker(pid, self._clock, self._read_stats)
         else:
             rest.look()
 
     def _turns(self, rank):
-        pulse = self._rests[rank].last
-        return pulse.main_turns if pulse else 0
+        stats = self._rests[rank].last
+        return stats.main_turns if stats else 0
 
     def _has_moved(self, rank):
         # A turn or two is what being told costs.
@@ -192,7 +194,7 @@ class Freeing:
 
     def _is_lost(self, rank):
         rest = self._rests[rank]
-        if rest.pid is None and self._ranks.engines.has_warden:
+        if rest.pid is None and self._ranks.engines.has_supervisor:
             return False  # dead
         if rest.halted_s >= clocks.FREE_HALTED_S:
             self.halts[rank] = rest.halt
@@ -225,7 +227,7 @@ class Freeing:
         )
 
     def _is_deaf(self, rank):
-        return not self.has_let_go(rank) and self._rests[rank].guard_turns >= clocks.DEAF_TURNS
+        return not self.has_let_go(rank) and self._rests[rank].agent_turns >= clocks.DEAF_TURNS
 
     def _children_move(self, pid):
         # A DataLoader's workers, or a program that the cell waits for, may be about to end.

@@ -21,7 +21,7 @@ What a process writes first that ends itself.
 """
 
 
-def leave_last_words(file):
+def write_crash_log(file):
     """
     From now on, have this process write its stacks to a file before it dies.
 

@@ -52,7 +52,7 @@ A table of virtual functions begins with an offset and a type, and objects point
 """
 
 
-def wake_forgotten():
+def wake_forgotten_threads():
     """
     End every wait of this process for a message of Gloo's. Call it once all connections are cut.
 

@@ -7,7 +7,7 @@ import sys
 from datetime import timedelta
 from traceback import clear_frames
 
-from ddp_lessons.ranks.rank.rank_agent import current_guard
+from ddp_lessons.ranks.rank.rank_agent import current_agent
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.network_interfaces import group_address, using_group_variables
 
@@ -23,11 +23,11 @@ def open_store():
     """
     from ddp_lessons.process_group import tcp_store
 
-    guard = current_guard()
-    with using_group_variables(guard.group_variables):
+    agent = current_agent()
+    with using_group_variables(agent.group_variables):
         address = group_address()
-    guard.opened_store = tcp_store(address, 0, guard.rank, clocks.STORE_S, guard.rank, True)
-    return address, guard.opened_store.port
+    agent.opened_store = tcp_store(address, 0, agent.rank, clocks.STORE_S, agent.rank, True)
+    return address, agent.opened_store.port
 
 
 def join(meeting, world_size, backend, device, timeout_s=None):
@@ -48,15 +48,15 @@ def join(meeting, world_size, backend, device, timeout_s=None):
     """
     from ddp_lessons.process_group import join_group, join_group_store
 
-    guard = current_guard()
-    opened, guard.opened_store = guard.opened_store, None  # from here on the group holds it
+    agent = current_agent()
+    opened, agent.opened_store = agent.opened_store, None  # from here on the group holds it
     leave()
-    with using_group_variables(guard.group_variables):
+    with using_group_variables(agent.group_variables):
         if isinstance(meeting, str):
-            join_group(meeting, guard.rank, world_size, backend, device, timeout_s)
+            join_group(meeting, agent.rank, world_size, backend, device, timeout_s)
         else:
-            store = _store_at(meeting, guard.rank, opened)
-            join_group_store(store, guard.rank, world_size, backend, device, timeout_s)
+            store = _store_at(meeting, agent.rank, opened)
+            join_group_store(store, agent.rank, world_size, backend, device, timeout_s)
     return holders_of_old_groups()
 
 
@@ -78,7 +78,7 @@ def leave():
     Returns:
         list[str]: As `join`.
     """
-    current_guard().opened_store = None  # for a group that did not come about
+    current_agent().opened_store = None  # for a group that did not come about
     dist = sys.modules.get("torch.distributed")
     if dist is None:
         return []
@@ -86,10 +86,10 @@ def leave():
         # A join that failed has counted all the same. Ranks meet only under the same number.
         dist.distributed_c10d._world.group_count = 0
         return []
-    guard = current_guard()
-    _forget_exceptions(guard.shell)
+    agent = current_agent()
+    _forget_exceptions(agent.shell)
     # A thread of Gloo's that still waits for a peer would block the group's destruction.
-    guard.free_main_thread()
+    agent.free_main_thread()
     if dist.is_initialized():
         # Where torch defines it: the name that it is known by may be that of a mock by now.
         dist.distributed_c10d.destroy_process_group()
@@ -152,7 +152,7 @@ def holders_of_old_groups():
 
     living = set(dist.distributed_c10d._world.pg_map)
     found = []
-    for name, value in current_guard().shell.user_ns.items():
+    for name, value in current_agent().shell.user_ns.items():
         if isinstance(value, DistributedDataParallel):
             group = value.process_group
         elif isinstance(value, dist.ProcessGroup):

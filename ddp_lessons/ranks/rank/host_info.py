@@ -13,7 +13,7 @@ would hand its own number, 0, to each of its ranks.
 """
 
 
-def home(file):
+def host_info(file):
     """
     Say where this process is, and whether it fits to a kernel elsewhere.
 

@@ -1,5 +1,5 @@
 """
-Interrupt a rank's main thread, as Stop does, and the guard: but not at two places.
+Interrupt a rank's main thread, as Stop does, and the agent: but not at two places.
 
 A library that is imported by half stays so. torch's own registers operators with C++ as it comes,
 and refuses to do it twice: nobody could import `torch.distributed.tensor` in that process again.
@@ -25,8 +25,8 @@ from ddp_lessons.ranks.system import clocks
 
 _INTERRUPT = getattr(signal, "SIGRTMIN", signal.SIGINT)
 """
-What interrupts the main thread for the guard. SIGINT is the learner's: it reaches the guard through
-a pipe that may be read long after the cell in which it came, so the guard's own must not go there.
+What interrupts the main thread for the agent. SIGINT is the learner's: it reaches the agent through
+a pipe that may be read long after the cell in which it came, so the agent's own must not go there.
 """
 _IMPORT = ("<frozen importlib._bootstrap>", "_find_and_load")
 _FOLDERS = {
@@ -100,7 +100,7 @@ class Interrupts:
             signal.signal(number, self._on_signal)
         self._tell_unraisable, sys.unraisablehook = sys.unraisablehook, self._on_unraisable
         watcher = threading.Thread(target=self._watch, args=(reader,), daemon=True)
-        watcher.name = "ddp-lessons-guard"
+        watcher.name = "ddp-lessons-agent"
         watcher.start()
 
     def begin(self):

@@ -21,7 +21,7 @@ _COMPILER = "torch._dynamo"
 _CACHE = "__dynamo_disable"  # where torch keeps what `torch._disable_dynamo` made of a function
 
 
-def put_off_compiler():
+def defer_compiler_import():
     """
     Have DDP and optimizers do without `torch._dynamo` until it is imported for another reason.
 

@@ -1,5 +1,5 @@
 """
-End this rank when its controller is gone, also while it runs a cell: for ranks without a warden.
+End this rank when its controller is gone, also while it runs a cell: for ranks without a supervisor.
 
 ipyparallel's engine looks after its controller in the thread that runs cells. One that waits for a
 peer would outlive a kernel that was killed, for as long as it waits. And one whose host was cut off
@@ -18,7 +18,7 @@ What the controller says, with the identity of an engine that it had given up, a
 """
 
 
-def hold_lifeline(engine, ping_url, pong_url, identity, limit_s):
+def start_orphan_watchdog(engine, ping_url, pong_url, identity, limit_s):
     """
     Answer the controller's heartbeats, and end this process once they have failed to come, or the
     controller says that it has given this one up.

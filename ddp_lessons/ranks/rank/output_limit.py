@@ -131,7 +131,7 @@ class Descriptors:
                 os.dup2(copy, number)
 
 
-class PrintBound:
+class OutputLimit:
     """
     Let through what a cell prints up to a limit, and say at its end how much was left out.
 

@@ -20,7 +20,7 @@ _UNKNOWN = object()
 
 
 @dataclass(frozen=True)
-class Awaited:
+class PendingWait:
     """
     A wait inside C++.
 
@@ -36,7 +36,7 @@ class Awaited:
     timeout_s: float | None = None
 
 
-def awaited_at(frame):
+def pending_wait_at(frame):
     """
     Say what the innermost frame of a thread waits for.
     """
@@ -45,18 +45,22 @@ def awaited_at(frame):
         line = linecache.getline(
             frame.f_code.co_filename, frame.f_lineno or 0
         )  # None between lines
-        return Awaited(WAIT if ".wait(" in line else "")
+        return PendingWait(WAIT if ".wait(" in line else "")
     is_wait = call.func.attr == "wait"
     receiver = _value(call.func.value, frame)
     if _is_a(receiver, "Store") and call.func.attr in ("wait", "get"):
         limit_s = _limit_s(call, 1, frame)
-        return Awaited(STORE, "", receiver.timeout.total_seconds() if limit_s is None else limit_s)
+        return PendingWait(
+            STORE, "", receiver.timeout.total_seconds() if limit_s is None else limit_s
+        )
     if receiver is _UNKNOWN and is_wait and call.args and isinstance(call.args[0], ast.List):
-        return Awaited(STORE, "", _limit_s(call, 1, frame))  # only a store is given a list of keys
+        return PendingWait(
+            STORE, "", _limit_s(call, 1, frame)
+        )  # only a store is given a list of keys
     if not is_wait or inspect.ismodule(receiver):
-        return Awaited()
+        return PendingWait()
     number = receiver._get_op_type() if _is_a(receiver, "Work") else -1
-    return Awaited(WAIT, _OPERATIONS.get(number, ""), _limit_s(call, 0, frame))
+    return PendingWait(WAIT, _OPERATIONS.get(number, ""), _limit_s(call, 0, frame))
 
 
 def _is_a(value, name):
@@ -116,12 +120,12 @@ def _value(tree, frame):
     return _UNKNOWN
 
 
-def _limit_s(call, place, frame):
+def _limit_s(call, snapshot, frame):
     """
-    Return the time limit that a call was given as its argument at `place`, or as `timeout`.
+    Return the time limit that a call was given as its argument at `snapshot`, or as `timeout`.
     """
     given = [word.value for word in call.keywords if word.arg == "timeout"]
-    given += call.args[place : place + 1]
+    given += call.args[snapshot : snapshot + 1]
     if not given:
         return None
     limit = _value(given[0], frame)

@@ -1,10 +1,10 @@
 """
-The guard of one rank: frees it when the kernel says so, tells where it is, joins it to its group.
+The agent of one rank: frees it when the kernel says so, tells where it is, joins it to its group.
 
 It lives in the rank's process and works from threads of its own, because the main thread may be
 waiting inside C++, where no signal handler of Python's runs. Two ways lead to it:
 
-- the engine's control channel, served by a thread of the engine: `place`, `state` and `release`;
+- the engine's control channel, served by a thread of the engine: `snapshot`, `state` and `release`;
 - SIGINT, seen through a wake-up pipe: the same as a `release` request.
 
 A release is answered once it is done. So the kernel knows when none is under way any more, and lets
@@ -20,15 +20,15 @@ import time
 import warnings
 from functools import partial
 
-from ddp_lessons.ranks.rank.background_activity import Helpers
-from ddp_lessons.ranks.rank.gloo_wakeup import wake_forgotten
+from ddp_lessons.ranks.rank.background_activity import BackgroundActivity
+from ddp_lessons.ranks.rank.gloo_wakeup import wake_forgotten_threads
 from ddp_lessons.ranks.rank.interrupts import Interrupts
 from ddp_lessons.ranks.rank.rank_kernel import RankShell
 from ddp_lessons.ranks.rank.release import SparedSockets, release, take_away
 from ddp_lessons.ranks.rank.stack_snapshot import (
     counts_of_groups,
     is_in_group,
-    main_thread_place,
+    main_thread_snapshot,
     members_of_groups,
     recorded_collectives,
     source_line,
@@ -48,7 +48,7 @@ from ddp_lessons.ranks.system.network_interfaces import group_variables
 from ddp_lessons.ranks.system.thread_stats import name_engine_threads
 
 
-class Guard:
+class RankAgent:
     """
     Watch over the main thread of this rank.
 
@@ -127,7 +127,7 @@ class Guard:
             self._before_next.pop(0)()
         if self._helpers is None:  # by now the engine has started the threads that it needs
             name_engine_threads(self._kernel.control_thread)
-            self._helpers = Helpers()
+            self._helpers = BackgroundActivity()
         self.released = self._raised_by_itself = False
         self._report = None
         self._interrupts.begin()
@@ -247,24 +247,24 @@ class Guard:
 
     # ---- requests ----
 
-    def place(self):
+    def snapshot(self):
         """
-        Say where this rank is: see `where.main_thread_place`; its collectives in this cell, the
+        Say where this rank is: see `stack_snapshot.main_thread_snapshot`; its collectives in this cell, the
         members of its groups, and `helpers`, the learner's threads and processes that may act; and
         `replied_to`: see `RankKernel`.
         """
         cell = self._kernel.awaiting_cell
-        place = main_thread_place(
+        snapshot = main_thread_snapshot(
             self._main_thread_id,
             self._file_of_cell(),
             self._cell_source,
             cell and cell.get_coro(),
         )
-        place.update(rank=self.rank, busy=self.busy, collectives=self.collectives_of_cell())
-        place["replied_to"] = self._kernel.replied_to
-        place["groups"] = members_of_groups()
-        place["helpers"] = self._helpers.that_may_act() if self._helpers else []
-        return place
+        snapshot.update(rank=self.rank, busy=self.busy, collectives=self.collectives_of_cell())
+        snapshot["replied_to"] = self._kernel.replied_to
+        snapshot["groups"] = members_of_groups()
+        snapshot["helpers"] = self._helpers.that_may_act() if self._helpers else []
+        return snapshot
 
     def free_main_thread(self):
         """
@@ -293,7 +293,7 @@ class Guard:
         Returns:
             int: How many they are.
         """
-        return wake_forgotten() if "torch.distributed" in sys.modules else 0
+        return wake_forgotten_threads() if "torch.distributed" in sys.modules else 0
 
     def state(self):
         """
@@ -313,8 +313,8 @@ def _refuse_exit():
     raise SystemExit("exit() in a cell: it would end the rank. Use ranks.stop() to end all ranks.")
 
 
-def current_guard():
+def current_agent():
     """
-    Return the guard of this process. Only ranks have one.
+    Return the agent of this process. Only ranks have one.
     """
-    return RankShell.instance().guard
+    return RankShell.instance().agent

@@ -1,5 +1,5 @@
 """
-One rank: an ipyparallel engine whose id is its rank, with a guard in place of a nanny.
+One rank: an ipyparallel engine whose id is its rank, with a rank agent in place of ipyparallel's nanny.
 
     python -m ddp_lessons.ranks.rank.rank_engine ...      takes the arguments of ipengine
 
@@ -18,10 +18,10 @@ from urllib.parse import urlsplit
 from ipyparallel.engine import app
 from traitlets import Float, Integer, default
 
-from ddp_lessons.ranks.rank.host_info import RANK_FROM, home
-from ddp_lessons.ranks.rank.orphan_watchdog import hold_lifeline
-from ddp_lessons.ranks.rank.output_limit import Descriptors, PrintBound, RankStream
-from ddp_lessons.ranks.rank.rank_agent import Guard
+from ddp_lessons.ranks.rank.host_info import RANK_FROM, host_info
+from ddp_lessons.ranks.rank.orphan_watchdog import start_orphan_watchdog
+from ddp_lessons.ranks.rank.output_limit import Descriptors, OutputLimit, RankStream
+from ddp_lessons.ranks.rank.rank_agent import RankAgent
 from ddp_lessons.ranks.rank.rank_kernel import RankKernel
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.network_interfaces import bind_groups_towards
@@ -35,10 +35,10 @@ app.Kernel = RankKernel  # an engine makes its kernel of this name
 
 class RankEngine(app.IPEngine):
     """
-    An ipyparallel engine that asks for its rank as its id and obeys the guard's requests.
+    An ipyparallel engine that asks for its rank as its id and obeys the agent's requests.
     """
 
-    # Without a warden, this is how a rank learns that its controller is gone.
+    # Without a supervisor, this is how a rank learns that its controller is gone.
     max_heartbeat_misses = Integer(clocks.RANK_MISSES, config=True)
     timeout = Float(clocks.REGISTER_S, config=True)
 
@@ -67,16 +67,16 @@ class RankEngine(app.IPEngine):
 
     def init_signal(self):
         """
-        Install the guard. IPEngine calls this once its shell exists and before any cell runs.
+        Install the agent. IPEngine calls this once its shell exists and before any cell runs.
         """
         os.environ["RANK"] = str(self.id)
         # By itself torch takes the interface of this host's name, which may be any, or loopback.
         host = urlsplit(self.registration_url).hostname
         if host is not None:  # a controller in a folder is on this host: nothing is to be said
             bind_groups_towards(host)
-        self.guard = Guard(self.kernel, self.id)
-        self.kernel.shell.guard = self.guard
-        self.guard.start()
+        self.agent = RankAgent(self.kernel, self.id)
+        self.kernel.shell.agent = self.agent
+        self.agent.start()
         self.log.setLevel(self.log_level)  # or records are made that its handler drops
         # Slurm and mpiexec end a rank by SIGTERM: at once, whatever C code it waits in. With a
         # handler, processes that a cell forks would have it too: one that gets the signal before
@@ -85,18 +85,18 @@ class RankEngine(app.IPEngine):
         signal.signal(END_SIGNAL, self._end)
         os.register_at_fork(after_in_child=_take_signals_as_python_does)
         self.kernel.control_handlers.update(
-            home_request=self._reply_to("home_reply", lambda content: home(content["folder"])),
-            place_request=self._reply_to("place_reply", lambda content: self.guard.place()),
-            state_request=self._reply_to("state_reply", lambda content: self.guard.state()),
-            release_request=self._reply_to("release_reply", lambda content: self.guard.release()),
-            wake_request=self._reply_to("wake_reply", lambda content: self.guard.wake()),
+            home_request=self._reply_to("home_reply", lambda content: host_info(content["folder"])),
+            place_request=self._reply_to("place_reply", lambda content: self.agent.snapshot()),
+            state_request=self._reply_to("state_reply", lambda content: self.agent.state()),
+            release_request=self._reply_to("release_reply", lambda content: self.agent.release()),
+            wake_request=self._reply_to("wake_reply", lambda content: self.agent.wake()),
             # Without a nanny, ipyparallel's own `client.send_signal` arrives here.
             signal_request=self._reply_to("signal_reply", _signal_self),
         )
 
     def _end(self, signum, frame):
         self._signal_stop(signum, frame)
-        if self.guard.busy:  # the event loop stops once the cell has ended
+        if self.agent.busy:  # the event loop stops once the cell has ended
             raise KeyboardInterrupt
 
     def start_nanny(self, control_url):
@@ -119,17 +119,17 @@ class RankEngine(app.IPEngine):
             super().start_heartbeat(hb_ping, hb_pong, hb_period, identity)
             return
         limit_s = self.max_heartbeat_misses * (hb_period + clocks.HEARTBEAT_SLACK_MS) / 1000
-        hold_lifeline(self, hb_ping, hb_pong, identity, limit_s)
+        start_orphan_watchdog(self, hb_ping, hb_pong, identity, limit_s)
 
     def redirect_output(self, iopub_socket):
         """
         Send what is printed to the kernel.
         """
         super().redirect_output(iopub_socket)
-        bound, descriptors = PrintBound([sys.stdout, sys.stderr]), Descriptors()
+        bound, descriptors = OutputLimit([sys.stdout, sys.stderr]), Descriptors()
         self.kernel.shell.events.register("pre_run_cell", bound.begin)
         self.kernel.shell.events.register("post_run_cell", descriptors.put_back)
-        self.kernel.shell.events.register("post_run_cell", bound.end)  # after the guard's
+        self.kernel.shell.events.register("post_run_cell", bound.end)  # after the agent's
         self.kernel.watch_output(bound, iopub_socket)
 
     def _reply_to(self, reply_type, work):
@@ -142,7 +142,7 @@ class RankEngine(app.IPEngine):
 
 
 def _take_signals_as_python_does():
-    # In a process that a cell has forked. Its Ctrl-C would free the rank through the guard's pipe.
+    # In a process that a cell has forked. Its Ctrl-C would free the rank through the agent's pipe.
     signal.set_wakeup_fd(-1)
     if getattr(signal.getsignal(signal.SIGINT), "__module__", "").startswith("ddp_lessons."):
         signal.signal(signal.SIGINT, signal.default_int_handler)  # else the cell has set its own
@@ -155,7 +155,7 @@ def _signal_self(content):
 
 def run_engine(rank, connection_file, profile_dir):
     """
-    Run this process as a rank of the warden until it is told to stop.
+    Run this process as a rank of the supervisor until it is told to stop.
 
     Args:
         rank: This rank; becomes the engine's id.
@@ -167,7 +167,7 @@ def run_engine(rank, connection_file, profile_dir):
         id=rank,
         url_file=os.fspath(connection_file),
         enable_nanny=False,
-        max_heartbeat_misses=0,  # the warden ends its ranks; a heartbeat would open another port
+        max_heartbeat_misses=0,  # the supervisor ends its ranks; a heartbeat would open another port
         # The kernel gives up a start that does not move; a rank of its own accord never does.
         timeout=clocks.NEVER_S,
         log_level=logging.ERROR,

@@ -39,9 +39,9 @@ class RankShell(ZMQInteractiveShell):
     """
     The result of a cell with an `await`, which the next `run_cell` gives; else None.
     """
-    guard: Any = None
+    agent: Any = None
     """
-    The Guard of this rank, once there is one.
+    The RankAgent of this rank, once there is one.
     """
     num_cells = 0
     """
@@ -54,9 +54,9 @@ class RankShell(ZMQInteractiveShell):
 
     def showtraceback(self, *args, **kwargs):
         """
-        Show the current exception, as briefly as the guard wants it.
+        Show the current exception, as briefly as the agent wants it.
         """
-        self.guard.show_error(super().showtraceback, args, kwargs)
+        self.agent.show_error(super().showtraceback, args, kwargs)
 
     def _format_exception_for_storage(self, exception, filename=None, running_compiled_code=False):
         # IPython renders each traceback once more, for a record that a rank does not keep.
@@ -132,7 +132,7 @@ class RankKernel(IPythonParallelKernel):
         streams: The CellStreams of this process.
         awaiting_cell: The asyncio.Task of the cell that runs, if it has an `await`; else None.
         replied_to: The id of the last cell's request whose reply was handed to the network.
-        printed: The PrintBound of this rank, once its output is redirected.
+        printed: The OutputLimit of this rank, once its output is redirected.
     """
 
     shell_class = Type(RankShell)
@@ -156,7 +156,7 @@ class RankKernel(IPythonParallelKernel):
         Count the messages that carry output.
 
         Args:
-            printed: The PrintBound of what cells print.
+            printed: The OutputLimit of what cells print.
             pub_thread: ipykernel's thread through which all output goes.
         """
         self.printed = printed
@@ -173,12 +173,12 @@ class RankKernel(IPythonParallelKernel):
 
     def pre_handler_hook(self):
         """
-        Leave SIGINT to the guard, which raises only while the learner's code runs.
+        Leave SIGINT to the agent, which raises only while the learner's code runs.
         """
 
     def post_handler_hook(self):
         """
-        Leave SIGINT to the guard.
+        Leave SIGINT to the agent.
         """
 
     def init_metadata(self, parent):
@@ -190,10 +190,10 @@ class RankKernel(IPythonParallelKernel):
 
     def finish_metadata(self, parent, metadata, reply_content):
         """
-        Add the guard's report to a reply, and whether output can come after it.
+        Add the agent's report to a reply, and whether output can come after it.
         """
         metadata = super().finish_metadata(parent, metadata, reply_content)
-        self.shell.guard.add_report(reply_content)
+        self.shell.agent.add_report(reply_content)
         self.printed.runs = self.awaiting_cell is not None
         self._has_said_all = False
         if parent["metadata"].get(BRIEF) and REPORT in reply_content:
@@ -227,8 +227,8 @@ class RankKernel(IPythonParallelKernel):
                 "traceback": traceback.format_exception(error),
                 "engine_info": self.get_engine_info(method="execute"),
             }
-            self.shell.guard.busy = False  # IPython may not have come as far as to say so
-            # Without the guard's report, which may be that of a cell that went well.
+            self.shell.agent.busy = False  # IPython may not have come as far as to say so
+            # Without the agent's report, which may be that of a cell that went well.
             metadata = super().finish_metadata(parent, super().init_metadata(parent), content)
             self._has_said_all = False
             self.session.send(
@@ -268,7 +268,7 @@ class RankKernel(IPythonParallelKernel):
         Run a function that a view has sent, with the streams that cells have left.
         """
         self.printed.runs = True
-        with self.streams.of_cells(), self.shell.guard.function_runs():
+        with self.streams.of_cells(), self.shell.agent.function_runs():
             return super().do_apply(*args, **kwargs)
 
     def cancel_await(self):

@@ -12,7 +12,7 @@ import sysconfig
 from datetime import timedelta
 from pathlib import Path
 
-from ddp_lessons.ranks.rank.pending_wait import awaited_at
+from ddp_lessons.ranks.rank.pending_wait import pending_wait_at
 
 _LIBRARIES = (f"{sysconfig.get_path('stdlib')}/", f"{Path(__file__).parents[2]}/")
 _NOT_A_LEARNERS = re.compile(r"^<|/(site|dist)-packages/|/ipykernel_\d+/")  # cells have files, too
@@ -138,7 +138,7 @@ def _awaiting_frames(coroutine):
     return reversed(frames)
 
 
-def main_thread_place(main_thread_id, cell_file, cell_source, coroutine=None):
+def main_thread_snapshot(main_thread_id, cell_file, cell_source, coroutine=None):
     """
     Say where the main thread is.
 
@@ -156,39 +156,39 @@ def main_thread_place(main_thread_id, cell_file, cell_source, coroutine=None):
         the group that is made), `operation` ("send" or "recv" for the handle of a message) and
         `timeout_s`, the call's own time limit.
     """
-    place = dict.fromkeys(
+    snapshot = dict.fromkeys(
         ("line", "peer", "tag", "group", "root", "forming", "timeout_s"), None
     ) | dict.fromkeys(("code", "call", "function", "module", "operation"), "")
     inner = sys._current_frames().get(main_thread_id)
     if inner is None:
-        return place
-    place["function"] = inner.f_code.co_name
+        return snapshot
+    snapshot["function"] = inner.f_code.co_name
     # While the cell waits in an `await`, its frames are not below those of the main thread.
     for frame in itertools.chain(_frames(inner), _awaiting_frames(coroutine)):
         code = frame.f_code
         call = waiting_call(code.co_filename, code.co_name)
         if code.co_name in _FORMING_FRAMES and code.co_filename.endswith(_C10D):
-            place["forming"] = place["forming"] or _forming(frame)
+            snapshot["forming"] = snapshot["forming"] or _forming(frame)
         if call in _WAITING_CALLS:
-            place["call"] = call
-            place["peer"] = _peer(frame) if call in _MESSAGES else None
-            place["tag"] = frame.f_locals.get("tag") if call in _MESSAGES else None
-            place["operation"] = _MESSAGES.get(call, "")
-            place["root"] = _peer(frame) if call in _ROOTED_CALLS else None
-            place["group"] = _group_name(frame) or place["group"]
-            place["timeout_s"] = _timeout_s(frame) or place["timeout_s"]
+            snapshot["call"] = call
+            snapshot["peer"] = _peer(frame) if call in _MESSAGES else None
+            snapshot["tag"] = frame.f_locals.get("tag") if call in _MESSAGES else None
+            snapshot["operation"] = _MESSAGES.get(call, "")
+            snapshot["root"] = _peer(frame) if call in _ROOTED_CALLS else None
+            snapshot["group"] = _group_name(frame) or snapshot["group"]
+            snapshot["timeout_s"] = _timeout_s(frame) or snapshot["timeout_s"]
         elif call:
-            place["call"] = place["call"] or call
+            snapshot["call"] = snapshot["call"] or call
         elif code.co_filename == cell_file:
-            place["line"] = frame.f_lineno
-            place["code"] = source_line(cell_source, frame.f_lineno)
+            snapshot["line"] = frame.f_lineno
+            snapshot["code"] = source_line(cell_source, frame.f_lineno)
             break
         else:
-            place["module"] = place["module"] or _line_of_module(frame)
-    if not place["call"]:
-        awaited = awaited_at(inner)
-        place.update(call=awaited.call, operation=awaited.operation, timeout_s=awaited.timeout_s)
-    return place
+            snapshot["module"] = snapshot["module"] or _line_of_module(frame)
+    if not snapshot["call"]:
+        awaited = pending_wait_at(inner)
+        snapshot.update(call=awaited.call, operation=awaited.operation, timeout_s=awaited.timeout_s)
+    return snapshot
 
 
 def _collective_name(entry):

@@ -1,5 +1,5 @@
 """
-What the warden's children do from their first instruction on: become a controller or a rank.
+What the supervisor's children do from their first instruction on: become a controller or a rank.
 """
 
 import atexit
@@ -138,9 +138,9 @@ def run_controller(argv):
     from ipyparallel.controller import app
 
     from ddp_lessons.ranks.supervisor.controller_app import RanksController
-    from ddp_lessons.ranks.supervisor.heartbeat import keep_hearts
+    from ddp_lessons.ranks.supervisor.heartbeat import run_heart_monitor
 
-    app.start_heartmonitor = keep_hearts
+    app.start_heartmonitor = run_heart_monitor
     if needs_ports(argv):
         held = hold_ports()  # until this process ends
         argv = [*argv, ports_argument(held)]
@@ -177,12 +177,12 @@ def run_rank(rank, environment, num_threads, connection_file, profile_dir, folde
     # The main thread alone, which runs the cell and takes the signal. The stacks of threads that
     # go on meanwhile cannot be read safely: one signal in 20,000 ended the process.
     faulthandler.register(STACK_SIGNAL, file=stacks, all_threads=False)
-    from ddp_lessons.ranks.rank.crash_log import leave_last_words
-    from ddp_lessons.ranks.rank.lazy_compiler import put_off_compiler
+    from ddp_lessons.ranks.rank.crash_log import write_crash_log
+    from ddp_lessons.ranks.rank.lazy_compiler import defer_compiler_import
     from ddp_lessons.ranks.rank.rank_engine import run_engine
 
-    leave_last_words(stacks)
-    put_off_compiler()
+    write_crash_log(stacks)
+    defer_compiler_import()
     _part_from_siblings(rank, num_threads)
     try:
         run_engine(rank, connection_file, profile_dir)

@@ -46,7 +46,7 @@ def controller_arguments(profile_dir, cluster_id, listen=LOOPBACK, folder=None):
         listen: Address to listen on: LOOPBACK, the one that leads to ranks on other machines, or
             EVERY_INTERFACE.
         folder: In place of an address, a private folder that can hold sockets, for ranks that are
-            all children of this machine's warden. No other user comes as far as these sockets, so
+            all children of this machine's supervisor. No other user comes as far as these sockets, so
             nothing is encrypted, which each message would be twice on its way.
     """
     misses = clocks.HERE_MISSES if listen == LOOPBACK else clocks.ELSEWHERE_MISSES
@@ -55,9 +55,9 @@ def controller_arguments(profile_dir, cluster_id, listen=LOOPBACK, folder=None):
         f"--profile-dir={os.fspath(profile_dir)}",
         f"--cluster-id={cluster_id}",
         "--log-level=ERROR",
-        # A rank without a warden learns by this that its controller is gone: see `RankEngine`.
+        # A rank without a supervisor learns by this that its controller is gone: see `RankEngine`.
         f"--HeartMonitor.period={clocks.HEARTBEAT_EVERY_MS}",
-        # A death is told at once, by the warden or a nanny. A heart that is late is only busy; but
+        # A death is told at once, by the supervisor or a nanny. A heart that is late is only busy; but
         # a host that has vanished tells nothing.
         f"--HeartMonitor.max_heartmonitor_misses={misses}",
         # One process with threads in place of eight starts sooner and holds less memory.

@@ -75,7 +75,7 @@ class PromptHeartMonitor(HeartMonitor):
             self.handle_new_hearts(new_hearts)
 
 
-def keep_hearts(
+def run_heart_monitor(
     ping_url,
     pong_url,
     monitor_url,

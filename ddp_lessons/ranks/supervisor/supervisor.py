@@ -1,5 +1,5 @@
 """
-The warden: the one parent of a set of ranks and of their controller.
+The supervisor: the one parent of a set of ranks and of their controller.
 
 It imports torch once and forks the ranks, passes orders on to them, tells the kernel at once when
 one of them ends, replaces it on demand, and ends everything when the kernel ends, however it ends.
@@ -21,11 +21,11 @@ from pathlib import Path
 from ddp_lessons.ranks.supervisor import child_main
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system import processes as system
-from ddp_lessons.ranks.system.json_pipe import Link
+from ddp_lessons.ranks.system.json_pipe import JsonPipe
 from ddp_lessons.ranks.system.runtime_folder import remove_runtime_folder
 
 
-class Warden:
+class Supervisor:
     """
     Keep a set of ranks.
 
@@ -88,7 +88,7 @@ class Warden:
         self.link.send(at="started", rank=rank, pid=pid)
 
     def _in_child(self, work, *args):
-        # A child that kept the link open would hide the warden's end from the kernel.
+        # A child that kept the link open would hide the supervisor's end from the kernel.
         self._selector.close()
         self.link.sock.close()
         work(*args)
@@ -233,7 +233,7 @@ def _kill(pid, signum):
 
 def main(argv):
     """
-    Run a warden.
+    Run a supervisor.
 
     Args:
         argv: Descriptor of the link, process id of the kernel, folder, and "fork" or "spawn".
@@ -241,12 +241,12 @@ def main(argv):
     fd, kernel_pid, folder, how = argv
     child_main.prepare_to_fork()
     system.adopt_orphans()
-    link = Link(socket.socket(fileno=int(fd)))
-    warden = Warden(link, int(kernel_pid), folder, how == "fork")
+    link = JsonPipe(socket.socket(fileno=int(fd)))
+    supervisor = Supervisor(link, int(kernel_pid), folder, how == "fork")
     try:
-        warden.run()
+        supervisor.run()
     finally:
-        warden.end_everything()
+        supervisor.end_everything()
 
 
 if __name__ == "__main__":

@@ -18,11 +18,11 @@ In a request's metadata: the cell as IPython's own transformers leave it.
 """
 REPORT = "ddp_lessons"
 """
-In a reply: what the guard of the rank reports of the cell.
+In a reply: what the agent of the rank reports of the cell.
 """
 SAID_ALL = "said_all"
 """
-In the guard's report: whether no output can come after the reply.
+In the agent's report: whether no output can come after the reply.
 """
 
 

@@ -8,7 +8,7 @@ and what load cannot use up, such as seconds of CPU time or turns of a thread (a
 that a thread was given a core and gave it back by itself).
 
 *Proven sleep* counts only seconds in which no process that is waited for wanted a core: see
-`patience`. "Smaller" and "Larger" say what is lost by such a number. Modules read a number as
+`time_limit`. "Smaller" and "Larger" say what is lost by such a number. Modules read a number as
 `clocks.DEADLOCK_S`, and tests replace it here.
 """
 
@@ -66,7 +66,7 @@ PATIENCE_LOOK_EVERY_S = 0.1
 # know what happened meanwhile. It must exceed the interval, or sleep would be counted in part only.
 PATIENCE_LONGEST_GAP_S = 0.25
 
-# ---- stall monitor (kernel/lookout) ----
+# ---- stall monitor (kernel/stall_monitor) ----
 
 # How often a running cell is looked at, so that a shorter cell never is. Larger: every fault and
 # deadlock is reported later.
@@ -93,11 +93,11 @@ STALL_ANSWER_S = 0.05
 STALL_UNKNOWN_ANSWER_S = stretched(0.2)
 # Proven sleep, after Stop, until the ranks that have not answered are told without their line.
 STOP_ANSWER_S = stretched(1.0)
-# How often a wait for answers looks at the guards' threads: dozens of system calls a rank.
+# How often a wait for answers looks at the agents' threads: dozens of system calls a rank.
 STALL_GUARD_LOOK_EVERY_S = 0.1
 # How often a wait polls for what wakes no thread here: an answer, or a change of the client's list.
 POLL_S = 0.002
-# Turns of a guard's thread in which it would have answered if it could. It asks for the interpreter
+# Turns of a agent's thread in which it would have answered if it could. It asks for the interpreter
 # every 5 ms, and Python code gives it away at the next instruction: so C code holds it.
 DEAF_TURNS = 40
 
@@ -143,7 +143,7 @@ JOIN_LAST_TRY_S = stretched(2.0)
 # Larger: a cell that gives its calls such limits hangs until then.
 OWN_LIMIT_S = 60.0
 
-# ---- a cell, and the line to the guards (kernel/cells, requests, control) ----
+# ---- a cell, and the line to the agents (kernel/cells, cell_transport, agent_client) ----
 
 # How long a cell waits for news at a time. News wake it, so this only paces Stop and the looks.
 CELL_TICK_S = 0.05
@@ -180,7 +180,7 @@ STORE_S = stretched(60.0)
 # The limit that ends a wait for a store at its next look.
 STORE_ENDS_S = 0.001
 
-# ---- starting and replacing ranks (kernel/session, keeper, engines, launchers) ----
+# ---- starting and replacing ranks (kernel/session, supervisor_client, rank_processes, launchers) ----
 
 # The default of `start_ranks` for each step of a start, in proven sleep; and how long a host that
 # has let us in may take to import torch.
@@ -237,7 +237,7 @@ SLURM_POLL_S = 0.1  # how often it is asked for a job that is about to end
 MPI_END_S = stretched(3.0)
 MPI_POLL_S = 0.05  # how often mpiexec is looked at: a process that ends wakes no thread here
 
-# ---- heartbeats between controller and ranks (warden/controller, hearts, rank/engine) ----
+# ---- heartbeats between controller and ranks (supervisor/controller, hearts, rank/engine) ----
 
 # How often the controller sends a heartbeat, and how much later than that it may come.
 HEARTBEAT_EVERY_MS = 500
@@ -262,7 +262,7 @@ INTERRUPT_AGAIN_EVERY_S = 0.05
 # How often a rank looks for its parent, where the system cannot tie a child to it.
 PARENT_LOOK_EVERY_S = 1.0
 
-# ---- supervisor (warden/warden) ----
+# ---- supervisor (supervisor/supervisor) ----
 
 # How long the controller and ranks have to end, before they are killed: a rank runs its atexit
 # functions and writes its open files, and one that waits in C++ does not hear of it.

@@ -43,7 +43,7 @@ def files_of(profile, cluster_id):
 
 def remove_files_of_the_dead(profile):
     """
-    Remove the files of sets on this machine whose warden was killed before it could do so.
+    Remove the files of sets on this machine whose supervisor was killed before it could do so.
 
     Args:
         profile: The folder of IPython's profile, which several machines may share.
@@ -53,8 +53,8 @@ def remove_files_of_the_dead(profile):
         files = files_of(profile, cluster_id)
         # One that is just being written, or goes as we look, is no dead one's.
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            warden_pid = json.loads(listed.read_text())["controller"]["state"]["warden_pid"]
+            supervisor_pid = json.loads(listed.read_text())["controller"]["state"]["supervisor_pid"]
             is_here = json.loads(files[1].read_text())["location"] == platform.node()
-            if is_here and not psutil.pid_exists(warden_pid):
+            if is_here and not psutil.pid_exists(supervisor_pid):
                 for file in files:
                     file.unlink(missing_ok=True)

@@ -1,5 +1,5 @@
 """
-The line between kernel, warden and ranks: JSON messages, one a line, over a Unix socket.
+The line between kernel, supervisor and ranks: JSON messages, one a line, over a Unix socket.
 
 The sockets are made in pairs before the process at the other end exists, so they have no
 name in the file system and no port: nobody else can connect to them.
@@ -12,7 +12,7 @@ import threading
 _MAX_READ_BYTES = 1 << 16
 
 
-class Link:
+class JsonPipe:
     """
     Send and receive dictionaries over one end of a socket pair. Sending is thread-safe.
 
@@ -73,9 +73,9 @@ class Link:
         self.sock.close()
 
 
-def link_pair():
+def json_pipe_pair():
     """
     Return two connected links.
     """
     left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    return Link(left), Link(right)
+    return JsonPipe(left), JsonPipe(right)

@@ -8,7 +8,7 @@ from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.thread_stats import wants_a_core
 
 
-class Patience:
+class LoadAwareTimeout:
     """
     Count the seconds in which all of some processes slept, and so were not merely slow.
 

@@ -6,7 +6,7 @@ import threading
 import time
 
 
-class IdleWatch:
+class ParkTimer:
     """
     Wait in a thread until nobody has run a cell for a while, then act once.
 

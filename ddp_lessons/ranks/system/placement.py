@@ -67,7 +67,7 @@ def _plural(count, word):
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
-def place(num_ranks, device, machine):
+def choose_placement(num_ranks, device, machine):
     """
     Decide where ranks run. Pure: the same numbers give the same answer.
 

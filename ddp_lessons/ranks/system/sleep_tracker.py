@@ -1,33 +1,33 @@
 """
-For how long a rank's main thread has rested, or was halted: its pulse, followed from look to look.
+For how long a rank's main thread has rested, or was halted: its thread stats, followed from look to look.
 """
 
 import time
 
-from ddp_lessons.ranks.system.thread_stats import STOPPED, pulse_of
+from ddp_lessons.ranks.system.thread_stats import STOPPED, thread_stats_of
 
 
-class Rest:
+class SleepTracker:
     """
-    Follow the pulse of one rank from look to look: since when has it been at rest?
+    Follow the thread stats of one rank from look to look: since when has it been at rest?
 
     Args:
         pid: Its process id.
         clock: Function that returns seconds.
-        pulse: Function from a process id to its Pulse or None.
+        stats: Function from a process id to its ThreadStats or None.
     """
 
-    def __init__(self, pid, clock=time.monotonic, pulse=pulse_of):
+    def __init__(self, pid, clock=time.monotonic, stats=thread_stats_of):
         self.pid = pid
         self._clock = clock
-        self._read = pulse
-        self.first = self.last = pulse(pid)
+        self._read = stats
+        self.first = self.last = stats(pid)
         self.began_at = self._looked_at = self._halted_at = clock()
         self._resting = self.last
 
     def look(self):
         """
-        Take the pulse anew.
+        Take the thread stats anew.
         """
         before, now = self.last, self._clock()
         self.last = self._read(self.pid)
@@ -80,23 +80,23 @@ class Rest:
 
         All of them sleep, and Gloo's loops have looked at their sockets since the rest began.
         """
-        pulse, resting = self.last, self._resting
-        if pulse is None or resting is None:
-            return pulse is None
+        stats, resting = self.last, self._resting
+        if stats is None or resting is None:
+            return stats is None
         looked = (
-            pulse.gloo_turns is None
+            stats.gloo_turns is None
             or resting.gloo_turns is None
-            or pulse.gloo_turns - resting.gloo_turns >= 2
+            or stats.gloo_turns - resting.gloo_turns >= 2
         )
-        return pulse.others_sleep and looked
+        return stats.others_sleep and looked
 
     @property
     def all_sleep(self):
         """
-        Whether no thread at all runs or waits for a core, but for the guard's and Gloo's loops.
+        Whether no thread at all runs or waits for a core, but for the agent's and Gloo's loops.
         """
-        pulse = self.last
-        return bool(pulse and pulse.main_sleeps and pulse.others_sleep and pulse.engine_sleeps)
+        stats = self.last
+        return bool(stats and stats.main_sleeps and stats.others_sleep and stats.engine_sleeps)
 
     @property
     def cpu_s(self):
@@ -105,15 +105,15 @@ class Rest:
         """
         return self.last.main_cpu_s - self.first.main_cpu_s if self.last and self.first else 0.0
 
-    def turns_since(self, pulse):
+    def turns_since(self, stats):
         """
-        Return how many turns the main thread has had since an earlier pulse.
+        Return how many turns the main thread has had since an earlier thread stats.
         """
-        return self.last.main_turns - pulse.main_turns if self.last and pulse else 0
+        return self.last.main_turns - stats.main_turns if self.last and stats else 0
 
     @property
-    def guard_turns(self):
+    def agent_turns(self):
         """
-        Turns of its own choice that the guard's thread has had since the first look.
+        Turns of its own choice that the agent's thread has had since the first look.
         """
-        return self.last.guard_turns - self.first.guard_turns if self.last and self.first else 0
+        return self.last.agent_turns - self.first.agent_turns if self.last and self.first else 0

@@ -6,7 +6,7 @@ So a rank is judged by the turns that it has had. In a *turn* a thread is given 
 count of turns has not changed has slept all the time in between, if it sleeps now.
 
     main    the learner's code
-    guard   the engine's control thread, which answers the kernel and frees the main thread
+    agent   the engine's control thread, which answers the kernel and frees the main thread
     gloo    Gloo's own loops, which wake up a hundred times a second, with or without a reason
     others  threads of the learner's and of torch's; the engine's are left out
 
@@ -17,7 +17,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-GUARD_THREAD = "ddp-guard"
+GUARD_THREAD = "ddp-agent"
 ENGINE_THREAD = "ddp-engine"
 _ENGINE_THREADS = (ENGINE_THREAD, GUARD_THREAD, "ZMQbg/")
 _GLOO_LOOP = "gloo_tcp_loop"
@@ -33,14 +33,14 @@ Running or waiting for a core; or waiting for a disk, which gives it back its co
 _AWAKE = ("R", *HALTS)
 
 
-def name_engine_threads(guard_thread):
+def name_engine_threads(agent_thread):
     """
-    Give this process's threads names that `pulse_of` knows. Call it before any code of a learner's.
+    Give this process's threads names that `thread_stats_of` knows. Call it before any code of a learner's.
 
     A new thread takes over its maker's name, so what the engine starts later is known, too.
 
     Args:
-        guard_thread: The engine's control thread.
+        agent_thread: The engine's control thread.
     """
     try:
         tasks = os.listdir("/proc/self/task")
@@ -51,12 +51,12 @@ def name_engine_threads(guard_thread):
         # Python 3.11 believes a forked main thread to have its parent's number.
         if int(task) == os.getpid() or path.read_text().startswith("ZMQbg/"):
             continue
-        is_guard = int(task) == guard_thread.native_id
-        path.write_text(GUARD_THREAD if is_guard else ENGINE_THREAD)
+        is_agent = int(task) == agent_thread.native_id
+        path.write_text(GUARD_THREAD if is_agent else ENGINE_THREAD)
 
 
 @dataclass(frozen=True)
-class Pulse:
+class ThreadStats:
     """
     The threads of one rank at one moment.
 
@@ -66,17 +66,17 @@ class Pulse:
         main_turns: How many turns it has had since it began.
         main_pushed_out: How many of them were cut short, since others wanted the core.
         main_cpu_s: Seconds of CPU time that it has had.
-        guard_turns: Turns of the guard's thread that it ended itself, by sleeping or waiting.
+        agent_turns: Turns of the agent's thread that it ended itself, by sleeping or waiting.
         gloo_turns: Turns of the Gloo loop that has had fewest, or None without one.
         others_sleep: Whether all other threads of the learner's and of torch's sleep.
-        engine_sleeps: Whether the engine's own threads sleep, the guard's left out.
+        engine_sleeps: Whether the engine's own threads sleep, the agent's left out.
     """
 
     main_sleeps: bool
     main_turns: int
     main_pushed_out: int
     main_cpu_s: float
-    guard_turns: int
+    agent_turns: int
     gloo_turns: int | None
     others_sleep: bool
     engine_sleeps: bool
@@ -106,17 +106,17 @@ def _pushed_out(folder):
     return 0
 
 
-def pulse_of(pid):
+def thread_stats_of(pid):
     """
-    Return the Pulse of a rank's process; None if it is gone, or the system does not tell.
+    Return the ThreadStats of a rank's process; None if it is gone, or the system does not tell.
     """
     root = f"/proc/{pid}/task"
     main = f"{root}/{pid}"
-    guard_turns, gloo_turns, others_sleep, engine_sleeps = 0, [], True, True
+    agent_turns, gloo_turns, others_sleep, engine_sleeps = 0, [], True, True
     try:
         _, state = _task(main)
         turns, cpu_s = _turns_and_cpu(main)
-        pushed_out = _pushed_out(main)
+        preemptions = _pushed_out(main)
         tasks = os.listdir(root)
     except OSError:
         return None
@@ -128,7 +128,7 @@ def pulse_of(pid):
             name, other_state = _task(folder)
             sleeps = other_state not in _AWAKE
             if name == GUARD_THREAD:
-                guard_turns = _turns_and_cpu(folder)[0] - _pushed_out(folder)
+                agent_turns = _turns_and_cpu(folder)[0] - _pushed_out(folder)
             elif name == _GLOO_LOOP:
                 gloo_turns.append(_turns_and_cpu(folder)[0])
             elif name.startswith(_ENGINE_THREADS):
@@ -137,12 +137,12 @@ def pulse_of(pid):
                 others_sleep = others_sleep and sleeps
         except OSError:
             continue  # it ended while we looked
-    return Pulse(
+    return ThreadStats(
         main_sleeps=state not in _AWAKE,
         main_turns=turns,
-        main_pushed_out=pushed_out,
+        main_pushed_out=preemptions,
         main_cpu_s=cpu_s,
-        guard_turns=guard_turns,
+        agent_turns=agent_turns,
         gloo_turns=min(gloo_turns, default=None),
         others_sleep=others_sleep,
         engine_sleeps=engine_sleeps,

@@ -28,8 +28,8 @@ def test_lesson_comes_out_three_times_in_a_row(stem, turn):
     """
     What comes out by luck does not come out three times.
     """
-    (place,) = [place for place in choose(ROOT, [stem]) if place.is_lesson]
-    verify(place, deadline_s=DEADLINE_S)
+    (snapshot,) = [snapshot for snapshot in choose(ROOT, [stem]) if snapshot.is_lesson]
+    verify(snapshot, deadline_s=DEADLINE_S)
 
 
 @pytest.mark.parametrize("stem", STEMS)
@@ -37,9 +37,9 @@ def test_lesson_comes_out_while_the_cores_are_busy(stem):
     """
     A learner's machine does other things too, and so does a server with thirty learners.
     """
-    (place,) = [place for place in choose(ROOT, [stem]) if place.is_lesson]
+    (snapshot,) = [snapshot for snapshot in choose(ROOT, [stem]) if snapshot.is_lesson]
     with busy_cores():
-        verify(place, deadline_s=DEADLINE_S)
+        verify(snapshot, deadline_s=DEADLINE_S)
 
 
 @pytest.mark.parametrize("stem", STEMS)

@@ -104,7 +104,7 @@ def test_an_idle_rank_that_is_stopped_is_not_said_to_have_finished(kernel):
     """
     Somebody stops it between two cells, of which the second does without it.
     """
-    kernel.run("import os, signal\nos.kill(ranks.keeper.pids[1], signal.SIGSTOP)")
+    kernel.run("import os, signal\nos.kill(ranks.supervisor.pids[1], signal.SIGSTOP)")
     result = kernel.run("%%px --targets 0,2,3\ndist.barrier()", stop_after_s=[1.0])
     assert result.evalue.startswith("Stopped: rank 1 is stopped by a signal; ranks 0, 2 and 3 wait")
     assert kernel.run(KEPT).text.count("\n") == 4

@@ -35,14 +35,14 @@ def kernels():
 
 def footprints(kernel, without):
     """
-    Count what the kernel, the warden and the ranks hold, after a collection of garbage.
+    Count what the kernel, the supervisor and the ranks hold, after a collection of garbage.
     """
     collected = kernel.run("%%px\nimport gc\nn = gc.collect()")
     assert collected.status == "ok", collected
     gc.collect()
-    pids = kernel.value("dict(ranks.keeper.pids)")
+    pids = kernel.value("dict(ranks.supervisor.pids)")
     pids = {f"rank {rank}": pid for rank, pid in pids.items() if rank not in without}
-    pids["warden"] = kernel.value("ranks.keeper.warden_pid")
+    pids["supervisor"] = kernel.value("ranks.supervisor.supervisor_pid")
     pids["kernel"] = kernel.pid
     lines = set(kernel.value("ranks.control.controller_ports"))  # ZMQ opens its lines when it likes
     held = {}

@@ -17,7 +17,7 @@ FOUND = "found = imports_a_library(sys._getframe())\n"
 
 
 @pytest.fixture
-def places(tmp_path, monkeypatch):
+def snapshots(tmp_path, monkeypatch):
     """
     A folder of installed packages, and one of a learner's own modules.
     """
@@ -31,11 +31,11 @@ def places(tmp_path, monkeypatch):
         sys.modules.pop(name, None)
 
 
-def test_a_library_that_is_imported_is_known(places):
+def test_a_library_that_is_imported_is_known(snapshots):
     """
     Whoever imports it.
     """
-    libraries, own = places
+    libraries, own = snapshots
     (libraries / f"{LIBRARY}.py").write_text(
         LOOKS + FOUND + f"def look():\n    {FOUND}    return found"
     )

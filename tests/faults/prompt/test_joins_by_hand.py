@@ -11,8 +11,8 @@ PREPARE = """%%px
 import os, time
 from datetime import timedelta
 import torch.distributed as dist
-from ddp_lessons.ranks.rank.rank_agent import current_guard
-rank = current_guard().rank
+from ddp_lessons.ranks.rank.rank_agent import current_agent
+rank = current_agent().rank
 keep = 100 + rank
 
 def join(port, limit_s, world_size=4):

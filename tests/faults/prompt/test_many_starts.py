@@ -66,8 +66,8 @@ def test_kernels_that_start_at_once_do_not_clash(tmp_path, monkeypatch):
             kernel.run(f"%px import torch, torch.distributed as dist; t = torch.tensor({i})")
             text = kernel.run("%px dist.all_reduce(t); print(t.item())").text
             assert text == f"[0] {2 * i}\n[1] {2 * i}\n"
-        wardens = {kernel.value("ranks.keeper.warden_pid") for kernel in kernels}
-        assert len(wardens) == NUM_KERNELS
+        supervisors = {kernel.value("ranks.supervisor.supervisor_pid") for kernel in kernels}
+        assert len(supervisors) == NUM_KERNELS
     finally:
         for kernel in kernels:
             kernel.close()

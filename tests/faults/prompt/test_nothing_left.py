@@ -41,9 +41,9 @@ class Session:
         assert self.kernel.run(ALL_REDUCE).text.splitlines() == [
             f"[{rank}] {num_ranks:.1f}" for rank in range(num_ranks)
         ]
-        self.warden_pid = self.kernel.value("ranks.keeper.warden_pid")
-        self.controller_pid = self.kernel.value("ranks.keeper.controller_pid")
-        self.rank_pids = list(self.kernel.value("ranks.keeper.pids").values())
+        self.supervisor_pid = self.kernel.value("ranks.supervisor.supervisor_pid")
+        self.controller_pid = self.kernel.value("ranks.supervisor.controller_pid")
+        self.rank_pids = list(self.kernel.value("ranks.supervisor.pids").values())
 
     def helpers(self):
         """
@@ -92,11 +92,11 @@ def test_session_is_private(session):
     """
     processes = session.helpers()
     pids = {process.pid for process in processes}
-    assert {session.warden_pid, session.controller_pid, *session.rank_pids} <= pids
+    assert {session.supervisor_pid, session.controller_pid, *session.rank_pids} <= pids
     addresses = {process.pid: listening_addresses(process) for process in processes}
     for rank_pid in session.rank_pids:  # Gloo's own, or this test looks at nothing
         assert addresses[rank_pid]
-    assert addresses[session.controller_pid] == addresses[session.warden_pid] == set()
+    assert addresses[session.controller_pid] == addresses[session.supervisor_pid] == set()
     assert {address for found in addresses.values() for _, address in found} == LOOPBACK
     files = session.files()
     assert {path.name.rpartition(".")[2] for path in files} >= {"json", "log", "stack"}
@@ -158,12 +158,12 @@ def test_kernel_shut_down_leaves_nothing(session):
     session.assert_nothing_left()
 
 
-def test_warden_killed_leaves_no_process(session):
+def test_supervisor_killed_leaves_no_process(session):
     """
     The next cell says what happened. Files stay until ranks are started anew, or the kernel ends.
     """
     left = session.files()
-    os.kill(session.warden_pid, signal.SIGKILL)
+    os.kill(session.supervisor_pid, signal.SIGKILL)
     session.assert_nothing_left(but_files=True)
     result = session.kernel.run("%px print(1)")
     assert result.ename == "RanksGone"
@@ -174,13 +174,13 @@ def test_warden_killed_leaves_no_process(session):
     assert not any(path.exists() for path in left)
 
 
-def test_warden_killed_during_a_cell(session):
+def test_supervisor_killed_during_a_cell(session):
     """
     The cell comes back with an error that says so, without waiting for ranks that are no more.
     """
     kernel = session.kernel
     kernel.run(
-        f"import os, threading\nkill = threading.Timer(0.5, os.kill, ({session.warden_pid}, 9))"
+        f"import os, threading\nkill = threading.Timer(0.5, os.kill, ({session.supervisor_pid}, 9))"
     )
     result = kernel.run("kill.start()\n%px import time; time.sleep(30)", timeout_s=40)
     assert result.ename == "RanksGone"
@@ -202,7 +202,7 @@ def test_controller_killed_during_a_cell(session):
 
 def test_spawned_ranks_end_with_their_kernel(tmp_path):
     """
-    Fresh interpreters are tied to the warden as forked ranks are.
+    Fresh interpreters are tied to the supervisor as forked ranks are.
     """
     start = START.replace("'cpu'", "'cpu', launcher='spawn'")
     session = Session(tmp_path, start=start)

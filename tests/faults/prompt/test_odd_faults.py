@@ -39,7 +39,7 @@ def test_fault_of_an_idle_rank_is_told_by_the_next_cell(kernel):
     """
     assert kernel.run(PREPARE).status == "ok"
     culprit = kernel.world_size // 2
-    assert kernel.run(f"import os\nos.kill(ranks.keeper.pids[{culprit}], 9)").status == "ok"
+    assert kernel.run(f"import os\nos.kill(ranks.supervisor.pids[{culprit}], 9)").status == "ok"
     wait_until(lambda: kernel.value("ranks.dead") == [culprit], 5.0, "news of the death")
     result = kernel.run("%%px\ndist.all_reduce(t)")
     assert result.ename == "RankDied"
@@ -57,7 +57,7 @@ def test_fault_out_of_memory_is_told(kernel):
     """
     assert kernel.run(PREPARE).status == "ok"
     culprit = kernel.world_size // 2
-    with memory_limit(kernel.value(f"ranks.keeper.pids[{culprit}]"), 600 << 20):
+    with memory_limit(kernel.value(f"ranks.supervisor.pids[{culprit}]"), 600 << 20):
         result = kernel.run(
             f"%%px\nif rank == {culprit}:\n    hog = b'x' * (1 << 30)\ndist.all_reduce(t)"
         )
@@ -135,7 +135,7 @@ def test_fault_stall_table_names_a_rank_that_holds_its_interpreter(kernel):
         in result.text
     )
     # Its main thread's alone: to read the stacks of threads that go on may crash the rank.
-    stack = kernel.value(f"open(str(ranks.keeper.folder) + '/rank-{culprit}.stack').read()")
+    stack = kernel.value(f"open(str(ranks.supervisor.folder) + '/rank-{culprit}.stack').read()")
     assert stack.count("most recent call first") == stack.count("Stack (most") > 0
 
 
@@ -190,7 +190,7 @@ def stuck():
 
 def test_fault_function_of_a_view_is_freed_by_the_next_cell(kernel):
     """
-    ipyparallel's own views have no guard in the kernel; what they leave stuck, the next cell frees.
+    ipyparallel's own views have no agent in the kernel; what they leave stuck, the next cell frees.
     """
     assert kernel.run(PREPARE).status == "ok"
     assert kernel.run(STUCK).status == "ok"
@@ -213,7 +213,7 @@ def test_fault_view_of_a_dead_rank_raises(kernel):
     assert kernel.run("import os, time").status == "ok"
     waiting = kernel.run(
         "result = ranks.view.apply_async(time.sleep, 1.5)\n"
-        "os.kill(ranks.keeper.pids[1], 9)\nresult.get()",
+        "os.kill(ranks.supervisor.pids[1], 9)\nresult.get()",
         stop_after_s=(20,),
     )
     assert waiting.status == "error", waiting

@@ -1,5 +1,5 @@
 """
-A rank without a warden hears its controller, and ends when it was given up, with its nanny.
+A rank without a supervisor hears its controller, and ends when it was given up, with its nanny.
 """
 
 import subprocess
@@ -16,12 +16,12 @@ WITHIN_S = 20.0
 RANK = """
 import subprocess, sys, time, zmq
 from types import SimpleNamespace
-from ddp_lessons.ranks.rank.orphan_watchdog import hold_lifeline
+from ddp_lessons.ranks.rank.orphan_watchdog import start_orphan_watchdog
 
 nanny = subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL)
 engine = SimpleNamespace(context=zmq.Context(), curve_serverkey=None, curve_secretkey=None,
                          curve_publickey=None, nanny_pipe=nanny)
-hold_lifeline(engine, *sys.argv[1:3], b"rank 3", limit_s=60)
+start_orphan_watchdog(engine, *sys.argv[1:3], b"rank 3", limit_s=60)
 print(nanny.pid, flush=True)
 time.sleep(60)
 """

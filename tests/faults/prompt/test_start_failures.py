@@ -185,7 +185,7 @@ if "ddp_lessons.ranks.supervisor.child_main" in sys.orig_argv:
 
 def test_start_with_ranks_that_die_at_once(kernel, tmp_path):
     """
-    The warden is well and the ranks are not: their last words are shown, and nobody waits a minute.
+    The supervisor is well and the ranks are not: their last words are shown, and nobody waits a minute.
     """
     (tmp_path / "sitecustomize.py").write_text(DIES)
     ename, said = refusal(kernel, "2, launcher='spawn'", PYTHONPATH=str(tmp_path))
@@ -239,7 +239,7 @@ def stopped(*args, **kwargs):
 @pytest.mark.parametrize(
     ("module", "owner", "name"),
     [
-        ("ddp_lessons.ranks.kernel.supervisor_client", "Keeper", "_listen"),
+        ("ddp_lessons.ranks.kernel.supervisor_client", "SupervisorClient", "_listen"),
         ("ipyparallel._async", "AsyncFirst", "_thread_main"),
         ("ipyparallel", "Client", "__init__"),
         ("ipyparallel", "Client", "_io_main"),
@@ -264,7 +264,7 @@ def test_start_after_all_that(kernel):
     assert kernel.run("ranks = start_ranks(2, device='cpu')").status == "ok"
     assert kernel.run("%px print(1)").text == "[0] 1\n[1] 1\n"
     (folder,) = kernel.runtime.iterdir()
-    assert kernel.value("str(ranks.keeper.folder)") == str(folder)
+    assert kernel.value("str(ranks.supervisor.folder)") == str(folder)
     kernel.run("ranks.stop()")
     nothing_is_left(kernel)
     holds_no_more(kernel)

@@ -24,7 +24,7 @@ dist.all_reduce(t)
 print(dist.get_rank(), dist.get_world_size(), os.environ["RANK"], os.environ["WORLD_SIZE"],
       t.tolist(), torch.get_num_threads())
 """
-KILL_RANK_1 = "import os, signal; os.kill(ranks.keeper.pids[1], signal.SIGKILL)"
+KILL_RANK_1 = "import os, signal; os.kill(ranks.supervisor.pids[1], signal.SIGKILL)"
 LOST = "A new rank 1 is in place; its variables are gone.\nThe ranks have joined a new group."
 IS_ENCRYPTED = """bool(__import__("json").load(open(
     ranks.cluster.controller.connection_files["engine"]))["curve_serverkey"])"""
@@ -107,7 +107,7 @@ def test_start_ranks_of_every_size(kernel, num_ranks):
     ranks = kernel.value("[ranks[r].apply_sync(getenv, 'RANK') for r in range(len(ranks))]")
     assert ranks == [str(r) for r in range(num_ranks)]
     assert kernel.value("sorted(ranks.client.ids)") == list(range(num_ranks))
-    assert kernel.value("ranks.keeper.pids") == dict(enumerate(kernel.value(PIDS)))
+    assert kernel.value("ranks.supervisor.pids") == dict(enumerate(kernel.value(PIDS)))
 
 
 @pytest.mark.parametrize("name", ["short", "a, b: ü@c=%d", "long" * 25])
@@ -122,7 +122,7 @@ def test_ranks_listen_on_no_port_where_the_runtime_folder_can_hold_sockets(name)
         ok(kernel, "from ddp_lessons import start_ranks")
         assert ok(kernel, "ranks = start_ranks(2, device='cpu')") == f"{ready_line(2)}\n"
         assert ok(kernel, ALL_REDUCE) == all_reduce_lines(2)
-        controller = psutil.Process(kernel.value("ranks.keeper.controller_pid"))
+        controller = psutil.Process(kernel.value("ranks.supervisor.controller_pid"))
         num_ports = len(controller.net_connections("inet"))
         ports = kernel.value("ranks.control.controller_ports")
         is_encrypted = kernel.value(IS_ENCRYPTED)
@@ -185,7 +185,7 @@ def test_ranks_answer_after_a_join_that_failed(kernel):
     None waits for the group that did not come about: a view of them would hang.
     """
     ok(kernel, "ranks = start_ranks(3, device='cpu')")
-    told = "get_ipython().guard.group_variables['GLOO_SOCKET_IFNAME'] = 'cable0'"
+    told = "get_ipython().agent.group_variables['GLOO_SOCKET_IFNAME'] = 'cable0'"
     ok(kernel, f"%%px --targets 0\nkept = 7\n{told}")
     ok(kernel, KILL_RANK_1)
     wait_until(lambda: kernel.value("ranks.dead") == [1], HANGS_AFTER_S, "the death to be noticed")
@@ -267,7 +267,7 @@ def test_start_ranks_with_fresh_interpreters(kernel):
 
 def test_start_ranks_by_ipyparallels_own_launcher(kernel):
     """
-    No warden keeps these, as none keeps those of Slurm: guarded all the same, and ended by stop.
+    No supervisor keeps these, as none keeps those of Slurm: guarded all the same, and ended by stop.
     """
     text = ok(kernel, "ranks = start_ranks(2, device='cpu', launcher='local')")
     assert text.splitlines()[-1] == ready_line(2)

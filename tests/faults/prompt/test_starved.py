@@ -12,11 +12,11 @@ pytestmark = [pytest.mark.timeout(180)]
 
 STARVE = """
 import os, signal, threading
-from ddp_lessons.ranks.system import pulse
-del pulse.HALTS["T"]
-pulse._WANTS_A_CORE += ("T",)
+from ddp_lessons.ranks.system import thread_stats
+del thread_stats.HALTS["T"]
+thread_stats._WANTS_A_CORE += ("T",)
 def starve(rank, seconds):
-    pid = ranks.keeper.pids[rank]
+    pid = ranks.supervisor.pids[rank]
     os.kill(pid, signal.SIGSTOP)
     threading.Timer(seconds, os.kill, (pid, signal.SIGCONT)).start()
 """
@@ -52,7 +52,7 @@ def all_is_well(kernel):
 
 def test_starved_rank_is_not_lost_after_a_fault(kernel):
     """
-    Rank 2 raises; rank 1 has had no turn for seconds, neither its guard nor its main thread.
+    Rank 2 raises; rank 1 has had no turn for seconds, neither its agent nor its main thread.
     """
     kernel.run("starve(1, 6.0)")
     result = kernel.run(
@@ -113,7 +113,7 @@ def test_engine_threads_of_a_forked_rank_are_known_and_the_main_thread_is_not_on
         "%%px\nfrom pathlib import Path\ntasks = Path('/proc/self/task')\n"
         "names = [(task / 'comm').read_text() for task in tasks.iterdir()]\n"
         "main = (tasks / str(os.getpid()) / 'comm').read_text()\n"
-        "print('ddp-guard\\n' in names, 'ddp-engine\\n' in names, main.startswith('ddp'))"
+        "print('ddp-agent\\n' in names, 'ddp-engine\\n' in names, main.startswith('ddp'))"
     )
     assert said.text.splitlines() == [f"[{rank}] True True False" for rank in range(4)]
 

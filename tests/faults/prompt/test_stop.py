@@ -7,7 +7,7 @@ import signal
 import pytest
 from kernels import running_kernel
 
-from ddp_lessons.ranks.kernel.stop_button import StopCatcher
+from ddp_lessons.ranks.kernel.stop_button import StopButton
 
 pytestmark = [pytest.mark.timeout(60)]
 
@@ -124,7 +124,7 @@ def test_stop_outside_of_a_kernel_is_left_as_it_was():
     """
     before = signal.getsignal(signal.SIGINT)
     presses = []
-    with StopCatcher(lambda: presses.append(1)):
+    with StopButton(lambda: presses.append(1)):
         signal.raise_signal(signal.SIGINT)
     assert presses == [1]
     assert signal.getsignal(signal.SIGINT) is before

@@ -23,7 +23,7 @@ from ddp_lessons.errors import BadInput
 from ddp_lessons.jobs.owned import run_owned
 from ddp_lessons.progress import notes
 
-PLACE = exercises.exercise_place("00", ROOT)
+PLACE = exercises.find_exercise("00", ROOT)
 
 
 @pytest.fixture(autouse=True)
@@ -361,4 +361,4 @@ def test_place_of_an_unknown_exercise_is_refused():
     The message names those that there are.
     """
     with pytest.raises(BadInput, match="expected one of 00_ranks"):
-        exercises.exercise_place("nope", ROOT)
+        exercises.find_exercise("nope", ROOT)

@@ -18,13 +18,13 @@ from waiting import HANGS_AFTER_S, wait_until
 
 from ddp_lessons.course import exercises, nbgrader, reports, submissions
 from ddp_lessons.course.cli import app
-from ddp_lessons.course.exercises import Result, exercise_place
+from ddp_lessons.course.exercises import Result, find_exercise
 from ddp_lessons.course.limited_run import Limits
 from ddp_lessons.course.notebooks.canonical import read_notebook
 from ddp_lessons.course.submissions import Checked, Submission
 from ddp_lessons.errors import BadInput
 
-PLACE = exercise_place("00", ROOT)
+PLACE = find_exercise("00", ROOT)
 GAP = 'raise NotImplementedError("Task 00.1 is still blank")'
 RIGHT = "return items[dist.get_rank() :: dist.get_world_size()]"
 
@@ -326,9 +326,9 @@ def test_notebooks_for_nbgrader_have_a_point_on_each_check(tmp_path):
     """
     What nbgrader's published schema asks of a cell, and nothing on the cells of answers.
     """
-    assert nbgrader.write_sources(tmp_path, ROOT) == len(exercises.exercise_places(ROOT))
+    assert nbgrader.write_sources(tmp_path, ROOT) == len(exercises.all_exercises(ROOT))
     schema = json.loads(Path(__file__).with_name("nbgrader_v3.json").read_text())
-    for place in exercises.exercise_places(ROOT):
+    for place in exercises.all_exercises(ROOT):
         notebook = read_notebook(tmp_path / "source" / place.stem / place.blank.name)
         nbformat.validate(notebook)
         marks = [

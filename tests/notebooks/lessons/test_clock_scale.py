@@ -17,5 +17,5 @@ def test_scale_reaches_the_kernel_the_supervisor_and_the_ranks():
         table = "from ddp_lessons.ranks.system import clocks\nprint(clocks.SCALE, clocks.STORE_S)"
         assert kernel.run(table).text == "2.5 150.0\n"
         assert kernel.run(f"%%px\n{table}").text == "[0] 2.5 150.0\n[1] 2.5 150.0\n"
-        supervisor = "__import__('psutil').Process(ranks.keeper.warden_pid)"
+        supervisor = "__import__('psutil').Process(ranks.supervisor.supervisor_pid)"
         assert kernel.value(f"{supervisor}.environ()['{clocks.SCALE_VARIABLE}']") == "2.5"

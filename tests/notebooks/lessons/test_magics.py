@@ -78,14 +78,14 @@ def test_px_without_waiting(kernel):
     """
     `--noblock` gives the prompt back at once; its output comes when it is asked for.
     """
-    num_listeners = kernel.value("len(ranks.keeper._listeners)")
+    num_listeners = kernel.value("len(ranks.supervisor._listeners)")
     cell = "%%px --noblock\ndist.barrier()\nprint('late', rank)"
     result = kernel.run(cell)
     assert result.status == "ok"
     assert "AsyncResult" in result.text
     text = ok(kernel, "%pxresult")
     assert re.findall(r"late \d", text) == ["late 0", "late 1", "late 2"]
-    assert kernel.value("len(ranks.keeper._listeners)") == num_listeners
+    assert kernel.value("len(ranks.supervisor._listeners)") == num_listeners
 
 
 @pytest.mark.parametrize("options", ["-o result", "--out result", "--noblock -o result"])
@@ -159,7 +159,7 @@ def test_status_is_a_table(kernel):
     assert title == kernel.value("repr(ranks)")
     assert title.startswith("3 ranks ready: cpu, gloo, ")
     assert header.split() == ["rank", "state", "device", "process", "memory"]
-    pids = kernel.value("ranks.keeper.pids")
+    pids = kernel.value("ranks.supervisor.pids")
     for rank, row in enumerate(rows):
         words = row.split()
         assert words[:4] == [str(rank), "idle", "cpu", str(pids[rank])]

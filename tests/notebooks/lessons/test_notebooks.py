@@ -14,12 +14,12 @@ from ddp_lessons.course.building.build import machine_paths
 from ddp_lessons.course.building.verify import verify
 from ddp_lessons.course.notebooks.canonical import canonical, dumps, read_notebook
 from ddp_lessons.course.notebooks.cell_roles import IGNORED, tags_of
-from ddp_lessons.course.notebooks.notebook_paths import all_places
+from ddp_lessons.course.notebooks.notebook_paths import all_notebooks
 from ddp_lessons.course.notebooks.starters import read_blank
 from ddp_lessons.course.notebooks.text_twins import content, one_folder_down, refuse_unequal
 from ddp_lessons.errors import NotebookRefused
 
-PLACES = all_places(ROOT)
+PLACES = all_notebooks(ROOT)
 LESSONS = [place for place in PLACES if place.is_lesson]
 
 

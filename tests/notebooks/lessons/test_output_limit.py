@@ -5,7 +5,7 @@ What a cell prints is bounded on each rank: a loop that prints for ever must not
 import pytest
 from kernels import running_kernel
 
-from ddp_lessons.ranks.rank.output_limit import MOST_CHARACTERS, PrintBound
+from ddp_lessons.ranks.rank.output_limit import MOST_CHARACTERS, OutputLimit
 
 
 class Stream:
@@ -36,7 +36,7 @@ def test_what_fits_is_let_through_and_nothing_is_said():
     Nearly every cell.
     """
     out, err = Stream(), Stream()
-    bound = PrintBound([out, err], most=10)
+    bound = OutputLimit([out, err], most=10)
     for _ in range(3):  # each cell anew
         bound.begin()
         assert out.write("12345") == 5
@@ -50,7 +50,7 @@ def test_what_is_over_is_left_out_and_counted():
     Both streams go into one notebook.
     """
     out, err = Stream(), Stream()
-    bound = PrintBound([out, err], most=10)
+    bound = OutputLimit([out, err], most=10)
     bound.begin()
     assert err.write("123") == 3
     assert out.write("4567890abc") == 10  # whoever prints must not see it

@@ -48,8 +48,8 @@ def test_the_controller_is_idle_while_cells_run(kernel):
     """
     A hub that keeps a record of every message takes more of a core than a rank does.
     """
-    controller = psutil.Process(kernel.value("ranks.keeper.controller_pid"))
-    ranks = [psutil.Process(pid) for pid in kernel.value("ranks.keeper.pids").values()]
+    controller = psutil.Process(kernel.value("ranks.supervisor.controller_pid"))
+    ranks = [psutil.Process(pid) for pid in kernel.value("ranks.supervisor.pids").values()]
     source = f"for _ in range({20 * NUM_CELLS}): get_ipython().run_cell_magic('px', '', 'x = 1')"
 
     def cpu_s(process):
@@ -68,7 +68,7 @@ def test_ipyparallels_own_views_work_without_the_record(kernel):
     cell = """
 import os
 async_result = ranks.client[:].apply_async(os.getpid)
-assert sorted(async_result.get(timeout=120)) == sorted(ranks.keeper.pids.values())
+assert sorted(async_result.get(timeout=120)) == sorted(ranks.supervisor.pids.values())
 assert async_result.elapsed >= 0 and len(async_result.started) == 2
 balanced = ranks.client.load_balanced_view()
 assert balanced.map_sync(abs, [-1, -2, -3]) == [1, 2, 3]

@@ -22,7 +22,7 @@ _MODULE_HOOKS = (
 _TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
-class Lent:
+class ArgumentState:
     """
     Note how the models and optimizers are that an answer is about to get.
 

@@ -74,7 +74,7 @@ def fresh_store(name):
 
 
 @contextmanager
-def names_of_groups(here):
+def names_of_groups(context):
     """
     Have torch name new groups by the case for a while.
 
@@ -86,7 +86,7 @@ def names_of_groups(here):
         return
     world = dist.distributed_c10d._world
     count = world.group_count
-    world.group_count = random.Random(f"{here.folder} {here.case!r}").getrandbits(48)
+    world.group_count = random.Random(f"{context.folder} {context.case!r}").getrandbits(48)
     try:
         yield
     finally:
@@ -95,19 +95,19 @@ def names_of_groups(here):
 
 
 @contextmanager
-def random_states(here):
+def random_states(context):
     """
     Have every rank draw its own numbers; the learner's go on afterwards as if nothing had been.
     """
     python, cpu = random.getstate(), torch.get_rng_state()
-    gpus = [here.device] if here.device.type == "cuda" else []
+    gpus = [context.device] if context.device.type == "cuda" else []
     on_gpus = [torch.cuda.get_rng_state(gpu) for gpu in gpus]
-    random.seed(f"{here.case.seed} {here.rank}")
+    random.seed(f"{context.case.seed} {context.rank}")
     # Not torch.manual_seed: without a GPU it formats the stack, as long as a short case takes.
-    torch.default_generator.manual_seed(here.case.seed * 64 + here.rank)
+    torch.default_generator.manual_seed(context.case.seed * 64 + context.rank)
     for gpu in gpus:
         with torch.cuda.device(gpu):
-            torch.cuda.manual_seed(here.case.seed * 64 + here.rank)
+            torch.cuda.manual_seed(context.case.seed * 64 + context.rank)
     try:
         yield
     finally:

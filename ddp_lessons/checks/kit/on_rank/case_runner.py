@@ -31,11 +31,11 @@ from ddp_lessons.checks.kit.on_rank.case_environment import (
 )
 from ddp_lessons.checks.kit.on_rank.hash_order import noting_orders
 from ddp_lessons.checks.kit.on_rank.patching import give_back
-from ddp_lessons.checks.kit.on_rank.rank_record import Here, Seen
-from ddp_lessons.checks.kit.on_rank.simulated_world import play_on_paper
+from ddp_lessons.checks.kit.on_rank.rank_record import RankContext, RankRecord
+from ddp_lessons.checks.kit.on_rank.simulated_world import simulate_world
 from ddp_lessons.checks.kit.on_rank.snapshots import pickled, plain
 from ddp_lessons.ranks.diagnosis.cell_report import RAISED, Outcome
-from ddp_lessons.ranks.rank.rank_agent import current_guard
+from ddp_lessons.ranks.rank.rank_agent import current_agent
 from ddp_lessons.ranks.rank.tracebacks import line_of_error, text_of_error
 from ddp_lessons.trace import trace
 
@@ -108,7 +108,7 @@ def look(module, name):
     importlib.import_module(module)
     give_back()
     return {
-        "defined": callable(current_guard().shell.user_ns.get(name)),
+        "defined": callable(current_agent().shell.user_ns.get(name)),
         "replaced": replaced_names(),
         "sizes": [size for size in range(1, 65) if find_group(size) is not None],
     }
@@ -145,38 +145,38 @@ def play(module, number, case, folder, has_own_orders=False):
     Args:
         module: The module that defines the task.
         number: The task's number.
-        case: (world_size, data, seed, on_paper).
+        case: (world_size, data, seed, is_simulated).
         folder: A folder for all cases.
         has_own_orders: Whether sets of texts have another order on each rank.
     """
-    guard, kept = current_guard(), Kept()
-    guard.enclose(kept.enclosed)
+    agent, kept = current_agent(), Kept()
+    agent.enclose(kept.enclosed)
     # A trace holds the handles that nobody waited for. This one is open until all ranks have ended:
     # a handle dropped earlier may take a message with it that another rank waits for.
     watching = ExitStack()
-    guard.before_next_run(watching.close)
+    agent.before_next_run(watching.close)
     watching.enter_context(trace())
     found = vars(importlib.import_module(module)).values()
     task = next(task for task in found if getattr(task, "number", None) == number)
-    answer = guard.shell.user_ns[task.name]
+    answer = agent.shell.user_ns[task.name]
     file = file_of(answer)
     if file is not None:
-        guard.tell_lines_of(file, "".join(linecache.getlines(file)))
-    here = Here(Case(*case), guard.rank, folder, task.twice, task.ends_threads)
-    if here.case.on_paper:
+        agent.tell_lines_of(file, "".join(linecache.getlines(file)))
+    context = RankContext(Case(*case), agent.rank, folder, task.twice, task.must_join_threads)
+    if context.case.is_simulated:
         with usual_modes():
-            kept.pickled = pickled(_play_on_paper(task, answer, here.case, folder))
+            kept.pickled = pickled(_play_on_paper(task, answer, context.case, folder))
         return
-    with random_states(here), redirect_stdout(kept.printed), redirect_stderr(kept.printed):
+    with random_states(context), redirect_stdout(kept.printed), redirect_stderr(kept.printed):
         with (
-            default_group(here.world_size if task.in_group else None),
+            default_group(context.world_size if task.in_group else None),
             fresh_store(folder),
-            names_of_groups(here),
+            names_of_groups(context),
             usual_modes(),
-            noting_orders(here, guard.shell.user_ns, has_own_orders) as orders,
+            noting_orders(context, agent.shell.user_ns, has_own_orders) as orders,
         ):
-            found = plain(task.act(here, answer))
-        seen = Seen(here.rank, here.calls, found, num_orders=orders.num_asked)
+            found = plain(task.act(context, answer))
+        seen = RankRecord(context.rank, context.calls, found, num_orders=orders.num_asked)
         kept.pickled = pickled(seen)
 
 
@@ -184,14 +184,17 @@ def _play_on_paper(task, answer, case, folder):
     printed = {}
 
     def play_as(rank):
-        here, printed[rank] = Here(case, rank, folder, task.twice, task.ends_threads), _Bounded()
-        with random_states(here), redirect_stdout(printed[rank]), redirect_stderr(printed[rank]):
-            return Seen(rank, here.calls, plain(task.act(here, answer)))
+        context, printed[rank] = (
+            RankContext(case, rank, folder, task.twice, task.must_join_threads),
+            _Bounded(),
+        )
+        with random_states(context), redirect_stdout(printed[rank]), redirect_stderr(printed[rank]):
+            return RankRecord(rank, context.calls, plain(task.act(context, answer)))
 
-    played = play_on_paper(case.world_size, play_as)
-    if played is None:
+    case_result = simulate_world(case.world_size, play_as)
+    if case_result is None:
         return None
-    seen, stops = played
+    seen, stops = case_result
     file = file_of(answer)
     told = {
         rank: _outcome(why, file) if isinstance(why, Exception) else str(why)

@@ -26,7 +26,7 @@ def late_threads():
     made, begun, ours = [], [], threading.current_thread()
 
     def start_late(thread):
-        if threading.current_thread() not in (ours, *made):  # the rank's own, such as its guard
+        if threading.current_thread() not in (ours, *made):  # the rank's own, such as its agent
             start(thread)
             return
         run = thread.run

@@ -118,7 +118,7 @@ def _kind_of_set(orders, base):
 
 
 @contextmanager
-def noting_orders(here, names, is_own):
+def noting_orders(context, names, is_own):
     """
     Have the learner's functions make sets that note whether texts are in them.
 
@@ -130,7 +130,7 @@ def noting_orders(here, names, is_own):
     Yields:
         Orders: What was asked of it.
     """
-    orders = Orders(here.rank, is_own, names)
+    orders = Orders(context.rank, is_own, names)
     codes = [(function, _noting_code(function.__code__)) for function in _functions(names)]
     with ExitStack() as stack:
         for function, code in codes:

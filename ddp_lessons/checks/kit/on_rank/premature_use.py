@@ -10,7 +10,7 @@ from ddp_lessons.checks.kit.on_rank.snapshots import tensors_in
 from ddp_lessons.trace import trace
 
 
-class Early(TorchDispatchMode):
+class PrematureUse(TorchDispatchMode):
     """
     Note the first call that meets a message before the wait for it.
 

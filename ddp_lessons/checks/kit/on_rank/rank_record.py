@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from ddp_lessons.checks.kit.on_rank.argument_state import Lent
+from ddp_lessons.checks.kit.on_rank.argument_state import ArgumentState
 from ddp_lessons.checks.kit.on_rank.delayed_threads import late_threads
 from ddp_lessons.checks.kit.on_rank.snapshots import equal, plain, share_memory, tensors_in
 from ddp_lessons.process_group import rank_device
@@ -54,13 +54,13 @@ class Call:
 
 
 @dataclass
-class Seen:
+class RankRecord:
     """
     Hold what one rank saw in one case.
 
     Args:
         rank: The rank.
-        calls: A Call for each `here.call`.
+        calls: A Call for each `context.call`.
         kept: A copy of what the task's `act` returned.
         num_orders: How often the answer asked for the order of a set of texts, or for a hash.
     """
@@ -71,25 +71,25 @@ class Seen:
     num_orders: int = 0
 
 
-class Here:
+class RankContext:
     """
     What a rank knows in a case; `act` of a task gets it.
 
     Attributes:
-        case: The Case; `here["length"]` is one of its data.
+        case: The Case; `context["length"]` is one of its data.
         rank: This rank.
         world_size: Number of ranks of the case.
         device: The torch.device of this rank.
         folder: A folder that all cases of this check share; it is removed afterwards.
         calls: A Call for each call of the answer so far.
         twice: Whether each call is made once more with the same arguments.
-        ends_threads: Whether a call must have waited for the threads that it has started.
+        must_join_threads: Whether a call must have waited for the threads that it has started.
     """
 
-    def __init__(self, case, rank, folder, twice=False, ends_threads=False):
+    def __init__(self, case, rank, folder, twice=False, must_join_threads=False):
         self.case = case
         self.twice = twice
-        self.ends_threads = ends_threads
+        self.must_join_threads = must_join_threads
         self.rank = rank
         self.world_size = case.world_size
         self.device = rank_device()
@@ -128,11 +128,11 @@ class Here:
 
     def _call(self, answer, args, kwargs, watch):
         given = (*args, *kwargs.values())
-        lent, was_in_group, num_keys = Lent(given), dist.is_initialized(), _num_keys()
+        lent, was_in_group, num_keys = ArgumentState(given), dist.is_initialized(), _num_keys()
         self._num_calls += 1
         name = getattr(answer, "__name__", "")
         seen = Call(before=plain(given), name=name, number=self._num_calls)
-        watched = late_threads() if self.ends_threads else nullcontext(lambda: 0)
+        watched = late_threads() if self.must_join_threads else nullcontext(lambda: 0)
         with trace(*watch) as events, watched as num_left:
             result = answer(*args, **kwargs)
             seen.num_threads = num_left()

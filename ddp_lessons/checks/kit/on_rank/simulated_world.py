@@ -23,7 +23,7 @@ _MAX_JOIN_S = 0.5
 
 
 @dataclass(eq=False)
-class End:
+class MessageEnd:
     """
     Hold one end of a message.
 
@@ -39,7 +39,7 @@ class End:
     peer: int | None
     tag: int
     sent: torch.Tensor | None = None
-    other: "End | None" = None
+    other: "MessageEnd | None" = None
 
     def __str__(self):
         call = "recv from" if self.sent is None else "send to"
@@ -58,7 +58,7 @@ class End:
         )
 
 
-def play_on_paper(world_size, play):
+def simulate_world(world_size, play):
     """
     Play each rank of a world.
 
@@ -69,7 +69,7 @@ def play_on_paper(world_size, play):
 
     Returns:
         tuple: For each rank what `play` returned, or None; and what stopped the others, as {rank:
-        the End that it waits for}. A rank that raises stops all, and it is {rank: its error}.
+        the MessageEnd that it waits for}. A rank that raises stops all, and it is {rank: its error}.
         None if it sends in a thread: which call comes first is then not the same in each play.
     """
     ends, kept = [{} for _ in range(world_size)], [None] * world_size
@@ -147,7 +147,7 @@ class _Group(dist.ProcessGroup):
         number = self._num_made[kind] = self._num_made.get(kind, 0) + 1
         mine = self._ends[self.rank()]
         if (*kind, number) not in mine:
-            end = mine[*kind, number] = End(self.rank(), peer, tag, sent)
+            end = mine[*kind, number] = MessageEnd(self.rank(), peer, tag, sent)
             for other in (other for theirs in self._ends for other in theirs.values()):
                 if end.fits(other):
                     end.other, other.other = other, end

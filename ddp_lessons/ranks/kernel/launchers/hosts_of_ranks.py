@@ -7,7 +7,7 @@ from concurrent.futures import wait
 from ddp_lessons.ranks.system import clocks
 
 
-def ask_homes(client, ranks, folder, patience):
+def ask_hosts_of_ranks(client, ranks, folder, time_limit):
     """
     Ask ranks where they are, until each has answered, or has died, or patience is over: before
     anything is sent to them that only the same versions can read.
@@ -16,14 +16,14 @@ def ask_homes(client, ranks, folder, patience):
         client: ipyparallel's client.
         ranks: The ranks to ask, which have registered.
         folder: The folder that all of them have to see.
-        patience: A Patience.
+        patience: A LoadAwareTimeout.
 
     Returns:
-        dict[int, dict]: What `home` says on each rank that has answered.
+        dict[int, dict]: What `host_info` says on each rank that has answered.
     """
     asked: dict = {rank: [] for rank in ranks}
     answers: dict = {}
-    while len(answers) < len(asked) and not patience.is_over and set(ranks) <= set(client.ids):
+    while len(answers) < len(asked) and not time_limit.is_over and set(ranks) <= set(client.ids):
         for rank in asked.keys() - answers.keys():
             # Asked again: what is sent while its line is being made reaches nobody.
             request = client._send(

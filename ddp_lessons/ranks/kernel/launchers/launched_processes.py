@@ -1,7 +1,7 @@
 """
 Ranks that one of ipyparallel's own launchers starts, here or elsewhere: what all of them share.
 
-The guard inside of each frees it as it does at home. What is outside of it is the launcher's: it
+The agent inside of each frees it as it does at home. What is outside of it is the launcher's: it
 says how a process is started, and ipyparallel's nanny, beside each engine, tells of its death.
 """
 
@@ -17,41 +17,41 @@ from ddp_lessons.errors import RanksGone, StartFailed
 from ddp_lessons.ranks.diagnosis.conclusion import lost_message
 from ddp_lessons.ranks.diagnosis.wording import rank_names
 from ddp_lessons.ranks.kernel.launchers.hosts_of_ranks import (
-    ask_homes,
+    ask_hosts_of_ranks,
     note_silent_ranks,
     short_name,
 )
-from ddp_lessons.ranks.kernel.rank_processes import Engines, loopback_only
-from ddp_lessons.ranks.rank.host_info import RANK_FROM, count_by_host, home
+from ddp_lessons.ranks.kernel.rank_processes import RankProcesses, loopback_only
+from ddp_lessons.ranks.rank.host_info import RANK_FROM, count_by_host, host_info
 from ddp_lessons.ranks.supervisor.controller_options import LOOPBACK
 from ddp_lessons.ranks.system import clocks
-from ddp_lessons.ranks.system.load_aware_timeout import Patience
+from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
 
 _LOG_LINES = 12
 
 
-class LaunchedEngines(Engines):
+class LaunchedRankProcesses(RankProcesses):
     """
     Ranks that ipyparallel's launcher has started, wherever it does.
 
     Args:
-        keeper, cluster, client, placement: As `Engines`.
+        supervisor, cluster, client, placement: As `RankProcesses`.
         launcher: Its name: "local", "mpi", "slurm" or "ssh".
     """
 
-    has_warden = False
+    has_supervisor = False
     _replace_s = clocks.REPLACE_ELSEWHERE_S
     _rank_from = ""  # variables in which the launcher tells each engine its number
 
-    def __init__(self, keeper, cluster, client, placement, launcher):
-        super().__init__(keeper, cluster, client, placement)
+    def __init__(self, supervisor, cluster, client, placement, launcher):
+        super().__init__(supervisor, cluster, client, placement)
         self._launcher = launcher
-        self._homes = {}  # of each rank: see `home`
+        self._homes = {}  # of each rank: see `host_info`
         self._launchers = {}  # of each rank, where it has one of its own
         self._here: dict = {}
         self._places = {}  # of each rank: its number on its host, and how many that has
         self._loss = ""
-        self._newborn = set()  # ranks that are being replaced, perhaps since an earlier attempt
+        self._replaced = set()  # ranks that are being replaced, perhaps since an earlier attempt
         self.silent = self._silent = set()
         note_silent_ranks(client, self._silent)
         self.on_this_machine = launcher in ("local", "mpi")
@@ -142,9 +142,9 @@ class LaunchedEngines(Engines):
 
     def _ask_homes(self, ranks):
         file = self._cluster.controller.connection_files["client"]
-        here = self._here = home(file)
-        patience = Patience(clocks.HOME_S, self._startup_pids)
-        found = ask_homes(self._client, ranks, file, patience)
+        here = self._here = host_info(file)
+        time_limit = LoadAwareTimeout(clocks.HOME_S, self._startup_pids)
+        found = ask_hosts_of_ranks(self._client, ranks, file, time_limit)
         if silent := [rank for rank in ranks if rank not in found]:
             raise StartFailed(
                 f"Ranks could not be started: {rank_names(silent)} came up and did not say where: "
@@ -172,7 +172,7 @@ class LaunchedEngines(Engines):
         sets = self._cluster.engines.values()
         return [one for each in sets for one in getattr(each, "launchers", {}).values()]
 
-    def _count_by_host(self, newborn):
+    def _count_by_host(self, replaced_ranks):
         """
         Tell ranks which of their host's they are. Of the others some may be in a cell: they hear
         of it after that.
@@ -181,14 +181,14 @@ class LaunchedEngines(Engines):
         seen: Counter = Counter()
         told = {}
         for rank, there in sorted(self._homes.items()):
-            place = seen[there["host"]], counts[there["host"]]
+            snapshot = seen[there["host"]], counts[there["host"]]
             seen[there["host"]] += 1
-            is_news = self._places.get(rank) != place or rank in newborn
+            is_news = self._places.get(rank) != snapshot or rank in replaced_ranks
             if is_news and rank in self._client.ids:
                 view = self._client.direct_view(rank)
-                told[rank] = view.apply_async(count_by_host, *place)
-                self._places[rank] = place
-        wait([told[rank] for rank in newborn if rank in told], timeout=clocks.HOME_S)
+                told[rank] = view.apply_async(count_by_host, *snapshot)
+                self._places[rank] = snapshot
+        wait([told[rank] for rank in replaced_ranks if rank in told], timeout=clocks.HOME_S)
 
     def _check(self, rank, there, here):
         for what in ("python", "torch", "ddp_lessons"):
@@ -201,14 +201,14 @@ class LaunchedEngines(Engines):
     @property
     def shares_files(self):
         """
-        As `Engines`.
+        As `RankProcesses`.
         """
         return all(there["sees_file"] for there in self._homes.values())
 
     @property
     def hosts(self):
         """
-        As `Engines`.
+        As `RankProcesses`.
         """
         named = {rank: there["host"] for rank, there in self._homes.items()}
         return {} if set(named.values()) <= {self._here.get("host")} else named
@@ -232,7 +232,7 @@ class LaunchedEngines(Engines):
     @property
     def loss(self):
         """
-        As `Engines`. Once it is so, it stays so.
+        As `RankProcesses`. Once it is so, it stays so.
         """
         if not self._loss and self.dead:
             self._loss = self._find_loss()
@@ -244,7 +244,7 @@ class LaunchedEngines(Engines):
         """
         return ""
 
-    def give_up(self, ranks):
+    def kill_stuck(self, ranks):
         """
         End the processes of ranks that nothing else can free: their nannies do it.
         """
@@ -265,27 +265,27 @@ class LaunchedEngines(Engines):
         Start new engines for the dead, each alone, and where it was if that host is there.
 
         Returns:
-            list[int]: As `Engines`.
+            list[int]: As `RankProcesses`.
 
         Raises:
-            StartFailed: As `Engines`.
+            StartFailed: As `RankProcesses`.
             RanksGone: What started them has ended them all.
         """
         if self.loss:
             raise RanksGone(lost_message(self.loss))
-        self._newborn.update(self.dead)
+        self._replaced.update(self.dead)
         begun = set(self._cluster.engines)
         try:
             super().replace_dead()
-            if self._newborn:
-                self._ask_homes(sorted(self._newborn))
+            if self._replaced:
+                self._ask_homes(sorted(self._replaced))
         except BaseException:  # Stop, or a fault: what has begun must not come up later
             for set_id in set(self._cluster.engines) - begun:
                 self._end(set_id)
             raise
-        replaced = sorted(self._newborn)
+        replaced = sorted(self._replaced)
         self._silent.difference_update(replaced)
-        self._newborn.clear()
+        self._replaced.clear()
         return replaced
 
     def _forget(self, rank):

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from ipyparallel.cluster import launcher as ipp_launcher
 
-from ddp_lessons.ranks.kernel.launchers.launched_processes import LaunchedEngines
+from ddp_lessons.ranks.kernel.launchers.launched_processes import LaunchedRankProcesses
 from ddp_lessons.ranks.system import clocks
-from ddp_lessons.ranks.system.load_aware_timeout import Patience
+from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
 from ddp_lessons.ranks.system.processes import descendants_of
 
 _MOST_LINES = 16
@@ -90,23 +90,23 @@ class MPIEngineSetLauncher(ipp_launcher.MPIEngineSetLauncher):
         return self._output or ""
 
 
-class MPIEngines(LaunchedEngines):
+class MPIRankProcesses(LaunchedRankProcesses):
     """
     Ranks of one mpiexec.
 
     Args:
-        keeper, cluster, client, placement, launcher: As `LaunchedEngines`.
+        supervisor, cluster, client, placement, launcher: As `LaunchedRankProcesses`.
     """
 
     _rank_from = "OMPI_COMM_WORLD_RANK PMI_RANK PMIX_RANK"
 
-    def __init__(self, keeper, cluster, client, placement, launcher):
-        super().__init__(keeper, cluster, client, placement, launcher)
+    def __init__(self, supervisor, cluster, client, placement, launcher):
+        super().__init__(supervisor, cluster, client, placement, launcher)
         self._outlived = []  # dead ranks whose death mpiexec has borne
 
     def _start(self, n, options):
         mpiexec = super()._start(n, options)
-        self._keeper.remove_at_end([mpiexec.output_file])
+        self._supervisor.remove_at_end([mpiexec.output_file])
         return mpiexec
 
     def _log_tail(self, ranks):
@@ -131,9 +131,9 @@ class MPIEngines(LaunchedEngines):
 
     def _find_loss(self):
         mpiexec = self._engine_set.pid
-        patience = Patience(clocks.MPI_END_S, lambda: [mpiexec, *descendants_of(mpiexec)])
+        time_limit = LoadAwareTimeout(clocks.MPI_END_S, lambda: [mpiexec, *descendants_of(mpiexec)])
         while not self._engine_set.has_ended:
-            if patience.is_over or self.dead == self._outlived:
+            if time_limit.is_over or self.dead == self._outlived:
                 self._outlived = self.dead
                 return ""  # it was told to go on, and so a new one can take that place
             time.sleep(clocks.MPI_POLL_S)  # polls: a process that ends wakes nobody here

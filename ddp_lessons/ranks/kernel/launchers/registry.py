@@ -1,26 +1,26 @@
 """
-Which Engines belong to which launcher.
+Registry of launchers: which RankProcesses belong to which.
 """
 
 from ddp_lessons.ranks.kernel.bootstrap import OWN
-from ddp_lessons.ranks.kernel.launchers.launched_processes import LaunchedEngines
-from ddp_lessons.ranks.kernel.launchers.mpi import MPIEngines
-from ddp_lessons.ranks.kernel.launchers.slurm import SlurmEngines
-from ddp_lessons.ranks.kernel.launchers.ssh import SSHEngines
-from ddp_lessons.ranks.kernel.rank_processes import WardenEngines
+from ddp_lessons.ranks.kernel.launchers.launched_processes import LaunchedRankProcesses
+from ddp_lessons.ranks.kernel.launchers.mpi import MPIRankProcesses
+from ddp_lessons.ranks.kernel.launchers.slurm import SlurmRankProcesses
+from ddp_lessons.ranks.kernel.launchers.ssh import SSHRankProcesses
+from ddp_lessons.ranks.kernel.rank_processes import SupervisedRankProcesses
 
-_KINDS = {"mpi": MPIEngines, "slurm": SlurmEngines, "ssh": SSHEngines}
+_KINDS = {"mpi": MPIRankProcesses, "slurm": SlurmRankProcesses, "ssh": SSHRankProcesses}
 
 
-def engines_of(launcher, keeper, cluster, client, placement):
+def rank_processes_of(launcher, supervisor, cluster, client, placement):
     """
-    Return the Engines for a launcher, as `start_ranks` takes it.
+    Return the RankProcesses for a launcher, as `start_ranks` takes it.
 
     Args:
         launcher: Its name.
-        keeper, cluster, client, placement: As `Engines`.
+        supervisor, cluster, client, placement: As `RankProcesses`.
     """
     if launcher in OWN:
-        return WardenEngines(keeper, cluster, client, placement)
-    kind = _KINDS.get(launcher, LaunchedEngines)
-    return kind(keeper, cluster, client, placement, launcher)
+        return SupervisedRankProcesses(supervisor, cluster, client, placement)
+    kind = _KINDS.get(launcher, LaunchedRankProcesses)
+    return kind(supervisor, cluster, client, placement, launcher)

@@ -11,23 +11,23 @@ import time
 from ipyparallel.cluster.launcher import LauncherError
 
 from ddp_lessons.errors import RanksGone
-from ddp_lessons.ranks.kernel.launchers.launched_processes import LaunchedEngines
+from ddp_lessons.ranks.kernel.launchers.launched_processes import LaunchedRankProcesses
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.runtime_folder import open_private
 
 
-class SlurmEngines(LaunchedEngines):
+class SlurmRankProcesses(LaunchedRankProcesses):
     """
     Ranks that sbatch has started, one job for all.
 
     Args:
-        keeper, cluster, client, placement, launcher: As `LaunchedEngines`.
+        supervisor, cluster, client, placement, launcher: As `LaunchedRankProcesses`.
     """
 
     _rank_from = "SLURM_PROCID"
 
-    def __init__(self, keeper, cluster, client, placement, launcher):
-        super().__init__(keeper, cluster, client, placement, launcher)
+    def __init__(self, supervisor, cluster, client, placement, launcher):
+        super().__init__(supervisor, cluster, client, placement, launcher)
         self._steps = {}  # rank -> the srun of a rank that has replaced another
         self._old_steps = []  # of those that were replaced themselves
         self._job = None
@@ -44,8 +44,8 @@ class SlurmEngines(LaunchedEngines):
     def _start(self, n, options):
         self._began_at = self._looked_at = time.monotonic()
         job = super()._start(n, options)
-        self._keeper.run_at_end([[*job.delete_command, job.job_id]])
-        self._keeper.remove_at_end([job.output_file])
+        self._supervisor.run_at_end([[*job.delete_command, job.job_id]])
+        self._supervisor.remove_at_end([job.output_file])
         return job
 
     def _next_step(self):
@@ -70,8 +70,8 @@ class SlurmEngines(LaunchedEngines):
         End the job, and with it all ranks.
         """
         super().stop()
-        with contextlib.suppress(RanksGone):  # the warden has ended, and has run it by then
-            self._keeper.run_at_end([])
+        with contextlib.suppress(RanksGone):  # the supervisor has ended, and has run it by then
+            self._supervisor.run_at_end([])
         for step in (*self._steps.values(), *self._old_steps):
             _end(step)
 
@@ -101,7 +101,7 @@ class SlurmEngines(LaunchedEngines):
         if self._engine_set is None:
             return ""
         self._job = self._engine_set.ask_queue() or self._job
-        logs = "".join(self._keeper.log_tail(f"step-{r}") for r in ranks if r in self._steps)
+        logs = "".join(self._supervisor.log_tail(f"step-{r}") for r in ranks if r in self._steps)
         tail = super()._log_tail(ranks) or "\n"
         # Others may have said much since, which would push these lines out.
         ends = dict.fromkeys(self._early[rank] for rank in ranks if rank in self._early)
@@ -130,7 +130,7 @@ class SlurmEngines(LaunchedEngines):
         host = self._homes[rank]["host"]
         environment = {**self._options()["environment"], **self._own_number(rank)}
         anew = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        log = open_private(self._keeper.folder / f"step-{rank}.log", anew)
+        log = open_private(self._supervisor.folder / f"step-{rank}.log", anew)
         with os.fdopen(log, "wb") as file:
             self._steps[rank] = self._engine_set.start_step(environment, host, file)
 

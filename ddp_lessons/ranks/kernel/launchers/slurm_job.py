@@ -47,7 +47,7 @@ def _put_off_stop():
 
 
 @dataclass(frozen=True)
-class Job:
+class SlurmJob:
     """
     A job, as Slurm tells of it.
 
@@ -152,9 +152,9 @@ done
         try:
             said = self._run_command([*command, "--format=%T|%r"]).strip()
         except ipp_launcher.LauncherError as error:
-            return Job(self.job_id, "") if _UNKNOWN_JOB in str(error) else None
+            return SlurmJob(self.job_id, "") if _UNKNOWN_JOB in str(error) else None
         state, _, reason = said.partition("|")
-        return Job(self.job_id, state, reason)
+        return SlurmJob(self.job_id, state, reason)
 
     def get_output(self, remove=False):
         """

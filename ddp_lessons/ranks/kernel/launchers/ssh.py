@@ -5,11 +5,11 @@ Ranks that ssh starts: a rank whose host is gone gets a new process on another o
 import subprocess
 
 from ddp_lessons.errors import StartFailed
-from ddp_lessons.ranks.kernel.launchers.launched_processes import LaunchedEngines
+from ddp_lessons.ranks.kernel.launchers.launched_processes import LaunchedRankProcesses
 from ddp_lessons.ranks.system import clocks
 
 
-class SSHEngines(LaunchedEngines):
+class SSHRankProcesses(LaunchedRankProcesses):
     """
     Ranks on the hosts of ipyparallel's SSHEngineSetLauncher.
 
@@ -17,13 +17,13 @@ class SSHEngines(LaunchedEngines):
     settings for each. A host calls itself by another name, perhaps; here it is the setting's.
 
     Args:
-        keeper, cluster, client, placement, launcher: As `LaunchedEngines`.
+        supervisor, cluster, client, placement, launcher: As `LaunchedRankProcesses`.
     """
 
     _rank_from = "RANK"  # hosts start theirs at the same time, and the first to register is any
 
-    def __init__(self, keeper, cluster, client, placement, launcher):
-        super().__init__(keeper, cluster, client, placement, launcher)
+    def __init__(self, supervisor, cluster, client, placement, launcher):
+        super().__init__(supervisor, cluster, client, placement, launcher)
         self._knocked = {}  # host -> whether it let us in, since a replacement has begun
         self._begun = []  # launchers of engines that are to come up
         self._latest = {}  # host -> the launcher of an engine on it, with its settings
@@ -54,9 +54,9 @@ class SSHEngines(LaunchedEngines):
         )
 
     @property
-    def emptied_hosts(self):
+    def lost_hosts(self):
         """
-        As `Engines`.
+        As `RankProcesses`.
         """
         dead = self.dead
         living = {there["host"] for rank, there in self._homes.items() if rank not in dead}
@@ -64,7 +64,7 @@ class SSHEngines(LaunchedEngines):
 
     def replace_dead(self):
         """
-        As `Engines`.
+        As `RankProcesses`.
         """
         self._knocked.clear()
         self._begun.clear()

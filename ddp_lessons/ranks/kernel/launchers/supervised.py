@@ -1,5 +1,5 @@
 """
-ipyparallel launchers that have the warden start the controller and the ranks.
+ipyparallel launchers that have the supervisor start the controller and the ranks.
 
 They are found through ipyparallel's entry points under the name `ddp-lessons`, so that
 `ipp.Cluster(controller="ddp-lessons", engines="ddp-lessons")` and `ipcluster` can use them too.
@@ -19,10 +19,10 @@ from ddp_lessons.ranks.kernel.cell_transport import read_at_once, tell_unreadabl
 from ddp_lessons.ranks.kernel.launchers.mpi import MPIEngineSetLauncher
 from ddp_lessons.ranks.kernel.launchers.slurm_job import SlurmEngineSetLauncher
 from ddp_lessons.ranks.kernel.launchers.ssh_launchers import SSHEngineSetLauncher
-from ddp_lessons.ranks.kernel.supervisor_client import Keeper
+from ddp_lessons.ranks.kernel.supervisor_client import SupervisorClient
 from ddp_lessons.ranks.supervisor.controller_options import controller_arguments
 from ddp_lessons.ranks.system import clocks
-from ddp_lessons.ranks.system.load_aware_timeout import Patience
+from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
 from ddp_lessons.ranks.system.processes import can_fork
 
 
@@ -42,19 +42,19 @@ def engines_launcher(launcher):
 
 class RanksCluster(ipp.Cluster):
     """
-    An ipyparallel cluster whose processes are kept by one warden.
+    An ipyparallel cluster whose processes are kept by one supervisor.
     """
 
-    keeper = Any(help="The Keeper of this cluster's warden; None until something is started.")
+    supervisor = Any(help="The SupervisorClient of this cluster; None until something is started.")
     _connected = Any(help="The client; Stop may come before anybody else has hold of it.")
 
-    def ensure_keeper(self):
+    def ensure_supervisor(self):
         """
-        Return this cluster's keeper, started if need be.
+        Return this cluster's supervisor client, started if need be.
         """
-        if self.keeper is None:
-            self.keeper = Keeper(fork=can_fork()[0])
-        return self.keeper
+        if self.supervisor is None:
+            self.supervisor = SupervisorClient(fork=can_fork()[0])
+        return self.supervisor
 
     def write_cluster_file(self):
         """
@@ -89,41 +89,41 @@ class RanksCluster(ipp.Cluster):
             self._connected = None
 
 
-class _WardenLauncher(ipp_launcher.BaseLauncher):
+class _SupervisorLauncher(ipp_launcher.BaseLauncher):
     """
-    What both launchers share: a warden to order from, found again through its process id.
+    What both launchers share: a supervisor to order from, found again through its process id.
     """
 
-    warden_pid = Integer(-1).tag(to_dict=True)
-    keeper = Any()
+    supervisor_pid = Integer(-1).tag(to_dict=True)
+    supervisor = Any()
 
     @property
     def args(self):
         return [self.identifier]
 
-    def _adopt_keeper(self):
+    def _adopt_supervisor(self):
         cluster = self.parent
         if isinstance(cluster, RanksCluster):
-            self.keeper = cluster.ensure_keeper()
-        elif getattr(cluster, "_ddp_lessons_keeper", None) is not None:
-            self.keeper = cluster._ddp_lessons_keeper
+            self.supervisor = cluster.ensure_supervisor()
+        elif getattr(cluster, "_ddp_lessons_supervisor", None) is not None:
+            self.supervisor = cluster._ddp_lessons_supervisor
         else:
-            self.keeper = Keeper(fork=can_fork()[0])
+            self.supervisor = SupervisorClient(fork=can_fork()[0])
             if cluster is not None:
-                cluster._ddp_lessons_keeper = self.keeper
-        self.warden_pid = self.keeper.warden_pid
+                cluster._ddp_lessons_supervisor = self.supervisor
+        self.supervisor_pid = self.supervisor.supervisor_pid
 
     @classmethod
     def from_dict(cls, d, **kwargs):
         launcher = super().from_dict(d, **kwargs)
-        if not psutil.pid_exists(launcher.warden_pid):
-            raise ipp_launcher.NotRunning(f"warden {launcher.warden_pid}")
-        launcher.notify_start(launcher.warden_pid)
+        if not psutil.pid_exists(launcher.supervisor_pid):
+            raise ipp_launcher.NotRunning(f"supervisor {launcher.supervisor_pid}")
+        launcher.notify_start(launcher.supervisor_pid)
         return launcher
 
     def poll(self):
         try:
-            ended = psutil.Process(self.warden_pid).status() == psutil.STATUS_ZOMBIE
+            ended = psutil.Process(self.supervisor_pid).status() == psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
             ended = True
         return 0 if ended else None
@@ -132,43 +132,47 @@ class _WardenLauncher(ipp_launcher.BaseLauncher):
         deadline = asyncio.get_running_loop().time() + (timeout or float("inf"))
         while self.poll() is None:
             if asyncio.get_running_loop().time() > deadline:
-                raise TimeoutError(f"warden {self.warden_pid} did not end in {timeout} s")
+                raise TimeoutError(f"supervisor {self.supervisor_pid} did not end in {timeout} s")
             await asyncio.sleep(clocks.CLUSTER_POLL_S)
 
     async def stop(self):
         # Ranks and controller have one parent and end together.
         try:
-            os.kill(self.warden_pid, signal.SIGTERM)
+            os.kill(self.supervisor_pid, signal.SIGTERM)
             await self.join(timeout=clocks.CLUSTER_END_S)
         except ProcessLookupError:
             pass  # it has ended already
         self.notify_stop({"exit_code": 0, "identifier": self.identifier})
 
 
-class WardenControllerLauncher(_WardenLauncher, ipp_launcher.ControllerLauncher):
+class SupervisorControllerLauncher(_SupervisorLauncher, ipp_launcher.ControllerLauncher):
     """
-    Have the warden fork the controller.
+    Have the supervisor fork the controller.
     """
 
     def start(self):
         """
-        Order the controller, unless the warden has started it already.
+        Order the controller, unless the supervisor has started it already.
         """
-        self._adopt_keeper()
-        if not self.keeper.controller_ordered:
-            self.keeper.order_controller(controller_arguments(self.profile_dir, self.cluster_id))
-        self.notify_start(self.warden_pid)
+        self._adopt_supervisor()
+        if not self.supervisor.controller_ordered:
+            self.supervisor.order_controller(
+                controller_arguments(self.profile_dir, self.cluster_id)
+            )
+        self.notify_start(self.supervisor_pid)
 
     async def get_connection_info(self, timeout=None):
         """
         Return the connection info as soon as the controller has written it.
         """
         paths = list(self.connection_files.values())
-        patience = Patience(timeout or self.connection_info_timeout, lambda: [self.warden_pid])
+        time_limit = LoadAwareTimeout(
+            timeout or self.connection_info_timeout, lambda: [self.supervisor_pid]
+        )
         while not all(_is_complete(path) for path in paths):
-            if self.keeper is not None:
-                self.keeper.check()
-            if patience.is_over:
+            if self.supervisor is not None:
+                self.supervisor.check()
+            if time_limit.is_over:
                 break
             await asyncio.sleep(clocks.CONNECTION_POLL_S)
         return await super().get_connection_info(timeout=0)
@@ -182,9 +186,9 @@ def _is_complete(path):
         return False
 
 
-class WardenEngineLauncher(_WardenLauncher, ipp_launcher.EngineLauncher):
+class SupervisorEngineLauncher(_SupervisorLauncher, ipp_launcher.EngineLauncher):
     """
-    Have the warden fork the ranks, one engine a rank.
+    Have the supervisor fork the ranks, one engine a rank.
     """
 
     environments = Any(help="Environment variables of each rank: a list of dictionaries.")
@@ -194,13 +198,13 @@ class WardenEngineLauncher(_WardenLauncher, ipp_launcher.EngineLauncher):
         """
         Order ranks 0 to n-1. They are ready once they have registered.
         """
-        self._adopt_keeper()
+        self._adopt_supervisor()
         self.n = n
-        if self.keeper.facts is None:
-            self.keeper.order("import torch")
+        if self.supervisor.facts is None:
+            self.supervisor.order("import torch")
         for rank in range(n):
             self.start_rank(rank)
-        self.notify_start(self.warden_pid)
+        self.notify_start(self.supervisor_pid)
 
     def start_rank(self, rank):
         """
@@ -213,7 +217,7 @@ class WardenEngineLauncher(_WardenLauncher, ipp_launcher.EngineLauncher):
             "LOCAL_RANK": str(rank),
             "LOCAL_WORLD_SIZE": str(self.n),
         }
-        self.keeper.order(
+        self.supervisor.order(
             "start rank",
             rank=rank,
             environment=environment,
@@ -227,4 +231,4 @@ class WardenEngineLauncher(_WardenLauncher, ipp_launcher.EngineLauncher):
         Send a signal to every rank.
         """
         signum = getattr(signal, f"SIG{sig}") if isinstance(sig, str) else sig
-        self.keeper.signal_ranks(range(self.n), signum)
+        self.supervisor.signal_ranks(range(self.n), signum)

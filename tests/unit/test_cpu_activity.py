@@ -4,7 +4,7 @@ Standing still or computing: told by CPU time, on a clock and processes that are
 
 import pytest
 
-from ddp_lessons.ranks.diagnosis.cpu_activity import BUSY_SHARE, Progress
+from ddp_lessons.ranks.diagnosis.cpu_activity import BUSY_SHARE, CpuActivity
 
 
 class Machine:
@@ -15,7 +15,7 @@ class Machine:
     def __init__(self, num_processes=4):
         self.now = 100.0
         self.used = dict.fromkeys(range(num_processes), 5.0)
-        self.progress = Progress(
+        self.progress = CpuActivity(
             pids=lambda: list(range(num_processes)),
             clock=lambda: self.now,
             cpu_seconds=self.used.get,
