@@ -105,10 +105,9 @@ def _number(result):
     """
     Return an answer as a whole number or None; the text "?" if it is neither.
     """
-    number = None if result is None else number_of(result)
-    if result is None or (number is not None and float(number).is_integer()):
-        return number if number is None else int(number)
-    return "?"
+    number = number_of(result) if result is not None else None
+    is_whole = number is not None and float(number).is_integer()
+    return int(number) if is_whole else None if result is None else "?"
 
 
 def _is_no_rank(view):
@@ -123,7 +122,7 @@ def _asks_nobody(view):
 
 
 def _disagrees(view):
-    own, first = _number(view.got), _number(view.case_result.results[0])
+    first, own = _number(view.case_result.results[0]), _number(view.got)
     return own != first and f"Rank 0 says {first}, rank {view.rank} says {own}."
 
 
