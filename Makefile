@@ -28,11 +28,12 @@ test-all: setup ## Run every test, part by part; goes on where it was ended. Tak
 bank: setup ## Try every wrong answer to every task. Of a lesson: make bank ARGS="-k 03."
 	@$(PY) scripts/run_tests.py tests/answers/bank -m "not alone" $(ARGS)
 
-lint: setup ## Format, lint, types and spelling.
+lint: setup ## Format, lint, types, spelling and plain words.
 	@$(PY) -m ruff format --check --quiet .
 	@$(PY) -m ruff check --quiet .
 	@$(PY) -m mypy --no-error-summary
 	@$(PY) -m codespell_lib
+	@$(PY) scripts/check_words.py
 
 check: lint test ## The one command before a commit: lint and test.
 

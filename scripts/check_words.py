@@ -1,0 +1,218 @@
+"""
+Find sentences without a subject and words that nobody searches for, in docstrings and comments.
+
+    python scripts/check_words.py             the whole repository, without NOT_YET_REWRITTEN
+    python scripts/check_words.py PATH ...    some files or folders, whichever they are
+
+`make lint` runs it. It prints a line for each fault, and exits with 1 if there is one:
+
+    ddp_lessons/trace/tap.py:12: "Who" begins a sentence: name its subject, such as "The rank that"
+"""
+
+import ast
+import io
+import re
+import subprocess
+import sys
+import tokenize
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+NOT_YET_REWRITTEN = (
+    *(
+        f"ddp_lessons/{subject}/"
+        for subject in (
+            "accumulation", "asynchronous", "beyond_ddp", "checkpoint", "collectives", "costs",
+            "ddp", "frameworks", "hangs", "jobs", "launch", "many_machines", "metrics", "pictures",
+            "process_group", "replicas", "ring", "samplers", "sharded_optimizer", "speed", "trace",
+            "workloads",
+        )
+    ),
+    "notebooks/",
+    "exercises/",
+)  # fmt: skip
+"""
+The textbook, the lessons and the exercises. A folder leaves this list when it is rewritten.
+"""
+
+FIRST_WORDS = {
+    "Who": 'name its subject, such as "The rank that"',
+    "Whoever": 'name its subject, such as "A user who"',
+    "What": 'name its subject, such as "The value that"; a question ends in "?"',
+    "Of": 'begin with the subject: "Activations need 8 times as many"',
+    "Nobody": 'name its subject, such as "No rank"',
+    "One that": "name the noun that One stands for",
+    "Such a": "name the noun, or say what it is like",
+}
+"""
+How no sentence begins, and what to write.
+"""
+
+WORDS = {
+    r"foret(?:ell|old)\w*": "predict",
+    r"told by": '"found by", or what is known and from where',
+    r"(?:is|are|was|were) through\b(?! (?:a|an|the|its|which)\b)": '"has finished"',
+    r"way back\b": "the inverse",
+    r"in one piece\b": "contiguous",
+    r"comes? up\b": '"starts"',
+    r"wardens?\b": "supervisor",
+    r"keepers?\b": "supervisor client",
+    r"lookouts?\b": "stall monitor",
+    r"nann(?:y|ies)\b": "child process manager",
+    r"lets? go\b": '"releases"',
+    r"whoever\b": '"the rank that", "a user who"',
+    r"reckon\w*": '"compute", "estimate"',
+    r"on paper\b": '"in a simulated world", "without ranks"',
+    r"as often as one likes\b": '"any number of times"',
+}
+"""
+Words that a reader cannot search for, as regular expressions, and the field's word for each.
+"""
+
+ALLOWED = {
+    ("ddp_lessons/ranks/rank/rank_engine.py", "nanny"): "ipyparallel's class is named KernelNanny",
+}
+"""
+Uses that stay: the file and the word as it stands there, and why.
+"""
+
+_BARE_REFERENCE = re.compile(r"(?:As|See) `[^`]+`\.")
+_TOOLS = re.compile(r"#\s*(?:noqa|fmt:|type:|pragma|isort|ruff|!|\||%%|solution|end of solution)")
+_ARGUMENT = re.compile(r"(?:[\w*, ()\[\].|]+|`[^`]+`): +(?=[A-Z`])")
+_SENTENCE_END = re.compile(r"(?<=[.?!:])\s+(?=[A-Z`\"(])")
+
+
+@dataclass(frozen=True)
+class Text:
+    """
+    Hold a docstring, or comments on lines one below the other.
+
+    Args:
+        line: Number of its first line, from 1.
+        text: Its words.
+    """
+
+    line: int
+    text: str
+
+
+def texts_of(source):
+    """
+    Yield the Texts of a Python source: first its docstrings, then its comments.
+    """
+    for node in ast.walk(ast.parse(source)):
+        value = node.value if isinstance(node, ast.Expr) else None
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            yield Text(node.lineno, value.value)
+    block, first, column, last = [], 0, 0, -1
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type != tokenize.COMMENT or _TOOLS.match(token.string):
+            continue
+        words, (line, begin) = token.string.lstrip("#").strip(), token.start
+        if block and (line, begin) == (last + 1, column):
+            block.append(words)
+        else:
+            if block:
+                yield Text(first, "\n".join(block))
+            block, first, column = [words], line, begin
+        last = line
+    if block:
+        yield Text(first, "\n".join(block))
+
+
+def sentences_of(text):
+    """
+    Yield the sentences of a Text, each with the number of the line on which it begins.
+
+    A paragraph, an entry under `Args:` and an item of a list each begin a sentence.
+    """
+    paragraph, first = [], 0
+    for number, line in enumerate([*text.text.split("\n"), ""], text.line):
+        words = line.strip()
+        begins = re.match(r"- |\d+\. ", words) or _ARGUMENT.match(words)
+        if paragraph and (not words or begins):
+            yield from _split(paragraph, first)
+            paragraph = []
+        if words:
+            first = first if paragraph else number
+            paragraph.append(words)
+
+
+def _split(lines, first):
+    joined, starts = "", []
+    for offset, line in enumerate(lines):
+        starts.append((len(joined), first + offset))
+        joined += line + " "
+    joined = joined.rstrip()
+    position = 0
+    for sentence in _SENTENCE_END.split(joined):
+        begin = joined.index(sentence, position)
+        position = begin + len(sentence)
+        line = max(number for at, number in starts if at <= begin)
+        head = _ARGUMENT.match(sentence) or re.match(r"(?:- |\d+\. )", sentence)
+        yield line, sentence[head.end() :] if head else sentence
+
+
+def faults_of(name, source):
+    """
+    Return the faults of a Python file, each as a line to print.
+
+    Args:
+        name: The file's path below the repository, with slashes.
+        source: Its text.
+    """
+    found = []
+    for text in texts_of(source):
+        for line, sentence in sentences_of(text):
+            for fault, word in _faults_of_sentence(sentence):
+                if (name, word) not in ALLOWED:
+                    found.append(f"{name}:{line}: {fault}")
+    return found
+
+
+def _faults_of_sentence(sentence):
+    for first, advice in FIRST_WORDS.items():
+        is_question = first == "What" and sentence.endswith("?")
+        if re.match(rf"{first}\b", sentence) and not is_question:
+            yield f'"{first}" begins a sentence: {advice}', first
+    if _BARE_REFERENCE.fullmatch(sentence):
+        yield f"{sentence!r} says nothing here: say in a few words what it is", sentence
+    for pattern, advice in WORDS.items():
+        if match := re.search(rf"(?<![\w`]){pattern}", re.sub(r"`[^`]*`", "``", sentence)):
+            yield f'"{match[0]}": write {advice}', match[0]
+
+
+def files_of(paths):
+    """
+    Return the Python files under some paths; of no paths, those of the repository to be checked.
+    """
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *paths],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    ).stdout.split("\0")  # fmt: skip
+    skipped = () if paths else NOT_YET_REWRITTEN
+    names = [name for name in listed if name.endswith(".py") and not name.startswith(skipped)]
+    return sorted(name for name in names if (ROOT / name).is_file())
+
+
+def main(paths):
+    """
+    Print the faults under some paths.
+
+    Returns:
+        int: 1 if there is one, else 0.
+    """
+    relative = [str(Path(path).resolve().relative_to(ROOT)) for path in paths]
+    found = [
+        fault
+        for name in files_of(relative)
+        for fault in faults_of(name, (ROOT / name).read_text(encoding="utf-8"))
+    ]
+    print("\n".join(found), end="\n" if found else "")
+    return int(bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,91 @@
+"""
+The check of docstrings and comments: it finds what readers stumbled over, and lets plain words be.
+"""
+
+import sys
+
+import pytest
+from paths import ROOT
+
+
+@pytest.fixture
+def check_words(monkeypatch):
+    """
+    Give the module of `make lint`.
+    """
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    import check_words
+
+    yield check_words
+    sys.modules.pop("check_words", None)
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "fault"),
+    [
+        ('"""\nWho waits is not woken.\n"""', 2, '"Who" begins'),
+        ('"""\nWhat a rank has printed.\n"""', 2, '"What" begins'),
+        ('"""\nReturn it. Of two ranks the\nfirst counts.\n"""', 2, '"Of" begins'),
+        ('"""\nA rank.\n\nArgs:\n    rank: Whoever sends.\n"""', 5, '"Whoever" begins'),
+        ("x = 1  # Nobody waits.", 1, '"Nobody" begins'),
+        ("# All is well.\n# Such a rank is replaced.", 2, '"Such a" begins'),
+        ("# One that sends is replaced.", 1, '"One that" begins'),
+        ('def f():\n    """\n    See `g`.\n    """', 3, "says nothing here"),
+        ('"""\nA.\n\nArgs:\n    rank: As `join`.\n"""', 5, "says nothing here"),
+        ("# The bytes are foretold.", 1, '"foretold": write predict'),
+        ("# The rank is through\n# by then.", 1, '"is through": write'),
+        ("FIELD = 1\n'''\nIt comes up late.\n'''", 3, '"comes up": write'),
+    ],
+)
+def test_faults_are_found_with_their_line(check_words, source, line, fault):
+    """
+    A fault without its line would be searched for by hand in 320 lines.
+    """
+    found = check_words.faults_of("a.py", source)
+    assert len(found) == 1
+    assert found[0].startswith(f"a.py:{line}: ")
+    assert fault in found[0]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        '"""\nReturn the rank that waits.\n"""',
+        "# What is a rank? A process.",
+        "x = 'Who waits is not woken.'",
+        "# The cable is through a wall: it `is through` there.",
+        "x = 1  # noqa: Nobody",
+        '"""\nThe ranks, as `join` returns them. Offices are closed.\n"""',
+    ],
+)
+def test_plain_words_pass(check_words, source):
+    """
+    A check that fires on good sentences is soon switched off.
+    """
+    assert check_words.faults_of("a.py", source) == []
+
+
+def test_a_use_that_is_allowed_passes_in_its_file_only(check_words, monkeypatch):
+    """
+    A reason holds for one place: the word stays forbidden everywhere else.
+    """
+    monkeypatch.setattr(check_words, "ALLOWED", {("a.py", "nanny"): "ipyparallel's word"})
+    assert check_words.faults_of("a.py", "# The nanny ends.") == []
+    assert len(check_words.faults_of("b.py", "# The nanny ends.")) == 1
+
+
+def test_each_folder_that_is_not_yet_rewritten_exists(check_words):
+    """
+    A folder that has moved would be checked, or left out, by mistake.
+    """
+    assert [f for f in check_words.NOT_YET_REWRITTEN if not (ROOT / f).is_dir()] == []
+
+
+def test_only_files_of_the_repository_are_read(check_words):
+    """
+    A virtual environment has thousands of files, none of which are ours.
+    """
+    names = check_words.files_of([])
+    assert "scripts/check_words.py" in names
+    assert not any(name.startswith((*check_words.NOT_YET_REWRITTEN, ".venv")) for name in names)
+    assert check_words.files_of(["ddp_lessons/ring"])
