@@ -26,8 +26,8 @@ def plan(seed):
     """
     draw = random.Random(seed)
     # A deck of kinds after another, each in an order of its own: so none is left out for long.
-    deck, snapshot = divmod(seed, len(KINDS))
-    kind = random.Random(-deck - 1).sample(sorted(KINDS), len(KINDS))[snapshot]
+    deck, position = divmod(seed, len(KINDS))
+    kind = random.Random(-deck - 1).sample(sorted(KINDS), len(KINDS))[position]
     world_size = draw.choice(WORLD_SIZES)
     culprit, other = draw.sample(range(world_size), 2)
     has_model, is_under_load = draw.random() < 0.5, draw.random() < 0.2

@@ -54,7 +54,7 @@ def test_find_course_without_one_says_what_to_do(tmp_path, monkeypatch):
         notebook_paths.find_course(tmp_path)
 
 
-def test_all_places_names_lessons_and_exercises(tmp_path):
+def test_all_notebooks_names_lessons_and_exercises(tmp_path):
     """
     A notebook without a text, and a text without a notebook, are found too.
     """

@@ -25,24 +25,24 @@ class Places:
     What stands for a user's home, which others may look into, and for /tmp.
     """
 
-    host_info: Path
+    home: Path
     temporary: Path
 
 
 @pytest.fixture
-def snapshots(tmp_path, monkeypatch):
+def places(tmp_path, monkeypatch):
     """
     Give Places, and no other.
     """
-    snapshots = Places(tmp_path / "people" / "me", tmp_path / "temporary")
-    snapshots.temporary.mkdir()
-    snapshots.host_info.mkdir(parents=True)
-    snapshots.host_info.chmod(0o755)
+    places = Places(tmp_path / "people" / "me", tmp_path / "temporary")
+    places.temporary.mkdir()
+    places.home.mkdir(parents=True)
+    places.home.chmod(0o755)
     for name in ("DDP_LESSONS_RUNTIME_DIR", "XDG_RUNTIME_DIR", "XDG_STATE_HOME"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(snapshots.host_info))
-    monkeypatch.setattr(tempfile, "tempdir", str(snapshots.temporary))
-    return snapshots
+    monkeypatch.setenv("HOME", str(places.home))
+    monkeypatch.setattr(tempfile, "tempdir", str(places.temporary))
+    return places
 
 
 def mode(path):
@@ -52,7 +52,7 @@ def mode(path):
     return stat.S_IMODE(os.stat(path).st_mode)
 
 
-def test_runtime_folder_is_in_the_user_s_own_if_there_is_one(snapshots, tmp_path, monkeypatch):
+def test_runtime_folder_is_in_the_user_s_own_if_there_is_one(places, tmp_path, monkeypatch):
     """
     Linux gives a user who logs in such a folder; nobody else can put anything there.
     """
@@ -65,11 +65,11 @@ def test_runtime_folder_is_in_the_user_s_own_if_there_is_one(snapshots, tmp_path
 
 
 @pytest.mark.parametrize("fault", ["open", "missing", "somebody else's"])
-def test_runtime_folder_is_in_the_home_otherwise(snapshots, monkeypatch, fault):
+def test_runtime_folder_is_in_the_home_otherwise(places, monkeypatch, fault):
     """
     A Hub or a container gives no such folder, and after `su` it is the one of somebody else.
     """
-    given = snapshots.temporary / "run"
+    given = places.temporary / "run"
     if fault != "missing":
         given.mkdir(mode=0o700)
         given.chmod(0o777 if fault == "open" else 0o700)
@@ -79,85 +79,85 @@ def test_runtime_folder_is_in_the_home_otherwise(snapshots, monkeypatch, fault):
         os.chown(given, 65534, 65534)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(given))
     folder = make_runtime_folder()
-    assert folder.parent == snapshots.host_info / ".local" / "state" / "ddp-lessons" / "runtime"
+    assert folder.parent == places.home / ".local" / "state" / "ddp-lessons" / "runtime"
     assert mode(folder) == mode(folder.parent) == 0o700
-    assert mode(snapshots.host_info) == 0o755
+    assert mode(places.home) == 0o755
 
 
 @pytest.mark.parametrize("fault", ["a file is in the way", "full", "none"])
-def test_runtime_folder_is_temporary_if_the_home_cannot_be_used(snapshots, monkeypatch, fault):
+def test_runtime_folder_is_temporary_if_the_home_cannot_be_used(places, monkeypatch, fault):
     """
     Homes are full on some servers, and missing in some containers.
     """
     real, refused = tempfile.mkdtemp, []
 
     def make(prefix, dir):
-        if fault == "full" and dir.is_relative_to(snapshots.host_info):
+        if fault == "full" and dir.is_relative_to(places.home):
             refused.append(dir)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return real(prefix=prefix, dir=dir)
 
     monkeypatch.setattr(tempfile, "mkdtemp", make)
     if fault == "a file is in the way":
-        (snapshots.host_info / ".local").touch()
+        (places.home / ".local").touch()
     elif fault == "none":
         monkeypatch.setenv("HOME", "nowhere")
-    assert make_runtime_folder().parent == snapshots.temporary / f"ddp-lessons-{os.getuid()}"
+    assert make_runtime_folder().parent == places.temporary / f"ddp-lessons-{os.getuid()}"
     assert len(refused) == (fault == "full")
-    assert list(snapshots.host_info.rglob("ranks-*")) == []
+    assert list(places.home.rglob("ranks-*")) == []
 
 
-def test_runtime_folder_is_temporary_if_the_home_is_read_only(snapshots):
+def test_runtime_folder_is_temporary_if_the_home_is_read_only(places):
     """
     As in many containers. The folder for temporary files is there for such.
     """
-    options = ["-t", "tmpfs", "-o", "ro,size=64k", "tmpfs", snapshots.host_info]
+    options = ["-t", "tmpfs", "-o", "ro,size=64k", "tmpfs", places.home]
     mount = subprocess.run(["mount", *options], capture_output=True, text=True)
     if mount.returncode != 0:
         pytest.skip(f"a file system cannot be mounted here: {mount.stderr.strip()}")
     try:
-        assert make_runtime_folder().parent == snapshots.temporary / f"ddp-lessons-{os.getuid()}"
+        assert make_runtime_folder().parent == places.temporary / f"ddp-lessons-{os.getuid()}"
     finally:
-        subprocess.run(["umount", snapshots.host_info], check=True)
+        subprocess.run(["umount", places.home], check=True)
 
 
-def test_runtime_folder_is_not_left_in_somebody_else_s_home(snapshots, monkeypatch):
+def test_runtime_folder_is_not_left_in_somebody_else_s_home(places, monkeypatch):
     """
     Under sudo HOME may be a learner's. A folder of root's there would keep their progress out.
     """
     monkeypatch.setattr(os, "getuid", lambda: 1)
     with contextlib.suppress(StartFailed):  # nor is what this process makes that user's
         make_runtime_folder()
-    assert list(snapshots.host_info.rglob("*")) == []
+    assert list(places.home.rglob("*")) == []
 
 
-def test_runtime_folder_on_a_network_comes_last(snapshots, monkeypatch):
+def test_runtime_folder_on_a_network_comes_last(places, monkeypatch):
     """
     Ranks of one machine meet in a file: on another machine's disk that is slow, or fails.
     """
-    mounts = snapshots.temporary.parent / "mounts"
+    mounts = places.temporary.parent / "mounts"
     mounts.write_text(
-        f"/dev/a / ext4 rw 0 0\nserver:/people {snapshots.host_info.parent} nfs4 rw,vers=4 0 0\n"
+        f"/dev/a / ext4 rw 0 0\nserver:/people {places.home.parent} nfs4 rw,vers=4 0 0\n"
     )
     kind = functools.partial(runtime_folder._file_system, mounts=mounts)
-    assert [kind(snapshots.host_info / "new" / "folder"), kind(snapshots.temporary)] == [
+    assert [kind(places.home / "new" / "folder"), kind(places.temporary)] == [
         "nfs4",
         "ext4",
     ]
     monkeypatch.setattr(runtime_folder, "_file_system", kind)
     folder = make_runtime_folder()
-    assert folder.parent.parent == snapshots.temporary
+    assert folder.parent.parent == places.temporary
 
 
-def test_runtime_folder_without_locks_is_refused(snapshots, monkeypatch):
+def test_runtime_folder_without_locks_is_refused(places, monkeypatch):
     """
     Some file systems of clusters have none; ranks would not find each other there.
     """
 
     def flock(file, operation):
-        if file.name.startswith(str(snapshots.host_info)):
+        if file.name.startswith(str(places.home)):
             raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
     monkeypatch.setattr(runtime_folder.fcntl, "flock", flock)
-    assert make_runtime_folder().parent.parent == snapshots.temporary
-    assert list(snapshots.host_info.rglob("ranks-*")) == []
+    assert make_runtime_folder().parent.parent == places.temporary
+    assert list(places.home.rglob("ranks-*")) == []

@@ -66,7 +66,7 @@ def finish_cell(ranks, outcomes, stall_monitor, stopped):
     if kinds == {OK} and not stopped and alike:
         return None
     snapshots = {
-        r: snapshot for r, snapshot in stall_monitor.all_notebook_paths([]).items() if r in outcomes
+        r: snapshot for r, snapshot in stall_monitor.all_snapshots([]).items() if r in outcomes
     }
     mismatch = diagnose(snapshots, []).sentence
     if kinds == {OK} and not stopped and not mismatch:
@@ -131,7 +131,7 @@ def _stop_head(outcomes, stall_monitor):
     if stall_monitor.diagnosis is not None and stall_monitor.diagnosis.sentence:
         return f"Stopped: {stall_monitor.diagnosis.sentence}."
     at = {}
-    for rank, snapshot in stall_monitor.last_places.items():
+    for rank, snapshot in stall_monitor.last_snapshots.items():
         if snapshot and snapshot["line"]:
             at.setdefault((snapshot["line"], snapshot["code"]), []).append(rank)
     parts = [

@@ -36,7 +36,7 @@ class AgentClient:
         Returns:
             dict[int, Future]: The answer of each, which has `RankAgent.place` as its "answer".
         """
-        return self._request(ranks, "place_request")
+        return self._request(ranks, "snapshot_request")
 
     def ask_state(self, ranks):
         """

@@ -196,7 +196,7 @@ class CellRun:
             self._fault()
 
     def _on_death(self, rank, pid, code):
-        snapshot = self._stall_monitor.last_places.get(rank)
+        snapshot = self._stall_monitor.last_snapshots.get(rank)
         where = line_of_death(
             self.ranks.supervisor, rank, snapshot, lambda line: source_line(self.source, line)
         )

@@ -38,7 +38,7 @@ class StallMonitor:
         self.diagnosis = None
         self.deadlocked = False
         self.unblocker = None
-        self.last_places = {}
+        self.last_snapshots = {}
         self._questions = {}  # rank -> (when, the agent's turns then, future)
         self._answered_at = {}  # rank -> when the question was asked that it answered last
         self._from_outside = {}
@@ -57,7 +57,7 @@ class StallMonitor:
         if self.unblocker is not None:
             lost = self.unblocker.step(running)
             if lost:
-                for rank in set(lost) - set(self.last_places):
+                for rank in set(lost) - set(self.last_snapshots):
                     self._ask_from_outside(rank, insist=True)  # its last chance to say where it is
                 self.ranks.engines.kill_stuck(lost)
             return
@@ -82,20 +82,20 @@ class StallMonitor:
             clocks.STOP_ANSWER_S, lambda: self.ranks.control.pids(able), self._clock
         )
         self._ask(running, until=lambda: time_limit.is_over, insist=True)
-        diagnosis = diagnose(self.all_notebook_paths(running), running, halts)
+        diagnosis = diagnose(self.all_snapshots(running), running, halts)
         # A deadlock that was found a moment ago is over for ranks that have been freed by now.
         if diagnosis.sentence or not self.deadlocked:
             self.diagnosis = diagnosis
         self._release()
 
-    def all_notebook_paths(self, running):
+    def all_snapshots(self, running):
         """
         Return the places of all ranks: the finished ones say what they have called, and those that
         were not asked to run the cell are `outside`.
         """
         dead = self.ranks.dead
         others = [r for r in range(len(self.ranks)) if r not in running and r not in dead]
-        snapshots = {r: self.last_places[r] for r in running if r in self.last_places}
+        snapshots = {r: self.last_snapshots[r] for r in running if r in self.last_snapshots}
         snapshots.update(self.ranks.control.snapshots(others))
         for rank in set(snapshots) - set(self.targets):
             snapshots[rank]["outside"] = True
@@ -108,7 +108,7 @@ class StallMonitor:
         """
         Return for each rank that was asked the id of the last request to which it has replied.
         """
-        told = {**self.last_places, **(self.unblocker.told if self.unblocker else {})}
+        told = {**self.last_snapshots, **(self.unblocker.told if self.unblocker else {})}
         return {rank: said["replied_to"] for rank, said in told.items() if "replied_to" in said}
 
     def _look_after_fault(self, running, fault_at):
@@ -118,7 +118,9 @@ class StallMonitor:
         chances = [
             self._standstill.had_a_chance(
                 rank,
-                self.last_places.get(rank) if self._answered_at.get(rank, 0) > fault_at else None,
+                self.last_snapshots.get(rank)
+                if self._answered_at.get(rank, 0) > fault_at
+                else None,
                 fault_at,
                 self._stats_at_fault.get(rank),
             )
@@ -128,12 +130,12 @@ class StallMonitor:
             self._release()
 
     def _look_at_standstill(self, running):
-        before = dict(self.last_places)
+        before = dict(self.last_snapshots)
         stalled = self._standstill.seconds > clocks.STALL_REPORT_S
         # The signal that makes a silent rank tell its line wakes it from a sleep in C, so it is
         # kept for a rank that holds the others up for long.
         self._ask(running, insist=stalled and not self._table_shown)
-        snapshots = {rank: self.last_places.get(rank) for rank in running}
+        snapshots = {rank: self.last_snapshots.get(rank) for rank in running}
         if any(
             self._standstill.moves_in_a_call(rank, snapshot) for rank, snapshot in snapshots.items()
         ):
@@ -148,7 +150,7 @@ class StallMonitor:
             and self._standstill.waits_forever(rank, snapshot)
             for rank, snapshot in snapshots.items()
         ):
-            everybody = self.all_notebook_paths(running)
+            everybody = self.all_snapshots(running)
             waiting = _with_busy_outside(running, everybody)
             if is_deadlock(everybody, waiting, self._standstill.seconds):
                 self.deadlocked = True
@@ -156,7 +158,7 @@ class StallMonitor:
                 self._release()
                 return
         if stalled and not self._table_shown:
-            everybody = self.all_notebook_paths(running)
+            everybody = self.all_snapshots(running)
             waiting = _with_busy_outside(running, everybody)
             self._show_table(diagnose(everybody, waiting, self._standstill.halts))
 
@@ -206,7 +208,7 @@ class StallMonitor:
             if future.done():
                 del self._questions[rank]
                 if future.exception() is None:
-                    self.last_places[rank] = future.result()["content"]["answer"]
+                    self.last_snapshots[rank] = future.result()["content"]["answer"]
                     self._answered_at[rank] = when
 
     def _agent_turns(self, rank):
@@ -238,11 +240,11 @@ class StallMonitor:
             self.ranks.supervisor, rank, lambda line: source_line(self.source, line), insist
         )
         if snapshot is not None:
-            self._from_outside[rank] = self.last_places[rank] = snapshot
+            self._from_outside[rank] = self.last_snapshots[rank] = snapshot
             self._answered_at[rank] = self._clock()
 
     def _release(self):
-        self.unblocker = Unblocker(self.ranks, limits=manual_joins.short_joins(self.last_places))
+        self.unblocker = Unblocker(self.ranks, limits=manual_joins.short_joins(self.last_snapshots))
 
 
 def _with_busy_outside(running, snapshots):

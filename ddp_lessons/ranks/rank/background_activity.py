@@ -51,19 +51,19 @@ class BackgroundActivity:
 
 
 def _belongs_to(module, homes):
-    return any(module == host_info or module.startswith(f"{host_info}.") for host_info in homes)
+    return any(module == home or module.startswith(f"{home}.") for home in homes)
 
 
 def _may_act(thread, innermost):
     # A dummy stands for a thread of C++, such as autograd's: it works for one that waits for it.
     if innermost is None or isinstance(thread, threading._DummyThread):
         return False
-    host_info = type(thread).__module__
-    if host_info in ("threading", "multiprocessing.dummy"):
-        host_info = getattr(getattr(thread, "_target", None), "__module__", None) or host_info
-    if _belongs_to(host_info, _POOLS):
+    home = type(thread).__module__
+    if home in ("threading", "multiprocessing.dummy"):
+        home = getattr(getattr(thread, "_target", None), "__module__", None) or home
+    if _belongs_to(home, _POOLS):
         return not _is_idle(innermost)
-    return not _belongs_to(host_info, _TOOLS)
+    return not _belongs_to(home, _TOOLS)
 
 
 def _is_idle(frame):

@@ -120,12 +120,12 @@ def _value(tree, frame):
     return _UNKNOWN
 
 
-def _limit_s(call, snapshot, frame):
+def _limit_s(call, position, frame):
     """
-    Return the time limit that a call was given as its argument at `snapshot`, or as `timeout`.
+    Return the time limit that a call was given as its argument at `position`, or as `timeout`.
     """
     given = [word.value for word in call.keywords if word.arg == "timeout"]
-    given += call.args[snapshot : snapshot + 1]
+    given += call.args[position : position + 1]
     if not given:
         return None
     limit = _value(given[0], frame)

@@ -85,8 +85,12 @@ class RankEngine(app.IPEngine):
         signal.signal(END_SIGNAL, self._end)
         os.register_at_fork(after_in_child=_take_signals_as_python_does)
         self.kernel.control_handlers.update(
-            home_request=self._reply_to("home_reply", lambda content: host_info(content["folder"])),
-            place_request=self._reply_to("place_reply", lambda content: self.agent.snapshot()),
+            host_info_request=self._reply_to(
+                "host_info_reply", lambda content: host_info(content["folder"])
+            ),
+            snapshot_request=self._reply_to(
+                "snapshot_reply", lambda content: self.agent.snapshot()
+            ),
             state_request=self._reply_to("state_reply", lambda content: self.agent.state()),
             release_request=self._reply_to("release_reply", lambda content: self.agent.release()),
             wake_request=self._reply_to("wake_reply", lambda content: self.agent.wake()),

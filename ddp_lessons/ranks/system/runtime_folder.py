@@ -43,17 +43,17 @@ def _places():
     """
     Return the folders that may hold this user's runtime folders, the best first.
     """
-    snapshots = []
+    candidates = []
     given = Path(os.environ.get("XDG_RUNTIME_DIR") or "/nowhere")
     if given.is_dir() and _is_mine(given) and not given.stat().st_mode & 0o077:
-        snapshots.append(given / "ddp-lessons")
+        candidates.append(given / "ddp-lessons")
     state = Path(os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state"))
     # Under sudo it may be somebody else's home; what root leaves there they could not write.
     if state.is_absolute() and _is_mine(state):
-        snapshots.append(state / "ddp-lessons" / "runtime")
-    snapshots.append(Path(tempfile.gettempdir()) / f"ddp-lessons-{os.getuid()}")
+        candidates.append(state / "ddp-lessons" / "runtime")
+    candidates.append(Path(tempfile.gettempdir()) / f"ddp-lessons-{os.getuid()}")
     # A store on another machine's disk is slow, and its locks may not work.
-    return sorted(snapshots, key=lambda snapshot: _file_system(snapshot).startswith(_NETWORK))
+    return sorted(candidates, key=lambda folder: _file_system(folder).startswith(_NETWORK))
 
 
 def _is_mine(path):

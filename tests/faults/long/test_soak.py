@@ -28,8 +28,8 @@ def test_lesson_comes_out_three_times_in_a_row(stem, turn):
     """
     What comes out by luck does not come out three times.
     """
-    (snapshot,) = [snapshot for snapshot in choose(ROOT, [stem]) if snapshot.is_lesson]
-    verify(snapshot, deadline_s=DEADLINE_S)
+    (paths,) = [paths for paths in choose(ROOT, [stem]) if paths.is_lesson]
+    verify(paths, deadline_s=DEADLINE_S)
 
 
 @pytest.mark.parametrize("stem", STEMS)
@@ -37,9 +37,9 @@ def test_lesson_comes_out_while_the_cores_are_busy(stem):
     """
     A learner's machine does other things too, and so does a server with thirty learners.
     """
-    (snapshot,) = [snapshot for snapshot in choose(ROOT, [stem]) if snapshot.is_lesson]
+    (paths,) = [paths for paths in choose(ROOT, [stem]) if paths.is_lesson]
     with busy_cores():
-        verify(snapshot, deadline_s=DEADLINE_S)
+        verify(paths, deadline_s=DEADLINE_S)
 
 
 @pytest.mark.parametrize("stem", STEMS)

@@ -98,5 +98,5 @@ def test_lesson_that_speaks_of_last_bits_comes_out_on_this_kind_of_cpu(kind, ste
     """
     Lessons that claim it, and the solutions of their exercises, whose checks ask for it.
     """
-    for snapshot in choose(ROOT, [stem]):
-        verify(snapshot, deadline_s=DEADLINE_S)
+    for paths in choose(ROOT, [stem]):
+        verify(paths, deadline_s=DEADLINE_S)

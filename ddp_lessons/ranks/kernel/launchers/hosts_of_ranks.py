@@ -28,7 +28,7 @@ def ask_hosts_of_ranks(client, ranks, folder, time_limit):
             # Asked again: what is sent while its line is being made reaches nobody.
             request = client._send(
                 client._control_stream,
-                "home_request",
+                "host_info_request",
                 content={"folder": folder},
                 ident=client._engines[rank].encode(),
             )
