@@ -6,6 +6,7 @@ Every error that this package raises on purpose, in one tree.
     |-- StartFailed                     ranks could not be started; nothing is left running
     |-- RanksGone                       the ranks were stopped, or their warden died
     |-- JobLate (also TimeoutError)         a job did not end in time; its processes were ended
+    |-- PrivateNameGone                 an installed package lacks a name that the course needs
     |-- RanksMissing (also RuntimeError)    ranks did not come to a group in time
     |-- CallsDiffer (also RuntimeError)     ranks are about to make different calls; none was made
     |-- CellFailed                      a cell failed on some rank; the others were released
@@ -73,6 +74,12 @@ class StartFailed(DDPLessonsError, RuntimeError):
 class RanksGone(DDPLessonsError, RuntimeError):
     """
     The ranks that a call needs were stopped or have died with their warden.
+    """
+
+
+class PrivateNameGone(DDPLessonsError, RuntimeError):
+    """
+    An installed version of torch, ipyparallel or ipykernel lacks a private name that is needed.
     """
 
 

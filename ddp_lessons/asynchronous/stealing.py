@@ -11,6 +11,7 @@ import uuid
 import torch.distributed as dist
 
 from ..errors import BadInput
+from ..private.process_groups import default_store
 
 
 def new_counters():
@@ -23,7 +24,7 @@ def new_counters():
     """
     name = [uuid.uuid4().hex]  # a cell that is run again must not go on with old counters
     dist.broadcast_object_list(name, src=0)
-    return dist.PrefixStore(name[0], dist.distributed_c10d._get_default_store())
+    return dist.PrefixStore(name[0], default_store())
 
 
 class Queues:

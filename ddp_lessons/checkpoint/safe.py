@@ -14,17 +14,16 @@ import pickle
 import zipfile
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint._traverse import set_element
 from torch.distributed.checkpoint.metadata import StorageMeta
 from torch.distributed.checkpoint.planner import LoadItemType
 from torch.serialization import get_unsafe_globals_in_checkpoint
 
 from ddp_lessons.errors import BadInput, CheckpointRefused
+from ddp_lessons.private import storages
 
 FORMAT = "ddp_lessons.checkpoint"
 VERSION = 1
@@ -212,7 +211,7 @@ class SafeReader(dcp.FileSystemReader):
             return False
         target = planner.resolve_tensor(item).detach()
         with open(Path(self.path) / info.relative_path, "rb", buffering=0) as file:
-            saved, offset = self._layout(self._slice_file(file, info))
+            saved, offset = self._layout(storages.slice_of(self, file, info))
             alike = saved.dtype == target.dtype and saved.shape == target.shape == item.lengths
             if (
                 not alike
@@ -241,7 +240,7 @@ class SafeReader(dcp.FileSystemReader):
 
         Source: PyTorch documentation, "Serialization semantics", `torch.save` and its zip archive.
         """
-        archive: Any = torch._C.PyTorchFileReader(part)
+        archive = storages.archive_reader(part)
         described = archive.get_record("data.pkl")
         if described not in self._layouts:
             part.seek(0)
@@ -268,7 +267,9 @@ class SafePlanner(dcp.DefaultLoadPlanner):
         except Exception as error:
             raise _refused("expected plain values (got code or damaged data)") from error
         # DCP's planner would read it with the full pickle. All else is as there.
-        set_element(self.original_state_dict, self.mappings[read_item.dest_index.fqn], content)
+        storages.set_element(
+            self.original_state_dict, self.mappings[read_item.dest_index.fqn], content
+        )
 
 
 class _MetadataUnpickler(pickle.Unpickler):

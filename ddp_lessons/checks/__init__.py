@@ -1,5 +1,5 @@
 """
-Tell right answers to the exercises from wrong ones, by what the ranks do.
+The checks of the exercises: they tell right answers from wrong ones by what the ranks do.
 
     from ddp_lessons.checks import collectives as check, hint
 
@@ -7,7 +7,8 @@ Tell right answers to the exercises from wrong ones, by what the ranks do.
     check.all_reduce.picture()  # what that run did
     hint("02.1")                # the next hint
 
-A folder a lesson, by the lesson's stem, and in it a module a task; `kit` is what they share.
+Each lesson has a folder here, named as the lesson without its number, and each task has a module in
+it. `kit` holds the code that all tasks share.
 """
 
 from ddp_lessons.checks.kit.hints import hint

@@ -1,3 +1,6 @@
 """
-The learner's commands (lab, exercises, progress), and in the rooms how notebooks are made and held.
+The commands for learners and teachers.
+
+The subpackages build and check notebooks (`building`, `notebooks`, `rules`), and judge whether a
+machine can run the course (`doctor`).
 """

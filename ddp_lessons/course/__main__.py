@@ -22,7 +22,7 @@ def main(argv=None):
     Run one command and return its exit status: 0 done, 1 refused, 2 wrong usage.
 
     Args:
-        argv: The arguments. Those of this process if None.
+        argv: List of command-line arguments; those of this process if None.
     """
     options = _parser().parse_args(argv)
     if options.act is read_script:
@@ -85,7 +85,7 @@ def _parser():
 
 
 def _stop(number, frame):
-    # An ordinary exit, so that what is running is ended before this process is.
+    # SystemExit unwinds the stack, so the processes of a command are ended before this one ends.
     raise SystemExit(128 + number)
 
 

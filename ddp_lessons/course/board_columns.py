@@ -1,5 +1,5 @@
 """
-What can be seen of the course on a class board: its sections, by their predictions, and its tasks.
+The columns of the class board: one for each section with a prediction, and one for each task.
 """
 
 import html
@@ -21,7 +21,7 @@ def columns(course=None):
     Return the Columns of the course: lesson by lesson, its sections and then its tasks.
 
     Args:
-        course: The course's folder; default: found.
+        course: Path of the course's folder; default: the one that `find_course` finds.
     """
     found = [*sections(course), *_tasks()]
     return sorted(found, key=lambda one: (one.stem, one.kind, one.label))
@@ -32,7 +32,7 @@ def sections(course=None):
     Return a Column for each section of the lessons that asks for a prediction.
 
     Args:
-        course: The course's folder; default: found.
+        course: Path of the course's folder; default: the one that `find_course` finds.
     """
     found = []
     for paths in all_notebooks(course or find_course()):

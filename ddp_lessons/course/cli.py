@@ -1,7 +1,7 @@
 """
-The command line: `ddp-lessons doctor`, `lab`, and what learners need for the exercises.
+The command line: `ddp-lessons doctor`, `lab`, and the learner's commands for exercises.
 
-Each command imports what it needs when it runs, so that `--help` answers at once.
+Each command imports its modules only when it runs, so that `--help` answers at once.
 """
 
 import functools
@@ -279,7 +279,7 @@ def nbgrader(**options):
 
 def _bring_up_to_date(folder):
     """
-    Copy the course, or what is new in it, into a learner's folder; say what was done.
+    Copy the course, or its new files, into a learner's folder, and print which files changed.
     """
     from ddp_lessons.course import workspace
     from ddp_lessons.course.notebooks import notebook_paths

@@ -1,7 +1,7 @@
 """
-What one types to take a notebook to a cluster: `ddp-lessons script`.
+The command that turns a notebook into a script for a cluster: `ddp-lessons script`.
 
-It imports what it needs when it runs, so that `--help` answers at once.
+The command imports its modules only when it runs, so that `--help` answers at once.
 """
 
 from pathlib import Path

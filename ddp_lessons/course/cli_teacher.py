@@ -1,7 +1,7 @@
 """
-What teachers type: `ddp-lessons board`, and the progress of one learner for other programs.
+The teacher's commands `ddp-lessons board` and `nbgrader`, and reports for other programs.
 
-Each command imports what it needs when it runs, so that `--help` answers at once.
+Each command imports its modules only when it runs, so that `--help` answers at once.
 """
 
 import json
@@ -32,8 +32,8 @@ def board(
     """
     Serve the class board: a page on which you see how far everybody is, and where they are stuck.
 
-    Learners join with the line that the page shows. No code of theirs is sent. What came is kept
-    for a day. Under a JupyterHub, it runs as a service.
+    Learners join with the line that the page shows. No code of theirs is sent. The board keeps
+    what they send for a day. Under a JupyterHub, it runs as a service.
     """
     from ddp_lessons.board import csv_table, roster, serving
 
@@ -65,20 +65,20 @@ def nbgrader(
 
 def grade(folder, stem=None, junit=None, points=None):
     """
-    Check what learners have handed in, and tell other programs.
+    Check submissions, and write reports about them for other programs.
 
     Args:
-        folder: The folder: of one learner, or of a folder for each.
-        stem: One exercise, or None for all.
-        junit: Path of a report in JUnit's form, or None.
-        points: Path of a gradebook as CSV, or None.
+        folder: Path of one learner's folder, or of a folder that holds one for each learner.
+        stem: The lesson id of one exercise, or None for all exercises.
+        junit: Path of the JUnit report to write, or None.
+        points: Path of the gradebook to write as CSV, or None.
 
     Returns:
-        int: How many tasks are open.
+        int: Number of tasks that are not solved.
     """
     from ddp_lessons.course import reports
 
-    for path in filter(None, (junit, points)):  # before an hour's work
+    for path in filter(None, (junit, points)):  # fails before, not after, an hour of checks
         write(path, "", mode="a")
     checked = _check_all(folder, stem)
     if junit is not None:
@@ -90,7 +90,7 @@ def grade(folder, stem=None, junit=None, points=None):
 
 def progress_text():
     """
-    Return what the state file says as JSON, with the names of tasks and the places of predictions.
+    Return the learner's state as JSON, with each task's name and each prediction's section.
     """
     from ddp_lessons.checks.kit.task_registry import all_tasks
     from ddp_lessons.course.board_columns import sections
@@ -115,7 +115,7 @@ def _columns():
 
 
 class _Collected:
-    # Notebooks that were handed in do not change: they are checked once.
+    # A board source of checked submissions. Submissions do not change, so one check is enough.
     def __init__(self, rows):
         self._rows = rows
 
@@ -153,15 +153,15 @@ def _check_all(folder, stem=None):
 
 def write(path, text, mode="w"):
     """
-    Write a file that a teacher has named.
+    Write text into a file that a teacher has named.
 
     Args:
-        path: The file.
-        text: What to write.
-        mode: "w" in place of what it holds, "a" behind it.
+        path: Path of the file.
+        text: The text to write.
+        mode: "w" to replace the file's text, "a" to append to it.
 
     Raises:
-        BadInput: It cannot be written there.
+        BadInput: The file cannot be written.
     """
     try:
         with path.open(mode, encoding="utf-8", newline="") as file:

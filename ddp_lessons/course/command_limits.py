@@ -1,9 +1,9 @@
 """
-Hold a command, and all that it starts, to so much memory and so many processes.
+Run a command, and kill its processes if they use too much memory or are too many.
 
-This file runs as a process of its own between `jobs.owned` and the command. What one process may
-have, the kernel holds it to; what all have together is looked at ten times a second. It imports
-nothing of this package, so that it works from any folder.
+This file runs as a process between `ddp_lessons.jobs.owned` and the command. The operating system
+enforces the limits of each single process. Ten times a second, this process counts all of them and
+adds up their memory. The file imports nothing of this package, so that it works from any folder.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import psutil
 
 OVER_STATUS = 122
 _LOOK_EVERY_S = 0.1
-_TASKS_A_PROCESS = 32  # threads, which Linux counts as well
+_TASKS_A_PROCESS = 32  # threads of a process: RLIMIT_NPROC counts them, too
 
 
 def _main():
@@ -32,7 +32,7 @@ def _main():
     _bound(resource.RLIMIT_DATA, options.memory_bytes)
     _bound(resource.RLIMIT_NPROC, _num_tasks() + _TASKS_A_PROCESS * options.processes)
     _bound(resource.RLIMIT_CORE, 0)
-    _bound(resource.RLIMIT_FSIZE, options.memory_bytes)  # no file is larger than all memory
+    _bound(resource.RLIMIT_FSIZE, options.memory_bytes)  # the memory limit bounds a file, too
     with subprocess.Popen(options.command) as child:
         while child.poll() is None:
             fault = _fault(options.memory_bytes, options.processes)
@@ -52,7 +52,7 @@ def _bound(what, most):
 
 
 def _num_tasks():
-    # Linux counts those of the user, not those of a command; and root's it does not count.
+    # RLIMIT_NPROC bounds all threads of the user, not only this command's. It does not bind root.
     own, found = os.getuid(), 0
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -62,7 +62,7 @@ def _num_tasks():
 
 
 def _others():
-    # Also those that detached themselves: the owner, which is our parent, has taken them in.
+    # Detached processes are included: the owner, which is our parent, has adopted them.
     mine = os.getpid()
     with contextlib.suppress(psutil.NoSuchProcess):
         found = psutil.Process(os.getppid()).children(recursive=True)
@@ -74,14 +74,14 @@ def _fault(memory_bytes, num_processes):
     others = _others()
     if len(others) > num_processes:
         return "processes"
-    # What processes share is counted for each of them, so this is the most that it can be.
+    # RSS counts shared memory once for each process, so its sum is an upper bound.
     if _sum(others, lambda one: one.memory_info().rss) <= memory_bytes:
         return ""
     return "memory" if _sum(others, _own_bytes) > memory_bytes else ""
 
 
 def _own_bytes(process):
-    # Linux shares out what several processes hold; elsewhere, what each has for itself must do.
+    # PSS, on Linux only, divides shared memory among its processes. USS is the private memory.
     told = process.memory_full_info()
     return getattr(told, "pss", told.uss)
 
@@ -95,7 +95,7 @@ def _sum(processes, size):
 
 
 def _kill_all():
-    # Stopped first, so that none starts another one while the rest is being killed.
+    # Stop all processes first, so that none starts another one while the rest is being killed.
     for number in (signal.SIGSTOP, signal.SIGKILL):
         while left := [one for one in _others() if _is_left(one, number)]:
             for process in left:

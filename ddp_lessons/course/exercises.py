@@ -1,5 +1,5 @@
 """
-The learner's exercises from the terminal: find, check, reset, and show a solution.
+The learner's exercises from the terminal: find, check and reset them, and show a solution.
 
 Nothing here overwrites what a learner has written: `reset` keeps the answer in a file beside the
 notebook.
@@ -29,7 +29,7 @@ from ddp_lessons.files import replace_text
 _LAST_CHARACTERS = 2000
 _EXCUSES = {"nbval-skip", "raises-exception", "nbval-raises-exception"}
 """
-Tags by which nbval lets a cell pass whatever becomes of it.
+Tags of cells that nbval skips, or lets raise.
 """
 _MESSAGE = re.compile(r"Traceback:\s*\n(?P<told>.*)", re.DOTALL)
 
@@ -37,13 +37,13 @@ _MESSAGE = re.compile(r"Traceback:\s*\n(?P<told>.*)", re.DOTALL)
 @dataclass(frozen=True)
 class Result:
     """
-    Hold what a check of the terminal found about one task.
+    The result of one task's check, run from the terminal.
 
     Args:
         task: The Task.
         is_solved: Whether its check passed.
-        told: What the check said if it did not.
-        mistake: The name of what was wrong, where it is known.
+        told: The message of the check if it failed, else "".
+        mistake: Name of the mistake, or "" if it is not known.
     """
 
     task: object
@@ -55,13 +55,13 @@ class Result:
 @dataclass(frozen=True)
 class Isolation:
     """
-    Say how a notebook is run that somebody else has written.
+    The bounds within which another person's notebook runs.
 
     Args:
         limits: The Limits of its time, memory and processes.
-        env: The environment that it gets.
-        output: A Path for what is printed.
-        is_over: Function that tells whether it is to be ended early.
+        env: Dict of its environment variables.
+        output: Path of the file that its output is written to.
+        is_over: Function without arguments; the run is ended early once it returns True.
     """
 
     limits: limited_run.Limits
@@ -72,11 +72,11 @@ class Isolation:
 
 def find_exercise(stem, course=None):
     """
-    Return the place of an exercise in the course.
+    Return the NotebookPaths of an exercise.
 
     Args:
-        stem: Such as "02_collectives", "02" or "2".
-        course: The course's folder; default: found.
+        stem: The exercise's lesson id or number: "02_collectives", "02" or "2".
+        course: Path of the course's folder; default: the one that `find_course` finds.
 
     Raises:
         BadInput: There is no such exercise.
@@ -93,10 +93,10 @@ def find_exercise(stem, course=None):
 
 def all_exercises(course=None):
     """
-    Return the places of all exercises of the course.
+    Return a list with the NotebookPaths of each exercise of the course.
 
     Args:
-        course: The course's folder; default: found.
+        course: Path of the course's folder; default: the one that `find_course` finds.
     """
     return [paths for paths in all_notebooks(course or find_course()) if not paths.is_lesson]
 
@@ -106,17 +106,17 @@ def learners_notebook(paths, folder=None):
     Return the path of the learner's notebook of an exercise.
 
     Args:
-        place: The place of the exercise.
-        folder: Where the learner works: a copy of the course, or a folder of exercises. Default:
+        paths: The NotebookPaths of the exercise.
+        folder: The learner's folder: a copy of the course, or a folder of exercises. Default:
             the current folder, and then `my-course`.
 
     Raises:
-        BadInput: There is none.
+        BadInput: The folder has no such notebook.
     """
     name = paths.blank.name
     folders = [Path(folder)] if folder else [Path.cwd(), workspace.usual_folder()]
     for one in folders:
-        # In a copy of the course a lesson has the same name.
+        # In a copy of the course, a lesson's notebook has the same file name.
         own = workspace.enclosing(one)
         path = own / "exercises" / name if own else one / name
         if path.is_file():
@@ -136,14 +136,14 @@ def tasks_of_stem(stem):
 
 def check_notebook(path, paths, apart=None):
     """
-    Run a learner's notebook under nbval and say for each of its tasks what came of its check.
+    Run a learner's notebook under nbval and return the result of each task's check.
 
     Stored outputs do not count: every cell runs again in a fresh kernel.
 
     Args:
         path: The learner's notebook.
-        place: The place of its exercise, which knows the cells that check.
-        apart: The Isolation that it is run with; None for a notebook of this user's own.
+        paths: The NotebookPaths of its exercise, whose starter has the original check cells.
+        apart: The Isolation to run it in; None for a notebook that this user has written.
 
     Returns:
         list[Result]: One for each task.
@@ -163,7 +163,7 @@ def check_notebook(path, paths, apart=None):
     missing = [source for source in given if source not in sources]
     try:
         failures, fault = _run(path, apart)
-    except _NoKernel:  # a busy machine's fault, before anything of the learner's has run
+    except _NoKernel:  # a busy machine did not start the kernel: try again
         failures, fault = _run(path, apart)
     results = []
     for task in tasks_of_stem(paths.stem):
@@ -186,18 +186,18 @@ def check_notebook(path, paths, apart=None):
 
 def reset_notebook(path, paths):
     """
-    Bring the blank back and keep what was there.
+    Replace a learner's notebook by the starter, and keep the learner's answer in another file.
 
     Args:
-        path: The learner's notebook; it need not exist.
-        place: The place of its exercise.
+        path: Path of the learner's notebook; it need not exist.
+        paths: The NotebookPaths of its exercise.
 
     Returns:
-        Path or None: The file that now holds the learner's answer; None if there was none, or
-        nothing but the blank's own cells.
+        Path or None: The file that now holds the learner's answer; None if there was no notebook,
+        or if it had only the starter's own cells.
 
     Raises:
-        BadInput: The folder, or the notebook, is not the learner's to write.
+        BadInput: This user may not write to the folder or to the notebook.
     """
     try:
         return _reset(path, blank_to_open(paths, path))
@@ -229,7 +229,7 @@ def solution_of(number):
     Return the source of a task's solution.
 
     Args:
-        number: Such as "02.1".
+        number: The task's number, such as "02.1".
 
     Raises:
         BadInput: There is no such task.
@@ -246,7 +246,7 @@ def solution_of(number):
 
 def _judged_sources(notebook):
     """
-    Return the texts of all cells of code; None in the place of one that nbval lets pass.
+    Return the source of each code cell; None for a cell that nbval skips or lets raise.
     """
     return [
         None if _EXCUSES & set(tags_of(cell)) else text_of(cell)
@@ -256,7 +256,7 @@ def _judged_sources(notebook):
 
 def _fixed_sources(blank):
     """
-    Return what a learner must not change: how ranks are started, and every check.
+    Return the sources of the cells that a learner must not change: setup and check cells.
     """
     cells = [cell for _, cell in numbered(blank, "code") if {"setup", "check"} & set(tags_of(cell))]
     return [text_of(cell) for cell in cells]
@@ -264,7 +264,7 @@ def _fixed_sources(blank):
 
 def _run(path, apart):
     """
-    Return {number of a code cell, from 0: what it raised}, and what was too much, if anything was.
+    Return {number of a failed code cell, from 0: its error}, and the exceeded limit or "".
     """
     with tempfile.TemporaryDirectory(prefix="ddp-lessons-") as folder:
         report = Path(folder) / "report.xml"
@@ -304,14 +304,14 @@ class _NoKernel(BadInput):
 
 
 def _no_kernel(cell):
-    # What nbval says of each cell then, and of none otherwise.
+    # nbval reports this error for every cell if the kernel did not start, else for no cell.
     error = cell.find("error")
     told = "" if error is None else error.get("message", "")
     return told if told.startswith("failed on setup") else ""
 
 
 def _told(cell):
-    if cell.find("skipped") is not None:  # so nbval marks one that fails after a time limit
+    if cell.find("skipped") is not None:  # nbval's mark for a failure after a cell's timeout
         return f"It was not judged: a cell above it took longer than {CELL_TIMEOUT_S:.0f} s."
     failure = cell.find("failure")
     text = ANSI.sub("", (cell.find("error") if failure is None else failure).text or "")

@@ -34,7 +34,7 @@ def lab_command(folder, port=None, browser=True, rest=(), is_root=False):
         "jupyterlab",
         f"--ServerApp.root_dir={folder}",
         f"--LabApp.default_url=/lab/tree/{FIRST_LESSON.as_posix()}",
-        # A course asks no questions of its own and looks nothing up: no news, no update check.
+        # JupyterLab asks the learner nothing and looks nothing up: no news, no check for updates.
         "--LabApp.news_url=None",
         "--LabApp.check_for_updates_class=jupyterlab.handlers.announcements.NeverCheckForUpdate",
     ]
@@ -51,17 +51,17 @@ def lab_environment(environment):
     """
     Return the environment in which JupyterLab has the course's defaults and finds its commands.
 
-    Without the defaults it asks in a corner of the first lesson whether it may fetch news, also
-    where it has no address to fetch them from; what kernels say is not encrypted, so that every
-    user of the machine can read it; and the tab of an exercise looks like that of its lesson.
-    `ddp-lessons` is found in terminals and in `!` cells, also if nobody has activated this
-    environment. The settings keep terminals from being login shells, as they are where the server
-    has no terminal of its own: those begin with /etc/profile, and so with another PATH.
+    With these defaults, JupyterLab does not ask in the first lesson whether it may fetch news.
+    Messages of kernels are encrypted, so that other users of the machine cannot read them. The tab
+    of an exercise looks different from that of its lesson. Terminals and `!` cells find
+    `ddp-lessons` even if this Python environment is not activated. For that, terminals must not be
+    login shells, which JupyterLab starts if the server itself has no terminal: a login shell reads
+    /etc/profile, which sets another PATH.
 
     Args:
-        environment: The environment variables without them.
+        environment: Dict of the environment variables to start from.
     """
-    # What comes first wins.
+    # Jupyter prefers earlier folders, so the user's own settings win.
     settings = [*filter(None, [environment.get("JUPYTER_CONFIG_PATH")]), str(_SETTINGS)]
     extensions = [*filter(None, [environment.get("JUPYTER_PATH")]), str(_SETTINGS)]
     commands = [sysconfig.get_path("scripts"), environment.get("PATH", os.defpath)]
@@ -75,7 +75,7 @@ def lab_environment(environment):
 
 def open_lab(folder, port=None, browser=True, rest=()):
     """
-    Become JupyterLab: this process is replaced, so that Ctrl-C and signals go straight to it.
+    Replace this process by JupyterLab, so that Ctrl-C and signals reach JupyterLab directly.
 
     Args:
         folder: The learner's folder.

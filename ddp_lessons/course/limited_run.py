@@ -1,8 +1,9 @@
 """
-Run a command of somebody else's with time, memory and processes of its own, and nothing left of it.
+Run another person's command with limited time, memory and processes, and leave nothing running.
 
-It keeps learners from using up a machine by mistake. It is no prison: what runs may read files and
-open connections as its user may. For strangers' code, take a container or a machine of its own.
+The limits keep learners from using up a machine by mistake. They are no sandbox: the command may
+read files and open connections as its user may. Run a stranger's code in a container, or on a
+machine that is used for nothing else.
 """
 
 import os
@@ -24,12 +25,12 @@ _SECRETS = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|_KEY$|^DDP_LESSONS_BOARD")
 @dataclass(frozen=True)
 class Limits:
     """
-    Hold what a submission may use.
+    The time, memory and processes that a submission may use.
 
     Args:
         time_s: Seconds for one notebook.
-        memory_mib: MiB that all its processes may have together.
-        processes: How many processes it may have.
+        memory_mib: MiB that all its processes may use together.
+        processes: Number of processes that it may have at once.
     """
 
     time_s: float = 240.0
@@ -38,10 +39,10 @@ class Limits:
 
     def words(self, fault):
         """
-        Return what a submission reads that used too much.
+        Return the message about a submission that exceeded a limit.
 
         Args:
-            fault: "time", "memory" or "processes".
+            fault: Name of the limit: "time", "memory" or "processes".
         """
         most = {
             "time": f"an end within {self.time_s:g} s",
@@ -58,13 +59,13 @@ def run(command, *, cwd, env, limits, output, is_over=lambda: False):
     Args:
         command: The program and its arguments.
         cwd: The folder to run it in.
-        env: Its environment; secrets are taken out of it.
+        env: Dict of its environment variables; secrets are removed.
         limits: The Limits.
-        output: A Path for what it prints.
-        is_over: Function that tells whether it is to be ended early.
+        output: Path of the file that its output is written to.
+        is_over: Function without arguments; the command is ended early once it returns True.
 
     Returns:
-        (int, str): Its exit status, and "time", "memory" or "processes" if that was too much.
+        (int, str): Its exit status, and the exceeded limit: "time", "memory", "processes" or "".
     """
     with tempfile.TemporaryDirectory(prefix="ddp-lessons-") as notes:  # not the command's folder
         told = Path(notes) / "limits"
@@ -86,7 +87,7 @@ def _run(words, cwd, env, deadline_s, output, is_over):
             stdin=subprocess.PIPE,
             stdout=file,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C reaches the caller alone, which decides
+            start_new_session=True,  # Ctrl-C reaches only the caller, which decides
         )
         try:
             while owner.poll() is None and not is_over():
@@ -95,17 +96,17 @@ def _run(words, cwd, env, deadline_s, output, is_over):
                 except subprocess.TimeoutExpired:
                     continue
         finally:
-            owner.communicate()  # closes its input, which ends it and all that it owns, and waits
+            owner.communicate()  # closes the owner's input: it ends all its processes
     return owner.returncode
 
 
 def last_words(path, most_bytes=8000):
     """
-    Return the end of what was printed: it may be as long as the disk is large.
+    Return the end of a command's output, which may be too long to be read as a whole.
 
     Args:
-        path: The Path that was given as `output`.
-        most_bytes: How much of it.
+        path: Path of the output file (`output` of `run`).
+        most_bytes: Number of bytes to read, at most.
     """
     with open(path, "rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - most_bytes))

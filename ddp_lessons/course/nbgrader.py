@@ -1,8 +1,8 @@
 """
-The exercises as nbgrader wants them: its mark on each cell that checks, worth a point.
+The exercises in the form that nbgrader needs: each check cell has its metadata, and is worth a point.
 
-A cell that checks is an "autograder test": read-only, and its point is given if it does not raise.
-Answer cells carry no mark, so nbgrader leaves them as they are.
+For nbgrader, a check cell is an "autograder test": the cell is read-only, and gives its point if it
+does not raise. Answer cells have no such metadata, so nbgrader does not change them.
 """
 
 from pathlib import Path
@@ -19,10 +19,10 @@ _SCHEMA = 3
 
 def marked(place):
     """
-    Return the blank of an exercise with nbgrader's marks.
+    Return the starter of an exercise with nbgrader's metadata.
 
     Args:
-        place: The place of the exercise.
+        place: The NotebookPaths of the exercise.
     """
     notebook = read_blank(place)
     calls = {f"check.{task.name}()": task.number for task in tasks_of_stem(place.stem)}
@@ -38,14 +38,14 @@ def marked(place):
 
 def write_sources(folder, course=None):
     """
-    Write the exercises into nbgrader's folder of sources, and return how many.
+    Write the exercises into nbgrader's folder of sources, and return their number.
 
     Args:
-        folder: The folder of the nbgrader course; they go to `source/<exercise>/` in it.
-        course: The folder of our course; default: found.
+        folder: Path of the nbgrader course; each exercise goes to `source/<exercise>/` in it.
+        course: Path of this course's folder; default: the one that `find_course` finds.
 
     Raises:
-        BadInput: A file is there already: nothing is written over.
+        BadInput: One of the files exists already. Nothing was written.
     """
     places = all_exercises(course)
     paths = {Path(folder) / "source" / place.stem / place.blank.name: place for place in places}

@@ -1,5 +1,5 @@
 """
-Tell what came of submissions to other programs: JUnit for CI, points for a gradebook.
+Reports on submissions for other programs: JUnit for CI, points for a gradebook.
 """
 
 import csv
@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ElementTree
 
 POINTS = ("assignment", "student_id", "raw_score", "late_submission_penalty", "score", "max_score")
 """
-The columns that nbgrader's export has, without those that only its database knows.
+The columns of nbgrader's export, without those that need nbgrader's database.
 """
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _ERRORS = ("too-much-time", "too-much-memory", "too-much-processes", "unreadable")
@@ -18,13 +18,13 @@ _FIRST_LINE = 200
 
 def junit_text(checked):
     """
-    Return a report in JUnit's form: a suite a submission, a case a task.
+    Return a JUnit report: a test suite for each submission, and in it a test case for each task.
 
-    A task that is not solved is a failure, of a type that is named after the mistake; a notebook
-    that cannot be read, or used too much, is an error.
+    A task that is not solved is a failure, with the mistake's name as its type. A notebook that
+    cannot be read, or has exceeded a limit, is an error.
 
     Args:
-        checked: What `submissions.check_all` returned.
+        checked: List of Checked (see `submissions.check_all`).
     """
     root = ElementTree.Element("testsuites")
     for one in checked:
@@ -51,10 +51,10 @@ def junit_text(checked):
 
 def points_text(checked):
     """
-    Return a gradebook as CSV: a line a submission, a point a solved task.
+    Return a gradebook as CSV: a line for each submission, a point for each solved task.
 
     Args:
-        checked: What `submissions.check_all` returned.
+        checked: List of Checked (see `submissions.check_all`).
     """
     out = io.StringIO()
     writer = csv.DictWriter(out, POINTS, lineterminator="\n")

@@ -1,11 +1,11 @@
 """
-A learner's JupyterLab under JupyterHub: the command that a hub starts for each of them.
+A learner's JupyterLab under JupyterHub: the command that a hub starts for each learner.
 
     c.Spawner.cmd = [sys.executable, "-m", "ddp_lessons.course.singleuser"]
 
-It runs as the learner and in their home, so it needs no rights of the hub, and is the same on one
-server and in a container. Each time it brings the learner's folder up to date, as `ddp-lessons lab`
-does: what they have edited is never overwritten.
+The command runs as the learner, in the learner's home. So it needs none of the hub's rights, and
+is the same on one server and in a container. At each start it brings the learner's folder up to
+date, as `ddp-lessons lab` does, and never overwrites a file that the learner has edited.
 """
 
 import importlib.util
@@ -26,7 +26,8 @@ _WRITTEN_TO = ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", 
 _NEEDED_BYTES = 1 << 20
 _GO_FIRST = 500
 """
-From 0, as all others, to 1000. A process counts as if it held half of all memory more.
+The oom_score_adj of the server: with 500, Linux adds half of all memory to what a process uses when it
+chooses the process to kill. Other processes have 0; the highest value is 1000.
 """
 
 
@@ -35,7 +36,7 @@ def server_command(rest=()):
     Return the command of the learner's server.
 
     Args:
-        rest: Arguments that the hub gives.
+        rest: Further arguments, which come from the hub.
 
     Returns:
         list[str]: The command and its arguments.
@@ -45,15 +46,15 @@ def server_command(rest=()):
 
 def server_environment(environment, folder):
     """
-    Return the environment of the learner's server: the course's settings, and where it opens.
+    Return the environment of the learner's server: the course's settings, and its first page.
 
     Args:
-        environment: The environment that the hub gives.
-        folder: The learner's folder.
+        environment: Dict of the environment variables that the hub has set.
+        folder: Path of the learner's folder.
     """
     found = lab_environment(environment) | _places_if_full(folder.parent)
     lesson = folder / FIRST_LESSON
-    if lesson.is_file():  # not if the home is full
+    if lesson.is_file():  # missing if the home is full
         paths = lesson.relative_to(folder.parent).as_posix()
         found.setdefault("JUPYTERHUB_DEFAULT_URL", f"/lab/tree/{paths}")
     return found
@@ -61,9 +62,10 @@ def server_environment(environment, folder):
 
 def _places_if_full(home):
     """
-    Return what has a server write elsewhere if its user's home is full; {} if it is not.
+    Return variables that make a server write outside a home that is full, else {}.
 
-    It writes before it opens, and would not start. Nobody could delete anything then.
+    A server writes files before it opens. In a full home it would not start, and the learner could
+    not delete anything to make room.
     """
     try:
         with tempfile.TemporaryFile(dir=home) as file:
@@ -76,9 +78,9 @@ def _places_if_full(home):
 
 def bound_processes():
     """
-    Hold this user to DDP_LESSONS_MAX_PROCESSES processes and threads, if that is set.
+    Limit this user to DDP_LESSONS_MAX_PROCESSES processes and threads, if that is set.
 
-    Whoever forks for ever then gets an error, and the server's other users get their cores.
+    Code that forks without end then gets an error, and the server's other users keep their cores.
     """
     most = setting("DDP_LESSONS_MAX_PROCESSES")
     if most is not None:
@@ -90,10 +92,11 @@ def bound_processes():
 
 def bound_memory():
     """
-    Hold each process of this user's to MEM_LIMIT bytes of its own, if only the hub says so.
+    Limit each process of this user to MEM_LIMIT bytes, if no control group limits the user.
 
-    Whoever fills memory then gets a MemoryError in their cell. Several processes can still fill
-    more together: for that, the hub needs a spawner that bounds them all, or a container each.
+    A cell that fills memory then gets a MemoryError. Several processes together can still use more
+    than the limit. Only a spawner that bounds all of them, or a container for each learner, prevents
+    that.
     """
     most = memory_that_nobody_bounds()
     if most is not None:
@@ -105,19 +108,19 @@ def bound_memory():
 
 def go_first():
     """
-    Have the system end something of this user's, and not the hub, if memory runs out.
+    Make Linux kill a process of this user, not the hub, if memory runs out.
     """
     score = Path("/proc/self/oom_score_adj")
-    with suppress(OSError):  # not Linux, or a container that has said so already
+    with suppress(OSError):  # not Linux, or not permitted in a container
         score.write_text(str(max(_GO_FIRST, int(score.read_text()))))
 
 
 def main(rest=()):
     """
-    Become the learner's server: this process is replaced, so the hub's signals go straight to it.
+    Replace this process by the learner's server, so that the hub's signals reach it directly.
 
     Args:
-        rest: Arguments that the hub gives.
+        rest: Further arguments, which come from the hub.
 
     Raises:
         StartFailed: JupyterHub is not installed here.
@@ -134,7 +137,7 @@ def main(rest=()):
     folder = Path.home() / workspace.NAME
     try:
         told = str(workspace.update(folder, find_course(Path.home())))
-    except DDPLessonsError as error:  # a home that is full: Lab opens all the same, to make room
+    except DDPLessonsError as error:  # such as a full home: open, so that the learner can make room
         told = str(error)
     if told:
         print(f"ddp-lessons: {told}", file=sys.stderr, flush=True)

@@ -1,7 +1,7 @@
 """
-Check what learners have handed in: find it in a folder, run each notebook apart, two at a time.
+Find submissions in a folder, and check each notebook in isolation, two at a time.
 
-    FOLDER/<learner>/.../02_collectives.ipynb    a folder a learner, as course systems give them
+    FOLDER/<learner>/.../02_collectives.ipynb    a folder for each learner, as course systems export them
     FOLDER/exercises/02_collectives.ipynb        one learner's copy of the course, as in a CI job
     FOLDER/02_collectives.ipynb                  one learner's exercises
 """
@@ -29,12 +29,12 @@ _NOT_HANDED_IN = {".ipynb_checkpoints", "solutions", "notebooks"}
 @dataclass(frozen=True)
 class Submission:
     """
-    Hold one learner's notebook of one exercise.
+    One learner's notebook of one exercise.
 
     Args:
-        learner: The name of their folder.
-        place: The place of the exercise in the course.
-        path: Their notebook.
+        learner: Name of the learner's folder.
+        paths: The NotebookPaths of the exercise in the course.
+        path: Path of the learner's notebook.
     """
 
     learner: str
@@ -45,13 +45,13 @@ class Submission:
 @dataclass(frozen=True)
 class Checked:
     """
-    Hold what came of a submission.
+    The result of a submission's check.
 
     Args:
         submission: The Submission.
-        results: A Result for each task of the exercise.
-        seconds: How long it took.
-        at_s: When it ended, in seconds since 1970.
+        results: List with a Result for each task of the exercise.
+        seconds: Duration of the check.
+        at_s: Time at which the check ended, in seconds since 1970.
     """
 
     submission: Submission
@@ -65,11 +65,11 @@ def find(folder, stem=None):
     Return the Submissions in a folder, by learner and exercise.
 
     Args:
-        folder: The folder: of one learner, or of a folder for each.
-        stem: One exercise, such as "02_collectives" or "02"; None for all of them.
+        folder: Path of one learner's folder, or of a folder that holds one for each learner.
+        stem: One exercise, such as "02_collectives" or "02"; None for all exercises.
 
     Raises:
-        BadInput: There is none.
+        BadInput: The folder holds no submission.
     """
     folder = Path(folder).resolve()
     all_paths = [exercises.find_exercise(stem)] if stem else exercises.all_exercises()
@@ -92,12 +92,12 @@ def find(folder, stem=None):
 
 def check_all(submissions, limits=None, say=lambda checked: None):
     """
-    Check submissions, two at a time, each apart from the others; nothing of them is left running.
+    Check submissions in isolation, two at a time, and leave none of their processes running.
 
     Args:
-        submissions: The Submissions.
-        limits: The Limits of each; default: those of the course.
-        say: Function that is called with each Checked when it is there.
+        submissions: List of Submissions.
+        limits: The Limits of each submission; default: `Limits()`.
+        say: Function that is called with each Checked when its check has ended.
 
     Returns:
         list[Checked]: In the order of the submissions.
@@ -112,7 +112,7 @@ def check_all(submissions, limits=None, say=lambda checked: None):
     with ThreadPoolExecutor(NUM_AT_ONCE) as pool:
         try:
             return list(pool.map(check, submissions))
-        except BaseException:  # Ctrl-C above all: the others are ended, too
+        except BaseException:  # mostly Ctrl-C: end the other checks, too
             is_over.set()
             pool.shutdown(cancel_futures=True)
             raise
@@ -120,10 +120,10 @@ def check_all(submissions, limits=None, say=lambda checked: None):
 
 def rows(checked):
     """
-    Return a Row for each learner, for the board and its table.
+    Return a Row for each learner, for the board and its CSV table.
 
     Args:
-        checked: What `check_all` returned.
+        checked: List of Checked (see `check_all`).
     """
     found: dict = {}
     for one in checked:
@@ -148,7 +148,7 @@ def rows(checked):
 def _check(submission, limits, is_over):
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="ddp-lessons-") as name:
-        # What was handed in stays as it is, and two of them do not meet.
+        # Run a copy: the submission stays unchanged, and two checks do not share a folder.
         scratch = Path(name)
         path = scratch / submission.path.name
         shutil.copyfile(submission.path, path)
@@ -165,7 +165,7 @@ def _check(submission, limits, is_over):
 
 
 def _with_mistake(result, noted):
-    # What was noted beside the run names the mistake; whether it is solved, the run alone says.
+    # The state file of this run names the mistake. Only the run itself says if a task is solved.
     tries = noted.get(result.task.number, {}).get("tries")
     if result.is_solved or result.mistake or not tries:
         return result
@@ -178,7 +178,7 @@ def _is_handed_in(path):
 
 def _notebooks(names, folders):
     """
-    Return {file name: path} of the exercises in some folders; of two, the one nearer the top.
+    Return {file name: path} of the exercises in some folders; the first folder that has it wins.
     """
     found: dict = {}
     for one in folders:
@@ -190,7 +190,7 @@ def _notebooks(names, folders):
 
 
 def _is_exercise(path, paths):
-    # A lesson has the same name.
+    # A lesson's notebook has the same file name.
     text = path.read_text(encoding="utf-8", errors="replace")
     return any(f"check.{task.name}(" in text for task in exercises.tasks_of_stem(paths.stem))
 

@@ -1,12 +1,13 @@
 """
-A folder of the learner's own, with the course in it: what is changed there is never overwritten.
+The learner's folder: a copy of the course, in which edited files are never overwritten.
 
     my-course/README.md
-    my-course/notebooks/    the lessons; `sources` in it leads to this package's own code
+    my-course/notebooks/    the lessons; `sources` in it is a link to this package's code
     my-course/exercises/    the exercises, to be solved
 
-What was given to the learner is noted in a hidden file, so an update can tell an edited file from
-one that was only run. An edited one stays as it is, and its new version is put beside it.
+A hidden file has a digest of each file that the learner was given, so an update can tell an edited
+file from one that was only run. An edited file stays unchanged, and the course's new version of it
+is written into another file beside it.
 """
 
 import hashlib
@@ -39,12 +40,12 @@ _README = Path(__file__).parent / "workspace.md"
 @dataclass
 class Update:
     """
-    Hold what an update of a learner's folder did. Names are paths inside it.
+    The changes that an update made in a learner's folder. File names are paths inside the folder.
 
     Args:
-        new: Files that were not there.
-        renewed: Files that the learner had not edited, now in their new version.
-        beside: Edited file -> the file beside it that holds the course's new version.
+        new: List of files that were missing.
+        renewed: List of files without edits that were replaced by their new version.
+        beside: Dict from an edited file to the file beside it with the course's new version.
     """
 
     new: list = field(default_factory=list)
@@ -69,10 +70,10 @@ def _few(names):
 
 def enclosing(start=None):
     """
-    Return the learner's folder that we stand in, or None.
+    Return the learner's folder that is, or encloses, a given folder; None if there is none.
 
     Args:
-        start: The folder to look in, and above; the current one if None.
+        start: Path of the given folder; the current one if None.
     """
     start = Path(start or Path.cwd()).resolve()
     return next((folder for folder in (start, *start.parents) if (folder / NOTES).is_file()), None)
@@ -80,9 +81,11 @@ def enclosing(start=None):
 
 def usual_folder():
     """
-    Return the learner's folder if none was named: the one that we stand in, or `my-course`.
+    Return the learner's folder to use if a command names none.
 
-    That is here if it is here, as in a home on a hub; else it is, or will be, beside the course.
+    It is the one that encloses the current folder, or an existing `my-course` in the current
+    folder, as in a home on a hub. Otherwise it is `my-course` in the clone of the course, or in the
+    current folder if the course was installed with the package.
     """
     course = find_course()
     own = enclosing() or enclosing(Path.cwd() / NAME)
@@ -98,7 +101,7 @@ def update(folder, course):
         course: The folder that holds the course.
 
     Returns:
-        Update: What was done.
+        Update: The changes that were made.
 
     Raises:
         BadInput: The folder is a file, or the course itself, or cannot be written to.
@@ -135,7 +138,7 @@ def _update(folder, files):
                 offered[name] = digest
                 done.beside[name] = beside.relative_to(folder).as_posix()
             continue
-        elif there != digest:  # as it was given, but for its outputs
+        elif there != digest:  # not edited, and older than the course's version
             replace_text(path, text)
             done.renewed.append(name)
         given[name] = digest
@@ -147,7 +150,7 @@ def _update(folder, files):
 
 def _files(course, folder):
     """
-    Return {path in a learner's folder: text of its file}.
+    Return {path in a learner's folder: text of the file} for all files of the course.
     """
     files = {"README.md": _README.read_text(encoding="utf-8")}
     for path in sorted((course / "notebooks").glob("*.md")):
@@ -172,10 +175,10 @@ def _digest_of(path):
 
 def _digest(name, text):
     """
-    Return a digest of what a learner may edit: of a notebook, its cells without their outputs.
+    Return a digest of a file's text; for a notebook, of its cells without their outputs.
     """
     if name.endswith(".ipynb"):
-        with suppress(ValueError, KeyError, AttributeError):  # not a notebook: taken as it is
+        with suppress(ValueError, KeyError, AttributeError):  # not a notebook: use the text itself
             cells = nbformat.reads(text, as_version=4)["cells"]
             text = json.dumps([(cell["cell_type"], cell["source"]) for cell in cells])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -186,7 +189,7 @@ def _read_notes(folder):
         notes = json.loads((folder / NOTES).read_text(encoding="utf-8"))
         return {"given": dict(notes["given"]), "offered": dict(notes["offered"])}
     except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return {"given": {}, "offered": {}}  # then what differs from the course counts as edited
+        return {"given": {}, "offered": {}}  # then each file that differs counts as edited
 
 
 def _free_name_beside(path):
@@ -200,11 +203,11 @@ def _free_name_beside(path):
 
 
 def _link_sources(link):
-    # Lessons link to the code that they call. A link is always up to date.
+    # Lessons link to the code that they call. A symbolic link is always up to date.
     if link.is_symlink() and link.resolve() != _PACKAGE:
         link.unlink()
     if not link.exists():
         with suppress(
             OSError
-        ):  # a file system without links: then those of the lessons lead nowhere
+        ):  # a file system without symbolic links: the lessons' links to code fail
             link.symlink_to(_PACKAGE, target_is_directory=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from ..errors import BadInput
+from ..private.autograd import ddp_logging_data
 
 _NS_PER_S = 1e9
 
@@ -93,7 +94,7 @@ def buckets_before_rebuild(ddp_model):
 
     Lesson: 06_ddp.
     """
-    return _numbers(ddp_model._get_ddp_logging_data()["bucket_sizes"])
+    return _numbers(ddp_logging_data(ddp_model)["bucket_sizes"])
 
 
 def rebuilt_buckets(ddp_model):
@@ -108,7 +109,7 @@ def rebuilt_buckets(ddp_model):
 
     Lesson: 06_ddp.
     """
-    data = ddp_model._get_ddp_logging_data()
+    data = ddp_logging_data(ddp_model)
     if data["find_unused_parameters"]:
         raise BadInput(
             "Buckets never rebuilt: DDP must not look for unused parameters "
@@ -140,7 +141,7 @@ def ready_order(ddp_model):
 
     Lesson: 06_ddp.
     """
-    order = ddp_model._get_ddp_logging_data().get("prev_iteration_grad_ready_order_indices", "")
+    order = ddp_logging_data(ddp_model).get("prev_iteration_grad_ready_order_indices", "")
     trained = _trained(ddp_model)
     return [trained[position][0] for position in _numbers(order)]
 
@@ -155,7 +156,7 @@ def overlap(ddp_model):
 
     Lesson: 06_ddp.
     """
-    data = ddp_model._get_ddp_logging_data()
+    data = ddp_logging_data(ddp_model)
     names = (
         "backward_compute_time",
         "backward_comm_time",

@@ -4,7 +4,8 @@ Which parameters a loss does not reach, by name and rank.
 
 import torch
 import torch.distributed as dist
-from torch.utils._pytree import tree_leaves
+
+from ..private.dispatcher import tree_leaves
 
 
 def unused_parameters(module, outputs):

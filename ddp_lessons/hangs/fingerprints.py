@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 import torch.distributed as dist
 
 from ddp_lessons.errors import CallsDiffer, RanksMissing
+from ddp_lessons.private import process_groups
 from ddp_lessons.process_group import DEFAULT_DEADLINE_S, missing_ranks
 
 
@@ -83,7 +84,7 @@ def agree(name, tensor=None, root=None, group=None, deadline_s=DEFAULT_DEADLINE_
     Source: torch/csrc/distributed/c10d/ProcessGroupWrapper.cpp. Lesson: 10_hangs.
     """
     group = group or dist.group.WORLD
-    _, store = dist.distributed_c10d._world.pg_map[group]
+    store = process_groups.store_of(group)
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     number = store.add(f"ddp_lessons/num_calls/{rank}", 1)
     meeting, call = f"ddp_lessons/call-{number}", Call.of(name, tensor, root)

@@ -8,14 +8,9 @@ import pickle
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch._C import _distributed_c10d
-
 from ddp_lessons.hangs.stacks import Frame, is_of_a_library
+from ddp_lessons.private import process_groups
 
-_DUMPS = ("_dump_fr_trace", "_dump_nccl_trace")
-"""
-The recorders of torch: Gloo's is there in every build, NCCL's where there is NCCL.
-"""
 _NAMELESS = {"": "0"}
 """
 How torchfrtrace wants to find the default group. Gloo's recorder leaves its name out.
@@ -151,10 +146,8 @@ def first_differences(records):
 
 def _dump():
     # With a GPU there are two, and the one of the backend that talks is longer.
-    found = [
-        getattr(_distributed_c10d, name)() for name in _DUMPS if hasattr(_distributed_c10d, name)
-    ]
-    return max(map(pickle.loads, found), key=lambda dump: len(dump.get("entries", ())))
+    dumps = process_groups.dump_flight_recorders(with_stacks=True)
+    return max(map(pickle.loads, dumps), key=lambda dump: len(dump.get("entries", ())))
 
 
 def _records(dump):

@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from ddp_lessons.hangs.records import flight_record
 from ddp_lessons.hangs.stacks import own_line
+from ddp_lessons.private import process_groups
 
 _MOST_LOOKS_S, _LEAST_LOOKS_S = 1.0, 0.02
 _LOOKS_A_LIMIT = 20
@@ -115,7 +116,7 @@ class Watchdog:
         self.grace_s = limit_s if grace_s is None else grace_s
         group = group or dist.group.WORLD
         self._group, self._rank = group, dist.get_rank(group)
-        _, store = dist.distributed_c10d._world.pg_map[group]
+        store = process_groups.store_of(group)
         # A connection of its own: the main thread may be waiting in the store, and keeps its own.
         own = store.clone()  # type: ignore[attr-defined]
         self._store = dist.PrefixStore("ddp_lessons/watchdog", own)
@@ -141,7 +142,7 @@ class Watchdog:
     def _watch(self):
         number, since_s, has_barked = -1, time.monotonic(), False
         while not self._is_over.wait(self._look_every_s):
-            latest, now_s = self._group._get_sequence_number_for_group(), time.monotonic()
+            latest, now_s = process_groups.sequence_number(self._group), time.monotonic()
             if latest != number:
                 if has_barked:  # it was slow, and no more than that
                     self._store.set(str(self._rank), "")
@@ -162,7 +163,7 @@ class Watchdog:
         ranks = dist.get_process_group_ranks(self._group)
         found, give_up_at = {self._rank: note}, time.monotonic() + self.grace_s
         while len(found) < len(ranks) and time.monotonic() < give_up_at:
-            if self._group._get_sequence_number_for_group() != number:
+            if process_groups.sequence_number(self._group) != number:
                 return None  # it was slow, and no more than that
             for rank in range(len(ranks)):
                 if rank not in found and self._store.check([str(rank)]):

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from ddp_lessons.errors import BadInput
+from ddp_lessons.private import process_groups
 from ddp_lessons.process_group.carriers import check_backend
 from ddp_lessons.process_group.missing import check_place, come_together
 from ddp_lessons.process_group.stores import env_store, file_store, tcp_store
@@ -170,7 +171,7 @@ def leave_group():
 def _count_groups_anew():
     # torch names groups by a count, and ranks meet under the name. A join that failed has counted
     # too, so that this rank would wait for ever under a name that the others do not know.
-    dist.distributed_c10d._world.group_count = 0
+    process_groups.set_group_count(0)
 
 
 def _check(rank, world_size, backend, timeout_s):

@@ -11,6 +11,7 @@ import time
 import torch.distributed as dist
 
 from ddp_lessons.errors import BadInput, RanksMissing
+from ddp_lessons.private import process_groups
 
 DEFAULT_DEADLINE_S = 3.0
 """
@@ -124,7 +125,7 @@ def wait_for_ranks(deadline_s=DEFAULT_DEADLINE_S, group=None):
             "group). Join a group first, or leave this call to its members."
         )
     group = group or dist.group.WORLD
-    _, store = dist.distributed_c10d._world.pg_map[group]
+    store = process_groups.store_of(group)
     world_ranks = dist.get_process_group_ranks(group)
     rank, size = dist.get_rank(group), len(world_ranks)
     number = store.add(f"ddp_lessons/num_meetings/{rank}", 1)

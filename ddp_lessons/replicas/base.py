@@ -15,9 +15,10 @@ import weakref
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 from ..errors import BadInput
+from ..private.autograd import call_after_backward
+from ..private.dispatcher import tree_leaves
 from .alike import check_alike, fault_of, tensor_facts
 from .buckets import broadcast_from_first
 
@@ -127,7 +128,7 @@ class Replica(nn.Module):
     def _queue_waiting(self):
         if self._awaited and not self._callback_queued:
             self._callback_queued = True
-            torch.autograd.Variable._execution_engine.queue_callback(self.wait_for_gradients)
+            call_after_backward(self.wait_for_gradients)
 
     @contextlib.contextmanager
     def no_sync(self):

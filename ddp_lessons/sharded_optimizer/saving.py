@@ -60,7 +60,7 @@ def piece_in_whole(piece, num_numbers, group=None):
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor, Shard
 
-    group = group or dist.distributed_c10d._get_default_group()
+    group = group or dist.group.WORLD
     mesh = DeviceMesh.from_group(group, piece.device.type)
     shape = torch.Size([num_numbers])
     return DTensor.from_local(piece, mesh, [Shard(0)], run_check=False, shape=shape, stride=(1,))

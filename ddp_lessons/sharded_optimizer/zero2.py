@@ -16,6 +16,7 @@ import weakref
 
 import torch
 
+from ..private.autograd import call_after_backward
 from .zero1 import Zero1Optimizer
 
 
@@ -77,7 +78,7 @@ class Zero2Optimizer(Zero1Optimizer):
         if self._round is None:
             self._round = _Round(self)
             # The engine calls it when the backward that has just begun is over.
-            torch.autograd.Variable._execution_engine.queue_callback(self._end_round)
+            call_after_backward(self._end_round)
         self._round.ready(parameter)
 
     def _end_round(self):

@@ -15,9 +15,11 @@ import time
 from collections import OrderedDict
 
 import torch
-from torch._C._distributed_c10d import ProcessGroup, Work
+from torch.distributed import Work
 
-_FUTURE = torch._C.Future
+from ..private import dispatcher
+
+_FUTURE = dispatcher.future_class()
 get_future, is_done, value_of = Work.get_future, _FUTURE.done, _FUTURE.value
 """
 torch's own, for a tap that looks at a Work without having waited for it.
@@ -56,11 +58,12 @@ class Waits:
             self._around(_FUTURE, name, self._future_wait)
         self._around(_FUTURE, "then", self._then)
         self._around(_FUTURE, "add_done_callback", self._add_done_callback)
-        self._around(torch._C, "_collect_all", self._collect_all)
-        self._around(ProcessGroup, "_end_coalescing", self._end_coalescing)
-        self._library = torch.library.Library("_c10d_functional", "IMPL")
-        kernel = self._wait_tensor_kernel()
-        self._library.impl("wait_tensor", kernel, "BackendSelect", with_keyset=True)
+        self._around(*dispatcher.collect_all_owner(), self._collect_all)
+        self._around(*dispatcher.end_coalescing_owner(), self._end_coalescing)
+        namespace, name, overload = dispatcher.wait_tensor_operation()
+        self._library = torch.library.Library(namespace, "IMPL")
+        kernel = self._wait_tensor_kernel(overload)
+        self._library.impl(name, kernel, "BackendSelect", with_keyset=True)
 
     def remove(self):
         """
@@ -72,7 +75,7 @@ class Waits:
         self._futures.clear()
         self._asked_ns.clear()
         library, self._library = self._library, None
-        library._destroy()
+        dispatcher.destroy_library(library)
 
     def _around(self, owner, name, ours):
         method = self._methods[owner, name] = getattr(owner, name)
@@ -146,14 +149,12 @@ class Waits:
     def _works_of(self, future):
         return self._futures.get(id(future), (None, []))[1]
 
-    def _wait_tensor_kernel(self):
-        overload = torch.ops._c10d_functional.wait_tensor.default
-        below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
-        redispatch = overload._handle.redispatch_boxed
+    def _wait_tensor_kernel(self, overload):
+        redispatch = dispatcher.redispatch_below_backend_select(overload)
 
         def wait_tensor(keyset, tensor):
             start_ns = time.monotonic_ns()
-            result = redispatch(keyset & below, tensor)
+            result = redispatch(keyset, tensor)
             for work, future in self._tap.held():
                 if is_done(future) and _memory(tensor) in map(_memory, _tensors(value_of(future))):
                     self._tap.waited(work, start_ns)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
+from ..private.storages import sparse_parts
 from .events import COLLECTIVE, MESSAGE
 
 
@@ -125,7 +126,7 @@ def tensor_bytes(tensor):
     Return the bytes of a tensor's elements; of a sparse one, those of its indices and values.
     """
     if tensor.layout == torch.sparse_coo:
-        return tensor_bytes(tensor._indices()) + tensor_bytes(tensor._values())
+        return sum(map(tensor_bytes, sparse_parts(tensor)))
     return tensor.numel() * tensor.element_size()
 
 

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from itertools import count
 from operator import attrgetter
 
-import torch
 import torch.distributed as dist
 
 from ..errors import BadInput
+from ..private.autograd import current_backward, put_hook_first
 from .events import COLLECTIVE, GRADIENT, MARK, MESSAGE, SPAN, Event
 from .operations import dtype_name, tensor_bytes
 from .tap import TAP
@@ -163,7 +163,7 @@ class Recorder(Sequence):
             "output_bytes": tensor_bytes(parameter), "dtype": dtype_name(parameter),
         }  # fmt: skip
         note, next_index = self._gradients.append, self._indices.__next__
-        now_ns, backward, task = time.monotonic_ns, self._backward, torch._C._current_graph_task_id
+        now_ns, backward, task = time.monotonic_ns, self._backward, current_backward()
 
         def ready(gradient):
             of_this = fields
@@ -238,8 +238,5 @@ def _hook_first(parameter, hook):
     before that gradient was ready.
     """
     handle = parameter.register_hook(hook)
-    hooks = parameter._backward_hooks
-    others = [(number, other) for number, other in hooks.items() if number != handle.id]
-    hooks.clear()
-    hooks.update([(handle.id, hook), *others])
+    put_hook_first(parameter, handle.id)
     return handle

@@ -23,8 +23,10 @@ from pathlib import Path
 
 import torch
 import torch.distributed.utils
-from torch._C._distributed_c10d import Work
+from torch.distributed import Work
 
+from ..private import dispatcher, process_groups
+from ..private.autograd import current_backward
 from .awaiting import Waits, get_future, is_done, value_of
 from .operations import OPERATIONS, read_call
 
@@ -109,20 +111,18 @@ class Tap:
 
     def _remove(self):
         library, self._library = self._library, None
-        library._destroy()
+        dispatcher.destroy_library(library)
         self._waits.remove()
         self._held.clear()  # a Work of Gloo keeps its sockets open
 
     def _kernel(self, overload, operation):
-        below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
-
-        redispatch = overload._handle.redispatch_boxed
+        redispatch = dispatcher.redispatch_below_backend_select(overload)
+        graph_task = current_backward()
 
         def kernel(keyset, *args):
             call = read_call(operation, args)
-            graph_task = torch._C._current_graph_task_id()
-            events = [recorder.called(call, graph_task) for recorder in self._recorders]
-            result = redispatch(keyset & below, *args)
+            events = [recorder.called(call, graph_task()) for recorder in self._recorders]
+            result = redispatch(keyset, *args)
             # None in the thread that autograd has for a GPU: nothing of Python is below it.
             caller = sys._getframe().f_back
             if caller is not None and caller.f_code.co_filename == _WAITS_BY_ITSELF:
@@ -191,7 +191,7 @@ class Tap:
             *_, events = self._held.pop(id(work), (None, None, ()))
         for recorder, event in events:
             if event.name == "recv" and event.peer is None:
-                recorder.came_from(event, work._source_rank())
+                recorder.came_from(event, process_groups.source_rank(work))
             recorder.completed(event)
             recorder.waited(event, start_ns)
 

@@ -7,7 +7,7 @@ import pytest
 from import_map import PACKAGE, imported_names, package_modules
 
 LAYERS = (
-    "errors", "whole", "files", "jobs", "costs", "trace", "pictures", "process_group",
+    "errors", "whole", "files", "private", "jobs", "costs", "trace", "pictures", "process_group",
     "collectives", "ring", "samplers", "replicas", "ddp", "accumulation", "checkpoint", "launch",
     "hangs", "speed", "metrics", "sharded_optimizer", "workloads", "asynchronous", "beyond_ddp",
     "frameworks", "many_machines", "progress", "board", "ranks", "checks", "course",

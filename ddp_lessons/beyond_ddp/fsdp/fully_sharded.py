@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ...errors import BadInput
+from ...private.dispatcher import tree_map
 from ...replicas.alike import check_alike, fault_of, tensor_facts
 from ...replicas.buckets import broadcast_from_first
 from .rounds import Round
@@ -286,7 +287,7 @@ def _cast(value, dtype):
         is_float = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
         return leaf.to(dtype) if is_float else leaf
 
-    return torch.utils._pytree.tree_map(cast, value)
+    return tree_map(cast, value)
 
 
 def _before_forward(model_ref, unit, *_):

@@ -10,7 +10,7 @@ One backward of a fully sharded model: who is gathered, what is reduced, what is
 While a unit computes, the next one's parameters are under way, and the last one's gradients.
 """
 
-import torch
+from ...private.autograd import call_after_backward
 
 
 class Round:
@@ -26,7 +26,7 @@ class Round:
         self._model, self._order = model, order
         self._reducing = ()  # whose gradients are under way
         # The engine calls it when the backward that has just begun is over.
-        torch.autograd.Variable._execution_engine.queue_callback(self.end)
+        call_after_backward(self.end)
 
     def before(self, unit):
         """

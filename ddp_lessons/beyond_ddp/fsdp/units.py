@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from ...errors import BadInput
+from ...private.dispatcher import tree_leaves
 from .flat import Flat
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
@@ -169,5 +170,5 @@ def tensors_of(value):
     """
     Return the tensors in what a module got or returned: in tuples, lists and dictionaries.
     """
-    leaves = torch.utils._pytree.tree_leaves(value)
+    leaves = tree_leaves(value)
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from ddp_lessons.checks.asynchronous.work_queues import Work
 from ddp_lessons.checks.kit import Case, Mistake, Task, words
 from ddp_lessons.pictures import holdings_picture
+from ddp_lessons.private.process_groups import default_store
 
 NUM_CALLS = 2
 
@@ -30,7 +31,7 @@ def _case(draw, slow, sizes):
 
 
 def _act(context, share_work):
-    whole = dist.distributed_c10d._get_default_store()
+    whole = default_store()
     kept = []
     for number in range(NUM_CALLS):
         store = dist.PrefixStore(f"work {context.case.seed} {number}", whole)

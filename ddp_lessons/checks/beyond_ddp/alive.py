@@ -11,9 +11,9 @@ import time
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
+from ddp_lessons.private.dispatcher import dispatch_mode, tree_leaves
+from ddp_lessons.private.storages import address_of, storage_at
 from ddp_lessons.ranks.system.thread_stats import thread_stats_of
 
 MAX_LINGER_S = 5.0
@@ -24,7 +24,7 @@ _LOOKS_AT_REST = 10
 _LOOK_EVERY_S = 0.02
 
 
-class Alive(TorchDispatchMode):
+class Alive(dispatch_mode()):
     """
     Note the memory of each tensor that is made inside.
 
@@ -77,11 +77,11 @@ class Alive(TorchDispatchMode):
     def _count(self, besides):
         known: dict = {}
         for tensor in {id(one): one for one in besides if one is not None}.values():
-            address = tensor.untyped_storage()._cdata
+            address = address_of(tensor.untyped_storage())
             known[address] = known.get(address, 0) + tensor.nbytes
         total = 0
         for address, reference in self._seen.items():
-            storage = torch.UntypedStorage._new_with_weak_ptr(address)
+            storage = storage_at(address)
             if not reference.expired() and storage is not None:
                 total += max(0, storage.nbytes() - known.get(address, 0))
         return total

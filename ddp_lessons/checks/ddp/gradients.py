@@ -13,6 +13,7 @@ from torch import nn
 
 from ddp_lessons.checks.kit import normal_numbers, whole_numbers
 from ddp_lessons.checks.kit.deadline import Deadline
+from ddp_lessons.private.dispatcher import future_class
 
 NUM_STEPS, LATE_STEP = 5, 2
 HELD_STEPS = (0, LATE_STEP)
@@ -137,7 +138,7 @@ class LateMessages:
                 stuck.touch()
             return hook(state, bucket)
         future = hook(state, bucket)
-        is_done = isinstance(future, torch._C.Future) and future.done()
+        is_done = isinstance(future, future_class()) and future.done()
         self.num_early += is_done and not stuck.exists()
         (self._folder / f"{place}-{context.rank}").touch()
         return future

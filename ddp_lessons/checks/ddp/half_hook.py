@@ -22,6 +22,7 @@ from ddp_lessons.checks.kit.fixtures.regression import gradient
 from ddp_lessons.checks.kit.fixtures.warm_up import first_ddp
 from ddp_lessons.checks.kit.on_rank.snapshots import share_memory
 from ddp_lessons.pictures import timeline_picture, timeline_tracks
+from ddp_lessons.private.dispatcher import future_class
 from ddp_lessons.trace import merge
 
 _BUCKET_MIB = 0.0003  # a long parameter fills a bucket, short ones share one
@@ -50,7 +51,7 @@ def _act(context, half_hook):
     def hook(state, bucket):
         nonlocal num_buckets, num_shared
         future = messages.call(half_hook, state, bucket, num_steps)
-        if not isinstance(future, torch._C.Future):  # of which torch.futures.Future is one
+        if not isinstance(future, future_class()):  # of which torch.futures.Future is one
             kinds.append(type(future).__name__)
             future = torch.futures.Future()
             future.set_result(bucket.buffer())

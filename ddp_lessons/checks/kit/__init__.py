@@ -1,11 +1,11 @@
 """
-What all checks share. A module of a task imports from here and writes its Task.
+Code that all checks share. The module of a task imports names from here and defines its Task.
 
-Read in this order: `tasks` (what a task is), `mistakes` (what a mistake is), `checking` (the
-kernel's side), `judging` (what is wrong with every answer that does so), `elimination` (which of a
-task's mistakes a case shows, by what `comparing` finds), `ends` (why a case came to no end).
-`hints` gives hints one at a time. Two rooms are beside them: `inside` is what runs in a rank while
-an answer is tried, `material` what tasks are made of.
+Read the modules in this order: `tasks` (the parts of a task), `mistakes` (a mistake and its hint),
+`checking` (the kernel's side of a check), `judging` (mistakes that any answer can make),
+`elimination` (which of a task's own mistakes a case shows; it uses `comparing`), `case_failures`
+(why a case did not end). `hints` prints hints one at a time. The folder `on_rank` holds the code
+that runs in a rank while an answer is tried, and `fixtures` holds material for tasks.
 """
 
 from ddp_lessons.checks.kit.cases import Case

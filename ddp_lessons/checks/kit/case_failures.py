@@ -1,5 +1,5 @@
 """
-Say why a case came to no end: a rank that raised or died, a deadlock, or no time left.
+The error for a case that did not end: a rank raised or died, or a deadlock, or a time limit.
 """
 
 from ddp_lessons.checks.kit.judging import CaseResult, printed_lines, wrong
@@ -14,15 +14,15 @@ MAX_WAITS = 4
 
 def simulate_case(task, case, seen, printed, stops):
     """
-    Return the CaseResult of a world on paper, or raise the WrongAnswer if a rank did not get through.
+    Return the CaseResult of a simulated world, or raise a WrongAnswer if a rank of it did not finish.
 
     Args:
         task: The Task.
         case: The Case.
-        seen: A Seen for each rank, in rank order.
-        printed: What each rank printed.
-        stops: For each rank that did not get through its Outcome, if it raised, or what it waits
-            for, in words.
+        seen: A RankRecord for each rank, in rank order.
+        printed: The text that each rank printed, in rank order.
+        stops: {rank: reason} for the ranks that did not finish. The reason is an Outcome if the rank
+            raised, and else the call in which it waits, in words.
     """
     if not stops:
         return CaseResult(task, case, seen, printed)
@@ -34,15 +34,15 @@ def simulate_case(task, case, seen, printed, stops):
 
 def wrong_end(task, case, error, outcomes, is_late, printed):
     """
-    Return the WrongAnswer for a case that some rank did not get through.
+    Return the WrongAnswer for a case that at least one rank did not finish.
 
     Args:
         task: The Task.
         case: The Case.
-        error: The error that its cell ended with.
-        outcomes: For each rank its Outcome.
-        is_late: Whether the time was over.
-        printed: What each rank printed.
+        error: The error with which the case's cell ended.
+        outcomes: {rank: Outcome}.
+        is_late: Whether the deadline passed.
+        printed: The text that each rank printed, in rank order.
     """
     raised = [outcome for outcome in outcomes.values() if outcome.kind == RAISED]
     if raised and all(BLANK in outcome.evalue for outcome in raised):
@@ -55,7 +55,7 @@ def wrong_end(task, case, error, outcomes, is_late, printed):
         return wrong(task, "deadlock", lines)
     if any(outcome.kind == DIED for outcome in outcomes.values()):
         return wrong(task, "died", lines)
-    if raised:  # the others may have been freed only when the time was over
+    if raised:  # the other ranks may have been released only at the deadline
         errors = [f"{outcome.ename}: {outcome.evalue}" for outcome in raised]
         return wrong(task, task.name_raised(errors), lines)
     if is_late:

@@ -1,5 +1,5 @@
 """
-A case in which an answer is tried.
+One case in which an answer is tried: a world size and arguments.
 """
 
 from dataclasses import dataclass, field
@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 @dataclass(frozen=True)
 class Case:
     """
-    Hold one case in which an answer is tried: the world, and what it is given.
+    One case in which an answer is tried: its world size, its data and its seed.
 
     Args:
-        world_size: Number of ranks; they are 0 to world_size - 1, and the default group.
-        data: Plain values (numbers, strings, lists) that tell the case from others.
-        seed: What its random numbers are drawn from. None: drawn anew at every check.
-        is_simulated: Whether rank 0 plays all ranks, of which there may be more than run. For an answer
-            that only sends and receives: see `kit.on_rank.simulated_world`.
+        world_size: Number of ranks. They are ranks 0 to world_size - 1, and the default group.
+        data: Plain values (numbers, strings, lists) by name, which tell this case from others.
+        seed: Seed of the case's random numbers. None: each check draws a new one.
+        is_simulated: Whether rank 0 plays all ranks, so that there may be more of them than running
+            ranks. The answer may only send and receive (see `kit.on_rank.simulated_world`).
     """
 
     world_size: int
@@ -23,7 +23,7 @@ class Case:
     seed: int | None = None
     is_simulated: bool = False
 
-    def __hash__(self):  # so that what is made of a case can be cached
+    def __hash__(self):  # so that a function of a case can be cached
         return hash((self.world_size, str(self.data), self.seed, self.is_simulated))
 
     def __getitem__(self, name):

@@ -1,5 +1,5 @@
 """
-Check an answer on the running ranks, from the kernel: run its cases, judge them, say what holds.
+The kernel's side of a check: run the cases of a task on the ranks, judge them, print the ok line.
 """
 
 import shutil
@@ -22,9 +22,10 @@ from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
 
 DEADLINE_S = 6.0
 """
-How long all cases together may take, by the time that the machine could give: see `Deadline`.
+Seconds that all cases of one check may take together, without those in which no core was free (see
+`Deadline`).
 """
-_IMPORT_WITHIN_S = 30.0  # the first look imports the task's module
+_IMPORT_WITHIN_S = 30.0  # the first call of `look` imports the task's module
 _READY_WITHIN_S = 60.0
 _LOOK_EVERY_S = 0.1
 
@@ -32,15 +33,15 @@ _LOOK_EVERY_S = 0.1
 @dataclass
 class Run:
     """
-    Hold one check of an answer.
+    One check of an answer.
 
     Args:
         task: The Task.
         ranks: The Ranks.
-        folder: A folder that all cases share.
-        deadline: The Deadline of all its cases together.
-        own_orders: Whether sets of texts have another order on each rank.
-        played: A CaseResult for each case that every rank of it went through, in order.
+        folder: Path of a folder that all cases share.
+        deadline: The Deadline of all cases together.
+        own_orders: Whether sets of texts have a different order on each rank.
+        case_result: A list with a CaseResult for each case that all of its ranks finished, in order.
     """
 
     task: object
@@ -53,15 +54,15 @@ class Run:
 
 def check(task, ranks=None):
     """
-    Check an answer and print the ok line, or say what is wrong.
+    Check an answer and print the ok line, or raise an error that says what is wrong.
 
     Args:
         task: The Task.
-        ranks: The Ranks; default: those that run.
+        ranks: The Ranks. Default: the running ones.
 
     Raises:
         WrongAnswer: The answer is not right yet.
-        CellStopped: Stop was pressed.
+        CellStopped: The user pressed Stop.
         RanksGone: No ranks are running.
     """
     task.last_run.clear()
@@ -76,7 +77,7 @@ def check(task, ranks=None):
 
 def run_and_judge(task, ranks):
     """
-    Run an answer in new cases and return what its ok line says.
+    Run an answer in new cases and return the end of its ok line.
 
     Args:
         task: The Task.
@@ -86,7 +87,7 @@ def run_and_judge(task, ranks):
         WrongAnswer: The answer is not right yet.
     """
     ensure_ready(ranks)
-    _ = ranks.store_folder  # refused here, if there is none, before anything has changed
+    _ = ranks.store_folder  # raises here if there is none, before anything has changed
     cases = task.new_cases(len(ranks))
     looks = _ask(ranks, case_runner.look, task.module, task.name)
     judging.judge_looks(task, looks)
@@ -112,7 +113,8 @@ def run_and_judge(task, ranks):
 def _run_all(task, ranks, start, cases, own_orders=False):
     folder = tempfile.mkdtemp(prefix="check-", dir=ranks.store_folder)
     if not task.in_group:
-        ranks.leave()  # before the clock starts: the group's threads end, and their waits with them
+        # Leave before the clock starts: the group's threads end, and their waits leave the sums.
+        ranks.leave()
     run = Run(task, ranks, folder, start.anew(DEADLINE_S + task.extra_time_s), own_orders)
     task.last_run[:] = [run]
     try:
@@ -120,11 +122,12 @@ def _run_all(task, ranks, start, cases, own_orders=False):
             case_result = _play(run, case)
             if case_result is not None:
                 run.case_result.append(case_result)
-                with run.deadline.paused():  # it may have a training run of its own to compare with
+                with run.deadline.paused():  # a judge may train a model to compare with
                     judging.judge_case(case_result)
     except WrongAnswer as error:
         if task.is_left_under_way(error.mistake) and task.in_group:
-            ranks.join()  # a handle dropped may close a connection, a message meet a later call
+            # A dropped handle may close a connection, and a late message may meet a later call.
+            ranks.join()
         raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -142,15 +145,16 @@ def _prepare(ranks, start, function, *args):
 
 def _play(run, case):
     """
-    Run one case and return the CaseResult; raise the WrongAnswer if it did not come to its end.
+    Run one case and return its CaseResult. Raise a WrongAnswer if the case did not end.
 
-    None if the case is on paper, and the answer cannot be played so: it is not judged there.
+    Return None for a simulated case whose answer sends from a thread: such an answer cannot be
+    simulated, and the case is not judged.
     """
     task, members = run.task, range(1 if case.is_simulated else case.world_size)
     told = (case.world_size, case.data, case.seed, case.is_simulated)
     source = _call(case_runner.play, task.module, task.number, told, run.folder, run.own_orders)
     error, outcomes, is_late = _run_cell(run.ranks, members, source, run.deadline)
-    if run.ranks.dead:  # its replacement was left to the next cell
+    if run.ranks.dead:  # the cell does not replace a dead rank itself
         run.ranks.recover()
     kept = [case_runner.opened(outcomes[rank].enclosed) for rank in members]
     if error is not None:
@@ -167,7 +171,7 @@ def _play(run, case):
 
 
 def _call(function, *args):
-    # One expression, so that no name is left behind in the learner's namespace.
+    # The source is one expression, so that it leaves no name in the learner's namespace.
     module = f"__import__({function.__module__!r}, fromlist=['{function.__name__}'])"
     return f"{module}.{function.__name__}(*{args!r})"
 

@@ -1,5 +1,5 @@
 """
-Compare what an answer gave with what it should have: the first part that differs, if one does.
+Comparison of an answer's value with the right value: it finds the first part that differs.
 """
 
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from ddp_lessons.checks.kit.on_rank.snapshots import equal
 @dataclass(frozen=True)
 class Difference:
     """
-    Hold the first part in which two values differ.
+    The first part in which two values differ.
 
     Args:
-        got: What came there.
-        expected: What it was compared with.
-        where: Where it lies in lists and dictionaries, in words; "" if the whole values differ.
+        got: The answer's value of that part.
+        expected: The value that it was compared with.
+        where: Where the part is in lists and dictionaries, in words; "" if the whole values differ.
     """
 
     got: Any
@@ -30,15 +30,15 @@ def find_difference(got, expected, most_off=None, where=""):
     """
     Return the Difference of two values, or None if they agree.
 
-    Tensors must agree in dtype and shape, lists and tuples in type and length. Lists of numbers or
-    texts differ as a whole, so that all of them are shown.
+    Tensors must agree in dtype and shape, lists and tuples in type and length. A list of numbers or
+    texts differs as a whole, so that the message shows all of its items.
 
     Args:
-        got: What came.
-        expected: What it is compared with.
-        most_off: How far each number may be off, in the structure of what is expected, or one
-            limit for all of it; None: not at all.
-        where: Where both lie in a larger value, in words.
+        got: The answer's value.
+        expected: The value that it is compared with.
+        most_off: How far each number may be off: one limit for all numbers, or limits in the structure
+            of `expected`. None: numbers must be equal.
+        where: Where both values are in a larger value, in words.
     """
     if isinstance(expected, list | tuple | dict):
         if type(got) is not type(expected):

@@ -1,5 +1,5 @@
 """
-A time limit for answers that a crowded machine stretches by the time for which it had no core free.
+A time limit for answers. It does not count the time for which the machine had no core free.
 """
 
 import contextlib
@@ -13,19 +13,19 @@ _LOOK_EVERY_S = 0.1
 
 class Deadline:
     """
-    Count the seconds of an answer, less those for which a rank waited for a core.
+    A clock for an answer, less the seconds for which a rank waited for a core.
 
-    Several threads of one rank may wait at a time, each a second a second. So those seconds may
-    grow as fast as the clock, and a loop that does not end would have no end: what a rank has run
-    counts in any case.
+    The waits of a rank are summed over its threads, so they may grow as fast as the clock, and an
+    endless loop would never reach the limit. Therefore the seconds for which a rank's main thread has
+    run always count.
 
     Args:
         limit_s: Seconds that the answer may take.
-        pids: Function that returns the process id of each rank.
+        pids: Function without arguments that returns the process ids of the ranks.
         clock: Function that returns seconds.
         waited_s: Function from a process id to the seconds for which it has waited for a core.
         ran_s: Function from a process id to the seconds for which its main thread has run.
-        before: What `waited_s` has given for each process id. Default: what it gives now.
+        before: {process id: seconds}, an earlier reading of `waited_s`. Default: a reading of now.
     """
 
     def __init__(
@@ -48,15 +48,15 @@ class Deadline:
 
     def anew(self, limit_s):
         """
-        Return a deadline that begins now. To read once more what ranks have waited would take a
-        file a thread; so what they waited since this one began is not counted either.
+        Return a Deadline that begins now. A new reading of what ranks have waited would cost one file for
+        each thread, so the new Deadline subtracts the waits since this one began.
         """
         return Deadline(limit_s, self._pids, self._clock, self._waited_s, self._ran_s, self._before)
 
     @contextlib.contextmanager
     def paused(self):
         """
-        Let time pass that does not count, for work in which no answer has a part.
+        Let the time of a `with` block not count, for work in which the answer has no part.
         """
         began_at = self._clock()
         try:
@@ -70,37 +70,38 @@ class Deadline:
     @property
     def spent_s(self):
         """
-        Seconds that the machine could give so far: of the rank that waited longest. At least those
-        for which a rank has run.
+        The seconds that count so far: those on the clock, less the waits of the rank that waited longest.
+        They are at least the seconds for which one rank's main thread has run.
         """
         waited = [
             seconds - self._before.get(pid, 0.0)
             for pid, seconds in self._read(self._waited_s).items()
         ]
-        # A rank that is new has run before it had an answer.
+        # A new process is not counted: it has run before it got an answer.
         ran = [
             seconds - self._ran_before.get(pid, seconds)
             for pid, seconds in self._read(self._ran_s).items()
         ]
         elapsed_s = self._clock() - self._began_at
-        # What a thread had waited is gone when it ends, so a difference may be below 0.
+        # A thread's waits leave the sum when it ends, so a difference may be below 0.
         return max([elapsed_s - min(max([0.0, *waited]), elapsed_s), *ran])
 
     @property
     def is_over(self):
         """
-        Whether nothing is left.
+        Whether the limit has been reached.
         """
         return self.spent_s >= self.limit_s
 
     def watch(self, on_end):
         """
-        Call a function once nothing is left, from a thread. Returns an Event that stops the watch.
+        Call a function from a thread once the limit is reached. Return an Event that stops the watch.
         """
         stopped = threading.Event()
 
         def look():
-            # No less than the limit on the clock is spent before it: a look costs a file a thread.
+            # The limit is not reached before the clock says so: until then do not look, since each
+            # look reads one file for each thread.
             early_s = self.limit_s - (self._clock() - self._began_at)
             while not stopped.wait(max(early_s, _LOOK_EVERY_S)):
                 early_s = 0.0

@@ -1,5 +1,5 @@
 """
-Name the mistake that a case shows: compare with the right value, and try the task's list in order.
+The choice of the mistake that a case shows: compare with the right value, then try the task's list.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from ddp_lessons.checks.kit.mistakes import VALUES
 
 def last_result(view):
     """
-    Return what an answer returned in its last call, of a View.
+    Return what the answer's last call returned on a View's rank.
     """
     return view.case_result.results[view.rank]
 
@@ -23,14 +23,14 @@ def last_result(view):
 @dataclass(frozen=True)
 class Expected:
     """
-    Say what is right on each rank of a case, and how an answer is compared with it.
+    What is right on each rank of a case, and how an answer is compared with it.
 
     Args:
         value: Function (case, rank) that returns the right value: tensors, numbers, texts, or
-            lists, tuples and dictionaries of those.
-        most_off: Function (case, rank) that returns how far each number may be off, such as
-            `numbers.sum_error` of its terms, in the structure of the value. None: not at all.
-        gave: Function of a View that returns what the answer gave. Default: its last result.
+            lists, tuples and dictionaries of them.
+        most_off: Function (case, rank) that returns how far each number may be off, in the structure
+            of the value, such as `numbers.sum_error` of its terms. None: numbers must be equal.
+        gave: Function of a View that returns the answer's value. Default: its last result.
     """
 
     value: Callable
@@ -41,7 +41,7 @@ class Expected:
 @dataclass
 class View:
     """
-    Hold what one rank shows of a case: a mistake's `shows` looks at it.
+    One rank's part of a case result. The `shows` of a mistake gets it.
 
     Args:
         case_result: The CaseResult.
@@ -62,14 +62,14 @@ class View:
     @property
     def seen(self):
         """
-        The Seen of this rank.
+        The RankRecord of this rank.
         """
         return self.case_result.seen[self.rank]
 
     @property
     def kept(self):
         """
-        What the task's `act` returned on this rank.
+        The value that the task's `act` returned on this rank.
         """
         return self.seen.kept
 
@@ -83,7 +83,7 @@ class View:
     @cached_property
     def got(self):
         """
-        What the answer gave on this rank; without an Expected, its last result.
+        The answer's value on this rank. Without an Expected it is the last result.
         """
         expected = self.case_result.task.expected
         return (expected.gave if expected else last_result)(self)
@@ -107,7 +107,7 @@ class View:
     @cached_property
     def difference(self):
         """
-        The Difference from the right value; None if the answer gave that, or without an Expected.
+        The Difference from the right value. None if there is none, or without an Expected.
         """
         if self.case_result.task.expected is None:
             return None
@@ -116,13 +116,13 @@ class View:
     @property
     def is_off(self):
         """
-        Whether the answer gave something else than the right value.
+        Whether the answer gave a value other than the right one.
         """
         return self.difference is not None
 
     def finding_of(self, finder):
         """
-        Return what a finder, see `found_by`, says of this View. The finder runs once.
+        Return what a finder (see `found_by`) returns for this View. The finder runs only once.
         """
         if finder not in self._findings:
             self._findings[finder] = finder(self)
@@ -130,17 +130,17 @@ class View:
 
     def is_near(self, value):
         """
-        Tell whether the answer gave this value, by the comparison that the right one is held to.
+        Tell whether the answer gave this value, compared as the right value is.
         """
         return find_difference(self.got, value, self.most_off) is None
 
 
 def found_by(finder, name):
     """
-    Return the `shows` of a mistake that one finder tells apart from others.
+    Return the `shows` of a mistake that a finder tells apart from others.
 
     Args:
-        finder: Function of a View that returns (name of a mistake, fact), or ("", "").
+        finder: Function of a View that returns (name of a mistake, sentence), or ("", "").
         name: The name of this mistake.
     """
 
@@ -161,16 +161,16 @@ def name_mistake(case_result):
     """
     Raise the WrongAnswer for the first mistake of the task's list that the case shows.
 
-    The list is read from top to bottom, and for each mistake the ranks are asked in order, before
-    the next mistake is tried. So the list alone decides which of two mistakes is named, and not
-    the rank that shows it. Three rules complete it:
+    The list is read from top to bottom. Each mistake is tried on all ranks, in rank order, before the
+    next mistake is tried. So the list alone decides which of two mistakes is named, and not the rank
+    that shows it. Three rules complete this:
 
-    - A tensor of another dtype, or no tensor, is refused before the list, so that no entry of the
-      list has to think of those.
-    - `gives` explains wrong values alone, `VALUES` refuses all that are left, and where an entry
-      below it is tried, every rank is right.
-    - In a second call with the same arguments `gives` explains nothing, as the first call was
-      right: what is off there has stayed from the first, and is called "kept".
+    - A tensor of another dtype, or a value that is no tensor, is refused before the list is read. So
+      no entry of the list has to consider these.
+    - `gives` explains only wrong values, and `VALUES` refuses all other wrong values. When an entry
+      below `VALUES` is tried, every rank has the right value.
+    - In a second call with the same arguments `gives` explains nothing, because the first call was
+      right: a wrong value there comes from state that the first call left, and is called "kept".
 
     Args:
         case_result: The CaseResult of a task without a `judge`.
@@ -197,7 +197,7 @@ def _wrong(mistake, view, fact):
 
 def _kind(view):
     """
-    Return the name of a value that is off, by what kind of value it is.
+    Return the general mistake that a wrong value is: "nothing", "dtype", "shape" or "values".
     """
     both = view.difference
     if both is None or not isinstance(both.expected, torch.Tensor):
@@ -211,7 +211,7 @@ def _kind(view):
 
 def _fact(mistake, view):
     """
-    Return the sentence that says how a rank shows a mistake, or something false if it does not.
+    Return a sentence that says how a rank shows a mistake, or something false if it does not.
     """
     if mistake.shows:
         found = mistake.shows(view)

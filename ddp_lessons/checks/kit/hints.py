@@ -1,5 +1,5 @@
 """
-Hints, one at a time.
+Hints of a task, printed one at a time.
 """
 
 from ddp_lessons.checks.kit.task_registry import find_task
@@ -8,7 +8,7 @@ from ddp_lessons.progress import notes
 
 def hint(number):
     """
-    Print the next hint of a task; after the last, the last again.
+    Print the next hint of a task. After the last hint, print the last one again.
 
     Args:
         number: The task's number, such as "02.1".
@@ -21,7 +21,7 @@ def hint(number):
 
 def next_hint(number):
     """
-    Return the next hint of a task and note that it was taken.
+    Return the next hint of a task, and note that the learner took it.
     """
     task = find_task(number)
     place = notes.note_hint(number, len(task.hints))

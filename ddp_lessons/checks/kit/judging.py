@@ -1,5 +1,5 @@
 """
-Judge what was seen: what is wrong with every answer that does so, and the words for it.
+The judgement of a case: the mistakes that any answer can make, and the text of the WrongAnswer.
 """
 
 from dataclasses import dataclass, replace
@@ -20,14 +20,14 @@ MAX_CALLS = 12
 @dataclass
 class CaseResult:
     """
-    Hold one case that every rank of it went through.
+    One case that all of its ranks finished.
 
     Args:
         task: The Task.
         case: The Case.
-        seen: A Seen for each rank, in rank order.
-        printed: What each rank printed.
-        call: Which call it is that is judged, "first" or "second".
+        seen: A RankRecord for each rank, in rank order.
+        printed: The text that each rank printed, in rank order.
+        call: Which call with the same arguments is judged: "first" or "second".
     """
 
     task: Any
@@ -39,35 +39,35 @@ class CaseResult:
     @property
     def traces(self):
         """
-        For each rank the events of all its calls.
+        The events of all calls of each rank, a list for each rank.
         """
         return [[event for call in seen.calls for event in call.events] for seen in self.seen]
 
     @property
     def before(self):
         """
-        For each rank the first argument of its last call, as it was before; None without a call.
+        The first argument of each rank's last call, as it was before the call; None without a call.
         """
         return [seen.calls[-1].before[0] if seen.calls else None for seen in self.seen]
 
     @property
     def after(self):
         """
-        For each rank the same argument afterwards.
+        The first argument of each rank's last call, as it was after the call; None without a call.
         """
         return [seen.calls[-1].after[0] if seen.calls else None for seen in self.seen]
 
     @property
     def results(self):
         """
-        For each rank what its last call returned.
+        The value that each rank's last call returned; None without a call.
         """
         return [seen.calls[-1].result if seen.calls else None for seen in self.seen]
 
     @property
     def names(self):
         """
-        For each rank the names of the calls that it made, in order.
+        The names of the communication calls of each rank, in order.
         """
         return [[e.name for e in events if e.is_communication] for events in self.traces]
 
@@ -77,14 +77,14 @@ class CaseResult:
 
         Args:
             mistake: Its name, one of `task.all_hints`.
-            rank: The rank on which it shows; None: all of them together.
-            got: What came back there, if that tells something.
-            expected: What should have.
+            rank: The rank that shows the mistake; None: all ranks together.
+            got: The answer's value on that rank, to be shown; None: no value.
+            expected: The right value, to be shown; None: no value.
             fact: A sentence that says what is wrong, without the solution.
         """
         is_repeated = rank is not None and any(call.repeats for call in self.seen[rank].calls)
         if (self.call != "first" or is_repeated) and mistake == "values":
-            mistake = "kept"  # the same arguments gave what is right before, or others gave this
+            mistake = "kept"  # it came from an earlier call
         if self.case.is_simulated and mistake == "values":
             mistake = "more-ranks"
         where = f"Tried with {self.case}."
@@ -97,7 +97,7 @@ class CaseResult:
         who = "" if rank is None else f"rank {rank} of {self.case.world_size}"
         called = ""
         is_told = self.task.allowed is not None or len(self.names[rank or 0]) <= MAX_CALLS
-        # Of what makes a group or asks a store, a trace tells nothing.
+        # Traces do not hold group creation or store access, so list no calls if only those are allowed.
         may_call = self.task.allowed != () and self.task.in_group
         if rank is not None and is_told and (self.names[rank] or may_call):
             called = f"{who} called: {_listed(self.names[rank])}"
@@ -113,25 +113,25 @@ class CaseResult:
     def _named_call(self, rank):
         calls, name = self.seen[rank or 0].calls, self.task.name
         call = calls[-1] if calls else None
-        # What `act` calls may be a training of its own that calls the answer.
+        # `act` may have called another function than the answer, such as a training that calls it.
         called = f"call {call.number} of {name}" if call and call.name == name else name
         return called if rank is None else f"{called} on rank {rank}"
 
     def expect(self, rank, got, expected, most_off=None, dtype=None, mistake="values"):
         """
-        Refuse a result that is not the tensor that was expected.
+        Refuse a result that is not the expected tensor.
 
         Args:
-            rank: The rank that gave it.
-            got: What it gave.
-            expected: The tensor that is right.
+            rank: The rank that returned it.
+            got: The result.
+            expected: The right tensor.
             most_off: For each element how far it may be off, as `numbers.sum_error` returns it.
-                None: not at all.
-            dtype: The dtype that is right; default: that of `expected`.
+                None: elements must be equal.
+            dtype: The right dtype. Default: that of `expected`.
             mistake: The mistake's name if the numbers differ.
 
         Raises:
-            WrongAnswer: It is no tensor, or one of another dtype, shape or value.
+            WrongAnswer: The result is no tensor, or one of another dtype, shape or value.
         """
         both = {"got": got, "expected": expected}
         if not hasattr(got, "dtype"):
@@ -149,7 +149,7 @@ class CaseResult:
 
 
 def _listed(names):
-    # A save through DCP alone makes twenty calls.
+    # A single save through DCP (torch.distributed.checkpoint) makes twenty calls.
     more = [f"{len(names) - MAX_CALLS} more"] if len(names) > MAX_CALLS else []
     return ", ".join([*names[:MAX_CALLS], *more]) or "nothing"
 
@@ -161,7 +161,7 @@ def wrong(task, mistake, lines):
     Args:
         task: The Task.
         mistake: Its name, one of `task.all_hints`.
-        lines: What happened; empty ones are left out.
+        lines: Lines that say what happened. Empty ones are left out.
     """
     hint = task.all_hints[mistake]
     text = [f"Task {task.number}, {task.name}, is not solved yet.", *lines, f"Hint: {hint}"]
@@ -170,11 +170,11 @@ def wrong(task, mistake, lines):
 
 def wrong_by_order(task, error):
     """
-    Return the WrongAnswer for what goes wrong only where each rank has its own order of a set.
+    Return the WrongAnswer for an answer that fails only if each rank has its own order of a set.
 
     Args:
         task: The Task.
-        error: The WrongAnswer that it came to then.
+        error: The WrongAnswer of the run with different orders.
     """
     _, *lines, _ = str(error).splitlines()
     fact = "It goes wrong where ranks are no forks of one process: they hash differently."
@@ -183,11 +183,11 @@ def wrong_by_order(task, error):
 
 def judge_looks(task, looks):
     """
-    Refuse to run an answer that is not there, or beside functions that are not torch's.
+    Refuse to run an answer that is missing on a rank, or where torch's functions were replaced.
 
     Args:
         task: The Task.
-        looks: For each rank what `playing.look` returned.
+        looks: For each rank what `case_runner.look` returned.
     """
     missing = [rank for rank, look in enumerate(looks) if not look["defined"]]
     if missing:
@@ -220,7 +220,7 @@ def judge_case(case_result):
 
 def judge_own(case_result):
     """
-    Raise the WrongAnswer for the first of the task's own mistakes that a case shows.
+    Raise the WrongAnswer for the first of the task's own mistakes that a case shows, if it shows one.
     """
     (case_result.task.judge or name_mistake)(case_result)
 
@@ -286,7 +286,7 @@ def _may_call(task, name):
 
 def printed_lines(printed):
     """
-    Return the first lines of what ranks printed, each with its rank, as cells show them.
+    Return the first lines that each rank printed, prefixed by the rank, as cells show them.
     """
     return [
         f"[{rank}] {line[:MAX_COLUMNS]}"

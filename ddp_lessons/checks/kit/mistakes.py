@@ -1,5 +1,5 @@
 """
-What a mistake is, and the mistakes that any answer can make.
+The class of a mistake, and the mistakes that any answer can make.
 """
 
 from collections.abc import Callable
@@ -11,27 +11,26 @@ from ddp_lessons.errors import BadInput
 @dataclass(frozen=True)
 class Mistake:
     """
-    Hold one mistake that learners make in a task: its name, its hint, and what gives it away.
+    One mistake that learners make in a task: its name, its hint, and how it is recognised.
 
-    `gives` or `shows` gives it away where the answer comes to an end, `raises` where it does not. A
-    mistake that has none of the three only words the hint of one of COMMON anew, such as
-    "deadlock"; "values" has none, either: see `VALUES`.
+    `gives` or `shows` recognises it in an answer that ended, `raises` in an answer that raised. A
+    mistake that has none of the three only gives another hint to a mistake of COMMON, such as
+    "deadlock". `VALUES` has none of the three either.
 
     Args:
         name: Its name, such as "average"; unique in the task.
         hint: What the learner should think of or do, without the solution.
-        symptom: A sentence that says what is wrong in what was seen.
+        symptom: A sentence that says what is wrong with the answer's value or calls.
         gives: Function (case, rank) that returns a list of values. An answer with this mistake
-            gives one of them on that rank. They are compared as the right value is, and only where
-            the answer is off.
-        shows: Function of a `View`. It returns True, or a sentence that takes the symptom's place,
-            if this rank shows the mistake; else something false. It is asked where the answer is
-            right as well.
-        raises: Texts. An answer with this mistake raises an error in whose name or message one of
-            them stands.
+            gives one of them on that rank. They are compared as the right value is, and only if the
+            answer's value is wrong.
+        shows: Function of a `View`. It returns True, or a sentence that replaces the symptom, if this
+            rank shows the mistake; else something false. It is also called if the value is right.
+        raises: Texts. An answer with this mistake raises an error that has one of them in its name or
+            message.
 
     Raises:
-        BadInput: It has no hint, or both of `gives` and `shows`.
+        BadInput: It has no hint, or both `gives` and `shows`.
     """
 
     name: str
@@ -56,7 +55,7 @@ class Mistake:
     @property
     def has_sign(self):
         """
-        Whether something gives it away.
+        Whether the mistake has a way to be recognised.
         """
         return bool(self.gives or self.shows or self.raises)
 
@@ -102,19 +101,19 @@ COMMON = {
     "pencil: what does each rank hold after each line?",
 }
 """
-Mistakes that any answer can make, and the hint that each gets if the task has none of its own.
+{name: hint} of the mistakes that any answer can make. A task may have other hints for them.
 """
 
 VALUES = Mistake("values", COMMON["values"])
 """
-The general mistake: another value than the right one, whatever the reason.
+The general mistake: a value other than the right one, for any reason.
 
-In a task's list it marks a place. Mistakes above it explain values that are wrong; where those
-below it are tried, every value is right.
+In a task's tuple it marks a position. Mistakes above it explain wrong values. Mistakes below it are
+tried only if every value is right.
 """
 
 LEFT_UNDER_WAY = ("unwaited", "unreceived", "raised", "store")
 """
-Mistakes after which messages may still be under way in the group, or keys be in its store; so it is
-after those that a task names by what they raise.
+Mistakes after which messages may still be under way in the group, or keys may be left in its store.
+The same is true of each mistake that a task recognises by `raises`.
 """

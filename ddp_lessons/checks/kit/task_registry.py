@@ -1,5 +1,5 @@
 """
-Find the tasks of the course: each folder of checks hands on those of its stem.
+The tasks of the course: each lesson's folder in `checks` lists its own in `TASKS`.
 """
 
 import importlib
@@ -14,7 +14,7 @@ _KIT = Path(__file__).parent.name
 
 def all_tasks():
     """
-    Return every task of the course as {number: Task}, in the order of the numbers.
+    Return every task of the course as {number: Task}, ordered by number.
     """
     found = {}
     for module in pkgutil.iter_modules([_CHECKS]):
@@ -26,7 +26,7 @@ def all_tasks():
 
 def stem_of(task):
     """
-    Return the stem of a task's exercise, such as "02_collectives".
+    Return the lesson id of a task's exercise, such as "02_collectives".
     """
     return f"{task.number.partition('.')[0]}_{task.module.split('.')[2]}"
 
@@ -36,7 +36,7 @@ def find_task(number):
     Return the task with a number such as "02.1".
 
     Raises:
-        BadInput: There is none.
+        BadInput: No task has this number.
     """
     tasks = all_tasks()
     if number not in tasks:

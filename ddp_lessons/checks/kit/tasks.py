@@ -1,5 +1,5 @@
 """
-What a task is: its cases, what each rank does in one, and who judges what came of it.
+The class of a task: its cases, the work of each rank in a case, and how the results are judged.
 """
 
 import secrets
@@ -15,45 +15,45 @@ from ddp_lessons.errors import BadInput
 @dataclass(frozen=True)
 class Task:
     """
-    Hold one task of an exercise. Call it to check the learner's answer.
+    One task of an exercise. Call it to check the learner's answer.
 
     Args:
-        number: Such as "02.1": the lesson's number and the task's.
-        name: What the learner defines on the ranks, such as "all_reduce".
-        cases: Function of a random.Random that returns Cases. The first one is drawn by `picture`
-            and must be the same every time, so give it a seed.
-        act: Function (here, answer) that each rank of a case runs. It makes the arguments and
-            calls `context.call(answer, ...)`; what it returns is kept too.
+        number: The lesson's number and the task's, such as "02.1".
+        name: The function or class that the learner defines on the ranks, such as "all_reduce".
+        cases: Function of a random.Random that returns Cases. `picture` draws the first one, which
+            must be the same at every check, so give it a seed.
+        act: Function (context, answer) that each rank of a case runs. It makes the arguments and
+            calls `context.call(answer, ...)`. The check also keeps the value that it returns.
         expected: The Expected, which says what is right. None: no value is compared.
-        mistakes: A tuple of `Mistake`, in the order in which they are tried: see
-            `elimination.name_mistake`. Of a task with a `judge`: name of a mistake -> its hint.
-            Those of `mistakes.COMMON` may be worded anew.
+        mistakes: A tuple of `Mistake`, in the order in which `elimination.name_mistake` tries them. A
+            task with a `judge` has a dictionary {name of a mistake: hint}. Both may hold other hints
+            for the mistakes of `mistakes.COMMON`.
         judge: The older form, in place of a tuple of mistakes: a function of a CaseResult that raises
             `case_result.wrong(...)` if a case shows a mistake.
-        ok: What the ok line says after the task's name, or a function of all CaseResult that returns
-            it. It must be the same at every check of the same answer.
-        draw: Function of the first CaseResult that returns a Picture.
+        ok: The end of the ok line, or a function of all CaseResults that returns it. It must be the
+            same at every check of the same answer.
+        draw: Function of a CaseResult that returns a Picture.
         hints: At least three, from the concept to the key line.
         allowed: Names of the calls that an answer may make, as a trace names them; None: any.
-        forbidden: Names of the calls that it may not make.
+        forbidden: Names of the calls that an answer may not make.
         in_place: Whether the answer may change its arguments, or return one or a view of one.
-        returns: Whether it must return something.
-        twice: Whether each call is made once more with the same arguments, and judged as well: for
-            an answer that depends on nothing else.
-        may_mutate: What of a model or optimizer that it gets the answer may change, by the names
-            that `kit.on_rank.argument_state` lists. None: nothing is said of it.
-        in_group: Whether the ranks are in a group. False: the answer joins one by itself.
-        uses_store: Whether keys may be put into the group's store, as a new group does. Otherwise
-            that is a way to talk past the calls that are counted.
-        draws_case: Place of the case that `picture` draws, from 0. It needs a seed.
-        extra_time_s: How many seconds its cases wait by themselves, for a limit to be over or a job to
-            end: the answer gets them on top of those that it has.
-        warm_up: Function of a module that every rank calls before the clock of a check starts, for
-            what takes seconds the first time, such as
-            `kit.material.warm_up.first_ddp`. None: nothing does.
+        returns: Whether the answer must return something.
+        twice: Whether each call is made once more with the same arguments, and judged as well. It
+            suits an answer that depends on its arguments alone.
+        must_join_threads: Whether the answer must wait for the threads that it starts.
+        may_mutate: What the answer may change of a model or optimizer that it gets, as names of the
+            list in `kit.on_rank.argument_state`. None: such changes are not judged.
+        in_group: Whether the ranks are in a group. False: the answer joins one itself.
+        uses_store: Whether the answer may put keys into the group's store, as a new group does. Else
+            keys are refused: ranks could communicate through them without calls that are counted.
+        draws_case: Position of the case that `picture` draws, from 0. The case needs a seed.
+        extra_time_s: Seconds that the cases spend in waits of their own, for a timeout to expire or a
+            job to end. They are added to the check's time limit.
+        warm_up: Function of a module that every rank calls before the clock of a check starts. It does
+            what takes seconds the first time, as `kit.fixtures.warm_up.first_ddp` does. None: no call.
 
     Attributes:
-        last_run: The Run of the last check, alone in a list, or nothing.
+        last_run: A list with the Run of the last check; empty before the first one.
     """
 
     number: str
@@ -87,7 +87,7 @@ class Task:
     @property
     def own_hints(self):
         """
-        Name of a mistake -> its hint, for those that this task names itself.
+        The hints of the mistakes that this task names, as {name of a mistake: hint}.
         """
         if isinstance(self.mistakes, dict):
             return self.mistakes
@@ -96,13 +96,13 @@ class Task:
     @property
     def all_hints(self):
         """
-        Name of a mistake -> its hint, those of `mistakes.COMMON` included.
+        The hints of all mistakes, with those of `mistakes.COMMON`, as {name of a mistake: hint}.
         """
         return COMMON | self.own_hints
 
     def name_raised(self, errors):
         """
-        Return the name of the mistake of answers that raise these errors, given as texts.
+        Return the name of the mistake of an answer that raises these errors, which are texts.
         """
         listed = () if isinstance(self.mistakes, dict) else self.mistakes
         fits = (m.name for m in listed if any(text in e for text in m.raises for e in errors))
@@ -125,13 +125,13 @@ class Task:
 
     def __call__(self, ranks=None):
         """
-        Check the answer on the running ranks. Prints one line that starts with "ok:".
+        Check the answer on the running ranks. Print one line that starts with "ok:".
 
         Args:
-            ranks: The Ranks; default: those that run.
+            ranks: The Ranks. Default: the running ones.
 
         Raises:
-            WrongAnswer: It is not right yet. The message says how, and holds a hint.
+            WrongAnswer: The answer is not right yet. The message says why, and has a hint.
             RanksGone: No ranks are running.
         """
         from ddp_lessons.checks.kit.checking import check
@@ -140,13 +140,13 @@ class Task:
 
     def picture(self):
         """
-        Draw what the answer did in the first case of the last check.
+        Draw the calls of the answer in a case of the last check, by default in the first one.
 
         Returns:
-            Picture: What the task's `draw` makes of it.
+            Picture: What the task's `draw` returns.
 
         Raises:
-            BadInput: There was no check yet, or it did not get that far.
+            BadInput: There was no check yet, or the check failed before that case ended.
         """
         if not self.last_run or len(self.last_run[0].case_result) <= self.draws_case:
             raise BadInput(
@@ -160,7 +160,7 @@ class Task:
 
     def new_cases(self, max_world_size):
         """
-        Return the cases of one check, drawn anew, that fit on so many ranks.
+        Return newly drawn cases for one check, without those that need more than `max_world_size` ranks.
         """
         cases = [
             replace(case, seed=secrets.randbits(40)) if case.seed is None else case
@@ -183,7 +183,8 @@ def refuse_unclear(task):
         task: The Task.
 
     Raises:
-        BadInput: Two mistakes have one name, nothing gives one away, or "values" has no place.
+        BadInput: Two mistakes have one name, a mistake cannot be recognised, or `VALUES` is missing
+            although there is an Expected, or there without one.
     """
     names = [mistake.name for mistake in task.mistakes]
     twice = {name for name in names if names.count(name) > 1}

@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Task
 from ddp_lessons.pictures import collective_picture
+from ddp_lessons.private import process_groups
 from ddp_lessons.process_group import join_group, leave_group
 
 
@@ -37,11 +38,11 @@ def _act(context, even_and_odd):
 
 
 def _parity_kept(context, even_and_odd):
-    before = dist.distributed_c10d._world.group_count
+    before = process_groups.group_count()
     group = context.call(even_and_odd)
-    kept: dict = {"num_made": dist.distributed_c10d._world.group_count - before}
+    kept: dict = {"num_made": process_groups.group_count() - before}
     if isinstance(group, dist.ProcessGroup):
-        kept["is_gone"] = group not in dist.distributed_c10d._world.pg_map
+        kept["is_gone"] = not process_groups.is_alive(group)
     if not kept.get("is_gone", True):
         kept |= {"ranks": dist.get_process_group_ranks(group), "name": group.group_name}
     kept["is_member"] = group is not dist.GroupMember.NON_GROUP_MEMBER

@@ -1,5 +1,6 @@
 """
-Reasoning on what ranks say of themselves, and the words for it. It runs in the kernel, too.
+Diagnosis of a cell from the snapshots of its ranks, and the words for it. It runs in the kernel.
 
-No process of its own: the kernel asks, this room says who waits for whom, and who cannot come.
+The kernel passes in snapshots and outcomes. The functions here return which rank waits for which
+other rank, and which rank is the culprit.
 """

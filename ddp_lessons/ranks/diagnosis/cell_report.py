@@ -1,7 +1,7 @@
 """
-The words in which a failed cell is told: pure functions from outcomes to text.
+The message about a failed cell: pure functions from outcomes to text.
 
-The first line names the culprit and its line; the victims are folded under it.
+The first line names the culprit and its line. The collateral ranks share one sentence below it.
 """
 
 import re
@@ -18,22 +18,23 @@ OK, RAISED, RELEASED, DIED, GIVEN_UP = "ok", "raised", "released", "died", "give
 @dataclass
 class Outcome:
     """
-    How a cell ended on one rank.
+    The outcome of a cell on one rank.
 
     Args:
-        kind: OK; RAISED by itself; RELEASED from a wait, or interrupted; DIED; or GIVEN_UP: it
-            could not be freed, so it was ended by us.
-        ename, evalue: Type and text of its exception.
-        line, code: Where in the cell.
+        kind: OK, RAISED (by itself), RELEASED (from a wait, or interrupted), DIED, or GIVEN_UP (the
+            rank could not be released, so its process was ended).
+        ename, evalue: Type and text of the rank's exception.
+        line, code: Line of the cell, from 1, and its text, where the cell ended.
         traceback: The traceback as text.
-        exit_code: Of a rank that died: exit code, or minus the signal.
-        is_last_seen: Whether the line is one that it was seen at before it died, perhaps long ago.
-        ended_itself: Whether it was the rank's own doing.
-        digest: Fingerprint of its collectives in the cell.
-        host: Name of the host that it was on, where there are several; else empty.
-        silent: Who does not answer, its host or "it", where nobody knows more; else empty.
-        halt: What halted it until it was given up, in words; else empty.
-        enclosed: What its reply held beside: see `RankAgent.enclose`. None where no such reply came.
+        exit_code: Exit code of a rank that died, or minus the signal.
+        is_last_seen: Whether the line is from the last snapshot before the death, perhaps an old
+            one.
+        ended_itself: Whether the rank ended itself, such as by `os._exit`.
+        digest: Hash of the rank's collectives in the cell.
+        host: Name of the rank's host, where there are several; else "".
+        silent: The host's name if the whole host is silent, "it" if only the rank is; else "".
+        halt: Words for what halted the rank until it was given up; else "".
+        enclosed: Object that came with the reply (see `RankAgent.enclose`), or None.
     """
 
     kind: str
@@ -53,7 +54,7 @@ class Outcome:
 
     def named(self, rank):
         """
-        Return "rank 3", or "rank 3 on node2".
+        Return the rank's name in messages: "rank 3", or "rank 3 on node2".
         """
         return f"rank {rank} on {self.host}" if self.host else f"rank {rank}"
 
@@ -64,7 +65,11 @@ def _at(outcome):
 
 def how_it_died(exit_code, ended_itself=False):
     """
-    Say how a process ended, from its exit code or minus its signal.
+    Return words for how a process ended.
+
+    Args:
+        exit_code: Its exit code, or minus the signal; None if not known.
+        ended_itself: Whether the process ended itself.
     """
     if exit_code is None:
         return "its process has ended"
@@ -80,14 +85,14 @@ def how_it_died(exit_code, ended_itself=False):
 
 def raised_message(outcomes):
     """
-    Tell of ranks that raised. The first line is for the lowest of them.
+    Return the message about ranks that raised. Its first line names the lowest of these ranks.
 
     Returns:
-        (str, list[str]): The message, and the culprit's traceback as lines.
+        (str, list[str]): The message, and the lines of the lowest raising rank's traceback.
     """
     raised = {rank: outcome for rank, outcome in outcomes.items() if outcome.kind == RAISED}
     same = {}
-    for rank, outcome in sorted(raised.items()):  # not in the order in which they came
+    for rank, outcome in sorted(raised.items()):  # by rank, not in the order of the replies
         same.setdefault((outcome.ename, outcome.evalue, outcome.line), []).append(rank)
     lines = []
     for ranks in same.values():
@@ -95,14 +100,14 @@ def raised_message(outcomes):
         text = f"{outcome.ename}: {outcome.evalue}".rstrip(": ")
         lines.append(f"{rank_names(ranks)} raised {text}{_at(outcome)}")
     first = raised[min(raised)]
-    # The rank's own prompt number is not the one that the learner sees beside the cell.
+    # Drop the rank's own prompt number: the learner sees another number beside the cell.
     traceback = re.sub(r"Cell In\[\d+\], line", "Cell, line", first.traceback)
     return "\n".join(lines), traceback.splitlines()
 
 
 def died_message(outcomes):
     """
-    Tell of ranks whose process ended.
+    Return the message about ranks that died, a line for each.
     """
     lines = []
     for rank, outcome in sorted(outcomes.items()):
@@ -121,7 +126,7 @@ def _how_it_was_lost(outcome):
 
 def given_up_message(outcomes):
     """
-    Tell of the ranks that we have ended, since nothing else could free them; empty without any.
+    Return the message about ranks that were ended as they could not be released; "" without any.
     """
     return "\n".join(
         f"{outcome.named(rank)} {_why_given_up(outcome)}, so its process was ended"
@@ -139,7 +144,7 @@ def _why_given_up(outcome):
 
 def victims_sentence(outcomes):
     """
-    Tell of the ranks that were released, in one line; empty if there are none.
+    Return one sentence about the ranks that were released; "" if there are none.
     """
     released = [rank for rank, outcome in outcomes.items() if outcome.kind == RELEASED]
     if not released:
@@ -152,7 +157,10 @@ def victims_sentence(outcomes):
 
 def stale_sentence(names):
     """
-    Say which objects hold a group that is gone; empty if there are none.
+    Return one sentence about objects that hold a group that is gone; "" if there are none.
+
+    Args:
+        names: Names of these objects.
     """
     if not names:
         return ""
@@ -164,11 +172,11 @@ def stale_sentence(names):
 @dataclass(frozen=True)
 class Recovery:
     """
-    What was done to make ranks usable again.
+    The steps that were taken to make ranks usable again.
 
     Args:
         replaced: Ranks that have new processes.
-        regrouped: Whether the old groups were left.
+        regrouped: Whether the ranks have left their old groups.
         joined: Whether all ranks are in a new group.
         stale: Names of objects that hold an old group.
     """
@@ -180,7 +188,7 @@ class Recovery:
 
     def sentences(self):
         """
-        Say it, a sentence a line.
+        Return the message about these steps as a list of lines.
         """
         lines = [replaced_sentence(self.replaced)]
         if self.regrouped:
@@ -195,7 +203,9 @@ class Recovery:
 
 def replaced_sentence(replaced):
     """
-    Say what was lost with ranks that were replaced; empty if there are none.
+    Return one sentence about ranks that were replaced and have lost their variables.
+
+    Return "" if `replaced` is empty.
     """
     if not replaced:
         return ""

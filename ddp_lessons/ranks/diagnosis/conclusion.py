@@ -1,5 +1,5 @@
 """
-From how a cell ended on each rank to one error, or none.
+The conclusion of a cell: from the outcome on each rank to one error, or none.
 """
 
 from ddp_lessons.errors import CellStopped, RankDied, RankRaised, RanksGone
@@ -30,10 +30,10 @@ def ranks_are_gone(ranks):
 
 def lost_message(loss):
     """
-    Say what has ended all ranks.
+    Return the message that says what has ended all ranks.
 
     Args:
-        loss: As `RankProcesses.loss`.
+        loss: Words for the cause (see `RankProcesses.loss`).
     """
     return (
         f"The ranks are gone, and their variables with them: {loss}. Run start_ranks() again, then "
@@ -43,16 +43,16 @@ def lost_message(loss):
 
 def finish_cell(ranks, outcomes, stall_monitor, stopped):
     """
-    Bring ranks back into order after a cell, and say what went wrong.
+    Recover the ranks after a cell, and return the error that says what went wrong.
 
     Args:
         ranks: The Ranks.
-        outcomes: For each rank of the cell its Outcome.
+        outcomes: For each rank of the cell its Outcome. A kind may be changed to GIVEN_UP.
         stall_monitor: The StallMonitor of the cell.
         stopped: Whether Stop was pressed.
 
     Returns:
-        DDPLessonsError or None: What to raise; None if all went well.
+        DDPLessonsError or None: The error to raise; None if all went well.
     """
     if not ranks.alive:
         return ranks_are_gone(ranks)
@@ -71,19 +71,19 @@ def finish_cell(ranks, outcomes, stall_monitor, stopped):
     mismatch = diagnose(snapshots, []).sentence
     if kinds == {OK} and not stopped and not mismatch:
         return None
-    # Ranks that all raised by themselves, after the same collectives, still agree on the group.
+    # If all ranks raised by themselves after the same collectives, their group is still usable.
     in_order = kinds == {RAISED} and not mismatch and _same_collectives(snapshots)
     if ranks.engines.lost_hosts:
         done = _postpone(ranks)
     else:
         recovery = ranks.recover(regroup=not in_order or stall_monitor.unblocker is not None)
-        for rank in recovery.replaced:  # freed, and then it could not leave its group
+        for rank in recovery.replaced:  # a released rank that could not leave its group
             if rank in outcomes and outcomes[rank].kind == RELEASED:
                 outcomes[rank].kind = GIVEN_UP
         done = recovery.sentences()
     kind, head, traceback = _kind_and_head(outcomes, kinds, stall_monitor, stopped, mismatch)
     given_up = cell_report.given_up_message(outcomes)
-    # Gloo aborts a process to which a peer has sent more than it expects.
+    # A desync may have caused a death: Gloo aborts a process that receives more than it expects.
     cause = f"Before that, {mismatch}." if mismatch and DIED in kinds and not stopped else ""
     lines = [head, cause, "" if given_up == head else given_up]
     lines += [*hints_on_ranks(outcomes), cell_report.victims_sentence(outcomes), *done]
@@ -91,7 +91,7 @@ def finish_cell(ranks, outcomes, stall_monitor, stopped):
 
 
 def _note_hosts(ranks, outcomes):
-    # Now: a new process may come up on another host.
+    # Note the hosts before the recovery, because a new process may start on another host.
     hosts, silent = ranks.engines.hosts, ranks.engines.silent
     answering = {host for rank, host in hosts.items() if rank not in silent}
     for rank, host in hosts.items():
@@ -143,18 +143,19 @@ def _stop_head(outcomes, stall_monitor):
 
 def ensure_ready(ranks):
     """
-    Before a cell: replace dead ranks of which an error has told, and join again what was left.
+    Make the ranks ready for a cell: replace dead ranks already reported, and regroup if needed.
 
     Raises:
-        RanksGone: The ranks were stopped, or have died with what started them.
-        RankDied: Others have died between two cells: the cell would run on ranks without variables.
+        RanksGone: The ranks were stopped, or have died with their supervisor or launcher.
+        RankDied: Ranks have died since the last cell. They are replaced, but the cell is not run,
+            because the new ranks lack their variables.
     """
     if not ranks.alive:
         raise ranks_are_gone(ranks)
     dead = set(ranks.dead)
     if dead - ranks.reported_dead:
         raise _tell_of_the_dead(ranks)
-    if dead or not ranks.is_consistent:  # or a join was stopped half-way
+    if dead or not ranks.is_consistent:  # inconsistent: a join was stopped half-way, or postponed
         print("\n".join(ranks.recover().sentences()))
 
 
@@ -175,10 +176,12 @@ def _tell_of_the_dead(ranks):
 
 def _postpone(ranks):
     """
-    Leave it to the next cell to replace the dead: a host that is gone may take long to be given up.
+    Postpone the replacement of dead ranks to the next cell.
+
+    A launcher may take long to give up a host that is gone.
 
     Returns:
-        list[str]: What to say of it.
+        list[str]: Lines of a message about it.
     """
     ranks.reported_dead, ranks.is_consistent = frozenset(ranks.dead), False
     hosts = " and ".join(ranks.engines.lost_hosts)

@@ -1,5 +1,5 @@
 """
-Tell a cell that computes from a cell that stands still, by the CPU time of the ranks.
+CPU time of processes, by which a cell that computes is told from one that stands still.
 """
 
 import time
@@ -9,15 +9,15 @@ from ddp_lessons.ranks.system.processes import cpu_seconds, descendants_of, tree
 
 BUSY_SHARE = 0.2
 """
-Share of one core above which a set of ranks counts as computing. One that computes gets far more,
-even where four share two cores; idle ones with their heartbeats, and the answers to our questions,
-take less.
+Share of one core above which a set of ranks counts as computing. A rank that computes gets far
+more, even where four ranks share two cores. Idle ranks use less, including their heartbeats and
+their answers to our requests.
 """
 
 
 class DescendantsCpu:
     """
-    Tell the CPU time of a process's descendants, who are looked up now and then only.
+    The CPU time of a process's descendants, whose list is renewed only now and then.
 
     Args:
         clock: Function that returns seconds.
@@ -29,7 +29,7 @@ class DescendantsCpu:
 
     def __call__(self, pid):
         """
-        Return the seconds of those who descended from a process.
+        Return the seconds of CPU time that all descendants of a process have used.
         """
         looked_up_at, family = self._families.get(pid, (None, ()))
         if looked_up_at is None or self._clock() - looked_up_at >= clocks.CHILDREN_LOOK_EVERY_S:
@@ -40,7 +40,7 @@ class DescendantsCpu:
 
 class CpuActivity:
     """
-    Watch the CPU time that a set of processes uses, with their children.
+    The CPU time that a set of processes and their children use over time.
 
     Args:
         pids: Function that returns the process ids to watch.
@@ -59,7 +59,7 @@ class CpuActivity:
 
     def sample(self):
         """
-        Note the CPU time used so far. Call it a few times a second.
+        Record the CPU time used so far. Call it a few times a second.
         """
         now, used = self._clock(), self._used()
         self.moved = self._last is None or self._is_busy(self._last, (now, used))
@@ -78,6 +78,6 @@ class CpuActivity:
     @property
     def still_s(self):
         """
-        Seconds for which nothing has been computed.
+        Seconds for which the processes have computed nothing.
         """
         return self._clock() - self._still_since

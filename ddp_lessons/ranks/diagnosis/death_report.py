@@ -1,5 +1,5 @@
 """
-Where a rank died: by its last words, or by where it was seen last.
+The line at which a rank died: from its crash log, or from its last snapshot.
 """
 
 from ddp_lessons.ranks.diagnosis.native_stacks import parse_stacks
@@ -9,14 +9,15 @@ from ddp_lessons.ranks.supervisor.child_main import stack_file
 
 def read_crash_log(folder, rank):
     """
-    Return where a rank died, as far as it has told.
+    Return the line at which a rank died, from its crash log.
 
     Args:
-        folder: The runtime folder of its ranks.
+        folder: The runtime folder of the ranks.
         rank: The rank that died.
 
     Returns:
-        (int or None, bool): Line of the cell, from 1; whether the rank ended itself.
+        (int or None, bool): Line of the cell, from 1, or None if the rank left no crash log;
+        whether the rank ended itself.
     """
     try:
         text = stack_file(folder, rank).read_text(errors="replace")
@@ -29,13 +30,13 @@ def read_crash_log(folder, rank):
 
 def line_of_death(supervisor, rank, snapshot, source_line):
     """
-    Say where a rank died.
+    Return where a rank died: from its crash log, else from its last snapshot.
 
     Args:
         supervisor: The SupervisorClient.
         rank: The rank that died.
-        place: The place at which it was seen last, or None.
-        source_line: Function from a line number to that line of the cell.
+        snapshot: The rank's last snapshot, or None.
+        source_line: Function from a line number, from 1, to the text of that line of the cell.
 
     Returns:
         dict: `line`, `code`, `is_last_seen` and `ended_itself` for an Outcome.

@@ -1,7 +1,8 @@
 """
-What ranks of one group called in different ways: another group, another collective, another root.
+Desyncs: ranks of one group that made different calls, of another group, collective or root.
 
-Pure reasoning on places; see `diagnosis`. Each function returns (sentence, culprits) or None.
+All functions here are pure. They take snapshots, and those that find a desync return
+(sentence, culprits) or None.
 """
 
 import math
@@ -10,18 +11,21 @@ from ddp_lessons.ranks.diagnosis.wording import last_collective, rank_names
 
 COMPARED_SIZES = {"all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor"}
 """
-Collectives to which every rank must bring as many elements.
+Collectives to which every rank must pass the same number of elements.
 """
 _TO_THE_ROOT = {"reduce", "gather", "gather_object"}
 
 
 def first_mismatch(snapshots, running):
     """
-    Find the first thing that ranks did in different ways. One mistake shifts all that comes after.
+    Return the first desync of a cell. Later ones are ignored: one mistake shifts all later calls.
 
     Args:
-        places: For each rank its place or None.
+        snapshots: For each rank its snapshot or None.
         running: The ranks that have not finished the cell.
+
+    Returns:
+        (str, list[int]) or None: The sentence about the desync, and the culprits.
     """
     return (
         _other_counts(snapshots, running)
@@ -33,7 +37,11 @@ def first_mismatch(snapshots, running):
 
 def find_collective(snapshot, collective):
     """
-    Return what a rank called as the collective of the same group and number, or None.
+    Return a rank's collective with the same group and number as a given one, or None.
+
+    Args:
+        snapshot: The rank's snapshot or None.
+        collective: A dict with `group` and `number`.
     """
     for other in snapshot["collectives"] if snapshot else ():
         if _key(other) == _key(collective):
@@ -47,8 +55,9 @@ def _key(collective):
 
 def calls_alike(other, rank, snapshots):
     """
-    Tell whether another rank calls, or has called, what a rank calls: as the same collective of
-    their group, and with the same root.
+    Return whether another rank has made the call that a rank is in now.
+
+    It must be the same collective, under the same number of their group, and with the same root.
     """
     last, snapshot = last_collective(snapshots[rank]), snapshots.get(other)
     found = find_collective(snapshot, last)
@@ -61,7 +70,7 @@ def calls_alike(other, rank, snapshots):
 
 def makes_alike(other, rank, snapshots):
     """
-    Tell whether another rank makes, or has made, the group that a rank makes.
+    Return whether another rank makes, or has made, the group that a rank is making.
     """
     forming = snapshots[rank]["forming"]
     counts = {_count_among_all(snapshots.get(each), snapshots) for each in (rank, other)}
@@ -72,10 +81,11 @@ def makes_alike(other, rank, snapshots):
 
 def _count_among_all(snapshot, snapshots):
     """
-    Return under which number a rank joins the group of all ranks; None if it joins no such group.
+    Return the number under which a rank joins the group of all ranks; None if it does not join it.
     """
     forming = snapshot and snapshot["forming"]
-    is_of_all = forming and forming["ranks"] == sorted(snapshots)  # others may be worlds apart
+    # Ranks that join smaller worlds need not meet, so their numbers may differ.
+    is_of_all = forming and forming["ranks"] == sorted(snapshots)
     return forming.get("count") if is_of_all else None
 
 
@@ -83,8 +93,8 @@ def _other_counts(snapshots, running):
     """
     Find ranks that join the group of all ranks under different numbers.
 
-    torch counts the groups that a rank has begun to make, and ranks that count differently look for
-    each other under different keys of the store.
+    Each rank's torch counts the groups that the rank has begun to make. Ranks with different counts
+    look for each other under different keys of the store, and never meet.
     """
     counts = {}
     for rank in running:
@@ -107,16 +117,16 @@ def _other_counts(snapshots, running):
 
 def _fewest_first(versions):
     """
-    Return (version, ranks) in the order in which they are told: those of the fewest ranks first.
+    Return pairs of a version and its ranks in the order of the message: fewest ranks first.
     """
     return sorted(versions.items(), key=lambda each: (len(each[1]), -each[1][0]))
 
 
 def _clashing_groups(snapshots, running):
     """
-    Find a group that is waited in, under whose name ranks understand different members.
+    Find a group in which a rank waits, and whose name stands for different members on other ranks.
 
-    torch numbers groups as it makes them, on each rank by itself.
+    torch names groups by a number that each rank counts separately, in the order of its calls.
     """
     for rank in running:
         for name in _groups_waited_in(snapshots[rank]):
@@ -150,7 +160,7 @@ def _groups_waited_in(snapshot):
 
 def members_of(snapshot, name):
     """
-    Return the ranks of which a rank makes, or has made, the group of that name; or None.
+    Return the members of the group that a rank makes, or has made, under a name; None without one.
     """
     if snapshot is None:
         return None
@@ -194,14 +204,14 @@ def _describe(collective):
 def _signature(collective):
     if collective["name"] not in COMPARED_SIZES:
         return collective["name"]
-    # Elements are what goes over the wire: torch reduces a [6] and a [2, 3] rightly.
+    # Compare numbers of elements, not shapes: torch reduces a [6] with a [2, 3] correctly.
     counts = [math.prod(size) for size in collective["sizes"]]
     return repr((collective["name"], counts, collective["dtypes"]))
 
 
 def _other_roots(snapshots, running):
     """
-    Find a collective that ranks wait in with different roots.
+    Find a collective in which ranks wait with different roots.
     """
     calls = {}
     for rank in running:
@@ -218,7 +228,7 @@ def _other_roots(snapshots, running):
             call = _describe(last_collective(snapshot))
             own = f"each {_way(snapshot)} itself"
             return f"{rank_names(roots)} called {call} {whose}, {own}", sorted(roots)
-        # A root that has finished was of its own opinion: it speaks for its side, too.
+        # A root that has returned from the call counts as a vote for itself.
         sides = sorted(
             roots.items(),
             key=lambda side: (len({*side[1], *({side[0]} - set(running))}), -side[1][0]),

@@ -1,7 +1,7 @@
 """
-Ranks that join the group of all ranks by hand: the one call of which torch's limit may not hold.
+Joins that a cell makes itself by `init_process_group`, the one call that may exceed its time limit.
 
-Pure reasoning on places; see `waiting`.
+All functions here are pure. The module `wait_graph` calls them.
 """
 
 from ddp_lessons.ranks.diagnosis.wording import JOIN, rank_names
@@ -9,16 +9,16 @@ from ddp_lessons.ranks.system import clocks
 
 CONNECTS_TO_A_STORE = ("_create_c10d_store", "_tcp_rendezvous_handler")
 """
-Functions of torch's in which its limit does not hold where something else answers at that port.
+Functions of torch that exceed the time limit if a foreign server answers at the store's port.
 """
 
 
 def misses_its_limit(snapshot, still_s):
     """
-    Tell whether a rank joins, and its own limit should have ended that seconds ago.
+    Return whether a rank is in a join that should have reached its own time limit seconds ago.
 
     Args:
-        place: Where it is, in a call.
+        snapshot: The rank's snapshot.
         still_s: Seconds for which the cell has stood still.
     """
     limit_s = snapshot["timeout_s"]
@@ -28,9 +28,9 @@ def misses_its_limit(snapshot, still_s):
 
 def short_joins(snapshots):
     """
-    Return {rank: seconds} for ranks whose join has a limit that is soon over, and that ends it.
+    Return {rank: seconds until the join ends} for ranks whose join has a short time limit.
 
-    torch connects again and again until then: a rank in that loop hears of nothing else.
+    torch tries to connect again and again until the limit. A rank in that loop cannot be released.
     """
     limits = {
         r: snapshot["timeout_s"]
@@ -46,11 +46,11 @@ def short_joins(snapshots):
 
 def not_met(ranks, line):
     """
-    Say that ranks join and do not find the others.
+    Return the sentence about ranks that join and do not find the others.
 
     Args:
-        ranks: The ranks, all that run the cell.
-        line: The line of the first of them, or None.
+        ranks: All ranks that run the cell.
+        line: Line of the cell at which the first of these ranks is, or None.
     """
     at = f" (line {line})" if line else ""
     wait, have = ("waits", "has") if len(ranks) == 1 else ("wait", "have")

@@ -1,7 +1,8 @@
 """
-Where a rank is that does not answer, because C code holds its interpreter: read from outside.
+Native stacks: the snapshot of a rank that cannot answer because C code holds the GIL.
 
-faulthandler's signal handler needs no interpreter lock. It writes the stacks to a file.
+A signal makes faulthandler's handler in the rank write the stacks to a file. The handler does not
+need the GIL.
 """
 
 import re
@@ -19,10 +20,10 @@ _CELL_FILE = re.compile(r"[/\\]ipykernel_\d+[/\\]")
 
 def parse_stacks(text):
     """
-    Find the running cell in what faulthandler wrote.
+    Return where the running cell is, from faulthandler's dump.
 
     Args:
-        text: The dump of all threads, innermost frame first.
+        text: The dump of one or all threads, innermost frame first.
 
     Returns:
         (int, str, str) or None: Line of the cell, from 1; name of the innermost function; name of
@@ -40,16 +41,17 @@ def parse_stacks(text):
 
 def snapshot_from_outside(supervisor, rank, source_line, insist):
     """
-    Say where a rank is that does not answer.
+    Return the snapshot of a rank that does not answer.
 
     Args:
         supervisor: The SupervisorClient.
         rank: The silent rank.
-        source_line: Function from a line number to that line of the cell.
-        insist: Ask also if that wakes the rank from a sleep in C.
+        source_line: Function from a line number, from 1, to the text of that line of the cell.
+        insist: Whether to send the signal even if it would cut short a sleep in C.
 
     Returns:
-        dict or None: As `RankAgent.place`; None if the rank did not write in time.
+        dict or None: A snapshot with the entries of `RankAgent.snapshot`. None if the rank did not
+        write in time, or if the signal was not sent.
     """
     pid = supervisor.pids.get(rank)
     if pid is None or not (insist or waits_on_lock(pid)):

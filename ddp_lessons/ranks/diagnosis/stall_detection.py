@@ -1,13 +1,14 @@
 """
-Tell a cell that stands still from one that is slow: by what each rank's threads have done.
+Stall detection: it tells a cell that stands still from a slow one, by the threads of each rank.
 
-    computing   the ranks, their threads or their children use the cores, or wait for one
-    resting     a main thread had no turn since the last look, and sleeps
-    polling     it wakes up, looks, and sleeps again: that is how a store is waited for, and what a
-                loop with a sleep in it does
-    halted      a signal has stopped it, or its main thread waits for a disk
+    computing   the rank, its threads or its children use cores, or wait for a core
+    resting     the main thread sleeps, and had no turn since the last look
+    polling     the main thread wakes up, checks, and sleeps again: torch waits for a store like
+                this, and a loop with a sleep does the same
+    halted      a signal has stopped the rank, or its main thread waits for a disk
 
-A cell stands still while every rank that runs it rests, polls or is halted, and nobody else stirs.
+A cell stands still while every rank that runs it rests, polls or is halted, and no other thread or
+child of the ranks works.
 """
 
 import time
@@ -21,14 +22,14 @@ from ddp_lessons.ranks.system.thread_stats import thread_stats_of
 
 class StallDetector:
     """
-    Watch the ranks of one cell.
+    The detector that watches the ranks of one cell.
 
     Args:
         ranks: The Ranks.
         clock: Function that returns seconds.
         stats: Function from a process id to its ThreadStats or None.
-        cpu_seconds: Function from a process id to the CPU seconds of its children. Default: as the
-            system tells. The ranks themselves are judged by the turns of their threads.
+        cpu_seconds: Function from a process id to the CPU seconds of its children. Default: the
+            system's values. The ranks themselves are judged by the turns of their threads.
     """
 
     def __init__(self, ranks, clock=time.monotonic, stats=thread_stats_of, cpu_seconds=None):
@@ -48,7 +49,7 @@ class StallDetector:
 
     def look(self, running):
         """
-        Look at all ranks. Call it a few times a second.
+        Read the thread stats of all ranks. Call it a few times a second.
 
         Args:
             running: Ranks that have not finished the cell.
@@ -65,20 +66,20 @@ class StallDetector:
         if self._is_computing(running):
             self.begin_anew()
         elif self.began_at is None:
-            self.began_at = self._looked_at  # what rests now has rested since
+            self.began_at = self._looked_at  # all ranks have rested or polled since the last look
             self._pulses_at_start = {rank: rest.last for rank, rest in self._rests.items()}
         self._looked_at = self._clock()
 
     def look_again(self, rank):
         """
-        Take one rank's thread stats once more.
+        Read one rank's thread stats once more.
         """
         if rank in self._rests:
             self._rests[rank].look()
 
     def begin_anew(self):
         """
-        Count from now on: something has moved.
+        Start a new count of the seconds of standstill, because a rank has made progress.
         """
         self.began_at = None
 
@@ -100,7 +101,7 @@ class StallDetector:
     @property
     def halts(self):
         """
-        For each rank that is halted, what halts it, in words.
+        The halted ranks: {rank: words for what halts it}.
         """
         return {rank: rest.halt for rank, rest in self._rests.items() if rest.halt}
 
@@ -109,12 +110,12 @@ class StallDetector:
         return stats is None or stats.others_sleep
 
     def _is_at_work(self, rank):
-        # Neither resting nor polling.
+        # A rank is at work if it neither rests nor polls.
         return not (self.rests(rank) or self._polls(rank))
 
     def rests(self, rank):
         """
-        Whether a rank's main thread has slept since the look before, without a turn.
+        Return whether a rank's main thread has slept since the previous look, without a turn.
         """
         rest = self._rests.get(rank)
         return rest is None or not rest.is_known or rest.rest_s > 0
@@ -130,26 +131,27 @@ class StallDetector:
 
     def waits_forever(self, rank, snapshot):
         """
-        Tell whether a rank that waits in a call had all that it needs, and waits on.
+        Return whether a rank that waits in a call will wait for ever, unless another rank acts.
 
         Args:
             rank: The rank.
-            place: Where it is.
+            snapshot: The rank's snapshot.
         """
         rest, start = self._rests.get(rank), self._pulses_at_start.get(rank)
         if rest is None or not rest.is_known or start is None:
             return True  # the system does not tell
         if rest.halt:
-            return False  # it goes on once its disk answers, or somebody resumes it
+            return False  # the rank goes on once its disk answers, or a signal resumes it
         if not self.had_turns(rank):
             return rest.nothing_stirs
         return self._is_polling_call(snapshot) and rest.turns_since(start) >= clocks.VAIN_POLLS
 
     def moves_in_a_call(self, rank, snapshot):
         """
-        Tell whether a rank has turns in a call that sleeps until it is through: so it gets on.
+        Return whether a rank makes progress in a call that sleeps until it has finished.
 
-        Or it came into the call only while the cell stood still, and said so late.
+        Turns in such a call show progress. Or the rank has entered the call only after the cell
+        began to stand still, and its snapshot came late.
         """
         if rank in self.halts:
             return False
@@ -158,26 +160,27 @@ class StallDetector:
 
     def had_turns(self, rank):
         """
-        Tell whether a rank's main thread has had turns since the cell stands still.
+        Return whether a rank's main thread has had turns since the cell began to stand still.
         """
         rest, start = self._rests.get(rank), self._pulses_at_start.get(rank)
         return bool(rest) and rest.turns_since(start) != 0
 
     def _is_polling_call(self, snapshot):
-        # torch looks in the store for the address of a rank that it has no line to yet.
+        # torch polls the store for the address of a peer to which it has no connection yet. A peer
+        # that does not exist never sets its address.
         peer = snapshot.get("peer")
         is_absent = peer is not None and peer not in range(self._num_ranks)
         return snapshot["call"] in POLLING or is_absent
 
     def had_a_chance(self, rank, snapshot, fault_at, at_fault):
         """
-        Tell whether a rank has had the time to see for itself what another rank failed of.
+        Return whether a rank has had the time to raise the same error as the rank that failed.
 
         Args:
             rank: A rank that still runs.
-            place: Where it is, as asked after the fault, or None.
-            fault_at: When the fault became known.
-            at_fault: Its ThreadStats then, or None.
+            snapshot: The rank's snapshot after the fault, or None.
+            fault_at: Time of the clock at which the fault became known.
+            at_fault: The rank's ThreadStats at that time, or None.
         """
         rest = self._rests.get(rank)
         if rest is None or not rest.is_known or at_fault is None:

@@ -1,8 +1,9 @@
 """
-Who waits for whom, and whose fault it is: pure reasoning on what each rank says of itself.
+The wait graph: which rank waits for which other, and who is the culprit. All functions are pure.
 
-A *place* is what `RankAgent.place` returns. A rank that finished its cell has a place too, with no
-line; a rank that did not answer has None. A rank that was not asked to run the cell is `outside`.
+They take the snapshots that `RankAgent.snapshot` returns. A rank that has finished the cell has a
+snapshot without a line. A rank that did not answer has None instead. The snapshot of a rank that
+was not asked to run the cell has a true entry `outside`.
 """
 
 from dataclasses import dataclass
@@ -28,12 +29,12 @@ from ddp_lessons.ranks.system import clocks
 @dataclass(frozen=True)
 class Diagnosis:
     """
-    What holds a cell up.
+    The cause that holds a cell up.
 
     Args:
-        sentence: One line that names the culprit; empty if nobody waits for anybody.
-        culprits: The ranks that the others wait for.
-        waits_for: For each waiting rank, the ranks it waits for.
+        sentence: One line that names the culprit; "" if no rank waits for another.
+        culprits: The ranks for which the others wait.
+        waits_for: For each waiting rank, the ranks for which it waits.
         table: The stall table as text.
     """
 
@@ -45,17 +46,17 @@ class Diagnosis:
 
 def diagnose(snapshots, running, halts=None):
     """
-    Say what holds a cell up.
+    Return the Diagnosis of a cell that does not end.
 
     Args:
-        places: For each rank that ran the cell, its place or None.
+        snapshots: For each rank of the cell its snapshot or None.
         running: The ranks that have not finished the cell.
-        halts: For each rank that is halted, what halts it, in words. Default: none is.
+        halts: For each halted rank, words for what halts it. Default: no rank is halted.
 
     Returns:
-        Diagnosis: With an empty sentence if no rank waits for another and none is halted.
+        Diagnosis: Its sentence is "" if no rank waits for another and none is halted.
     """
-    # What a rank has said since it finished the cell is true of it, halted or not.
+    # Ignore the halt of a rank that has finished the cell and answered: its snapshot is valid.
     halts = {r: h for r, h in (halts or {}).items() if r in running or snapshots.get(r) is None}
     halted = sorted(halts.keys() & set(running))
     waits_for = {rank: _awaited(rank, snapshots, running) for rank in running if rank not in halts}
@@ -74,10 +75,10 @@ def diagnose(snapshots, running, halts=None):
 
 def is_deadlock(snapshots, running, still_s=0.0):
     """
-    Tell whether every running rank waits in vain: nobody is left who may act, and no limit is near.
+    Return whether every running rank waits for ever: nothing can end its wait, and no limit is near.
 
     Args:
-        places: For each rank that ran the cell, its place or None.
+        snapshots: For each rank of the cell its snapshot or None.
         running: The ranks that have not finished the cell.
         still_s: Seconds for which the cell has stood still.
     """
@@ -99,12 +100,13 @@ def is_deadlock(snapshots, running, still_s=0.0):
 
 
 def _may_be_helped(snapshot):
-    # Of a rank that did not answer by itself nobody knows what else runs in it.
+    # A rank that did not answer by itself may have any other threads and child processes.
     return snapshot is None or snapshot["helpers"] is None or bool(snapshot["helpers"])
 
 
 def _is_under_way(rank, snapshots, running):
-    # What all its ranks have called alike takes as long as its data needs: that is no deadlock.
+    # A call that all ranks of its group have made takes as long as its data needs. That is no
+    # deadlock.
     snapshot = snapshots[rank]
     if operation(snapshot) in POINT_TO_POINT:
         senders_or_receivers = snapshots if snapshot["peer"] is None else (snapshot["peer"],)
@@ -130,14 +132,14 @@ def _have_met(rank, other, snapshots):
 
 def waits(snapshot):
     """
-    Tell whether a place is inside a communication call.
+    Return whether a rank is in a communication call.
     """
     return bool(snapshot and snapshot["call"])
 
 
 def is_busy_outside(snapshot):
     """
-    Tell whether a rank that was not asked to run the cell runs something else.
+    Return whether a rank that was not asked to run the cell still runs something else.
     """
     return bool(snapshot and snapshot.get("outside") and snapshot["busy"])
 
@@ -145,7 +147,7 @@ def is_busy_outside(snapshot):
 def _is_patient(rank, snapshots, running):
     snapshot = snapshots[rank]
     if snapshot["call"] == JOIN and first_mismatch(snapshots, running):
-        return False  # its error would not say so
+        return False  # the join's own error would not name the desync
     if snapshot["call"] == JOIN and snapshot["function"] in manual_joins.CONNECTS_TO_A_STORE:
         awaited = _awaited(rank, snapshots, running)
         return not any(_finished_in_no_group(other, snapshots, running) for other in awaited)
@@ -187,7 +189,9 @@ def _awaited(rank, snapshots, running):
 
 def _missing(snapshots, running, waits_for, halts):
     """
-    Find the ranks that are awaited and do not wait for a rank themselves.
+    Find the ranks for which others wait, and which do not wait for a rank themselves.
+
+    Return a sentence and these ranks, or None.
     """
     awaited = {peer for peers in waits_for.values() for peer in peers}
     for state, words in _STATES.items():
@@ -218,7 +222,8 @@ _STATES = {
     "elsewhere": None,
 }
 """
-How a rank fails to come, with the words for those that have some of their own.
+States of a rank that does not make an awaited call, the most telling first. Two of them have fixed
+words; None means that the words depend on the call or on the snapshot.
 """
 
 
@@ -281,7 +286,9 @@ _NEVER = {
 
 def _circle(snapshots, running, waits_for):
     """
-    Find ranks that wait for one another, each in its own call, or for what nobody does.
+    Find running ranks that all wait: for one another, or for a call that no rank makes.
+
+    Return a sentence and these ranks, or None.
     """
     waiting = [rank for rank in running if waits(snapshots.get(rank))]
     if not waiting or len(waiting) != len(running):

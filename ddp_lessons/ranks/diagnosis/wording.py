@@ -1,19 +1,19 @@
 """
-Words for ranks, their calls and their places: what a diagnosis and its table are told in.
+Words for ranks, their calls and their lines, in the sentence and the table of a diagnosis.
 """
 
 POINT_TO_POINT = {"send", "recv"}
 STORE = "store"
 COMPUTING = {"backward", "DDP forward"}
 """
-Calls that compute, and wait for collectives of their own now and then.
+Calls that compute, and wait for collectives that they start themselves.
 """
 INDIRECT = {*COMPUTING, "wait"}
 JOIN = "init_process_group"
 FORMING = {JOIN, "new_group", "new_subgroups", "split_group"}
 POLLING = {*FORMING, STORE}
 """
-Calls that wait for a store, which may be a file that is looked at again and again.
+Calls that wait for a store. The store may be a file, which torch polls.
 """
 
 
@@ -38,14 +38,14 @@ def last_collective(snapshot):
 
 def operation(snapshot):
     """
-    Return "recv" also for who waits for the handle of an irecv; else the call.
+    Return the kind of a rank's call: "recv" also for a wait for an irecv's handle, else the call.
     """
     return snapshot["operation"] or snapshot["call"]
 
 
 def call_name(snapshot):
     """
-    Return "all_reduce 3": the call that a place waits in, with its number in its group.
+    Return the name of a rank's call, with its number in its group: "all_reduce 3".
     """
     call, last = snapshot["call"], last_collective(snapshot)
     if snapshot["operation"]:
@@ -63,7 +63,7 @@ def call_name(snapshot):
 
 def helpers_clause(snapshots):
     """
-    Return "; rank 0 has a thread that may still act", for a sentence's end, or "".
+    Return "; rank 0 has a thread that may still act", for the end of a sentence, or "".
     """
     owners = {}
     for rank, snapshot in snapshots.items():
@@ -78,14 +78,14 @@ def helpers_clause(snapshots):
 
 def stall_table(snapshots, running, waits_for, halts):
     """
-    Return the stall table: each rank, its line, its call, and whom it waits for.
+    Return the stall table as text: each rank, its line, its call, and the ranks it waits for.
 
     Args:
-        places: For each rank of the cell, its place or None. Where there are several hosts, the
-            place has its `host`.
-        running: The ranks that have not finished it.
+        snapshots: For each rank of the cell its snapshot or None. Where there are several hosts,
+            each snapshot has an entry `host`.
+        running: The ranks that have not finished the cell.
         waits_for: For each running rank that is not halted, the ranks it waits for.
-        halts: For each halted rank that runs the cell or does not answer, what halts it, in words.
+        halts: For each halted rank that runs the cell or does not answer, words for what halts it.
     """
     rows = [("rank", "line", "in", "waits for")]
     hosts = {

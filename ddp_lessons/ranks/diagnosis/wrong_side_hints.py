@@ -1,6 +1,6 @@
 """
-What to do about errors that come of there being two sides: the ranks, and the notebook's own
-process, which is none of them.
+Hints about code that ran on the wrong side: in the notebook's own process instead of on the ranks,
+or the other way round.
 """
 
 import re
@@ -16,7 +16,7 @@ _NO_GROUP = "Default process group has not been initialized"
 
 def hint_in_the_notebook(error, rank_has):
     """
-    Return what to do about an error of a cell that ran in the notebook's own process, or nothing.
+    Return a hint about an error of a cell that ran in the notebook's own process, or "".
 
     Args:
         error: The exception.
@@ -37,11 +37,13 @@ def hint_in_the_notebook(error, rank_has):
 
 def hints_on_ranks(outcomes):
     """
-    Return what to do about names that only the notebook has, or about joining once more; a line
-    each.
+    Return hints, one a line, about names that only the notebook has and about joining twice.
 
     Args:
         outcomes: For each rank of a cell its Outcome.
+
+    Returns:
+        list[str]: The hints.
     """
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     known = {} if shell is None else shell.user_ns.keys() - shell.user_ns_hidden.keys()

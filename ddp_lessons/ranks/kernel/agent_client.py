@@ -5,6 +5,7 @@ The kernel's line to the agents: ask ranks where they are, and free them, while 
 import json
 from concurrent.futures import wait
 
+from ddp_lessons.private.ipyparallel_client import identity_of, send_control
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
 
@@ -84,7 +85,7 @@ class AgentClient:
         return self._note(self._request(ranks, "wake_request"))
 
     def _note(self, futures):
-        self._releases += [(r, self._client._engines[r], f) for r, f in futures.items()]
+        self._releases += [(r, identity_of(self._client, r), f) for r, f in futures.items()]
         return futures
 
     def settle(self):
@@ -102,7 +103,7 @@ class AgentClient:
         self._releases = [
             (rank, uuid, future)
             for rank, uuid, future in self._releases
-            if not future.done() and self._client._engines.get(rank) == uuid
+            if not future.done() and identity_of(self._client, rank) == uuid
         ]
         return self._releases
 
@@ -135,9 +136,9 @@ class AgentClient:
 
     def _request(self, ranks, request):
         client = self._client
-        identities = {rank: client._engines.get(rank) for rank in list(ranks)}
+        identities = {rank: identity_of(client, rank) for rank in list(ranks)}
         return {
-            rank: client._send(client._control_stream, request, content={}, ident=uuid.encode())
+            rank: send_control(client, uuid, request, {})
             for rank, uuid in identities.items()
             if uuid is not None
         }

@@ -9,9 +9,17 @@ from collections import deque
 from concurrent.futures import Future, wait
 from datetime import datetime
 
-import zmq
 from ipyparallel.error import RemoteError
 
+from ddp_lessons.errors import RanksGone
+from ddp_lessons.private.ipyparallel_client import (
+    cell_stream,
+    client_thread_is_alive,
+    end_request,
+    identity_of,
+    reply_handlers,
+    run_in_client_thread,
+)
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.cell_requests import BRIEF, has_said_all, transformed
 
@@ -43,45 +51,41 @@ class CellTransport:
 
     def send(self, ranks=None):
         """
-        Send the cell.
-
-        By the thread that sends: from another one, it would be woken for each message, and take the
-        interpreter away each time. With 16 ranks that was a twentieth of a short cell.
+        Send the cell, in the client's thread, which alone uses the client's sockets.
 
         Args:
             ranks: Those to send it to; default all.
         """
         sent: Future = Future()
         ranks = list(self._outputs if ranks is None else ranks)
-        self._client._io_loop.add_callback(self._send, ranks, sent)
-        while self._client._io_thread.is_alive() and not sent.done():
+        run_in_client_thread(self._client, self._send, ranks, sent)
+        while client_thread_is_alive(self._client) and not sent.done():
             wait([sent], clocks.SEND_LOOK_EVERY_S)
-        if not sent.done():  # it has ended meanwhile
+        if not sent.done():  # the thread has ended meanwhile
             self._send(ranks, sent)  # which finds that the client is closed
         sent.result()
 
     def _send(self, ranks, sent):
-        # The stream sends one message a turn of the thread's event loop, so it is passed by. What
-        # others have given it goes first, and it has to look for replies afterwards: sending takes
-        # away the sign that something has come.
-        client = self._client
         try:
-            client._mux_stream.flush(zmq.POLLOUT)
             for rank in ranks:
                 self._send_to(rank)
-            client._io_loop.add_callback(client._mux_stream.flush, zmq.POLLIN)
             sent.set_result(None)
         except Exception as error:
             sent.set_exception(error)
 
     def _send_to(self, rank):
         client, output = self._client, self._outputs[rank]
+        identity = identity_of(client, rank)
+        if identity is None:
+            raise RanksGone(
+                f"Rank {rank} has ended before the cell reached it. Run the cell again."
+            )
         future = client.send_execute_request(
-            client._mux_socket,
+            cell_stream(client),
             self._source,
             silent=False,
             metadata=self._metadata,
-            ident=client._engines[rank].encode(),
+            ident=identity.encode(),
             message_future_hook=lambda f: f.iopub_callbacks.append(self._on_output(rank, output)),
         )
         self.futures[rank] = future
@@ -156,29 +160,6 @@ class CellTransport:
             yield self._news.popleft()
 
 
-def read_at_once(client):
-    """
-    Have a client read all replies that are there in one turn of its thread's event loop.
-
-    Its stream takes one a turn. With 16 ranks this, and sending past the stream, are a twentieth of
-    a short cell. Replies are never more than requests, so other events do not wait for long.
-
-    Args:
-        client: ipyparallel's client.
-    """
-    stream, take = client._mux_stream, client._dispatch_reply
-
-    def take_all(reply):
-        while True:
-            take(reply)
-            try:
-                reply = stream.socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                return
-
-    client._io_loop.add_callback(stream.on_recv, take_all, copy=False)
-
-
 def tell_unreadable_results(client):
     """
     Have a client raise what keeps it from reading a result, such as a class that only ranks know.
@@ -188,7 +169,8 @@ def tell_unreadable_results(client):
     Args:
         client: ipyparallel's client.
     """
-    read = client._queue_handlers["apply_reply"]
+    handlers = reply_handlers(client)
+    read = handlers["apply_reply"]
 
     def read_or_tell(message):
         try:
@@ -197,10 +179,9 @@ def tell_unreadable_results(client):
             request = message["parent_header"]["msg_id"]
             engine = {"engine_id": client.metadata[request]["engine_id"], "method": "apply"}
             told = RemoteError(type(error).__name__, str(error), "", engine)
-            client.results[request] = told
-            client._futures[request].set_result(told)
+            end_request(client, request, told)
 
-    client._queue_handlers["apply_reply"] = read_or_tell
+    handlers["apply_reply"] = read_or_tell
 
 
 def unpack(packed):

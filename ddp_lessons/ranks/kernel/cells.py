@@ -9,6 +9,7 @@ import time
 
 from ipyparallel.error import RemoteError, TaskAborted
 
+from ddp_lessons.private.ipyparallel_client import content_of
 from ddp_lessons.ranks.diagnosis.cell_report import DIED, GIVEN_UP, OK, RAISED, RELEASED, Outcome
 from ddp_lessons.ranks.diagnosis.conclusion import ensure_ready, finish_cell
 from ddp_lessons.ranks.diagnosis.death_report import line_of_death
@@ -168,7 +169,7 @@ class CellRun:
         if isinstance(reply, TaskAborted):  # it never ran: the engine was clearing its queue
             self._requests.send([rank])
         elif not isinstance(reply, RemoteError):
-            told = reply._content.get("ddp_lessons", {})
+            told = content_of(reply).get("ddp_lessons", {})
             self.outcomes[rank] = Outcome(
                 OK, digest=told.get("digest", ""), enclosed=told.get("enclosed")
             )

@@ -9,6 +9,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from ddp_lessons.errors import StartFailed
+from ddp_lessons.private.ipyparallel_client import report_death
 from ddp_lessons.ranks.diagnosis.wording import rank_names
 from ddp_lessons.ranks.supervisor.controller_options import LOOPBACK
 from ddp_lessons.ranks.system import clocks
@@ -269,8 +270,7 @@ class SupervisedRankProcesses(RankProcesses):
     def _on_supervisor_event(self, message):
         # The hub is told at once: it frees the number, and whoever waits for that rank hears of it.
         if message["at"] == "died" and message["rank"] in self._client.ids:
-            client, content = self._client, {"id": message["rank"]}
-            client._send(client._query_stream, "unregistration_request", content=content)
+            report_death(self._client, message["rank"])
 
 
 def loopback_only():

@@ -9,6 +9,7 @@ from ipyparallel import DirectView
 from ipyparallel.error import CompositeError, RemoteError
 
 from ddp_lessons.errors import BadInput
+from ddp_lessons.private.ipyparallel_client import socket_of_view
 from ddp_lessons.ranks.diagnosis.cell_report import Recovery, replaced_sentence, stale_sentence
 from ddp_lessons.ranks.kernel.agent_client import AgentClient
 from ddp_lessons.ranks.kernel.launchers.registry import rank_processes_of
@@ -118,7 +119,7 @@ class Ranks:
 
     def _view_on(self, some):
         theirs = self.client[some]
-        return RankView(self.client, theirs._socket, theirs.targets)
+        return RankView(self.client, socket_of_view(theirs), theirs.targets)
 
     @property
     def alive(self):

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import psutil
 
+from ddp_lessons.private.ipyparallel_client import has_unanswered_requests
+
 
 @dataclass(frozen=True)
 class RankRow:
@@ -84,8 +86,8 @@ def _state(ranks, rank):
     if rank in ranks.dead:
         return "dead"
     # What the kernel has sent and has no answer to: the controller keeps no record of it.
-    unanswered = ranks.client._outstanding_dict[ranks.client._engines.get(rank)]
-    return "busy" if ranks.alive and unanswered else "idle"
+    is_waiting = has_unanswered_requests(ranks.client, rank)
+    return "busy" if ranks.alive and is_waiting else "idle"
 
 
 def _resident_mib(pid):

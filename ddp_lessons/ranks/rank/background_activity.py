@@ -1,8 +1,9 @@
 """
 Threads and child processes that may act while the main thread of a rank waits.
 
-A rank that waits for ever is in a deadlock only if nobody can free it. A thread of the learner's
-can: it may set the key or send the tensor a minute later. Those of the tools around it never do.
+A rank that waits for ever is in a deadlock only if nothing can end its wait. A thread of the
+learner's can: it may set the key or send the tensor a minute later. Threads of tools, such as
+ipykernel and tqdm, never do.
 """
 
 import os
@@ -25,14 +26,16 @@ _POOLS_OWN = (*_POOLS, "multiprocessing", "queue", "selectors")
 _START_OF_A_THREAD = ("_bootstrap", "_bootstrap_inner", "run")
 _TOOL_PROCESSES = (
     "multiprocessing.resource_tracker", "multiprocessing.forkserver", "loky", "_inductor", "wandb",
-    "ipyparallel.engine.nanny",  # of ranks that another launcher has started
-    "pt_data_worker",  # a DataLoader's: it works for one that waits for it
+    "ipyparallel.engine.nanny",  # ranks of ipyparallel's launchers have one
+    "pt_data_worker",  # a DataLoader's worker acts only for a thread that waits for it
 )  # fmt: skip
 
 
 class BackgroundActivity:
     """
-    Tell which helpers of this process are the learner's: those that came after this was made.
+    The helpers of this process that are the learner's.
+
+    Threads that exist when this object is made belong to the engine, and are left out.
     """
 
     def __init__(self):
@@ -40,7 +43,7 @@ class BackgroundActivity:
 
     def that_may_act(self):
         """
-        Return THREAD and PROCESS, each if there is one that may still act, in this order.
+        Return a list of THREAD, if a thread may still act, and PROCESS, if a child process may.
         """
         stacks = sys._current_frames()
         threads = set(threading.enumerate()) - set(self._spared) - {threading.main_thread()}
@@ -55,7 +58,7 @@ def _belongs_to(module, homes):
 
 
 def _may_act(thread, innermost):
-    # A dummy stands for a thread of C++, such as autograd's: it works for one that waits for it.
+    # A dummy stands for a C++ thread, such as autograd's: it acts only for a thread that waits.
     if innermost is None or isinstance(thread, threading._DummyThread):
         return False
     home = type(thread).__module__
@@ -68,13 +71,13 @@ def _may_act(thread, innermost):
 
 def _is_idle(frame):
     """
-    Tell whether a pool's thread has no work, by its stack: nothing but the pool's own functions.
+    Return whether a pool's thread is idle: its stack holds only functions of the pool.
     """
     while frame is not None:
         module, function = frame.f_globals.get("__name__", ""), frame.f_code.co_name
         if module == "threading" and function not in _START_OF_A_THREAD:
             return False
-        if module == "concurrent.futures.thread" and function == "run":  # of a work item
+        if module == "concurrent.futures.thread" and function == "run":  # it runs a work item
             return False
         if module != "threading" and not _belongs_to(module, _POOLS_OWN):
             return False
@@ -92,5 +95,5 @@ def _runs_for_learner(pid):
         command = f"{child.name()} {' '.join(child.cmdline())}"
         ended = child.status() == psutil.STATUS_ZOMBIE
     except psutil.Error:
-        return False  # it ended while we looked
+        return False  # the process ended while we looked
     return not ended and not any(tool in command for tool in _TOOL_PROCESSES)

@@ -1,9 +1,9 @@
 """
-Where a rank was when it died: written by itself, as nobody outside can know it.
+The crash log: the line at which a rank died, written by the rank, as no other process can know it.
 
-A crash is written down by faulthandler's signal handler. An `os._exit` or a SIGKILL that a rank
-sends itself leaves no time afterwards, so the line is written before. Of a SIGKILL from outside,
-such as Linux's when memory runs out, no rank can leave a word.
+faulthandler's signal handler writes it when the rank crashes. Before the rank calls `os._exit` or
+sends itself SIGKILL, the log is written too, because there is no time afterwards. A SIGKILL from
+outside, such as Linux's when memory runs out, leaves no log.
 """
 
 import faulthandler
@@ -13,23 +13,23 @@ import signal
 
 CRASH = "Fatal Python error: "
 """
-What faulthandler begins with when a process crashes.
+The first words that faulthandler writes when a process crashes.
 """
 OWN_WILL = "Ends itself.\n\n"
 """
-What a process writes first that ends itself.
+The first words that a process writes before it ends itself.
 """
 
 
 def write_crash_log(file):
     """
-    From now on, have this process write its stacks to a file before it dies.
+    Have this process write its stacks to a file before it dies, from now on.
 
     Args:
         file: Descriptor of the file, which must stay open.
     """
     faulthandler.enable(file, all_threads=True)
-    os.register_at_fork(after_in_child=faulthandler.disable)  # its children are not the rank
+    os.register_at_fork(after_in_child=faulthandler.disable)  # a forked child is not the rank
     own = os.getpid()
     os._exit = _noting(os._exit, file, lambda *_: os.getpid() == own)
     os.kill = _noting(os.kill, file, lambda *what: what == (own, signal.SIGKILL))

@@ -1,17 +1,17 @@
 """
-Wake a thread that Gloo has forgotten. Called from another thread of the rank.
+Wake a thread that Gloo has forgotten, from another thread of the rank.
 
-A connection that is cut, or that a dead peer leaves, ends every wait that Gloo knows of. Of two it
-does not know: a message that is written halfway or could not be written any more, and one that was
-read halfway (`Pair::signalException` tells neither `tx_` nor `rx_`). Whoever waits for such a
-message waits until the group's time limit, half an hour. Stop in the middle of a training that runs
-well does that to one rank in ten.
+A connection that is cut, or that a dead peer leaves, ends every wait that Gloo knows of. Gloo does
+not know of two kinds of waits: for a message that was written only in part, and for a message that
+was read only in part (`Pair::signalException` informs neither `tx_` nor `rx_`). A thread that waits
+for such a message waits until the group's time limit, half an hour. Stop in the middle of a healthy
+training does that to one rank in ten.
 
-Gloo has a function that ends one such wait, `UnboundBuffer::abortWaitSend`, and nobody that can be
-asked for the buffer. But who waits tells it. The futex that a thread sleeps on lies inside the
-buffer, and the buffer's address is on its stack: that of an object which begins with the address of
-the class's table of virtual functions, and ends after the futex. Where the system shows no stacks,
-or torch has no such names, nobody is woken.
+Gloo has a function that ends such a wait, `UnboundBuffer::abortWaitSend`, but no function that
+returns the buffer. We find the buffer through the waiting thread. The futex that the thread sleeps
+on is inside the buffer, and the buffer's address is on the thread's stack. The buffer is an object
+that begins with the address of its class's table of virtual functions, and ends after the futex.
+Where the system does not show stacks, or torch lacks these names, no thread is woken.
 
 Source: gloo, transport/tcp/pair.cc and unbound_buffer.cc; proc(5), syscall and mem of a task.
 Lesson: 02_collectives.
@@ -23,7 +23,7 @@ import os
 import struct
 from pathlib import Path
 
-_CLASS = "N4gloo9transport3tcp13UnboundBuffer"  # as C++ compilers write its name
+_CLASS = "N4gloo9transport3tcp13UnboundBuffer"  # the class's name, as C++ compilers mangle it
 _TABLE = f"_ZTV{_CLASS}E"
 _WAITS = {
     f"_Z{_CLASS}8waitSendEPiNSt6chrono8durationIlSt5ratioILl1ELl1000EEEE": (
@@ -35,20 +35,21 @@ _WAITS = {
 }
 _LONGEST_WAIT_BYTES = 0x400
 """
-Bytes of machine code that such a function has at most. The two have 0x290 and 0x2a0 in torch 2.13.
+The largest size of a wait function in bytes of machine code. torch 2.13 has 0x290 and 0x2a0.
 """
 _WORD = 8
 _STACK_WORDS = 128
 """
-From the system's call up to the end of `waitSend`'s own frame there are about 60.
+Words of the stack to read: from the system call to the end of `waitSend`'s frame are about 60.
 """
 _MOST_BUFFER_BYTES = 0x200
 """
-Bytes of a buffer, at most: two condition variables, a mutex and some numbers.
+The largest size of a buffer in bytes. It holds two condition variables, a mutex and some numbers.
 """
 _BEFORE_FIRST_FUNCTION = 2 * _WORD
 """
-A table of virtual functions begins with an offset and a type, and objects point behind them.
+Bytes from the start of a table of virtual functions to the place that objects point to. The table
+begins with an offset and a type, and objects point behind them.
 """
 
 
@@ -56,8 +57,8 @@ def wake_forgotten_threads():
     """
     End every wait of this process for a message of Gloo's. Call it once all connections are cut.
 
-    What is woken goes on as if the message had come, and meets the cut connection at its next
-    message, or is through. So nothing that a tensor holds afterwards counts.
+    A woken thread goes on as if the message had come. It fails at its next message, because the
+    connection is cut, or it finishes the collective. So the tensors of that collective are invalid.
 
     Returns:
         int: Number of threads that were woken.
@@ -73,7 +74,7 @@ def wake_forgotten_threads():
                 found += _waits_of(task, memory.fileno(), table, waits)
     except OSError:
         return 0
-    for abort, buffer in found:  # at once: nobody else can wake these threads, and free a buffer
+    for abort, buffer in found:  # only we can wake these threads, so the buffers still exist
         abort(buffer)
     return len(found)
 
@@ -81,7 +82,11 @@ def wake_forgotten_threads():
 @functools.cache
 def _gloo():
     """
-    Return the table of virtual functions, and {address of a wait: function that ends it}, or None.
+    Return the address to which buffers point in their class's table, and the wait functions.
+
+    Returns:
+        (int, dict) or None: The address, and for each wait function's address the function that
+        ends the wait. None if torch has no such functions.
     """
     import torch
 
@@ -103,7 +108,7 @@ def _gloo():
 
 def _waits_of(task, memory, table, waits):
     """
-    Return [(function that ends its wait, address of the buffer)] of one thread: one or none.
+    Return [(function that ends the wait, address of the buffer)] for one thread: one pair or none.
     """
     futex, words = _sleep_of(task, memory)
     around = [word for word in words if 0 < futex - word < _MOST_BUFFER_BYTES]
@@ -117,8 +122,10 @@ def _waits_of(task, memory, table, waits):
 
 def _sleep_of(task, memory):
     """
-    Return what a thread's system call was given first, which is the futex of one that waits for a
-    condition, and the words above its stack pointer; 0 and none if it is in no system call.
+    Return the first argument of a thread's system call, and the words above its stack pointer.
+
+    The argument is the futex if the thread waits for a condition. Return 0 and no words if the
+    thread is in no system call.
     """
     try:
         with open(f"/proc/self/task/{task}/syscall") as f:
@@ -126,7 +133,7 @@ def _sleep_of(task, memory):
         stack = os.pread(memory, _STACK_WORDS * _WORD, int(pointer, 16))
         futex = int(first, 16)
     except (OSError, ValueError):
-        return 0, ()  # it runs, has ended, or its stack ends here
+        return 0, ()  # the thread runs, has ended, or its stack ends here
     return futex, struct.unpack(f"={len(stack) // _WORD}Q", stack[: len(stack) // _WORD * _WORD])
 
 
@@ -136,4 +143,4 @@ def _word_at(memory, address):
     try:
         return struct.unpack("=Q", os.pread(memory, _WORD, address))[0]
     except (OSError, OverflowError, struct.error):
-        return None  # no address
+        return None  # the word is no valid address

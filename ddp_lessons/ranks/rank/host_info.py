@@ -1,5 +1,5 @@
 """
-Where a rank is at home: its host, its process, and what is installed there.
+A rank's host, its process, and the versions that are installed there.
 """
 
 import os
@@ -8,23 +8,24 @@ from importlib.metadata import PackageNotFoundError, version
 
 RANK_FROM = "DDP_LESSONS_RANK_FROM"
 """
-Names the variables that hold a rank's number. Without it a kernel that runs in a job of Slurm's
-would hand its own number, 0, to each of its ranks.
+The environment variable that names the variables that hold a rank's number, separated by spaces.
+Without it, a kernel that runs in a Slurm job would pass its own number, 0, to each of its ranks.
 """
 
 
 def host_info(file):
     """
-    Say where this process is, and whether it fits to a kernel elsewhere.
+    Return where this process runs, and what the kernel compares with its own installation.
 
     Args:
-        file: A file of the kernel's that nobody copies, in the folder that all ranks may share.
+        file: Path of a file that the kernel has made in a folder that all ranks may share. No copy
+            of it exists elsewhere, so a rank that sees it shares the kernel's folder.
 
     Returns:
         dict: `host`, `pid`, the versions of `python`, `torch` and `ddp_lessons`, and `sees_file`.
     """
     return {
-        # A node of Slurm's goes by the name that Slurm's own commands know.
+        # The name by which Slurm's own commands know a node, else the system's name of the host.
         "host": os.environ.get("SLURMD_NODENAME") or platform.node(),
         "pid": os.getpid(),
         "python": ".".join(platform.python_version_tuple()[:2]),
@@ -43,10 +44,10 @@ def _version_of(package):
 
 def count_by_host(local_rank, local_world_size):
     """
-    Note in this process's environment, as torchrun does, which of its host's ranks this one is.
+    Set LOCAL_RANK and LOCAL_WORLD_SIZE in this process's environment, as torchrun does.
 
     Args:
-        local_rank: From 0, in rank order.
-        local_world_size: How many ranks the host has.
+        local_rank: Number of this rank among the ranks of its host, from 0, in rank order.
+        local_world_size: Number of ranks on the host.
     """
     os.environ.update(LOCAL_RANK=str(local_rank), LOCAL_WORLD_SIZE=str(local_world_size))

@@ -1,15 +1,17 @@
 """
-Interrupt a rank's main thread, as Stop does, and the agent: but not at two places.
+Interrupts of a rank's main thread, by Stop or by the rank agent. Two places are never interrupted.
 
-A library that is imported by half stays so. torch's own registers operators with C++ as it comes,
-and refuses to do it twice: nobody could import `torch.distributed.tensor` in that process again.
-So an interrupt waits for the import's end. An import computes, and ends by itself; one that waits
-is found asleep, and one that computes for ever is found stubborn, as any other code.
+The first place is the import of a library, because a half-imported library cannot be repaired.
+torch's modules register operators with C++ while they are imported, and torch refuses to register
+them twice: `torch.distributed.tensor` could not be imported in that process again. So an interrupt
+waits until the import ends. An import computes and ends by itself. The kernel gives up a rank whose
+import sleeps or computes for ever, as it does with any other code.
 
-A block such as `with torch.no_grad():` that is left by an error restores what it has changed in
-`__exit__`. An interrupt that comes while C++ runs reaches Python there: the error has left C++, and
-`__exit__` is the first function after it. Raised in its first instruction, the interrupt would
-leave the rank without gradients for ever. So it waits until `__exit__` has begun.
+The second place is the start of `__exit__`. A block such as `with torch.no_grad():` restores its
+changes there when an error leaves the block. An interrupt that comes while C++ runs reaches Python
+exactly there: the error has left C++, and `__exit__` is the first Python function after it. An
+interrupt in its first instruction would leave gradients disabled for ever in this rank. So the
+interrupt waits until `__exit__` has begun.
 """
 
 import dis
@@ -25,8 +27,9 @@ from ddp_lessons.ranks.system import clocks
 
 _INTERRUPT = getattr(signal, "SIGRTMIN", signal.SIGINT)
 """
-What interrupts the main thread for the agent. SIGINT is the learner's: it reaches the agent through
-a pipe that may be read long after the cell in which it came, so the agent's own must not go there.
+The signal by which the rank agent interrupts the main thread. SIGINT belongs to the learner: it
+reaches the agent through a pipe, which may be read long after the cell that was interrupted. The
+agent's own interrupts must not go through that pipe, so they use another signal.
 """
 _IMPORT = ("<frozen importlib._bootstrap>", "_find_and_load")
 _FOLDERS = {
@@ -39,10 +42,10 @@ _LIBRARIES = ("<frozen ", *(os.path.join(folder, "") for folder in _FOLDERS))
 
 def imports_a_library(frame):
     """
-    Whether a frame belongs to the import of an installed package: to nothing that a learner wrote.
+    Return whether a thread imports an installed package, rather than a module of the learner's.
 
     Args:
-        frame: The innermost frame of a thread.
+        frame: The innermost frame of the thread.
     """
     while frame is not None:
         code = frame.f_code
@@ -56,11 +59,13 @@ def imports_a_library(frame):
 
 def begins_to_leave_a_block(frame):
     """
-    Whether a thread is about to run the first instruction of an `__exit__` that is written in
-    Python. Later it can be interrupted: a pool of threads waits there for all its work.
+    Return whether a thread is about to run the first instruction of a Python `__exit__`.
+
+    Later instructions can be interrupted, and must be: the `__exit__` of a thread pool blocks until
+    all its work is done.
 
     Args:
-        frame: The innermost frame of a thread.
+        frame: The innermost frame of the thread.
     """
     if frame is None or frame.f_code.co_name not in ("__exit__", "__aexit__"):
         return False
@@ -73,13 +78,13 @@ class Interrupts:
     The interrupts of the main thread.
 
     Args:
-        is_busy: Function that says whether the learner's code runs. Nothing else is interrupted.
-        on_stop: Called, in a thread, when SIGINT has come.
+        is_busy: Function that returns whether the learner's code runs. Only that is interrupted.
+        on_stop: Function to call, in a thread, when SIGINT has come.
         cancel_await: Function that ends the `await` in which the cell waits, and returns whether
-            the cell waits in one.
+            the cell was waiting in an `await`.
 
     Attributes:
-        num: How many the running cell has been given.
+        num: How many interrupts the running cell has been given.
     """
 
     def __init__(self, is_busy, on_stop, cancel_await):
@@ -91,7 +96,7 @@ class Interrupts:
 
     def start(self):
         """
-        Take the signals. Call it from the main thread.
+        Install the signal handlers. Call it from the main thread.
         """
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
@@ -105,14 +110,14 @@ class Interrupts:
 
     def begin(self):
         """
-        Count anew: a cell begins.
+        Count interrupts from zero, because a new cell begins.
         """
         self.num = 0
         self._is_put_off = False
 
     def send(self):
         """
-        Interrupt the main thread, now or when it has left the place where it must not be.
+        Interrupt the main thread: now, or once it has left a place that must not be interrupted.
         """
         signal.pthread_kill(threading.main_thread().ident or 0, _INTERRUPT)
 
@@ -126,8 +131,8 @@ class Interrupts:
                 raise KeyboardInterrupt
 
     def _on_unraisable(self, unraisable):
-        # An object's `__del__` was freed from a wait, such as a DataLoader's for its workers. That
-        # is no fault of the learner's, and Python would print its traceback.
+        # The interrupt ended a wait in an object's `__del__`, such as a DataLoader's for its
+        # workers. The learner made no mistake, but Python would print a traceback.
         if unraisable.exc_type is not KeyboardInterrupt or not self.num:
             self._tell_unraisable(unraisable)
 

@@ -1,12 +1,13 @@
 """
-Put off the import of torch's compiler until somebody compiles.
+Defer the import of torch's compiler until a cell compiles.
 
-The first DDP model and the first optimizer of a process import `torch._dynamo`, about 800 modules:
-a second of CPU time and 80 MiB in each rank, only to hear that nobody compiles. Three places of
-torch do so. Until the import happens for another reason, such as `torch.compile`, they do what they
-do in the end anyway; from then on they are torch's own again, as if this file did not exist.
+The first DDP model and the first optimizer of a process import `torch._dynamo`, about 800 modules.
+This takes a second of CPU time and 80 MiB in each rank, only to find that nothing is compiled.
+Three places of torch do so. We replace them by code with the same result, which does not import the
+compiler. Once `torch._dynamo` is imported for another reason, such as `torch.compile`, torch's own
+code is put back, as if this file did not exist.
 
-A torch that has these places no more, or others, imports its compiler as it likes.
+If a version of torch lacks these places or has others, it imports its compiler as usual.
 """
 
 import importlib
@@ -18,14 +19,14 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 _COMPILER = "torch._dynamo"
-_CACHE = "__dynamo_disable"  # where torch keeps what `torch._disable_dynamo` made of a function
+_CACHE = "__dynamo_disable"  # attribute in which torch caches a function's uncompiled version
 
 
 def defer_compiler_import():
     """
-    Have DDP and optimizers do without `torch._dynamo` until it is imported for another reason.
+    Have DDP and optimizers work without `torch._dynamo` until it is imported for another reason.
 
-    Does nothing if it is imported already, or if this was called before.
+    Do nothing if it is imported already, or if this function was called before.
 
     Source: torch/_compile.py, torch/optim/optimizer.py, torch/nn/parallel/distributed.py.
     """
@@ -40,7 +41,7 @@ def defer_compiler_import():
 
 class _Awaited:
     """
-    Put everything back as soon as somebody imports the compiler, before any of it is loaded.
+    An import finder that puts torch's own code back when the compiler is about to be imported.
     """
 
     def __init__(self, undo):
@@ -48,7 +49,7 @@ class _Awaited:
 
     def find_spec(self, name, path=None, target=None):
         """
-        Find nothing: it is only asked first.
+        Put torch's own code back if the compiler is imported. Find no module, so others search on.
         """
         if name == _COMPILER:
             undo, self._undo = self._undo, []
@@ -60,8 +61,8 @@ class _Awaited:
 
 
 def _pass_through(owner):
-    # Each asks the compiler for a version of the function that it leaves alone. Without a compiler
-    # that is the function.
+    # Each wrapper asks the compiler for a version of its function that is never compiled, and
+    # caches it. Without a compiler that version is the function itself.
     inner = _nested_code("torch._compile", "_disable_dynamo", "inner")
     functions = [
         layer.__wrapped__
@@ -80,26 +81,26 @@ def _pass_through(owner):
 
 
 def _layers(function):
-    # A function, and what its decorators have wrapped.
+    # Yield a function, and the functions that its decorators have wrapped.
     while hasattr(function, "__code__"):
         yield function
         function = getattr(function, "__wrapped__", None)
 
 
 def _nested_code(module, factory, name):
-    # The code of a function that another one makes; None in a torch that has no such function.
+    # Return the code of a function nested in another one; None if this torch has no such function.
     made_by = getattr(getattr(sys.modules.get(module), factory, None), "__code__", None)
     codes = made_by.co_consts if made_by else ()
     return next((c for c in codes if isinstance(c, CodeType) and c.co_name == name), None)
 
 
-# ---- torch.optim: a step tells the compiler that its graph ends here ----
+# ---- torch.optim: the graph breaks around an optimizer's step ----
 
 
 def _plainly(func):
     def _use_grad(*args, **kwargs):
-        # As in torch/optim/optimizer.py, but for the two graph breaks. It runs with the globals of
-        # that file, in which `torch` means the same.
+        # The same code as in torch/optim/optimizer.py, without the two graph breaks. It runs with
+        # the globals of that file, in which `torch` means the same.
         prev_grad = torch.is_grad_enabled()
         try:
             torch.set_grad_enabled(args[0].defaults["differentiable"])
@@ -111,8 +112,8 @@ def _plainly(func):
 
 
 def _step_plainly(kind):
-    # The code is changed, and not the method: others hold on to the method, which must be torch's
-    # own again wherever it is.
+    # Change the method's code, not the method: other objects may hold the method, and putting the
+    # code back must restore torch's own behaviour there, too.
     step = vars(kind).get("step")
     theirs, ours = getattr(step, "__code__", None), _plainly(None).__code__
     known = _nested_code("torch.optim.optimizer", "_use_grad_for_differentiable", ours.co_name)
@@ -134,12 +135,14 @@ def _kinds_of(kind):
     return found
 
 
-# ---- torch.nn.parallel: DDP asks how it would be compiled ----
+# ---- torch.nn.parallel: DDP asks which optimisation a compiler would use ----
 
 
 class _Unasked:
     """
-    Stand for `torch._dynamo` as an attribute of torch: know what DDP asks, import it for the rest.
+    A stand-in for the attribute `torch._dynamo`: it answers DDP's question without an import.
+
+    Any other access imports the real module.
     """
 
     def __getattr__(self, name):
@@ -153,10 +156,10 @@ class _Unasked:
 
 class _UnaskedUtils:
     """
-    Stand for `torch._dynamo.utils` in the same way.
+    A stand-in for `torch._dynamo.utils` of the same kind.
     """
 
     def __getattr__(self, name):
         if name == "get_optimize_ddp_mode":
-            return lambda: "ddp_optimizer"  # torch's default, which nobody has changed yet
+            return lambda: "ddp_optimizer"  # torch's default, which no code has changed yet
         return getattr(importlib.import_module(f"{_COMPILER}.utils"), name)

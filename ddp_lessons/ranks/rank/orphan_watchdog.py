@@ -1,9 +1,10 @@
 """
-End this rank when its controller is gone, also while it runs a cell: for ranks without a supervisor.
+The orphan watchdog: it ends a rank without a supervisor when its controller is gone.
 
-ipyparallel's engine looks after its controller in the thread that runs cells. One that waits for a
-peer would outlive a kernel that was killed, for as long as it waits. And one whose host was cut off
-for so long that another has its place would be there beside it when the host is back.
+ipyparallel's engine checks for its controller in the thread that runs cells. So a rank that waits
+for a peer would outlive a kernel that was killed, for as long as it waits. The watchdog works while
+a cell runs, too. It also ends a rank that the controller has given up: if a host was cut off for
+so long that the rank was replaced, two processes would have one rank once the host is back.
 """
 
 import os
@@ -14,18 +15,20 @@ from ipyparallel.controller.heartmonitor import Heart
 
 GIVEN_UP = b"given up "
 """
-What the controller says, with the identity of an engine that it had given up, and hears again.
+The start of the controller's message to an engine that it has given up and that answers again. The
+engine's identity follows.
 """
 
 
 def start_orphan_watchdog(engine, ping_url, pong_url, identity, limit_s):
     """
-    Answer the controller's heartbeats, and end this process once they have failed to come, or the
-    controller says that it has given this one up.
+    Answer the controller's heartbeats, and end this process once the controller is gone.
+
+    The process ends, too, when the controller reports that it has given up this rank.
 
     Args:
-        engine: The RankEngine, for its context and its keys.
-        ping_url, pong_url: Where the controller asks and is answered.
+        engine: The RankEngine, whose ZeroMQ context and keys are used.
+        ping_url, pong_url: Addresses to which the controller sends heartbeats and expects answers.
         identity: The engine's identity, as bytes.
         limit_s: Seconds without a heartbeat after which the controller counts as gone.
     """
@@ -53,13 +56,13 @@ def start_orphan_watchdog(engine, ping_url, pong_url, identity, limit_s):
 
 
 def _watch(monitor, limit_s, identity, engine):
-    # Asked once more at the end: a process that was held up itself has heartbeats to read then.
+    # Poll once more after the limit: if this process was suspended, unread heartbeats wait by then.
     while monitor.poll(limit_s * 1000) or monitor.poll(0):
         if monitor.recv_multipart()[-1] == GIVEN_UP + identity:
             break
     nanny = getattr(engine, "nanny_pipe", None)
     if nanny is not None:
-        # It would tell the controller, perhaps later, that the engine of this number has ended. By
-        # then that may be another one.
+        # The nanny would report the end of this engine to the controller, perhaps late. By then a
+        # replacement may have this engine's number.
         nanny.kill()
     os._exit(1)

@@ -1,7 +1,8 @@
 """
-What a cell prints on a rank: all of it is sent before the cell ends, and it is bounded.
+Output of cells on a rank: all of it is sent before the cell ends, up to a limit.
 
-A loop that prints without end would fill the kernel's memory, and all variables in it would go.
+Without a limit, a loop that prints without end would fill the kernel's memory. The kernel would
+die, and with it all of its variables.
 """
 
 import codecs
@@ -14,31 +15,35 @@ import types
 
 from ipykernel.iostream import OutStream
 
+from ddp_lessons.private import ipykernel_streams as streams
+
 MOST_CHARACTERS = 1 << 20
 """
-Of one cell on one rank: twenty thousand lines. Nobody reads more, and a notebook stores them.
+Characters that one cell may print on one rank, about twenty thousand lines. The notebook stores
+them all, and no learner reads more.
 """
 _MOST_LOGGED_BYTES = 1 << 24
 """
-Of what a rank writes to a descriptor, for those who look for its fault. A child that prints without
-end writes half a GB a second, which no disk holds for long.
+Bytes of a rank's output that go into its log, in which a person can look for a fault. A child that
+prints without end writes 0.5 GB a second, which would soon fill the disk.
 """
 _PIPE_BYTES = 1 << 20
 """
-More than a pipe holds: Linux gives it 64 KiB, and a user may ask for a MiB.
+Bytes to read from a pipe at once, as much as it can hold: Linux gives a pipe 64 KiB, and a user may
+ask for 1 MiB.
 """
 
 
 class RankStream(OutStream):
     """
-    A standard stream that has read what was written to its file descriptor when a cell ends.
+    A standard stream whose file descriptor can be read at a cell's end, so that no output is late.
 
-    C++ code and child processes write there. A thread passes it on, at a time of its own: two of
-    five last lines came after the cell's end, when nobody listens any more. What forked processes
-    print went the way of the rank's own output, which they do not have.
+    C++ code and child processes write to the descriptor. ipykernel's thread reads it at any time:
+    two of five last lines came after the cell's end, when the kernel no longer listens. ipykernel
+    also sends the output of forked processes through a thread, which they do not have.
 
     Args:
-        args, kwargs: As for ipykernel's OutStream.
+        args, kwargs: Arguments of ipykernel's OutStream.
     """
 
     def __init__(self, *args, **kwargs):
@@ -46,17 +51,18 @@ class RankStream(OutStream):
         self._num_logged = 0
         self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
         super().__init__(*args, **kwargs)
-        # Two threads read from here on, and one may find that the other was faster.
-        if self._fid is not None:
-            os.set_blocking(self._fid, False)
+        # From here on two threads read, and one may find the pipe emptied by the other.
+        if (pipe := streams.pipe_of(self)) is not None:
+            os.set_blocking(pipe, False)
 
     def _watch_pipe_fd(self):
-        # As ipykernel does, but what has been read and what has been passed on are never two things
-        # to whoever holds the lock.
-        if self._fid is None:
+        # This overrides ipykernel's loop. Here reading and passing on happen under one lock, so a
+        # thread that holds the lock knows that all that was read has been passed on.
+        pipe = streams.pipe_of(self)
+        if pipe is None:
             return
         poll = select.poll()
-        poll.register(self._fid, select.POLLIN)
+        poll.register(pipe, select.POLLIN)
         while self._should_watch:
             poll.poll()
             if self._should_watch:
@@ -64,13 +70,14 @@ class RankStream(OutStream):
 
     def read_descriptor(self):
         """
-        Write what is in the file descriptor's pipe, and return when all before it is written too.
+        Write what is in the descriptor's pipe, and return once all earlier output is written, too.
         """
-        if self._fid is None:  # ipykernel leaves the descriptors of pytest's processes alone
+        pipe = streams.pipe_of(self)
+        if pipe is None:  # ipykernel does not redirect the descriptors under pytest
             return
         with self._reading:
             try:
-                data = os.read(self._fid, _PIPE_BYTES)
+                data = os.read(pipe, _PIPE_BYTES)
             except BlockingIOError:
                 return
             if not data:  # a cell has closed the descriptor
@@ -81,48 +88,55 @@ class RankStream(OutStream):
             self._num_logged += len(data)
             if not data:
                 return
-            with contextlib.suppress(OSError):  # a full disk costs the rank's log, not its output
-                os.write(self._original_stdstream_copy, data)
+            with contextlib.suppress(OSError):  # a full disk loses the rank's log, not its output
+                os.write(streams.log_descriptor(self), data)
 
     def write(self, text):
         """
-        Write text; in a process that a cell has forked, to the file descriptor: it has no thread.
+        Write text. A process that a cell has forked writes it to the file descriptor.
+
+        Such a process has no thread that would send the text.
         """
-        if self._is_master_process() or self._fid is None or not isinstance(text, str):
+        if (
+            streams.is_of_this_process(self)
+            or streams.pipe_of(self) is None
+            or not isinstance(text, str)
+        ):
             return super().write(text)
         data = text.encode(errors="replace")
         while data:
-            data = data[os.write(self._original_stdstream_fd, data) :]
+            data = data[os.write(streams.own_descriptor(self), data) :]
         return len(text)
 
     def flush(self):
         """
         Send what has been written, if anything has.
 
-        Around each cell both streams are flushed twice: a thread is woken and waited for, though
-        most cells print nothing. What was written before is in that thread's hands, in its order.
+        ipykernel flushes both streams twice around each cell, although most cells print nothing,
+        and each flush wakes a thread and waits for it. Without new output this is not needed: that
+        thread already has all earlier output, and sends it in order.
         """
-        if self._buffers and self._is_master_process():
+        if streams.has_unsent_text(self) and streams.is_of_this_process(self):
             super().flush()
 
 
 class Descriptors:
     """
-    Keep copies of the descriptors 0, 1 and 2, and open those again that a cell has closed.
+    Copies of the descriptors 0, 1 and 2, from which those that a cell has closed are opened again.
 
-    Otherwise the next group's socket takes the number, programs that cells start write into it, and
-    a cell that closes the number again closes the group's connection.
+    Otherwise a socket of the next group would get the free number. Programs that cells start would
+    write into that socket, and a cell that closes the number again would cut the group.
     """
 
     def __init__(self):
         self._copies = {}
         for number in (0, 1, 2):
-            with contextlib.suppress(OSError):  # a launcher may have left it closed
+            with contextlib.suppress(OSError):  # a launcher may have left the descriptor closed
                 self._copies[number] = os.dup(number)
 
     def put_back(self, *_):
         """
-        A cell has ended: open what it has closed.
+        Open the descriptors that a cell has closed, after the cell has ended.
         """
         for number, copy in self._copies.items():
             try:
@@ -133,17 +147,17 @@ class Descriptors:
 
 class OutputLimit:
     """
-    Let through what a cell prints up to a limit, and say at its end how much was left out.
+    The output limit: it passes on what a cell prints up to a limit, and counts the rest.
 
-    What threads print between two cells has no cell to be shown in: the next one begins with it.
+    The next cell shows first what threads printed between two cells.
 
     Args:
-        streams: RankStreams; each gets another `write`.
-        most: Characters that one cell may print, to all streams together.
+        streams: RankStreams. The `write` of each is replaced.
+        most: Characters that one cell may print to all streams together.
 
     Attributes:
         has_printed: Whether the last cell has printed anything.
-        runs: Whether a cell runs, or a function that a view has sent.
+        runs: Whether a cell runs, or a function that an ipyparallel view has sent.
     """
 
     def __init__(self, streams, most=MOST_CHARACTERS):
@@ -159,7 +173,7 @@ class OutputLimit:
 
     def begin(self, *_):
         """
-        A cell begins.
+        Reset the limit when a cell begins, and print what threads printed since the last cell.
         """
         self._num_printed = 0
         self.has_printed = False
@@ -169,7 +183,7 @@ class OutputLimit:
 
     def end(self, *_):
         """
-        A cell ends: take what comes last, and say what was left out.
+        Read the last output when a cell ends, and print how much was left out.
         """
         for stream in self._streams:
             stream.read_descriptor()
@@ -183,7 +197,7 @@ class OutputLimit:
     def _bounded(self, write):
         def bounded(text):
             if not isinstance(text, str):
-                return write(text)  # which says what is wrong with it
+                return write(text)  # which raises an error that says what is wrong
             if not self.runs:
                 return self._late.write(text)
             self.has_printed = True
@@ -200,7 +214,7 @@ class OutputLimit:
 
 class _Late:
     """
-    Keep what is printed while nobody listens, up to a limit.
+    Text that threads print between two cells, up to a limit.
     """
 
     def __init__(self, most):
@@ -221,10 +235,11 @@ class _Late:
 
 class CellStreams:
     """
-    Keep what cells put into `sys.stdout` and `sys.stderr` apart from the rank's own streams.
+    The streams that cells put into `sys.stdout` and `sys.stderr`, and the rank's own streams.
 
     A cell may put a class there that has only `write`, or a file that it closes. The next cell
-    finds it again. Between cells, and while an error is shown, the rank's own streams are in place.
+    finds the same stream. Between cells, and while an error is shown, the rank's own streams are in
+    place.
     """
 
     def __init__(self):
@@ -234,9 +249,9 @@ class CellStreams:
     @contextlib.contextmanager
     def of_cells(self):
         """
-        Have the streams of cells in place, and flush them at the end.
+        Put the cells' streams in place within a `with` block, and flush them at its end.
         """
-        if self._own is not None:  # a function that a view sends, while a cell waits in an `await`
+        if self._own is not None:  # a view's function runs while a cell waits in an `await`
             yield
             return
         self._own = sys.stdout, sys.stderr
@@ -249,7 +264,7 @@ class CellStreams:
             self._own, self._of_cells = None, None if left == own else left
             sys.stdout, sys.stderr = own
             for stream in left:
-                with contextlib.suppress(Exception):  # it may have no `flush`, or be closed
+                with contextlib.suppress(Exception):  # the stream may have no `flush`, or be closed
                     stream.flush()
 
     @property
@@ -262,7 +277,7 @@ class CellStreams:
     @contextlib.contextmanager
     def own(self):
         """
-        Have the rank's own streams in place, to show something while a cell runs.
+        Put the rank's own streams in place within a `with` block, while a cell runs.
         """
         if self._own is None:
             yield
@@ -277,10 +292,10 @@ class CellStreams:
 
 class SysOfRank(types.ModuleType):
     """
-    The module `sys`, but its streams are the rank's own, whatever a cell has put in their place.
+    A stand-in for the module `sys` whose streams are always the rank's own.
 
-    ipykernel flushes `sys.stdout` before it sends a result, a picture, an error or an answer, in
-    two threads. Where a cell has put a stream that cannot be flushed, nothing would be sent.
+    ipykernel flushes `sys.stdout`, in two threads, before it sends a result, a picture, an error or
+    an answer. If a cell has put a stream there that cannot be flushed, nothing would be sent.
 
     Args:
         streams: The CellStreams of this process.
@@ -296,13 +311,13 @@ class SysOfRank(types.ModuleType):
     @property
     def stdout(self):
         """
-        The rank's own.
+        The rank's own `sys.stdout`.
         """
         return self._streams.of_rank[0]
 
     @property
     def stderr(self):
         """
-        The rank's own.
+        The rank's own `sys.stderr`.
         """
         return self._streams.of_rank[1]

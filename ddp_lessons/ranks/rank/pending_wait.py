@@ -1,8 +1,8 @@
 """
-What a Python line waits for inside C++: a collective's handle, a message's, or a store's key.
+The wait of a Python line inside C++: for the handle of a collective or a message, or a store's key.
 
-Such a wait leaves no frame of its own. The instruction that the line stands at says which call it
-is, and the names around it say what is called.
+Such a wait has no stack frame of its own. The current instruction of the Python frame shows which
+call it is, and the frame's variables show the object whose method is called.
 """
 
 import ast
@@ -13,6 +13,8 @@ import linecache
 import sys
 from dataclasses import dataclass
 from datetime import timedelta
+
+from ddp_lessons.private.process_groups import operation_number
 
 WAIT, STORE = "wait", "store"
 _OPERATIONS = {12: "send", 13: "recv", 14: "recv"}  # torch's OpType, in c10d/Types.hpp
@@ -25,10 +27,10 @@ class PendingWait:
     A wait inside C++.
 
     Args:
-        call: WAIT for a handle, STORE for the key of a store, or "" if it is no communication.
-        operation: "send" or "recv" if the handle is that of a message, else "".
-        timeout_s: The wait's own time limit in seconds; 0 if it has one that cannot be read; or
-            None.
+        call: WAIT for a handle, STORE for a store's key, or "" if the wait is no communication.
+        operation: "send" or "recv" if the handle belongs to a message, else "".
+        timeout_s: The wait's own time limit in seconds. 0 if there is a limit that cannot be read,
+            None if there is no limit.
     """
 
     call: str = ""
@@ -38,7 +40,7 @@ class PendingWait:
 
 def pending_wait_at(frame):
     """
-    Say what the innermost frame of a thread waits for.
+    Return the PendingWait of a thread, from its innermost frame.
     """
     call = _call_at(frame)
     if call is None:
@@ -54,24 +56,22 @@ def pending_wait_at(frame):
             STORE, "", receiver.timeout.total_seconds() if limit_s is None else limit_s
         )
     if receiver is _UNKNOWN and is_wait and call.args and isinstance(call.args[0], ast.List):
-        return PendingWait(
-            STORE, "", _limit_s(call, 1, frame)
-        )  # only a store is given a list of keys
+        return PendingWait(STORE, "", _limit_s(call, 1, frame))  # only a store takes a list of keys
     if not is_wait or inspect.ismodule(receiver):
         return PendingWait()
-    number = receiver._get_op_type() if _is_a(receiver, "Work") else -1
+    number = operation_number(receiver) if _is_a(receiver, "Work") else -1
     return PendingWait(WAIT, _OPERATIONS.get(number, ""), _limit_s(call, 0, frame))
 
 
 def _is_a(value, name):
-    # By the type alone: `isinstance` would ask the object, and wake a lazy one.
+    # Compare the type only: `isinstance` would ask the object, and would load a lazy object.
     kind = getattr(sys.modules.get("torch.distributed"), name, None)
     return kind is not None and issubclass(type(value), kind)
 
 
 def _call_at(frame):
     """
-    Return the method call that a frame stands at as a syntax tree, or None.
+    Return the method call that a frame currently executes, as a syntax tree, or None.
     """
     positions = frame.f_code.co_positions()
     at = next(itertools.islice(positions, frame.f_lasti // 2, None), (None,) * 4)
@@ -94,9 +94,9 @@ def _call_at(frame):
 
 
 def _makes_a_tree(frame):
-    # Python counts the depth of a syntax tree for all threads together, up to 3.11.7 and 3.12.1.
-    # One that is made while another thread is in the middle of its own, in a finalizer, ends the
-    # other by "SystemError: AST constructor recursion depth mismatch".
+    # Up to 3.11.7 and 3.12.1, Python counts the depth of a syntax tree for all threads together. If
+    # we made a tree while the main thread is making one (and runs a finalizer in the middle of it),
+    # that thread would fail: "SystemError: AST constructor recursion depth mismatch".
     while frame is not None:
         if frame.f_code.co_filename in (ast.__file__, codeop.__file__):
             return True
@@ -106,7 +106,7 @@ def _makes_a_tree(frame):
 
 def _value(tree, frame):
     """
-    Return what a name, or an attribute of one, stands for, without running any code for it.
+    Return the value of a name, or of an attribute of a name, without running any code for it.
     """
     if isinstance(tree, ast.Name):
         for names in (frame.f_locals, frame.f_globals):
@@ -122,7 +122,7 @@ def _value(tree, frame):
 
 def _limit_s(call, position, frame):
     """
-    Return the time limit that a call was given as its argument at `position`, or as `timeout`.
+    Return the time limit of a call in seconds: its argument at `position`, or `timeout`.
     """
     given = [word.value for word in call.keywords if word.arg == "timeout"]
     given += call.args[position : position + 1]

@@ -1,14 +1,14 @@
 """
-The agent of one rank: frees it when the kernel says so, tells where it is, joins it to its group.
+The rank agent: it takes snapshots of its rank, and releases the rank's main thread on request.
 
-It lives in the rank's process and works from threads of its own, because the main thread may be
-waiting inside C++, where no signal handler of Python's runs. Two ways lead to it:
+The agent is part of the rank's process and works in threads other than the main thread, which may
+be waiting inside C++, where no Python signal handler runs. Requests reach the agent in two ways:
 
 - the engine's control channel, served by a thread of the engine: `snapshot`, `state` and `release`;
 - SIGINT, seen through a wake-up pipe: the same as a `release` request.
 
-A release is answered once it is done. So the kernel knows when none is under way any more, and lets
-no cell or join begin before: what comes late would cut what is new.
+The agent answers a release once it is done. So the kernel knows when no release is under way, and
+starts no cell or join before: a late release would cut the connections of the new group.
 """
 
 import contextlib
@@ -50,7 +50,7 @@ from ddp_lessons.ranks.system.thread_stats import name_engine_threads
 
 class RankAgent:
     """
-    Watch over the main thread of this rank.
+    The rank agent of this process: it watches and releases the main thread.
 
     Args:
         kernel: The engine's RankKernel.
@@ -75,12 +75,12 @@ class RankAgent:
         self._helpers = None
         self._enclose = None  # see `enclose`
         self._before_next: list = []  # see `before_next_run`
-        self.opened_store = None  # see `membership.open_store`
-        self.group_variables = group_variables()  # a cell may set others: see `membership.join`
+        self.opened_store = None  # the store that `group_membership.open_store` has opened
+        self.group_variables = group_variables()  # noted now, because a cell may change them
 
     def start(self):
         """
-        Hook into the engine. Call it from the main thread, before any process group exists.
+        Register with the engine. Call it from the main thread, before any process group exists.
         """
         self._spared_sockets = SparedSockets()
         self.shell.ask_exit = _refuse_exit
@@ -91,25 +91,25 @@ class RankAgent:
 
     def show_error(self, showtraceback, args, kwargs):
         """
-        Show the current exception: wholly if it is the rank's own, briefly if it was released.
+        Show the current exception: with a traceback, or briefly if a release raised it.
 
         Args:
             showtraceback: IPython's method, with its `args` and `kwargs`.
         """
-        # First of all: a release that comes now is none of this error's reasons.
+        # Decide this first: a release that comes from now on did not cause this error.
         self._raised_by_itself = not (self.released and may_come_of_a_release(sys.exc_info()[1]))
         was_busy, self.busy = self.busy, False  # an interrupt now would hit the rendering
         with self._kernel.streams.own():
             self._render(showtraceback, args, kwargs)
-        self.busy = was_busy and self.shell.num_cells > 1  # else the learner's code is over
+        self.busy = was_busy and self.shell.num_cells > 1  # else the learner's code has ended
 
     def _render(self, showtraceback, args, kwargs):
-        if self.released and not self._raised_by_itself:  # nobody is told more of it than its line
+        if self.released and not self._raised_by_itself:  # the kernel shows only its line
             show_briefly(self.shell)
             return
         _, error, traceback = sys.exc_info()
         shorten(traceback)
-        # The peer was freed first, or died: most of these ranks are victims.
+        # The peer was released earlier, or died: most ranks with this error are collateral.
         if comes_of_a_lost_peer(text_of_error(error)):
             show_plainly(self.shell)
             return
@@ -125,7 +125,7 @@ class RankAgent:
     def _begin(self):
         while self._before_next:
             self._before_next.pop(0)()
-        if self._helpers is None:  # by now the engine has started the threads that it needs
+        if self._helpers is None:  # by now the engine has started all the threads that it needs
             name_engine_threads(self._kernel.control_thread)
             self._helpers = BackgroundActivity()
         self.released = self._raised_by_itself = False
@@ -143,11 +143,11 @@ class RankAgent:
 
     def tell_lines_of(self, file, source):
         """
-        Until the cell ends, say where this rank is by lines of another cell, whose function runs.
+        Report lines of another cell, whose function runs, in snapshots until this cell ends.
 
         Args:
-            file: The name under which IPython compiled that cell.
-            source: Its text.
+            file: The name under which IPython compiled the other cell.
+            source: The other cell's text.
         """
         self._cell_file, self._cell_source = file, source
 
@@ -155,7 +155,7 @@ class RankAgent:
         if self.shell.num_cells > 1:
             return
         self.busy = False
-        if result.success:  # an error that `%%capture` has kept to itself is the cell's
+        if result.success:  # an error that `%%capture` has swallowed counts as the cell's
             result.error_in_exec = self.shell.inner_error
         error = result.error_before_exec or result.error_in_exec
         by_itself = self._raised_by_itself or not may_come_of_a_release(error)
@@ -181,30 +181,30 @@ class RankAgent:
 
     def enclose(self, give):
         """
-        Send something along with the running cell's reply, however the cell ends.
+        Add an object to the running cell's reply, however the cell ends.
 
         Args:
-            give: Function that returns it, as plain data. It is called once the cell has ended, and
-                no interrupt can come any more.
+            give: Function that returns the object, as plain data. It is called after the cell has
+                ended, when no interrupt can come any more.
         """
         self._enclose = give
 
     def before_next_run(self, do):
         """
-        Do something when the next cell or function begins, so after all ranks have ended this one.
+        Call a function when the next cell or function begins: all ranks have ended this one then.
 
         Args:
-            do: A function.
+            do: A function without arguments.
         """
         self._before_next.append(do)
 
     @contextlib.contextmanager
     def function_runs(self):
         """
-        Watch a function that a view sends: it can block, too, and has no cell and no lines.
+        Watch, in a `with` block, a function that a view sends. It can block as a cell can.
         """
         was_busy, self.busy = self.busy, True
-        if not was_busy:  # else a cell waits in an `await`, and goes on afterwards
+        if not was_busy:  # else a cell waits in an `await`, and goes on after the function
             self._begin()
             self._cell_began_ns = time.time_ns()
         try:
@@ -214,12 +214,12 @@ class RankAgent:
 
     def add_report(self, reply):
         """
-        Add to a reply what became of its cell.
+        Add the agent's report to the reply to a cell.
 
         Args:
-            reply: The content of the reply.
+            reply: The reply's content, a dict that is changed in place.
         """
-        # ipyparallel's client keeps a reply's content and an error's engine_info, no metadata.
+        # ipyparallel's client keeps a reply's content and an error's engine_info, not metadata.
         if self._report is not None:
             reply[REPORT] = self._report
             if "engine_info" in reply:
@@ -236,7 +236,7 @@ class RankAgent:
         return [c for c in found if not c["is_p2p"]]
 
     def _digest(self):
-        # Equal digests, the normal case, cost the kernel one comparison of short strings.
+        # Digests are equal in the normal case, and the kernel then compares short strings only.
         if counts_of_groups() == self._counts_before:
             return ""
         collectives = self.collectives_of_cell()
@@ -249,9 +249,8 @@ class RankAgent:
 
     def snapshot(self):
         """
-        Say where this rank is: see `stack_snapshot.main_thread_snapshot`; its collectives in this cell, the
-        members of its groups, and `helpers`, the learner's threads and processes that may act; and
-        `replied_to`: see `RankKernel`.
+        Return this rank's snapshot: the dict of `main_thread_snapshot`, its `collectives` in this
+        cell, the members of its `groups`, the `helpers` that may act, and `RankKernel.replied_to`.
         """
         cell = self._kernel.awaiting_cell
         snapshot = main_thread_snapshot(
@@ -268,7 +267,7 @@ class RankAgent:
 
     def free_main_thread(self):
         """
-        Cut this rank's communication, so that every wait in it ends.
+        Cut this rank's communication, so that each of its waits for a peer or a store ends.
         """
         self.released = self.released or self.busy
         for path in release(self._spared_sockets.now(), self._main_thread_id):
@@ -276,10 +275,10 @@ class RankAgent:
 
     def release(self):
         """
-        Free the main thread, whatever it waits for, and interrupt a running cell.
+        Release the main thread from any wait, and interrupt a running cell.
 
         Returns:
-            dict: As `state`.
+            dict: This rank's state after that (see `state`).
         """
         self.free_main_thread()
         if self.busy:
@@ -291,14 +290,14 @@ class RankAgent:
         Wake the threads that still wait for a message, though all connections were cut.
 
         Returns:
-            int: How many they are.
+            int: Number of threads that were woken.
         """
         return wake_forgotten_threads() if "torch.distributed" in sys.modules else 0
 
     def state(self):
         """
-        Say whether this rank is `idle`, the `num_interrupts` that its cell has been given, and
-        `replied_to`: see `RankKernel`.
+        Return a dict: whether this rank is `idle`, the `num_interrupts` that its cell has received,
+        and the id of the last request that it has `replied_to` (see `RankKernel`).
         """
         frame = sys._current_frames().get(self._main_thread_id)
         in_loop = frame is not None and frame.f_code.co_name == "select"
@@ -315,6 +314,6 @@ def _refuse_exit():
 
 def current_agent():
     """
-    Return the agent of this process. Only ranks have one.
+    Return the rank agent of this process. Only ranks have one.
     """
     return RankShell.instance().agent

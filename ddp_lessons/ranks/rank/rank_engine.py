@@ -1,9 +1,9 @@
 """
-One rank: an ipyparallel engine whose id is its rank, with a rank agent in place of ipyparallel's nanny.
+One rank: an ipyparallel engine whose id is its rank, and which has a rank agent.
+
+ipyparallel's own launchers (Slurm, SSH, MPI, local) start it by this command:
 
     python -m ddp_lessons.ranks.rank.rank_engine ...      takes the arguments of ipengine
-
-is what ipyparallel's own launchers (Slurm, SSH, MPI, local) start.
 """
 
 import functools
@@ -30,15 +30,15 @@ from ddp_lessons.ranks.system.processes import END_SIGNAL
 _RANK_VARIABLES = "RANK OMPI_COMM_WORLD_RANK PMI_RANK PMIX_RANK SLURM_PROCID"
 
 
-app.Kernel = RankKernel  # an engine makes its kernel of this name
+app.Kernel = RankKernel  # the class that an engine looks up by this name to make its kernel
 
 
 class RankEngine(app.IPEngine):
     """
-    An ipyparallel engine that asks for its rank as its id and obeys the agent's requests.
+    An ipyparallel engine that asks for its rank as its id and serves requests to its rank agent.
     """
 
-    # Without a supervisor, this is how a rank learns that its controller is gone.
+    # Missed heartbeats, by which a rank without a supervisor learns that its controller is gone.
     max_heartbeat_misses = Integer(clocks.RANK_MISSES, config=True)
     timeout = Float(clocks.REGISTER_S, config=True)
 
@@ -46,7 +46,9 @@ class RankEngine(app.IPEngine):
 
     def initialize(self, argv=None):
         """
-        Make ready, and import torch meanwhile: a nanny is started, and others are waited for.
+        Initialise the engine, and import torch in a thread meanwhile.
+
+        The rest of the start mostly waits: for a nanny to start, and for replies of the controller.
         """
         if "torch" not in sys.modules:
             work = functools.partial(importlib.import_module, "torch.distributed")
@@ -67,20 +69,20 @@ class RankEngine(app.IPEngine):
 
     def init_signal(self):
         """
-        Install the agent. IPEngine calls this once its shell exists and before any cell runs.
+        Install the rank agent. IPEngine calls this once its shell exists, before any cell runs.
         """
         os.environ["RANK"] = str(self.id)
-        # By itself torch takes the interface of this host's name, which may be any, or loopback.
+        # torch's default is the interface of this host's name, which may be any, or loopback.
         host = urlsplit(self.registration_url).hostname
-        if host is not None:  # a controller in a folder is on this host: nothing is to be said
+        if host is not None:  # None: the controller uses sockets in a folder, so it is on this host
             bind_groups_towards(host)
         self.agent = RankAgent(self.kernel, self.id)
         self.kernel.shell.agent = self.agent
         self.agent.start()
-        self.log.setLevel(self.log_level)  # or records are made that its handler drops
-        # Slurm and mpiexec end a rank by SIGTERM: at once, whatever C code it waits in. With a
-        # handler, processes that a cell forks would have it too: one that gets the signal before
-        # Python has come up in it would lose it, and live on.
+        self.log.setLevel(self.log_level)  # else the logger makes records that its handler drops
+        # Slurm and mpiexec end a rank by SIGTERM, which must end it at once, whatever C code it
+        # waits in. Processes that a cell forks would inherit a handler: a process that got the
+        # signal before Python had started in it would lose the signal, and live on.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(END_SIGNAL, self._end)
         os.register_at_fork(after_in_child=_take_signals_as_python_does)
@@ -94,7 +96,7 @@ class RankEngine(app.IPEngine):
             state_request=self._reply_to("state_reply", lambda content: self.agent.state()),
             release_request=self._reply_to("release_reply", lambda content: self.agent.release()),
             wake_request=self._reply_to("wake_reply", lambda content: self.agent.wake()),
-            # Without a nanny, ipyparallel's own `client.send_signal` arrives here.
+            # Where there is no nanny, ipyparallel's own `client.send_signal` arrives here.
             signal_request=self._reply_to("signal_reply", _signal_self),
         )
 
@@ -105,9 +107,11 @@ class RankEngine(app.IPEngine):
 
     def start_nanny(self, control_url):
         """
-        Start the nanny, which tells of this rank's end, so that SIGTERM does not end it as well.
+        Start ipyparallel's nanny, which reports this rank's end, so that it ignores SIGTERM.
+
+        A SIGTERM to all processes of a rank would otherwise end the nanny before it reports.
         """
-        before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # is inherited
+        before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the nanny inherits this
         try:
             return super().start_nanny(control_url)
         finally:
@@ -115,10 +119,12 @@ class RankEngine(app.IPEngine):
 
     def start_heartbeat(self, hb_ping, hb_pong, hb_period, identity):
         """
-        Answer the controller's heartbeats, by which this rank counts as there, and end with them.
+        Answer the controller's heartbeats, and end this rank when they fail to come.
+
+        The controller registers a rank once it answers.
         """
         if self._imports is not None:
-            self._imports.join()  # nobody may meet a half of torch
+            self._imports.join()  # no cell may see a half-imported torch
         if self.max_heartbeat_misses == 0:
             super().start_heartbeat(hb_ping, hb_pong, hb_period, identity)
             return
@@ -127,7 +133,7 @@ class RankEngine(app.IPEngine):
 
     def redirect_output(self, iopub_socket):
         """
-        Send what is printed to the kernel.
+        Send the output of cells to the kernel, up to the output limit.
         """
         super().redirect_output(iopub_socket)
         bound, descriptors = OutputLimit([sys.stdout, sys.stderr]), Descriptors()
@@ -137,7 +143,7 @@ class RankEngine(app.IPEngine):
         self.kernel.watch_output(bound, iopub_socket)
 
     def _reply_to(self, reply_type, work):
-        # These run in the engine's control thread, while the main thread may be blocked.
+        # The handler runs in the engine's control thread, while the main thread may be blocked.
         def handle(stream, ident, parent):
             content = {"status": "ok", "answer": work(parent["content"])}
             self.session.send(stream, reply_type, content, parent=parent, ident=ident)
@@ -146,10 +152,11 @@ class RankEngine(app.IPEngine):
 
 
 def _take_signals_as_python_does():
-    # In a process that a cell has forked. Its Ctrl-C would free the rank through the agent's pipe.
+    # This runs in a process that a cell has forked. A SIGINT to that process would release the rank
+    # through the agent's pipe.
     signal.set_wakeup_fd(-1)
     if getattr(signal.getsignal(signal.SIGINT), "__module__", "").startswith("ddp_lessons."):
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # else the cell has set its own
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # else keep the cell's own handler
 
 
 def _signal_self(content):
@@ -159,10 +166,10 @@ def _signal_self(content):
 
 def run_engine(rank, connection_file, profile_dir):
     """
-    Run this process as a rank of the supervisor until it is told to stop.
+    Run this process as a rank of the supervisor, until a signal or a request ends it.
 
     Args:
-        rank: This rank; becomes the engine's id.
+        rank: This rank, which becomes the engine's id.
         connection_file: ipyparallel's `ipcontroller-...-engine.json`.
         profile_dir: IPython profile folder, for the engine's configuration.
     """
@@ -172,11 +179,11 @@ def run_engine(rank, connection_file, profile_dir):
         url_file=os.fspath(connection_file),
         enable_nanny=False,
         max_heartbeat_misses=0,  # the supervisor ends its ranks; a heartbeat would open another port
-        # The kernel gives up a start that does not move; a rank of its own accord never does.
+        # The kernel gives up a start that makes no progress. A rank never gives up by itself.
         timeout=clocks.NEVER_S,
         log_level=logging.ERROR,
     )
-    # Colours of one theme are unreadable on the red of an error in the other.
+    # Colours for a light or dark theme are unreadable on an error's red in the other theme.
     engine.config.InteractiveShell.colors = "nocolor"
     engine.initialize(argv=["--profile-dir", os.fspath(profile_dir)])
     engine.start()

@@ -37,35 +37,35 @@ class RankShell(ZMQInteractiveShell):
     input_transformer_manager = Instance(RankTransformers, ())
     awaited_result: Any = None
     """
-    The result of a cell with an `await`, which the next `run_cell` gives; else None.
+    The result of a cell with an `await`, which the next `run_cell` returns; else None.
     """
     agent: Any = None
     """
-    The RankAgent of this rank, once there is one.
+    The RankAgent of this rank; None until the engine has made it.
     """
     num_cells = 0
     """
-    How many cells run: `%%capture` and `get_ipython().run_cell` run one within another.
+    Number of nested cells that run: `%%capture` and `get_ipython().run_cell` run a cell in a cell.
     """
     inner_error: Any = None
     """
-    The first error of a cell within the running one, which IPython keeps to that cell; else None.
+    The first error of a cell nested in the running cell, which IPython does not pass on; else None.
     """
 
     def showtraceback(self, *args, **kwargs):
         """
-        Show the current exception, as briefly as the agent wants it.
+        Show the current exception in the form that the rank agent chooses.
         """
         self.agent.show_error(super().showtraceback, args, kwargs)
 
     def _format_exception_for_storage(self, exception, filename=None, running_compiled_code=False):
-        # IPython renders each traceback once more, for a record that a rank does not keep.
+        # IPython would render each traceback once more, for a history that a rank does not keep.
         name, text = type(exception).__name__, text_of_error(exception)
         return {"ename": name, "evalue": text, "traceback": []}
 
     def should_run_async(self, raw_cell, **options):
         """
-        Return False: ipykernel would run the cell by a thread that ipyparallel does not start.
+        Return False: else ipykernel would run the cell in a thread that ipyparallel does not start.
         """
         return False
 
@@ -78,7 +78,7 @@ class RankShell(ZMQInteractiveShell):
         except Exception:
             return False  # `run_cell` transforms it again, and shows the error
         if "await" not in transformed and "async" not in transformed:
-            return False  # which the compiler need not find out
+            return False  # answered without the compiler, which takes longer
         return super().should_run_async(raw_cell, transformed_cell=transformed)
 
     async def run_awaiting_cell(self, raw_cell, **options):
@@ -94,7 +94,7 @@ class RankShell(ZMQInteractiveShell):
 
     def run_cell(self, *args, **kwargs):
         """
-        Run a cell, or give the result of the one that has run with its `await`.
+        Run a cell, or return the result of a cell with an `await` that has just run.
         """
         result, self.awaited_result = self.awaited_result, None
         if result is not None:
@@ -116,8 +116,8 @@ class RankShell(ZMQInteractiveShell):
 
     @contextlib.contextmanager
     def _tee(self, channel):
-        # IPython replaces the `write` of each stream, which may have none, to keep all output for
-        # `%history -o`. Without this method it does so again, and a rank's memory grows.
+        # IPython's own method replaces each stream's `write`, which a stream may lack, and keeps
+        # all output for `%history -o`, so that a rank's memory grows. This override does nothing.
         yield
 
 
@@ -125,8 +125,8 @@ class RankKernel(IPythonParallelKernel):
     """
     The kernel of one rank.
 
-    It leaves out messages that are not read: the cell's own text, and that a cell is done whose
-    reply says so.
+    It omits messages that the notebook's kernel does not read: the cell's own text, and the status
+    "idle" after a reply that says that no output follows.
 
     Attributes:
         streams: The CellStreams of this process.
@@ -183,7 +183,7 @@ class RankKernel(IPythonParallelKernel):
 
     def init_metadata(self, parent):
         """
-        Take the transformed cell of a request, and begin to fill the metadata of its reply.
+        Take the transformed cell from a request, and start the metadata of its reply.
         """
         self.shell.input_transformer_manager.take(parent)
         return super().init_metadata(parent)
@@ -197,25 +197,25 @@ class RankKernel(IPythonParallelKernel):
         self.printed.runs = self.awaiting_cell is not None
         self._has_said_all = False
         if parent["metadata"].get(BRIEF) and REPORT in reply_content:
-            metadata.pop("started", None)  # a date, which takes long to read
+            metadata.pop("started", None)  # a date, which takes the kernel long to parse
             has_sent = self._num_sent > self._num_sent_before
             self._has_said_all = not (self.printed.has_printed or has_sent)
             reply_content[REPORT][SAID_ALL] = self._has_said_all
         return metadata
 
     def _publish_status(self, status, channel, parent=None):
-        # Without this override each cell costs two messages more, which are opened and not read.
+        # Without this override each cell costs two more messages, which the kernel does not need.
         if channel == "shell" and self._has_said_all:
             self._has_said_all = False
         elif status != "busy":
             super()._publish_status(status, channel, parent)
 
     def _publish_execute_input(self, *args):
-        pass  # the cell's own text, which is not read either
+        pass  # this message would hold the cell's own text, which is not read either
 
     async def execute_request(self, stream, ident, parent):
         """
-        Run a cell and reply; if its reply cannot be made or sent, reply with that error.
+        Run a cell and send its reply. If the reply cannot be made or sent, reply with that error.
         """
         try:
             await super().execute_request(stream, ident, parent)
@@ -227,8 +227,8 @@ class RankKernel(IPythonParallelKernel):
                 "traceback": traceback.format_exception(error),
                 "engine_info": self.get_engine_info(method="execute"),
             }
-            self.shell.agent.busy = False  # IPython may not have come as far as to say so
-            # Without the agent's report, which may be that of a cell that went well.
+            self.shell.agent.busy = False  # IPython may have failed before its post_run_cell event
+            # Leave out the agent's report, which may say that the cell went well.
             metadata = super().finish_metadata(parent, super().init_metadata(parent), content)
             self._has_said_all = False
             self.session.send(
@@ -239,9 +239,9 @@ class RankKernel(IPythonParallelKernel):
 
     async def do_execute(self, code, silent, store_history=True, **options):
         """
-        Run a cell with the streams that the cells before it have left.
+        Run a cell with the streams that earlier cells have left.
         """
-        self.printed.runs = True  # here, as IPython tells of no cell that a view sends
+        self.printed.runs = True  # set here, as IPython has no event for cells that a view sends
         with self.streams.of_cells():
             if self.shell.has_await(code):
                 cell = self.shell.run_awaiting_cell(
@@ -251,13 +251,13 @@ class RankKernel(IPythonParallelKernel):
                 try:
                     await self.awaiting_cell
                 except asyncio.CancelledError:
-                    if self.shell.awaited_result is None:  # else it came after the cell's last line
+                    if self.shell.awaited_result is None:  # else the cell had run its last line
                         raise
                 finally:
                     self.awaiting_cell = None
             reply = await super().do_execute(code, silent, store_history, **options)
         if reply["status"] == "error" and reply["ename"] == "NoneType":
-            # ipykernel's way to say that the cell went well, and that its result cannot be shown.
+            # By this ename ipykernel reports a cell that went well, but whose result has no text.
             error = getattr(sys, "last_value", None)
             shown = f"the cell's result cannot be shown: {text_of_error(error)}"
             reply.update(ename=type(error).__name__, evalue=shown)
@@ -265,7 +265,7 @@ class RankKernel(IPythonParallelKernel):
 
     def do_apply(self, *args, **kwargs):
         """
-        Run a function that a view has sent, with the streams that cells have left.
+        Run a function that a view has sent, with the streams that earlier cells have left.
         """
         self.printed.runs = True
         with self.streams.of_cells(), self.shell.agent.function_runs():
@@ -276,7 +276,7 @@ class RankKernel(IPythonParallelKernel):
         End the `await` in which the cell waits, by a CancelledError. Call it in the main thread.
 
         Returns:
-            bool: False if no cell waits in an `await`: its own code runs, or there is none.
+            bool: Whether a cell was waiting in an `await`. False also while the cell's code runs.
         """
         task = self.awaiting_cell
         if task is None or asyncio.current_task(task.get_loop()) is task:
@@ -289,8 +289,8 @@ def pack(content):
     """
     Return a part of a message as JSON in UTF-8.
 
-    A lone surrogate, as in the name of a file that is not UTF-8, has no bytes in UTF-8: it becomes
-    the replacement sign.
+    A lone surrogate, as in a file name that is not UTF-8, cannot be encoded in UTF-8. The
+    replacement character takes its place.
     """
     try:
         return json_packer(content)

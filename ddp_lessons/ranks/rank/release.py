@@ -1,10 +1,10 @@
 """
-Free a rank whose main thread waits inside Gloo, NCCL or a store. Called from another thread.
+Release a rank whose main thread waits inside Gloo, NCCL or a store, from another thread.
 
-Gloo's own `abort` and `shutdown` do not wake a waiting thread. Shutting down the sockets that
-its process group has connected does: every wait then ends in a RuntimeError. NCCL has
-`abort` for this. A FileStore has neither socket nor abort; it polls a file, so the file is made
-impossible to open. A group that is being made waits for peers to connect, so somebody does.
+Gloo's own `abort` and `shutdown` do not wake a waiting thread. Shutting down the sockets of its
+process group does: every wait then ends in a RuntimeError. NCCL has `abort` for this. A FileStore
+has neither a socket nor `abort`. It polls a file, so we make the file impossible to open. A group
+that is being made waits for peers to connect, so we connect in place of the absent peers.
 
 Lesson: 02_collectives.
 """
@@ -19,8 +19,8 @@ import sys
 import weakref
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
+from ddp_lessons.private import process_groups
 from ddp_lessons.ranks.system import clocks
 
 _FORMING = "_new_process_group_helper"
@@ -28,14 +28,14 @@ _FORMING = "_new_process_group_helper"
 The function of torch in which `init_process_group` and all kinds of `new_group` make the group.
 """
 _MOST_PEERS = 128
-_CONNECTED = (1, 8)  # ESTABLISHED and CLOSE_WAIT, as Linux numbers them: this end is not shut yet
+_CONNECTED = (1, 8)  # Linux's numbers for ESTABLISHED and CLOSE_WAIT: this end is not shut down yet
 
 
 def open_sockets():
     """
-    Return all sockets of this process, each by its descriptor and its inode.
+    Return the descriptor and the inode of every socket of this process.
 
-    The inode tells a socket from a later one, which is given the descriptor of one that was closed.
+    A new socket may get the descriptor of a closed one. The inode tells the two apart.
 
     Returns:
         set[tuple[int, int]]: Pairs of a descriptor and an inode.
@@ -54,11 +54,12 @@ def open_sockets():
 
 class SparedSockets:
     """
-    Know which sockets of this process are not torch's: those that are open now, and all that Python
-    code makes from now on.
+    The sockets of this process that are not torch's, and must not be shut down.
 
-    A learner's own socket (a web request, a logger) is a Python object; Gloo's, TCPStore's and
-    NCCL's are not. To look for them among all objects would take long, and finds some half made.
+    These are the sockets that are open when this object is made, and all sockets that Python code
+    makes later. A learner's own socket (a web request, a logger) is a Python object; the sockets
+    of Gloo, TCPStore and NCCL are not. So we note each Python socket when it is made: searching
+    all objects for sockets would take long, and would find some that are half made.
     """
 
     def __init__(self):
@@ -76,7 +77,7 @@ class SparedSockets:
 
     def now(self):
         """
-        Return those that are open now, as `open_sockets` does.
+        Return the spared sockets that are open now, as pairs of a descriptor and an inode.
         """
         made = [reference() for reference in list(self._made.values())]
         ours = {socket.socket.fileno(sock) for sock in made if sock is not None}
@@ -88,7 +89,7 @@ def cut_group_sockets(spared):
     Shut down every connected TCP socket that torch opened in this process.
 
     Args:
-        spared: Sockets that are not torch's: see `SparedSockets.now`.
+        spared: Set of sockets that are not torch's (see `SparedSockets.now`).
 
     Returns:
         int: Number of sockets that were shut down.
@@ -98,7 +99,7 @@ def cut_group_sockets(spared):
 
 
 def _through(fd, work):
-    # A copy of the descriptor is closed again; the socket stays torch's.
+    # Python closes a copy of the descriptor, so torch keeps its own socket.
     try:
         with socket.socket(fileno=os.dup(fd)) as copy:
             return work(copy)
@@ -111,7 +112,7 @@ def _is_connected(sock):
         return False
     if hasattr(socket, "TCP_INFO"):
         state = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
-        return state in _CONNECTED  # not listening: closing such a one kills the process
+        return state in _CONNECTED  # shutting down a listening socket kills the process
     sock.getpeername()  # raises unless it is connected
     return True
 
@@ -123,14 +124,14 @@ def _shut_down(sock):
 
 def connect_for_absent_peers(spared, frame):
     """
-    End a wait of Gloo's for peers to connect, which knows no socket that could be cut.
+    End a wait of Gloo's for peers to connect, during which there is no socket to shut down yet.
 
-    Of two ranks, one connects to the other and says which of its expected peers it is. A rank that
-    left or died before it did so is waited for until the group's time limit. So we say that we are
-    each of them, and hang up.
+    In each pair of ranks, one connects to the other and sends the number of the peer that it is.
+    Gloo waits until the group's time limit for a rank that left or died before it did so. So we
+    connect once for each number that a peer may have, send it, and close the connection.
 
     Args:
-        spared: Sockets that are not torch's: see `SparedSockets.now`.
+        spared: Set of sockets that are not torch's (see `SparedSockets.now`).
         frame: The main thread's current frame.
 
     Returns:
@@ -141,7 +142,7 @@ def connect_for_absent_peers(spared, frame):
     expecting = [found for found in addresses if found and found[1][1] not in ports]
     for family, address in expecting:
         for number in range(_MOST_PEERS):
-            # Once the rank is freed, its socket is gone: the rest are refused.
+            # Once the rank is released, its socket is closed, and further connections are refused.
             with contextlib.suppress(ConnectionError), socket.socket(family) as sock:
                 sock.connect(address)
                 sock.sendall(struct.pack("=q", number))
@@ -164,10 +165,10 @@ def _is_forming_a_group(frame):
 
 
 def _stores_in_use(frame):
-    from torch.distributed import Store, distributed_c10d
+    from torch.distributed import Store
 
-    stores = [pair[1] for pair in distributed_c10d._world.pg_map.values()]
-    while frame is not None:  # a store that init_process_group is still waiting for
+    stores = [process_groups.store_of(group) for group in process_groups.all_groups()]
+    while frame is not None:  # add the stores that init_process_group is still waiting for
         stores += [value for value in list(frame.f_locals.values()) if isinstance(value, Store)]
         frame = frame.f_back
     return stores
@@ -183,33 +184,33 @@ def _root_store(store):
 
 def _lock_out(path):
     """
-    Put a link that leads to itself in a file's place: opening it fails at once, for everybody.
+    Replace a file by a symbolic link to itself, so that opening it fails at once in every process.
     """
     path = Path(path)
     loop = path.with_name(path.name + ".closed")
     try:
         loop.symlink_to(path.name)
     except FileExistsError:
-        pass  # another rank was faster
+        pass  # another rank has made the link
     try:
         os.replace(loop, path)
     except FileNotFoundError:
-        pass  # that other rank has moved it into place
+        pass  # the other rank has moved the link into place
 
 
 def close_stores(frame):
     """
-    Make every store that this rank may be waiting for fail its next look.
+    Make every store that this rank may be waiting for fail at its next poll.
 
-    Whoever reads a FileStore whose file was removed waits until there is one again, which nobody
-    else could end: so a link is put there as well.
+    A thread that reads a FileStore whose file was removed waits until the file exists again, and
+    nothing else can end that wait. So we put a link in the place of a missing file, too.
 
     Args:
         frame: The main thread's current frame.
 
     Returns:
-        list[Path]: Links and folders that were put where nothing was. Remove them, in this order,
-        once the rank is free.
+        list[Path]: Links and folders that we made where nothing was. Remove them, in this order,
+        once the rank is released.
     """
     from torch.distributed import FileStore
 
@@ -231,17 +232,17 @@ def close_stores(frame):
 
 def take_away(path):
     """
-    Remove a link or a folder that `close_stores` has put, once the rank is free.
+    Remove a link or a folder that `close_stores` has made, once the rank is released.
     """
     try:
         path.unlink() if path.is_symlink() else path.rmdir()
     except OSError:
-        pass  # another rank was faster, or somebody has put something in
+        pass  # another rank has removed it, or a program has put a file into the folder
 
 
 def _make_folders(folder):
     """
-    Make a folder that is gone, and those above it. Returns those that were made, from within.
+    Make a missing folder and its missing parents. Return the new folders, the innermost first.
     """
     missing = []
     while not folder.exists():
@@ -252,52 +253,22 @@ def _make_folders(folder):
     return missing
 
 
-def abort_nccl():
-    """
-    Abort every NCCL communicator of this process, which frees a stream that waits for a peer.
-
-    Several are aborted together, newest first, as torch does it: one that is aborted alone may
-    wait for another.
-    """
-    from torch.distributed import distributed_c10d
-
-    world = distributed_c10d._world
-    # By what carries the GPU's tensors: a group that was made without a name has one, too.
-    groups = [g for g in list(world.pg_map) if "cuda:nccl" in world.pg_backend_config.get(g, "")]
-    groups.sort(key=lambda group: world.pg_names.get(group, ""), reverse=True)
-    backends: list[Any] = [group._get_backend(_cuda()) for group in groups]
-    if len(backends) > 1:
-        backends[0]._group_start()
-    try:
-        for backend in backends:
-            backend.abort()
-    finally:
-        if len(backends) > 1:
-            backends[0]._group_end()
-
-
-def _cuda():
-    import torch
-
-    return torch.device("cuda")
-
-
 def release(spared, main_thread_id):
     """
-    Free the main thread from whatever communication it waits in.
+    Release the main thread from any communication in which it waits.
 
     Args:
-        spared: As `cut_group_sockets`.
+        spared: Set of sockets that are not torch's (see `SparedSockets.now`).
         main_thread_id: `threading.main_thread().ident`.
 
     Returns:
-        list[Path]: As `close_stores`.
+        list[Path]: Links and folders to remove once the rank is released (see `close_stores`).
     """
     if "torch.distributed" not in sys.modules:
         return []
     frame = sys._current_frames().get(main_thread_id)
     put = close_stores(frame)
-    abort_nccl()
+    process_groups.abort_nccl()
     if _is_forming_a_group(frame):
         connect_for_absent_peers(spared, frame)
     cut_group_sockets(spared)

@@ -1,7 +1,7 @@
 """
-Where a rank is: its line in the cell, the call it waits in, its last collective. Plain data.
+The snapshot of a rank as plain data: its line in the cell, the call it blocks in, its collectives.
 
-Read from another thread of the same process while the main thread waits inside C++.
+It is taken by another thread of the same process, while the main thread may wait inside C++.
 """
 
 import itertools
@@ -12,10 +12,11 @@ import sysconfig
 from datetime import timedelta
 from pathlib import Path
 
+from ddp_lessons.private import process_groups
 from ddp_lessons.ranks.rank.pending_wait import pending_wait_at
 
 _LIBRARIES = (f"{sysconfig.get_path('stdlib')}/", f"{Path(__file__).parents[2]}/")
-_NOT_A_LEARNERS = re.compile(r"^<|/(site|dist)-packages/|/ipykernel_\d+/")  # cells have files, too
+_NOT_A_LEARNERS = re.compile(r"^<|/(site|dist)-packages/|/ipykernel_\d+/")  # the last: cells
 _C10D = "/torch/distributed/distributed_c10d.py"
 _DDP = "/torch/nn/parallel/distributed.py"
 _WAITS = "/ddp_lessons/trace/awaiting.py"
@@ -34,7 +35,7 @@ _ROOTED_CALLS = {
 }  # fmt: skip
 _MESSAGES = {"send": "", "recv": "", "isend": "send", "irecv": "recv"}
 """
-Calls for one message, with the operation that they only begin.
+Calls that send or receive one message. For an asynchronous call, the operation that it starts.
 """
 _FORMING_FRAMES = ("_new_process_group_helper", "init_process_group")
 _SHORT_NAMES = {
@@ -46,7 +47,7 @@ _SHORT_NAMES = {
 
 def waiting_call(file, function):
     """
-    Return the communication call that a stack frame stands for, or "".
+    Return the name of the communication call that a stack frame belongs to, or "".
     """
     file = file.replace("\\", "/")
     if file.endswith(_C10D) and function in _WAITING_CALLS:
@@ -62,7 +63,7 @@ def waiting_call(file, function):
 
 def _line_of_module(frame):
     """
-    Return the line of a learner's own module that a frame is at, "helpers.py:12"; empty elsewhere.
+    Return a frame's line as "helpers.py:12" if it is in a learner's own module, else "".
     """
     file = frame.f_code.co_filename
     if file.startswith(_LIBRARIES) or _NOT_A_LEARNERS.search(file):
@@ -78,7 +79,7 @@ def _frames(frame):
 
 def _peer(frame):
     """
-    Return the global rank that a send or recv waits for, or a collective's root; None for any.
+    Return the global rank of a message's peer, or of a collective's root; None for any source.
     """
     names = frame.f_locals
     for name in ("dst", "src"):
@@ -99,10 +100,10 @@ def _group_name(frame):
 
 def _forming(frame):
     """
-    Return which group a frame of torch's makes, as `name` and `ranks`; None if not known yet.
+    Return the `name` and `ranks` of the group that a frame of torch makes; None if not known yet.
 
-    Of the group of all ranks, `count` is the number under which torch looks for the other ranks in
-    the store; empty before it has one.
+    For the group of all ranks, `count` is also returned: the number under which torch looks for
+    the other ranks in the store. It is "" until torch has chosen a number.
     """
     names = frame.f_locals
     if frame.f_code.co_name == "init_process_group":
@@ -116,7 +117,7 @@ def _forming(frame):
 
 def source_line(cell_source, line):
     """
-    Return the text of a line of a cell, counted from 1; empty if there is no such line.
+    Return the text of a line of a cell, counted from 1; "" if there is no such line.
     """
     lines = cell_source.splitlines()
     return lines[line - 1].strip() if line and line <= len(lines) else ""
@@ -129,7 +130,7 @@ def _timeout_s(frame):
 
 def _awaiting_frames(coroutine):
     """
-    Return the frames of a coroutine that waits, the innermost first.
+    Return the frames of a coroutine that waits in an `await`, the innermost first.
     """
     frames = []
     while getattr(coroutine, "cr_frame", None) is not None:
@@ -140,21 +141,21 @@ def _awaiting_frames(coroutine):
 
 def main_thread_snapshot(main_thread_id, cell_file, cell_source, coroutine=None):
     """
-    Say where the main thread is.
+    Return a snapshot of the main thread.
 
     Args:
         main_thread_id: `threading.main_thread().ident`.
         cell_file: The file name under which IPython compiled the running cell.
         cell_source: Source text of the running cell.
-        coroutine: What runs the cell, if the cell has an `await`.
+        coroutine: The coroutine that runs the cell, if the cell has an `await`; else None.
 
     Returns:
-        dict: `line` (from 1) and `code` of the cell, `call` (the communication call it is in,
-        "backward", "wait", "store" or ""), `function` (innermost function), `module` (line of a
-        learner's own module that the cell calls, such as "helpers.py:12", or ""), `peer`, `tag` and
-        `group` of a message, `root` of a collective that has one, `forming` (`name` and `ranks` of
-        the group that is made), `operation` ("send" or "recv" for the handle of a message) and
-        `timeout_s`, the call's own time limit.
+        dict: `line` (from 1) and `code` of the cell, `call` (the communication call that the thread
+        is in, "backward", "DDP forward", "wait", "store" or ""), `function` (innermost function),
+        `module` (line of a learner's own module that the cell calls, such as "helpers.py:12", or
+        ""), `peer` and `tag` of a message, `group` of a call, `root` of a collective that has one,
+        `forming` (`name` and `ranks` of the group that is being made), `operation` ("send" or
+        "recv" for the handle of a message) and `timeout_s`, the call's own time limit.
     """
     snapshot = dict.fromkeys(
         ("line", "peer", "tag", "group", "root", "forming", "timeout_s"), None
@@ -198,16 +199,11 @@ def _collective_name(entry):
 
 def _recorded_entries():
     """
-    Return the entries of all of torch's flight recorders: NCCL has one of its own, where it is.
+    Return the entries of all of torch's flight recorders. NCCL, where available, has its own.
     """
-    from torch._C import _distributed_c10d
-
     entries = {}
-    every, with_stacks, only_active = True, False, False
-    for name in ("_dump_fr_trace", "_dump_nccl_trace"):
-        dump = getattr(_distributed_c10d, name, None)
-        # Pickled, since as JSON it takes twice as long: as long as a short all-reduce.
-        told = pickle.loads(dump(every, with_stacks, only_active)) if dump else {}
+    for dump in process_groups.dump_flight_recorders(with_stacks=False):
+        told = pickle.loads(dump)
         for entry in told.get("entries", ()):
             # A torch in which both names lead to one recorder gives each entry twice.
             entries[entry["profiling_name"], entry["process_group"][0], entry["record_id"]] = entry
@@ -216,14 +212,14 @@ def _recorded_entries():
 
 def recorded_collectives(since_ns=0):
     """
-    Return what torch's flight recorder holds of this rank, oldest first.
+    Return the collectives and messages in torch's flight recorder of this rank, oldest first.
 
     Args:
-        since_ns: Leave out what was called before this time, in nanoseconds since 1970.
+        since_ns: Leave out calls before this time, in nanoseconds since 1970.
 
     Returns:
         list[dict]: `name`, `number` (from 1 within its group), `group` (its name), `sizes`,
-        `dtypes`, `timeout_s`, `is_p2p` and `record` (a running number), one for each collective.
+        `dtypes`, `timeout_s`, `is_p2p` and `record` (a running number), one dict for each call.
 
     Source: torch/csrc/distributed/c10d/FlightRecorder.hpp.
     """
@@ -245,7 +241,7 @@ def recorded_collectives(since_ns=0):
 
 def is_in_group():
     """
-    Return whether this rank is in a group. Imports nothing: where torch is not there, it is not.
+    Return whether this rank is in a group. Import nothing: without torch it is in no group.
     """
     dist = sys.modules.get("torch.distributed")
     return dist is not None and dist.is_initialized()
@@ -253,32 +249,30 @@ def is_in_group():
 
 def counts_of_groups():
     """
-    Return (name, number of its last collective) for each group; None outside of every group.
+    Return (name, number of its last collective) for each group; None if this rank is in no group.
 
-    Cheap, where reading the flight recorder is not: most cells communicate nothing.
+    Equal counts before and after a cell show that it communicated nothing, as most cells do. This
+    is much cheaper than reading the flight recorder.
     """
     if not is_in_group():
         return None
-    world = sys.modules["torch.distributed"].distributed_c10d._world
     return [
-        (group.group_name, group._get_sequence_number_for_group())
-        for group, (backend, _) in world.pg_map.items()
-        if backend in ("gloo", "nccl")
+        (group.group_name, process_groups.sequence_number(group))
+        for group in process_groups.all_groups()
+        if process_groups.backend_name(group) in ("gloo", "nccl")
     ]
 
 
 def members_of_groups():
     """
-    Return for each group, by its name, the sorted ranks of its members.
+    Return for each group's name the sorted ranks of its members.
     """
     if not is_in_group():
         return {}
-    world = sys.modules["torch.distributed"].distributed_c10d._world
-    return {
-        group.group_name: sorted(world.pg_group_ranks[group])
-        for group in list(world.pg_map)
-        if group in world.pg_group_ranks
+    ranks = {
+        group.group_name: process_groups.ranks_of(group) for group in process_groups.all_groups()
     }
+    return {name: members for name, members in ranks.items() if members is not None}
 
 
 def type_of_variable(name):

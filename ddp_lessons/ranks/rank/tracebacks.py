@@ -1,7 +1,7 @@
 """
-What an error of a rank says: its text, its line in the cell, and a traceback that is cheap to make.
+An error of a rank: its text, its line in the cell, and a traceback that is cheap to render.
 
-32 ranks that raise at once share the cores, and a learner waits.
+Rendering must be cheap because 32 ranks that raise at once share the cores while a learner waits.
 """
 
 import inspect
@@ -10,28 +10,32 @@ import sys
 import traceback as plain
 from asyncio import CancelledError
 
+from ddp_lessons.private.ipykernel_streams import show_error_lines
+
 _DIFFERS_ON_EVERY_RUN = (r"( at)? 0x[0-9a-fA-F]+", r"^\[/[^\]]*\] ", r" \[[0-9a-f.:]+\](:\d+)?")
 _PEER_IS_GONE = (
     "Connection closed by peer",
     "Connection reset by peer",
     "Broken pipe",
-    "Too many levels of symbolic links",  # the peer was freed from a FileStore: see `release`
+    "Too many levels of symbolic links",  # a peer was released from a FileStore (see `release`)
 )
-_MOST_FRAMES = 10  # of a traceback's beginning and of its end
+_MOST_FRAMES = 10  # frames that are kept at a traceback's beginning, and as many at its end
 
 
 def comes_of_a_lost_peer(text):
     """
-    Whether an error's text is what torch says when a peer died, left, or was freed first.
+    Return whether an error's text is one by which torch reports a lost peer.
+
+    The peer died, left its group, or was released earlier than this rank.
     """
     return any(words in text for words in _PEER_IS_GONE)
 
 
 def shorten(traceback):
     """
-    Cut the middle out of a long traceback.
+    Cut the middle out of a long traceback, in place.
 
-    IPython takes seconds to render a thousand frames, in which this rank would seem stuck.
+    IPython takes seconds to render a thousand frames, and meanwhile this rank would seem stuck.
     """
     frames = []
     while traceback is not None:
@@ -43,10 +47,10 @@ def shorten(traceback):
 
 def name_modules(traceback):
     """
-    Tell `inspect` of which module each frame is, as it notes it for itself.
+    Fill the cache of `inspect` with the module of each frame in a traceback.
 
-    IPython asks. To find out, `inspect` would look at the files of all modules there are, which
-    takes a rank longer than to render the traceback.
+    IPython asks `inspect` for these modules. Without the cache, `inspect` would look at the files
+    of all imported modules, which takes longer than to render the traceback.
     """
     while traceback is not None:
         frame = traceback.tb_frame
@@ -64,27 +68,27 @@ def show_briefly(shell):
         shell: The engine's IPython shell.
     """
     kind, error, _ = sys.exc_info()
-    shell._showtraceback(kind, error, [f"{kind.__name__}: {text_of_error(error)}"])
+    show_error_lines(shell, kind, error, [f"{kind.__name__}: {text_of_error(error)}"])
 
 
 def show_plainly(shell):
     """
-    Show the current exception with Python's own traceback, which takes a rank 1 ms and not 500.
+    Show the current exception with Python's own traceback: it takes 1 ms, IPython's takes 500 ms.
 
     Args:
         shell: The engine's IPython shell.
     """
     kind, error, traceback = sys.exc_info()
     lines = "".join(plain.format_exception(kind, error, traceback)).splitlines()
-    shell._showtraceback(kind, error, lines)
+    show_error_lines(shell, kind, error, lines)
 
 
 def may_come_of_a_release(error):
     """
-    Tell whether a release may be what raised an error, or what an error was raised for.
+    Return whether a release may have raised an error, or an error in its chain of causes.
 
-    It interrupts Python code by KeyboardInterrupt, an `await` by CancelledError, and torch tells of
-    what was cut by RuntimeError.
+    A release ends Python code by KeyboardInterrupt and an `await` by CancelledError. torch raises
+    RuntimeError, and Python OSError, for a connection that was cut.
     """
     seen = set()
     while error is not None and id(error) not in seen:
@@ -97,9 +101,9 @@ def may_come_of_a_release(error):
 
 def text_of_error(error):
     """
-    Return the first line of an exception's text, without what differs on every run.
+    Return the first line of an exception's text, without the parts that differ on every run.
 
-    That is: addresses of objects, ports, and the source files of Gloo.
+    These parts are addresses of objects, network addresses and ports, and Gloo's source files.
     """
     try:
         text = error.msg if isinstance(error, SyntaxError) else str(error)

@@ -8,6 +8,8 @@ transforms a cell's magics once for all ranks, which takes longer than a short c
 
 from IPython.core.inputtransformer2 import TransformerManager
 
+from ddp_lessons.private.ipyparallel_client import content_of
+
 BRIEF = "ddp_lessons_brief"
 """
 In a request's metadata: the sender waits by `has_said_all`, and wants no times.
@@ -33,7 +35,7 @@ def has_said_all(reply):
     Args:
         reply: What an execute request's future gives: a reply, or an error.
     """
-    content = getattr(reply, "_content", None) or {}
+    content = content_of(reply)
     return content.get(REPORT, {}).get(SAID_ALL, False)
 
 

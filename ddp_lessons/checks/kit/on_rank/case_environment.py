@@ -9,6 +9,8 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 
+from ddp_lessons.private import process_groups
+
 _GROUP = "ddp-lessons check of {} ranks"
 
 
@@ -28,7 +30,7 @@ def find_group(size):
     """
     if not dist.is_initialized():
         return None
-    for group in list(dist.distributed_c10d._world.pg_map):
+    for group in process_groups.all_groups():
         if group.group_desc == _GROUP.format(size):
             return group
     return None
@@ -39,17 +41,16 @@ def default_group(size):
     """
     Make the group of ranks 0 to size - 1 the default one for a while. None: leave it as it is.
     """
-    c10d = dist.distributed_c10d
-    whole = c10d._world.default_pg
+    whole = process_groups.default_group()
     if size is None or size == whole.size():
         yield
         return
-    c10d._update_default_pg(find_group(size))
+    process_groups.set_default_group(find_group(size))
     try:
         yield
     finally:
         # What the answer destroyed, it destroyed for all.
-        c10d._update_default_pg(whole if whole in c10d._world.pg_map else None)
+        process_groups.set_default_group(whole if process_groups.is_alive(whole) else None)
 
 
 @contextmanager
@@ -62,15 +63,13 @@ def fresh_store(name):
     if not dist.is_initialized():
         yield
         return
-    c10d = dist.distributed_c10d
-    stores, group = c10d._world.pg_map, c10d._get_default_group()
-    backend, store = stores[group]
-    stores[group] = backend, dist.PrefixStore(name, store)
+    group = process_groups.default_group()
+    store = process_groups.store_of(group)
+    process_groups.set_store(group, dist.PrefixStore(name, store))
     try:
         yield
     finally:
-        if group in stores:
-            stores[group] = backend, store
+        process_groups.set_store(group, store)
 
 
 @contextmanager
@@ -84,14 +83,14 @@ def names_of_groups(context):
     if not dist.is_initialized():
         yield
         return
-    world = dist.distributed_c10d._world
-    count = world.group_count
-    world.group_count = random.Random(f"{context.folder} {context.case!r}").getrandbits(48)
+    count = process_groups.group_count()
+    name = random.Random(f"{context.folder} {context.case!r}").getrandbits(48)
+    process_groups.set_group_count(name)
     try:
         yield
     finally:
         if dist.is_initialized():  # or it counts from 0, as it does on ranks that leave later
-            world.group_count = count
+            process_groups.set_group_count(count)
 
 
 @contextmanager

@@ -4,13 +4,12 @@ See what an answer takes of a message that may still be on its way, and what it 
 Its numbers do not tell: whenever the message was faster, they are right.
 """
 
-from torch.utils._python_dispatch import TorchDispatchMode
-
 from ddp_lessons.checks.kit.on_rank.snapshots import tensors_in
+from ddp_lessons.private.dispatcher import dispatch_mode, schema_of
 from ddp_lessons.trace import trace
 
 
-class PrematureUse(TorchDispatchMode):
+class PrematureUse(dispatch_mode()):
     """
     Note the first call that meets a message before the wait for it.
 
@@ -37,7 +36,7 @@ class PrematureUse(TorchDispatchMode):
         self._events.stop()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name, given = func._schema.name.partition("::")[2], tensors_in([args, kwargs or {}])
+        name, given = schema_of(func).name.partition("::")[2], tensors_in([args, kwargs or {}])
         # A view, or a tensor that is like another one, takes no numbers.
         if not (func.is_view or name.startswith("new_") or name.endswith("_like")):
             self._coming, self._leaving = map(_under_way, (self._coming, self._leaving))
@@ -66,7 +65,7 @@ def _written(func, args, kwargs):
     """
     Return the tensors into which a call writes.
     """
-    arguments = func._schema.arguments
+    arguments = schema_of(func).arguments
     values = {one.name: value for one, value in zip(arguments, args, strict=False)} | kwargs
     return tensors_in(
         [

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from ddp_lessons.checks.kit.on_rank.argument_state import ArgumentState
 from ddp_lessons.checks.kit.on_rank.delayed_threads import late_threads
 from ddp_lessons.checks.kit.on_rank.snapshots import equal, plain, share_memory, tensors_in
+from ddp_lessons.private.process_groups import default_store
 from ddp_lessons.process_group import rank_device
 from ddp_lessons.trace import trace
 
@@ -152,4 +153,4 @@ def _num_keys():
     # Rank 0 alone counts what all have put there: others may be in the middle of it.
     if not dist.is_initialized() or dist.get_rank() != 0:
         return 0
-    return dist.distributed_c10d._get_default_store().num_keys()
+    return default_store().num_keys()

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FakeProcessGroup
 
+from ddp_lessons.private import process_groups
 from ddp_lessons.process_group import rank_device
 
-_FAKE = dist.ProcessGroup.BackendType.CUSTOM
 _MAX_JOIN_S = 0.5
 
 
@@ -114,12 +113,9 @@ class _Group(dist.ProcessGroup):
         super().__init__(rank, len(ends))  # type: ignore[call-arg]
         # Of messages, too, torch's own part is played by a backend whose calls come back at once.
         self._fake = dist.ProcessGroup(dist.HashStore(), rank, len(ends))
+        devices = list({torch.device("cpu"), rank_device()})
         for group in (self, self._fake):
-            for device in {torch.device("cpu"), rank_device()}:
-                fake = FakeProcessGroup._create_internal(rank, len(ends))
-                group._register_backend(device, _FAKE, fake)
-            group._set_default_backend(_FAKE)
-            group._set_group_name("on paper")  # type: ignore[arg-type]
+            process_groups.make_fake(group, rank, len(ends), devices, "on paper")
         self._ends = ends
         self._num_made = {}
         self.is_threaded = False
@@ -185,18 +181,15 @@ def _bytes_of(tensor):
 
 @contextmanager
 def _default_group(group):
-    c10d = dist.distributed_c10d
-    world, whole = c10d._world, c10d._world.default_pg
-    world.pg_map[group] = dist.get_backend(), dist.HashStore()
-    world.pg_group_ranks[group] = {rank: rank for rank in range(group.size())}
-    c10d._update_default_pg(group)
+    whole = process_groups.default_group()
+    process_groups.add_group(group, dist.get_backend(), dist.HashStore())
+    process_groups.set_default_group(group)
     try:
         yield group
     finally:
         # What the answer destroyed, it destroyed for all.
-        c10d._update_default_pg(whole if whole in world.pg_map else None)
-        world.pg_map.pop(group, None)
-        world.pg_group_ranks.pop(group, None)
+        process_groups.set_default_group(whole if process_groups.is_alive(whole) else None)
+        process_groups.remove_group(group)
 
 
 @contextmanager

@@ -4,6 +4,11 @@ What is known of the hosts of ranks: who is where, and who is silent.
 
 from concurrent.futures import wait
 
+from ddp_lessons.private.ipyparallel_client import (
+    identity_of,
+    notification_handlers,
+    send_control,
+)
 from ddp_lessons.ranks.system import clocks
 
 
@@ -26,13 +31,10 @@ def ask_hosts_of_ranks(client, ranks, folder, time_limit):
     while len(answers) < len(asked) and not time_limit.is_over and set(ranks) <= set(client.ids):
         for rank in asked.keys() - answers.keys():
             # Asked again: what is sent while its line is being made reaches nobody.
-            request = client._send(
-                client._control_stream,
-                "host_info_request",
-                content={"folder": folder},
-                ident=client._engines[rank].encode(),
-            )
-            asked[rank].append(request)
+            identity = identity_of(client, rank)
+            if identity is not None:
+                request = send_control(client, identity, "host_info_request", {"folder": folder})
+                asked[rank].append(request)
         requests = [request for sent in asked.values() for request in sent]
         wait(requests, timeout=clocks.HOME_ASK_EVERY_S)
         for rank, sent in asked.items():
@@ -48,7 +50,7 @@ def note_silent_ranks(client, silent):
 
     That is so before its requests fail, so that whoever tells of the failure knows the cause.
     """
-    handlers = client._notification_handlers
+    handlers = notification_handlers(client)
     forget = handlers["unregistration_notification"]
 
     def note_and_forget(message):

@@ -15,7 +15,7 @@ import psutil
 from ipyparallel.cluster import launcher as ipp_launcher
 from traitlets import Any, Integer
 
-from ddp_lessons.ranks.kernel.cell_transport import read_at_once, tell_unreadable_results, unpack
+from ddp_lessons.ranks.kernel.cell_transport import tell_unreadable_results, unpack
 from ddp_lessons.ranks.kernel.launchers.mpi import MPIEngineSetLauncher
 from ddp_lessons.ranks.kernel.launchers.slurm_job import SlurmEngineSetLauncher
 from ddp_lessons.ranks.kernel.launchers.ssh_launchers import SSHEngineSetLauncher
@@ -69,7 +69,6 @@ class RanksCluster(ipp.Cluster):
         """
         self._connected = await super().connect_client(**options)
         self._connected.session.unpack = unpack
-        read_at_once(self._connected)
         tell_unreadable_results(self._connected)
         return self._connected
 

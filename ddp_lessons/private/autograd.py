@@ -1,0 +1,70 @@
+"""
+Private names of torch's autograd and of DDP.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from ddp_lessons.private.reaching import reaches
+
+
+@reaches(
+    "torch.autograd.Variable._execution_engine.queue_callback",
+    since="torch 2.11",
+    lost="our DDP, ZeRO and FSDP cannot wait for their communication at the end of a backward pass",
+)
+def call_after_backward(callback: Callable[[], object]) -> None:
+    """
+    Call a function once the backward pass that runs now has ended, before `backward` returns.
+
+    torch's own DDP and FSDP use it; hooks of autograd come before the end.
+    """
+    import torch
+
+    torch.autograd.Variable._execution_engine.queue_callback(callback)  # type: ignore[attr-defined]
+
+
+@reaches(
+    "torch._C._current_graph_task_id",
+    since="torch 2.11",
+    lost="a trace cannot tell which backward pass a call belongs to",
+)
+def current_backward() -> Callable[[], int]:
+    """
+    Return the function that returns the number of the backward pass that runs; -1 if none does.
+    """
+    import torch
+
+    return torch._C._current_graph_task_id
+
+
+@reaches(
+    "torch.Tensor._backward_hooks",
+    since="torch 2.11",
+    lost="a trace shows gradients as ready after the communication that they started",
+)
+def put_hook_first(parameter: Any, hook_id: int) -> None:
+    """
+    Move a hook that `register_hook` has added before all others of a parameter.
+
+    Args:
+        parameter: The parameter.
+        hook_id: The `id` of the hook's handle.
+    """
+    hooks = parameter._backward_hooks
+    mine = hooks.pop(hook_id)
+    others = list(hooks.items())
+    hooks.clear()
+    hooks.update([(hook_id, mine), *others])
+
+
+@reaches(
+    "torch.nn.parallel.DistributedDataParallel._get_ddp_logging_data",
+    since="torch 2.11",
+    lost="lesson 06 cannot show the buckets of DDP and the times of its backward pass",
+)
+def ddp_logging_data(model: Any) -> dict[str, Any]:
+    """
+    Return what a DistributedDataParallel model logs of itself: its buckets, times and settings.
+    """
+    return dict(model._get_ddp_logging_data())

@@ -1,0 +1,155 @@
+"""
+Private names of torch's dispatcher, by which a trace sees every call, and of its tree of values.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from ddp_lessons.private.reaching import reaches
+
+
+@reaches(
+    "torch._C._dispatch_keyset_full_after",
+    since="torch 2.11",
+    lost="a trace cannot see collectives, so pictures and most checks do not work",
+)
+def redispatch_below_backend_select(overload: Any) -> Callable[..., Any]:
+    """
+    Return a function that passes a call on, past a kernel under the key BackendSelect.
+
+    Args:
+        overload: An overload of an operation, such as `torch.ops.c10d.allreduce_.default`.
+
+    Returns:
+        Callable: Takes the key set that the kernel got, and the operation's arguments.
+    """
+    import torch
+
+    below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+    redispatch = overload._handle.redispatch_boxed
+    return lambda keyset, *args: redispatch(keyset & below, *args)
+
+
+@reaches(
+    "torch.library.Library._destroy",
+    since="torch 2.11",
+    lost="kernels of a trace stay in torch's dispatcher when the trace is closed",
+)
+def destroy_library(library: Any) -> None:
+    """
+    Take the kernels of a `torch.library.Library` out of the dispatcher.
+    """
+    library._destroy()
+
+
+@reaches(
+    "torch._C.Future",
+    since="torch 2.11",
+    lost="a trace cannot see waits for a future",
+)
+def future_class() -> Any:
+    """
+    Return the class of all futures. `torch.futures.Future` is a subclass of it, and C++ makes some
+    that are of the base class alone.
+    """
+    import torch
+
+    return torch._C.Future
+
+
+@reaches(
+    "torch._C._collect_all",
+    since="torch 2.11",
+    lost="a trace cannot see waits for `torch.futures.collect_all`",
+)
+def collect_all_owner() -> tuple[Any, str]:
+    """
+    Return the object and the name under which `torch.futures.collect_all` finds its C++ half.
+    """
+    import torch
+
+    assert torch._C._collect_all
+    return torch._C, "_collect_all"
+
+
+@reaches(
+    "torch.distributed.ProcessGroup._end_coalescing",
+    since="torch 2.11",
+    lost="a trace cannot see messages that `batch_isend_irecv` sends by NCCL",
+)
+def end_coalescing_owner() -> tuple[Any, str]:
+    """
+    Return the class and the name of the method that ends a batch of messages.
+    """
+    from torch.distributed import ProcessGroup
+
+    assert ProcessGroup._end_coalescing
+    return ProcessGroup, "_end_coalescing"
+
+
+@reaches(
+    "torch.ops._c10d_functional.wait_tensor",
+    since="torch 2.11",
+    lost="a trace cannot see waits for functional collectives",
+)
+def wait_tensor_operation() -> tuple[str, str, Any]:
+    """
+    Return the namespace, the name and the overload of the operation that waits for a tensor.
+    """
+    import torch
+
+    return "_c10d_functional", "wait_tensor", torch.ops._c10d_functional.wait_tensor.default
+
+
+@reaches(
+    "torch.utils._python_dispatch.TorchDispatchMode",
+    since="torch 2.11",
+    lost="checks cannot see an answer that uses a tensor before its message has arrived",
+)
+def dispatch_mode() -> Any:
+    """
+    Return the class whose instances see every operation inside of a `with` block.
+    """
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    return TorchDispatchMode
+
+
+@reaches(
+    "torch._ops.OpOverload._schema",
+    since="torch 2.11",
+    lost="checks cannot tell which arguments an operation writes to",
+)
+def schema_of(overload: Any) -> Any:
+    """
+    Return the schema of an overload: the operation's name, its arguments, and which are written.
+    """
+    return overload._schema
+
+
+@reaches(
+    "torch.utils._pytree.tree_leaves",
+    since="torch 2.11",
+    lost="our DDP and FSDP cannot find the tensors in what a model takes and returns",
+)
+def tree_leaves(value: Any) -> list[Any]:
+    """
+    Return the values in nested lists, tuples and dictionaries, from left to right.
+    """
+    import torch.utils._pytree
+
+    return torch.utils._pytree.tree_leaves(value)
+
+
+@reaches(
+    "torch.utils._pytree.tree_map",
+    since="torch 2.11",
+    lost="our FSDP cannot change the dtype of what a model takes and returns",
+)
+def tree_map(function: Callable[[Any], Any], value: Any) -> Any:
+    """
+    Return nested lists, tuples and dictionaries with a function's result for each value in them.
+    """
+    import torch.utils._pytree
+
+    return torch.utils._pytree.tree_map(function, value)

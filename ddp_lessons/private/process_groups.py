@@ -1,0 +1,297 @@
+"""
+Private names of torch.distributed: the table of all process groups, and what a group tells.
+
+torch imports slowly, so every import of it is inside of a function: an idle rank has none.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ddp_lessons.private.reaching import reaches
+
+_WORLD = "torch.distributed.distributed_c10d._world"
+
+
+def _c10d() -> Any:
+    import torch.distributed
+
+    return torch.distributed.distributed_c10d
+
+
+@reaches(
+    _WORLD,
+    since="torch 2.11",
+    lost="ranks cannot be released, leave their groups or join new ones, so no ranks start",
+)
+def world() -> Any:
+    """
+    Return torch's table of groups.
+
+    torch has no public way to list the groups of a process, to find a group's store, or to reset
+    the count by which it names new groups.
+    """
+    return _c10d()._world
+
+
+def all_groups() -> list[Any]:
+    """
+    Return every process group of this process, in the order in which they were made.
+    """
+    return list(world().pg_map)
+
+
+def is_alive(group: object) -> bool:
+    """
+    Return whether torch still knows a group, so that it was not destroyed.
+    """
+    return group in world().pg_map
+
+
+def backend_name(group: Any) -> str:
+    """
+    Return the name of a group's backend, such as "gloo".
+    """
+    return str(world().pg_map[group][0])
+
+
+def store_of(group: Any) -> Any:
+    """
+    Return the store in which the ranks of a group have met.
+    """
+    return world().pg_map[group][1]
+
+
+def set_store(group: Any, store: Any) -> None:
+    """
+    Give a group another store. Does nothing if the group was destroyed.
+    """
+    groups = world().pg_map
+    if group in groups:
+        groups[group] = groups[group][0], store
+
+
+def ranks_of(group: Any) -> list[int] | None:
+    """
+    Return the sorted ranks of a group's members; None while the group is being made or destroyed.
+    """
+    ranks = world().pg_group_ranks.get(group)
+    return None if ranks is None else sorted(ranks)
+
+
+def default_group() -> Any:
+    """
+    Return the default group, or None outside of every group.
+    """
+    return world().default_pg
+
+
+def has_named_groups() -> bool:
+    """
+    Return whether torch has given a name to a group, even to one that did not come about.
+    """
+    return bool(world().pg_names)
+
+
+def group_count() -> int:
+    """
+    Return how many groups this process has made. torch names the next group by this number.
+    """
+    return int(world().group_count)
+
+
+def set_group_count(count: int) -> None:
+    """
+    Have torch name the next group by `count`. Ranks meet only under the same name.
+    """
+    world().group_count = count
+
+
+@reaches(
+    "torch.distributed.distributed_c10d._update_default_pg",
+    since="torch 2.11",
+    lost="a check cannot run an answer on fewer ranks than there are",
+)
+def set_default_group(group: Any) -> None:
+    """
+    Make a group the default one. None: there is no default group.
+
+    torch sets the default group in `init_process_group` alone.
+    """
+    _c10d()._update_default_pg(group)
+
+
+@reaches(
+    "torch.distributed.distributed_c10d._get_default_store",
+    since="torch 2.11",
+    lost="lesson 14's queues and some checks cannot use the store of the default group",
+)
+def default_store() -> Any:
+    """
+    Return the store of the default group.
+    """
+    return _c10d()._get_default_store()
+
+
+@reaches(
+    "torch.distributed.distributed_c10d._unregister_all_process_groups",
+    since="torch 2.11",
+    lost="a rank that was released while it left its group cannot join another one",
+)
+def forget_all_groups() -> None:
+    """
+    Finish what `destroy_process_group` does, after an interrupt has cut it short.
+
+    The interrupt comes while the groups end, which takes longest; their names are still in use.
+    """
+    table = world()
+    for entries in (
+        table.pg_map, table.pg_names, table.pg_group_ranks, table.pg_backend_config,
+        table.pg_to_tag, table.tags_to_pg, table.pg_coalesce_state,
+    ):  # fmt: skip
+        entries.clear()
+    _c10d()._unregister_all_process_groups()
+    table.group_count = 0
+
+
+@reaches(
+    "torch.distributed.ProcessGroup._get_sequence_number_for_group",
+    since="torch 2.11",
+    lost="the table of a stalled cell cannot say which collective a rank called last",
+)
+def sequence_number(group: Any) -> int:
+    """
+    Return the number of the last collective that this rank has called in a group.
+
+    Cheap, where reading the flight recorder is not.
+    """
+    return int(group._get_sequence_number_for_group())
+
+
+@reaches(
+    "torch.distributed.Work._get_op_type",
+    since="torch 2.11",
+    lost="the table of a stalled cell cannot say which call a handle stands for",
+)
+def operation_number(work: Any) -> int:
+    """
+    Return the number of a Work's operation, as the enum OpType of torch's C++ code has it.
+    """
+    return int(work._get_op_type())
+
+
+@reaches(
+    "torch.distributed.Work._source_rank",
+    since="torch 2.11",
+    lost="a trace cannot say which rank sent what `recv` got from any rank",
+)
+def source_rank(work: Any) -> int:
+    """
+    Return the rank whose message a finished `recv` from any rank has got.
+    """
+    return int(work._source_rank())
+
+
+@reaches(
+    "torch.distributed.ProcessGroup._get_backend",
+    since="torch 2.11",
+    lost="a rank that waits for a peer on a GPU cannot be released, so its variables are lost",
+)
+def abort_nccl() -> None:
+    """
+    Abort every NCCL communicator of this process, newest first, all in one NCCL group.
+
+    A communicator that is aborted alone may wait for another. torch's public way, the destruction
+    of the groups, waits for work that never ends.
+    """
+    import torch
+
+    table = world()
+    # A group that was made without a backend's name has NCCL for tensors on the GPU, too.
+    groups = [g for g in list(table.pg_map) if "cuda:nccl" in table.pg_backend_config.get(g, "")]
+    groups.sort(key=lambda group: table.pg_names.get(group, ""), reverse=True)
+    backends = [group._get_backend(torch.device("cuda")) for group in groups]
+    if len(backends) > 1:
+        backends[0]._group_start()
+    try:
+        for backend in backends:
+            backend.abort()
+    finally:
+        if len(backends) > 1:
+            backends[0]._group_end()
+
+
+@reaches(
+    "torch._C._distributed_c10d.FakeProcessGroup._create_internal",
+    since="torch 2.11",
+    lost="a check cannot simulate a world of more ranks than run",
+)
+def make_fake(group: Any, rank: int, world_size: int, devices: Sequence[Any], name: str) -> None:
+    """
+    Have a ProcessGroup of our own move nothing: its calls return at once.
+
+    Args:
+        group: A `ProcessGroup` without a backend.
+        rank: Its rank in its world.
+        world_size: The number of ranks of that world.
+        devices: The torch devices whose tensors it takes.
+        name: The group's name.
+    """
+    from torch._C._distributed_c10d import FakeProcessGroup
+
+    kind = group.BackendType.CUSTOM
+    for device in devices:
+        backend = FakeProcessGroup._create_internal(rank, world_size)
+        group._register_backend(device, kind, backend)
+    group._set_default_backend(kind)
+    group._set_group_name(name)
+
+
+def add_group(group: Any, backend: str, store: Any) -> None:
+    """
+    Enter a group of our own into torch's table, so that torch's functions take it.
+
+    Args:
+        group: The group. Its ranks are numbered from 0.
+        backend: The name of its backend, such as "gloo".
+        store: A store.
+    """
+    table = world()
+    table.pg_map[group] = backend, store
+    table.pg_group_ranks[group] = {rank: rank for rank in range(group.size())}
+
+
+def remove_group(group: Any) -> None:
+    """
+    Take a group that `add_group` has entered out of torch's table again.
+    """
+    table = world()
+    table.pg_map.pop(group, None)
+    table.pg_group_ranks.pop(group, None)
+
+
+_RECORDERS = ("_dump_fr_trace", "_dump_nccl_trace")
+
+
+@reaches(
+    "torch._C._distributed_c10d._dump_fr_trace",
+    since="torch 2.11",
+    lost="a deadlock's message cannot say which collective is missing",
+)
+def dump_flight_recorders(*, with_stacks: bool, only_active: bool = False) -> list[bytes]:
+    """
+    Return what each of torch's flight recorders holds, pickled; NCCL has a recorder of its own.
+
+    Pickled, since as JSON it takes twice as long: as long as a short all-reduce.
+
+    Args:
+        with_stacks: Whether each entry has the stack of its call.
+        only_active: Whether to leave out collectives that have ended.
+
+    Source: torch/csrc/distributed/c10d/FlightRecorder.hpp.
+    """
+    from torch._C import _distributed_c10d as bindings
+
+    if not any(hasattr(bindings, name) for name in _RECORDERS):
+        raise AttributeError("no flight recorder")
+    dumps = [getattr(bindings, name) for name in _RECORDERS if hasattr(bindings, name)]
+    return [dump(True, with_stacks, only_active) for dump in dumps]

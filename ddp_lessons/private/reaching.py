@@ -1,0 +1,119 @@
+"""
+Register each private name with what is lost without it, and say so when it is gone.
+"""
+
+import functools
+import importlib
+import importlib.metadata
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ParamSpec, TypeVar
+
+from ddp_lessons.errors import PrivateNameGone
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+@dataclass(frozen=True)
+class PrivateName:
+    """
+    Describe a private or undocumented name of another package.
+
+    Args:
+        name: Dotted path from the package on. `()` stands behind a class whose instances have the
+            name, such as `ipyparallel.Client()._engines`.
+        since: The oldest version of the package, among those the course promises, that has it.
+        lost: The promise of the course that is weaker without the name, as a clause.
+    """
+
+    name: str
+    since: str
+    lost: str
+
+    @property
+    def package(self) -> str:
+        """
+        The package that the name belongs to, as it is imported.
+        """
+        return self.name.partition(".")[0]
+
+    @property
+    def is_of_instances(self) -> bool:
+        """
+        Whether only an instance has the name, so that it cannot be looked up on a class.
+        """
+        return "()" in self.name
+
+    def is_there(self) -> bool:
+        """
+        Return whether the installed package has the name. A name of instances counts as there.
+        """
+        if self.is_of_instances:
+            return True
+        parts = self.name.split(".")
+        try:
+            value: object = importlib.import_module(parts[0])
+            for number, part in enumerate(parts[1:], start=1):
+                if not hasattr(value, part):
+                    value = importlib.import_module(".".join(parts[: number + 1]))
+                else:
+                    value = getattr(value, part)
+        except ImportError:
+            return False
+        return True
+
+
+NAMES: dict[str, PrivateName] = {}
+"""
+Every private name that the course uses: its dotted path -> the PrivateName.
+"""
+
+
+def reaches(name: str, *, since: str, lost: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """
+    Mark a function as the one way to a private name.
+
+    Args:
+        name, since, lost: See `PrivateName`.
+
+    Returns:
+        Callable: A decorator. The decorated function raises PrivateNameGone in place of an
+        AttributeError or ImportError.
+    """
+    NAMES[name] = PrivateName(name, since, lost)
+
+    def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        @functools.wraps(function)
+        def reached(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            try:
+                return function(*args, **kwargs)
+            except (AttributeError, ImportError) as error:
+                raise PrivateNameGone(_sentence(NAMES[name])) from error
+
+        return reached
+
+    return decorate
+
+
+def _sentence(name: PrivateName) -> str:
+    try:
+        version = importlib.metadata.version(name.package)
+    except importlib.metadata.PackageNotFoundError:
+        version = "no version"
+    return (
+        f"`{name.name}` is gone: expected a {name.package} with this private name, as {name.since} "
+        f"has it (got {name.package} {version}). Without it, {name.lost}. Install the version in "
+        f'requirements.lock, or see CONTRIBUTING, "When a private name is gone".'
+    )
+
+
+def missing_names() -> list[PrivateName]:
+    """
+    Return the private names that the installed packages no longer have.
+    """
+    package = importlib.import_module("ddp_lessons.private")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"ddp_lessons.private.{module.name}")
+    return [name for name in NAMES.values() if not name.is_there()]

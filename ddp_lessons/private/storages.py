@@ -1,0 +1,99 @@
+"""
+Private names of torch's tensors, storages and files.
+"""
+
+from typing import Any
+
+from ddp_lessons.private.reaching import reaches
+
+
+@reaches(
+    "torch.Tensor._indices",
+    since="torch 2.11",
+    lost="a trace cannot count the bytes of a sparse gradient",
+)
+def sparse_parts(tensor: Any) -> tuple[Any, Any]:
+    """
+    Return the indices and the values of a sparse tensor. Its public methods refuse a tensor in
+    which an index stands twice.
+    """
+    return tensor._indices(), tensor._values()
+
+
+@reaches(
+    "torch.UntypedStorage._cdata",
+    since="torch 2.11",
+    lost="tasks of lesson 15 cannot count the bytes that an answer holds",
+)
+def address_of(storage: Any) -> int:
+    """
+    Return the address of the C++ object behind an untyped storage.
+    """
+    return int(storage._cdata)
+
+
+@reaches(
+    "torch.UntypedStorage._new_with_weak_ptr",
+    since="torch 2.11",
+    lost="tasks of lesson 15 cannot count the bytes that an answer holds",
+)
+def storage_at(address: int) -> Any:
+    """
+    Return the untyped storage at an address; None if it was freed.
+
+    Args:
+        address: As `address_of` gives it. A weak reference must keep it from being used anew.
+    """
+    import torch
+
+    return torch.UntypedStorage._new_with_weak_ptr(address)
+
+
+@reaches(
+    "torch._C.PyTorchFileReader",
+    since="torch 2.11",
+    lost="a sharded checkpoint is loaded through a second copy in memory",
+)
+def archive_reader(file: Any) -> Any:
+    """
+    Return a reader of the zip archive that `torch.save` writes: its records and their offsets.
+    """
+    import torch
+
+    return torch._C.PyTorchFileReader(file)
+
+
+@reaches(
+    "torch.distributed.checkpoint.FileSystemReader._slice_file",
+    since="torch 2.11",
+    lost="a sharded checkpoint is loaded through a second copy in memory",
+)
+def slice_of(reader: Any, file: Any, info: Any) -> Any:
+    """
+    Return a view of the part of an open file in which one item of a sharded checkpoint is.
+
+    Args:
+        reader: A FileSystemReader.
+        file: The open file.
+        info: The item's entry in the reader's `storage_data`.
+    """
+    return reader._slice_file(file, info)
+
+
+@reaches(
+    "torch.distributed.checkpoint._traverse.set_element",
+    since="torch 2.11",
+    lost="a sharded checkpoint cannot be loaded into nested dictionaries",
+)
+def set_element(tree: dict[str, Any], path: Any, value: Any) -> None:
+    """
+    Set a value inside of nested dictionaries and lists, and make those that are missing.
+
+    Args:
+        tree: The outermost dictionary.
+        path: Keys and indices, from the outside in.
+        value: The value.
+    """
+    from torch.distributed.checkpoint._traverse import set_element
+
+    set_element(tree, path, value)
