@@ -116,7 +116,7 @@ def dispatch_mode() -> Any:
 
 
 @reaches(
-    "torch._ops.OpOverload._schema",
+    "torch._ops.OpOverload()._schema",
     since="torch 2.11",
     lost="checks cannot tell which arguments an operation writes to",
 )

@@ -14,15 +14,16 @@ MAX_WAITS = 4
 
 def simulate_case(task, case, seen, printed, stops):
     """
-    Return the CaseResult of a simulated world, or raise a WrongAnswer if a rank of it did not finish.
+    Return the CaseResult of a simulated world. Raise a WrongAnswer if one of its ranks did not
+    finish.
 
     Args:
         task: The Task.
         case: The Case.
         seen: A RankRecord for each rank, in rank order.
         printed: The text that each rank printed, in rank order.
-        stops: {rank: reason} for the ranks that did not finish. The reason is an Outcome if the rank
-            raised, and else the call in which it waits, in words.
+        stops: {rank: reason} for the ranks that did not finish. The reason is an Outcome if the
+            rank raised, and else the call in which it waits, in words.
     """
     if not stops:
         return CaseResult(task, case, seen, printed)

@@ -41,7 +41,8 @@ class Run:
         folder: Path of a folder that all cases share.
         deadline: The Deadline of all cases together.
         own_orders: Whether sets of texts have a different order on each rank.
-        case_result: A list with a CaseResult for each case that all of its ranks finished, in order.
+        case_result: A list with a CaseResult for each case that all of its ranks finished, in
+            order.
     """
 
     task: object

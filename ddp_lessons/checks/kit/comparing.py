@@ -36,8 +36,8 @@ def find_difference(got, expected, most_off=None, where=""):
     Args:
         got: The answer's value.
         expected: The value that it is compared with.
-        most_off: How far each number may be off: one limit for all numbers, or limits in the structure
-            of `expected`. None: numbers must be equal.
+        most_off: How far each number may be off: one limit for all numbers, or limits in the
+            structure of `expected`. None: numbers must be equal.
         where: Where both values are in a larger value, in words.
     """
     if isinstance(expected, list | tuple | dict):

@@ -16,8 +16,8 @@ class Deadline:
     A clock for an answer, less the seconds for which a rank waited for a core.
 
     The waits of a rank are summed over its threads, so they may grow as fast as the clock, and an
-    endless loop would never reach the limit. Therefore the seconds for which a rank's main thread has
-    run always count.
+    endless loop would never reach the limit. Therefore the seconds for which a rank's main thread
+    has run always count.
 
     Args:
         limit_s: Seconds that the answer may take.
@@ -48,8 +48,10 @@ class Deadline:
 
     def anew(self, limit_s):
         """
-        Return a Deadline that begins now. A new reading of what ranks have waited would cost one file for
-        each thread, so the new Deadline subtracts the waits since this one began.
+        Return a Deadline that begins now.
+
+        A new reading of what ranks have waited would cost one file for each thread, so the new
+        Deadline subtracts the waits since this one began.
         """
         return Deadline(limit_s, self._pids, self._clock, self._waited_s, self._ran_s, self._before)
 
@@ -70,7 +72,9 @@ class Deadline:
     @property
     def spent_s(self):
         """
-        The seconds that count so far: those on the clock, less the waits of the rank that waited longest.
+        The seconds that count so far: those on the clock, less the waits of the rank that waited
+        most.
+
         They are at least the seconds for which one rank's main thread has run.
         """
         waited = [
@@ -95,7 +99,9 @@ class Deadline:
 
     def watch(self, on_end):
         """
-        Call a function from a thread once the limit is reached. Return an Event that stops the watch.
+        Call a function from a thread once the limit is reached, and return an Event.
+
+        Setting the Event stops the watch.
         """
         stopped = threading.Event()
 

@@ -23,13 +23,14 @@ def last_result(view):
 @dataclass(frozen=True)
 class Expected:
     """
-    What is right on each rank of a case, and how an answer is compared with it.
+    The right value on each rank of a case, and how an answer's value is compared with it.
 
     Args:
         value: Function (case, rank) that returns the right value: tensors, numbers, texts, or
             lists, tuples and dictionaries of them.
-        most_off: Function (case, rank) that returns how far each number may be off, in the structure
-            of the value, such as `numbers.sum_error` of its terms. None: numbers must be equal.
+        most_off: Function (case, rank) that returns how far each number may be off, as one limit or
+            in the structure of the value; `numbers.sum_error` gives such limits. None: numbers must
+            be equal.
         gave: Function of a View that returns the answer's value. Default: its last result.
     """
 
@@ -161,12 +162,12 @@ def name_mistake(case_result):
     """
     Raise the WrongAnswer for the first mistake of the task's list that the case shows.
 
-    The list is read from top to bottom. Each mistake is tried on all ranks, in rank order, before the
-    next mistake is tried. So the list alone decides which of two mistakes is named, and not the rank
-    that shows it. Three rules complete this:
+    The list is read from top to bottom. Each mistake is tried on all ranks, in rank order, before
+    the next mistake is tried. So the list alone decides which of two mistakes is named, and not the
+    rank that shows it. Three rules complete this:
 
-    - A tensor of another dtype, or a value that is no tensor, is refused before the list is read. So
-      no entry of the list has to consider these.
+    - A tensor of another dtype, or a value that is no tensor, is refused before the list is read.
+      So no entry of the list has to consider these.
     - `gives` explains only wrong values, and `VALUES` refuses all other wrong values. When an entry
       below `VALUES` is tried, every rank has the right value.
     - In a second call with the same arguments `gives` explains nothing, because the first call was

@@ -97,7 +97,8 @@ class CaseResult:
         who = "" if rank is None else f"rank {rank} of {self.case.world_size}"
         called = ""
         is_told = self.task.allowed is not None or len(self.names[rank or 0]) <= MAX_CALLS
-        # Traces do not hold group creation or store access, so list no calls if only those are allowed.
+        # Traces do not hold group creation or store access, so list no calls if only those are
+        # allowed.
         may_call = self.task.allowed != () and self.task.in_group
         if rank is not None and is_told and (self.names[rank] or may_call):
             called = f"{who} called: {_listed(self.names[rank])}"
@@ -220,7 +221,7 @@ def judge_case(case_result):
 
 def judge_own(case_result):
     """
-    Raise the WrongAnswer for the first of the task's own mistakes that a case shows, if it shows one.
+    Raise the WrongAnswer for the first of the task's own mistakes that a case shows, if any.
     """
     (case_result.task.judge or name_mistake)(case_result)
 

@@ -19,15 +19,16 @@ class Mistake:
 
     Args:
         name: Its name, such as "average"; unique in the task.
-        hint: What the learner should think of or do, without the solution.
+        hint: A sentence on what the learner should think of or do, without the solution.
         symptom: A sentence that says what is wrong with the answer's value or calls.
         gives: Function (case, rank) that returns a list of values. An answer with this mistake
             gives one of them on that rank. They are compared as the right value is, and only if the
             answer's value is wrong.
-        shows: Function of a `View`. It returns True, or a sentence that replaces the symptom, if this
-            rank shows the mistake; else something false. It is also called if the value is right.
-        raises: Texts. An answer with this mistake raises an error that has one of them in its name or
-            message.
+        shows: Function of a `View`. It returns True, or a sentence that replaces the symptom, if
+            this rank shows the mistake; else something false. It is also called if the value is
+            right.
+        raises: Texts. An answer with this mistake raises an error that has one of them in its name
+            or message.
 
     Raises:
         BadInput: It has no hint, or both `gives` and `shows`.

@@ -25,11 +25,11 @@ class Task:
         act: Function (context, answer) that each rank of a case runs. It makes the arguments and
             calls `context.call(answer, ...)`. The check also keeps the value that it returns.
         expected: The Expected, which says what is right. None: no value is compared.
-        mistakes: A tuple of `Mistake`, in the order in which `elimination.name_mistake` tries them. A
-            task with a `judge` has a dictionary {name of a mistake: hint}. Both may hold other hints
-            for the mistakes of `mistakes.COMMON`.
-        judge: The older form, in place of a tuple of mistakes: a function of a CaseResult that raises
-            `case_result.wrong(...)` if a case shows a mistake.
+        mistakes: A tuple of `Mistake`, in the order in which `elimination.name_mistake` tries them.
+            A task with a `judge` has a dictionary {name of a mistake: hint}. Both may hold other
+            hints for the mistakes of `mistakes.COMMON`.
+        judge: The older form, in place of a tuple of mistakes: a function of a CaseResult that
+            raises `case_result.wrong(...)` if a case shows a mistake.
         ok: The end of the ok line, or a function of all CaseResults that returns it. It must be the
             same at every check of the same answer.
         draw: Function of a CaseResult that returns a Picture.
@@ -41,16 +41,18 @@ class Task:
         twice: Whether each call is made once more with the same arguments, and judged as well. It
             suits an answer that depends on its arguments alone.
         must_join_threads: Whether the answer must wait for the threads that it starts.
-        may_mutate: What the answer may change of a model or optimizer that it gets, as names of the
-            list in `kit.on_rank.argument_state`. None: such changes are not judged.
+        may_mutate: Names of what the answer may change of a model or optimizer that it gets; the
+            text of `kit.on_rank.argument_state` lists them. None: such changes are not judged.
         in_group: Whether the ranks are in a group. False: the answer joins one itself.
-        uses_store: Whether the answer may put keys into the group's store, as a new group does. Else
-            keys are refused: ranks could communicate through them without calls that are counted.
+        uses_store: Whether the answer may put keys into the group's store, as a new group does.
+            Else keys are refused: ranks could communicate through them without calls that are
+            counted.
         draws_case: Position of the case that `picture` draws, from 0. The case needs a seed.
-        extra_time_s: Seconds that the cases spend in waits of their own, for a timeout to expire or a
-            job to end. They are added to the check's time limit.
-        warm_up: Function of a module that every rank calls before the clock of a check starts. It does
-            what takes seconds the first time, as `kit.fixtures.warm_up.first_ddp` does. None: no call.
+        extra_time_s: Seconds that the cases spend in waits of their own, for a timeout to expire or
+            a job to end. They are added to the check's time limit.
+        warm_up: Function of a module that every rank calls before the clock of a check starts. It
+            does what takes seconds the first time, as `kit.fixtures.warm_up.first_ddp` does. None:
+            no call.
 
     Attributes:
         last_run: A list with the Run of the last check; empty before the first one.
@@ -143,7 +145,7 @@ class Task:
         Draw the calls of the answer in a case of the last check, by default in the first one.
 
         Returns:
-            Picture: What the task's `draw` returns.
+            Picture: The value that the task's `draw` returns.
 
         Raises:
             BadInput: There was no check yet, or the check failed before that case ended.
@@ -160,7 +162,7 @@ class Task:
 
     def new_cases(self, max_world_size):
         """
-        Return newly drawn cases for one check, without those that need more than `max_world_size` ranks.
+        Return newly drawn cases for one check, without those that need more ranks than there are.
         """
         cases = [
             replace(case, seed=secrets.randbits(40)) if case.seed is None else case

@@ -75,7 +75,7 @@ def diagnose(snapshots, running, halts=None):
 
 def is_deadlock(snapshots, running, still_s=0.0):
     """
-    Return whether every running rank waits for ever: nothing can end its wait, and no limit is near.
+    Return whether every running rank waits for ever: nothing can end its wait, no limit is near.
 
     Args:
         snapshots: For each rank of the cell its snapshot or None.

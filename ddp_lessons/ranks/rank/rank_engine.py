@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from ipyparallel.engine import app
 from traitlets import Float, Integer, default
 
+from ddp_lessons.private.ipyparallel_cluster import stop_engine
 from ddp_lessons.ranks.rank.host_info import RANK_FROM, host_info
 from ddp_lessons.ranks.rank.orphan_watchdog import start_orphan_watchdog
 from ddp_lessons.ranks.rank.output_limit import Descriptors, OutputLimit, RankStream
@@ -101,7 +102,7 @@ class RankEngine(app.IPEngine):
         )
 
     def _end(self, signum, frame):
-        self._signal_stop(signum, frame)
+        stop_engine(self, signum, frame)
         if self.agent.busy:  # the event loop stops once the cell has ended
             raise KeyboardInterrupt
 
@@ -178,7 +179,7 @@ def run_engine(rank, connection_file, profile_dir):
         id=rank,
         url_file=os.fspath(connection_file),
         enable_nanny=False,
-        max_heartbeat_misses=0,  # the supervisor ends its ranks; a heartbeat would open another port
+        max_heartbeat_misses=0,  # the supervisor ends its ranks; heartbeats would need one more port
         # The kernel gives up a start that makes no progress. A rank never gives up by itself.
         timeout=clocks.NEVER_S,
         log_level=logging.ERROR,

@@ -1,6 +1,6 @@
 """
-The supervisor: the one parent of all ranks and of ipyparallel's controller, one process a set of ranks.
+The supervisor: one process for each set of ranks, the parent of these ranks and their controller.
 
-`start_ranks` starts it from the kernel. It ends with its kernel, however that ends, and takes the
-controller and the ranks along.
+`start_ranks` starts the supervisor from the kernel. When the kernel ends, in whatever way, the
+supervisor ends the controller and the ranks, and then itself.
 """

@@ -1,5 +1,5 @@
 """
-What the supervisor's children do from their first instruction on: become a controller or a rank.
+The code of the supervisor's children from their first instruction on: a controller or a rank.
 """
 
 import atexit
@@ -20,7 +20,7 @@ from ddp_lessons.ranks.supervisor.controller_options import hold_ports, needs_po
 from ddp_lessons.ranks.system import processes as system
 from ddp_lessons.ranks.system.runtime_folder import open_private
 
-_NEEDED = (  # by the engine's kernel and its shell, by joining, by NumPy's seed
+_NEEDED = (  # modules that the engine's kernel and shell, the join, and NumPy's seed need
     "IPython.core.completerlib",
     "IPython.core.oinspect",
     "IPython.extensions.storemagic",
@@ -34,11 +34,12 @@ _NEEDED = (  # by the engine's kernel and its shell, by joining, by NumPy's seed
 )
 RANK_OPTIONS = ["-P", "-m", "ddp_lessons.ranks.rank.rank_engine"]
 """
-What follows Python in the command line of a rank that a launcher of ipyparallel starts.
+The options after Python's name in the command line by which ipyparallel's launchers start a rank.
 """
 STACK_SIGNAL = signal.SIGUSR2
 """
-Makes a rank write its main thread's stack to its stack file, even while it holds the GIL in C.
+The signal that makes a rank write its main thread's stack to its stack file. It works even while C
+code holds the GIL.
 """
 
 
@@ -51,21 +52,22 @@ def stack_file(folder, rank):
 
 def prepare_to_fork():
     """
-    Set what a process must have in its environment before it imports torch, if it is to fork ranks.
+    Set the environment variables that a process needs before it imports torch and forks ranks.
     """
     # Threads of OpenBLAS would forbid forking; ranks divide the cores among themselves anyway.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    # Asks the driver for the number of GPUs without initialising CUDA, which forking would break.
+    # Have torch ask the driver for the number of GPUs. The default way initialises CUDA, and a
+    # forked process cannot use a CUDA that its parent has initialised.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
-    # Every look at the flight recorder reads all of it; the last calls are what is asked for.
+    # Keep the flight recorder small: each dump reads all of it, and only the last calls are needed.
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "64")
 
 
 def import_for_forks():
     """
-    Import torch and all that ranks need, so that forked processes share its memory.
+    Import torch and all that ranks need, so that forked processes share the memory of the modules.
     """
-    gc.disable()  # what start-up makes stays; collecting would look at it for nothing
+    gc.disable()  # objects made by imports stay; collecting would inspect them for nothing
     importlib.import_module("torch.distributed")
     import_what_ranks_need()
     gc.freeze()  # pages that the collector leaves alone stay shared among ranks
@@ -77,9 +79,9 @@ def fork_child(log, work, *args, dies_with_parent=True):
     Fork a child that runs `work(*args)` with its output in a log file.
 
     Args:
-        log: Path of the log file. What is in it stays.
-        work, args: What the child does; it ends when that returns.
-        dies_with_parent: Whether the end of this process ends it.
+        log: Path of the log file, to which the output is appended.
+        work, args: Function that the child runs, with its arguments. Then the child ends.
+        dies_with_parent: Whether the end of this process ends the child.
 
     Returns:
         int: The child's process id.
@@ -115,7 +117,7 @@ def fork_child(log, work, *args, dies_with_parent=True):
 
 def reap():
     """
-    Collect ended children. Returns a list of (process id, exit code or minus the signal).
+    Collect ended children. Return a list of (process id, exit code or minus the signal).
     """
     ended: list = []
     while True:
@@ -132,8 +134,8 @@ def run_controller(argv):
     """
     Run ipyparallel's controller in this process.
     """
-    os.umask(0o077)  # it writes the engines' ids beside the connection files
-    # A kill -9 of the controller would leave its helper processes; the hook ties them to it.
+    os.umask(0o077)  # the controller writes a file of the engines' ids, which must be private
+    # A kill -9 of the controller would leave its helper processes. The hook makes them end with it.
     os.register_at_fork(after_in_child=_die_with_controller)
     from ipyparallel.controller import app
 
@@ -153,10 +155,10 @@ def _die_with_controller():
 
 def import_what_ranks_need():
     """
-    Import what a rank imports until it has run its first cell, so that it is loaded only once.
+    Import the modules that a rank needs up to its first cell, so that they are loaded only once.
     """
-    # An engine's kernel would load a debugger that nothing can attach to: ipyparallel has no
-    # channel for it. Without it a rank starts in half the time. A learner can still import it.
+    # An engine's kernel would load a debugger to which nothing can attach, as ipyparallel has no
+    # channel for it. Without debugpy a rank starts in half the time. A learner can still import it.
     sys.modules["debugpy"] = None  # type: ignore[assignment]
     importlib.import_module("ipykernel.debugger")
     del sys.modules["debugpy"]
@@ -167,15 +169,24 @@ def import_what_ranks_need():
 def run_rank(rank, environment, num_threads, connection_file, profile_dir, folder):
     """
     Run a rank in this process: torch may be imported already, but CUDA must not be initialised.
+
+    Args:
+        rank: The rank.
+        environment: Environment variables to set, by name.
+        num_threads: CPU threads that torch may use.
+        connection_file: ipyparallel's `ipcontroller-...-engine.json`.
+        profile_dir: IPython profile folder.
+        folder: The runtime folder.
     """
-    # As torchrun does. Linux gives each session a share of the cores; ranks that have one together
-    # wake each other late: 4,810 parameters took 1.5 ms a step, and 1.2 in sessions of their own.
+    # Start a session, as torchrun does. Linux gives each session a share of the cores, and ranks in
+    # one session wake each other late. A training step of a model with 4,810 parameters took 1.5 ms
+    # in one session for all ranks, and 1.2 ms in a session for each rank.
     os.setsid()
     os.environ.update(environment)
-    new_file = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_TRUNC  # not that of one who died
+    new_file = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_TRUNC  # drop a dead process's stacks
     stacks = open_private(stack_file(folder, rank), new_file)
-    # The main thread alone, which runs the cell and takes the signal. The stacks of threads that
-    # go on meanwhile cannot be read safely: one signal in 20,000 ended the process.
+    # Dump only the main thread, which runs the cell and gets the signal. The stacks of threads that
+    # run meanwhile cannot be read safely: one signal in 20,000 ended the process.
     faulthandler.register(STACK_SIGNAL, file=stacks, all_threads=False)
     from ddp_lessons.ranks.rank.crash_log import write_crash_log
     from ddp_lessons.ranks.rank.lazy_compiler import defer_compiler_import
@@ -195,10 +206,10 @@ def run_launched_rank(arguments, environment):
     Run a rank as `python -m ddp_lessons.ranks.rank.rank_engine` would, with torch imported.
 
     Args:
-        arguments: Those of that command.
-        environment: All of its environment variables.
+        arguments: Arguments of that command, a list of words.
+        environment: All environment variables of the rank, by name.
     """
-    os.setsid()  # or the end of the login would be its own
+    os.setsid()  # else the end of the SSH login would end the rank
     os.environ.clear()
     os.environ.update(environment)
     from ddp_lessons.ranks.rank.rank_engine import RankEngine
@@ -216,28 +227,29 @@ def _part_from_siblings(rank, num_threads):
     import torch
 
     system.name_process(f"rank {rank}")
-    # A forked child inherits NumPy's random state; two ranks must not draw the same numbers
-    # by accident. Python's own generator reseeds itself, torch starts every process alike.
+    # A forked child inherits NumPy's random state, and two ranks must not draw the same numbers by
+    # accident. Python's generator reseeds itself after a fork. torch starts each process with the
+    # same default seed, forked or not, so we leave it.
     numpy.random.seed(random.getrandbits(32))  # noqa: NPY002 - it is this state that is shared
     torch.set_num_threads(num_threads)
 
 
 def _save_what_is_open():
     """
-    Do at a rank's end what Python does at a process's: run atexit's functions, write open files.
+    Run atexit's functions and flush open files at a rank's end, as Python does at a process's end.
 
-    No object is destroyed, as Python would do: groups would wait for their peers.
+    Unlike Python, destroy no objects: process groups would wait for their peers.
     """
     atexit._run_exitfuncs()
-    for one in gc.get_objects():  # younger than the fork: see `import_for_forks`
+    for one in gc.get_objects():  # only objects made after the fork (see `import_for_forks`)
         if isinstance(one, (io.TextIOWrapper, io.BufferedWriter)):
-            with contextlib.suppress(OSError, ValueError):  # a full disk, a closed descriptor
+            with contextlib.suppress(OSError, ValueError):  # a full disk, or a closed descriptor
                 one.flush()
 
 
 def spawn_rank(rank, environment, num_threads, connection_file, profile_dir, folder):
     """
-    Start a rank as a fresh interpreter, where forking is not safe.
+    Start a rank as a fresh interpreter, where forking is not safe (arguments: see `run_rank`).
 
     Returns:
         int: The child's process id.

@@ -1,9 +1,10 @@
 """
-ipyparallel's controller for one set of ranks: it keeps no record of cells.
+ipyparallel's controller for one set of ranks, without a record of cells.
 
-The hub of a stock controller gets a copy of every message between the kernel and the ranks, and
-keeps a database of requests and results, so that a client that comes later can ask for them. Nobody
-does here, and reading five messages a rank takes more of a core than running a short cell.
+A stock controller has a part, which ipyparallel calls its hub, that gets a copy of every message
+between the kernel and the ranks. The hub stores requests and results, so that a later client can
+ask for them. No client does so here, and reading five messages for each rank takes more CPU time
+than running a short cell.
 """
 
 import zmq
@@ -14,15 +15,16 @@ _CELLS = (b"in", b"out", b"inbcast", b"outbcast", b"iopub")
 
 class RanksController(IPController):
     """
-    An IPController whose hub hears of hearts and of load-balanced tasks, and of no cells. It may
-    listen on sockets in a folder, too.
+    An IPController whose hub gets heartbeat and load-balancing messages, but none of cells.
+
+    It may also listen on sockets in a folder.
     """
 
-    name = "ipcontroller"  # which is in the names of its connection files
+    name = "ipcontroller"  # a part of the names of its connection files
 
     def init_hub(self):
         """
-        Make the hub, and take the cells' messages out of what it listens to.
+        Make the hub, and unsubscribe it from the messages of cells.
         """
         super().init_hub()
         sock = self.hub.monitor.socket
@@ -33,7 +35,8 @@ class RanksController(IPController):
         self.hub.handle_stopped_heart = lambda heart: (self._tell_of_silence(heart), forget(heart))
 
     def _tell_of_silence(self, heart):
-        # The hub's own word is the same for a process that has ended and a host that is silent.
+        # The hub's own notification is the same for an ended process and for a silent host. So we
+        # send one for a silent heart first.
         rank = self.hub.hearts.get(heart)
         if rank is not None and self.hub.notifier:
             content = {"id": rank, "uuid": self.hub.engines[rank].uuid, "is_silent": True}
@@ -41,9 +44,10 @@ class RanksController(IPController):
 
     def construct_url(self, kind, channel, index=None):
         """
-        Return the address of a channel as engines and clients write it, also if it is a file's.
+        Return the address of a channel as engines and clients write it, also for a socket's file.
 
-        ipyparallel's controller writes a hyphen before such a file's number, the others a colon.
+        ipyparallel's controller writes a hyphen before the number of a socket's file, while its
+        engines and clients write a colon.
         """
         info = getattr(self, f"{kind}_info")
         port = info[channel] if index is None else info[channel][index]

@@ -1,5 +1,5 @@
 """
-What ipyparallel's controller is told when it starts for a set of ranks.
+The command line of ipyparallel's controller for a set of ranks.
 """
 
 import os
@@ -11,7 +11,7 @@ from ddp_lessons.ranks.system import clocks
 
 NUM_PORTS = 20
 """
-Ports to hold for a controller: it binds fifteen.
+Number of ports to hold for a controller. It binds fifteen.
 """
 LOOPBACK = "127.0.0.1"
 EVERY_INTERFACE = "*"
@@ -20,9 +20,9 @@ _SOCKET = "socket"
 
 def can_hold_sockets(folder):
     """
-    Tell whether a controller can listen on sockets in a folder.
+    Return whether a controller can listen on sockets in a folder.
 
-    A socket's path has 107 bytes at most, and some network file systems know no sockets.
+    A socket's path has at most 107 bytes, and some network file systems do not support sockets.
 
     Source: unix(7), sun_path.
     """
@@ -42,12 +42,12 @@ def controller_arguments(profile_dir, cluster_id, listen=LOOPBACK, folder=None):
 
     Args:
         profile_dir: IPython profile folder that gets the connection files.
-        cluster_id: Name of this set of ranks, unlike any other.
-        listen: Address to listen on: LOOPBACK, the one that leads to ranks on other machines, or
-            EVERY_INTERFACE.
+        cluster_id: Unique name of this set of ranks.
+        listen: Address to listen on: LOOPBACK, the address that leads to ranks on other machines,
+            or EVERY_INTERFACE.
         folder: In place of an address, a private folder that can hold sockets, for ranks that are
-            all children of this machine's supervisor. No other user comes as far as these sockets, so
-            nothing is encrypted, which each message would be twice on its way.
+            all children of this machine's supervisor. No other user can reach these sockets, so
+            nothing is encrypted. Encryption would happen twice for each message.
     """
     misses = clocks.HERE_MISSES if listen == LOOPBACK else clocks.ELSEWHERE_MISSES
     return [
@@ -55,43 +55,43 @@ def controller_arguments(profile_dir, cluster_id, listen=LOOPBACK, folder=None):
         f"--profile-dir={os.fspath(profile_dir)}",
         f"--cluster-id={cluster_id}",
         "--log-level=ERROR",
-        # A rank without a supervisor learns by this that its controller is gone: see `RankEngine`.
+        # By missing heartbeats a rank without a supervisor learns that its controller is gone.
         f"--HeartMonitor.period={clocks.HEARTBEAT_EVERY_MS}",
-        # A death is told at once, by the supervisor or a nanny. A heart that is late is only busy; but
-        # a host that has vanished tells nothing.
+        # The supervisor or a nanny reports a death at once, so a late answer only means a busy
+        # rank. A host that has vanished reports nothing, so its ranks must be given up here.
         f"--HeartMonitor.max_heartmonitor_misses={misses}",
         # One process with threads in place of eight starts sooner and holds less memory.
         "--IPController.use_threads=True",
-        # The kernel gives up a start that does not move; the controller itself never does.
+        # The kernel gives up a start that makes no progress. The controller never does by itself.
         f"--IPController.registration_timeout={clocks.NEVER_S}",
         "--IPController.broadcast_scheduler_depth=0",
-        # ipyparallel signs nothing that it encrypts, and then warns that this is not safe.
+        # Without a key, ipyparallel does not sign encrypted messages, and warns that it is unsafe.
         f"--Session.key={secrets.token_hex()}",
     ]
 
 
 def _on_network(listen):
-    # Every user of this machine can connect to the ports. Without encryption they read all that is
-    # sent, and what they send may stop a queue for good. The ports come later: see `hold_ports`.
+    # Every user of this machine can connect to the ports. Without encryption such users could read
+    # all messages, and could stop a queue for good. `hold_ports` chooses the ports later.
     return [f"--ip={listen}", "--IPController.enable_curve=True"]
 
 
 def _in_folder(folder):
-    # What are ports elsewhere are numbers in the sockets' names.
+    # With this transport, ports are numbers in the names of the sockets' files.
     names = ",".join(str(number) for number in range(1, NUM_PORTS + 1))
     return ["--IPController.transport=ipc", f"--ip={Path(folder) / _SOCKET}", f"--ports={names}"]
 
 
 def hold_ports(num_ports=NUM_PORTS):
     """
-    Take free ports that this process alone can listen on as long as the sockets are open.
+    Bind free ports on which only this process can listen while the sockets are open.
 
-    ipyparallel finds free ports, lets go of them and listens on them later: of controllers that
-    start at the same moment two get the same port. Nobody is given a port that is bound, while
-    ZeroMQ, which shares addresses, may listen on it.
+    ipyparallel finds free ports, closes them and listens on them later, so two controllers that
+    start at the same moment may get the same port. The system gives a bound port to no other
+    process. ZeroMQ in this process can still listen on it, because it shares addresses.
 
     Returns:
-        list[socket.socket]: Bound sockets, which listen to nobody.
+        list[socket.socket]: Bound sockets, which do not listen.
     """
     held = []
     for _ in range(num_ports):
@@ -104,13 +104,16 @@ def hold_ports(num_ports=NUM_PORTS):
 
 def needs_ports(argv):
     """
-    Tell whether a controller with such a command line listens on ports that were not named yet.
+    Return whether a controller's command line lacks the ports on which it is to listen.
     """
     return not any(argument.startswith("--ports=") for argument in argv)
 
 
 def ports_argument(held):
     """
-    Return the controller's command line argument for the ports that are held for it.
+    Return the controller's command line argument that names the held ports.
+
+    Args:
+        held: The sockets that `hold_ports` has bound.
     """
     return "--ports=" + ",".join(str(sock.getsockname()[1]) for sock in held)

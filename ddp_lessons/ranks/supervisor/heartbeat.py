@@ -1,11 +1,12 @@
 """
-The controller's heart monitor, which counts a rank as there as soon as its heart listens.
+The controller's heartbeat, which registers a rank as soon as the rank listens to heartbeats.
 
-ipyparallel's own asks all hearts once a period and counts the answers at the next one, so that a
-rank that is ready is kept waiting for one or two periods. Here the publisher hears who subscribes,
-asks at once, and passes the first answer on.
+ipyparallel's own heart monitor sends a heartbeat to all ranks once a period, and counts the answers
+at the next period. So a rank that is ready waits for one or two periods. Here the publisher sees
+each subscription, sends a heartbeat at once, and reports the first answer.
 
-A heart that has failed for so long that it was given up stays so: it is told when it beats again.
+A rank that has failed to answer for so long that it was given up stays given up. When it answers
+again, the controller tells it so. ipyparallel calls the part of a rank that answers its heart.
 """
 
 import asyncio
@@ -23,7 +24,9 @@ from ddp_lessons.ranks.system import clocks
 
 class PromptHeartMonitor(HeartMonitor):
     """
-    A HeartMonitor that asks when a heart subscribes, too. Its `ping_stream` is a verbose XPUB.
+    A HeartMonitor that also sends a heartbeat when a heart subscribes.
+
+    Its `ping_stream` is a ZeroMQ socket of type XPUB with XPUB_VERBOSE set.
     """
 
     _is_asking_soon = False
@@ -31,7 +34,7 @@ class PromptHeartMonitor(HeartMonitor):
 
     def start(self):
         """
-        Begin to beat, and to hear of subscriptions.
+        Start to send heartbeats, and to receive subscriptions.
         """
         super().start()
         self.ping_stream.on_recv(self._on_subscription)
@@ -42,7 +45,7 @@ class PromptHeartMonitor(HeartMonitor):
             self.loop.call_later(clocks.HEARTBEAT_TOGETHER_S, self._ask)
 
     def _ask(self):
-        # The last beat once more: a beat of its own would make those late that answer that one.
+        # Repeat the current heartbeat. A new one would make answers to the current one late.
         self._is_asking_soon = False
         self._say(str(self.lifetime).encode())
 
@@ -52,21 +55,22 @@ class PromptHeartMonitor(HeartMonitor):
 
     def handle_heart_failure(self, hearts):
         """
-        Tell the hub of hearts that have failed for too long, and keep in mind which.
+        Report hearts that have failed for too long to the hub, and note them as given up.
         """
         super().handle_heart_failure(hearts)
         self._given_up |= set(hearts)
 
     def handle_pong(self, msg):
         """
-        Count an answer, however late, and tell the hub at once of a heart that was not known. One
-        that was given up hears so: another rank has its place.
+        Count an answer, however late, and report a new heart to the hub at once.
 
-        ipyparallel takes the answers to the last two beats only. On a crowded machine each may be
-        seconds late, and a rank whose first one never counts is never registered.
+        A heart that was given up gets a message that says so, because its rank was replaced.
+
+        ipyparallel accepts only answers to the last two heartbeats. On a crowded machine each
+        answer may be seconds late, and a rank of which no answer counts is never registered.
         """
         if msg[0] in self._given_up:
-            if not msg[1].startswith(GIVEN_UP):  # or what it sends back would be answered for ever
+            if not msg[1].startswith(GIVEN_UP):  # the heart echoes our message: do not answer that
                 self._say(GIVEN_UP + msg[0])
             return
         self.responses.add(msg[0])
@@ -85,25 +89,28 @@ def run_heart_monitor(
     **settings,
 ):
     """
-    Run a PromptHeartMonitor in this process, for ever.
+    Run a PromptHeartMonitor in this process, for ever, in place of ipyparallel's own function.
 
     Args:
-        ping_url: As the arguments that follow, see `start_heartmonitor` of ipyparallel, whose place
-            this takes.
+        ping_url, pong_url, monitor_url: Addresses to send heartbeats, receive answers and publish
+            to the hub (see `start_heartmonitor` of ipyparallel).
+        log_level: Level of the log.
+        curve_publickey, curve_secretkey: Keys for encryption, as bytes, or None.
+        settings: Other arguments of HeartMonitor.
     """
 
     async def beat():
         context = zmq.Context()
         keys = {"curve_publickey": curve_publickey, "curve_secretkey": curve_secretkey}
         ping = context.socket(zmq.XPUB)
-        ping.setsockopt(zmq.XPUB_VERBOSE, 1)  # or only the first to subscribe would be heard
+        ping.setsockopt(zmq.XPUB_VERBOSE, 1)  # else ZeroMQ reports only the first subscription
         bind(ping, ping_url, **keys)
         pong = context.socket(zmq.ROUTER)
         set_hwm(pong, 0)
         bind(pong, pong_url, **keys)
         monitor = context.socket(zmq.XPUB)
         connect(monitor, monitor_url, curve_serverkey=curve_publickey, **keys)
-        settings["log"] = IPController(log_level=log_level).log  # anew in a forked process
+        settings["log"] = IPController(log_level=log_level).log  # a new log for a forked process
         streams = {
             name: ZMQStream(sock)
             for name, sock in (("ping", ping), ("pong", pong), ("monitor", monitor))

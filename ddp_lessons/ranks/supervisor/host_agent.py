@@ -1,16 +1,17 @@
 """
-Start, signal and await processes on a host, as a kernel on another one orders through its login.
+The host agent: it starts, signals and awaits processes on its host, on orders of a remote kernel.
 
     python -P -m ddp_lessons.ranks.supervisor.host_agent PYTHON
 
-Each line of the input is an order in JSON. Each line of the output that begins with MARK says what
-has become of one; a host's greeting stands between them, perhaps. Ranks are forked from this
-process, which imports torch once for all of its host, where that is safe and PYTHON is theirs; any
-other command is started as it stands. It runs one thread only: forking a process with threads is
-not safe.
+The kernel starts the host agent through one SSH login. Each line of the input is an order in JSON.
+Each line of the output that begins with MARK is an answer in JSON; other lines may be a greeting of
+the host. Where forking is safe and a rank's command begins with PYTHON, the host agent imports
+torch once and forks the rank. It starts any other command as a new process. The host agent has one
+thread only, because forking a process with threads is not safe.
 
-When the login ends, the agent ends. What it has started goes on then, but only if it was told to
-keep it: a start that fails elsewhere, or is stopped, leaves nothing here.
+The host agent ends when the login ends. It kills the processes that it has started, unless the
+kernel has ordered to keep them. So a start that fails on another host, or is stopped, leaves
+nothing here.
 """
 
 import json
@@ -29,26 +30,26 @@ _TAIL_BYTES = 20000
 
 class Agent:
     """
-    What has been started on this host through one login.
+    The host agent, with the processes that it has started through one login.
 
     Args:
-        orders: File descriptor of the orders.
-        output: The file to which it says what has become of them.
-        python: The Python of the ranks that it may fork, as their command line has it.
+        orders: File descriptor from which it reads the orders.
+        output: File to which it writes the answers.
+        python: First word of the command line of ranks that it may fork.
     """
 
     def __init__(self, orders, output, python):
         self._orders = orders
         self._output = output
         self._for_forks = [python, *child_main.RANK_OPTIONS]
-        self._logs = {}  # key -> file of what its process writes
-        self._pids = {}  # key -> id of a process that runs
+        self._logs = {}  # key -> path of the process's log
+        self._pids = {}  # key -> id of a running process
         self._keeps = False
         self._has_torch = False
 
     def say(self, **what):
         """
-        Write one line. Where nobody listens any more, nothing is to be said.
+        Write one answer. Ignore the error if the login is closed, because no kernel reads then.
         """
         try:
             self._output.write(MARK + json.dumps(what) + "\n")
@@ -60,14 +61,14 @@ class Agent:
 
     def start(self, key, words, variables, log, folder):
         """
-        Start a process and say its id, or why it could not be started.
+        Start a process, and answer with its id or with the reason why it could not be started.
 
         Args:
-            key: What it is called in orders and answers.
-            words: Its command line.
-            variables: Environment variables to set; an empty one is removed.
-            log: File for what it writes.
-            folder: A folder that must exist.
+            key: Name of the process in orders and answers.
+            words: The command line, a list of words.
+            variables: Environment variables to set. A variable with an empty value is removed.
+            log: Path of the file for the output.
+            folder: A folder that is made if it is missing.
         """
         environment = {name: value for name, value in os.environ.items() if name not in variables}
         environment.update({name: str(value) for name, value in variables.items() if value})
@@ -95,13 +96,13 @@ class Agent:
 
     def _in_child(self, arguments, environment):
         nothing = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(nothing, self._orders)  # the login ends when nobody holds its ends any more
+        os.dup2(nothing, self._orders)  # the login ends once no process holds its pipes
         os.close(nothing)
         child_main.run_launched_rank(arguments, environment)
 
     def tell(self, key):
         """
-        Say the last words of a process that runs.
+        Answer with the end of a running process's log.
         """
         if key in self._pids:
             self.say(key=key, said=self._tail(key))
@@ -115,13 +116,13 @@ class Agent:
 
     def keep(self):
         """
-        Have all processes go on when the login ends.
+        Keep all processes running when the login ends.
         """
         self._keeps = True
 
     def answer(self):
         """
-        Say that this host is there.
+        Answer that this host can be reached.
         """
         self.say(key=None, answers=True)
 
@@ -129,7 +130,7 @@ class Agent:
 
     def run(self):
         """
-        Carry out orders until there are no more, and say of each process when it has ended.
+        Carry out orders until the login ends, and report each process that has ended.
         """
         ends, writer = os.pipe()
         os.set_blocking(writer, False)
@@ -171,7 +172,7 @@ class Agent:
 
     def close(self):
         """
-        End all processes, unless they are to be kept.
+        Kill all processes, unless the kernel has ordered to keep them.
         """
         for pid in () if self._keeps else self._pids.values():
             os.kill(pid, signal.SIGKILL)
@@ -184,15 +185,15 @@ def _start_command(words, environment, file):
         stdin=subprocess.DEVNULL,
         stdout=file,
         stderr=subprocess.STDOUT,
-        start_new_session=True,  # or the end of the login would be its own
+        start_new_session=True,  # else the end of the login would end the process
     )
-    process.returncode = 0  # as far as Popen is to care: the agent's loop awaits it
+    process.returncode = 0  # keeps Popen from waiting: the host agent's loop collects the process
     return process.pid
 
 
 def main():
     """
-    Be the agent of the login that this process is.
+    Run the host agent on this process's standard input and output.
     """
     child_main.prepare_to_fork()
     Agent(sys.stdin.fileno(), sys.stdout, *sys.argv[1:]).run()

@@ -1,11 +1,11 @@
 """
 The supervisor: the one parent of a set of ranks and of their controller.
 
-It imports torch once and forks the ranks, passes orders on to them, tells the kernel at once when
-one of them ends, replaces it on demand, and ends everything when the kernel ends, however it ends.
-It runs one thread only: forking a process with threads is not safe.
+The supervisor imports torch once and forks the ranks. It sends them signals, reports to the kernel
+at once when a rank ends, replaces a rank on demand, and ends everything when the kernel ends, in
+whatever way. It has one thread only, because forking a process with threads is not safe.
 
-Where forking is not safe at all, it starts each rank as a fresh interpreter instead.
+Where forking is not safe at all, the supervisor starts each rank as a fresh interpreter instead.
 """
 
 import os
@@ -27,12 +27,12 @@ from ddp_lessons.ranks.system.runtime_folder import remove_runtime_folder
 
 class Supervisor:
     """
-    Keep a set of ranks.
+    The supervisor of one set of ranks.
 
     Args:
-        link: Link to the kernel.
+        link: The JsonPipe to the kernel.
         kernel_pid: Process id of the kernel.
-        folder: Runtime folder; removed at the end.
+        folder: The runtime folder, which is removed at the end.
         fork: True to fork ranks, False to start fresh interpreters.
     """
 
@@ -44,7 +44,7 @@ class Supervisor:
         self.ranks = {}  # pid -> rank
         self.controller_pid = None
         self.files_to_remove = []
-        self.commands = []  # each a list of words: what ends ranks that are no children of ours
+        self.commands = []  # commands, lists of words, that end ranks which are not our children
         self._running = True
         self._selector = selectors.DefaultSelector()
 
@@ -61,7 +61,7 @@ class Supervisor:
 
     def import_torch(self):
         """
-        Import what every rank needs, and say what this machine has.
+        Import the modules that every rank needs, and send the kernel this machine's capabilities.
         """
         child_main.import_for_forks()
         import torch.distributed
@@ -75,7 +75,7 @@ class Supervisor:
 
     def start_rank(self, rank, environment, num_threads, connection_file, profile_dir):
         """
-        Start one rank.
+        Start one rank (arguments: see `child_main.run_rank`).
         """
         job = (rank, environment, num_threads, connection_file, profile_dir, self.folder)
         if self.fork:
@@ -88,7 +88,7 @@ class Supervisor:
         self.link.send(at="started", rank=rank, pid=pid)
 
     def _in_child(self, work, *args):
-        # A child that kept the link open would hide the supervisor's end from the kernel.
+        # If a child kept the pipe open, the kernel would not notice the supervisor's end.
         self._selector.close()
         self.link.sock.close()
         work(*args)
@@ -121,7 +121,7 @@ class Supervisor:
 
     def run(self):
         """
-        Serve the kernel until it ends or says so.
+        Carry out the kernel's orders until it ends or orders to stop.
         """
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
@@ -179,7 +179,7 @@ class Supervisor:
         deadline = time.monotonic() + clocks.POLITE_S
         while system.children_of(os.getpid()) and time.monotonic() < deadline:
             child_main.reap()
-            time.sleep(clocks.POLITE_POLL_S)  # a deadline, not an order of events: SIGKILL follows
+            time.sleep(clocks.POLITE_POLL_S)  # after the deadline, SIGKILL ends the rest
         for pid in [*self.ranks, *system.descendants_of(os.getpid())]:
             _kill(pid, signal.SIGKILL)
         for path in self.files_to_remove:
@@ -187,13 +187,13 @@ class Supervisor:
         remove_runtime_folder(self.folder)
 
     def _run_commands(self):
-        # Side by side: one that cannot reach whom it asks must not keep the others waiting.
+        # Run all commands at once: a command that cannot reach its server must not delay others.
         running = []
         for command in self.commands:
             try:
                 running.append(subprocess.Popen(command, stdin=subprocess.DEVNULL))
             except OSError:
-                traceback.print_exc()  # into the log; what is left to end must be ended
+                traceback.print_exc()  # write it to the log and go on: the rest must be ended, too
         deadline = time.monotonic() + clocks.END_COMMANDS_S
         for process in running:
             try:
@@ -206,8 +206,9 @@ def count_gpus():
     """
     Return how many GPUs torch can use, without touching CUDA in this process.
 
-    torch asks NVIDIA's management library; where that is missing, or a GPU is a slice of one, it
-    has to initialise CUDA, and no rank that is forked afterwards could use it. So a child asks.
+    torch asks NVIDIA's management library. Where that is missing, or a device is a slice of a GPU,
+    torch has to initialise CUDA, and no rank that is forked later could use CUDA. So a child
+    process asks torch, and returns the number as its exit code.
     """
     import torch
 
@@ -228,7 +229,7 @@ def _kill(pid, signum):
     try:
         os.kill(pid, signum)
     except ProcessLookupError:
-        pass  # it ended by itself
+        pass  # the process has ended by itself
 
 
 def main(argv):
@@ -236,7 +237,8 @@ def main(argv):
     Run a supervisor.
 
     Args:
-        argv: Descriptor of the link, process id of the kernel, folder, and "fork" or "spawn".
+        argv: Four words: descriptor of the pipe to the kernel, process id of the kernel, path of
+            the runtime folder, and "fork" or "spawn".
     """
     fd, kernel_pid, folder, how = argv
     child_main.prepare_to_fork()

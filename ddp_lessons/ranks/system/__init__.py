@@ -1,5 +1,5 @@
 """
-What the other rooms stand on: the system's processes, its clocks and its folders.
+Basics of all other folders of `ranks`: processes, clocks, limits, network and runtime folders.
 
-No process of its own, and no hold of running ranks: every process uses it.
+Every process of the runtime imports these modules. They know nothing of running ranks.
 """

@@ -1,9 +1,9 @@
 """
-The entries of a cell's request and of its reply by which ranks send less and do less.
+Entries of a cell's request and reply that save messages and work.
 
-Each message is made, signed, passed on and read. A cell that has put out nothing says so in its
-reply: then no message follows that says that all of its output has come. And the notebook's kernel
-transforms a cell's magics once for all ranks, which takes longer than a short cell runs.
+Each message costs time to make, sign, pass on and read. The reply to a cell without output says so.
+Then the rank omits the message that says that all output has been sent. The notebook's kernel also
+transforms a cell's magics once for all ranks, because that takes longer than a short cell runs.
 """
 
 from IPython.core.inputtransformer2 import TransformerManager
@@ -12,15 +12,15 @@ from ddp_lessons.private.ipyparallel_client import content_of
 
 BRIEF = "ddp_lessons_brief"
 """
-In a request's metadata: the sender waits by `has_said_all`, and wants no times.
+In a request's metadata: whether the sender uses `has_said_all` and needs no times in the reply.
 """
 TRANSFORMED = "ddp_lessons_transformed"
 """
-In a request's metadata: the cell as IPython's own transformers leave it.
+In a request's metadata: the cell's text after IPython's own transformers.
 """
 REPORT = "ddp_lessons"
 """
-In a reply: what the agent of the rank reports of the cell.
+In a reply: the rank agent's report on the cell, a dict.
 """
 SAID_ALL = "said_all"
 """
@@ -30,10 +30,10 @@ In the agent's report: whether no output can come after the reply.
 
 def has_said_all(reply):
     """
-    Return whether no output of a cell can come after its reply, and no message that says so.
+    Return whether neither output nor a message "idle" can follow the reply to a cell.
 
     Args:
-        reply: What an execute request's future gives: a reply, or an error.
+        reply: The result of an execute request's future: a reply, or an error.
     """
     content = content_of(reply)
     return content.get(REPORT, {}).get(SAID_ALL, False)
@@ -41,13 +41,14 @@ def has_said_all(reply):
 
 def transformed(source):
     """
-    Return metadata with the transformed cell; none for a cell whose syntax error ranks should tell.
+    Return metadata that hold the transformed cell.
 
     Args:
         source: A cell's text.
 
     Returns:
-        dict: What to add to the metadata of its requests.
+        dict: Entries to add to the metadata of the cell's requests. Empty for a cell with a syntax
+        error, which the ranks report.
     """
     try:
         return {TRANSFORMED: TransformerManager().transform_cell(source)}
@@ -57,7 +58,7 @@ def transformed(source):
 
 class RankTransformers(TransformerManager):
     """
-    Transform a cell, unless the notebook's kernel has done so, for all ranks, and sent the result.
+    A rank's transformers of cells, which use the result of the notebook's kernel if there is one.
     """
 
     def __init__(self):
@@ -67,7 +68,7 @@ class RankTransformers(TransformerManager):
 
     def note_usual(self):
         """
-        Note the transformers that every rank has. A cell may add others on this rank.
+        Note the transformers that every rank has. A cell may later add others on this rank.
         """
         self._usual = self._all()
 
@@ -76,7 +77,7 @@ class RankTransformers(TransformerManager):
 
     def take(self, request):
         """
-        Take what a request holds beside its cell.
+        Take the transformed cell from the metadata of a request.
 
         Args:
             request: The request, as ipykernel has unpacked it.
@@ -87,7 +88,7 @@ class RankTransformers(TransformerManager):
 
     def transform_cell(self, cell):
         """
-        Return the cell as Python.
+        Return a cell as plain Python, without magics.
         """
         is_given = cell in self._given and self._all() == self._usual
         return self._given[cell] if is_given else super().transform_cell(cell)

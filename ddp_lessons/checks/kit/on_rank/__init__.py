@@ -1,7 +1,9 @@
 """
-What runs inside a rank while an answer is tried. `playing` is what the kernel calls there.
+The part of a check that runs inside a rank. The kernel calls `case_runner.look` and then
+`case_runner.play` there.
 
-`seen` notes what the answer did, `surroundings` gives it a world of the case's size, `is_simulated`
-plays worlds that are larger than the one that runs. `lent`, `plain` and `replacing` tell what it
-changed, kept or put in torch's place. `orders` lets each rank have its own order of a set.
+`rank_record` records what the answer did. `case_environment` gives it a world of the case's size,
+and `simulated_world` plays worlds that are larger than the running one. `argument_state`,
+`snapshots` and `patching` show what the answer changed, copy what it returned, and restore what was
+replaced in torch. `hash_order` gives each rank its own order of a set.
 """

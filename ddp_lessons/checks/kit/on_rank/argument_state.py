@@ -1,15 +1,15 @@
 """
-What an answer was lent, and what it must give back as it was: models and optimizers.
+The state of the models and optimizers that an answer gets, and what of it the answer changed.
 
     mode      train or eval, of every module
     frozen    requires_grad, of every parameter
     hooks     of modules and of parameters
     grad      which .grad are there, and their numbers
     weights   the numbers of parameters
-    place     that there are the same parameters, as those who hold them, such as optimizers, trust
+    place     which objects the parameters are; an optimizer holds the same objects
     buffers   the numbers of buffers
-    rates     learning rates and the like, of an optimizer
-    momentum  what an optimizer has noted of its parameters
+    rates     learning rates and the other options of an optimizer's groups
+    momentum  the names in an optimizer's state
 """
 
 import torch
@@ -24,10 +24,10 @@ _TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 class ArgumentState:
     """
-    Note how the models and optimizers are that an answer is about to get.
+    The state of the models and optimizers among an answer's arguments, before the call.
 
     Args:
-        given: Its arguments.
+        given: The arguments, a tuple.
     """
 
     def __init__(self, given):
@@ -36,10 +36,10 @@ class ArgumentState:
 
     def changes(self):
         """
-        Say what is not as it was.
+        Return what has changed since.
 
         Returns:
-            dict: Name of what changed (see the module's text) -> a sentence, for the first place.
+            dict: {name of what changed, as in the module's text: a sentence about the first place}.
         """
         found: dict = {}
         for before, thing in zip(self._before, self._things, strict=True):

@@ -1,6 +1,6 @@
 """
-What a case puts around an answer, and takes away again: a default group of its size, a store and
-random numbers of its own, and torch's usual modes.
+The surroundings of an answer in a case: a default group of the case's size, a store and random
+numbers for the case alone, and torch's usual modes. All are undone after the case.
 """
 
 import random
@@ -26,7 +26,8 @@ def find_group(size):
     """
     Return the group of ranks 0 to size - 1, or None.
 
-    By its description, so that nothing here keeps a group alive after the ranks have left it.
+    It is found by its description: a reference to it would keep it alive after the ranks have left
+    it.
     """
     if not dist.is_initialized():
         return None
@@ -39,7 +40,7 @@ def find_group(size):
 @contextmanager
 def default_group(size):
     """
-    Make the group of ranks 0 to size - 1 the default one for a while. None: leave it as it is.
+    Make the group of ranks 0 to size - 1 the default one in a `with` block. None: change nothing.
     """
     whole = process_groups.default_group()
     if size is None or size == whole.size():
@@ -49,16 +50,16 @@ def default_group(size):
     try:
         yield
     finally:
-        # What the answer destroyed, it destroyed for all.
+        # If the answer destroyed its default group, the group of all ranks is gone as well.
         process_groups.set_default_group(whole if process_groups.is_alive(whole) else None)
 
 
 @contextmanager
 def fresh_store(name):
     """
-    Give the default group a store without keys for a while.
+    Give the default group a store without keys in a `with` block.
 
-    A key that an earlier check has left would hide that an answer puts it there again.
+    A key that an earlier check left would hide that an answer writes it again.
     """
     if not dist.is_initialized():
         yield
@@ -75,10 +76,10 @@ def fresh_store(name):
 @contextmanager
 def names_of_groups(context):
     """
-    Have torch name new groups by the case for a while.
+    Make torch derive the names of new groups from the case in a `with` block.
 
-    It names them by how many its process has made: ranks that were in other cases than this one
-    would wait for groups of different names.
+    torch numbers groups by how many their process has made. Ranks that were in different cases
+    before would give one group different names, and wait for ever.
     """
     if not dist.is_initialized():
         yield
@@ -89,20 +90,22 @@ def names_of_groups(context):
     try:
         yield
     finally:
-        if dist.is_initialized():  # or it counts from 0, as it does on ranks that leave later
+        if dist.is_initialized():  # else torch counts from 0 again
             process_groups.set_group_count(count)
 
 
 @contextmanager
 def random_states(context):
     """
-    Have every rank draw its own numbers; the learner's go on afterwards as if nothing had been.
+    Give every rank random numbers of its own in a `with` block, and restore the learner's
+    afterwards.
     """
     python, cpu = random.getstate(), torch.get_rng_state()
     gpus = [context.device] if context.device.type == "cuda" else []
     on_gpus = [torch.cuda.get_rng_state(gpu) for gpu in gpus]
     random.seed(f"{context.case.seed} {context.rank}")
-    # Not torch.manual_seed: without a GPU it formats the stack, as long as a short case takes.
+    # torch.manual_seed is too slow: without a GPU it formats the stack, which takes as long as a
+    # short case.
     torch.default_generator.manual_seed(context.case.seed * 64 + context.rank)
     for gpu in gpus:
         with torch.cuda.device(gpu):
@@ -119,7 +122,7 @@ def random_states(context):
 @contextmanager
 def usual_modes():
     """
-    Have gradients on and float32 as the default for a while, whatever cells or answers have left.
+    Turn gradients on and make float32 the default in a `with` block, whatever earlier cells set.
     """
     dtype = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)

@@ -1,8 +1,8 @@
 """
-What a check does on a rank: set up a case, run the learner's answer in it, keep what was seen.
+The rank's side of a check: set up a case, run the learner's answer in it, and record what it did.
 
-Legend: a case of n ranks runs on ranks 0 to n - 1, and their subgroup is the default group as long
-as it lasts. So an answer calls `dist.get_rank()` and `dist.all_reduce(tensor)` as in a world of n.
+Legend: a case of n ranks runs on ranks 0 to n - 1, and their subgroup is the default group during
+the case. So an answer calls `dist.get_rank()` and `dist.all_reduce(tensor)` as in a world of n.
 """
 
 import base64
@@ -45,7 +45,7 @@ _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 
 class _Bounded(io.TextIOBase):
     """
-    Take all that is printed and keep the beginning.
+    A text stream that keeps only the first MAX_PRINTED characters.
     """
 
     def __init__(self):
@@ -63,12 +63,12 @@ class _Bounded(io.TextIOBase):
 @dataclass
 class Kept:
     """
-    Hold what a rank keeps of one case until its cell ends, and sends along with the reply.
+    A rank's record of one case, until the cell ends and the record is sent with its reply.
 
     Args:
-        printed: All that the answer printed, as far as it is kept.
-        pickled: The pickled Seen; None if the answer did not come to its end. Of a case on paper
-            what `_play_on_paper` gave.
+        printed: The beginning of what the answer printed.
+        pickled: The pickled RankRecord, or for a simulated case the pickled value of
+            `_play_on_paper`. None if the answer did not end.
     """
 
     printed: _Bounded = field(default_factory=_Bounded)
@@ -76,7 +76,8 @@ class Kept:
 
     def enclosed(self):
         """
-        Return the same as plain data, and whether the rank is in a group.
+        Return the record as plain data: base64 text or None, the printed text, whether it is in a
+        group.
         """
         give_back()
         pickled = self.pickled and base64.b64encode(self.pickled).decode()
@@ -85,13 +86,13 @@ class Kept:
 
 def opened(enclosed):
     """
-    Return what a rank kept of a case, in the kernel.
+    Unpack in the kernel what a rank enclosed in its reply.
 
     Args:
-        enclosed: What `Kept.enclosed` gave; None if the rank died.
+        enclosed: The value of `Kept.enclosed`; None if the rank died.
 
     Returns:
-        tuple: What was pickled, or None; what was printed; whether the rank was in a group.
+        tuple: The unpickled object or None; the printed text; whether the rank was in a group.
     """
     pickled, printed, is_in_group = enclosed or (None, "", True)
     return pickled and pickle.loads(base64.b64decode(pickled)), printed, is_in_group
@@ -99,11 +100,13 @@ def opened(enclosed):
 
 def look(module, name):
     """
-    Say whether an answer can be run here. The kernel asks it first, so that no rank runs alone.
+    Return whether an answer can be run on this rank.
+
+    The kernel calls this on all ranks first, so that no rank runs alone.
 
     Returns:
-        dict: `defined`; `replaced`: names in torch.distributed that are not torch's own; `sizes`:
-        the numbers of ranks for which this rank has a group.
+        dict: `defined`: whether the answer is there; `replaced`: names in torch.distributed that
+        are not torch's own; `sizes`: the world sizes for which this rank has a group.
     """
     importlib.import_module(module)
     give_back()
@@ -116,7 +119,7 @@ def look(module, name):
 
 def replaced_names():
     """
-    Return what of torch.distributed was put in place of torch's own functions.
+    Return the names in torch.distributed that hold something other than torch's own functions.
     """
     return sorted(
         name
@@ -127,9 +130,9 @@ def replaced_names():
 
 
 def _is_torchs(thing):
-    # By the code that would run, which no `__wrapped__` and no borrowed name can hide.
+    # Judge by the code that would run: a `__wrapped__` or a copied name cannot change it.
     if isinstance(thing, types.FunctionType):
-        if thing.__code__.co_filename == contextlib.__file__:  # torch has a context manager there
+        if thing.__code__.co_filename == contextlib.__file__:  # a context manager of torch's
             thing = inspect.unwrap(thing)
         return thing.__code__.co_filename.startswith(_TORCH)
     is_instance = type(thing).__module__.partition(".")[0] == "torch"
@@ -138,21 +141,21 @@ def _is_torchs(thing):
 
 def play(module, number, case, folder, has_own_orders=False):
     """
-    Run an answer in one case, and send what was seen along with the cell's reply: see `Kept`.
+    Run an answer in one case, and send the record along with the cell's reply (see `Kept`).
 
     Collective: every rank of the case must call it.
 
     Args:
-        module: The module that defines the task.
+        module: Name of the module that defines the task.
         number: The task's number.
-        case: (world_size, data, seed, is_simulated).
-        folder: A folder for all cases.
-        has_own_orders: Whether sets of texts have another order on each rank.
+        case: A tuple (world_size, data, seed, is_simulated), the arguments of `Case`.
+        folder: Path of a folder for all cases.
+        has_own_orders: Whether sets of texts have a different order on each rank.
     """
     agent, kept = current_agent(), Kept()
     agent.enclose(kept.enclosed)
-    # A trace holds the handles that nobody waited for. This one is open until all ranks have ended:
-    # a handle dropped earlier may take a message with it that another rank waits for.
+    # A trace holds the handles that were not waited for. This trace stays open until all ranks have
+    # ended: a handle dropped earlier may cancel a message that another rank waits for.
     watching = ExitStack()
     agent.before_next_run(watching.close)
     watching.enter_context(trace())

@@ -1,7 +1,8 @@
 """
-Threads of an answer that begin late: who does not wait for them returns before they have begun.
+Threads of an answer that start late, so that an answer that does not wait for them is caught.
 
-A thread that writes a file is through in a millisecond, so without that it would mostly be in time.
+A thread that writes a file finishes within a millisecond. Without the delay it would mostly have
+finished when the answer returns.
 """
 
 import os
@@ -17,20 +18,21 @@ _LATE_S, _LOOK_EVERY_S, _MOST_S = 0.2, 0.02, 5.0
 @contextmanager
 def late_threads():
     """
-    Let threads that start in the block begin a moment later, by the time that the main thread had.
+    Delay each thread that starts in a `with` block by 0.2 s, less what the main thread waited for a
+    core.
 
     Yields:
-        Function that returns how many threads have not begun yet, and waits for them then.
+        Function that returns how many threads have not begun yet, and then waits for them.
     """
     start, ends = threading.Thread.start, threading.Event()
     made, begun, ours = [], [], threading.current_thread()
 
     def start_late(thread):
-        if threading.current_thread() not in (ours, *made):  # the rank's own, such as its agent
+        if threading.current_thread() not in (ours, *made):  # threads of the rank, such as its agent's
             start(thread)
             return
         run = thread.run
-        # On a crowded machine the answer may have no core in which to return meanwhile.
+        # On a busy machine the answer may have no core in which to return before the delay ends.
         late = Deadline(_LATE_S, lambda: [os.getpid()], waited_s=main_waited_s)
 
         def run_late():

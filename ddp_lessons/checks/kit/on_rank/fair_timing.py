@@ -1,7 +1,7 @@
 """
-How long an answer took, less what it waited for a core; and a wait for ranks that are timed so.
+The time that an answer took, less its waits for a core; and a wait for ranks that are timed so.
 
-Legend: `watch` is a store of the check's, in which each rank tells of itself.
+Legend: `watch` is a store of the check, in which each rank sets its process id and its end.
 """
 
 import os
@@ -17,10 +17,10 @@ _LOOK_EVERY_S = 0.01
 @contextmanager
 def timed(took):
     """
-    Append to `took` what the block takes.
+    Append the duration of a `with` block to the list `took`.
 
-    That is a pair of seconds: by the clock, and without those for which the main thread was ready
-    to run and had no core.
+    The duration is a pair of seconds: those on the clock, and the same without those for which the
+    main thread was ready to run and had no core.
     """
     began_s, waited_s = time.monotonic(), main_waited_s(os.getpid())
     yield
@@ -31,28 +31,30 @@ def timed(took):
 
 def tell_process(watch, rank):
     """
-    Tell the others which process a rank is.
+    Set this rank's process id in the store.
     """
     watch.set(f"process/{rank}", str(os.getpid()))
 
 
 def tell_end(watch, rank):
     """
-    Tell the others that a rank's answer has returned.
+    Set in the store that this rank's answer has returned.
     """
     watch.set(f"ended/{rank}", "yes")
 
 
 def processes_of(watch, ranks):
     """
-    Return the process ids of ranks, as soon as all have told.
+    Return the process ids of ranks. Block until all of them have set theirs.
     """
     return [int(watch.get(f"process/{rank}")) for rank in ranks]
 
 
 def wait_for_ends(watch, ranks, limit_s):
     """
-    Wait until ranks have told of their ends, or have had the seconds in which they should have.
+    Wait until ranks have set their ends, or until `limit_s` seconds have passed.
+
+    Seconds for which the main thread of such a rank waited for a core do not count.
     """
     pids = processes_of(watch, ranks)
     deadline = Deadline(limit_s, lambda: pids, waited_s=main_waited_s)

@@ -1,9 +1,9 @@
 """
-What a kill would leave of a file: look at it after every call that a save makes.
+The contents that a kill would leave in a file: look at the file after every call that a save makes.
 
-A kill leaves the names and the lengths of files as they are at that moment. So who looks at each
-moment sees what is left after a kill at each moment. What is lost when the power fails is another
-matter: for that, the calls of fsync are noted, each with the file that it was for.
+A kill leaves the names and the lengths of files as they are at that moment. So looking after every
+call shows what a kill at each moment would leave. A power failure can lose more: to judge that, the
+calls of fsync are noted, each with its file.
 """
 
 import io
@@ -23,31 +23,31 @@ _OWN = {name: getattr(os, name) for name in (*_SYNCS, *_MOVES) if hasattr(os, na
 
 LEFT = b"Left by a save that was killed. "
 """
-What the files that `left_by_kills` keeps end with, again and again.
+Bytes that `left_by_kills` appends, repeated, to the files that it keeps.
 """
 
 
 class FileWatch:
     """
-    Watch a file while a block runs in this thread.
+    A watch on a file during a `with` block, in the thread that opens the block.
 
-    Calls of os.fsync and os.replace are noted in every thread. They are told apart by what they
-    are called as, so who has taken the function out of `os` earlier is watched less closely: a
-    sync is then taken to be for each file in the folder that is open.
+    Calls of os.fsync and os.replace are noted in every thread, because the functions are replaced
+    in `os`. An answer may hold the original of a function from before. Its calls are seen only in
+    this thread and without their argument, so such a sync counts for every open file.
 
     Args:
         path: The file, which need not exist.
 
     Attributes:
-        versions: For each content that was seen under the name, in order, a tuple: when it was
-            first seen, in nanoseconds of the monotonic clock, and its bytes; None: no such file.
-        num_saves: How often torch.save was called with something else than memory.
-        num_moves: How often a file was given the name, by a function that is still in `os`.
-        synced: Whether the last version was written to the disk as a whole before it had the name.
-        was_beside: Whether the last version lay in the same folder, or in one below it, under
-            another name before.
-        was_written_over: Whether the last version is the file that had the name before, with
-            other bytes in it.
+        versions: A tuple for each content that the file had, in order: when it was first seen, in
+            nanoseconds of the monotonic clock, and its bytes; None in their place: no such file.
+        num_saves: Number of calls of torch.save with a target other than a BytesIO.
+        num_moves: Number of calls that gave a file this name, by a function that is still in `os`.
+        synced: Whether the last version was fully synced to the disk before it got this name.
+        was_beside: Whether the last version had another name in the same folder, or in one below
+            it, before it got this name.
+        was_written_over: Whether the last version is the same file (inode) as the version before,
+            with other bytes in it.
     """
 
     def __init__(self, path):
@@ -60,7 +60,7 @@ class FileWatch:
         self._wrappers = {name: self._wrapped(name) for name in _OWN}
 
     def __enter__(self):
-        self._key = object()  # so that the first look notes what is there
+        self._key = object()  # so that the first look notes the present state
         self._look()
         for name, wrapper in self._wrappers.items():
             setattr(os, name, wrapper)
@@ -93,11 +93,11 @@ class FileWatch:
             self.num_saves += not isinstance(frame.f_locals.get("f"), io.BytesIO)
         self._look()
         if frame.f_code is self._wrappers["fsync"].__code__ or not event.startswith("c_"):
-            return  # the wrapper of a function has the same code, whichever it is
+            return  # all wrappers share one code, and note their calls
         if event == "c_call" and called in [_OWN[name] for name in _MOVES]:
             self._beside = _inodes_below(self.path.parent)
         if event == "c_call" and getattr(called, "__name__", "") in _PROGRAMS:
-            self._beside = _inodes_below(self.path.parent)  # it may rename, too
+            self._beside = _inodes_below(self.path.parent)  # the program may rename files
         if event == "c_return" and called in [_OWN[name] for name in _SYNCS if name in _OWN]:
             for handle in map(int, os.listdir("/dev/fd")):
                 with suppress(OSError):  # that of the listing is gone
@@ -130,7 +130,9 @@ class FileWatch:
 
 def open_below(folder):
     """
-    Return the names of what this process has open in a folder or below it, and of the folder.
+    Return the names of the files that this process has open in a folder or below it.
+
+    If the process has the folder itself open, its name is among them.
     """
     both = [(Path(folder), os.stat(folder)), *_files_below(folder)]
     names = {(status.st_dev, status.st_ino): file.name for file, status in both}
@@ -155,18 +157,20 @@ def _files_below(folder):
 
 def left_by_kills(path, save):
     """
-    Call a function that saves, and keep what a kill would leave at each moment beside the file.
+    Call a function that saves, and copy its folder at each moment when a kill would leave other
+    files.
 
-    The folder is copied whenever it has other files in it than before that have bytes in them, so
-    each is cut off where its first bytes are there. In the copy it is longer than what is saved, as
-    if a larger state had been cut off: it goes on with `LEFT`.
+    The folder is copied whenever the set of files changes that have bytes in them, apart from the
+    saved one. So a copy is made when the first bytes of a file are there. Then `LEFT` is appended
+    to that file in the copy until it is longer than the saved file, as if a larger state had been
+    cut off.
 
     Args:
         path: The file that it saves; its folder must have no other file in it.
         save: Function without arguments.
 
     Returns:
-        list: The copies, folders that lie beside that of the file.
+        list: Paths of the copies, folders next to the file's folder.
     """
     path, copies, known = Path(path), [], [set()]
 

@@ -1,11 +1,11 @@
 """
-Orders as they are where torchrun starts ranks: each process has its own for a set of texts, and for
-one of objects that are hashed by their address.
+Sets and hashes as under torchrun, where each process has its own order of a set of texts, or of
+objects that are hashed by their address.
 
-Python draws anew for each process what hashes of texts are, and a tensor's is its address. The
-ranks of a notebook are forks of one process and share both. So a learner's functions are compiled
-once more: where they make a set or ask for a hash, they get one that notes whether texts or such
-objects are in it, and that has, if wanted, this rank's own order.
+Python draws new hashes of texts for each process, and a tensor's hash is its address. The ranks of
+a notebook are forks of one process and share both. So a learner's functions are compiled again:
+where they make a set or call `hash`, they call ours. It notes whether texts or such objects are in
+it, and gives them this rank's own order if that is wanted.
 """
 
 import ast
@@ -29,15 +29,15 @@ _BY_ADDRESS = (object.__hash__, torch.Tensor.__hash__)
 
 class Orders:
     """
-    Make sets and hashes that note whether texts are in them, or objects hashed by their address.
+    A maker of sets and hashes that notes whether they hold texts or objects hashed by address.
 
     Args:
-        rank: Whose order they have.
-        is_own: Whether it is the rank's own; otherwise it is the one that Python gives.
-        names: The learner's names: a `hash` among them goes before Python's.
+        rank: The rank whose order they have.
+        is_own: Whether the order is this rank's own; else it is the one that Python gives.
+        names: The learner's names. A `hash` among them replaces Python's.
 
     Attributes:
-        num_asked: How often the order of such things, or the hash of one, was asked for.
+        num_asked: How often the answer used the order of such values, or the hash of one.
     """
 
     def __init__(self, rank, is_own, names):
@@ -47,14 +47,15 @@ class Orders:
 
     def own(self, value):
         """
-        Return a set of the same things that has this order; anything else as it is.
+        Return a set with the same elements that has this rank's order; return any other value
+        unchanged.
         """
         kind = self.kinds.get(type(value))
         return value if kind is None else kind(value)
 
     def own_hash(self, value):
         """
-        Return the hash of a value, as this rank would find it.
+        Return the hash that a value has on this rank.
         """
         if "hash" in self._names or not _differs(value):
             return self._names.get("hash", builtins.hash)(value)
@@ -68,7 +69,7 @@ class Orders:
 
     def in_order(self, values):
         """
-        Return what is in a set, in the order that it has on this rank.
+        Return the elements of a set in the order that they have on this rank.
         """
         if len(values) < 2 or not any(map(_differs, values)):
             return values
@@ -77,7 +78,7 @@ class Orders:
             return values
         if any(map(_has_text, values)):
             return sorted(values, key=lambda one: Random(f"{self._rank} {one!r}").random())
-        first = self._rank % len(values)  # so two things stand in another order on the next rank
+        first = self._rank % len(values)  # so that two elements swap places on the next rank
         return [*values[first:], *values[:first]]
 
 
@@ -89,7 +90,7 @@ def _has_text(value):
 
 def _differs(value):
     """
-    Tell whether a value has another hash in each process: by a text in it, or by its address.
+    Tell whether a value's hash differs between processes: it holds a text, or is hashed by address.
     """
     if isinstance(value, tuple | frozenset):
         return any(map(_differs, tuple(value)))
@@ -100,7 +101,7 @@ def _kind_of_set(orders, base):
     class Own(base):  # type: ignore[valid-type, misc]
         def __iter__(self):
             there = list(base.__iter__(self))
-            # As it is, if it is not put in order: who changes it on the way is told so.
+            # If the order is Python's, use the set's own iterator: it raises if the set is changed.
             mine = orders.in_order(there)
             return base.__iter__(self) if mine is there else iter(mine)
 
@@ -120,15 +121,15 @@ def _kind_of_set(orders, base):
 @contextmanager
 def noting_orders(context, names, is_own):
     """
-    Have the learner's functions make sets that note whether texts are in them.
+    Make the learner's functions create sets that note whether texts are in them, in a `with` block.
 
     Args:
-        here: The Here of a case.
-        names: The learner's names.
-        is_own: Whether such a set has this rank's own order.
+        context: The RankContext of a case.
+        names: The learner's names, a dictionary.
+        is_own: Whether these sets have this rank's own order.
 
     Yields:
-        Orders: What was asked of it.
+        Orders: Its `num_asked` says how often an order or a hash was used.
     """
     orders = Orders(context.rank, is_own, names)
     codes = [(function, _noting_code(function.__code__)) for function in _functions(names)]
@@ -146,7 +147,7 @@ def noting_orders(context, names, is_own):
 
 def _functions(names):
     """
-    Return each function that the learner has defined, those of classes and wrapped ones too.
+    Return each function that the learner has defined, also methods and wrapped functions.
     """
     found: dict = {}
     things = list(names.values())
@@ -170,12 +171,13 @@ def _functions(names):
 
 def _noting_code(code):
     """
-    Return the code of a function that makes sets through `own`; None if it makes none.
+    Return the code of a function, compiled so that sets are made through `own`; None if it makes
+    none.
     """
     text = "".join(linecache.getlines(code.co_filename))
     codes = _noting_codes(text, code.co_filename)
     alike = codes.get((code.co_name, code.co_firstlineno), [])
-    # Of two on one line nobody can tell which it is.
+    # Two functions of one name on one line cannot be told apart.
     return alike[0] if len(alike) == 1 and alike[0].co_freevars == code.co_freevars else None
 
 
@@ -183,7 +185,7 @@ def _noting_code(code):
 def _noting_codes(text, file):
     try:
         tree = ast.parse(text)
-    except SyntaxError:  # a cell with a magic in it: its functions stay as they are
+    except SyntaxError:  # the cell has a magic: leave its functions unchanged
         return {}
     if not any(map(_makes_set, ast.walk(tree))):
         return {}
@@ -220,7 +222,8 @@ def _codes_in(code):
 
 class _Noting(ast.NodeTransformer):
     """
-    Put `own(...)` around what makes a new set, and a noting `hash` in the place of Python's.
+    A transformer of source: it wraps each new set in `own(...)`, and replaces Python's `hash` by
+    ours.
     """
 
     def __init__(self, is_hash_theirs):

@@ -1,5 +1,5 @@
 """
-What `os.environ` says in a rank while an answer is tried, and what the answer has made of it.
+Other contents of `os.environ` in a rank while an answer is tried, and what the answer changed.
 """
 
 import inspect
@@ -11,13 +11,13 @@ from contextlib import contextmanager, suppress
 @contextmanager
 def told(words):
     """
-    Have `os.environ` say something for a while; what an answer changes in it is put back as well.
+    Set variables in `os.environ` for a `with` block. Undo them and the answer's changes afterwards.
 
     Args:
-        words: {name: text} of what it is to say.
+        words: {name: text} of the variables.
 
     Yields:
-        Callable: Returns the names that do not say any more what they were told, in order.
+        Callable: Returns the names of the variables that changed in the block, sorted.
     """
     before = dict(os.environ)
     os.environ.update(words)
@@ -37,13 +37,14 @@ def told(words):
 
 def defined_anew(answer, name):
     """
-    Run the cell that defines an answer once more, in names of its own, and return what it defines.
+    Run the cell that defines an answer again, in a namespace of its own, and return the new
+    definition.
 
-    So what a cell reads while it runs is read anew.
+    So the cell reads again what it reads at its top level, such as `os.environ`.
 
     Args:
         answer: The learner's function.
-        name: The name under which it is called.
+        name: The name under which the cell defines it.
 
     Returns:
         Callable: The new function; `answer` itself if its source is not known.
@@ -53,7 +54,7 @@ def defined_anew(answer, name):
     if code is None:
         return answer
     names = dict(names)
-    # A cell may go on and try its function out, in an environment that it did not expect.
+    # The cell may also call its function, which can fail in this environment.
     with suppress(Exception):
         exec(compile("".join(linecache.getlines(code.co_filename)), "anew", "exec"), names)
     return names.get(name, answer)

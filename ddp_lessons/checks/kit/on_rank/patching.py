@@ -1,23 +1,23 @@
 """
-Put something in the place of a module's function for a while, and surely give it back.
+Replacement of a module's names for a while, which is undone even after an interrupt.
 
-A rank that is freed gets a KeyboardInterrupt wherever it is, and so in the middle of giving back as
-well. What is lent out is therefore noted before, and whoever comes next gives back what is left.
+A released rank gets a KeyboardInterrupt at any line, also while values are put back. So each value
+is recorded before it is replaced, and the next call of `give_back` puts back what is left.
 """
 
 from contextlib import contextmanager
 
-_lent_out: list = []  # (module, name, what stood there), newest last
+_lent_out: list = []  # (module, name, original value), newest last
 
 
 @contextmanager
 def replacing(module, **values):
     """
-    Have a module's names hold other values for a while.
+    Give names of a module other values in a `with` block.
 
     Args:
         module: The module.
-        values: What its names shall hold.
+        values: The new values, by name.
     """
     num_before = len(_lent_out)
     for name, value in values.items():
@@ -31,7 +31,7 @@ def replacing(module, **values):
 
 def give_back(num_kept=0):
     """
-    Give back what is lent out, but for so many of the oldest. Does nothing if nothing is.
+    Put back the values that were replaced, except the oldest `num_kept` of them.
     """
     while len(_lent_out) > num_kept:
         setattr(*_lent_out[-1])

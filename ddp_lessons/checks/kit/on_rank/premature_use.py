@@ -1,7 +1,7 @@
 """
-See what an answer takes of a message that may still be on its way, and what it writes into one.
+Detection of tensors that an answer uses while their message may still be under way.
 
-Its numbers do not tell: whenever the message was faster, they are right.
+The answer's values cannot show this: they are right whenever the message was fast enough.
 """
 
 from ddp_lessons.checks.kit.on_rank.snapshots import tensors_in
@@ -11,12 +11,13 @@ from ddp_lessons.trace import trace
 
 class PrematureUse(dispatch_mode()):
     """
-    Note the first call that meets a message before the wait for it.
+    A mode that records the first call that uses a message's tensor before the wait for the message.
 
     Attributes:
-        taken_by: The name of the call, such as "add" or "send", that takes a tensor into which a
-            message is still being received; None: there was none.
-        written_by: The name of the call that writes into a tensor which is still being sent.
+        taken_by: The name of the call, such as "add" or "send", that reads or writes a tensor into
+            which a message is still being received; None: there was no such call.
+        written_by: The name of the call that writes into a tensor that is still being sent; None:
+            there was no such call.
     """
 
     def __init__(self):
@@ -37,7 +38,7 @@ class PrematureUse(dispatch_mode()):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name, given = schema_of(func).name.partition("::")[2], tensors_in([args, kwargs or {}])
-        # A view, or a tensor that is like another one, takes no numbers.
+        # Views, and new tensors made like another tensor, do not read its elements.
         if not (func.is_view or name.startswith("new_") or name.endswith("_like")):
             self._coming, self._leaving = map(_under_way, (self._coming, self._leaving))
             if _meet(given, self._coming):
@@ -53,7 +54,7 @@ class PrematureUse(dispatch_mode()):
         return result
 
     def _last(self, kind):
-        # Another thread may have made a call meanwhile, of the other kind.
+        # Another thread may have made a call of the other kind meanwhile.
         return next(event for event in reversed(list(self._events)) if getattr(event, kind))
 
 
@@ -63,7 +64,7 @@ def _under_way(messages):
 
 def _written(func, args, kwargs):
     """
-    Return the tensors into which a call writes.
+    Return the tensors that a call writes into.
     """
     arguments = schema_of(func).arguments
     values = {one.name: value for one, value in zip(arguments, args, strict=False)} | kwargs
@@ -81,7 +82,7 @@ def _meet(tensors, messages):
 
 
 def _overlap(one, other):
-    # One with gaps may leave out what another fills.
+    # A tensor with gaps in memory may leave out the bytes that another one fills.
     if not (one.is_contiguous() and other.is_contiguous() and one.numel() and other.numel()):
         return False
     first, second = sorted((one, other), key=lambda tensor: tensor.data_ptr())

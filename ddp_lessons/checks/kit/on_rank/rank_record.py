@@ -1,5 +1,5 @@
 """
-What a rank sees of an answer: its calls, and what became of all that it was given.
+The record of an answer on one rank: its calls, and what became of their arguments.
 """
 
 import copy
@@ -20,23 +20,26 @@ from ddp_lessons.trace import trace
 @dataclass
 class Call:
     """
-    Hold one call of the answer, as one rank saw it.
+    One call of the answer, as one rank saw it.
 
     Args:
-        before: Copies of the arguments before the call: the positional, then the named ones.
-        after: Copies of the same arguments after it.
-        result: A copy of what came back.
-        shares_input: Whether what came back is an argument, or lies in the memory of one.
+        before: Copies of the arguments before the call: first the positional, then the named ones.
+        after: Copies of the same arguments after the call.
+        result: A copy of the returned value.
+        shares_input: Whether the returned value is an argument, or shares memory with one.
         events: The trace of the call, a list of Event.
-        num_keys: How many keys it has put into the group's store, less those that it took out.
-        changes: What of the models and optimizers it was lent is not as it was: see `lent`.
-        again: The second call with the same arguments, of a task that is called twice.
+        num_keys: Number of keys that ranks added to the group's store, less those that they
+            deleted. Rank 0 counts them; on other ranks the number is 0.
+        changes: What changed in the models and optimizers among the arguments (see
+            `ArgumentState.changes`).
+        again: The Call of the second try with the same arguments, in a task with `twice`.
         repeats: Whether it returned what an earlier call with other arguments had returned.
-        kept_room: Of a second call: whether its result lies in the memory of the first one's, or
-            the first one's has changed meanwhile.
-        num_threads: How many threads it had started and not waited for; of a task that asks.
-        name: What was called: the name that its def has.
-        number: Which call in this case it is, from 1.
+        kept_room: In a second try, whether its result shares memory with the first one's, or the
+            first result has changed since.
+        num_threads: Number of threads that the call started and did not wait for, in a task with
+            `must_join_threads`.
+        name: The `__name__` of the called function.
+        number: The number of the call in this case, from 1.
     """
 
     before: tuple
@@ -57,13 +60,13 @@ class Call:
 @dataclass
 class RankRecord:
     """
-    Hold what one rank saw in one case.
+    The record of one case on one rank.
 
     Args:
         rank: The rank.
         calls: A Call for each `context.call`.
-        kept: A copy of what the task's `act` returned.
-        num_orders: How often the answer asked for the order of a set of texts, or for a hash.
+        kept: A copy of the value that the task's `act` returned.
+        num_orders: How often the answer used the order of a set of texts, or a hash.
     """
 
     rank: int
@@ -103,22 +106,23 @@ class RankContext:
 
     def call(self, answer, *args, watch=(), **kwargs):
         """
-        Call the answer and keep what it did: its trace, its result, what became of its arguments.
+        Call the answer and record the call: its trace, its result, and what became of its
+        arguments.
 
         Args:
-            answer: What the learner has defined, or made of it.
-            args: Its arguments.
+            answer: The function that the learner defined, or one that was made from it.
+            args: Its positional arguments.
             watch: Models whose gradients the trace records as they become ready.
             kwargs: Its named arguments.
 
         Returns:
-            What it returned.
+            The value that the answer returned.
         """
         spare = copy.deepcopy((args, kwargs)) if self.twice else (args, kwargs)
         was_in_group = dist.is_initialized()
         result, seen = self._call(answer, args, kwargs, watch)
         if self.twice and dist.is_initialized() == was_in_group:
-            if not equal(seen.before, seen.after):  # it is refused for that; ranks stay in step
+            if not equal(seen.before, seen.after):  # refused later; all ranks make the same calls
                 args, kwargs = spare
             second, seen.again = self._call(answer, args, kwargs, watch)
             seen.again.kept_room = share_memory(result, second) or not equal(
@@ -138,7 +142,7 @@ class RankContext:
             result = answer(*args, **kwargs)
             seen.num_threads = num_left()
         seen.events = list(events)
-        if was_in_group:  # a new group's store may be a file that the answer has removed
+        if was_in_group:  # else the store may be a file that is gone
             seen.num_keys = _num_keys() - num_keys
         seen.changes = lent.changes()
         seen.after = plain(given)
@@ -150,7 +154,7 @@ class RankContext:
 
 
 def _num_keys():
-    # Rank 0 alone counts what all have put there: others may be in the middle of it.
+    # Only rank 0 counts the keys of all ranks: other ranks may still be adding keys.
     if not dist.is_initialized() or dist.get_rank() != 0:
         return 0
     return default_store().num_keys()

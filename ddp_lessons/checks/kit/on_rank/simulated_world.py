@@ -1,9 +1,9 @@
 """
-Play a world on paper: one rank does what each rank of a larger world would do.
+A simulated world: one rank does what each rank of a larger world would do.
 
-It plays one rank after the other, each as far as it comes without the others. When the message that
-a rank waits for has got its other end, that rank is played again, from its beginning. So an answer
-must do the same whenever it gets the same. Messages are passed on; other calls move nothing.
+Ranks are played one after the other, each until it needs a message that is not there yet. When the
+message of a waiting rank has its other end, the rank is played again, from its beginning. So an
+answer must make the same calls each time. Messages are delivered; other calls move no data.
 
 Legend: a message has two ends, a send and a receive.
 """
@@ -24,14 +24,14 @@ _MAX_JOIN_S = 0.5
 @dataclass(eq=False)
 class MessageEnd:
     """
-    Hold one end of a message.
+    One end of a message.
 
     Args:
         rank: The rank that makes the call.
         peer: The rank that the call names; None: any.
         tag: The message's tag.
-        sent: The bytes that are sent; None: this end receives.
-        other: The other end, as soon as there is one.
+        sent: The bytes that are sent, a uint8 tensor; None: this end receives.
+        other: The other end of the message; None until it exists.
     """
 
     rank: int
@@ -46,7 +46,7 @@ class MessageEnd:
 
     def fits(self, other):
         """
-        Tell whether this end and another one, both still alone, can be the two of one message.
+        Tell whether this end and another one, both without a partner, can form one message.
         """
         return (
             self.other is other.other is None
@@ -62,14 +62,15 @@ def simulate_world(world_size, play):
     Play each rank of a world.
 
     Args:
-        world_size: Number of its ranks.
-        play: Function of a rank that plays it, and returns what is to be kept. When it is called,
-            the default group is that of the world on paper.
+        world_size: Number of ranks of the world.
+        play: Function of a rank that plays it, and returns the value to keep. During its call the
+            default group is that of the simulated world.
 
     Returns:
-        tuple: For each rank what `play` returned, or None; and what stopped the others, as {rank:
-        the MessageEnd that it waits for}. A rank that raises stops all, and it is {rank: its error}.
-        None if it sends in a thread: which call comes first is then not the same in each play.
+        tuple: A list of what `play` returned for each rank, or None; and {rank: the MessageEnd for
+        which it waits} for the ranks that did not finish. If a rank raises, the world stops, and
+        the dictionary is {rank: its error}. The function returns None instead of the tuple if an
+        answer sends from a thread, because the order of its calls then differs from play to play.
     """
     ends, kept = [{} for _ in range(world_size)], [None] * world_size
     stops = dict.fromkeys(range(world_size))
@@ -91,7 +92,9 @@ def simulate_world(world_size, play):
 
 class _NotYet(SystemExit):
     """
-    End the play of a rank that has to wait. No answer catches it, and a thread ends without a word.
+    An exception that ends the play of a rank that has to wait.
+
+    It is a SystemExit: no answer catches it, and a thread ends on it without output.
     """
 
     def __init__(self, end):
@@ -101,17 +104,18 @@ class _NotYet(SystemExit):
 
 class _Group(dist.ProcessGroup):
     """
-    Be the group of a world on paper, for one rank of it.
+    The group of a simulated world, as one of its ranks sees it.
 
     Args:
         rank: The rank.
-        ends: For each rank of the world the Ends that it has made in all plays, by what tells one
-            from the others.
+        ends: For each rank of the world a dictionary of the MessageEnds that it has made in all
+            plays. A key has the direction, the peer, the tag and a number.
     """
 
     def __init__(self, rank, ends):
         super().__init__(rank, len(ends))  # type: ignore[call-arg]
-        # Of messages, too, torch's own part is played by a backend whose calls come back at once.
+        # A fake backend, whose calls return at once, stands for torch's own part in messages as
+        # well.
         self._fake = dist.ProcessGroup(dist.HashStore(), rank, len(ends))
         devices = list({torch.device("cpu"), rank_device()})
         for group in (self, self._fake):
@@ -153,7 +157,7 @@ class _Group(dist.ProcessGroup):
 
 class _Handle:
     """
-    Stand for the handle of a message: to wait for it ends the play, as long as it has one end only.
+    The handle of a message. Its `wait` ends the play if the message has only one end.
     """
 
     def __init__(self, end, tensor, work):
@@ -165,8 +169,8 @@ class _Handle:
         if self._tensor is not None:
             sent = self._end.other.sent
             _bytes_of(self._tensor)[: len(sent)] = sent
-            self._tensor = None  # what is done with it from now on is the answer's
-        return dist.Work.wait(self._work)  # a trace notes it
+            self._tensor = None  # later calls must not fill it again
+        return dist.Work.wait(self._work)  # so that a trace records the wait
 
     def is_completed(self):
         return self.wait()
@@ -187,14 +191,14 @@ def _default_group(group):
     try:
         yield group
     finally:
-        # What the answer destroyed, it destroyed for all.
+        # If the answer destroyed its default group, the group of all ranks is gone as well.
         process_groups.set_default_group(whole if process_groups.is_alive(whole) else None)
         process_groups.remove_group(group)
 
 
 @contextmanager
 def _ending_threads():
-    # One that comes to its call later would make it as another rank.
+    # A thread that makes its call later would make it as another rank.
     before = threading.enumerate()
     yield
     for thread in threading.enumerate():

@@ -1,5 +1,5 @@
 """
-Copies that travel: of tensors, numbers and what holds them; of anything else, its name.
+Picklable copies of values. A value that cannot be copied becomes the name of its type.
 """
 
 import copyreg
@@ -18,11 +18,11 @@ _SCALARS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torc
 @dataclass(frozen=True)
 class Other:
     """
-    Stand for a value that does not travel.
+    A stand-in for a value that is not copied.
 
     Args:
         kind: The name of its type.
-        why: Why not.
+        why: The reason, or "".
     """
 
     kind: str
@@ -34,22 +34,22 @@ class Other:
 
 def plain(value, depth=0):
     """
-    Return a copy of a value that shares no memory with it and that pickles.
+    Return a copy of a value that shares no memory with it and can be pickled.
 
-    Tensors become dense ones on the CPU. Of what is neither tensor, number, text, list, tuple, set
-    nor dictionary, the name of its type remains.
+    Tensors become dense ones on the CPU. A value that is neither tensor, number, text, list, tuple,
+    set nor dictionary becomes an `Other`.
     """
     if isinstance(value, torch.Tensor):
         if value.numel() * value.element_size() > MAX_BYTES:
             return Other("tensor", f"{tuple(value.shape)}, too large to compare")
         return value.detach().to("cpu").to_dense().clone(memory_format=torch.contiguous_format)
     if isinstance(value, np.number | np.bool_):
-        return value.item()  # a number of NumPy's is as good as Python's
+        return value.item()  # a NumPy number counts as Python's
     if isinstance(value, _SCALARS):
         return value
     if depth == MAX_DEPTH:
         return Other(type(value).__name__, "nested too deep")
-    for kind in (set, frozenset):  # one that notes its order is as good as Python's
+    for kind in (set, frozenset):  # also the sets of `hash_order`, which become Python's
         if isinstance(value, kind):
             return kind(plain(one, depth + 1) for one in value)
     if type(value) in (list, tuple):
@@ -63,7 +63,7 @@ def plain(value, depth=0):
 
 def tensors_in(value, depth=0):
     """
-    Return the tensors in a value and in the lists, tuples and dictionaries that it is made of.
+    Return the tensors in a value, also those in nested lists, tuples and dictionaries.
     """
     if isinstance(value, torch.Tensor):
         return [value]
@@ -76,7 +76,7 @@ def tensors_in(value, depth=0):
 
 def share_memory(values, others):
     """
-    Tell whether a tensor of the one lies in the memory of a tensor of the other.
+    Tell whether a tensor in `values` shares memory with a tensor in `others`.
     """
     memory = {_memory(tensor) for tensor in tensors_in(values)} - {0}
     return any(_memory(tensor) in memory for tensor in tensors_in(others))
@@ -115,10 +115,10 @@ def same_bits(one, other):
 
 def pickled(value):
     """
-    Return a value as `pickle.loads` reads it.
+    Return a value as bytes that `pickle.loads` reads.
 
     torch writes a file for each tensor into the pickle, which takes twenty times as long as the
-    tensor's own bytes. A check has some hundred tensors that are small.
+    tensor's bytes alone. A check pickles some hundred small tensors.
     """
     content = io.BytesIO()
     pickler = pickle.Pickler(content, pickle.HIGHEST_PROTOCOL)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ipyparallel.cluster import launcher as ipp_launcher
 
+from ddp_lessons.private import ipyparallel_cluster
 from ddp_lessons.ranks.kernel.launchers.launched_processes import LaunchedRankProcesses
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
@@ -76,7 +77,7 @@ class MPIEngineSetLauncher(ipp_launcher.MPIEngineSetLauncher):
         """
         Whether mpiexec has. `running` hears of it only where an event loop runs, as in a notebook.
         """
-        return self._popen_process.poll() is not None
+        return ipyparallel_cluster.has_ended(self)
 
     def get_output(self, remove=False):
         """

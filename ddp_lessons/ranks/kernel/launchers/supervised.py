@@ -15,6 +15,7 @@ import psutil
 from ipyparallel.cluster import launcher as ipp_launcher
 from traitlets import Any, Integer
 
+from ddp_lessons.private.ipyparallel_cluster import end_cluster_thread
 from ddp_lessons.ranks.kernel.cell_transport import tell_unreadable_results, unpack
 from ddp_lessons.ranks.kernel.launchers.mpi import MPIEngineSetLauncher
 from ddp_lessons.ranks.kernel.launchers.slurm_job import SlurmEngineSetLauncher
@@ -79,10 +80,8 @@ class RanksCluster(ipp.Cluster):
         ipyparallel never ends it. Stop may come before that thread has run, or has a loop to end.
         """
         thread = self.__dict__.pop("_async_thread", None)
-        if thread in threading.enumerate() and self._loop_started.wait(clocks.LOOP_S):
-            self._thread_loop.add_callback(self._thread_loop.stop)
-            thread.join()
-            self._thread_loop.close()
+        if thread in threading.enumerate():
+            end_cluster_thread(self, thread, begins_within_s=clocks.LOOP_S)
         if self._connected is not None:
             self._connected.close(linger=0)
             self._connected = None

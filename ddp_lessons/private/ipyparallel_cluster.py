@@ -1,0 +1,53 @@
+"""
+Private names of ipyparallel's Cluster, of its launchers and of its engine.
+"""
+
+from threading import Thread
+from types import FrameType
+from typing import Any
+
+from ddp_lessons.private.reaching import reaches
+
+
+@reaches(
+    "ipyparallel.Cluster()._thread_loop",
+    since="ipyparallel 9.2",
+    lost="a thread of each set of ranks is left in the kernel",
+)
+def end_cluster_thread(cluster: Any, thread: Thread, *, begins_within_s: float) -> None:
+    """
+    End the thread in which ipyparallel runs a cluster's coroutines. ipyparallel never ends it.
+
+    Args:
+        cluster: The Cluster.
+        thread: Its thread, which is running.
+        begins_within_s: Seconds to wait for the thread's event loop.
+    """
+    if cluster._loop_started.wait(begins_within_s):
+        cluster._thread_loop.add_callback(cluster._thread_loop.stop)
+        thread.join()
+        cluster._thread_loop.close()
+
+
+@reaches(
+    "ipyparallel.cluster.launcher.LocalProcessLauncher()._popen_process",
+    since="ipyparallel 9.2",
+    lost="the end of mpiexec is noticed seconds later, by the heartbeat",
+)
+def has_ended(launcher: Any) -> bool:
+    """
+    Return whether the process that a launcher has started has ended.
+    """
+    return launcher._popen_process.poll() is not None
+
+
+@reaches(
+    "ipyparallel.engine.app.IPEngine._signal_stop",
+    since="ipyparallel 9.2",
+    lost="a rank that is stopped politely ends without its exit functions",
+)
+def stop_engine(engine: Any, signum: int, frame: FrameType | None) -> None:
+    """
+    Have an engine end once its event loop has its turn, as ipyparallel does for SIGTERM.
+    """
+    engine._signal_stop(signum, frame)
