@@ -222,7 +222,7 @@ def copy(
 @app.command()
 def reset(stem: _Stem, folder: _Folder = None):
     """
-    Bring an exercise's blank back. What you have written is kept in a file beside it.
+    Bring an exercise's blank back. Your answer is kept in a file beside it.
     """
     from ddp_lessons.course import exercises
 

@@ -1,5 +1,5 @@
 """
-The exercises in the form that nbgrader needs: each check cell has its metadata, and is worth a point.
+The exercises in the form that nbgrader needs: its metadata makes each check cell worth a point.
 
 For nbgrader, a check cell is an "autograder test": the cell is read-only, and gives its point if it
 does not raise. Answer cells have no such metadata, so nbgrader does not change them.

@@ -26,8 +26,8 @@ _WRITTEN_TO = ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", 
 _NEEDED_BYTES = 1 << 20
 _GO_FIRST = 500
 """
-The oom_score_adj of the server: with 500, Linux adds half of all memory to what a process uses when it
-chooses the process to kill. Other processes have 0; the highest value is 1000.
+Value of oom_score_adj: others have 0, the largest is 1000. If Linux must kill a process to get
+memory, it treats this one as if it used half of all memory in addition.
 """
 
 
@@ -95,8 +95,7 @@ def bound_memory():
     Limit each process of this user to MEM_LIMIT bytes, if no control group limits the user.
 
     A cell that fills memory then gets a MemoryError. Several processes together can still use more
-    than the limit. Only a spawner that bounds all of them, or a container for each learner, prevents
-    that.
+    than the limit. To prevent that, use a spawner that bounds all of them, or a container each.
     """
     most = memory_that_nobody_bounds()
     if most is not None:

@@ -1,7 +1,7 @@
 """
 Find submissions in a folder, and check each notebook in isolation, two at a time.
 
-    FOLDER/<learner>/.../02_collectives.ipynb    a folder for each learner, as course systems export them
+    FOLDER/<learner>/.../02_collectives.ipynb    a folder for each learner, as an LMS exports it
     FOLDER/exercises/02_collectives.ipynb        one learner's copy of the course, as in a CI job
     FOLDER/02_collectives.ipynb                  one learner's exercises
 """

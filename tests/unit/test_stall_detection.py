@@ -28,7 +28,11 @@ class Watch:
     def __init__(self, ranks):
         self.ranks = ranks
         self.standstill = StallDetector(
-            ranks, clock=ranks.clock, stats=ranks.all_stats.get, cpu_seconds=ranks.cpu_s.get
+            len(ranks),
+            lambda: ranks.supervisor.pids,
+            clock=ranks.clock,
+            stats=ranks.all_stats.get,
+            cpu_seconds=ranks.cpu_s.get,
         )
         self.standstill.look([0, 1, 2, 3])
 

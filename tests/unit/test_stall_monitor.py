@@ -39,7 +39,8 @@ class Watch:
         self.asked = []
         self.stall_monitor = StallMonitor(self.ranks, "", range(4), self._ticking)
         self.stall_monitor._standstill = StallDetector(
-            self.ranks,
+            len(self.ranks),
+            lambda: self.ranks.supervisor.pids,
             clock=self.ranks.clock,
             stats=self.ranks.all_stats.get,
             cpu_seconds=self.ranks.cpu_s.get,

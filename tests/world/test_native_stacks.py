@@ -7,7 +7,8 @@ import threading
 
 import pytest
 
-from ddp_lessons.ranks.diagnosis.native_stacks import parse_stacks, snapshot_from_outside
+from ddp_lessons.ranks.diagnosis.native_stacks import parse_stacks
+from ddp_lessons.ranks.kernel.agent_client import snapshot_from_outside
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.processes import waits_on_lock
 

@@ -1,5 +1,5 @@
 """
-Task 07.1: a window with one sync.
+Task 07.1: a window of micro-batches with one sync.
 """
 
 from ddp_lessons.checks.accumulation.training import (

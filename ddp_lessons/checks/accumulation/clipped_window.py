@@ -36,9 +36,9 @@ def _cases(draw):
         sizes = [draw.randint(2, 5)] * draw.randint(3, 5)
         data = {"sizes": sizes, "limit / length": share, "dtype": "float64"}
         yield Case(world_size, data)
-    # Here the limit lies between the length and its square.
+    # In this case the limit lies between the gradient's length and its square.
     yield Case(2, {"sizes": [3] * 4, "limit / length": 1.05, "dtype": "float64"}, seed=1)
-    # And here between the length and that of each parameter's gradient.
+    # In this case it lies between the length and that of each parameter's gradient.
     yield Case(2, {"sizes": [3] * 3, "limit / length": 0.9, "dtype": "float64"}, seed=7)
     data = {"sizes": [draw.randint(2, 5)], "limit / length": 0.2, "dtype": "float64"}
     yield Case(2, {**data, "mode": "eval"})
@@ -52,8 +52,8 @@ def _act(context, clipped_window):
     kept = watched.call(context, clipped_window, watched.batches, limit)
     again = watched.call_again(clipped_window, given[1:] or given, limit)
     zeros = None
-    if context["limit / length"] > 1:  # so a gradient that is scaled up was seen before
-        # Inputs of zeros, and targets that the model gives them: every gradient is exactly 0.
+    if context["limit / length"] > 1:  # in this case "scaled-up" is judged first
+        # Inputs are zeros, and targets the model's own outputs: every gradient is exactly 0.
         with torch.no_grad():
             flat = [(0 * inputs, watched.model.module(0 * inputs)) for inputs, _ in given]
         zeros = watched.call_again(clipped_window, flat, limit)
@@ -97,7 +97,7 @@ def _judge_later(case_result, rank, kept, expected, slack, length, length_error)
         fact = "Called once more on the same model, .grad empty, it returns another length."
         raise case_result.wrong("again", rank, got=result, expected=length, fact=fact)
     result, got = kept["zeros"] or (0.0, 0 * expected)  # None: not tried in this case
-    if got is None or not bool((got.abs() < 1e-5).all()):  # as NaN is not
+    if got is None or not bool((got.abs() < 1e-5).all()):  # NaN is refused as well
         fact = "The gradient of a window is all zeros, and does not stay so."
         raise case_result.wrong("zero-length", rank, got=got, fact=fact)
     if not abs(number_of(result) or 0) < 1e-5:
@@ -106,12 +106,14 @@ def _judge_later(case_result, rank, kept, expected, slack, length, length_error)
 
 
 def _clipped(window, limit, dtype):
-    # A window's gradient, clipped, and its error; then its length before, and its error.
+    # Return a window's clipped gradient and its error, and the length before clipping and its
+    # error.
     whole, error = window.right()
     length, most_off = whole.norm().item(), error.norm().item()
     scale = min(1.0, limit / length)
     unit = torch.finfo(dtype).eps / 2
-    # The length is off by the gradient's rounding and its own; torch's clip adds 1e-6 to it.
+    # The length is off by the gradient's rounding and its own. torch's clip adds 1e-6 to the
+    # length.
     length_error = most_off + len(whole) * unit * length
     scale_error = scale * (length_error + (1e-6 if scale < 1 else 0)) / (length - length_error)
     slack = scale * error + whole.abs() * scale_error + 4 * unit * whole.abs()
@@ -131,7 +133,7 @@ def _clip_mistake(case_result, window, got, limit, rank):
         if number < window.k - 1:
             sums = torch.stack([_clip(one, limit) for one in sums])
     late, length = sums.mean(0), whole.norm()
-    parts = whole[:-1], whole[-1:]  # the weight's and the bias's
+    parts = whole[:-1], whole[-1:]  # of the weight and of the bias
     results = [
         ("not-clipped", whole),
         ("scaled-up", whole * limit / length),
@@ -148,7 +150,7 @@ def _clip_mistake(case_result, window, got, limit, rank):
         ("no-sync", _clip(own[rank], limit)),
     ]
     right = _clip(whole, limit)
-    # In some cases a mistake changes nothing: there it is not the one that was made.
+    # A mistake that changes nothing in this case cannot be the one that was made.
     others = [(name, numbers) for name, numbers in results if not is_near(numbers, right)]
     found = next((name for name, numbers in others if is_near(got, numbers)), None)
     if found is None and is_rough(got, right):

@@ -16,7 +16,7 @@ RATE, FACTOR, PATIENCE, NUM_STEPS = 0.8, 0.5, 1, 6
 
 SETTINGS = ("mode", "factor", "patience", "threshold", "cooldown")
 
-MESSAGE_BYTES = 16  # two numbers of float64
+MESSAGE_BYTES = 16  # two float64 numbers
 
 _PARTS = {"a millionth": 2.0**-23, "a million times": 2.0**17, "of many digits": 1 / 7}
 _USUAL_PART, _NAN_STEP = 2.0**-3, 2
@@ -31,8 +31,7 @@ def _cases(draw):
     yield Case(3, {"samples": samples, "no loss on rank": 2})
     samples = [draw.randint(1, 9) for _ in range(2)]
     yield Case(2, {"samples": samples, "losses": "a millionth"})
-    # Numbers whose sum depends, in its last bits, on the order in which they are added up: in 49
-    # draws of 50.
+    # The last bits of these sums depend on the order of adding, in 49 draws of 50.
     samples = [draw.randint(1, 9) for _ in range(4)]
     for _ in range(3):
         yield Case(4, {"samples": samples, "losses": "of many digits"})
@@ -41,10 +40,10 @@ def _cases(draw):
 
 
 def _totals(case, rank):
-    # The sum of a rank's losses at each step: mostly whole eighths, so that sums are exact.
+    # Return the sum of a rank's losses at each step: mostly whole eighths, so that sums are exact.
     means = torch.randint(1, 240, (NUM_STEPS,), generator=generator(case, rank))
     if rank == case.data.get("no loss on rank"):
-        means[1] = 0  # its samples count all the same
+        means[1] = 0  # its samples still count
     part = _PARTS.get(case.data.get("losses"), _USUAL_PART)
     pairs = zip(means.tolist(), _counts(case, rank), strict=True)
     totals = [mean * num * part for mean, num in pairs]
@@ -54,7 +53,7 @@ def _totals(case, rank):
 
 
 def _counts(case, rank):
-    # Every other time one more. A rank without samples stays so.
+    # Return the number of samples at each step, one more at every second one. 0 stays 0.
     num_samples = case["samples"][rank]
     return [num_samples and num_samples + step % 2 for step in range(NUM_STEPS)]
 
@@ -80,7 +79,7 @@ def _noted(optimizer, schedule):
 
 
 def _right_plateau(metrics):
-    # What one process notes that has all samples.
+    # Return the notes of one process that has all samples.
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=RATE)
     schedule = ReduceLROnPlateau(optimizer, factor=FACTOR, patience=PATIENCE)
     noted = []
@@ -112,7 +111,7 @@ def _judge_mean(case_result, seen, number, mean, totals, counts):
     rank, result = seen.rank, seen.calls[number].result
     if number_of(result) is None:
         raise case_result.wrong("no-mean", rank, got=result, fact="It must return one number.")
-    # What may round are the losses, sums, means and weights of w ranks, in float32 at the worst.
+    # Losses, sums, means and weights of w ranks may be rounded, in float32 at the worst.
     most_off = 2 * (case_result.case.world_size + 3) * torch.finfo(torch.float32).eps * mean
     numbers = [number_of(other.calls[number].result) for other in case_result.seen]
     are_right = [one is not None and _is_near(one, mean, most_off) for one in numbers]
@@ -166,7 +165,7 @@ def _mean_mistake(case_result, seen, number, got, totals, counts):
         ("not-a-mean", sum(means)),
         ("not-a-mean", sum(totals) / sum(max(count, 1) for count in counts)),
         *(("one-rank", mean) for mean in means),
-        ("old-count", sum(totals) / sum(case_result.case["samples"])),  # those of the first call
+        ("old-count", sum(totals) / sum(case_result.case["samples"])),  # of the first call
         *(("rounded", float(one)) for one in (round(mean), math.floor(mean), math.ceil(mean))),
         *(("rounded", round(mean, digits)) for digits in range(9)),
         ("rounded", sum(map(math.floor, totals)) / num_samples),
@@ -278,5 +277,5 @@ plateau_step = Task(
         "values": "Take two ranks, one with 1 sample and one with 3, and go through your lines. At "
         "the next call, they may have other numbers of samples.",
     },
-    warm_up=first_ddp,  # the first optimizer imports the same
+    warm_up=first_ddp,  # a first optimizer imports the same modules
 )

@@ -1,5 +1,5 @@
 """
-Task 07.2: the last window.
+Task 07.2: the last window of an epoch.
 """
 
 import torch
@@ -68,7 +68,7 @@ def _judge(case_result):
 
 
 def _judge_end(case_result, rank):
-    # Does a window begin at the end of one epoch, and go on in the next?
+    # Refuse a window that begins at the end of one epoch and continues in the next.
     sizes, kept = case_result.case["sizes"], case_result.seen[rank].kept
     for step in kept["steps"][kept["num_first"] :][:1]:
         places = _batches_of(step["samples"], sizes)
@@ -130,7 +130,7 @@ def _judge_step(case_result, window, rank, number, places):
     if number >= num_steps and "hooks" in changes:
         raise case_result.wrong("hooks-stay", rank, **both, fact=f"{fact} {changes['hooks']}")
     if before is not None:
-        # The sum of both is rounded once more.
+        # The sum of both gradients is rounded once more.
         slack = 2 * error + torch.finfo(got.dtype).eps * got.double().abs()
         if bool(((got.double() - before.double() - expected).abs() <= slack).all()):
             raise case_result.wrong("not-zeroed", rank, **both, fact=fact)

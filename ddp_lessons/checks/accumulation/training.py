@@ -1,5 +1,5 @@
 """
-What tasks 07.1 to 07.3 share: a small training, and what windows cost in it.
+The common part of tasks 07.1 to 07.3: a small training run, and how its windows are judged.
 """
 
 import torch
@@ -9,15 +9,17 @@ from ddp_lessons.checks.kit import equal
 from ddp_lessons.checks.kit.fixtures.regression import batch_gradients, gradient
 from ddp_lessons.trace import collectives
 
-MOST_HELD = 1.5  # times the activations of one micro-batch; two at once are 2
+MOST_HELD = 1.5  # micro-batches whose activations may be held at once
 
-FEWER_DIGITS = 2.0**-7  # a bfloat16 has 8 of them
+FEWER_DIGITS = 2.0**-7  # the epsilon of bfloat16
 
 
 class WatchedTraining(Watched):
     """
-    Watch an answer train a model, and note what it leaves: weights, modes, who is trained, the
-    optimizer's settings.
+    A watched training run that also notes the model's state before and after the answer.
+
+    The state is the weights, the modes, `requires_grad` of each parameter, and the optimizer's
+    settings.
     """
 
     def call(self, context, answer, *args):
@@ -57,7 +59,7 @@ class WatchedTraining(Watched):
 
 def judge_trained(case_result):
     """
-    Refuse an answer after which other parameters are trained than before it.
+    Refuse an answer that changes `requires_grad` of a parameter.
     """
     for rank, seen in enumerate(case_result.seen):
         if seen.kept["left"]["trained"] != seen.kept["before"]["trained"]:
@@ -67,7 +69,7 @@ def judge_trained(case_result):
 
 def judge_left(case_result):
     """
-    Refuse what an answer leaves changed in the model, and gradients of frozen parameters.
+    Refuse an answer that leaves the model changed, or that gives frozen parameters a gradient.
     """
     for rank, seen in enumerate(case_result.seen):
         before, left = seen.kept["before"], seen.kept["left"]
@@ -87,14 +89,18 @@ def judge_left(case_result):
 
 def first_known(case_result, *names):
     """
-    Return the first of some mistakes that the task tells apart.
+    Return the first of these mistakes that the task names, or "values".
     """
     return next((name for name in names if name in case_result.task.mistakes), "values")
 
 
 def judge_talk(case_result, num_syncs):
     """
-    Refuse who talks more often than `num_syncs` times, holds too much, or is left inside no_sync.
+    Refuse an answer that syncs too often, holds too many activations, or leaves the sync off.
+
+    Args:
+        case_result: The CaseResult.
+        num_syncs: The most collectives that a rank may make.
     """
     for rank, (seen, events) in enumerate(zip(case_result.seen, case_result.traces, strict=True)):
         num_calls = len(collectives(events))
@@ -127,13 +133,21 @@ def _name_cost(case_result, seen, events, num_syncs):
 
 def name_gradient(case_result, window, rank, got, weights, places):
     """
-    Return the mistake that a wrong gradient comes of, by its numbers.
+    Return the mistake that explains a wrong gradient, found by its numbers.
+
+    Args:
+        case_result: The CaseResult.
+        window: The Window.
+        rank: The rank.
+        got: The wrong gradient, (G,).
+        weights: (G,), the trained weights.
+        places: Positions of the window's batches.
     """
     named = window.mistake(got, rank)
     if named is not None:
         return first_known(case_result, named)
     if case_result.case.world_size > 1 and not case_result.names[rank]:
-        return "no-sync"  # it cannot be anything else: no rank talks
+        return "no-sync"  # no other mistake is possible: no rank made a call
     sizes = [case_result.case["sizes"][place] for place in places]
     alike = torch.ones_like(window.all()) * max(sizes) / sum(sizes) / window.num_ranks
     if window.agrees(got, alike):
@@ -147,7 +161,9 @@ def name_gradient(case_result, window, rank, got, weights, places):
 
 def met_by_all(case, weights, places, window):
     """
-    Return the gradient if outputs (n,) meet targets (n, 1), so that each meets each.
+    Return the gradient of a loss that compares outputs (n,) with targets (n, 1).
+
+    By broadcasting, each output is compared with each target.
     """
     gradients = []
     for rank in range(case.world_size):
@@ -159,15 +175,19 @@ def met_by_all(case, weights, places, window):
 
 def is_near(one, other, share=5e-5):
     """
-    Tell whether two are near, only to name a mistake that was found: float32 rounds far less.
+    Tell whether two gradients are near each other.
+
+    It only serves to name a mistake that was found already: the error of float32 is far less.
     """
     return bool((one - other).norm() <= share * other.norm())
 
 
 def is_rough(one, other):
     """
-    Tell whether each number is off by a little of its own; or all are alike, by no more than
-    float32 rounds.
+    Tell whether a gradient looks as if its digits were lost in a smaller dtype.
+
+    Its distance is at most 2**-7 of the length; for a gradient in the right direction it is at most
+    1e-6, which is about the error of float32.
     """
     share = 1e-6 if is_parallel(one, other) else FEWER_DIGITS
     return is_near(one, other, share)
@@ -175,7 +195,7 @@ def is_rough(one, other):
 
 def is_parallel(one, other):
     """
-    Tell whether one is a positive multiple of the other.
+    Tell whether one gradient is a positive multiple of the other.
     """
     lengths = one.norm() * other.norm()
     return bool(lengths > 0) and bool(one @ other >= (1 - 1e-8) * lengths)
@@ -238,7 +258,7 @@ def fewer_of(case, weights):
 
 def refuse_again(case_result, rank, got, expected):
     """
-    Refuse what a second call leaves.
+    Refuse the gradient that a second call leaves.
     """
     fact = "Called once more on the same model, .grad empty, it leaves another gradient, or none."
     expected = expected.to((expected if got is None else got).dtype)
@@ -247,7 +267,7 @@ def refuse_again(case_result, rank, got, expected):
 
 def number_of(result):
     """
-    Return a result as a float, or None if it is none.
+    Return a result as a float, or None if it is not a number.
     """
     try:
         return float(result)

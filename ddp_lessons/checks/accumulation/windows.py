@@ -1,9 +1,9 @@
 """
-What a DDP model goes through in a window of micro-batches, and what its gradient should be.
+A DDP model that is watched during a window of micro-batches, and the window's right gradient.
 
 Legend: w ranks, k micro-batches in a window, m in this one (m <= k), of n samples each; N samples
-of a rank in a window; G numbers in a gradient. A table of shares is (w, m): how much the mean
-gradient of each micro-batch counts in what a rank should have, or has by mistake.
+of a rank in a window; G numbers in a gradient. A table of shares is (w, m): the factor with which
+each micro-batch's mean gradient counts in a rank's gradient, for the right way or for a mistake.
 """
 
 import torch
@@ -26,13 +26,14 @@ _USUAL_RANKS = 4
 
 class Watched:
     """
-    Hold a DDP model, and note what becomes of it: forwards, backwards, steps, bytes held.
+    A DDP model whose forwards, backwards, optimizer steps and saved bytes are noted.
 
     Collective: every rank of the case must make it.
 
     Args:
-        here: The Here of a case with `sizes` of batches, alike on all ranks, and a `dtype`.
-        optimizer_of: Function of the parameters that returns an optimizer whose steps to note.
+        context: The RankContext of a case with `sizes` of batches, equal on all ranks, and a
+            `dtype`.
+        optimizer_of: Function of the parameters that returns the optimizer whose steps are noted.
     """
 
     def __init__(self, context, optimizer_of=None):
@@ -58,11 +59,11 @@ class Watched:
 
     def call(self, context, answer, *args):
         """
-        Call the answer with the model and these arguments, and return all that was noted.
+        Call the answer with the model and these arguments, and return a dictionary of all notes.
         """
         with SavedBytes(self.model) as saved:
             context.call(answer, self.model, *args, watch=(self.model,))
-        while self._hooks:  # they would keep the model alive, and the model its group
+        while self._hooks:  # hooks keep the model alive, and the model its group
             self._hooks.pop().remove()
         return self.noted | {
             "peak_bytes": saved.peak_bytes,
@@ -93,7 +94,7 @@ class Watched:
 
 def batches_of(case, rank):
     """
-    Return the batches of one rank, of the sizes that the case names.
+    Return the batches of one rank, with the sizes that the case names.
     """
     return regression_batches(
         case, rank, case["sizes"], NUM_FEATURES, getattr(torch, case["dtype"])
@@ -102,13 +103,13 @@ def batches_of(case, rank):
 
 class Window:
     """
-    Say what the gradient of a window should be, and what it is by the usual mistakes.
+    The right gradient of a window, and its gradients by common mistakes.
 
     Args:
         case: The Case.
-        weights: (G,), what the model had.
-        places: Which of each rank's batches are in the window.
-        k: How many there would be in a whole one.
+        weights: (G,), the trained weights of the model.
+        places: Positions of the window's batches in each rank's list.
+        k: The number of batches in a full window.
     """
 
     def __init__(self, case, weights, places, k):
@@ -120,7 +121,7 @@ class Window:
             for rank in range(case.world_size)
         ]
         self.gradients, self.errors = (torch.stack(one) for one in zip(*both, strict=True))
-        self._own = {  # of one rank's micro-batches
+        self._own = {  # the shares of one rank's micro-batches
             "right": sizes / sizes.sum(),
             "mean-of-means": torch.ones_like(sizes) / len(sizes),
             "by-k": torch.ones_like(sizes) / k,
@@ -130,14 +131,15 @@ class Window:
 
     def of(self, shares):
         """
-        Return the sum over all micro-batches, weighted, and its error; both (G,).
+        Return the sum of all micro-batches' gradients, weighted by shares, and its error; both
+        (G,).
         """
         shares = shares.double()[..., None]  # (w, m) -> (w, m, 1)
         return (shares * self.gradients).sum((0, 1)), (shares * self.errors).sum((0, 1))
 
     def own(self, rank, name="right"):
         """
-        Return the table of a rank that adds up its own micro-batches alone.
+        Return the table of shares of a rank that adds up only its own micro-batches.
         """
         table = torch.zeros(self.gradients.shape[:2], dtype=torch.float64)
         table[rank] = self._own[name]
@@ -145,7 +147,7 @@ class Window:
 
     def all(self, name="right"):
         """
-        Return the table of an average over ranks.
+        Return the table of shares of an average over ranks.
         """
         return sum(self.own(rank, name) for rank in range(self.num_ranks)) / self.num_ranks
 
@@ -157,7 +159,7 @@ class Window:
 
     def mistake(self, got, rank):
         """
-        Return the mistake that gives such a gradient on a rank, or None.
+        Return the mistake that results in this gradient on a rank, or None.
         """
         names = ("mean-of-means", "by-k", "by-k samples", "undivided")
         tables = [(name.partition(" ")[0], self.all(name)) for name in names]
@@ -173,7 +175,7 @@ class Window:
 
     def agrees(self, got, shares):
         """
-        Tell whether a gradient is what the shares give, up to rounding.
+        Tell whether a gradient is the one that a table of shares gives, up to rounding.
         """
         expected, error = self.of(shares)
         return bool(((got.double() - expected).abs() <= error).all())

@@ -42,14 +42,15 @@ def _cases(draw):
 
 class _Watched:
     """
-    Note what each step of an optimizer goes by, and what it makes of the weights.
+    A model and an optimizer that note the gradient of each step, and the weights before and after
+    it.
     """
 
     def __init__(self, model):
         self.model, self.steps = model, []
-        self.modes = [_modes_of(model)]  # at first, and then at each forward
+        self.modes = [_modes_of(model)]  # now, and then at each forward
         model.register_forward_pre_hook(lambda *_: self.modes.append(_modes_of(model)))
-        # Each parameter is a group of its own: nobody need put all of them into one.
+        # Each parameter has its own group: an answer may not assume that one group has them all.
         groups = [{"params": [p]} for p in model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.SGD(groups, lr=RATE, momentum=MOMENTUM)
         self.optimizer.register_step_pre_hook(self._note_before)
@@ -75,7 +76,7 @@ def _act(context, local_sgd):
     watched = _Watched(model)
     pairs = batches_of(context.case, context.rank)
     batches = [(inputs.to(context.device), targets.to(context.device)) for inputs, targets in pairs]
-    if "left over" in context.case.data:  # by an earlier backward, which no step has followed
+    if "left over" in context.case.data:  # as after a backward without a step
         for parameter in (p for p in model.parameters() if p.requires_grad):
             parameter.grad = torch.full_like(parameter, LEFT_OVER)
     for _ in range(NUM_CALLS):
@@ -88,7 +89,8 @@ def _act(context, local_sgd):
 
 
 def _wrong_gradients(view):
-    # Each step that goes by a wrong one: what it is, what was left in `.grad`, and the right one.
+    # Yield each step with a wrong gradient: its number, the gradient, the one left in `.grad`
+    # before, the right one, and its error.
     batches, num_terms = batches_of(view.case, view.rank), num_samples(view.case, view.rank)
     for note in view.kept:
         left = note["left"]
@@ -127,7 +129,8 @@ def _changes_the_rest(view):
 
 
 def _moments(view):
-    # The moment after each step: whether ranks should meet, and their weights before and after.
+    # Yield for each step whether ranks should meet after it, and their weights before and after
+    # that.
     last = view.case["batches"]
     for number in range(NUM_CALLS):
         notes = [seen.kept[number] for seen in view.case_result.seen]
@@ -147,8 +150,8 @@ def _moves_alone(view):
 
 
 def _meets(tells):
-    # A function of a View that finds a meeting after which a rank has not the mean, if `tells`: a
-    # function of the View, the step, and all ranks' weights before and after it.
+    # Return a function of a View that finds a meeting after which a rank does not have the mean, if
+    # `tells` agrees: a function of the View, the step, and all ranks' weights before and after it.
 
     def shows(view):
         for step, is_due, rows, nexts in _moments(view):

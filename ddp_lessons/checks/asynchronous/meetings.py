@@ -1,5 +1,6 @@
 """
-What the tasks share in which ranks meet now and then: the price of a meeting, and the mean.
+The common part of the tasks in which ranks average their weights now and then: models, the mean,
+and the cost of a meeting.
 
 Legend: w ranks; (w, G) one row of weights for each rank; u is the unit roundoff of a dtype.
 """
@@ -31,14 +32,14 @@ def model_of(context):
 
 def num_samples(case, rank):
     """
-    Return how many samples a batch of a rank has.
+    Return the number of samples in a batch of a rank.
     """
     return case["samples"] + rank
 
 
 def batches_of(case, rank):
     """
-    Return the batches of one rank, all of one size, which is larger on later ranks.
+    Return the batches of one rank. All have the same size, which is larger on later ranks.
     """
     sizes = [num_samples(case, rank)] * case["batches"]
     return regression_batches(case, rank, sizes, NUM_FEATURES, dtype_of(case))
@@ -46,10 +47,10 @@ def batches_of(case, rank):
 
 def mean_of(rows):
     """
-    Return the mean of all ranks' weights, and how far another way to it may be off.
+    Return the mean of all ranks' weights, and how far a right answer's may be off.
 
     Args:
-        rows: For each rank its weights, (G,).
+        rows: A list of the weights of each rank, (G,).
 
     Returns:
         tuple: Both (G,) float64.
@@ -57,40 +58,40 @@ def mean_of(rows):
     stacked = torch.stack(rows).double()
     unit = torch.finfo(rows[0].dtype).eps / 2
     mean = stacked.mean(dim=0)
-    # The sum of w terms, a factor 1 / w that is rounded itself, a product; and the oracle's own.
+    # Rounded are: a sum of w terms, the factor 1 / w, a product, and this float64 mean.
     return mean, sum_error(rows) / len(rows) + 4 * unit * stacked.abs().mean(dim=0)
 
 
 def is_within(got, expected, slack):
     """
-    Tell whether numbers are what is expected, up to slack; nan is not.
+    Tell whether numbers are the expected ones, up to `slack`; nan is not.
     """
     return bool(((got.double() - expected.double()).abs() <= slack).all())
 
 
 def is_rounded(got, expected, size):
     """
-    Tell whether numbers are what is expected but for bits that a dtype of 16 bits does not have.
+    Tell whether numbers are the expected ones, but for bits that a 16-bit dtype does not have.
 
     Args:
         got: The numbers.
-        expected: What they should be.
-        size: For each how large the numbers are that it is made of.
+        expected: The right numbers.
+        size: For each number the size of the terms that it is made of.
     """
     return is_within(got, expected, 4 * torch.finfo(torch.bfloat16).eps * size)
 
 
 def judge_price(case_result, rank, events, num_meetings, num_bytes, what):
     """
-    Refuse more than one call a meeting, or more bytes than the trained weights have.
+    Refuse more than one call for each meeting, or more bytes than the trained weights have.
 
     Args:
         case_result: The CaseResult.
         rank: The rank.
         events: The events of all its meetings.
-        num_meetings: How many meetings there must be.
+        num_meetings: Number of meetings that there must be.
         num_bytes: Bytes of the trained weights.
-        what: What it is that should cost no more, as a sentence begins.
+        what: The first words of the sentence about the fault, such as "The weights are".
     """
     calls = [event for event in events if event.is_communication]
     if len(calls) > num_meetings:

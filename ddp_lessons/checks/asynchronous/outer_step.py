@@ -54,7 +54,7 @@ def _act(context, outer_step):
 
 
 def _train_alone(model, moved):
-    # As inner steps would: weights are elsewhere, and the last gradients are still there.
+    # Do what inner steps would: move the weights, and leave the last gradients in .grad.
     parts = moved.split([p.numel() for p in _parameters(model)])
     with torch.no_grad():
         for p, part in zip(_parameters(model), parts, strict=True):
@@ -120,7 +120,8 @@ def _judge_round(case_result, number, rank, notes):
 
 
 def _mean_difference(notes):
-    # The mean of (common - local); its error covers both ways: of differences, and of weights.
+    # Return the mean of (common - local) and its error, whether differences or weights are
+    # averaged.
     mean, error = mean_of([note["local"] for note in notes])
     common = notes[0]["common"].double()
     unit = torch.finfo(notes[0]["common"].dtype).eps / 2
@@ -129,8 +130,8 @@ def _mean_difference(notes):
 
 
 def _stepped(case, common, momentum, gradient, error, looks_ahead=True):
-    # One step of SGD with Nesterov's momentum, and how far another order of rounding may be off.
-    # Without looking ahead it is the older, heavy-ball momentum.
+    # Return the result of one step of SGD with Nesterov's momentum, and how far another order of
+    # rounding may be off. Without `looks_ahead` it is the older, heavy-ball momentum.
     rate, share = case["rate"], case["momentum"]
     before = 0 if momentum is None else momentum.double()
     kept = gradient if momentum is None else share * before + gradient

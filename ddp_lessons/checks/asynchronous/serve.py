@@ -41,7 +41,7 @@ def _act(context, serve):
 
 
 def _gives_no_log(view):
-    # Every mistake shows on rank 0, which is asked first.
+    # All these functions judge the whole case: a mistake shows in the first view, that of rank 0.
     log, steps = view.case_result.results[0], view.case["steps"]
     is_log = isinstance(log, list | tuple) and all(
         isinstance(pair, list | tuple) and [type(one) for one in pair] == [int, int] for pair in log
@@ -52,7 +52,7 @@ def _gives_no_log(view):
 
 
 def _places(case_result):
-    # The place in the weights of each gradient of the log.
+    # Return the position in the weights of each gradient of the log.
     workers = [worker for worker, _ in case_result.results[0]]
     made = [workers[:turn].count(worker) for turn, worker in enumerate(workers)]
     return [place_of(case_result.case, *both) for both in zip(workers, made, strict=True)]
@@ -65,7 +65,7 @@ def _weights_of(case, held):
 
 
 def _answers(case_result):
-    # For each answer: worker, step, weights, and the places of the gradients that are in them.
+    # Yield for each answer: worker, step, weights, and the positions of the gradients in them.
     first, moves = first_weights(case_result.case).double(), RATE * sizes_of(case_result.case)
     for worker in range(1, case_result.case.world_size):
         for step, weights in enumerate(case_result.results[worker]):
@@ -74,8 +74,8 @@ def _answers(case_result):
 
 
 def _answers_with(tells):
-    # A function of a View that says what is wrong with the weights of an answer, if `tells` does: a
-    # function of the CaseResult and what `_answers` gives.
+    # Return a function of a View that says what is wrong with the weights of an answer, if `tells`
+    # finds something: a function of the CaseResult and of what `_answers` yields.
 
     def shows(view):
         for worker, step, *rest in _answers(view.case_result):
@@ -92,7 +92,7 @@ def _are_others(case_result, worker, step, weights, held):
     if not torch.equal(weights, right):
         told = words_of_both(weights, right)
         return f"are {told[0]}; gradients that are taken once give {told[1]}."
-    # Under way, a tensor is read at any time: what came after it was sent may be in it.
+    # A tensor is read at any time during a send: gradients applied after it began may be in it.
     calls = [event for event in case_result.traces[0] if event.name in ("send", "recv")]
     sends = [at for at, event in enumerate(calls) if event.is_send and event.peer == worker]
     num_taken = sum(not event.is_send for event in calls[: sends[step]])
@@ -129,7 +129,7 @@ def _are_early(case_result, worker, _step, _weights, held):
 
 
 def _ages(view):
-    # The ages of the log, and the right ones.
+    # Return the ages of the log, and the right ones.
     log, places = view.case_result.results[0], _places(view.case_result)
     right = [*range(len(log))]
     for worker, step, _, held in _answers(view.case_result):

@@ -18,7 +18,7 @@ NUM_CALLS = 2
 def _cases(draw):
     yield Case(2, {"sizes": [2, 4], "slow": [1]}, seed=0)
     yield Case(1, {"sizes": [draw.randint(2, 5)], "slow": []})
-    # Neighbours: who helps one neighbour alone leaves one of the two queues to nobody.
+    # The slow ranks are neighbours: a rank that helps only one of its neighbours leaves a queue.
     first = draw.randrange(4)
     yield _case(draw, [first, (first + 1) % 4], [draw.randint(1, 3) for _ in range(4)])
     yield _case(draw, [draw.choice([1, 2])], [0, draw.randint(1, 3), draw.randint(1, 3)])
@@ -45,7 +45,7 @@ def _act(context, share_work):
 
 class _Counters:
     """
-    What the answer gets as its store: `add` and nothing else.
+    The store that the answer gets: it has `add` and nothing else.
     """
 
     def __init__(self, work):
@@ -54,9 +54,10 @@ class _Counters:
 
 def _in_a_call(fact_of):
     """
-    Return what gives the first fact that `fact_of(view, kept)` has of the calls.
+    Return a `shows` that returns the first fact that `fact_of(view, kept)` finds in one of the
+    calls.
 
-    `kept` has for each rank what its Work noted in that call.
+    `kept` is a list with the notes of each rank's Work in that call.
     """
 
     def shows(view):
@@ -83,7 +84,7 @@ def _returns_other_results(view):
 
 def _times(view, kept):
     """
-    Return (item, how often it was done, whether a ghost took it) of each item.
+    Return (item, how often it was done, whether a ghost took it) for each item.
     """
     counts = Counter([item for one in kept for item in one["done"]])
     ghosts = {item for one in kept for item in one["ghosts"]}
@@ -141,7 +142,8 @@ def _takes_others_first(view, kept):
 
 def _left(view, kept):
     """
-    Return (items left, those of them that were taken and not begun) when this rank is slow.
+    Return (items left, how many of them were taken and not begun) if this rank is slow, else (0,
+    0).
     """
     own = kept[view.rank]
     return (own["left"], own["hoarded"]) if view.rank in view.case["slow"] else (0, 0)
@@ -157,7 +159,7 @@ def _hoards(view, kept):
 
 def _stops(is_stolen):
     """
-    Return what tells whether work is left, and whether ranks have stolen some or none.
+    Return a `fact_of` that tells whether work is left, if ranks have stolen items (or have not).
     """
 
     def fact_of(view, kept):

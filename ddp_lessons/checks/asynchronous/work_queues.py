@@ -1,15 +1,16 @@
 """
-Queues of work in which some ranks are slow: how slow depends on the others, not on the machine.
+Queues of work for ranks of which some are slow. How slow they are depends on the other ranks, and
+not on the machine.
 
-- Nobody ends its first item before every rank has begun one, or has returned.
+- No rank ends its first item before every rank has begun an item or has returned.
 - A slow rank ends its first item only when all items of all ranks have been begun, or all fast
-  ranks have returned. So it begins a second one only if they left some to it.
-- No fast rank ends the first item that it has stolen before all fast ranks have stolen one, or have
-  returned. So who does not help returns while there is work.
+  ranks have returned. So it begins a second item only if the fast ranks left one.
+- No fast rank ends the first item that it has stolen before all fast ranks have stolen an item or
+  have returned. So a fast rank that does not help returns while there is work.
 
-A look at a counter, `add(key, 0)`, is followed by a ghost: somebody who takes the next item just
-then, as another rank might. It does so at the first look of each rank at a key, and when one item
-is left.
+A read of a counter, `add(key, 0)`, is followed by a ghost: it takes the next item at that moment,
+as another rank might. It does so at the first read of each key by each rank, and when one item is
+left.
 """
 
 import torch
@@ -18,21 +19,22 @@ import torch.distributed as dist
 
 class Work:
     """
-    The work of all ranks, seen from this one: a store that counts, and what does an item.
+    The work of all ranks as this rank sees it: a store that counts items, and a function to do one.
 
     Args:
-        store: A store that all ranks of the case share, with no keys yet.
-        sizes: For each rank how many items it has.
+        store: A store that all ranks of the case share, without keys yet.
+        sizes: The number of items of each rank.
         slow: The slow ranks.
 
     Attributes:
-        done: (owner, number) of each item that was done here, in order.
-        ghosts: The same of those that the ghost has taken.
+        done: (owner, number) of each item that this rank did, in order.
+        ghosts: (owner, number) of each item that the ghost took.
         added: (key, amount) of each call of `add`.
-        left: How many items nobody had begun when this slow rank had waited in vain; else 0.
-        hoarded: How many of those had been taken all the same.
-        untaken: How many items nobody had taken when the answer returned here.
-        held: The most items that were taken here and not begun when another was begun.
+        left: Number of items that no rank had begun when this slow rank's first item ended; 0 on
+            fast ranks.
+        hoarded: Number of these items that a rank had taken.
+        untaken: Number of items that no rank had taken when the answer returned on this rank.
+        held: The most items that this rank had taken and not begun while it began another one.
     """
 
     def __init__(self, store, sizes, slow):
@@ -46,7 +48,7 @@ class Work:
 
     def add(self, key, amount):
         """
-        Add to a counter and return the new number, in one go.
+        Add to a counter and return the new number, as one atomic operation.
         """
         if key not in map(str, range(self._world_size)) or type(amount) is not int:
             raise ValueError(
@@ -73,8 +75,12 @@ class Work:
         """
         Do one item.
 
+        Args:
+            owner: The rank whose item it is.
+            number: The item's number, from 0.
+
         Returns:
-            torch.Tensor: (2,), which tells it from all others.
+            torch.Tensor: (2,), the owner and the number.
         """
         if owner not in range(self._world_size) or number not in range(self._sizes[owner]):
             raise ValueError(

@@ -1,12 +1,12 @@
 """
-Workers that send gradients to a server in an order that a case draws, and what the server must do.
+Workers that send gradients to a server in the order that a case draws, and what it must answer.
 
-They pass a token from one to the next: who has sent its gradient hands it on, and only then does
-the next one send. So every server meets the same order, however busy the machine is.
+The workers pass a token: a worker that has sent its gradient hands the token to the next one, and
+only then does that one send. So every server gets the same order, on a busy machine as well.
 
-Legend: k workers, ranks 1 to k; s steps each; gradient (worker, step) is nonzero at place
-(worker - 1) s + step alone. So weights tell by themselves which gradients are in them. A version is
-how many there are.
+Legend: k workers, ranks 1 to k; s steps each; gradient (worker, step) is nonzero only at place
+(worker - 1) s + step. So weights show which gradients are in them. A version of the weights has a
+number: how many gradients are in it.
 """
 
 from random import Random
@@ -16,20 +16,20 @@ import torch.distributed as dist
 
 from ddp_lessons.checks.kit import whole_numbers
 
-RATE = 0.25  # a power of 2: all that is computed is exact
+RATE = 0.25  # a power of 2: all results are exact
 _TOKEN, _END = 77, 78  # tags
 
 
 def place_of(case, worker, step):
     """
-    Return at which place the gradient of a worker's step is nonzero.
+    Return the position at which the gradient of a worker's step is nonzero.
     """
     return (worker - 1) * case["steps"] + step
 
 
 def sizes_of(case):
     """
-    Return the one nonzero number of each gradient, (k s,), in float64.
+    Return the nonzero number of each gradient, (k s,) float64.
     """
     num = (case.world_size - 1) * case["steps"]
     return whole_numbers(case, 1, (num,), torch.float64)
@@ -57,10 +57,11 @@ def gradients_of(case, worker):
 
 def order_of(case):
     """
-    Return which worker sends, turn by turn, as a right server lets them.
+    Return the list of workers in the order in which they send, as a right server lets them.
 
-    Worker 1 is as far ahead as the bound lets it before any other sends. Who has had its weights
-    for a turn goes before who has just got them: a server that answers late comes to an end, too.
+    Worker 1 goes as far ahead as the bound allows before any other worker sends. A worker that got
+    its weights a turn ago goes before one that just got them, so that a server that answers late
+    can finish.
     """
     workers, steps, bound = range(1, case.world_size), case["steps"], case["bound"]
     rng = Random(f"{case.seed} turns")
@@ -82,18 +83,23 @@ def order_of(case):
 
 def may_go_on(made, worker, bound):
     """
-    Tell whether a worker may have weights, by how many steps each has made.
+    Tell whether a worker may get weights.
+
+    Args:
+        made: {worker: number of steps that it has made}.
+        worker: The worker.
+        bound: How many steps a worker may be ahead of the slowest one.
     """
     return made[worker] - min(made.values()) <= bound
 
 
 def play_worker(gradients, order):
     """
-    Send gradients to rank 0 when it is this worker's turn, and return all weights that come back.
+    Send gradients to rank 0 in this worker's turns, and return all weights that it answers.
 
     Args:
         gradients: (s, k s).
-        order: As `order_of` returns it.
+        order: The workers in the order in which they send (see `order_of`).
     """
     rank, replies, under_way = dist.get_rank(), [], []
     for turn, worker in enumerate(order):
@@ -103,7 +109,7 @@ def play_worker(gradients, order):
             dist.recv(torch.empty(1), order[turn - 1], tag=_TOKEN)
         dist.send(gradients[len(replies)].clone(), 0)
         if turn + 1 < len(order) and order[turn + 1] != rank:
-            # The next one may be waiting for its weights: do not wait for it in turn.
+            # The next worker may still wait for its weights: do not wait for it here.
             token = torch.ones(1)
             under_way.append((token, dist.isend(token, order[turn + 1], tag=_TOKEN)))
         weights = torch.empty_like(gradients[0])
@@ -116,7 +122,7 @@ def play_worker(gradients, order):
 
 
 def _end_together(order):
-    # The server would take a gradient of the next call for one that it still waits for.
+    # Without this wait, a gradient of the next call could reach the server during this call.
     rank, last = dist.get_rank(), order[-1]
     if rank != last:
         dist.recv(torch.empty(1), last, tag=_END)

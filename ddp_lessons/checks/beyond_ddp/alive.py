@@ -1,8 +1,9 @@
 """
-Count the memory that is alive: of all tensors that a piece of code has made, whoever holds them.
+A count of the memory that is alive: all tensors that a piece of code has made and not released.
 
-What autograd has saved for backward is held in C++, where Python's garbage collector does not look.
-So every operation is seen, and a weak reference to the memory of what it made is kept.
+C++ holds the tensors that autograd has saved for backward, where Python's garbage collector does
+not look. Therefore a mode sees every operation, and keeps a weak reference to the memory of each
+result.
 """
 
 import gc
@@ -18,7 +19,7 @@ from ddp_lessons.ranks.system.thread_stats import thread_stats_of
 
 MAX_LINGER_S = 5.0
 """
-How long memory that should be gone may take to go, if threads of the backend do not come to rest.
+Seconds to wait for memory that should be gone, if threads of the backend do not come to rest.
 """
 _LOOKS_AT_REST = 10
 _LOOK_EVERY_S = 0.02
@@ -26,20 +27,20 @@ _LOOK_EVERY_S = 0.02
 
 class Alive(dispatch_mode()):
     """
-    Note the memory of each tensor that is made inside.
+    A mode that notes the memory of each tensor that is made in its `with` block.
 
     Args:
-        most_bytes: How many bytes may be alive.
+        most_bytes: Number of bytes that may be alive.
     """
 
     def __init__(self, most_bytes):
         super().__init__()
         self._most_bytes, self._was_more = most_bytes, False
-        self._seen = {}  # address of a storage -> a weak reference: it is not given away again
+        self._seen = {}  # {address of a storage: a reference that reserves it}
 
     @classmethod
     def _should_skip_dynamo(cls):
-        # Otherwise torch imports its compiler, only to keep it out of here: seconds a rank.
+        # True would import torch's compiler, only to disable it in this mode: seconds on each rank.
         return False
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
@@ -52,15 +53,15 @@ class Alive(dispatch_mode()):
 
     def num_bytes(self, besides=()):
         """
-        Count the bytes that are alive now.
+        Return the number of bytes that are alive now.
 
-        A thread of the backend may hold the tensors of a call for a moment after the call was
-        waited for. So memory that should be gone is counted again, until all threads have slept
-        at ten looks in a row.
+        A thread of the backend may hold the tensors of a call for a moment after the wait for the
+        call. So memory that should be gone is counted again, until all threads have slept at ten
+        looks in a row.
 
         Args:
-            besides: Tensors, or None, whose numbers do not count. Of a view what else is in
-                its memory does.
+            besides: Tensors or None. The bytes of these tensors do not count. The rest of a view's
+                storage does.
         """
         now = self._count(besides)
         if now <= self._most_bytes or self._was_more:

@@ -92,13 +92,13 @@ def _slower(case_result, rank, job, got, best):
 
 
 def _would_choose(job, mesh, forgets):
-    # With these seconds, which are right.
+    # Only an answer whose seconds of its mesh are right gets here.
     found, reckoned = best_of(job, forgets)
     return found == mesh and is_close(reckoned, seconds(job, mesh))
 
 
 def _name(forgotten, otherwise):
-    # Who goes by an axis's size finds what is near as nearer: the same hint fits.
+    # An answer that goes by an axis's size takes far ranks for near ones: the same hint fits.
     found = forgotten[0] if forgotten else otherwise
     found = "all-inside" if found.endswith("-by-size") else found
     return "no-latency" if found == "latency-once" else found

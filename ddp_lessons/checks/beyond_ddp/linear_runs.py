@@ -1,5 +1,5 @@
 """
-What one process makes of the layer of task 15.1, and of the mistakes that show in its numbers.
+The runs of task 15.1's layer in one process: the right one, and those with common mistakes.
 
 Legend: w ranks; weight (O, I); x (N, I); output (N, O).
 """
@@ -19,14 +19,14 @@ def _numbers(case, what, shape):
 
 def weight_of(case):
     """
-    Return the weight that all ranks begin with.
+    Return the weight that all ranks start with.
     """
     return _numbers(case, ("weight",), (case["out"], case["in"]))
 
 
 def samples_of(case, rank, step):
     """
-    Return a rank's x of a step, and the gradient of its output.
+    Return a rank's x in a step, and the gradient of its output.
     """
     x = _numbers(case, ("x", rank, step), (NUM_SAMPLES, case["in"]))
     return x, _numbers(case, ("gradient", rank, step), (NUM_SAMPLES, case["out"]))
@@ -34,16 +34,17 @@ def samples_of(case, rank, step):
 
 def plain_run(case, rank, how="mean"):
     """
-    Return the output and the gradient of x that a rank has in each step, by one process.
+    Return the output and the gradient of x that a rank has in each step, computed by one process.
 
-    A case may be "adding": nobody empties the gradient, so that each step goes by all so far.
+    In a case with "adding" the gradient is not zeroed, so that each step uses the sum of all so
+    far.
 
     Args:
-        case: The case.
+        case: The Case.
         rank: The rank.
-        how: "mean" is how it should be. Mistakes are "last", where each step goes by its own
-            gradient alone, "sum", and "own flat" and "own rows", where each part goes by its
-            owner's gradient.
+        how: "mean" is the right way. Mistakes are "last", where each step uses only its own
+            gradient; "sum", the sum over ranks; and "own flat" and "own rows", where each part uses
+            its owner's gradient, for parts of equally many numbers or rows.
     """
     weight, found, moved = weight_of(case), {}, 0
     for step in range(case["steps"]):

@@ -1,10 +1,11 @@
 """
-The layers of task 15.2, and what they come to in one process.
+The layers of task 15.2, and the results that one process computes with them.
 
-Legend: lines are groups of ranks, each with a pair of layers and inputs of its own. All numbers are
-whole, but for a half in each bias of the first layer: no hidden number is 0, where relu's gradient
-is a matter of taste. No sum reaches 2**22, so that every order of adding gives the same bits. Runs:
-the first input is (rows, in) and wants a gradient, the second (2, rows, in) and wants none.
+Legend: lines are groups of ranks, each with its own pair of layers and its own inputs. All numbers
+are whole, except for a half in each bias of the first layer: so no hidden number is 0, where relu's
+gradient is a matter of definition. No sum reaches 2**22, so that every order of adding gives the
+same bits. Runs: the first input is (rows, in) and needs a gradient, the second is (2, rows, in) and
+needs none.
 """
 
 import torch
@@ -16,14 +17,15 @@ NAMES = ("column.weight", "column.bias", "row.weight", "row.bias")
 MOST = 3
 MOST_OFF = 1e-3
 """
-Right numbers are whole or halves, and a mistake moves one by an eighth at least. Who divides by the
-number of ranks and multiplies again is off by its rounding: 1e-7 of numbers below 10,000.
+How far a number may be off. Right numbers are whole or halves, and a mistake moves at least one by
+an eighth or more. An answer that divides by the number of ranks and multiplies again rounds by 1e-7
+of numbers below 10,000.
 """
 
 
 def lines_of(case):
     """
-    Return the groups of ranks that share layers.
+    Return the groups of ranks that share layers, as lists of ranks.
     """
     return case.data.get("groups") or [list(range(case.world_size))]
 
@@ -55,7 +57,7 @@ def layers_of(case, line):
 
 def input_of(case, line, run):
     """
-    Return the input of a run: the same on all ranks of a line.
+    Return the input of a run, which is the same on all ranks of a line.
     """
     shape = (case["rows"], case["in"]) if run == 0 else (2, case["rows"], case["in"])
     return _numbers(case, (line, "input", run), shape).requires_grad_(run == 0)
@@ -63,7 +65,7 @@ def input_of(case, line, run):
 
 def upstream_of(case, line, run):
     """
-    Return the gradient that the output gets.
+    Return the gradient of the output that backward gets.
     """
     shape = (*input_of(case, line, run).shape[:-1], case["out"])
     return _numbers(case, (line, "upstream", run), shape)
@@ -75,7 +77,13 @@ def _numbers(case, key, shape):
 
 def part_of(name, whole, place, num):
     """
-    Return a rank's part of a whole, by the name that it has in a pair.
+    Return a rank's part of a whole tensor.
+
+    Args:
+        name: The tensor's name in a pair, one of NAMES.
+        whole: The whole tensor.
+        place: The rank's number in its line.
+        num: Number of ranks in the line.
     """
     if name == "row.bias":
         return whole
@@ -84,7 +92,7 @@ def part_of(name, whole, place, num):
 
 def share_bytes(case, num):
     """
-    Return the bytes of all parts that one of `num` ranks has.
+    Return the bytes of all parts that each of `num` ranks holds.
     """
     numbers = case["hidden"] // num * (case["in"] + 1 + case["out"]) + case["out"]
     return numbers * getattr(torch, case["dtype"]).itemsize
@@ -92,7 +100,7 @@ def share_bytes(case, num):
 
 def one_process(case, line, run, *, relu=True):
     """
-    Return what one process finds: {"y", "x.grad" and NAMES -> gradient}, of whole layers.
+    Return the results of one process with whole layers: {"y", "x.grad" and NAMES: tensor}.
     """
     first, second = layers_of(case, line)
     x = input_of(case, line, run)
@@ -105,22 +113,22 @@ def one_process(case, line, run, *, relu=True):
 
 def near(got, right):
     """
-    Tell whether two tensors of one shape are the same but for rounding.
+    Tell whether two tensors of one shape are equal up to rounding.
     """
     return bool(((got.double() - right.double()).abs() <= MOST_OFF).all())
 
 
 def gradient_mistake(case, tables, rank, name, right, whole):
     """
-    Name the mistake by which a gradient came out as it did.
+    Return the name of the mistake that explains a wrong gradient.
 
     Args:
         case: The Case.
-        tables: For each rank {"x.grad" and NAMES -> gradient, or None}.
-        rank: The rank whose gradient is not right.
-        name: Which gradient.
-        right: What it should be.
-        whole: The same of one process.
+        tables: For each rank {"x.grad" and NAMES: gradient, or None}.
+        rank: The rank whose gradient is wrong.
+        name: The gradient's name.
+        right: The right gradient of this rank.
+        whole: The gradient of one process with whole layers.
     """
     got, (_, line) = tables[rank][name], line_of(case, rank)
     num = len(line)

@@ -27,7 +27,8 @@ from ddp_lessons.pictures import holdings_picture
 NUM_RUNS = 2
 SPARE_BYTES = 64
 """
-A few single numbers that a pair may note. The smallest of what is cut is three times that.
+Bytes of single numbers that a pair may keep. The smallest tensor that is cut has three times as
+many.
 """
 
 
@@ -36,7 +37,7 @@ def _cases(draw):
     yield Case(4, first, seed=0)
     for world_size, dtype in ((2, "float32"), (3, "float64"), (1, "float32"), (4, "float64")):
         yield Case(world_size, _sizes(draw, world_size, dtype))
-    partner = draw.randint(2, 3)  # of rank 0: not its neighbour
+    partner = draw.randint(2, 3)  # of rank 0, other than rank 1
     others = [rank for rank in (1, 2, 3) if rank != partner]
     yield Case(4, _sizes(draw, 2, "float32") | {"groups": [[0, partner], others]})
 
@@ -52,7 +53,7 @@ def _act(context, ParallelPair):
     case = context.case
     number, _ = line_of(case, context.rank)
     made = [dist.new_group(line) for line in case.data.get("groups", ())]
-    dist.barrier()  # until now the others may put their groups' keys into the store
+    dist.barrier()  # until here, ranks may add keys of their groups to the store
     group = made[number] if made else None
     alive = Alive(_most_held(case, context.rank))
     with alive:
@@ -63,7 +64,7 @@ def _act(context, ParallelPair):
     kept["trained"] = _are_parameters(pair)
     if _all_fit(context, kept["parts"]):
         kept["runs"] = [_run(context, pair, number, run) for run in range(NUM_RUNS)]
-    dist.barrier()  # nobody leaves a group that another one is still in
+    dist.barrier()  # no rank leaves a group that another one still uses
     for one in made:
         dist.destroy_process_group(one)
     return kept
@@ -75,7 +76,8 @@ def _most_held(case, rank):
 
 
 def _all_fit(context, parts):
-    # All ranks go on, or none does: who has odd parts raises, and the others would wait.
+    # Either all ranks go on or none: a rank with wrong parts would raise, and the others would
+    # wait.
     fits = (
         torch.tensor([_fault_of(context.case, context.rank, parts) is None])
         .int()

@@ -1,5 +1,5 @@
 """
-Jobs for task 15.4, and what a step comes to for who forgets something.
+Jobs for task 15.4, and the seconds of a step as answers compute them that forget a part.
 
 Legend: d x t x p ranks, for data, tensor and pipeline; M micro-batches.
 """
@@ -9,7 +9,8 @@ from ddp_lessons.costs import Link
 
 CLOSE = 1e-6
 """
-How far seconds may be off, as a share: any order of adding is nearer, and no mistake is.
+The relative error that is allowed in seconds. Another order of adding has a smaller one, and a
+mistake a larger one.
 """
 
 MISTAKES = (
@@ -19,13 +20,13 @@ MISTAKES = (
     "bytes-once", "slowest-only",
 )  # fmt: skip
 """
-What may be forgotten; several may be at a time, but one is named.
+Names of what an answer may forget. It may forget several, but only one is named.
 """
 
 
 def job_of(plain):
     """
-    Return the Job that a task's dictionary tells of.
+    Return the Job for a task's dictionary.
     """
     links = {name: Link(*plain[name]) for name in ("inside", "between")}
     return Job(**{**plain, **links})
@@ -33,20 +34,21 @@ def job_of(plain):
 
 def draw_job(draw, num_ranks, ranks_per_host, fits_from):
     """
-    Draw a job in which every part of a step counts.
+    Draw a job in which every part of a step matters.
 
     Args:
         draw: A random.Random.
-        num_ranks: Ranks, a power of two.
+        num_ranks: Number of ranks, a power of two.
         ranks_per_host: A smaller power of two.
-        fits_from: On how many ranks, t p, the state fits; a number that no mesh has will do.
+        fits_from: The number of ranks t p from which on the state fits into memory. If no mesh has
+            that many, no mesh is possible.
     """
     memory = draw.randint(30, 80) * 10**9
     state = int(memory * fits_from * draw.uniform(0.7, 0.95))
     num_layers = 2 ** draw.randint(2, 3) * draw.choice((3, 5, 7))
     speed = draw.uniform(0.5, 2) * 1e11
     alone = draw.uniform(2, 6) * state / 1e9
-    # So many activations that four sums a layer take about as long as the rest.
+    # With these activations, the four sums of a layer take about as long as the rest.
     activations = draw.uniform(0.02, 0.2) * alone * speed / num_layers / num_ranks
     return {
         "num_ranks": num_ranks,
@@ -66,16 +68,16 @@ def draw_job(draw, num_ranks, ranks_per_host, fits_from):
 
 def tempting_job(draw, rule):
     """
-    Draw a job of which a mesh that breaks a rule would be the fastest.
+    Draw a job for which a mesh that breaks a rule would be the fastest.
 
     Args:
         draw: A random.Random.
         rule: "heads" or "layers".
     """
     while True:
-        if rule == "heads":  # t is 2 at most, and 4 would do without so long a pipeline
+        if rule == "heads":  # t is at most 2; t = 4 would need a shorter pipeline
             job = draw_job(draw, 32, 8, 8) | {"num_heads": draw.choice((2, 6))}
-        else:  # p is 2 at most, and 4 would keep each cut layer in its host
+        else:  # p is at most 2; p = 4 would keep each cut layer in its host
             job = draw_job(draw, 32, 2, 8) | {"num_layers": draw.choice((6, 10, 14))}
             job |= {"num_heads": draw.choice((4, 12))}
         if _tempts(job_of(job), rule):
@@ -84,7 +86,7 @@ def tempting_job(draw, rule):
 
 def full_job(draw):
     """
-    Draw a job whose fastest mesh has a state that fits to the last byte.
+    Draw a job whose fastest mesh has a state that fills the memory to the last byte.
     """
     while True:
         job = draw_job(draw, 16, 8, 4)
@@ -96,7 +98,7 @@ def full_job(draw):
 
 def spare_job(draw):
     """
-    Draw a job that would be done sooner by fewer ranks than there are.
+    Draw a job that fewer ranks than there are would finish sooner.
     """
     while True:
         job = draw_job(draw, 32, 8, 3) | {"num_heads": draw.choice((3, 6, 12))}
@@ -118,7 +120,7 @@ def _is_sooner_by_fewer(job, best_s):
 
 def wide_job(draw):
     """
-    Draw a job that needs layers which are cut over more ranks than a host has.
+    Draw a job in which a layer must be cut over more ranks than a host has.
     """
     odd = {"num_layers": draw.choice((7, 11, 13)), "num_heads": draw.choice((8, 24))}
     return draw_job(draw, 16, 2, 4) | odd
@@ -126,7 +128,7 @@ def wide_job(draw):
 
 def is_full(job, mesh):
     """
-    Tell whether a mesh's ranks have no byte left.
+    Tell whether a mesh fills the memory of its ranks to the last byte.
     """
     return held_bytes(job, *mesh) == job.memory_bytes
 
@@ -149,7 +151,7 @@ def possible_meshes(job):
 
 def fault_of(job, data, tensor, pipeline):
     """
-    Return the mistake of a mesh on which a job cannot be trained, and a sentence; None if it can.
+    Return (mistake, sentence) for a mesh on which a job cannot be trained; None if it can.
     """
     if data * tensor * pipeline != job.num_ranks:
         return "product", f"{data} x {tensor} x {pipeline} are not {job.num_ranks} ranks."
@@ -166,14 +168,22 @@ def fault_of(job, data, tensor, pipeline):
 
 def is_close(one, other):
     """
-    Tell whether two numbers of seconds are the same but for rounding.
+    Tell whether two numbers of seconds are equal up to rounding.
     """
     return abs(one - other) <= CLOSE * abs(other)
 
 
 def best_of(job, forgets=None):
     """
-    Return the mesh that is chosen, and its seconds, by who forgets something; None if none can.
+    Return the fastest possible mesh and its seconds, as an answer finds them that forgets
+    something.
+
+    Args:
+        job: The Job.
+        forgets: One of MISTAKES; None: nothing is forgotten.
+
+    Returns:
+        tuple: ((d, t, p), seconds); None if no mesh is possible.
     """
     reckoned = [(mesh, seconds(job, mesh, forgets)) for mesh in possible_meshes(job)]
     return min(reckoned, key=lambda pair: pair[1], default=None)
@@ -181,7 +191,12 @@ def best_of(job, forgets=None):
 
 def seconds(job, mesh, forgets=None):
     """
-    Reckon a step's seconds, without what is forgotten; None: nothing is.
+    Return the seconds of a step, without what is forgotten.
+
+    Args:
+        job: The Job.
+        mesh: (d, t, p).
+        forgets: One of MISTAKES; None: nothing is forgotten.
     """
     data, tensor, pipeline = mesh
     if forgets is None:

@@ -1,5 +1,5 @@
 """
-Task 15.1: a linear layer whose weight is whole only while it computes.
+Task 15.1: a linear layer whose weight is whole only during its forward and its backward.
 
 Legend: w ranks; weight (O, I), cut into parts of at most ceil(O / w) rows, or as many numbers;
 x (N, I); output (N, O).
@@ -29,7 +29,7 @@ _REDUCES = ("reduce_scatter", "reduce_scatter_tensor")
 
 def _cases(draw):
     yield Case(4, {"out": 24, "in": 40, "steps": 2, "dtype": "float32"}, seed=0)
-    out = 4 * draw.randint(5, 8) + draw.randint(1, 3)  # does not divide
+    out = 4 * draw.randint(5, 8) + draw.randint(1, 3)  # does not divide by 4
     yield Case(4, {"out": out, "in": draw.randint(30, 40), "steps": 2, "dtype": "float64"})
     out = 3 * draw.randint(6, 9) + 1
     yield Case(3, {"out": out, "in": 40, "steps": 3, "dtype": "float64", "first": True})
@@ -40,8 +40,8 @@ def _cases(draw):
 
 MOST_BUILT, MOST_ALIVE = 0.25, 0.75
 """
-How much of the whole weight's bytes may be alive besides parts, samples and output: when the layer
-is made; later, when there may be a spare part, and copies of samples and outputs.
+Shares of the whole weight's bytes that may be alive besides parts, samples and output: when the
+layer is made; and later, when there may also be a spare part, and copies of samples and outputs.
 """
 
 
@@ -136,7 +136,7 @@ def _holds(what, share):
 
 def _costs(view):
     most = _num_bytes(view.case, view.case.world_size * _most_rows(view.case))
-    # The calls were: build, and then forward and backward by turns.
+    # The first call is `build`. Forward and backward follow in turns.
     for number, call in enumerate(view.seen.calls[1:]):
         gathered = sum(e.output_bytes for e in call.events if e.name in _GATHERS)
         reduced = sum(e.input_bytes for e in call.events if e.name in _REDUCES)

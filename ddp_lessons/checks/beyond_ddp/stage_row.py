@@ -1,8 +1,8 @@
 """
 Task 15.3: a 1F1B schedule.
 
-Legend: w stages, M microbatches. The table is judged as data, by a clock; where there are as many
-stages as ranks, real ranks run it, too.
+Legend: w stages, M microbatches. The table of all stages is judged as data, by its timetable. If
+there are as many stages as ranks, the ranks run it as well.
 """
 
 import torch
@@ -23,8 +23,8 @@ from ddp_lessons.checks.kit import Case, Task
 from ddp_lessons.checks.kit.fixtures.warm_up import import_compiler
 from ddp_lessons.pictures import timetable_picture
 
-_SAMPLES = 2  # of a microbatch
-_TICKS = 3  # of a forward and a backward
+_SAMPLES = 2  # in a microbatch
+_TICKS = 3  # for a forward and a backward
 
 
 def _cases(draw):
@@ -46,21 +46,21 @@ def _act(context, stage_row):
     own = range(context.rank, num_stages, context.world_size)
     for stage in own:
         context.call(stage_row, stage, num_stages, num_microbatches)
-    if num_stages > context.world_size:  # too many to run: a clock judges them
+    if num_stages > context.world_size:  # too many to run: only the timetable is judged
         return None
     table: list = [None] * context.world_size
-    dist.all_gather_object(table, context.calls[0].result)  # as the first call returned it
+    dist.all_gather_object(table, context.calls[0].result)  # the result of the first call
     fault = _first_fault(table, num_microbatches)
-    if fault is not None and fault.kind != "stuck":  # the kernel says so
+    if fault is not None and fault.kind != "stuck":  # the kernel reports the fault
         return None
-    return _run(context, table, num_microbatches)  # one that never ends is seen to wait
+    return _run(context, table, num_microbatches)  # a table that is stuck runs, and its ranks wait
 
 
 def _first_fault(table, num_microbatches):
     for stage, row in enumerate(table):
         actions = row if isinstance(row, list | tuple) else ()
         longer = [one for one in actions if isinstance(one, list | tuple) and len(one) != 2]
-        if longer:  # the lesson's tables have parts, too
+        if longer:  # the lesson's tables have a third entry
             return Fault("form", stage, f"A pair of two expected (got {longer[0]!r:.40}).")
     return first_fault(table, num_microbatches)
 
@@ -96,7 +96,7 @@ def _judge_held(case_result, table):
     for stage, row in enumerate(table):
         held, may_hold = most_alive(row), min(len(table) - stage, num_microbatches)
         if len(table) == case_result.case.world_size:
-            held = case_result.seen[stage].kept  # as real ranks have counted it
+            held = case_result.seen[stage].kept  # the number that the ranks counted
         if held > may_hold:
             is_gpipe = len(table) > 1 and all(most_alive(row) == num_microbatches for row in table)
             fact = (
@@ -116,7 +116,7 @@ def _judge_ticks(case_result, table):
 def _refusal(case_result, mistake, fact, row):
     if (
         _num_stages(case_result.case) > case_result.case.world_size
-    ):  # with as many as ranks it came out
+    ):  # with one stage for each rank it was right
         mistake = "more-stages"
     if row is not None:
         fact += f" Its row: {' '.join(f'{kind}{number}' for kind, number in row)}."

@@ -1,7 +1,8 @@
 """
-Exercise 08: what must be saved so that nothing is lost?
+Exercise 08: the state that must be saved so that nothing is lost.
 
-Legend: w ranks; a tensor of n rows of which rank r holds some; step s is made when s - 1 are done.
+Legend: w ranks; a tensor of n rows of which rank r holds some; step s is made when s - 1 steps are
+done.
 """
 
 from ddp_lessons.checks.checkpoint.capture import capture

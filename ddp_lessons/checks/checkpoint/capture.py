@@ -1,5 +1,5 @@
 """
-Task 08.2: capture and restore.
+Task 08.2: capture the state of a run, and restore it.
 """
 
 import io
@@ -27,7 +27,7 @@ def _cases(draw):
 
     yield case(4, "SGD", 4, 0, seed=0)
     yield case(1, "AdamW", 4, draw.choice((1, 2)))
-    # Into a run that is ahead, by an epoch as well: what it has more than the state must go.
+    # Restore into a run that is ahead, by an epoch as well: state that only it has must go.
     yield case(draw.choice((2, 3)), "AdamW", 4, 7)
     yield case(draw.choice((1, 2, 3)), "SGD", 0, 5)
 
@@ -53,18 +53,19 @@ def _act(context, capture):
         return kept | {"fault": "code"}
     first.go_on(captured_at + _STEPS_AFTER)
     kept["later"] = _parts(context, first.run)
-    capture(first.run)  # from now on, what was kept elsewhere than in the state is that of later
+    # After this call, state that was kept outside of the returned one is that of a later step.
+    capture(first.run)
     second = buffered_run(context, seed=context.case.seed + 64)
     second.go_on(context["restored at step"])
     torch.randn(3)
     own, before = _objects(second.run), _parts(context, second.run)
     try:
-        # After a kill, its cell is run again: what it had kept in names of its own is gone.
+        # After a kill the cell of `restore` is run again: values kept in global names are gone.
         is_theirs = getattr(restore, "__globals__", None) is current_agent().shell.user_ns
         restores = defined_anew(restore, "restore") if is_theirs else restore
         restores(second.run, state)
     except Exception:
-        restore(second.run, state)  # or it raises, and is told so
+        restore(second.run, state)  # if this raises, the error is reported
         return kept | {"fault": "elsewhere"}
     now = _objects(second.run)
     kept["new"] = [name for name, one in own.items() if now[name] is not one]
@@ -80,14 +81,15 @@ def _act(context, capture):
 
 
 def _objects(run):
-    # One parameter stands for all. A model may be none any more.
+    # One parameter stands for all of them. The answer may have replaced the model by something
+    # else.
     parameters = run.model.parameters() if isinstance(run.model, torch.nn.Module) else [None]
     own = {name: getattr(run, name) for name in ("model", "optimizer", "scheduler", "sampler")}
     return own | {"parameter": next(iter(parameters))}
 
 
 def _parts(context, run):
-    # DDP sends rank 0's buffers to all when a forward begins, so those of the others do not count.
+    # DDP broadcasts rank 0's buffers when a forward begins, so other ranks' buffers do not count.
     buffers = dict(run.model.named_buffers()) if context.rank == 0 else {}
     parameters = list(run.model.parameters())
     return plain(
@@ -106,7 +108,7 @@ def _parts(context, run):
 
 
 def _without_zeros(state):
-    # An optimizer takes zeros for what is not there yet, and torch's own functions fill them in.
+    # An optimizer treats missing state as zeros, and torch's own functions fill zeros in.
     return {name: one for name, one in (state or {}).items() if torch.as_tensor(one).any()}
 
 

@@ -1,5 +1,6 @@
 """
-What can be wrong in the runs of task 08.5: each function finds one thing and says it in a sentence.
+The mistakes in the runs of task 08.5. Each function finds one and returns a sentence about it, or
+"".
 
 Legend: a life is a run of one process: without a kill, until a kill, or after it.
 """
@@ -14,7 +15,8 @@ NUM_STEPS, EVERY, GLOBAL_BATCH, MICRO_BATCH = 5, 2, 48, 4
 
 def _lives(view):
     """
-    Yield for each life of this rank when it was, what was noted, and the numbers of its steps.
+    Yield for each life of this rank its name, its notes, and the numbers of the steps that it
+    should make.
     """
     killed_in, lives = view.case["killed in step"], view.kept["lives"]
     done = (killed_in - 1) // EVERY * EVERY
@@ -27,9 +29,10 @@ def _lives(view):
 
 def _first_fault(view):
     """
-    Return which function of `_OF_A_LIFE` first finds something wrong, and what, or None and "".
+    Return the first function of `_OF_A_LIFE` that finds something wrong, and its fact; or None and
+    "".
 
-    What is wrong in later lives may come of that.
+    A fault in a later life may be a consequence of this one.
     """
     kept = view.kept
     if "fault" not in kept:
@@ -45,7 +48,7 @@ def _first_fault(view):
 
 def in_a_life(fact_of):
     """
-    Return a function of a View that says what one function of `_OF_A_LIFE` finds wrong.
+    Return a `shows` for the faults that one function of `_OF_A_LIFE` finds.
     """
 
     def shows(view):
@@ -57,7 +60,7 @@ def in_a_life(fact_of):
 
 def counts_wrongly(view, life, expected):
     """
-    Say that steps are counted too early, too late or never.
+    Return a fact if steps are counted too early, too late or never.
     """
     numbers = [step["number"] for step in life["steps"]]
     is_early = numbers and numbers == [number + 1 for number in expected]
@@ -74,7 +77,7 @@ def counts_wrongly(view, life, expected):
 
 def makes_other_steps(view, life, expected):
     """
-    Say that other steps are made than those that are left.
+    Return a fact if the run makes other steps than those that are left.
     """
     numbers = [step["number"] for step in life["steps"]]
     if numbers == expected:
@@ -84,11 +87,11 @@ def makes_other_steps(view, life, expected):
 
 def saves_other_steps(view, life, expected):
     """
-    Say that other steps are saved than those that are due.
+    Return a fact if the run saves after other steps than those that are due.
     """
     due = [step for step in expected if step % EVERY == 0]
     saved = [step for _, step in life["saves"]]
-    is_over = expected[-1:] == [NUM_STEPS]  # then one save more does no harm
+    is_over = expected[-1:] == [NUM_STEPS]  # then one more save does no harm
     if saved == due or (is_over and saved == [*due, NUM_STEPS]):
         return ""
     return f"it saves when run.step is {saved}, and {due} were due."
@@ -96,7 +99,7 @@ def saves_other_steps(view, life, expected):
 
 def writes_alone(view, life, expected):
     """
-    Say that one rank writes the whole checkpoint.
+    Return a fact if one rank writes the whole checkpoint.
     """
     is_alone = any(name == "save" for name, _ in life["saves"])
     return "rank 0 writes everything alone." if is_alone else ""
@@ -104,7 +107,7 @@ def writes_alone(view, life, expected):
 
 def takes_too_many(view, life, expected):
     """
-    Say that a forward takes more samples than it may.
+    Return a fact if a forward takes more samples than a micro-batch has.
     """
     largest = max((step["largest"] for step in life["steps"]), default=0)
     if largest <= MICRO_BATCH:
@@ -114,7 +117,7 @@ def takes_too_many(view, life, expected):
 
 def takes_other_share(view, life, expected):
     """
-    Say that a rank takes another share of the batch than its own.
+    Return a fact if a rank takes another number of samples of the batch than its share.
     """
     share = GLOBAL_BATCH // view.case.world_size
     taken = {step["samples"] for step in life["steps"]} - {share}
@@ -130,7 +133,7 @@ def _gradients(view, life):
 
 def is_undivided(view, life, expected):
     """
-    Say that a gradient is the sum over the parts of a step.
+    Return a fact if a gradient is the sum over the parts of a step.
     """
     num_parts = GLOBAL_BATCH // view.case.world_size // MICRO_BATCH
     for number, got, right, error in _gradients(view, life):
@@ -142,7 +145,7 @@ def is_undivided(view, life, expected):
 
 def is_no_mean(view, life, expected):
     """
-    Say that a gradient is not the mean over the batch, and how far it is off.
+    Return a fact if a gradient is not the mean over the batch, with its distance.
     """
     for number, got, right, error in _gradients(view, life):
         if not bool(((got - right).abs() <= error).all()):
@@ -156,7 +159,7 @@ def is_no_mean(view, life, expected):
 
 def talks_too_much(view, life, expected):
     """
-    Say that ranks talk more than once a step.
+    Return a fact if ranks communicate more than once in a step.
     """
     most, num = len(expected), life["num_syncs"]
     if num > most:
@@ -179,13 +182,14 @@ _OF_A_LIFE = (
     talks_too_much,
 )
 """
-What can be wrong in a life.
+The functions that find a fault in a life, in the order in which they are tried.
 """
 
 
 def _differs_in_bits(view):
     """
-    Say in which step two runs of as many ranks begin with other weights, before any kill.
+    Return a fact if two runs with equally many ranks differ in the weights of a step before any
+    kill.
     """
     lives = view.kept["lives"]
     pairs = zip(lives.get("killed", {"steps": []})["steps"], lives["whole"]["steps"], strict=False)
@@ -200,10 +204,10 @@ def _differs_in_bits(view):
 
 def restores_otherwise(view):
     """
-    Say that a run does not begin with what was saved.
+    Return a fact if a resumed run does not begin with the saved state.
     """
     if _differs_in_bits(view):
-        return ""  # what is restored may be right then
+        return ""  # the restored state may be right then
     lives = view.kept["lives"]
     done = (view.case["killed in step"] - 1) // EVERY * EVERY
     for part in ("weights", "optimizer"):
@@ -215,7 +219,7 @@ def restores_otherwise(view):
 
 def goes_on_otherwise(view):
     """
-    Say that a run is not the one that nobody killed, for any other reason.
+    Return a fact if a run differs from the run without a kill for any other reason.
     """
     for when, life, _ in _lives(view):
         if life["num_late"]:

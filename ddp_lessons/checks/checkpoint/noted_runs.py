@@ -1,7 +1,7 @@
 """
-The runs that exercise 08 kills, saves and resumes, beside those that the kit has.
+The runs that exercise 08 kills, saves and resumes, in addition to those of `kit.fixtures`.
 
-Legend: step s is made when s - 1 are done; N samples of F numbers; G numbers in a gradient.
+Legend: step s is made when s - 1 steps are done; N samples of F numbers; G numbers in a gradient.
 """
 
 import time
@@ -22,13 +22,13 @@ from ddp_lessons.checks.kit.fixtures.small_runs import (
 )
 from ddp_lessons.workloads import digits_model
 
-_MOST_STEPS = 30  # of one life: the longest run without a kill has 22
+_MOST_STEPS = 30  # the most steps of a life; a whole run has up to 22
 _RATE, _MOMENTUM = 0.1, 0.9
 
 
 class Centred(nn.Module):
     """
-    Subtract a running mean, as BatchNorm does. It is a buffer: no optimizer knows it.
+    A layer that subtracts a running mean, as BatchNorm does. The mean is a buffer, not a parameter.
 
     Args:
         num_features: F.
@@ -44,7 +44,7 @@ class Centred(nn.Module):
 
     def forward(self, inputs):
         """
-        Return inputs less the mean, which moves on in train mode only.
+        Return relu of the inputs less the running mean, which is updated only in train mode.
         """
         if self.training:
             with torch.no_grad():
@@ -54,23 +54,23 @@ class Centred(nn.Module):
 
 def buffered_run(context, seed):
     """
-    Return a NoisyRun whose model has a buffer, too: it moves in each step and counts in the next.
+    Return a NoisyRun whose model has a buffer that each step changes and the next step uses.
 
     Args:
-        here: What the rank knows; its case names the `optimizer`.
-        seed: As for NoisyRun.
+        context: The RankContext; its case names the `optimizer`.
+        seed: The first weights and the first noise follow from it.
     """
     return NoisyRun(context, seed, hidden=Centred(NUM_HIDDEN))
 
 
 class NotedRun(NoisyRun):
     """
-    A NoisyRun that notes what its loop makes of the counts, and dies if that has no end.
+    A NoisyRun that notes the counts before each step, and is killed if it makes too many steps.
 
-    Args: as for NoisyRun.
+    Args: those of NoisyRun, without `hidden`.
 
     Attributes:
-        counts: For each step, before it: run.step, run.epoch and the sampler's epoch.
+        counts: (run.step, run.epoch, epoch of the sampler) before each step.
     """
 
     def __init__(self, context, seed, killed_after=None):
@@ -79,7 +79,7 @@ class NotedRun(NoisyRun):
 
     def step(self, run, batch):
         """
-        Make one step on a batch, and count it.
+        Make one step on a batch, after noting the counts.
         """
         if len(self.counts) == _MOST_STEPS:
             self.is_dead = True
@@ -90,14 +90,15 @@ class NotedRun(NoisyRun):
 
 class NotedCheckpoints(WatchedCheckpoints):
     """
-    Note at each save how far the sampler was, and when each call of it ran.
+    WatchedCheckpoints that note the sampler's position at each save, and the time of each call.
 
-    Args: as for WatchedCheckpoints.
+    Args: those of WatchedCheckpoints.
 
     Attributes:
-        places: (step of the run, epoch and position of its sampler) for each save, if it has one.
-        made: How many steps a DigitsRun had made at each save.
-        num_loads: How often it was loaded.
+        places: (step of the run, epoch and position of its sampler) for each save of a run that has
+            a sampler.
+        made: Number of steps that a DigitsRun had made at each save.
+        num_loads: Number of calls of `load`.
         spans: (start, end) of each call, in nanoseconds of the monotonic clock.
     """
 
@@ -117,7 +118,7 @@ class NotedCheckpoints(WatchedCheckpoints):
 
     def load(self, run, exact=True):
         """
-        Load as Checkpoints does, and note when.
+        Load as `Checkpoints.load` does, and note the time.
         """
         self.num_loads += 1
         began_ns = time.monotonic_ns()
@@ -127,14 +128,14 @@ class NotedCheckpoints(WatchedCheckpoints):
 
     def num_between(self, events, steps):
         """
-        Count the calls between a DigitsRun's first step and its last that are neither part of a
-        backward nor of a call of this.
+        Return the number of calls between the first and the last step of a DigitsRun that are part
+        neither of a backward nor of a save or load.
 
-        What a save in the background sends goes through a group of its own, and is left out.
+        Messages of a save in the background go through another group, and do not count.
 
         Args:
             events: A trace.
-            steps: What the run has noted of its steps.
+            steps: The `steps` of the run.
         """
         if not steps:
             return 0
@@ -151,16 +152,16 @@ class NotedCheckpoints(WatchedCheckpoints):
 
 class DigitsRun:
     """
-    A run on digits that notes its steps, what is in them, and dies in one of them if it must.
+    A run on digits that notes its steps and the samples in them, and is killed in a given step.
 
     Args:
-        here: What the rank knows.
-        seed: First weights follow from it.
-        killed_in: Number of the step in which it dies; None: it does not.
+        context: The RankContext.
+        seed: The first weights follow from it.
+        killed_in: Number of the step in which the run is killed; None: it is not.
 
     Attributes:
         run: The Run, at step 0.
-        steps: What was noted of each step.
+        steps: A list with a dictionary of notes for each step.
         is_dead: Whether the run was killed.
     """
 
@@ -179,7 +180,7 @@ class DigitsRun:
         optimizer.register_step_pre_hook(self._on_step)
 
     def _on_forward(self, _, arguments):
-        # In the middle of a step: one micro-batch is done, and the step is not.
+        # Kill the run in the middle of a step, after its first micro-batch.
         if self.run.step + 1 == self._killed_in and self._samples:
             self.is_dead = True
             raise Killed
@@ -188,7 +189,7 @@ class DigitsRun:
 
     def _on_step(self, *_):
         if not self._samples:
-            return  # DCP makes a step with gradients of zero, to learn what the state looks like
+            return  # DCP makes a step with zero gradients, to create the optimizer's state
         self.steps.append(
             {
                 "number": self.run.step + 1,
@@ -203,7 +204,8 @@ class DigitsRun:
 
     def state(self):
         """
-        Return copies of weights and momentum, those that are not there as zeros.
+        Return copies of weights and momentum. Momentum that does not exist yet is returned as
+        zeros.
         """
         of = self.run.optimizer.state
         both = [(p, of[p].get("momentum_buffer") if p in of else None) for p in self._list]
@@ -215,27 +217,27 @@ class DigitsRun:
 
 def is_update(step, later):
     """
-    Tell whether a DigitsRun's optimizer has made a step, up to rounding.
+    Tell whether the weights after a step of a DigitsRun are those of its optimizer, up to rounding.
 
     Args:
-        step: What the run has noted of that step.
-        later: What it was afterwards: a later step, or what `state` returned.
+        step: The run's notes of that step.
+        later: Its state afterwards: the notes of a later step, or what `DigitsRun.state` returned.
     """
     both = [torch.cat([one.flatten() for one in step[part]]) for part in ("weights", "optimizer")]
     weights, momentum, gradient = (one.double() for one in (*both, step["gradient"]))
     right = weights - _RATE * (_MOMENTUM * momentum + gradient)
     size = weights.abs() + _RATE * (_MOMENTUM * momentum.abs() + gradient.abs())
     got = torch.cat([one.flatten() for one in later["weights"]])
-    # Six roundings of half an epsilon each: of two factors, two products and two sums.
+    # There are six roundings of half an epsilon each: of two factors, two products and two sums.
     return bool(((got - right).abs() <= 4 * torch.finfo(got.dtype).eps * size).all())
 
 
 class RightGradients:
     """
-    Say what the gradient of a step should be. Each is made once: ranks and lives share weights.
+    The right gradients of steps. Each is computed only once, as ranks and lives share weights.
 
     Args:
-        kept: What a rank kept: "images", "labels" and "batches".
+        kept: A dictionary that a rank kept, with "images", "labels" and "batches".
     """
 
     def __init__(self, kept):
@@ -251,7 +253,7 @@ class RightGradients:
         batch = self._kept["batches"][step["number"] - 1]
         images, labels = self._kept["images"][batch], self._kept["labels"][batch]
         num_threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # threads of small products wait for each other on a busy machine
+        torch.set_num_threads(1)  # threads for small products wait for each other on a busy machine
         try:
             both = gradient_of(step["weights"], images, labels)
         finally:

@@ -1,5 +1,5 @@
 """
-Task 08.4: shards for another number of ranks.
+Task 08.4: shards for another number of ranks than the one that saved them.
 """
 
 import random
@@ -13,7 +13,7 @@ from ddp_lessons.checks.kit import VALUES, Case, Expected, Mistake, Task, genera
 from ddp_lessons.pictures import shards_picture
 
 _NUM_COLUMNS = 3
-_BEFORE = -0.5  # what own holds before; no row has it
+_BEFORE = -0.5  # the numbers in own before; no row has them
 
 
 def _cases(draw):
@@ -40,14 +40,14 @@ def _act(context, reshard):
     whole, start, table, reads = _rows_of(context.case), 0, [], []
     root = context.folder / f"case-{context.case.seed}"
     for number, length in enumerate(context["pieces"], start=1):
-        # By their names they come in another order than by their rows.
+        # Sorted by name, the pieces are in another order than by rows.
         table.append((f"part-{len(context['pieces']) - number}.pt", start, start + length))
         start += length
     if context.rank == 0:
         root.mkdir()
         for name, start, stop in table:
             torch.save(whole[start:stop].clone(), root / name)
-    # The table is in no order, as in a real one.
+    # The table is in random order. A real table has no order, either.
     random.Random(context.case.seed).shuffle(table)
     dist.barrier()
 
@@ -63,7 +63,7 @@ def _act(context, reshard):
 
     begin, end = _own_part(context.case, context.rank)
     own = torch.full((end - begin, _NUM_COLUMNS), _BEFORE)
-    filled = own[:]  # its memory, also if `own` gets another
+    filled = own[:]  # keeps the first memory, even if `own` gets another
     starts = {name: start for name, start, _ in table}
     context.call(reshard, own, context["rows"], table, reader(sign=1))
     rows = [(starts[name] + start, starts[name] + stop) for name, start, stop in reads]
@@ -74,7 +74,7 @@ def _act(context, reshard):
 
 def _numbers_of_rows(view):
     """
-    Return for each row of own which row of the tensor it is, or -1 if it is none.
+    Return for each row of own the number of that row in the whole tensor, or -1 for no such row.
     """
     same = (view.kept["filled"][:, None] == _rows_of(view.case)).all(-1)  # (k, num_rows)
     return torch.where(same.any(1), same.int().argmax(1), -1)
@@ -97,7 +97,7 @@ def _fills_nothing(view):
 
 def _splits_otherwise(view):
     """
-    Tell whether the rows that are read lie side by side, cut at a row where no rank's part begins.
+    Tell whether the ranks' rows are contiguous blocks that begin at other rows than the right ones.
     """
     blocks = [sorted(seen.kept["reads"]) for seen in view.case_result.seen]
     ends = [(rows[0][0], rows[-1][1]) for rows in blocks if rows]

@@ -13,7 +13,7 @@ from ddp_lessons.checks.kit.on_rank.snapshots import plain
 from ddp_lessons.pictures import holdings_picture
 from ddp_lessons.trace import match
 
-# Another run saves into this folder, and what it has not finished is there as well.
+# Files of another run in the same folder, with those of a save that it has not finished.
 _NEIGHBOURS = ["epoch-7.pt", *(f"epoch-7.pt.{end}" for end in ("tmp", "new", "part", "bak"))]
 
 
@@ -21,10 +21,10 @@ def _cases(draw):
     yield Case(4, {"numbers": 5000, "old file": True}, seed=0)
     for world_size in (1, 2, 3):
         old = world_size != 2
-        # One rank is killed in mid-save: only what is larger than a buffer is cut then.
+        # A case of one rank is killed during a save: only a file larger than a buffer is cut then.
         fewest = 5000 if world_size == 1 else 100
         yield Case(world_size, {"numbers": draw.randint(fewest, 9000), "old file": old})
-    # Python's buffer holds all of it, so that nothing is on the disk before a flush.
+    # Python's buffer holds the whole file, so that nothing is on the disk before a flush.
     yield Case(2, {"numbers": 10, "old file": True})
 
 
@@ -52,7 +52,7 @@ def _act(context, save):
     try:
         found = torch.load(path, weights_only=True)
     except Exception:
-        found = None  # that is for the kernel to judge
+        found = None  # the kernel judges it
     names = ("num_saves", "num_moves", "synced", "was_beside", "was_written_over")
     kept = {name: vars(watch)[name] for name in names}
     dist.barrier()
@@ -63,7 +63,7 @@ def _act(context, save):
 
 
 def _fault_after_a_kill(context, save):
-    # Of a save by one rank that was killed at some moment. None: the next one is all right.
+    # Return what is wrong with the save after one that was killed at some moment, or None.
     path = context.folder / f"killed-{context.case.seed}" / "run.pt"
     path.parent.mkdir()
     torch.save(_state(context.case, 0, 1), path)
@@ -86,7 +86,7 @@ def _fault_of_the_next(context, save, path):
         found = torch.load(path, weights_only=True)
     except Exception:
         return "it leaves no file that torch.load takes"
-    if LEFT in path.read_bytes():  # torch.load may not mind
+    if LEFT in path.read_bytes():  # torch.load may accept such a file
         return "what was left is still in the file"
     if not equal(plain(_unsealed(found)), _state(context.case, 0, 3)):
         return "it leaves another state than its own"
@@ -104,7 +104,7 @@ def _writes_elsewhere(view):
 
 def _at_rank_0(shows):
     """
-    Return a function of a View that looks at what rank 0 has noted, and says nothing of others.
+    Return a function of a View that applies `shows` to rank 0's notes, and is "" for other ranks.
     """
     return lambda view: "" if view.rank else shows(view.kept)
 
@@ -146,7 +146,7 @@ def _leaves_something(kept):
 
 def _waits_too_little(view):
     """
-    Say that a rank may return before rank 0 has given the file its name.
+    Return a fact if this rank may return before rank 0 has given the file its name.
     """
     replaced_ns, told = view.case_result.seen[0].kept["versions"][-1][0], {0}
     for met in match(view.case_result.traces):

@@ -14,7 +14,7 @@ from ddp_lessons.pictures import samples_picture
 def _cases(draw):
     yield Case(4, {"epochs": 2, "every": 2, "kills": [4, 5]}, seed=0)
     yield Case(1, {"epochs": 2, "every": 4, "kills": [draw.randint(5, 7), draw.randint(13, 15)]})
-    # One kill before anything was saved, and one right after an epoch's last save.
+    # One kill comes before anything was saved, and one right after an epoch's last save.
     yield Case(2, {"epochs": 3, "every": 3, "kills": [2, 6, draw.randint(7, 11)]})
     yield Case(3, {"epochs": 2, "every": 3, "kills": [draw.randint(4, 5)]})
 
@@ -49,7 +49,7 @@ def _judge(case_result):
 
 def _judge_lives(case_result, rank, right, weights, lives):
     every = case_result.case["every"]
-    done = 0  # steps that are safe on the disk
+    done = 0  # number of steps on the disk
     for number, (life, kill) in enumerate(
         zip(lives, [*case_result.case["kills"], None, None], strict=True)
     ):
@@ -80,7 +80,7 @@ def _judge_lives(case_result, rank, right, weights, lives):
 
 
 def _name_the_counts(case_result, lives, right, done):
-    # What did the loop make of run.step, run.epoch and the sampler?
+    # Return the mistake in what the loop did to run.step, run.epoch and the sampler, or None.
     if any(own for _, _, own in lives[0]["counts"][:1]):
         return "other-epoch"
     if any(life["num_loads"] > 1 for life in lives):
@@ -124,7 +124,7 @@ def _name_the_samples(seen, right, done, stop):
 
 
 def _draw(case_result):
-    # The last epoch, as it is in the weights: without the steps that a kill has undone.
+    # Draw the last epoch as the weights contain it: without steps that a kill has undone.
     num_epochs, rows = case_result.case["epochs"], []
     for seen in case_result.seen:
         kept, done = [], 0

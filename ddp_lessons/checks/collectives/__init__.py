@@ -1,5 +1,5 @@
 """
-Exercise 02: what moves when ranks talk.
+Exercise 02: the data that moves when ranks communicate.
 
 Legend: n numbers in a tensor, w ranks.
 """

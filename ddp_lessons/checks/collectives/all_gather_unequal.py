@@ -16,14 +16,14 @@ _NUMBER_BYTES = 8
 def _cases(draw):
     yield Case(4, {"lengths": [2, 3, 1, 2], "dtype": "float32"}, seed=0)
     yield Case(1, {"lengths": [draw.randint(1, 9)], "dtype": "float64"})
-    # 8 bits of a mantissa hold no such length: it becomes one more.
+    # The 8 bits of bfloat16's mantissa do not hold this length: it is rounded up by 1.
     lengths = [draw.randint(1, 9), 4 * draw.randint(65, 90) + 3]
     yield Case(2, {"lengths": lengths, "dtype": "bfloat16"})
     lengths = [0, draw.randint(1, 20), draw.randint(21, 40)]
     yield Case(3, {"lengths": draw.sample(lengths, 3), "dtype": "float64"})
     lengths = [*(draw.randint(5, 9) for _ in range(3)), draw.randint(10, 50)]
     yield Case(4, {"lengths": lengths, "dtype": "int64", "calls": 2})
-    # Nor do the 11 bits of float16 hold this one.
+    # The 11 bits of float16's mantissa do not hold this length.
     lengths = [draw.randint(1, 9), 2048 + 4 * draw.randint(1, 99) + 3]
     yield Case(2, {"lengths": lengths, "dtype": "float64"})
     yield Case(2, {"lengths": [0, 0], "dtype": "float32"})
@@ -33,7 +33,7 @@ def _act(context, all_gather_unequal):
     if context.case.seed == 0:  # equal lengths first: Gloo may abort the process if lengths differ
         context.call(all_gather_unequal, _numbers_of_length(context, context.case, 2))
         if context.world_size > 1 and len(context.calls[0].events) < 2:
-            return  # it cannot know any length but its own
+            return  # a rank cannot know the other lengths
         context.calls.clear()
     length = context["lengths"][context.rank]
     call(context, all_gather_unequal, lambda case: [_numbers_of_length(context, case, length)])
@@ -41,7 +41,7 @@ def _act(context, all_gather_unequal):
 
 def _numbers_of_length(context, case, length):
     numbers = full_numbers(case, context.rank, [length], getattr(torch, case["dtype"]))
-    numbers[-1:] = 0  # a last number like any other, which looks like padding
+    numbers[-1:] = 0  # a last number that looks like padding must stay
     return numbers.to(sending_device(context))
 
 

@@ -19,7 +19,7 @@ def _cases(draw):
     yield Case(4, {"src": draw.randint(1, 2), "shape": [], "dtype": "float32"})
     yield Case(3, {"src": draw.randint(0, 2), "shape": [0], "dtype": "float64"})
     yield Case(4, {"src": draw.randint(0, 3), "shape": [9], "dtype": "float64", "calls": 2})
-    # From 7 ranks on a heap, two for each, takes a round more than it need.
+    # From 7 ranks on, a binary tree (two sends for each rank) takes more rounds than necessary.
     for world_size in range(5, 17):
         data = {"src": draw.randrange(world_size), "shape": [3], "dtype": "float64"}
         yield Case(world_size, data, is_simulated=True)

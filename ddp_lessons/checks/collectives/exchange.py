@@ -23,7 +23,7 @@ def _cases(draw):
     yield Case(4, {"shape": [2**17 + draw.randint(0, 99)], "dtype": "float32"})
     yield Case(3, {"shape": [0], "dtype": "float32"})
     yield Case(3, {"shape": [draw.randint(5, 9)], "dtype": "float64", "calls": 2})
-    for world_size in (6, 9):  # who goes by the numbers of 4 ranks leaves others waiting here
+    for world_size in (6, 9):  # an answer made for 4 ranks leaves some of these waiting
         yield Case(world_size, {"shape": [2], "dtype": "float64"}, is_simulated=True)
 
 

@@ -1,5 +1,5 @@
 """
-What tasks of 02 share.
+The tensors and hints that the tasks of exercise 02 share.
 """
 
 import torch
@@ -9,7 +9,7 @@ from ddp_lessons.checks.kit.fixtures.lost_digits import full_numbers
 
 def tensor_of(case, rank):
     """
-    Return the tensor that a rank begins a case with.
+    Return the tensor with which a rank starts a case.
     """
     return full_numbers(case, rank, case["shape"], getattr(torch, case["dtype"]))
 

@@ -15,8 +15,8 @@ from ddp_lessons.checks.kit.on_rank import case_runner
 from ddp_lessons.checks.kit.on_rank.case_environment import make_groups
 from ddp_lessons.errors import CellStopped, RanksGone, StartFailed, WrongAnswer
 from ddp_lessons.progress import notes
-from ddp_lessons.ranks.diagnosis.conclusion import ensure_ready
 from ddp_lessons.ranks.kernel.cells import CellRun
+from ddp_lessons.ranks.kernel.recovery import ensure_ready
 from ddp_lessons.ranks.kernel.session import current_ranks
 from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
 

@@ -1,3 +1,3 @@
 """
-Make notebooks of their text, run them in processes that never outlive us, and compare outputs.
+The build of notebooks from text twins, and the verification of their outputs.
 """

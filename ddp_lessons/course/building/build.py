@@ -1,5 +1,5 @@
 """
-Build notebooks: text twin in, notebook with outputs and counts out, or nothing.
+The build of notebooks: a text twin becomes a notebook with outputs and counts, or is refused.
 """
 
 import os
@@ -22,7 +22,7 @@ from ddp_lessons.jobs.owned import DEADLINE_STATUS, run_owned
 CELL_TIMEOUT_S = 60.0
 DEADLINE_S = 180.0
 
-# What a user's shell may set and what would change the outputs.
+# Environment variables to remove, because they would change the outputs.
 _UNWANTED = (
     "CLICOLOR",
     "CLICOLOR_FORCE",
@@ -55,12 +55,12 @@ def machine_paths():
 
 def build(paths, *, cell_timeout_s=CELL_TIMEOUT_S, deadline_s=DEADLINE_S):
     """
-    Run a text twin from the top and replace its notebooks, or refuse and leave them alone.
+    Run a text twin from the top and replace its notebooks, or refuse and do not change them.
 
-    One has the outputs. The other is the learner's, from the same text: see `blanks`.
+    The one notebook has the outputs. The other is the starter (see `blank_of`).
 
     Args:
-        place: The place of both files.
+        paths: The NotebookPaths of the text twin and the notebooks.
         cell_timeout_s: Seconds that one cell may take.
         deadline_s: Seconds that the whole notebook may take.
 
@@ -72,14 +72,14 @@ def build(paths, *, cell_timeout_s=CELL_TIMEOUT_S, deadline_s=DEADLINE_S):
     """
     name, kind = paths.notebook.name, {"is_lesson": paths.is_lesson}
     twin = canonical(read_twin(paths.text), paths.stem)
-    # What the source alone shows is refused before it is run.
+    # Refuse faults of the source before anything runs.
     rules.refuse(name, rules.findings(twin, has_run=False, **kind))
     blank = dumps(blank_of(paths, twin))
     twin = one_folder_down(twin)
     notebook = canonical(_run(paths, twin, cell_timeout_s, deadline_s), paths.stem)
     broken = rules.findings(notebook, machine_paths=machine_paths(), **kind)
     if any(finding.rule == "error" for finding in broken):
-        # Nothing after the error was run, so the other rules would only repeat that.
+        # No cell after the error has run, so the other findings would only repeat that.
         broken = [finding for finding in broken if finding.rule == "error"]
         _show_traceback(notebook, broken[0].cell)
     rules.refuse(name, broken)
@@ -90,17 +90,17 @@ def build(paths, *, cell_timeout_s=CELL_TIMEOUT_S, deadline_s=DEADLINE_S):
 
 def run_notebook(path, folder, *, cell_timeout_s=CELL_TIMEOUT_S, deadline_s=DEADLINE_S):
     """
-    Run a notebook in a fresh kernel and store what came out in its file. Nothing outlives the call.
+    Run a notebook in a fresh kernel, store its outputs in its file, and leave no process running.
 
     Args:
-        path: The notebook's file, which is written again. The number of the last cell that was
-            begun is in a file beside it that ends in `.cell`.
-        folder: Where its kernel runs.
+        path: Path of the notebook, which is overwritten. A file beside it, with the ending `.cell`,
+            has the number of the last cell that has begun.
+        folder: The folder in which the kernel runs.
         cell_timeout_s: Seconds that one cell may take.
         deadline_s: Seconds that the whole notebook may take.
 
     Returns:
-        int: 0, a status of `execute`, or DEADLINE_STATUS. A cell that raised is no fault here.
+        int: 0, a status of `execute`, or DEADLINE_STATUS; 0 even if a cell has raised.
     """
     command = [sys.executable, "-P", execute.__file__, str(path)]
     command += [f"--folder={folder}", f"--cell-timeout-s={cell_timeout_s}"]

@@ -1,8 +1,8 @@
 """
-Run a notebook in a fresh kernel of this interpreter: one process, started by `build`.
+A process, started by `build`, that runs a notebook in a fresh kernel of this interpreter.
 
-What it found out is in the files that it writes: the notebook as far as it went, and the number of
-the last cell it began.
+It writes its results into two files: the notebook, with the outputs so far, and the number of the
+last cell that has begun.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def _main():
         store_widget_state=False,
     )
     try:
-        # What kernels say about themselves on stderr is no part of the notebook.
+        # The kernel's own messages on stderr are no part of the notebook.
         client.execute(cwd=str(options.folder), stderr=subprocess.DEVNULL, cleanup_kc=True)
     except CellExecutionError:
         return 0  # the error is in the cell's outputs, where a rule refuses it

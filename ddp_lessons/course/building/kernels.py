@@ -1,10 +1,10 @@
 """
-Kernels of this interpreter that listen on sockets in a folder of their own, and on no port.
+Kernels of this interpreter that listen on Unix sockets in a private folder, not on ports.
 
-Whoever starts a kernel chooses its five ports, and the kernel binds them a second later. On a
-machine where others bind ports meanwhile, such as ranks that join a group, one kernel in a hundred
+The process that starts a kernel chooses five free ports, and the kernel binds them a second later.
+Other processes may bind them meanwhile, such as ranks that join a group. One kernel in a hundred
 dies of that: "Kernel died before replying to kernel_info". A Jupyter server then starts it again
-with other ports; what runs a notebook once, as nbval does, fails.
+with other ports, but nbval, which starts it once, fails.
 """
 
 import os
@@ -21,7 +21,7 @@ from ddp_lessons.ranks.supervisor.controller_options import can_hold_sockets
 
 class ThisInterpreter(KernelSpecManager):
     """
-    Give kernels of this interpreter.
+    A kernel spec manager that always returns the kernel of this interpreter.
 
     The user may have installed a python3 kernel that belongs to another environment.
     """
@@ -32,10 +32,10 @@ class ThisInterpreter(KernelSpecManager):
 
 class _OnSockets:
     """
-    Let a manager's kernel listen on sockets in a folder that only this user can enter.
+    A mixin that makes a manager's kernel listen on Unix sockets in a folder of this user alone.
 
-    The folder goes with the manager. Where its path is too long for sockets, or the system has
-    none, the kernel has ports as any other.
+    The folder is deleted with the manager. If its path is too long for a socket, or the system has
+    no Unix sockets, the kernel listens on ports, as usual.
     """
 
     def __init__(self, **options):
@@ -43,20 +43,20 @@ class _OnSockets:
         folder = tempfile.mkdtemp(prefix="ddp-lessons-kernel-")
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self.connection_file = os.path.join(folder, "kernel.json")
-        if can_hold_sockets(folder):  # a kernel's are socket-1 to socket-5
+        if can_hold_sockets(folder):  # the kernel adds -1 to -5
             self.transport = "ipc"
             self.ip = os.path.join(folder, "socket")
 
 
 class KernelOnSockets(_OnSockets, KernelManager):
     """
-    Manage a kernel that listens on sockets: see `jupyter_client.KernelManager`.
+    A `jupyter_client.KernelManager` whose kernel listens on Unix sockets.
     """
 
 
 class AsyncKernelOnSockets(_OnSockets, AsyncKernelManager):
     """
-    Manage a kernel that listens on sockets: see `jupyter_client.AsyncKernelManager`.
+    A `jupyter_client.AsyncKernelManager` whose kernel listens on Unix sockets.
     """
 
 
@@ -65,14 +65,14 @@ def start_kernel(limit_s=60.0, **options):
     Start a kernel of this interpreter.
 
     Args:
-        limit_s: Seconds within which it must answer.
-        options: Such as `env` and `cwd`, and others of `jupyter_client.KernelManager.start_kernel`.
+        limit_s: Seconds within which the kernel must answer.
+        options: Options of `jupyter_client.KernelManager.start_kernel`, such as `env` and `cwd`.
 
     Returns:
-        tuple: The KernelManager and a blocking client, which both are the caller's to end.
+        tuple: The KernelManager and a blocking client. The caller must end both.
 
     Raises:
-        RuntimeError: The kernel has died or does not answer. Nothing of it is left.
+        RuntimeError: The kernel has died or does not answer. It was shut down.
     """
     manager = KernelOnSockets(kernel_spec_manager=ThisInterpreter())
     manager.start_kernel(**options)
@@ -80,7 +80,7 @@ def start_kernel(limit_s=60.0, **options):
     client.start_channels()
     try:
         client.wait_for_ready(timeout=limit_s)
-    except BaseException:  # Ctrl-C, too
+    except BaseException:  # also Ctrl-C
         client.stop_channels()
         manager.shutdown_kernel(now=True)
         raise

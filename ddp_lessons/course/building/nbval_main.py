@@ -1,9 +1,9 @@
 """
-Run pytest, and let nbval start in a quarter of its time, with a kernel that needs no port.
+A process that runs pytest with nbval, which starts in a quarter of its usual time, without ports.
 
-This file runs as a process of its own. nbformat validates notebooks by jsonschema, which compiles a
-grammar of international addresses when it is imported: 0.8 s of the 1.0 s that nbval takes. No rule
-of a notebook is about such an address, and without that package jsonschema skips them.
+nbformat validates notebooks with jsonschema. When jsonschema is imported, it compiles a grammar of
+international addresses, which takes 0.8 s of the 1.0 s that nbval needs to start. No rule of the
+notebook format uses such addresses. If `rfc3987_syntax` is missing, jsonschema skips the grammar.
 """
 
 import runpy

@@ -1,5 +1,5 @@
 """
-Verify notebooks: run them again under strict nbval and compare every stored output.
+The verification of notebooks: strict nbval runs them again and compares every stored output.
 """
 
 import os
@@ -18,18 +18,18 @@ _QUICK_NBVAL = Path(__file__).with_name("nbval_main.py")
 
 def verify(paths, *, cell_timeout_s=CELL_TIMEOUT_S, deadline_s=DEADLINE_S):
     """
-    Run a stored notebook and compare what comes out with what is stored.
+    Run a stored notebook and compare its outputs with the stored ones.
 
     nbval prints the cells that differ. No process that the notebook starts outlives the call.
 
     Args:
-        place: The place of the notebook and its text twin.
+        paths: The NotebookPaths of the notebook and its text twin.
         cell_timeout_s: Seconds that one cell may take.
         deadline_s: Seconds that the whole notebook may take.
 
     Raises:
-        NotebookRefused: An output differs, a cell would not be compared, the text twin is another
-            text, or the time is over.
+        NotebookRefused: An output differs, a cell would not be compared, the text twin has other
+            cells, or the deadline has passed.
     """
     notebook = read_notebook(paths.notebook)
     rules.refuse(paths.notebook.name, rules.uncompared(notebook))
@@ -64,11 +64,11 @@ def nbval_command(path, cell_timeout_s, *options):
     Return the command that runs a notebook under nbval.
 
     Args:
-        path: The notebook.
+        path: Path of the notebook.
         cell_timeout_s: Seconds that one cell may take.
-        options: "--nbval" to compare outputs or "--nbval-lax" not to, and others of pytest.
+        options: "--nbval" to compare outputs, or "--nbval-lax" not to; and options of pytest.
     """
-    # No configuration, plugin or conftest of the project: nothing may soften the comparison.
+    # Pass no configuration, plugin or conftest of the project: they might weaken the comparison.
     # -P keeps the notebook's folder from hiding modules from pytest.
     command = [sys.executable, "-P", str(_QUICK_NBVAL), "-p", "nbval.plugin"]
     command += ["-p", "no:cacheprovider", "-c", os.devnull, "--noconftest"]

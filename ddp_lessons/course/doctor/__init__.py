@@ -1,3 +1,3 @@
 """
-What this machine has for the course, and what it lacks: asked, measured, and told in a table.
+The doctor: it measures what this machine has for the course, judges it, and prints a table.
 """

@@ -1,7 +1,7 @@
 """
-Say whether one server holds a room of learners, from what two of them used: `doctor --room 30`.
+The judgement whether a server holds a room of learners, by what two used: `doctor --room 30`.
 
-Judging is pure: what was measured goes in, findings come out, as the doctor's do.
+The functions are pure: they take measurements and return findings, like those of `doctor.py`.
 """
 
 import math
@@ -12,34 +12,35 @@ from ddp_lessons.course.doctor.doctor import FAIL, GIB, OK, WARN, Finding
 MIB = 1 << 20
 SERVER_BYTES = 150 * MIB
 """
-A learner's own JupyterLab under a hub with a page open, beside kernels: 137 to 151 MiB measured.
+Memory of one learner's JupyterLab server under a hub with a page open, without its kernels.
+Measured: 137 to 151 MiB.
 """
 HUB_BYTES = 200 * MIB
 """
-Hub and proxy together: 178 MiB measured with three learners.
+Memory of the hub and its proxy together. Measured with three learners: 178 MiB.
 """
 BUSY_SHARE = 0.5
 """
-Share of the cores, over a lesson, up to which learners hardly notice each other.
+Share of all cores, averaged over a lesson, up to which learners hardly notice each other.
 """
 LONG_S = 60.0
 """
-Seconds that a room waits without asking what is wrong, while all run the dearest cell at once.
+Seconds that learners wait without asking what is wrong, if all run the dearest cell at once.
 """
 
 
 @dataclass(frozen=True)
 class Learner:
     """
-    What one learner needs for a lesson.
+    The resources that one learner needs for a lesson.
 
     Args:
-        stem: The lesson.
-        minutes: What the lesson takes a learner who reads and thinks.
-        memory_bytes: The most that the kernel and all that it started held, shared pages divided.
-        cpu_s: Core seconds of all cells.
-        dearest_cpu_s: Core seconds of the cell that needs most.
-        dearest_cell: Its number among the code cells, from 1.
+        stem: The lesson id.
+        minutes: Minutes that the lesson takes, with time to read and think.
+        memory_bytes: Peak memory of the kernel and its child processes; shared pages are divided.
+        cpu_s: Core seconds of all cells together.
+        dearest_cpu_s: Core seconds of the dearest cell, the one that needs most of them.
+        dearest_cell: Number of the dearest cell among the code cells, from 1.
     """
 
     stem: str
@@ -53,12 +54,12 @@ class Learner:
 @dataclass(frozen=True)
 class Server:
     """
-    What a server has for a room.
+    The resources that a server has for a room of learners.
 
     Args:
-        num_cores: Its cores.
-        free_bytes: Memory that was free before anything was measured.
-        others_stop_at: The folder on the way to this Python that other users may not pass, or "".
+        num_cores: Number of its cores.
+        free_bytes: Memory in bytes that was free before the measurement.
+        others_stop_at: Path that keeps other users from running this Python, or "".
     """
 
     num_cores: int
@@ -68,11 +69,11 @@ class Server:
 
 def judge_room(num_learners, learner, server):
     """
-    Judge whether a server holds a room.
+    Judge whether a server holds a room of learners.
 
     Args:
-        num_learners: How many will be there.
-        learner: The Learner, measured.
+        num_learners: Number of learners in the room.
+        learner: The Learner that was measured.
         server: The Server.
 
     Returns:
@@ -88,7 +89,7 @@ def judge_room(num_learners, learner, server):
 
 def judge_others(server):
     """
-    Judge whether other users than the one who asks can run the course's Python.
+    Judge whether other users of this system can run the course's Python.
     """
     if not server.others_stop_at:
         return Finding("Python", OK, "every user of this system can run it")
@@ -109,7 +110,7 @@ def _needed_bytes(learner):
 
 def judge_room_memory(num_learners, learner, server):
     """
-    Judge the memory of all learners with that lesson's ranks running, hub and proxy beside them.
+    Judge whether hub, proxy and all learners, each with the lesson's ranks, fit into memory.
     """
     each_bytes = _needed_bytes(learner)
     needed_bytes = HUB_BYTES + num_learners * each_bytes
@@ -145,7 +146,7 @@ def judge_room_cores(num_learners, learner, server):
 
 def judge_dearest_cell(num_learners, learner, server):
     """
-    Judge how long the room waits if all of it runs the cell that needs most at the same moment.
+    Judge how long learners wait if all of them run the dearest cell at the same moment.
     """
     seconds = num_learners * learner.dearest_cpu_s / server.num_cores
     found = (

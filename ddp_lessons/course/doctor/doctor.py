@@ -1,7 +1,8 @@
 """
-Say what this machine can do for the course, and how to mend what it cannot: `ddp-lessons doctor`.
+The judgement of this machine: what it can do for the course, and how to fix what it cannot.
 
-Judging is pure: a Machine goes in, findings come out, and a table shows them on one screen.
+The functions are pure: they take a Machine and return findings. `ddp-lessons doctor` shows the
+findings as a table on one screen.
 """
 
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from packaging.version import Version
 
 OLDEST_TORCH = "2.11"
-NEWEST_TRIED_TORCH = "2.14.1"  # the newest that the tests were run with: README says how
+NEWEST_TRIED_TORCH = "2.14.1"  # the newest with which the tests were run: see README
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 13)
 GIB = 1 << 30
 FEW_BYTES = 2 * GIB  # 4 ranks, a kernel, JupyterLab and a browser beside them
@@ -25,10 +26,10 @@ class Finding:
     One line of the doctor's table.
 
     Args:
-        what: The thing looked at.
+        what: Name of the judged thing, such as "memory".
         status: "ok", "warn" (the course runs, with less), or "FAIL" (it does not).
-        found: What was found.
-        mend: The sentence that mends it; "" if nothing is wrong, or another finding mends it too.
+        found: Description of the thing on this machine.
+        mend: A sentence that says how to fix it; "" if nothing is wrong, or another finding has it.
     """
 
     what: str
@@ -45,7 +46,7 @@ def judge(machine):
         machine: A ddp_lessons.course.doctor.machine.Machine, real or made up.
 
     Returns:
-        list[Finding]: One for each thing looked at, in the order of the table.
+        list[Finding]: One for each judged thing, in the order of the table.
     """
     judges = (
         judge_python, judge_packages, judge_torch, judge_gpus, judge_cores, judge_memory, judge_shm,
@@ -81,7 +82,7 @@ def judge_python(machine):
     if not OLDEST_PYTHON <= machine.python[:2] <= NEWEST_PYTHON:
         mend = "Use Python 3.11, 3.12 or 3.13: install one, remove .venv, and run make setup."
         return Finding("Python", FAIL, found, mend)
-    if machine.others_stop_at:  # no fault, unless the machine is a server of many
+    if machine.others_stop_at:  # a fault only on a server with several users
         found += ", for its owner only"
     return Finding("Python", OK, found)
 
@@ -126,7 +127,7 @@ def judge_torch(machine):
 
 def judge_gpus(machine):
     """
-    Judge GPUs and their driver. The course runs without, so nothing here is fatal.
+    Judge GPUs and their driver. The course runs without GPUs, so no finding is FAIL.
     """
     report, num_here = machine.torch, max(len(machine.gpus), machine.num_gpus_on_bus)
     if num_here == 0 and report.num_gpus == 0:
@@ -208,7 +209,7 @@ def judge_loopback(machine):
 
 def judge_sockets(machine):
     """
-    Say where torch listens. None of its sockets asks who calls: docs/security.md has the list.
+    Report the interfaces on which torch listens, without a password (see docs/security.md).
     """
     loopback, other = machine.interfaces
     if not machine.is_interface_there:
@@ -221,7 +222,7 @@ def judge_sockets(machine):
 
 def judge_backends(machine):
     """
-    Judge the backends in torch. Gloo is needed; NCCL where there are GPUs; the others never.
+    Judge torch's backends: Gloo is needed, NCCL only with GPUs, and no other backend.
     """
     report = machine.torch
     if report.version is None:

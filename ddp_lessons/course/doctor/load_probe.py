@@ -1,5 +1,5 @@
 """
-Measure what learners need: real kernels, side by side, run a lesson's cells on real ranks.
+The measurement of a learner's needs: real kernels run a lesson's cells side by side, on ranks.
 """
 
 import os
@@ -24,11 +24,11 @@ from ddp_lessons.ranks.system.resource_limits import memory, usable_cores
 
 STEM = "06_ddp"
 """
-The lesson that needs most: models that train, wrapped several times, on four ranks.
+Id of the lesson that needs most: four ranks train models, which are wrapped several times.
 """
 LIMIT_S = 300.0
 """
-Seconds that a kernel, or a cell, may take. On a server that is too small a cell is slow.
+Seconds that a kernel's start, or a cell, may take. On a server that is too small, cells are slow.
 """
 _NOT_INHERITED = ("DDP_LESSONS_MAX_RANKS", "DDP_LESSONS_PARK_AFTER")
 
@@ -41,15 +41,15 @@ class NotMeasured(DDPLessonsError, RuntimeError):
 
 def measure(paths, num_learners=2, num_cells=None):
     """
-    Have some learners run a lesson's cells at once, and return what one of them needed.
+    Run a lesson's cells as several learners at once, and return what one learner needed.
 
     Args:
-        place: The lesson's NotebookPaths.
-        num_learners: How many run it side by side.
-        num_cells: How many of its code cells they run; default: all.
+        paths: The lesson's NotebookPaths.
+        num_learners: Number of learners that run the lesson side by side.
+        num_cells: Number of code cells to run, from the first one; default: all.
 
     Returns:
-        Learner: Of each number the largest among them.
+        Learner: Each of its numbers is the largest among the learners.
 
     Raises:
         NotMeasured: A cell failed, or took too long.
@@ -84,14 +84,14 @@ def look_at_room(num_learners, stem=STEM):
     Measure a lesson with two learners, and judge a room of them on this server.
 
     Args:
-        num_learners: How many will be there.
-        stem: The lesson.
+        num_learners: Number of learners in the room.
+        stem: The lesson id.
 
     Returns:
-        list[Finding]: As `judge_room`.
+        list[Finding]: One for each thing that a room needs (see `judge_room`).
 
     Raises:
-        NotMeasured: As `measure`.
+        NotMeasured: A cell failed, or took too long.
     """
     _, free_bytes = memory()  # before anything runs
     server = Server(usable_cores(), free_bytes, others_stop_at())
@@ -119,7 +119,7 @@ class _Run:
             self.error = error
 
     def _run_all(self, undo):
-        undo.enter_context(closing(ensure_event_loop()))  # jupyter_client's, one a thread
+        undo.enter_context(closing(ensure_event_loop()))  # jupyter_client needs one in each thread
         folder = undo.enter_context(tempfile.TemporaryDirectory(prefix="ddp-doctor-"))
         options = {"cwd": folder, "env": _environment(folder), "stderr": subprocess.DEVNULL}
         try:
@@ -139,22 +139,22 @@ class _Run:
         )["content"]
         if reply["status"] != "ok" and RAISES not in tags_of(cell):
             raise NotMeasured(f"code cell {number}: {reply.get('ename')}: {reply.get('evalue')}")
-        # What a rank used that has ended since is lost, and its place begins at 0 again.
+        # The CPU time of a rank that has ended is lost, and its successor begins at 0 again.
         self.cell_cpu_s.append(max(0.0, tree_cpu_seconds(pid) - before_s))
         held = sum(map(pss_bytes, [pid, *descendants_of(pid)]))
         self.memory_bytes = max(self.memory_bytes, held)
 
 
 def _environment(folder):
-    # No prediction of ours is to be found among those of whoever asks the doctor, and their share
-    # of ranks is not that of two learners.
+    # Keep the measured predictions out of this user's state. This user's limits on ranks do not
+    # apply, because two learners run at once.
     environment = {name: v for name, v in os.environ.items() if name not in _NOT_INHERITED}
     return {**environment, "DDP_LESSONS_STATE_DIR": folder, "IPYTHONDIR": folder}
 
 
 def pss_bytes(pid):
     """
-    Return the memory of a process, a page that several share divided by them; 0 if it is gone.
+    Return a process's memory in bytes, with shared pages divided; 0 if the process is gone.
     """
     with suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():

@@ -1,7 +1,7 @@
 """
-What this machine is and has, as plain data. Each probe is a small function that cannot hang.
+Facts about this machine, as plain data. Each probe is a small function that cannot hang.
 
-Nothing here says whether that is good or bad: `ddp_lessons.course.doctor.doctor` does.
+The module `ddp_lessons.course.doctor.doctor` judges whether a fact is good or bad.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ class Gpu:
 @dataclass(frozen=True)
 class Machine:
     """
-    What the doctor judges.
+    The facts about a machine that the doctor judges.
 
     Args:
         python: Version of the Python that runs this, such as (3, 12, 4).
@@ -54,10 +54,10 @@ class Machine:
         driver: Version of NVIDIA's driver, or None.
         gpus: GPUs that the driver lists.
         num_gpus_on_bus: NVIDIA GPUs that are plugged in, driver or not.
-        torch: What torch said.
-        others_stop_at: Where other users are stopped on the way to this Python, or "".
-        interfaces: Names of loopback, and of the interface that Gloo takes if nobody tells it one.
-        is_interface_there: Whether Gloo finds the interface that it is told.
+        torch: The TorchReport of the installed torch.
+        others_stop_at: Path that keeps other users from running this Python, or "".
+        interfaces: Names of the loopback interface and of the interface on which Gloo listens.
+        is_interface_there: Whether this machine has the interface of GLOO_SOCKET_IFNAME, if set.
     """
 
     python: tuple
@@ -80,10 +80,10 @@ class Machine:
 
 def look_at_machine():
     """
-    Run every probe. Takes a few seconds, most of them for importing torch.
+    Run every probe, which takes a few seconds, most of them to import torch.
 
     Returns:
-        Machine: What was found.
+        Machine: The facts that the probes found.
     """
     memory_bytes, free_memory_bytes = memory()
     driver, gpus = nvidia_driver()
@@ -124,10 +124,10 @@ def others_stop_at(*needed):
     """
     Return the first file or folder that keeps other users from running this Python, or "".
 
-    An environment that root has made of a Python in root's home works, for root.
+    If root has made an environment from a Python in root's home, it works for root only.
 
     Args:
-        needed: What they must be able to read; default: Python, its packages, and this package.
+        needed: Paths that they must be able to read; default: Python, its packages, this package.
     """
     for path in map(Path, needed or (sys.executable, sysconfig.get_path("purelib"), __file__)):
         for folder in (*reversed(path.absolute().parents), *reversed(path.resolve().parents)):
@@ -150,7 +150,7 @@ def shm_size(path="/dev/shm"):
 
 def loopback():
     """
-    Tell whether a socket can be opened on 127.0.0.1, and reached.
+    Tell whether a socket on 127.0.0.1 can be opened and reached.
     """
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:
@@ -162,17 +162,17 @@ def loopback():
 
 def group_interfaces():
     """
-    Return the names of loopback, and of the interface that Gloo takes if nobody tells it one.
+    Return the names of the loopback interface and of the interface on which Gloo listens.
     """
     loopback = _interface_of_name("localhost") or "none"
     own = _interface_of_name(socket.gethostname())
-    # Where nobody knows this machine's name, Gloo stays at home.
+    # If the machine's own name has no address, Gloo listens on the loopback interface.
     return loopback, os.environ.get(GROUP_VARIABLES[0]) or own or loopback
 
 
 def finds_told_interface():
     """
-    Tell whether the interface that Gloo is told, if it is told one, is one of this machine.
+    Tell whether this machine has the interface that GLOO_SOCKET_IFNAME names, if it is set.
     """
     try:
         return not os.environ.get(GROUP_VARIABLES[0]) or bool(group_address())

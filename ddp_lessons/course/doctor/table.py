@@ -1,5 +1,5 @@
 """
-Show the doctor's findings as a table that fits one screen of 24 lines by 100 columns.
+The table of the doctor's findings, which fits one screen of 24 lines by 100 columns.
 """
 
 from rich.console import Console
@@ -14,7 +14,7 @@ _STYLES = {OK: "green", WARN: "yellow", FAIL: "bold red"}
 
 def findings_table(findings):
     """
-    Return a table with one line for each finding. A long one is cut, so that the screen holds all.
+    Return a table with one line for each finding. Long lines are cut, so that all fit the screen.
     """
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ("What", "", "Found"):
@@ -27,11 +27,11 @@ def findings_table(findings):
 
 def mending_lines(findings, num_lines):
     """
-    Return the sentences that mend what is wrong, the worst first.
+    Return the sentences that say how to fix what is wrong, failures first.
 
     Args:
-        findings: What the doctor found.
-        num_lines: Lines that there is room for; the last one counts what is left out.
+        findings: List of Findings.
+        num_lines: Largest number of lines; if they are too few, the last line counts the rest.
 
     Returns:
         list[Text]: One line for each sentence.
@@ -73,15 +73,15 @@ def room_verdict(findings, num_learners):
 
 def show_findings(findings, file=None, closing=None):
     """
-    Print findings, how to mend what is wrong, and whether the course runs.
+    Print findings, how to fix what is wrong, and whether the course runs.
 
     Args:
-        findings: What the doctor found.
-        file: Where to print; standard output if None.
+        findings: List of Findings.
+        file: Text file to print to; standard output if None.
         closing: The last sentence; default: the verdict on one learner's machine.
     """
     console = Console(file=file, highlight=False)
-    # A pipe has no width of its own, and a wide terminal does not make long lines readable.
+    # A pipe has no width, and long lines are hard to read even in a wide terminal.
     console.width = min(console.width, NUM_COLUMNS) if console.is_terminal else NUM_COLUMNS
     console.print(findings_table(findings))
     console.print()

@@ -1,8 +1,8 @@
 """
-What torch can do here, found out in a process of its own: it may hang or crash, the doctor not.
+A probe of torch that runs in its own process, so that torch may hang or crash without the doctor.
 
-Run as `python -m ddp_lessons.course.doctor.torch_probe FOLDER`. Each step prints one line of JSON
-when it is done, so that whatever was found before a deadline or a crash is known:
+Its command is `python -m ddp_lessons.course.doctor.torch_probe FOLDER`. Each step prints one line
+of JSON when it is done, so that a deadline or a crash does not lose the results before it:
 
     {"version": "2.13.0", "cuda": "13.0", "num_gpus": 2, "backends": ["gloo", "nccl"]}
     {"fork_s": 0.05}     or   {"fork_error": "rank 1 of 2 ended with exit code 1"}
@@ -29,7 +29,7 @@ def say(**facts):
 
 def describe_torch():
     """
-    Import torch and say its version, the CUDA runtime in its wheel, its GPUs and its backends.
+    Import torch and print its version, its wheel's CUDA runtime, its GPUs and its backends.
     """
     import torch
     import torch.distributed as dist
@@ -40,7 +40,7 @@ def describe_torch():
     say(
         version=torch.__version__,
         cuda=torch.version.cuda or torch.version.hip,
-        # Asks the driver, and does not initialise CUDA: that would make forking unsafe.
+        # This call asks the driver. It does not initialise CUDA, which would make forking unsafe.
         num_gpus=torch.cuda.device_count(),
         backends=backends,
     )
@@ -76,14 +76,14 @@ def all_reduce_as(rank, folder):
 
 def run_two_ranks(method, folder):
     """
-    Run an all-reduce on two ranks and say how long it took, from starting them to both ending.
+    Run an all-reduce on two ranks and print its seconds, from their start to their end.
 
     Args:
         method: "fork", as the course does on Linux, or "spawn".
-        folder: A private folder, which is made, for the store and the answers.
+        folder: Path of a private folder to make, for the store and the answers.
 
     Returns:
-        bool: Whether it worked. It ends by a deadline, also if a rank hangs.
+        bool: Whether both ranks had the right sum. A rank that hangs is killed at a deadline.
     """
     folder.mkdir(mode=0o700)
     context = multiprocessing.get_context(method)

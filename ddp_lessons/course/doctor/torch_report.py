@@ -1,5 +1,5 @@
 """
-Ask a process of its own what torch can do here, and never wait for it past a deadline.
+The doctor's report about torch, from a separate process that is killed at a deadline.
 """
 
 import contextlib
@@ -18,16 +18,16 @@ DEADLINE_S = 60
 @dataclass(frozen=True)
 class TorchReport:
     """
-    What torch said of itself in a process of its own.
+    The facts that the torch probe found.
 
     Args:
-        version: Its version, or None if it could not be imported.
-        cuda: The CUDA (or ROCm) runtime in its wheel, or None.
-        num_gpus: GPUs that it can use.
-        backends: Names of the torch.distributed backends that it was built with.
+        version: The version of torch, or None if torch could not be imported.
+        cuda: Version of the CUDA (or ROCm) runtime in torch's wheel, or None.
+        num_gpus: Number of GPUs that torch can use.
+        backends: Names of the torch.distributed backends that torch was built with.
         fork_s: Seconds of a 2-rank all-reduce, forking the ranks included; None if it failed.
-        spawn_s: The same with ranks that are started afresh; None if it failed or was not tried.
-        error: What went wrong, or "".
+        spawn_s: The same with spawned ranks; None if it failed or was not tried.
+        error: Message of the error, or "".
     """
 
     version: str | None = None
@@ -41,11 +41,11 @@ class TorchReport:
 
 def read_torch_report(text, error=""):
     """
-    Put the lines that the torch probe printed together.
+    Return the TorchReport that is in the output of the torch probe.
 
     Args:
-        text: Its standard output: JSON, one line a step.
-        error: Why it ended early, or "".
+        text: The probe's standard output: one line of JSON for each step.
+        error: Reason why the probe ended early, or "".
     """
     facts: dict = {}
     for line in text.splitlines():
@@ -64,14 +64,14 @@ def read_torch_report(text, error=""):
 
 def ask_torch(deadline_s=DEADLINE_S, module="ddp_lessons.course.doctor.torch_probe"):
     """
-    Run the torch probe in a process group of its own, which is killed at the deadline.
+    Run the torch probe in its own process group, which is killed at the deadline.
 
     Args:
         deadline_s: Seconds after which the probe and its ranks are killed.
         module: The module to run; it prints JSON lines.
 
     Returns:
-        TorchReport: What it found until then.
+        TorchReport: The facts that it found until then.
     """
     environment = dict(os.environ)
     if sys.platform.startswith("linux"):
@@ -94,7 +94,7 @@ def ask_torch(deadline_s=DEADLINE_S, module="ddp_lessons.course.doctor.torch_pro
             except subprocess.TimeoutExpired:
                 error = f"no answer within {deadline_s:g} s"
             finally:
-                # Also after a good end: a rank may have outlived its parent.
+                # Kill the group even after a good end: a rank may have outlived its parent.
                 with contextlib.suppress(OSError):
                     os.killpg(probe.pid, signal.SIGKILL)
                 probe.wait()

@@ -1,3 +1,3 @@
 """
-What a notebook is: its cells and their roles, its text twin, its blank, and where it lies.
+The notebooks of the course: their cells and roles, text twins, starters and paths.
 """

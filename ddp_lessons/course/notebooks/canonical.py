@@ -1,8 +1,8 @@
 """
-One way to store a notebook, so that the same run gives the same bytes.
+The canonical form of a notebook, in which the same run gives the same bytes.
 
-Cells keep their tags and nothing else; outputs lose their metadata; identities come from the
-content and counts from the order; tracebacks become plain lines that name no machine.
+The metadata of a cell keeps only its tags, and outputs have none. Cell ids come from the content,
+and execution counts from the order. Tracebacks become plain lines that name no machine.
 """
 
 import hashlib
@@ -33,10 +33,10 @@ def canonical(notebook, stem):
 
     Args:
         notebook: A notebook of nbformat 4, run or not.
-        stem: Its stem, which makes the cells' identities differ between notebooks.
+        stem: The lesson id, which makes the cells' ids differ between notebooks.
 
     Returns:
-        A new notebook; the one given is left alone.
+        A new notebook; the given one is not changed.
     """
     seen: Counter = Counter()
     count, cells = 0, []
@@ -73,7 +73,7 @@ def dumps(notebook):
         notebook: A canonical notebook.
 
     Raises:
-        nbformat.ValidationError: It is not a notebook that Jupyter can open.
+        nbformat.ValidationError: Jupyter could not open the notebook.
     """
     nbformat.validate(notebook)
     return nbformat.writes(notebook, version=nbformat.NO_CONVERT).rstrip("\n") + "\n"
@@ -96,7 +96,7 @@ def read_notebook(path):
     try:
         text = path.read_text(encoding="utf-8")
         data = json.loads(text)
-        # nbformat takes anything without a version for version 1, and fails in odd ways.
+        # nbformat takes a file without a version for version 1, and its error is misleading.
         if not isinstance(data, dict) or data.get("nbformat") != 4:
             raise ValueError("no notebook of nbformat 4")
         nbformat.validate(data)
@@ -112,13 +112,13 @@ def read_notebook(path):
 
 def plain_lines(traceback):
     """
-    Return a traceback as plain lines without colours, addresses, identities and folders.
+    Return a traceback as plain lines without colours, addresses, UUIDs and folders.
 
-    Of a frame in a file, only its head and the line that was running are kept: the code around
-    it is another with every version of a library.
+    A frame in a file keeps only its head and the line that was running, because the code around
+    that line differs between versions of a library.
 
     Args:
-        traceback: Its strings, each of one or more lines.
+        traceback: List of strings, each of one or more lines.
     """
     lines, is_in_file = [], False
     for line in ANSI.sub("", "\n".join(traceback)).splitlines():
@@ -135,7 +135,7 @@ def _without_machine(line):
 
 
 def _identity(stem, kind, source, occurrence):
-    # From the content, not the position: a cell put in the middle leaves the others alone.
+    # The id comes from the content, so that a cell put in the middle changes no other cell's id.
     words = json.dumps([stem, kind, source, occurrence])
     return hashlib.sha256(words.encode()).hexdigest()[:12]
 

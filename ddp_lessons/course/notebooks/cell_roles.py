@@ -1,5 +1,5 @@
 """
-The words that the rules of a notebook share: roles, tags, and what a broken rule says.
+The names that all rules of a notebook share: cell roles, tags, and the Finding of a broken rule.
 """
 
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 # The role tags of a lesson's cells. Each cell has exactly one.
 MARKDOWN_ROLES = ("title", "goal", "question", "read", "recap", "next")
 CODE_ROLES = ("setup", "run", "break", "mend", "picture", "check", "teardown")
-EITHER_ROLES = ("predict",)  # the question is text, the place for the answer may be code
+EITHER_ROLES = ("predict",)  # a text cell with the question, a code cell for the answer
 ROLES = (*MARKDOWN_ROLES, *CODE_ROLES, *EITHER_ROLES)
 
 RAISES = "raises-exception"
@@ -19,13 +19,13 @@ MARKS = (RAISES, IGNORED, SCRIPT)
 @dataclass(frozen=True)
 class Finding:
     """
-    Hold one broken rule.
+    One broken rule of a notebook.
 
     Args:
         rule: The rule's name.
         cell: Number of the cell, from 1, markdown cells counted. None for the whole notebook.
         role: The cell's role tag, or its type where it has none.
-        message: What was expected, what was got, and the next step.
+        message: Text that says what was expected, what was found, and the next step.
     """
 
     rule: str
@@ -40,7 +40,7 @@ class Finding:
 
 def text_of(cell):
     """
-    Return what is in a cell, whatever line ends an editor has given it.
+    Return the stripped source of a cell, with a line feed at each line's end.
     """
     return "\n".join(cell["source"].strip().splitlines())
 
@@ -54,7 +54,7 @@ def tags_of(cell):
 
 def roles_of(cell):
     """
-    Return those tags of a cell that are roles. A good cell of a lesson has one.
+    Return the tags of a cell that are roles. A valid cell of a lesson has one.
     """
     return [tag for tag in tags_of(cell) if tag in ROLES]
 
@@ -76,9 +76,9 @@ def numbered(notebook, kind=None):
 
 def first_reading(notebook, kind=None):
     """
-    Return (number from 1, cell) as `numbered`, without the sections that may be skipped.
+    Return (number from 1, cell) for each cell outside of the sections that may be skipped.
 
-    Their headings begin with "More:", and they stand last.
+    The headings of these sections begin with "More:", and they are the last sections.
     """
     kept, may_be_skipped = [], False
     for number, cell in numbered(notebook):
@@ -97,9 +97,9 @@ def found(rule, number, cell, expected, got, then):
         rule: The rule's name.
         number: The cell's number, or None for the whole notebook.
         cell: The cell, or None.
-        expected: What a good notebook has, after the word "expected".
-        got: What this one has.
-        then: The next step, a sentence.
+        expected: State of a valid notebook, as the message says it after "expected".
+        got: State of this notebook, as the message says it after "got".
+        then: The next step, as a sentence.
     """
     role = "" if cell is None else role_of(cell)
     return Finding(rule, number, role, f"expected {expected} (got {got}). {then}")
@@ -107,10 +107,10 @@ def found(rule, number, cell, expected, got, then):
 
 def ask(rules, number, cell):
     """
-    Return what each rule finds in one cell.
+    Return the findings of each rule about one cell.
 
     Args:
-        rules: Rule name -> a function of the cell that yields (expected, got, next step).
+        rules: Dict from a rule's name to a function of the cell that yields (expected, got, then).
         number: The cell's number.
         cell: The cell.
     """

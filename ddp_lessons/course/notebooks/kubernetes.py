@@ -1,9 +1,9 @@
 """
-Make manifests for Kubernetes that run a script by torchrun, on several nodes of a cluster.
+Manifests for Kubernetes that run a script with torchrun on several nodes of a cluster.
 
-Two ways, a file each: a TrainJob for clusters that have Kubeflow Trainer 2, and a Job with a
-Service for those that have nothing but Kubernetes. Nobody has tried them on a cluster yet; tests
-hold them to the schemas, and run their commands on one machine.
+There are two files: a TrainJob for clusters with Kubeflow Trainer 2, and a Job with a Service for
+clusters with plain Kubernetes. They have not been tried on a cluster. Tests validate them against
+the schemas, and run their commands on one machine.
 """
 
 import re
@@ -18,11 +18,12 @@ _PORT = 29500
 _FOLDER = "/script"
 _MOST_LETTERS = 50
 """
-Of a name, to which Kubernetes and Kubeflow add the number of a pod; a host name has 63 at most.
+Longest name. Kubernetes and Kubeflow append a pod's number to it, and a host name has at most 63
+letters.
 """
 _MOST_BYTES = 128_000
 """
-Of a script: one variable of a process's environment holds 128 KiB.
+Longest script: one environment variable holds at most 128 KiB.
 """
 _NUMBER_OF_POD = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 _HEAD = """\
@@ -37,16 +38,16 @@ _HEAD = """\
 @dataclass(frozen=True)
 class Shape:
     """
-    What a job takes of a cluster.
+    The image, nodes and GPUs that a job uses in a cluster.
 
     Args:
         image: A container image with torch, and with ddp-lessons if the script imports it.
         nodes: Number of nodes.
-        ranks_per_node: Ranks on each. Default: as many as GPUs, or one.
-        gpus: GPUs on each, one a rank; 0 for ranks on the CPU.
+        ranks_per_node: Ranks on each node. Default: its number of GPUs, or 1 without GPUs.
+        gpus: GPUs on each node, one for each rank; 0 for ranks on the CPU.
 
     Raises:
-        BadInput: A number cannot be, or the image is missing or no image's name.
+        BadInput: A number is out of range, or the image's name is missing or invalid.
     """
 
     image: str
@@ -84,14 +85,14 @@ def manifests(script, text, shape):
 
     Args:
         script: The script's file name, such as "train.py".
-        text: What is in it.
+        text: The script's text.
         shape: The Shape.
 
     Returns:
         dict: The text of each file by its name: `train.trainjob.yaml` and `train.job.yaml`.
 
     Raises:
-        BadInput: Kubernetes takes no such name, or no such long script.
+        BadInput: Kubernetes does not accept the name, or the script is too long.
     """
     name = _name_of(script)
     num_bytes = len(text.encode())
@@ -150,10 +151,10 @@ def _counted(number, word):
 
 def _train_job(name, script, shape):
     """
-    Return the TrainJob. Kubeflow's runtime tells torchrun how many nodes there are, and where.
+    Return the TrainJob. Kubeflow's runtime gives torchrun the number of nodes and an address.
 
-    What mounts a file has another name in each release of Kubeflow Trainer, so that the script
-    comes in a variable.
+    The field that mounts a file has another name in each release of Kubeflow Trainer, so the script
+    is passed in an environment variable.
     """
     path = f"/tmp/{script}"
     trainer: dict[str, Any] = {
@@ -171,7 +172,7 @@ def _train_job(name, script, shape):
 
 def _service(name):
     """
-    Return a Service that gives each pod of the Job a name, before it is ready.
+    Return a Service that gives each pod of the Job a host name, even before the pod is ready.
     """
     spec = {
         "clusterIP": "None",
@@ -183,9 +184,9 @@ def _service(name):
 
 def _job(name, script, shape):
     """
-    Return a Job whose pods have numbers: pod 0 is called NAME-0.NAME, and there all ranks meet.
+    Return a Job with numbered pods. All ranks meet at pod 0, whose host name is NAME-0.NAME.
 
-    A pod that fails ends them all: those that are left would wait for it.
+    A pod that fails ends all pods, because the others would wait for it.
     """
     container: dict[str, Any] = {
         "name": "torchrun",
@@ -232,7 +233,7 @@ def _gpus(shape):
 
 class _Dumper(yaml.SafeDumper):
     """
-    Write a text of several lines as lines, and each part in full where it stands.
+    A YAML dumper that keeps the lines of a text, and repeats a shared part instead of an alias.
     """
 
     def ignore_aliases(self, data):

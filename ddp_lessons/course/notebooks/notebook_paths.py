@@ -1,5 +1,5 @@
 """
-Where the notebooks of the course live: one stem names a text twin and its notebooks.
+The paths of the course's notebooks: one lesson id names a text twin and its notebooks.
 
     notebooks/py/<stem>.py    ->  notebooks/<stem>.ipynb             a lesson, for learners to run
                               ->  notebooks/executed/<stem>.ipynb    the same, with its outputs
@@ -26,11 +26,11 @@ _INSTALLED = "share/ddp-lessons/notebooks/py/00_ranks.py"
 @dataclass(frozen=True)
 class NotebookPaths:
     """
-    Name the files of one notebook of the course.
+    The paths of one lesson or exercise of the course.
 
     Args:
-        kind: "lesson" or "exercise"; the rhythm is asked of lessons only.
-        stem: The name that both files share.
+        kind: "lesson" or "exercise". Only a lesson must have its cells in a fixed order.
+        stem: The lesson id, which the names of all files share.
         text: The text twin, which people edit.
         notebook: The notebook with its outputs, which `build` writes.
     """
@@ -43,14 +43,14 @@ class NotebookPaths:
     @property
     def is_lesson(self):
         """
-        Say whether the rhythm of a lesson is asked of this notebook.
+        Whether this is a lesson, whose cells must follow the rules of `cell_order`.
         """
         return self.kind == "lesson"
 
     @property
     def blank(self):
         """
-        The notebook that learners open: no outputs, and gaps in place of an exercise's solutions.
+        The path of the starter: no outputs, and gaps in place of an exercise's solutions.
         """
         return self.notebook.parents[1] / self.notebook.name
 
@@ -60,10 +60,10 @@ def find_root(start=None):
     Return the folder that holds the course: `start` or the nearest of its parents that does.
 
     Args:
-        start: Folder to begin at. The current folder if None.
+        start: Path of the folder to begin at; the current one if None.
 
     Raises:
-        BadInput: No folder on the way up holds `notebooks/py`.
+        BadInput: Neither that folder nor a parent of it holds `notebooks/py`.
     """
     start = Path(start or Path.cwd()).resolve()
     for folder in (start, *start.parents):
@@ -77,19 +77,19 @@ def find_root(start=None):
 
 def find_course(start=None):
     """
-    Find the course: in the folder that we stand in or above it, or where this package comes from.
+    Find the course: in a folder or above it, else in the clone or the wheel of this package.
 
     Args:
-        start: The folder to look in, and above; the current one if None.
+        start: Path of the folder to begin at; the current one if None.
 
     Returns:
-        Path: The folder that holds the course: a clone, or what was installed with the package.
+        Path: The folder that holds the course: a clone, or the files installed with the package.
 
     Raises:
-        BadInput: There is none.
+        BadInput: No course was found.
     """
     start = Path(start or Path.cwd()).resolve()
-    # Where we stand wins: one environment may serve several clones.
+    # The folder to begin at wins: one environment may serve several clones.
     for folder in (start, Path(__file__).parent, _installed_course()):
         try:
             return find_root(folder)
@@ -103,13 +103,13 @@ def find_course(start=None):
 
 def is_installed(course):
     """
-    Tell whether a course came with the package, and is no clone.
+    Tell whether a course was installed with the package, and is not a clone.
     """
     return Path(course) == _installed_course()
 
 
 def _installed_course():
-    # A wheel puts it beside the packages: see data-files in pyproject.toml.
+    # A wheel installs the course beside the packages: see data-files in pyproject.toml.
     try:
         files = metadata.files(_DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
@@ -122,7 +122,7 @@ def _installed_course():
 
 def all_notebooks(root):
     """
-    Return every place of the course for which a text twin or a notebook exists, sorted.
+    Return the NotebookPaths of each text twin or notebook of the course, sorted.
 
     Args:
         root: The folder that holds the course.
@@ -148,13 +148,13 @@ def with_two_digits(name):
 
 def choose(root, names=()):
     """
-    Return the places that some names mean, or all of them if there is none.
+    Return the NotebookPaths that some names mean, or all NotebookPaths without names.
 
     Args:
         root: The folder that holds the course.
-        names: A stem, such as "03_ring", means a lesson and its exercise. One of the two alone is
-            "notebooks/03_ring" or "exercises/03_ring"; what stands between folder and stem, and an
-            ending, may be there, so that the path of any of its files does as well.
+        names: List of names. A lesson id such as "03_ring" means a lesson and its exercise;
+            "notebooks/03_ring" means only the lesson, and "exercises/03_ring" only the exercise.
+            The path of a text twin or a notebook is a name, too.
 
     Raises:
         BadInput: A name means nothing, or the course is empty.

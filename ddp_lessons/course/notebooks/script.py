@@ -1,9 +1,9 @@
 """
-Make a script of a notebook: its cells with the tag "script", as a person would have written it.
+The script of a notebook: its cells with the tag "script", as a person would have written it.
 
-What `%%px` does for cells, the script has to do by itself: `main` joins a group first, and leaves
-it in the end. Imports go to the top, functions and classes stand before `main`, and all other lines
-go into it, in their order and with their comments.
+A script has no `%%px`, so `main` itself joins a process group first, and leaves it at the end.
+Imports go to the top, functions and classes before `main`, and all other lines into `main`, in
+their order and with their comments.
 """
 
 import ast
@@ -30,9 +30,9 @@ def read_script(name):
     Return the script of a notebook.
 
     Args:
-        name: A notebook's file, with its ending or without, or its text twin's; or a stem such as
-            09_launch, which means the lesson as the course has it, or the exercise if there is no
-            such lesson.
+        name: Path of a notebook, with its ending or without, or of a text twin; or a lesson id such
+            as 09_launch, which means the lesson of the course, or the exercise if there is no such
+            lesson.
 
     Raises:
         BadInput: There is no such notebook, or its cells make no script.
@@ -57,11 +57,11 @@ def script_of(notebook, stem):
 
     Args:
         notebook: A notebook of nbformat 4.
-        stem: Its name, for the script's first lines and for messages.
+        stem: The notebook's name, for the script's first lines and for messages.
 
     Raises:
-        BadInput: No cell has the tag; or one of them is no `%%px` cell, or no Python; or a function
-            reads what `main` makes.
+        BadInput: No cell has the tag; or a cell with the tag is no `%%px` cell, or no Python; or a
+            function reads a variable of `main`.
     """
     imports, functions, lines = _Imports(), [], []
     for number, cell in numbered(notebook, "code"):
@@ -101,7 +101,7 @@ def _statements(source, where):
     Return (nodes, number of their first line, their lines) for each statement of a cell, or for
     several that share a line.
 
-    Comments above a statement are lines of it, and those below the last one, too.
+    The comments above a statement belong to its lines; those below the last one, to the last one's.
     """
     first, _, body = source.partition("\n")
     if first.strip() != _MAGIC:
@@ -137,7 +137,7 @@ def _destination(node):
 
 
 def _indented(nodes, start, lines):
-    # What stands inside a string of several lines is no code to be moved.
+    # Lines inside a multi-line string must not be indented: that would change the string.
     inside = {
         number
         for node in nodes
@@ -154,7 +154,7 @@ def _indented(nodes, start, lines):
 
 class _Imports:
     """
-    Gather import statements, and write each once, in three parts: Python's, others', the course's.
+    The imports of a script, each written once, in three groups: Python's, others', the course's.
     """
 
     def __init__(self):
@@ -193,7 +193,7 @@ def _part(name):
 
 
 def _refuse_shared(functions, lines, imported):
-    # In the cells, all names are of one room. In the script, those that main makes are its own.
+    # In cells, all names are global. In the script, the names that main assigns are local to it.
     source = "def main():\n" + "\n".join([*lines, f"{_INDENT}pass"])
     (main,) = symtable.symtable(source, "main", "exec").get_children()
     made = {symbol.get_name() for symbol in main.get_symbols() if symbol.is_local()}

@@ -1,15 +1,15 @@
 """
-Make the notebook that learners open: of a lesson without outputs, of an exercise with gaps.
+The starter, which a learner opens: a lesson without outputs, or an exercise with gaps.
 
-An exercise marks what learners write:
+The text twin of an exercise marks the code that learners write:
 
-    # solution              a line of its own in an answer cell, indented as the code is
-    ...                     what the learner writes
+    # solution              a separate line in an answer cell, indented like the code
+    ...                     the code that the learner writes
     # end of solution
 
-In the blank, such a part is one line that raises and names the task. What stands outside of it,
-the signature and the pseudo-code, stays. Lines of it that begin with "# | " follow without that
-mark: code that is wrong on purpose, for learners to mend.
+In the starter, one line that raises and names the task replaces the marked part. The signature and
+the pseudo-code outside of that part stay. A line of it that begins with "# | " is in the starter,
+too, without that mark: such code is wrong on purpose, for learners to repair.
 """
 
 import re
@@ -29,14 +29,14 @@ _HEADING = re.compile(r"^## (\d\d\.\d) ", re.MULTILINE)
 
 def blank_of(paths, twin):
     """
-    Return the learner's notebook: no outputs, no counts, and a gap in place of each solution.
+    Return the starter: no outputs, no counts, and a gap in place of each solution.
 
     Args:
-        place: The place of a lesson or an exercise.
-        twin: Its text as a notebook.
+        paths: The NotebookPaths of a lesson or an exercise.
+        twin: Its text twin as a notebook.
 
     Raises:
-        NotebookRefused: A marker is missing, or stands before the first heading of a task.
+        NotebookRefused: A solution's mark is missing, or is above the first heading of a task.
     """
     if paths.is_lesson:
         return canonical(twin, paths.stem)
@@ -62,30 +62,30 @@ def blank_of(paths, twin):
 
 def read_blank(paths):
     """
-    Return the learner's notebook, made from its text as it is now.
+    Return the starter, made from the present text twin.
 
     Args:
-        place: The place of a lesson or an exercise.
+        paths: The NotebookPaths of a lesson or an exercise.
 
     Raises:
-        NotebookRefused: As `blank_of`.
+        NotebookRefused: A solution's marks are wrong (see `blank_of`).
     """
     return blank_of(paths, read_twin(paths.text))
 
 
 def blank_to_open(paths, path):
     """
-    Return the learner's notebook as JupyterLab would save it once it was opened with this Python.
+    Return the starter as JupyterLab would save it once it was opened with this Python.
 
-    Without the Python's version in it, one that was only looked at asks to be saved. The course's
-    own blank is the same under every Python.
+    If a notebook does not contain Python's version, JupyterLab asks to save it even if the learner
+    has only looked at it. The course's own starter has no version: it is the same for every Python.
 
     Args:
-        place: As `read_blank`.
-        path: Where it is to lie.
+        paths: The NotebookPaths of a lesson or an exercise.
+        path: Path to which the starter will be written.
 
     Raises:
-        NotebookRefused: As `blank_of`.
+        NotebookRefused: A solution's marks are wrong (see `blank_of`).
     """
     from ipykernel.ipkernel import IPythonKernel
 
@@ -128,11 +128,11 @@ def _blank_source(source, task, where):
 
 def is_untouched(path, blank):
     """
-    Tell whether a learner's notebook has the cells of its blank and no others, whatever came out.
+    Tell whether a learner's notebook has exactly the starter's cells; outputs may differ.
 
     Args:
-        path: The learner's file.
-        blank: The notebook that `read_blank` returned.
+        path: Path of the learner's notebook.
+        blank: The starter (see `read_blank`).
     """
     try:
         cells = read_notebook(path)["cells"]

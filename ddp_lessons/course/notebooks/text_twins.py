@@ -1,5 +1,5 @@
 """
-The text twin of a notebook: what people edit, and what the notebook must equal.
+The text twin of a notebook, which people edit, and whose cells the notebook must have.
 """
 
 import re
@@ -10,19 +10,19 @@ import nbformat
 
 from ddp_lessons.errors import NotebookRefused
 
-# Cells whose body is not Python. jupytext comments every line of theirs in the text.
+# Magics of cells that hold no Python. jupytext writes each line of such a cell as a comment.
 _SHELL_CELLS = ("%%bash", "%%sh")
-_UP = "](../"  # how a link begins that leads out of the notebook's folder
-_CLAIMS = "](claims.md"  # which lies beside the lessons only
+_UP = "](../"  # beginning of a link that leads out of the notebook's folder
+_CLAIMS = "](claims.md"  # claims.md is beside the lessons only
 _MAGIC = re.compile(r"[%!]|\w+ *= *[%!]")
 
 
 def read_twin(path):
     """
-    Read a text twin as a notebook without outputs, the tags of its cells kept.
+    Read a text twin as a notebook with the tags of its cells, and without outputs.
 
     Args:
-        path: The py:percent file.
+        path: Path of the py:percent file.
 
     Returns:
         A notebook of nbformat 4.
@@ -43,7 +43,7 @@ def read_twin(path):
 
 def _refuse_uncommented(name, text, notebook):
     # jupytext turns "# cat the pieces" into the shell command "cat the pieces", and
-    # "# why?" into a call for help. The notebook would run what the author only said.
+    # "# why?" into a call for help. The notebook would run the author's comment.
     lines = {line.strip() for line in text.splitlines()}
     for number, cell in enumerate(notebook["cells"], start=1):
         if cell["cell_type"] != "code" or cell["source"].startswith(_SHELL_CELLS):
@@ -59,7 +59,7 @@ def _refuse_uncommented(name, text, notebook):
 
 def content(notebook):
     """
-    Return what a notebook and its twin must share: type, tags and source of each cell.
+    Return the content that a notebook shares with its twin: each cell's type, tags and source.
 
     Args:
         notebook: A notebook of nbformat 4.
@@ -72,7 +72,7 @@ def content(notebook):
 
 def one_folder_down(notebook):
     """
-    Return a notebook whose links still lead where they led, in a folder below its own.
+    Return a copy of a notebook for the folder below its own, with its relative links adjusted.
 
     Args:
         notebook: A notebook of nbformat 4.
@@ -87,10 +87,10 @@ def one_folder_down(notebook):
 
 def refuse_unequal(paths, notebook):
     """
-    Refuse a notebook with outputs that its text twin no longer describes.
+    Refuse a stored notebook whose cells differ from those of its text twin.
 
     Args:
-        place: The place of both files.
+        paths: The NotebookPaths of both files.
         notebook: The stored notebook.
 
     Raises:

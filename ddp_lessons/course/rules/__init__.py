@@ -1,5 +1,5 @@
 """
-The rules of a notebook: of its source, its words, its outputs and its rhythm. Nothing runs here.
+The rules about a notebook's source, text, outputs and cell order. They run no cell.
 """
 
 from ddp_lessons.course.rules.all_rules import findings, refuse, uncompared

@@ -1,13 +1,13 @@
 """
-What a notebook of the course may not be: pure functions over the notebook.
+All rules of a notebook together, as pure functions of the notebook.
 
-`findings` asks every rule, `refuse` raises what they found, and `uncompared` asks only about the
-cells that nbval would pass without a look.
+`findings` applies every rule, `refuse` raises an error with the findings, and `uncompared` finds
+only the cells that nbval would pass without comparing them.
 
-    rules_source   style of the code, and the budgets of a lesson
-    rules_outputs  what differs between runs or machines
-    rules_rhythm   which cells a lesson has, and in which order
-    rules_words    what the cells of a lesson must say
+    source      style of the code, and the limits of a lesson
+    outputs     no output that differs between runs or machines
+    cell_order  which cells a lesson has, and in which order
+    prose       what the text of a lesson must have
 """
 
 from ddp_lessons.course.notebooks.cell_roles import IGNORED, RAISES, ask, found, numbered, tags_of
@@ -29,8 +29,8 @@ def findings(notebook, *, is_lesson=True, has_run=True, machine_paths=()):
 
     Args:
         notebook: A notebook of nbformat 4.
-        is_lesson: Ask for the rhythm and the budgets of a lesson too.
-        has_run: Ask too what only a notebook that was run can answer.
+        is_lesson: Whether to apply the rules for lessons, too.
+        has_run: Whether the notebook was run, so that its outputs are judged, too.
         machine_paths: Folders of this machine that no output may name.
     """
     broken = rules_source.findings(notebook, is_lesson=is_lesson) + uncompared(notebook, has_run)
@@ -43,11 +43,11 @@ def findings(notebook, *, is_lesson=True, has_run=True, machine_paths=()):
 
 def refuse(name, broken):
     """
-    Raise what was found, one line for each broken rule.
+    Raise an error with one line for each broken rule, or return if there is none.
 
     Args:
         name: The notebook's file name.
-        broken: Findings; none is fine.
+        broken: List of Findings, which may be empty.
 
     Raises:
         NotebookRefused: There is at least one finding.
@@ -62,7 +62,7 @@ def uncompared(notebook, has_run=True):
 
     Args:
         notebook: A notebook of nbformat 4.
-        has_run: Ask for execution counts too.
+        has_run: Whether the notebook was run, so that execution counts are judged, too.
     """
     rules = {"nbval-mark": _nbval_mark}
     if has_run:

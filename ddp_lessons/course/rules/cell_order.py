@@ -1,13 +1,13 @@
 """
-What is refused in the rhythm of a lesson: which cells it has, and in which order.
+The rules about the cells of a lesson: which cells it has, and in which order.
 
     title goal setup
     3 to 6 sections:  question  predict predict  run|break|mend|picture|read ...  check
     up to 2 More:     the same
     recap next teardown
 
-Of the two predict cells the first asks for a number, and the second is where it is put. A section
-whose heading begins with "More:" may be skipped, and its minutes and cells are not counted.
+The first of the two predict cells asks for a number, and the learner puts it into the second. A
+section whose heading begins with "More:" may be skipped: its minutes and cells are not counted.
 """
 
 from ddp_lessons.course.notebooks.cell_roles import (
@@ -59,7 +59,7 @@ def findings(notebook):
     for number, cell in cells:
         broken += ask({"role": _role, "cell-type": _cell_type}, number, cell)
     if broken:
-        return broken  # an order of roles means nothing until every cell has one
+        return broken  # the order can be judged only if every cell has one role
     return _order(cells) + _sections(cells) + _break_and_mend(cells)
 
 

@@ -1,5 +1,5 @@
 """
-What is refused in a stored output: all that differs between runs or machines.
+The rules about stored outputs: nothing in them may differ between runs or machines.
 """
 
 import re
@@ -7,7 +7,7 @@ import re
 from ddp_lessons.course.notebooks.canonical import ADDRESS, ANSI, UUID
 from ddp_lessons.course.notebooks.cell_roles import RAISES, ask, found, numbered, tags_of, texts_of
 
-# nbval compares all of these but PNG; any other it would not compare, or nobody could review.
+# nbval compares all of these but PNG. Other types are not compared, or people cannot review them.
 _PNG = "image/png"
 _MIMES = ("text/plain", "text/html", "text/markdown", "text/latex", "image/svg+xml", _PNG)
 
@@ -31,7 +31,7 @@ _PATTERNS = (
     ("control", _CONTROL, "no control characters, which nbval drops", "Print whole lines."),
     ("long-float", _LONG_FLOAT, "at most 6 decimals", "Format it, as in f'{x:.3f}'."),
 )
-# Tracebacks are not compared, and show code; SVG and HTML have coordinates of their own.
+# Rules to skip: tracebacks show code, and are not compared; SVG and HTML have coordinates.
 _SPARED = {
     "traceback": ("time", "control", "long-float"),
     "image/svg+xml": ("long-float",),
@@ -87,7 +87,7 @@ def _machine_paths(number, cell, text, machine_paths):
 
 
 def _count(count, number, cell):
-    # A null count is refused with what nbval would not compare.
+    # The function `uncompared` refuses a count that is None.
     if cell["execution_count"] in (None, count):
         return []
     expected = f"execution count {count}, as in a run from the top"

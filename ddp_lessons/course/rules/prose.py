@@ -1,5 +1,5 @@
 """
-What the cells of a lesson must say: its questions, its goals, and numbers that ran.
+The rules about a lesson's text: its questions, its goals, and the numbers that it quotes.
 """
 
 import ast
@@ -29,7 +29,7 @@ def findings(notebook, has_run=True):
 
     Args:
         notebook: A notebook of nbformat 4.
-        has_run: Compare the text with the stored outputs too.
+        has_run: Whether to compare the text with the stored outputs, too.
     """
     broken = _minutes(notebook)
     for number, cell in numbered(notebook):
@@ -89,7 +89,7 @@ def _minutes(notebook):
     titles = [(number, cell) for number, cell in numbered(notebook) if role_of(cell) == "title"]
     said = [re.search(r"(\d+) minutes", cell["source"]) for _, cell in titles]
     if not said or said[0] is None:
-        return []  # another rule asks for them
+        return []  # the rule `title` asks for them
     number, title = titles[0]
     told, needed, broken = int(said[0][1]), reading_time.minutes(notebook), []
     if told != needed:
@@ -154,7 +154,7 @@ def _check_ok(cell):
 
 def _answered(section, has_run):
     """
-    Return what is wrong where a section says what came of its prediction.
+    Return the findings about a section's check cell, which tells the outcome of its prediction.
     """
     number, question = section[0]
     code = [cell for _, cell in section if cell["cell_type"] == "code"]

@@ -1,5 +1,5 @@
 """
-How long a reader needs for a lesson: reckoned from its words, its lines of code and its questions.
+The minutes that a reader needs for a lesson, estimated from its words, lines of code and questions.
 """
 
 import math
@@ -9,22 +9,23 @@ from ddp_lessons.course.notebooks.cell_roles import first_reading, role_of
 
 WORDS_A_MINUTE = 150
 """
-Plain prose is read at 240 words a minute; where each sentence is a step, at two thirds of that.
+Plain prose is read at 240 words a minute. A text in which each sentence is a step is read at two
+thirds of that speed.
 """
 LINES_A_MINUTE = 8
 """
-Lines of code that are read to be understood, and run.
+Lines of code that are read, understood and run in a minute.
 """
 MINUTES_A_QUESTION = 1.0
 """
-To think of a number, put it in, and compare it with what came out.
+Minutes to think of a number, type it in, and compare it with the result.
 """
-_STEP = 5  # minutes; nobody plans finer
+_STEP = 5  # minutes: finer steps would be of no use to a planner
 
 
 def minutes(notebook):
     """
-    Return a lesson's minutes, rounded up to five. What a reader may skip is not counted.
+    Return a lesson's minutes, rounded up to five, without the sections that may be skipped.
 
     Args:
         notebook: A notebook of nbformat 4.

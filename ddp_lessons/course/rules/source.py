@@ -1,5 +1,5 @@
 """
-What is refused in the source of a cell: style, and the budgets of a lesson.
+The rules about the source of cells: style, and limits on the cells and lines of a lesson.
 """
 
 import ast
@@ -27,7 +27,7 @@ MOST_LINES = 15
 MOST_SETUP_LINES = 6
 MOST_DEF_LINES = 15
 
-# Cells with these magics hold Python, run elsewhere or measured; others are not parsed.
+# Cells with these magics hold Python. Cells with other magics are not parsed.
 _PYTHON_MAGICS = ("%%px", "%%time", "%%timeit", "%%capture", "%%prun")
 _BLANK_TOKENS = (
     tokenize.COMMENT,
@@ -44,7 +44,7 @@ def findings(notebook, *, is_lesson):
 
     Args:
         notebook: A notebook of nbformat 4.
-        is_lesson: Ask for the budgets of a lesson too.
+        is_lesson: Whether to apply the limits of a lesson, too.
     """
     rules = {
         "columns": _columns,
@@ -76,7 +76,7 @@ def body_of(source):
 
 def parse(source):
     """
-    Return the syntax tree of a cell's Python, line magics translated.
+    Return the syntax tree of a cell's Python, with line magics translated.
 
     Returns:
         The tree; None where the cell does not parse or is not Python.
@@ -116,7 +116,7 @@ def _last_token(body):
         for token in tokenize.generate_tokens(io.StringIO(body).readline):
             last = last if token.type in _BLANK_TOKENS else token.string
     except (SyntaxError, tokenize.TokenError):
-        # A cell that is broken on purpose, or that is not Python: its last character will do.
+        # The cell is broken on purpose, or is not Python: return its last character.
         return body.rstrip()[-1:]
     return last
 
@@ -135,7 +135,7 @@ def _px_expression(cell):
     if magic != "%%px" or tree is None or not tree.body:
         return
     last = tree.body[-1]
-    # A call may return None, as print does. What a call did return shows in the outputs.
+    # A call may return None, as print does. If it returns a value, the rule px-result finds it.
     if isinstance(last, ast.Expr) and not isinstance(last.value, ast.Call):
         got = f"`{ast.unparse(last)}`, whose display holds times and identities"
         yield "a %%px cell that ends in a statement or a call", got, "Print it."
@@ -167,7 +167,7 @@ def _unknown_tag(cell):
 
 
 def _budgets(notebook):
-    # Where a number is put is no code to read.
+    # The cell that takes a predicted number is no code to read.
     code = [cell for _, cell in numbered(notebook, "code") if "predict" not in tags_of(cell)]
     first = [cell for _, cell in first_reading(notebook, "code") if "predict" not in tags_of(cell)]
     median = statistics.median([num_lines(cell["source"]) for cell in code] or [0])

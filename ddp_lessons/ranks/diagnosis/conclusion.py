@@ -1,34 +1,242 @@
 """
-The conclusion of a cell: from the outcome on each rank to one error, or none.
+The conclusion of a cell: from what was seen of it to one error, or none. Pure: the kernel acts.
 """
 
-from ddp_lessons.errors import CellStopped, RankDied, RankRaised, RanksGone
+from dataclasses import dataclass, field
+from typing import Any
+
+from ddp_lessons.errors import CellFailed, CellStopped, RankDied, RankRaised, RanksGone
 from ddp_lessons.ranks.diagnosis import cell_report
 from ddp_lessons.ranks.diagnosis.cell_report import DIED, GIVEN_UP, OK, RAISED, RELEASED, Outcome
-from ddp_lessons.ranks.diagnosis.wait_graph import diagnose
+from ddp_lessons.ranks.diagnosis.wait_graph import Diagnosis, diagnose
 from ddp_lessons.ranks.diagnosis.wording import rank_names
 from ddp_lessons.ranks.diagnosis.wrong_side_hints import hints_on_ranks
 
 
-def ranks_are_gone(ranks):
+@dataclass(frozen=True)
+class Evidence:
+    """
+    The evidence about a cell that has ended on every rank.
+
+    Args:
+        outcomes: For each rank of the cell its Outcome.
+        was_stopped: Whether Stop was pressed.
+        was_deadlocked: Whether the stall monitor found a deadlock.
+        was_released: Whether the stall monitor has released ranks.
+        diagnosis: The Diagnosis that the stall monitor made before it released ranks, or None.
+        last_snapshots: For each rank that was asked while the cell ran, its last snapshot.
+        snapshots: For each rank of the cell its snapshot after the cell, or None. Needed only if
+            `has_doubts` says so.
+        lost_hosts: Names of hosts on which no rank is left.
+    """
+
+    outcomes: dict[int, Outcome]
+    was_stopped: bool = False
+    was_deadlocked: bool = False
+    was_released: bool = False
+    diagnosis: Diagnosis | None = None
+    last_snapshots: dict[int, Any] = field(default_factory=dict)
+    snapshots: dict[int, Any] = field(default_factory=dict)
+    lost_hosts: tuple[str, ...] = ()
+
+    @property
+    def kinds(self) -> set[str]:
+        """
+        The kinds of the outcomes.
+        """
+        return {outcome.kind for outcome in self.outcomes.values()}
+
+    @property
+    def all_finished(self) -> bool:
+        """
+        Whether every rank has finished the cell, and Stop was not pressed.
+        """
+        return self.kinds == {OK} and not self.was_stopped
+
+    @property
+    def has_doubts(self) -> bool:
+        """
+        Whether the ranks must be asked what they have called, before anything can be concluded.
+        """
+        are_alike = len({outcome.digest for outcome in self.outcomes.values()}) == 1
+        return not self.all_finished or not (are_alike or self.was_released)
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """
+    The fault of a cell, if there is one, and the steps that the kernel has to take.
+
+    Args:
+        error: The class of the error to raise; None: the cell went well.
+        evidence: The Evidence that it rests on.
+        kinds: The kinds of the outcomes, before the kernel has done anything.
+        desync: The sentence about ranks that have made different calls; "" if there are none.
+        must_regroup: Whether all ranks must leave their groups and join a new one.
+        is_postponed: Whether dead ranks are replaced when the next cell begins, and not now.
+        notice: A sentence to print; "" if there is none.
+    """
+
+    error: type[CellFailed] | None
+    evidence: Evidence
+    kinds: frozenset[str]
+    desync: str = ""
+    must_regroup: bool = False
+    is_postponed: bool = False
+    notice: str = ""
+
+    def with_message(self, done: list[str]) -> CellFailed:
+        """
+        Return the error to raise.
+
+        Args:
+            done: Lines about what the kernel has done since, such as which ranks it has replaced.
+        """
+        assert self.error is not None
+        outcomes = self.evidence.outcomes
+        head, traceback = self._head_and_traceback()
+        given_up = cell_report.given_up_message(outcomes)
+        # A desync may have caused a death: Gloo aborts a process that gets more than it expects.
+        is_cause = self.desync and DIED in self.kinds and not self.evidence.was_stopped
+        cause = f"Before that, {self.desync}." if is_cause else ""
+        lines = [head, cause, "" if given_up == head else given_up]
+        lines += [*hints_on_ranks(outcomes), cell_report.victims_sentence(outcomes), *done]
+        return self.error("\n".join(line for line in lines if line), traceback)
+
+    def _head_and_traceback(self) -> tuple[str, list[str] | tuple[()]]:
+        evidence, outcomes = self.evidence, self.evidence.outcomes
+        if evidence.was_stopped:
+            return _stop_head(evidence), ()
+        if evidence.was_deadlocked:
+            assert evidence.diagnosis is not None
+            return f"Deadlock: {evidence.diagnosis.sentence}.\n{evidence.diagnosis.table}", ()
+        if DIED in self.kinds:
+            return cell_report.died_message(outcomes), ()
+        if RAISED in self.kinds:
+            return cell_report.raised_message(outcomes)
+        if GIVEN_UP in self.kinds:
+            return cell_report.given_up_message(outcomes), ()
+        return f"{self.desync}. What came out is not to be trusted.", ()
+
+
+def conclude(evidence: Evidence) -> Conclusion:
+    """
+    Return the Conclusion of a cell that has ended on every rank.
+    """
+    kinds = frozenset(evidence.kinds)
+    if evidence.all_finished and evidence.was_released:
+        notice = "Ranks were stuck in a call from before this cell, and were released."
+        return Conclusion(None, evidence, kinds, must_regroup=True, notice=notice)
+    if not evidence.has_doubts:
+        return Conclusion(None, evidence, kinds)
+    desync = diagnose(evidence.snapshots, []).sentence
+    if evidence.all_finished and not desync:
+        return Conclusion(None, evidence, kinds)
+    # If all ranks raised by themselves after the same collectives, their group is still usable.
+    is_orderly = kinds == {RAISED} and not desync and _same_collectives(evidence.snapshots)
+    return Conclusion(
+        _class_of_error(evidence),
+        evidence,
+        kinds,
+        desync,
+        must_regroup=not is_orderly or evidence.was_released,
+        is_postponed=bool(evidence.lost_hosts),
+    )
+
+
+def _class_of_error(evidence: Evidence) -> type[CellFailed]:
+    if evidence.was_stopped:
+        return CellStopped
+    if not evidence.was_deadlocked and DIED in evidence.kinds:
+        return RankDied
+    is_given_up = GIVEN_UP in evidence.kinds and RAISED not in evidence.kinds
+    return RankDied if is_given_up and not evidence.was_deadlocked else RankRaised
+
+
+def _same_collectives(snapshots: dict[int, Any]) -> bool:
+    called = {
+        str([(collective["group"], collective["number"]) for collective in snapshot["collectives"]])
+        for snapshot in snapshots.values()
+        if snapshot is not None
+    }
+    return len(called) <= 1
+
+
+def _stop_head(evidence: Evidence) -> str:
+    if any(outcome.kind == RAISED for outcome in evidence.outcomes.values()):
+        return cell_report.raised_message(evidence.outcomes)[0]
+    if evidence.diagnosis is not None and evidence.diagnosis.sentence:
+        return f"Stopped: {evidence.diagnosis.sentence}."
+    at: dict[tuple[int, str], list[int]] = {}
+    for rank, snapshot in evidence.last_snapshots.items():
+        if snapshot and snapshot["line"]:
+            at.setdefault((snapshot["line"], snapshot["code"]), []).append(rank)
+    parts = [
+        f"{rank_names(ranks)} {'was' if len(ranks) == 1 else 'were'} at line {line}: {code}"
+        for (line, code), ranks in at.items()
+    ]
+    return f"Stopped: {'; '.join(parts) or f'{rank_names(evidence.outcomes)} did not answer'}."
+
+
+def mark_as_given_up(outcomes: dict[int, Outcome], replaced: list[int]) -> None:
+    """
+    Change the outcome of ranks that were released and yet had to be replaced to GIVEN_UP.
+
+    Args:
+        outcomes: For each rank of the cell its Outcome.
+        replaced: The ranks that were replaced.
+    """
+    for rank in replaced:
+        if rank in outcomes and outcomes[rank].kind == RELEASED:
+            outcomes[rank].kind = GIVEN_UP
+
+
+def deaths_message(deaths: dict[int, Outcome], done: list[str]) -> RankDied:
+    """
+    Return the error for ranks that have died between two cells.
+
+    Args:
+        deaths: For each of these ranks its Outcome.
+        done: Lines about what the kernel has done since.
+    """
+    lines = [
+        cell_report.died_message(deaths),
+        *done,
+        "This cell was not run: run the cells that this rank needs, then this one again.",
+    ]
+    return RankDied("\n".join(lines))
+
+
+def postponed_sentence(dead: list[int], lost_hosts: list[str]) -> str:
+    """
+    Return the sentence about dead ranks whose replacement waits for the next cell.
+    """
+    return (
+        f"No rank on {' and '.join(lost_hosts)} is left. The next cell begins with new processes "
+        f"for {rank_names(dead)}, there or on another host, and a new group."
+    )
+
+
+def gone_error(parked_after_min: float | None, loss: str) -> RanksGone:
     """
     Return the error for ranks that cannot run a cell any more.
 
     Args:
-        ranks: The Ranks.
+        parked_after_min: Minutes without a cell after which they were parked; None: they were not.
+        loss: Words for what has ended all ranks (see `RankProcesses.loss`), or "".
     """
-    if ranks.parked_after_min is not None:
+    if parked_after_min is not None:
         return RanksGone(
             "The ranks were parked: they end, and their variables with them, when no cell is run "
-            f"for {ranks.parked_after_min:g} min. Run start_ranks() again, then the cells that you "
+            f"for {parked_after_min:g} min. Run start_ranks() again, then the cells that you "
             "need."
         )
-    if ranks.engines.loss:
-        return RanksGone(lost_message(ranks.engines.loss))
+    if loss:
+        return RanksGone(lost_message(loss))
     return RanksGone("The ranks are gone: stopped, or ended from outside. Run start_ranks() again.")
 
 
-def lost_message(loss):
+def lost_message(loss: str) -> str:
     """
     Return the message that says what has ended all ranks.
 
@@ -39,153 +247,3 @@ def lost_message(loss):
         f"The ranks are gone, and their variables with them: {loss}. Run start_ranks() again, then "
         "the cells that you need."
     )
-
-
-def finish_cell(ranks, outcomes, stall_monitor, stopped):
-    """
-    Recover the ranks after a cell, and return the error that says what went wrong.
-
-    Args:
-        ranks: The Ranks.
-        outcomes: For each rank of the cell its Outcome. A kind may be changed to GIVEN_UP.
-        stall_monitor: The StallMonitor of the cell.
-        stopped: Whether Stop was pressed.
-
-    Returns:
-        DDPLessonsError or None: The error to raise; None if all went well.
-    """
-    if not ranks.alive:
-        return ranks_are_gone(ranks)
-    _note_hosts(ranks, outcomes)
-    kinds = {outcome.kind for outcome in outcomes.values()}
-    alike = len({outcome.digest for outcome in outcomes.values()}) == 1
-    if kinds == {OK} and not stopped and stall_monitor.unblocker is not None:
-        print("Ranks were stuck in a call from before this cell, and were released.")
-        print("\n".join(ranks.recover().sentences()))
-        return None
-    if kinds == {OK} and not stopped and alike:
-        return None
-    snapshots = {
-        r: snapshot for r, snapshot in stall_monitor.all_snapshots([]).items() if r in outcomes
-    }
-    mismatch = diagnose(snapshots, []).sentence
-    if kinds == {OK} and not stopped and not mismatch:
-        return None
-    # If all ranks raised by themselves after the same collectives, their group is still usable.
-    in_order = kinds == {RAISED} and not mismatch and _same_collectives(snapshots)
-    if ranks.engines.lost_hosts:
-        done = _postpone(ranks)
-    else:
-        recovery = ranks.recover(regroup=not in_order or stall_monitor.unblocker is not None)
-        for rank in recovery.replaced:  # a released rank that could not leave its group
-            if rank in outcomes and outcomes[rank].kind == RELEASED:
-                outcomes[rank].kind = GIVEN_UP
-        done = recovery.sentences()
-    kind, head, traceback = _kind_and_head(outcomes, kinds, stall_monitor, stopped, mismatch)
-    given_up = cell_report.given_up_message(outcomes)
-    # A desync may have caused a death: Gloo aborts a process that receives more than it expects.
-    cause = f"Before that, {mismatch}." if mismatch and DIED in kinds and not stopped else ""
-    lines = [head, cause, "" if given_up == head else given_up]
-    lines += [*hints_on_ranks(outcomes), cell_report.victims_sentence(outcomes), *done]
-    return kind("\n".join(line for line in lines if line), traceback)
-
-
-def _note_hosts(ranks, outcomes):
-    # Note the hosts before the recovery, because a new process may start on another host.
-    hosts, silent = ranks.engines.hosts, ranks.engines.silent
-    answering = {host for rank, host in hosts.items() if rank not in silent}
-    for rank, host in hosts.items():
-        if rank in outcomes:
-            outcomes[rank].host = host
-            if rank in silent:
-                outcomes[rank].silent = "it" if host in answering else host
-
-
-def _same_collectives(snapshots):
-    called = {
-        str([(collective["group"], collective["number"]) for collective in snapshot["collectives"]])
-        for snapshot in snapshots.values()
-        if snapshot is not None
-    }
-    return len(called) <= 1
-
-
-def _kind_and_head(outcomes, kinds, stall_monitor, stopped, mismatch):
-    if stopped:
-        return CellStopped, _stop_head(outcomes, stall_monitor), ()
-    if stall_monitor.deadlocked:
-        diagnosis = stall_monitor.diagnosis
-        return RankRaised, f"Deadlock: {diagnosis.sentence}.\n{diagnosis.table}", ()
-    if DIED in kinds:
-        return RankDied, cell_report.died_message(outcomes), ()
-    if RAISED in kinds:
-        return RankRaised, *cell_report.raised_message(outcomes)
-    if GIVEN_UP in kinds:
-        return RankDied, cell_report.given_up_message(outcomes), ()
-    return RankRaised, f"{mismatch}. What came out is not to be trusted.", ()
-
-
-def _stop_head(outcomes, stall_monitor):
-    if any(outcome.kind == RAISED for outcome in outcomes.values()):
-        return cell_report.raised_message(outcomes)[0]
-    if stall_monitor.diagnosis is not None and stall_monitor.diagnosis.sentence:
-        return f"Stopped: {stall_monitor.diagnosis.sentence}."
-    at = {}
-    for rank, snapshot in stall_monitor.last_snapshots.items():
-        if snapshot and snapshot["line"]:
-            at.setdefault((snapshot["line"], snapshot["code"]), []).append(rank)
-    parts = [
-        f"{rank_names(ranks)} {'was' if len(ranks) == 1 else 'were'} at line {line}: {code}"
-        for (line, code), ranks in at.items()
-    ]
-    return f"Stopped: {'; '.join(parts) or f'{rank_names(outcomes)} did not answer'}."
-
-
-def ensure_ready(ranks):
-    """
-    Make the ranks ready for a cell: replace dead ranks already reported, and regroup if needed.
-
-    Raises:
-        RanksGone: The ranks were stopped, or have died with their supervisor or launcher.
-        RankDied: Ranks have died since the last cell. They are replaced, but the cell is not run,
-            because the new ranks lack their variables.
-    """
-    if not ranks.alive:
-        raise ranks_are_gone(ranks)
-    dead = set(ranks.dead)
-    if dead - ranks.reported_dead:
-        raise _tell_of_the_dead(ranks)
-    if dead or not ranks.is_consistent:  # inconsistent: a join was stopped half-way, or postponed
-        print("\n".join(ranks.recover().sentences()))
-
-
-def _tell_of_the_dead(ranks):
-    deaths = {
-        rank: Outcome(DIED, exit_code=ranks.supervisor.last_death.get(rank, (None, None))[1])
-        for rank in ranks.dead
-    }
-    _note_hosts(ranks, deaths)
-    done = _postpone(ranks) if ranks.engines.lost_hosts else ranks.recover().sentences()
-    lines = [
-        cell_report.died_message(deaths),
-        *done,
-        "This cell was not run: run the cells that this rank needs, then this one again.",
-    ]
-    return RankDied("\n".join(lines))
-
-
-def _postpone(ranks):
-    """
-    Postpone the replacement of dead ranks to the next cell.
-
-    A launcher may take long to give up a host that is gone.
-
-    Returns:
-        list[str]: Lines of a message about it.
-    """
-    ranks.reported_dead, ranks.is_consistent = frozenset(ranks.dead), False
-    hosts = " and ".join(ranks.engines.lost_hosts)
-    return [
-        f"No rank on {hosts} is left. The next cell begins with new processes for "
-        f"{rank_names(ranks.reported_dead)}, there or on another host, and a new group."
-    ]

@@ -28,12 +28,12 @@ def read_crash_log(folder, rank):
     return (found[0] if found else None), begin >= 0 and is_own_will
 
 
-def line_of_death(supervisor, rank, snapshot, source_line):
+def line_of_death(folder, rank, snapshot, source_line):
     """
     Return where a rank died: from its crash log, else from its last snapshot.
 
     Args:
-        supervisor: The SupervisorClient.
+        folder: The runtime folder of the ranks.
         rank: The rank that died.
         snapshot: The rank's last snapshot, or None.
         source_line: Function from a line number, from 1, to the text of that line of the cell.
@@ -41,7 +41,7 @@ def line_of_death(supervisor, rank, snapshot, source_line):
     Returns:
         dict: `line`, `code`, `is_last_seen` and `ended_itself` for an Outcome.
     """
-    line, ended_itself = read_crash_log(supervisor.folder, rank)
+    line, ended_itself = read_crash_log(folder, rank)
     if line is None and snapshot:
         seen = snapshot["line"]
         return {"line": seen, "code": snapshot["code"], "is_last_seen": True, "ended_itself": False}

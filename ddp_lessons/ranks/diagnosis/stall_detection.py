@@ -25,22 +25,23 @@ class StallDetector:
     The detector that watches the ranks of one cell.
 
     Args:
-        ranks: The Ranks.
+        num_ranks: The number of ranks.
+        pids: Function that returns the process id of each rank that lives.
         clock: Function that returns seconds.
         stats: Function from a process id to its ThreadStats or None.
         cpu_seconds: Function from a process id to the CPU seconds of its children. Default: the
             system's values. The ranks themselves are judged by the turns of their threads.
     """
 
-    def __init__(self, ranks, clock=time.monotonic, stats=thread_stats_of, cpu_seconds=None):
-        self._ranks = ranks
-        self._num_ranks = len(ranks)
+    def __init__(
+        self, num_ranks, pids, clock=time.monotonic, stats=thread_stats_of, cpu_seconds=None
+    ):
+        self._pids = pids
+        self._num_ranks = num_ranks
         self._clock = clock
         self._read_stats = stats
         cpu_seconds = cpu_seconds or DescendantsCpu(clock)
-        self._progress = CpuActivity(
-            lambda: list(ranks.supervisor.pids.values()), clock, cpu_seconds
-        )
+        self._progress = CpuActivity(lambda: list(pids().values()), clock, cpu_seconds)
         self._rests = {}
         self._stats = {}  # rank -> its ThreadStats at the look before
         self.began_at = None
@@ -55,7 +56,7 @@ class StallDetector:
             running: Ranks that have not finished the cell.
         """
         self._progress.sample()
-        for rank, pid in list(self._ranks.supervisor.pids.items()):
+        for rank, pid in list(self._pids().items()):
             rest = self._rests.get(rank)
             if rest is None or rest.pid != pid:
                 self._rests[rank] = SleepTracker(pid, self._clock, self._read_stats)
@@ -139,7 +140,7 @@ class StallDetector:
         """
         rest, start = self._rests.get(rank), self._pulses_at_start.get(rank)
         if rest is None or not rest.is_known or start is None:
-            return True  # the system does not tell
+            return True  # the system shows no thread stats of this rank
         if rest.halt:
             return False  # the rank goes on once its disk answers, or a signal resumes it
         if not self.had_turns(rank):

@@ -1,5 +1,5 @@
 """
-What runs in the notebook's kernel, beside the learner's own code: one process a notebook.
+The code that runs in the notebook's kernel, next to the learner's own code: one process a notebook.
 
-Jupyter starts it and ends it. It starts the supervisor, and is the only one that decides anything.
+Jupyter starts and ends the kernel. The kernel starts the supervisor, and makes all decisions.
 """

@@ -1,20 +1,24 @@
 """
-The kernel's line to the agents: ask ranks where they are, and free them, while they run a cell.
+The kernel's connection to the rank agents: it requests snapshots and releases during a cell.
 """
 
 import json
+import time
 from concurrent.futures import wait
 
 from ddp_lessons.private.ipyparallel_client import identity_of, send_control
+from ddp_lessons.ranks.diagnosis.native_stacks import parse_stacks
+from ddp_lessons.ranks.supervisor.child_main import STACK_SIGNAL, stack_file
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
+from ddp_lessons.ranks.system.processes import waits_on_lock
 
 _CHANNELS = ("registration", "control", "mux", "task", "iopub", "hb_ping", "hb_pong")
 
 
 class AgentClient:
     """
-    Requests to the agents, through ipyparallel's control channel, which no cell can block.
+    Requests to the rank agents, sent over ipyparallel's control channel, which no cell can block.
 
     Args:
         supervisor: The SupervisorClient.
@@ -28,32 +32,36 @@ class AgentClient:
         self._cluster = cluster
         self._client = client
         self._has_supervisor = has_supervisor
-        self._releases = []  # (rank, who it was, future) of those that were not answered
+        self._releases = []  # (rank, id of its engine, future) of unanswered ones
 
     def ask_place(self, ranks):
         """
-        Ask ranks where they are. Does not wait.
+        Request a snapshot of each rank. Do not wait for the replies.
 
         Returns:
-            dict[int, Future]: The answer of each, which has `RankAgent.place` as its "answer".
+            dict[int, Future]: The reply of each rank. The "answer" in its "content" is what
+            `RankAgent.snapshot` returns.
         """
         return self._request(ranks, "snapshot_request")
 
     def ask_state(self, ranks):
         """
-        Ask ranks whether they are idle, and touch nothing. Does not wait.
+        Request the state of each rank, which changes nothing there. Do not wait for the replies.
 
         Returns:
-            dict[int, Future]: The answer of each, which has `RankAgent.state` as its "answer".
+            dict[int, Future]: The reply of each rank. The "answer" in its "content" is what
+            `RankAgent.state` returns.
         """
         return self._request(ranks, "state_request")
 
     def snapshots(self, ranks):
         """
-        Ask idle ranks where they are, and wait for those that only are kept from the cores.
+        Request snapshots of idle ranks, and wait for them.
+
+        A load-aware timeout ends the wait, so a rank that only lacks a core has time to answer.
 
         Returns:
-            dict[int, dict]: `RankAgent.place` of each rank that answered.
+            dict[int, dict]: The snapshot of each rank that answered (see `RankAgent.snapshot`).
         """
         futures = self.ask_place(ranks)
         time_limit = LoadAwareTimeout(clocks.IDLE_ANSWER_S, lambda: self.pids(ranks))
@@ -68,19 +76,21 @@ class AgentClient:
 
     def release(self, ranks):
         """
-        Free ranks from what they wait for and interrupt their cells. Does not wait.
+        Release ranks from their waits and interrupt their cells. Do not wait for the replies.
 
         Returns:
-            dict[int, Future]: The answer of each, which has `RankAgent.state` as its "answer".
+            dict[int, Future]: The reply of each rank. The "answer" in its "content" is what
+            `RankAgent.release` returns.
         """
         return self._note(self._request(ranks, "release_request"))
 
     def wake(self, ranks):
         """
-        Wake ranks that were released and sleep on. Does not wait.
+        Wake ranks that were released and still sleep. Do not wait for the replies.
 
         Returns:
-            dict[int, Future]: The answer of each, which has `RankAgent.wake` as its "answer".
+            dict[int, Future]: The reply of each rank. The "answer" in its "content" is what
+            `RankAgent.wake` returns.
         """
         return self._note(self._request(ranks, "wake_request"))
 
@@ -90,9 +100,9 @@ class AgentClient:
 
     def settle(self):
         """
-        Wait until every release was answered, so that none can cut a group that is yet to come.
+        Wait until every release was answered, so that no late release can cut the next group.
 
-        A rank that died meanwhile answers no more.
+        A rank that has died meanwhile cannot answer, and is not waited for.
         """
         time_limit = LoadAwareTimeout(clocks.RELEASE_ANSWER_S, lambda: self.pids(self._client.ids))
         while self._unanswered() and not time_limit.is_over:
@@ -109,14 +119,14 @@ class AgentClient:
 
     def pids(self, ranks):
         """
-        Return the process ids of those through whom a word of some ranks comes to us.
+        Return the process ids of the controller and of some ranks: their replies need these to run.
         """
         known = [self._supervisor.pids.get(rank) for rank in ranks]
         return [pid for pid in (self._supervisor.controller_pid, *known) if pid is not None]
 
     def cut(self, ranks):
         """
-        Cut the sockets of ranks that do not answer, from outside.
+        Have the supervisor cut the sockets of ranks whose agents do not answer.
         """
         if ranks and self._has_supervisor:
             self._supervisor.order("cut", ranks=list(ranks), spared_ports=self.controller_ports)
@@ -124,7 +134,7 @@ class AgentClient:
     @property
     def controller_ports(self):
         """
-        TCP ports on which the controller serves the ranks; none if it listens in a folder.
+        The TCP ports on which the controller serves the ranks; empty if it uses sockets in a folder.
         """
         path = self._cluster.controller.connection_files["engine"]
         with open(path) as f:
@@ -142,3 +152,42 @@ class AgentClient:
             for rank, uuid in identities.items()
             if uuid is not None
         }
+
+
+def snapshot_from_outside(supervisor, rank, source_line, insist):
+    """
+    Return the snapshot of a rank that cannot answer because C code holds the GIL.
+
+    A signal makes faulthandler's handler in the rank write its stacks to a file, without the GIL.
+
+    Args:
+        supervisor: The SupervisorClient.
+        rank: The silent rank.
+        source_line: Function from a line number, from 1, to the text of that line of the cell.
+        insist: Whether to send the signal even if it would cut short a sleep in C.
+
+    Returns:
+        dict or None: A snapshot with the entries of `RankAgent.snapshot`. None if the rank did not
+        write in time, or if the signal was not sent.
+    """
+    pid = supervisor.pids.get(rank)
+    if pid is None or not (insist or waits_on_lock(pid)):
+        return None
+    path = stack_file(supervisor.folder, rank)
+    before = path.stat().st_size if path.exists() else 0
+    supervisor.signal_ranks([rank], STACK_SIGNAL)
+    time_limit = LoadAwareTimeout(clocks.STACK_ANSWER_S, lambda: [supervisor.supervisor_pid, pid])
+    found = None
+    while found is None and not time_limit.is_over:
+        time.sleep(clocks.STACK_POLL_S)
+        with open(path) as f:
+            f.seek(before)
+            found = parse_stacks(f.read())
+    if found is None:
+        return None
+    line, function, call = found
+    return {
+        "rank": rank, "line": line, "code": source_line(line), "call": call, "function": function,
+        "peer": None, "tag": None, "group": None, "root": None, "forming": None, "operation": "",
+        "timeout_s": None, "collectives": [], "groups": {}, "helpers": None, "busy": True,
+    }  # fmt: skip

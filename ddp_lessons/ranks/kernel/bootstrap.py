@@ -1,5 +1,5 @@
 """
-Bring up one set of ranks: supervisor, controller, client, engines, in an order that wastes no time.
+The bootstrap of one set of ranks. Slow steps, such as the import of torch, run side by side.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ Launchers whose ranks are on other machines.
 """
 ENGINE_COMMAND = [sys.executable, *RANK_OPTIONS]
 """
-What ipyparallel's own launchers start: an engine with a agent.
+The command that ipyparallel's own launchers run: it starts an engine with a rank agent.
 """
 
 
@@ -54,7 +54,7 @@ def this_machine(facts):
     Return the Machine that ranks would be placed on.
 
     Args:
-        facts: What the supervisor found once it had torch: `num_gpus`, `has_nccl`.
+        facts: A dict with `num_gpus` and `has_nccl`, which the supervisor finds out through torch.
     """
     _, free_bytes = memory()
     return Machine(
@@ -67,7 +67,9 @@ def this_machine(facts):
 
 def _profile_folder(fallback):
     """
-    Return the IPython profile whose clusters JupyterLab's sidebar lists, or one of our own.
+    Return the folder of the IPython profile whose clusters JupyterLab's sidebar lists.
+
+    If that folder cannot be written, make a profile in the folder `fallback` and return it.
     """
     from IPython import get_ipython
     from IPython.core.profiledir import ProfileDir
@@ -88,21 +90,22 @@ def _profile_folder(fallback):
 
 def listen_address(launcher, cluster):
     """
-    Return the address on which a controller is to listen: the one that leads to its ranks.
+    Return the address on which the controller listens, so that its ranks can reach it.
 
     Args:
-        launcher: As for `start_ranks`.
-        cluster: The RanksCluster, which knows ipyparallel's configuration; None at home.
+        launcher: Name of the launcher (see `start_ranks`).
+        cluster: The RanksCluster, which has ipyparallel's configuration; None for ranks on this
+            machine.
 
     Raises:
-        StartFailed: No such address is known, or DDP_LESSONS_INTERFACE names none.
+        StartFailed: No such address was found, or DDP_LESSONS_INTERFACE names no address here.
     """
     if launcher not in ELSEWHERE:
         return LOOPBACK
     chosen = os.environ.get("DDP_LESSONS_INTERFACE")
     if chosen:
         return EVERY_INTERFACE if chosen == EVERY_INTERFACE else chosen_address(chosen)
-    if launcher == "slurm":  # which hosts it will be is not known before they run
+    if launcher == "slurm":  # Slurm chooses the hosts only when the job starts
         return EVERY_INTERFACE
     from ddp_lessons.ranks.kernel.launchers.ssh_launchers import SSHEngineSetLauncher
 
@@ -114,17 +117,17 @@ def listen_address(launcher, cluster):
 @contextlib.contextmanager
 def starting(launcher, timeout_s):
     """
-    Begin to start ranks. Whatever was started ends again if the block raises.
+    Begin to start ranks. If the `with` block raises, end everything that was started.
 
     Args:
-        launcher: As for `start_ranks`.
+        launcher: Name of the launcher (see `start_ranks`).
         timeout_s: Seconds to wait for each step.
 
     Yields:
-        Bootstrap: What is there so far. Two processes import and bind on their own by now.
+        Bootstrap: The start so far. The supervisor and the controller are starting by now.
 
     Raises:
-        StartFailed: It did not come about.
+        StartFailed: A step failed, or took longer than `timeout_s`.
     """
     supervisor = SupervisorClient(fork=launcher == "fork" or (launcher == "auto" and can_fork()[0]))
     try:
@@ -151,11 +154,11 @@ def starting(launcher, timeout_s):
 
 class Bootstrap:
     """
-    A supervisor that imports torch, and a controller that binds its ports.
+    A start that has begun: the supervisor imports torch, and the controller binds its ports.
 
     Attributes:
         supervisor: The SupervisorClient.
-        undo: An ExitStack: what ends again if the start fails.
+        undo: An ExitStack of functions that end what was started, if the start fails.
     """
 
     def __init__(self, supervisor, launcher, timeout_s, undo):
@@ -168,7 +171,8 @@ class Bootstrap:
         supervisor.remove_at_end([str(file) for file in files_of(profile_dir, cluster_id)])
         cluster = self._cluster if launcher in ELSEWHERE else None
         listen = listen_address(launcher, cluster)
-        # Ranks of other launchers listen on ports themselves, which takes the controller's keys.
+        # Ranks of other launchers listen on ports themselves, and encrypt with keys that only a
+        # controller on ports has. So they need a controller on ports.
         has_sockets = launcher in OWN and can_hold_sockets(supervisor.folder)
         folder = supervisor.folder if has_sockets else None
         supervisor.order_controller(controller_arguments(profile_dir, cluster_id, listen, folder))
@@ -177,7 +181,7 @@ class Bootstrap:
 
     @functools.cached_property
     def _cluster(self):
-        # Made late: to import ipyparallel takes as long as others take to come up.
+        # Made late: the supervisor and the controller start while this process imports ipyparallel.
         from ddp_lessons.ranks.kernel.launchers.supervised import (
             RanksCluster,
             engines_launcher,
@@ -194,27 +198,26 @@ class Bootstrap:
             log_level=40,
         )
         cluster.supervisor = self.supervisor
-        self.undo.callback(cluster.close)  # and its client
+        self.undo.callback(cluster.close)  # this closes the client, too
         return cluster
 
     def connect(self, n, device):
         """
-        Connect to the controller, and say where ranks are to be.
+        Connect to the controller, and decide on the placement of the ranks.
 
         Args:
-            n, device: As for `start_ranks`.
+            n, device: The arguments of `start_ranks`: number of ranks or None, and their device.
 
         Returns:
-            (RanksCluster, Client, Placement): What Ranks are made of.
+            (RanksCluster, Client, Placement): The last three arguments of `Ranks`.
         """
         from ipyparallel.serialize import serialize_object
 
         cluster = self._cluster
         cluster.start_controller_sync()
         client = cluster.connect_client_sync(timeout=self._timeout_s)
-        serialize_object(
-            0
-        )  # imports NumPy, for one; now is time, while the supervisor imports torch
+        # The first call imports NumPy and more. Now is the time: the supervisor imports torch.
+        serialize_object(0)
         self.supervisor.wait_for(lambda: self.supervisor.facts, self._timeout_s, "importing torch")
         placement = choose_placement(n, device, this_machine(self.supervisor.facts))
         self.supervisor.held = rank_quota.hold(self.supervisor.folder, placement.world_size)
@@ -223,16 +226,16 @@ class Bootstrap:
 
 def check_early(n, device, running=None):
     """
-    Say what is wrong with arguments before anything is started, or running ranks are ended.
+    Check arguments of `start_ranks` before ranks are started, or running ranks are ended.
 
     Args:
-        n, device: As for `start_ranks`.
-        running: Ranks whose supervisor has seen this machine's GPUs, or None.
+        n, device: The arguments of `start_ranks`: number of ranks or None, and their device.
+        running: The running Ranks, whose supervisor has counted the GPUs here; or None.
 
     Raises:
-        BadInput: The number or the device cannot be had here.
+        BadInput: This machine cannot hold so many ranks, or lacks the device.
     """
-    # Without ranks nobody has torch loaded: a GPU that is missing shows later.
+    # torch is not loaded yet, so assume a GPU. A missing GPU is reported at the start.
     facts = running.supervisor.facts if running else {"num_gpus": 1, "has_nccl": True}
     machine = this_machine(facts)
     freed_bytes = len(running) * BYTES_PER_RANK if running else 0

@@ -1,5 +1,5 @@
 """
-Send a cell to ranks, and read what comes back: in the thread of ipyparallel's client.
+The transport of a cell: its requests and their replies, in the thread of ipyparallel's client.
 """
 
 import contextlib
@@ -26,13 +26,13 @@ from ddp_lessons.ranks.system.cell_requests import BRIEF, has_said_all, transfor
 
 class CellTransport:
     """
-    The requests of one cell, and news of them for whoever waits: (what, rank, detail).
+    The requests of one cell, and a queue of events about them, each (what, rank, detail).
 
     Args:
         client: ipyparallel's client.
         source: The cell's text.
         outputs: For each rank its RankOutput.
-        is_brief: Whether ranks may leave out what only an AsyncResult needs: see `RankKernel`.
+        is_brief: Whether ranks may omit what only an AsyncResult needs (see `RankKernel`).
 
     Attributes:
         futures: For each rank the future of its reply.
@@ -47,14 +47,14 @@ class CellTransport:
         self._awaited: set = set()  # ranks whose reply has not come
         self._pings: dict = {}  # rank -> (id of its request, future of a ping that was sent later)
         self._news: deque = deque()
-        self._bell: queue.SimpleQueue = queue.SimpleQueue()  # a handler of Stop may ring it
+        self._bell: queue.SimpleQueue = queue.SimpleQueue()  # signal handlers may put
 
     def send(self, ranks=None):
         """
         Send the cell, in the client's thread, which alone uses the client's sockets.
 
         Args:
-            ranks: Those to send it to; default all.
+            ranks: Numbers of the ranks to send it to. Default: all.
         """
         sent: Future = Future()
         ranks = list(self._outputs if ranks is None else ranks)
@@ -62,7 +62,7 @@ class CellTransport:
         while client_thread_is_alive(self._client) and not sent.done():
             wait([sent], clocks.SEND_LOOK_EVERY_S)
         if not sent.done():  # the thread has ended meanwhile
-            self._send(ranks, sent)  # which finds that the client is closed
+            self._send(ranks, sent)  # fails, because the client is closed
         sent.result()
 
     def _send(self, ranks, sent):
@@ -104,8 +104,8 @@ class CellTransport:
         self._awaited.discard(rank)
         reply, output = future.result(), self._outputs[rank]
         output.done = output.done or has_said_all(reply)
-        # Who waits for all ranks is not woken for each that has nothing to show: it would take the
-        # interpreter away from this thread, which has the others' replies to read.
+        # Do not wake the waiting thread for a reply without output, unless it is the last one: it
+        # would contend for the interpreter with this thread, which has other replies to read.
         self.tell("reply", rank, reply, wakes=not (has_said_all(reply) and self._awaited))
         if has_said_all(reply):
             future.output.set_result(None)
@@ -116,12 +116,12 @@ class CellTransport:
 
     def lost(self, replied_to):
         """
-        Find replies that never come: a rank has sent one, and answered what it was asked later.
+        Find lost replies: a rank has sent its reply, and has answered a ping that was sent later.
 
-        Both answers take the same way, on which nothing overtakes anything.
+        Both replies travel over the same connection in order, so the first one should be here.
 
         Args:
-            replied_to: For each rank that has said so the id of the request that it replied to.
+            replied_to: {rank: id of the last request to which it has replied}, as ranks reported.
 
         Returns:
             set[int]: The ranks whose reply is lost.
@@ -138,11 +138,11 @@ class CellTransport:
 
     def tell(self, what, rank=None, detail=None, wakes=True):
         """
-        Add news. Any thread may, and a signal's handler.
+        Add an event. Any thread may call this, and so may a signal handler.
 
         Args:
-            what, rank, detail: The news.
-            wakes: Whether to wake who waits; without it the news are read with the next ones.
+            what, rank, detail: The event: its kind, such as "reply"; its rank or None; its data.
+            wakes: Whether to wake the waiting thread. If not, it reads the event with the next one.
         """
         self._news.append((what, rank, detail))
         if wakes:
@@ -150,11 +150,11 @@ class CellTransport:
 
     def news(self, within_s):
         """
-        Give all news, after waiting some seconds for some.
+        Yield all events, after a wait of up to `within_s` seconds for the first one.
         """
         with contextlib.suppress(queue.Empty):
             self._bell.get(timeout=within_s)
-            while True:  # it rings once for all news
+            while True:  # one wake-up is enough for all events
                 self._bell.get_nowait()
         while self._news:
             yield self._news.popleft()
@@ -162,9 +162,9 @@ class CellTransport:
 
 def tell_unreadable_results(client):
     """
-    Have a client raise what keeps it from reading a result, such as a class that only ranks know.
+    Make a client report a result that it cannot read, such as one of a class that only ranks know.
 
-    Otherwise that error ends in the client's thread, and the result is waited for forever.
+    Else the error would stay in the client's thread, and the result would be awaited for ever.
 
     Args:
         client: ipyparallel's client.
@@ -186,14 +186,14 @@ def tell_unreadable_results(client):
 
 def unpack(packed):
     """
-    Return what a message's part stands for, its own date as a datetime.
+    Decode one part of a message, with its "date" as a datetime.
 
-    Dates take longer than all else in a message: jupyter_client looks for them by a parser that
-    knows many ways to write one. What is a datetime already it leaves alone.
+    jupyter_client would search the part for dates with a slow, general parser, which takes longer
+    than the rest of the message. It does not parse a value that is a datetime already.
 
     Args:
         packed: bytes, JSON in UTF-8. Bytes that are not UTF-8, as in the names of some files,
-            become the replacement sign.
+            become the replacement character.
 
     Returns:
         Any: What `json.loads` gives, with a datetime under "date".

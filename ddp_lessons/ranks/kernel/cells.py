@@ -1,7 +1,7 @@
 """
-Run one cell on ranks, and come back whatever happens in it.
+The run of one cell on ranks, which returns whatever happens in the cell.
 
-The kernel waits for replies, for deaths, for Stop and for the clock at once.
+The kernel waits for replies, for deaths, for Stop and for the clock at the same time.
 """
 
 import sys
@@ -11,10 +11,10 @@ from ipyparallel.error import RemoteError, TaskAborted
 
 from ddp_lessons.private.ipyparallel_client import content_of
 from ddp_lessons.ranks.diagnosis.cell_report import DIED, GIVEN_UP, OK, RAISED, RELEASED, Outcome
-from ddp_lessons.ranks.diagnosis.conclusion import ensure_ready, finish_cell
 from ddp_lessons.ranks.diagnosis.death_report import line_of_death
 from ddp_lessons.ranks.kernel.cell_transport import CellTransport
 from ddp_lessons.ranks.kernel.output import OrderedDisplay, RankOutput, output_is_missing
+from ddp_lessons.ranks.kernel.recovery import ensure_ready, finish_cell
 from ddp_lessons.ranks.kernel.stall_monitor import StallMonitor
 from ddp_lessons.ranks.kernel.stop_button import StopButton
 from ddp_lessons.ranks.rank.stack_snapshot import source_line
@@ -30,15 +30,15 @@ def run_cell(ranks, source, targets=None):
     Args:
         ranks: The running Ranks.
         source: The cell's text.
-        targets: Rank numbers; default all.
+        targets: Rank numbers. Default: all.
 
     Raises:
         CellFailed: A rank raised, died, or was stopped. Every rank is idle and usable again.
         RanksGone: The ranks were stopped, or have died with their supervisor.
     """
     ensure_ready(ranks)
-    # What a view has sent may be stuck. That is found out first: if only some are, the others would
-    # begin the cell and be released in the middle of it.
+    # A function that a view has sent may be stuck on some ranks. An empty cell finds that out
+    # first: else the other ranks would begin this cell, and be released in the middle of it.
     for text in ("pass", source) if ranks.client.outstanding else (source,):
         run = CellRun(ranks, text, range(len(ranks)) if targets is None else targets)
         error = run.run()
@@ -48,13 +48,13 @@ def run_cell(ranks, source, targets=None):
 
 class CellRun:
     """
-    One cell on some ranks.
+    The run of one cell on some ranks.
 
     Args:
         ranks: The Ranks.
         source: The cell's text.
         targets: Rank numbers to run it on.
-        is_brief: Whether ranks may leave out what only an AsyncResult needs: see `RankKernel`.
+        is_brief: Whether ranks may omit what only an AsyncResult needs (see `RankKernel`).
     """
 
     def __init__(self, ranks, source, targets, is_brief=True):
@@ -82,10 +82,10 @@ class CellRun:
 
     def run(self):
         """
-        Submit, and wait. What Stop does holds from before the first rank has the cell.
+        Send the cell, and wait. Stop works even before the first rank has received the cell.
 
         Returns:
-            DDPLessonsError or None: What to raise.
+            DDPLessonsError or None: The error to raise; None if all went well.
         """
         with StopButton(self.stop):
             self.submit()
@@ -93,36 +93,36 @@ class CellRun:
 
     def leave_alone(self):
         """
-        Hear of no more deaths: nobody is going to wait for this run.
+        Stop listening for deaths, because nothing waits for this run any more.
         """
         self.ranks.supervisor.off_event(self._on_supervisor_event)
 
     def stop(self):
         """
-        Free every rank, as when Stop is pressed. Any thread may call it while another waits.
+        Release every rank, as Stop does. Any thread may call this while another thread waits.
         """
         self._requests.tell("stop")
 
     @property
     def futures(self):
         """
-        For each rank the future of its reply.
+        The future of each rank's reply, by rank.
         """
         return self._requests.futures
 
     @property
     def running(self):
         """
-        Ranks that have not finished the cell.
+        The ranks that have not finished the cell.
         """
         return [rank for rank in self.targets if rank not in self.outcomes]
 
     def wait(self):
         """
-        Wait until every rank has finished, was freed, or was replaced. Shows output as it comes.
+        Wait until every rank has finished, was released, or has ended. Show output meanwhile.
 
         Returns:
-            DDPLessonsError or None: What to raise.
+            DDPLessonsError or None: The error to raise; None if all went well.
         """
         with StopButton(self.stop):
             return self._wait()
@@ -166,7 +166,7 @@ class CellRun:
             self._stall_monitor.stop(self.running)
 
     def _on_reply(self, rank, reply):
-        if isinstance(reply, TaskAborted):  # it never ran: the engine was clearing its queue
+        if isinstance(reply, TaskAborted):  # the cell did not run: the engine cleared its queue
             self._requests.send([rank])
         elif not isinstance(reply, RemoteError):
             told = content_of(reply).get("ddp_lessons", {})
@@ -174,7 +174,7 @@ class CellRun:
                 OK, digest=told.get("digest", ""), enclosed=told.get("enclosed")
             )
         elif "ddp_lessons" not in reply.engine_info and rank in self.ranks.dead:
-            unknown = self.ranks.engines.pid(rank), None  # of others' children no code is told
+            unknown = self.ranks.engines.pid(rank), None  # other launchers report no exit code
             self._on_death(rank, *self.ranks.supervisor.last_death.get(rank, unknown))
         else:
             told = reply.engine_info.get("ddp_lessons", {})
@@ -199,7 +199,10 @@ class CellRun:
     def _on_death(self, rank, pid, code):
         snapshot = self._stall_monitor.last_snapshots.get(rank)
         where = line_of_death(
-            self.ranks.supervisor, rank, snapshot, lambda line: source_line(self.source, line)
+            self.ranks.supervisor.folder,
+            rank,
+            snapshot,
+            lambda line: source_line(self.source, line),
         )
         kind = GIVEN_UP if self.ranks.engines.was_killed_by_us(pid) else DIED
         unblocker = self._stall_monitor.unblocker
@@ -209,7 +212,7 @@ class CellRun:
 
     def _tell_victims(self):
         """
-        Find the ranks that raised only because a peer of theirs died, or was freed first.
+        Mark the collateral: ranks that raised only because a peer had died or had been released.
         """
         lost_peer = [
             rank
@@ -218,7 +221,7 @@ class CellRun:
         ]
         if not lost_peer:
             return
-        # News of a death may come later than the words of those whom it hit.
+        # The report of a death may arrive later than the errors that the death caused.
         time_limit = LoadAwareTimeout(clocks.NEWS_S, lambda: [self.ranks.supervisor.supervisor_pid])
         while not self._has_victims(lost_peer) and not time_limit.is_over:
             self._take_events()

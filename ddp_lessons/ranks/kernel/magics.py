@@ -1,5 +1,5 @@
 """
-`%%px` and `%px` with our rank agents: ipyparallel's magics, their arguments and their names, our waiting.
+The magics `%%px` and `%px`: names and arguments are ipyparallel's, the run of a cell is ours.
 """
 
 from ipyparallel.client.asyncresult import AsyncResult
@@ -7,8 +7,8 @@ from ipyparallel.client.magics import ParallelMagics
 from IPython.core.error import UsageError
 from IPython.core.magic import no_var_expand
 
-from ddp_lessons.ranks.diagnosis.conclusion import ensure_ready
 from ddp_lessons.ranks.kernel.cells import CellRun, run_cell
+from ddp_lessons.ranks.kernel.recovery import ensure_ready
 
 
 class RankMagics(ParallelMagics):
@@ -47,12 +47,12 @@ class RankMagics(ParallelMagics):
 
         Args:
             cell: The cell's text.
-            block: Wait for the ranks; default as the view.
+            block: Whether to wait for the ranks. Default: as the view does.
             save_name: Name in the notebook under which to store the AsyncResult.
-            shown: ipyparallel's arguments about showing output; ours is always in rank order.
+            shown: ipyparallel's options for output, without effect: it is always in rank order.
 
         Returns:
-            AsyncResult or None: Only if it does not wait.
+            AsyncResult or None: The result if `block` is false, else None.
 
         Raises:
             CellFailed: A rank raised, died, or was stopped.

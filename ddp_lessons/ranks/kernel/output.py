@@ -1,8 +1,8 @@
 """
-Show what ranks print in rank order, always, and rank by rank while it comes.
+The display of what ranks print: always in rank order, and live for one rank at a time.
 
-The lowest rank that is still running is shown live; the ranks above it are kept until its turn.
-So the output of a cell is the same on every run, and a long run is not silent.
+The lowest rank that still runs is shown live. The output of higher ranks is held back until their
+turn. So the output of a cell is the same on every run, and a long run is not silent.
 """
 
 import sys
@@ -13,7 +13,7 @@ from ddp_lessons.ranks.diagnosis.wording import rank_names
 
 class RankOutput:
     """
-    Collect what one rank puts out, in order, from the client's thread.
+    The output of one rank, in order, as the client's thread collects it.
     """
 
     def __init__(self):
@@ -22,7 +22,7 @@ class RankOutput:
 
     def on_message(self, message):
         """
-        Take one iopub message of the rank.
+        Add one message from the rank's iopub channel.
         """
         kind = message["header"]["msg_type"]
         content = message["content"]
@@ -34,7 +34,7 @@ class RankOutput:
 
 class OrderedDisplay:
     """
-    Show the output of several ranks.
+    The display of the output of several ranks.
 
     Args:
         outputs: For each rank its RankOutput.
@@ -47,7 +47,7 @@ class OrderedDisplay:
 
     def update(self, finished):
         """
-        Show what can be shown now.
+        Show all output whose turn has come.
 
         Args:
             finished: Ranks whose output is complete.
@@ -98,7 +98,7 @@ class OrderedDisplay:
 
 def output_is_missing(ranks, waited_s):
     """
-    Return the line that says whose output did not come, or not all of it, and what to do.
+    Return the message that some ranks' output is missing or incomplete, and what to do about it.
 
     Args:
         ranks: Rank numbers.

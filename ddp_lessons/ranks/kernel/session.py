@@ -93,7 +93,7 @@ def current_ranks():
         RanksGone: None are running.
     """
     if _current is not None and _current.parked_after_min is not None:
-        from ddp_lessons.ranks.diagnosis.conclusion import ranks_are_gone
+        from ddp_lessons.ranks.kernel.recovery import ranks_are_gone
 
         raise ranks_are_gone(_current)
     if _current is None or not _current.alive:

@@ -10,9 +10,9 @@ Look after a cell that does not come back: tell slow from stuck, and free the ra
 import time
 
 from ddp_lessons.ranks.diagnosis import manual_joins
-from ddp_lessons.ranks.diagnosis.native_stacks import snapshot_from_outside
 from ddp_lessons.ranks.diagnosis.stall_detection import StallDetector
 from ddp_lessons.ranks.diagnosis.wait_graph import diagnose, is_busy_outside, is_deadlock, waits
+from ddp_lessons.ranks.kernel.agent_client import snapshot_from_outside
 from ddp_lessons.ranks.kernel.unblocking import Unblocker
 from ddp_lessons.ranks.rank.stack_snapshot import source_line
 from ddp_lessons.ranks.system import clocks
@@ -62,7 +62,7 @@ class StallMonitor:
                 self.ranks.engines.kill_stuck(lost)
             return
         if self._standstill is None:  # most cells are over before anybody looks
-            self._standstill = StallDetector(self.ranks, self._clock)
+            self._standstill = self._make_detector()
         self._standstill.look(running)
         if fault_at is not None:
             self._look_after_fault(running, fault_at)
@@ -74,7 +74,7 @@ class StallMonitor:
         Note where everybody is, then free them all: Stop was pressed.
         """
         if self._standstill is None:
-            self._standstill = StallDetector(self.ranks, self._clock)
+            self._standstill = self._make_detector()
         self._standstill.look(running)
         halts = self._standstill.halts
         able = [rank for rank in running if rank not in halts]
@@ -87,6 +87,9 @@ class StallMonitor:
         if diagnosis.sentence or not self.deadlocked:
             self.diagnosis = diagnosis
         self._release()
+
+    def _make_detector(self):
+        return StallDetector(len(self.ranks), lambda: self.ranks.supervisor.pids, self._clock)
 
     def all_snapshots(self, running):
         """

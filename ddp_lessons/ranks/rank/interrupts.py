@@ -1,5 +1,5 @@
 """
-Interrupts of a rank's main thread, by Stop or by the rank agent. Two places are never interrupted.
+Interrupts of a rank's main thread, by Stop or by the rank agent, except at two places in code.
 
 The first place is the import of a library, because a half-imported library cannot be repaired.
 torch's modules register operators with C++ while they are imported, and torch refuses to register
@@ -117,7 +117,7 @@ class Interrupts:
 
     def send(self):
         """
-        Interrupt the main thread: now, or once it has left a place that must not be interrupted.
+        Interrupt the main thread: now, or once it has left code that must not be interrupted.
         """
         signal.pthread_kill(threading.main_thread().ident or 0, _INTERRUPT)
 

@@ -62,7 +62,7 @@ def _watch(monitor, limit_s, identity, engine):
             break
     nanny = getattr(engine, "nanny_pipe", None)
     if nanny is not None:
-        # The nanny would report the end of this engine to the controller, perhaps late. By then a
-        # replacement may have this engine's number.
+        # ipyparallel's `KernelNanny` would report the end of this engine to the controller, perhaps
+        # late. By then a replacement may have this engine's number.
         nanny.kill()
     os._exit(1)

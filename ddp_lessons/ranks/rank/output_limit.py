@@ -1,8 +1,8 @@
 """
 Output of cells on a rank: all of it is sent before the cell ends, up to a limit.
 
-Without a limit, a loop that prints without end would fill the kernel's memory. The kernel would
-die, and with it all of its variables.
+Without a limit, an endless loop that prints would fill the kernel's memory, and the kernel would
+die with all its variables.
 """
 
 import codecs
@@ -93,9 +93,7 @@ class RankStream(OutStream):
 
     def write(self, text):
         """
-        Write text. A process that a cell has forked writes it to the file descriptor.
-
-        Such a process has no thread that would send the text.
+        Write text. A process that a cell has forked has no thread to send it: use the descriptor.
         """
         if (
             streams.is_of_this_process(self)
@@ -112,9 +110,8 @@ class RankStream(OutStream):
         """
         Send what has been written, if anything has.
 
-        ipykernel flushes both streams twice around each cell, although most cells print nothing,
-        and each flush wakes a thread and waits for it. Without new output this is not needed: that
-        thread already has all earlier output, and sends it in order.
+        ipykernel flushes both streams twice around each cell, and each flush wakes a thread and
+        waits for it. Most cells print nothing. That thread has all earlier output already.
         """
         if streams.has_unsent_text(self) and streams.is_of_this_process(self):
             super().flush()
@@ -238,13 +235,12 @@ class CellStreams:
     The streams that cells put into `sys.stdout` and `sys.stderr`, and the rank's own streams.
 
     A cell may put a class there that has only `write`, or a file that it closes. The next cell
-    finds the same stream. Between cells, and while an error is shown, the rank's own streams are in
-    place.
+    finds the same stream. Between cells, and to show an error, the rank's own streams are in place.
     """
 
     def __init__(self):
-        self._own = None  # while a cell runs
-        self._of_cells = None  # what cells have put in their place
+        self._own = None  # the rank's own streams while a cell runs, else None
+        self._of_cells = None  # streams that cells have put in place of these, or None
 
     @contextlib.contextmanager
     def of_cells(self):

@@ -1,7 +1,7 @@
 """
 The wait of a Python line inside C++: for the handle of a collective or a message, or a store's key.
 
-Such a wait has no stack frame of its own. The current instruction of the Python frame shows which
+This wait has no stack frame of its own. The current instruction of the Python frame shows which
 call it is, and the frame's variables show the object whose method is called.
 """
 

@@ -140,7 +140,7 @@ class RankEngine(app.IPEngine):
         bound, descriptors = OutputLimit([sys.stdout, sys.stderr]), Descriptors()
         self.kernel.shell.events.register("pre_run_cell", bound.begin)
         self.kernel.shell.events.register("post_run_cell", descriptors.put_back)
-        self.kernel.shell.events.register("post_run_cell", bound.end)  # after the agent's
+        self.kernel.shell.events.register("post_run_cell", bound.end)  # after the agent's callback
         self.kernel.watch_output(bound, iopub_socket)
 
     def _reply_to(self, reply_type, work):
@@ -179,7 +179,7 @@ def run_engine(rank, connection_file, profile_dir):
         id=rank,
         url_file=os.fspath(connection_file),
         enable_nanny=False,
-        max_heartbeat_misses=0,  # the supervisor ends its ranks; heartbeats would need one more port
+        max_heartbeat_misses=0,  # the supervisor ends its ranks; heartbeats would need another port
         # The kernel gives up a start that makes no progress. A rank never gives up by itself.
         timeout=clocks.NEVER_S,
         log_level=logging.ERROR,

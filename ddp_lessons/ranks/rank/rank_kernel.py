@@ -156,7 +156,7 @@ class RankKernel(IPythonParallelKernel):
         Count the messages that carry output.
 
         Args:
-            printed: The OutputLimit of what cells print.
+            printed: The OutputLimit of cells.
             pub_thread: ipykernel's thread through which all output goes.
         """
         self.printed = printed

@@ -48,7 +48,7 @@ def open_sockets():
             if stat.S_ISSOCK(status.st_mode):
                 found.add((fd, status.st_ino))
         except OSError:
-            continue  # the descriptor of the listing itself, closed by now
+            continue  # it was the descriptor of the listing itself, which is closed by now
     return found
 
 
@@ -64,7 +64,7 @@ class SparedSockets:
 
     def __init__(self):
         self._open_before = open_sockets()
-        self._made = {}  # by id, since a subclass may be as odd as to have no hash
+        self._made = {}  # keyed by id, since a learner's subclass of socket may have no hash
         make = socket.socket.__init__
 
         @functools.wraps(make)

@@ -205,7 +205,7 @@ def _recorded_entries():
     for dump in process_groups.dump_flight_recorders(with_stacks=False):
         told = pickle.loads(dump)
         for entry in told.get("entries", ()):
-            # A torch in which both names lead to one recorder gives each entry twice.
+            # Some versions of torch have one recorder for both names, and return each entry twice.
             entries[entry["profiling_name"], entry["process_group"][0], entry["record_id"]] = entry
     return sorted(entries.values(), key=lambda entry: entry["time_created_ns"])
 

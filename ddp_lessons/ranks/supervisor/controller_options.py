@@ -57,8 +57,9 @@ def controller_arguments(profile_dir, cluster_id, listen=LOOPBACK, folder=None):
         "--log-level=ERROR",
         # By missing heartbeats a rank without a supervisor learns that its controller is gone.
         f"--HeartMonitor.period={clocks.HEARTBEAT_EVERY_MS}",
-        # The supervisor or a nanny reports a death at once, so a late answer only means a busy
-        # rank. A host that has vanished reports nothing, so its ranks must be given up here.
+        # The supervisor or ipyparallel's `KernelNanny` reports a death at once, so a late answer
+        # only means a busy rank. A host that has vanished reports nothing, so its ranks must be
+        # given up here.
         f"--HeartMonitor.max_heartmonitor_misses={misses}",
         # One process with threads in place of eight starts sooner and holds less memory.
         "--IPController.use_threads=True",

@@ -6,7 +6,8 @@ at the next period. So a rank that is ready waits for one or two periods. Here t
 each subscription, sends a heartbeat at once, and reports the first answer.
 
 A rank that has failed to answer for so long that it was given up stays given up. When it answers
-again, the controller tells it so. ipyparallel calls the part of a rank that answers its heart.
+again, the controller sends it a message that says so. "Heart" is ipyparallel's word for the part of
+a rank that answers heartbeats.
 """
 
 import asyncio

@@ -135,7 +135,7 @@ class Agent:
         ends, writer = os.pipe()
         os.set_blocking(writer, False)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # a handler, so that the pipe is written
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # Python writes to the pipe if this is set
         selector = selectors.DefaultSelector()
         selector.register(self._orders, selectors.EVENT_READ)
         selector.register(ends, selectors.EVENT_READ)

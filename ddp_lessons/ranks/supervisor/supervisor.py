@@ -126,7 +126,7 @@ class Supervisor:
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # a handler, so that the pipe is written
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # Python writes to the pipe if this is set
         signal.signal(signal.SIGTERM, self._stop_running)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._selector.register(reader, selectors.EVENT_READ, self._on_signal)
@@ -147,7 +147,7 @@ class Supervisor:
             if pid == self.controller_pid:
                 self.controller_pid = None
                 self.link.send(at="controller died", code=code)
-                self._running = False  # no cell could reach a rank any more
+                self._running = False  # without a controller no cell can reach a rank
             elif pid in self.ranks:
                 self.link.send(at="died", rank=self.ranks.pop(pid), pid=pid, code=code)
 

@@ -110,7 +110,8 @@ DEAF_TURNS = 40
 # How often a release is sent again to ranks that still wait. It costs one message a rank.
 FREE_EVERY_S = 0.2
 # Proven sleep after the release of all ranks, until a rank is given up. Only a thread or a child of
-# the rank could still wake it. Both are checked, so this covers the time between two of their steps.
+# the rank could still wake it. Both are checked, so this covers the time between two of their
+# steps.
 FREE_ASLEEP_S = stretched(0.35)
 # Seconds after which a rank is given up that stays stopped after a SIGCONT, or that has waited for
 # a disk without one turn. Smaller: a disk that is slow to spin up loses a rank.
@@ -215,7 +216,7 @@ REPLACE_S = stretched(10.0)
 # The same for other launchers, which have to log in, wait in a queue, and import.
 REPLACE_ELSEWHERE_S = stretched(60.0)
 
-# ---- ranks that other launchers start (kernel/launched) ----
+# ---- ranks that other launchers start (kernel/launchers) ----
 
 # Proven sleep until a start fails because a registered rank does not answer where it runs.
 HOME_S = stretched(20.0)
@@ -231,7 +232,7 @@ SSH_LOGIN_S = stretched(20.0)
 SLURM_COMMAND_S = stretched(30.0)
 # Slurm: how long we wait for a cancelled job to end, before we leave its end to Slurm.
 SLURM_GONE_S = stretched(10.0)
-# Slurm: time in the queue after which the learner sees a message about the job, with Slurm's reason.
+# Slurm: time in the queue after which the learner gets a message about the job and Slurm's reason.
 SLURM_TELL_S = stretched(5.0)
 # Slurm: how long an srun has to end after its job, before it is killed.
 SLURM_END_S = stretched(5.0)
@@ -256,8 +257,8 @@ HEARTBEAT_SLACK_MS = 500
 # times 1 s. Smaller: a crowded machine loses ranks. Larger: ranks outlive a kernel that was killed.
 RANK_MISSES = stretched(8)
 # Missing answers after which the controller takes a rank on another machine for dead: 7.5 s, about
-# the same time. A supervisor or a nanny reports a death at once; a host that vanished reports
-# nothing.
+# the same time. A supervisor or ipyparallel's `KernelNanny` reports a death at once; a host that
+# vanished reports nothing.
 ELSEWHERE_MISSES = stretched(15)
 # The same on this machine, where a late answer only means a busy rank: 10 minutes.
 HERE_MISSES = stretched(1200)

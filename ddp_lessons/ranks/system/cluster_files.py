@@ -1,5 +1,5 @@
 """
-The files by which ipyparallel, and so JupyterLab's sidebar, knows a set of ranks.
+The files by which ipyparallel, and so JupyterLab's sidebar, finds a set of ranks.
 """
 
 import contextlib
@@ -17,20 +17,20 @@ _OURS = "ddp-lessons-"
 
 def new_cluster_id():
     """
-    Return a name for a set of ranks, unlike any other, with that of the notebook that starts it.
+    Return a unique name for a set of ranks, which contains the name of the notebook.
     """
-    notebook = Path(os.environ.get("JPY_SESSION_NAME", "")).stem  # which Jupyter's server sets
+    notebook = Path(os.environ.get("JPY_SESSION_NAME", "")).stem  # set by Jupyter's server
     name = re.sub(r"[^A-Za-z0-9_]+", "-", notebook)[:40].strip("-")
     return f"{_OURS}{name}{'-' if name else ''}{secrets.token_hex(6)}"
 
 
 def files_of(profile, cluster_id):
     """
-    Return the files of a set of ranks, the one that the sidebar lists first.
+    Return the paths of the files of a set of ranks. The first is the file that the sidebar lists.
 
     Args:
         profile: The folder of IPython's profile.
-        cluster_id: Its name.
+        cluster_id: Name of the set of ranks.
     """
     security = Path(profile) / "security"
     return [
@@ -43,7 +43,9 @@ def files_of(profile, cluster_id):
 
 def remove_files_of_the_dead(profile):
     """
-    Remove the files of sets on this machine whose supervisor was killed before it could do so.
+    Remove the files of sets of ranks on this machine whose supervisor was killed.
+
+    A killed supervisor cannot remove these files itself.
 
     Args:
         profile: The folder of IPython's profile, which several machines may share.
@@ -51,7 +53,7 @@ def remove_files_of_the_dead(profile):
     for listed in (Path(profile) / "security").glob(f"cluster-{_OURS}*.json"):
         cluster_id = listed.stem.removeprefix("cluster-")
         files = files_of(profile, cluster_id)
-        # One that is just being written, or goes as we look, is no dead one's.
+        # A file that cannot be read is being written or removed by a living supervisor: leave it.
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             supervisor_pid = json.loads(listed.read_text())["controller"]["state"]["supervisor_pid"]
             is_here = json.loads(files[1].read_text())["location"] == platform.node()

@@ -1,8 +1,8 @@
 """
-The line between kernel, supervisor and ranks: JSON messages, one a line, over a Unix socket.
+The JSON pipe between kernel and supervisor: JSON messages, one a line, over a Unix socket.
 
-The sockets are made in pairs before the process at the other end exists, so they have no
-name in the file system and no port: nobody else can connect to them.
+The sockets are made in pairs before the process at the other end exists, so they have no name in
+the file system and no port. No other process can connect to them.
 """
 
 import json
@@ -14,10 +14,10 @@ _MAX_READ_BYTES = 1 << 16
 
 class JsonPipe:
     """
-    Send and receive dictionaries over one end of a socket pair. Sending is thread-safe.
+    One end of a socket pair, which sends and receives dictionaries. Sending is thread-safe.
 
     Args:
-        sock: A connected stream socket. The link owns it from now on.
+        sock: A connected stream socket, which `close` closes.
     """
 
     def __init__(self, sock):
@@ -27,16 +27,16 @@ class JsonPipe:
 
     def fileno(self):
         """
-        Return the socket's file descriptor, so that a link can be waited for.
+        Return the socket's file descriptor, so that a selector can wait for the pipe.
         """
         return self.sock.fileno()
 
     def send(self, **message):
         """
-        Send one message. A reader that is gone is not an error: it no longer needs the message.
+        Send one message. A closed other end is not an error: its process needs no message any more.
 
         Returns:
-            True if it was sent, False if the other end is closed.
+            bool: True if the message was sent, False if the other end is closed.
         """
         data = json.dumps(message).encode() + b"\n"
         with self._lock:
@@ -48,10 +48,11 @@ class JsonPipe:
 
     def receive(self):
         """
-        Read what is there and return it; blocks until there is something.
+        Read the data that have arrived, and return the messages. Block until there are data.
 
         Returns:
-            list[dict]: Whole messages, possibly none yet; None once the other end is closed.
+            list[dict] or None: Whole messages, possibly none yet; None once the other end is
+            closed.
         """
         try:
             data = self.sock.recv(_MAX_READ_BYTES)
@@ -64,7 +65,7 @@ class JsonPipe:
 
     def close(self):
         """
-        Close the socket. Whoever reads at the other end gets None.
+        Close the socket. `receive` at the other end returns None then.
         """
         try:
             self.sock.shutdown(socket.SHUT_RDWR)
@@ -75,7 +76,7 @@ class JsonPipe:
 
 def json_pipe_pair():
     """
-    Return two connected links.
+    Return two connected JsonPipes.
     """
     left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     return JsonPipe(left), JsonPipe(right)

@@ -1,5 +1,5 @@
 """
-A time limit that a crowded machine stretches: only seconds in which nobody wanted a core count.
+A load-aware timeout: a time limit that counts only seconds in which no process waited for a core.
 """
 
 import time
@@ -10,13 +10,15 @@ from ddp_lessons.ranks.system.thread_stats import wants_a_core
 
 class LoadAwareTimeout:
     """
-    Count the seconds in which all of some processes slept, and so were not merely slow.
+    A time limit for some processes, in seconds during which all of them sleep.
+
+    While a process runs or waits for a core, it is only slow, and the time does not count.
 
     Args:
-        limit_s: Seconds of sleep after which patience is at an end.
+        limit_s: Seconds of sleep after which the limit is reached.
         pids: Function that returns the process ids to watch.
         clock: Function that returns seconds.
-        wants: Function that tells whether a process runs or waits for a core.
+        wants: Function from a process id to whether the process runs or waits for a core.
     """
 
     def __init__(self, limit_s, pids, clock=time.monotonic, wants=wants_a_core):
@@ -29,7 +31,7 @@ class LoadAwareTimeout:
     @property
     def is_over(self):
         """
-        Whether they have slept for so long. Ask again and again, a few times a second or more.
+        Whether the limit is reached. Read it in a loop, a few times a second or more.
         """
         now = self._clock()
         if now - self._looked_at >= clocks.PATIENCE_LOOK_EVERY_S:

@@ -1,6 +1,7 @@
 """
-Which of this machine's interfaces leads to another machine. Who listens on that one alone cannot be
-reached over the others.
+Network interfaces of this machine, and which of them leads to another machine.
+
+A process that listens only on that interface cannot be reached over the others.
 """
 
 import os
@@ -15,7 +16,7 @@ from ddp_lessons.errors import StartFailed
 
 GROUP_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 """
-What tells torch's backends the interface on which they listen.
+The environment variables that name the interface on which torch's backends listen.
 """
 
 _ANY_PORT = 9
@@ -23,19 +24,19 @@ _ANY_PORT = 9
 
 def address_towards(host):
     """
-    Return the IPv4 address of this machine with which it would talk to a host. Sends nothing.
+    Return the IPv4 address of this machine with which it would talk to a host. Send nothing.
 
     Raises:
-        OSError: Nobody knows the host, or nothing leads there.
+        OSError: The host's name is unknown, or no route leads to the host.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        sock.connect((host, _ANY_PORT))  # of UDP: the system looks up the way, and that is all
+        sock.connect((host, _ANY_PORT))  # with UDP, the system only looks up the route
         return sock.getsockname()[0]
 
 
 def addresses_of(name):
     """
-    Return the IPv4 addresses that an interface of this machine has; empty if there is no such.
+    Return the list of IPv4 addresses of an interface of this machine; empty if it does not exist.
     """
     found = psutil.net_if_addrs().get(name, ())
     return [address.address for address in found if address.family == socket.AF_INET]
@@ -46,7 +47,7 @@ def interface_of(address):
     Return the name of the interface that has an IPv4 address.
 
     Raises:
-        StartFailed: None has.
+        StartFailed: No interface of this machine has the address.
     """
     for name in psutil.net_if_addrs():
         if address in addresses_of(name):
@@ -60,10 +61,10 @@ def interface_of(address):
 
 def chosen_address(name):
     """
-    Return the address that a person means who names an interface, or an address of this machine.
+    Return the address that a user has chosen by an interface's name or by the address itself.
 
     Raises:
-        StartFailed: This machine has no such.
+        StartFailed: This machine has no such interface or address.
     """
     interfaces = psutil.net_if_addrs()
     for interface in interfaces:
@@ -78,10 +79,12 @@ def chosen_address(name):
 
 def names_for_ssh(command, hosts):
     """
-    Return for each host the name or address that ssh calls: its configuration may know another.
+    Return for each host the name or address to which ssh connects.
+
+    ssh's configuration may replace the name that the user has given.
 
     Args:
-        command: ssh, with its options.
+        command: The ssh command with its options, a list of words.
         hosts: Hosts as ipyparallel takes them: "node1", "ada@node1" or "node1:2222".
 
     Raises:
@@ -109,11 +112,11 @@ def _name_for_ssh(command, host):
 
 def common_address(hosts):
     """
-    Return the one address of this machine with which it talks to all of some hosts.
+    Return the one IPv4 address of this machine with which it talks to all of the given hosts.
 
     Args:
-        hosts: {what a person calls a host: its name or address}. One that nobody knows is left
-            out, as long as another is known: who logs in there will say what is wrong.
+        hosts: {the user's name of a host: its name or address}. Unknown hosts are ignored as long
+            as one host is known, because the later login reports what is wrong.
 
     Raises:
         StartFailed: There is no such address, or there are several.
@@ -125,7 +128,7 @@ def common_address(hosts):
         except OSError:
             continue
     found = set(ways.values())
-    if len(found) > 1:  # this machine may be a host as well, and is reached by any of its addresses
+    if len(found) > 1:  # ignore loopback: this machine is a host, too, and any address reaches it
         found -= {address for address in found if address.startswith("127.")}
     if len(found) == 1:
         return found.pop()
@@ -139,10 +142,10 @@ def common_address(hosts):
 
 def group_address():
     """
-    Return the address on which Gloo listens in this process.
+    Return the IPv4 address on which Gloo listens in this process.
 
     Raises:
-        StartFailed: The interface that it is told is none of this machine.
+        StartFailed: GLOO_SOCKET_IFNAME names no interface of this machine.
     """
     told = os.environ.get(GROUP_VARIABLES[0])
     if not told:
@@ -161,8 +164,8 @@ def bind_groups_towards(host):
     """
     Have the groups of this process listen only on the interface that leads to a host.
 
-    What the login shell, or who has started this process, says of an interface is kept. Where the
-    host is this one, nothing is said: other ranks may be on others, which loopback does not reach.
+    A variable that the login shell or the parent process has set stays as it is. If the host is
+    this one, nothing is set: other ranks may be on other hosts, which loopback does not reach.
     """
     unset = [name for name in GROUP_VARIABLES if not os.environ.get(name)]
     if unset and not (address := address_towards(host)).startswith("127."):
@@ -171,7 +174,7 @@ def bind_groups_towards(host):
 
 def group_variables():
     """
-    Return {name: what is set in this process, or None} of the variables that name an interface.
+    Return {name: value in this process, or None} for the variables that name an interface.
     """
     return {name: os.environ.get(name) for name in GROUP_VARIABLES}
 
@@ -179,10 +182,10 @@ def group_variables():
 @contextmanager
 def using_group_variables(told):
     """
-    Have the groups that are made meanwhile use other variables than those set in this process.
+    Set the variables that name an interface to other values within a `with` block.
 
     Args:
-        told: {name: value, or None}, see `group_variables`.
+        told: {name: value, or None to unset it}, as `group_variables` returns it.
     """
     own = group_variables()
     _set_variables(told)

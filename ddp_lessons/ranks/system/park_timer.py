@@ -1,5 +1,5 @@
 """
-Do something once a kernel has been idle for long enough: `start_ranks` parks ranks by it.
+The park timer: it calls a function once a kernel has been idle for a time. It parks idle ranks.
 """
 
 import threading
@@ -8,16 +8,16 @@ import time
 
 class ParkTimer:
     """
-    Wait in a thread until nobody has run a cell for a while, then act once.
+    A timer that waits in a thread until no cell has run for a while, then calls a function once.
 
-    A cell that begins while it acts waits for the end of that: it finds all or nothing.
+    A cell that begins during that call waits for its end. So the cell finds all ranks or none.
 
     Args:
-        events: IPython's events, which tell when a cell begins and ends.
+        events: IPython's events, which report when a cell begins and ends.
         after_s: Seconds without a cell.
-        has_work: Function that tells whether something still runs that no cell waits for. If so,
-            the seconds are counted anew.
-        act: Function that is called, in the thread.
+        has_work: Function that returns whether work still runs for which no cell waits. If so, the
+            seconds are counted again from zero.
+        act: Function to call, in the thread.
         clock: Function that returns seconds.
     """
 
@@ -27,7 +27,7 @@ class ParkTimer:
         self._has_work = has_work
         self._act = act
         self._clock = clock
-        self._idle_since = None  # None in a cell, as we are when ranks are started
+        self._idle_since = None  # None in a cell: `start_ranks` makes this timer in one
         self._is_over = False
         self._changed = threading.Condition()
         self._listeners = {"pre_execute": self._begin, "post_execute": self._end}
@@ -37,7 +37,7 @@ class ParkTimer:
 
     def close(self):
         """
-        Act no more.
+        Stop the timer.
         """
         with self._changed:
             self._is_over = True
@@ -61,10 +61,10 @@ class ParkTimer:
 
     def look(self):
         """
-        Act if it is time. The thread looks again when a cell begins or ends.
+        Call the function if the time is over. The thread checks again when a cell begins or ends.
 
         Returns:
-            float or None: Seconds after which it looks as well; None in a cell.
+            float or None: Seconds until the next check; None in a cell.
         """
         if self._idle_since is None:
             return None

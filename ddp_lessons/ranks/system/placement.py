@@ -1,5 +1,5 @@
 """
-Which device and backend each rank gets, and how many threads: a decision from plain numbers.
+Placement: the device, backend and number of threads of each rank, chosen from plain numbers.
 """
 
 from dataclasses import dataclass
@@ -11,19 +11,19 @@ DEFAULT_CPU_RANKS = 4
 MAX_RANKS_PER_CORE = 32
 BYTES_PER_RANK = 200 << 20
 """
-What a rank may need before it does anything: 65 to 100 MiB measured, doubled for its first tensors.
+Memory that a new rank may need: 65 to 100 MiB were measured, doubled for its first tensors.
 """
 
 
 @dataclass(frozen=True)
 class Machine:
     """
-    What placement needs to know of a machine.
+    The resources of a machine that a placement depends on.
 
     Args:
-        num_cores: CPU cores that this process may use.
-        num_gpus: GPUs that torch can use.
-        memory_bytes: Memory that is free now.
+        num_cores: Number of CPU cores that this process may use.
+        num_gpus: Number of GPUs that torch can use.
+        memory_bytes: Bytes of memory that are free now.
         has_nccl: Whether torch was built with NCCL.
     """
 
@@ -36,13 +36,13 @@ class Machine:
 @dataclass(frozen=True)
 class Placement:
     """
-    Where each rank runs.
+    The devices on which ranks run, and their backend.
 
     Args:
-        devices: One device name a rank, for example ("cuda:0", "cuda:1") or ("cpu", "cpu").
+        devices: One device name for each rank, such as ("cuda:0", "cuda:1") or ("cpu", "cpu").
         backend: "nccl" or "gloo".
-        num_threads: CPU threads for each rank.
-        reason: Why, in a few words.
+        num_threads: Number of CPU threads for each rank.
+        reason: The reason for this placement, in a few words.
     """
 
     devices: tuple
@@ -53,7 +53,7 @@ class Placement:
     @property
     def world_size(self):
         """
-        Number of ranks.
+        The number of ranks.
         """
         return len(self.devices)
 
@@ -69,19 +69,19 @@ def _plural(count, word):
 
 def choose_placement(num_ranks, device, machine):
     """
-    Decide where ranks run. Pure: the same numbers give the same answer.
+    Choose the placement of ranks. The function is pure: the same numbers give the same placement.
 
     Args:
-        num_ranks: Number of ranks, or None for every GPU, or 4 on the CPU.
+        num_ranks: Number of ranks. None stands for one rank a GPU, or for 4 ranks on the CPU.
         device: "auto", "cpu" or "cuda".
-        machine: The Machine to place them on.
+        machine: The Machine on which the ranks run.
 
     Returns:
-        Placement: NCCL with a GPU each if there are enough; Gloo with shared GPUs if there are
-        fewer; Gloo on the CPU if there are none. Never NCCL with two ranks on one GPU.
+        Placement: NCCL with a GPU for each rank if there are enough GPUs. Gloo with shared GPUs if
+        there are fewer. Gloo on the CPU if there are none. Two ranks never share a GPU with NCCL.
 
     Raises:
-        BadInput: The number, the device, or the machine cannot do it.
+        BadInput: The device is unknown or missing, or the number of ranks is wrong or too large.
     """
     if device not in ("auto", "cpu", "cuda"):
         raise BadInput(

@@ -1,7 +1,7 @@
 """
-The few system calls that keep processes together: die with a parent, adopt orphans, watch one end.
+System calls that tie processes together: die with a parent, adopt orphans, await a process's end.
 
-Linux has all of them. Elsewhere each does what that system can, and says so.
+Linux has all of them. On another system each function does what it can; its docstring says what.
 """
 
 import ctypes
@@ -13,7 +13,8 @@ import sys
 
 END_SIGNAL = signal.SIGRTMIN + 1 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR1
 """
-Makes a rank of the supervisor end once its cell has, and save what is open. Python sends none.
+The signal that makes a rank of the supervisor interrupt its cell, save its open files and end. No
+other code sends this signal.
 """
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
@@ -35,18 +36,18 @@ def die_with_parent(parent_pid):
     Have this process killed when the thread that started it ends. Linux only; elsewhere a no-op.
 
     Args:
-        parent_pid: The parent's process id. If it is gone already, this process ends at once.
+        parent_pid: The parent's process id. If the parent is gone, this process ends at once.
     """
     if not _LINUX:
         return
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent_pid:  # it died before the call above
+    if os.getppid() != parent_pid:  # the parent died before the call above
         os._exit(1)
 
 
 def adopt_orphans():
     """
-    Become the parent of orphaned descendants, so that they can be found and ended. Linux only.
+    Make this process the parent of its orphaned descendants, so that it can end them. Linux only.
     """
     if _LINUX:
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -57,7 +58,8 @@ def name_process(name):
     Give this process a name, which top and `ps -o comm` show. Linux only; elsewhere a no-op.
 
     Args:
-        name: At most 15 characters. A forked process has its parent's words on its command line.
+        name: At most 15 characters. It is needed because a forked process has its parent's command
+            line.
     """
     if _LINUX:
         _prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()))
@@ -67,7 +69,7 @@ def open_process(pid):
     """
     Return a file descriptor that becomes readable when a process ends, or None.
 
-    None means that this system has no such descriptor, or that the process is gone already.
+    None means that this system has no such descriptors, or that the process is gone already.
     """
     if not hasattr(os, "pidfd_open"):
         return None
@@ -79,7 +81,7 @@ def open_process(pid):
 
 def can_fork():
     """
-    Tell whether ranks may be forked on this system from a process that has torch loaded.
+    Return whether ranks may be forked on this system from a process that has torch loaded.
 
     Returns:
         (bool, str): The answer, and the reason in a few words.
@@ -93,7 +95,9 @@ def cpu_seconds(pid):
     """
     Return the CPU time in seconds that a process and its waited-for children have used.
 
-    None if the process is gone or the system does not tell. Source: proc(5), fields 14 to 17.
+    Return None if the process is gone or the system has no /proc.
+
+    Source: proc(5), stat, fields 14 to 17.
     """
     try:
         with open(f"/proc/{pid}/stat") as f:
@@ -105,7 +109,7 @@ def cpu_seconds(pid):
 
 def children_of(pid):
     """
-    Return the process ids of the direct children of a process. Empty where /proc does not tell.
+    Return the process ids of the direct children of a process; none where there is no /proc.
     """
     found = []
     try:
@@ -145,9 +149,10 @@ def tree_cpu_seconds(pid):
 
 def waits_on_lock(pid):
     """
-    Tell whether a process's main thread waits for a lock or condition, as all of Gloo's waits do.
+    Return whether a process's main thread waits for a lock or condition, as all Gloo waits do.
 
-    A signal does not cut such a wait short, as it would a sleep. False where /proc does not tell.
+    A signal does not cut such a wait short, while it would end a sleep. Return False where /proc
+    does not show the system call.
     """
     try:
         with open(f"/proc/{pid}/syscall") as f:
@@ -159,11 +164,11 @@ def waits_on_lock(pid):
 
 def shut_down_sockets(pid, spared_ports):
     """
-    Shut down the connected TCP sockets of another process, which need not lend a hand.
+    Shut down the connected TCP sockets of another process, without its help.
 
     Args:
-        pid: A descendant of this process.
-        spared_ports: Sockets whose peer has one of these ports are left alone.
+        pid: Process id of a descendant of this process.
+        spared_ports: Ports of peers. Sockets that are connected to one of them are left alone.
 
     Returns:
         int: Number of sockets shut down; 0 where the system does not allow it.
@@ -191,7 +196,7 @@ def _is_socket(pid, name):
     try:
         return os.readlink(f"/proc/{pid}/fd/{name}").startswith("socket:")
     except OSError:
-        return False  # closed meanwhile
+        return False  # the descriptor was closed meanwhile
 
 
 def _shut_down(sock, spared_ports):
@@ -203,5 +208,5 @@ def _shut_down(sock, spared_ports):
                 return 0
             sock.shutdown(socket.SHUT_RDWR)
         except OSError:
-            return 0  # listening or not connected
+            return 0  # the socket listens or is not connected
     return 1

@@ -1,8 +1,8 @@
 """
-How many ranks a learner may hold, in all of their notebooks: DDP_LESSONS_MAX_RANKS.
+The rank quota: how many ranks a learner may hold in all notebooks together, DDP_LESSONS_MAX_RANKS.
 
-Each kernel that holds ranks says so in a file of its runtime folder, and keeps that file locked. A
-kernel that is gone, however it went, has lost its lock, so nothing has to be cleaned up.
+Each kernel that holds ranks writes their number to a file in its runtime folder, and keeps the file
+locked. A kernel loses its lock when it ends, in whatever way, so nothing has to be cleaned up.
 """
 
 import contextlib
@@ -20,17 +20,17 @@ _FILE = "held"
 
 def hold(folder, num_ranks):
     """
-    Note that this process holds some ranks, until what is returned is closed.
+    Record that this process holds some ranks, until the returned file is closed.
 
     Args:
         folder: The runtime folder of these ranks.
-        num_ranks: How many they are.
+        num_ranks: Number of these ranks.
 
     Returns:
-        file or None: None where nobody bounds ranks.
+        file or None: None where no quota is set.
 
     Raises:
-        BadInput: They would be more than this user may hold.
+        BadInput: The ranks would be more than this user may hold.
     """
     if setting(f"DDP_LESSONS_{_NAME}") is None:
         return None
@@ -39,7 +39,7 @@ def hold(folder, num_ranks):
     file.write(str(num_ranks))
     file.flush()
     try:
-        # After the note: of two kernels that start at once, one at least sees the other.
+        # Check after the record: if two kernels start at once, at least one sees the other.
         check(num_ranks, folder)
     except BadInput:
         file.close()
@@ -49,14 +49,14 @@ def hold(folder, num_ranks):
 
 def check(num_ranks, folder):
     """
-    Do nothing if this user may hold so many ranks beside those that they hold.
+    Check that this user may hold a number of ranks in addition to those of other notebooks.
 
     Args:
-        num_ranks: How many ranks are asked for.
+        num_ranks: Number of ranks that are requested.
         folder: A runtime folder. Its own ranks are not counted, those of its neighbours are.
 
     Raises:
-        BadInput: They would be more than DDP_LESSONS_MAX_RANKS.
+        BadInput: All ranks together would be more than DDP_LESSONS_MAX_RANKS.
     """
     most = setting(f"DDP_LESSONS_{_NAME}")
     if most is None:

@@ -1,8 +1,8 @@
 """
-The cores and the memory that this process may use: the machine's, or less in a container or a hub.
+The cores and memory that this process may use: the machine's, or less in a container or JupyterHub.
 
-The doctor tells of them and `start_ranks` goes by them, so that both see the same machine. A hub
-that bounds its learners says so in the variables MEM_LIMIT (bytes) and CPU_LIMIT (cores).
+Both the command `doctor` and `start_ranks` use these numbers, so they see the same machine. A
+JupyterHub with limits for its users sets the variables MEM_LIMIT (bytes) and CPU_LIMIT (cores).
 """
 
 import contextlib
@@ -19,13 +19,13 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 def setting(name):
     """
-    Return the number that a variable of the environment sets, or None if it is not set.
+    Return the number in an environment variable, or None if the variable is not set.
 
     Args:
-        name: A variable of ours, such as "DDP_LESSONS_MAX_RANKS".
+        name: Name of a variable of ours, such as "DDP_LESSONS_MAX_RANKS".
 
     Raises:
-        BadInput: It is no number above 0.
+        BadInput: The value is not a number above 0.
     """
     text = os.environ.get(name, "").strip()
     if not text:
@@ -41,7 +41,7 @@ def setting(name):
 
 def _positive(text):
     """
-    Return the number above 0 that a text says, or None.
+    Return the number above 0 that a text stands for, or None.
     """
     try:
         number = float(text)
@@ -52,7 +52,7 @@ def _positive(text):
 
 def _cgroups(root=_CGROUP):
     """
-    Return the folders of this process's control group (version 2) and of all groups above it.
+    Return the folders of this process's control group (version 2) and of all its parent groups.
     """
     path = ""
     with contextlib.suppress(OSError):
@@ -65,7 +65,7 @@ def _cgroups(root=_CGROUP):
 
 def _numbers(path):
     """
-    Return the numbers in a control group's file; [] if it is missing or says "max", no limit.
+    Return the numbers in a control group's file; [] if it is missing or holds "max", no limit.
     """
     try:
         return [int(word) for word in path.read_text().split()]
@@ -75,9 +75,9 @@ def _numbers(path):
 
 def _cached_bytes(group):
     """
-    Return the bytes of a group's memory that hold files and were not used lately.
+    Return the bytes of a control group's memory that cache files and were not used lately.
 
-    They count as used, and the system gives them away as soon as somebody needs them.
+    The group counts them as used, but the system reclaims them as soon as a process needs memory.
     """
     with contextlib.suppress(OSError, ValueError):
         for line in (group / "memory.stat").read_text().splitlines():
@@ -89,7 +89,9 @@ def _cached_bytes(group):
 
 def usable_cores():
     """
-    Return how many CPU cores this process may use: affinity, cgroup quota and hub respected.
+    Return the number of CPU cores that this process may use.
+
+    The CPU affinity, the control group's quota and JupyterHub's limit are respected.
     """
     num_cores = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
@@ -105,7 +107,7 @@ def usable_cores():
 
 def memory():
     """
-    Return the bytes of memory that this process may use, and those free now.
+    Return the bytes of memory that this process may use, and the bytes that are free now.
     """
     machine = psutil.virtual_memory()
     total, free = machine.total, machine.available
@@ -115,16 +117,16 @@ def memory():
             used = sum(_numbers(group / "memory.current")) - _cached_bytes(group)
             total, free = min(total, limit), max(0, min(free, limit - used))
     limit = int(_positive(os.environ.get("MEM_LIMIT", "")) or total)
-    if limit < total:  # else a control group holds us to it, which has been counted
+    if limit < total:  # else a control group has the same limit or a lower one, counted above
         total, free = limit, max(0, min(free, limit - _used_by_this_user()))
     return total, free
 
 
 def memory_that_nobody_bounds():
     """
-    Return the bytes that a hub tells this user to keep to, or None.
+    Return the memory limit in bytes that JupyterHub sets, but that the system does not enforce.
 
-    It is None as well where a control group holds the user to them: nobody has to see to it then.
+    Return None if there is no limit, or if a control group enforces one.
     """
     limit = _positive(os.environ.get("MEM_LIMIT", ""))
     if limit is None or any(sum(_numbers(group / "memory.max")) for group in _cgroups()):
@@ -134,7 +136,7 @@ def memory_that_nobody_bounds():
 
 def _used_by_this_user():
     """
-    Return the bytes that all processes of this user hold; what several share is divided by them.
+    Return the bytes of memory of all processes of this user. Shared memory is counted once.
     """
     num_bytes = 0
     for process in psutil.process_iter():

@@ -1,8 +1,9 @@
 """
-The private folder of one set of ranks: connection files, stores and logs, for this user only.
+The runtime folder: the private folder of one set of ranks, with connection files, stores and logs.
 
-It lies where no other user can make it first: in the folder that the system gives a user for such
-files, or in their home. Only where neither can be used is it in the folder for temporary files.
+It is made in a place where no other user can make it first: in the user's runtime folder of the
+system, XDG_RUNTIME_DIR, or in the home folder. Only where neither can be used, it is made in the
+folder for temporary files.
 """
 
 import contextlib
@@ -34,7 +35,7 @@ def make_runtime_folder():
         return _make_in(_parent_folder(Path(chosen), is_chosen=True))
     *better, last = _places()
     for parent in better:
-        with contextlib.suppress(StartFailed):  # a home that is read-only or full: the next may do
+        with contextlib.suppress(StartFailed):  # it is read-only or full: try the next one
             return _make_in(_parent_folder(parent))
     return _make_in(_parent_folder(last))
 
@@ -48,7 +49,7 @@ def _places():
     if given.is_dir() and _is_mine(given) and not given.stat().st_mode & 0o077:
         candidates.append(given / "ddp-lessons")
     state = Path(os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state"))
-    # Under sudo it may be somebody else's home; what root leaves there they could not write.
+    # Under sudo it may be another user's home. That user could not write to files of root there.
     if state.is_absolute() and _is_mine(state):
         candidates.append(state / "ddp-lessons" / "runtime")
     candidates.append(Path(tempfile.gettempdir()) / f"ddp-lessons-{os.getuid()}")
@@ -58,7 +59,7 @@ def _places():
 
 def _is_mine(path):
     """
-    Tell whether this user owns a folder, or, while there is none, what it would be made in.
+    Return whether this user owns a folder or, if it is missing, its nearest existing parent.
     """
     for folder in (path, *path.parents):
         with contextlib.suppress(OSError):
@@ -68,20 +69,20 @@ def _is_mine(path):
 
 def _file_system(path, mounts="/proc/mounts"):
     """
-    Return the kind of file system that a path is on, for example "ext4"; "" if nobody tells.
+    Return the kind of file system that a path is on, for example "ext4"; "" if not known.
     """
     kinds = {}
     with contextlib.suppress(OSError), open(mounts) as lines:
         for line in lines:
             _, point, kind, *_ = line.split(" ")
-            kinds[Path(point)] = kind  # the last one hides what was mounted there before
+            kinds[Path(point)] = kind  # a later mount hides an earlier one at the same place
     path = Path(os.path.realpath(path))
     return next((kinds[folder] for folder in (path, *path.parents) if folder in kinds), "")
 
 
 def _parent_folder(parent, is_chosen=False):
     """
-    Return a folder that holds this user's runtime folders, made if it is missing.
+    Make a folder for this user's runtime folders if it is missing, check its owner, and return it.
     """
     try:
         if not is_chosen:
@@ -110,7 +111,7 @@ def _not_writable(folder, error):
 
 def _make_in(parent):
     """
-    Make a new runtime folder in a parent.
+    Make a new runtime folder in a parent, and test that files in it can be written and locked.
     """
     folder = None
     try:
@@ -118,9 +119,9 @@ def _make_in(parent):
         probe = folder / "probe"
         with open(probe, "wb") as file:
             file.write(b"\0" * _NEEDED_BYTES)
-            fcntl.flock(file, fcntl.LOCK_EX)  # as a file store does
+            fcntl.flock(file, fcntl.LOCK_EX)  # a FileStore needs locks
         probe.unlink()
-    except BaseException as error:  # also Stop, while a slow disk writes
+    except BaseException as error:  # including the KeyboardInterrupt of Stop
         if folder is not None:
             remove_runtime_folder(folder)
         if isinstance(error, OSError):
@@ -131,13 +132,13 @@ def _make_in(parent):
 
 def open_private(path, flags=os.O_WRONLY | os.O_CREAT | os.O_APPEND):
     """
-    Open a file that only this user can read, made if it is missing. Returns its descriptor.
+    Open a file that only this user can read, and return its descriptor. Make the file if missing.
     """
     return os.open(path, flags, 0o600)
 
 
 def remove_runtime_folder(folder):
     """
-    Remove a runtime folder and all that is in it. One that is gone already is fine.
+    Remove a runtime folder and all its contents. A missing folder is no error.
     """
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,5 +1,5 @@
 """
-For how long a rank's main thread has rested, or was halted: its thread stats, followed from look to look.
+The sleep tracker: since when a rank's main thread sleeps or is halted, from look to look.
 """
 
 import time
@@ -9,10 +9,10 @@ from ddp_lessons.ranks.system.thread_stats import STOPPED, thread_stats_of
 
 class SleepTracker:
     """
-    Follow the thread stats of one rank from look to look: since when has it been at rest?
+    The thread stats of one rank, compared at each look with those of the look before.
 
     Args:
-        pid: Its process id.
+        pid: The rank's process id.
         clock: Function that returns seconds.
         stats: Function from a process id to its ThreadStats or None.
     """
@@ -27,7 +27,7 @@ class SleepTracker:
 
     def look(self):
         """
-        Take the thread stats anew.
+        Read the thread stats once more.
         """
         before, now = self.last, self._clock()
         self.last = self._read(self.pid)
@@ -41,21 +41,21 @@ class SleepTracker:
     @property
     def is_known(self):
         """
-        Whether the system tells anything of this rank.
+        Whether the system shows thread stats of this rank.
         """
         return self.last is not None
 
     @property
     def rest_s(self):
         """
-        Seconds for which the main thread is known to have slept, without a single turn.
+        The seconds for which the main thread is known to have slept, without a single turn.
         """
         return self._looked_at - self.began_at
 
     @property
     def halt(self):
         """
-        What halts the main thread, in words; empty if it had a turn since the look before.
+        Words for what halts the main thread; "" if it had a turn since the look before.
         """
         return self.last.main_halt if self.last and self.halted_s > 0 else ""
 
@@ -69,16 +69,17 @@ class SleepTracker:
     @property
     def halted_s(self):
         """
-        Seconds for which the main thread is known to have been halted, without a single turn.
+        The seconds for which the main thread is known to have been halted, without a single turn.
         """
         return self._looked_at - self._halted_at
 
     @property
     def nothing_stirs(self):
         """
-        Whether no other thread of the rank could still wake the main thread from its rest.
+        Whether no other thread of the rank could still wake the main thread.
 
-        All of them sleep, and Gloo's loops have looked at their sockets since the rest began.
+        This holds if all other threads sleep, and Gloo's loops have checked their sockets since the
+        main thread began to sleep.
         """
         stats, resting = self.last, self._resting
         if stats is None or resting is None:
@@ -93,7 +94,7 @@ class SleepTracker:
     @property
     def all_sleep(self):
         """
-        Whether no thread at all runs or waits for a core, but for the agent's and Gloo's loops.
+        Whether all threads sleep, apart from the agent's thread and Gloo's loops.
         """
         stats = self.last
         return bool(stats and stats.main_sleeps and stats.others_sleep and stats.engine_sleeps)
@@ -101,19 +102,19 @@ class SleepTracker:
     @property
     def cpu_s(self):
         """
-        Seconds of CPU time that the main thread has had since the first look.
+        The seconds of CPU time that the main thread has used since the first look.
         """
         return self.last.main_cpu_s - self.first.main_cpu_s if self.last and self.first else 0.0
 
     def turns_since(self, stats):
         """
-        Return how many turns the main thread has had since an earlier thread stats.
+        Return the number of turns that the main thread has had since earlier ThreadStats.
         """
         return self.last.main_turns - stats.main_turns if self.last and stats else 0
 
     @property
     def agent_turns(self):
         """
-        Turns of its own choice that the agent's thread has had since the first look.
+        The number of voluntary turns of the agent's thread since the first look.
         """
         return self.last.agent_turns - self.first.agent_turns if self.last and self.first else 0

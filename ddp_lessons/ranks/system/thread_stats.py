@@ -1,14 +1,14 @@
 """
-What the system tells of a rank's threads: who has had a turn on a core, who waits for one.
+Thread stats: which threads of a rank have had turns on a core, sleep, or wait for a core.
 
-Seconds on the wall say nothing on a crowded machine: a silent rank may only wait for a core.
-So a rank is judged by the turns that it has had. In a *turn* a thread is given a core; one whose
-count of turns has not changed has slept all the time in between, if it sleeps now.
+Wall-clock seconds prove nothing on a crowded machine, where a silent rank may only wait for a core.
+So a rank is judged by the turns that it has had. In a *turn* a thread gets a core. If a thread
+sleeps at two looks and its count of turns is the same, it has slept all the time in between.
 
-    main    the learner's code
-    agent   the engine's control thread, which answers the kernel and frees the main thread
-    gloo    Gloo's own loops, which wake up a hundred times a second, with or without a reason
-    others  threads of the learner's and of torch's; the engine's are left out
+    main    the main thread, which runs the learner's code
+    agent   the engine's control thread, which answers the kernel and releases the main thread
+    gloo    Gloo's own loops, which wake up a hundred times a second even without work
+    others  threads of the learner and of torch, without the engine's
 
 Source: proc(5), stat, status and schedstat of each task.
 """
@@ -24,20 +24,22 @@ _GLOO_LOOP = "gloo_tcp_loop"
 STOPPED = "stopped by a signal"
 HALTS = {"D": "waiting for a disk", "T": STOPPED, "t": "stopped by a debugger"}
 """
-States of a thread that neither runs nor sleeps by its own choice, with the words for each.
+States of a halted thread, which neither runs nor sleeps by its own choice, with words for each.
 """
 _WANTS_A_CORE = ("R", "D")
 """
-Running or waiting for a core; or waiting for a disk, which gives it back its core when it answers.
+States in which a thread runs or waits for a core (R), or waits for a disk (D). A thread that waits
+for a disk goes on as soon as the disk answers.
 """
 _AWAKE = ("R", *HALTS)
 
 
 def name_engine_threads(agent_thread):
     """
-    Give this process's threads names that `thread_stats_of` knows. Call it before any code of a learner's.
+    Give this process's threads names that `thread_stats_of` knows, before any learner's code runs.
 
-    A new thread takes over its maker's name, so what the engine starts later is known, too.
+    A new thread inherits the name of the thread that starts it. So threads that the engine starts
+    later have such a name, too.
 
     Args:
         agent_thread: The engine's control thread.
@@ -45,10 +47,10 @@ def name_engine_threads(agent_thread):
     try:
         tasks = os.listdir("/proc/self/task")
     except OSError:
-        return  # no Linux: nobody reads these names
+        return  # only Linux has these names
     for task in tasks:
         path = Path(f"/proc/self/task/{task}/comm")
-        # Python 3.11 believes a forked main thread to have its parent's number.
+        # Skip the main thread. In Python 3.11 a forked main thread has its parent's native_id.
         if int(task) == os.getpid() or path.read_text().startswith("ZMQbg/"):
             continue
         is_agent = int(task) == agent_thread.native_id
@@ -61,15 +63,17 @@ class ThreadStats:
     The threads of one rank at one moment.
 
     Args:
-        main_sleeps: Whether the main thread sleeps: has no core, waits for none, and is not halted.
-        main_halt: What halts the main thread, in words; empty if nothing does.
-        main_turns: How many turns it has had since it began.
-        main_pushed_out: How many of them were cut short, since others wanted the core.
-        main_cpu_s: Seconds of CPU time that it has had.
-        agent_turns: Turns of the agent's thread that it ended itself, by sleeping or waiting.
-        gloo_turns: Turns of the Gloo loop that has had fewest, or None without one.
-        others_sleep: Whether all other threads of the learner's and of torch's sleep.
-        engine_sleeps: Whether the engine's own threads sleep, the agent's left out.
+        main_sleeps: Whether the main thread sleeps: it has no core, waits for none, and is not
+            halted.
+        main_halt: Words for what halts the main thread; "" if nothing does.
+        main_turns: Number of turns that the main thread has had since it began.
+        main_pushed_out: Number of these turns that the system cut short for another thread.
+        main_cpu_s: Seconds of CPU time that the main thread has used.
+        agent_turns: Number of the agent thread's voluntary turns, which it ended by sleeping or
+            waiting.
+        gloo_turns: Fewest turns of any Gloo loop, or None if there is no loop.
+        others_sleep: Whether all other threads of the learner and of torch sleep.
+        engine_sleeps: Whether the engine's own threads sleep, apart from the agent's.
     """
 
     main_sleeps: bool
@@ -108,7 +112,7 @@ def _pushed_out(folder):
 
 def thread_stats_of(pid):
     """
-    Return the ThreadStats of a rank's process; None if it is gone, or the system does not tell.
+    Return the ThreadStats of a rank's process; None if it is gone or the system shows none.
     """
     root = f"/proc/{pid}/task"
     main = f"{root}/{pid}"
@@ -152,9 +156,9 @@ def thread_stats_of(pid):
 
 def waited_for_a_core_s(pid):
     """
-    Return the seconds for which threads of a process were ready to run and had no core, in sum.
+    Return the sum of the seconds for which a process's threads were ready to run without a core.
 
-    0.0 where the process is gone or the system does not tell.
+    Return 0.0 if the process is gone or the system does not show this.
     """
     try:
         tasks = os.listdir(f"/proc/{pid}/task")
@@ -167,7 +171,7 @@ def main_waited_s(pid):
     """
     Return the seconds for which the main thread of a process was ready to run and had no core.
 
-    0.0 where the process is gone or the system does not tell.
+    Return 0.0 if the process is gone or the system does not show this.
     """
     return _waited_s(pid, pid)
 
@@ -177,14 +181,14 @@ def _waited_s(pid, task):
         with open(f"/proc/{pid}/task/{task}/schedstat") as f:
             return int(f.read().split()[1]) / 1e9
     except OSError:
-        return 0.0  # it has ended, perhaps while we looked
+        return 0.0  # the thread has ended, perhaps while we looked
 
 
 def main_cpu_s(pid):
     """
-    Return the seconds of CPU time that the main thread of a process has had.
+    Return the seconds of CPU time that the main thread of a process has used.
 
-    0.0 where the process is gone or the system does not tell.
+    Return 0.0 if the process is gone or the system does not show this.
     """
     try:
         return _turns_and_cpu(f"/proc/{pid}/task/{pid}")[1]
@@ -194,9 +198,9 @@ def main_cpu_s(pid):
 
 def wants_a_core(pid):
     """
-    Tell whether any thread of a process runs, or waits for a core or for a disk.
+    Return whether any thread of a process runs, or waits for a core or for a disk.
 
-    False where it is gone or the system does not tell, and while a signal stops it.
+    Return False if the process is gone or stopped by a signal, or the system does not show this.
     """
     try:
         tasks = os.listdir(f"/proc/{pid}/task")

@@ -1,7 +1,8 @@
 """
-The version of the lessons that a notebook lies among, which may not be this package's.
+A check whether the lessons in a notebook's folder have the version of this package.
 
-A pull brings new texts and no new package; an upgrade brings a new package and no new texts.
+A `git pull` brings new lessons without a new package, and an upgrade brings a new package without
+new lessons.
 """
 
 import contextlib
@@ -11,22 +12,24 @@ from pathlib import Path
 
 NOTES = ".ddp-lessons.json"
 """
-The file in a learner's folder that says what was given to them, and of which version it is.
+The file in a learner's folder that lists the copied lessons and their version.
 """
 _VERSION = re.compile(r'^__version__ = "(.+)"$', re.MULTILINE)
 
 
 def difference(start=None):
     """
-    Return the sentence on a version that differs, or "" if all is of one, or nothing is known.
+    Return a sentence about the lessons' version if it differs from this package's, else "".
+
+    Return "" also if the lessons' version is not known.
 
     Args:
         start: The folder of a notebook; the current one if None.
     """
-    from ddp_lessons import __version__  # which imports us
+    from ddp_lessons import __version__  # imported here, because `ddp_lessons` imports this module
 
     found = None
-    with contextlib.suppress(OSError):  # a folder that was removed below us
+    with contextlib.suppress(OSError):  # the current folder may have been removed
         start = Path(start or Path.cwd())
         versions = map(_version_in, (start, *start.parents))
         found = next(filter(None, versions), None)

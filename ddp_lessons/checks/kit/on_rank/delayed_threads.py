@@ -28,7 +28,7 @@ def late_threads():
     made, begun, ours = [], [], threading.current_thread()
 
     def start_late(thread):
-        if threading.current_thread() not in (ours, *made):  # threads of the rank, such as its agent's
+        if threading.current_thread() not in (ours, *made):  # the rank's own, such as its agent's
             start(thread)
             return
         run = thread.run

@@ -30,8 +30,8 @@ class Call:
         events: The trace of the call, a list of Event.
         num_keys: Number of keys that ranks added to the group's store, less those that they
             deleted. Rank 0 counts them; on other ranks the number is 0.
-        changes: What changed in the models and optimizers among the arguments (see
-            `ArgumentState.changes`).
+        changes: {name of what changed: a sentence}, for the models and optimizers among the
+            arguments (see `ArgumentState.changes`).
         again: The Call of the second try with the same arguments, in a task with `twice`.
         repeats: Whether it returned what an earlier call with other arguments had returned.
         kept_room: In a second try, whether its result shares memory with the first one's, or the
@@ -77,14 +77,14 @@ class RankRecord:
 
 class RankContext:
     """
-    What a rank knows in a case; `act` of a task gets it.
+    The knowledge of a rank in a case; `act` of a task gets it.
 
     Attributes:
         case: The Case; `context["length"]` is one of its data.
         rank: This rank.
         world_size: Number of ranks of the case.
         device: The torch.device of this rank.
-        folder: A folder that all cases of this check share; it is removed afterwards.
+        folder: Path of a folder that all cases of this check share; it is removed afterwards.
         calls: A Call for each call of the answer so far.
         twice: Whether each call is made once more with the same arguments.
         must_join_threads: Whether a call must have waited for the threads that it has started.
@@ -122,7 +122,7 @@ class RankContext:
         was_in_group = dist.is_initialized()
         result, seen = self._call(answer, args, kwargs, watch)
         if self.twice and dist.is_initialized() == was_in_group:
-            if not equal(seen.before, seen.after):  # refused later; all ranks make the same calls
+            if not equal(seen.before, seen.after):  # the judge refuses it; ranks stay in step
                 args, kwargs = spare
             second, seen.again = self._call(answer, args, kwargs, watch)
             seen.again.kept_room = share_memory(result, second) or not equal(
@@ -142,7 +142,7 @@ class RankContext:
             result = answer(*args, **kwargs)
             seen.num_threads = num_left()
         seen.events = list(events)
-        if was_in_group:  # else the store may be a file that is gone
+        if was_in_group:  # a new group's store may be a file that the answer has removed
             seen.num_keys = _num_keys() - num_keys
         seen.changes = lent.changes()
         seen.after = plain(given)

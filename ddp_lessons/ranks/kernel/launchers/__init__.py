@@ -1,3 +1,3 @@
 """
-Ranks under launchers that have a life of their own: what each needs beyond what all share.
+The launchers of ranks: through the supervisor, mpiexec, Slurm or SSH.
 """

@@ -1,0 +1,110 @@
+"""
+Recovery: what the kernel does before and after a cell, so that the next one finds usable ranks.
+"""
+
+from dataclasses import replace
+
+from ddp_lessons.ranks.diagnosis.cell_report import DIED, Outcome
+from ddp_lessons.ranks.diagnosis.conclusion import (
+    Evidence,
+    conclude,
+    deaths_message,
+    gone_error,
+    mark_as_given_up,
+    postponed_sentence,
+)
+
+
+def ranks_are_gone(ranks):
+    """
+    Return the error for Ranks that cannot run a cell any more.
+    """
+    return gone_error(ranks.parked_after_min, ranks.engines.loss)
+
+
+def ensure_ready(ranks):
+    """
+    Make the ranks ready for a cell: replace dead ranks already reported, and regroup if needed.
+
+    Raises:
+        RanksGone: The ranks were stopped, or have died with their supervisor or launcher.
+        RankDied: Ranks have died since the last cell. They are replaced, but the cell is not run,
+            because the new ranks lack their variables.
+    """
+    if not ranks.alive:
+        raise ranks_are_gone(ranks)
+    dead = set(ranks.dead)
+    if dead - ranks.reported_dead:
+        deaths = {
+            rank: Outcome(DIED, exit_code=ranks.supervisor.last_death.get(rank, (None, None))[1])
+            for rank in ranks.dead
+        }
+        _note_hosts(ranks, deaths)
+        raise deaths_message(deaths, _replace_dead(ranks, is_postponed=ranks.engines.lost_hosts))
+    if dead or not ranks.is_consistent:  # inconsistent: a join was stopped half-way, or postponed
+        print("\n".join(ranks.recover().sentences()))
+
+
+def finish_cell(ranks, outcomes, stall_monitor, stopped):
+    """
+    Recover the ranks after a cell, and return the error that says what went wrong.
+
+    Args:
+        ranks: The Ranks.
+        outcomes: For each rank of the cell its Outcome. A kind may be changed to GIVEN_UP.
+        stall_monitor: The StallMonitor of the cell.
+        stopped: Whether Stop was pressed.
+
+    Returns:
+        DDPLessonsError or None: The error to raise; None if all went well.
+    """
+    if not ranks.alive:
+        return ranks_are_gone(ranks)
+    _note_hosts(ranks, outcomes)
+    evidence = Evidence(
+        outcomes,
+        was_stopped=stopped,
+        was_deadlocked=stall_monitor.deadlocked,
+        was_released=stall_monitor.unblocker is not None,
+        diagnosis=stall_monitor.diagnosis,
+        last_snapshots=stall_monitor.last_snapshots,
+        lost_hosts=tuple(ranks.engines.lost_hosts),
+    )
+    if evidence.has_doubts:
+        snapshots = stall_monitor.all_snapshots([])
+        of_the_cell = {rank: told for rank, told in snapshots.items() if rank in outcomes}
+        evidence = replace(evidence, snapshots=of_the_cell)
+    conclusion = conclude(evidence)
+    if conclusion.error is None:
+        if conclusion.must_regroup:
+            print(conclusion.notice)
+            print("\n".join(ranks.recover().sentences()))
+        return None
+    if conclusion.is_postponed:
+        return conclusion.with_message(_replace_dead(ranks, is_postponed=True))
+    recovery = ranks.recover(regroup=conclusion.must_regroup)
+    mark_as_given_up(outcomes, recovery.replaced)
+    return conclusion.with_message(recovery.sentences())
+
+
+def _replace_dead(ranks, is_postponed):
+    """
+    Replace dead ranks, now or when the next cell begins. Return lines of a message about it.
+
+    A launcher may take long to give up a host that is gone, so the learner gets the prompt first.
+    """
+    if not is_postponed:
+        return ranks.recover().sentences()
+    ranks.reported_dead, ranks.is_consistent = frozenset(ranks.dead), False
+    return [postponed_sentence(sorted(ranks.reported_dead), ranks.engines.lost_hosts)]
+
+
+def _note_hosts(ranks, outcomes):
+    # Note the hosts before the recovery, because a new process may start on another host.
+    hosts, silent = ranks.engines.hosts, ranks.engines.silent
+    answering = {host for rank, host in hosts.items() if rank not in silent}
+    for rank, host in hosts.items():
+        if rank in outcomes:
+            outcomes[rank].host = host
+            if rank in silent:
+                outcomes[rank].silent = "it" if host in answering else host

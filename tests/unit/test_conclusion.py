@@ -1,0 +1,177 @@
+"""
+What follows from how a cell ended on each rank: the error, and what the kernel has to do.
+"""
+
+import pytest
+
+from ddp_lessons.errors import CellStopped, RankDied, RankRaised
+from ddp_lessons.ranks.diagnosis.cell_report import DIED, GIVEN_UP, OK, RAISED, RELEASED, Outcome
+from ddp_lessons.ranks.diagnosis.conclusion import Evidence, conclude, mark_as_given_up
+from ddp_lessons.ranks.diagnosis.wait_graph import Diagnosis
+
+DEADLOCK = Diagnosis("rank 1 finished the cell without barrier 1", (1,), {0: (1,)}, "table")
+
+
+def outcomes(*kinds, **fields):
+    """
+    Return an Outcome of each kind, for ranks 0, 1 and so on; those that raised have the fields.
+    """
+    error = {"ename": "ValueError", "evalue": "bad", "line": 3, "code": "f()", **fields}
+    return {r: Outcome(k, **(error if k == RAISED else {})) for r, k in enumerate(kinds)}
+
+
+def snapshot(*numbers):
+    """
+    Return the snapshot of a rank that has finished, after some collectives of the default group.
+    """
+    collectives = [
+        {
+            "name": "all_reduce",
+            "number": number,
+            "group": "0",
+            "sizes": [[4]],
+            "dtypes": ["Float"],
+            "timeout_s": 1800.0,
+            "is_p2p": False,
+            "record": number,
+        }
+        for number in numbers
+    ]
+    keys = ("line", "call", "peer", "tag", "group", "root", "forming", "timeout_s", "helpers")
+    return {
+        **dict.fromkeys(keys),
+        "code": "",
+        "operation": "",
+        "busy": False,
+        "groups": {"0": [0, 1]},
+        "collectives": collectives,
+    }
+
+
+def test_a_cell_that_went_well_asks_nothing_of_anybody():
+    """
+    The normal case must cost no question to any rank.
+    """
+    evidence = Evidence(outcomes(OK, OK))
+    assert not evidence.has_doubts
+    conclusion = conclude(evidence)
+    assert (conclusion.error, conclusion.must_regroup, conclusion.notice) == (None, False, "")
+
+
+def test_ranks_that_a_view_left_stuck_are_regrouped_without_an_error():
+    """
+    The cell itself went well: its ranks were released from an older call.
+    """
+    evidence = Evidence(outcomes(OK, OK), was_released=True)
+    assert not evidence.has_doubts
+    conclusion = conclude(evidence)
+    assert conclusion.error is None
+    assert conclusion.must_regroup
+    assert "from before this cell" in conclusion.notice
+
+
+def test_unequal_digests_alone_are_no_error():
+    """
+    Ranks of subgroups call different collectives, rightly.
+    """
+    cell = outcomes(OK, OK)
+    cell[1].digest = "other"
+    assert Evidence(cell).has_doubts
+    evidence = Evidence(cell, snapshots={0: snapshot(1), 1: snapshot(1)})
+    assert conclude(evidence).error is None
+
+
+def test_ranks_that_all_raised_alike_keep_their_group():
+    """
+    A typing error in a cell must not cost the learner a DDP model.
+    """
+    evidence = Evidence(outcomes(RAISED, RAISED), snapshots={0: snapshot(1), 1: snapshot(1)})
+    conclusion = conclude(evidence)
+    assert conclusion.error is RankRaised
+    assert not conclusion.must_regroup
+    message = str(conclusion.with_message([]))
+    assert message == "ranks 0 and 1 raised ValueError: bad at line 3: f()"
+
+
+@pytest.mark.parametrize(
+    "evidence",
+    [
+        Evidence(outcomes(RAISED, RAISED), snapshots={0: snapshot(1), 1: snapshot(1, 2)}),
+        Evidence(
+            outcomes(RAISED, RAISED),
+            was_released=True,
+            snapshots={0: snapshot(1), 1: snapshot(1)},
+        ),
+        Evidence(outcomes(RAISED, RELEASED), snapshots={0: snapshot(1), 1: snapshot(1)}),
+    ],
+)
+def test_a_group_in_disorder_is_left(evidence):
+    """
+    Its next collective would pair calls that do not belong together.
+    """
+    assert conclude(evidence).must_regroup
+
+
+@pytest.mark.parametrize(
+    ("evidence", "error", "head"),
+    [
+        (
+            Evidence(outcomes(RAISED, RELEASED), was_stopped=True, diagnosis=DEADLOCK),
+            CellStopped,
+            "rank 0 raised ValueError: bad",
+        ),
+        (
+            Evidence(outcomes(RELEASED, OK), was_stopped=True, diagnosis=DEADLOCK),
+            CellStopped,
+            "Stopped: rank 1 finished the cell",
+        ),
+        (
+            Evidence(
+                outcomes(RELEASED, RELEASED),
+                was_stopped=True,
+                last_snapshots={0: {"line": 2, "code": "spin()"}, 1: None},
+            ),
+            CellStopped,
+            "Stopped: rank 0 was at line 2: spin()",
+        ),
+        (
+            Evidence(outcomes(RELEASED, OK), was_deadlocked=True, diagnosis=DEADLOCK),
+            RankRaised,
+            "Deadlock: rank 1 finished the cell without barrier 1.\ntable",
+        ),
+        (Evidence(outcomes(DIED, RAISED)), RankDied, "rank 0 died: its process has ended"),
+        (Evidence(outcomes(RAISED, GIVEN_UP)), RankRaised, "rank 0 raised ValueError: bad"),
+        (Evidence(outcomes(OK, GIVEN_UP)), RankDied, "rank 1 could not be"),
+    ],
+)
+def test_the_cause_is_named_before_its_consequences(evidence, error, head):
+    """
+    Stop before a deadlock, a deadlock before a death, a death before an error, and that before a
+    rank that could not be released.
+    """
+    conclusion = conclude(evidence)
+    assert conclusion.error is error
+    message = str(conclusion.with_message(["done."]))
+    assert message.startswith(head)
+    assert message.endswith("done.")
+
+
+def test_replacement_waits_for_the_next_cell_if_a_host_is_lost():
+    """
+    A launcher may take long to give up a host; the prompt must not.
+    """
+    assert conclude(Evidence(outcomes(DIED, OK), lost_hosts=("node2",))).is_postponed
+    assert not conclude(Evidence(outcomes(DIED, OK))).is_postponed
+
+
+def test_a_released_rank_that_was_replaced_is_given_up():
+    """
+    Its variables are gone, so no message may say that they are kept.
+    """
+    cell = outcomes(RAISED, RELEASED, OK)
+    conclusion = conclude(Evidence(cell))
+    mark_as_given_up(cell, [1, 2])
+    assert [outcome.kind for outcome in cell.values()] == [RAISED, GIVEN_UP, OK]
+    message = str(conclusion.with_message([]))
+    assert message.startswith("rank 0 raised")
+    assert "variables are kept" not in message
