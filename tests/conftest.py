@@ -1,6 +1,6 @@
 """
-What every test shares: a mark from its folder, which tests one worker runs in a row, a group of
-one process, and the GPU that some tests need.
+Set-up of all tests: the mark of each test's folder, the groups of tests that one worker runs in a
+row, a process group of one rank, and the skipping of GPU tests where there is no GPU.
 """
 
 import signal
@@ -11,14 +11,15 @@ import pytest
 from hypothesis import settings
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # A job in the background of a shell ignores Ctrl-C, and so would all that tests start.
+    # A background job of a shell ignores Ctrl-C, and every process that a test starts would inherit
+    # that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # nbformat imports jsonschema, which takes 1.2 s to compile a grammar of international addresses.
 # No notebook has such an address, and jsonschema does without the grammar if it is not installed.
 sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 
-# How long an example takes says how busy the machine is, and nothing of what it tests.
+# An example's duration shows how busy the machine is, so no deadline applies to it.
 settings.register_profile("by no clock", deadline=None)
 settings.load_profile("by no clock")
 
@@ -34,9 +35,10 @@ worker is left without work at the end.
 
 TIMEOUT_S = 300
 """
-How long a test may take that says nothing else: longer than every limit within it. It is no option
-of pytest's in pyproject.toml, which would refuse to run where pytest-timeout is not installed: a
-notebook is checked there with nbval alone.
+Seconds that a test may take if it has no `timeout` mark: longer than every limit within a test.
+
+The limit is not set in pyproject.toml, because pytest would refuse to run with pytest-timeout's
+option where that plugin is not installed: a notebook is checked there with nbval alone.
 """
 
 
@@ -46,13 +48,14 @@ def _folder(item):
 
 def _group(item):
     """
-    Name the tests that one worker runs in a row: those of a file, which may share a fixture.
+    Return the name of the tests that one worker runs in a row: those of a file, which may share a
+    fixture.
 
-    A test of a whole notebook shares nothing and takes long, so each goes to a free worker.
-    Answers are grouped by lesson, because all answers of a lesson run on the same ranks.
+    A test of a whole notebook shares nothing and takes long, so each goes to a free worker. Answers
+    are grouped by lesson, because all answers of a lesson run on the same ranks.
 
     Returns:
-        str or None: The group's name; None for a test that is handed out alone.
+        str or None: The group's name; None for a test that goes alone to any worker.
     """
     if item.get_closest_marker("whole_notebook"):
         return None
@@ -64,7 +67,7 @@ def _group(item):
 @pytest.fixture
 def lone_group():
     """
-    A group of this process alone: the smallest world there is.
+    Join a process group of this process alone, the smallest world, and leave it after the test.
     """
     import torch.distributed as dist
 
@@ -76,7 +79,7 @@ def lone_group():
 @pytest.fixture(scope="module")
 def sockets_before():
     """
-    Give the sockets on which we listen before there are ranks on other hosts.
+    Return the sockets on which this process listens before ranks start on other hosts.
     """
     from ssh_ranks import own_sockets
 

@@ -1,18 +1,18 @@
 """
-The class board: a page on which a teacher sees how far the room is, and where it is stuck.
+The class board: a page on which a teacher sees how far learners are, and where they are stuck.
 
-    columns        what can be seen of the course: a column a section and a task
-    people         who is on the board, each with a row that only they can write; kept on the disk
-    names          the names that they choose
-    codes          wrong class codes, counted by address
-    removed        rows that the teacher has removed
-    files          rows from a folder of state files
-    view           what the page shows: cells, who is stuck, what goes wrong most, predictions
-    table          the same for a spreadsheet
-    board          columns, rows and who wants to be told of changes
-    app            the web application: the page, its events, and what learners send
-    hub            who may see and write what, where a JupyterHub says so
-    serving        listen, until it is ended
+    columns        a column for each section of a lesson and each task of an exercise
+    roster         the learners, each with a row on the disk that only this learner can write
+    names          the names that learners choose
+    rate_limit     wrong class codes, counted by address
+    removed_rows   rows that the teacher has removed
+    state_files    rows from a folder of state files
+    view           the page's contents: cells, stuck learners, common mistakes, predictions
+    csv_table      the same for a spreadsheet
+    board          columns, rows, and the open pages that are notified of changes
+    app            the web application: the page, its events, and the learners' requests
+    hub_service    which users of a JupyterHub may see and write what
+    serving        the server, which listens until it is ended
 
-Nothing here knows torch, notebooks or ranks: it is told the columns, and works on plain data.
+The package knows no torch, notebooks or ranks: it gets the columns, and works on plain data.
 """

@@ -1,13 +1,13 @@
 """
-The web application of the board: the teacher's page, its events, and what learners send.
+The web application of the board: the teacher's page, its events, and the learners' requests.
 
-    GET  /             the page                     the teacher's
-    GET  /events       what it shows, as it changes the teacher's
-    GET  /board.csv    the same for a spreadsheet   the teacher's
-    DELETE /rows/<key> remove a row                 the teacher's
-    POST /api/join     {"name", "code"}             with a token of the learner's own
-    PUT  /api/row      {"state", "sent_s"}          with that token, or with a hub's
-    DELETE /api/row                                 with that token
+    GET  /             the page                            for the teacher
+    GET  /events       its contents, after each change     for the teacher
+    GET  /board.csv    the same for a spreadsheet          for the teacher
+    DELETE /rows/<key> remove a row                        for the teacher
+    POST /api/join     {"name", "code"}                    with a token of the learner's own
+    PUT  /api/row      {"state", "sent_s"}                 with that token, or with a hub's
+    DELETE /api/row    delete the learner's row            with that token, or with a hub's
 """
 
 import asyncio
@@ -27,9 +27,9 @@ from ddp_lessons.progress.row_fields import is_time
 PAGE = Path(__file__).parent / "page"
 MOST_BYTES = 256 * 1024
 """
-So long may be what a learner sends.
+Largest size of a learner's request.
 """
-_GATHER_S = 0.2  # what thirty learners send at once is drawn once
+_GATHER_S = 0.2  # changes within this time are sent to pages together
 _MOST_STREAMS = 64
 _COOKIE = "ddp_lessons_board"
 _ROW = r"rows/([0-9a-f]{64})"
@@ -45,12 +45,12 @@ _HEADERS = {
 
 class Handler(tornado.web.RequestHandler):
     """
-    Hold what all answers share.
+    The base of all handlers: headers, errors, and the contents of a request.
     """
 
     def set_default_headers(self):
         """
-        Let a page load nothing from elsewhere, and nobody keep it.
+        Forbid that a page loads anything from other sites, and that it is cached.
         """
         for name, value in _HEADERS.items():
             self.set_header(name, value)
@@ -64,7 +64,7 @@ class Handler(tornado.web.RequestHandler):
 
     def write_error(self, status_code, **kwargs):
         """
-        Say what is wrong in one line of JSON, without a traceback.
+        Answer with an error as one line of JSON, without a traceback.
         """
         error = kwargs.get("exc_info", (None, None, None))[1]
         said = getattr(error, "log_message", None) or self._reason
@@ -72,14 +72,14 @@ class Handler(tornado.web.RequestHandler):
 
     def refuse(self, error):
         """
-        Answer with what was denied, and why.
+        Answer with the status and the message of a Denied error.
         """
         self.set_status(error.status)
         self.finish({"error": str(error)})
 
     def sent(self):
         """
-        Return the object that came as JSON.
+        Return the JSON object in the request's body as a dict.
         """
         try:
             told = json.loads(self.request.body)
@@ -91,7 +91,7 @@ class Handler(tornado.web.RequestHandler):
 
     def token(self):
         """
-        Return the token that came along, or nothing.
+        Return the token of the request, or "" if it has none.
         """
         kind, _, token = self.request.headers.get("Authorization", "").partition(" ")
         return token.strip() if kind.lower() in ("token", "bearer") else ""
@@ -99,12 +99,12 @@ class Handler(tornado.web.RequestHandler):
 
 class TeachersHandler(Handler):
     """
-    Answer the teacher only: whoever has opened the address with the secret that was printed.
+    The base of handlers that answer only the teacher, who has opened the printed secret address.
     """
 
     def prepare(self):
         """
-        Take the secret out of the address into a cookie, so that no projector shows it.
+        Move the secret from the address into a cookie, so that no projector shows it.
         """
         people, secret = self.board.people, self.settings["secret"]
         given = self.get_query_argument("token", None)
@@ -119,12 +119,12 @@ class TeachersHandler(Handler):
 
 class PageHandler(TeachersHandler):
     """
-    Give the page.
+    The handler of the page.
     """
 
     def get(self):
         """
-        It is a file.
+        Serve the page, which is a file.
         """
         self.set_header("Content-Type", "text/html; charset=UTF-8")
         self.finish((PAGE / "index.html").read_bytes())
@@ -132,12 +132,12 @@ class PageHandler(TeachersHandler):
 
 class CsvHandler(TeachersHandler):
     """
-    Give all that is known as a table.
+    The handler of the board as a CSV table.
     """
 
     def get(self):
         """
-        To be saved, not to be looked at.
+        Serve the table as a file, which the browser saves and does not show.
         """
         self.set_header("Content-Type", "text/csv; charset=UTF-8")
         self.set_header("Content-Disposition", 'attachment; filename="board.csv"')
@@ -146,12 +146,12 @@ class CsvHandler(TeachersHandler):
 
 class EventsHandler(TeachersHandler):
     """
-    Send what the page shows whenever it changes: server-sent events, which browsers take up again.
+    The handler of server-sent events with the page's contents. Browsers reconnect automatically.
     """
 
     async def get(self):
         """
-        Stay until the page is closed.
+        Send the contents after each change, until the page is closed.
         """
         if self.board.num_streams >= _MOST_STREAMS:
             raise tornado.web.HTTPError(503, "too many pages are open")
@@ -180,15 +180,15 @@ class EventsHandler(TeachersHandler):
 
 class RemoveHandler(TeachersHandler):
     """
-    Remove a row.
+    The handler that removes a row.
 
-    No page of elsewhere can have the teacher's browser do it: before it sends a DELETE there, it
-    asks whether that is allowed, and nobody says so.
+    A page of another site cannot make the teacher's browser remove a row. Before such a DELETE, the
+    browser asks this server whether it is allowed (a CORS preflight), and gets no permission.
     """
 
     def delete(self, key):
         """
-        A row that is gone already is gone.
+        Remove a row. A row that is gone already is no error.
         """
         if self.board.people is None:
             raise tornado.web.HTTPError(404, "the rows of this board are not its own")
@@ -199,12 +199,12 @@ class RemoveHandler(TeachersHandler):
 
 class JoinHandler(Handler):
     """
-    Let learners in who know the class code.
+    The handler that lets learners with the class code join.
     """
 
     async def post(self):
         """
-        Who joins twice with the same token has joined once. Under a hub, no code is asked for.
+        Make a row for a token, or rename the row that it has. Under a hub, no code is needed.
         """
         people, hub = self.board.people, self.settings["hub"]
         try:
@@ -222,12 +222,12 @@ class JoinHandler(Handler):
 
 class RowHandler(Handler):
     """
-    Take a learner's state. The token says whose it is; nothing else that was sent does.
+    The handler of a learner's row. Only the token of a request identifies the learner.
     """
 
     async def put(self):
         """
-        What comes last replaces what was there.
+        Replace the state in the learner's row.
         """
         try:
             told = self.sent()
@@ -249,7 +249,7 @@ class RowHandler(Handler):
 
     async def delete(self):
         """
-        Delete the row of whoever asks.
+        Delete the learner's row.
         """
         people, hub = self.board.people, self.settings["hub"]
         try:
@@ -265,10 +265,13 @@ class RowHandler(Handler):
 
 def teachers_paths(page=PageHandler, csv=CsvHandler, events=EventsHandler, remove=RemoveHandler):
     """
-    Return the teacher's paths, below the prefix, and who answers there.
+    Return the teacher's paths, below the prefix, with their handlers.
 
     Args:
-        page: The class of the page; `csv`, `events` and `remove` of the others.
+        page: Handler class of the page.
+        csv: Handler class of the CSV table.
+        events: Handler class of the server-sent events.
+        remove: Handler class that removes a row.
     """
     style = (r"page/(board\.css|board\.js)", tornado.web.StaticFileHandler, {"path": PAGE})
     return [("", page), ("board.csv", csv), ("events", events), (_ROW, remove), style]
@@ -280,11 +283,11 @@ def make_app(board, secret, prefix="/", hub=None, paths=None, **settings):
 
     Args:
         board: The Board.
-        secret: What opens the teacher's page.
-        prefix: What all paths begin with, such as "/services/board/".
-        hub: The Hub that vouches for learners, or None.
-        paths: The teacher's, as `teachers_paths` returns them.
-        settings: More settings of tornado's.
+        secret: The secret that opens the teacher's page.
+        prefix: Beginning of all paths, such as "/services/board/".
+        hub: The Hub that identifies learners, or None.
+        paths: The teacher's paths and handlers; default: `teachers_paths()`.
+        settings: Further settings of the tornado application.
     """
     paths = list(paths or teachers_paths())
     if board.people is not None:

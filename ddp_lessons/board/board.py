@@ -1,5 +1,5 @@
 """
-What a board knows at this moment: columns, rows from wherever they come, and who wants to be told.
+The board in memory: its columns, its sources of rows, and the pages that wait for changes.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from ddp_lessons.board import view
 
 AGAIN_S = 15.0
 """
-After so many seconds a page is drawn again without a change: who is stuck depends on the time.
+Seconds after which a page is updated without a change, since learners get stuck as time passes.
 """
 _END_S = 2.0
 _LOOK_EVERY_S = 0.02
@@ -18,13 +18,13 @@ _LOOK_EVERY_S = 0.02
 
 class Board:
     """
-    Hold what the page shows: columns, and rows from wherever they come.
+    The data that the page shows: columns, and rows from several sources.
 
     Args:
-        columns: The Columns.
-        people: The People, or None if nobody can send.
-        sources: Whatever else has `rows()`.
-        address: Where learners reach the board; None if they send nothing.
+        columns: List of Columns.
+        people: The People, or None if learners cannot send.
+        sources: Other objects with a method `rows()` that returns Rows.
+        address: Address at which learners reach the board; None if they cannot send.
         clock: Function that returns seconds since 1970.
     """
 
@@ -48,20 +48,20 @@ class Board:
 
     def rows(self):
         """
-        Return all Rows.
+        Return the Rows of all sources.
         """
         return [row for source in self._sources for row in source.rows()]
 
     def changed(self):
         """
-        Have all pages drawn again.
+        Notify all open pages of a change.
         """
         tick, self._tick = self._tick, asyncio.Event()
         tick.set()
 
     async def end(self):
         """
-        Have all pages' streams end, and wait for them; not for a page that does not read.
+        End the streams of all pages, and wait for that, but at most 2 s: a page may not be reading.
         """
         self.is_over = True
         self.changed()
@@ -71,7 +71,7 @@ class Board:
 
     def told(self):
         """
-        Return what the page shows now, as JSON. Reckoned once for all who look.
+        Return the page's present contents as JSON, which is computed once for all open pages.
         """
         now_s = self._clock()
         mark = self._tick, now_s // AGAIN_S

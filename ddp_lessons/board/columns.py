@@ -1,5 +1,5 @@
 """
-What the board has columns for: the sections of lessons and the tasks of exercises.
+The board's columns, for sections of lessons and tasks of exercises, and its rows, for learners.
 """
 
 from dataclasses import dataclass, field
@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 @dataclass(frozen=True)
 class Column:
     """
-    Hold one column.
+    One column of the board.
 
     Args:
         kind: "section" or "task".
         key: The name of the section's prediction, or the task's number.
-        stem: Such as "02_collectives".
-        label: What stands above the column, such as "02.1".
-        title: What it is about.
-        question: Of a section: what is to be foretold.
-        hints: Of a task: name of a mistake -> its hint.
+        stem: The lesson id, such as "02_collectives".
+        label: The text above the column, such as "02.1".
+        title: Title of the section or the task.
+        question: The question for a prediction; "" for a task.
+        hints: Dict from the name of a mistake to its hint; {} for a section.
     """
 
     kind: str
@@ -32,15 +32,15 @@ class Column:
 @dataclass(frozen=True)
 class Row:
     """
-    Hold what is known of one learner, or of one pair.
+    The row of one learner, or of one pair of learners.
 
     Args:
-        name: What they are called on the board.
-        state: As `progress.state` has it.
-        heard_s: When it came, by the board's clock, in seconds since 1970.
-        ahead_s: Seconds by which the board's clock is ahead of that of the state's times.
-        is_live: Whether they are at work now, so that they can be stuck.
-        key: What the board's `People` know it by, "" where it cannot be removed.
+        name: The learner's name on the board.
+        state: The learner's state (see `ddp_lessons.progress.state`).
+        heard_s: Time at which the state came, by the board's clock, in seconds since 1970.
+        ahead_s: Seconds by which the board's clock is ahead of the learner's clock.
+        is_live: Whether the learner is at work now, and so can be stuck.
+        key: The row's key in the board's `People`; "" if the row cannot be removed.
     """
 
     name: str

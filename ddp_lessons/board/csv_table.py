@@ -1,5 +1,5 @@
 """
-The board for a spreadsheet: a line a learner and column.
+The board as a CSV table for a spreadsheet: one line for each learner and column.
 """
 
 import csv
@@ -17,11 +17,11 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 def csv_text(columns, rows):
     """
-    Return all that is known, what nobody has touched left out.
+    Return the table as text, without the columns that a learner has not begun.
 
     Args:
-        columns: The Columns.
-        rows: The Rows.
+        columns: List of Columns.
+        rows: List of Rows.
     """
     out = io.StringIO()
     writer = csv.DictWriter(out, FIELDS, lineterminator="\r\n")
@@ -54,7 +54,7 @@ def _line(column, row):
 
 
 def _harmless(text):
-    # A spreadsheet takes what begins so for a formula, and runs it.
+    # A spreadsheet takes a text that begins like this for a formula, and runs it.
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 

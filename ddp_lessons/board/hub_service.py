@@ -1,8 +1,8 @@
 """
-The board as a service of a JupyterHub: the hub says who may look, and who sends.
+The board as a service of a JupyterHub: the hub decides which users may see it, and identifies them.
 
-The package `jupyterhub` does both. It reads where the hub is, and who may look, from what the hub
-puts into a service's environment.
+The package `jupyterhub` does both. It reads the hub's address and the permitted users from the
+environment variables that the hub sets for a service.
 """
 
 import os
@@ -17,11 +17,12 @@ from ddp_lessons.board.names import Denied
 
 class Hub:
     """
-    Ask the hub whose a token is.
+    The JupyterHub, which knows the user of a token.
 
     Attributes:
-        prefix: What the paths of this service begin with.
-        port: Where the hub expects it.
+        prefix: Beginning of this service's paths.
+        host: Address on which the hub expects this service to listen.
+        port: Port on which the hub expects this service to listen.
     """
 
     def __init__(self):
@@ -32,12 +33,12 @@ class Hub:
 
     async def user(self, token):
         """
-        Return the name of the user whose token it is.
+        Return the name of the user who has a token.
 
         Raises:
-            Denied: It is nobody's.
+            Denied: No user has it.
         """
-        # Answers are kept for minutes by jupyterhub, so that a cell costs the hub nothing.
+        # jupyterhub caches the answers for minutes, so that a cell costs the hub nothing.
         found = await self._auth.user_for_token(token, sync=False) if token else None
         if not found or found.get("kind", "user") != "user":
             raise Denied("the hub knows no user with this token", 403)
@@ -45,7 +46,7 @@ class Hub:
 
 
 class _Allowed(HubOAuthenticated):
-    # In place of the secret in the address: whom the hub lets use this service.
+    # The hub's permission for this service replaces the secret in the address.
     @authenticated
     def prepare(self):
         pass
@@ -53,14 +54,14 @@ class _Allowed(HubOAuthenticated):
 
 class _Seen(_Allowed):
     def check_xsrf_cookie(self):
-        # jupyterhub asks for it of what a page fetches; an EventSource cannot send it along. These
-        # paths change nothing, and a page of elsewhere cannot read what they answer.
+        # jupyterhub expects this cookie's value in a page's requests, but an EventSource cannot send
+        # it. These paths change nothing, and pages of other sites cannot read their answers.
         pass
 
 
 class _Page(_Seen, app.PageHandler):
     def get(self):
-        _ = self.xsrf_token  # to read it sets the cookie that the page sends back with a removal
+        _ = self.xsrf_token  # this sets the cookie that the page sends back to remove a row
         super().get()
 
 
@@ -73,12 +74,12 @@ class _Events(_Seen, app.EventsHandler):
 
 
 class _Remove(_Allowed, app.RemoveHandler):
-    pass  # it changes something, so jupyterhub's check of the page that asks stays on
+    pass  # this path changes something, so jupyterhub's check of the cookie stays on
 
 
 def paths():
     """
-    Return the paths of a board that is a service, and who answers there.
+    Return the teacher's paths of a board that is a hub's service, with their handlers.
     """
     seen = app.teachers_paths(_Page, _Csv, _Events, _Remove)
     return [*seen, ("oauth_callback", HubOAuthCallbackHandler)]

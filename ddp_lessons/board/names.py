@@ -1,5 +1,5 @@
 """
-The names that learners choose, and how they are told that something is not allowed.
+The names that learners choose, and the error for a request that is not allowed.
 """
 
 import unicodedata
@@ -9,11 +9,11 @@ LONGEST_NAME = 40
 
 class Denied(Exception):
     """
-    A learner may not do that. The message says why.
+    A learner's request is not allowed. The message says why.
 
     Args:
-        message: What they read.
-        status: The status of HTTP that goes with it.
+        message: Text that the learner reads.
+        status: HTTP status of the answer.
     """
 
     def __init__(self, message, status=403):
@@ -26,7 +26,7 @@ def name_of(text):
     Return a name as the board shows it, or refuse it.
 
     Raises:
-        Denied: It is empty, too long, or has signs that cannot be seen.
+        Denied: The name is empty, too long, or has invisible characters.
     """
     name = " ".join(unicodedata.normalize("NFC", str(text)).split())
     if not 1 <= len(name) <= LONGEST_NAME:

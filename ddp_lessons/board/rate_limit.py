@@ -1,17 +1,18 @@
 """
-Wrong class codes: so many may come from one address in a minute, then it has to wait.
+The limit on wrong class codes: an address that sends too many in a minute has to wait.
 
-Each address is counted for itself: who guesses from elsewhere keeps nobody out of the room.
+Each address is counted separately, so that a guesser elsewhere does not lock out the learners.
 """
 
 import ipaddress
 
 MOST_WRONG_CODES = 60
 """
-So many wrong codes are answered a minute, from one address.
+Largest number of wrong codes from one address in a minute.
 
-A room often has one address for all: thirty who mistype the code twice in the same minute still get
-in. Of 64 million codes, a day of guessing finds the right one with a chance of 1 in 740.
+The learners of a room often share one address: thirty who mistype the code twice in the same minute
+can still join. There are 64 million codes, so a day of guessing finds the code with a chance of
+1 in 740.
 """
 _MINUTE_S = 60.0
 _NETWORK_BITS = 64
@@ -19,7 +20,7 @@ _NETWORK_BITS = 64
 
 class WrongCodes:
     """
-    Count the wrong codes of the last minute, by address.
+    The wrong codes of the last minute, counted by address.
 
     Args:
         clock: Function that returns seconds.
@@ -31,14 +32,14 @@ class WrongCodes:
 
     def are_too_many(self, address):
         """
-        Tell whether an address has to wait.
+        Tell whether an address has sent too many wrong codes, and has to wait.
         """
         self._forget_the_old()
         return len(self._times.get(_whose(address), ())) >= MOST_WRONG_CODES
 
     def note(self, address):
         """
-        Count a wrong code.
+        Count a wrong code from an address.
         """
         self._times.setdefault(_whose(address), []).append(self._clock())
 
@@ -53,14 +54,14 @@ class WrongCodes:
 
 def _whose(address):
     """
-    Return what an address is counted under.
+    Return the key under which an address is counted.
 
-    A machine with IPv6 has 2 to the 64 addresses at its disposal: they count as one.
+    A machine with IPv6 may use all 2 to the 64 addresses of its network, which count as one.
     """
     try:
         found = ipaddress.ip_address(address)
     except ValueError:
-        return address  # a socket of Unix, or none
+        return address  # a Unix socket, or no address
     if found.version == 4:
         return str(found)
     if found.ipv4_mapped is not None:

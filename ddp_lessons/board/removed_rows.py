@@ -1,8 +1,8 @@
 """
-Rows that the teacher has removed: who had one comes back under another name, and not by themselves.
+Rows that the teacher has removed: their learners can come back only under another name.
 
-A learner's kernel goes on sending. Without this, a row would be back before the teacher looks up.
-Names are not kept, only what tells whether a name is the same.
+A learner's kernel goes on sending, so without this module a removed row would come back at once.
+The module does not keep names, only digests, which tell whether a name is the same.
 """
 
 import hashlib
@@ -14,11 +14,11 @@ from ddp_lessons.files import replace_text
 
 class Removed:
     """
-    Hold which rows were removed today, on the disk as well: a board may be started again.
+    The rows that were removed today, also on the disk, because a board may be started again.
 
     Args:
-        path: The file. It need not be there.
-        told: What the file holds, as parsed; {} if there is none.
+        path: Path of the file, which need not exist.
+        told: The parsed content of the file; {} if there is no file.
     """
 
     def __init__(self, path, told):
@@ -36,21 +36,21 @@ class Removed:
 
     def note(self, row, name, now_s):
         """
-        Note that a row is removed.
+        Record that a row is removed, with its name's digest and the time.
         """
         self._told[row] = {"name": _digest(name), "at_s": now_s}
         self._write()
 
     def forget(self, row):
         """
-        Let a row be as if it had never been removed.
+        Delete the record of a removed row, as if it had never been removed.
         """
         if self._told.pop(row, None) is not None:
             self._write()
 
     def forget_before(self, oldest_s):
         """
-        Forget what was removed before some time.
+        Delete the records of rows that were removed before a time.
         """
         for row in [row for row, one in self._told.items() if one["at_s"] < oldest_s]:
             self.forget(row)

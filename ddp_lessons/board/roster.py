@@ -1,12 +1,12 @@
 """
-Who is on the board: each with a name, a secret token, and the last state that they have sent.
+The roster of the board: each learner with a name, a secret token, and the last state.
 
-    class.json        the class code, which lets learners in, and the teacher's own token
-    rows/<row>.json   one learner: a name, a digest of their token, their state
+    class.json        the class code, with which learners join, and the teacher's own token
+    rows/<row>.json   one learner: the name, the state; <row> is a digest of the token
     removed.json      rows that the teacher has removed today
 
-A row is on the disk before its sender is answered, so a board that is killed has lost nothing. What
-nobody has sent to for a day is deleted.
+A row is on the disk before its sender gets an answer, so a board that is killed loses nothing. A row
+without a new state for a day is deleted.
 """
 
 import fcntl
@@ -28,11 +28,11 @@ from ddp_lessons.progress import state
 
 KEPT_S = 24 * 3600
 """
-Seconds after which a row is deleted that nobody has sent to.
+Seconds without a new state after which a row is deleted.
 """
 MOST_PEOPLE = 300
 SHORTEST_TOKEN = 32
-_USER = "user of the hub: "  # which no token begins with: there are no spaces in them
+_USER = "user of the hub: "  # no token begins with it, since tokens have no spaces
 _LOGIN = " (login)"
 LETTERS = "BCDFGHJKLMNPQRSTVWXZ"  # no vowel, so that a code is no word
 CODE_LETTERS = 6
@@ -40,14 +40,14 @@ CODE_LETTERS = 6
 
 class People:
     """
-    Hold everybody who is on the board, and keep them in a folder that only this user can read.
+    The learners on the board, stored in a folder that only this user can read.
 
     Args:
-        folder: The folder. It is made if it is not there.
+        folder: Path of the folder, which is made if it does not exist.
         clock: Function that returns seconds since 1970.
 
     Raises:
-        BadInput: Another board has it, or a file in it cannot be read.
+        BadInput: Another board uses the folder, or a file in it cannot be read.
     """
 
     def __init__(self, folder, clock=time.time):
@@ -79,13 +79,13 @@ class People:
 
     def close(self):
         """
-        Let another board have the folder.
+        Unlock the folder, so that another board can use it.
         """
         self._lock.close()
 
     def rows(self):
         """
-        Return a Row for everybody, in no order.
+        Return a Row for each learner, in no particular order.
         """
         return [
             Row(one["name"], one["state"], one["heard_s"], one["ahead_s"], key=row)
@@ -94,23 +94,23 @@ class People:
 
     def knows(self, token):
         """
-        Tell whether a token is somebody's.
+        Tell whether there is a row for a token.
         """
         return _digest(token) in self._people
 
     def let_in(self, token, name, code, address=""):
         """
-        Give somebody a row, or the one that they have another name.
+        Create a row for a token, or rename the row that the token has.
 
         Args:
-            token: Their secret. Who knows it can write the row.
-            name: The name that they chose.
-            code: The class code, as they typed it.
-            address: Where they send from. Wrong codes are counted by it.
+            token: The learner's secret, which permits to write the row.
+            name: The name that the learner chose.
+            code: The class code, as the learner typed it.
+            address: Network address of the learner, by which wrong codes are counted.
 
         Raises:
-            Denied: The code is wrong, or the name is taken, none, or that of a row that the teacher
-                has removed.
+            Denied: The code is wrong, or the name is taken, invalid, or that of this learner's row
+                that the teacher has removed.
         """
         self._refuse_a_wrong_code(str(code), address)
         if len(token) < SHORTEST_TOKEN:
@@ -119,15 +119,16 @@ class People:
 
     def put(self, token, told, sent_s):
         """
-        Replace somebody's state.
+        Replace the state in the row of a token.
 
         Args:
-            token: Their secret.
+            token: The learner's secret.
             told: The state, as parsed from JSON.
-            sent_s: When they sent it, by their own clock.
+            sent_s: Time of sending by the learner's clock, in seconds since 1970.
 
         Raises:
-            Denied: Nobody has this token, it is no state, or the teacher has removed the row.
+            Denied: There is no row for this token, the state is invalid, or the teacher has removed
+                the row.
         """
         row = _digest(token)
         self._refuse_removed(row)
@@ -137,9 +138,10 @@ class People:
 
     def put_user(self, user, told, sent_s):
         """
-        Replace the state of a user whom a hub vouches for; they need not have joined.
+        Replace the state of a user whom a hub has identified, and who need not have joined.
 
-        Until they choose a name, it is their login; where somebody has taken that, it says so.
+        Until the user chooses a name, the name is the login. If another learner has taken that
+        name, " (login)" is added to it.
         """
         row = _digest(_USER + user)
         self._refuse_removed(row)
@@ -153,34 +155,35 @@ class People:
 
     def let_in_user(self, user, name):
         """
-        Give a user whom a hub vouches for the name that they have chosen.
+        Create or rename the row of a user whom a hub has identified.
 
         Raises:
-            Denied: It is taken, none, or that of their row that the teacher has removed.
+            Denied: The name is taken, invalid, or that of this user's row that the teacher has
+                removed.
         """
         self._let_in(_digest(_USER + user), name_of(name))
 
     def remove(self, token):
         """
-        Delete somebody's row.
+        Delete the row of a token.
         """
         self._delete(_digest(token))
 
     def remove_user(self, user):
         """
-        Delete the row of a user whom a hub vouches for.
+        Delete the row of a user whom a hub has identified.
         """
         self._delete(_digest(_USER + user))
 
     def take_off(self, row):
         """
-        Remove somebody's row, as the teacher does. It comes back by no sending, only by a new name.
+        Remove a row for the teacher. The learner gets it back only by joining under a new name.
 
         Args:
             row: The Row's key.
 
         Returns:
-            bool: Whether it was there.
+            bool: Whether the row existed.
         """
         if row not in self._people:
             return False
@@ -190,7 +193,7 @@ class People:
 
     def forget_the_old(self):
         """
-        Delete the rows that nobody has sent to for a day.
+        Delete the rows without a new state for a day.
         """
         oldest_s = self._clock() - KEPT_S
         for row in [row for row, one in self._people.items() if one["heard_s"] < oldest_s]:
@@ -241,7 +244,7 @@ class People:
 
 def delete_everything(folder):
     """
-    Delete all that boards have kept, and return how many rows that were.
+    Delete all stored data of boards, and return the number of deleted rows.
 
     Raises:
         BadInput: A board is running.
@@ -257,7 +260,7 @@ def delete_everything(folder):
 
 def kept_rows(folder):
     """
-    Return the Rows that were kept, also while a board is running.
+    Return the Rows that are stored in a folder, even while a board is running.
     """
     told = [_read(path) for path in sorted(Path(folder).glob("rows/*.json"))]
     return [Row(one["name"], one["state"], one["heard_s"], one["ahead_s"]) for one in told]

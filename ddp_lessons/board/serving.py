@@ -1,5 +1,5 @@
 """
-Listen for the teacher and the learners, until Ctrl-C or a signal ends it.
+The server of the board, which listens until Ctrl-C or a signal ends it.
 """
 
 import asyncio
@@ -39,19 +39,19 @@ def kept_folder():
 
 def serve(columns, *, host="127.0.0.1", port=USUAL_PORT, source=None, say=print):
     """
-    Serve a board where learners join with the class code, or one that shows what a source has.
+    Serve a board that learners join with the class code, or one that shows the rows of a source.
 
     Args:
-        columns: The Columns.
-        host: The address to listen on; "0.0.0.0" for all of this machine.
-        port: The port; 0 for any that is free.
-        source: Whatever has `rows()`, which are looked at again and again; nobody can send then.
-            None: learners send.
-        say: Function that is told the address of the page.
+        columns: List of Columns.
+        host: The address to listen on; "0.0.0.0" for all addresses of this machine.
+        port: The port to listen on; 0 for any free port.
+        source: Object with a method `rows()`, which is called every 2 s; learners cannot send then.
+            None: learners send their states.
+        say: Function that is called with the lines to print, such as the address of the page.
 
     Raises:
-        StartFailed: The port is taken, or the host is not this machine's.
-        BadInput: Another board is running, or what it has kept cannot be read.
+        StartFailed: The port is taken, or the host is no address of this machine.
+        BadInput: Another board is running, or the stored data cannot be read.
     """
     if source is not None:
         asyncio.run(_serve_source(columns, host, port, source, say))
@@ -68,9 +68,9 @@ def serve_for_hub(read_columns, say=print):
     Serve a board as a service of the JupyterHub that has started this process.
 
     Args:
-        read_columns: Function that returns the Columns. It may take its time: the hub gives up on a
-            service that does not listen soon, so that comes first.
-        say: Function that is told where the board is.
+        read_columns: Function that returns the Columns. It may be slow, so it is called after the
+            server listens: the hub gives up on a service that does not listen soon.
+        say: Function that is called with the line to print: the path of the board.
     """
     people = People(kept_folder())
     try:
@@ -96,7 +96,7 @@ async def _serve_people(columns, host, port, people, say):
 
 
 async def _serve_hub(read_columns, people, say):
-    from ddp_lessons.board import hub_service  # needs jupyterhub, which nobody else does
+    from ddp_lessons.board import hub_service  # the only module that needs jupyterhub
 
     service, board = hub_service.Hub(), Board([], people)
     own = {"cookie_secret": os.urandom(32), "log_function": _log_nothing}
@@ -110,7 +110,7 @@ async def _serve_hub(read_columns, people, say):
 
 def _listen(app, host, port):
     """
-    Listen, and return the port.
+    Make an application listen, and return its port.
     """
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -129,7 +129,7 @@ async def _until_ended(board, people=None):
     ended, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, ended.set)
-    # What lies in a folder tells nobody when it changes.
+    # A folder does not report its changes, so pages are updated again and again.
     again = [PeriodicCallback(board.changed, _LOOK_AGAIN_MS)] if people is None else []
     if people is not None:
         again.append(PeriodicCallback(people.forget_the_old, _FORGET_EVERY_MS))
@@ -146,7 +146,7 @@ def _address(host, port):
 
 
 def _own_address():
-    # Nothing is sent: the system is only asked which of its addresses it would send from.
+    # This sends nothing. It makes the system choose the address from which it would send.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         try:
             asking.connect(("192.0.2.1", 9))

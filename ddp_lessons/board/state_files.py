@@ -1,9 +1,9 @@
 """
-Rows from a folder of state files, one a learner. A row belongs to the owner of the file.
+Rows from a folder with a state file for each learner. A row belongs to the owner of its file.
 
     <folder>/<any name>.json
-    <folder>/<any name>/progress.json                          where DDP_LESSONS_STATE_DIR says so
-    <folder>/<login>/.local/state/ddp-lessons/progress.json    where the folder is /home
+    <folder>/<any name>/progress.json                          if DDP_LESSONS_STATE_DIR is set so
+    <folder>/<login>/.local/state/ddp-lessons/progress.json    if the folder is /home
 """
 
 import os
@@ -22,10 +22,10 @@ _MOST_FILES = 1000
 
 class Files:
     """
-    Read the states of a folder, again and again; what has not changed is read once.
+    The states in a folder, of which a file is read again only if it has changed.
 
     Args:
-        folder: The folder.
+        folder: Path of the folder.
 
     Raises:
         BadInput: There is no such folder.
@@ -44,9 +44,9 @@ class Files:
         """
         Return the Rows that the folder holds now.
 
-        Files of one owner are one row, by the newest of them: nobody can make rows for others.
-        Those of this user, who may have collected them, are a row each, named after their file or
-        folder.
+        All files of another owner are one row, with the newest state, so that no user can make rows
+        for others. Each file of this user, who may have collected them, is a row that is named
+        after the file or its folder.
         """
         newest: dict = {}
         for path in self._paths():
@@ -65,7 +65,7 @@ class Files:
         try:
             seen = path.lstat()
         except OSError:
-            return None  # gone by now
+            return None  # deleted meanwhile
         mark = seen.st_mtime_ns, seen.st_size, seen.st_uid
         if self._known.get(path, (None, None))[0] != mark:
             told = state_in(path)
@@ -76,14 +76,14 @@ class Files:
 
 def state_in(path):
     """
-    Return the state that a file of somebody else's holds, or None.
+    Return the state in another user's file, or None.
 
-    What they have put there in place of a file is neither followed nor waited for.
+    If the path is a symbolic link, it is not followed; if it is a pipe, nothing waits for it.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
-        return None  # not there, or not for us to read
+        return None  # missing, or not readable for this user
     seen = os.fstat(handle)
     if not stat.S_ISREG(seen.st_mode) or seen.st_size > _MOST_BYTES:
         os.close(handle)
@@ -92,7 +92,7 @@ def state_in(path):
         try:
             return state.parse(file.read())
         except ValueError:
-            return None  # no state: something else that lies there
+            return None  # the file holds no state
 
 
 def _name(folder, path, owner):

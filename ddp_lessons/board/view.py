@@ -1,5 +1,5 @@
 """
-What the page shows, as plain data: cells, who is stuck, what goes wrong most, and predictions.
+The page's contents as plain data: cells, stuck learners, the commonest mistakes, and predictions.
 """
 
 import re
@@ -8,27 +8,27 @@ from collections import Counter
 
 SAME_MISTAKES = 3
 """
-Who makes the same mistake so many times in a row is stuck.
+A learner who makes the same mistake this many times in a row is stuck.
 """
 SILENT_S = 600
 """
-Who does not try an open task again for so many seconds is stuck.
+A learner who does not try an open task again for this many seconds is stuck.
 """
 MOST_MISTAKES = 5
 """
-So many of the room's mistakes are shown.
+Number of the learners' mistakes that are shown, at most.
 """
 _BLANK = "blank"
 
 
 def board(columns, rows, now_s):
     """
-    Return all that the page shows, fit for JSON.
+    Return the page's contents, as data for JSON.
 
     Args:
-        columns: The Columns, in the course's order.
-        rows: The Rows.
-        now_s: Seconds since 1970.
+        columns: List of Columns, in the course's order.
+        rows: List of Rows.
+        now_s: The present time, in seconds since 1970.
     """
     rows = sorted(rows, key=lambda row: (_place(row.name), row.name))
     return {
@@ -47,11 +47,11 @@ def board(columns, rows, now_s):
 
 def cell(column, row):
     """
-    Return what one cell shows.
+    Return the contents of one cell.
 
     Returns:
-        dict: `is` is "open", "said" or "held" of a section; "open", "tried" or "solved" of a task,
-            with `checks`, `hints` and the `mistake` of the last try.
+        dict: `is` is "open", "said" or "held" for a section, and "open", "tried" or "solved" for a
+            task. A task has also `checks`, `hints` and the `mistake` of the last try.
     """
     told = _told(column, row)
     if told is None:
@@ -70,8 +70,8 @@ def stuck(columns, row, now_s):
     """
     Return where a learner is stuck, and why, or None.
 
-    It is asked of the task that they were at last, if it is open: three times the same mistake, or
-    ten minutes without a try.
+    Only the task on which the learner worked last counts, and only if it is open. The learner is
+    stuck after the same mistake in three tries, or after ten minutes without a try.
 
     Returns:
         dict or None: `task`, its `name`, the `mistake`, `why` in words, and `since_s`.
@@ -79,7 +79,7 @@ def stuck(columns, row, now_s):
     at = [(when, one) for one in columns if (when := _touched(one, row)) is not None]
     if not at or not row.is_live:
         return None
-    when, column = max(reversed(at), key=lambda pair: pair[0])  # of one second, the later column
+    when, column = max(reversed(at), key=lambda pair: pair[0])  # of equal times, the later column
     told = _told(column, row)
     if column.kind != "task" or told["is_passed"] or not _tries(told):
         return None
@@ -97,10 +97,10 @@ def stuck(columns, row, now_s):
 
 def mistakes(columns, rows):
     """
-    Return what the room gets wrong most: mistakes by the number of learners who have made them.
+    Return the learners' mistakes, first those that most learners have not overcome yet.
 
-    A learner counts once for each mistake of a task, by the tries that are kept; `num_open` of them
-    have made it last, and have not solved the task since.
+    `num_learners` counts the learners who made the mistake in one of the stored tries. `num_open`
+    counts those who made it in their last try, and have not solved the task.
     """
     made: Counter = Counter()
     still: Counter = Counter()
@@ -129,11 +129,12 @@ def mistakes(columns, rows):
 
 def question(column, rows):
     """
-    Return how the room answers the question of a section, by what was said before it had run.
+    Return the learners' predictions for a section, as they were before the section had run.
 
     Returns:
-        dict: `spread` is [[number, how many said so], ...] by rising number; `num_open` of the room
-            have said nothing; `was` is what came out most often, None if nobody has run it.
+        dict: `spread` is [[number, how many learners predicted it], ...] by rising number;
+            `num_open` counts learners without a prediction; `was` is the commonest outcome, or None
+            if no learner has run the section.
     """
     told = [_told(column, row) for row in rows]
     said = Counter(one["before"] for one in told if one and one["before"] is not None)
@@ -151,7 +152,7 @@ def question(column, rows):
 
 def _place(name):
     """
-    Return what names are sorted by: É stands at E, and 10 after 9.
+    Return the key by which names are sorted: É like E, and 10 after 9.
     """
     letters = unicodedata.normalize("NFKD", name.casefold())
     plain = "".join(sign for sign in letters if not unicodedata.combining(sign))
@@ -166,7 +167,7 @@ def _row(columns, row, now_s):
     return {
         "name": row.name,
         "key": row.key,
-        # What nobody has touched is most of it, and goes without saying.
+        # Most cells are untouched, and are left out.
         "cells": {
             key: one for key, one in cells.items() if one["is"] != "open" or one.get("hints")
         },
@@ -191,14 +192,14 @@ def _told(column, row):
 
 def _tries(told):
     """
-    Return the tries of a task. To run the whole notebook before one has written anything is none.
+    Return the tries of a task, without checks of a blank answer, such as in a run of all cells.
     """
     return [one for one in told["tries"] if one["mistake"] != _BLANK]
 
 
 def _touched(column, row):
     """
-    Return when a learner was last at a column, by the clock of the state, or None.
+    Return the time of a learner's last activity in a column, by the learner's clock, or None.
     """
     told = _told(column, row) or {}
     times = [told.get(name) for name in ("said_s", "was_s", "hint_s", "solved_s")]
@@ -208,7 +209,7 @@ def _touched(column, row):
 
 def _latest(columns, rows, kinds, what):
     """
-    Return where the room is: the lesson, or the question, that most were at last.
+    Return the lesson, or the question, in which most learners had their last activity.
     """
     last = []
     for row in rows:

@@ -26,11 +26,13 @@ class PrivateName:
             name, such as `ipyparallel.Client()._engines`.
         since: The oldest version of the package, among those the course promises, that has it.
         lost: The promise of the course that is weaker without the name, as a clause.
+        probe: Function that returns whether the name is there, where it is no Python attribute.
     """
 
     name: str
     since: str
     lost: str
+    probe: Callable[[], bool] | None = None
 
     @property
     def package(self) -> str:
@@ -50,6 +52,8 @@ class PrivateName:
         """
         Return whether the installed package has the name. A name of instances counts as there.
         """
+        if self.probe is not None:
+            return self.probe()
         if self.is_of_instances:
             return True
         parts = self.name.split(".")
@@ -95,6 +99,16 @@ def reaches(name: str, *, since: str, lost: str) -> Callable[[Callable[_P, _R]],
         return reached
 
     return decorate
+
+
+def note(name: str, *, since: str, lost: str, probe: Callable[[], bool]) -> None:
+    """
+    Note a private name that is no attribute of Python, without which the course goes on.
+
+    Args:
+        name, since, lost, probe: See `PrivateName`.
+    """
+    NAMES[name] = PrivateName(name, since, lost, probe)
 
 
 def _sentence(name: PrivateName) -> str:

@@ -1,13 +1,13 @@
 """
-What a learner has foretold and solved so far, how it is told, and to whom it is sent.
+The learner's predictions and solved tasks: how they are stored and sent to the class board.
 
-    state          one small file of the learner's: how it is read and changed
-    rows           what is known of a task and of a prediction
-    notes          checks, passes, hints, predictions, and when
-    predictions    a number before a section's run, and what came out after it
-    joining        go onto the class board, and off it
-    membership     where the board is, and how to talk to it
-    sending        send the state to it, in the background
+    state          the learner's state, one small file: how it is read and changed
+    row_fields     the fields of a task's row and of a prediction's row
+    notes          records of checks, passes, hints and predictions, with times
+    predictions    a number before a section's run, and the outcome after it
+    join           join the class board, and leave it
+    board_client   the address of the board, and requests to it
+    sending        send the state to the board, in the background
 """
 
 from ddp_lessons.progress.join import join_board, leave_board

@@ -1,9 +1,9 @@
 """
-Whether this learner is on a class board, and how to talk to it. Who has not joined sends nothing.
+A learner's membership of a class board, and requests to it. Before joining, nothing is sent.
 
-What is known of the board is in a file beside the learner's state, which only they can read: it
-holds their token. Under a hub, its configuration says where the board is, and the hub's own token
-says who sends: nobody has to join.
+The membership is in a file beside the learner's state, which only the learner can read, because it
+holds the learner's token. Under a hub, the hub's configuration names the board's address, and the
+hub's own token identifies the learner. So a learner need not join.
 """
 
 import contextlib
@@ -22,41 +22,41 @@ URL_VARIABLE = "DDP_LESSONS_BOARD_URL"
 _HUB_TOKEN = "JUPYTERHUB_API_TOKEN"
 _FILE = "board.json"
 _WITHIN_S = 3.0
-_FOR_A_WHILE = (429, 500, 502, 503, 504)  # too many at once, or a proxy before a board that is down
-_MOST_BYTES = 10_000  # of an answer
+_FOR_A_WHILE = (429, 500, 502, 503, 504)  # too many requests, or a proxy whose board is down
+_MOST_BYTES = 10_000  # of the board's answer
 _DONE = b"done"
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 UNREACHABLE = (OSError, http.client.HTTPException)
 """
-What a board that is down, or no board at all, ends in.
+Exceptions of a request if the board is down, or there is no board.
 """
 
 
 class Refused(Exception):
     """
-    The board is there and says no. The message says why.
+    The board has refused a request. The message says why.
     """
 
 
 class Stranger(Refused):
     """
-    The board does not know this token: not yet, or no more.
+    The board does not know this token yet, or no longer knows it.
     """
 
 
 @dataclass(frozen=True)
 class Membership:
     """
-    Hold where a learner's row is, and what lets them write it.
+    The address of a board, and the token with which a learner can write a row there.
 
     Args:
-        url: The board's address. Empty: this learner has left, and is to be left alone.
-        name: The name that they chose.
+        url: The board's address. Empty: this learner has left, and nothing must be sent.
+        name: The name that the learner chose.
         code: The class code, as the board shows it. Empty under a hub.
-        token: What lets them write their row, and no other: a secret of their own, which the board
-            learns when they join. So to join twice is to join once.
-        is_left: Whether this learner has left, and the board may not have heard of it.
-        secret: What tokens are made of, one for each address. No board learns it.
+        token: The learner's secret, which permits to write the learner's row and no other row. The
+            board gets it when the learner joins. Joining twice with it makes only one row.
+        is_left: Whether this learner has left, and the board may not know that yet.
+        secret: The secret from which a token is made for each address. No board gets it.
     """
 
     url: str
@@ -68,23 +68,23 @@ class Membership:
 
     def join(self):
         """
-        Ask to be let in.
+        Ask the board for a row.
 
         Raises:
-            Refused: The board says no.
-            OSError or HTTPException: It does not answer.
+            Refused: The board does not allow it.
+            OSError or HTTPException: The board does not answer.
         """
         self._ask("POST", "api/join", {"name": self.name, "code": self.code})
 
     def leave(self):
         """
-        Have the row deleted.
+        Ask the board to delete the row.
         """
         self._ask("DELETE", "api/row")
 
     def send(self, told):
         """
-        Send the whole state; what was sent before is replaced. Join if the board does not know us.
+        Send the whole state, which replaces the earlier one. Join if the token is unknown.
         """
         whole = {"state": told, "sent_s": time.time()}
         try:
@@ -97,14 +97,14 @@ class Membership:
 
     def is_superseded(self):
         """
-        Whether this learner has left the board since, or joined anew, perhaps in another notebook.
+        Tell whether this learner has left or joined again meanwhile, perhaps in another notebook.
         """
         known = saved()
         return known is not None and known != self
 
     def save(self):
         """
-        Remember it for the other notebooks of this learner, and for tomorrow.
+        Write the membership into the learner's file, for other notebooks and later kernels.
         """
         path = state.state_folder() / _FILE
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -122,7 +122,7 @@ class Membership:
             headers={"Content-Type": "application/json", "Authorization": f"token {self.token}"},
         )
         host = urllib.parse.urlsplit(self.url).hostname
-        # A proxy that the environment names does not lead to this machine.
+        # A proxy of the environment cannot reach a board on this machine's loopback interface.
         near = [urllib.request.ProxyHandler({})] if host in _LOOPBACK else []
         try:
             with urllib.request.build_opener(*near).open(request, timeout=_WITHIN_S) as answer:
@@ -155,7 +155,7 @@ def membership():
 
 def saved():
     """
-    Return the Membership that was saved last, also that of one who has left; None without any.
+    Return the Membership that was saved last, even if the learner has left; None without any.
     """
     try:
         told = json.loads((state.state_folder() / _FILE).read_text(encoding="utf-8"))
@@ -169,7 +169,7 @@ def of_the_hub(name=""):
     Return the membership that a hub's configuration gives this learner, or None.
 
     Args:
-        name: The name that they choose.
+        name: The name that the learner chooses.
     """
     url, token = os.environ.get(URL_VARIABLE), os.environ.get(_HUB_TOKEN)
     return Membership(url, name, token=token) if url and token else None
@@ -177,6 +177,6 @@ def of_the_hub(name=""):
 
 def forget():
     """
-    Forget what was saved: then what a hub's configuration says holds again.
+    Delete the saved membership, so that the hub's configuration applies again.
     """
     (state.state_folder() / _FILE).unlink(missing_ok=True)

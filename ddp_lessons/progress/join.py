@@ -1,13 +1,13 @@
 """
-Go onto the class board, and off it again: one line in a notebook, which nobody has to run.
+Functions to join the class board and to leave it: one line in a notebook, which is optional.
 
     join_board("http://192.168.1.20:8642", code="HKRTWX", name="Ada and Grace")
 
-Under a hub whose configuration names the board, everybody is on it with their login, and
-`join_board(name="Ada and Grace")` gives them another name.
+Under a hub whose configuration names the board, each learner is on the board with the login as
+name, and `join_board(name="Ada and Grace")` changes the name.
 
-From then on the teacher sees which tasks are solved, tried or open, with which mistake, and what
-was foretold. No code is sent, and no name but the one that is given here.
+From then on the teacher sees which tasks are solved, tried or open, with which mistake, and the
+learner's predictions. No code is sent, and no name but the one that is given here.
 """
 
 import hmac
@@ -23,17 +23,17 @@ _LONGEST_NAME = 40
 
 def join_board(url=None, *, code="", name):
     """
-    Go onto the class board under a name of your choice.
+    Join the class board under a name of your choice.
 
     If the board does not answer now, it is asked again in the background.
 
     Args:
-        url: The board's address, as the teacher shows it; under a hub, its own board.
-        code: The class code, from the same place.
-        name: Your name there, or that of your pair. Any will do that is not taken.
+        url: The board's address, which the teacher shows. Default: the board of the hub.
+        code: The class code, which the teacher shows beside the address.
+        name: Your name on the board, or that of your pair: any name that is not taken.
 
     Raises:
-        BadInput: The address, the code or the name will not do. Nothing is sent.
+        BadInput: The address, the code or the name is not accepted. No state is sent.
     """
     name = " ".join(str(name).split())
     if not name or len(name) > _LONGEST_NAME:
@@ -51,7 +51,7 @@ def join_board(url=None, *, code="", name):
     except board_client.UNREACHABLE:
         said = "the board does not answer yet; what you do is noted, and sent when it does"
     if of_the_hub:
-        board_client.forget()  # the hub's token is another one tomorrow, and in the environment
+        board_client.forget()  # the hub's token changes, and is in the environment
     else:
         member.save()
     sending.stop_sending()
@@ -68,7 +68,8 @@ def _member(url, name, code):
         )
     known = board_client.saved()
     secret = known.secret if known and known.secret else secrets.token_urlsafe(32)
-    # Of a secret and the address: after a try at a wrong one, the row here is still this learner's.
+    # The token is made from a secret and the address. So it is the same for each address again,
+    # even if the learner has tried to join at a wrong address meanwhile.
     token = hmac.digest(secret.encode(), str(url).rstrip("/").encode(), "sha256").hex()
     if known is not None and known.url == url and known.code:
         token = known.token
@@ -86,11 +87,11 @@ def leave_board():
         print("you are on no board")
         return
     sending.stop_sending()
-    replace(member, is_left=True).save()  # with the token, by which the row can be deleted later
+    replace(member, is_left=True).save()  # keeps the token, which can delete the row later
     try:
         member.leave()
     except board_client.Stranger:
-        pass  # there is no such row
+        pass  # the board has no such row
     except (board_client.Refused, *board_client.UNREACHABLE):
         print(
             "nothing more is sent; the board did not answer, so your row is still there: run "

@@ -1,8 +1,8 @@
 """
-Note what a learner does: checks, hints, predictions, and when. `state` shows what is written.
+Records of a learner's checks, hints and predictions, with times, in the file of `state`.
 
-Of a prediction, `said` is of the last run, None where it was left open; `first` stays, and `before`
-is what was said last before the section had run.
+In a prediction's row, `said` is the number of the last run, or None if the learner left it open.
+`first` is the first number, and `before` the last number before the section had run.
 """
 
 import copy
@@ -41,12 +41,12 @@ def predictions():
 
 def note_check(number, passed, mistake=""):
     """
-    Note one check of a task. What was passed once stays passed.
+    Record one check of a task. A task that was passed once stays passed.
 
     Args:
-        number: The task's.
-        passed: Whether it came out.
-        mistake: The name of the mistake that it showed.
+        number: The task's number, such as "02.1".
+        passed: Whether the check passed.
+        mistake: Name of the mistake that the check found, or "".
     """
     with state.changing() as told:
         row = _row(told, "tasks", number)
@@ -62,9 +62,9 @@ def note_check(number, passed, mistake=""):
 
 def note_hint(number, num_hints):
     """
-    Note that the next of a task's hints is taken, and return its place, from 0.
+    Record that a task's next hint was taken, and return the hint's index, from 0.
 
-    After the last one it is the last one again.
+    After the last hint, the last hint is taken again.
     """
     with state.changing() as told:
         row = _row(told, "tasks", number)
@@ -76,7 +76,7 @@ def note_hint(number, num_hints):
 
 def note_prediction(name, number):
     """
-    Note what a learner says will come out; None if nothing is said this time.
+    Record the number that a learner predicts; None if the learner leaves it open this time.
     """
     if number is None and name not in state.read()["predictions"]:
         return
@@ -94,9 +94,9 @@ def note_prediction(name, number):
 
 def note_outcome(name, number):
     """
-    Note what came out, and return what the learner had said, or None.
+    Record the outcome of a section, and return the learner's prediction, or None.
 
-    Noted of a question that was left open as well: a teacher sees how far a room has come.
+    The outcome is recorded even without a prediction, so that a teacher sees how far learners are.
     """
     with state.changing() as told:
         row = _row(told, "predictions", name)
@@ -108,13 +108,13 @@ def note_outcome(name, number):
 
 def _row(told, kind, name):
     """
-    Return a row of a state, put there blank if there is none.
+    Return a row of a state, and add a blank row if there is none.
     """
     return told[kind].setdefault(name, copy.deepcopy(BLANKS[kind]))
 
 
 def _plain(number):
-    # As JSON has them: numpy's numbers and fractions are none there.
+    # JSON has no numbers of NumPy, and no fractions.
     if isinstance(number, numbers.Integral):
         return int(number)
     return float(number) if isinstance(number, numbers.Real) else None

@@ -1,11 +1,11 @@
 """
-A learner's number before the run, and what came out after it.
+A learner's predictions: a number before a section's run, and the outcome after it.
 
     predict("lines", ...)       # the learner puts a number in place of the dots
     ok("4 ranks answered", lines=4)
 
-prints `ok: 4 ranks answered`, and below it `you said 1; it was 4`. Whoever leaves the dots reads
-`it was 4`.
+This prints `ok: 4 ranks answered`, and below it `you said 1; it was 4`. A learner who leaves the
+dots reads `it was 4`.
 """
 
 import numbers
@@ -16,14 +16,14 @@ from ddp_lessons.progress import notes
 
 def predict(name, number=...):
     """
-    Note a learner's number for what the next cells will show.
+    Record a learner's prediction of a number that the next cells will show.
 
     Args:
-        name: What is foretold, such as "lines". No two questions of the course share a name.
+        name: Name of the prediction, such as "lines". No two questions of the course share a name.
         number: The learner's number; the dots leave the question open, which costs nothing.
 
     Raises:
-        BadInput: It is no number.
+        BadInput: The argument `number` is no number.
     """
     if number is ...:
         notes.note_prediction(name, None)
@@ -39,11 +39,11 @@ def predict(name, number=...):
 
 def ok(text, **was):
     """
-    Say that a section holds, and what came of its prediction.
+    Print that the claim of a section holds, and the outcome of its prediction.
 
     Args:
-        text: What holds.
-        was: The name of a prediction, and the number that came out.
+        text: The claim.
+        was: The outcome as a number, under the name of its prediction, such as `lines=4`.
     """
     print(f"ok: {text}")
     for name, number in was.items():

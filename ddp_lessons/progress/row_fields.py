@@ -1,8 +1,8 @@
 """
-What is known of a task and of a prediction, field by field. What is no such field is left out.
+The fields of a task's row and of a prediction's row. All other fields are removed.
 
-So a state that somebody else has sent holds counts, times, numbers and names of mistakes, and
-nothing that anybody has written.
+So a state that a learner has sent holds only counts, times, numbers and names of mistakes, and no
+text that a person has written.
 """
 
 import re
@@ -26,25 +26,25 @@ PREDICTION: dict = {
 BLANKS = {"tasks": TASK, "predictions": PREDICTION}
 MOST_TRIES = 5
 """
-So many of the last tries of a task are kept with their mistakes.
+Number of a task's last tries that are kept, each with its mistake.
 """
 MOST_ROWS = 500
 """
-So many tasks and so many predictions a state may hold: more than the course has.
+Largest number of tasks, and of predictions, in a state: more than the course has.
 """
 _LONGEST_NAME = 100
 _MOST_COUNT = 1_000_000
-_MOST_NUMBER = 1e300  # beyond it, a page has no number for it
+_MOST_NUMBER = 1e300  # JavaScript's numbers are not much larger
 _LAST_S = 4e9  # in the year 2096
 _MISTAKE = re.compile(r"[a-z0-9-]{0,40}")
 
 
 def cleaned(rows, kind):
     """
-    Return the rows of a state with the fields that they should have, and no others.
+    Return the rows of a state with exactly the fields that they should have.
 
     Args:
-        rows: {number of a task or name of a prediction: its fields}.
+        rows: Dict from a task's number or a prediction's name to its fields.
         kind: "tasks" or "predictions".
     """
     kept = {}
@@ -82,11 +82,11 @@ def _try(one):
 
 def is_time(value):
     """
-    Tell whether this is a number of seconds since 1970 that a clock may show.
+    Tell whether a value is a time in seconds since 1970 that a clock may show.
     """
     return _is_number(value) and 0 <= value <= _LAST_S
 
 
 def _is_number(value, kinds=(int, float)):
     is_one = isinstance(value, kinds) and not isinstance(value, bool)
-    return is_one and abs(value) <= _MOST_NUMBER  # which nan is not, either
+    return is_one and abs(value) <= _MOST_NUMBER  # false for nan, too

@@ -1,9 +1,8 @@
 """
-Send the state to the class board, in the background: a board that is down costs no cell anything.
+The thread that sends the state to the class board, so that no cell waits for the board.
 
-What is sent is the whole file, whenever it has changed, by whichever notebook or command. So
-nothing is lost while the board is away, and of two that send, the last one sends what both have
-done.
+The thread sends the whole state file whenever any notebook or command has changed it. So nothing is
+lost while the board is down. If two processes send, the last one sends what both have recorded.
 """
 
 import threading
@@ -14,18 +13,18 @@ from ddp_lessons.progress.board_client import UNREACHABLE, Refused, membership
 
 _LOOK_EVERY_S = 1.0
 _LONGEST_PAUSE_S = 30.0
-_refused = set()  # memberships to which a board has said no in this process
+_refused = set()  # memberships that a board has refused in this process
 
 
 class Sender(threading.Thread):
     """
-    Send a learner's state whenever it changes, until the process ends or the board says no.
+    A thread that sends a learner's state after each change, until the board refuses it.
 
     Args:
         member: The Membership.
-        path: The state file; default: this learner's.
-        look_every_s: Seconds between two looks at the file, and before a board that was away is
-            asked again; that pause doubles each time.
+        path: Path of the state file; default: this learner's.
+        look_every_s: Seconds between two looks at the file. While the board does not answer, this
+            pause doubles each time, up to 30 s.
     """
 
     def __init__(self, member, path=None, look_every_s=_LOOK_EVERY_S):
@@ -38,12 +37,12 @@ class Sender(threading.Thread):
 
     def run(self):
         """
-        Look, send, and wait, in turns.
+        Look at the file, send it if it has changed, and wait, again and again.
         """
         sent, pause_s = None, self._look_every_s
         while not (self.is_over or self.member.is_superseded()):
             self._woken.clear()
-            mark = _mark(self._path)  # read before the text: what changes in between is seen again
+            mark = _mark(self._path)  # taken before the text, so that a later change counts
             if mark is not None and mark != sent:
                 try:
                     self._send()
@@ -58,29 +57,29 @@ class Sender(threading.Thread):
 
     def wake(self):
         """
-        Have it look now.
+        Make the thread look at the file now.
         """
         self._woken.set()
 
     def end(self):
         """
-        Have it end, soon.
+        Make the thread end soon.
         """
         self.is_over = True
         self._woken.set()
 
     def _send(self):
         text = self._path.read_text(encoding="utf-8")
-        with suppress(state.Unreadable):  # the next note keeps it aside
+        with suppress(state.Unreadable):  # the next record moves that file aside
             self.member.send(state.parse(text))
 
 
 def keep_sending(anew=False):
     """
-    See to it that what this process notes is sent, if the learner is on a board.
+    Start the thread that sends the state, or wake it, if the learner is on a board.
 
     Args:
-        anew: Whether to send to a board that has said no as well: it lets the learner in by now.
+        anew: Whether to send even to a board that has refused before, but lets the learner in now.
     """
     member = membership()
     if member is None or (member in _refused and not anew):
@@ -96,7 +95,7 @@ def keep_sending(anew=False):
 
 def stop_sending():
     """
-    End what sends in this process.
+    End the thread of this process that sends.
     """
     running = the_sender()
     if running is not None:

@@ -1,5 +1,5 @@
 """
-The file of what a learner has done: where it is, how it is read, and how it is changed.
+The file of a learner's state: where it is, how it is read, and how it is changed.
 
     {"version": 2,
      "tasks": {"02.1": {"checks": 2, "hints": 1, "is_passed": true,
@@ -9,8 +9,8 @@ The file of what a learner has done: where it is, how it is read, and how it is 
      "predictions": {"lines": {"said": 1, "first": 1, "before": 1, "was": 4,
                                "said_s": 1790000000, "was_s": 1790000005}}}
 
-Times are seconds since 1970. There is no name in it, no code, and nothing of the machine. Version 1
-was flat: tasks by number and predictions by name, side by side. It is read as well.
+Times are seconds since 1970. The file has no name, no code, and nothing about the machine. Version 1
+was flat, with tasks by number and predictions by name side by side. It can still be read.
 """
 
 import fcntl
@@ -33,13 +33,13 @@ _NAME = "progress"
 
 class Unreadable(ValueError):
     """
-    A text is no state, or one of a later version of the course.
+    A text is no state, or it is a state of a later version of the course.
     """
 
 
 def state_folder():
     """
-    Return the folder of what the course remembers. DDP_LESSONS_STATE_DIR names another one.
+    Return the folder of the learner's state; DDP_LESSONS_STATE_DIR can name another folder.
     """
     own = os.environ.get(FOLDER_VARIABLE)
     if own:
@@ -50,7 +50,7 @@ def state_folder():
 
 def state_file():
     """
-    Return the path of the file.
+    Return the path of the state file.
     """
     return state_folder() / f"{_NAME}.json"
 
@@ -67,7 +67,7 @@ def parse(text):
     Return the state that a text holds, in today's version, each row with all its fields.
 
     Raises:
-        Unreadable: It is no state.
+        Unreadable: The text is no state.
     """
     try:
         told = json.loads(text)
@@ -91,7 +91,7 @@ def parse(text):
 
 def read():
     """
-    Return the state of this learner; a blank one if there is no file, or a damaged one.
+    Return the state of this learner; a blank one if the file is missing or damaged.
     """
     try:
         return parse(state_file().read_text(encoding="utf-8"))
@@ -102,11 +102,11 @@ def read():
 @contextmanager
 def changing():
     """
-    Give the state, and write it when the block is through.
+    Yield the state, and write it when the block has ended.
 
-    Locked for two kernels at once; written aside and renamed for a kill in between. A file that
-    cannot be read is kept under another name. Where none can be written, a check still works: it is
-    not remembered.
+    The file is locked, so two kernels do not change it at once. It is replaced by renaming a new
+    file, so a kill in between damages nothing. A damaged file is kept under another name. If no file
+    can be written, a check still works, but is not recorded.
     """
     path = state_file()
     try:
@@ -121,14 +121,14 @@ def changing():
             state = parse(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             state = blank()
-        except OSError:  # there, and not ours to read: then not ours to replace
+        except OSError:  # not readable for this user: do not replace it
             yield blank()
             return
         except ValueError as error:
             state = blank()
             _keep_aside(path, error)
         yield state
-        with suppress(OSError):  # a disk that is full
+        with suppress(OSError):  # such as a full disk
             replace_text(path, json.dumps(state, indent=1, sort_keys=True))
 
 

@@ -13,7 +13,7 @@ import sys
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from ddp_lessons.ranks.rank.lazy_compiler import defer_compiler_import
+from ddp_lessons.private.lazy_compiler import defer_compiler_import
 
 STEPS = {name: getattr(torch.optim, name).step for name in ("SGD", "Adam", "AdamW", "RMSprop")}
 CODES = {name: step.__code__ for name, step in STEPS.items()}
@@ -125,7 +125,7 @@ import sys
 import torch
 del sys.modules["torch._compile"]._disable_dynamo
 del sys.modules["torch.optim.optimizer"]._use_grad_for_differentiable
-from ddp_lessons.ranks.rank.lazy_compiler import defer_compiler_import
+from ddp_lessons.private.lazy_compiler import defer_compiler_import
 
 defer_compiler_import()
 weight = torch.nn.Parameter(torch.ones(1))

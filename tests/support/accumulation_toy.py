@@ -1,8 +1,8 @@
 """
-The toy of the accumulation tests, and one process on the whole batch to compare with.
+The toy model of the accumulation tests, and the gradient of one process on the whole batch.
 
-The toy is linear with whole numbers for weights, inputs and targets: the gradient of each sample is
-exact, so only the weighing and adding up of N samples rounds.
+The toy is linear, with whole numbers as weights, inputs and targets. So each sample's gradient is
+exact, and only weighting and adding the gradients of N samples rounds.
 """
 
 import torch
@@ -15,7 +15,8 @@ EPS = torch.finfo(torch.float64).eps
 
 class Toy(nn.Module):
     """
-    Two linear maps, added: whole numbers stay whole, and there are parameters for three buckets.
+    Two linear maps whose outputs are added. Whole numbers stay whole, and the parameters fill three
+    buckets.
     """
 
     def __init__(self):
@@ -48,10 +49,11 @@ def gradients(model):
 
 def oracle(num_samples):
     """
-    Return the gradient of one process on the whole batch, and the largest rounding of another way.
+    Return the gradient of one process on the whole batch, and the largest difference that rounding
+    may make.
 
-    Each sample's gradient is exact. Every way of weighing and adding rounds each term at most once
-    for each addition (N, and w for the ranks) and four times for its weights.
+    Each sample's gradient is exact. Every way to weight and add the gradients rounds each term at
+    most once for each addition (N samples and w ranks) and four times for its weights.
     """
     inputs, targets = samples(num_samples)
     model = Toy()
@@ -62,13 +64,13 @@ def oracle(num_samples):
         model.zero_grad()
         mean_loss(model, inputs[sample : sample + 1], targets[sample : sample + 1]).backward()
         size += gradients(model).abs() / num_samples
-    # 2 x: the oracle rounds as well.
+    # Twice, because the oracle rounds as well.
     return whole, 2 * (num_samples + 4 + 4) * EPS * size
 
 
 def parts_of(rank, sizes_by_rank):
     """
-    Return a rank's micro-batches: ranks take their samples from the batch one after the other.
+    Return one rank's micro-batches. The ranks take their samples from the batch in rank order.
     """
     inputs, targets = samples(sum(map(sum, sizes_by_rank)))
     begin = sum(map(sum, sizes_by_rank[:rank]))
@@ -92,7 +94,8 @@ def run_window(model, parts, **options):
 
 def sent(tensor):
     """
-    Return a tensor as plain numbers, which outlive the process that made them; exact in float64.
+    Return a tensor as a list of numbers, which outlives the process that made it. float64 stays
+    exact.
     """
     return tensor.tolist()
 
@@ -102,7 +105,7 @@ def exactly(numbers):
 
 
 SHARES = {
-    # Sizes of each rank's micro-batches; a world takes the first w.
+    # The sizes of each rank's micro-batches. A world of w ranks takes the first w lists.
     "equal": [[2, 2, 2]] * 4,
     "equal sums": [[3, 1, 2], [1, 1, 4], [5, 1], [2, 4]],
     "unequal": [[3, 1], [2, 2, 2], [7], [1, 1, 1, 1, 1]],
@@ -111,7 +114,7 @@ SHARES = {
 
 def sized(rank, case, world_size):
     """
-    Return the sizes of all ranks, and this rank's.
+    Return the micro-batch sizes of all ranks, and those of this rank.
     """
     everyone = SHARES[case][:world_size]
     return everyone, everyone[rank]

@@ -1,7 +1,8 @@
 """
-Try answers to the exercises on ranks: what `answers/every_task` and `answers/bank` share.
+Helpers that try answers to the exercises on ranks, for the tests in `tests/answers`.
 
-A check draws its cases anew each time. Here they are drawn from the test's name: see `draws`.
+A check draws new cases each time. Here the cases are drawn from the test's name (see `draws`), so
+that a failure can be repeated.
 """
 
 import pytest
@@ -22,12 +23,13 @@ TIMED = {
     "11.2": ("at-limit", "clock", "outlier", "victim"),
 }
 """
-Mistakes that only the clock shows. A check subtracts the time that a rank waited for a core, and
-accepts in doubt. So these answers are tried while no other test runs.
+Mistakes that only the clock shows, by task. A check subtracts the time that a rank waited for a
+core, and accepts an answer in doubt. So these answers are tried while no other test runs.
 """
 LOOP_S = 2.0
 """
-How long an answer runs that never ends: a third of what a check gives it, with all cores busy.
+Seconds that an answer with an endless loop runs: a third of what a check allows it while all cores
+are busy.
 """
 TASKS = all_tasks()
 EXERCISES = {place.stem: place for place in all_notebooks(ROOT) if not place.is_lesson}
@@ -39,14 +41,15 @@ every_task = pytest.mark.parametrize("number", TASKS)
 
 def is_timed(answer):
     """
-    Return whether only the clock shows the mistake of an answer.
+    Return whether only the clock shows an answer's mistake.
     """
     return answer.mistake in TIMED.get(answer.task, ())
 
 
 def drawn_wrong_answers():
     """
-    Return one wrong answer to each task, drawn from those that load cannot hide.
+    Return one wrong answer to each task, drawn from those whose mistake shows on a busy machine
+    too.
     """
     return [
         drawn_from(number).choice(
@@ -58,14 +61,14 @@ def drawn_wrong_answers():
 
 def name_of(answer):
     """
-    Return what a test of an answer is called.
+    Return the name of an answer's test.
     """
     return f"{answer.task} {answer.name}".replace(" ", "_")
 
 
 def answer_cells(notebook):
     """
-    Return {number of a task: source of its answer cell, without %%px}.
+    Return {task number: source of its answer cell, without %%px}.
     """
     answers, number = {}, None
     for cell in notebook["cells"]:
@@ -80,7 +83,7 @@ def answer_cells(notebook):
 
 def refusal(ranks, number, source):
     """
-    Give an answer to the ranks, check it, and return the WrongAnswer.
+    Define an answer on the ranks, check it, and return the WrongAnswer that the check raises.
     """
     run_cell(ranks, source)
     with pytest.raises(WrongAnswer) as caught:
@@ -90,7 +93,7 @@ def refusal(ranks, number, source):
 
 def expect_own_hint(ranks, answer):
     """
-    Check a wrong answer, and hold that its mistake is told apart from others by its own hint.
+    Check a wrong answer, and assert that the error names its mistake and shows that mistake's hint.
     """
     with pytest.MonkeyPatch.context() as patch:
         if answer.mistake == "late" and not is_timed(answer):
@@ -100,4 +103,4 @@ def expect_own_hint(ranks, answer):
     assert error.mistake in (answer.mistake, answer.or_mistake), str(error)
     assert error.hint == task.all_hints[error.mistake]
     assert str(error).endswith(f"Hint: {error.hint}")
-    assert task.hints[-1] not in str(error)  # what it would take to write it down
+    assert task.hints[-1] not in str(error)  # the last hint, which gives the solution away

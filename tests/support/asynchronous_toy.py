@@ -1,5 +1,5 @@
 """
-A small model in float64 and samples of each rank and step, for the tests of asynchronous ways.
+A small float64 model and samples for each rank and step, for the tests of asynchronous training.
 """
 
 import torch
@@ -46,7 +46,7 @@ def sgd(model, momentum=0.0):
 
 def near(numbers, expected):
     """
-    Tell whether float64 numbers of about 1 agree after some hundred roundings.
+    Return whether float64 numbers of about 1 agree within the rounding of some hundred operations.
     """
     one, other = (torch.as_tensor(it, dtype=torch.float64) for it in (numbers, expected))
     return bool(((one - other).abs() <= 1e-12).all())

@@ -1,5 +1,5 @@
 """
-The built site, for the tests that read it and for those that look at it in a browser.
+The built site, for the tests that read its files and those that open it in a browser.
 """
 
 import importlib.util
@@ -18,9 +18,10 @@ _NEEDED = ("sphinx", "myst_nb", "furo")
 @cache
 def built_site():
     """
-    Build the site as `make site` does, unless it is there already, and return its folder.
+    Build the site as `make site` does, unless it is built already, and return its folder.
 
-    Without the packages of the extra `site`: skip at home, fail in CI.
+    Where the packages of the extra `site` are missing, skip the test on a developer's machine and
+    fail it in CI.
     """
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:

@@ -1,8 +1,8 @@
 """
-Small runs that the tests of checkpoints stop, kill and go on with.
+Small runs that the tests of checkpoints stop, kill and resume.
 
-A run has all that can go wrong: dropout, momentum, a schedule, a shuffle that knows its place, and
-numbers drawn from Python and NumPy in every step.
+A run has every state that can be lost: dropout, momentum, a schedule, a shuffle that knows its
+position, and numbers drawn from Python and NumPy in every step.
 """
 
 import contextlib
@@ -17,13 +17,13 @@ from torch.nn.parallel import DistributedDataParallel
 from ddp_lessons.checkpoint import Run
 from ddp_lessons.checkpoint.faults import place
 
-NUM_SAMPLES = 26  # no multiple of 4 ranks times 2: the last batch of an epoch is a short one
+NUM_SAMPLES = 26  # not a multiple of 4 ranks times 2: an epoch's last batch is short
 BATCH = 2
 
 
 class Shuffled:
     """
-    Shards of a shuffle that can be left and taken up within an epoch.
+    A sampler of one rank's shard of a shuffle. It can stop and resume within an epoch.
     """
 
     def __init__(self, rank, world_size):
@@ -31,7 +31,7 @@ class Shuffled:
 
     def batches(self, epoch):
         """
-        Yield the batches of an epoch that were not yet taken, as index tensors.
+        Yield an epoch's batches that were not yet yielded, as index tensors.
         """
         if epoch != self.epoch:
             self.epoch, self.done = epoch, 0
@@ -51,10 +51,10 @@ class Shuffled:
 
 def make_run(seed=0, rank_seed=100, adam=False):
     """
-    Return a new Run whose model is that of `seed` and whose random numbers differ between ranks.
+    Return a new Run. `seed` gives the model; the random numbers of a step differ between ranks.
 
-    DDP has made an idle pass, so that its buckets have the order of all later steps from the first
-    step on: `test_sums_of_three_ranks_change_when_ddp_orders_its_buckets_anew` shows why.
+    DDP makes a pass without an optimizer step, so that its buckets have the final order from the
+    first step on. `test_sums_of_three_ranks_change_when_ddp_orders_its_buckets_anew` shows why.
     """
     rank, world_size = place()
     torch.manual_seed(seed)
@@ -78,7 +78,7 @@ def make_run(seed=0, rank_seed=100, adam=False):
 
 def train(run, num_steps, seen=None):
     """
-    Make `num_steps` more steps; write the indices that this rank saw into `seen`.
+    Make `num_steps` more steps, and append the indices of this rank's samples to `seen`.
     """
     data = torch.arange(NUM_SAMPLES * 3.0).sin().view(NUM_SAMPLES, 3)
     last_step = run.step + num_steps
@@ -100,7 +100,7 @@ def train(run, num_steps, seen=None):
 
 def fingerprint(run):
     """
-    Return all bits that a run is made of, as nested plain values that compare with `==`.
+    Return all bits of a run's state, as nested plain values that compare with `==`.
     """
     drawn = (random.random(), float(np.random.rand()), torch.rand(2).tolist())  # noqa: NPY002
     momenta = [
@@ -129,7 +129,7 @@ def _bits(value):
 @contextlib.contextmanager
 def file_size_limit(num_bytes):
     """
-    Let no file of this process grow beyond `num_bytes`.
+    Limit the files of this process to `num_bytes`. A write beyond them fails.
     """
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))

@@ -1,5 +1,5 @@
 """
-A class board for tests: columns that are made up, rows by hand, and a server in a thread.
+A class board for tests: made-up columns, rows written by hand, and a server in a thread.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ NOW_S = 1_790_000_000
 
 def tried(*mistakes, last_s=NOW_S, every_s=60, hints=0):
     """
-    Return the row of a task: a try for each mistake, None for one that came out.
+    Return the row of a task, with one try for each mistake. None stands for a try that passed.
     """
     first_s = last_s - every_s * (len(mistakes) - 1)
     tries = [{"at_s": first_s + every_s * n, "mistake": one} for n, one in enumerate(mistakes)]
@@ -47,6 +47,11 @@ def tried(*mistakes, last_s=NOW_S, every_s=60, hints=0):
 def foretold(before=None, was=None, at_s=NOW_S):
     """
     Return the row of a prediction.
+
+    Args:
+        before: The prediction, or None.
+        was: The value that the run gave, or None.
+        at_s: Seconds since 1970 for both.
     """
     said_s = None if before is None else at_s
     was_s = None if was is None else at_s
@@ -56,27 +61,29 @@ def foretold(before=None, was=None, at_s=NOW_S):
 
 def state_of(tasks=None, predictions=None):
     """
-    Return a state.
+    Return a learner's state with these tasks and predictions.
     """
     return state.blank() | {"tasks": tasks or {}, "predictions": predictions or {}}
 
 
 def row(name="Ada", tasks=None, predictions=None, **more):
     """
-    Return a Row.
+    Return a Row of the board.
     """
     return Row(name, state_of(tasks, predictions), heard_s=NOW_S, **more)
 
 
 class BoardThread:
     """
-    Serve a board in a thread of this process. Use it in a `with`.
+    A board's server in a thread of this process. Use it in a `with`.
 
     Args:
         people: The People, or None.
-        port: The port; 0 for any.
+        port: The port; 0 for any free port.
+        sources: The board's other sources of rows.
+        secret: The teacher's secret in the board's address.
         clock: Function that returns seconds since 1970.
-        more: What `make_app` takes.
+        more: Further arguments of `make_app`.
     """
 
     def __init__(
@@ -123,7 +130,7 @@ class BoardThread:
 
     def ask(self, method, path, told=None, token=None, cookie=None):
         """
-        Ask it, and return (status, text, headers).
+        Send a request to the board, and return (status, text, headers).
         """
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=HANGS_AFTER_S)
         headers = {} if token is None else {"Authorization": f"token {token}"}
@@ -139,14 +146,14 @@ class BoardThread:
 
     def join(self, name="Ada", token=TOKEN, code=None):
         """
-        Join as a learner does, and return the status.
+        Join the board as a learner does, and return the HTTP status.
         """
         told = {"name": name, "code": self.people.code if code is None else code}
         return self.ask("POST", "/api/join", told, token)[0]
 
     def put(self, told, token=TOKEN, sent_s=NOW_S):
         """
-        Send a state, and return the status.
+        Send a learner's state to the board, and return the HTTP status.
         """
         return self.ask("PUT", "/api/row", {"state": told, "sent_s": sent_s}, token)[0]
 

@@ -1,5 +1,5 @@
 """
-Algorithms, dtypes and numbers that the tests of collectives and rings share.
+Algorithms, dtypes and numbers that the tests of `collectives` and `ring` share.
 """
 
 import torch
@@ -19,7 +19,7 @@ SHAPES = [(), (2, 0, 3), (3, 5)]
 
 def values(shape, dtype, rank, salt=0):
     """
-    Small whole numbers that differ between ranks, so that every order of additions is exact.
+    Return small whole numbers that differ between ranks, so that every order of additions is exact.
     """
     generator = torch.Generator().manual_seed(100 * rank + salt)
     return torch.randint(0, 4, shape, generator=generator).to(dtype)
@@ -27,6 +27,6 @@ def values(shape, dtype, rank, salt=0):
 
 def bits(tensor):
     """
-    A tensor as plain data; equal data are equal numbers, dtypes and shapes.
+    Return a tensor as plain data. Equal data mean equal numbers, dtypes and shapes.
     """
     return (str(tensor.dtype), tuple(tensor.shape), tensor.tolist())

@@ -1,5 +1,5 @@
 """
-Count the messages and the bytes that this process sends point to point, whoever asks for it.
+A counter of the point-to-point messages and bytes that this process sends.
 """
 
 import contextlib

@@ -3,9 +3,9 @@ A crowded room: several learners run lessons at once on one machine, round after
 
     python tests/support/crowd.py --sessions 6 --rounds 3
 
-Each session runs a lesson, compares every output with the stored one, and runs the next. On a
-crowded machine time may grow. A healthy rank that is lost, a wrong culprit, or a cell that fails
-for another reason than its own shows as an output that differs.
+Each session runs a lesson, compares every output with the stored one, and runs the next lesson.
+Lessons may be slower on a crowded machine. A healthy rank that is lost, a wrong culprit, or a cell
+that fails for a reason other than its own shows as an output that differs.
 """
 
 import argparse
@@ -22,7 +22,8 @@ from paths import ROOT
 LESSONS = ("00_ranks", "02_collectives")
 LIMIT_S = 3600.0
 """
-For a cell and for a lesson alike: the crowd may stretch time, and a hang must end all the same.
+Seconds that a cell may take, and also those that a lesson may take: the crowd may make both slow,
+but a hang must end.
 """
 _VERIFY = """
 import sys
@@ -96,7 +97,7 @@ def crowd(num_sessions, num_rounds, lessons=LESSONS, limit_s=LIMIT_S, tell=lambd
 
 def report(runs):
     """
-    Return what differed, and how long lessons took, as text.
+    Return a text with the outputs that differed and the durations of the lessons.
     """
     told = io.StringIO()
     failed = [run for run in runs if run.said]

@@ -1,18 +1,18 @@
 """
-The handle of a message that does not come.
+The handle of a message that never arrives.
 """
 
 
 class FailedWork:
     """
-    Raise when it is waited for, as torch's handle does once its group has ended.
+    A handle whose `wait` raises, as that of torch does once its group has ended.
 
     Args:
-        errors: What each wait raises, in turn; the waits after them come back. None: always a
-            RuntimeError.
+        errors: The error of each wait, in turn; later waits return. Without errors, every wait
+            raises a RuntimeError.
 
     Attributes:
-        num_waits: How often it was waited for.
+        num_waits: The number of calls of `wait`.
     """
 
     def __init__(self, *errors):
@@ -21,7 +21,7 @@ class FailedWork:
 
     def wait(self):
         """
-        Wait for the message.
+        Count the wait, and raise its error.
         """
         self.num_waits += 1
         if self._always:

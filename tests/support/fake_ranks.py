@@ -1,5 +1,5 @@
 """
-Ranks that are made up: a clock, thread stats and agents that do as they are told. No process is started.
+Made-up ranks: a clock, thread stats and agents that answer as a test sets them. No process runs.
 """
 
 from concurrent.futures import Future
@@ -22,14 +22,15 @@ ASLEEP = ThreadStats(
 
 class MadeUpRanks:
     """
-    A set of ranks as the stall monitor's parts see it. Process ids are 100 and up.
+    A set of ranks as the stall monitor's parts see it. Process ids start at 100.
 
     Attributes:
         now: The clock, in seconds.
-        stats: For each process id its ThreadStats.
-        states: For each rank what its agent answers; a rank that is missing does not answer.
-        sleepers: For each rank how many of its threads each waking finds, one after the other.
-        told: What was done to ranks: ("release", "state", "wake", "cut" or "resume", ranks).
+        all_stats: {process id: ThreadStats}.
+        states: {rank: what its agent answers}. A rank that is missing does not answer.
+        sleepers: {rank: the numbers of threads that its next wake-ups find}.
+        told: The requests to ranks, in order: ("release", "state", "wake", "cut" or "resume",
+            ranks).
     """
 
     def __init__(self, num_ranks=4):

@@ -1,11 +1,11 @@
 """
-What ranks say of themselves, made up: places and collectives as `RankAgent.place` returns them.
+Made-up snapshots of ranks and their collectives, as rank agents report them.
 """
 
 
 def call(name, number, size=(4,), dtype="Float", group="0", record=None, timeout_s=1800.0):
     """
-    Return one collective as the flight recorder tells it.
+    Return one collective as the flight recorder describes it.
     """
     return {
         "name": name,
@@ -21,15 +21,15 @@ def call(name, number, size=(4,), dtype="Float", group="0", record=None, timeout
 
 def at(line, code, waiting_in="", calls=(), peer=None, groups=None, timeout_s=None):
     """
-    Return the place of a rank that is in its cell.
+    Return the snapshot of a rank that is in its cell.
 
     Args:
-        line, code: Where in the cell.
-        waiting_in: The communication call that it is in, or "".
-        calls: Collectives that it has called in this cell.
-        peer: Whom a send or recv is for.
-        groups: Members of each group; default one group of ranks 0 to 3.
-        timeout_s: Time limit of its own that the call was given.
+        line, code: The number and the source of the line where the rank is.
+        waiting_in: The communication call that the rank is in, or "".
+        calls: Collectives that the rank has called in this cell (see `call`).
+        peer: The other rank of a send or recv.
+        groups: {group name: its members}; by default one group of ranks 0 to 3.
+        timeout_s: The time limit in seconds that the call itself was given, or None.
     """
     return {
         "line": line,
@@ -52,14 +52,14 @@ def at(line, code, waiting_in="", calls=(), peer=None, groups=None, timeout_s=No
 
 def finished(calls=(), groups=None):
     """
-    Return the place of a rank that has finished its cell.
+    Return the snapshot of a rank that has finished its cell.
     """
     return {**at(None, "", calls=calls, groups=groups), "function": "", "busy": False}
 
 
 def reducing(number=1, line=2, **details):
     """
-    Return the place of a rank in its collective of that number, an all_reduce as all before it.
+    Return the snapshot of a rank in its all_reduce with that number, after only all_reduces.
     """
     calls = [call("all_reduce", each) for each in range(1, number + 1)]
     return at(line, "dist.all_reduce(t)", "all_reduce", calls, **details)
@@ -67,13 +67,13 @@ def reducing(number=1, line=2, **details):
 
 def receiving(peer):
     """
-    Return the place of a rank that waits for a message.
+    Return the snapshot of a rank that waits for a message from `peer`.
     """
     return at(1, "dist.recv(t, peer)", "recv", peer=peer)
 
 
 def sending(peer):
     """
-    Return the place of a rank that waits for a receiver.
+    Return the snapshot of a rank that waits for `peer` to receive.
     """
     return at(1, "dist.send(t, peer)", "send", peer=peer)

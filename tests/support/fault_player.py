@@ -1,5 +1,5 @@
 """
-Play a fault on ranks of a real kernel, and hold what comes of it to what was promised.
+A player of faults on the ranks of a real kernel. It checks that all that was promised follows.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ Seconds within which the prompt is promised after a fault.
 """
 CHANGES = r"0x[0-9a-f]{4}|127\.0\.0\.1|\x1b"
 """
-What no message may hold: it differs from run to run, or is a colour.
+Parts that no message may hold, as a regular expression: they differ between runs, or are a colour.
 """
 CHECK = """%%px
 import torch, torch.distributed as dist
@@ -59,7 +59,7 @@ class Fault:
 
     def fill(self, text):
         """
-        Put ranks into a text of `faults`.
+        Replace the placeholders of a text of `faults` with ranks.
         """
         others = [rank for rank in range(self.world_size) if rank != self.culprit]
         everybody = rank_names(range(self.world_size))
@@ -75,7 +75,7 @@ class Fault:
 
 def fault_of(kind, world_size):
     """
-    Return the fault of a kind with nothing left to chance: the culprit is in the middle.
+    Return the fault of a kind without random choices: the culprit is the middle rank.
     """
     culprit = world_size // 2
     return Fault(
@@ -88,11 +88,11 @@ def fault_of(kind, world_size):
 
 class Player:
     """
-    Play faults on one kernel's ranks, one after another, and hold each to what must follow.
+    Play faults on one kernel's ranks, one after another, and check what follows each of them.
 
     Args:
         kernel: A running Kernel.
-        world_size: Number of its ranks.
+        world_size: The number of its ranks.
     """
 
     def __init__(self, kernel, world_size):
@@ -104,16 +104,16 @@ class Player:
 
     def play(self, fault, limit_s=None, stop_at=None):
         """
-        Make a fault happen. Raises AssertionError if anything that must follow does not.
+        Play a fault. Raises AssertionError unless all that must follow does.
 
         Args:
             fault: A Fault.
-            limit_s: Seconds within which the prompt must be back, on top of those for which the
-                machine had no core free. None: seconds do not count.
-            stop_at: Press Stop when the cell has printed this text, and not by the clock.
+            limit_s: Seconds within which the prompt must be back, not counting those for which the
+                machine had no core free. None: no limit.
+            stop_at: Press Stop when the cell has printed this text, instead of after `stops_s`.
 
         Returns:
-            float: Seconds until the prompt was back.
+            float: Seconds from the fault until the prompt was back.
         """
         kind = KINDS[fault.kind]
         with busy_cores() if fault.is_under_load else contextlib.nullcontext():
@@ -178,7 +178,7 @@ class Player:
         assert after.text.splitlines() == lines, f"{after.text}\nafter {result.evalue}"
 
     def _check_nothing_left(self, before, num_lost):
-        # A worker of a loader ends a moment after its loader.
+        # A worker of a DataLoader ends a moment after its loader.
         def are_as_many():
             return len(self._processes_beside(before)) == num_lost
 
@@ -191,7 +191,7 @@ class Player:
 
     def footprint(self):
         """
-        Return what the kernel holds: `fds`, `threads` and `rss_mib`.
+        Return what the kernel holds: {"fds": number, "threads": number, "rss_mib": MiB}.
         """
         self._run("import gc\nn = gc.collect()")
         process = psutil.Process(self.kernel.pid)
@@ -201,7 +201,7 @@ class Player:
             for connection in process.net_connections()
         )
         return {
-            "fds": process.num_fds() - num_lines,  # ZMQ opens its lines when it likes
+            "fds": process.num_fds() - num_lines,  # ZMQ opens its connections at any time
             "threads": process.num_threads(),
             "rss_mib": process.memory_info().rss / 2**20,
         }
@@ -209,7 +209,8 @@ class Player:
 
 class Kernels:
     """
-    A kernel for many faults, and a new one after each that failed, or for another world size.
+    A kernel for many faults. A new kernel replaces it after each failure, and for another world
+    size.
     """
 
     def __init__(self):
@@ -218,7 +219,7 @@ class Kernels:
     @contextlib.contextmanager
     def player(self, world_size):
         """
-        Give a Player of that many ranks; if the block raises, its kernel ends.
+        Give a Player of that many ranks. If the block raises, the kernel ends.
         """
         if self._player is None or self._player.world_size != world_size:
             self.close()
@@ -231,7 +232,7 @@ class Kernels:
 
     def close(self):
         """
-        End the kernel that runs.
+        End the kernel if one runs.
         """
         self._stack.close()
         self._player = None

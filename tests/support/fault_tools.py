@@ -1,5 +1,5 @@
 """
-What `random_faults` does to a machine, and how it measures what the machine could give.
+Load and kills for `random_faults`, and a measure of how long processes waited for a core.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import threading
 
 class RunQueues:
     """
-    Measure for how long processes were ready to run while no core was free: the machine's part.
+    A measure of how long processes were ready to run while no core was free.
 
     Source: Linux's Documentation/scheduler/sched-stats.rst, /proc/<pid>/schedstat.
     """
@@ -21,8 +21,9 @@ class RunQueues:
 
     def seconds(self, pids):
         """
-        Return the waiting in seconds since the beginning: that of all processes in a row, as one
-        hands over to the next.
+        Return the seconds for which the processes waited for a core since the beginning.
+
+        The waits of all processes are added, because one process hands its result to the next.
         """
         now = self._read(pids)
         return sum(max(0, ns - self._before.get(thread, 0)) for thread, ns in now.items()) / 1e9
@@ -31,7 +32,7 @@ class RunQueues:
     def _read(pids):
         waited_ns = {}
         for pid in pids:
-            with contextlib.suppress(OSError):  # it has ended
+            with contextlib.suppress(OSError):  # the process has ended
                 for thread in os.listdir(f"/proc/{pid}/task"):
                     with open(f"/proc/{pid}/task/{thread}/schedstat") as f:
                         waited_ns[int(thread)] = int(f.read().split()[1])
@@ -41,7 +42,7 @@ class RunQueues:
 @contextlib.contextmanager
 def busy_cores():
     """
-    Keep every core busy with a process that does nothing else.
+    Keep every core busy with a process that only computes.
     """
     spin = [sys.executable, "-c", "while True: pass"]
     spinning = [subprocess.Popen(spin) for _ in range(os.cpu_count() or 1)]
@@ -56,7 +57,7 @@ def busy_cores():
 @contextlib.contextmanager
 def killing(pids, after_s):
     """
-    Kill processes some time after the block has begun.
+    Kill processes `after_s` seconds after the block has begun.
     """
 
     def kill():

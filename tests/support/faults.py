@@ -1,8 +1,10 @@
 # ruff: noqa: E501 - a kind's cell and what is said of it stand side by side
 """
-Every kind of fault that tests play on ranks: the cell, and how the message must name its culprit.
+All kinds of faults that tests play on ranks: each with its cell, and how the message must name the
+culprit.
 
-In the texts `{C}` is the culprit, `{D}` another rank, `{V}` all but the culprit, `{ALL}` all ranks.
+In the texts `{C}` is the culprit, `{D}` another rank, `{V}` all ranks but the culprit, `{ALL}` all
+ranks.
 """
 
 from dataclasses import dataclass
@@ -31,19 +33,20 @@ for _ in range(3):
 @dataclass(frozen=True)
 class Kind:
     """
-    A way to go wrong.
+    A kind of fault.
 
     Args:
-        cell: What the ranks run.
+        cell: The code that the ranks run.
         told: A regular expression for the beginning of the message.
-        dies: Which ranks lose their variables: "", "C", "CD", or "?" for those that die of it: Gloo writes
-            past the end of what does not fit.
-        stops: Whether Stop must be pressed, or nothing would end it.
-        needs_model: Whether it needs a live DDP model.
+        dies: The ranks that lose their variables: "", "C", "CD", or "?" for the ranks that the
+            fault kills on some runs, because Gloo writes past the end of a buffer that is too
+            small.
+        stops: Whether Stop must be pressed, because nothing else ends the cell.
+        needs_model: Whether the fault needs a live DDP model.
         magic: The cell's first line.
-        prepare: A cell that comes before.
+        prepare: A cell that runs before it.
         killed: Ranks that are killed from outside: "", "C" or "CD".
-        shows: What must stand in the message, too.
+        shows: A text that the message must also contain.
     """
 
     cell: str
@@ -81,7 +84,7 @@ for step in range(100_000):
 """
 LARGE = "large = torch.ones(2_000_000)\nwhile True:\n    dist.all_reduce(large)"
 """
-Messages of many pieces: one of them is always under way.
+Messages of many pieces, so that a piece is always under way.
 """
 ENDED = r"rank {C} died: its process was ended by "
 
@@ -225,7 +228,7 @@ FAMILIES = {
             r"Deadlock: rank \d waits in all_reduce \d+ for rank \d; rank \d waits in all_reduce \d+ for rank \d",
             prepare=PAIRS,
         ),
-        "other_root": Kind(  # two ranks may be left, each its own root: then both are named
+        "other_root": Kind(  # two ranks may be left, each with its own root: then both are named
             "dist.broadcast(t, src={C} if rank == {C} else {D})", r"Deadlock: ranks? (\d and )?{C}( and \d)? called broadcast float\[4\] "
         ),
         "own_root": Kind("dist.broadcast(t, src=rank)", r"Deadlock: ranks [\d, and-]+ called broadcast float\[4\] as collective \d+, each from itself"),
@@ -340,7 +343,7 @@ FAMILIES = {
     },
 }  # fmt: skip
 """
-Family -> its kinds by name.
+{family: {name: Kind}}.
 """
 KINDS = {name: kind for family in FAMILIES.values() for name, kind in family.items()}
 GOLDEN = (
@@ -348,5 +351,5 @@ GOLDEN = (
     "all_recv", "store_get", "subgroup_deadlock", "missing_in_backward", "stop_in_a_wait",
 )  # fmt: skip
 """
-One kind of each family, whose message does not depend on time: `make test` plays these.
+One kind from each family, whose message does not depend on time: `make test` plays these.
 """

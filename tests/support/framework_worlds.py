@@ -1,5 +1,6 @@
 """
-Runs on ranks with frameworks, for the tests of those; skipped where the frameworks are not.
+Data and a model for the tests of frameworks, which are skipped where the frameworks are not
+installed.
 """
 
 import importlib.util
@@ -30,7 +31,7 @@ def samples(num=48, dtype=torch.float64):
 
 def small_model(dtype=torch.float64):
     """
-    Return a classifier of such images, the same on every rank.
+    Return a classifier of `samples`, the same on every rank.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(5)

@@ -1,7 +1,7 @@
 """
-The house: what the package has, from top to bottom, and who imports whom, drawn from the imports.
+The map of the package: its subpackages from top to bottom, and which of them import which others.
 
-    python tests/support/import_map.py            print the picture
+    python tests/support/import_map.py            print the map
     python tests/support/import_map.py --write    put it into CONTRIBUTING.md
 """
 
@@ -24,11 +24,12 @@ _NAME_COLUMNS = 18
 @functools.cache
 def imported_names(source, module):
     """
-    Return the dotted name of everything that a source imports, in functions too.
+    Return the dotted name of everything that a source imports, also inside functions.
 
     Args:
         source: Python source text.
-        module: Its dotted name, which relative imports start from; a package ends in `.__init__`.
+        module: The source's dotted name, from which relative imports start; a package ends in
+            `.__init__`.
     """
     names = []
     for node in ast.walk(ast.parse(source)):
@@ -53,11 +54,12 @@ def package_modules():
 
 def arrows(depth, inside=""):
     """
-    Return {part: set of the parts that it imports}, of the package or of one of its entries.
+    Return {part: set of the parts that it imports}, for the package or for one subpackage.
 
     Args:
-        depth: Which part of a dotted name tells the parts apart: 1 for entries, 2 for rooms.
-        inside: The entry, for its rooms.
+        depth: The position in a dotted name that distinguishes the parts: 1 for subpackages of the
+            package, 2 for those below `inside`.
+        inside: The subpackage whose parts are compared, or "" for the package.
     """
     folder = PACKAGE / inside
     parts = {path.parent.name for path in folder.glob("*/__init__.py")}
@@ -76,7 +78,8 @@ def arrows(depth, inside=""):
 
 def from_the_top(targets):
     """
-    Return parts in an order in which each stands above what it imports; equals by their names.
+    Return the parts in an order in which each stands above its imports; parts of one height by
+    name.
     """
     heights: dict = {}
 
@@ -90,7 +93,8 @@ def from_the_top(targets):
 
 def straight(targets):
     """
-    Return the arrows that no longer way replaces: who imports B, which imports C, may import C.
+    Return {part: its imports}, without those that follow from others: if A imports B, and B imports
+    C, then A -> C is left out.
     """
 
     def below(part):
@@ -104,7 +108,8 @@ def straight(targets):
 
 def picture():
     """
-    Return the picture as text: an entry a line, and its rooms below it, a stem of checks aside.
+    Return the map as text: one subpackage a line with its parts below it. Folders of checks are
+    left out.
     """
     lines = []
     for entry in from_the_top(entries := arrows(1)):
@@ -130,7 +135,7 @@ def _lines(path, indent, below):
 
 def page_with_picture(text):
     """
-    Return the text of a page with the picture as it is now.
+    Return the text of a page with the current map in it.
     """
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)

@@ -139,7 +139,6 @@ def test_each_private_name_is_there(name):
     """
     assert name.is_there()
     assert name.since.partition(" ")[0].lower() == name.package.lower()
-    assert not name.lost[0].isupper()
     assert not name.lost.endswith(".")
 
 

@@ -8,8 +8,8 @@ import pytest
 from waiting import HANGS_AFTER_S
 
 from ddp_lessons import start_ranks, stop_ranks
+from ddp_lessons.private import gloo_wakeup
 from ddp_lessons.ranks.kernel.cells import run_cell
-from ddp_lessons.ranks.rank import gloo_wakeup
 
 pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc"),
@@ -17,7 +17,7 @@ pytestmark = [
 
 WAIT = """
 import threading, time, torch, torch.distributed as dist
-from ddp_lessons.ranks.rank.gloo_wakeup import wake_forgotten_threads
+from ddp_lessons.private.gloo_wakeup import wake_forgotten_threads
 ended = []
 def wait():
     try:
@@ -81,7 +81,7 @@ def test_nobody_is_woken_who_waits_for_something_else(ranks):
         ranks,
         """
 import queue, threading, time, torch, torch.distributed as dist
-from ddp_lessons.ranks.rank.gloo_wakeup import wake_forgotten_threads
+from ddp_lessons.private.gloo_wakeup import wake_forgotten_threads
 x = torch.ones(10)
 for _ in range(20):
     dist.all_reduce(x)

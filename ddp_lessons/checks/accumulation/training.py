@@ -186,8 +186,8 @@ def is_rough(one, other):
     """
     Tell whether a gradient looks as if its digits were lost in a smaller dtype.
 
-    Its distance is at most 2**-7 of the length; for a gradient in the right direction it is at most
-    1e-6, which is about the error of float32.
+    Its distance from the right one is at most 2**-7 of the length. If it has the right direction,
+    the limit is 1e-6, which is about the error of float32.
     """
     share = 1e-6 if is_parallel(one, other) else FEWER_DIGITS
     return is_near(one, other, share)

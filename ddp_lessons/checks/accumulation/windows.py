@@ -131,8 +131,7 @@ class Window:
 
     def of(self, shares):
         """
-        Return the sum of all micro-batches' gradients, weighted by shares, and its error; both
-        (G,).
+        Return the sum of all gradients, weighted by a table of shares, and its error; both (G,).
         """
         shares = shares.double()[..., None]  # (w, m) -> (w, m, 1)
         return (shares * self.gradients).sum((0, 1)), (shares * self.errors).sum((0, 1))

@@ -42,8 +42,7 @@ def _cases(draw):
 
 class _Watched:
     """
-    A model and an optimizer that note the gradient of each step, and the weights before and after
-    it.
+    A model and an optimizer that note each step's gradient, and the weights around it.
     """
 
     def __init__(self, model):
@@ -129,8 +128,7 @@ def _changes_the_rest(view):
 
 
 def _moments(view):
-    # Yield for each step whether ranks should meet after it, and their weights before and after
-    # that.
+    # Yield for each step whether ranks should meet after it, and the weights before and after then.
     last = view.case["batches"]
     for number in range(NUM_CALLS):
         notes = [seen.kept[number] for seen in view.case_result.seen]

@@ -58,7 +58,7 @@ def mean_of(rows):
     stacked = torch.stack(rows).double()
     unit = torch.finfo(rows[0].dtype).eps / 2
     mean = stacked.mean(dim=0)
-    # Rounded are: a sum of w terms, the factor 1 / w, a product, and this float64 mean.
+    # These are rounded: a sum of w terms, the factor 1 / w, a product, and this float64 mean.
     return mean, sum_error(rows) / len(rows) + 4 * unit * stacked.abs().mean(dim=0)
 
 

@@ -18,7 +18,7 @@ NUM_CALLS = 2
 def _cases(draw):
     yield Case(2, {"sizes": [2, 4], "slow": [1]}, seed=0)
     yield Case(1, {"sizes": [draw.randint(2, 5)], "slow": []})
-    # The slow ranks are neighbours: a rank that helps only one of its neighbours leaves a queue.
+    # The slow ranks are neighbours: if each rank helps only one neighbour, a queue gets no help.
     first = draw.randrange(4)
     yield _case(draw, [first, (first + 1) % 4], [draw.randint(1, 3) for _ in range(4)])
     yield _case(draw, [draw.choice([1, 2])], [0, draw.randint(1, 3), draw.randint(1, 3)])
@@ -142,8 +142,7 @@ def _takes_others_first(view, kept):
 
 def _left(view, kept):
     """
-    Return (items left, how many of them were taken and not begun) if this rank is slow, else (0,
-    0).
+    Return (items left, those of them that were taken and not begun); (0, 0) for a fast rank.
     """
     own = kept[view.rank]
     return (own["left"], own["hoarded"]) if view.rank in view.case["slow"] else (0, 0)

@@ -1,8 +1,8 @@
 """
-Workers that send gradients to a server in the order that a case draws, and what it must answer.
+Workers that send gradients to a server in the order that a case draws.
 
-The workers pass a token: a worker that has sent its gradient hands the token to the next one, and
-only then does that one send. So every server gets the same order, on a busy machine as well.
+The workers pass a token: a worker that has sent its gradient hands the token to the next worker,
+which sends only then. So every server gets the same order, on a busy machine as well.
 
 Legend: k workers, ranks 1 to k; s steps each; gradient (worker, step) is nonzero only at place
 (worker - 1) s + step. So weights show which gradients are in them. A version of the weights has a

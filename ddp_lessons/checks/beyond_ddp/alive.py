@@ -1,5 +1,5 @@
 """
-A count of the memory that is alive: all tensors that a piece of code has made and not released.
+A count of the memory that is alive: of all tensors that a piece of code made, whatever holds them.
 
 C++ holds the tensors that autograd has saved for backward, where Python's garbage collector does
 not look. Therefore a mode sees every operation, and keeps a weak reference to the memory of each

@@ -92,7 +92,7 @@ def _slower(case_result, rank, job, got, best):
 
 
 def _would_choose(job, mesh, forgets):
-    # Only an answer whose seconds of its mesh are right gets here.
+    # The answer's seconds are right, so the mistake must give the right ones for this mesh.
     found, reckoned = best_of(job, forgets)
     return found == mesh and is_close(reckoned, seconds(job, mesh))
 

@@ -63,7 +63,7 @@ def slack_of(case):
     """
     Return how far a number may be off by rounding.
     """
-    # Whole numbers below 1000 and their products, some 100 roundings of sums below 100,000.
+    # Numbers are whole and below 1000. About 100 sums of products, below 100,000, are rounded.
     return 100 * 1e5 * torch.finfo(getattr(torch, case["dtype"])).eps
 
 

@@ -76,8 +76,7 @@ def _most_held(case, rank):
 
 
 def _all_fit(context, parts):
-    # Either all ranks go on or none: a rank with wrong parts would raise, and the others would
-    # wait.
+    # Either all ranks go on or none: others would wait for a rank whose wrong parts raise.
     fits = (
         torch.tensor([_fault_of(context.case, context.rank, parts) is None])
         .int()

@@ -1,5 +1,5 @@
 """
-Jobs for task 15.4, and the seconds of a step as answers compute them that forget a part.
+Jobs for task 15.4, and the seconds of a step, computed as by answers that forget a part of it.
 
 Legend: d x t x p ranks, for data, tensor and pipeline; M micro-batches.
 """
@@ -9,8 +9,8 @@ from ddp_lessons.costs import Link
 
 CLOSE = 1e-6
 """
-The relative error that is allowed in seconds. Another order of adding has a smaller one, and a
-mistake a larger one.
+The relative error that is allowed in seconds. Adding in another order gives a smaller error, and
+every mistake a larger one.
 """
 
 MISTAKES = (
@@ -175,8 +175,7 @@ def is_close(one, other):
 
 def best_of(job, forgets=None):
     """
-    Return the fastest possible mesh and its seconds, as an answer finds them that forgets
-    something.
+    Return the fastest possible mesh and its seconds, as found by an answer that forgets something.
 
     Args:
         job: The Job.

@@ -81,8 +81,7 @@ def _act(context, capture):
 
 
 def _objects(run):
-    # One parameter stands for all of them. The answer may have replaced the model by something
-    # else.
+    # One parameter stands for all. The answer may have replaced the model by something else.
     parameters = run.model.parameters() if isinstance(run.model, torch.nn.Module) else [None]
     own = {name: getattr(run, name) for name in ("model", "optimizer", "scheduler", "sampler")}
     return own | {"parameter": next(iter(parameters))}

@@ -40,9 +40,9 @@ _NUM_DIGITS = 128
 
 
 def _cases(draw):
-    # The second case of a pair resumes what the first one saved. The first pair is drawn, so its step
-    # is always the same. The others are killed in any step after the first save. Three ranks cannot
-    # take over four shares without splitting them; two ranks and one rank can.
+    # The second case of a pair resumes what the first one saved. The first pair is drawn, so its
+    # step is always the same. The others are killed in any step after the first save. Three ranks
+    # cannot take over four shares without splitting them; two ranks and one rank can.
     data = {"saved by": 4, "killed in step": 4}
     yield Case(4, data, seed=0)
     yield Case(2, data, seed=0)
@@ -67,7 +67,7 @@ def _act(context, finish):
         life = DigitsRun(context, seed, killed_in)
         saves = NotedCheckpoints(folders[folder], life)
         live(context, saves, finish, life.run, saves, *given)
-        events = context.calls[-1].events if killed_in is None else []  # a killed call has no record
+        events = context.calls[-1].events if killed_in is None else []  # a killed call leaves none
         lives[name] = {
             "steps": life.steps,
             "saves": saves.log,

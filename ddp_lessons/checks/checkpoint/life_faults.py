@@ -1,6 +1,5 @@
 """
-The mistakes in the runs of task 08.5. Each function finds one and returns a sentence about it, or
-"".
+The mistakes in the runs of task 08.5. Each function looks for one: it returns a sentence, or "".
 
 Legend: a life is a run of one process: without a kill, until a kill, or after it.
 """
@@ -15,8 +14,7 @@ NUM_STEPS, EVERY, GLOBAL_BATCH, MICRO_BATCH = 5, 2, 48, 4
 
 def _lives(view):
     """
-    Yield for each life of this rank its name, its notes, and the numbers of the steps that it
-    should make.
+    Yield for each life of this rank its name, its notes, and the steps that it should make.
     """
     killed_in, lives = view.case["killed in step"], view.kept["lives"]
     done = (killed_in - 1) // EVERY * EVERY
@@ -29,8 +27,7 @@ def _lives(view):
 
 def _first_fault(view):
     """
-    Return the first function of `_OF_A_LIFE` that finds something wrong, and its fact; or None and
-    "".
+    Return the first function of `_OF_A_LIFE` that finds a fault, and its sentence, or (None, "").
 
     A fault in a later life may be a consequence of this one.
     """
@@ -188,8 +185,7 @@ The functions that find a fault in a life, in the order in which they are tried.
 
 def _differs_in_bits(view):
     """
-    Return a fact if two runs with equally many ranks differ in the weights of a step before any
-    kill.
+    Return a fact if two runs with equally many ranks have other weights at a step before a kill.
     """
     lives = view.kept["lives"]
     pairs = zip(lives.get("killed", {"steps": []})["steps"], lives["whole"]["steps"], strict=False)

@@ -204,8 +204,7 @@ class DigitsRun:
 
     def state(self):
         """
-        Return copies of weights and momentum. Momentum that does not exist yet is returned as
-        zeros.
+        Return copies of weights and momentum. Missing momentum is returned as zeros.
         """
         of = self.run.optimizer.state
         both = [(p, of[p].get("momentum_buffer") if p in of else None) for p in self._list]

@@ -1,5 +1,6 @@
 """
-The error for a case that did not end: a rank raised or died, or a deadlock, or a time limit.
+The error for a case that did not end, because a rank raised or died, or of a deadlock or a
+deadline.
 """
 
 from ddp_lessons.checks.kit.judging import CaseResult, printed_lines, wrong
@@ -14,8 +15,7 @@ MAX_WAITS = 4
 
 def simulate_case(task, case, seen, printed, stops):
     """
-    Return the CaseResult of a simulated world. Raise a WrongAnswer if one of its ranks did not
-    finish.
+    Return the CaseResult of a simulated world. Raise a WrongAnswer if a rank did not finish.
 
     Args:
         task: The Task.

@@ -72,8 +72,7 @@ class Deadline:
     @property
     def spent_s(self):
         """
-        The seconds that count so far: those on the clock, less the waits of the rank that waited
-        most.
+        The seconds that count so far: those on the clock, less the longest waits of a rank.
 
         They are at least the seconds for which one rank's main thread has run.
         """

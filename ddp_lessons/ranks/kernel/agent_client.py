@@ -119,7 +119,7 @@ class AgentClient:
 
     def pids(self, ranks):
         """
-        Return the process ids of the controller and of some ranks: their replies need these to run.
+        Return the process ids of the controller and some ranks, through which their replies pass.
         """
         known = [self._supervisor.pids.get(rank) for rank in ranks]
         return [pid for pid in (self._supervisor.controller_pid, *known) if pid is not None]
@@ -134,7 +134,7 @@ class AgentClient:
     @property
     def controller_ports(self):
         """
-        The TCP ports on which the controller serves the ranks; empty if it uses sockets in a folder.
+        The TCP ports on which the controller serves the ranks; empty if it has sockets in a folder.
         """
         path = self._cluster.controller.connection_files["engine"]
         with open(path) as f:

@@ -171,8 +171,8 @@ class Bootstrap:
         supervisor.remove_at_end([str(file) for file in files_of(profile_dir, cluster_id)])
         cluster = self._cluster if launcher in ELSEWHERE else None
         listen = listen_address(launcher, cluster)
-        # Ranks of other launchers listen on ports themselves, and encrypt with keys that only a
-        # controller on ports has. So they need a controller on ports.
+        # Ranks of other launchers listen on ports, encrypted with the controller's keys. A
+        # controller with sockets in a folder has no keys.
         has_sockets = launcher in OWN and can_hold_sockets(supervisor.folder)
         folder = supervisor.folder if has_sockets else None
         supervisor.order_controller(controller_arguments(profile_dir, cluster_id, listen, folder))

@@ -47,7 +47,7 @@ class CellTransport:
         self._awaited: set = set()  # ranks whose reply has not come
         self._pings: dict = {}  # rank -> (id of its request, future of a ping that was sent later)
         self._news: deque = deque()
-        self._bell: queue.SimpleQueue = queue.SimpleQueue()  # signal handlers may put
+        self._bell: queue.SimpleQueue = queue.SimpleQueue()  # a signal handler may write it
 
     def send(self, ranks=None):
         """
@@ -142,7 +142,7 @@ class CellTransport:
 
         Args:
             what, rank, detail: The event: its kind, such as "reply"; its rank or None; its data.
-            wakes: Whether to wake the waiting thread. If not, it reads the event with the next one.
+            wakes: Whether to wake the waiting thread. If not, it reads this event with a later one.
         """
         self._news.append((what, rank, detail))
         if wakes:
@@ -196,7 +196,7 @@ def unpack(packed):
             become the replacement character.
 
     Returns:
-        Any: What `json.loads` gives, with a datetime under "date".
+        Any: The value that `json.loads` returns, with a datetime under "date".
 
     Source: https://jupyter-client.readthedocs.io/en/stable/messaging.html, general message format.
     """

@@ -1,5 +1,5 @@
 """
-The processes of the ranks: start them, know which have died, put new ones in their place.
+The processes of the ranks: how they start, which of them have died, and how they are replaced.
 """
 
 import signal
@@ -19,7 +19,7 @@ from ddp_lessons.ranks.system.network_interfaces import GROUP_VARIABLES, interfa
 
 class RankProcesses(ABC):
     """
-    One ipyparallel engine a rank, whose id is the rank.
+    The processes of a launcher's ranks: one ipyparallel engine for each, with the rank as its id.
 
     Args:
         supervisor: The SupervisorClient.
@@ -28,9 +28,9 @@ class RankProcesses(ABC):
         placement: The Placement of the ranks.
 
     Attributes:
-        has_supervisor: Whether our supervisor is the ranks' parent, so that the kernel has hold of them.
-        on_this_machine: Whether all ranks are, so that loopback will do.
-        shared_folder: A folder that all ranks see, if they do.
+        has_supervisor: Whether our supervisor is the ranks' parent, and can signal them.
+        on_this_machine: Whether all ranks run on this machine, so that loopback is enough.
+        shared_folder: The folder of the file stores. All ranks see it if `shares_files`.
     """
 
     has_supervisor = True
@@ -49,19 +49,19 @@ class RankProcesses(ABC):
     @abstractmethod
     def _options(self):
         """
-        Return what ipyparallel's launcher is to be told, by name.
+        Return the options for ipyparallel's launcher, a dict by name.
         """
 
     @abstractmethod
     def _log_tail(self, ranks):
         """
-        Return the last words of ranks that did not come up.
+        Return the last log lines of ranks that did not start.
         """
 
     @abstractmethod
     def _ended_early(self, rank):
         """
-        Whether a rank has ended before it registered.
+        Return whether a rank has ended before it registered.
         """
 
     @abstractmethod
@@ -73,31 +73,31 @@ class RankProcesses(ABC):
     @abstractmethod
     def stop(self):
         """
-        End those that the supervisor does not end.
+        End all ranks that the supervisor does not end.
         """
 
     @abstractmethod
     def kill_stuck(self, ranks):
         """
-        End the processes of ranks that nothing else can free.
+        End the processes of ranks that cannot be released.
         """
 
     @abstractmethod
     def resume(self, ranks):
         """
-        Let ranks go on that a signal has stopped.
+        Resume ranks that a signal has stopped.
         """
 
     @property
     @abstractmethod
     def dead(self):
         """
-        Ranks whose process has ended and was not replaced yet.
+        The ranks whose process has ended and was not replaced yet.
         """
 
     silent: Collection = frozenset()
     """
-    Dead ranks of which nobody knows whether their process has ended: their host does not answer.
+    The dead ranks whose host does not answer, so that their processes may still run.
     """
 
     @property
@@ -110,27 +110,27 @@ class RankProcesses(ABC):
     @property
     def hosts(self):
         """
-        {rank: name of its host}, if they are on several machines or another one; else empty.
+        {rank: name of its host}; empty if all ranks are on this machine.
         """
         return {}
 
     @property
     def lost_hosts(self):
         """
-        Names of hosts that have lost all their ranks, and may be gone themselves.
+        The names of hosts that have lost all their ranks, and may be gone themselves.
         """
         return []
 
     @property
     def loss(self):
         """
-        What has ended all ranks, none of which can be replaced; else empty. It follows a colon.
+        The cause that has ended all ranks for good, as text after a colon; empty if there is none.
         """
         return ""
 
     def _next_step(self):
         """
-        Return what to try where ranks do not come up.
+        Return advice for a user whose ranks do not start.
         """
         return 'Run "ddp-lessons doctor" to see what is wrong.'
 
@@ -143,7 +143,7 @@ class RankProcesses(ABC):
         Start all engines and wait until they have registered.
 
         Raises:
-            StartFailed: They did not come up.
+            StartFailed: A rank did not start.
         """
         self._engine_set = self._start(len(self._ranks), self._options())
         self._wait_until_registered(self._ranks, timeout_s)
@@ -164,7 +164,7 @@ class RankProcesses(ABC):
                     f"Ranks could not be started: {rank_names(silent)} did not come up."
                     f"{self._log_tail(silent)} {self._next_step()}"
                 )
-            time.sleep(clocks.POLL_S)  # polls; ipyparallel's own wait wakes up less often
+            time.sleep(clocks.POLL_S)  # polls, because ipyparallel's own wait looks less often
 
     def _ended(self, missing):
         return [rank for rank in missing if self._ended_early(rank)]
@@ -188,19 +188,19 @@ class RankProcesses(ABC):
 
     def was_killed_by_us(self, pid):
         """
-        Whether it was us who ended a process.
+        Return whether this kernel has ended a process.
         """
         return pid in self._given_up
 
     def replace_dead(self):
         """
-        Put a new process in the place of each dead rank, with the same number.
+        Replace each dead rank by a new process with the same number.
 
         Returns:
-            list[int]: The ranks that were replaced. Their variables are gone; they are in no group.
+            list[int]: The replaced ranks. Their variables are lost, and they are in no group.
 
         Raises:
-            StartFailed: A new one did not come up.
+            StartFailed: A new process did not start.
         """
         dead = self.dead
         for rank in dead:
@@ -213,12 +213,12 @@ class RankProcesses(ABC):
     def _wait_until_forgotten(self, rank):
         time_limit = LoadAwareTimeout(clocks.FORGET_S, self._controller_pids)
         while rank in self._client.ids and not time_limit.is_over:
-            time.sleep(clocks.POLL_S)  # polls: the client's own thread takes it off the list
+            time.sleep(clocks.POLL_S)  # polls: the client's thread removes it from the list
 
 
 class SupervisedRankProcesses(RankProcesses):
     """
-    Ranks on this machine that our supervisor has started, and keeps.
+    The processes of ranks on this machine that are children of our supervisor.
     """
 
     def __init__(self, supervisor, cluster, client, placement):
@@ -227,7 +227,7 @@ class SupervisedRankProcesses(RankProcesses):
 
     def stop(self):
         """
-        Do nothing: the supervisor ends its own.
+        Do nothing, because the supervisor ends its own children.
         """
 
     def _options(self):
@@ -245,13 +245,13 @@ class SupervisedRankProcesses(RankProcesses):
     @property
     def dead(self):
         """
-        Ranks whose process has ended and was not replaced yet.
+        The ranks whose process has ended and was not replaced yet.
         """
         return [rank for rank in self._ranks if rank not in self._supervisor.pids]
 
     def kill_stuck(self, ranks):
         """
-        End the processes of ranks that nothing else can free.
+        End the processes of ranks that cannot be released.
         """
         pids = self._supervisor.pids
         self._given_up.update(pids[r] for r in ranks if r in pids)
@@ -259,7 +259,7 @@ class SupervisedRankProcesses(RankProcesses):
 
     def resume(self, ranks):
         """
-        Let ranks go on that a signal has stopped.
+        Resume ranks that a signal has stopped.
         """
         self._supervisor.signal_ranks(ranks, signal.SIGCONT)
 
@@ -268,13 +268,14 @@ class SupervisedRankProcesses(RankProcesses):
         self._engine_set.start_rank(rank)
 
     def _on_supervisor_event(self, message):
-        # The hub is told at once: it frees the number, and whoever waits for that rank hears of it.
+        # Report the death to the controller at once. It then gives the rank's number to the next
+        # engine that asks for it, and fails the requests that wait for the rank.
         if message["at"] == "died" and message["rank"] in self._client.ids:
             report_death(self._client, message["rank"])
 
 
 def loopback_only():
     """
-    Return the variables that keep Gloo and NCCL on this machine.
+    Return the environment variables that keep Gloo and NCCL on this machine.
     """
     return dict.fromkeys(GROUP_VARIABLES, interface_of(LOOPBACK))

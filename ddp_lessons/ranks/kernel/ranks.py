@@ -23,8 +23,8 @@ from ddp_lessons.ranks.system.resource_limits import setting
 
 class RankView(DirectView):
     """
-    ipyparallel's view, which says in one sentence that a variable cannot leave its rank, and whose
-    cell fails when Stop is pressed: ipyparallel's goes on as if all had gone well.
+    ipyparallel's view with two changes: a failed transfer of a variable is explained in one
+    sentence, and a blocking call raises when Stop is pressed. ipyparallel's would return normally.
     """
 
     def _really_apply(self, f, args=None, kwargs=None, block=None, **options):
@@ -57,18 +57,18 @@ class RankView(DirectView):
 
 class Ranks:
     """
-    Ranks that `%%px` reaches. Made by `start_ranks`; a context manager that ends them.
+    The ranks that `%%px` reaches. `start_ranks` makes them; the end of a `with` block ends them.
 
     Attributes:
         client: ipyparallel's client; `client[r]` is a view on rank r.
         cluster: ipyparallel's cluster.
-        placement: Which device and backend each rank has, and why.
-        engines: The ranks' processes.
-        control: The line to their agents.
-        joined: Whether they are to be in a group of our making.
-        is_consistent: Whether no join or leave was left half done.
-        reported_dead: Dead ranks of which an error has told, and which the next cell is to replace.
-        parked_after_min: Minutes that nobody used them, after which they were ended; else None.
+        placement: The Placement: device and backend of each rank, and why.
+        engines: The RankProcesses.
+        control: The AgentClient, which reaches the rank agents.
+        joined: Whether `recover` joins all ranks to a new group. A call of `join` sets it.
+        is_consistent: Whether every join and leave has finished. False: one was left half done.
+        reported_dead: Dead ranks that an error has reported. The next cell replaces them.
+        parked_after_min: Minutes without use after which the ranks were parked; else None.
     """
 
     def __init__(self, asked, supervisor, cluster, client, placement):
@@ -111,7 +111,7 @@ class Ranks:
     @functools.cached_property
     def view(self):
         """
-        ipyparallel's blocking view on all ranks.
+        The blocking view on all ranks.
         """
         view = self._view_on(slice(None))
         view.block = True
@@ -130,19 +130,19 @@ class Ranks:
 
     def has_variable(self, name):
         """
-        Whether rank 0 has a variable of that name; False if it does not say so soon.
+        Return whether rank 0 has a variable of that name; False if it does not answer soon.
         """
         return self._asked_soon([0], has_variable, name) == [True]
 
     def has_left_its_group(self):
         """
-        Whether a rank says that it has left the group that `join` has made: a cell may do that.
+        Return whether a rank has left the group that `join` has made, as a cell can make it do.
         """
         return self.joined and False in self._asked_soon(range(len(self)), is_in_group)
 
     def _asked_soon(self, some, function, *args):
         """
-        Return what a function gives on some ranks; nothing if one does not answer soon.
+        Return a function's results on some ranks; an empty list if a rank does not answer soon.
         """
         asked = self._view_on(list(some)).apply_async(function, *args)
         asked.wait(clocks.IDLE_S)
@@ -158,7 +158,7 @@ class Ranks:
 
     def activate(self):
         """
-        Let `%%px` reach these ranks, if this is IPython.
+        Make `%%px` reach these ranks, if this process runs IPython.
         """
         from IPython import get_ipython
 
@@ -182,7 +182,7 @@ class Ranks:
 
     def stop(self):
         """
-        End all ranks, their controller and their supervisor. Their variables are gone.
+        End all ranks, their controller and their supervisor. The ranks' variables are lost.
         """
         if self._stopped:
             return
@@ -192,7 +192,7 @@ class Ranks:
         self.client.close(linger=0)
         try:
             self.engines.stop()
-        finally:  # what it could not end, the supervisor is to
+        finally:  # the supervisor ends what the line above could not end
             self.cluster.close()
             self.supervisor.stop()
 
@@ -200,13 +200,13 @@ class Ranks:
 
     def join(self):
         """
-        Join all ranks to a new default process group. Waits for the slowest as long as it moves.
+        Join all ranks to a new default process group. Wait for slow ranks, but not for stuck ones.
 
         Returns:
             list[str]: Names in the ranks' namespaces that hold an earlier group.
 
         Raises:
-            StartFailed: As `recover`, which mends what a rank spoils that dies of it.
+            StartFailed: A rank died or got stuck, and then `recover` failed, too.
         """
         self.joined = True
         return self._or_recover(join_all)
@@ -216,10 +216,10 @@ class Ranks:
         Have all ranks leave their groups.
 
         Returns:
-            list[str]: As `join`.
+            list[str]: Names in the ranks' namespaces that hold an earlier group.
 
         Raises:
-            StartFailed: As `join`.
+            StartFailed: A rank died or got stuck, and then `recover` failed, too.
         """
         self.joined = False
         return self._or_recover(leave_all)
@@ -235,9 +235,9 @@ class Ranks:
 
     def regroup(self):
         """
-        Leave all groups and join a new one, after a mishap that left the group in disorder.
+        Have all ranks leave their groups and join a new group, after a fault in a group.
 
-        Prints the names of objects, such as DDP models, that hold the old group and must be made
+        Print the names of objects, such as DDP models, that hold the old group and must be made
         again.
         """
         self.joined = True
@@ -251,7 +251,7 @@ class Ranks:
         Make the file of a new store and return its path.
         """
         store_file = self.store_folder / f"store-{next(self._generations)}"
-        if not self.engines.on_this_machine:  # nor is that folder this set's alone
+        if not self.engines.on_this_machine:  # other sets of ranks use the same folder
             store_file = store_file.with_name(f"{self.cluster.cluster_id}-{store_file.name}")
             self.supervisor.remove_at_end([str(store_file)])
         store_file.touch(mode=0o600)
@@ -260,10 +260,10 @@ class Ranks:
     @property
     def store_folder(self):
         """
-        Folder of the file stores, which all ranks see.
+        The folder of the file stores, which all ranks see.
 
         Raises:
-            BadInput: Their hosts share no files.
+            BadInput: The ranks' hosts share no files.
         """
         if not self.engines.shares_files:
             raise BadInput(
@@ -278,24 +278,25 @@ class Ranks:
     @property
     def dead(self):
         """
-        Ranks whose process has ended and was not replaced yet.
+        The ranks whose process has ended and was not replaced yet.
         """
         return self.engines.dead
 
     def recover(self, regroup=True):
         """
-        Put new processes in the place of dead ranks, and give all ranks an orderly group.
+        Replace dead ranks, and regroup all ranks.
 
-        Can be run again at any time: whatever was left half done is begun anew.
+        This method can be called at any time: it starts again with steps that were left half done.
 
         Args:
-            regroup: Leave the old groups. A group of our own making is joined again.
+            regroup: Whether all ranks leave their groups, and join a new group if `joined`.
 
         Returns:
-            Recovery: What was done, for the message.
+            Recovery: A record of what was done, for the message.
 
         Raises:
-            StartFailed: No group came about, however often it was tried. The next cell tries again.
+            StartFailed: A replacement did not start, or all attempts to regroup failed. The next
+                cell tries again.
         """
         if regroup:
             replaced, stale = enter_group(self)

@@ -1,11 +1,11 @@
 """
-Have all ranks leave their groups and join a new one, in whatever state a mishap has left them.
+How all ranks leave their groups and join a new one, in whatever state a fault has left them.
 
-    free      until each rank answers; who is beyond help gets a new process
-    leave     each rank alone, so that one that cannot is found
-    join      all together
+    release   all ranks, until each answers; replace ranks that cannot be released
+    leave     on each rank alone, so that a rank that cannot leave is found
+    join      on all ranks together
 
-Any of the three may fail, since a rank may die at any moment. Then all of it is done again.
+Each of the three steps may fail, since a rank may die at any moment. Then all steps are repeated.
 """
 
 import secrets
@@ -26,23 +26,23 @@ _SAID = {"leave": "leave one", "join": "join one", "open_store": "open a store f
 
 class GroupBroken(Exception):
     """
-    A join or leave that will never be finished. Its text says why.
+    A join or leave that will never finish. The text of this error says why.
     """
 
 
 def enter_group(ranks):
     """
-    Free all ranks, have them leave their groups, and join them if they are to be joined.
+    Release all ranks, have them leave their groups, and join a new group if `ranks.joined`.
 
     Args:
         ranks: The Ranks.
 
     Returns:
-        (set[int], list[str]): The ranks that have new processes, and the names that hold an earlier
-        group.
+        (set[int], list[str]): The replaced ranks, and the names in the ranks' namespaces that hold
+        an earlier group.
 
     Raises:
-        StartFailed: It did not come about. `ranks.is_consistent` is False: the next cell tries again.
+        StartFailed: All attempts failed. `ranks.is_consistent` is False: the next cell tries again.
     """
     replaced = set()
     for _ in range(_ATTEMPTS):
@@ -56,7 +56,7 @@ def enter_group(ranks):
             fault = broken
             continue
         return replaced, stale
-    _free_all(ranks)  # who still waits for the others would not hear a view
+    _free_all(ranks)  # a rank that still waits for others cannot answer a view
     raise StartFailed(
         f"Ranks are in no group: {fault}. Run the next cell, which joins them first, or "
         "call ranks.stop(), then start_ranks()."
@@ -65,7 +65,7 @@ def enter_group(ranks):
 
 def _free_all(ranks):
     """
-    Free ranks until each answers. Returns those that have new processes.
+    Release all ranks until each answers. Return the set of replaced ranks.
     """
     replaced = set(ranks.engines.replace_dead())
     answers = _ask(ranks, range(len(ranks)))
@@ -91,7 +91,7 @@ def _ask(ranks, some):
 
 def join_all(ranks):
     """
-    Join all ranks to a new default process group, after leaving the one that they may be in.
+    Join all ranks to a new default process group, after they have left any earlier one.
 
     Args:
         ranks: The Ranks.
@@ -100,7 +100,7 @@ def join_all(ranks):
         list[str]: Names in the ranks' namespaces that hold an earlier group.
 
     Raises:
-        GroupBroken: A rank died, raised, or stands still. `ranks.is_consistent` is False then.
+        GroupBroken: A rank died, raised, or is stuck. `ranks.is_consistent` is False then.
     """
     meeting, placement = _new_meeting(ranks), ranks.placement
     arguments = [(meeting, len(ranks), placement.backend, device) for device in placement.devices]
@@ -109,12 +109,13 @@ def join_all(ranks):
 
 def _new_meeting(ranks):
     """
-    Return what ranks are told of the store in which they meet: see `group_membership.join`.
+    Make the store in which ranks meet. Return the argument `meeting` of `group_membership.join`.
     """
     if ranks.engines.shares_files:
         return str(ranks.new_store_file())
     (snapshot,) = _call_agents(ranks, "open_store", [()])
-    # torch's store has no password. The key goes to the ranks over the encrypted line.
+    # torch's store has no password. So ranks get a secret prefix of its keys, over the encrypted
+    # connection.
     return (*snapshot, secrets.token_hex())
 
 
@@ -123,7 +124,13 @@ def leave_all(ranks):
     Have all ranks leave their groups.
 
     Args:
-        ranks: As the rest, see `join_all`.
+        ranks: The Ranks.
+
+    Returns:
+        list[str]: Names in the ranks' namespaces that hold an earlier group.
+
+    Raises:
+        GroupBroken: A rank died, raised, or is stuck. `ranks.is_consistent` is False then.
     """
     return _names(_call_agents(ranks, "leave", [()] * len(ranks)))
 
@@ -134,15 +141,15 @@ def _names(lists):
 
 def _call_agents(ranks, name, arguments):
     """
-    Run a function of `group_membership` on the first ranks, and wait for all while they move.
+    Run a function of `group_membership` on ranks, and wait for it unless a rank gets stuck.
 
     Args:
         ranks: The Ranks.
-        name: The function's name.
-        arguments: Those of each rank, from rank 0 on.
+        name: The function's name: "join", "leave" or "open_store".
+        arguments: A tuple of arguments for each rank, from rank 0 on. Later ranks are left out.
 
     Returns:
-        list: What it gave on each.
+        list: The function's results, in rank order.
     """
     ranks.is_consistent = False
     if ranks.dead:
@@ -174,11 +181,11 @@ def _first_line(future):
 
 class _Watch:
     """
-    Tell ranks that will never finish a join or leave from those that are slow.
+    The watch on ranks that join or leave, which tells stuck ranks from slow ones.
 
     Args:
         ranks: The Ranks.
-        name: The function of `group_membership` that they run.
+        name: The function of `group_membership` that the ranks run.
         clock: Function that returns seconds.
         stats: Function from a process id to its ThreadStats or None.
     """
@@ -196,7 +203,7 @@ class _Watch:
 
     def stands_still(self, pending):
         """
-        Whether it is no use to wait for these ranks any longer.
+        Return whether these ranks will never finish, so that it is no use to wait any longer.
         """
         known = [self._rests[rank] for rank in pending if rank in self._rests]
         if len(known) < len(pending) or not all(rest.is_known for rest in known):

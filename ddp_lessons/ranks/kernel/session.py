@@ -1,5 +1,5 @@
 """
-Start ranks for a notebook, and keep them: the one current set.
+The current ranks of a notebook, of which there is one set at most: start, return and stop them.
 """
 
 import atexit
@@ -19,15 +19,15 @@ def start_ranks(n=None, *, device="auto", launcher="auto", join=True, timeout_s=
     """
     Start ranks that `%%px` reaches, joined to one process group, and print what was chosen.
 
-    Called again with the same arguments it gives the running ranks back; with others it
-    restarts them.
+    A second call with the same arguments returns the running ranks. A call with other arguments
+    ends them and starts new ones.
 
     Args:
         n: Number of ranks. Default: every GPU, or 4 ranks on the CPU.
         device: "auto", "cpu" or "cuda".
         launcher: "auto", "fork" (import torch once, then fork), "spawn" (a fresh interpreter
             each), or one of ipyparallel's: "local", "slurm", "ssh", "mpi".
-        join: Join all ranks to the default process group. False leaves that to the lesson.
+        join: Whether to join all ranks to the default process group. If not, a lesson does that.
         timeout_s: Seconds to wait for the ranks before giving up.
 
     Returns:
@@ -63,7 +63,7 @@ def start_ranks(n=None, *, device="auto", launcher="auto", join=True, timeout_s=
     try:
         _current.activate()
         print(_current)
-    except BaseException:  # Stop at the last moment: the caller never gets these ranks
+    except BaseException:  # such as Stop: the caller will never get these ranks
         stop_ranks()
         raise
     return _current
@@ -74,7 +74,7 @@ def _start(asked, timeout_s):
 
     n, device, launcher, join = asked
     with starting(launcher, timeout_s) as begun:
-        # While other processes import, so does this one.
+        # Import this while the supervisor and the controller import their libraries.
         from ddp_lessons.ranks.kernel.ranks import Ranks
 
         ranks = Ranks(asked, begun.supervisor, *begun.connect(n, device))
@@ -90,7 +90,7 @@ def current_ranks():
     Return the running ranks.
 
     Raises:
-        RanksGone: None are running.
+        RanksGone: No ranks are running.
     """
     if _current is not None and _current.parked_after_min is not None:
         from ddp_lessons.ranks.kernel.recovery import ranks_are_gone
@@ -115,8 +115,8 @@ atexit.register(stop_ranks)
 
 
 def _answer_px():
-    # Before the first start, and after one that was refused, a cell for ranks says that there are
-    # none, and what to do.
+    # Before the first start, and after a refused one, `%%px` says that no ranks are running, and
+    # what to do.
     if "IPython" not in sys.modules:
         return
     shell = sys.modules["IPython"].get_ipython()
@@ -141,7 +141,7 @@ def _check_launcher(launcher):
     if launcher not in known:
         names = ", ".join(f'"{name}"' for name in known)
         next_step = "Leave launcher out to have one chosen."
-        if launcher == "kubernetes":  # a cluster's pods run scripts: ipyparallel has no launcher
+        if launcher == "kubernetes":  # ipyparallel has no launcher for it; pods run scripts
             next_step = '"ddp-lessons script NOTEBOOK --kubernetes" makes a job of tagged cells.'
         raise BadInput(f"Unknown launcher: expected one of {names} (got {launcher!r}). {next_step}")
     if launcher == "fork" and not can_fork()[0]:

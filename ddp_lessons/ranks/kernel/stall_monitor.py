@@ -1,10 +1,10 @@
 """
-Look after a cell that does not come back: tell slow from stuck, and free the ranks.
+The stall monitor: it watches a cell that has not ended, and tells slow from stuck.
 
-    a rank raised or died      its peers are freed once they are seen to wait, or had a chance
-    all wait for one another   a deadlock: nothing can come of it, so all are freed
-    some wait for a slow rank  a stall: after 5 s a table says who waits for whom
-    freed, and still not back  one that had the processor and still waits is replaced
+    a rank raised or died      release its peers once they wait, or had a chance to raise, too
+    all wait for one another   a deadlock, which never ends by itself: release all ranks
+    some wait for a slow rank  a stall: after 5 s print a table of which rank waits for which
+    a released rank waits on   end its process, if it had a core and still waits
 """
 
 import time
@@ -21,7 +21,7 @@ from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
 
 class StallMonitor:
     """
-    Watch the ranks of one cell.
+    The watch on the ranks of one cell.
 
     Args:
         ranks: The Ranks.
@@ -39,8 +39,8 @@ class StallMonitor:
         self.deadlocked = False
         self.unblocker = None
         self.last_snapshots = {}
-        self._questions = {}  # rank -> (when, the agent's turns then, future)
-        self._answered_at = {}  # rank -> when the question was asked that it answered last
+        self._questions = {}  # rank -> (when asked, its agent's turns then, future)
+        self._answered_at = {}  # rank -> when the request was sent that it answered last
         self._from_outside = {}
         self._standstill = None
         self._stats_at_fault = None
@@ -48,20 +48,20 @@ class StallMonitor:
 
     def look(self, running, fault_at):
         """
-        Look once, and do what has become due. Call it every `STALL_LOOK_EVERY_S`.
+        Look at the ranks once, and do what is due. Call this every `STALL_LOOK_EVERY_S` seconds.
 
         Args:
             running: Ranks that have not finished.
-            fault_at: When the first rank raised or died, on the monotonic clock, or None.
+            fault_at: Time at which the first rank raised or died, by the monotonic clock; or None.
         """
         if self.unblocker is not None:
             lost = self.unblocker.step(running)
             if lost:
                 for rank in set(lost) - set(self.last_snapshots):
-                    self._ask_from_outside(rank, insist=True)  # its last chance to say where it is
+                    self._ask_from_outside(rank, insist=True)  # read its stack before it ends
                 self.ranks.engines.kill_stuck(lost)
             return
-        if self._standstill is None:  # most cells are over before anybody looks
+        if self._standstill is None:  # made late: most cells end before the first look
             self._standstill = self._make_detector()
         self._standstill.look(running)
         if fault_at is not None:
@@ -71,7 +71,7 @@ class StallMonitor:
 
     def stop(self, running):
         """
-        Note where everybody is, then free them all: Stop was pressed.
+        Note where each rank is, and then release all ranks, because Stop was pressed.
         """
         if self._standstill is None:
             self._standstill = self._make_detector()
@@ -83,7 +83,8 @@ class StallMonitor:
         )
         self._ask(running, until=lambda: time_limit.is_over, insist=True)
         diagnosis = diagnose(self.all_snapshots(running), running, halts)
-        # A deadlock that was found a moment ago is over for ranks that have been freed by now.
+        # Keep the diagnosis of a deadlock that was found a moment ago: ranks that were released
+        # since then show nothing of it.
         if diagnosis.sentence or not self.deadlocked:
             self.diagnosis = diagnosis
         self._release()
@@ -93,8 +94,8 @@ class StallMonitor:
 
     def all_snapshots(self, running):
         """
-        Return the places of all ranks: the finished ones say what they have called, and those that
-        were not asked to run the cell are `outside`.
+        Return {rank: its snapshot, or None} for all ranks. Finished ranks report their collectives.
+        The snapshot of a rank that was not asked to run the cell is marked as `outside`.
         """
         dead = self.ranks.dead
         others = [r for r in range(len(self.ranks)) if r not in running and r not in dead]
@@ -109,7 +110,7 @@ class StallMonitor:
 
     def replied_to(self):
         """
-        Return for each rank that was asked the id of the last request to which it has replied.
+        Return {rank: id of the last request to which it has replied}, as the ranks reported it.
         """
         told = {**self.last_snapshots, **(self.unblocker.told if self.unblocker else {})}
         return {rank: said["replied_to"] for rank, said in told.items() if "replied_to" in said}
@@ -135,8 +136,8 @@ class StallMonitor:
     def _look_at_standstill(self, running):
         before = dict(self.last_snapshots)
         stalled = self._standstill.seconds > clocks.STALL_REPORT_S
-        # The signal that makes a silent rank tell its line wakes it from a sleep in C, so it is
-        # kept for a rank that holds the others up for long.
+        # The signal that makes a silent rank write its stack also ends a sleep in C. So it is sent
+        # only once a rank has held up the others for long.
         self._ask(running, insist=stalled and not self._table_shown)
         snapshots = {rank: self.last_snapshots.get(rank) for rank in running}
         if any(
@@ -166,13 +167,13 @@ class StallMonitor:
             self._show_table(diagnose(everybody, waiting, self._standstill.halts))
 
     def _has_gone_on(self, rank, before, snapshot):
-        # Of one that answers for the first time, what it did before is not known.
+        # First answer from this rank: there is no snapshot to compare it with, so use its turns.
         if snapshot is not None and rank not in before:
             return self._standstill.had_turns(rank)
         return before.get(rank) != snapshot
 
     def _is_confirmed(self, rank):
-        # Asked once more since the cell stands still, it said the same.
+        # The rank was asked once more after the cell had come to a standstill.
         return self._answered_at[rank] >= self._standstill.began_at
 
     def _show_table(self, diagnosis):
@@ -183,12 +184,12 @@ class StallMonitor:
 
     def _ask(self, running, until=None, insist=False):
         """
-        Ask ranks where they are, and note what has been answered. Nobody is asked twice at a time.
+        Request snapshots of ranks, and note the replies. Each rank has one open request at most.
 
         Args:
             running: The ranks to ask.
-            until: Function that tells when to wait no longer. Default: after `STALL_ANSWER_S`.
-            insist: Ask a rank whose interpreter is held also if that wakes it from a sleep in C.
+            until: Function that returns whether to stop waiting. Default: after `STALL_ANSWER_S`.
+            insist: Whether to signal a rank that cannot answer, even if that ends a sleep in C.
         """
         now = self._clock()
         missing = [rank for rank in running if rank not in self._questions]
@@ -201,7 +202,7 @@ class StallMonitor:
                 if not any(map(self._may_answer, running)):
                     break
                 look_at += clocks.STALL_GUARD_LOOK_EVERY_S
-            time.sleep(clocks.POLL_S)  # polls: an answer wakes nobody here
+            time.sleep(clocks.POLL_S)  # polls: a reply does not wake this thread
         for rank in running:
             if rank in self._questions and not self._may_answer(rank):
                 self._ask_from_outside(rank, insist)
@@ -224,7 +225,7 @@ class StallMonitor:
 
     def _may_answer(self, rank):
         """
-        Whether a rank that was asked is likely to answer still.
+        Return whether a rank that was asked may still answer.
         """
         if rank not in self._questions or rank not in self.ranks.supervisor.pids:
             return False
@@ -232,8 +233,7 @@ class StallMonitor:
         self._standstill.look_again(rank)
         if self._standstill.stats(rank) is None:
             return self._clock() - asked_at < clocks.STALL_UNKNOWN_ANSWER_S
-        # A agent that had the processor so often had its say, but for C code that holds the
-        # interpreter.
+        # An agent that had so many turns would have answered, unless C code holds the interpreter.
         return self._agent_turns(rank) - turns < clocks.DEAF_TURNS
 
     def _ask_from_outside(self, rank, insist):
@@ -251,5 +251,5 @@ class StallMonitor:
 
 
 def _with_busy_outside(running, snapshots):
-    # A rank outside the cell may be busy with another one: then it waits, or will come.
+    # A rank outside the cell may still run an earlier cell: keep it in the wait graph.
     return running + [rank for rank in snapshots if is_busy_outside(snapshots[rank])]

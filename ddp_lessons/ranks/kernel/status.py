@@ -1,5 +1,5 @@
 """
-A table of all ranks: which process, what state, which device, how much memory.
+The table of all ranks, with the process, state, device and memory of each.
 """
 
 import html
@@ -13,7 +13,7 @@ from ddp_lessons.private.ipyparallel_client import has_unanswered_requests
 @dataclass(frozen=True)
 class RankRow:
     """
-    One rank in the table. `memory_mib` is its resident memory, or None.
+    One rank in the table. `memory_mib` is its resident memory in MiB; None if that is unknown.
     """
 
     rank: int
@@ -40,7 +40,7 @@ class Status:
     @classmethod
     def of(cls, ranks):
         """
-        Look at running ranks.
+        Return the Status of some Ranks at this moment.
         """
         rows = []
         for rank, device in enumerate(ranks.placement.devices):
@@ -85,7 +85,7 @@ class Status:
 def _state(ranks, rank):
     if rank in ranks.dead:
         return "dead"
-    # What the kernel has sent and has no answer to: the controller keeps no record of it.
+    # The client knows which requests have no reply yet; the controller keeps no record of them.
     is_waiting = has_unanswered_requests(ranks.client, rank)
     return "busy" if ranks.alive and is_waiting else "idle"
 

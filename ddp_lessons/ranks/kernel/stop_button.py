@@ -1,5 +1,5 @@
 """
-What Stop does while ranks run a cell, and in the moment after.
+The handler of Stop while ranks run a cell, and in the moment after.
 """
 
 import signal
@@ -11,16 +11,19 @@ from IPython import get_ipython
 
 class StopButton:
     """
-    Turn SIGINT into an event for the length of a cell, so that Stop can never tear the waiting,
-    the releasing or the rejoining in two. Only the main thread gets signals.
+    A context manager that turns SIGINT into an event while a cell runs.
 
-    Whoever presses Stop three times has the last one arrive when all is over, while IPython writes
-    the message down or ipykernel sends the reply. Python's own handler would raise right there: the
-    message is lost, or the cell stays `[*]` for ever. So a kernel ignores Stop from then on, until
-    the learner's own code goes on, or ipykernel sets its handlers anew at the request's end.
+    So Stop cannot interrupt the wait for ranks, their release or their regrouping half-way. Only
+    the main thread gets signals, so in other threads this context manager does nothing.
+
+    A learner may press Stop several times. The last SIGINT may then arrive after the cell, while
+    IPython shows the message or ipykernel sends the reply. Python's own handler would raise right
+    there: the message would be lost, or the cell would stay `[*]` for ever. So the kernel ignores
+    SIGINT after the cell, until the learner's own code goes on, or ipykernel sets its handlers
+    again at the end of the request.
 
     Args:
-        on_stop: Called, without arguments, for each Stop.
+        on_stop: Function without arguments, which is called for each SIGINT.
     """
 
     def __init__(self, on_stop):
@@ -46,7 +49,7 @@ class StopButton:
 
 class _LateStopButton:
     """
-    Raise KeyboardInterrupt as Python does, unless the learner's code has not moved since.
+    A handler of SIGINT that raises KeyboardInterrupt only once the learner's code has gone on.
     """
 
     def __init__(self, names, snapshot):
@@ -60,7 +63,7 @@ class _LateStopButton:
 
 
 def _place_in(names, frame):
-    # The innermost call out of the learner's code: its frame, and the instruction it is at.
+    # Return the innermost frame of the learner's code, and the instruction that it is at; or None.
     while frame is not None and frame.f_globals is not names:
         frame = frame.f_back
     return None if frame is None else (frame, frame.f_lasti)

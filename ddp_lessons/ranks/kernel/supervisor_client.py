@@ -1,5 +1,5 @@
 """
-The kernel's side of the supervisor: start it, give it orders, hear what it says.
+The supervisor client: it starts the supervisor, sends orders to it, and receives its messages.
 """
 
 import os
@@ -24,7 +24,8 @@ _LOG_LINES = 12
 
 class SupervisorClient:
     """
-    Start a supervisor and talk to it. Everything it keeps ends with this object's `stop`, or with us.
+    The kernel's end of the supervisor's pipe. The supervisor and its children end with `stop`, or
+    with this process.
 
     Args:
         fork: True to have ranks forked, False to have them started as fresh interpreters.
@@ -32,7 +33,7 @@ class SupervisorClient:
 
     def __init__(self, fork=True):
         self.folder = make_runtime_folder()
-        # rank -> process id of the living one. Made anew at each change, as other threads read it.
+        # rank -> id of its living process. Each change makes a new dict, as other threads read it.
         self.pids = {}
         self.controller_pid = None
         self.controller_ordered = False
@@ -41,7 +42,7 @@ class SupervisorClient:
         self.gone = False
         self.last_word = {}  # rank -> "started" or "died"
         self.last_death = {}  # rank -> (process id, exit code or minus the signal) of its last end
-        self.held = None  # a file that is open as long as these ranks count: see `system.share`
+        self.held = None  # file that is open while the quota counts these ranks (see `rank_quota`)
         self._files = []
         self._listeners = []
         self._changed = threading.Condition()
@@ -53,17 +54,17 @@ class SupervisorClient:
             threading.Thread(
                 target=self._listen, name="ddp-lessons-supervisor", daemon=True
             ).start()
-        except BaseException:  # Stop, or no memory for a process or a thread
+        except BaseException:  # such as Stop, or no memory for a process or a thread
             if self._process is not None:
                 self.stop()
-            self._link.close()  # a supervisor that has come up by now ends
+            self._link.close()  # a supervisor that has started by now ends
             remove_runtime_folder(self.folder)
             raise
         finally:
             theirs.sock.close()
 
     def _start_warden(self, link, how):
-        command = [  # -P: a learner's own random.py is not what the libraries mean
+        command = [  # -P: libraries must not import a learner's own random.py
             sys.executable, "-P", "-m", "ddp_lessons.ranks.supervisor.supervisor",
             str(link.fileno()), str(os.getpid()), str(self.folder), how,
         ]  # fmt: skip
@@ -91,30 +92,30 @@ class SupervisorClient:
 
     def order_controller(self, arguments):
         """
-        Order the controller, once.
+        Order the supervisor to start the controller, with these command line arguments.
         """
         self.controller_ordered = True
         self.order("start controller", argv=arguments)
 
     def remove_at_end(self, paths):
         """
-        Have files removed when the ranks end, whoever is left to do it.
+        Have files removed when the ranks end: by the supervisor, or by `stop` if it was killed.
         """
         self._files += paths
         self.order("remove at end", paths=paths)
 
     def run_at_end(self, commands):
         """
-        Have commands run when the ranks end, in place of those that were named before.
+        Have the supervisor run commands when the ranks end, in place of any earlier ones.
 
         Args:
-            commands: Lists of words. They end ranks that the supervisor has not started.
+            commands: Command lines, each a list of words, that end ranks of other launchers.
         """
         self.order("run at end", commands=commands)
 
     def on_event(self, listener):
         """
-        Have `listener(message)` called, from a thread, for everything that the supervisor says.
+        Call `listener(message)`, in the listening thread, for every message of the supervisor.
         """
         self._listeners.append(listener)
 
@@ -160,10 +161,15 @@ class SupervisorClient:
 
     def wait_for(self, condition, timeout_s, what):
         """
-        Wait until `condition()` is true, as long as the supervisor moves.
+        Wait until `condition()` is true. Seconds in which the supervisor works do not count.
+
+        Args:
+            condition: Function that returns a boolean.
+            timeout_s: Seconds of sleep of the supervisor after which to give up.
+            what: The thing that is waited for, for the message.
 
         Raises:
-            StartFailed: The supervisor reported an error or ended, or slept for `timeout_s` seconds.
+            StartFailed: The supervisor reported an error, ended, or slept for `timeout_s` seconds.
         """
         time_limit = LoadAwareTimeout(timeout_s, lambda: [self.supervisor_pid])
         with self._changed:
@@ -179,7 +185,7 @@ class SupervisorClient:
 
     def check(self):
         """
-        Do nothing while all is well.
+        Raise an error if the supervisor has failed; else do nothing.
 
         Raises:
             StartFailed: The supervisor reported an error or ended.
@@ -190,7 +196,7 @@ class SupervisorClient:
 
     def log_tail(self, *names):
         """
-        Return the last lines of some logs, each on a line of its own. Default: supervisor, controller.
+        Return the last lines of some logs. Default: of the supervisor's and the controller's.
         """
         lines = []
         for name in names or ("supervisor", "controller"):
@@ -209,17 +215,17 @@ class SupervisorClient:
 
     def stop(self):
         """
-        End the supervisor and all that it keeps, and wait until it is done.
+        End the supervisor and all its children, and wait until it has ended.
         """
         self._link.send(do="stop")
         try:
             self._process.wait(timeout=clocks.SUPERVISOR_END_S)
         except subprocess.TimeoutExpired:
-            self._process.send_signal(signal.SIGKILL)  # ranks and controller are tied to it
+            self._process.send_signal(signal.SIGKILL)  # its children end with it
             self._process.wait()
         self._link.close()
         if self.held is not None:
             self.held.close()
-        for path in self._files:  # nothing is left to do, unless the supervisor was killed
+        for path in self._files:  # the supervisor has removed them, unless it was killed
             Path(path).unlink(missing_ok=True)
         remove_runtime_folder(self.folder)

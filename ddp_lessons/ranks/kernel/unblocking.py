@@ -1,17 +1,17 @@
 """
-Free ranks from whatever they wait for, and tell who is beyond help from who is only slow.
+The unblocker: it releases ranks from whatever they wait for, and tells lost ranks from slow ones.
 
-A rank is told to let go through its agent; its sockets are cut from outside as well if the agent is
-silent. It is beyond help once it *had the processor and still waits*:
+A rank is released by its rank agent. If the agent is silent, the supervisor also cuts the rank's
+sockets. A rank is lost, and must be replaced, once it *had a core and still waits*:
 
-    asleep    its agent let go, so did everybody else, nobody in it could be woken, and yet nothing
-              in it stirs
-    deaf      its agent had many turns and got no word out: C code holds the interpreter
+    asleep    its agent has released it, and so have all other agents; no wake-up has helped, and
+              none of its threads runs
+    deaf      its agent had many turns and could not answer: C code holds the interpreter
     stubborn  it had seconds of CPU time, or dozens of interrupts, and runs on
 
-None of the three is reached by a rank that only is kept from the cores, however long. A rank that
-a signal has stopped is made to go on; it is beyond help if it stays stopped for seconds, and so is
-one that waits for a disk for as long without a single turn.
+A rank that is only kept from the cores is in none of these three states, however long it waits. A
+rank that a signal has stopped is resumed. It is lost if it stays stopped for seconds, and so is a
+rank that waits for a disk for as long without a single turn.
 """
 
 import time
@@ -24,13 +24,14 @@ from ddp_lessons.ranks.system.thread_stats import thread_stats_of
 
 _MOST_WAKES = 20
 """
-Waits of one rank that Gloo may have forgotten, one after the other: one a bucket in flight.
+The most wake-ups of one rank, one after the other. Gloo may forget a wait per bucket in flight.
 """
 
 
 class Resuming:
     """
-    Make ranks go on that a signal has stopped, idle ones too: all are needed for the next group.
+    The resumption of ranks that a signal has stopped. Idle ranks are resumed, too, because the next
+    group needs all ranks.
 
     Args:
         ranks: The Ranks.
@@ -38,14 +39,14 @@ class Resuming:
 
     def __init__(self, ranks):
         self._ranks = ranks
-        self._resumed = set()  # once each: a rank that is stopped again and again is given up
+        self._resumed = set()  # each rank once: a rank that stays stopped is given up
 
     def step(self, rests):
         """
-        Resume those that are stopped, or on another host, and have not been resumed before.
+        Resume ranks that are stopped or have no SleepTracker, unless they were resumed before.
 
         Args:
-            rests: For each rank of this host its Rest.
+            rests: For each rank that is a child of the supervisor, its SleepTracker.
         """
         elsewhere = set(self._ranks.client.ids) - rests.keys()
         stopped = {rank for rank, rest in rests.items() if rest.is_stopped}
@@ -57,14 +58,14 @@ class Resuming:
 
 class Unblocker:
     """
-    The freeing of ranks after a fault, after Stop, or before they join a group.
+    The release of ranks after a fault, after Stop, or before they join a group.
 
     Args:
         ranks: The Ranks.
         clock: Function that returns seconds.
         stats: Function from a process id to its ThreadStats or None.
-        limits: For each rank in a call that keeps on trying until its own limit, and that cutting
-            sockets does not end, the seconds of that limit. Default: there is none.
+        limits: {rank: seconds} for ranks in a call that retries until its own time limit, even
+            though its sockets are cut (see `short_joins`). Default: none.
     """
 
     def __init__(self, ranks, clock=time.monotonic, stats=thread_stats_of, limits=None):
@@ -73,24 +74,24 @@ class Unblocker:
         self._read_stats = stats
         self._began_at = clock()
         self._limits = limits or {}
-        self._asked = {}  # rank -> (when, future) of what it was told or asked last
-        self._said = {}  # rank -> (when it was asked, what its agent said)
+        self._asked = {}  # rank -> (when, future) of its unanswered request
+        self._said = {}  # rank -> (when it was asked, its agent's answer)
         self._child_cpu_s = {}
-        self._wakes = {}  # rank -> (when, future) of the last time that it was woken
+        self._wakes = {}  # rank -> (when, future) of its last wake-up
         self._num_wakes = Counter()
         self._num_told = Counter(ranks.client.ids)
-        self._waits_anew = set()  # ranks that were told again since they have begun another wait
+        self._waits_anew = set()  # ranks that were released again for another wait
         self._resuming = Resuming(ranks)
-        self.halts = {}  # each rank that was given up while it was halted -> by what
+        self.halts = {}  # rank -> what halted it when it was given up
         self._rests = {
             rank: SleepTracker(pid, clock, stats) for rank, pid in ranks.supervisor.pids.items()
         }
-        # rank -> turns of its main thread when it was told last
+        # rank -> turns of its main thread at its last release
         self._told_turns = {rank: self._turns(rank) for rank in self._rests}
-        # Idle ranks let go of their peers, too: a rank that holds its interpreter while it waits
-        # in C++ cannot cut its own sockets, but notices when the other end is cut.
+        # Release idle ranks, too, so that they cut their ends of all connections: a rank that holds
+        # its interpreter while it waits in C++ cannot cut its own end, but notices a cut peer.
         self._note(ranks.control.release(ranks.client.ids))
-        self._resuming.step(self._rests)  # now, or what all wait for would come about
+        self._resuming.step(self._rests)  # later than the release, or the waits would succeed
 
     def _note(self, futures):
         for rank, future in futures.items():
@@ -105,26 +106,27 @@ class Unblocker:
 
     def has_let_go(self, rank):
         """
-        Whether a rank's agent has cut its communication.
+        Return whether a rank's agent has cut its communication and has said so.
         """
         return rank in self._said
 
     @property
     def told(self):
         """
-        What the agents of ranks have said last: `RankAgent.state` of each.
+        The last answer of each rank that has answered: a dict as `RankAgent.state` returns it.
         """
         return {rank: said for rank, (_, said) in self._said.items()}
 
     def step(self, running):
         """
-        Look at the ranks that are not free yet, and tell them again. Call it every `FREE_EVERY_S`.
+        Look at ranks that still run, and release those again that need it. Call this every
+        `FREE_EVERY_S` seconds.
 
         Args:
-            running: Those that have not come back.
+            running: The ranks that have not finished.
 
         Returns:
-            list[int]: Those that are beyond help. Only a new process in their place helps.
+            list[int]: The lost ranks, which must be replaced.
         """
         self._hear()
         for rank in running:
@@ -135,8 +137,8 @@ class Unblocker:
         anew = [rank for rank in asleep if self._has_begun_another_wait(rank)]
         lost += [rank for rank in asleep if rank not in anew and not self._may_be_woken(rank)]
         free = [rank for rank in running if rank not in self._asked and rank not in lost]
-        # What was freed may have begun to wait anew: one that had a turn since is told again. The
-        # others are only asked, since being told wakes them.
+        # A released rank may have blocked again. Release ranks again that ran since then; only ask
+        # the others for their state, because a release would wake them.
         moved = [rank for rank in free if rank in anew or self._has_moved(rank)]
         self._num_told.update(moved)
         for rank in moved:
@@ -159,13 +161,13 @@ class Unblocker:
         return stats.main_turns if stats else 0
 
     def _has_moved(self, rank):
-        # A turn or two is what being told costs.
+        # A release itself costs a turn or two.
         return self._turns(rank) > self._told_turns.get(rank, 0) + 2
 
     def _has_begun_another_wait(self, rank):
         """
-        Tell whether a sleeper has had all its interrupts, so that it waits in a `finally` or a
-        `__del__` after the wait that was cut. True once a rank: some catch every interrupt.
+        Return whether a sleeping rank has had all its interrupts, so that this is another wait,
+        as in a `finally` or a `__del__`. True only once a rank: some catch every interrupt.
         """
         has_had_all = self._said[rank][1]["num_interrupts"] >= self._num_told[rank]
         if not has_had_all or rank in self._waits_anew:
@@ -175,7 +177,7 @@ class Unblocker:
 
     def _may_be_woken(self, rank):
         """
-        Wake a rank that is asleep. Says False once there was nobody in it to be woken.
+        Wake a rank that is asleep. Return False once a wake-up has found no waiting thread.
         """
         if rank in self._wakes:
             when, future = self._wakes[rank]
@@ -184,7 +186,7 @@ class Unblocker:
             if future.exception() is not None or not future.result()["content"]["answer"]:
                 return False
             if self._clock() - when < clocks.FREE_ASLEEP_S:
-                return True  # who was woken wakes others
+                return True  # a woken thread may wake others
         if self._num_wakes[rank] == _MOST_WAKES:
             return False
         self._num_wakes[rank] += 1
@@ -200,12 +202,12 @@ class Unblocker:
             self.halts[rank] = rest.halt
             return True
         if self.has_let_go(rank) and self._said[rank][1]["idle"]:
-            return False  # it is through; its answer is under way
+            return False  # its cell has ended, and its reply is under way
         if not rest.is_known:
             return self._clock() - self._began_at > clocks.FREE_UNKNOWN_S
         has_computed = rest.cpu_s >= clocks.STUBBORN_CPU_S
         if not self.has_let_go(rank):
-            # Whoever holds the interpreter may itself wait for a core: then it is no sleep.
+            # The thread that holds the interpreter may itself wait for a core: that is no sleep.
             is_asleep = rest.rest_s >= clocks.FREE_ASLEEP_S and rest.all_sleep
             return has_computed or (self._is_deaf(rank) and is_asleep)
         _, said = self._said[rank]

@@ -95,11 +95,8 @@ class RankStream(OutStream):
         """
         Write text. A process that a cell has forked has no thread to send it: use the descriptor.
         """
-        if (
-            streams.is_of_this_process(self)
-            or streams.pipe_of(self) is None
-            or not isinstance(text, str)
-        ):
+        is_usual = streams.is_of_this_process(self) or streams.pipe_of(self) is None
+        if is_usual or not isinstance(text, str):
             return super().write(text)
         data = text.encode(errors="replace")
         while data:

@@ -20,8 +20,8 @@ import time
 import warnings
 from functools import partial
 
+from ddp_lessons.private.gloo_wakeup import wake_forgotten_threads
 from ddp_lessons.ranks.rank.background_activity import BackgroundActivity
-from ddp_lessons.ranks.rank.gloo_wakeup import wake_forgotten_threads
 from ddp_lessons.ranks.rank.interrupts import Interrupts
 from ddp_lessons.ranks.rank.rank_kernel import RankShell
 from ddp_lessons.ranks.rank.release import SparedSockets, release, take_away

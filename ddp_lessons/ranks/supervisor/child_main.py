@@ -188,8 +188,8 @@ def run_rank(rank, environment, num_threads, connection_file, profile_dir, folde
     # Dump only the main thread, which runs the cell and gets the signal. The stacks of threads that
     # run meanwhile cannot be read safely: one signal in 20,000 ended the process.
     faulthandler.register(STACK_SIGNAL, file=stacks, all_threads=False)
+    from ddp_lessons.private.lazy_compiler import defer_compiler_import
     from ddp_lessons.ranks.rank.crash_log import write_crash_log
-    from ddp_lessons.ranks.rank.lazy_compiler import defer_compiler_import
     from ddp_lessons.ranks.rank.rank_engine import run_engine
 
     write_crash_log(stacks)

@@ -3,12 +3,12 @@ The state of the models and optimizers that an answer gets, and what of it the a
 
     mode      train or eval, of every module
     frozen    requires_grad, of every parameter
-    hooks     of modules and of parameters
+    hooks     how many hooks modules and parameters have
     grad      which .grad are there, and their numbers
     weights   the numbers of parameters
     place     which objects the parameters are; an optimizer holds the same objects
     buffers   the numbers of buffers
-    rates     learning rates and the other options of an optimizer's groups
+    rates     the options of an optimizer's groups, such as learning rates
     momentum  the names in an optimizer's state
 """
 

@@ -26,8 +26,8 @@ def find_group(size):
     """
     Return the group of ranks 0 to size - 1, or None.
 
-    It is found by its description: a reference to it would keep it alive after the ranks have left
-    it.
+    The group is found by its description: a stored reference would keep it alive after the ranks
+    have left it.
     """
     if not dist.is_initialized():
         return None
@@ -97,8 +97,7 @@ def names_of_groups(context):
 @contextmanager
 def random_states(context):
     """
-    Give every rank random numbers of its own in a `with` block, and restore the learner's
-    afterwards.
+    Give every rank its own random numbers in a `with` block, and restore the learner's afterwards.
     """
     python, cpu = random.getstate(), torch.get_rng_state()
     gpus = [context.device] if context.device.type == "cuda" else []

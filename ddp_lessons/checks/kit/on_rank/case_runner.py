@@ -76,8 +76,7 @@ class Kept:
 
     def enclosed(self):
         """
-        Return the record as plain data: base64 text or None, the printed text, whether it is in a
-        group.
+        Return the record as plain data, for `opened`.
         """
         give_back()
         pickled = self.pickled and base64.b64encode(self.pickled).decode()

@@ -18,8 +18,9 @@ _LATE_S, _LOOK_EVERY_S, _MOST_S = 0.2, 0.02, 5.0
 @contextmanager
 def late_threads():
     """
-    Delay each thread that starts in a `with` block by 0.2 s, less what the main thread waited for a
-    core.
+    Delay each thread that starts in a `with` block by 0.2 s.
+
+    Seconds for which the main thread waits for a core do not count.
 
     Yields:
         Function that returns how many threads have not begun yet, and then waits for them.

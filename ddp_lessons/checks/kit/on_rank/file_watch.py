@@ -40,7 +40,7 @@ class FileWatch:
 
     Attributes:
         versions: A tuple for each content that the file had, in order: when it was first seen, in
-            nanoseconds of the monotonic clock, and its bytes; None in their place: no such file.
+            nanoseconds of the monotonic clock, and its bytes, or None if there was no such file.
         num_saves: Number of calls of torch.save with a target other than a BytesIO.
         num_moves: Number of calls that gave a file this name, by a function that is still in `os`.
         synced: Whether the last version was fully synced to the disk before it got this name.
@@ -100,7 +100,7 @@ class FileWatch:
             self._beside = _inodes_below(self.path.parent)  # the program may rename files
         if event == "c_return" and called in [_OWN[name] for name in _SYNCS if name in _OWN]:
             for handle in map(int, os.listdir("/dev/fd")):
-                with suppress(OSError):  # that of the listing is gone
+                with suppress(OSError):  # the descriptor of the listing is closed
                     self._note_sync(handle)
 
     def _note_sync(self, handle):
@@ -138,7 +138,7 @@ def open_below(folder):
     names = {(status.st_dev, status.st_ino): file.name for file, status in both}
     found = set()
     for handle in map(int, os.listdir("/dev/fd")):
-        with suppress(OSError):  # that of the listing is gone
+        with suppress(OSError):  # the descriptor of the listing is closed
             status = os.fstat(handle)
             found.add(names.get((status.st_dev, status.st_ino)))
     return sorted(found - {None})
@@ -157,13 +157,12 @@ def _files_below(folder):
 
 def left_by_kills(path, save):
     """
-    Call a function that saves, and copy its folder at each moment when a kill would leave other
-    files.
+    Call a function that saves, and copy its folder whenever a kill would leave other files.
 
-    The folder is copied whenever the set of files changes that have bytes in them, apart from the
-    saved one. So a copy is made when the first bytes of a file are there. Then `LEFT` is appended
-    to that file in the copy until it is longer than the saved file, as if a larger state had been
-    cut off.
+    The folder is copied each time that the set of its files with bytes in them changes, apart from
+    the saved file. So a copy is made when the first bytes of a file are there. Then `LEFT` is
+    appended to the file in the copy until it is longer than the saved file, as if a larger state
+    had been cut off.
 
     Args:
         path: The file that it saves; its folder must have no other file in it.

@@ -4,8 +4,8 @@ objects that are hashed by their address.
 
 Python draws new hashes of texts for each process, and a tensor's hash is its address. The ranks of
 a notebook are forks of one process and share both. So a learner's functions are compiled again:
-where they make a set or call `hash`, they call ours. It notes whether texts or such objects are in
-it, and gives them this rank's own order if that is wanted.
+where they make a set or call `hash`, they use a set or a hash of ours. It notes texts and such
+objects, and uses this rank's own order if that is wanted.
 """
 
 import ast
@@ -47,8 +47,7 @@ class Orders:
 
     def own(self, value):
         """
-        Return a set with the same elements that has this rank's order; return any other value
-        unchanged.
+        Return a set with the same elements in this rank's order; return other values unchanged.
         """
         kind = self.kinds.get(type(value))
         return value if kind is None else kind(value)
@@ -171,8 +170,7 @@ def _functions(names):
 
 def _noting_code(code):
     """
-    Return the code of a function, compiled so that sets are made through `own`; None if it makes
-    none.
+    Return a function's code, compiled so that it makes sets through `own`; None if it makes none.
     """
     text = "".join(linecache.getlines(code.co_filename))
     codes = _noting_codes(text, code.co_filename)
@@ -222,8 +220,7 @@ def _codes_in(code):
 
 class _Noting(ast.NodeTransformer):
     """
-    A transformer of source: it wraps each new set in `own(...)`, and replaces Python's `hash` by
-    ours.
+    A transformer of source: it wraps new sets in `own(...)` and replaces Python's `hash`.
     """
 
     def __init__(self, is_hash_theirs):

@@ -37,8 +37,7 @@ def told(words):
 
 def defined_anew(answer, name):
     """
-    Run the cell that defines an answer again, in a namespace of its own, and return the new
-    definition.
+    Run the cell that defines an answer again, in a new namespace, and return the new answer.
 
     So the cell reads again what it reads at its top level, such as `os.environ`.
 

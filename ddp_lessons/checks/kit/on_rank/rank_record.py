@@ -1,5 +1,5 @@
 """
-The record of an answer on one rank: its calls, and what became of their arguments.
+The rank context, and the rank record: an answer's calls, and what became of their arguments.
 """
 
 import copy
@@ -60,7 +60,7 @@ class Call:
 @dataclass
 class RankRecord:
     """
-    The record of one case on one rank.
+    The rank record: what was seen of an answer on one rank in one case.
 
     Args:
         rank: The rank.
@@ -77,7 +77,7 @@ class RankRecord:
 
 class RankContext:
     """
-    The knowledge of a rank in a case; `act` of a task gets it.
+    The rank context of a case: a task's `act` gets it, and calls the answer through `call`.
 
     Attributes:
         case: The Case; `context["length"]` is one of its data.
@@ -106,8 +106,7 @@ class RankContext:
 
     def call(self, answer, *args, watch=(), **kwargs):
         """
-        Call the answer and record the call: its trace, its result, and what became of its
-        arguments.
+        Call the answer, and record its trace, its result, and what became of its arguments.
 
         Args:
             answer: The function that the learner defined, or one that was made from it.

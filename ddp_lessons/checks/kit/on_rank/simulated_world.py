@@ -114,8 +114,7 @@ class _Group(dist.ProcessGroup):
 
     def __init__(self, rank, ends):
         super().__init__(rank, len(ends))  # type: ignore[call-arg]
-        # A fake backend, whose calls return at once, stands for torch's own part in messages as
-        # well.
+        # A fake backend stands for torch's own part in messages, too: its calls return at once.
         self._fake = dist.ProcessGroup(dist.HashStore(), rank, len(ends))
         devices = list({torch.device("cpu"), rank_device()})
         for group in (self, self._fake):

@@ -1,5 +1,5 @@
 """
-What is known of the hosts of ranks: who is where, and who is silent.
+The hosts of ranks: which rank runs on which host, and which host is silent.
 """
 
 from concurrent.futures import wait
@@ -14,23 +14,24 @@ from ddp_lessons.ranks.system import clocks
 
 def ask_hosts_of_ranks(client, ranks, folder, time_limit):
     """
-    Ask ranks where they are, until each has answered, or has died, or patience is over: before
-    anything is sent to them that only the same versions can read.
+    Ask ranks for their hosts, until all have answered, a rank has died, or the time is over.
+
+    Call this before any message is sent that only the same versions of Python can read.
 
     Args:
         client: ipyparallel's client.
         ranks: The ranks to ask, which have registered.
-        folder: The folder that all of them have to see.
-        patience: A LoadAwareTimeout.
+        folder: Path of a file of this kernel. Each rank answers whether it sees the file.
+        time_limit: A LoadAwareTimeout.
 
     Returns:
-        dict[int, dict]: What `host_info` says on each rank that has answered.
+        dict[int, dict]: The `host_info` of each rank that has answered.
     """
     asked: dict = {rank: [] for rank in ranks}
     answers: dict = {}
     while len(answers) < len(asked) and not time_limit.is_over and set(ranks) <= set(client.ids):
         for rank in asked.keys() - answers.keys():
-            # Asked again: what is sent while its line is being made reaches nobody.
+            # Ask again: a request that is sent before the rank's control channel is open is lost.
             identity = identity_of(client, rank)
             if identity is not None:
                 request = send_control(client, identity, "host_info_request", {"folder": folder})
@@ -46,9 +47,9 @@ def ask_hosts_of_ranks(client, ranks, folder, time_limit):
 
 def note_silent_ranks(client, silent):
     """
-    Have a rank noted in the set `silent` that is dead to us since its host does not answer.
+    Have each rank that is given up, because its host does not answer, added to the set `silent`.
 
-    That is so before its requests fail, so that whoever tells of the failure knows the cause.
+    A rank is added before its requests fail, so that the error about them can name the cause.
     """
     handlers = notification_handlers(client)
     forget = handlers["unregistration_notification"]
@@ -63,6 +64,6 @@ def note_silent_ranks(client, silent):
 
 def short_name(host):
     """
-    Return a host's name without its domain, as some call it so, and some so.
+    Return a host's name without its domain, because only some programs add the domain.
     """
     return host.partition(".")[0]

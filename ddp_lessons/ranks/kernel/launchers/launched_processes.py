@@ -1,8 +1,8 @@
 """
-Ranks that one of ipyparallel's own launchers starts, here or elsewhere: what all of them share.
+The rank processes of all launchers that are ipyparallel's, on this machine or on others.
 
-The agent inside of each frees it as it does at home. What is outside of it is the launcher's: it
-says how a process is started, and ipyparallel's nanny, beside each engine, tells of its death.
+A rank agent releases each rank, as it does under a supervisor. The launcher starts the process,
+and ipyparallel's `KernelNanny`, a process next to each engine, reports its death.
 """
 
 import json
@@ -32,39 +32,39 @@ _LOG_LINES = 12
 
 class LaunchedRankProcesses(RankProcesses):
     """
-    Ranks that ipyparallel's launcher has started, wherever it does.
+    The processes of ranks that one of ipyparallel's launchers has started.
 
     Args:
-        supervisor, cluster, client, placement: As `RankProcesses`.
-        launcher: Its name: "local", "mpi", "slurm" or "ssh".
+        supervisor, cluster, client, placement: The arguments of `RankProcesses`.
+        launcher: Name of the launcher: "local", "mpi", "slurm" or "ssh".
     """
 
     has_supervisor = False
     _replace_s = clocks.REPLACE_ELSEWHERE_S
-    _rank_from = ""  # variables in which the launcher tells each engine its number
+    _rank_from = ""  # variables in which the launcher gives each engine its number
 
     def __init__(self, supervisor, cluster, client, placement, launcher):
         super().__init__(supervisor, cluster, client, placement)
         self._launcher = launcher
-        self._homes = {}  # of each rank: see `host_info`
-        self._launchers = {}  # of each rank, where it has one of its own
+        self._homes = {}  # rank -> dict of its host, process and versions (see `host_info`)
+        self._launchers = {}  # rank -> ipyparallel's launcher of its engine, if it has its own
         self._here: dict = {}
-        self._places = {}  # of each rank: its number on its host, and how many that has
+        self._places = {}  # rank -> (its number on its host, number of ranks on the host)
         self._loss = ""
         self._replaced = set()  # ranks that are being replaced, perhaps since an earlier attempt
         self.silent = self._silent = set()
         note_silent_ranks(client, self._silent)
         self.on_this_machine = launcher in ("local", "mpi")
         if not self.on_this_machine:
-            # Where hosts share a home, they share the profile, and this is its private folder.
+            # Hosts that share their homes share the profile, of which this is the private folder.
             self.shared_folder = Path(cluster.profile_dir) / "security"
 
     def launch(self, timeout_s):
         """
-        Start all engines, wait until they have registered, and ask each where it is.
+        Start all engines, wait until they have registered, and ask each for its host.
 
         Raises:
-            StartFailed: They did not come up, or are not fit to work with this kernel.
+            StartFailed: A rank did not start, or has other versions than this kernel.
         """
         super().launch(timeout_s)
         self._ask_homes(self._ranks)
@@ -87,7 +87,7 @@ class LaunchedRankProcesses(RankProcesses):
 
     def stop(self):
         """
-        End all engines, wherever they are.
+        End all engines, on all hosts.
         """
         for rank in self.dead:
             self._forget(rank)
@@ -96,7 +96,7 @@ class LaunchedRankProcesses(RankProcesses):
 
     def _end(self, set_id):
         """
-        End a set of engines, some of which may never have begun.
+        End a set of engines, some of which may never have started.
         """
         engine_set = self._cluster.engines[set_id]
         for key, launcher in list(getattr(engine_set, "launchers", {}).items()):
@@ -107,7 +107,7 @@ class LaunchedRankProcesses(RankProcesses):
         self._cluster.engines.pop(set_id, None)
 
     def _options(self):
-        # All that ipyparallel's launchers can give: the same variables for every engine.
+        # ipyparallel's launchers can only set the same variables for every engine.
         shared = {
             "WORLD_SIZE": str(len(self._ranks)),
             "OMP_NUM_THREADS": str(self._placement.num_threads),
@@ -118,7 +118,7 @@ class LaunchedRankProcesses(RankProcesses):
 
     def _only_here(self):
         """
-        Whether no rank can be elsewhere: where their controller listens, nobody else comes.
+        Return whether all ranks must be on this machine, as where the controller uses loopback.
         """
         if self.on_this_machine:
             return True
@@ -127,7 +127,7 @@ class LaunchedRankProcesses(RankProcesses):
 
     def _said(self):
         """
-        Return what the engines have said, or those that are to come up.
+        Return the output of the engines; empty before they are started.
         """
         return "" if self._engine_set is None else self._engine_set.get_output()
 
@@ -158,7 +158,7 @@ class LaunchedRankProcesses(RankProcesses):
         self._count_by_host(ranks)
 
     def _note_launchers(self, homes):
-        # A launcher knows its process's id. On another host, another one may have the same.
+        # A launcher knows its process by its id, but a process on another host may have the same.
         for rank, there in homes.items():
             held = list(self._launchers.values())
             free = [one for one in self._all_launchers() if one not in held]
@@ -174,8 +174,8 @@ class LaunchedRankProcesses(RankProcesses):
 
     def _count_by_host(self, replaced_ranks):
         """
-        Tell ranks which of their host's they are. Of the others some may be in a cell: they hear
-        of it after that.
+        Set LOCAL_RANK and LOCAL_WORLD_SIZE on ranks where they have changed. Wait for the replaced
+        ranks only: other ranks may be in a cell, and set them after it.
         """
         counts = Counter(there["host"] for there in self._homes.values())
         seen: Counter = Counter()
@@ -201,21 +201,21 @@ class LaunchedRankProcesses(RankProcesses):
     @property
     def shares_files(self):
         """
-        As `RankProcesses`.
+        Whether all ranks see the kernel's files.
         """
         return all(there["sees_file"] for there in self._homes.values())
 
     @property
     def hosts(self):
         """
-        As `RankProcesses`.
+        {rank: name of its host}; empty if all ranks are on this machine.
         """
         named = {rank: there["host"] for rank, there in self._homes.items()}
         return {} if set(named.values()) <= {self._here.get("host")} else named
 
     def pid(self, rank):
         """
-        Return the process id on its host that a rank has, or had when it died.
+        Return a rank's process id on its host, even after its death; None if it is unknown.
         """
         return self._homes[rank]["pid"] if rank in self._homes else None
 
@@ -224,7 +224,7 @@ class LaunchedRankProcesses(RankProcesses):
     @property
     def dead(self):
         """
-        Ranks that the controller has no engine of.
+        The ranks that have no engine registered at the controller.
         """
         living = self._client.ids
         return [rank for rank in self._ranks if rank not in living]
@@ -232,7 +232,7 @@ class LaunchedRankProcesses(RankProcesses):
     @property
     def loss(self):
         """
-        As `RankProcesses`. Once it is so, it stays so.
+        The cause that has ended all ranks; empty if there is none. Once found, it stays.
         """
         if not self._loss and self.dead:
             self._loss = self._find_loss()
@@ -240,13 +240,13 @@ class LaunchedRankProcesses(RankProcesses):
 
     def _find_loss(self):
         """
-        Return what has ended ranks for good, now that some are dead; else nothing.
+        Return what has ended all ranks, now that some are dead; empty if they can be replaced.
         """
         return ""
 
     def kill_stuck(self, ranks):
         """
-        End the processes of ranks that nothing else can free: their nannies do it.
+        End the processes of ranks that cannot be released, through each rank's `KernelNanny`.
         """
         ranks = [rank for rank in ranks if rank in self._client.ids]
         self._given_up.update(self._homes[rank]["pid"] for rank in ranks)
@@ -254,7 +254,7 @@ class LaunchedRankProcesses(RankProcesses):
 
     def resume(self, ranks):
         """
-        Let ranks go on that a signal has stopped: their nannies do it.
+        Resume ranks that a signal has stopped, through each rank's `KernelNanny`.
         """
         ranks = [rank for rank in ranks if rank in self._client.ids]
         if ranks:
@@ -262,14 +262,14 @@ class LaunchedRankProcesses(RankProcesses):
 
     def replace_dead(self):
         """
-        Start new engines for the dead, each alone, and where it was if that host is there.
+        Replace each dead rank by an engine of its own, on the same host if that still answers.
 
         Returns:
-            list[int]: As `RankProcesses`.
+            list[int]: The replaced ranks.
 
         Raises:
-            StartFailed: As `RankProcesses`.
-            RanksGone: What started them has ended them all.
+            StartFailed: A new engine did not start, or has other versions than this kernel.
+            RanksGone: The launcher has ended all ranks.
         """
         if self.loss:
             raise RanksGone(lost_message(self.loss))
@@ -279,7 +279,7 @@ class LaunchedRankProcesses(RankProcesses):
             super().replace_dead()
             if self._replaced:
                 self._ask_homes(sorted(self._replaced))
-        except BaseException:  # Stop, or a fault: what has begun must not come up later
+        except BaseException:  # Stop, or a fault: no new engine may register later
             for set_id in set(self._cluster.engines) - begun:
                 self._end(set_id)
             raise
@@ -290,13 +290,13 @@ class LaunchedRankProcesses(RankProcesses):
 
     def _forget(self, rank):
         """
-        Have no launcher look for a process that is no more.
+        Remove the launcher of a dead rank, so that nothing waits for the rank's process any more.
         """
         mine = self._launchers.pop(rank, None)
         for engine_set in self._cluster.engines.values():
             for key, launcher in list(getattr(engine_set, "launchers", {}).items()):
                 if launcher is mine:
-                    launcher.stop_callbacks.clear()  # the set would look for it when it has ended
+                    launcher.stop_callbacks.clear()  # else the set would look for this launcher
                     del engine_set.launchers[key]
 
     def _start_again(self, rank):
@@ -313,6 +313,6 @@ class LaunchedRankProcesses(RankProcesses):
 
     def _own_number(self, rank):
         """
-        Return the variables for an engine that is started alone.
+        Return the variables that give an engine that is started alone its rank.
         """
         return {RANK_FROM: "RANK", "RANK": str(rank)}

@@ -1,5 +1,5 @@
 """
-Ranks that mpiexec starts, on this machine: it ends all of them when one dies.
+Ranks that mpiexec starts on this machine. When a rank dies, mpiexec ends all of them.
 """
 
 import contextlib
@@ -30,19 +30,20 @@ _CURES = {
     'to, in ipcluster_config.py: c.MPILauncher.mpi_args = ["--oversubscribe"].',
 }
 """
-What to do about some words of mpiexec's.
+Advice for some of mpiexec's error messages.
 """
 
 
 class MPIEngineSetLauncher(ipp_launcher.MPIEngineSetLauncher):
     """
-    ipyparallel's, configured as that is, without MPI inside of the engines.
+    ipyparallel's launcher for MPI, with the same configuration, but without MPI in the engines.
     """
 
     @property
     def program(self):
         """
-        The engine's command. ipyparallel's option --mpi would put mpi4py into the learner's names.
+        The engine's command. It lacks ipyparallel's option --mpi, which would put mpi4py into the
+        learner's namespace.
         """
         return self.engine_cmd
 
@@ -51,7 +52,7 @@ class MPIEngineSetLauncher(ipp_launcher.MPIEngineSetLauncher):
         Start mpiexec with n engines.
 
         Raises:
-            LauncherError: It is not there, or would start them on other machines.
+            LauncherError: mpiexec is missing, or would start engines on other machines.
         """
         if shutil.which(self.mpi_cmd[0]) is None:
             raise ipp_launcher.LauncherError(f"no {self.mpi_cmd[0]} on this machine")
@@ -60,28 +61,28 @@ class MPIEngineSetLauncher(ipp_launcher.MPIEngineSetLauncher):
                 f"{named[0]} in c.MPILauncher.mpi_args: its ranks are on this machine, and "
                 'launcher="ssh" or "slurm" has them on others'
             )
-        # Ranks share cores here as everywhere in this course, unless somebody has decided on it.
+        # Let ranks share cores, as everywhere in this course, unless the user has decided on that.
         is_decided = any("oversubscribe" in word for word in self.mpi_args)
         if not is_decided and _SHARE_CORES not in os.environ:
             self.environment[_SHARE_CORES] = "1"
         return super().start(n)
 
     def _wait(self):
-        # Last of all ipyparallel asks for the end that it has just seen, without waiting. That
-        # fails if `has_ended` asks at the same moment, and would be printed into a notebook.
+        # ipyparallel's last step here asks once more, without waiting, for the end that it has
+        # seen. That raises if `has_ended` asks at the same moment, and a notebook would show it.
         with contextlib.suppress(subprocess.TimeoutExpired):
             super()._wait()
 
     @property
     def has_ended(self):
         """
-        Whether mpiexec has. `running` hears of it only where an event loop runs, as in a notebook.
+        Whether mpiexec has ended. `running` changes only if an event loop runs, as in a notebook.
         """
         return ipyparallel_cluster.has_ended(self)
 
     def get_output(self, remove=False):
         """
-        Return what mpiexec and the engines have said so far, or had when the file was removed.
+        Return the output of mpiexec and the engines so far, or until the file was removed.
         """
         path = Path(self.output_file)
         if path.is_file():
@@ -93,17 +94,17 @@ class MPIEngineSetLauncher(ipp_launcher.MPIEngineSetLauncher):
 
 class MPIRankProcesses(LaunchedRankProcesses):
     """
-    Ranks of one mpiexec.
+    The processes of ranks that one mpiexec has started.
 
     Args:
-        supervisor, cluster, client, placement, launcher: As `LaunchedRankProcesses`.
+        supervisor, cluster, client, placement, launcher: The arguments of `LaunchedRankProcesses`.
     """
 
     _rank_from = "OMPI_COMM_WORLD_RANK PMI_RANK PMIX_RANK"
 
     def __init__(self, supervisor, cluster, client, placement, launcher):
         super().__init__(supervisor, cluster, client, placement, launcher)
-        self._outlived = []  # dead ranks whose death mpiexec has borne
+        self._outlived = []  # dead ranks after whose deaths mpiexec went on
 
     def _start(self, n, options):
         mpiexec = super()._start(n, options)
@@ -111,7 +112,7 @@ class MPIRankProcesses(LaunchedRankProcesses):
         return mpiexec
 
     def _log_tail(self, ranks):
-        # mpiexec says what is the matter first, and then what else could be.
+        # mpiexec names the fault first, and lists other possible causes after it.
         lines = [line for line in self._said().splitlines() if line.strip(" -=")]
         shown = "".join(f"\n  mpi: {line}" for line in lines[:_MOST_LINES])
         return shown + ("\n" if shown else "")
@@ -136,14 +137,14 @@ class MPIRankProcesses(LaunchedRankProcesses):
         while not self._engine_set.has_ended:
             if time_limit.is_over or self.dead == self._outlived:
                 self._outlived = self.dead
-                return ""  # it was told to go on, and so a new one can take that place
-            time.sleep(clocks.MPI_POLL_S)  # polls: a process that ends wakes nobody here
+                return ""  # mpiexec is set to go on, so the dead rank can be replaced
+            time.sleep(clocks.MPI_POLL_S)  # polls: a process that ends does not wake this thread
         return f"mpiexec ends all when one dies{first_death(self._said())}"
 
 
 def first_death(said):
     """
-    Return who died first, as mpiexec has it, to stand behind a clause; empty if it does not tell.
+    Return a clause that says which rank died first; empty if mpiexec's output does not show that.
     """
     if found := _KILLED.search(said):
         return f", and rank {found[1]} ended by {found[2]}"

@@ -1,5 +1,5 @@
 """
-Registry of launchers: which RankProcesses belong to which.
+The registry of launchers: which class of RankProcesses belongs to which launcher.
 """
 
 from ddp_lessons.ranks.kernel.bootstrap import OWN
@@ -14,11 +14,11 @@ _KINDS = {"mpi": MPIRankProcesses, "slurm": SlurmRankProcesses, "ssh": SSHRankPr
 
 def rank_processes_of(launcher, supervisor, cluster, client, placement):
     """
-    Return the RankProcesses for a launcher, as `start_ranks` takes it.
+    Return the RankProcesses for a launcher.
 
     Args:
-        launcher: Its name.
-        supervisor, cluster, client, placement: As `RankProcesses`.
+        launcher: Name of the launcher (see `start_ranks`).
+        supervisor, cluster, client, placement: The arguments of `RankProcesses`.
     """
     if launcher in OWN:
         return SupervisedRankProcesses(supervisor, cluster, client, placement)

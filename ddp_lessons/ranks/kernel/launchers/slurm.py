@@ -1,5 +1,5 @@
 """
-Ranks in a job of Slurm's: a rank that dies is replaced in it, and the end of the job ends them all.
+Ranks in a Slurm job. A dead rank is replaced in the job, and the end of the job ends all ranks.
 """
 
 import contextlib
@@ -18,26 +18,26 @@ from ddp_lessons.ranks.system.runtime_folder import open_private
 
 class SlurmRankProcesses(LaunchedRankProcesses):
     """
-    Ranks that sbatch has started, one job for all.
+    The processes of ranks in one Slurm job.
 
     Args:
-        supervisor, cluster, client, placement, launcher: As `LaunchedRankProcesses`.
+        supervisor, cluster, client, placement, launcher: The arguments of `LaunchedRankProcesses`.
     """
 
     _rank_from = "SLURM_PROCID"
 
     def __init__(self, supervisor, cluster, client, placement, launcher):
         super().__init__(supervisor, cluster, client, placement, launcher)
-        self._steps = {}  # rank -> the srun of a rank that has replaced another
-        self._old_steps = []  # of those that were replaced themselves
+        self._steps = {}  # rank -> srun process of its replacement
+        self._old_steps = []  # srun processes of replacements that were replaced
         self._job = None
         self._began_at = self._looked_at = time.monotonic()
         self._told = False
-        self._early: dict = {}  # rank that ended before it came up -> srun's line on that
+        self._early: dict = {}  # rank that ended before it registered -> srun's line on that
 
     def _options(self):
         options = super()._options()
-        # One that dies takes nobody along, whatever is usual on this cluster.
+        # A rank that dies must not end the others, whatever this cluster's default is.
         options["environment"].update(SLURM_KILL_BAD_EXIT="0", SLURM_WAIT="0")
         return options
 
@@ -70,7 +70,7 @@ class SlurmRankProcesses(LaunchedRankProcesses):
         End the job, and with it all ranks.
         """
         super().stop()
-        with contextlib.suppress(RanksGone):  # the supervisor has ended, and has run it by then
+        with contextlib.suppress(RanksGone):  # the supervisor has ended, and has run the command
             self._supervisor.run_at_end([])
         for step in (*self._steps.values(), *self._old_steps):
             _end(step)
@@ -87,7 +87,7 @@ class SlurmRankProcesses(LaunchedRankProcesses):
         if now - self._looked_at > every_s:
             self._looked_at = now
             self._job = self._engine_set.ask_queue() or self._job
-            self._early = self._engine_set.ended_tasks()  # the others keep the job running
+            self._early = self._engine_set.ended_tasks()  # the job runs on for the others
         if rank in self._early:
             return True
         if self._job is None:
@@ -103,7 +103,7 @@ class SlurmRankProcesses(LaunchedRankProcesses):
         self._job = self._engine_set.ask_queue() or self._job
         logs = "".join(self._supervisor.log_tail(f"step-{r}") for r in ranks if r in self._steps)
         tail = super()._log_tail(ranks) or "\n"
-        # Others may have said much since, which would push these lines out.
+        # Other ranks may have written so much since then that the tail lacks these lines.
         ends = dict.fromkeys(self._early[rank] for rank in ranks if rank in self._early)
         first = "".join(f"\n  slurm: {line}" for line in ends if line not in tail)
         return f"\n  slurm: {self._job}" + first + tail + logs
@@ -114,12 +114,12 @@ class SlurmRankProcesses(LaunchedRankProcesses):
         deadline = time.monotonic() + clocks.SLURM_CAUSE_S
         job = self._engine_set.ask_queue()
         while job is not None and job.state == "COMPLETING" and time.monotonic() < deadline:
-            time.sleep(clocks.SLURM_POLL_S)  # polls: what has ended it is told only after that
+            time.sleep(clocks.SLURM_POLL_S)  # polls: Slurm says only after that what ended the job
             job = self._engine_set.ask_queue()
         if job is None or job.runs:
             return ""
-        if job.waits:  # put back into the queue: it would begin again, and nobody waits for it
-            with contextlib.suppress(LauncherError):  # `stop` does it again
+        if job.waits:  # Slurm has requeued it: it would start again, though nothing waits for it
+            with contextlib.suppress(LauncherError):  # `stop` tries it again
                 self._engine_set.cancel()
         return f"Slurm says that their {job}"
 
@@ -137,7 +137,7 @@ class SlurmRankProcesses(LaunchedRankProcesses):
 
 def _end(step):
     """
-    See an srun end, whose job is over.
+    Wait for an srun whose job is over to end, and kill it if it takes too long.
     """
     try:
         step.wait(timeout=clocks.SLURM_END_S)

@@ -1,5 +1,5 @@
 """
-ipyparallel's launcher for Slurm, configured as that is, which knows how its job fares.
+ipyparallel's launcher for Slurm, with the same configuration, which knows its job's state.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _FOREIGN_NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 @contextlib.contextmanager
 def _put_off_stop():
     """
-    Let Stop wait until sbatch has told the job's number: without it, nobody can cancel the job.
+    Delay Stop until sbatch has printed the job's number, without which the job cannot be cancelled.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -49,12 +49,12 @@ def _put_off_stop():
 @dataclass(frozen=True)
 class SlurmJob:
     """
-    A job, as Slurm tells of it.
+    A job, as Slurm describes it.
 
     Args:
-        number: Its id.
-        state: Slurm's word for its state; empty if Slurm knows it no more.
-        reason: Why it waits, or how it ended, in Slurm's words.
+        number: The job's id, a string.
+        state: Slurm's word for its state, such as "PENDING"; empty if Slurm does not know the job.
+        reason: Why the job waits, or how it ended, in Slurm's words.
     """
 
     number: str
@@ -64,21 +64,21 @@ class SlurmJob:
     @property
     def waits(self):
         """
-        Whether it is still to begin.
+        Whether the job has not started yet.
         """
         return self.state in _WAITING
 
     @property
     def runs(self):
         """
-        Whether its ranks may live, and new ones be started in it.
+        Whether the job's ranks may live, and new ranks can be started in it.
         """
         return self.state in _RUNNING
 
     @property
     def is_over(self):
         """
-        Whether nothing of it is left.
+        Whether nothing of the job is left.
         """
         return not (self.waits or self.runs or self.state == "COMPLETING")
 
@@ -89,10 +89,11 @@ class SlurmJob:
 
 class SlurmEngineSetLauncher(ipp_launcher.SlurmEngineSetLauncher):
     """
-    ipyparallel's, which passes Slurm's words on, and waits for the end of what it ends.
+    ipyparallel's launcher for Slurm. Its errors have Slurm's own messages, and `stop` waits until
+    the job has ended.
     """
 
-    # ipyparallel's also takes --no-requeue, and --nodes, for a number of tasks.
+    # ipyparallel's expression takes --no-requeue and --nodes, too, for a number of tasks.
     job_array_regexp = CRegExp(r"#SBATCH\s+(?:--ntasks|-n)[=\s\d]")
     queue_command = List(["squeue"], config=True, help="The Slurm command to look at the queue.")
     step_command = List(["srun"], config=True, help="The Slurm command to start one more engine.")
@@ -112,7 +113,7 @@ done
 
     def start(self, n):
         """
-        Hand the job in. Its script, which Slurm copies, is left nowhere.
+        Submit the job. Its script is removed at once, because Slurm has a copy.
         """
         with tempfile.TemporaryDirectory() as folder, _put_off_stop():
             self.batch_file = os.path.join(folder, self.batch_file_name)
@@ -120,19 +121,19 @@ done
 
     def start_step(self, environment, host, log):
         """
-        Start one more engine in the job, which runs.
+        Start one more engine in the running job.
 
         Args:
-            environment: Its variables, beside those of the whole set.
+            environment: The engine's variables, in addition to those of the whole set.
             host: Name of the node.
-            log: Open file for what it and srun say.
+            log: Open file for the output of the engine and of srun.
 
         Returns:
             subprocess.Popen: The srun, which ends with the engine.
         """
         options = [
             f"--jobid={self.job_id}", f"--nodelist={host}", "--nodes=1", "--ntasks=1",
-            "--overlap",  # the cores of the one that died still count as taken
+            "--overlap",  # the cores of the dead rank still count as taken
             "--cpu-bind=none", "--export=ALL",
         ]  # fmt: skip
         return subprocess.Popen(
@@ -146,7 +147,7 @@ done
 
     def ask_queue(self):
         """
-        Return the Job, or None if Slurm does not answer now.
+        Return the SlurmJob, or None if Slurm does not answer now.
         """
         command = [*self.queue_command, "--noheader", "--states=all", f"--jobs={self.job_id}"]
         try:
@@ -158,7 +159,7 @@ done
 
     def get_output(self, remove=False):
         """
-        Return what the engines have said so far, or had when the file was removed.
+        Return the output of the engines so far, or until the file was removed.
         """
         path = Path(self.output_file)
         if path.is_file():
@@ -169,7 +170,7 @@ done
 
     def ended_tasks(self):
         """
-        Return {number of an engine: srun's line, which says that it ended badly}.
+        Return {number of a failed engine: srun's line, which says how it ended}.
         """
         ended = {}
         for found in _TASKS_ENDED.finditer(self.get_output()):
@@ -185,13 +186,13 @@ done
 
     async def stop(self):
         """
-        End the job, and wait until Slurm is through with it.
+        End the job, and wait until Slurm reports that nothing of it is left.
         """
         try:
             self.cancel()
         except ipp_launcher.LauncherError:
             job = self.ask_queue()
-            if job is None or not job.is_over:  # it had not ended by itself
+            if job is None or not job.is_over:  # the job did not end by itself before
                 raise
         deadline = time.monotonic() + clocks.SLURM_GONE_S
         while not self._is_gone() and time.monotonic() < deadline:
@@ -203,7 +204,7 @@ done
         return job is not None and job.is_over
 
     def _insert_options_in_script(self):
-        # ipyparallel has a setting for more options, and puts it nowhere.
+        # ipyparallel has a setting for more options, but does not put them into the script.
         super()._insert_options_in_script()
         if self.options:
             template: str = self.batch_template  # type: ignore[has-type]
@@ -215,7 +216,8 @@ done
         Run one of Slurm's commands and return what it prints.
 
         Raises:
-            LauncherError: It is not there, or failed. The message has its own words.
+            LauncherError: The command is missing, failed, or took too long. The message has its
+                output.
         """
         try:
             done = subprocess.run(
@@ -240,7 +242,7 @@ done
 
     def _own_environment(self, environ, ours):
         """
-        Return variables without those of a job in which this kernel may run itself.
+        Return variables without those of the Slurm job in which this kernel itself may run.
         """
         return {
             name: value

@@ -1,5 +1,5 @@
 """
-Ranks that ssh starts: a rank whose host is gone gets a new process on another one.
+Ranks that ssh starts. A rank whose host is gone is replaced on another host.
 """
 
 import subprocess
@@ -11,21 +11,22 @@ from ddp_lessons.ranks.system import clocks
 
 class SSHRankProcesses(LaunchedRankProcesses):
     """
-    Ranks on the hosts of ipyparallel's SSHEngineSetLauncher.
+    The processes of ranks on the hosts of ipyparallel's SSHEngineSetLauncher.
 
     Its setting `engines` calls hosts by names, addresses or aliases of ~/.ssh/config, and may have
-    settings for each. A host calls itself by another name, perhaps; here it is the setting's.
+    settings for each. A host may call itself by another name, but an argument `host` of these
+    methods is always the setting's name.
 
     Args:
-        supervisor, cluster, client, placement, launcher: As `LaunchedRankProcesses`.
+        supervisor, cluster, client, placement, launcher: The arguments of `LaunchedRankProcesses`.
     """
 
-    _rank_from = "RANK"  # hosts start theirs at the same time, and the first to register is any
+    _rank_from = "RANK"  # hosts start at the same time, so the order of registration varies
 
     def __init__(self, supervisor, cluster, client, placement, launcher):
         super().__init__(supervisor, cluster, client, placement, launcher)
-        self._knocked = {}  # host -> whether it let us in, since a replacement has begun
-        self._begun = []  # launchers of engines that are to come up
+        self._knocked = {}  # host -> whether it has accepted a login during this replacement
+        self._begun = []  # launchers of the engines that are being started
         self._latest = {}  # host -> the launcher of an engine on it, with its settings
 
     def _start(self, n, options):
@@ -41,7 +42,7 @@ class SSHRankProcesses(LaunchedRankProcesses):
         return engine_set
 
     def _ended(self, missing):
-        # Which of them is whose nobody knows before they have registered.
+        # A launcher cannot be matched to its rank before the engine has registered.
         return missing if any(launcher.has_ended for launcher in self._begun) else []
 
     def _said(self):
@@ -56,7 +57,7 @@ class SSHRankProcesses(LaunchedRankProcesses):
     @property
     def lost_hosts(self):
         """
-        As `RankProcesses`.
+        The names of hosts that have lost all their ranks, and may be gone themselves.
         """
         dead = self.dead
         living = {there["host"] for rank, there in self._homes.items() if rank not in dead}
@@ -64,7 +65,7 @@ class SSHRankProcesses(LaunchedRankProcesses):
 
     def replace_dead(self):
         """
-        As `RankProcesses`.
+        Replace each dead rank, on another host if its own is gone. Return the replaced ranks.
         """
         self._knocked.clear()
         self._begun.clear()
@@ -89,7 +90,8 @@ class SSHRankProcesses(LaunchedRankProcesses):
 
     def _hosts_for(self, was_on):
         """
-        Return the hosts to try for a new process: its own first, and last those that are gone.
+        Return the hosts to try for a new process: hosts that answer first, and the old host before
+        the others.
         """
         dead = self.dead
         living = {_host_of(one) for rank, one in self._launchers.items() if rank not in dead}
@@ -102,11 +104,11 @@ class SSHRankProcesses(LaunchedRankProcesses):
 
     def _lets_us_in(self, host, launcher):
         """
-        Whether a host answers soon. ipyparallel would wait for one that is gone, a login at a time.
+        Return whether a host accepts a login soon. ipyparallel would wait long for a lost host.
 
         Args:
-            host: Its name in the setting.
-            launcher: Of an engine on it; None if there never was one: then it is to be tried.
+            host: The host's name in the setting.
+            launcher: Launcher of an engine on the host. None: no engine ran there, so try the host.
         """
         if host not in self._knocked:
             self._knocked[host] = launcher is None or _knock(launcher)
@@ -114,7 +116,7 @@ class SSHRankProcesses(LaunchedRankProcesses):
 
 
 def _host_of(launcher):
-    # As the setting calls it; empty if nobody knows.
+    # Return the host's name in the setting; empty if it is unknown.
     return launcher.identifier.rpartition("/")[0] if launcher else ""
 
 

@@ -1,5 +1,5 @@
 """
-ipyparallel's launchers for SSH, configured as those are, with one login a host, all at once.
+ipyparallel's launchers for SSH, with the same configuration, but one login a host, all at once.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from ddp_lessons.ranks.kernel.launchers.ssh_login import HostLogin
 from ddp_lessons.ranks.supervisor.child_main import RANK_OPTIONS
 from ddp_lessons.ranks.system import clocks
 
-# 12 s of silence end a login: more than the 8 s that end the ranks behind it.
+# A login ends after 12 s of silence, which is more than the 8 s after which its ranks end.
 _NOTICE_A_HOST_THAT_IS_GONE = (
     "-o", f"ConnectTimeout={clocks.SSH_CONNECT_S}",
     "-o", "ServerAliveInterval=2", "-o", "ServerAliveCountMax=6",
@@ -24,10 +24,10 @@ _NOTICE_A_HOST_THAT_IS_GONE = (
 
 class SSHEngineLauncher(ipp_launcher.SSHEngineLauncher):
     """
-    An engine that the agent of a login has started.
+    The launcher of one engine, which a login's host agent starts.
 
-    Read from a cluster's file, in another process than the one that has started it, it has no login
-    and does as ipyparallel's does.
+    A launcher that another process reads from a cluster's file has no login, and behaves as
+    ipyparallel's does.
     """
 
     ssh_args: list
@@ -39,20 +39,20 @@ class SSHEngineLauncher(ipp_launcher.SSHEngineLauncher):
 
     @default("to_send")
     def _nothing_to_send(self):
-        # The connection's keys reach an engine through ssh's own input. ipyparallel copies the
-        # files with them to each host as well, where nobody removes them.
+        # An engine gets the connection's keys through ssh's input. ipyparallel would also copy the
+        # files that hold the keys to each host, and never remove them there.
         return []
 
     @property
     def program(self):
         """
-        The words that start a rank on its host, without arguments.
+        The command that starts a rank on its host, without arguments.
         """
         return [self.remote_python, *RANK_OPTIONS]
 
     def start(self, hostname=None, user=None, port=None):
         """
-        Take down where it is to run. `begin` starts it, beside all others of its host.
+        Note where the engine is to run. `begin` starts it, together with all others on its host.
         """
         self.hostname = hostname
         if user is not None:
@@ -70,11 +70,12 @@ class SSHEngineLauncher(ipp_launcher.SSHEngineLauncher):
 
     def begin(self, login, number):
         """
-        Have a login's agent start the engine, as that of this number unless it was told another.
+        Have a login's host agent start the engine, with `number` as its rank. A RANK in the
+        engine's own variables takes precedence.
         """
         self._login = login
         self._has_told, self._end = threading.Event(), threading.Event()
-        self._is_known: Future = Future()  # whether it is a process
+        self._is_known: Future = Future()  # done once its process exists, or has failed
         login.on_message(self.identifier, self._on_message)
         login.end.add_done_callback(self._note_known)
         login.order(
@@ -98,20 +99,20 @@ class SSHEngineLauncher(ipp_launcher.SSHEngineLauncher):
             self._has_told.set()
 
     def _note_known(self, *_):
-        # By the thread that listens to the login, and no other.
+        # Only the thread that listens to the login calls this.
         if not self._is_known.done():
             self._is_known.set_result(None)
 
     async def wait_until_begun(self):
         """
-        Return once the engine is a process.
+        Wait until the engine's process exists.
 
         Raises:
-            LauncherError: The host lets nobody in, or cannot start it.
+            LauncherError: The host accepts no login, or cannot start the engine.
         """
         for known, limit_s, what in (
             (self._login.is_in, clocks.SSH_LOGIN_S, "let us in"),
-            (self._is_known, clocks.START_S, "begin a rank"),  # it imports torch before the first
+            (self._is_known, clocks.START_S, "begin a rank"),  # it first imports torch
         ):
             try:
                 await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(known)), limit_s)
@@ -134,7 +135,7 @@ class SSHEngineLauncher(ipp_launcher.SSHEngineLauncher):
 
     def get_output(self, remove=False):
         """
-        Return the last of what the engine has written.
+        Return the last part of the engine's output.
         """
         if self._login is None:
             return super().get_output(remove)
@@ -154,11 +155,12 @@ class SSHEngineLauncher(ipp_launcher.SSHEngineLauncher):
             self._login.order("signal", key=self.identifier, number=int(sig))
 
     def _start_waiting(self):
-        self._wait_thread = None  # the agent waits; ipyparallel would log in once more for that
+        self._wait_thread = None  # the host agent waits; ipyparallel would log in again
 
     async def stop(self):
         """
-        End the engine, unless its host is gone: there it ends by itself, see `lifeline`.
+        End the engine. If its host does not answer, the engine ends by itself, by its
+        `orphan_watchdog`.
         """
         if self._login is None:
             await super().stop()
@@ -173,7 +175,7 @@ class SSHEngineLauncher(ipp_launcher.SSHEngineLauncher):
         Wait until the engine has ended.
 
         Raises:
-            TimeoutError: It has not.
+            TimeoutError: The engine still runs after `timeout` seconds.
         """
         if self._login is None:
             await super().join(timeout)
@@ -183,7 +185,7 @@ class SSHEngineLauncher(ipp_launcher.SSHEngineLauncher):
 
 class SSHEngineSetLauncher(ipp_launcher.SSHEngineSetLauncher):
     """
-    Engines on the hosts of the setting `engines`. It bears a host that vanishes.
+    The launcher of engines on the hosts of its setting `engines`. Any host may vanish meanwhile.
     """
 
     launcher_class = SSHEngineLauncher
@@ -197,14 +199,14 @@ class SSHEngineSetLauncher(ipp_launcher.SSHEngineSetLauncher):
 
     @default("delay")
     def _no_delay(self):
-        return 0.0  # between engines that only take down where they are to run
+        return 0.0  # seconds between engines, which `start` only notes
 
     async def start(self, n):
         """
         Log in to all hosts at once, and start the engines of each.
 
         Raises:
-            LauncherError: A host lets nobody in, or cannot start one.
+            LauncherError: A host accepts no login, or cannot start an engine.
         """
         dlist = super().start(n)
         logins = {}
@@ -227,12 +229,12 @@ class SSHEngineSetLauncher(ipp_launcher.SSHEngineSetLauncher):
 
     async def stop(self):
         """
-        End all engines, and the logins.
+        End all engines, and then all logins.
         """
         self._is_stopping = True
         await super().stop()
         await self._close_logins()
 
     async def _close_logins(self):
-        # All at once: each waits for its host to hear of it.
+        # Close all at once, because each waits until its host has noticed.
         await asyncio.gather(*(asyncio.to_thread(login.close) for login in self._logins))

@@ -1,8 +1,8 @@
 """
-One login on a host, through which all of its ranks are started and ended.
+One login on a host, through which all ranks of that host are started and ended.
 
-ipyparallel logs in some eight times for each engine, one after the other, and starts Python for
-most of them.
+ipyparallel itself logs in about eight times for each engine, one login after the other, and starts
+Python in most of them.
 """
 
 import asyncio
@@ -18,23 +18,23 @@ from ddp_lessons.ranks.supervisor.host_agent import MARK
 from ddp_lessons.ranks.system import clocks
 
 _AGENT = "ddp_lessons.ranks.supervisor.host_agent"
-_HOST = None  # the key of what the agent says of its host
+_HOST = None  # key of the host agent's messages about its host
 _LAST_LINES = 3
 
 
 class HostLogin:
     """
-    A login that runs our agent on a host. It is there at once; what it says comes when it comes.
+    A login that runs our host agent on a host. It does not wait for the host.
 
     Args:
-        ssh: The command that runs what follows on the host.
-        python: The host's Python.
+        ssh: The ssh command up to the host's name, a list of words.
+        python: Path of Python on the host.
 
     Attributes:
-        is_in: A Future, done when the agent answers, or when the login has ended without that.
+        is_in: A Future, done when the host agent answers, or when the login ends without an answer.
         end: A Future, done when the login has ended.
-        errors: The last lines of what ssh, or the host's Python, has complained of; empty until the
-            end.
+        errors: The last error lines of ssh or of the host's Python; empty until the login has
+            ended.
         is_silent: Whether the host has not answered in time.
     """
 
@@ -47,7 +47,7 @@ class HostLogin:
             stderr=self._errors_file,
             text=True,
             errors="replace",
-            start_new_session=True,  # Stop in a notebook reaches all that is in the kernel's group
+            start_new_session=True,  # Stop in a notebook reaches the kernel's process group
         )
         self.is_in: Future = Future()
         self.end: Future = Future()
@@ -58,7 +58,7 @@ class HostLogin:
         threading.Thread(target=self._listen, name="ddp-lessons-login", daemon=True).start()
 
     def _write(self, text):
-        with contextlib.suppress(OSError, ValueError):  # it has ended, which is told by `end`
+        with contextlib.suppress(OSError, ValueError):  # the login has ended, as `end` shows
             self._process.stdin.write(text)
             self._process.stdin.flush()
 
@@ -67,25 +67,32 @@ class HostLogin:
 
     def order(self, do, **arguments):
         """
-        Have the agent do something: see its methods.
+        Have the host agent run one of its methods, with these arguments.
+
+        Args:
+            do: The method's name, such as "start" (see `host_agent`).
         """
         self._write(json.dumps({"do": do, **arguments}) + "\n")
 
     def on_message(self, key, listener):
         """
-        Have `listener(message)` called, from a thread, for all that the agent says of a process.
+        Call `listener(message)`, in the listening thread, for each message about one process.
+
+        Args:
+            key: Name of the process in orders and messages.
+            listener: Function of a message, which is a dict.
         """
         self._listeners[key] = listener
 
     async def answers(self):
         """
-        Tell whether the host is there, as far as this login knows.
+        Return whether the host agent answers soon. Once it has not, return False at every call.
         """
         if self._answer is None:
             self._answer = Future()
             self._listeners[_HOST] = self._answer.set_result
             self.order("answer")
-        answer = asyncio.shield(asyncio.wrap_future(self._answer))  # several may wait for it
+        answer = asyncio.shield(asyncio.wrap_future(self._answer))  # several tasks may wait for it
         try:
             await asyncio.wait_for(answer, clocks.SSH_KNOCK_S)
         except TimeoutError:
@@ -109,9 +116,9 @@ class HostLogin:
 
     def close(self):
         """
-        End the login. What was started through it goes on if the agent keeps it.
+        End the login. Processes started through it go on if the host agent was ordered to `keep`.
         """
-        with contextlib.suppress(OSError):  # of what it did not read any more
+        with contextlib.suppress(OSError):  # ssh may have ended with orders unread
             self._process.stdin.close()
         try:
             self._process.wait(0.0 if self.is_silent else clocks.SSH_KNOCK_S)

@@ -29,7 +29,7 @@ from ddp_lessons.ranks.system.processes import can_fork
 
 def engines_launcher(launcher):
     """
-    Return what ipyparallel's Cluster takes for a launcher, as `start_ranks` takes it.
+    Return the class or name by which ipyparallel's Cluster knows a launcher of `start_ranks`.
     """
     if launcher in ("auto", "fork", "spawn"):
         return "ddp-lessons"
@@ -43,7 +43,7 @@ def engines_launcher(launcher):
 
 class RanksCluster(ipp.Cluster):
     """
-    An ipyparallel cluster whose processes are kept by one supervisor.
+    An ipyparallel cluster with one supervisor, which starts and ends its processes.
     """
 
     supervisor = Any(help="The SupervisorClient of this cluster; None until something is started.")
@@ -51,7 +51,7 @@ class RanksCluster(ipp.Cluster):
 
     def ensure_supervisor(self):
         """
-        Return this cluster's supervisor client, started if need be.
+        Return this cluster's supervisor client, and make it first if there is none.
         """
         if self.supervisor is None:
             self.supervisor = SupervisorClient(fork=can_fork()[0])
@@ -59,14 +59,14 @@ class RanksCluster(ipp.Cluster):
 
     def write_cluster_file(self):
         """
-        Write the file through which JupyterLab's sidebar finds this cluster; for this user only.
+        Write the file by which JupyterLab's sidebar finds this cluster, for this user only.
         """
         super().write_cluster_file()
         os.chmod(self.cluster_file, 0o600)
 
     async def connect_client(self, **options):
         """
-        Return a client, which `close` closes.
+        Return a client of this cluster. `close` closes it.
         """
         self._connected = await super().connect_client(**options)
         self._connected.session.unpack = unpack
@@ -77,7 +77,7 @@ class RanksCluster(ipp.Cluster):
         """
         Close the client, and end the thread in which ipyparallel runs this cluster's coroutines.
 
-        ipyparallel never ends it. Stop may come before that thread has run, or has a loop to end.
+        ipyparallel never ends that thread. If Stop comes early, the thread may have no loop yet.
         """
         thread = self.__dict__.pop("_async_thread", None)
         if thread in threading.enumerate():
@@ -89,7 +89,7 @@ class RanksCluster(ipp.Cluster):
 
 class _SupervisorLauncher(ipp_launcher.BaseLauncher):
     """
-    What both launchers share: a supervisor to order from, found again through its process id.
+    The common part of both launchers: the supervisor, which is found again by its process id.
     """
 
     supervisor_pid = Integer(-1).tag(to_dict=True)
@@ -145,12 +145,12 @@ class _SupervisorLauncher(ipp_launcher.BaseLauncher):
 
 class SupervisorControllerLauncher(_SupervisorLauncher, ipp_launcher.ControllerLauncher):
     """
-    Have the supervisor fork the controller.
+    The launcher that has the supervisor fork the controller.
     """
 
     def start(self):
         """
-        Order the controller, unless the supervisor has started it already.
+        Order the supervisor to start the controller, unless it has that order already.
         """
         self._adopt_supervisor()
         if not self.supervisor.controller_ordered:
@@ -177,7 +177,7 @@ class SupervisorControllerLauncher(_SupervisorLauncher, ipp_launcher.ControllerL
 
 
 def _is_complete(path):
-    # The controller restricts a file's mode once it has written it whole.
+    # The controller restricts a file's mode after it has written the whole file.
     try:
         return os.stat(path).st_mode & 0o077 == 0 and os.path.getsize(path) > 0
     except OSError:
@@ -186,7 +186,7 @@ def _is_complete(path):
 
 class SupervisorEngineLauncher(_SupervisorLauncher, ipp_launcher.EngineLauncher):
     """
-    Have the supervisor fork the ranks, one engine a rank.
+    The launcher that has the supervisor start the ranks, one engine for each rank.
     """
 
     environments = Any(help="Environment variables of each rank: a list of dictionaries.")
@@ -194,7 +194,7 @@ class SupervisorEngineLauncher(_SupervisorLauncher, ipp_launcher.EngineLauncher)
 
     def start(self, n):
         """
-        Order ranks 0 to n-1. They are ready once they have registered.
+        Order the supervisor to start ranks 0 to n-1. A rank is ready once it has registered.
         """
         self._adopt_supervisor()
         self.n = n
@@ -206,7 +206,7 @@ class SupervisorEngineLauncher(_SupervisorLauncher, ipp_launcher.EngineLauncher)
 
     def start_rank(self, rank):
         """
-        Order one rank; also used to replace one that has died.
+        Order the supervisor to start one rank, or to replace one that has died.
         """
         environment = {
             **(self.environments[rank] if self.environments else {}),
