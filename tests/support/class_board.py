@@ -108,7 +108,7 @@ class BoardThread:
     @property
     def url(self):
         """
-        Its address.
+        The board's address.
         """
         return f"http://127.0.0.1:{self.port}"
 

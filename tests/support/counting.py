@@ -11,7 +11,7 @@ import torch.distributed as dist
 @dataclass
 class Sent:
     """
-    What a rank sent: one number of bytes a message, in order.
+    The messages that a rank has sent: the bytes of each, in order.
     """
 
     sizes_bytes: list = field(default_factory=list)
@@ -19,14 +19,14 @@ class Sent:
     @property
     def num_messages(self):
         """
-        Number of messages.
+        The number of messages.
         """
         return len(self.sizes_bytes)
 
     @property
     def num_bytes(self):
         """
-        Bytes of all messages.
+        The bytes of all messages.
         """
         return sum(self.sizes_bytes)
 
@@ -34,12 +34,13 @@ class Sent:
 @contextlib.contextmanager
 def counted_sends():
     """
-    Count what `dist.send` and `dist.isend` send in the block, and refuse every collective in it.
+    Count the messages of `dist.send` and `dist.isend` in the block, and refuse every collective in
+    it.
 
-    A collective in disguise would move bytes that nobody counts.
+    A collective would move bytes that this counter does not see.
 
     Yields:
-        Sent: Filled while the block runs.
+        Sent: It is filled while the block runs.
     """
     sent, kept = Sent(), {}
     for name in ("send", "isend"):

@@ -43,7 +43,7 @@ except NotebookRefused as refused:
 @dataclass(frozen=True)
 class Run:
     """
-    One lesson of one session. `said` holds what differed; it is empty if nothing did.
+    One lesson of one session. `said` holds the outputs that differed, and is empty if all agreed.
     """
 
     session: int
@@ -58,14 +58,14 @@ def crowd(num_sessions, num_rounds, lessons=LESSONS, limit_s=LIMIT_S, tell=lambd
     Run lessons in several sessions at once.
 
     Args:
-        num_sessions: How many learners.
-        num_rounds: How many lessons each of them runs, one after the other.
-        lessons: Stems; sessions begin with one after another, and go on to the next.
+        num_sessions: The number of learners.
+        num_rounds: The number of lessons that each learner runs, one after the other.
+        lessons: Lesson ids. Session n begins with the nth, and goes on with the one after it.
         limit_s: Seconds that one lesson may take.
-        tell: Called with each Run as it ends.
+        tell: Function that is called with each Run as it ends.
 
     Returns:
-        list[Run]: All runs.
+        list[Run]: All runs, in the order in which they ended.
     """
     runs = []
 

@@ -33,17 +33,18 @@ print(x.tolist(), globals().get("keep", "gone"), "model" in globals())
 @dataclass(frozen=True)
 class Fault:
     """
-    One fault that is played.
+    One fault to play.
 
     Args:
-        seed: The number that it was drawn from; it marks the variables that must be kept.
-        kind: Its name in KINDS.
+        seed: The number from which the fault was drawn. It marks the variables that must survive.
+        kind: The fault's name in KINDS.
+        world_size: The number of ranks.
         culprit, other: Two ranks.
-        pause_s: Seconds before the ranks do what they should not.
-        stops_s: When Stop is pressed, in seconds after the cell has begun.
-        kill_s: When ranks are killed from outside.
-        has_model: Whether a live DDP model is there.
-        is_under_load: Whether every core is kept busy by others.
+        pause_s: Seconds before the ranks commit the fault.
+        stops_s: When Stop is pressed, in seconds after the cell's start.
+        kill_s: When ranks are killed from outside, in seconds after the cell's start.
+        has_model: Whether a live DDP model exists.
+        is_under_load: Whether other processes keep every core busy.
     """
 
     seed: int

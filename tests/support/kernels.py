@@ -16,8 +16,10 @@ from ddp_lessons.course.building.kernels import start_kernel
 @dataclass(frozen=True)
 class CellResult:
     """
-    What a cell did. `seconds` is the time until the prompt was back, `late_s` how much later than
-    it should Stop was pressed.
+    The result of a cell.
+
+    `seconds` is the time until the prompt was back. `late_s` is the largest delay between the time
+    at which Stop should have been pressed and the time at which it was.
     """
 
     status: str
@@ -30,7 +32,7 @@ class CellResult:
 
 class Kernel:
     """
-    A running kernel, with variables of the environment; None takes one away.
+    A running kernel. Its arguments are environment variables; None removes one.
     """
 
     def __init__(self, **environment):
@@ -40,8 +42,10 @@ class Kernel:
 
     def run(self, source, stop_after_s=(), timeout_s=HANGS_AFTER_S, stop_at=None):
         """
-        Run a cell and return its CellResult. Presses Stop at each of the given seconds, and when
-        the cell has printed the text `stop_at`.
+        Run a cell and return its CellResult.
+
+        Presses Stop at each time of `stop_after_s`, in seconds after the cell's start, and when the
+        cell has printed the text `stop_at`.
         """
         text, error = [], {"ename": "", "evalue": ""}
 
@@ -80,7 +84,7 @@ class Kernel:
         reply = self.client.get_shell_msg(timeout=HANGS_AFTER_S)
         while (
             reply["parent_header"].get("msg_id") != request
-        ):  # an answer to the start-up's question
+        ):  # it answers a request of the start-up
             reply = self.client.get_shell_msg(timeout=HANGS_AFTER_S)
         seconds = time.monotonic() - began
         return CellResult(
@@ -94,7 +98,7 @@ class Kernel:
 
     def value(self, expression):
         """
-        Return the value of an expression in the kernel, if Python can read what `repr` writes.
+        Return the value of an expression in the kernel. Its `repr` must be a Python literal.
         """
         import ast
 
@@ -105,7 +109,7 @@ class Kernel:
     @property
     def pid(self):
         """
-        Process id of the kernel.
+        The process id of the kernel.
         """
         return self.manager.provisioner.pid
 

@@ -1,5 +1,5 @@
 """
-What tests of ranks under a launcher share: its configuration, and order after a mishap.
+Helpers for the tests of ranks under a launcher: its configuration, and the checks after a fault.
 """
 
 import re
@@ -12,21 +12,22 @@ from ddp_lessons.ranks.kernel.cells import run_cell
 
 PROMPT_S = 30.0
 """
-No promise, but far below the time limits of groups and of jobs: machines of tests are crowded.
+Seconds within which a cell must fail. This limit is no promise, because test machines are crowded,
+but it is far below the time limits of groups and jobs.
 """
 DOCS = ROOT / "docs"
 
 
 def blocks(page, language):
     """
-    Return the code blocks of a page of ours, as a learner copies them.
+    Return the code blocks of a page in `docs/`, as a learner copies them.
     """
     return re.findall(rf"^```{language}\n(.*?)^```", (DOCS / page).read_text(), re.M | re.S)
 
 
 def configure(patch, home, text):
     """
-    Write ipyparallel's configuration into an IPython folder, and have it read.
+    Write ipyparallel's configuration into an IPython folder, and make IPython use that folder.
     """
     profile = home / "profile_default"
     profile.mkdir(parents=True, exist_ok=True)
@@ -36,7 +37,8 @@ def configure(patch, home, text):
 
 def prepare(ranks):
     """
-    Give each rank what it keeps, and what cells of tests use.
+    Define on each rank a variable that must survive faults, and the names that the tests' cells
+    use.
     """
     ranks.view.execute("import os, signal, time, torch, torch.distributed as dist")
     ranks.view.execute("mine, one = dist.get_rank(), torch.ones(1)")
@@ -44,7 +46,7 @@ def prepare(ranks):
 
 def assert_in_order(ranks, kept):
     """
-    The next collective works, and ranks still have what they had.
+    Assert that the next collective works, and that the ranks in `kept` still have their variables.
     """
     run_cell(ranks, "import os, signal, time, torch, torch.distributed as dist")
     run_cell(ranks, "one = torch.ones(1)\nthere = torch.ones(1)\ndist.all_reduce(there)")
@@ -55,7 +57,7 @@ def assert_in_order(ranks, kept):
 
 def failing(ranks, source, error, match, within_s=PROMPT_S):
     """
-    Run a cell that must fail soon, and return what the learner is told.
+    Run a cell that must fail soon, and return the message that the learner sees.
     """
     began = time.monotonic()
     with pytest.raises(error, match=match) as caught:

@@ -41,13 +41,14 @@ TITLE = re.compile(
 
 CELL_LIMIT_S, NOTEBOOK_LIMIT_S = 180.0, 600.0
 """
-Limits for a whole notebook that runs beside other tests, on a slow machine: they end what hangs.
+Limits for a cell and for a whole notebook that runs beside other tests on a slow machine. They end
+a hang.
 """
 
 
 def sources(stem, *roles):
     """
-    Return the sources of a lesson's cells, or of those with one of the roles.
+    Return the sources of a lesson's cells, or only of the cells that have one of the roles.
     """
     return [
         cell["source"] for cell in NOTEBOOKS[stem]["cells"] if not roles or role_of(cell) in roles

@@ -1,5 +1,5 @@
 """
-A clock for meetings of ranks: time is over when all have come that ever will, and not before.
+A clock for meetings of ranks: the deadline passes when all ranks that ever come have come.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ class _Clock:
 
     def monotonic(self):
         """
-        Return the seconds that this clock says.
+        Return this clock's time in seconds.
         """
         return self.now_s
 
@@ -25,10 +25,10 @@ class _Clock:
 @contextlib.contextmanager
 def all_come_in_time_but(absent):
     """
-    Let the deadline of a meeting pass in the block as soon as nobody but the absent is missing.
+    Let the deadline of a meeting pass in the block as soon as only the absent ranks are missing.
 
     Args:
-        absent: The ranks that never come, as the group counts them.
+        absent: The ranks that never come, by their numbers in the group.
     """
     clock, look = _Clock(), missing._absent
 

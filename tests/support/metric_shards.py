@@ -1,5 +1,5 @@
 """
-Samples split unequally over ranks, for the tests of metrics: one rank may have none.
+Samples that are distributed unequally over ranks, for the tests of metrics: one rank may have none.
 """
 
 import io
@@ -10,7 +10,7 @@ from worlds import run_world
 
 def part_of(whole, rank, world_size):
     """
-    Return a rank's part: the last rank has none where there are three or more, rank 0 has most.
+    Return one rank's part of `whole`. Rank 0 has most; with three or more ranks the last has none.
     """
     num_parts = world_size - 1 if world_size > 2 else world_size
     cuts = [len(whole) * (2 * part + 1) // (2 * num_parts) for part in range(num_parts)]
@@ -23,7 +23,7 @@ def part_of(whole, rank, world_size):
 
 def samples(num=33, num_classes=4, seed=1):
     """
-    Return predictions, labels and losses (num,); nobody predicts or has class `num_classes - 1`.
+    Return predictions, labels and losses (num,). Class `num_classes - 1` is in none of them.
     """
     rng = torch.Generator().manual_seed(seed)
     predicted, labels = torch.randint(0, num_classes - 1, (2, num), generator=rng)
@@ -32,7 +32,7 @@ def samples(num=33, num_classes=4, seed=1):
 
 def packed(value):
     """
-    Return a value with tensors as bytes: a tensor itself does not outlive the rank that sends it.
+    Return a value as bytes. A tensor itself does not outlive the rank that sends it.
     """
     buffer = io.BytesIO()
     torch.save(value, buffer)
@@ -41,7 +41,7 @@ def packed(value):
 
 def run_packed(world_size, function, *args):
     """
-    Run a function that returns `packed(...)` on each rank, and return what each has packed.
+    Run a function that returns `packed(...)` on each rank, and return the unpacked values.
     """
     results = run_world(world_size, function, *args)
     return [torch.load(io.BytesIO(result), weights_only=False) for result in results]

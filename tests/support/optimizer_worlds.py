@@ -1,8 +1,8 @@
 """
-Parameters and gradients of which the mean over ranks has no rounding, for sharded optimizers.
+Parameters, and gradients whose mean over ranks is exact, for the tests of sharded optimizers.
 
-Legend: P parameters; w ranks. Gradients are whole numbers from 1 to 9 with a sign that ranks share:
-their sum is exact, and no mean is near 0, where Adam would make much of a last digit.
+Legend: P parameters; w ranks. Gradients are whole numbers from 1 to 9 whose sign is the same on all
+ranks. So their sum is exact, and no mean is near 0, where Adam would amplify a rounding error.
 """
 
 import torch
@@ -10,21 +10,22 @@ from torch import nn
 
 SHAPES = [(5, 3), (7,), (), (1,), (0,), (2, 3, 2), (6, 4)]
 """
-Of the sizes none but one is a multiple of 4; one is empty, and one has more ranks than numbers.
+Shapes of parameters: only one size is a multiple of 4, one parameter is empty, and some have fewer
+numbers than there are ranks.
 """
 
 
 def generator(*facts):
     """
-    Return a generator of random numbers that the facts name.
+    Return a generator of random numbers whose seed is made of the given whole numbers.
     """
     return torch.Generator().manual_seed(sum(100**place * fact for place, fact in enumerate(facts)))
 
 
 def parameters(dtype=torch.float64, shapes=SHAPES):
     """
-    Make parameters of several shapes, the same on every rank; the last of two dimensions is
-    transposed in memory.
+    Return parameters of several shapes, the same on every rank. The last, if it has two dimensions,
+    is transposed in memory.
     """
     rng = generator(1)
     made = [torch.randn(shape, generator=rng, dtype=torch.float64).to(dtype) for shape in shapes]
@@ -35,7 +36,7 @@ def parameters(dtype=torch.float64, shapes=SHAPES):
 
 def gradient(shape, place, step, rank, dtype=torch.float64):
     """
-    Return a rank's gradient of a parameter in a step: whole numbers, never 0.
+    Return one rank's gradient of a parameter in a step: whole numbers, never 0.
     """
     signs = torch.randint(0, 2, shape, generator=generator(place, step)) * 2 - 1
     amounts = torch.randint(1, 10, shape, generator=generator(place, step, rank, 1))
@@ -51,7 +52,7 @@ def mean_gradient(shape, place, step, world_size, dtype=torch.float64):
 
 def backward(params, step, rank):
     """
-    Run a real backward that adds a rank's gradients, so that hooks see them.
+    Run a real backward pass that adds a rank's gradients, so that hooks see them. Return the loss.
     """
     total = torch.zeros((), dtype=torch.float64)
     for place, parameter in enumerate(params):
@@ -64,7 +65,7 @@ def backward(params, step, rank):
 
 def plain_run(optimizer_class, settings, num_steps, world_size, params=None):
     """
-    Return what one optimizer makes of the mean gradients: the parameters, and itself.
+    Train one optimizer on the mean gradients, and return the parameters and the optimizer.
     """
     params = parameters() if params is None else params
     optimizer = optimizer_class(params, **settings)

@@ -1,10 +1,10 @@
 """
 Another user of the same machine, played by a process that root starts: what they see and can do.
 
-    python other_user.py UID        an order a line comes in as JSON, an answer a line goes out
+    python other_user.py UID        read one order a line as JSON, write one answer a line
 
-Started as root, so that it can read this Python wherever that lies, it imports what it needs and
-then is that user for good.
+The process starts as root, so that it can read this Python wherever it is installed. It imports
+what it needs and then becomes that user for good.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ import zmq
 
 NOBODY = 65534
 """
-A user who owns nothing.
+The id of a user who owns nothing.
 """
 _HANDSHAKE_S = 3.0
 _NUM_GARBAGE = 10
@@ -29,7 +29,8 @@ _NUM_GARBAGE = 10
 
 class OtherUser:
     """
-    Give orders to a process of another user. A context manager; only root can start one.
+    A process of another user that takes orders: each method of `Acts` is one. It is a context
+    manager, and only root can start it.
     """
 
     def __init__(self, uid=NOBODY):
@@ -59,7 +60,7 @@ class OtherUser:
 
 def reachable(paths):
     """
-    Return those of some sockets in folders that this process can connect to.
+    Return the socket files that this process can connect to.
     """
     found = []
     for path in paths:
@@ -71,7 +72,7 @@ def reachable(paths):
 
 class Acts:
     """
-    What the other user does. Each method is an order.
+    The actions of the other user. Each method is an order.
     """
 
     def __init__(self):
@@ -80,7 +81,7 @@ class Acts:
 
     def ports(self, uid):
         """
-        Return the TCP ports on which a user listens: the system tells everybody.
+        Return the TCP ports on which a user listens. Linux shows them to every user.
         """
         found = set()
         for table in ("tcp", "tcp6"):
@@ -92,10 +93,10 @@ class Acts:
 
     def listen(self, ports):
         """
-        Subscribe to all that is said on some ports.
+        Subscribe to all messages on some ports.
 
         Returns:
-            list[int]: Those that let a stranger in.
+            list[int]: The ports that accept a stranger.
         """
         for ear in self._ears.values():
             ear.close()
@@ -114,7 +115,7 @@ class Acts:
             ear.subscribe(b"")
             ear.connect(f"tcp://127.0.0.1:{port}")
         unknown, give_up_at = set(ports), time.monotonic() + _HANDSHAKE_S
-        while unknown and time.monotonic() < give_up_at:  # what is no ZeroMQ never answers
+        while unknown and time.monotonic() < give_up_at:  # a port without ZeroMQ never answers
             for monitor, _ in poller.poll(100):
                 event = zmq.utils.monitor.recv_monitor_message(monitor)["event"]
                 unknown.discard(monitors[monitor])
@@ -127,7 +128,7 @@ class Acts:
 
     def heard(self):
         """
-        Return all that was heard since the last time, as text.
+        Return all messages received since the last call, as text.
         """
         words = []
         for ear in self._ears.values():
@@ -138,7 +139,7 @@ class Acts:
 
     def garbage(self, ports):
         """
-        Send what nobody expects to some ports, as ZeroMQ messages and as bare bytes.
+        Send unexpected data to some ports, as ZeroMQ messages and as bare bytes.
         """
         speakers = []
         for port in ports:
@@ -154,7 +155,7 @@ class Acts:
                     caller.connect((b"127.0.0.1", port))
                     caller.sendall(os.urandom(64))
         give_up_at = time.monotonic() + _HANDSHAKE_S
-        while time.monotonic() < give_up_at:  # a publisher drops what nobody has subscribed to yet
+        while time.monotonic() < give_up_at:  # a publisher drops messages that have no subscriber yet
             for speaker in speakers:
                 with contextlib.suppress(zmq.Again):
                     speaker.send_multipart([b"", b"garbage", b"\xff\x00"], zmq.NOBLOCK)
@@ -165,7 +166,7 @@ class Acts:
 
     def readable(self, paths):
         """
-        Return those of some files and folders that can be read.
+        Return the files and folders that this user can read.
         """
         found = []
         for path in map(Path, paths):
@@ -176,18 +177,18 @@ class Acts:
 
     def reachable(self, paths):
         """
-        Return those of some sockets in folders that can be connected to.
+        Return the socket files that this user can connect to.
         """
         return reachable(paths)
 
     def processes(self, pids):
         """
-        Return what can be learned of some processes: {process id: {what: text}}.
+        Return what this user can learn of some processes: {process id: {what: text}}.
         """
         told = {pid: {} for pid in pids}
         for pid, found in told.items():
             for name in ("cmdline", "environ", "maps", "mem", "syscall"):
-                # Memory is told by being opened; the rest can be read.
+                # Opening memory is enough to show that it is accessible; the other files are read.
                 how = (lambda file: b"") if name == "mem" else (lambda file: file.read())
                 with (
                     contextlib.suppress(PermissionError),
@@ -203,7 +204,7 @@ class Acts:
 
     def make_folders(self, paths):
         """
-        Make folders, and return those that could be made.
+        Try to make folders, and return those that were made.
         """
         made = []
         for path in paths:
@@ -215,7 +216,7 @@ class Acts:
 
 def main(uid):
     """
-    Become a user, and do what is ordered until nobody orders any more.
+    Become a user, and carry out the orders on standard input until it ends.
     """
     import zmq.utils.monitor  # noqa: F401 - later it might not be readable
 

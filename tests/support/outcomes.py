@@ -1,8 +1,8 @@
 """
-A plugin of pytest that notes how tests end, so that `scripts/run_tests.py` can go on from there.
+A pytest plugin that records how tests end, so that `scripts/run_tests.py` can resume a run.
 
     --outcomes FOLDER    write FOLDER/passed.txt and FOLDER/failed.json
-    --resume             leave out the tests that stand in FOLDER/passed.txt
+    --resume             leave out the tests that FOLDER/passed.txt names
 """
 
 import json
@@ -14,7 +14,7 @@ import pytest
 
 def name_of(report_or_item):
     """
-    Return a test's name without the group that pytest-xdist writes behind it, after an @.
+    Return a test's name without the group that pytest-xdist appends after an @.
     """
     return re.sub(r"@[^\]]+$", "", report_or_item.nodeid)
 
@@ -29,7 +29,8 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     """
-    Note outcomes in the process that hears of all tests; a worker of pytest-xdist hears of its own.
+    Record outcomes in the main process, which receives the reports of all tests. A worker of
+    pytest-xdist sees only its own tests.
     """
     folder = config.getoption("outcomes")
     if folder is not None and not hasattr(config, "workerinput"):
@@ -39,7 +40,7 @@ def pytest_configure(config):
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
     """
-    Leave out the tests that have passed, if the run goes on from an earlier one.
+    Leave out the tests that have passed, if the run resumes an earlier one.
     """
     if not config.getoption("resume"):
         return

@@ -1,5 +1,5 @@
 """
-Where the repository and its folders are, for tests in any folder.
+The paths of the repository and its folders, for tests in any folder.
 """
 
 from pathlib import Path

@@ -1,7 +1,9 @@
 """
-A small deep model in float64, cut for each rank, and what one process makes of the same batch.
+A small deep float64 model, cut into stages for each rank, and one process's result on the same
+batch.
 
-Legend: N samples of F numbers; blocks of unequal width, so that no two stages hand on as much.
+Legend: N samples of F numbers. Blocks have unequal widths, so that stages send outputs of different
+sizes.
 """
 
 import itertools
@@ -18,7 +20,7 @@ DTYPE = torch.float64
 
 def model(dtype=DTYPE):
     """
-    Make a model of eight blocks, the same everywhere.
+    Return a model of eight blocks, the same everywhere.
     """
     rng = torch.Generator().manual_seed(3)
     blocks = []
@@ -57,9 +59,9 @@ def gradients_of(stages):
 
 def one_process(num_samples, num_microbatches, num_stages):
     """
-    Return the loss of the whole batch, and its gradients by stage, by one process.
+    Return the loss of the whole batch and its gradients by stage, computed by one process.
 
-    With one microbatch it is a plain step; with more, the same sums in the order of a pipeline.
+    With one microbatch this is a plain step. With more, the sums have the order of a pipeline.
     """
     whole = model()
     inputs, targets = batch(num_samples)

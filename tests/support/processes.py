@@ -1,5 +1,5 @@
 """
-Find the processes of a test, and see them end.
+Helpers that find the processes of a test, and wait for their end.
 """
 
 import contextlib
@@ -16,17 +16,17 @@ MARK = "DDP_LESSONS_TEST_MARK"
 
 def new_mark():
     """
-    Return an environment by which a kernel and all that comes of it can be found.
+    Return an environment that marks a kernel and all its descendants, so that `marked` finds them.
     """
     return {MARK: uuid.uuid4().hex}
 
 
 def marked(mark, but=()):
     """
-    Return the living processes that inherited a mark, whoever their parent is now.
+    Return the living processes that inherited a mark, even if their parent has changed.
 
     Args:
-        mark: What `new_mark` gave.
+        mark: A value of `new_mark`.
         but: Process ids to leave out.
     """
     found = []
@@ -45,7 +45,7 @@ def wait_until_gone(mark, timeout_s, but=()):
     Wait until no process with a mark is left.
 
     Raises:
-        AssertionError: Some are. The message says which.
+        AssertionError: Some are left. The message shows their command lines.
     """
     left = []
 
@@ -61,7 +61,7 @@ def wait_until_gone(mark, timeout_s, but=()):
 
 def is_running(pid):
     """
-    Tell whether a process runs; one that has ended and waits for its parent does not.
+    Return whether a process runs. A zombie, which waits for its parent, does not.
     """
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
@@ -71,15 +71,17 @@ def is_running(pid):
 
 def holds_at_most(process, num_fds, num_threads):
     """
-    Tell whether a process has no more descriptors and threads than these.
+    Return whether a process has at most these numbers of descriptors and threads.
     """
     return process.num_fds() <= num_fds and process.num_threads() <= num_threads
 
 
 def listening_addresses(process):
     """
-    Return (protocol, address) of every socket on which a process listens, from psutil and, in case
-    it overlooks one, from the system's own tables.
+    Return (protocol, address) of every socket on which a process listens.
+
+    The sockets are read from psutil and also from the system's own tables, in case psutil misses
+    one.
     """
     found = set()
     for connection in process.net_connections(kind="inet"):
@@ -99,7 +101,7 @@ def listening_addresses(process):
 
 def free_ports(count):
     """
-    Return different ports on which nobody listens now.
+    Return different ports on which no process listens now.
     """
     found: set = set()
     while len(found) < count:

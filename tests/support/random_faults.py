@@ -1,5 +1,5 @@
 """
-Faults at random: what goes wrong, on how many ranks, in which and when, drawn from a seed.
+Random faults: the kind, the number of ranks, the culprit and the times are drawn from a seed.
 
     python tests/support/random_faults.py 17                       plays the fault of seed 17
     python tests/support/random_faults.py 0 100                    plays those of seeds 0 to 99
@@ -22,10 +22,11 @@ _FIRST_STOP_S = (0.3, 1.5)
 
 def plan(seed):
     """
-    Draw the fault of a seed.
+    Return the fault of a seed.
     """
     draw = random.Random(seed)
-    # A deck of kinds after another, each in an order of its own: so none is left out for long.
+    # Seeds go through one shuffled deck of all kinds after another, so no kind is left out for
+    # long.
     deck, position = divmod(seed, len(KINDS))
     kind = random.Random(-deck - 1).sample(sorted(KINDS), len(KINDS))[position]
     world_size = draw.choice(WORLD_SIZES)
@@ -45,7 +46,7 @@ def plan(seed):
 
 def plan_of_kind(kind, number):
     """
-    Draw faults of one kind: the first seeds that give it.
+    Return `number` faults of one kind: those of the first seeds that give it.
     """
     drawn = (fault for fault in map(plan, itertools.count()) if fault.kind == kind)
     return list(itertools.islice(drawn, number))
@@ -53,10 +54,11 @@ def plan_of_kind(kind, number):
 
 def play_all(faults):
     """
-    Play faults, and print what came of each. One that fails ends its kernel; a new one goes on.
+    Play faults, and print the result of each. A fault that fails ends its kernel, and a new kernel
+    plays the rest.
 
     Returns:
-        int: How many failed.
+        int: The number of faults that failed.
     """
     num_failed = 0
     for world_size, group in itertools.groupby(
@@ -84,7 +86,7 @@ def _play_until_one_fails(player, left):
 
 def main(arguments):
     """
-    Play the faults that the command line names.
+    Play the faults that the command line names, and return the exit status.
     """
     if arguments[0] == "--kind":
         faults = plan_of_kind(arguments[1], int(arguments[2]))

@@ -1,5 +1,5 @@
 """
-Models, data and kinds of replicas that the tests of replicas share.
+Models, data and classes of replicas that the tests of replicas share.
 """
 
 import functools
@@ -24,7 +24,7 @@ CAP_MIB = CAP_BYTES / 2**20
 
 def mlp(seed=0, dtype=torch.float32):
     """
-    Make a small network whose gradients become ready in the reverse order of its parameters.
+    Return a small network whose gradients become ready in the reverse order of its parameters.
     """
     torch.manual_seed(seed)
     layers = [nn.Linear(7, 16), nn.Tanh(), nn.Linear(16, 31), nn.Tanh(), nn.Linear(31, 3)]
@@ -33,7 +33,8 @@ def mlp(seed=0, dtype=torch.float32):
 
 class Odd(nn.Module):
     """
-    All that trips replicas: tied, frozen, transposed, sliced, empty and half-precision parameters.
+    A model with awkward parameters: tied, frozen, transposed, sliced, empty and half-precision
+    ones.
     """
 
     def __init__(self, seed):
@@ -58,7 +59,8 @@ class Odd(nn.Module):
 
 class Branches(nn.Module):
     """
-    Three layers that are used in any order, or not at all. Small integers, so that sums are exact.
+    Three layers that are used in any order, or not at all. Weights are small integers, so that sums
+    are exact.
     """
 
     def __init__(self):
@@ -76,7 +78,7 @@ class Branches(nn.Module):
 
 def gradients(module):
     """
-    Return copies of all gradients, None where there is none.
+    Return copies of all gradients, None for a parameter without one.
     """
     grads = [parameter.grad for parameter in module.parameters()]
     return [None if grad is None else grad.clone() for grad in grads]
@@ -84,7 +86,7 @@ def gradients(module):
 
 def same(left, right):
     """
-    Say whether two lists of tensors and Nones are equal bit for bit.
+    Return whether two lists of tensors and Nones are equal bit for bit.
     """
     return len(left) == len(right) and all(
         (a is None and b is None) or (a is not None and b is not None and torch.equal(a, b))
@@ -94,7 +96,7 @@ def same(left, right):
 
 def batch(rank, step=0, num_samples=4, dtype=torch.float32):
     """
-    Return the shard of a rank: other numbers on every rank and step.
+    Return one rank's shard, which differs on every rank and step.
     """
     generator = torch.Generator().manual_seed(1000 * step + rank)
     return torch.randn(num_samples, 7, generator=generator, dtype=torch.float64).to(dtype)
@@ -107,7 +109,7 @@ def one_float_a_rank():
 
 def train_by_adam(model, rank):
     """
-    Make three steps with a rank's batches.
+    Make three steps with Adam on a rank's batches.
     """
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for step in range(3):

@@ -1,5 +1,5 @@
 """
-One call of each picture, with the data that it has in a lesson and with the awkward ones.
+Calls of each picture function, with the data of a lesson and with awkward data.
 """
 
 import xml.etree.ElementTree as ET
@@ -40,14 +40,15 @@ TRACK = [
 
 def parse(picture):
     """
-    Return the root of a picture's SVG; fails if it is not well-formed.
+    Return the root of a picture's SVG. Fails if the SVG is not well-formed.
     """
     return ET.fromstring(picture._repr_svg_())
 
 
 def shards(num_ranks, num_rows):
     """
-    Return even slices of rows over ranks, the first longer where they do not divide.
+    Return even slices of rows over ranks. Slices differ by one row where the rows do not divide
+    evenly.
     """
     cuts = [num_rows * rank // num_ranks for rank in range(num_ranks + 1)]
     return [(rank, cuts[rank], cuts[rank + 1]) for rank in range(num_ranks)]
@@ -55,7 +56,7 @@ def shards(num_ranks, num_rows):
 
 def sample_pictures():
     """
-    Return the pictures that tests and people look at, by name.
+    Return {name: picture} for the tests and for people who look at them.
     """
     sizes = {"embed.weight": 64, "head.bias": 3}
     return {

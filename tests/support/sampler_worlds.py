@@ -1,5 +1,6 @@
 """
-What tests of samplers share: sizes to draw from, and the shards of whole worlds.
+Data set sizes and world sizes that the tests of samplers draw from, and hypothesis settings for
+them.
 """
 
 from hypothesis import settings

@@ -1,5 +1,5 @@
 """
-Ranks by SSH on the hosts of a test bed, and who listens there.
+Ranks by SSH on the hosts of a test bed, and the processes that listen there.
 """
 
 import contextlib
@@ -37,14 +37,15 @@ print(json.dumps(found))
 """
 PROCESSES = {"engine.nanny": "nanny", "rank ": "rank", "sshd": "sshd"}
 """
-What stands in the names and on the command lines of those that may listen on a host.
+{part of a process's name or command line: the process's short name}, for processes that may listen
+on a host.
 """
 
 
 @contextlib.contextmanager
 def hosts_up(folder, *arguments):
     """
-    Give the folder of two hosts of which nothing is left in the end.
+    Give the folder of a test bed with two hosts, and assert that nothing is left of it in the end.
     """
     done = hosts("up", 2, *arguments, folder=folder)
     assert done.returncode == 0, done.stderr
@@ -59,9 +60,9 @@ def configure(patch, home, folder, settings=SETTINGS, python=sys.executable):
     Write ipyparallel's configuration, as the page shows it, into an IPython folder.
 
     Args:
-        patch, home, folder: pytest's MonkeyPatch, the IPython folder, and the hosts'.
-        settings: The page's.
-        python: The hosts' Python.
+        patch, home, folder: pytest's MonkeyPatch, the IPython folder, and the test bed's folder.
+        settings: The settings from the page.
+        python: The path of the hosts' Python.
     """
     profile = home / "profile_default"
     profile.mkdir(parents=True)
@@ -74,7 +75,7 @@ def configure(patch, home, folder, settings=SETTINGS, python=sys.executable):
 @contextlib.contextmanager
 def ranks_on(folder, home, python=sys.executable):
     """
-    Give two ranks on each of two hosts.
+    Start two ranks on each of two hosts, and stop them after the block.
     """
     with pytest.MonkeyPatch.context() as patch:
         configure(patch, home, folder, python=python)
@@ -85,7 +86,7 @@ def ranks_on(folder, home, python=sys.executable):
         started.view.execute("mine, one = dist.get_rank(), torch.ones(1)")
         yield started
         stop_ranks()
-    # Of a host whose login takes too long the engines end by themselves.
+    # If a host's login takes too long, its engines end without a signal from here.
     wait_until(
         lambda: [engines_on(folder, number) for number in (1, 2)] == [0, 0],
         30,
@@ -95,7 +96,7 @@ def ranks_on(folder, home, python=sys.executable):
 
 def engines_on(folder, number):
     """
-    Return how many engines a host has; none if it is off.
+    Return the number of engines on a host: 0 if the host is off.
     """
     names = hosts("run", number, "ps", "ax", "-o", "comm", folder=folder).stdout.splitlines()
     return sum(name.startswith("rank ") for name in names)
@@ -103,7 +104,7 @@ def engines_on(folder, number):
 
 def assert_in_order(ranks, kept):
     """
-    The next collective works, and ranks still have what they had.
+    Assert that the next collective works, and that the ranks in `kept` still have their variables.
     """
     run_cell(ranks, "import torch, torch.distributed as dist\nthere = torch.ones(1)")
     run_cell(ranks, "dist.all_reduce(there)\nnum_there = int(there.item())")
@@ -113,10 +114,10 @@ def assert_in_order(ranks, kept):
 
 def listening_on_host(folder, number):
     """
-    Return who listens on a host, as a set of (process, interface).
+    Return the processes that listen on a host, as a set of (process, interface).
 
-    The interface is "loopback", or "the cluster's" if it is the host's own on the switch; else the
-    address as it is, such as 0.0.0.0.
+    The interface is "loopback", "the cluster's" for the host's own address on the switch, or any
+    other address as it is, such as 0.0.0.0.
     """
     done = hosts("run", number, sys.executable, "-c", LIST, folder=folder)
     assert done.returncode == 0, done.stderr
@@ -130,12 +131,12 @@ def listening_on_host(folder, number):
 
 def listening_here(ranks, folder, but=()):
     """
-    Return who of the kernel's side listens, as `listening_on_host` does.
+    Return the processes of the kernel's machine that listen, in the form of `listening_on_host`.
 
     Args:
         ranks: The Ranks.
         folder: The test bed's folder.
-        but: Sockets that were there before, as `own_sockets` gives them.
+        but: Sockets to leave out, as `own_sockets` returns them.
     """
     controller = psutil.Process(ranks.supervisor.controller_pid)
     named = {process.pid: "controller" for process in (controller, *controller.children(True))}
@@ -149,7 +150,7 @@ def listening_here(ranks, folder, but=()):
 
 def own_sockets():
     """
-    Return (process, address, port) of each socket on which we listen, or a child of ours.
+    Return (process, address, port) of each socket on which this process or a descendant listens.
     """
     found = set()
     for process in (psutil.Process(), *psutil.Process().children(recursive=True)):

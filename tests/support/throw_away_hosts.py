@@ -1,5 +1,5 @@
 """
-A test bed of hosts for tests: `scripts/hosts.sh`, and what is left of it on this machine.
+A test bed of hosts: the script `scripts/hosts.sh`, and the traces that it leaves on this machine.
 """
 
 import os
@@ -18,7 +18,7 @@ PATH = os.pathsep.join([os.environ["PATH"], "/usr/sbin"])
 
 def environment(folder, path=PATH):
     """
-    Return the variables for the script, on a test bed of its own.
+    Return the script's environment variables for the test bed in a folder.
     """
     own = {k: v for k, v in os.environ.items() if k != "DDP_LESSONS_NET"}
     return own | {"DDP_LESSONS_HOSTS": str(folder), "PATH": path}
@@ -33,7 +33,7 @@ def net_of(folder):
 
 def hosts(*arguments, folder, path=PATH):
     """
-    Run the script on a test bed of its own.
+    Run the script on the test bed in a folder.
     """
     environ = environment(folder, path)
     return subprocess.run(
@@ -44,7 +44,7 @@ def hosts(*arguments, folder, path=PATH):
 
 def traces(folder, net):
     """
-    Return what of a test bed is on this machine: processes, devices, namespaces, its folder.
+    Return all traces of a test bed on this machine: processes, devices, namespaces, its folder.
     """
     tag = f"ddp{net.replace('.', '')}"
     found = [folder.name] if folder.exists() else []

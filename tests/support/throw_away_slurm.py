@@ -1,5 +1,6 @@
 """
-A Slurm of two nodes for tests: `scripts/slurm.sh`, its queue, and what is left of it here.
+A Slurm of two nodes for tests: the script `scripts/slurm.sh`, its queue, and its traces on this
+machine.
 """
 
 import contextlib
@@ -23,7 +24,7 @@ _numbers = itertools.count()
 
 def slurm(*arguments, folder, path=PATH):
     """
-    Run the script on a Slurm of its own.
+    Run the script on the Slurm in a folder.
     """
     environ = {**os.environ, "DDP_LESSONS_SLURM": str(folder), "PATH": path}
     environ.pop("SLURM_CONF", None)
@@ -47,7 +48,7 @@ def engines_on(folder, node):
     return [
         process
         for process, words in _of(folder)
-        if words[1:4] == ["-P", "-m", "ddp_lessons.ranks.rank.rank_engine"]  # and no srun of it
+        if words[1:4] == ["-P", "-m", "ddp_lessons.ranks.rank.rank_engine"]  # not srun
         and f"SLURMD_NODENAME={node}" in words
     ]
 
@@ -65,7 +66,7 @@ def _of(folder):
 
 def queue(*options):
     """
-    Return a line for each job in the queue: its number, its state and its name.
+    Return a line for each job in the queue: the job's number, state and name.
     """
     done = subprocess.run(
         ["squeue", "--noheader", "--format=%i %T %j", *options],
@@ -77,9 +78,10 @@ def queue(*options):
 @contextlib.contextmanager
 def running_slurm():
     """
-    Give the folder of a Slurm that this process knows as its own, and see it end without a trace.
+    Start a Slurm, point this process at it, and give its folder. Assert in the end that nothing is
+    left of it.
     """
-    # A socket's path is short.
+    # The folder's name is short because a socket's path may have only about 100 characters.
     folder = Path("/tmp") / f"ddp-lessons-slurm-{os.getpid()}-{next(_numbers)}"
     with pytest.MonkeyPatch.context() as patch:
         try:

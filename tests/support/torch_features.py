@@ -1,5 +1,5 @@
 """
-What the installed torch has that the oldest one of the course does not.
+The features that the installed torch has and the oldest supported torch lacks.
 """
 
 import torch

@@ -1,5 +1,5 @@
 """
-A lesson that keeps every rule and needs no ranks, for the tests of what builds and checks lessons.
+A lesson that keeps every rule and needs no ranks, for the tests of building and checking lessons.
 """
 
 from pathlib import Path
@@ -102,7 +102,7 @@ _PRINTED = [
 
 def make_course(folder, text=TEXT, stem="00_toy", kind="lesson"):
     """
-    Write a course of one text twin into a folder and return its place.
+    Write a course of one text twin into a folder, and return its NotebookPaths.
     """
     folder = Path(folder)
     (folder / "notebooks/py").mkdir(parents=True, exist_ok=True)
@@ -121,7 +121,7 @@ def make_course(folder, text=TEXT, stem="00_toy", kind="lesson"):
 
 def run_notebook(folder):
     """
-    Return the lesson as if it had been run, without running it.
+    Return the lesson's notebook with outputs as if it had been run.
     """
     notebook = read_twin(make_course(folder).text)
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]

@@ -1,11 +1,12 @@
 """
-What must work on ranks after a fault, for tests that make faults of their own.
+The check that ranks are usable after a fault, for tests that play their own faults.
 """
 
 
 def check_usable(kernel, lost):
     """
-    Hold the ranks to what must work after a fault: the next collective, the old variables.
+    Assert that the next collective works after a fault, and that all but the lost ranks kept their
+    variables.
     """
     alive = kernel.run(
         "%%px\nimport torch, torch.distributed as dist\n"

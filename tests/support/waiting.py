@@ -1,23 +1,23 @@
 """
-Wait for something to become true, in place of sleeping and hoping.
+Helpers that wait until a condition is true, instead of sleeping for a fixed time.
 """
 
 import time
 
 HANGS_AFTER_S = 120.0
 """
-Seconds after which what must happen is given up: so many that no load of a machine reaches them.
+Seconds after which a test gives up on an event: so many that no load on a machine reaches them.
 """
 GROWING_S = (1.0, 4.0, 16.0, 64.0)
 """
 Limits to try in turn where a test must see a limit pass, but only after something has happened.
 """
-_POLL_S = 0.01  # polls: files, processes and threads that end or change tell nobody
+_POLL_S = 0.01  # polls, because files, processes and threads do not report that they change
 
 
 def comes_true(condition, timeout_s):
     """
-    Call `condition` until it is true, and return what it returned last: false if it never was.
+    Call `condition` until it is true, and return its last value: false if it never was true.
     """
     deadline = time.monotonic() + timeout_s
     while True:
@@ -29,10 +29,10 @@ def comes_true(condition, timeout_s):
 
 def wait_until(condition, timeout_s, what):
     """
-    Call `condition` until it is true, and return what it returned.
+    Call `condition` until it is true, and return its value.
 
     Raises:
-        AssertionError: It was never true. The message says what was waited for.
+        AssertionError: The condition was never true. The message holds `what`.
     """
     found = comes_true(condition, timeout_s)
     if not found:

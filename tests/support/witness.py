@@ -1,5 +1,5 @@
 """
-See that a detached process starts and ends, by the named pipe that it holds open.
+A witness of a detached process: it sees by a named pipe that the process starts and ends.
 """
 
 import os
@@ -10,7 +10,7 @@ from waiting import HANGS_AFTER_S
 
 class Witness:
     """
-    Read a named pipe that a detached process holds open.
+    The reading end of a named pipe that a detached process holds open.
     """
 
     def __init__(self, path):
@@ -20,19 +20,19 @@ class Witness:
 
     def has_started(self):
         """
-        Tell whether the process has said that it is there.
+        Return whether the process has written its first line.
         """
         return bool(select.select([self.pipe], [], [], 0)[0]) and self._read() == b"here\n"
 
     def wait_for_start(self):
         """
-        Return when the process is there.
+        Wait until the process has started.
         """
         assert self._read() == b"here\n"
 
     def wait_for_end(self):
         """
-        Return when the process is gone.
+        Wait until the process has ended.
         """
         assert self._read() == b""
 

@@ -1,8 +1,8 @@
 """
-Run a function on several ranks and get back what each returned, within a deadline.
+A runner of functions on several ranks: it returns each rank's result, within a deadline.
 
-The ranks are forked from a server that has torch loaded, so a world of four starts in a fraction
-of a second. Each world has a group of its own on Gloo, over loopback and a file store.
+The ranks are forked from a server that has torch loaded, so a world of four starts in a fraction of
+a second. Each world has its own Gloo group, over loopback and a file store.
 """
 
 import multiprocessing
@@ -32,15 +32,16 @@ _PRELOADED = [
 ]
 WORLD_SIZES = [1, 2, 3]
 """
-Numbers of ranks that results are compared for: alone, both neighbours in one, and one that divides
-little. Four ranks run the lessons and the answers; rings and collectives are tried with more.
+Numbers of ranks for which results are compared: a rank alone, two ranks where both neighbours are
+the same rank, and an odd number that rarely divides a size. Four ranks run the lessons and the
+answers; rings and collectives are also tried with more.
 """
 _GROUP_TIMEOUT = timedelta(seconds=HANGS_AFTER_S)
 
 
 class RankFailed(AssertionError):
     """
-    A function raised, died or did not end on some rank; the message holds the traceback.
+    An error: a function raised, died or did not end on some rank. The message holds the traceback.
     """
 
 
@@ -55,17 +56,17 @@ def run_world(world_size, function, *args, timeout_s=2 * HANGS_AFTER_S, join=Tru
     Run `function(rank, world_size, *args)` on each rank of a new world.
 
     Args:
-        world_size: Number of ranks.
-        function: A function at the top level of a module, so that other processes find it.
+        world_size: The number of ranks.
+        function: A function at the top level of a module, so that other processes can import it.
         args: Further arguments, the same on every rank; they must pickle.
-        timeout_s: Seconds for the whole world; less for one that must hang.
-        join: Join the ranks to the default process group first.
+        timeout_s: Seconds for the whole world. Pass less for a world that must hang.
+        join: Whether the ranks join the default process group first.
 
     Returns:
-        list: What each rank returned, in rank order.
+        list: The functions' results, in rank order.
 
     Raises:
-        RankFailed: A rank raised, died, or was not done in time. No process is left.
+        RankFailed: A rank raised, died, or did not finish in time. No process is left.
     """
     context = _context()
     with tempfile.TemporaryDirectory(prefix="world-") as folder:
@@ -122,8 +123,9 @@ def _member(rank, world_size, folder, join, function, args, pipe):
             )
         answer = (True, function(rank, world_size, *args))
         if join:
-            # Who ends while others still connect to each other makes their connecting fail. The
-            # group is not destroyed: in a thread of Gloo's that may join itself, and abort.
+            # A rank that ends while others still connect to each other would make them fail, so all
+            # ranks wait for each other here. The group is not destroyed: Gloo may destroy it in one
+            # of its own threads, which then tries to join itself and aborts.
             store.set(f"through-{rank}", "")
             store.wait([f"through-{other}" for other in range(world_size)], _GROUP_TIMEOUT)
     except BaseException:
@@ -135,7 +137,8 @@ def _member(rank, world_size, folder, join, function, args, pipe):
 
 def _save_coverage():
     """
-    Write down which lines this rank ran, if that is measured: once it has answered, it is killed.
+    Write down which lines this rank ran, if coverage is measured: the rank is killed once it has
+    answered.
     """
     coverage = sys.modules.get("coverage")
     measured = coverage and coverage.Coverage.current()

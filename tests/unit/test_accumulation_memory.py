@@ -1,5 +1,5 @@
 """
-What accumulation saves in memory, and what it does not.
+The memory that accumulation saves, and the memory that it does not save.
 """
 
 import torch
@@ -16,7 +16,8 @@ from ddp_lessons.accumulation.example import deep_network
 
 def test_accumulation_saves_activations_and_nothing_else():
     """
-    A quarter of the activations; parameters, gradients and optimizer state stay (C17).
+    Four micro-batches need a quarter of the activations. Parameters, gradients and optimizer state
+    stay as large (C17).
     """
     num_bytes = {}
     for num_parts in (1, 4):
@@ -29,7 +30,7 @@ def test_accumulation_saves_activations_and_nothing_else():
         optimizer.step()
         num_bytes[num_parts] = saved.peak_bytes, state_bytes(model, optimizer)
     num_parameters = 16 * 32 + 32 + 32 * 32 + 32
-    # float32; Adam keeps two numbers for each, and a step count for each of four tensors.
+    # float32. Adam keeps two numbers for each parameter, and a step count for each of four tensors.
     assert (
         num_bytes[4][1]
         == num_bytes[1][1]
@@ -39,8 +40,9 @@ def test_accumulation_saves_activations_and_nothing_else():
             "optimizer": 4 * 2 * num_parameters + 4 * 4,
         }
     )
-    # For each sample: the input, ReLU's result, tanh's; the loss's square saves tanh's again.
-    # Scalars that the weighing saves do not depend on the batch: 8 bytes each at most.
+    # Each sample saves the input, ReLU's result and tanh's result; the loss's square saves the same
+    # tanh result again. Weighting saves scalars that do not depend on the batch: at most 8 bytes
+    # each.
     per_sample = 4 * (16 + 32 + 32)
     for num_parts, (peak_bytes, _) in num_bytes.items():
         assert 0 <= peak_bytes - 64 // num_parts * per_sample <= 16
@@ -48,7 +50,7 @@ def test_accumulation_saves_activations_and_nothing_else():
 
 def test_saved_bytes_frees_what_backward_has_used():
     """
-    Nothing is counted, and nothing lives on, after the graph is gone.
+    After the graph is gone no bytes are counted, and no tensor is kept alive.
     """
     model = nn.Sequential(nn.Linear(4, 4), nn.Sigmoid())
     with SavedBytes(model) as saved:
@@ -63,7 +65,7 @@ def test_saved_bytes_frees_what_backward_has_used():
 
 def test_step_bytes_counts_a_step_whole_and_in_parts():
     """
-    Lesson 07 draws them: parts shrink the activations, and nothing else.
+    Micro-batches shrink the activations, and nothing else. Lesson 07 draws these numbers.
     """
     module, optimizer = deep_network("cpu")
     inputs, targets = torch.randn(64, 64), torch.randint(64, (64,))
@@ -74,5 +76,5 @@ def test_step_bytes_counts_a_step_whole_and_in_parts():
         assert not torch.equal(module[0].weight, before)
     for kind in ("parameters", "gradients", "optimizer"):
         assert used[64][kind] == used[16][kind] > 0
-    # Scalars that the loss and the weighing save do not depend on the batch.
+    # The loss and the weighting save scalars that do not depend on the batch.
     assert 0 <= 4 * used[16]["activations"] - used[64]["activations"] <= 4 * 16

@@ -12,6 +12,7 @@ from pathlib import Path
 from traitlets.config import Config
 
 from ddp_lessons.errors import DDPLessonsError, StartFailed
+from ddp_lessons.ranks.kernel.launchers.registry import LAUNCHERS, load
 from ddp_lessons.ranks.kernel.supervisor_client import SupervisorClient
 from ddp_lessons.ranks.supervisor.child_main import RANK_OPTIONS
 from ddp_lessons.ranks.supervisor.controller_options import (
@@ -28,21 +29,11 @@ from ddp_lessons.ranks.system.cluster_files import (
 )
 from ddp_lessons.ranks.system.network_interfaces import (
     chosen_address,
-    common_address,
-    names_for_ssh,
 )
 from ddp_lessons.ranks.system.placement import BYTES_PER_RANK, Machine, choose_placement
 from ddp_lessons.ranks.system.processes import can_fork
 from ddp_lessons.ranks.system.resource_limits import memory, usable_cores
 
-OWN = ("auto", "fork", "spawn")
-"""
-Launchers whose ranks are children of the supervisor.
-"""
-ELSEWHERE = ("slurm", "ssh")
-"""
-Launchers whose ranks are on other machines.
-"""
 ENGINE_COMMAND = [sys.executable, *RANK_OPTIONS]
 """
 The command that ipyparallel's own launchers run: it starts an engine with a rank agent.
@@ -100,18 +91,13 @@ def listen_address(launcher, cluster):
     Raises:
         StartFailed: No such address was found, or DDP_LESSONS_INTERFACE names no address here.
     """
-    if launcher not in ELSEWHERE:
+    entry = LAUNCHERS[launcher]
+    if not entry.listen_address:
         return LOOPBACK
     chosen = os.environ.get("DDP_LESSONS_INTERFACE")
     if chosen:
         return EVERY_INTERFACE if chosen == EVERY_INTERFACE else chosen_address(chosen)
-    if launcher == "slurm":  # Slurm chooses the hosts only when the job starts
-        return EVERY_INTERFACE
-    from ddp_lessons.ranks.kernel.launchers.ssh_launchers import SSHEngineSetLauncher
-
-    ssh = SSHEngineSetLauncher(parent=cluster, profile_dir=cluster.profile_dir)
-    names = names_for_ssh([*ssh.ssh_cmd, *ssh.ssh_args], ssh.engines)
-    return common_address(names) if names else LOOPBACK
+    return load(entry.listen_address)(cluster)
 
 
 @contextlib.contextmanager
@@ -169,11 +155,12 @@ class Bootstrap:
         self._cluster_id = cluster_id = new_cluster_id()
         self._profile_dir = profile_dir = _profile_folder(supervisor.folder / "profile")
         supervisor.remove_at_end([str(file) for file in files_of(profile_dir, cluster_id)])
-        cluster = self._cluster if launcher in ELSEWHERE else None
+        entry = LAUNCHERS[launcher]
+        cluster = self._cluster if entry.listen_address else None
         listen = listen_address(launcher, cluster)
         # Ranks of other launchers listen on ports, encrypted with the controller's keys. A
         # controller with sockets in a folder has no keys.
-        has_sockets = launcher in OWN and can_hold_sockets(supervisor.folder)
+        has_sockets = entry.is_ours and can_hold_sockets(supervisor.folder)
         folder = supervisor.folder if has_sockets else None
         supervisor.order_controller(controller_arguments(profile_dir, cluster_id, listen, folder))
         supervisor.order("import torch")
@@ -182,14 +169,11 @@ class Bootstrap:
     @functools.cached_property
     def _cluster(self):
         # Made late: the supervisor and the controller start while this process imports ipyparallel.
-        from ddp_lessons.ranks.kernel.launchers.supervised import (
-            RanksCluster,
-            engines_launcher,
-        )
+        from ddp_lessons.ranks.kernel.launchers.supervised import RanksCluster
 
         cluster = RanksCluster(
             controller="ddp-lessons",
-            engines=engines_launcher(self._launcher),
+            engines=load(LAUNCHERS[self._launcher].engines),
             cluster_id=self._cluster_id,
             profile_dir=str(self._profile_dir),
             shutdown_atexit=False,

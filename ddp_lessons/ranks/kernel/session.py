@@ -6,11 +6,9 @@ import atexit
 import sys
 
 from ddp_lessons.errors import BadInput, RanksGone
+from ddp_lessons.ranks.kernel.launchers.registry import LAUNCHERS
 from ddp_lessons.ranks.system import clocks, version_check
 from ddp_lessons.ranks.system.processes import can_fork
-
-OWN_LAUNCHERS = ("fork", "spawn")
-PASSED_LAUNCHERS = ("local", "slurm", "ssh", "mpi")
 
 _current = None
 
@@ -137,9 +135,8 @@ def _show_with_a_hint(shell, kind, error, traceback, tb_offset=None):
 
 
 def _check_launcher(launcher):
-    known = ("auto", *OWN_LAUNCHERS, *PASSED_LAUNCHERS)
-    if launcher not in known:
-        names = ", ".join(f'"{name}"' for name in known)
+    if launcher not in LAUNCHERS:
+        names = ", ".join(f'"{name}"' for name in LAUNCHERS)
         next_step = "Leave launcher out to have one chosen."
         if launcher == "kubernetes":  # ipyparallel has no launcher for it; pods run scripts
             next_step = '"ddp-lessons script NOTEBOOK --kubernetes" makes a job of tagged cells.'

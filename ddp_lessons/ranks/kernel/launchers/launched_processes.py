@@ -21,6 +21,7 @@ from ddp_lessons.ranks.kernel.launchers.hosts_of_ranks import (
     note_silent_ranks,
     short_name,
 )
+from ddp_lessons.ranks.kernel.launchers.registry import LAUNCHERS
 from ddp_lessons.ranks.kernel.rank_processes import RankProcesses, loopback_only
 from ddp_lessons.ranks.rank.host_info import RANK_FROM, count_by_host, host_info
 from ddp_lessons.ranks.supervisor.controller_options import LOOPBACK
@@ -54,7 +55,7 @@ class LaunchedRankProcesses(RankProcesses):
         self._replaced = set()  # ranks that are being replaced, perhaps since an earlier attempt
         self.silent = self._silent = set()
         note_silent_ranks(client, self._silent)
-        self.on_this_machine = launcher in ("local", "mpi")
+        self.on_this_machine = not LAUNCHERS[launcher].is_elsewhere
         if not self.on_this_machine:
             # Hosts that share their homes share the profile, of which this is the private folder.
             self.shared_folder = Path(cluster.profile_dir) / "security"

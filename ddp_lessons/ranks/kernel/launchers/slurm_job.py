@@ -17,6 +17,7 @@ from pathlib import Path
 from ipyparallel.cluster import launcher as ipp_launcher
 from traitlets import CRegExp, List, Unicode
 
+from ddp_lessons.ranks.supervisor.controller_options import EVERY_INTERFACE
 from ddp_lessons.ranks.system import clocks
 
 _WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT")
@@ -251,3 +252,10 @@ done
             or name in _KEPT
             or not (name.startswith(_FOREIGN) or name in _FOREIGN_NAMES)
         }
+
+
+def listen_address(cluster):
+    """
+    Return the address of every interface: Slurm chooses the hosts only when the job starts.
+    """
+    return EVERY_INTERFACE

@@ -13,7 +13,9 @@ from traitlets import List, default
 
 from ddp_lessons.ranks.kernel.launchers.ssh_login import HostLogin
 from ddp_lessons.ranks.supervisor.child_main import RANK_OPTIONS
+from ddp_lessons.ranks.supervisor.controller_options import LOOPBACK
 from ddp_lessons.ranks.system import clocks
+from ddp_lessons.ranks.system.network_interfaces import common_address, names_for_ssh
 
 # A login ends after 12 s of silence, which is more than the 8 s after which its ranks end.
 _NOTICE_A_HOST_THAT_IS_GONE = (
@@ -238,3 +240,15 @@ class SSHEngineSetLauncher(ipp_launcher.SSHEngineSetLauncher):
     async def _close_logins(self):
         # Close all at once, because each waits until its host has noticed.
         await asyncio.gather(*(asyncio.to_thread(login.close) for login in self._logins))
+
+
+def listen_address(cluster):
+    """
+    Return this machine's address that leads to the hosts of the setting `engines`.
+
+    Args:
+        cluster: The RanksCluster, which has ipyparallel's configuration.
+    """
+    ssh = SSHEngineSetLauncher(parent=cluster, profile_dir=cluster.profile_dir)
+    names = names_for_ssh([*ssh.ssh_cmd, *ssh.ssh_args], ssh.engines)
+    return common_address(names) if names else LOOPBACK

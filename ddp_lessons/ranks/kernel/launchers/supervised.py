@@ -17,28 +17,11 @@ from traitlets import Any, Integer
 
 from ddp_lessons.private.ipyparallel_cluster import end_cluster_thread
 from ddp_lessons.ranks.kernel.cell_transport import tell_unreadable_results, unpack
-from ddp_lessons.ranks.kernel.launchers.mpi import MPIEngineSetLauncher
-from ddp_lessons.ranks.kernel.launchers.slurm_job import SlurmEngineSetLauncher
-from ddp_lessons.ranks.kernel.launchers.ssh_launchers import SSHEngineSetLauncher
 from ddp_lessons.ranks.kernel.supervisor_client import SupervisorClient
 from ddp_lessons.ranks.supervisor.controller_options import controller_arguments
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
 from ddp_lessons.ranks.system.processes import can_fork
-
-
-def engines_launcher(launcher):
-    """
-    Return the class or name by which ipyparallel's Cluster knows a launcher of `start_ranks`.
-    """
-    if launcher in ("auto", "fork", "spawn"):
-        return "ddp-lessons"
-    ours = {
-        "mpi": MPIEngineSetLauncher,
-        "slurm": SlurmEngineSetLauncher,
-        "ssh": SSHEngineSetLauncher,
-    }
-    return ours.get(launcher, launcher)
 
 
 class RanksCluster(ipp.Cluster):
