@@ -4,7 +4,7 @@ Every error that this package raises on purpose, in one tree.
     DDPLessonsError
     |-- BadInput (also ValueError)      an argument is wrong; nothing was started
     |-- StartFailed                     ranks could not be started; nothing is left running
-    |-- RanksGone                       the ranks were stopped, or their warden died
+    |-- RanksGone                       the ranks were stopped, or their supervisor died
     |-- JobLate (also TimeoutError)         a job did not end in time; its processes were ended
     |-- PrivateNameGone                 an installed package lacks a name that the course needs
     |-- RanksMissing (also RuntimeError)    ranks did not come to a group in time
@@ -44,7 +44,7 @@ class DDPLessonsError(Exception):
 
 def _line_that_called(frames):
     """
-    Return the last line before a traceback enters this package, in a list; empty without any.
+    Return a list with the last line of a traceback before this package, or an empty list.
     """
     called = []
     for frame, number in traceback.walk_tb(frames):
@@ -53,7 +53,7 @@ def _line_that_called(frames):
         if name.startswith(_PACKAGE):
             break
         if "site-packages" in name or line.startswith("get_ipython()"):
-            continue  # IPython's way to a magic
+            continue  # IPython's frames before a magic
         where = "" if frame.f_globals.get("__name__") == "__main__" else f"{name}, "
         called = [f"{where}line {number}: {line}"]
     return called
@@ -73,7 +73,7 @@ class StartFailed(DDPLessonsError, RuntimeError):
 
 class RanksGone(DDPLessonsError, RuntimeError):
     """
-    The ranks that a call needs were stopped or have died with their warden.
+    The ranks that a call needs were stopped, or died with their supervisor.
     """
 
 
@@ -91,11 +91,11 @@ class JobLate(DDPLessonsError, TimeoutError):
 
 class RanksMissing(DDPLessonsError, RuntimeError):
     """
-    Some ranks did not come to a group, or to a meeting of one, in time. Nothing else has changed.
+    Some ranks did not join a group, or did not reach a common point, in time. Nothing else changed.
 
     Args:
-        message: Who is missing, of how many, after how long.
-        ranks: The missing ranks, in rising order; empty if it was no rank.
+        message: Text with the missing ranks, the number of all ranks, and the seconds.
+        ranks: The missing ranks, in rising order; empty if no rank was missing.
     """
 
     def __init__(self, message, ranks=()):
@@ -108,8 +108,8 @@ class CallsDiffer(DDPLessonsError, RuntimeError):
     Ranks are about to make different collective calls. None of them was made.
 
     Args:
-        message: Who calls what.
-        ranks: The ranks whose call is not that of most, in rising order.
+        message: Text that says which rank makes which call.
+        ranks: The ranks whose call differs from that of most ranks, in rising order.
     """
 
     def __init__(self, message, ranks=()):
@@ -122,8 +122,8 @@ class CellFailed(DDPLessonsError, RuntimeError):
     A cell failed on at least one rank. The other ranks were released and keep their variables.
 
     Args:
-        message: What happened, the culprit named in its first line.
-        traceback_lines: The culprit's traceback, as lines that may hold ANSI colours.
+        message: Text that says what happened, with the culprit in its first line.
+        traceback_lines: List of the lines of the culprit's traceback, maybe with ANSI colours.
     """
 
     def __init__(self, message, traceback_lines=()):
@@ -160,7 +160,7 @@ class WrongAnswer(DDPLessonsError, AssertionError):
     An exercise is not solved yet: what was called, what came back, what was expected, and a hint.
 
     Args:
-        message: All of it, without the solution.
+        message: Text with all of these, and without the solution.
         mistake: The mistake's name in its task, such as "left-handle".
         hint: The hint for that mistake.
     """
@@ -185,7 +185,7 @@ class NotebookRefused(DDPLessonsError, ValueError):
 
 class SaveFailed(DDPLessonsError, RuntimeError):
     """
-    A checkpoint was not saved. Those saved before are as they were.
+    A checkpoint was not saved. Earlier checkpoints are unchanged.
     """
 
 

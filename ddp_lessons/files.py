@@ -1,5 +1,5 @@
 """
-Write a file whole or not at all.
+A function that writes a file as a whole or not at all.
 """
 
 import os
@@ -7,11 +7,11 @@ import os
 
 def replace_text(path, text):
     """
-    Write a file beside its place and rename it: a reader sees the old one or the new one.
+    Write a new file and rename it, so that a reader sees either the old text or the new text.
 
     Args:
-        path: The file. Its folder is made if it does not exist.
-        text: Its new text.
+        path: Path of the file. Its folder is made if it does not exist.
+        text: The new text.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f".{path.name}.{os.getpid()}.new")

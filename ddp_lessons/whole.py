@@ -1,5 +1,5 @@
 """
-Tell whole numbers from anything else, whichever library they come from.
+The conversion of whole numbers of any library to Python's int.
 """
 
 import operator
@@ -7,7 +7,7 @@ import operator
 
 def whole_number(value):
     """
-    Return a whole number as Python's int; None if it is none. True and False are none.
+    Return a whole number as Python's int, and None for any other value, even True and False.
 
     Args:
         value: An int, a NumPy integer, a tensor of one integer, or anything else.

@@ -3,8 +3,8 @@ A switch whose cables are long: each frame comes out `--delay-ms` after it went 
 
     python relay.py --delay-ms 5 port0 port1 port2
 
-scripts/hosts.sh starts it where links shall have a delay, as not every kernel has tc's netem. It
-needs root and devices that are up; it says `ready`, and goes on until it is ended.
+scripts/hosts.sh starts this program if links need a delay, because not every kernel has tc's netem.
+The program needs root, and devices that are up. It prints `ready`, and runs until it is ended.
 """
 
 import argparse
@@ -19,8 +19,9 @@ ETH_P_ALL = 0x0003  # every kind of frame; linux/if_ether.h
 SOL_PACKET, PACKET_VNET_HDR, PACKET_IGNORE_OUTGOING = 263, 15, 23  # linux/if_packet.h
 VNET_HDR_BYTES = 10
 """
-What stands before each frame: how the kernel has put off its checksum and its cutting into packets.
-Handed on with it, a frame may have 64 KiB, and no checksum is missing at the other end.
+Size of the header of each frame, which says that the kernel has postponed the frame's checksum and
+its segmentation into packets. A frame that is sent on with its header may have 64 KiB, and the
+receiver does not miss the checksum.
 """
 MOST_BYTES = VNET_HDR_BYTES + 65_536 + 64
 MOST_AT_ONCE = 64
@@ -41,11 +42,11 @@ def open_port(name):
 
 class Switch:
     """
-    Frames under way between ports, oldest first.
+    The frames on their way between ports, oldest first.
 
     Args:
         ports: The sockets.
-        delay_s: Seconds that each frame is under way.
+        delay_s: Seconds between a frame's arrival and its delivery.
     """
 
     def __init__(self, ports, delay_s):
@@ -56,7 +57,7 @@ class Switch:
 
     def take(self, port):
         """
-        Take what has come in at a port.
+        Queue the frames that have come in at a port.
         """
         for _ in range(MOST_AT_ONCE):
             try:
@@ -64,17 +65,17 @@ class Switch:
             except BlockingIOError:
                 return
             except OSError as error:
-                if error.errno == errno.ENETDOWN:  # a cable is pulled out
+                if error.errno == errno.ENETDOWN:  # the link is down
                     return
                 raise
             self.under_way.append((time.monotonic() + self.delay_s, port, frame))
 
     def deliver(self):
         """
-        Send on what has been under way for long enough.
+        Send on the frames whose delay is over.
 
         Returns:
-            float | None: Seconds until the next frame comes out; None: there is none.
+            float | None: Seconds until the next frame comes out; None if no frame is queued.
         """
         while self.under_way:
             left_s = self.under_way[0][0] - time.monotonic()
@@ -95,7 +96,7 @@ class Switch:
 
 def _send_or_drop(port, frame):
     """
-    Send a frame. Where a queue is full, or a cable out, it is lost, as on a real wire.
+    Send a frame. If a queue is full, or the link is down, the frame is lost, as on a real wire.
     """
     try:
         port.send(frame)
@@ -106,7 +107,7 @@ def _send_or_drop(port, frame):
 
 def main(argv):
     """
-    Hand frames on until ended.
+    Pass frames on until this process is ended.
     """
     parser = argparse.ArgumentParser(description=__doc__.strip().partition("\n")[0])
     parser.add_argument("--delay-ms", type=float, required=True, metavar="MS")

@@ -1,13 +1,13 @@
 """
-Run tests, run those of dear folders once more if they fail, and say how long each part took.
+A program that runs tests, runs some of them again if they fail, and prints how long they took.
 
     python scripts/run_tests.py                  the tests of `make test`
     python scripts/run_tests.py -k ring          some of them; all options are pytest's
     python scripts/run_tests.py --all            every test, part by part
 
-`--all` goes on where it was ended: a test that has passed is not run again until a file changes.
+`--all` continues where it was ended: a test that has passed runs again only after a file changes.
 A test of `faults`, `platform` or `browser` that fails is run once more, alone. If it passes then,
-it stands in the table FLAKY, and in build/tests/*/report.xml. More than two of these fail the run.
+the table FLAKY lists it, and build/tests/*/report.xml. More than two such tests fail the run.
 """
 
 import hashlib
@@ -32,8 +32,8 @@ Folders whose tests assert seconds or take the whole machine: one worker runs th
 MOST_FLAKY = 2
 BANK = "tests/answers/bank"
 """
-Its tests wait for ranks: four workers take 4.7 minutes on two cores, and three take 5.2. The tests
-of `make test` are none the faster for a fourth.
+Folder of the bank, whose tests wait for ranks: on two cores, four workers take 4.7 minutes, and
+three take 5.2. The tests of `make test` do not get faster with a fourth worker.
 """
 WORKERS = ("--dist=loadgroup", "--no-loadscope-reorder")
 COUNTING = ("--cov", "--cov-append", "--cov-report=", "--cov-fail-under=0")
@@ -46,10 +46,10 @@ Exit codes of pytest.
 @dataclass(frozen=True)
 class Part:
     """
-    Tests that one run of pytest takes.
+    A part of the tests, for one run of pytest.
 
     Args:
-        name: What the table of minutes says.
+        name: The part's name in the table of minutes.
         options: Paths and options for pytest.
         counts_lines: Whether `--all` counts the lines of the textbook that it reaches.
     """
@@ -61,14 +61,14 @@ class Part:
     @property
     def folder(self):
         """
-        Where this part's results are.
+        The path of the folder with this part's results.
         """
         return RESULTS / self.name.replace(" ", "-").replace(",", "")
 
     @property
     def workers(self):
         """
-        Options that say how many workers run it.
+        The options of pytest that set the number of workers.
         """
         is_serial = any(option.startswith(SERIAL) for option in self.options)
         if is_serial or "alone" in self.options:
@@ -91,18 +91,18 @@ PARTS = (
 
 def run_part(part, options=()):
     """
-    Run the tests of a part, and once more each one that may be run again.
+    Run the tests of a part, and run failed tests a second time if all of them are in RERUN.
 
     Returns:
-        (bool, list[str]): Whether all passed at last; the tests that passed the second time only.
+        (bool, list[str]): Whether all passed at last; the tests that passed only the second time.
     """
     part.folder.mkdir(parents=True, exist_ok=True)
     report = part.folder / "report.xml"
     noted = part.folder / "failed.json"
-    noted.write_text("{}")  # pytest writes none if it does not understand its options
+    noted.write_text("{}")  # pytest writes no file if it does not understand its options
     status = _pytest(part.folder, [*part.workers, *part.options, *options, f"--junitxml={report}"])
     failed = json.loads(noted.read_text())
-    # pytest fails without a failed test where too few lines are covered.
+    # If too few lines are covered, pytest fails without a failed test.
     may_rerun = bool(failed) and all(test.startswith(RERUN) for test in failed)
     if status != FAILED or not may_rerun:
         return status == PASSED or (status == NO_TESTS and "--resume" in options), []
@@ -116,18 +116,18 @@ def run_part(part, options=()):
 def _pytest(folder, options):
     # nbval's plugin takes 2 s to import; a test that needs it starts it in another process.
     command = [sys.executable, "-m", "pytest", "-p", "no:nbval", f"--outcomes={folder}", *options]
-    # Tests start thousands of processes: each would compile our modules anew.
+    # Tests start thousands of processes. Without bytecode files, each would compile our modules.
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     return subprocess.run(command, cwd=ROOT, env=environment).returncode
 
 
 def mark_flaky(report, first_failures):
     """
-    Write into a JUnit report which tests passed the second time only, with their first failure.
+    Write into a JUnit report which tests passed only the second time, with their first failure.
 
     Args:
         report: Path of the report.
-        first_failures: Name of a test, as pytest writes it -> what it said when it failed.
+        first_failures: Dict from a test's name, as pytest writes it, to its first failure.
     """
     tree = ET.parse(report)
     for suite in tree.iter("testsuite"):
@@ -162,7 +162,7 @@ def state_of_files():
 
 def forget_other_files():
     """
-    Forget what passed, and which lines were reached, before a file was changed.
+    Delete the results of earlier runs if a file has changed since then.
     """
     noted, now = RESULTS / "files.txt", state_of_files()
     if not noted.exists() or noted.read_text() != now:
@@ -173,19 +173,19 @@ def forget_other_files():
 
 def are_all_lines_reached():
     """
-    Print the lines of the textbook that no test has reached; lines for GPUs are left out.
+    Print the textbook's lines that no test has reached, without those for GPUs; True if none.
     """
-    # Without the config's list of files that need tests/platform: those tests have run, too.
+    # Do not omit the files that only tests/platform reaches: those tests have run, too.
     command = [sys.executable, "-m", "coverage", "report", "--omit=none"]
     return subprocess.run(command, cwd=ROOT).returncode == 0
 
 
 def run_all(options):
     """
-    Run every part, and print what each took.
+    Run every part, and print the minutes of each.
 
     Returns:
-        int: 0 if every test passed, at the second time at most.
+        int: 0 if every test passed, the first or the second time, else 1.
     """
     forget_other_files()
     os.environ["COVERAGE_FILE"] = str(RESULTS / "coverage")
@@ -202,16 +202,16 @@ def run_all(options):
         rows.append(f"{part.name:<22} {seconds / 60:6.1f}   {'passed' if passed else 'FAILED'}")
         all_flaky |= dict.fromkeys(flaky, part)
     print("\n" + "\n".join([f"{'part':<22} minutes", *rows]))
-    return finish_cell(is_good and are_all_lines_reached(), all_flaky)
+    return conclude(is_good and are_all_lines_reached(), all_flaky)
 
 
-def finish_cell(is_good, flaky):
+def conclude(is_good, flaky):
     """
-    Print the table of tests that passed the second time only.
+    Print the table of tests that passed only the second time.
 
     Args:
         is_good: Whether all tests passed at last.
-        flaky: The test's name -> its Part.
+        flaky: Dict from such a test's name to its Part.
 
     Returns:
         int: The exit code.
@@ -228,7 +228,7 @@ def finish_cell(is_good, flaky):
 
 def main(arguments):
     """
-    Run what the command line names.
+    Run the tests that the command line names.
     """
     os.environ.setdefault("PYTHONUNBUFFERED", "1")
     if arguments[:1] == ["--all"]:
@@ -236,7 +236,7 @@ def main(arguments):
     is_whole = all(argument.startswith("--") for argument in arguments)  # such as --cov
     part = Part("make test" if is_whole else "some", tuple(arguments))
     is_good, flaky = run_part(part)
-    return finish_cell(is_good, dict.fromkeys(flaky, part))
+    return conclude(is_good, dict.fromkeys(flaky, part))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """
-JupyterHub for one server and one room: a JupyterLab for each learner, a user of this system.
+JupyterHub for one server and one room: a JupyterLab for each learner, who is a user of this system.
 
-README.md beside this file says how to stand it up. What is yours, such as a certificate, goes
-into a file of your own, so that an update of the course never meets it:
+README.md beside this file says how to set the hub up. Put your own settings, such as a certificate,
+into another file, so that an update of the course never overwrites them:
 
     load_subconfig("/srv/ddp-lessons/workshop/jupyterhub_config.py")
     c.JupyterHub.ssl_cert = "/etc/ssl/hub.pem"
@@ -15,38 +15,38 @@ import psutil
 
 c = get_config()  # noqa: F821 - JupyterHub runs this file, and puts it there
 
-# ---- who may come in: the members of two groups of this system, with the system's passwords ----
+# ---- log in: the members of two groups of this system, with the system's passwords ----
 
 c.JupyterHub.authenticator_class = "pam"
 c.PAMAuthenticator.allowed_groups = {"learners", "teachers"}
-c.PAMAuthenticator.admin_groups = {"teachers"}  # they see who is there, and stop servers
+c.PAMAuthenticator.admin_groups = {"teachers"}  # teachers see all users, and can stop servers
 
-# ---- what is started for each of them ----
+# ---- the server of each learner ----
 
-# It runs as the learner, puts the course into their home, and becomes their JupyterLab, with the
-# course's settings: encrypted kernels, no questions, this environment's commands on the path.
+# This command runs as the learner, copies the course into the learner's home, and starts JupyterLab
+# with the course's settings: encrypted kernels, no questions, this environment's commands on PATH.
 c.Spawner.cmd = [sys.executable, "-m", "ddp_lessons.course.singleuser"]
 c.Spawner.environment = {
-    # All ranks of a learner, in all of their notebooks: no lesson needs more than four at a time.
+    # Largest number of a learner's ranks in all notebooks: no lesson needs more than four.
     "DDP_LESSONS_MAX_RANKS": "8",
-    # Minutes after which ranks that nobody uses are ended; they hold most of a learner's memory.
+    # Minutes after which idle ranks are ended; ranks hold most of a learner's memory.
     "DDP_LESSONS_PARK_AFTER": "30",
-    # Processes and threads of a learner; one who forks for ever stops here, and nobody else does.
+    # Largest number of a learner's processes and threads, so that endless forks hit nobody else.
     "DDP_LESSONS_MAX_PROCESSES": "2000",
 }
 
-# What a learner's ranks may take together, and no process of theirs may exceed: who fills memory
-# gets a MemoryError in that cell, and the others keep theirs.
+# Memory that a learner's ranks may use together, and that no process of the learner may exceed. A
+# cell that fills memory gets a MemoryError, and the other learners keep their memory.
 c.Spawner.mem_limit = "4G"
 
-# Thirty who log in at once wait for each other's cores, and for nothing else.
+# Thirty learners who log in at once wait only because their servers share the cores.
 c.Spawner.start_timeout = 300
 c.Spawner.http_timeout = 300
 
 
 def _end_what_is_left(spawner):
-    # Whoever has forked for ever would find no room at the next start. What they run elsewhere on
-    # this machine is not in the hub's environment, and is left alone.
+    # A learner whose processes have forked without end could otherwise not start a server again.
+    # Processes that the learner runs outside of the hub lack this variable, and are not killed.
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             if process.environ().get("JUPYTERHUB_USER") == spawner.user.name:
@@ -55,12 +55,13 @@ def _end_what_is_left(spawner):
 
 c.Spawner.post_stop_hook = _end_what_is_left
 
-# ---- what goes on without them ----
+# ---- the hub's restarts, and idle learners ----
 
-# The hub may be stopped, updated or killed: learners go on, and it finds them again.
+# If the hub is stopped, updated or killed, learners' servers go on, and the hub finds them again.
 c.JupyterHub.cleanup_servers = False
 
-# Who has closed the browser and gone is stopped, all work saved, and logs in again whenever.
+# The server of a learner who has closed the browser is stopped. All work is saved, and the learner
+# can log in again.
 _IDLE_S, _LOOK_EVERY_S = 2 * 3600, 300
 c.JupyterHub.services = [
     {

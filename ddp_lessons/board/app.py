@@ -50,7 +50,7 @@ class Handler(tornado.web.RequestHandler):
 
     def set_default_headers(self):
         """
-        Forbid that a page loads anything from other sites, and that it is cached.
+        Forbid a page to load anything from other sites, and caches to keep it.
         """
         for name, value in _HEADERS.items():
             self.set_header(name, value)

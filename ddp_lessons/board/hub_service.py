@@ -54,8 +54,8 @@ class _Allowed(HubOAuthenticated):
 
 class _Seen(_Allowed):
     def check_xsrf_cookie(self):
-        # jupyterhub expects this cookie's value in a page's requests, but an EventSource cannot send
-        # it. These paths change nothing, and pages of other sites cannot read their answers.
+        # jupyterhub expects this cookie's value in a page's requests, but an EventSource cannot
+        # send it. These paths change nothing, and pages of other sites cannot read their answers.
         pass
 
 

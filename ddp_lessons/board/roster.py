@@ -5,8 +5,8 @@ The roster of the board: each learner with a name, a secret token, and the last 
     rows/<row>.json   one learner: the name, the state; <row> is a digest of the token
     removed.json      rows that the teacher has removed today
 
-A row is on the disk before its sender gets an answer, so a board that is killed loses nothing. A row
-without a new state for a day is deleted.
+A row is on the disk before its sender gets an answer, so a board that is killed loses nothing. The
+board deletes a row that gets no new state for a day.
 """
 
 import fcntl
@@ -103,7 +103,7 @@ class People:
         Create a row for a token, or rename the row that the token has.
 
         Args:
-            token: The learner's secret, which permits to write the row.
+            token: The learner's secret, which gives write access to the row.
             name: The name that the learner chose.
             code: The class code, as the learner typed it.
             address: Network address of the learner, by which wrong codes are counted.

@@ -74,7 +74,7 @@ def stuck(columns, row, now_s):
     stuck after the same mistake in three tries, or after ten minutes without a try.
 
     Returns:
-        dict or None: `task`, its `name`, the `mistake`, `why` in words, and `since_s`.
+        dict or None: `task`, its `name`, the `mistake`, and `why` in words.
     """
     at = [(when, one) for one in columns if (when := _touched(one, row)) is not None]
     if not at or not row.is_live:

@@ -1,5 +1,5 @@
 """
-Run a command, and kill its processes if they use too much memory or are too many.
+A process that runs a command, and kills it if its processes use too much memory or are too many.
 
 This file runs as a process between `ddp_lessons.jobs.owned` and the command. The operating system
 enforces the limits of each single process. Ten times a second, this process counts all of them and

@@ -1,5 +1,5 @@
 """
-Open JupyterLab at the first lesson: `ddp-lessons lab`.
+The command that opens JupyterLab at the first lesson: `ddp-lessons lab`.
 """
 
 import importlib.util

@@ -1,5 +1,5 @@
 """
-Run another person's command with limited time, memory and processes, and leave nothing running.
+The run of another person's command within limits, after which none of its processes is left.
 
 The limits keep learners from using up a machine by mistake. They are no sandbox: the command may
 read files and open connections as its user may. Run a stranger's code in a container, or on a
@@ -87,7 +87,7 @@ def _run(words, cwd, env, deadline_s, output, is_over):
             stdin=subprocess.PIPE,
             stdout=file,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C reaches only the caller, which decides
+            start_new_session=True,  # Ctrl-C reaches only the caller, which ends the run
         )
         try:
             while owner.poll() is None and not is_over():

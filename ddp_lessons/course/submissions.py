@@ -1,5 +1,5 @@
 """
-Find submissions in a folder, and check each notebook in isolation, two at a time.
+The check of all submissions in a folder: each notebook runs in isolation, two at a time.
 
     FOLDER/<learner>/.../02_collectives.ipynb    a folder for each learner, as an LMS exports it
     FOLDER/exercises/02_collectives.ipynb        one learner's copy of the course, as in a CI job

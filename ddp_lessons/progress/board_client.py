@@ -23,7 +23,7 @@ _HUB_TOKEN = "JUPYTERHUB_API_TOKEN"
 _FILE = "board.json"
 _WITHIN_S = 3.0
 _FOR_A_WHILE = (429, 500, 502, 503, 504)  # too many requests, or a proxy whose board is down
-_MOST_BYTES = 10_000  # of the board's answer
+_MOST_BYTES = 10_000  # largest answer of the board
 _DONE = b"done"
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 UNREACHABLE = (OSError, http.client.HTTPException)
@@ -53,8 +53,8 @@ class Membership:
         url: The board's address. Empty: this learner has left, and nothing must be sent.
         name: The name that the learner chose.
         code: The class code, as the board shows it. Empty under a hub.
-        token: The learner's secret, which permits to write the learner's row and no other row. The
-            board gets it when the learner joins. Joining twice with it makes only one row.
+        token: The learner's secret, which gives write access to the learner's row only. The board
+            gets the token when the learner joins. Joining twice with it makes only one row.
         is_left: Whether this learner has left, and the board may not know that yet.
         secret: The secret from which a token is made for each address. No board gets it.
     """

@@ -68,8 +68,8 @@ def _member(url, name, code):
         )
     known = board_client.saved()
     secret = known.secret if known and known.secret else secrets.token_urlsafe(32)
-    # The token is made from a secret and the address. So it is the same for each address again,
-    # even if the learner has tried to join at a wrong address meanwhile.
+    # The token is made from a secret and the address. So joining again at an address gives the
+    # same token and row, even if the learner has tried a wrong address meanwhile.
     token = hmac.digest(secret.encode(), str(url).rstrip("/").encode(), "sha256").hex()
     if known is not None and known.url == url and known.code:
         token = known.token

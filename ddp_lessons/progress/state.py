@@ -9,8 +9,8 @@ The file of a learner's state: where it is, how it is read, and how it is change
      "predictions": {"lines": {"said": 1, "first": 1, "before": 1, "was": 4,
                                "said_s": 1790000000, "was_s": 1790000005}}}
 
-Times are seconds since 1970. The file has no name, no code, and nothing about the machine. Version 1
-was flat, with tasks by number and predictions by name side by side. It can still be read.
+Times are seconds since 1970. The file has no name, no code, and nothing about the machine.
+Version 1 was flat, with tasks by number beside predictions by name. It can still be read.
 """
 
 import fcntl
@@ -105,8 +105,8 @@ def changing():
     Yield the state, and write it when the block has ended.
 
     The file is locked, so two kernels do not change it at once. It is replaced by renaming a new
-    file, so a kill in between damages nothing. A damaged file is kept under another name. If no file
-    can be written, a check still works, but is not recorded.
+    file, so a kill in between damages nothing. A damaged file is kept under another name. If
+    no file can be written, a check still works, but is not recorded.
     """
     path = state_file()
     try:

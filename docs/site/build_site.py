@@ -1,7 +1,7 @@
 """
-Build the site into build/site, or say that it is there already: `make site`.
+The build of the site into build/site, which is skipped if nothing has changed: `make site`.
 
-Sphinx gets the pages that `site_pages` writes. A warning is a failure, and no old page stays.
+Sphinx reads the pages that `site_pages` writes. A warning is a failure, and old pages are deleted.
 """
 
 import fcntl
@@ -23,7 +23,7 @@ ROOT = HERE.parents[1]
 OUT = ROOT / "build" / "site"
 NEEDED = ("sphinx", "myst_nb", "furo")
 """
-What the extra `site` brings.
+Packages that the extra `site` installs.
 """
 
 _INPUTS = (
@@ -40,14 +40,14 @@ _INPUTS = (
 
 def missing():
     """
-    Return those packages that the site needs and that are not here.
+    Return the packages that the site needs and that are not installed.
     """
     return [name for name in NEEDED if importlib.util.find_spec(name) is None]
 
 
 def fingerprint(root, settings):
     """
-    Return a text that differs when anything differs of which the site is made.
+    Return a digest of the files, settings and package versions from which the site is made.
     """
     seen = hashlib.sha256(repr(settings).encode())
     for name in (*NEEDED, "torch"):
@@ -61,11 +61,11 @@ def fingerprint(root, settings):
 
 def build(root=ROOT, out=OUT):
     """
-    Build the site, unless the one that is there is of the same files and settings.
+    Build the site, unless it exists and was made from the same files and settings.
 
     Args:
-        root: The repository.
-        out: Folder for it: `html` in it is the site, `pages` what Sphinx read.
+        root: Path of the repository.
+        out: Folder of the result: `html` in it is the site, `pages` has the pages for Sphinx.
 
     Returns:
         int: 0, or Sphinx's status if it warned or failed.
@@ -102,7 +102,7 @@ def build(root=ROOT, out=OUT):
 
 def main():
     """
-    Build the site, and say where it is.
+    Build the site, and print where it is.
     """
     try:
         status = build()

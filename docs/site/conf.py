@@ -1,5 +1,5 @@
 """
-How Sphinx makes the site. `build_site.py` calls it, and writes the pages that it reads.
+The configuration of Sphinx. `build_site.py` calls Sphinx, and writes the pages that Sphinx reads.
 """
 
 from pathlib import Path
@@ -24,7 +24,7 @@ extensions = [
 ]
 exclude_patterns = ["files"]
 
-# Notebooks are shown as they are stored. A stream that came in pieces is one text.
+# Notebooks are shown as they are stored. A stream that came in pieces is shown as one text.
 nb_execution_mode = "off"
 nb_merge_streams = True
 nb_render_error_lexer = "text"  # our messages are words, and no traceback
@@ -32,13 +32,13 @@ myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
-# What overrides torch's method is explained by us or not at all.
+# A method that overrides torch's has our docstring or none, not torch's.
 autodoc_inherit_docstrings = False
 add_module_names = False
 napoleon_numpy_docstring = False
 toc_object_entries_show_parents = "hide"
 
-# Made for reading. Light or dark by CSS alone, so without scripts, too; no font to load.
+# Furo is made for reading. It needs no script for light and dark, and loads no font.
 html_theme = "furo"
 html_title = project
 html_static_path = ["static"]
@@ -56,7 +56,7 @@ _settings = read_settings()
 
 def linkcode_resolve(domain, info):
     """
-    Return the address of the module that has an object, or "": Sphinx then leaves the link out.
+    Return the address of the module that has an object, or "", for which Sphinx makes no link.
     """
     if domain != "py" or not info["module"]:
         return None

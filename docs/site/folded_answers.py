@@ -1,27 +1,27 @@
 """
-Fold what follows a prediction, so that a reader can answer before the page does.
+An extension of Sphinx that folds the cells after a prediction, so that a reader can answer first.
 
-A fold is HTML's own `details`: it needs no script, and a browser that looks for words opens it.
+A fold is HTML's own element `details`: it needs no script, and a browser's search opens it.
 """
 
 from docutils import nodes
 from sphinx.transforms import SphinxTransform
 
-_PREDICT, _CHECK = "tag_predict", "tag_check"  # what MyST-NB calls code cells with these tags
+_PREDICT, _CHECK = "tag_predict", "tag_check"  # MyST-NB's classes of code cells with these tags
 
 
 class answer(nodes.General, nodes.Element):
     """
-    What the cells after a prediction show, folded.
+    The folded cells after a prediction.
     """
 
 
 class FoldAnswers(SphinxTransform):
     """
-    Put what follows the last prediction of a section, up to the check that tells, into an answer.
+    A transform that folds the cells after a section's last prediction, up to its last check.
     """
 
-    default_priority = 880  # after MyST-NB and the sections are there
+    default_priority = 880  # after MyST-NB has made the sections
 
     def apply(self, **kwargs):
         """
@@ -52,7 +52,7 @@ def _depart(self, node):
 
 def setup(app):
     """
-    Tell Sphinx of this extension.
+    Register this extension with Sphinx.
     """
     app.add_node(answer, html=(_visit, _depart))
     app.add_transform(FoldAnswers)

@@ -1,8 +1,8 @@
 """
-Let Sphinx read docstrings as they are written here: plain text, with code in single backticks.
+An extension of Sphinx for this project's docstrings: plain text, with code in single backticks.
 
-Sphinx expects reStructuredText. To that, an indented drawing is a quotation, and a star the begin
-of something. This comes before napoleon, which knows what "Args:" is.
+Sphinx expects reStructuredText, in which an indented drawing is a quotation, and a star begins
+emphasis. This extension runs before napoleon, which parses "Args:".
 """
 
 import re
@@ -18,7 +18,7 @@ def plain_to_rst(lines):
     Return the lines of a docstring as reStructuredText.
 
     Args:
-        lines: Its lines, without the indent that all have in common.
+        lines: List of its lines, without their common indent.
     """
     written = []
     for is_drawing, block in _blocks(lines):
@@ -33,7 +33,7 @@ def _blocks(lines):
     """
     Return (whether it is a drawing, its lines) for each part of a docstring.
 
-    A drawing, or an example, is what stands indented after an empty line, and belongs to no header
+    A drawing, or an example, is an indented block after an empty line that belongs to no header
     and to no item of a list.
     """
     blocks = [(False, [])]
@@ -62,7 +62,7 @@ def _escaped(text):
     parts, end = [], 0
     for found in _CODE.finditer(text):
         parts.append(_without_marks(text[end : found.start()] + found["before"]))
-        # Code that a letter touches is code only with an empty escape between them.
+        # reStructuredText needs an empty escape between code and a letter that touches it.
         before = r"\ " if found["before"] else ""
         after = r"\ " if text[found.end() : found.end() + 1].isalnum() else ""
         parts.append(f"{before}``{found['code']}``{after}")
@@ -84,7 +84,7 @@ def _process(app, what, name, obj, options, lines):
 
 def setup(app):
     """
-    Tell Sphinx of this extension.
+    Register this extension with Sphinx.
     """
-    app.connect("autodoc-process-docstring", _process, priority=400)  # napoleon comes at 500
+    app.connect("autodoc-process-docstring", _process, priority=400)  # before napoleon's 500
     return {"parallel_read_safe": True, "parallel_write_safe": True}

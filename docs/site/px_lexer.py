@@ -1,5 +1,5 @@
 """
-Colour the code of a cell that begins with `%%px`: it is Python, which Pygments cannot know.
+The lexer for cells that begin with `%%px`, whose code is Python.
 """
 
 from ipython_pygments_lexers import IPython3Lexer
@@ -11,7 +11,7 @@ NAME = "ipython-px"
 
 class PxLexer(IPython3Lexer):
     """
-    IPython's lexer, for which what follows on `%%px` and its options is code like any other.
+    IPython's lexer, extended so that the lines after `%%px` and its options are code.
     """
 
     name = "IPython with ranks"
@@ -23,7 +23,7 @@ class PxLexer(IPython3Lexer):
 
 def setup(app):
     """
-    Tell Sphinx of this extension.
+    Register this extension with Sphinx.
     """
     app.add_lexer(NAME, PxLexer)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -9,24 +9,24 @@ from urllib.parse import unquote
 
 from ddp_lessons.errors import BadInput
 
-# Code first: what looks like a link in it is none.
+# Code comes first, because a text in it that looks like a link is no link.
 _CODE_OR_LINK = re.compile(
     r"(?P<code>^```.*?^```|`[^`]*`)"
     r"|(?P<bang>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^()\s]+)\)",
     re.DOTALL | re.MULTILINE,
 )
 _ELSEWHERE = re.compile(r"[a-z]+:|#")
-_RUN = "run"  # what a link says that opens a notebook in place of its page
+_RUN = "run"  # text of a link that opens a notebook in place of its page
 
 
 class Links:
     """
-    Rewrite links, and note which files have to be on the site for them.
+    The links of the site, and the files that have to be on the site for them.
 
     Args:
-        root: The repository.
-        pages: Path of a file in the repository -> path of the page that shows it.
-        modules: Path of a module in the repository -> its name; those that have a place in a page.
+        root: Path of the repository.
+        pages: Dict from a file's path in the repository to the path of the page that shows it.
+        modules: Dict from a module's path in the repository to its name, for modules on a page.
         settings: The Settings.
     """
 
@@ -39,12 +39,12 @@ class Links:
 
     def rewrite(self, text, source, page):
         """
-        Return Markdown whose links lead where they led, from the site.
+        Return Markdown with its links changed so that they work on the site.
 
         Args:
-            text: Markdown.
-            source: Path in the repository of the file that it is from.
-            page: Path of the page that it goes to.
+            text: The Markdown.
+            source: Path in the repository of the file that has the text.
+            page: Path of the page that will have the text.
 
         Raises:
             BadInput: A link leads to nothing.
@@ -68,20 +68,20 @@ class Links:
 
     def file(self, path):
         """
-        Note that a file of the repository has to be on the site, and return where it is put.
+        Add a file of the repository to the site, and return its path there.
         """
         self.files.add(path)
         return f"/files/{path}"
 
     def download(self, text, path):
         """
-        Return Markdown that gives a file of the repository to the reader.
+        Return Markdown with a link that downloads a file of the repository.
         """
         return f"{{download}}`{text} <{self.file(path)}>`"
 
     def beside(self, source, notebook=None):
         """
-        Return Markdown that leads from a page to its other forms, or "" if there is none.
+        Return Markdown with links to a page's notebook and source, or "" if there are none.
 
         Args:
             source: Path in the repository of the text that people edit.
@@ -112,5 +112,5 @@ class Links:
         if address := self._settings.source_address(path):
             return f"[{text}]({address})"
         if (self._root / path).is_dir():
-            return text  # a site without a repository has no folders to look into
+            return text  # without the repository's address, no page shows a folder
         return self.download(text.strip("`"), path)

@@ -1,11 +1,11 @@
 """
-The pages of the site, made of the files of the course: what Sphinx reads.
+The pages of the site, which Sphinx reads, made from the files of the course.
 
     README.md                    ->  index.md, and words.md with its glossary
     notebooks/executed/*.ipynb   ->  lessons/*.ipynb
-    exercises/*.ipynb            ->  exercises/*.ipynb, the blanks: no solution is on the site
+    exercises/*.ipynb            ->  exercises/*.ipynb, the starters: no solution is on the site
     ddp_lessons/<subject>/       ->  api/<subject>.rst
-    and a page each for claims, teachers, security, contributors and what has changed
+    and a page each for claims, teachers, security, contributors and changes
 """
 
 import ast
@@ -35,7 +35,7 @@ PLAIN_PAGES = {
 }
 NO_SUBJECTS = ("checks", "course", "jobs", "progress", "ranks")
 """
-Packages that lessons may import and that are no part of the textbook: what makes them run.
+Packages that lessons may import and that are not a part of the textbook, but run the lessons.
 """
 
 _IMPORTED = re.compile(r"^ *(?:from|import) ddp_lessons\.(\w+)", re.MULTILINE)
@@ -46,10 +46,10 @@ _LEXER = "ipython-px"  # px_lexer.py
 
 def subjects(root):
     """
-    Return for each package that is a part of the textbook its modules' paths, by its name.
+    Return {name of a package of the textbook: list of its modules' paths}.
 
-    These are the packages that share a lesson's stem, and those that lessons import beside them.
-    The package's own `__init__.py` comes first.
+    A package of the textbook has the name of a lesson, or a lesson imports it. The package's own
+    `__init__.py` comes first.
     """
     names = set()
     for place in all_notebooks(root):
@@ -59,7 +59,7 @@ def subjects(root):
     found = {}
     for name in sorted(names.difference(NO_SUBJECTS)):
         init = root / "ddp_lessons" / name / "__init__.py"
-        if init.is_file():  # errors, for one, is a module
+        if init.is_file():  # a module, such as errors, is no package
             modules = sorted(init.parent.glob("*.py"))
             found[name] = [init, *(path for path in modules if not path.stem.startswith("_"))]
     return found
@@ -70,12 +70,12 @@ def stage(root, folder, settings):
     Write all pages into a folder, with the files that they need.
 
     Args:
-        root: The repository.
-        folder: A folder that is not there yet.
+        root: Path of the repository.
+        folder: Path of a folder that does not exist yet.
         settings: The Settings.
 
     Returns:
-        list[str]: Paths of the pages in it.
+        list[str]: Paths of the pages in that folder.
 
     Raises:
         BadInput: A link leads to nothing, or a file has no title.
@@ -216,7 +216,7 @@ def _module_name(path, root):
 
 
 def _automodule(name):
-    # Only what a module makes itself: __init__ names again what its modules have.
+    # Show only names that a module itself defines: an __init__ imports those of its modules.
     return [f".. automodule:: {name}", "   :members:", "   :ignore-module-all:", ""]
 
 
@@ -226,7 +226,7 @@ def _toctree(caption, names):
 
 
 def _name_pictures(cell):
-    # Who does not see a picture is told what it shows, by the text that a terminal would print.
+    # A reader who cannot see a picture gets the text that a terminal would print for it.
     for output in cell["outputs"]:
         data = output.get("data", {})
         if any(mime.startswith("image/") for mime in data):

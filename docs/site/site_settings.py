@@ -1,5 +1,5 @@
 """
-Where readers find the course beside the site: its repository, Binder, and the hub of a class.
+The addresses to which the site links: the course's repository, Binder, and the hub of a class.
 """
 
 import os
@@ -19,15 +19,15 @@ _ADDRESS = re.compile(r"https?://[^\s/]+(/\S*)?")
 @dataclass(frozen=True)
 class Settings:
     """
-    Hold what the pages link to. What is "" is not linked.
+    The addresses to which the pages link. A setting that is "" makes no link.
 
     Args:
         repository: Address of the repository.
-        branch: Branch of it from which the site is made.
+        branch: Branch of the repository from which the site is made.
         binder: Address of a BinderHub.
         hub: Address of a JupyterHub.
-        hub_path: What the hub opens: {notebook} is a notebook's path in the repository, {folder} is
-            the repository's name.
+        hub_path: Path that the hub opens: {notebook} is a notebook's path in the repository,
+            {folder} is the repository's name.
     """
 
     repository: str = ""
@@ -78,11 +78,11 @@ class Settings:
 
 def read_settings(file=FILE, environment=os.environ):
     """
-    Read the settings of a file, and those that the environment has in their place.
+    Read the settings of a file, and replace those that are set in the environment.
 
     Args:
-        file: A TOML file.
-        environment: Names and values, such as os.environ. What is empty counts as not set.
+        file: Path of a TOML file.
+        environment: Dict of environment variables. An empty variable counts as not set.
 
     Raises:
         BadInput: A setting is unknown, no text, or no address.
@@ -113,5 +113,5 @@ def _address(name, value):
 
 
 def _quote(text, safe, *how):
-    # urlencode leaves slashes alone, which a query of a query may not have.
+    # urlencode does not quote slashes, but a query inside a query must not have slashes.
     return quote(text, "", *how)

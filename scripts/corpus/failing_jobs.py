@@ -32,14 +32,14 @@ STYLES = (
     ("--nnodes=1", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"),
     ("--nnodes=1", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-id=42"),
 )
-WATCHED_EVERY_S = (0.1, 0.3, 1.0)  # by torchrun: a longer time lets victims fail by themselves
+WATCHED_EVERY_S = (0.1, 0.3, 1.0)  # by torchrun: if long, collateral ranks fail before it looks
 JOB_ENDS_WITHIN_S = 90.0
 
 
 @dataclass(frozen=True)
 class Plan:
     """
-    Hold what happens in one job.
+    The plan of one job: which rank fails, how, and what the other ranks do.
 
     Args:
         kind: One of DETAILS.
@@ -49,7 +49,7 @@ class Plan:
         busy: A rank that writes a checkpoint meanwhile, and notices nothing; -1: no rank.
         has_slow_disk: Whether tracebacks are written slowly, so that torchrun may cut them.
         style: Options of torchrun.
-        watched_every_s: How often torchrun looks at its ranks.
+        watched_every_s: Seconds between two looks of torchrun at its ranks.
     """
 
     kind: str
@@ -67,7 +67,7 @@ def plans(num_variants):
     Return the Plans of a corpus: each kind with each culprit and each detail.
 
     Args:
-        num_variants: How many jobs there are at least of each kind with each culprit.
+        num_variants: Smallest number of jobs of each kind with each culprit.
     """
     found = []
     for kind, details in DETAILS.items():
@@ -79,7 +79,7 @@ def plans(num_variants):
 
 def few_plans():
     """
-    Return three Plans: a rank fails, torchrun's root cause is a victim, no rank fails.
+    Return three Plans: a rank fails, torchrun's root cause is a collateral rank, no rank fails.
     """
     return [_plan("raised", 1, 0), _plan("left", 2, 0), _plan("stopped", -1, 0)]
 
@@ -105,7 +105,7 @@ def _plan(kind, culprit, variant):
 
 def record(plan, folder):
     """
-    Run a job to its end, and return its record: what happened, and the files.
+    Run a job to its end, and return its record: kind, culprit, detail, and the log files.
 
     Args:
         plan: The Plan.
@@ -120,7 +120,7 @@ def record(plan, folder):
             env=os.environ | {"JOB": json.dumps(asdict(plan)), "OMP_NUM_THREADS": "1"},
             stdout=said,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C ends the recording, and is in no log
+            start_new_session=True,  # Ctrl-C ends the recording, and does not reach the job
         )
     try:
         if plan.kind == "stopped":

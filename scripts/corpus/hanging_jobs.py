@@ -1,9 +1,9 @@
 """
 Jobs that hang, and the stacks that faulthandler writes of their ranks.
 
-A job is made of three files, whose lines are drawn: job.py is the script, my_job.py starts the rank
-and has a function of its own, wire.py is a library. One rank takes a way of its own through the
-script, and waits there; the others wait for it in an all-reduce.
+A job has three files, whose lines are drawn at random: job.py is the script, my_job.py starts the
+rank and defines a function, wire.py is a library. One rank, the culprit, calls a function of the
+script that the other ranks do not call, and blocks there. The others wait for it in an all-reduce.
 """
 
 import _thread
@@ -22,7 +22,7 @@ from neutral import JOB, SITE_PACKAGES, neutral
 
 SCRIPT, HELPER, LIBRARY = "job.py", "my_job.py", "wire.py"
 FAULTS = {
-    # what the culprit does -> the function in which it leaves the others' way, and its last line
+    # what the culprit does -> the function that only the culprit calls, and its last line
     "waits for a batch": ("load", "    return batches.get()"),
     "waits in a helper": ("load_by_helper", "    return fetch(batches)"),
     "looks for a file": ("find_file", "        time.sleep(0.1)"),
@@ -31,20 +31,20 @@ FAULTS = {
 }
 DIGITS = (2, 3, 4, 1)
 """
-How many digits the number of the culprit's line has. With 2 it may have one less.
+Number of digits of the culprit's line number. With 2, the line number may have only one digit.
 """
-MAIN_FIRST = 3  # with so many digits main stands above what it calls: the inner line is larger
-RANK_0 = 4  # with so many digits rank 0 is the culprit: a check draws a job with each number
+MAIN_FIRST = 3  # with this many digits, main is above the functions that it calls
+RANK_0 = 4  # with this many digits, rank 0 is the culprit: a check draws one job of each
 LIBRARIES = ("at the same line", "at other lines", "at the same number")
 """
-Where ranks are in wire.py; "at the same number": one that waits is at the number of the culprit's
-line in job.py.
+Lines of the ranks in wire.py. "at the same number": a waiting rank's line in wire.py has the same
+number as the culprit's line in job.py.
 """
 HANGS_WITHIN_S = 120.0
 LOOK_EVERY_S, EQUAL_LOOKS = 0.2, 3
 HEAD = "Stack (most recent call first):\n"
 FORKED = multiprocessing.get_context("forkserver")
-FORKED.set_forkserver_preload(["torch.distributed"])  # so that a rank starts at once
+FORKED.set_forkserver_preload(["torch.distributed"])  # so that a rank starts fast
 _PARTS = {
     "average": "def average(tensor, group):\n    reduce(tensor, group)",
     "load": "def load():\n    return batches.get()",
@@ -54,7 +54,7 @@ _PARTS = {
     "save": "def save():\n    dist.barrier(group=other)",
     "train": "def train():\n    average(torch.ones(4), whole)",
 }
-_IMPORTS = "from my_job import *\n"  # one line, so that a line with one digit has room
+_IMPORTS = "from my_job import *\n"  # one line, so that the culprit's line can have one digit
 _MAIN = """\
 def main():
     for step in range(2):
@@ -97,16 +97,16 @@ _REDUCE += "    dist.all_reduce(tensor, group=group)\n"
 @dataclass(frozen=True)
 class Plan:
     """
-    Hold one job that hangs.
+    The plan of one job that hangs.
 
     Args:
         fault: One of FAULTS.
         digits: One of DIGITS.
         library: One of LIBRARIES.
-        culprit: The rank.
+        culprit: Number of the culprit's rank.
         source: The text of job.py.
         helper: The text of my_job.py.
-        libraries: For each rank the text of wire.py.
+        libraries: Tuple with each rank's text of wire.py.
     """
 
     fault: str
@@ -120,14 +120,14 @@ class Plan:
     @property
     def line(self):
         """
-        The line of job.py at which the culprit leaves the others' way.
+        The number of the line of job.py that only the culprit reaches.
         """
         return line_of(self.source, self.fault)
 
 
 def line_of(source, fault):
     """
-    Return the number of the line of a script at which a fault leaves the others' way.
+    Return the number of the line of a script that only the culprit of a fault reaches.
     """
     return source.splitlines().index(FAULTS[fault][1]) + 1
 
@@ -137,7 +137,7 @@ def plans(num_variants):
     Return the Plans of a corpus: each fault with each number of digits and each library.
 
     Args:
-        num_variants: How many jobs there are of each.
+        num_variants: Number of jobs of each combination.
     """
     every = itertools.product(FAULTS, DIGITS, LIBRARIES, range(num_variants))
     return [_plan(*each) for each in every]
@@ -145,7 +145,7 @@ def plans(num_variants):
 
 def few_plans():
     """
-    Return one Plan.
+    Return a list with one Plan.
     """
     return [_plan("saves alone", 1, "at the same number", 0)]
 
@@ -167,12 +167,12 @@ def _plan(fault, digits, library, variant):
 
 def _source(rng, fault, digits):
     """
-    Return the text of job.py, whose functions stand in a drawn order with drawn gaps.
+    Return the text of job.py, with functions in a random order and random gaps between them.
     """
     names = rng.sample(list(_PARTS), len(_PARTS))
     gaps = [*(rng.randint(1, 9) for _ in names), 0]
     if digits == 1:
-        names.sort(key=lambda name: name != FAULTS[fault][0])  # it comes first
+        names.sort(key=lambda name: name != FAULTS[fault][0])  # the culprit's function is first
         gaps[0] = 2 + gaps[0] % 3
     if digits > 2:
         # Gaps are so wide that lines of two functions differ in their first digits, too.
@@ -188,7 +188,7 @@ def _source(rng, fault, digits):
 
 def record(plan, folder):
     """
-    Let a job hang, and return its record: the culprit, its line, and a dump for each rank.
+    Start a job, wait until it hangs, and return its record: culprit, line, and a dump of each rank.
 
     Args:
         plan: The Plan.
@@ -201,7 +201,7 @@ def record(plan, folder):
     processes = [_start(plan, folder, rank) for rank in ranks]
     try:
         dumps = {}
-        for rank in sorted(ranks, key=lambda rank: rank != plan.culprit):  # it hangs first
+        for rank in sorted(ranks, key=lambda rank: rank != plan.culprit):  # hangs first
             mark = f'{SCRIPT}", line {plan.line} in' if rank == plan.culprit else "in all_reduce"
             dumps[rank] = _dump_once_it_hangs(processes[rank], folder / f"stack_{rank}.txt", mark)
     finally:
@@ -240,12 +240,12 @@ def run_rank(folder, library, variables):
     """
     Run the script as a rank, and write its stack into a file over and over.
 
-    The script has a thread of its own, so that no line of ours is in its stack.
+    The script runs in its own thread, so that its stack has no line of this module.
 
     Args:
         folder: The job's folder.
         library: The folder of its library.
-        variables: What the rank finds in its environment.
+        variables: Dict of the rank's environment variables.
     """
     os.chdir(folder)
     os.environ.update(variables)
@@ -261,7 +261,7 @@ def run_rank(folder, library, variables):
 
 def _dump_once_it_hangs(process, file, mark):
     """
-    Return a rank's dump, once it has a mark and is the same in look after look.
+    Return a rank's dump, once it has a mark and has been the same in EQUAL_LOOKS looks.
     """
     looks, give_up_at = [], time.monotonic() + HANGS_WITHIN_S
     while time.monotonic() < give_up_at and process.is_alive():

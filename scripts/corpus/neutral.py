@@ -1,8 +1,8 @@
 """
-Take out of a recorded text what belongs to the machine and the moment of the recording.
+The removal of the machine and the time of a recording from the recorded texts.
 
-Folders, the host's name, process ids, dates and the time of day are replaced, the same one by the
-same one within a job. All else stays as it was written.
+Folders, the host's name, process ids, dates and times of day are replaced. In the texts of one job,
+equal values get equal replacements. The rest of a text does not change.
 """
 
 import re
@@ -27,11 +27,11 @@ _TIME = re.compile(r"(?P<date>[IWE]\d{4} |\d{4}-\d\d-\d\d_)(?P<clock>\d\d:\d\d:\
 
 def neutral(texts, places):
     """
-    Return the texts of one job without what tells of the machine.
+    Return the texts of one job without details of the machine and the time.
 
     Args:
         texts: {name: text}.
-        places: {folder of the job: what stands for it}.
+        places: {folder of the job: its replacement}.
     """
     pids, moments = {}, []
     return {
@@ -42,7 +42,7 @@ def neutral(texts, places):
 
 def _moved(text, places):
     """
-    Return a text with neutral folders and host.
+    Return a text with neutral folders and a neutral host name.
     """
     old_to_new = {
         **{str(place): new for place, new in places.items()},

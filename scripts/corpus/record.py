@@ -4,8 +4,8 @@ Record the texts that tasks 09.4 and 10.1 are about, from real jobs under the to
     python scripts/corpus/record.py               both corpora, into the package
     python scripts/corpus/record.py --few --into FOLDER
 
-Each corpus is one JSON file for each minor version of torch. A recording that broke off goes on
-where it stopped.
+Each corpus is one JSON file for each minor version of torch. If a recording was
+interrupted, the next one continues where it stopped.
 """
 
 import argparse
@@ -32,7 +32,7 @@ JOBS_AT_ONCE = 3
 
 def main(arguments=None):
     """
-    Record what the command line asks for.
+    Record the corpora that the command line names.
     """
     parser = argparse.ArgumentParser(description=__doc__.strip().splitlines()[0])
     parser.add_argument("names", nargs="*", help="launch, hangs; default: both")
@@ -54,8 +54,8 @@ def record_all(module, plans, kept):
 
     Args:
         module: The module that records a plan.
-        plans: Its plans.
-        kept: A folder for what is recorded: if it breaks off, it goes on from there.
+        plans: List of the module's Plans.
+        kept: Folder of finished records, with which an interrupted recording continues.
     """
     kept.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="corpus-") as folder:

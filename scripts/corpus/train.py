@@ -1,10 +1,10 @@
 """
-A rank of a small training job, to which something happens at step 4. It needs no torch.
+A rank of a small training job in which a rank fails at step 4. It needs no torch.
 
-torchrun sets RANK and WORLD_SIZE. JOB says what happens, as JSON: see `failing_jobs.Plan`.
+torchrun sets RANK and WORLD_SIZE. The variable JOB has the fields of a `failing_jobs.Plan` as JSON.
 
-The ranks add up a number in each step, over sockets in the current folder: rank 0 receives from all
-ranks, and answers all. A rank that loses its peer raises ConnectionError.
+The ranks add up a number in each step, over a socket in the current folder: rank 0 receives from
+all ranks, and answers all. A rank that loses its peer raises ConnectionError.
 """
 
 import json
@@ -18,8 +18,8 @@ import traceback
 
 NUM_STEPS, FAILS_AT = 400, 4
 PAUSE_S = 0.01
-LONG_S = 120.0  # longer than the job: torchrun ends it before
-LINE_EVERY_S = 0.1  # of a traceback that goes to a slow disk
+LONG_S = 120.0  # longer than the job, which torchrun ends before
+LINE_EVERY_S = 0.1  # pause after a line of a traceback on a slow disk
 
 
 def main(job):
@@ -29,7 +29,7 @@ def main(job):
     Args:
         job: The fields of a `failing_jobs.Plan`.
     """
-    os.dup2(1, 2)  # one log for both
+    os.dup2(1, 2)  # one log for stdout and stderr
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if job["has_slow_disk"]:
         sys.excepthook = print_slowly
@@ -56,7 +56,7 @@ def connect(rank, world_size):
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind("socket.new")
             listener.listen(world_size)
-            os.rename("socket.new", "socket")  # its name appears once it can be connected to
+            os.rename("socket.new", "socket")  # the name appears once ranks can connect
             return [listener.accept()[0] for _ in range(world_size - 1)]
     while not os.path.exists("socket"):
         time.sleep(0.005)
@@ -84,7 +84,7 @@ def all_reduce(rank, peers):
 
 def read_cache():
     """
-    Survive an error, which is printed.
+    Raise an error, catch it, and print its traceback.
     """
     try:
         raise OSError("cache.bin is busy")
@@ -102,14 +102,14 @@ def check_batch(detail, peers):
 
 def save_checkpoint(detail, peers):
     """
-    Raise an error of the system, which ends the rank: OSError with its number and words.
+    Raise an OSError with its number and message, which ends the rank.
     """
     raise OSError(*detail)
 
 
 def load_batch(detail, peers):
     """
-    Raise an error, close the connections, and take long to end.
+    Raise an error, print its traceback, close the connections, and take long to end.
     """
     try:
         raise KeyError(detail)
@@ -123,7 +123,7 @@ def load_batch(detail, peers):
 
 def kill(detail, peers):
     """
-    End by a signal.
+    End this rank by a signal.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.kill(os.getpid(), detail)
@@ -131,7 +131,7 @@ def kill(detail, peers):
 
 def leave(detail, peers):
     """
-    End with exit code 0, as a rank does that has fewer batches than the others.
+    End with exit code 0, like a rank that has fewer batches than the others.
     """
     print("no batch is left", flush=True)
     os._exit(0)  # at once, so that torchrun may see this end before the peers do

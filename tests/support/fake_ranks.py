@@ -86,6 +86,11 @@ class MadeUpRanks:
         for rank in ranks:
             futures[rank] = Future()
             if rank in self.states:
-                answer = {"idle": False, "num_interrupts": 1, **self.states[rank]}
+                answer = {
+                    "idle": False,
+                    "num_interrupts": 1,
+                    "replied_to": None,
+                    **self.states[rank],
+                }
                 futures[rank].set_result({"content": {"answer": answer}})
         return futures

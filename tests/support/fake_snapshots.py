@@ -2,21 +2,25 @@
 Made-up snapshots of ranks and their collectives, as rank agents report them.
 """
 
+from dataclasses import replace
+
+from ddp_lessons.ranks.messages.snapshot import Collective, RankSnapshot
+
 
 def call(name, number, size=(4,), dtype="Float", group="0", record=None, timeout_s=1800.0):
     """
     Return one collective as the flight recorder describes it.
     """
-    return {
-        "name": name,
-        "number": number,
-        "group": group,
-        "sizes": [list(size)],
-        "dtypes": [dtype],
-        "timeout_s": timeout_s,
-        "is_p2p": False,
-        "record": number if record is None else record,
-    }
+    return Collective(
+        name=name,
+        number=number,
+        group=group,
+        sizes=[list(size)],
+        dtypes=[dtype],
+        timeout_s=timeout_s,
+        is_p2p=False,
+        record=number if record is None else record,
+    )
 
 
 def at(line, code, waiting_in="", calls=(), peer=None, groups=None, timeout_s=None):
@@ -31,30 +35,25 @@ def at(line, code, waiting_in="", calls=(), peer=None, groups=None, timeout_s=No
         groups: {group name: its members}; by default one group of ranks 0 to 3.
         timeout_s: The time limit in seconds that the call itself was given, or None.
     """
-    return {
-        "line": line,
-        "code": code,
-        "call": waiting_in,
-        "function": waiting_in or "<module>",
-        "peer": peer,
-        "tag": None,
-        "group": None,
-        "root": None,
-        "forming": None,
-        "operation": "",
-        "helpers": [],
-        "timeout_s": timeout_s,
-        "busy": True,
-        "collectives": list(calls),
-        "groups": {"0": [0, 1, 2, 3]} if groups is None else groups,
-    }
+    return RankSnapshot(
+        busy=True,
+        line=line,
+        code=code,
+        call=waiting_in,
+        function=waiting_in or "<module>",
+        peer=peer,
+        timeout_s=timeout_s,
+        collectives=list(calls),
+        groups={"0": [0, 1, 2, 3]} if groups is None else groups,
+        helpers=[],
+    )
 
 
 def finished(calls=(), groups=None):
     """
     Return the snapshot of a rank that has finished its cell.
     """
-    return {**at(None, "", calls=calls, groups=groups), "function": "", "busy": False}
+    return replace(at(None, "", calls=calls, groups=groups), function="", busy=False)
 
 
 def reducing(number=1, line=2, **details):

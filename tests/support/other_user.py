@@ -155,7 +155,7 @@ class Acts:
                     caller.connect((b"127.0.0.1", port))
                     caller.sendall(os.urandom(64))
         give_up_at = time.monotonic() + _HANDSHAKE_S
-        while time.monotonic() < give_up_at:  # a publisher drops messages that have no subscriber yet
+        while time.monotonic() < give_up_at:  # a publisher drops messages without a subscriber
             for speaker in speakers:
                 with contextlib.suppress(zmq.Again):
                     speaker.send_multipart([b"", b"garbage", b"\xff\x00"], zmq.NOBLOCK)

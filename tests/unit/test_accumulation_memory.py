@@ -17,7 +17,7 @@ from ddp_lessons.accumulation.example import deep_network
 def test_accumulation_saves_activations_and_nothing_else():
     """
     Four micro-batches need a quarter of the activations. Parameters, gradients and optimizer state
-    stay as large (C17).
+    stay as large (claim C17).
     """
     num_bytes = {}
     for num_parts in (1, 4):

@@ -1,5 +1,6 @@
 """
-How windows go wrong: what people forget, loops that break off, and what is refused.
+Mistakes with accumulation windows: lines that people forget, loops that end early, and inputs that
+are refused.
 """
 
 import contextlib
@@ -19,7 +20,8 @@ from ddp_lessons.samplers import ResumableSampler
 
 def test_state_after_a_window_counts_its_batches():
     """
-    A window takes as many batches from the loader as it steps with, and none ahead.
+    A window takes as many batches from the loader as it steps with, and none ahead, so that a
+    checkpoint after the window resumes at the right sample.
     """
     sampler = ResumableSampler(range(20), rank=0, world_size=2)
     loader = DataLoader(range(20), 2, sampler=sampler)
@@ -32,7 +34,8 @@ def test_state_after_a_window_counts_its_batches():
 
 def test_forgetting_to_divide_multiplies_the_gradient():
     """
-    The loss still falls, with a learning rate k times as large (C18).
+    Without the division by k the gradient is k times as large: the loss still falls, but the
+    learning rate is k times too large (claim C18).
     """
     whole, bound = oracle(6)
     model = Toy()
@@ -43,7 +46,7 @@ def test_forgetting_to_divide_multiplies_the_gradient():
 
 def test_window_adds_to_gradients_that_were_not_cleared():
     """
-    So zero_grad must follow each step (C18).
+    A window adds to existing gradients, so zero_grad must follow each step (claim C18).
     """
     model, parts = Toy(), parts_of(0, [[2, 2]])
     once = run_window(model, parts)
@@ -57,7 +60,7 @@ def test_window_adds_to_gradients_that_were_not_cleared():
 @pytest.mark.parametrize("zero_first", [True, False])
 def test_zero_grad_before_step_learns_nothing(zero_first):
     """
-    Forward, backward, zero_grad, step: the weights do not move (C15).
+    With zero_grad between backward and step the weights do not move (claim C15).
     """
     model = Toy()
     before = [p.detach().clone() for p in model.parameters()]
@@ -75,7 +78,7 @@ def test_zero_grad_before_step_learns_nothing(zero_first):
 
 class Watched(Toy):
     """
-    A toy that knows whether it is inside its `no_sync`.
+    A toy that knows whether the code is inside its `no_sync`.
     """
 
     is_local = False
@@ -91,7 +94,8 @@ class Watched(Toy):
 
 def test_window_leaves_no_sync_when_its_loop_breaks_off():
     """
-    A model left in `no_sync` would never sync again; a window without its sync must not pass.
+    A loop that ends early leaves `no_sync` and raises. Otherwise the model would never synchronise
+    again, or an unsynchronised gradient would pass unnoticed.
     """
     model, parts = Watched(), parts_of(0, [[2, 2, 2]])
     was_local = []
@@ -122,7 +126,7 @@ def test_window_leaves_no_sync_when_its_loop_breaks_off():
 
 def test_window_may_be_left_after_its_last_backward():
     """
-    It has synced by then.
+    A loop may end early after the last backward, because the gradients are synchronised by then.
     """
     model, parts = Watched(), parts_of(0, [[2, 2]])
     with Window(model, parts) as window:
@@ -135,7 +139,8 @@ def test_window_may_be_left_after_its_last_backward():
 
 def test_window_refuses_what_would_go_wrong_unnoticed():
     """
-    Each of these would train on, with a wrong gradient or with ranks that wait.
+    A window refuses inputs that would train on with a wrong gradient, or with ranks that wait for
+    ever.
     """
     model, parts = Toy(), parts_of(0, [[2, 2]])
     with pytest.raises(BadInput, match=r"^Empty window"):
@@ -163,7 +168,8 @@ def test_window_refuses_what_would_go_wrong_unnoticed():
 
 def test_window_scales_for_a_grad_scaler(lone_group):
     """
-    A scaler multiplies the weighted loss; unscaled, the gradient is the whole batch's.
+    A gradient scaler multiplies the weighted loss; divided by its scale, the gradient is the whole
+    batch's.
     """
     whole, bound = oracle(4)
     model, parts = Toy(), parts_of(0, [[3, 1]])

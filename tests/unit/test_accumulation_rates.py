@@ -1,5 +1,5 @@
 """
-Effective batch and learning rate, and schedules that need no message.
+Effective batch sizes, learning rates, and schedules that need no message.
 """
 
 import itertools
@@ -20,7 +20,8 @@ from ddp_lessons.errors import BadInput
 
 def test_effective_batch_and_scaled_rates():
     """
-    The figures of Goyal et al.: 0.1 for 256 becomes 3.2 for 8,192.
+    The functions give the figures of Goyal et al.: a rate of 0.1 for a batch of 256 becomes 3.2 for
+    8,192.
     """
     assert effective_batch_size(32, 8, 32) == 8192
     assert scaled_learning_rate(0.1, 256, 8192) == pytest.approx(3.2, rel=4 * EPS)
@@ -36,7 +37,8 @@ def test_effective_batch_and_scaled_rates():
 
 def test_linear_rule_makes_one_large_step_of_small_ones():
     """
-    Where the gradient does not depend on the weights, k small steps and one large one are equal.
+    If the gradient does not depend on the weights, k small steps and one large step have the same
+    result.
     """
     small, large = nn.Linear(3, 1).double(), nn.Linear(3, 1).double()
     large.load_state_dict(small.state_dict())
@@ -48,13 +50,14 @@ def test_linear_rule_makes_one_large_step_of_small_ones():
             optimizer.zero_grad()
             model(batch).mean().backward()
             optimizer.step()
-    # 4 steps, each rounding weights and gradients of at most 12.
+    # 4 steps, each of which rounds weights and gradients of at most 12.
     assert (small.weight - large.weight).abs().max() <= 4 * 4 * 12 * EPS
 
 
 def test_warmup_cosine_climbs_and_falls():
     """
-    It follows from the step alone: ranks that count alike agree without a message (C19).
+    The rate depends on the step alone, so ranks with the same step count agree without a message
+    (claim C19).
     """
     rates = [warmup_cosine(step, 12, 1.0, 4, final_rate=0.1) for step in range(14)]
     assert rates[:5] == [0.25, 0.5, 0.75, 1.0, 1.0]

@@ -1,5 +1,5 @@
 """
-Ticks: an order of events that is the same on every run.
+The simulated clock of asynchronous training: its order of events is the same on every run.
 """
 
 import pytest
@@ -10,7 +10,8 @@ from ddp_lessons.errors import BadInput
 
 def test_clock_says_whose_step_ends_next():
     """
-    Of two that end in one tick the lower rank is first, or the order would be chance.
+    The clock names the rank whose step ends next. If two steps end in one tick, the lower rank is
+    first, so that the order never depends on chance.
     """
     clock = Clock(lambda rank, step: 3 if rank == 2 else 1)
     for rank in (2, 1):
@@ -25,7 +26,7 @@ def test_clock_says_whose_step_ends_next():
 
 def test_clock_may_ask_for_the_number_of_the_step():
     """
-    A rank may be slow for a while only.
+    The duration of a step may depend on its number, so that a rank can be slow for a while only.
     """
     clock = Clock(lambda rank, step: step + 1)
     times = []
@@ -38,7 +39,8 @@ def test_clock_may_ask_for_the_number_of_the_step():
 
 def test_clock_refuses_steps_without_time_and_nothing_under_way():
     """
-    Both would be waited for without end.
+    A step without duration, and a clock without a running step, are refused: both would be waited
+    for without end.
     """
     with pytest.raises(BadInput, match=r"Nothing is under way.*Call begin first"):
         Clock(lambda rank, step: 1).next()
@@ -55,7 +57,8 @@ def _turns(rank, step):
 @pytest.mark.parametrize(("every", "ticks"), [(1, 24), (4, 12), (8, 12)])
 def test_who_talks_waits_for_the_last(every, ticks):
     """
-    Eight steps, each rank slow in two of them: worked out by hand.
+    A rank that communicates waits for the slowest. Eight steps, of which each rank is slow in two,
+    end at the ticks that were worked out by hand.
     """
     talks = [
         [(0, 1, 2, 3) if (step + 1) % every == 0 else () for step in range(8)] for _ in range(4)
@@ -65,16 +68,16 @@ def test_who_talks_waits_for_the_last(every, ticks):
 
 def test_who_talks_with_nobody_waits_for_nobody():
     """
-    One slow rank ends late, and alone.
+    A rank that communicates with no other rank waits for none: one slow rank ends late, and alone.
     """
     assert finish_ticks([[(), ()], [(), ()]], lambda rank, step: 1 + 4 * rank) == 10
-    # rank 0 waits for rank 1 once: 5 ticks, then one of its own
+    # Rank 0 waits for rank 1 once: 5 ticks, then one tick for its own step.
     assert finish_ticks([[(1,), ()], [(0,), ()]], lambda rank, step: 1 + 4 * rank) == 10
 
 
 def test_spans_of_workers_show_computing_and_waiting():
     """
-    The picture is drawn from these.
+    Spans show when a worker computes and when it waits. The picture is drawn from them.
     """
     log = [Arrival(1, 0, 0, 0, 2), Arrival(2, 0, 1, 0, 3), Arrival(1, 1, 1, 3, 5)]
     assert worker_spans(log, 3) == [

@@ -1,5 +1,5 @@
 """
-Weights and gradients as one tensor: what travels must come back as it went.
+Weights and gradients as one flat tensor: writing them back restores the values.
 """
 
 import torch
@@ -10,7 +10,8 @@ from ddp_lessons.asynchronous import gradient_of, set_gradient, set_weights, wei
 
 def test_weights_go_into_one_tensor_and_back_by_copy():
     """
-    A parameter that shares memory with a message would change when the next one comes.
+    Weights are copied into one tensor and back. A parameter that shared memory with a message would
+    change when the next message arrives.
     """
     model = toy_model()
     frozen = model[0].bias.clone()
@@ -28,7 +29,8 @@ def test_weights_go_into_one_tensor_and_back_by_copy():
 
 def test_gradients_go_into_one_tensor_and_back_by_copy():
     """
-    A parameter without a gradient counts with zeros, or the places of the others would move.
+    Gradients are copied into one tensor and back. A parameter without a gradient counts with zeros,
+    because the other parameters would otherwise move in the tensor.
     """
     model = toy_model()
     assert torch.equal(gradient_of(model), torch.zeros(17, dtype=torch.float64))

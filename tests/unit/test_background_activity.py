@@ -1,5 +1,6 @@
 """
-Who may act while a rank waits: threads and processes of the learner's, not those of the tools.
+Background activity of a rank that waits: the learner's threads and processes count, those of tools
+do not.
 """
 
 import contextlib
@@ -18,7 +19,7 @@ from ddp_lessons.ranks.rank.background_activity import PROCESS, THREAD, Backgrou
 @contextlib.contextmanager
 def running(thread, gate):
     """
-    Run a thread until the block ends, by when it must wait for the gate.
+    Run a thread until the block ends. The thread must end when the gate is set.
     """
     thread.start()
     try:
@@ -31,7 +32,8 @@ def running(thread, gate):
 
 def test_helpers_are_threads_that_came_later():
     """
-    The engine's own threads exist before the first cell; the learner's come with a cell.
+    Threads that started after the first cell count. The engine's own threads exist before it, so
+    they do not.
     """
     gate = threading.Event()
     with running(threading.Thread(target=gate.wait), gate):
@@ -45,7 +47,8 @@ def test_helpers_are_threads_that_came_later():
 
 def test_helpers_know_a_timer():
     """
-    A timer waits in threading's own code, with no line of the learner's on its stack.
+    A timer counts, although it waits in threading's own code without a line of the learner's on its
+    stack.
     """
     helpers = BackgroundActivity()
     timer = threading.Timer(600, print)
@@ -59,7 +62,8 @@ def test_helpers_know_a_timer():
 
 def test_helpers_count_a_pool_only_while_it_works():
     """
-    An executor keeps its threads for ever; idle ones would excuse every deadlock after it.
+    A pool counts only while it works. An executor keeps its threads for ever, and idle ones would
+    excuse every later deadlock.
     """
     helpers, gate = BackgroundActivity(), threading.Event()
     with ThreadPoolExecutor(2) as pool:
@@ -79,7 +83,8 @@ def test_helpers_count_a_pool_only_while_it_works():
 
 def test_helpers_spare_the_threads_of_tools():
     """
-    A progress bar's monitor, a loader's pin thread and a debugger never send what a rank waits for.
+    Threads of a progress bar, a loader or a debugger do not count: they never send what a rank
+    waits for.
     """
     gate = threading.Event()
 
@@ -99,7 +104,8 @@ def test_helpers_spare_the_threads_of_tools():
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="children are read from /proc")
 def test_helpers_are_processes_that_still_run():
     """
-    A program that a rank has started may write the file or open the port that it waits for.
+    A program that a rank has started counts while it runs, because it may write the file or open
+    the port for which the rank waits.
     """
     helpers = BackgroundActivity()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
@@ -111,7 +117,8 @@ def test_helpers_are_processes_that_still_run():
 
 def test_helpers_spare_the_workers_of_a_loader():
     """
-    They load data for a rank that waits for them, or that keeps them for the next epoch.
+    Workers of a DataLoader do not count: they only load data for the rank, or wait for the next
+    epoch.
     """
     from torch.utils.data import DataLoader
 

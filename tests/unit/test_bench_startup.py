@@ -1,5 +1,5 @@
 """
-The benchmark's arithmetic, its table, and what it tells of a machine. Nothing is measured here.
+The benchmark's arithmetic, its table, and its description of a machine. No test here measures.
 """
 
 import getpass
@@ -19,7 +19,7 @@ XEON = {"cpu": "Intel(R) Xeon(R) Platinum 8480C CPU @ 2.00GHz", "num_cores": 2, 
 @pytest.fixture
 def bench(monkeypatch):
     """
-    Give a function that imports a module of the benchmark, as running its script does.
+    Return a function that imports a module of the benchmark, as running its script does.
     """
     monkeypatch.syspath_prepend(BENCHMARKS)
     return importlib.import_module
@@ -28,14 +28,14 @@ def bench(monkeypatch):
 @pytest.fixture
 def figures(bench):
     """
-    Give the module of figures.
+    Return the module `figures`.
     """
     return bench("figures")
 
 
 def test_figure_value_is_the_median_and_not_the_mean(figures):
     """
-    One slow round must not decide.
+    A figure's value is the median, so that one slow round does not decide.
     """
     figure = figures.Figure("start", "s", (2.0, 9.0, 1.0), "other", (4.0, 4.0, 40.0))
     assert (figure.value, figure.reference, figure.ratio) == (2.0, 4.0, 0.5)
@@ -43,7 +43,8 @@ def test_figure_value_is_the_median_and_not_the_mean(figures):
 
 def test_figure_ratio_of_pairs_is_within_rounds(figures):
     """
-    Two rounds of three were slow for both: the medians are of different rounds.
+    The ratio of paired samples is formed within each round. Here two of three rounds were slow, one
+    for each side, so the medians come from different rounds.
     """
     samples, reference_samples = (1.0, 10.0, 30.0), (2.0, 40.0, 10.0)
     figure = figures.Figure("step", "ms", samples, "other", reference_samples, is_paired=True)
@@ -63,7 +64,7 @@ def test_figure_ratio_of_pairs_is_within_rounds(figures):
 )
 def test_figure_verdict_holds_the_limit(figures, limit, limit_on, verdict):
     """
-    A limit that is just reached is kept, one that is missed by little is missed.
+    A value that equals its limit passes, and one just above it fails.
     """
     figure = figures.Figure("start", "s", (2.0,), "other", (4.0,), limit, limit_on)
     assert figure.verdict == verdict
@@ -72,7 +73,7 @@ def test_figure_verdict_holds_the_limit(figures, limit, limit_on, verdict):
 
 def test_figure_without_reference_fails_a_limit_on_its_ratio(figures):
     """
-    A reference that was not measured must not let a figure through.
+    A figure whose reference was not measured fails a limit on its ratio.
     """
     figure = figures.Figure("start", "s", (2.0,), "other", (), 0.5, figures.RATIO)
     assert (figure.reference, figure.ratio, figure.verdict) == (None, None, "FAIL")
@@ -80,7 +81,8 @@ def test_figure_without_reference_fails_a_limit_on_its_ratio(figures):
 
 def test_make_figures_leaves_out_what_was_not_measured(figures):
     """
-    `--only` and systems that do not tell a process's memory give part of the table.
+    Figures without samples are left out, so `--only`, and systems that do not report a process's
+    memory, give a part of the table.
     """
     plans = [figures.Plan("a", "s", "a_s"), figures.Plan("b", "s", "b_s", "c", "c_s")]
     made = figures.make_figures(plans, {"b_s": [1.0, 3.0], "c_s": [4.0, 4.0]})
@@ -89,7 +91,8 @@ def test_make_figures_leaves_out_what_was_not_measured(figures):
 
 def test_show_figures_prints_one_line_for_each(figures):
     """
-    A table that wraps or cuts its numbers cannot be read, in a pipe either.
+    Each figure is one line, because a table that wraps or cuts its numbers cannot be read, also in
+    a pipe.
     """
     shown = io.StringIO()
     figures.show_figures(
@@ -109,7 +112,7 @@ def test_show_figures_prints_one_line_for_each(figures):
 
 def test_plans_of_startup_hold_the_course_to_its_figures(bench):
     """
-    The limits are promises; whoever changes one has to change it here too. All names differ.
+    The limits are promises, so a change of one must be repeated here. All names differ.
     """
     startup = bench("startup")
     limits = {plan.name: (plan.limit_on, plan.limit) for plan in startup.PLANS if plan.limit}
@@ -131,7 +134,7 @@ def test_plans_of_startup_hold_the_course_to_its_figures(bench):
 
 def test_plans_of_sizes_hold_the_course_to_its_figures(bench):
     """
-    What holds for 4 ranks must not get out of hand at 32: a node has as many, and a class too.
+    The limits for 4 ranks grow only a little up to 32 ranks, because a node or a class has as many.
     """
     startup = bench("startup")
     limits = {plan.sample: plan.limit for plan in startup.SIZE_PLANS}
@@ -144,7 +147,7 @@ def test_plans_of_sizes_hold_the_course_to_its_figures(bench):
 
 def test_results_file_is_not_replaced_by_a_short_or_partial_run(bench):
     """
-    Three samples of one figure are no result.
+    A run with few repeats or few figures does not replace the stored results.
     """
     startup = bench("startup")
 
@@ -160,7 +163,8 @@ def test_results_file_is_not_replaced_by_a_short_or_partial_run(bench):
 
 def test_document_keeps_raw_samples_and_a_command_without_paths(bench, figures):
     """
-    Who reads a result must be able to judge its spread and to measure again.
+    A result holds the raw samples and the command, so that a reader can judge its spread and
+    measure again. It holds no path.
     """
     startup = bench("startup")
     arguments = startup.parse_arguments(["--only", "start", "--json", "/home/someone/x.json"])
@@ -175,7 +179,7 @@ def test_document_keeps_raw_samples_and_a_command_without_paths(bench, figures):
 @pytest.mark.parametrize("argv", [["--repeats", "0"], ["--only", "nothing"]])
 def test_parse_arguments_refuses_what_it_does_not_know(bench, argv, capsys):
     """
-    No measurement of minutes may start from a typing error.
+    Unknown arguments are refused, so that a typing error starts no measurement of minutes.
     """
     with pytest.raises(SystemExit):
         bench("startup").parse_arguments(argv)
@@ -184,7 +188,8 @@ def test_parse_arguments_refuses_what_it_does_not_know(bench, argv, capsys):
 
 def test_describe_machine_does_not_say_whose_it_is(bench, monkeypatch):
     """
-    Results are committed: no host name, no user, no path, nor what a kernel's builder added.
+    Results are committed, so they name no host, user or path, and no kernel suffix from its
+    builder.
     """
     for module, name in ((platform, "node"), (socket, "gethostname"), (getpass, "getuser")):
         monkeypatch.setattr(module, name, lambda: "sesame")
@@ -202,7 +207,7 @@ def test_describe_machine_does_not_say_whose_it_is(bench, monkeypatch):
 
 def test_cpu_model_reads_what_linux_lists(bench, tmp_path):
     """
-    The name is what tells two machines apart.
+    The CPU's name is read from /proc/cpuinfo, because it distinguishes two machines.
     """
     listing = tmp_path / "cpuinfo"
     listing.write_text("processor\t: 0\nmodel\t\t: 207\nmodel name\t: AMD EPYC  9654\n")
@@ -211,7 +216,7 @@ def test_cpu_model_reads_what_linux_lists(bench, tmp_path):
 
 def test_machine_slug_is_a_plain_file_name(bench):
     """
-    Every system must be able to store it, and the marks of makers do not make it clearer.
+    The machine's name is a valid file name on every system, without trademark signs.
     """
     slug = bench("machine").machine_slug
     assert slug(XEON) == "intel-xeon-platinum-8480c-2-cores-24-gib"

@@ -1,5 +1,6 @@
 """
-The checks of tasks 15.1 and 15.2 count what is alive, whoever holds it.
+Live memory, as the checks of tasks 15.1 and 15.2 count it: every live tensor counts, whatever holds
+it.
 """
 
 import math
@@ -17,7 +18,7 @@ NUM_BYTES = 4 * 100
 
 def test_what_autograd_holds_counts():
     """
-    Python's garbage collector does not see it.
+    Tensors that only autograd holds count, although Python's garbage collector does not see them.
     """
     alive, weight = Alive(math.inf), nn.Parameter(torch.ones(100))
     with alive:
@@ -30,7 +31,7 @@ def test_what_autograd_holds_counts():
 
 def test_view_counts_with_what_it_is_a_view_of():
     """
-    A part that is a slice of a weight keeps the whole weight.
+    A view counts with its base, because a slice of a weight keeps the whole weight alive.
     """
     alive = Alive(math.inf)
     with alive:
@@ -43,7 +44,8 @@ def test_view_counts_with_what_it_is_a_view_of():
 
 def test_what_hides_in_an_object_counts():
     """
-    In a list of an object that has no name here, as a plain tensor or as an array of NumPy's.
+    A tensor or NumPy array in a list of an object counts, also if the object has no name in the
+    answer.
     """
     alive, keeper = Alive(math.inf), type("Keeper", (), {})()
     with alive:
@@ -53,7 +55,8 @@ def test_what_hides_in_an_object_counts():
 
 def test_what_only_waits_to_be_collected_is_gone():
     """
-    A circle of objects is freed when Python comes round to it, which is not when we count.
+    A tensor in a reference cycle does not count, because Python frees it at a time that the answer
+    does not choose.
     """
     alive, keeper = Alive(0), type("Keeper", (), {})()
     with alive:
@@ -64,7 +67,7 @@ def test_what_only_waits_to_be_collected_is_gone():
 
 def test_storage_that_was_emptied_does_not_count():
     """
-    Who frees memory by resizing it has freed it.
+    A storage that was resized to 0 does not count, because its memory is released.
     """
     alive = Alive(math.inf)
     with alive:
@@ -76,8 +79,8 @@ def test_storage_that_was_emptied_does_not_count():
 
 def test_what_is_too_much_gets_time_to_go_once(monkeypatch):
     """
-    A thread of the backend may hold a tensor a little longer; a wrong answer is not waited for
-    again and again.
+    Excess memory is counted again after a wait, because a thread of the backend may hold a tensor a
+    little longer. The wait happens only once, so that a wrong answer is not waited for each time.
     """
     waited = []
     monkeypatch.setattr("time.sleep", waited.append)
@@ -92,7 +95,8 @@ def test_what_is_too_much_gets_time_to_go_once(monkeypatch):
 @pytest.mark.parametrize(("num_busy", "num_waits"), [(0, 10), (15, 25)])
 def test_what_is_too_much_is_counted_until_all_threads_rest(monkeypatch, num_busy, num_waits):
     """
-    A thread of the backend that has the core, or waits for one, may be about to let go.
+    While a thread of the backend runs, or waits for a core, it may be about to drop a tensor. So
+    excess memory is counted again until all threads sleep.
     """
     waited, pulses = [], iter([False] * num_busy + [True] * 10)
     monkeypatch.setattr("time.sleep", waited.append)
@@ -108,7 +112,8 @@ def test_what_is_too_much_is_counted_until_all_threads_rest(monkeypatch, num_bus
 
 def test_what_a_busy_thread_lets_go_of_at_last_does_not_count(monkeypatch):
     """
-    On a crowded machine it may have its turn late.
+    A tensor that a busy thread drops late does not count, because a thread may run late on a
+    crowded machine.
     """
     held, waited = [], []
 

@@ -1,7 +1,7 @@
 """
-Tables of pipelines: what they hold, what is refused, and when their ranks do nothing.
+Tables of pipelines: their contents, the errors that are refused, and the idle time of their ranks.
 
-No rank runs here: a table is data.
+No rank runs here, because a table is data.
 """
 
 import itertools
@@ -42,7 +42,7 @@ def words(row):
 
 def test_rows_are_those_of_the_papers():
     """
-    Written out once, so that no clever test is needed to believe the others.
+    The rows are those of the papers, written out once, so that the other tests can be trusted.
     """
     assert [words(row) for row in gpipe(2, 3)] == ["F0 F1 F2 B0 B1 B2"] * 2
     assert [words(row) for row in one_f_one_b(4, 4)] == [
@@ -64,7 +64,8 @@ def test_rows_are_those_of_the_papers():
 @pytest.mark.parametrize("make", [gpipe, one_f_one_b])
 def test_tables_are_whole_and_idle_as_foretold(make, num_ranks, num_microbatches):
     """
-    The formula holds for both, also with fewer microbatches than ranks, whatever a backward takes.
+    Both tables are complete, and their idle share is that of the formula: also with fewer
+    microbatches than ranks, and for any duration of a backward.
     """
     table = make(num_ranks, num_microbatches)
     check_table(table, num_microbatches)
@@ -79,7 +80,8 @@ def test_tables_are_whole_and_idle_as_foretold(make, num_ranks, num_microbatches
 @every_size
 def test_1f1b_keeps_fewer_microbatches_alive(num_ranks, num_microbatches):
     """
-    GPipe keeps all of them on every rank; 1F1B as many as there are ranks from here to the last.
+    GPipe keeps all microbatches alive on every rank; 1F1B keeps as many as there are ranks from
+    this one to the last.
     """
     ranks = range(num_ranks)
     kept = [most_alive(row) for row in gpipe(num_ranks, num_microbatches)]
@@ -92,7 +94,7 @@ def test_1f1b_keeps_fewer_microbatches_alive(num_ranks, num_microbatches):
 @pytest.mark.parametrize(("num_ranks", "times"), list(itertools.product([1, 2, 3, 4], [1, 2, 3])))
 def test_interleaved_parts_idle_less(num_ranks, times, num_parts):
     """
-    Parts of a rank that are v times as short make the bubble nearly v times as small.
+    With v parts a rank, each 1/v as long, the bubble is nearly 1/v as large.
     """
     num_microbatches = num_ranks * times
     table = interleaved(num_ranks, num_microbatches, num_parts)
@@ -104,7 +106,7 @@ def test_interleaved_parts_idle_less(num_ranks, times, num_parts):
 
 def test_timetable_says_which_part_a_microbatch_is_in():
     """
-    Two ranks with two parts each: b is the second.
+    The timetable names a microbatch's part by a letter: with two parts a rank, b is the second.
     """
     last = timetable(interleaved(2, 2, 2))[1]
     assert [f"{kind}{label}" for kind, label, _, _ in last] == [
@@ -116,7 +118,8 @@ def test_timetable_says_which_part_a_microbatch_is_in():
 
 def test_interleaved_parts_keep_more_alive():
     """
-    What torch's own schedule was seen to keep, too.
+    Interleaved parts keep more microbatches alive: as many as were measured with torch's own
+    schedule.
     """
     assert [most_alive(row) for row in interleaved(4, 4, 2)] == [8, 8, 7, 5]
 
@@ -124,7 +127,8 @@ def test_interleaved_parts_keep_more_alive():
 @pytest.mark.parametrize(("num_ranks", "num_microbatches"), [(2, 2), (2, 5), (4, 4), (3, 8)])
 def test_waiting_sends_are_enough_for_gpipe_and_not_for_1f1b(num_ranks, num_microbatches):
     """
-    In 1F1B one neighbour sends forward while the other sends backward: both wait.
+    If a send blocks until it is received, GPipe still ends and 1F1B does not: one neighbour sends
+    forward while the other sends backward, and both wait.
     """
     check_table(gpipe(num_ranks, num_microbatches), num_microbatches, sends_wait=True)
     table = one_f_one_b(num_ranks, num_microbatches)
@@ -136,7 +140,8 @@ def test_waiting_sends_are_enough_for_gpipe_and_not_for_1f1b(num_ranks, num_micr
 
 def test_who_waits_is_told_with_what_and_for_whom():
     """
-    Two ranks of 1F1B with sends that wait, as the lesson runs them.
+    The report of a stuck pipeline names each rank's send and its peer. The case is the lesson's:
+    two ranks of 1F1B with blocking sends.
     """
     stuck = waiting_for_ever(one_f_one_b(2, 4), sends_wait=True)
     assert {rank: str(call) for rank, call in stuck.items()} == {
@@ -158,7 +163,8 @@ FAULTY = {
 @pytest.mark.parametrize("kind", FAULTY)
 def test_faults_of_a_row_are_told_apart(kind):
     """
-    The plainest first: a message about waiting helps nobody whose row lacks a backward.
+    Each fault of a row has its own kind, and the plainest comes first: a message about waiting does
+    not help if a backward is missing.
     """
     fault = first_fault(FAULTY[kind], 1)
     assert (fault.kind, fault.rank) == (kind, 0)
@@ -169,7 +175,7 @@ def test_faults_of_a_row_are_told_apart(kind):
 @pytest.mark.parametrize("row", [5, "F0", [0], [("F",)], [("F", 0.0)], [("F", True)], [("F", "0")]])
 def test_what_is_no_row_of_actions_is_refused(row):
     """
-    Strings and flags look like actions, and are none.
+    Rows with strings, flags or wrong types are refused, because they look like actions.
     """
     assert first_fault([row], 1).kind == "form"
     with pytest.raises(BadInput, match="Give each rank a list"):
@@ -178,7 +184,7 @@ def test_what_is_no_row_of_actions_is_refused(row):
 
 def test_a_backward_without_its_forward_is_missing_it():
     """
-    Told apart from one that is only too early.
+    A backward without its forward is reported as missing, and not as too early.
     """
     fault = first_fault([[("B", 0)]], 1)
     assert (fault.kind, fault.text) == ("missing", "Rank 0 does B0 before F0.")
@@ -187,7 +193,7 @@ def test_a_backward_without_its_forward_is_missing_it():
 
 def test_an_order_that_never_ends_has_no_time():
     """
-    Rank 0 wants B0 before it does F1, rank 1 wants F1 first.
+    An order that never ends has no timetable: rank 0 wants B0 before F1, and rank 1 wants F1 first.
     """
     crossed = [
         [("F", 0), ("B", 0), ("F", 1), ("B", 1)],
@@ -202,7 +208,7 @@ def test_an_order_that_never_ends_has_no_time():
 
 def test_random_orders_end_exactly_if_a_clock_says_so():
     """
-    Two ways of playing a table: by messages, and by ticks.
+    Two ways to play a table, by messages and by ticks, agree on which random orders end.
     """
     draw = random.Random(15)
     num_stuck = 0
@@ -219,13 +225,13 @@ def test_random_orders_end_exactly_if_a_clock_says_so():
             assert not is_stuck
             assert 0 <= bubble(spans) < 1
             assert total_ticks(spans) >= 3 * (num_microbatches + num_ranks - 1)
-        if is_stuck:  # a send that waits cures nothing
+        if is_stuck:  # blocking sends do not repair it
             assert first_fault(table, num_microbatches, sends_wait=True) is not None
     assert 20 < num_stuck < 180
 
 
 def _shuffled(draw, num_microbatches):
-    # Any order in which a forward comes before its backward.
+    # The order is random, but a forward comes before its backward.
     numbers = [number for number in range(num_microbatches) for _ in "FB"]
     draw.shuffle(numbers)
     seen, row = set(), []
@@ -237,7 +243,7 @@ def _shuffled(draw, num_microbatches):
 
 def test_what_no_pipeline_has_is_refused():
     """
-    No rank, no microbatch, pieces that do not divide, nothing done.
+    Pipelines without ranks or microbatches, uneven pieces and tables without actions are refused.
     """
     for make in (gpipe, one_f_one_b):
         for sizes in ((0, 1), (1, 0)):
@@ -251,7 +257,7 @@ def test_what_no_pipeline_has_is_refused():
 
 def test_costs_of_a_pipeline():
     """
-    With one rank nobody waits, and nothing is sent.
+    The cost formulas give known values. With one rank there is no waiting and no sending.
     """
     assert bubble_share(1, 5) == 0
     assert bubble_share(4, 4) == 3 / 7

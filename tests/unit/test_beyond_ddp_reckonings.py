@@ -1,5 +1,5 @@
 """
-What a check foretells for who forgets something differs from what is right, and nothing else does.
+The times that a check computes for each possible mistake: each differs from the right time.
 """
 
 import random
@@ -22,7 +22,7 @@ from ddp_lessons.checks.beyond_ddp.reckonings import (
 @pytest.mark.parametrize("seed", range(5))
 def test_who_forgets_nothing_finds_what_the_package_finds(seed):
     """
-    The reckoning with mistakes is a second one: without any it must be the first.
+    Without a mistake, the check's own calculation agrees with that of the package.
     """
     job = job_of(draw_job(random.Random(seed), 32, 4, 4))
     for mesh in meshes(32):
@@ -33,7 +33,8 @@ def test_who_forgets_nothing_finds_what_the_package_finds(seed):
 
 def test_every_mistake_changes_some_mesh():
     """
-    One that changes nothing could not be told from a right answer.
+    Each mistake changes the time of some mesh. Otherwise an answer with it could not be
+    distinguished from a right one.
     """
     job = job_of(draw_job(random.Random(1), 64, 4, 4))
     for name in MISTAKES:
@@ -44,7 +45,8 @@ def test_every_mistake_changes_some_mesh():
 @pytest.mark.parametrize("rule", ["heads", "layers"])
 def test_tempting_jobs_tempt(rule):
     """
-    Or a case would refuse nobody who forgets the rule.
+    In a tempting job the fastest mesh breaks the rule, so an answer that forgets the rule is
+    refused.
     """
     for seed in range(5):
         job = job_of(tempting_job(random.Random(seed), rule))

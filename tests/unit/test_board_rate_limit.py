@@ -1,5 +1,6 @@
 """
-Wrong class codes: no program finds the right one, and no room is kept out by somebody elsewhere.
+The limit on wrong class codes: no program can guess a code, and one address does not lock out
+another.
 """
 
 import pytest
@@ -13,7 +14,7 @@ ROOM, ELSEWHERE = "192.0.2.7", "198.51.100.9"
 @pytest.fixture
 def clock():
     """
-    Seconds that a test sets.
+    A clock's seconds in a list, which a test sets.
     """
     return [1000.0]
 
@@ -21,14 +22,14 @@ def clock():
 @pytest.fixture
 def codes(clock):
     """
-    Wrong codes by that clock.
+    WrongCodes with that clock.
     """
     return WrongCodes(lambda: clock[0])
 
 
 def guess(codes, address, times=MOST_WRONG_CODES):
     """
-    Note wrong codes from an address.
+    Record wrong codes from an address.
     """
     for _ in range(times):
         codes.note(address)
@@ -36,7 +37,7 @@ def guess(codes, address, times=MOST_WRONG_CODES):
 
 def test_a_room_behind_one_address_may_mistype(codes):
     """
-    Thirty type the same code at the same moment, and each slips once.
+    Thirty learners behind one address may each mistype the code once.
     """
     guess(codes, ROOM, 30)
     assert not codes.are_too_many(ROOM)
@@ -44,7 +45,8 @@ def test_a_room_behind_one_address_may_mistype(codes):
 
 def test_who_guesses_waits_and_nobody_else_does(codes, clock):
     """
-    Counted for all together, one program would keep a whole room out.
+    An address with too many wrong codes must wait, and other addresses need not. A common limit
+    would let one program lock out a whole room.
     """
     guess(codes, ELSEWHERE, MOST_WRONG_CODES - 1)
     assert not codes.are_too_many(ELSEWHERE)
@@ -70,7 +72,8 @@ def test_who_guesses_waits_and_nobody_else_does(codes, clock):
 )
 def test_addresses_of_one_machine_count_as_one(codes, one, other, is_same):
     """
-    A machine with IPv6 could use another one for each guess.
+    Addresses of one machine share a limit, because a machine with IPv6 could use a new address for
+    each guess.
     """
     guess(codes, one)
     assert codes.are_too_many(one)
@@ -79,7 +82,7 @@ def test_addresses_of_one_machine_count_as_one(codes, one, other, is_same):
 
 def test_addresses_are_forgotten(codes, clock):
     """
-    A board runs all day, and what asks it may come from anywhere.
+    Old addresses are forgotten, because a board runs all day and requests may come from anywhere.
     """
     for number in range(100):
         codes.note(f"192.0.2.{number}")
@@ -90,7 +93,8 @@ def test_addresses_are_forgotten(codes, clock):
 
 def test_a_day_of_guessing_finds_no_code():
     """
-    What the bound is for: the odds that its docstring names.
+    The limit gives the odds that its docstring names: a day of guessing finds a code with odds of 1
+    to 740.
     """
     odds = len(LETTERS) ** CODE_LETTERS / (MOST_WRONG_CODES * KEPT_S / 60)
     assert round(odds, -1) == 740

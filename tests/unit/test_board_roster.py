@@ -1,5 +1,6 @@
 """
-Who is on the board: a row is its owner's, is kept through a kill, and is gone after a day.
+The board's roster: a row belongs to its learner, survives a kill of the board, and is deleted after
+a day.
 """
 
 import json
@@ -32,7 +33,7 @@ class Clock:
 @pytest.fixture
 def clock():
     """
-    A clock that stands still.
+    Return a clock that a test sets.
     """
     return Clock()
 
@@ -40,7 +41,7 @@ def clock():
 @pytest.fixture
 def room(tmp_path, clock):
     """
-    People in a folder of the test's own.
+    Return the People in the test's own folder.
     """
     found = People(tmp_path / "board", clock)
     yield found
@@ -56,7 +57,8 @@ def names(room):
 
 def test_who_knows_the_code_gets_a_row(room):
     """
-    The code is on the projector: whoever is in the room can join.
+    Everybody who knows the code can join. It is on the projector, so everybody in the room knows
+    it.
     """
     room.let_in(TOKEN, " Ada   and Grace ", room.code)
     room.let_in(OTHER, "Bo", room.code.lower())
@@ -65,7 +67,7 @@ def test_who_knows_the_code_gets_a_row(room):
 
 def test_who_does_not_know_the_code_gets_none(room):
     """
-    Somebody from outside the room cannot fill the board.
+    A wrong code is refused, so that nobody outside the room can fill the board.
     """
     with pytest.raises(Denied, match="not the one that the board shows"):
         room.let_in(TOKEN, "Ada", "WRONG")
@@ -74,7 +76,7 @@ def test_who_does_not_know_the_code_gets_none(room):
 
 def test_codes_cannot_be_guessed_one_after_the_other(room, clock):
     """
-    A program would try thousands a minute.
+    After too many wrong codes an address must wait, because a program would try thousands a minute.
     """
     for _ in range(MOST_WRONG_CODES):
         with pytest.raises(Denied, match="not the one"):
@@ -89,7 +91,7 @@ def test_codes_cannot_be_guessed_one_after_the_other(room, clock):
 
 def test_to_join_twice_is_to_join_once(room):
     """
-    An answer may be lost on its way; a kernel may be restarted; a name may be mended.
+    Joining twice gives one row: an answer may be lost, a kernel restarted, or a name corrected.
     """
     room.let_in(TOKEN, "Ada", room.code)
     room.put(TOKEN, state_of({"00.1": tried("view")}), NOW_S)
@@ -103,7 +105,7 @@ def test_to_join_twice_is_to_join_once(room):
 @pytest.mark.parametrize("name", ["Ada", "ADA", " ada "])
 def test_a_name_is_given_once(room, name):
     """
-    Two rows of one name are no use to the teacher, and one could pass for the other.
+    Two learners cannot have one name, because the teacher could not distinguish their rows.
     """
     room.let_in(TOKEN, "Ada", room.code)
     with pytest.raises(Denied, match="taken"):
@@ -113,7 +115,8 @@ def test_a_name_is_given_once(room, name):
 @pytest.mark.parametrize("name", ["", "   ", "x" * 41, "A\u202eda", "A\x00da", "A\u200bda"])
 def test_a_name_that_cannot_be_shown_is_refused(room, name):
     """
-    Signs that turn a line round, or that cannot be seen, make one name look like another.
+    Names with invisible characters, or with characters that reverse the text, are refused: one name
+    could look like another.
     """
     with pytest.raises(Denied, match="a name of"):
         room.let_in(TOKEN, name, room.code)
@@ -121,7 +124,7 @@ def test_a_name_that_cannot_be_shown_is_refused(room, name):
 
 def test_a_token_that_can_be_guessed_is_refused(room):
     """
-    It is all that keeps a row from others.
+    A token that can be guessed is refused, because only the token protects a row.
     """
     with pytest.raises(Denied, match="a token of 32"):
         room.let_in("ada", "Ada", room.code)
@@ -129,7 +132,7 @@ def test_a_token_that_can_be_guessed_is_refused(room):
 
 def test_a_state_goes_to_the_row_of_its_token_and_no_other(room):
     """
-    What is sent names nobody: the token alone says whose it is.
+    A state goes to the row of its token. Any name in the state is ignored.
     """
     room.let_in(TOKEN, "Ada", room.code)
     room.let_in(OTHER, "Bo", room.code)
@@ -144,7 +147,8 @@ def test_a_state_goes_to_the_row_of_its_token_and_no_other(room):
 
 def test_what_comes_last_replaces_what_was_there(room):
     """
-    A whole state is sent each time, so nothing has to be put together.
+    The last state replaces the one before. A learner sends the whole state each time, so nothing
+    must be merged.
     """
     room.let_in(TOKEN, "Ada", room.code)
     room.put(TOKEN, state_of({"00.1": tried("view")}), NOW_S)
@@ -156,7 +160,7 @@ def test_what_comes_last_replaces_what_was_there(room):
 @pytest.mark.parametrize("told", [[], "state", 3, {"version": 9}])
 def test_what_is_no_state_is_refused(room, told):
     """
-    The last good one stays.
+    An invalid state is refused, and the last valid one stays.
     """
     room.let_in(TOKEN, "Ada", room.code)
     room.put(TOKEN, state_of({"00.1": tried("view")}), NOW_S)
@@ -167,7 +171,7 @@ def test_what_is_no_state_is_refused(room, told):
 
 def test_code_is_not_kept_even_if_it_is_sent(room, tmp_path):
     """
-    Nobody has to trust what sends.
+    Code is not stored even if a learner's program sends it.
     """
     room.let_in(TOKEN, "Ada", room.code)
     task = tried("view") | {"answer": "def all_reduce(tensor): pass"}
@@ -180,7 +184,8 @@ def test_code_is_not_kept_even_if_it_is_sent(room, tmp_path):
 
 def test_a_board_that_is_killed_has_lost_nothing(room, tmp_path, clock):
     """
-    What a learner was told is there is on the disk: another board reads the same rows.
+    A board that was killed has lost nothing: every confirmed state is on the disk, and a new board
+    reads the same rows.
     """
     room.let_in(TOKEN, "Ada", room.code)
     room.put(TOKEN, state_of({"00.1": tried("view")}), NOW_S - 60)
@@ -195,7 +200,8 @@ def test_a_board_that_is_killed_has_lost_nothing(room, tmp_path, clock):
 
 def test_tokens_are_not_on_the_disk_and_the_folder_is_the_users_own(room, tmp_path):
     """
-    Who reads a backup can write nobody's row.
+    Tokens are not on the disk, so a reader of a backup cannot change a row. The folder is readable
+    for its owner only.
     """
     room.let_in(TOKEN, "Ada", room.code)
     kept = [path for path in (tmp_path / "board").rglob("*") if path.is_file()]
@@ -205,7 +211,7 @@ def test_tokens_are_not_on_the_disk_and_the_folder_is_the_users_own(room, tmp_pa
 
 def test_rows_are_gone_after_a_day(room, tmp_path, clock):
     """
-    A board is for today.
+    Rows are deleted after a day.
     """
     room.let_in(TOKEN, "Ada", room.code)
     clock.now_s += roster.KEPT_S - 10
@@ -218,7 +224,7 @@ def test_rows_are_gone_after_a_day(room, tmp_path, clock):
 
 def test_who_leaves_takes_the_row_along(room, tmp_path):
     """
-    It was theirs.
+    A learner who leaves deletes the row, which was theirs.
     """
     room.let_in(TOKEN, "Ada", room.code)
     room.remove(OTHER)
@@ -230,7 +236,8 @@ def test_who_leaves_takes_the_row_along(room, tmp_path):
 
 def test_a_row_that_the_teacher_removes_does_not_come_back_by_itself(room, tmp_path, clock):
     """
-    The learner's kernel goes on sending, and joins again with the code that it knows.
+    A row that the teacher removes does not return, although the learner's kernel goes on sending
+    and tries to join again.
     """
     room.let_in(TOKEN, "Ada", room.code)
     room.put(TOKEN, state_of({"00.1": tried("view")}), NOW_S)
@@ -242,7 +249,7 @@ def test_a_row_that_the_teacher_removes_does_not_come_back_by_itself(room, tmp_p
     kept = "".join(path.read_text() for path in (tmp_path / "board").rglob("*.json"))
     assert "Ada" not in kept
     room.close()
-    again = People(tmp_path / "board", clock)  # a board that was started anew knows of it
+    again = People(tmp_path / "board", clock)  # a restarted board remembers the removal
     with pytest.raises(Denied, match="the teacher has removed this row") as denied:
         again.put(TOKEN, state_of(), NOW_S)
     assert denied.value.status == 403
@@ -260,7 +267,8 @@ def test_a_row_that_the_teacher_removes_does_not_come_back_by_itself(room, tmp_p
 
 def test_a_user_of_a_hub_is_removed_like_anybody(room):
     """
-    Nobody joins there, so the next thing that they do would bring the row back.
+    A removed user of a JupyterHub stays removed. No user joins there, so their next state would
+    otherwise restore the row.
     """
     room.put_user("ada", state_of(), NOW_S)
     (row,) = room.rows()
@@ -274,7 +282,7 @@ def test_a_user_of_a_hub_is_removed_like_anybody(room):
 
 def test_two_boards_do_not_share_a_folder(room, tmp_path):
     """
-    Each would write over the other's rows.
+    Two boards cannot share a folder, because each would overwrite the other's rows.
     """
     with pytest.raises(BadInput, match="A board is running already"):
         People(tmp_path / "board")
@@ -284,7 +292,7 @@ def test_two_boards_do_not_share_a_folder(room, tmp_path):
 
 def test_everything_is_deleted_by_one_call(room, tmp_path):
     """
-    And there is nothing to delete where there was no board.
+    One call deletes all rows and the folder. Where there was no board, it deletes nothing.
     """
     room.let_in(TOKEN, "Ada", room.code)
     room.close()
@@ -295,7 +303,8 @@ def test_everything_is_deleted_by_one_call(room, tmp_path):
 
 def test_rows_that_cannot_be_read_are_told(room, tmp_path):
     """
-    A board that leaves somebody out without a word is worse than none.
+    An unreadable row raises an error at the start, because a board that leaves a learner out
+    silently is worse than none.
     """
     room.let_in(TOKEN, "Ada", room.code)
     room.close()
@@ -307,7 +316,8 @@ def test_rows_that_cannot_be_read_are_told(room, tmp_path):
 
 def test_a_full_board_takes_nobody_in(room, monkeypatch):
     """
-    A program that knows the code cannot fill the disk.
+    A full board accepts no further learner, so that a program that knows the code cannot fill the
+    disk.
     """
     monkeypatch.setattr(roster, "MOST_PEOPLE", 1)
     room.let_in(TOKEN, "Ada", room.code)
@@ -318,7 +328,7 @@ def test_a_full_board_takes_nobody_in(room, monkeypatch):
 
 def test_a_user_of_a_hub_has_a_row_without_joining(room):
     """
-    The hub vouches for them.
+    A user of a JupyterHub has a row without joining, because the hub has checked who they are.
     """
     room.put_user("ada", state_of({"00.1": tried("view")}), NOW_S)
     room.put_user("ada", state_of({"00.1": tried(None)}), NOW_S)
@@ -329,7 +339,8 @@ def test_a_user_of_a_hub_has_a_row_without_joining(room):
 
 def test_a_user_of_a_hub_may_choose_a_name_and_nobody_loses_theirs_by_it(room):
     """
-    Pairs are called as they like. A login that somebody has chosen as a name keeps its own row.
+    A user of a JupyterHub may choose a name. If that name is another user's login, the other user
+    keeps their own row.
     """
     room.put_user("ada", state_of({"00.1": tried("view")}), NOW_S)
     room.let_in_user("ada", "Bo")
@@ -347,7 +358,8 @@ def test_a_user_of_a_hub_may_choose_a_name_and_nobody_loses_theirs_by_it(room):
 
 def test_rows_can_be_read_beside_a_board_that_runs(room, tmp_path):
     """
-    `ddp-lessons board --csv` need not wait for the end of the day.
+    The rows can be read while the board runs, so `ddp-lessons board --csv` need not wait for its
+    end.
     """
     room.let_in(TOKEN, "Ada", room.code)
     assert [row.name for row in roster.kept_rows(tmp_path / "board")] == ["Ada"]

@@ -1,5 +1,5 @@
 """
-What the board shows: each rule on rows that are made up.
+The board's rules, each tested on made-up rows.
 """
 
 import pytest
@@ -26,7 +26,8 @@ SECTION, FIRST, SECOND = COLUMNS
 )
 def test_cell_of_a_task(told, shown):
     """
-    Open, tried with which mistake, solved, hint asked. What was solved once stays solved.
+    A task is open, tried with its last mistake, or solved, with its hints counted. A solved task
+    stays solved.
     """
     tasks = {} if told is None else {"00.1": told}
     assert view.cell(FIRST, row(tasks=tasks)) == shown
@@ -44,7 +45,7 @@ def test_cell_of_a_task(told, shown):
 )
 def test_cell_of_a_section(told, shown):
     """
-    Whether a learner has run a section shows how far they are, also without a prediction.
+    A section that a learner has run shows their progress, also without a prediction.
     """
     predictions = {} if told is None else {"lines": told}
     assert view.cell(SECTION, row(predictions=predictions))["is"] == shown
@@ -52,7 +53,7 @@ def test_cell_of_a_section(told, shown):
 
 def test_three_tries_with_the_same_mistake_are_stuck():
     """
-    They will make it a fourth time.
+    Three tries with the same mistake count as stuck, because a fourth with it is likely.
     """
     told = row(tasks={"00.1": tried("late", "view", "view", "view")})
     assert view.stuck(COLUMNS, told, NOW_S) == {
@@ -78,7 +79,8 @@ def test_three_tries_with_the_same_mistake_are_stuck():
 )
 def test_who_is_on_their_way_is_not_stuck(tasks):
     """
-    Two tries, different mistakes, a task that is solved, one that they have left: let them work.
+    Two tries, different mistakes, a solved task, and a task that the learner has left do not count
+    as stuck.
     """
     assert view.stuck(COLUMNS, row(tasks=tasks), NOW_S) is None
 
@@ -86,7 +88,7 @@ def test_who_is_on_their_way_is_not_stuck(tasks):
 @pytest.mark.parametrize(("silent_s", "is_stuck"), [(599, False), (600, True), (4000, True)])
 def test_ten_minutes_without_a_try_are_stuck(silent_s, is_stuck):
     """
-    Somebody who stares at a task says nothing.
+    Ten minutes without a try count as stuck.
     """
     told = row(tasks={"00.1": tried("view", last_s=NOW_S - silent_s)})
     found = view.stuck(COLUMNS, told, NOW_S)
@@ -97,7 +99,8 @@ def test_ten_minutes_without_a_try_are_stuck(silent_s, is_stuck):
 
 def test_a_learners_clock_may_be_wrong():
     """
-    A laptop that is an hour behind is not stuck for an hour.
+    The board corrects a learner's clock: a laptop that is an hour behind does not count as stuck
+    for an hour.
     """
     told = row(tasks={"00.1": tried("view", last_s=NOW_S - 3600)}, ahead_s=3600)
     assert view.stuck(COLUMNS, told, NOW_S) is None
@@ -106,7 +109,7 @@ def test_a_learners_clock_may_be_wrong():
 
 def test_who_went_on_to_a_lesson_is_not_stuck_at_a_task():
     """
-    The task before it may wait.
+    A learner who went on to a lesson is not stuck, although a task before it is open.
     """
     told = row(
         tasks={"00.1": tried("view", last_s=NOW_S - 4000)},
@@ -117,7 +120,7 @@ def test_who_went_on_to_a_lesson_is_not_stuck_at_a_task():
 
 def test_what_was_collected_is_not_stuck():
     """
-    Notebooks that were handed in yesterday wait for nobody.
+    Notebooks that were collected from a folder are not stuck, because nobody works on them.
     """
     told = row(tasks={"00.1": tried("view", last_s=NOW_S - 4000)}, is_live=False)
     assert view.stuck(COLUMNS, told, NOW_S) is None
@@ -125,7 +128,8 @@ def test_what_was_collected_is_not_stuck():
 
 def test_mistakes_are_counted_by_learners_and_come_with_the_hint():
     """
-    What five people do wrong is said once, in front.
+    A mistake counts once for each learner, and comes with its hint, so that the teacher can explain
+    it to all.
     """
     rows = [
         row("Ada", {"00.1": tried("view", "view")}),
@@ -148,7 +152,7 @@ def test_mistakes_are_counted_by_learners_and_come_with_the_hint():
 
 def test_mistakes_are_the_five_most_frequent():
     """
-    A list of everything is read by nobody.
+    Only the five most frequent mistakes are listed, because nobody reads a list of all.
     """
     rows = [row(str(n), {"00.1": tried(f"mistake-{n}")}) for n in range(8)]
     assert len(view.mistakes(COLUMNS, rows)) == 5
@@ -156,7 +160,8 @@ def test_mistakes_are_the_five_most_frequent():
 
 def test_question_spreads_what_was_said_before_the_run():
     """
-    Who has seen the answer and says it now has foretold nothing.
+    Only predictions from before the run are counted: a learner who has seen the answer predicts
+    nothing.
     """
     late = foretold(was=4) | {"said": 4, "first": 4}
     rows = [
@@ -176,7 +181,8 @@ def test_question_spreads_what_was_said_before_the_run():
 
 def test_page_follows_the_room():
     """
-    The teacher has no hand free to choose what everybody is at.
+    The page shows the lesson and question at which most learners are, because the teacher has no
+    hand free to choose.
     """
     rows = [
         row("Ada", {"02.1": tried("late")}, {"lines": foretold(4, at_s=NOW_S - 500)}),
@@ -191,7 +197,7 @@ def test_page_follows_the_room():
 
 def test_rows_are_in_the_order_of_names():
     """
-    A row that jumps about cannot be found again.
+    Rows are sorted by name, so that a row is always found in the same place.
     """
     names = ["Ada", "bo", "Émile", "fay", "pair 9", "pair 10", "\U00010a40"]
     shown = view.board(COLUMNS, [row(name) for name in reversed(names)], NOW_S)
@@ -201,7 +207,8 @@ def test_rows_are_in_the_order_of_names():
 
 def test_cells_that_nobody_has_touched_are_not_sent():
     """
-    They are most of a hundred columns, for each of thirty learners, at every change.
+    Untouched cells are not sent: they are most of a hundred columns, for thirty learners, at every
+    change.
     """
     told = row(tasks={"00.1": tried(hints=1), "02.1": tried()}, predictions={"lines": foretold()})
     shown = view.board(COLUMNS, [told], NOW_S)["rows"][0]["cells"]
@@ -210,7 +217,7 @@ def test_cells_that_nobody_has_touched_are_not_sent():
 
 def test_table_has_a_line_for_each_thing_that_was_touched():
     """
-    For a spreadsheet. Nobody's code is in it.
+    The CSV table has one line for each thing that a learner has touched, and no code.
     """
     told = Row(
         "Ada",
@@ -229,7 +236,7 @@ def test_table_has_a_line_for_each_thing_that_was_touched():
 @pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@sum", "a,b", 'a"b'])
 def test_table_gives_a_spreadsheet_no_formula(name):
     """
-    A name is what somebody else has typed.
+    No name becomes a formula in a spreadsheet, because somebody else has typed it.
     """
     line = csv_table.csv_text(COLUMNS, [row(name, {"00.1": tried("view")})]).splitlines()[1]
     assert not line.startswith(("=", "+", "-", "@"))

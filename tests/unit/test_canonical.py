@@ -1,5 +1,5 @@
 """
-The same run gives the same bytes, and the bytes name no machine.
+Canonical notebooks: the same run gives the same bytes, and the bytes name no machine.
 """
 
 import json
@@ -23,7 +23,7 @@ def stored(notebook):
 
 def test_canonical_twice_is_once(lesson):
     """
-    A notebook that is stored and read again is stored the same.
+    A stored notebook that is read and stored again has the same bytes.
     """
     once = dumps(canonical(lesson, "00_toy"))
     again = nbformat.reads(once, as_version=4)
@@ -34,7 +34,7 @@ def test_canonical_twice_is_once(lesson):
 
 def test_canonical_keeps_only_tags(lesson):
     """
-    Editors write times and view states into the metadata.
+    Only tags stay in the metadata, because editors write times and view states into it.
     """
     lesson["metadata"] = {"kernelspec": {"name": "mine", "display_name": "Mine"}, "widgets": {}}
     cell_of(lesson, "run")["metadata"] |= {"collapsed": True, "execution": {"start": "now"}}
@@ -48,7 +48,7 @@ def test_canonical_keeps_only_tags(lesson):
 
 def test_canonical_identities_are_stable_and_different(lesson):
     """
-    A cell put in the middle leaves the identities of the others alone.
+    A cell that is inserted in the middle leaves the ids of the other cells as they are.
     """
     before = [cell["id"] for cell in stored(lesson)["cells"]]
     assert len(set(before)) == len(before)
@@ -59,7 +59,8 @@ def test_canonical_identities_are_stable_and_different(lesson):
 
 def test_canonical_counts_from_one_without_gaps(lesson):
     """
-    Counts tell that a notebook was run from the top, and no more.
+    Execution counts start at 1 and have no gaps: they show that a notebook was run from the top,
+    and no more.
     """
     for cell in lesson["cells"]:
         if cell["cell_type"] == "code":
@@ -70,7 +71,7 @@ def test_canonical_counts_from_one_without_gaps(lesson):
 
 def test_canonical_merges_consecutive_streams_of_one_name(lesson):
     """
-    Where a stream was cut is chance.
+    Consecutive stream outputs are merged, because where a stream was cut depends on chance.
     """
     outputs = [stream("4"), stream("1\n"), display("text/plain", "x"), stream("42\n")]
     cell_of(lesson, "run")["outputs"] = outputs
@@ -80,7 +81,7 @@ def test_canonical_merges_consecutive_streams_of_one_name(lesson):
 
 def test_canonical_leaves_an_svg_alone(lesson):
     """
-    nbval compares an SVG byte by byte.
+    An SVG stays as it is, because nbval compares it byte by byte.
     """
     svg = "<svg>\n <title>t</title>\r\n</svg> "
     cell_of(lesson, "run")["outputs"] = [display("image/svg+xml", svg)]
@@ -90,7 +91,7 @@ def test_canonical_leaves_an_svg_alone(lesson):
 
 def test_canonical_makes_tracebacks_plain(lesson):
     """
-    A stored traceback is read, not compared: it says which line, not which machine.
+    A stored traceback shows the line and not the machine. It is read, but not compared.
     """
     traceback = ["\x1b[31mValueError\x1b[39m", "Cell \x1b[32mIn[4]\x1b[39m, line 1\n----> 1 f()"]
     cell_of(lesson, "break")["outputs"] = [error("ValueError", "bad", traceback)]
@@ -113,14 +114,15 @@ def test_canonical_makes_tracebacks_plain(lesson):
 )
 def test_plain_lines_names_no_machine(line, plain):
     """
-    Folders, addresses and identities go; the name of the file and the code stay.
+    Folders, addresses and ids are removed; file names and code stay.
     """
     assert plain_lines([line]) == [plain]
 
 
 def test_plain_lines_keeps_one_line_of_a_library(lesson):
     """
-    The code around a line of a library changes with its version; the learner's own code stays.
+    Only the failing line of a library stays, because the lines around it change with its version.
+    The learner's own code stays.
     """
     lines = ["Cell In[1], line 2", "      1 x = 1", "----> 2 f()", ""]
     library = ["File /l/site-packages/a.py:9, in f()", "      8 y", "----> 9 raise", "", "Error: e"]
@@ -140,7 +142,8 @@ def test_plain_lines_keeps_one_line_of_a_library(lesson):
 )
 def test_read_notebook_refuses_what_is_none(tmp_path, text, got):
     """
-    A merge conflict in a notebook gets a sentence, not a traceback.
+    An unreadable file, such as a notebook with a merge conflict, is refused with one sentence and
+    no traceback.
     """
     if text is not None:
         (tmp_path / "a.ipynb").write_text(text)

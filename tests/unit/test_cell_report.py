@@ -1,5 +1,5 @@
 """
-The sentences of a failed cell. nbval compares them, so they are held to the character.
+The sentences about a failed cell. nbval compares them, so they are tested to the character.
 """
 
 import signal
@@ -34,7 +34,8 @@ def raised(ename, evalue, line=None, code="", traceback=""):
 
 def test_raised_message_names_the_culprit_and_its_line():
     """
-    The first line is what a learner reads; the traceback below it is the culprit's alone.
+    The message's first line names the culprit and its line. The traceback below it is the culprit's
+    alone.
     """
     outcomes = {
         0: Outcome(RELEASED, line=5),
@@ -51,7 +52,7 @@ def test_raised_message_names_the_culprit_and_its_line():
 
 def test_raised_message_says_the_same_thing_once():
     """
-    A typo fails alike on every rank: four times the same line would hide it.
+    An error that all ranks raise alike is printed once, because four equal lines would hide a typo.
     """
     outcomes = {rank: raised("NameError", "name 'x' is not defined", 1, "x") for rank in range(4)}
     message, _ = raised_message(outcomes)
@@ -60,7 +61,8 @@ def test_raised_message_says_the_same_thing_once():
 
 def test_raised_message_is_in_rank_order():
     """
-    Replies come in any order. The first line and the traceback are of one rank, on every run.
+    Errors are listed in rank order, whatever the order of the replies, so that the message is the
+    same on every run.
     """
     outcomes = {
         3: raised("ValueError", "three", 2, "f(3)", "of 3"),
@@ -77,7 +79,8 @@ def test_raised_message_is_in_rank_order():
 
 def test_raised_message_without_text_or_line():
     """
-    `raise KeyboardInterrupt` has no text, and an error before the cell has no line.
+    An error without a text or line still gets a message: `raise KeyboardInterrupt` has no text, and
+    an error before the cell has no line.
     """
     assert raised_message({0: raised("AssertionError", "")})[0] == "rank 0 raised AssertionError"
 
@@ -98,14 +101,16 @@ def test_raised_message_without_text_or_line():
 )
 def test_how_it_died_names_the_signal(exit_code, words):
     """
-    Numbers mean nothing to a learner; that SIGKILL is how Linux takes memory back is worth saying.
+    The message names the signal, because a number means nothing to a learner, and says that Linux
+    sends SIGKILL when memory runs out.
     """
     assert how_it_died(exit_code) == words
 
 
 def test_died_message_has_a_line_for_each():
     """
-    In rank order, with the line that each was at if it is known, or was seen at.
+    Each dead rank gets a line, in rank order, with the line of code where it died or was last seen,
+    if known.
     """
     seen = Outcome(DIED, exit_code=-9, line=2, code="train()", is_last_seen=True)
     meant = Outcome(DIED, exit_code=-9, line=3, code="os.kill(me, 9)", ended_itself=True)
@@ -127,7 +132,8 @@ def test_died_message_has_a_line_for_each():
 
 def test_who_died_elsewhere_is_named_with_its_host():
     """
-    One looks there for the log, the full disk, or the neighbour that took the memory.
+    A rank that died on another host is named with its host, because the log, the full disk or the
+    process that took the memory is there.
     """
     outcomes = {
         2: Outcome(GIVEN_UP, line=1, code="spin()", host="node1"),
@@ -142,7 +148,8 @@ def test_who_died_elsewhere_is_named_with_its_host():
 @pytest.mark.parametrize("silent", ["node2", "it"])
 def test_who_is_silent_is_lost_and_not_dead(silent):
     """
-    Nobody knows what became of a process behind a cable that was pulled.
+    A silent rank is reported as lost, and not as dead: its fate behind a broken network is not
+    known.
     """
     lost = Outcome(DIED, line=2, code="step()", is_last_seen=True, host="node2", silent=silent)
     silence_s = clocks.ELSEWHERE_MISSES * clocks.HEARTBEAT_EVERY_MS / 1000
@@ -154,7 +161,8 @@ def test_who_is_silent_is_lost_and_not_dead(silent):
 
 def test_who_was_given_up_while_halted_is_told_with_what_halted_it():
     """
-    A process that somebody has stopped is no fault of the cell's.
+    A rank that was ended while it was stopped is reported with the reason of the stop, because a
+    stopped process is not the cell's fault.
     """
     outcomes = {1: Outcome(GIVEN_UP, line=1, code="save()", halt="waiting for a disk")}
     assert given_up_message(outcomes) == (
@@ -177,7 +185,7 @@ def test_who_was_given_up_while_halted_is_told_with_what_halted_it():
 )
 def test_victims_sentence_folds_the_others(outcomes, sentence):
     """
-    Victims of a fault are told in one line, and none is told where there are none.
+    Released ranks are reported in one line, and no line is printed where there are none.
     """
     assert victims_sentence(outcomes) == sentence
 
@@ -195,7 +203,8 @@ def test_victims_sentence_folds_the_others(outcomes, sentence):
 )
 def test_stale_sentence_names_what_to_make_again(names, sentence):
     """
-    A DDP model keeps a group that is no more, and nothing in torch says so.
+    The message names the variables that hold the old group, because torch does not say that a DDP
+    model's group is gone.
     """
     assert stale_sentence(names) == sentence
 
@@ -221,7 +230,8 @@ def test_stale_sentence_names_what_to_make_again(names, sentence):
 )
 def test_recovery_says_what_became_of_ranks_and_group(recovery, lines):
     """
-    In lesson 01 the learner makes the group, so the learner has to make it again.
+    The message names replaced ranks and the new group. In lesson 01 the learner makes the group, so
+    the message says to make it again.
     """
     assert recovery.sentences() == lines
 
@@ -236,6 +246,7 @@ def test_recovery_says_what_became_of_ranks_and_group(recovery, lines):
 )
 def test_replaced_sentence_says_what_was_lost(replaced, sentence):
     """
-    The numbers stay, the variables do not: that is why earlier cells have to be run again.
+    A replaced rank keeps its number and loses its variables, so the learner must run earlier cells
+    again.
     """
     assert replaced_sentence(replaced) == sentence

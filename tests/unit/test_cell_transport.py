@@ -1,5 +1,5 @@
 """
-A cell's messages: they are read as jupyter_client reads them, and sent to ranks that are there.
+A cell's messages: they are parsed as jupyter_client parses them, and sent only to ranks that exist.
 """
 
 from concurrent.futures import Future
@@ -16,9 +16,10 @@ from ddp_lessons.ranks.kernel.cell_transport import CellTransport, unpack
 @pytest.mark.parametrize("content", [{}, {"text": "2026-01-02", "nan": 1.5, "ä": ["ö", None]}])
 def test_a_message_is_what_jupyter_client_makes_of_it(monkeypatch, content):
     """
-    Header, parent, metadata and content; the dates with their zone.
+    A message is parsed as jupyter_client parses it: header, parent, metadata and content, and dates
+    with their time zone.
     """
-    # A Jupyter server turns this off for all of its process, which another test may have imported.
+    # A Jupyter server turns this off for its whole process. Another test may have imported one.
     monkeypatch.setattr(session, "extract_dates", jsonutil.extract_dates)
     theirs = Session()
     ours = Session()
@@ -34,7 +35,7 @@ def test_a_message_is_what_jupyter_client_makes_of_it(monkeypatch, content):
 
 class FakeClient:
     """
-    The part of ipyparallel's client that sends a request. It notes which engines got one.
+    The part of ipyparallel's client that sends a request. It records which engines got one.
     """
 
     def __init__(self):
@@ -44,7 +45,7 @@ class FakeClient:
 
     def send_execute_request(self, stream, source, *, ident, **options):
         """
-        Note a request, and return a future of its reply.
+        Record a request, and return a future of its reply.
         """
         assert stream is self._mux_stream
         self.sent.append((source, ident))
@@ -55,7 +56,7 @@ class FakeClient:
 
 def test_a_cell_is_sent_to_each_rank_by_its_identity():
     """
-    The controller passes a request on by the engine's identity, not by the rank.
+    A request is sent to the engine's identity, because the controller does not know ranks.
     """
     client, sent = FakeClient(), Future()
     outputs = {rank: SimpleNamespace() for rank in (0, 1)}
@@ -66,7 +67,7 @@ def test_a_cell_is_sent_to_each_rank_by_its_identity():
 
 def test_a_rank_that_has_left_meanwhile_is_named():
     """
-    A rank may end between the look before a cell and the cell's request.
+    A rank that ends between the check before a cell and the cell's request is named in the error.
     """
     client, sent = FakeClient(), Future()
     del client._engines[1]

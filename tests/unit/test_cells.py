@@ -1,5 +1,5 @@
 """
-The end of a cell: how long output and news of deaths are waited for, on made-up ranks.
+The end of a cell on made-up ranks: how long it waits for output and for news of deaths.
 """
 
 from functools import partial
@@ -23,8 +23,8 @@ class End:
     A cell whose two ranks have replied, on a machine that is busy for a minute and then quiet.
 
     Attributes:
-        seconds: Since the replies.
-        comes: What comes in while the cell waits: seconds -> function without arguments.
+        seconds: Seconds since the replies.
+        comes: {seconds: function without arguments}: the news that arrives while the cell waits.
     """
 
     def __init__(self, monkeypatch, *outcomes):
@@ -52,14 +52,15 @@ class End:
 @pytest.fixture
 def end(monkeypatch):
     """
-    Give a function from outcomes to an End.
+    Return a function from outcomes to an End.
     """
     return partial(End, monkeypatch)
 
 
 def test_output_is_waited_for_while_a_rank_wants_a_core(end, capsys):
     """
-    A rank that is starved prints late. After a second in which all slept, nothing will come.
+    A cell waits for output while a rank wants a core, because a starved rank prints late. It stops
+    one second after all ranks sleep, because no more output can come.
     """
     late = end(Outcome(OK), Outcome(OK))
     for rank, output in late.run._outputs.items():
@@ -76,7 +77,8 @@ def test_output_is_waited_for_while_a_rank_wants_a_core(end, capsys):
 
 def test_news_of_a_death_turn_an_error_into_a_victims(end):
     """
-    A lost connection may be known before the death that cut it; without one it is an error itself.
+    An error by a lost connection counts as collateral if news of a death arrives later. Without a
+    death it is an error of its own.
     """
     victim = end(Outcome(OK), Outcome(RAISED, evalue=LOST_PEER))
     victim.comes[BUSY_S] = lambda: victim.ranks.dead.append(0)

@@ -1,5 +1,5 @@
 """
-The check of docstrings and comments: it finds what readers stumbled over, and lets plain words be.
+The check of docstrings and comments finds unclear words and accepts plain ones.
 """
 
 import sys
@@ -11,7 +11,7 @@ from paths import ROOT
 @pytest.fixture
 def check_words(monkeypatch):
     """
-    Give the module of `make lint`.
+    Return the module that `make lint` runs.
     """
     monkeypatch.syspath_prepend(ROOT / "scripts")
     import check_words
@@ -39,7 +39,7 @@ def check_words(monkeypatch):
 )
 def test_faults_are_found_with_their_line(check_words, source, line, fault):
     """
-    A fault without its line would be searched for by hand in 320 lines.
+    Each fault is reported with its line, so that nobody has to search 320 lines.
     """
     found = check_words.faults_of("a.py", source)
     assert len(found) == 1
@@ -60,14 +60,14 @@ def test_faults_are_found_with_their_line(check_words, source, line, fault):
 )
 def test_plain_words_pass(check_words, source):
     """
-    A check that fires on good sentences is soon switched off.
+    Plain sentences pass, because a check that rejects good sentences is soon switched off.
     """
     assert check_words.faults_of("a.py", source) == []
 
 
 def test_a_use_that_is_allowed_passes_in_its_file_only(check_words, monkeypatch):
     """
-    A reason holds for one place: the word stays forbidden everywhere else.
+    An allowed word passes in its file only, because its reason holds for that file only.
     """
     monkeypatch.setattr(check_words, "ALLOWED", {("a.py", "nanny"): "ipyparallel's word"})
     assert check_words.faults_of("a.py", "# The nanny ends.") == []
@@ -76,14 +76,15 @@ def test_a_use_that_is_allowed_passes_in_its_file_only(check_words, monkeypatch)
 
 def test_each_folder_that_is_not_yet_rewritten_exists(check_words):
     """
-    A folder that has moved would be checked, or left out, by mistake.
+    Each folder of the list exists. A stale name would leave its folder out, or check it, by
+    mistake.
     """
     assert [f for f in check_words.NOT_YET_REWRITTEN if not (ROOT / f).is_dir()] == []
 
 
 def test_only_files_of_the_repository_are_read(check_words):
     """
-    A virtual environment has thousands of files, none of which are ours.
+    Only files of the repository are read: a virtual environment has thousands of others.
     """
     names = check_words.files_of([])
     assert "scripts/check_words.py" in names

@@ -1,5 +1,5 @@
 """
-What goes wrong in one process, and in a group of one, is said as in a group of many.
+Faults of checkpoints in one process and in a group of one rank have the messages of a larger group.
 """
 
 import pytest
@@ -28,7 +28,7 @@ from ddp_lessons.checkpoint.manifest import read_manifest
 @pytest.mark.parametrize("how", ["save", "save_sharded", "save_async"])
 def test_a_group_of_one_saves_and_loads(tmp_path, how):
     """
-    The smallest world goes the same way as a large one.
+    The smallest group saves and loads through the code that a large one uses.
     """
     run, checkpoints = make_run(adam=True), Checkpoints(tmp_path / "root")
     train(run, 2)
@@ -46,7 +46,7 @@ def test_a_group_of_one_saves_and_loads(tmp_path, how):
 @pytest.mark.usefixtures("lone_group")
 def test_a_group_of_one_saves_one_file(tmp_path):
     """
-    The same for the single file.
+    A group of one saves and loads a single file.
     """
     run = make_run()
     save(capture(run), tmp_path / "file.pt")
@@ -59,7 +59,7 @@ def test_a_group_of_one_saves_one_file(tmp_path):
 @pytest.mark.usefixtures("lone_group")
 def test_a_subgroup_saves_for_itself(tmp_path):
     """
-    The group is an argument, also where the save in the background makes its own.
+    A checkpoint uses the group it was given, also where a background save makes a group of its own.
     """
     group, run = dist.new_group([0]), make_run()
     checkpoints = Checkpoints(tmp_path / "root", group=group)
@@ -71,7 +71,8 @@ def test_a_subgroup_saves_for_itself(tmp_path):
 @pytest.mark.parametrize("how", ["save", "save_sharded", "save_async"])
 def test_a_full_disk_in_one_process(tmp_path, how):
     """
-    torch.save speaks of a wrong position in its archive; the user hears of the disk.
+    The message of a full disk names the disk, although torch.save reports a wrong position in its
+    archive.
     """
     model = torch.nn.Linear(1 << 13, 4)
     run = Run(model, torch.optim.SGD(model.parameters(), lr=0.1))
@@ -93,7 +94,7 @@ def test_a_full_disk_in_one_process(tmp_path, how):
 
 def test_no_right_to_write(tmp_path):
     """
-    A file stands where the folder should be.
+    A file in place of the folder makes every kind of save fail with the reason.
     """
     (tmp_path / "root").write_text("in the way")
     for how in ("save", "save_sharded", "save_async"):
@@ -105,7 +106,8 @@ def test_no_right_to_write(tmp_path):
 
 def test_agree_lets_stop_through_and_words_an_error_of_dcp():
     """
-    torch's CheckpointException is a BaseException, as Ctrl-C is, and is not meant to end a program.
+    KeyboardInterrupt passes through, and an error of DCP becomes SaveFailed. torch's
+    CheckpointException is a BaseException like KeyboardInterrupt, but must not end a program.
     """
     agree(None)
     with pytest.raises(KeyboardInterrupt):
@@ -117,7 +119,7 @@ def test_agree_lets_stop_through_and_words_an_error_of_dcp():
 
 def test_shards_of_another_model_are_refused(tmp_path):
     """
-    In one process as on several ranks.
+    Shards of another model are refused in one process, as they are on several ranks.
     """
     run, checkpoints = make_run(), Checkpoints(tmp_path)
     checkpoints.save_sharded(run)
@@ -129,8 +131,8 @@ def test_shards_of_another_model_are_refused(tmp_path):
 
 def test_code_among_the_settings_is_refused_at_both_ends(tmp_path, monkeypatch):
     """
-    When it is saved, and, should it have been saved, when it is loaded: DCP wraps what its planner
-    raises, and the reason comes out as it was.
+    Code among the settings is refused when they are saved, and also when they are loaded. DCP wraps
+    its planner's errors, and the message still shows the reason.
     """
     run, checkpoints = make_run(), Checkpoints(tmp_path)
     train(run, 1)
@@ -146,7 +148,7 @@ def test_code_among_the_settings_is_refused_at_both_ends(tmp_path, monkeypatch):
 
 def test_what_a_killed_run_left_is_swept(tmp_path):
     """
-    Half a folder is removed by the next save, and never taken for a checkpoint.
+    The next save removes the incomplete folders of a killed run, which never count as checkpoints.
     """
     for name in (".step-00000003.tmp", ".step-00000001.old", "notes"):
         (tmp_path / name).mkdir()
@@ -160,7 +162,8 @@ def test_what_a_killed_run_left_is_swept(tmp_path):
 
 def test_another_number_of_ranks_takes_rank_0s_place_in_the_data(tmp_path):
     """
-    Random numbers stay as they are, as there are none saved for the new ranks.
+    Another number of ranks resumes at rank 0's position in the data. Random numbers stay as they
+    are, because none were saved for the new ranks.
     """
     run = make_run()
     train(run, 2)
@@ -177,7 +180,8 @@ def test_another_number_of_ranks_takes_rank_0s_place_in_the_data(tmp_path):
 @pytest.mark.usefixtures("lone_group")
 def test_the_module_inside_ddp_is_what_is_saved():
     """
-    A checkpoint loads with and without DistributedDataParallel.
+    The module inside DDP is saved, so that a checkpoint loads with and without
+    DistributedDataParallel.
     """
     run = make_run()
     names = list(capture(run)["model"])

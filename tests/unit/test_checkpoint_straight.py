@@ -1,5 +1,5 @@
 """
-Parts of a tensor that do not lie in the file as in memory are read by torch's own way.
+Reading tensors whose layout differs between file and memory.
 """
 
 import pytest
@@ -17,7 +17,8 @@ from ddp_lessons.checkpoint.safe import SafePlanner, SafeReader
 )
 def test_tensor_is_read_whatever_its_place_in_memory(tmp_path, target):
     """
-    Numbers that lie otherwise must not be filled in as they come.
+    A tensor is read correctly into a transposed one and into one of another dtype. Copying the
+    bytes in file order would be wrong there.
     """
     target = target.clone()
     saved = torch.arange(24.0).reshape(4, 6)
@@ -31,7 +32,8 @@ def test_tensor_is_read_whatever_its_place_in_memory(tmp_path, target):
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (3, 0), (2, 3)])
 def test_tensors_that_are_alike_keep_their_own_numbers(tmp_path, shape):
     """
-    What describes them is read once, what they hold each for itself.
+    Tensors of one shape and dtype keep their own values, although their description is read once
+    for all.
     """
     saved = {name: torch.full(shape, float(number)) for number, name in enumerate("abc")}
     dcp.save(saved, checkpoint_id=tmp_path, no_dist=True)

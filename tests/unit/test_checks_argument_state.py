@@ -1,5 +1,6 @@
 """
-What a check notes of the models and optimizers that an answer gets, and how it words numbers.
+The state of models and optimizers that an answer gets, before and after, and the wording of
+numbers.
 """
 
 import pytest
@@ -42,7 +43,8 @@ CHANGES = {
 @pytest.mark.parametrize("kind", CHANGES)
 def test_what_is_left_changed_in_a_model_is_named(kind):
     """
-    A right return value hides what an answer leaves behind for the caller's next step.
+    Each change that an answer leaves in a model is named, because a right return value hides it
+    from the caller's next step.
     """
     change, told = CHANGES[kind]
     model = _model()
@@ -56,7 +58,7 @@ def test_what_is_left_changed_in_a_model_is_named(kind):
 
 def test_a_gradient_with_other_numbers_is_a_change():
     """
-    It need not have come or gone.
+    A gradient with other values counts as a change, also if it was there before.
     """
     model = _model()
     lent = ArgumentState((model,))
@@ -66,7 +68,7 @@ def test_a_gradient_with_other_numbers_is_a_change():
 
 def test_a_parameter_that_comes_or_goes_is_told_as_such():
     """
-    It had no numbers before, so none that could have changed.
+    A parameter that appears or disappears is reported as such, because it has no values to compare.
     """
     model = _model()
     lent = ArgumentState((model,))
@@ -79,7 +81,8 @@ def test_a_parameter_that_comes_or_goes_is_told_as_such():
 
 def test_what_is_left_changed_in_an_optimizer_is_named():
     """
-    A rate that is scaled for one step, and momentum that is thrown away, are the next step's loss.
+    Changes of an optimizer are named: a learning rate that was scaled for one step, or lost
+    momentum, would spoil the next step.
     """
     model = _model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -96,7 +99,8 @@ def test_what_is_left_changed_in_an_optimizer_is_named():
 
 def test_words_of_two_tensors_show_where_they_differ():
     """
-    Eight equal numbers, or six equal digits, tell a learner nothing.
+    The words of two tensors show where they differ, because eight equal numbers or six equal digits
+    do not help a learner.
     """
     one = torch.arange(20.0)
     other = one.clone()
@@ -121,7 +125,8 @@ def test_words_of_two_tensors_show_where_they_differ():
 
 def test_a_frozen_parameter_of_an_optimizer_is_a_change():
     """
-    An optimizer may have parameters that no model has: an outer one, for example.
+    A parameter of an optimizer that no model has, such as one of an outer optimizer, is compared
+    too.
     """
     outer = torch.optim.SGD([torch.ones(2, requires_grad=True)], lr=0.1)
     lent = ArgumentState((outer,))

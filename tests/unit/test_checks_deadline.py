@@ -1,5 +1,5 @@
 """
-The time of an answer: what the machine could give, and no starvation.
+The time limit of an answer: seconds in which its ranks waited for a core do not count.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from ddp_lessons.checks.kit.deadline import Deadline
 
 class Told:
     """
-    A clock and two ranks that wait for a core as they are told.
+    A clock and two ranks whose running and waiting times a test sets.
     """
 
     def __init__(self, limit_s=6.0):
@@ -30,7 +30,7 @@ class Told:
 
 def test_deadline_on_a_quiet_machine_is_a_time_limit():
     """
-    Nobody waits for a core, so seconds are seconds.
+    On a quiet machine seconds count in full, because no process waits for a core.
     """
     told = Told()
     told.now += 5.9
@@ -41,7 +41,8 @@ def test_deadline_on_a_quiet_machine_is_a_time_limit():
 
 def test_deadline_does_not_count_what_a_rank_waited_for_a_core():
     """
-    A right answer on a starved machine is right: no loop is to be found in it.
+    Seconds in which a rank waited for a core do not count, because a right answer on a starved
+    machine has no endless loop.
     """
     told = Told()
     told.now += 60.0
@@ -54,8 +55,8 @@ def test_deadline_does_not_count_what_a_rank_waited_for_a_core():
 
 def test_deadline_counts_what_a_rank_has_run():
     """
-    Ranks spin, and all their threads wait for the cores that the spinning takes: their waits in
-    sum grow as fast as the clock. The loop must end all the same.
+    The seconds that a rank ran count also while others wait. Ranks that spin make each other wait
+    for cores, so their waits add up as fast as the clock, but the loop must still end.
     """
     told = Told()
     told.now += 60.0
@@ -68,8 +69,8 @@ def test_deadline_counts_what_a_rank_has_run():
 
 def test_deadline_of_a_rank_that_is_new():
     """
-    A rank was replaced meanwhile: it cannot have waited for longer than the check takes, and what
-    it ran when it started is no answer's.
+    A rank that was replaced cannot have waited longer than the check has lasted, and the time that
+    it ran at its start is not the answer's.
     """
     told = Told()
     told.now += 2.0
@@ -80,7 +81,8 @@ def test_deadline_of_a_rank_that_is_new():
 
 def test_deadline_anew_begins_now_with_what_was_read_before():
     """
-    A check prepares ranks, and runs an answer twice, perhaps. Each has a time of its own.
+    A renewed deadline starts at 0 and keeps the earlier readings. A check prepares ranks, and may
+    run an answer twice, and each run has its own limit.
     """
     told = Told()
     told.now += 5.0
@@ -95,7 +97,7 @@ def test_deadline_anew_begins_now_with_what_was_read_before():
 
 def test_deadline_does_not_count_a_pause():
     """
-    Also one that an error ends.
+    A pause does not count, also if an error ends it.
     """
     told = Told()
     told.now += 2.0
@@ -107,7 +109,8 @@ def test_deadline_does_not_count_a_pause():
 
 def test_deadline_calls_once_nothing_is_left():
     """
-    The loop that does not end is ended; a watch that was stopped calls nobody.
+    The deadline calls its function once its time is used up, to end an endless loop. A stopped
+    watch calls nothing.
     """
     ended = threading.Event()
     Deadline(0.2, list).watch(ended.set)

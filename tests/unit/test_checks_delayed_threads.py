@@ -1,5 +1,5 @@
 """
-Whoever returns while a thread of its own is still to do its work is seen, however quick that is.
+An answer that returns before its own threads have finished is found, however fast the threads are.
 """
 
 import threading
@@ -37,20 +37,20 @@ def _leaves_an_idle_pool(done):
 )
 def test_threads_that_nobody_has_waited_for_are_counted(answer, num_left):
     """
-    A pool whose work is done may stay: what counts is done.
+    Threads that the answer did not wait for are counted. A pool without pending work may stay.
     """
     done: list = []
     start = threading.Thread.start
     with late_threads() as count:
         answer(done)
         assert count() == num_left
-    assert done  # also by the one that was late: nothing goes on behind the check
+    assert done  # by the late thread too: nothing runs on after the check
     assert threading.Thread.start is start
 
 
 def test_threads_that_somebody_else_starts_are_none_of_the_answers():
     """
-    A rank has threads of its own, and they may start others meanwhile.
+    Threads that other threads of the rank start do not count, because they are not the answer's.
     """
     done: list = []
     goes_on = threading.Event()
@@ -72,7 +72,7 @@ def test_threads_that_somebody_else_starts_are_none_of_the_answers():
 @pytest.mark.parametrize(("must_join_threads", "num_threads"), [(True, 1), (False, 0)])
 def test_a_call_tells_of_them_if_the_task_asks(must_join_threads, num_threads):
     """
-    Other tasks may have threads that live on.
+    A call counts such threads only if the task demands it, because other tasks may keep threads.
     """
     context = RankContext(Case(1), 0, ".", must_join_threads=must_join_threads)
     context.call(_starts_and_returns, [])

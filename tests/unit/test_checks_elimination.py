@@ -1,5 +1,5 @@
 """
-Which mistake of a task's list a case shows: from top to bottom, and the general one names the call.
+How a check names a mistake: the first of the task's list that fits. The general one names the call.
 """
 
 from dataclasses import replace
@@ -59,7 +59,7 @@ def _played(task, *results, call="first"):
 
 def named(task, *results, **kwargs):
     """
-    Return the WrongAnswer that results of ranks 0, 1 and so on get.
+    Return the WrongAnswer for results of ranks 0, 1 and so on.
     """
     with pytest.raises(WrongAnswer) as caught:
         name_mistake(_played(task, *results, **kwargs))
@@ -68,7 +68,8 @@ def named(task, *results, **kwargs):
 
 def test_the_list_decides_and_not_the_rank():
     """
-    A mistake is looked for on all ranks before the next one is tried.
+    The order of the list decides: a mistake is searched for on all ranks before the next one is
+    tried.
     """
     task = _task(_multiple("halved", 0.5), _multiple("doubled", 2), VALUES)
     assert named(task, 2 * RIGHT, RIGHT / 2).mistake == "halved"
@@ -78,7 +79,8 @@ def test_the_list_decides_and_not_the_rank():
 
 def test_below_values_every_rank_is_right():
     """
-    What costs too much is said once the numbers are right, and a sign of its own before that.
+    A mistake below VALUES, such as a cost, is named once the values are right on all ranks. A
+    mistake above it is named before that.
     """
     above, below = _on_rank("above", 1), _on_rank("below", 0)
     assert named(_task(above, VALUES, below), 2 * RIGHT, RIGHT).mistake == "above"
@@ -92,7 +94,7 @@ def test_below_values_every_rank_is_right():
 
 def test_the_general_hint_names_the_case_and_the_call():
     """
-    Where no mistake fits, a learner must be able to try just what failed.
+    The general hint names the case and the call, so that a learner can repeat what failed.
     """
     error = named(_task(_multiple("doubled", 2), VALUES), RIGHT, 3 * RIGHT)
     assert error.mistake == "values"
@@ -104,7 +106,8 @@ def test_the_general_hint_names_the_case_and_the_call():
 
 def test_a_symptom_may_be_a_sentence_of_what_was_seen():
     """
-    Which rank is missing helps more than that one is.
+    A symptom may be a sentence about the rank, because the number of a missing rank helps more than
+    the fact.
     """
     task = _task(Mistake("odd", "Hint.", shows=lambda view: f"Rank {view.rank} is odd."), VALUES)
     assert "Rank 0 is odd." in str(named(task, RIGHT))
@@ -116,14 +119,16 @@ def test_a_symptom_may_be_a_sentence_of_what_was_seen():
 )
 def test_other_kinds_have_names_of_their_own(got, mistake):
     """
-    No entry of a list has to think of what is no tensor, or one of another dtype.
+    Results of another kind, such as None or another dtype, have their own names, so that no mistake
+    of a list must consider them.
     """
     assert named(_task(_multiple("doubled", 2), VALUES), got).mistake == mistake
 
 
 def test_what_is_off_in_a_second_call_was_kept():
     """
-    The first call with these arguments was right, so that no way to compute explains it.
+    A wrong value in a second call with the same arguments is named "kept": the first was right, so
+    no way to compute explains it.
     """
     task = _task(_multiple("doubled", 2), VALUES)
     assert named(task, 2 * RIGHT, call="second").mistake == "kept"
@@ -131,7 +136,8 @@ def test_what_is_off_in_a_second_call_was_kept():
 
 def test_values_are_compared_by_the_limit_of_each_part():
     """
-    A mistake's values are held to what the right one is held to.
+    Each part of a value is compared within its own tolerance, for a mistake's values as for the
+    right ones.
     """
     expected = Expected(
         lambda case, rank: {"sums": RIGHT, "count": 3, "names": ["a"]},
@@ -159,14 +165,14 @@ def test_values_are_compared_by_the_limit_of_each_part():
 )
 def test_values_differ_in_kind_or_number(got, expected, is_same):
     """
-    A number is right whether it is written as 1 or as 1.0.
+    Values differ if their kind or their numbers differ. 1 and 1.0 are equal.
     """
     assert (find_difference(got, expected) is None) is is_same
 
 
 def test_a_mistake_without_a_hint_is_refused():
     """
-    A name alone helps nobody.
+    A mistake without a hint is refused, because its name alone does not help.
     """
     with pytest.raises(BadInput, match="No hint: a mistake must have one"):
         Mistake("odd", "")
@@ -182,7 +188,8 @@ def test_a_mistake_without_a_hint_is_refused():
 )
 def test_an_unclear_list_is_refused(mistakes, fault):
     """
-    Two of one name, or one that is never tried, would be hints that nobody gets.
+    A list with two mistakes of one name, or with one that is never tried, is refused: nobody would
+    see its hint.
     """
     with pytest.raises(BadInput, match=fault):
         _task(*mistakes)
@@ -190,7 +197,8 @@ def test_an_unclear_list_is_refused(mistakes, fault):
 
 def test_what_gives_a_mistake_away_is_a_value_or_an_event():
     """
-    With two the order of a list would not say which of them was tried first.
+    A mistake is recognised by a value or by an event, not by both: with both, the list's order
+    would not say which is tried first.
     """
     with pytest.raises(BadInput, match="one of `gives` and `shows` must give it away"):
         Mistake("a", "Hint.", gives=lambda case, rank: [], shows=lambda view: True)
@@ -198,7 +206,8 @@ def test_what_gives_a_mistake_away_is_a_value_or_an_event():
 
 def test_an_error_may_give_a_mistake_away():
     """
-    What torch says in it tells more than that something was raised; messages may be left then.
+    The text of an error may identify a mistake, which says more than that an error was raised.
+    Messages may be left under way then.
     """
     task = _task(VALUES, Mistake("no-rank", "Give it.", raises=("parameter missing", "rank must")))
     assert task.name_raised(["ValueError: rank parameter missing"]) == "no-rank"
@@ -212,7 +221,8 @@ def test_an_error_may_give_a_mistake_away():
 
 def test_a_list_words_common_hints_anew():
     """
-    A mistake that the kit finds needs nothing but its words.
+    A task's list may reword common hints: for a mistake that the kit recognises, it needs only the
+    words.
     """
     task = _task(VALUES, Mistake("deadlock", "Start one of the two."))
     assert task.own_hints == {"values": VALUES.hint, "deadlock": "Start one of the two."}
@@ -225,7 +235,8 @@ def test_a_list_words_common_hints_anew():
 )
 def test_no_mistake_above_gives_all_that_one_gives(task, mistake):
     """
-    A mistake that an earlier one hides, or that gives what is right, would never be named.
+    Each mistake gives some value that is neither right nor given by a mistake above it. Otherwise
+    it would never be named.
     """
     above = task.mistakes[: task.mistakes.index(mistake)]
 
@@ -244,7 +255,7 @@ def test_no_mistake_above_gives_all_that_one_gives(task, mistake):
 
 def test_a_finder_that_tells_mistakes_apart_runs_once_for_each_rank():
     """
-    The list of the task decides the order, and the finder says which mistake it is.
+    A finder for several mistakes runs once for each rank, and the task's list decides the order.
     """
     asked = []
 

@@ -1,5 +1,5 @@
 """
-Hold what the checks of exercise 08 see of a file while it is saved.
+The watch of the checks of exercise 08, which records each state of a file while it is saved.
 """
 
 import os
@@ -13,7 +13,7 @@ from ddp_lessons.checks.kit.on_rank.file_watch import LEFT, FileWatch, left_by_k
 
 def contents_while(path, write):
     """
-    Return the contents that were seen while a function ran, and the watch.
+    Return the contents that the watch saw while a function ran, and the watch.
     """
     with FileWatch(path) as watch:
         write()
@@ -22,7 +22,8 @@ def contents_while(path, write):
 
 def test_a_save_in_place_is_seen_half_done(tmp_path):
     """
-    Opening a file empties it, and nobody may miss that because the save was quick.
+    A save in place shows the file half written. Opening a file empties it, and the watch must see
+    that even if the save is quick.
     """
     path = tmp_path / "run.pt"
     path.write_bytes(b"old")
@@ -35,7 +36,7 @@ def test_a_save_in_place_is_seen_half_done(tmp_path):
 
 def test_an_atomic_save_is_seen_as_old_or_new(tmp_path):
     """
-    The course's own save must pass where a save in place does not.
+    An atomic save shows only the old and the new file, so the course's own save passes.
     """
     path = tmp_path / "run.pt"
     write_state({"weights": torch.zeros(1000)}, path)
@@ -48,7 +49,7 @@ def test_an_atomic_save_is_seen_as_old_or_new(tmp_path):
 
 def test_a_file_that_is_gone_for_a_moment_is_seen(tmp_path):
     """
-    Between remove and rename there is nothing to load.
+    A file that is missing for a moment between remove and rename is seen as missing.
     """
     path, other = tmp_path / "run.pt", tmp_path / "new"
     path.write_bytes(b"old")
@@ -65,7 +66,7 @@ def test_a_file_that_is_gone_for_a_moment_is_seen(tmp_path):
 
 def test_a_sync_before_the_write_is_none(tmp_path):
     """
-    What matters is what was on the disk when the file took its name.
+    A sync before the write does not count: the bytes on the disk at the time of the rename matter.
     """
     path, other = tmp_path / "run.pt", tmp_path / "new"
 
@@ -82,7 +83,7 @@ def test_a_sync_before_the_write_is_none(tmp_path):
 
 def test_a_sync_is_that_of_one_file(tmp_path):
     """
-    A folder's sync writes names to the disk, and another file's sync another file.
+    A sync counts for its own file only, not for a folder or another file.
     """
     path, other, third = (tmp_path / name for name in ("run.pt", "new", "third"))
     third.write_bytes(b"third")
@@ -102,7 +103,8 @@ def test_a_sync_is_that_of_one_file(tmp_path):
 
 def test_a_sync_counts_by_whatever_name_it_is_called(tmp_path):
     """
-    `from os import fsync` is as good, and so is a folder below.
+    A sync counts also if the answer calls it by another name, as after `from os import fsync`. The
+    new file may be in a folder below.
     """
     path, below = tmp_path / "run.pt", tmp_path / "below"
     below.mkdir()
@@ -123,7 +125,8 @@ def test_a_sync_counts_by_whatever_name_it_is_called(tmp_path):
 
 def test_a_file_that_changes_between_two_looks_was_written_over(tmp_path):
     """
-    What another process or thread does is one step for the watch; the file is the same one.
+    A file that another process changes between two steps was overwritten: it is still the same
+    file.
     """
     path, other = tmp_path / "run.pt", tmp_path / "new"
     path.write_bytes(b"old")
@@ -135,7 +138,8 @@ def test_a_file_that_changes_between_two_looks_was_written_over(tmp_path):
 @pytest.mark.parametrize("mode", ["wb", "ab", "xb"])
 def test_a_killed_save_leaves_a_part_of_a_longer_file(tmp_path, mode):
     """
-    The next save meets it, and only one that begins anew is right.
+    A killed save leaves a part of a file that is longer than the old one. The next save finds it
+    there, and is right only if it starts the file anew.
     """
     path = tmp_path / "run" / "run.pt"
     path.parent.mkdir()
@@ -159,7 +163,8 @@ def test_a_killed_save_leaves_a_part_of_a_longer_file(tmp_path, mode):
 
 def test_every_file_that_a_save_makes_may_be_left(tmp_path):
     """
-    Also a second name for the old file, which is there for a moment only.
+    Each file that a save makes may be left by a kill, also a second name that the old file has for
+    a moment.
     """
     path = tmp_path / "run" / "run.pt"
     path.parent.mkdir()
@@ -180,7 +185,7 @@ def test_every_file_that_a_save_makes_may_be_left(tmp_path):
 
 def test_a_save_in_place_leaves_nothing_else(tmp_path):
     """
-    What is under the name at each moment is seen by the watch.
+    A save in place leaves no other files. The watch sees the file itself.
     """
     path = tmp_path / "run" / "run.pt"
     path.parent.mkdir()
@@ -190,7 +195,8 @@ def test_a_save_in_place_leaves_nothing_else(tmp_path):
 
 def test_who_gives_the_name_is_counted(tmp_path):
     """
-    One rank may do it, and a rename of something else is none.
+    Renames to the file's name are counted, because one rank must do it. Renames of other files do
+    not count.
     """
     path, other, third = (tmp_path / name for name in ("run.pt", "new", "third"))
 
@@ -205,7 +211,8 @@ def test_who_gives_the_name_is_counted(tmp_path):
 
 def test_what_stays_open_in_a_folder_is_named(tmp_path):
     """
-    Each save that leaves a handle takes one from a run, which has some thousand.
+    Open files and folders below a path are named, because each save that leaks a handle takes one
+    of the thousand or so that a run has.
     """
     (tmp_path / "closed").write_bytes(b"")
     with open(tmp_path / "open", "wb"):

@@ -1,6 +1,8 @@
 """
-Each process hashes texts in its own way, and most objects by their address, but forks of one do
-not: a check lets each rank have its own order of a set, as it is where torchrun starts ranks.
+A check gives each rank its own iteration order of sets, as ranks that torchrun starts have.
+
+Each process hashes strings in its own way, and most objects by their address, but forks of one
+process do not differ in that.
 """
 
 import linecache
@@ -50,7 +52,7 @@ def _here(rank):
 
 def _names(source):
     """
-    Return the names that a cell with this source leaves, as a learner's notebook has them.
+    Return the names that a cell with this source defines, as in a learner's notebook.
     """
     file, names = f"<cell {hash(source)}>", {"__name__": "__main__"}
     linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
@@ -65,7 +67,8 @@ def _answer(body):
 @pytest.mark.parametrize("way", WAYS)
 def test_texts_have_an_order_of_each_rank(way):
     """
-    Whatever way an answer has come to its set. The same rank has the same order again.
+    An order of strings differs between ranks, whatever way an answer made its set, and is the same
+    again on the same rank.
     """
     names, found = _answer(WAYS[way]), []
     usual = names["answer"](TEXTS)
@@ -82,7 +85,7 @@ def test_texts_have_an_order_of_each_rank(way):
 
 
 THINGS = {
-    "tensors": [torch.zeros(()) for _ in TEXTS],  # alike, and yet others
+    "tensors": [torch.zeros(()) for _ in TEXTS],  # equal values, different objects
     "parameters": [torch.nn.Parameter(torch.zeros(2)) for _ in TEXTS],
     "modules": [torch.nn.Identity() for _ in TEXTS],
     "dtypes": [
@@ -105,7 +108,8 @@ THINGS = {
 @pytest.mark.parametrize("body", ["return list(set(texts))", "return sorted(texts, key=hash)"])
 def test_things_hashed_by_their_address_have_an_order_of_each_rank(kind, body):
     """
-    A set of parameters has another order in each process, forks that made theirs alike or not.
+    Sets of objects that are hashed by address have another order on each rank, also where forks
+    made the objects alike.
     """
     names, found = _answer(body), []
     for rank in (0, 1, 0):
@@ -119,7 +123,7 @@ def test_things_hashed_by_their_address_have_an_order_of_each_rank(kind, body):
 @pytest.mark.parametrize("way", NO_WAYS)
 def test_what_has_one_order_everywhere_is_left_alone(way):
     """
-    Nobody who sorts, or goes by numbers, need be tried again.
+    An answer that sorts, or that uses numbers, has one order everywhere and need not be run again.
     """
     names = _answer(NO_WAYS[way])
     usual = names["answer"](TEXTS)
@@ -160,7 +164,8 @@ def by_hash(texts):
 
 def test_helpers_methods_and_wrapped_functions_count_and_are_given_back():
     """
-    An answer is what its cell defines, not one function. Its own `hash` stays its own.
+    Helpers, methods and wrapped functions of a cell count too, and are restored. A `hash` that the
+    cell defines stays as it is.
     """
     names = _names(SEVERAL)
     own = names["Answer"]
@@ -182,7 +187,8 @@ def test_helpers_methods_and_wrapped_functions_count_and_are_given_back():
 
 def test_a_set_that_has_an_own_order_is_a_set_still():
     """
-    What answers do with theirs must go on, and what they return must travel.
+    A set with its own order still behaves as a set, so that answers run, and can be sent as a plain
+    set.
     """
     body = "s = set(texts)\n    return s, isinstance(s, set), s == set('abcdefghij'), len(s)"
     names = _answer(body)

@@ -12,9 +12,10 @@ from ddp_lessons.trace.events import MESSAGE, Event
 
 def traces_of(*ranks):
     """
-    Return the events of ranks, each told by its calls: (name, peer), or a number to wait for.
+    Return the events of ranks. Each rank is a list of calls: (name, peer), or the index of a call
+    to wait for.
 
-    A send or recv waits for itself, as dist.send does; an isend or irecv is waited for by its place
+    A send or recv waits for itself, as dist.send does. An isend or irecv is waited for by its index
     among the calls of its rank.
     """
     return [_events_of(rank, calls) for rank, calls in enumerate(ranks)]
@@ -42,7 +43,8 @@ def _events_of(rank, calls):
 
 def circle(world_size, sends_first):
     """
-    Return the traces of ranks that send to the right; some of them before they receive.
+    Return the traces of ranks that send to the right. Those that `sends_first` accepts send before
+    they receive.
     """
     ranks = []
     for rank in range(world_size):
@@ -53,7 +55,7 @@ def circle(world_size, sends_first):
 
 def test_all_that_start_without_waiting_move_in_one_round():
     """
-    The answer that the task has in mind takes no turns.
+    Messages that all start without waiting move in one round, as in the expected answer.
     """
     ranks = [[("irecv", (rank - 1) % 4), ("send", (rank + 1) % 4), 0] for rank in range(4)]
     assert rounds_of_sends(traces_of(*ranks)) == [[1]] * 4
@@ -62,7 +64,8 @@ def test_all_that_start_without_waiting_move_in_one_round():
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_even_ranks_first_take_the_rounds_that_a_check_allows(world_size):
     """
-    What the text promises and what is counted must be the same number.
+    If even ranks send first, the rounds are as many as the check allows and the task's text
+    promises.
     """
     rounds = rounds_of_sends(circle(world_size, lambda rank: rank % 2 == 0))
     assert max(map(max, rounds)) == rounds_in_turns(world_size)
@@ -71,7 +74,8 @@ def test_even_ranks_first_take_the_rounds_that_a_check_allows(world_size):
 @pytest.mark.parametrize("sends_first", [lambda rank: rank > 0, lambda rank: rank == 0])
 def test_a_chain_of_waits_counts_from_either_end(sends_first):
     """
-    A blocking send waits for its receiver as a receiver waits for its sender.
+    A chain of waits is counted from either end: a blocking send waits for its receiver as a
+    receiver waits for its sender.
     """
     rounds = rounds_of_sends(circle(4, sends_first))
     assert sorted(number for (number,) in rounds) == [1, 2, 3, 4]
@@ -79,7 +83,7 @@ def test_a_chain_of_waits_counts_from_either_end(sends_first):
 
 def test_a_rank_sends_one_message_a_round():
     """
-    Whoever starts all messages at once still has one line out.
+    A rank sends one message in a round, also if it starts all at once, because it has one link.
     """
     traces = traces_of(
         [("isend", 1), ("isend", 2), ("isend", 3), 0, 1, 2], *([("recv", 0)] for _ in range(3))
@@ -89,7 +93,8 @@ def test_a_rank_sends_one_message_a_round():
 
 def test_messages_that_wait_for_each_other_come_to_an_end():
     """
-    A backend that buffers gets through what Gloo does not, and the check must bear it.
+    Messages in a circle of waits are counted too: a backend that buffers can send them, although
+    Gloo cannot.
     """
     rounds = rounds_of_sends(circle(3, lambda rank: True))
     assert all(number >= 1 for (number,) in rounds)

@@ -1,5 +1,5 @@
 """
-What a check has `os.environ` say, and whether an answer reads it when its cell runs.
+The environment variables that a check sets, and whether an answer reads them when its cell runs.
 """
 
 import linecache
@@ -10,7 +10,8 @@ from ddp_lessons.checks.kit.on_rank.patched_environ import defined_anew, told
 
 def test_environment_is_told_for_a_while_and_put_back_with_all_that_was_changed(monkeypatch):
     """
-    The next answer must not find what the last one has left.
+    The environment is set for a block, and then restored with all that the answer has changed, so
+    that the next answer does not see it.
     """
     monkeypatch.setenv("MADE_UP_KEPT", "old")
     monkeypatch.delenv("MADE_UP_NEW", raising=False)
@@ -33,7 +34,8 @@ def _defined(source, file="a made-up cell"):
 
 def test_cell_that_defines_an_answer_is_run_anew(monkeypatch):
     """
-    What it read when it ran is seen so; what it goes on to do does not matter.
+    The cell that defines an answer is run again, so that values that it reads at that time are
+    seen. An error later in the cell does not matter.
     """
     monkeypatch.setenv("MADE_UP_WORD", "then")
     source = "import os\nWORD = os.environ['MADE_UP_WORD']\ndef answer():\n    return WORD\n"
@@ -45,7 +47,7 @@ def test_cell_that_defines_an_answer_is_run_anew(monkeypatch):
 
 def test_answer_without_a_source_is_taken_as_it_is():
     """
-    A class, or what another module has written, may be an answer, too.
+    An answer without a source, such as a class or a function of a module, is used as it is.
     """
     assert defined_anew(len, "answer") is len
     answer = _defined("def answer():\n    return 1\n")

@@ -1,6 +1,7 @@
 """
-What an answer takes of a message before it has waited for it, or writes into one, and what does no
-harm before. That all may be done after the wait, right answers show.
+The uses of a message's tensor before its wait that a check reports, and those that are harmless.
+
+The right answers of the bank show that all uses after the wait are accepted.
 """
 
 import pytest
@@ -51,11 +52,11 @@ def _group_of_two():
 
 def early_use(message, use):
     """
-    Return the Early of a message of a tensor's first row, with what is done before its wait.
+    Return the PrematureUse of a message of a tensor's first row.
 
     Args:
         message: `dist.irecv` or `dist.isend`.
-        use: Function that is given the tensor while the message is under way.
+        use: Function that is called with the tensor before the wait.
     """
     room = torch.zeros(2, 4)
     with PrematureUse() as early:
@@ -67,7 +68,8 @@ def early_use(message, use):
 @pytest.mark.parametrize("name", TAKES)
 def test_what_takes_a_message_early_is_named(name):
     """
-    The numbers may be right, if the message was fast.
+    An operation that reads a received tensor before the wait is named, because its values are right
+    only if the message was fast.
     """
     assert early_use(dist.irecv, TAKES[name]).taken_by == name
 
@@ -75,7 +77,7 @@ def test_what_takes_a_message_early_is_named(name):
 @pytest.mark.parametrize("name", TAKES_NOTHING)
 def test_what_takes_no_numbers_may_come_before_the_wait(name):
     """
-    Whoever waits in time is right, whatever else is done meanwhile.
+    Operations that read no values may come before the wait.
     """
     assert early_use(dist.irecv, TAKES_NOTHING[name]).taken_by is None
 
@@ -83,7 +85,8 @@ def test_what_takes_no_numbers_may_come_before_the_wait(name):
 @pytest.mark.parametrize("name", WRITES)
 def test_what_writes_into_a_message_early_is_named(name):
     """
-    What arrives is right, if the message had left.
+    An operation that writes into a sent tensor before the wait is named, because the message is
+    right only if it had left.
     """
     assert early_use(dist.isend, WRITES[name]).written_by == name
 
@@ -91,6 +94,7 @@ def test_what_writes_into_a_message_early_is_named(name):
 @pytest.mark.parametrize("name", WRITES_NOTHING)
 def test_what_does_not_write_may_come_before_the_wait(name):
     """
-    A tensor may be sent to several ranks at a time, and be read meanwhile.
+    Operations that do not write may come before the wait: a tensor may be sent to several ranks at
+    a time, and be read.
     """
     assert early_use(dist.isend, WRITES_NOTHING[name]).written_by is None

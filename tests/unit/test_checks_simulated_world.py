@@ -1,5 +1,5 @@
 """
-A world on paper is played to its end, or to where it stands still, by one process.
+A simulated world: one process plays all ranks, until they end or wait for ever.
 """
 
 import threading
@@ -18,7 +18,7 @@ WORLD_SIZE = 5
 @pytest.fixture(autouse=True)
 def group(tmp_path):
     """
-    A group of this process alone, which is the default group before and afterwards.
+    Join a group of this process alone, and assert that it is the default group again afterwards.
     """
     join_group(tmp_path / "store", 0, 1)
     yield
@@ -28,7 +28,7 @@ def group(tmp_path):
 
 def _around(rank):
     """
-    Send the number of this rank to the right, and return what comes from the left.
+    Send this rank's number to the right, and return the number from the left.
     """
     arrived = torch.empty(1)
     handle = dist.irecv(arrived, src=(rank - 1) % dist.get_world_size())
@@ -39,7 +39,7 @@ def _around(rank):
 
 def _in_a_chain(rank):
     """
-    Add 1 to what comes from the left, and send it to the right.
+    Add 1 to the number from the left, and send it to the right.
     """
     number = torch.zeros(1)
     if rank > 0:
@@ -52,7 +52,7 @@ def _in_a_chain(rank):
 
 def _to_rank_0(rank):
     """
-    Send the number of this rank to rank 0, which takes them as they come.
+    Send this rank's number to rank 0, which receives them in the order of arrival.
     """
     if rank > 0:
         dist.send(torch.tensor([rank]), dst=0)
@@ -72,14 +72,14 @@ def _to_rank_0(rank):
 )
 def test_messages_arrive(play, expected):
     """
-    An answer must find in its tensors what a real world would put there.
+    Messages arrive with the values that a real world would deliver.
     """
     assert simulate_world(WORLD_SIZE, play) == (expected, {})
 
 
 def test_a_trace_tells_of_messages_and_waits():
     """
-    What is judged is the trace, as in a real world.
+    A trace records messages and waits as in a real world, because the check judges the trace.
     """
 
     def play(rank):
@@ -94,7 +94,7 @@ def test_a_trace_tells_of_messages_and_waits():
 
 def test_a_world_that_stands_still_says_who_waits_for_what():
     """
-    A message has to be sent and received.
+    If ranks wait for ever, each is reported with its call. Here the tags of a message differ.
     """
 
     def play(rank):
@@ -114,7 +114,7 @@ def test_a_world_that_stands_still_says_who_waits_for_what():
 
 def test_the_first_error_ends_the_play():
     """
-    A number that is no rank's is refused as a real group would.
+    The first error ends the play. A number that is no rank's is refused, as a real group does.
     """
     kept, stops = simulate_world(3, lambda rank: dist.send(torch.zeros(1), dst=rank + 1))
     assert kept == [None] * 3
@@ -124,7 +124,8 @@ def test_the_first_error_ends_the_play():
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_who_sends_in_a_thread_is_not_played():
     """
-    Its calls come in another order each time, so it cannot be played again from its beginning.
+    A rank that sends in a thread is not simulated: the order of its calls varies, so the calls
+    cannot be repeated from the start.
     """
 
     def play(rank):

@@ -1,5 +1,5 @@
 """
-Hold the gradient that the capstone of part 1 is compared with, and the rounding that it allows.
+The gradient with which the capstone of part 1 is compared, and the rounding that it allows.
 """
 
 import pytest
@@ -23,7 +23,8 @@ def by_autograd(model, images, labels):
 @pytest.mark.parametrize("num_samples", [1, 7, 32])
 def test_gradient_agrees_with_autograd(dtype, num_samples):
     """
-    A right answer must pass, whatever the order of its sums.
+    The gradient agrees with torch's within the allowed rounding, so a right answer passes whatever
+    the order of its sums.
     """
     images, labels = digits_batch(load_digits(), num_samples)
     model, images = digits_model(seed=1).to(dtype), images.to(dtype)
@@ -34,7 +35,8 @@ def test_gradient_agrees_with_autograd(dtype, num_samples):
 
 def test_the_rounding_allowed_is_far_below_a_mistake():
     """
-    A bound that lets a missing sample through would be no check.
+    The allowed rounding is far smaller than a missing sample, so that an answer without one is
+    refused.
     """
     images, labels = digits_batch(load_digits(), 32)
     model = digits_model(seed=1)

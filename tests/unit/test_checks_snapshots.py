@@ -1,5 +1,5 @@
 """
-What a check sees travels from the ranks to the kernel as it was.
+The values that a check records on a rank reach the kernel unchanged.
 """
 
 import pickle
@@ -20,7 +20,7 @@ DTYPES = (
 @pytest.mark.parametrize("shape", [(), (0, 3), (1,), (2, 3)])
 def test_a_tensor_travels_with_its_bits(dtype, shape):
     """
-    Of any dtype and any shape, transposed or not.
+    A tensor keeps its bits, whatever its dtype, shape and layout.
     """
     tensor = torch.arange(6).to(dtype)[: torch.Size(shape).numel()].reshape(shape)
     for sent in (tensor, tensor.t() if tensor.dim() == 2 else tensor):
@@ -28,12 +28,13 @@ def test_a_tensor_travels_with_its_bits(dtype, shape):
         assert (got.dtype, got.shape) == (sent.dtype, sent.shape)
         assert got.is_contiguous() == sent.is_contiguous()
         assert torch.equal(got, sent)
-        got.zero_()  # it is nobody else's memory
+        got.zero_()  # the memory is not shared
 
 
 def test_what_a_tensor_is_beside_its_numbers_travels_too():
     """
-    A gradient is asked for, an infinity stays one, and of one tensor there are not two.
+    Other properties of tensors are kept too: requires_grad, infinities, and that two entries are
+    the same tensor.
     """
     weight = nn.Parameter(torch.tensor([1.0, float("inf"), float("nan")]))
     leaf = torch.ones(2, requires_grad=True)

@@ -1,5 +1,5 @@
 """
-The times of task 11.4 that are noted: each mistake makes a number of its own of them.
+The recorded times of task 11.4: each mistake computes another number from them.
 """
 
 from itertools import combinations
@@ -16,7 +16,7 @@ STEPS = {"warm-up", "means", "best", "own-times", "alone", "seconds", "inverse",
 @pytest.fixture
 def times():
     """
-    What the check makes of the noted times.
+    Return the values that the check computes from the recorded times.
     """
     before = [(*_given(rank), SAMPLES[rank], WARM_UP) for rank in range(4)]
     seen = [SimpleNamespace(calls=[SimpleNamespace(before=told)]) for told in before]
@@ -31,7 +31,8 @@ def _given(rank):
 @pytest.mark.parametrize("rank", range(4))
 def test_each_mistake_makes_another_speedup_of_the_noted_times(times, rank):
     """
-    Measured times do not promise that: on a busy machine one rank may be last in every step.
+    Each mistake gives another speed-up with the recorded times. Measured times do not ensure that:
+    on a busy machine one rank may be last in every step.
     """
     found = {}
     for name, value in times.of_gain(rank):
@@ -47,7 +48,8 @@ def test_each_mistake_makes_another_speedup_of_the_noted_times(times, rank):
 
 def test_each_mistake_makes_another_spread_of_the_noted_times(times):
     """
-    Some rank sees it; warm-up may be the slowest step of all, and is the fastest of none.
+    Each mistake gives another spread on some rank. A warm-up step may be the slowest of all, but it
+    is never the fastest.
     """
     wrong = [value for rank in range(4) for _, value in times.of_spread(rank)]
     right = times.right["fastest_s"], times.right["slowest_s"]

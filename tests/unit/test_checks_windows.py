@@ -1,5 +1,5 @@
 """
-The linear model that exercises train, and the gradient that a window of it should have.
+The linear model that exercises train, and the right gradient of one of its windows.
 """
 
 import pytest
@@ -28,7 +28,8 @@ def model_of(case):
 
 def added_up(case, weigh):
     """
-    Return what autograd adds up over the batches of all ranks, each weighed by its number.
+    Return the gradient that autograd adds up over the batches of all ranks, each multiplied by
+    `weigh(rank, number)`.
     """
     model = model_of(case)
     for rank in range(case.world_size):
@@ -45,7 +46,8 @@ def window_of(case, k=None):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_gradient_is_autograds_within_the_error(dtype):
     """
-    A check that compares with this must neither refuse a right answer nor pass a rough one.
+    The gradient equals autograd's within the computed error, so that the check refuses no right
+    answer and accepts no imprecise one.
     """
     case = case_of([4, 2], dtype, world_size=1)
     weights, batches = trained(model_of(case)), batches_of(case, 0)
@@ -54,13 +56,13 @@ def test_gradient_is_autograds_within_the_error(dtype):
     for number in range(2):
         found = added_up(case, lambda _, other, number=number: float(other == number))
         assert ((found.double() - exact[number]).abs() <= error[number]).all()
-        # Off by a thousand roundings, it would be noticed.
+        # An error of a thousand roundings would be noticed.
         assert (error[number] < 1000 * unit * exact[number].abs().max()).all()
 
 
 def test_window_weighs_every_sample_alike():
     """
-    Batches of unequal sizes over ranks: the mean over all samples is what the right table gives.
+    With batches of unequal sizes, the window's gradient is the mean over all samples.
     """
     case = case_of([4, 4, 1])
     window = window_of(case)
@@ -83,7 +85,7 @@ def test_window_weighs_every_sample_alike():
 )
 def test_window_names_a_mistake(mistake, weigh):
     """
-    Each of them is a table of shares of its own, and what fits none has no name.
+    Each mistake weights the batches in its own way. Weights that fit no mistake have no name.
     """
     case = case_of([4, 4, 1])
     window = window_of(case, k=4)
@@ -94,7 +96,8 @@ def test_window_names_a_mistake(mistake, weigh):
 
 def test_model_has_a_frozen_parameter_and_batches_own_their_memory():
     """
-    Whoever takes every parameter's gradient must fail; a slice would keep all batches alive.
+    The model has a frozen parameter, so that an answer that takes every parameter's gradient fails.
+    Batches are copies, because a slice would keep all batches alive.
     """
     case = case_of([4, 2])
     assert [p.requires_grad for p in model_of(case).parameters()] == [False, True, True]

@@ -1,5 +1,5 @@
 """
-The command line: what it says, what it starts, and how it fails.
+The command line: its texts, the programs that it starts, and its errors.
 """
 
 import json
@@ -32,7 +32,7 @@ def invoke(*arguments):
 @pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["doctor", "--help"], ["lab", "-h"]])
 def test_cli_help_is_everywhere(arguments):
     """
-    Somebody who is lost types --help.
+    Every command has --help and -h.
     """
     result = invoke(*arguments)
     assert result.exit_code == 0
@@ -41,7 +41,7 @@ def test_cli_help_is_everywhere(arguments):
 
 def test_cli_without_arguments_shows_its_commands():
     """
-    An empty command is a question, not a mistake to scold.
+    The command without arguments shows its commands instead of an error.
     """
     result = invoke()
     assert "doctor" in result.output
@@ -50,14 +50,14 @@ def test_cli_without_arguments_shows_its_commands():
 
 def test_cli_version_is_the_package_version():
     """
-    A bug report starts with it.
+    `--version` prints the package's version, with which a bug report starts.
     """
     assert invoke("--version").output == f"ddp-lessons {__version__}\n"
 
 
 def test_cli_help_imports_nothing_heavy():
     """
-    Help must answer at once: torch alone takes more than a second to import.
+    Help imports nothing heavy, so that it answers at once: torch alone takes more than a second.
     """
     code = (
         "import sys\n"
@@ -75,7 +75,7 @@ def test_cli_help_imports_nothing_heavy():
 )
 def test_cli_doctor_exit_status_says_whether_the_course_runs(monkeypatch, status, exit_code):
     """
-    Scripts on thirty machines read the status, not the table.
+    The exit status of `doctor` says whether the course can run, for scripts on many machines.
     """
     monkeypatch.setattr(machine, "look_at_machine", lambda: None)
     monkeypatch.setattr(doctor, "judge", lambda _: [doctor.Finding("thing", status, "found it")])
@@ -86,7 +86,7 @@ def test_cli_doctor_exit_status_says_whether_the_course_runs(monkeypatch, status
 
 def test_lab_command_opens_the_first_lesson(tmp_path):
     """
-    The address that JupyterLab prints is the lesson's, so that it works without a browser too.
+    JupyterLab opens the first lesson, and prints the lesson's address for users without a browser.
     """
     command = lab.lab_command(tmp_path)
     assert command[:3] == [sys.executable, "-m", "jupyterlab"]
@@ -98,7 +98,7 @@ def test_lab_command_opens_the_first_lesson(tmp_path):
 
 def test_lab_passes_options_on(monkeypatch, tmp_path):
     """
-    A server needs JupyterLab's own options; ours must not stand in their way.
+    Options that are not ours are passed on to JupyterLab, because a server needs them.
     """
     started = []
     monkeypatch.chdir(ROOT)
@@ -123,7 +123,8 @@ def test_lab_passes_options_on(monkeypatch, tmp_path):
 
 def test_lab_takes_no_option_for_the_folder(monkeypatch, tmp_path):
     """
-    `ddp-lessons lab --ServerApp.token=x` opens the usual folder.
+    `ddp-lessons lab --ServerApp.token=x` opens the usual folder, and does not take the option for a
+    folder.
     """
     started = []
     monkeypatch.chdir(tmp_path)
@@ -138,7 +139,7 @@ def test_lab_takes_no_option_for_the_folder(monkeypatch, tmp_path):
 
 def test_lab_environment_keeps_the_user_s_settings(tmp_path):
     """
-    What somebody has configured wins over the course's defaults.
+    Settings that the user has configured take precedence over the course's defaults.
     """
     first = lab.lab_environment({"HOME": "/home/me"})
     assert first["HOME"] == "/home/me"
@@ -151,7 +152,8 @@ def test_lab_environment_keeps_the_user_s_settings(tmp_path):
 
 def test_lab_environment_has_what_tells_tabs_apart(tmp_path):
     """
-    JupyterLab reads which file to load, and asks of it what its manifest names.
+    JupyterLab finds the extension that marks the course's tabs: the manifest names an existing
+    file.
     """
     both = lab.lab_environment({"JUPYTER_PATH": str(tmp_path)})["JUPYTER_PATH"].split(os.pathsep)
     assert both[0] == str(tmp_path)
@@ -163,7 +165,8 @@ def test_lab_environment_has_what_tells_tabs_apart(tmp_path):
 
 def test_lab_environment_finds_the_course_s_commands():
     """
-    Exercises tell learners to type ddp-lessons in a terminal; a hub has activated no environment.
+    A terminal finds the command ddp-lessons, which exercises use, also on a hub where no
+    environment is activated.
     """
     found = lab.lab_environment({"PATH": "/usr/bin:/bin"})["PATH"]
     assert found == f"{Path(sys.executable).parent}:/usr/bin:/bin"
@@ -172,7 +175,8 @@ def test_lab_environment_finds_the_course_s_commands():
 
 def test_lab_encrypts_what_kernels_say():
     """
-    Every user of a machine can connect to a kernel's ports, and would read all code and output.
+    Kernels encrypt their messages, because every user of the machine can connect to their ports and
+    would read all code and output.
     """
     settings = Path(lab.lab_environment({})["JUPYTER_CONFIG_PATH"]) / "jupyter_server_config.json"
     manager = KernelManager(config=Config(json.loads(settings.read_text())))
@@ -182,7 +186,8 @@ def test_lab_encrypts_what_kernels_say():
 
 def test_a_terminal_of_lab_keeps_the_path():
     """
-    A server that was started in the background would give it a login shell, and /etc/profile's.
+    A terminal keeps the PATH. A server that was started in the background would open a login shell,
+    in which /etc/profile replaces it.
     """
     environment = lab.lab_environment({"PATH": "/usr/bin:/bin", "SHELL": "/bin/sh"})
     settings = Path(environment["JUPYTER_CONFIG_PATH"]) / "jupyter_server_config.json"
@@ -201,14 +206,15 @@ def test_a_terminal_of_lab_keeps_the_path():
 
 def test_lab_allows_root_to_root_only(tmp_path):
     """
-    In most containers everybody is root, and JupyterLab would refuse to start.
+    JupyterLab gets --allow-root for root only. In most containers every user is root, and
+    JupyterLab would refuse to start.
     """
     assert "--allow-root" in lab.lab_command(tmp_path, is_root=True)
 
 
 def test_lab_without_jupyterlab_says_what_to_do(monkeypatch, tmp_path):
     """
-    A traceback would not tell a learner that make setup mends it.
+    Without JupyterLab the error says to run make setup, and shows no traceback.
     """
     monkeypatch.setattr(lab.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(StartFailed, match=r"JupyterLab is missing: .* Run make setup"):
@@ -222,7 +228,7 @@ def test_lab_without_jupyterlab_says_what_to_do(monkeypatch, tmp_path):
 @pytest.mark.parametrize("port", ["0", "65536", "many"])
 def test_lab_refuses_a_port_that_is_none(port):
     """
-    Refused before anything starts.
+    An invalid port is refused before anything starts.
     """
     result = invoke("lab", "--port", port)
     assert result.exit_code == 2
@@ -231,7 +237,7 @@ def test_lab_refuses_a_port_that_is_none(port):
 
 def test_setup_script_names_the_active_environment(tmp_path):
     """
-    An active environment is used as it is; conda's base, which is not the learner's, is not.
+    The setup script uses the active environment, but not conda's base, which is not the learner's.
     """
 
     def where(**variables):
@@ -251,7 +257,8 @@ def test_setup_script_names_the_active_environment(tmp_path):
 
 def test_setup_script_refuses_an_environment_that_does_not_fit(tmp_path):
     """
-    The sentence must say what is expected and what to do, not what pip thought of it.
+    The setup script refuses an unsuitable Python with a sentence that says what is expected, before
+    pip would fail.
     """
     old_python = tmp_path / "bin" / "python"
     old_python.parent.mkdir()

@@ -1,6 +1,6 @@
 """
-The table of the runtime's clocks: all of it is used, nothing stands beside it, and it can be
-stretched without putting one limit behind another.
+The runtime's table of time limits: each is used, no other module defines one, and a scale keeps
+their order.
 """
 
 import ast
@@ -18,7 +18,7 @@ TABLE = ROOMS / "system" / "clocks.py"
 TIME_NAMES = re.compile(r"_(S|MS|TURNS|POLLS|INTERRUPTS)$|MISSES|EVERY|TIMEOUT|PATIENCE", re.I)
 WAITS = ("sleep", "wait", "join", "poll", "call_later", "timedelta", "LoadAwareTimeout")
 """
-Functions and methods that are given seconds first.
+Functions and methods whose first argument is a number of seconds.
 """
 NOT_STRETCHED = ("EVERY", "POLL", "TURNS", "CPU", "INTERRUPTS")
 
@@ -40,14 +40,14 @@ ORDER = (
     ("RANK_MISSES", "ELSEWHERE_MISSES", "HERE_MISSES"),
 )
 """
-Clocks of which none may be longer than the next: a look must come before what is concluded from
-looks, and the one who waits for another's limit must have a longer one.
+Sequences of limits that must not decrease: an interval between polls must not exceed the limit that
+is judged by them, and a process that waits for another's limit needs a longer one.
 """
 
 
 def names_in_the_table():
     """
-    Return the names of all clocks, as they stand there.
+    Return the names of all limits, in the table's order.
     """
     body = ast.parse(TABLE.read_text()).body
     names = [node.targets[0].id for node in body if isinstance(node, ast.Assign)]
@@ -56,7 +56,7 @@ def names_in_the_table():
 
 def table_at(scale, monkeypatch):
     """
-    Return the table, by name, as a process has it in which the scale is set.
+    Return {name: value} of the table in a process whose scale is set.
     """
     monkeypatch.setenv(clocks.SCALE_VARIABLE, str(scale))
     table = runpy.run_path(str(TABLE))
@@ -65,7 +65,8 @@ def table_at(scale, monkeypatch):
 
 def _is_bare_number(node):
     """
-    Whether a value is made of numbers alone, perhaps by a call, and reads no name of a clock.
+    Return whether a value is made of numbers alone, perhaps by a call, and reads no name of a
+    limit.
     """
     parts = list(ast.walk(node))
     callees = [part.func for part in parts if isinstance(part, ast.Call)]
@@ -80,7 +81,7 @@ def _name_of(node):
 
 def _named_values(node):
     """
-    Yield what a node gives a name to, a parameter or an argument of a call: (name, value).
+    Yield (name, value) of each assignment, parameter default or keyword argument in a node.
     """
     if isinstance(node, ast.Assign):
         for target in node.targets:
@@ -99,7 +100,7 @@ def _named_values(node):
 
 def clocks_in(source):
     """
-    Return the numbers that stand for time in a module, each as "line: text".
+    Return the time limits that a module writes as bare numbers, each as "line: text".
     """
     found = []
     for node in ast.walk(ast.parse(source)):
@@ -113,7 +114,7 @@ def clocks_in(source):
 
 def test_every_clock_of_the_table_is_used():
     """
-    A number that nobody reads is changed in vain.
+    Every limit of the table is used, because a change of an unused one would have no effect.
     """
     text = "\n".join(path.read_text() for path in ROOMS.rglob("*.py") if path != TABLE)
     used = set(re.findall(r"\bclocks\.([A-Z_]+)\b", text))
@@ -122,7 +123,8 @@ def test_every_clock_of_the_table_is_used():
 
 def test_no_module_has_a_clock_of_its_own():
     """
-    A number that stands elsewhere has no reason beside it, and is not stretched.
+    No other module defines a time limit, because a limit elsewhere has no documented reason and is
+    not scaled.
     """
     found = [
         f"{path.relative_to(PACKAGE.parent)}:{each}"
@@ -164,7 +166,8 @@ def test_a_clock_of_ones_own_is_found(source):
 @pytest.mark.parametrize("scale", [1, 1.3, 20])
 def test_limits_keep_their_order_at_every_scale(scale, monkeypatch):
     """
-    A limit that overtakes the one which waits for it turns a slow machine into a fault.
+    The limits keep their order at every scale. A limit that exceeds the one that waits for it would
+    turn a slow machine into a fault.
     """
     table = table_at(scale, monkeypatch)
     for names in ORDER:
@@ -174,7 +177,8 @@ def test_limits_keep_their_order_at_every_scale(scale, monkeypatch):
 
 def test_scale_stretches_patience_and_nothing_else(monkeypatch):
     """
-    Intervals cost no verdict, and load uses up neither turns nor CPU time.
+    The scale lengthens timeouts only. Poll intervals decide no verdict, and load uses up neither
+    turns nor CPU time.
     """
     once, twice = table_at(1, monkeypatch), table_at(2, monkeypatch)
     stretched = {name for name in once if twice[name] != once[name]}
@@ -187,7 +191,7 @@ def test_scale_stretches_patience_and_nothing_else(monkeypatch):
 @pytest.mark.parametrize("text", ["0.5", "0", "-1", "nan", "inf", "twice"])
 def test_scale_that_stretches_nothing_is_refused(text):
     """
-    A scale below 1 would have the runtime conclude from one look.
+    A scale below 1 is refused, because the runtime would judge by one poll.
     """
     with pytest.raises(BadInput) as refused:
         clocks.scale_of({clocks.SCALE_VARIABLE: text})
@@ -199,6 +203,6 @@ def test_scale_that_stretches_nothing_is_refused(text):
 
 def test_scale_that_is_not_set_is_one():
     """
-    A variable that is set to nothing counts as not set.
+    An unset or empty variable means a scale of 1.
     """
     assert clocks.scale_of({}) == clocks.scale_of({clocks.SCALE_VARIABLE: ""}) == 1.0

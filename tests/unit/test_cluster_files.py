@@ -1,5 +1,6 @@
 """
-JupyterLab's sidebar lists sets of ranks by their files: with the notebook's name, and no dead ones.
+The files by which JupyterLab's sidebar lists sets of ranks: named for the notebook, and removed
+after the ranks' death.
 """
 
 import json
@@ -28,7 +29,8 @@ from ddp_lessons.ranks.system.cluster_files import (
 )
 def test_a_set_is_called_as_its_notebook(monkeypatch, notebook, begins):
     """
-    Of thirteen names that were numbers, nobody knew which was whose.
+    A set of ranks is named for its notebook, because a list of numbers does not show which set
+    belongs to which notebook.
     """
     if notebook is None:
         monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
@@ -44,7 +46,7 @@ def test_a_set_is_called_as_its_notebook(monkeypatch, notebook, begins):
 @pytest.fixture
 def listed(tmp_path):
     """
-    Return a function that writes the files of a set whose supervisor has a process id.
+    Return a function that writes the files of a set, given its supervisor's process id.
     """
     for folder in ("security", "log"):
         (tmp_path / folder).mkdir()
@@ -63,7 +65,8 @@ def listed(tmp_path):
 
 def test_files_of_the_dead_are_removed_and_no_others(tmp_path, listed):
     """
-    A supervisor that is killed leaves them, and each stood in the sidebar as running.
+    Files of dead sets are removed, and no others. A supervisor that is killed leaves its files, and
+    the sidebar would show its set as running.
     """
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()

@@ -3,6 +3,7 @@ What follows from how a cell ended on each rank: the error, and what the kernel 
 """
 
 import pytest
+from fake_snapshots import at, call, finished
 
 from ddp_lessons.errors import CellStopped, RankDied, RankRaised
 from ddp_lessons.ranks.diagnosis.cell_report import DIED, GIVEN_UP, OK, RAISED, RELEASED, Outcome
@@ -24,28 +25,8 @@ def snapshot(*numbers):
     """
     Return the snapshot of a rank that has finished, after some collectives of the default group.
     """
-    collectives = [
-        {
-            "name": "all_reduce",
-            "number": number,
-            "group": "0",
-            "sizes": [[4]],
-            "dtypes": ["Float"],
-            "timeout_s": 1800.0,
-            "is_p2p": False,
-            "record": number,
-        }
-        for number in numbers
-    ]
-    keys = ("line", "call", "peer", "tag", "group", "root", "forming", "timeout_s", "helpers")
-    return {
-        **dict.fromkeys(keys),
-        "code": "",
-        "operation": "",
-        "busy": False,
-        "groups": {"0": [0, 1]},
-        "collectives": collectives,
-    }
+    collectives = [call("all_reduce", number) for number in numbers]
+    return finished(collectives, groups={"0": [0, 1]})
 
 
 def test_a_cell_that_went_well_asks_nothing_of_anybody():
@@ -129,7 +110,7 @@ def test_a_group_in_disorder_is_left(evidence):
             Evidence(
                 outcomes(RELEASED, RELEASED),
                 was_stopped=True,
-                last_snapshots={0: {"line": 2, "code": "spin()"}, 1: None},
+                last_snapshots={0: at(2, "spin()"), 1: None},
             ),
             CellStopped,
             "Stopped: rank 0 was at line 2: spin()",

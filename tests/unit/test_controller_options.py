@@ -1,6 +1,6 @@
 """
-Where a controller listens: in a private folder, or on ports, its own, also where many controllers
-start at the same moment.
+The controller's sockets: in a private folder or on ports of its own, also if many controllers start
+at once.
 """
 
 import errno
@@ -25,7 +25,7 @@ from ddp_lessons.ranks.supervisor.controller_options import (
 @pytest.fixture
 def held():
     """
-    Give the sockets that hold a controller's ports.
+    Give the sockets that hold a controller's ports, and close them after the test.
     """
     sockets = hold_ports()
     yield sockets
@@ -35,7 +35,8 @@ def held():
 
 def test_hold_ports_keeps_others_away(held):
     """
-    Eight notebooks that start at once got each other's ports about once in thirty starts.
+    Ports that are held cannot be taken by others. Without that, eight notebooks that started at
+    once took each other's ports in about one of thirty starts.
     """
     ports = {sock.getsockname()[1] for sock in held}
     assert len(ports) == NUM_PORTS
@@ -50,7 +51,7 @@ def test_hold_ports_keeps_others_away(held):
 @pytest.mark.parametrize("address", ["127.0.0.1", "*"])
 def test_hold_ports_lets_zeromq_listen(held, address):
     """
-    The controller listens on the port while it is held, on loopback or for other machines.
+    The controller can listen on a port that is held, on loopback or for other machines.
     """
     port = held[0].getsockname()[1]
     with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
@@ -63,7 +64,7 @@ def test_hold_ports_lets_zeromq_listen(held, address):
 
 def test_controller_takes_the_ports_that_are_held(held, tmp_path):
     """
-    Its command line is read as ipyparallel reads it.
+    The controller's command line, as ipyparallel parses it, gives it the ports that are held.
     """
     controller = IPController()
     arguments = controller_arguments(tmp_path, "some-ranks")
@@ -76,7 +77,8 @@ def test_controller_takes_the_ports_that_are_held(held, tmp_path):
 @pytest.mark.parametrize("listen", ["127.0.0.1", EVERY_INTERFACE])
 def test_controller_encrypts(listen, tmp_path):
     """
-    Loopback is shared by every user of a machine, a network by more. Who has no key may not listen.
+    A controller on ports encrypts, because every user of the machine can reach loopback, and more
+    users a network. A process without the key cannot connect.
     """
     controller = IPController()
     controller.parse_command_line(controller_arguments(tmp_path, "some-ranks", listen))
@@ -85,25 +87,27 @@ def test_controller_encrypts(listen, tmp_path):
     other = IPController()
     other.parse_command_line(controller_arguments(tmp_path, "other-ranks", listen))
     assert other.curve_secretkey != controller.curve_secretkey
-    # Signed too, or a warning in the log of each notebook would say that nothing is.
+    # Messages are also signed. Otherwise each notebook's log would warn that they are not.
     assert other.config.Session.key != controller.config.Session.key != b""
 
 
 def test_controller_listens_on_loopback_unless_told(tmp_path):
     """
-    Ranks on other machines need more; a learner's laptop does not.
+    The controller listens on loopback by default, and on other interfaces only for ranks on other
+    machines.
     """
     assert "--ip=127.0.0.1" in controller_arguments(tmp_path, "some-ranks")
     for listen in (EVERY_INTERFACE, "10.0.0.9"):
         arguments = controller_arguments(tmp_path, "some-ranks", listen)
         assert f"--ip={listen}" in arguments
-        # A host that vanishes says nothing, so its ranks count as dead after 8 s.
+        # A host that vanishes sends nothing, so its ranks count as dead after 8 s.
         assert "--HeartMonitor.max_heartmonitor_misses=15" in arguments
 
 
 def test_controller_in_a_folder_needs_no_port_and_no_key(tmp_path):
     """
-    Who can come to its sockets is its owner. It still signs, as IPython's own kernels do.
+    A controller in a folder needs no ports and no encryption, because only the folder's owner
+    reaches its sockets. It still signs messages, as IPython's own kernels do.
     """
     arguments = controller_arguments(tmp_path, "some-ranks", folder=tmp_path)
     assert not needs_ports(arguments)
@@ -116,14 +120,15 @@ def test_controller_in_a_folder_needs_no_port_and_no_key(tmp_path):
     interface = f"{controller.engine_transport}://{controller.engine_ip}"
     assert interface == f"ipc://{tmp_path}/socket"
     controller.engine_info = {"interface": interface, "mux": 3, "broadcast": [7, 8]}
-    # An engine joins what it is told by a colon.
+    # An engine joins the interface and the number with a colon.
     assert controller.engine_url("mux") == f"{interface}:3"
     assert controller.engine_url("broadcast", 1) == f"{interface}:8"
 
 
 def test_can_hold_sockets_says_no_where_a_path_is_too_long(tmp_path):
     """
-    Such a path has 107 bytes at most. Nothing is left of the trial.
+    A folder whose path is too long for sockets (107 bytes) is recognised, and the trial leaves no
+    file.
     """
     assert can_hold_sockets(tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -1,5 +1,5 @@
 """
-Latency and bandwidth, fitted from measurements with a confidence that is kept.
+The fit of latency and bandwidth to measurements, and the confidence of its intervals.
 """
 
 import math
@@ -28,9 +28,9 @@ from ddp_lessons.errors import BadInput
 )
 def test_fit_holds_the_truth_in_its_interval(latency_s, bandwidth, seed, noise, world_size):
     """
-    Made-up measurements of a ring: the truth lies in the intervals that are asked to hold it.
+    The true latency and bandwidth lie in the intervals of a fit to made-up measurements of a ring.
 
-    At a confidence of 1 - 1e-9 a miss in 300 intervals or so is rarer than one run in a million.
+    At a confidence of 1 - 1e-9, a miss in about 300 intervals is rarer than one run in a million.
     """
     rng = random.Random(seed)
     truth = Link(latency_s, bandwidth)
@@ -50,15 +50,18 @@ def test_fit_holds_the_truth_in_its_interval(latency_s, bandwidth, seed, noise, 
         expected_s = collective_s("all_reduce", "ring", world_size, num_bytes, truth)
         assert expected_s in found.predict(num_bytes)
     assert found.num_samples == 50
-    # 50 samples tell a standard deviation to a tenth of itself; five of these each way.
+    # 50 samples determine a standard deviation to a tenth of itself. The limits are five tenths
+    # away.
     assert 0.5 * noise < found.error_share < 1.5 * noise
 
 
 def test_fit_intervals_hold_the_truth_as_often_as_they_say():
     """
-    Too narrow is false confidence, too wide is no help: 95 % must be 95 %, for few samples too.
+    A 95 % interval holds the truth in 95 % of cases, for few samples too: a narrower one gives
+    false confidence, and a wider one no help.
 
-    In 1,000 tries the count of hits has a standard deviation of at most 6.9; four of them.
+    In 1,000 tries the number of hits has a standard deviation of at most 6.9. The test allows four
+    of them.
     """
     rng = random.Random(5)
     hits = {"latency": 0, "bandwidth": 0, "next": 0}
@@ -75,7 +78,7 @@ def test_fit_intervals_hold_the_truth_as_often_as_they_say():
 
 def test_fit_of_exact_times_is_exact():
     """
-    Without noise nothing but rounding is left: some hundred operations, each 2**-53.
+    A fit of exact times is exact within the rounding of some hundred operations, 2**-53 each.
     """
     found = fit([(size, 2e-5 + size / 5e9) for size in (8, 1024, 2**20, 2**26)])
     assert found.latency_s.value == pytest.approx(2e-5, rel=1e-12)
@@ -87,7 +90,8 @@ def test_fit_of_exact_times_is_exact():
 
 def test_fit_sees_the_latency_where_plain_least_squares_does_not():
     """
-    Large times are off by more seconds than the latency; weighing by seconds would bury it.
+    The fit finds the latency where plain least squares does not: weighted by seconds, the errors of
+    large times exceed the latency.
     """
     rng = random.Random(1)
     sizes = [2**k for k in range(3, 29)]
@@ -104,8 +108,8 @@ def test_fit_sees_the_latency_where_plain_least_squares_does_not():
 
 def test_fit_is_not_ruled_by_one_time_that_was_interrupted():
     """
-    A busy machine makes times longer. The pull of one is bounded: the fit is off by less than
-    half of what that time is, in logarithms, and the intervals, which it widens, hold the truth.
+    One interrupted measurement does not decide the fit. The logarithm of its error moves the fit by
+    less than half, and the intervals, which it widens, still hold the truth.
     """
     truth = [(4**k, 1e-5 + 4**k / 1e9) for k in range(3, 13)]
     for broken in range(10):
@@ -119,7 +123,8 @@ def test_fit_is_not_ruled_by_one_time_that_was_interrupted():
 
 def test_fit_finds_its_way_from_far_off():
     """
-    The first and the last time are wrong a hundredfold, and they are where the search starts.
+    The fit converges although the first and the last time, where its search starts, are wrong by a
+    factor of 100.
     """
     truth = [(4**k, 1e-5 + 4**k / 1e9) for k in range(1, 15)]
     samples = [(truth[0][0], truth[0][1] * 100), *truth[1:-1], (truth[-1][0], truth[-1][1] / 100)]
@@ -137,7 +142,8 @@ def test_fit_finds_its_way_from_far_off():
 @example([(100, 4e-6), (1000, 7.47e-4), (1, 3e-6)])  # a full step would lead to times below 0
 def test_fit_of_anything_ends_in_order_or_in_a_plain_error(samples):
     """
-    A learner's measurements may be nonsense; the answer must be bounds in order or BadInput.
+    Any measurements give ordered bounds or BadInput, because a learner's measurements may be
+    nonsense.
     """
     try:
         found = fit(samples)
@@ -149,7 +155,8 @@ def test_fit_of_anything_ends_in_order_or_in_a_plain_error(samples):
 
 def test_fit_never_says_that_a_message_takes_less_than_no_time():
     """
-    Large sizes alone cannot tell the latency: 0 is then the best that is possible, and it says so.
+    The fit never predicts a negative time. Large sizes alone do not determine the latency, so its
+    best value, 0, is also its lower bound.
     """
     found = fit([(1e8, 0.099), (2e8, 0.2), (4e8, 0.41), (8e8, 0.83)])
     assert found.latency_s.value == found.latency_s.low == 0.0
@@ -159,7 +166,7 @@ def test_fit_never_says_that_a_message_takes_less_than_no_time():
 
 def test_fit_of_small_sizes_has_no_upper_bound_for_the_bandwidth():
     """
-    What was not measured is not known: the interval is open.
+    Small sizes alone do not bound the bandwidth, so its interval has no upper end.
     """
     found = fit([(1, 1.00e-5), (2, 1.02e-5), (3, 0.99e-5), (4, 1.03e-5)])
     assert found.bandwidth_bytes_per_s.high == math.inf

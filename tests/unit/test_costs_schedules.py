@@ -1,5 +1,5 @@
 """
-Costs are exact: every schedule is played to its end, and every formula is counted after.
+Costs of collectives: every schedule is executed, and every formula is compared with the count.
 """
 
 import pytest
@@ -31,7 +31,8 @@ LINK = Link(latency_s=30e-6, bandwidth_bytes_per_s=2e9)
 
 def wanted(collective, world_size, root, num_chunks):
     """
-    Return what each rank must hold in each chunk after a collective; None where it does not matter.
+    Return what each rank must hold in each chunk after a collective. None means that any content is
+    right.
     """
     ranks, everybody = range(world_size), tuple(range(world_size))
     rows = []
@@ -57,9 +58,10 @@ def wanted(collective, world_size, root, num_chunks):
 @pytest.mark.parametrize(("collective", "algorithm"), PAIRS)
 def test_schedule_does_what_its_collective_promises(collective, algorithm):
     """
-    Bytes of an algorithm that does not work are worth nothing: it is played on every world size.
+    Each schedule computes its collective for every world size, because the bytes of a wrong
+    algorithm mean nothing.
 
-    `holdings` itself refuses to send what a rank does not hold and to add a part twice.
+    `holdings` itself refuses to send a chunk that a rank does not hold, and to add a part twice.
     """
     for world_size in WORLD_SIZES:
         for root in {0, world_size // 2, world_size - 1}:
@@ -74,7 +76,8 @@ def test_schedule_does_what_its_collective_promises(collective, algorithm):
 @pytest.mark.parametrize(("collective", "algorithm"), PAIRS)
 def test_schedule_sends_and_receives_one_message_a_step(collective, algorithm):
     """
-    The model lets a rank send one and receive one message at a time; a step must keep to that.
+    In one step a rank sends at most one message and receives at most one, as the cost model
+    assumes.
     """
     for world_size in WORLD_SIZES:
         for step in schedule(collective, algorithm, world_size, 5).steps:
@@ -93,7 +96,7 @@ def test_schedule_sends_and_receives_one_message_a_step(collective, algorithm):
 )
 def test_rank_costs_receive_what_was_sent(pair, world_size, num_elements, element_bytes, data):
     """
-    No byte is lost or made up, and nothing is sent by one rank alone.
+    The bytes received equal the bytes sent, and one rank alone sends none.
     """
     root = data.draw(st.integers(0, world_size - 1))
     costs = rank_costs(schedule(*pair, world_size, num_elements, root), element_bytes, LINK)
@@ -109,9 +112,9 @@ def test_rank_costs_receive_what_was_sent(pair, world_size, num_elements, elemen
 @given(world_size=st.integers(1, 12), num_elements=st.integers(0, 10_000))
 def test_ring_all_reduce_sends_two_passes_less_two_chunks(world_size, num_elements):
     """
-    2 (w - 1) / w of the tensor where it divides; to the element where it does not.
+    Each rank sends 2 (w - 1) / w of the tensor if w divides it, and is exact to the element if not.
 
-    The whole tensor passed round w - 1 times gives the right sum too: the bytes tell it apart.
+    Passing the whole tensor round w - 1 times gives the right sum too, but more bytes.
     """
     lengths = chunk_lengths(num_elements, world_size)
     sent = sent_bytes("all_reduce", "ring", world_size, num_elements, 4)
@@ -131,7 +134,7 @@ def test_ring_all_reduce_sends_two_passes_less_two_chunks(world_size, num_elemen
 
 def test_reduce_scatter_ring_ends_where_torch_puts_the_chunk():
     """
-    torch's reduce_scatter gives rank r chunk r, so a rank sends all chunks but its own.
+    torch's reduce_scatter gives rank r chunk r, so each rank sends all chunks but its own.
     """
     assert sent_bytes("reduce_scatter", "ring", 4, 10, 1) == [10 - 3, 10 - 3, 10 - 2, 10 - 2]
     assert sent_bytes("all_gather", "ring", 4, 10, 1) == [10 - 3, 10 - 2, 10 - 2, 10 - 3]
@@ -139,7 +142,8 @@ def test_reduce_scatter_ring_ends_where_torch_puts_the_chunk():
 
 def test_hub_and_ring_send_equally_much_but_the_hub_alone_sends_most():
     """
-    The claim of a central node (C04): its own line is the one that fills as ranks are added.
+    A hub and a ring send the same number of bytes in all, but the hub's own link carries most
+    (claim C04): its load grows with the number of ranks.
     """
     for world_size in (2, 4, 8, 64):
         hub = sent_bytes("all_reduce", "hub", world_size, 6400, 4)
@@ -151,7 +155,7 @@ def test_hub_and_ring_send_equally_much_but_the_hub_alone_sends_most():
 
 def test_hub_moves_with_its_root():
     """
-    The busiest rank is whichever stands in the middle.
+    The rank that sends most is the hub, whichever rank it is.
     """
     assert sent_bytes("all_reduce", "hub", 4, 10, 1, root=2) == [10, 10, 30, 10]
 
@@ -159,10 +163,10 @@ def test_hub_moves_with_its_root():
 @pytest.mark.parametrize(("collective", "algorithm"), PAIRS)
 def test_critical_path_is_what_the_schedule_takes(collective, algorithm):
     """
-    A formula out of a paper is right here if the clock of the played schedule agrees.
+    The formula of the critical path equals the time of the executed schedule.
 
-    Lengths divide by all world sizes. Both sides are sums of at most a hundred positive doubles,
-    so they agree to far better than 1e-12.
+    All world sizes divide the length. Both sides are sums of at most a hundred positive doubles, so
+    they agree to much better than 1e-12.
     """
     if (collective, algorithm) in NO_FORMULA:
         with pytest.raises(BadInput, match="Count it with rank_costs"):
@@ -178,7 +182,7 @@ def test_critical_path_is_what_the_schedule_takes(collective, algorithm):
 
 def test_rank_costs_finish_one_after_the_other_down_a_chain():
     """
-    A rank far from the root waits longer: each hop of the tree is one round.
+    A rank far from the root finishes later, because each hop of the tree is one round.
     """
     plan = schedule("broadcast", "tree", 3, 1)
     finish = [cost.finish_s for cost in rank_costs(plan, 4, Link(1.0, 1.0))]
@@ -189,7 +193,7 @@ def test_rank_costs_finish_one_after_the_other_down_a_chain():
 
 def test_rank_costs_charge_the_adding_to_messages_that_are_added():
     """
-    Thakur and others count the arithmetic too; a copy has none.
+    Adding costs time for messages that are added (Thakur et al.), and not for copies.
     """
     link = Link(0.0, 1.0, add_s_per_byte=0.5)
     reduce = rank_costs(schedule("reduce", "hub", 2, 10), 1, link)
@@ -200,7 +204,7 @@ def test_rank_costs_charge_the_adding_to_messages_that_are_added():
 
 def test_barrier_has_messages_and_no_bytes():
     """
-    A barrier costs latency alone.
+    A barrier sends messages without bytes, so it costs only latency.
     """
     for algorithm in ALGORITHMS["barrier"]:
         costs = rank_costs(schedule("barrier", algorithm, 5, 1000), 4)
@@ -211,7 +215,8 @@ def test_barrier_has_messages_and_no_bytes():
 @given(num_elements=st.integers(0, 10_000), num_chunks=st.integers(1, 70))
 def test_chunks_cover_every_element_once(num_elements, num_chunks):
     """
-    As torch.tensor_split: no length differs by more than one, the longer ones first.
+    Chunks cover every element once, as those of torch.tensor_split: lengths differ by at most one,
+    and longer chunks come first.
     """
     lengths = chunk_lengths(num_elements, num_chunks)
     assert sum(lengths) == num_elements
@@ -225,7 +230,7 @@ def test_chunks_cover_every_element_once(num_elements, num_chunks):
 
 def test_chunks_are_those_of_torch():
     """
-    The trace will compare bytes exactly, so the cut must be torch's own.
+    The chunks are those of torch, because the trace compares bytes exactly.
     """
     torch = pytest.importorskip("torch")
     for num_elements in (0, 1, 3, 4, 10, 1023):
@@ -241,7 +246,8 @@ def test_chunks_are_those_of_torch():
 @pytest.mark.parametrize("world_size", [3, 4, 8, 13])
 def test_crossover_is_where_both_take_equally_long(one, other, world_size):
     """
-    On either side of it the other algorithm wins, or one wins everywhere.
+    At the crossover both algorithms take equally long. Below and above it different ones win, or
+    one wins everywhere.
     """
 
     def gap(num_bytes):
@@ -254,7 +260,7 @@ def test_crossover_is_where_both_take_equally_long(one, other, world_size):
         assert gap(1) * gap(10**9) >= 0
     else:
         at = collective_s("all_reduce", one, world_size, size, LINK)
-        # Both sides are a few products and sums of doubles: twenty roundings at most.
+        # Both sides are a few products and sums of doubles, with at most twenty roundings.
         assert abs(gap(size)) <= 20 * 2**-53 * at
         assert gap(size / 2) * gap(size * 2) < 0
         assert crossover_bytes("all_reduce", other, one, world_size, LINK) == size

@@ -1,5 +1,5 @@
 """
-A model of a whole training step, and what costs refuse.
+The model of a whole training step, and the inputs that `costs` refuses.
 """
 
 import math
@@ -21,7 +21,7 @@ from ddp_lessons.errors import BadInput
 
 def test_more_ranks_do_not_help_beyond_the_serial_share():
     """
-    Amdahl: with a tenth that does not divide, ten is the end.
+    Amdahl's law: if a tenth of the work is serial, the speed-up stays below ten.
     """
     assert amdahl_speedup(0.0, 8) == 8
     assert amdahl_speedup(1.0, 8) == 1
@@ -30,7 +30,8 @@ def test_more_ranks_do_not_help_beyond_the_serial_share():
 
 def test_step_model_hides_no_more_than_backward_lasts():
     """
-    Communication that outlasts backward shows, however well it overlaps.
+    Communication that is longer than the backward pass is not fully hidden, however well it
+    overlaps.
     """
     slow = StepModel(1.0, 2.0, 0.5, communication_s=5.0, overlap_share=1.0)
     assert (slow.hidden_s, slow.step_s) == (2.0, 6.5)
@@ -44,7 +45,7 @@ def test_step_model_hides_no_more_than_backward_lasts():
 
 def test_overlapped_finish_waits_for_gradients_and_for_the_link():
     """
-    A bucket is sent when it is ready and those before it are out.
+    A bucket is sent when its gradients are ready and the buckets before it are sent.
     """
     assert overlapped_finish_s([], []) == 0
     assert overlapped_finish_s([1, 2, 3], [0.5, 0.5, 0.5]) == 3.5  # the link waits for gradients
@@ -84,7 +85,7 @@ def test_overlapped_finish_waits_for_gradients_and_for_the_link():
 )
 def test_costs_refuse_what_cannot_be(call, message):
     """
-    A wrong number in would be a wrong number out, with nothing to show for it.
+    Impossible inputs are refused, because they would give wrong costs without a sign of it.
     """
     with pytest.raises(BadInput, match=message):
         call()

@@ -1,5 +1,5 @@
 """
-Standing still or computing: told by CPU time, on a clock and processes that are made up.
+Whether ranks compute or are still, judged by CPU time, on a made-up clock and made-up processes.
 """
 
 import pytest
@@ -9,7 +9,7 @@ from ddp_lessons.ranks.diagnosis.cpu_activity import BUSY_SHARE, CpuActivity
 
 class Machine:
     """
-    A clock, and processes that use CPU time as they are told.
+    A clock, and processes that use as much CPU time as a test sets.
     """
 
     def __init__(self, num_processes=4):
@@ -23,7 +23,7 @@ class Machine:
 
     def run(self, seconds, share=0.0, every_s=0.2):
         """
-        Let time pass in which process 0 uses a share of a core; look every now and then.
+        Let time pass in which process 0 uses a share of a core, and sample every `every_s` seconds.
         """
         for _ in range(round(seconds / every_s)):
             self.now += every_s
@@ -33,7 +33,7 @@ class Machine:
 
 def test_progress_counts_the_seconds_of_standing_still():
     """
-    The wait for a peer that never comes: no CPU time at all.
+    Ranks without CPU time are still: they wait for a peer that never comes.
     """
     machine = Machine()
     machine.run(4.0)
@@ -42,7 +42,7 @@ def test_progress_counts_the_seconds_of_standing_still():
 
 def test_progress_of_a_rank_that_computes():
     """
-    One busy rank is enough: the others wait for it, and that is no standstill.
+    One busy rank is enough for activity: the others wait for it.
     """
     machine = Machine()
     machine.run(10.0, share=0.9)
@@ -51,7 +51,7 @@ def test_progress_of_a_rank_that_computes():
 
 def test_progress_sees_the_moment_of_the_last_work():
     """
-    A cell computes, then hangs: the seconds are counted from the hang.
+    Seconds of stillness start at the last computation: here a cell computes and then hangs.
     """
     machine = Machine()
     machine.run(6.0, share=0.8)
@@ -63,7 +63,7 @@ def test_progress_sees_the_moment_of_the_last_work():
 
 def test_progress_is_not_fooled_by_heartbeats():
     """
-    Idle ranks beat and answer questions. A hundredth of a core each is not computing.
+    Heartbeats of idle ranks, a hundredth of a core each, do not count as computing.
     """
     machine = Machine()
     machine.run(5.0, share=0.04)
@@ -72,7 +72,7 @@ def test_progress_is_not_fooled_by_heartbeats():
 
 def test_progress_takes_a_rank_on_a_crowded_machine_for_busy():
     """
-    Where four ranks share two cores with others, each may get a quarter of one.
+    A rank that gets only a quarter of a core on a crowded machine counts as busy.
     """
     machine = Machine()
     machine.run(5.0, share=1.5 * BUSY_SHARE)
@@ -81,7 +81,8 @@ def test_progress_takes_a_rank_on_a_crowded_machine_for_busy():
 
 def test_progress_overlooks_rounding():
     """
-    /proc counts in hundredths of a second: two looks close together may differ by one.
+    Frequent samples measure correctly, although /proc counts CPU time in hundredths of a second, so
+    that two samples may differ by one.
     """
     machine = Machine()
     machine.run(1.0, share=1.0, every_s=0.01)
@@ -90,7 +91,7 @@ def test_progress_overlooks_rounding():
 
 def test_progress_survives_a_process_that_ends():
     """
-    Its CPU time vanishes from the sum; that is neither work nor an error.
+    The CPU time of a process that ends leaves the sum. That counts neither as work nor as an error.
     """
     machine = Machine()
     machine.run(1.0)
@@ -103,7 +104,7 @@ def test_progress_survives_a_process_that_ends():
 
 def test_progress_without_processes():
     """
-    Ranks on other machines cannot be measured. They stand still as far as this can tell.
+    Ranks on other machines cannot be measured, so they count as still.
     """
     machine = Machine(num_processes=0)
     machine.now += 3.0

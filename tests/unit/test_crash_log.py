@@ -1,5 +1,5 @@
 """
-A rank that dies says where: written by processes that really die.
+The crash log: the line at which a rank died, written by processes that really die.
 """
 
 import os
@@ -44,7 +44,8 @@ def die(folder, line):
 )
 def test_last_words_have_the_line(tmp_path, line, code, is_own_will):
     """
-    The line of 0.2 s ago, which was told before, is often not the one that killed the rank.
+    The crash log holds the line at which the rank died. The last snapshot, up to 0.2 s older, often
+    shows another line.
     """
     assert die(tmp_path, line) == code
     assert read_crash_log(tmp_path, 2) == (3, is_own_will)
@@ -61,7 +62,8 @@ def test_last_words_have_the_line(tmp_path, line, code, is_own_will):
 )
 def test_last_words_are_the_ranks_own(tmp_path, line):
     """
-    A child of a rank may die as it likes, and asking for a process by signal 0 ends nobody.
+    Only the rank's own death is logged: not that of its children, and not signal 0, which ends no
+    process.
     """
     assert die(tmp_path, line) == 0
     assert read_crash_log(tmp_path, 2) == (None, False)
@@ -69,7 +71,7 @@ def test_last_words_are_the_ranks_own(tmp_path, line):
 
 def test_last_words_of_a_rank_that_left_none(tmp_path):
     """
-    Killed from outside, or another launcher's: nothing is known, and nothing is made up.
+    Without a crash log, as after a kill from outside, no line is known and none is invented.
     """
     assert read_crash_log(tmp_path, 2) == (None, False)
     stack_file(tmp_path, 2).write_text(

@@ -2,11 +2,14 @@
 When a cell is ended without anybody pressing Stop: only if no rank can ever go on.
 """
 
+from dataclasses import replace
+
 import pytest
 from fake_snapshots import at, call, finished, receiving, reducing, sending
 
 from ddp_lessons.ranks.diagnosis.manual_joins import short_joins
 from ddp_lessons.ranks.diagnosis.wait_graph import diagnose, is_deadlock
+from ddp_lessons.ranks.messages.snapshot import FormingGroup
 
 ON_A_KEY = at(7, "store.wait(['k'])", "store", groups={"0": [0, 1]})
 
@@ -43,7 +46,8 @@ def test_is_deadlock_leaves_a_rank_with_a_helper_alone(helper, where):
     A thread that sends 5 s later was once overtaken: a right cell was ended as a deadlock.
     """
     snapshots = {0: receiving(1), 1: finished()}
-    snapshots[0 if where == "running" else 1]["helpers"] = [helper]
+    rank = 0 if where == "running" else 1
+    snapshots[rank] = replace(snapshots[rank], helpers=[helper])
     found = diagnose(snapshots, [0])
     owner = "rank 0" if where == "running" else "rank 1"
     assert found.sentence == (
@@ -60,19 +64,19 @@ def test_is_deadlock_needs_an_answer_from_everybody():
     snapshots = {0: reducing(), 1: finished()}
     assert is_deadlock(snapshots, [0])
     assert not is_deadlock({**snapshots, 1: None}, [0])
-    assert not is_deadlock({**snapshots, 0: {**reducing(), "helpers": None}}, [0])
+    assert not is_deadlock({**snapshots, 0: replace(reducing(), helpers=None)}, [0])
 
 
 def test_store_wait_is_a_deadlock_once_nobody_can_set_the_key():
     """
     A key is set by a rank or by nobody; who waits for the waiting rank is told so.
     """
-    snapshots = {0: dict(ON_A_KEY), 1: dict(ON_A_KEY)}
+    snapshots = {0: ON_A_KEY, 1: ON_A_KEY}
     assert is_deadlock(snapshots, [0, 1])
     assert diagnose(snapshots, [0, 1]).sentence == (
         "ranks 0 and 1 all wait for a store's key (line 7), and none sets it"
     )
-    snapshots[1]["helpers"] = ["thread"]
+    snapshots[1] = replace(snapshots[1], helpers=["thread"])
     assert not is_deadlock(snapshots, [0, 1])
     assert diagnose(snapshots, [0, 1]).sentence == (
         "ranks 0 and 1 all wait for a store's key (line 7), and none sets it yet; "
@@ -86,16 +90,16 @@ def test_store_wait_is_a_deadlock_once_nobody_can_set_the_key():
     assert is_deadlock(snapshots, [0, 1])
     snapshots[1] = at(3, "load()")
     assert not is_deadlock(snapshots, [0, 1])
-    assert not is_deadlock({0: {**ON_A_KEY, "timeout_s": 3.0}}, [0])
+    assert not is_deadlock({0: replace(ON_A_KEY, timeout_s=3.0)}, [0])
 
 
 def test_message_of_another_tag_is_never_met():
     """
     Both wait for ever, though one sends and the other receives.
     """
-    snapshots = {0: {**sending(1), "tag": 1}, 1: {**receiving(0), "tag": 2}}
+    snapshots = {0: replace(sending(1), tag=1), 1: replace(receiving(0), tag=2)}
     assert is_deadlock(snapshots, [0, 1])
-    snapshots[1]["tag"] = 1
+    snapshots[1] = replace(snapshots[1], tag=1)
     assert not is_deadlock(snapshots, [0, 1])
 
 
@@ -103,14 +107,14 @@ def test_handle_of_a_message_is_told_from_that_of_a_collective():
     """
     After a collective in the same cell, waits for an irecv were once taken for its work.
     """
-    waiting = {**at(4, "handle.wait()", "wait", [call("all_reduce", 1)]), "operation": "recv"}
-    snapshots = {rank: dict(waiting) for rank in range(2)}
+    waiting = replace(at(4, "handle.wait()", "wait", [call("all_reduce", 1)]), operation="recv")
+    snapshots = dict.fromkeys(range(2), waiting)
     assert is_deadlock(snapshots, [0, 1])
     assert diagnose(snapshots, [0, 1]).sentence == (
         "ranks 0 and 1 all wait in recv (line 4), and none sends"
     )
     assert "irecv in wait" in diagnose(snapshots, [0, 1]).table
-    snapshots[1]["operation"] = "send"  # it may be what rank 0 receives
+    snapshots[1] = replace(snapshots[1], operation="send")  # it may be what rank 0 receives
     assert not is_deadlock(snapshots, [0, 1])
 
 
@@ -118,10 +122,10 @@ def test_rank_outside_that_is_busy_may_come():
     """
     Two cells on two halves of the ranks: each may wait for the other half.
     """
-    busy = {**at(None, ""), "outside": True}
+    busy = replace(at(None, ""), outside=True)
     snapshots = {0: reducing(groups={"0": [0, 1]}), 1: busy}
     assert not is_deadlock(snapshots, [0, 1])
-    snapshots[1] = {**reducing(groups={"0": [0, 1]}), "outside": True}
+    snapshots[1] = replace(reducing(groups={"0": [0, 1]}), outside=True)
     assert not is_deadlock(snapshots, [0, 1])
 
 
@@ -131,8 +135,8 @@ def joining(count="", timeout_s=3.0):
     """
     code, call = "dist.init_process_group('gloo')", "init_process_group"
     snapshot = at(3, code, call, groups={}, timeout_s=timeout_s)
-    forming = {"name": "", "ranks": [0, 1, 2, 3], "count": count}
-    return {**snapshot, "forming": forming, "function": "_create_c10d_store"}
+    forming = FormingGroup("", [0, 1, 2, 3], count)
+    return replace(snapshot, forming=forming, function="_create_c10d_store")
 
 
 def test_is_deadlock_ends_a_join_without_a_rank_that_has_finished():
@@ -145,7 +149,7 @@ def test_is_deadlock_ends_a_join_without_a_rank_that_has_finished():
         "rank 0 finished the cell without init_process_group; ranks 1-3 wait in "
         "init_process_group (line 3)"
     )
-    waits_for_a_key = {**joining(), "function": "_new_process_group_helper"}  # its limit holds
+    waits_for_a_key = replace(joining(), function="_new_process_group_helper")  # its limit holds
     assert not is_deadlock({0: finished(groups={}), 1: waits_for_a_key}, [1])
     snapshots[0] = finished()  # it is in a group: it was faster
     assert not is_deadlock(snapshots, [1, 2, 3])
@@ -163,10 +167,7 @@ def test_is_deadlock_ends_a_join_that_ranks_count_differently():
         "that failed counts too, and ranks meet only under the same number"
     )
     assert found.culprits == (2,)
-    pairs = {
-        r: {**joining(str(r // 2)), "forming": {"name": "", "ranks": [0, 1], "count": str(r // 2)}}
-        for r in range(4)
-    }
+    pairs = {r: replace(joining(), forming=FormingGroup("", [0, 1], str(r // 2))) for r in range(4)}
     assert not is_deadlock(pairs, [0, 1, 2, 3])  # two worlds, each of two ranks
 
 

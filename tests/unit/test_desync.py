@@ -1,32 +1,36 @@
 """
-What ranks called in different ways although the calls look alike: roots, and names of groups.
+Desyncs in which the calls look alike: different roots, and different groups of one name.
 """
+
+from dataclasses import replace
 
 import pytest
 from fake_snapshots import at, call, finished, reducing
 
 from ddp_lessons.ranks.diagnosis.wait_graph import diagnose, is_deadlock
+from ddp_lessons.ranks.messages.snapshot import FormingGroup
 
 
 def rooted(root, name="broadcast", number=1, line=2):
     """
-    Return the place of a rank in a collective that has a root.
+    Return the snapshot of a rank in a collective that has a root.
     """
     snapshot = at(line, f"dist.{name}(t, root)", name, [call(name, number)])
-    return {**snapshot, "root": root}
+    return replace(snapshot, root=root)
 
 
 def forming(name, ranks, groups=None, waiting_in="new_group"):
     """
-    Return the place of a rank that makes a group.
+    Return the snapshot of a rank that makes a group.
     """
     snapshot = at(2, "pair = dist.new_group(some)", waiting_in, groups=groups)
-    return {**snapshot, "forming": {"name": name, "ranks": ranks}}
+    return replace(snapshot, forming=FormingGroup(name, ranks))
 
 
 def test_diagnose_names_a_root_of_its_own():
     """
-    The calls are alike in name, size and dtype, so only the root tells who is wrong.
+    The diagnosis names the rank with another root. The calls agree in name, size and dtype, so only
+    the root shows the culprit.
     """
     snapshots = {0: rooted(0), 1: rooted(0), 2: rooted(2), 3: rooted(0)}
     found = diagnose(snapshots, [0, 1, 2, 3])
@@ -41,7 +45,8 @@ def test_diagnose_names_a_root_of_its_own():
 
 def test_diagnose_says_in_short_that_each_is_its_own_root():
     """
-    `src=rank` is how it is done wrongly; eight ranks must not make eight clauses of it.
+    Ranks that each pass themselves as the root (`src=rank`, a common mistake) are reported in one
+    clause, not in eight.
     """
     snapshots = {rank: rooted(rank, "reduce") for rank in range(8)}
     found = diagnose(snapshots, list(range(8)))
@@ -51,7 +56,8 @@ def test_diagnose_says_in_short_that_each_is_its_own_root():
 
 def test_diagnose_takes_a_finished_root_for_a_witness():
     """
-    Rank 1 is root of rank 2 and has finished, so two are of one mind, and rank 0 is the odd one.
+    A root that has finished counts as a vote for itself. Rank 1 is the root of rank 2 and has
+    finished, so rank 0 is the culprit.
     """
     done = finished([call("broadcast", 1)])
     snapshots = {0: rooted(0), 1: done, 2: rooted(1), 3: done}
@@ -60,7 +66,8 @@ def test_diagnose_takes_a_finished_root_for_a_witness():
 
 def test_is_deadlock_lets_a_collective_of_one_root_go_on():
     """
-    A broadcast of a gigabyte takes its time on every rank, with the same root.
+    Ranks in a collective with the same root are no deadlock, because a broadcast of a gigabyte
+    takes its time.
     """
     snapshots = {0: rooted(1), 1: rooted(1), 2: rooted(1)}
     assert diagnose(snapshots, [0, 1, 2]).sentence.startswith("rank 0 waits in broadcast 1; ")
@@ -71,7 +78,8 @@ def test_is_deadlock_lets_a_collective_of_one_root_go_on():
 
 def test_diagnose_names_groups_that_clash():
     """
-    Half of the ranks made another group first: torch gave two groups one name.
+    The diagnosis names groups that clash: half of the ranks made another group first, so torch gave
+    two groups one name.
     """
     world = {"0": [0, 1, 2, 3]}
     made = {**world, "1": [0, 1]}
@@ -94,7 +102,8 @@ def test_diagnose_names_groups_that_clash():
 @pytest.mark.parametrize("waiting_in", ["new_group", "init_process_group"])
 def test_is_deadlock_lets_a_group_form(waiting_in):
     """
-    All members make it: connecting takes a while on a busy machine. Once that was ended.
+    A group that all members make is no deadlock, because connecting takes a while on a busy
+    machine. Such a cell was once ended.
     """
     snapshots = {rank: forming("1", [0, 1], waiting_in=waiting_in) for rank in (0, 1)}
     assert not is_deadlock(snapshots, [0, 1])
@@ -104,7 +113,7 @@ def test_is_deadlock_lets_a_group_form(waiting_in):
 
 def test_diagnose_waits_for_the_members_of_a_new_group_only():
     """
-    Who is no member passes at once, so only members can be missed.
+    Only members of a new group can be missing, because the other ranks pass at once.
     """
     snapshots = {0: forming("1", [0, 1]), 1: finished(), 2: finished(), 3: finished()}
     found = diagnose(snapshots, [0])
@@ -116,7 +125,8 @@ def test_diagnose_waits_for_the_members_of_a_new_group_only():
 
 def test_diagnose_names_a_rank_that_there_is_not():
     """
-    A world size that is too large leaves everybody waiting for a rank that nobody started.
+    The diagnosis names a rank that does not exist: with a world size that is too large, all ranks
+    wait for it.
     """
     snapshots = {r: forming("", [0, 1, 2], waiting_in="init_process_group") for r in (0, 1)}
     found = diagnose(snapshots, [0, 1])
@@ -128,10 +138,11 @@ def test_diagnose_names_a_rank_that_there_is_not():
 
 def test_diagnose_names_ranks_that_were_not_asked():
     """
-    `%%px --targets 0,1` with a collective of all: the others are idle, and can never come.
+    The diagnosis names ranks that were not asked to run the cell: with `%%px --targets 0,1` and a
+    collective of all, they never come.
     """
-    idle = {**finished(), "outside": True}
-    snapshots = {0: reducing(), 1: reducing(), 2: idle, 3: dict(idle)}
+    idle = replace(finished(), outside=True)
+    snapshots = {0: reducing(), 1: reducing(), 2: idle, 3: idle}
     found = diagnose(snapshots, [0, 1])
     assert found.sentence == (
         "ranks 2 and 3 were not asked to run this cell; "
@@ -145,8 +156,9 @@ def test_diagnose_names_ranks_that_were_not_asked():
 
 def test_table_leaves_out_who_was_not_asked_and_is_not_awaited():
     """
-    A cell for rank 0 of eight shows one row, not eight.
+    The table leaves out ranks that are not in the cell and not waited for, so that a cell for one
+    of eight ranks shows one row.
     """
-    idle = {**finished(), "outside": True}
-    snapshots = {0: at(1, "time.sleep(9)"), **{rank: dict(idle) for rank in range(1, 8)}}
+    idle = replace(finished(), outside=True)
+    snapshots = {0: at(1, "time.sleep(9)"), **{rank: idle for rank in range(1, 8)}}
     assert len(diagnose(snapshots, [0]).table.splitlines()) == 2

@@ -1,7 +1,7 @@
 """
-Hold pyproject.toml, environment.yml and requirements.lock to the same packages and versions.
+pyproject.toml, environment.yml and requirements.lock name the same packages and versions.
 
-conda cannot be run in CI, so that this is what keeps its environment from falling behind.
+conda cannot run in CI, so these tests keep its environment up to date.
 """
 
 import os
@@ -21,7 +21,7 @@ from paths import ROOT
 
 CONDA_NAMES = {"pytorch": "torch", "matplotlib-base": "matplotlib"}
 """
-What conda-forge calls otherwise than pyproject.toml.
+conda-forge's names of packages that have other names in pyproject.toml.
 """
 CONDA_ONLY = {"python", "pip", "make"}
 
@@ -41,7 +41,7 @@ def read_pyproject(text):
 
 def read_environment(text):
     """
-    Return the Python and the packages of a conda environment under pyproject.toml's names.
+    Return the Python range and the packages of a conda environment, under pyproject.toml's names.
     """
     packages = {}
     for line in yaml.safe_load(text)["dependencies"]:
@@ -56,7 +56,8 @@ def read_environment(text):
 
 def read_lock(text):
     """
-    Return the pins as {name: version text}. Anything but `name==version [; marker]` is an error.
+    Return {name: version text} of the lock file. Any line but `name==version [; marker]` is an
+    error.
     """
     pins = {}
     for line in text.splitlines():
@@ -72,7 +73,7 @@ def read_lock(text):
 
 def differences(pyproject, environment, lock):
     """
-    Return in what the three files differ, as sentences; [] if they agree.
+    Return the differences of the three files as sentences; [] if they agree.
     """
     python, wanted = read_pyproject(pyproject)
     conda_python, conda = read_environment(environment)
@@ -118,14 +119,15 @@ def pinned_distributions():
 
 def test_environment_files_agree():
     """
-    A learner on conda and one on pip must get the same course.
+    The three files agree, so that a learner on conda and one on pip get the same course.
     """
     assert differences(*texts()) == []
 
 
 def test_environment_lock_has_what_the_site_needs():
     """
-    conda's environment goes without it, so that only the lock keeps the site's tools from moving.
+    The lock pins the site's packages. conda's environment lacks them, so only the lock fixes their
+    versions.
     """
     extras = tomllib.loads(texts()[0])["project"]["optional-dependencies"]
     pins = read_lock(texts()[2])
@@ -148,7 +150,7 @@ def test_environment_lock_has_what_the_site_needs():
 )
 def test_environment_differences_are_found(index, old, new, difference):
     """
-    A comparison that never fails would let conda's environment rot unseen.
+    Each kind of difference is found, so the comparison above can fail.
     """
     changed = texts()
     assert changed[index].count(old) == 1
@@ -159,7 +161,7 @@ def test_environment_differences_are_found(index, old, new, difference):
 @pytest.mark.parametrize("line", ["torch>=2.13", "torch==2.*", "torch==2.13.0+cpu", "torch"])
 def test_environment_lock_takes_pins_only(line):
     """
-    A loose line makes tomorrow's CI another one than today's.
+    The lock accepts exact versions only, because a loose line gives CI another version each day.
     """
     with pytest.raises((AssertionError, ValueError)):
         read_lock(line)
@@ -169,7 +171,8 @@ def test_environment_lock_takes_pins_only(line):
 @pytest.mark.parametrize(("sys_platform", "system"), [("linux", "Linux"), ("darwin", "Darwin")])
 def test_environment_lock_is_closed(python, sys_platform, system):
     """
-    A dependency that is not pinned changes under us. torch names its CUDA packages by itself.
+    The lock pins every dependency of its packages, because an unpinned one changes without notice.
+    torch's CUDA packages are left out: torch requires exact versions of them.
     """
     elsewhere = {
         "extra": "",
@@ -193,7 +196,8 @@ def test_environment_lock_is_closed(python, sys_platform, system):
 
 def test_environment_lock_admits_every_python():
     """
-    A pin that asks for Python 3.11.5 shuts out Debian 12, whose Python is 3.11.2.
+    Every pin installs on the first release of each supported Python: a pin that needs 3.11.5 would
+    exclude Debian 12, which has 3.11.2.
     """
     refused = [
         f"{found.name} {found.version} on Python {python}"
@@ -204,34 +208,37 @@ def test_environment_lock_admits_every_python():
     assert refused == []
 
 
-# As the CondaBuildPack of repo2docker reads it.
+# The pattern of repo2docker's CondaBuildPack.
 REPO2DOCKER_PYTHON = re.compile(r"python\s*=+\s*([\d\.]*)")
 REPO2DOCKER_FOLDERS = ("binder", ".binder")
 
 
 def test_environment_is_read_by_repo2docker():
     """
-    It sees no other form of a Python version, and then builds its own default and replaces it.
+    repo2docker finds the Python version in environment.yml. It reads one form only, and for any
+    other it first builds its default Python and then replaces it.
     """
     lines = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
     found = [REPO2DOCKER_PYTHON.match(line) for line in lines if isinstance(line, str)]
     (version,) = [match[1] for match in found if match]
     assert ".".join(version.split(".")[:2]) == "3.12"
-    # A package of this folder's would have it copy the folder before it builds the environment.
+    # With a package from this folder, repo2docker would copy the folder before it builds the
+    # environment.
     packages = [item for line in lines if isinstance(line, dict) for item in line["pip"]]
     assert not any(item.startswith(("-", ".", "/")) for item in packages)
 
 
 def test_environment_s_scripts_are_where_repo2docker_looks():
     """
-    A folder named binder would hide all that is beside it, environment.yml too.
+    repo2docker finds our scripts: no folder named binder exists, because it would hide
+    environment.yml and the scripts.
     """
     assert not any((ROOT / folder).exists() for folder in REPO2DOCKER_FOLDERS)
     for name in ("postBuild", "start"):
         text = (ROOT / name).read_text()
         assert text.startswith("#!")  # it runs the file itself
         assert os.access(ROOT / name, os.X_OK)
-    # A hub may mount a volume over the folder of this file, and an editable install is gone.
+    # A hub may mount a volume over the repository's folder, which would remove an editable install.
     install = (ROOT / "postBuild").read_text()
     assert "pip install" in install
     assert not re.search(r"(?<!\w)(-e|--editable)\b", install)
@@ -239,10 +246,12 @@ def test_environment_s_scripts_are_where_repo2docker_looks():
 
 def test_environment_s_start_gives_the_course_s_settings_and_goes_on():
     """
-    An image opens without a question about news, with kernels encrypted, and runs what it is told.
+    The start script sets the course's Jupyter settings and then runs its command: an image opens
+    without a question about news, and its kernels encrypt.
     """
     tell = ["python", "-c", "import os; print(os.environ['JUPYTER_CONFIG_PATH'])"]
-    # In an image `python` is the environment's. Here it is this one's, activated or not.
+    # In an image `python` is the environment's. Here it is this process's, whether its environment
+    # is activated or not.
     ours = os.environ | {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.defpath])}
     done = subprocess.run(
         [ROOT / "start", *tell],

@@ -1,5 +1,5 @@
 """
-The catalogue of faults, and how faults are drawn from it.
+The catalogue of faults, and the faults that are drawn from it.
 """
 
 import ast
@@ -12,14 +12,14 @@ from random_faults import WORLD_SIZES, plan, plan_of_kind
 
 def test_plan_is_the_same_for_a_seed():
     """
-    The command that repeats a fault is worth nothing if it draws another one.
+    A seed always gives the same fault, so that the printed command repeats a failure.
     """
     assert [plan(seed) for seed in range(50)] == [plan(seed) for seed in range(50)]
 
 
 def test_plan_reaches_every_kind():
     """
-    A kind that is never drawn is never tried; a thousand faults try each on many ranks.
+    Every kind of fault is drawn, and a thousand faults cover all world sizes.
     """
     assert {plan(seed).kind for seed in range(len(KINDS))} == set(KINDS)
     faults = [plan(seed) for seed in range(1000)]
@@ -33,7 +33,8 @@ def test_plan_reaches_every_kind():
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_kind_is_python_and_a_pattern(kind):
     """
-    A slip in a rare kind would show only when it is drawn.
+    Each kind's cell compiles, and so does its pattern, because an error in a rare kind would show
+    only when it is drawn.
     """
     first, second = plan_of_kind(kind, 2)
     assert first.kind == second.kind == kind

@@ -1,5 +1,5 @@
 """
-How the proof on GPUs judges a notebook and a GPU's memory, and what its report says.
+The GPU proof: how it judges a notebook and a GPU's memory, and its report.
 """
 
 import importlib
@@ -17,7 +17,7 @@ MACHINE |= {"torch": "2.13.0", "python": "3.12.3", "cpu": "Xeon", "num_cores": 2
 @pytest.fixture
 def bench(monkeypatch):
     """
-    Give a function that imports a module of the benchmarks, as running its script does.
+    Return a function that imports a module of the benchmarks, as running its script does.
     """
     monkeypatch.syspath_prepend(BENCHMARKS)
     return importlib.import_module
@@ -25,7 +25,8 @@ def bench(monkeypatch):
 
 def test_report_says_which_device_what_failed_and_what_differs(bench):
     """
-    The report is all that is left when the machine has gone back.
+    The report names the devices, the failures and the outputs that differ, because it is all that
+    remains of a borrowed machine.
     """
     report = bench("proof_report")
     common = {"layout": "4 ranks", "seconds": 3.0, "log": "x.log"}
@@ -54,7 +55,7 @@ def test_report_says_which_device_what_failed_and_what_differs(bench):
 
 def cell(text="", *, raises=False, error=""):
     """
-    Make a cell that printed a text, or raised.
+    Return a cell that printed a text, or raised.
     """
     new = nbformat.v4.new_code_cell(metadata={"tags": ["raises-exception"] if raises else []})
     if text:
@@ -68,7 +69,7 @@ def cell(text="", *, raises=False, error=""):
 
 def judged(bench, before, after, num_ranks=4):
     """
-    Judge notebooks of these cells.
+    Return the proof's judgement of two notebooks of these cells.
     """
     made = [nbformat.v4.new_notebook(cells=cells) for cells in (before, after)]
     return bench("proof_notebook").judge(*made, num_ranks)
@@ -76,7 +77,7 @@ def judged(bench, before, after, num_ranks=4):
 
 def test_notebook_whose_cells_print_the_same_comes_out(bench):
     """
-    The plainest case: nothing wrong, nothing that differs.
+    A notebook with the same outputs passes without differences.
     """
     cells = [cell("[0] 1"), cell("ok: true"), cell(raises=True, error="ValueError")]
     assert judged(bench, cells, cells) == ([], {})
@@ -84,7 +85,8 @@ def test_notebook_whose_cells_print_the_same_comes_out(bench):
 
 def test_notebook_with_another_output_comes_out_and_is_told(bench):
     """
-    A lesson prints its device; that is no fault on a GPU.
+    A notebook with other outputs passes, and the differences are listed: a lesson prints its
+    device, which is no fault on a GPU.
     """
     before, after = [cell("4 ranks: cpu"), cell("ok: a")], [cell("4 ranks: cuda"), cell("ok: b")]
     assert judged(bench, before, after) == ([], {1: "4 ranks: cuda", 2: "ok: b"})
@@ -101,7 +103,7 @@ def test_notebook_with_another_output_comes_out_and_is_told(bench):
 )
 def test_notebook_with_a_fault_does_not_come_out(bench, before, after, fault):
     """
-    A proof that lets a fault through proves nothing.
+    A notebook with an unexpected error, a missing error or a missing ok line fails.
     """
     (wrong,), _ = judged(bench, before, after)
     assert wrong.startswith(fault)
@@ -109,7 +111,8 @@ def test_notebook_with_a_fault_does_not_come_out(bench, before, after, fault):
 
 def test_memory_that_is_left_is_told(bench):
     """
-    A leak of one rank's tensors must not pass for what a driver rounds.
+    Memory that is still in use after the ranks' end is reported, so that a leak of one rank's
+    tensors is not taken for the driver's rounding.
     """
     judge, mib = bench("proof_memory").judge, 2**20
     clean = {"before": 0, "with ranks": 2000, "a rank killed": 1500, "it was replaced": 2000}

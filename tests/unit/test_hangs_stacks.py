@@ -1,5 +1,5 @@
 """
-Stacks: dumps of processes that hang are read right, and the odd one is found.
+Stack dumps of processes that hang: how they are read, and how the odd rank is found.
 """
 
 import faulthandler
@@ -39,14 +39,15 @@ print("ready", flush=True)
 
 def frames(*lines):
     """
-    Return a stack of frames of a script, innermost first, below a library's.
+    Return a stack with frames of a script, innermost first, below a library's frame.
     """
     return [Frame("/x/lib.py", 1, "f"), *(Frame("/y/job.py", line, "g") for line in lines)]
 
 
 def test_read_stack_takes_the_main_thread_of_the_last_dump():
     """
-    The main thread is the last that faulthandler writes, whichever thread wrote.
+    The main thread is read from the last dump. faulthandler writes it last, whichever thread wrote
+    the dump.
     """
     both = read_stacks(DUMP + "\n" + DUMP)
     assert len(both) == 4
@@ -60,7 +61,8 @@ def test_read_stack_takes_the_main_thread_of_the_last_dump():
 
 def test_called_names_what_the_own_line_has_called():
     """
-    The wrapper that torch puts around its calls is none.
+    `called` names the function that the script's line has called, and skips the wrapper that torch
+    puts around its calls.
     """
     stack = read_stack(DUMP)
     assert called(stack, "job.py") == "all_reduce"
@@ -71,7 +73,8 @@ def test_called_names_what_the_own_line_has_called():
 
 def test_frames_know_their_text_and_whose_they_are():
     """
-    A line number alone makes one look it up.
+    A frame knows its line's text and whether it is a library's, so that a reader need not look up a
+    line number.
     """
     line = frames.__code__.co_firstlineno
     frame = Frame(__file__, line, "<module>")
@@ -84,12 +87,13 @@ def test_frames_know_their_text_and_whose_they_are():
 
 def test_odd_frames_name_the_line_at_which_a_rank_left_the_others():
     """
-    A function that all call does not tell them apart; the line that calls it does.
+    The odd rank's frame is the line at which it left the others' path, not a function that all of
+    them call.
     """
     stacks = {0: frames(12, 20, 40), 1: frames(12, 20, 40), 2: frames(12, 30, 41)}
     assert odd_frames(stacks, "job.py") == {2: Frame("/y/job.py", 30, "g")}
     stacks[3] = frames(5, 40)
-    assert odd_frames(stacks, "job.py") == {}  # two of four are no majority
+    assert odd_frames(stacks, "job.py") == {}  # two of four are not a majority
     stacks[4] = frames(12, 20, 40)
     assert {rank: frame.line for rank, frame in odd_frames(stacks, "job.py").items()} == {
         2: 30,
@@ -102,7 +106,7 @@ def test_odd_frames_name_the_line_at_which_a_rank_left_the_others():
 
 def top(stack):
     """
-    Return the function that a stack ends in, or None.
+    Return the innermost function of a stack, or None.
     """
     return stack and stack[0].function
 
@@ -110,7 +114,8 @@ def top(stack):
 @pytest.mark.parametrize("function", ["stays", "moves"])
 def test_look_tells_who_stays_from_who_moves(tmp_path, function):
     """
-    One dump of a process that works looks like that of one that hangs.
+    `look` compares two dumps to distinguish a process that hangs from one that works, because one
+    dump of both looks alike.
     """
     script, dump = tmp_path / "script.py", tmp_path / "dump.txt"
     script.write_text(f"{SCRIPT}{function}()\n")
@@ -120,7 +125,7 @@ def test_look_tells_who_stays_from_who_moves(tmp_path, function):
             assert process.stdout.readline() == "ready\n"
             if function == "stays":
                 wait_until(lambda: top(look(process.pid, dump)) == "stays", HANGS_AFTER_S, "it")
-            else:  # between two looks it may have had no core
+            else:  # between two dumps the process may have had no core
                 wait_until(lambda: look(process.pid, dump, 1) is None, HANGS_AFTER_S, "it")
         finally:
             process.kill()
@@ -128,7 +133,7 @@ def test_look_tells_who_stays_from_who_moves(tmp_path, function):
 
 def test_look_gives_up_on_a_process_that_does_not_answer(tmp_path):
     """
-    A process that is stopped writes nothing.
+    `look` returns None for a process that does not answer, such as a stopped one.
     """
     dump = tmp_path / "dump.txt"
     dump.write_text("")
@@ -144,7 +149,8 @@ def test_look_gives_up_on_a_process_that_does_not_answer(tmp_path):
 
 def test_own_line_of_a_thread_that_waits_in_a_library():
     """
-    A thread that waits is at a line of threading.py, which is nobody's fault.
+    The line of a thread that waits in a library is that of the script's call, not one of
+    threading.py.
     """
     waits, ready = threading.Event(), threading.Event()
 
@@ -169,7 +175,7 @@ def test_own_line_of_a_thread_that_waits_in_a_library():
 
 def test_dump_of_faulthandler_itself_is_read(tmp_path):
     """
-    What is read here is what the Python that runs writes.
+    A dump of this Python's own faulthandler is read.
     """
     with (tmp_path / "dump.txt").open("w+") as file:
         faulthandler.dump_traceback(file, all_threads=True)

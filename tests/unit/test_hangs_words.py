@@ -1,5 +1,5 @@
 """
-What torch's errors say in one line, the same on every run.
+The one-line summaries of torch's errors, which are the same on every run.
 """
 
 import pytest
@@ -33,14 +33,14 @@ DETAIL = (
 )
 def test_short_leaves_out_what_differs(text, said):
     """
-    A line that holds a port cannot be compared.
+    `short` leaves out ports and addresses, because a line that holds a port cannot be compared.
     """
     assert short(RuntimeError(text)).removesuffix(".").strip() == said
 
 
 def test_attempt_says_how_a_call_ended(monkeypatch, capsys):
     """
-    On which rank, when, and how.
+    `attempt` prints the rank, whether the call ended at once or late, and its error.
     """
     monkeypatch.setattr("torch.distributed.get_rank", lambda: 3)
 
@@ -56,20 +56,21 @@ def test_attempt_says_how_a_call_ended(monkeypatch, capsys):
 
 def test_naive_watchdog_barks_once_when_no_beat_comes(tmp_path):
     """
-    Twenty lines are enough to know that nothing happens.
+    The naive watchdog writes the stacks once if no heartbeat comes, so twenty lines are enough to
+    detect a hang.
     """
     path = tmp_path / "stacks.txt"
     with path.open("w") as file:
         dog = NaiveWatchdog(0.2, file)
         dog.beat()
-        dog._thread.join()  # it ends when it has barked
+        dog._thread.join()  # the thread ends after its dump
     stack = read_stack(path.read_text())
     assert own_frames(stack, "test_hangs_words.py")[0].function.startswith("test_naive_watchdog")
 
 
 def test_naive_watchdog_is_silent_when_it_is_let_go(tmp_path, capfd):
     """
-    A training that ends is no hang.
+    A closed watchdog is silent, because a training that ends is no hang.
     """
     dog = NaiveWatchdog(60)
     dog.beat()

@@ -1,5 +1,5 @@
 """
-A rank counts as there as soon as its heart listens, however long a period is.
+A rank counts as present as soon as its heart subscribes, however long a heartbeat period is.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ async def heart(context, ping_url, pong_url, name):
 
 async def hearts_heard_of(names):
     """
-    Let hearts come one after the other, and return in which order the hub hears of them.
+    Start hearts one after the other, and return the order in which the controller is told of them.
     """
     plain, context = zmq.Context(), zmq.asyncio.Context()
     sockets = ping, pong, monitor = [plain.socket(k) for k in (zmq.XPUB, zmq.ROUTER, zmq.XPUB)]
@@ -71,15 +71,17 @@ async def hearts_heard_of(names):
 
 def test_hearts_are_heard_of_when_they_subscribe():
     """
-    The stock monitor would let each of these wait for 10 minutes; ranks waited for 0.1 to 0.2 s,
-    at every start and at every replacement. Each must be told of once, the later ones too.
+    Each heart is reported once, as soon as it subscribes, also after the first. ipyparallel's own
+    monitor would let each wait for a period: 10 minutes here, and 0.1 to 0.2 s at every real start
+    and replacement.
     """
     assert asyncio.run(hearts_heard_of([b"one", b"two", b"three"])) == ["one", "two", "three"]
 
 
 def test_an_answer_to_an_old_beat_counts():
     """
-    On a crowded machine a rank may answer the beat before the last but one, each time.
+    An answer to an old heartbeat counts, because on a crowded machine a rank may always be late by
+    two.
     """
     told = []
 
@@ -95,13 +97,14 @@ def test_an_answer_to_an_old_beat_counts():
 
 
 def _change_hearts(monitor, change, hearts):
-    # What ipyparallel's own does beside telling the hub.
+    # Change the hearts as ipyparallel's method does, but without telling the controller.
     change(monitor.hearts, hearts)
 
 
 def test_a_heart_that_was_given_up_is_told_so_when_it_beats_again(monkeypatch):
     """
-    Its host is back, and another rank has its place: it counts no more, and is told once a beat.
+    A heart that was given up is told so, once a heartbeat, when it answers again. Its host is back,
+    but another rank has its place.
     """
     said = []
     for name, change in {"new_hearts": set.update, "heart_failure": set.difference_update}.items():
@@ -112,10 +115,10 @@ def test_a_heart_that_was_given_up_is_told_so_when_it_beats_again(monkeypatch):
     monitor.handle_pong([b"rank 3", b"1.0"])
     assert monitor.hearts == {b"rank 3"}
     monitor.handle_heart_failure([b"rank 3"])
-    monitor.responses = set()  # as at each beat
+    monitor.responses = set()  # as at each heartbeat
     monitor.handle_pong([b"rank 2", b"9.0"])
     monitor.handle_pong([b"rank 3", b"9.0"])
-    monitor.handle_pong([b"rank 2", GIVEN_UP + b"rank 3"])  # all hearts send back what they hear
+    monitor.handle_pong([b"rank 2", GIVEN_UP + b"rank 3"])  # all hearts send back what they receive
     monitor.handle_pong([b"rank 3", GIVEN_UP + b"rank 3"])
     assert said == [GIVEN_UP + b"rank 3"]
     assert monitor.hearts == {b"rank 2"}

@@ -1,5 +1,5 @@
 """
-The line between kernel and supervisor: whole messages, whatever the socket does to them.
+The JSON pipe between kernel and supervisor delivers whole messages, however the socket splits them.
 """
 
 import json
@@ -16,7 +16,7 @@ from ddp_lessons.ranks.system.json_pipe import JsonPipe, json_pipe_pair
 @pytest.fixture
 def ends():
     """
-    Two connected links, closed in the end.
+    Give two connected JSON pipes, and close them after the test.
     """
     left, right = json_pipe_pair()
     yield left, right
@@ -26,7 +26,7 @@ def ends():
 
 def receive(link, num_messages):
     """
-    Receive until there are that many messages, and return them.
+    Receive messages until there are `num_messages`, and return them.
     """
     link.sock.settimeout(HANGS_AFTER_S)  # a lost message is a failure, not a hang
     found = []
@@ -39,7 +39,7 @@ def receive(link, num_messages):
 
 def test_link_goes_both_ways(ends):
     """
-    Orders go one way, events the other, on one line.
+    A pipe carries messages in both directions: orders one way, events the other.
     """
     left, right = ends
     assert left.send(do="signal", ranks=[0, 1], signum=9)
@@ -50,7 +50,8 @@ def test_link_goes_both_ways(ends):
 
 def test_link_puts_split_messages_together(ends):
     """
-    A stream socket knows no messages: they come byte by byte, or many at once.
+    Split messages are reassembled, because a stream socket may deliver single bytes, or many
+    messages at once.
     """
     left, right = ends
     orders = [{"do": f"order {i}", "text": "no\nline end, and ü"} for i in range(3)]
@@ -66,7 +67,8 @@ def test_link_puts_split_messages_together(ends):
 
 def test_link_carries_a_message_larger_than_a_read(ends):
     """
-    The environment of a rank alone can fill a socket's buffer.
+    A message may be larger than one read: the environment of a rank alone can fill a socket's
+    buffer.
     """
     left, right = ends
     text = "x" * 1_000_000
@@ -79,7 +81,8 @@ def test_link_carries_a_message_larger_than_a_read(ends):
 @pytest.mark.parametrize("how", ["closed", "killed"])
 def test_link_tells_of_the_other_ends_end(how):
     """
-    The reader hears of it, also with half a message read; the sender gets False, not an error.
+    Both ends notice that the other end has closed: `receive` returns None, also after half a
+    message, and `send` returns False instead of an error.
     """
     left, right = json_pipe_pair()
     left.sock.sendall(b'{"do": "sto')
@@ -99,7 +102,8 @@ def test_link_tells_of_the_other_ends_end(how):
 
 def test_link_close_wakes_its_own_reader(ends):
     """
-    The supervisor client's thread waits in `receive`; when the ranks are stopped it must come back and end.
+    `close` ends a `receive` in another thread. The supervisor client's thread waits there, and must
+    end when the ranks are stopped.
     """
     left, _ = ends
     got = []
@@ -112,7 +116,8 @@ def test_link_close_wakes_its_own_reader(ends):
 
 def test_link_keeps_messages_of_many_threads_whole(ends):
     """
-    Cells, the supervisor client and the launcher send from threads of their own.
+    Messages of many threads stay whole: cells, the supervisor client and the launcher each send
+    from their own threads.
     """
     left, right = ends
     num_threads, num_messages = 8, 200
@@ -133,7 +138,7 @@ def test_link_keeps_messages_of_many_threads_whole(ends):
 
 def test_link_has_no_name_and_no_port(ends):
     """
-    Nobody else on a shared server can connect to a socket pair.
+    A pipe has no name and no port, so that no other user of a shared server can connect to it.
     """
     for link in ends:
         assert link.sock.family == socket.AF_UNIX
@@ -143,7 +148,8 @@ def test_link_has_no_name_and_no_port(ends):
 
 def test_link_wraps_a_descriptor(ends):
     """
-    The supervisor gets its end as a number on its command line.
+    A pipe can wrap a file descriptor, because the supervisor gets its end as a number on its
+    command line.
     """
     left, right = ends
     with socket.socket(fileno=os.dup(right.fileno())) as copy:

@@ -1,5 +1,6 @@
 """
-A batch file says what one wants, and a rehearsal says what would come of it.
+Batch files for Slurm: `batch_text` writes them, and `rehearse` predicts the ranks that one would
+start.
 """
 
 import pytest
@@ -14,7 +15,7 @@ PLAIN = Cluster(nodes=3, cores=16, gpus=0, partition="cpu", hours=1)
 
 def placed(text, cluster=CLUSTER):
     """
-    Return (rank, world size, node, threads) of each rank that a file would start.
+    Return (rank, world size, node, threads) of each rank that a batch file would start.
     """
     rehearsal = rehearse(text, cluster)
     assert rehearsal.refused is None, rehearsal.refused
@@ -24,7 +25,7 @@ def placed(text, cluster=CLUSTER):
 
 def file_of(*lines):
     """
-    Return a batch file of these lines.
+    Return a batch file with these lines.
     """
     return "\n".join(["#!/bin/bash", *lines, ""])
 
@@ -35,7 +36,8 @@ def file_of(*lines):
 )
 def test_batch_text_starts_the_ranks_that_were_asked_for(cluster, ranks, each, threads):
     """
-    A rank a GPU, or a rank a node, and all cores are used.
+    The batch file starts the requested ranks, one for each GPU or one for each node, and uses all
+    cores.
     """
     text = batch_text(cluster, ranks, 45, "train.py")
     assert placed(text, cluster) == [(r, ranks, r // each, threads) for r in range(ranks)]
@@ -61,7 +63,7 @@ TWO_NODES = ("#SBATCH -N 2 --ntasks-per-node=1", "#SBATCH -c 8 # cores")
 )
 def test_there_are_many_ways_to_start_four_ranks(line):
     """
-    A rehearsal looks at what is started, not at how it is written.
+    A rehearsal finds the same four ranks, whichever command starts them.
     """
     text = file_of(*TWO_NODES, "export OMP_NUM_THREADS=3", line)
     assert sorted(placed(text)) == [(r, 4, r // 2, 3) for r in range(4)]
@@ -69,7 +71,8 @@ def test_there_are_many_ways_to_start_four_ranks(line):
 
 def test_torchrun_has_a_default_of_one_thread():
     """
-    It says so in a warning that nobody reads.
+    Without OMP_NUM_THREADS, torchrun gives each rank one thread; its warning about that is easily
+    missed.
     """
     line = "srun torchrun --standalone --nproc-per-node=2 train.py --lr 0.1"
     assert placed(file_of(line)) == [(0, 2, 0, 1), (1, 2, 0, 1)]
@@ -79,7 +82,8 @@ def test_torchrun_has_a_default_of_one_thread():
 
 def test_slurm_fills_one_node_after_the_other():
     """
-    Four tasks on two nodes are not two and two.
+    Slurm places the minimum of tasks on each node, and the rest on the first: four tasks on two
+    nodes are three and one.
     """
     assert wish_of({"nodes": "2", "ntasks": "4"}, CLUSTER).tasks_per_node == [3, 1]
     options = {"ntasks": "8", "cpus-per-task": "8"}
@@ -93,7 +97,8 @@ def test_slurm_fills_one_node_after_the_other():
 
 def test_step_takes_what_the_job_has_unless_it_says_otherwise():
     """
-    srun in a batch file starts all tasks of the job.
+    A step has the job's tasks and nodes unless its options change them: srun in a batch file starts
+    all tasks of the job.
     """
     job = wish_of({"nodes": "2", "ntasks-per-node": "3"}, CLUSTER)
     assert wish_of({}, above=job).tasks_per_node == [3, 3]
@@ -103,7 +108,8 @@ def test_step_takes_what_the_job_has_unless_it_says_otherwise():
 
 def test_what_no_srun_starts_runs_on_the_first_node():
     """
-    The rest of the file is a script on one machine.
+    A command without srun runs on the first node only, because a batch file is a script on one
+    machine.
     """
     ranks = rehearse(file_of("#SBATCH -N 2", "torchrun --nproc-per-node 2 train.py"), CLUSTER).ranks
     assert [(rank.is_outside, rank.node) for rank in ranks] == [(True, 0), (True, 0)]
@@ -139,7 +145,8 @@ def test_what_no_srun_starts_runs_on_the_first_node():
 )
 def test_rehearsal_tells_what_slurm_or_the_shell_would_not_have(lines, fault):
     """
-    Each is found before the job waits for an hour in a queue.
+    A rehearsal reports what Slurm or the shell would refuse, before the job waits for an hour in a
+    queue.
     """
     rehearsal = rehearse(file_of(*lines), CLUSTER)
     assert fault in rehearsal.refused
@@ -148,14 +155,14 @@ def test_rehearsal_tells_what_slurm_or_the_shell_would_not_have(lines, fault):
 @pytest.mark.parametrize("text", ["", "srun python train.py\n", "#!\n", "#!/bin/nothing\n"])
 def test_rehearsal_wants_a_shell_in_the_first_line(text):
     """
-    sbatch does, too.
+    A rehearsal demands a shell in the first line, as sbatch does.
     """
     assert rehearse(text, CLUSTER).refused
 
 
 def test_options_below_the_first_command_do_not_count():
     """
-    sbatch reads no further, and says nothing.
+    Options below the first command do not count: sbatch ignores them silently.
     """
     text = file_of("#SBATCH --nodes=2", "# words", "", "echo", "#SBATCH --ntasks-per-node=4")
     assert read_options(text) == {"nodes": "2"}
@@ -163,7 +170,7 @@ def test_options_below_the_first_command_do_not_count():
 
 def test_options_are_split_from_the_command():
     """
-    What srun starts has options of its own.
+    srun's options end before its command, which has its own options.
     """
     words = ["-n2", "--label", "--time", "5", "python", "-n", "3"]
     options = {"ntasks": "2", "label": "", "time": "5"}
@@ -178,14 +185,14 @@ def test_options_are_split_from_the_command():
 )
 def test_minutes_of_slurms_times(time, minutes):
     """
-    A number alone is minutes, and with two of them the second is seconds.
+    Slurm's time formats are read: "90" is minutes, and "5:30" minutes and seconds.
     """
     assert minutes_of(time) == minutes
 
 
 def test_rehearsal_ends_a_file_that_does_not_end(monkeypatch):
     """
-    A loop in a batch file must not hold a check.
+    A rehearsal ends a batch file with an endless loop, so that a check does not hang.
     """
     monkeypatch.setattr("ddp_lessons.launch.rehearsal._LIMIT_S", 0.2)
     assert "No end" in rehearse(file_of("while true; do :; done"), CLUSTER).refused

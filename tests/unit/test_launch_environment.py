@@ -1,5 +1,5 @@
 """
-Whoever has started a process, it finds its number, that of all, and where they meet.
+The environment of a launched process: its rank, the world size, and the address where ranks meet.
 """
 
 import socket
@@ -42,7 +42,7 @@ SRUN = {
 
 def test_torchrun_has_torchs_own_words():
     """
-    Nothing is to be translated, and the naive way does as well.
+    torchrun sets torch's own variables, so the naive way reads them too.
     """
     place = Place(rank=5, world_size=8, local_rank=1, address="node3", port=41234)
     assert place_of(TORCHRUN) == naive.place_of(TORCHRUN) == place
@@ -61,7 +61,8 @@ def test_torchrun_has_torchs_own_words():
 )
 def test_other_launchers_have_other_words(environ, launcher, place):
     """
-    What MASTER_ADDR and MASTER_PORT say counts, if somebody has set them.
+    mpiexec and srun set other variables. MASTER_ADDR and MASTER_PORT take precedence if they are
+    set.
     """
     assert launcher_of(environ) == launcher
     assert place_of(environ) == place
@@ -71,7 +72,8 @@ def test_other_launchers_have_other_words(environ, launcher, place):
 
 def test_innermost_launcher_wins():
     """
-    torchrun in a task of srun, mpiexec in a batch file: Slurm's variables are there, too.
+    The innermost launcher counts: under torchrun in a task of srun, or mpiexec in a batch file,
+    Slurm's variables are set too.
     """
     assert place_of(SRUN | TORCHRUN) == place_of(TORCHRUN)
     assert place_of(SRUN | MPIEXEC) == place_of(MPIEXEC)
@@ -79,7 +81,7 @@ def test_innermost_launcher_wins():
 
 def test_adopt_tells_torch_in_its_own_words():
     """
-    After it, torch needs no help.
+    `adopt` sets torch's own variables, so that torch then needs no help.
     """
     environ = dict(MPIEXEC)
     place = adopt(environ)
@@ -88,7 +90,7 @@ def test_adopt_tells_torch_in_its_own_words():
 
 def test_adopt_writes_into_this_process_if_nothing_is_named(monkeypatch):
     """
-    That is what a script wants.
+    `adopt` without an argument changes this process's environment, as a script needs.
     """
     for name in (*TORCHRUN, *MPIEXEC, *SRUN):
         monkeypatch.delenv(name, raising=False)
@@ -106,7 +108,7 @@ def test_adopt_writes_into_this_process_if_nothing_is_named(monkeypatch):
 )
 def test_place_of_half_an_environment_is_refused(environ, got):
     """
-    The variable is named.
+    An incomplete environment is refused, and the message names the variable.
     """
     with pytest.raises(BadInput) as caught:
         place_of(environ)
@@ -127,14 +129,15 @@ def test_place_of_half_an_environment_is_refused(environ, got):
 )
 def test_first_host_of_a_list(nodes, first):
     """
-    Slurm writes lists of machines shorter than they are.
+    The first host is found in Slurm's short form of a list of nodes.
     """
     assert first_host(nodes) == first
 
 
 def test_a_free_port_is_none_that_the_system_gives_to_others():
     """
-    Ranks bind it seconds later, when others have asked for any port meanwhile.
+    A port from `free_port` is outside the range from which the system assigns ports, because ranks
+    bind it seconds later.
     """
     given = range(*map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()))
     ports = {free_port() for _ in range(50)}
@@ -144,7 +147,7 @@ def test_a_free_port_is_none_that_the_system_gives_to_others():
 
 def test_a_port_that_somebody_uses_is_not_free(monkeypatch):
     """
-    The one port that is ours is held.
+    A port that is in use is not returned: here the only candidate is in use.
     """
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -156,7 +159,8 @@ def test_a_port_that_somebody_uses_is_not_free(monkeypatch):
 @pytest.mark.parametrize("first", [1024, 11_000])
 def test_a_free_port_is_found_where_the_system_gives_all(monkeypatch, first):
     """
-    No port is left to us there, and those below are root's.
+    A port is found also if the system assigns from nearly all ports. Ports below 1024 belong to
+    root.
     """
     monkeypatch.setattr(environment, "_first_given_port", lambda: first)
     assert free_port() > 1023
@@ -164,7 +168,7 @@ def test_a_free_port_is_found_where_the_system_gives_all(monkeypatch, first):
 
 def test_a_free_port_is_found_where_the_system_does_not_tell_its_range(monkeypatch, tmp_path):
     """
-    Other systems keep to the range of the standard.
+    Where the system does not report its range, the range of the standard is assumed.
     """
     monkeypatch.setattr(environment, "_GIVEN_PORTS", tmp_path / "missing")
     assert 39152 <= free_port() < 49152

@@ -1,5 +1,5 @@
 """
-Who took the others along, from what torchrun and the ranks have printed.
+The culprit of a failed job, found in the output of torchrun and of the ranks.
 
 The texts are those of real jobs, shortened.
 """
@@ -27,7 +27,7 @@ STOPPED = "torch.distributed.elastic.multiprocessing.api.SignalException: Proces
 
 def report_of(root, *others):
     """
-    Return torchrun's report of (rank, exit code) pairs, the root cause first.
+    Return torchrun's report of (rank, exit code) pairs. Its root cause comes first here.
     """
     names = {-15: "(SIGTERM)", -9: "(SIGKILL)"}
     blocks = [BLOCK.format(rank, code, names.get(code, "")) for rank, code in (*others, root)]
@@ -37,7 +37,7 @@ def report_of(root, *others):
 
 def test_report_is_read_as_it_stands():
     """
-    The root cause stands last, below the others.
+    The report is read as torchrun writes it: the root cause is last, below the other failures.
     """
     report = report_of((1, 3), (0, -15), (2, 1))
     assert exit_codes(report) == {0: -15, 2: 1, 1: 3}
@@ -66,7 +66,7 @@ RECORDED = """\
 )
 def test_an_error_is_in_the_report_if_it_was_recorded(last_line, found):
     """
-    What a rank has printed before is not the report's.
+    A recorded error is read from the report only, and not from a rank's output before it.
     """
     assert recorded_error(RAISED + report_of((1, 1), (0, -15)) + last_line) == found
     assert recorded_error(RAISED) is None
@@ -74,7 +74,7 @@ def test_an_error_is_in_the_report_if_it_was_recorded(last_line, found):
 
 def test_last_error_is_the_one_that_ended_a_rank():
     """
-    What it has survived stands above.
+    The last error of a rank's output is the one that ended it. Errors above it did not.
     """
     assert last_error(RAISED) == "ValueError"
     assert last_error(SURVIVED + LOST.format(2)) == "ConnectionError"
@@ -102,6 +102,7 @@ def test_last_error_is_the_one_that_ended_a_rank():
 )
 def test_who_failed_is_no_victim(report, logs, found):
     """
-    The second has a victim for the root cause, and in the fifth the culprit is not listed.
+    The culprit is found also if the report's root cause is collateral, as in the second case, or
+    does not list the culprit, as in the eighth.
     """
     assert who_failed(report, logs) == found

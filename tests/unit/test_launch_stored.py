@@ -1,5 +1,5 @@
 """
-What lesson 09 shows where a launcher is missing came out of a real run.
+The outputs that lesson 09 shows where a launcher is missing come from a real run.
 """
 
 import pytest
@@ -14,7 +14,7 @@ EXECUTED = ROOT / "notebooks" / "executed" / "09_launch.ipynb"
 
 def printed_by_cells():
     """
-    Return what each cell of the stored notebook has printed.
+    Return the printed text of each code cell of the stored notebook.
     """
     cells = [cell for cell in read_notebook(EXECUTED).cells if cell.cell_type == "code"]
     return ["".join(out.get("text", "") for out in cell.outputs) for cell in cells]
@@ -23,7 +23,8 @@ def printed_by_cells():
 @pytest.mark.parametrize("command", STORED)
 def test_what_is_stored_was_printed(command):
     """
-    Whoever builds the lesson anew sees here what to change.
+    Each stored output is in the executed notebook, so a rebuild of the lesson shows which outputs
+    to update.
     """
     texts = [text for text in printed_by_cells() if STORED[command] in text]
     assert len(texts) == 1, f"the notebook has not printed: {STORED[command]}"
@@ -31,7 +32,7 @@ def test_what_is_stored_was_printed(command):
 
 def test_stored_output_is_plainly_marked():
     """
-    Nobody shall take it for a run of his own.
+    Stored output is marked as such, so that no learner takes it for their own run.
     """
     first, *lines = stored_output("sbatch").splitlines()
     assert first.startswith("sbatch is not here.")

@@ -1,5 +1,5 @@
 """
-What is sent to Slurm and mpiexec, and what is made of their words: no rank is started here.
+The commands for Slurm and mpiexec, and the parsing of their output. No rank is started here.
 """
 
 import os
@@ -33,7 +33,7 @@ KILLED_BY_SRUN = "srun: error: n1: tasks 0-1,3: Killed"
 @pytest.fixture
 def launcher(tmp_path, monkeypatch):
     """
-    A launcher that has started nothing, in a folder where nothing may be left.
+    Return a launcher that has started nothing, in a folder where no file may be left.
     """
     work = tmp_path / "work"
     work.mkdir()
@@ -43,7 +43,7 @@ def launcher(tmp_path, monkeypatch):
 
 def fake(patch, tmp_path, name, text):
     """
-    Put a command into the path, before all others.
+    Put a command at the front of the PATH.
     """
     folder = tmp_path / "bin"
     folder.mkdir(exist_ok=True)
@@ -62,7 +62,8 @@ def fake(patch, tmp_path, name, text):
 )
 def test_first_death_is_read_from_what_mpiexec_says(said, told):
     """
-    Of four that ended, only one did so by itself.
+    The first death is read from mpiexec's output: of four ranks that ended, only one did so without
+    being ended by mpiexec.
     """
     assert first_death(said) == told
 
@@ -79,7 +80,8 @@ def test_first_death_is_read_from_what_mpiexec_says(said, told):
 )
 def test_jobs_are_told_in_words_of_slurm(job, said, waits, runs, is_over):
     """
-    The learner can look these up, and their administrator knows them.
+    A job's state is reported in Slurm's own words, which the learner can look up and an
+    administrator knows.
     """
     assert str(job) == said
     assert (job.waits, job.runs, job.is_over) == (waits, runs, is_over)
@@ -87,7 +89,8 @@ def test_jobs_are_told_in_words_of_slurm(job, said, waits, runs, is_over):
 
 def test_script_has_what_was_configured_and_is_left_nowhere(launcher, tmp_path, monkeypatch):
     """
-    ipyparallel knows of more options, and puts them nowhere; and it leaves its script lying about.
+    The batch script contains the configured options, and is deleted. ipyparallel ignores some of
+    the options, and leaves its script in the folder.
     """
     launcher.options, launcher.queue, launcher.account = "--nodes=2 --mem=1G", "short", "physics"
     fake(monkeypatch, tmp_path, "sbatch", f"cp $1 {tmp_path}/script; echo Submitted batch job 17")
@@ -102,7 +105,8 @@ def test_script_has_what_was_configured_and_is_left_nowhere(launcher, tmp_path, 
 @pytest.mark.parametrize("line", ["--ntasks={n}", "-n {n}", "--ntasks {n}"])
 def test_script_that_says_how_many_tasks_is_left_so(launcher, tmp_path, monkeypatch, line):
     """
-    Of two such lines Slurm goes by the last. Others that begin alike say nothing of it.
+    A script that sets the number of tasks is not changed, because Slurm uses the last of two such
+    lines. Similar lines, such as `--nodes`, do not set it.
     """
     launcher.batch_template = f"#!/bin/sh\n#SBATCH --nodes=2\n#SBATCH {line}\nsrun true\n"
     fake(monkeypatch, tmp_path, "sbatch", f"cp $1 {tmp_path}/script; echo Submitted batch job 17")
@@ -113,7 +117,8 @@ def test_script_that_says_how_many_tasks_is_left_so(launcher, tmp_path, monkeypa
 
 def test_job_knows_nothing_of_the_job_that_it_is_started_in(launcher, tmp_path, monkeypatch):
     """
-    A hub may run this notebook in a job of Slurm's, whose numbers are not those of its ranks.
+    A job does not inherit the variables of the job that the notebook runs in: a hub may run it in
+    one of Slurm, with other numbers than its ranks.
     """
     monkeypatch.setenv("SLURM_PROCID", "0")
     monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
@@ -130,7 +135,7 @@ def test_job_knows_nothing_of_the_job_that_it_is_started_in(launcher, tmp_path, 
 
 def test_words_of_slurm_are_passed_on(launcher, tmp_path, monkeypatch):
     """
-    A cluster has rules that nobody here knows.
+    Slurm's own error text is passed on, because a cluster has rules that the course cannot know.
     """
     fake(monkeypatch, tmp_path, "sbatch", "echo sbatch: error: not before noon >&2; exit 1")
     with pytest.raises(LauncherError, match="these words of sbatch: sbatch: error: not before"):
@@ -142,7 +147,8 @@ def test_words_of_slurm_are_passed_on(launcher, tmp_path, monkeypatch):
 
 def test_queue_that_is_silent_is_told_from_a_job_that_is_gone(launcher, tmp_path, monkeypatch):
     """
-    Slurm's controller may be away for a minute; the ranks live on.
+    A queue that does not answer differs from a job that has ended: Slurm's controller may be away
+    for a minute while the ranks run on.
     """
     launcher.job_id = "17"
     fake(monkeypatch, tmp_path, "squeue", "echo 'PENDING|Priority'")
@@ -157,7 +163,8 @@ def test_queue_that_is_silent_is_told_from_a_job_that_is_gone(launcher, tmp_path
 @pytest.mark.parametrize("is_killed", [False, True], ids=["stopped", "link_cut"])
 def test_supervisor_runs_what_ends_a_job(tmp_path, is_killed):
     """
-    Also if the kernel is gone, and if one of several commands is not there.
+    The supervisor runs the command that ends a job, also if the kernel is gone, and if one command
+    does not exist.
     """
     supervisor = SupervisorClient()
     done, other = tmp_path / "done", tmp_path / "other"
@@ -173,7 +180,8 @@ def test_supervisor_runs_what_ends_a_job(tmp_path, is_killed):
 
 def test_rank_is_read_from_what_its_launcher_names(monkeypatch):
     """
-    A kernel in a job of Slurm's hands its variables to all of its ranks, its own number too.
+    A rank's number is read from the variable that its launcher names. A kernel in a Slurm job
+    passes its own variables, with its own number, to all ranks.
     """
     monkeypatch.setenv("SLURM_PROCID", "0")
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "2")
@@ -184,7 +192,7 @@ def test_rank_is_read_from_what_its_launcher_names(monkeypatch):
 
 def test_home_of_a_rank_in_a_job_is_its_node(monkeypatch, tmp_path):
     """
-    By the name that squeue and scontrol know.
+    The host of a rank in a Slurm job is its node's name, as squeue and scontrol show it.
     """
     monkeypatch.setenv("SLURMD_NODENAME", "n7")
     assert host_info(str(tmp_path))["host"] == "n7"
@@ -208,7 +216,8 @@ def test_home_of_a_rank_in_a_job_is_its_node(monkeypatch, tmp_path):
 )
 def test_engines_that_ended_are_read_from_what_srun_says(launcher, monkeypatch, said, ended):
     """
-    Slurm itself counts the job as running while one of them lives.
+    Dead engines are found in srun's output, because Slurm counts the job as running while one
+    engine lives.
     """
     monkeypatch.setattr(launcher, "get_output", lambda: said)
     assert launcher.ended_tasks() == ended
@@ -217,7 +226,8 @@ def test_engines_that_ended_are_read_from_what_srun_says(launcher, monkeypatch, 
 @pytest.mark.parametrize("num_later", [0, 3, 50])
 def test_why_an_engine_ended_is_told_however_much_others_said_since(num_later):
     """
-    All write into one file, of which the last lines are shown.
+    The cause of an engine's end is shown, however much the others printed since: all write into one
+    file, of which only the last lines are shown.
     """
     said = [EXITED_BY_SRUN, *(f"engine 1: line {number}" for number in range(num_later))]
     engines = SlurmRankProcesses.__new__(SlurmRankProcesses)

@@ -1,5 +1,5 @@
 """
-Hold that imports point one way, so that each part can be read without those after it.
+Imports point one way, so that each part can be read without the parts after it.
 """
 
 import import_map
@@ -13,7 +13,8 @@ LAYERS = (
     "frameworks", "many_machines", "progress", "board", "ranks", "checks", "course",
 )  # fmt: skip
 """
-The entries of ddp_lessons, from the ground up. Each imports from itself and those before it.
+The subpackages and modules of ddp_lessons, from the bottom to the top. Each may import itself and
+those before it.
 """
 
 SUBJECTS = (
@@ -22,7 +23,8 @@ SUBJECTS = (
     "asynchronous", "beyond_ddp", "frameworks", "many_machines",
 )  # fmt: skip
 """
-What a learner reads as a textbook: no notebook machinery, no plotting.
+The subpackages that a learner reads as a textbook. They contain no notebook machinery and no
+plotting.
 """
 
 FORBIDDEN = {
@@ -33,20 +35,20 @@ FORBIDDEN = {
 FORBIDDEN["costs"] = FORBIDDEN["costs"] | {"torch"}
 
 ROOMS = {
-    "ranks": ("system", "rank", "supervisor", "diagnosis", "kernel"),
+    "ranks": ("messages", "system", "rank", "supervisor", "diagnosis", "kernel"),
     "course": ("notebooks", "rules", "building", "doctor"),
 }
 """
-The rooms of an entry, from the ground up. Each imports from itself and those before it; what stands
-in no room may import from all of them, and nobody in a room imports it.
+The folders of a subpackage, from the bottom to the top. Each may import itself and those before it.
+A module outside of these folders may import all of them, and no module in a folder may import it.
 """
-MOST_MODULES = 16  # of a folder, beside its __init__
-MOST_LINES = 320  # of a module
+MOST_MODULES = 16  # in a folder, without its __init__
+MOST_LINES = 320  # in a module
 
 
 def faults(source, module):
     """
-    Return what is wrong with the imports of one module, as sentences.
+    Return the faults of one module's imports, as sentences.
     """
     entry = module.split(".")[1]
     if entry not in LAYERS:
@@ -66,7 +68,7 @@ def faults(source, module):
 def _faults_of_rooms(source, module):
     entry, *inside = module.split(".")[1:]
     if entry == "checks" and len(inside) > 1:
-        rooms = ("kit", inside[0])  # no stem needs another stem's checks
+        rooms = ("kit", inside[0])  # no lesson's checks need another lesson's
     else:
         rooms = ROOMS.get(entry, ())
     if not rooms or len(inside) < 2:
@@ -81,10 +83,10 @@ def _faults_of_rooms(source, module):
 
 def circles(sources):
     """
-    Return the modules that import each other in a circle, in functions too, as lists.
+    Return the modules that import each other in a circle, also inside functions.
 
     Args:
-        sources: Dotted name of each module, without `.__init__`, -> (its source, its full name).
+        sources: {dotted name without `.__init__`: (source, full name)} of all modules.
     """
     targets = {}
     for module, (source, full) in sources.items():
@@ -96,7 +98,8 @@ def circles(sources):
             del targets[module]
         for found in targets.values():
             found.difference_update(alone)
-    # What is left imports a circle, or is in one: those that nobody imports are not.
+    # The modules left are in a circle or import one. Those that no other module imports are not in
+    # it.
     while outside := targets.keys() - set().union(*targets.values()):
         for module in outside:
             del targets[module]
@@ -105,7 +108,7 @@ def circles(sources):
 
 def test_package_imports_point_one_way():
     """
-    A textbook chapter that needs a later one cannot be read in order.
+    Imports point one way, because a chapter that needs a later one cannot be read in order.
     """
     modules = list(package_modules())
     assert modules
@@ -114,7 +117,7 @@ def test_package_imports_point_one_way():
 
 def test_package_has_no_circles():
     """
-    Of two modules that import each other, none can be read first.
+    No modules import each other in a circle, because neither could be read first.
     """
     modules = {name.removesuffix(".__init__"): (text, name) for name, text in package_modules()}
     assert circles(modules) == []
@@ -127,7 +130,7 @@ def test_package_has_no_circles():
 
 def test_package_has_no_crowded_room():
     """
-    A folder of thirty files is a heap.
+    No folder has more than MOST_MODULES modules, so that a reader can survey it.
     """
     for folder in {path.parent for path in PACKAGE.rglob("*.py")}:
         modules = [path for path in folder.glob("*.py") if path.stem != "__init__"]
@@ -136,7 +139,7 @@ def test_package_has_no_crowded_room():
 
 def test_package_has_no_endless_module():
     """
-    Who has scrolled six times no longer knows what the file is about.
+    No module has more than MOST_LINES lines, so that a reader keeps its subject in mind.
     """
     lengths = {name: len(source.splitlines()) for name, source in package_modules()}
     assert {name: length for name, length in lengths.items() if length > MOST_LINES} == {}
@@ -144,7 +147,7 @@ def test_package_has_no_endless_module():
 
 def test_picture_of_the_house_is_as_the_imports_are():
     """
-    A map of yesterday's house leads to doors that are gone.
+    The map in CONTRIBUTING.md agrees with the imports, because an old one would mislead its reader.
     """
     text = import_map.PAGE.read_text()
     assert import_map.BEGIN in text
@@ -156,7 +159,8 @@ def test_picture_of_the_house_is_as_the_imports_are():
 
 def test_picture_of_the_house_has_the_layers_in_their_order():
     """
-    Drawn from the top, each on what it imports; an arrow that two others make is left out.
+    The map lists subpackages from the top, each above its imports. An import that follows from two
+    others is left out.
     """
     names = [line.split("/")[0] for line in import_map.picture().splitlines() if line[0] != " "]
     assert sorted(names) == sorted(set(LAYERS) - {"errors", "files", "whole"})
@@ -170,7 +174,8 @@ def test_picture_of_the_house_has_the_layers_in_their_order():
 
 def test_package_without_torch_stays_without():
     """
-    Pictures and costs must work where torch is not installed, whatever they import in turn.
+    Pictures and costs import torch neither directly nor through other modules, because they must
+    work where it is not installed.
     """
     sources = dict(package_modules())
     for entry in ("costs", "pictures"):
@@ -213,7 +218,7 @@ def test_package_without_torch_stays_without():
 )
 def test_faults_finds_what_points_the_wrong_way(module, source, fault):
     """
-    A rule that never fires holds nothing.
+    Each kind of import in the wrong direction is found, so the rule above can fail.
     """
     assert any(fault in found for found in faults(source, module))
 
@@ -232,6 +237,6 @@ def test_faults_finds_what_points_the_wrong_way(module, source, fault):
 )
 def test_faults_lets_the_right_way_be(module, source):
     """
-    A rule that fires on good code is soon switched off.
+    Allowed imports pass, because a rule that rejects good code is soon switched off.
     """
     assert faults(source, module) == []

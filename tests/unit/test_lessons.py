@@ -1,5 +1,5 @@
 """
-What the lessons hold together: claims, links, terms, and the table in the README.
+The facts that must agree across all lessons: claims, links, terms, and the tables in the READMEs.
 """
 
 import re
@@ -46,7 +46,7 @@ def claims_in(text):
 
 def test_every_lesson_is_there():
     """
-    A number that is missing would be found by a learner.
+    Every lesson exists, because a learner would notice a missing number.
     """
     assert sorted(NOTEBOOKS) == STEMS
 
@@ -54,7 +54,8 @@ def test_every_lesson_is_there():
 @every_lesson
 def test_lesson_names_its_claims_and_no_others(stem):
     """
-    Each claim of the guides is put to the test once, in the lesson where it belongs.
+    Each lesson names its own claims and no others: each claim of the guides is tested once, in the
+    lesson on its subject.
     """
     assert claims_in("\n".join(sources(stem))) == CLAIMS.get(stem, set())
 
@@ -62,7 +63,8 @@ def test_lesson_names_its_claims_and_no_others(stem):
 @every_lesson
 def test_claim_is_judged_by_a_cell_that_asserts(stem):
     """
-    A verdict that no assertion backs is an opinion.
+    Each claim is judged in a check cell that asserts, because a verdict without an assertion is an
+    opinion.
     """
     judged = set()
     for source in sources(stem, "check"):
@@ -74,7 +76,7 @@ def test_claim_is_judged_by_a_cell_that_asserts(stem):
 @every_lesson
 def test_claim_is_judged_in_the_section_that_speaks_of_it(stem):
     """
-    Who reads about a claim finds the cell that tests it in the same section.
+    A claim is tested in the section that describes it, so that its reader finds the test there.
     """
     cells = NOTEBOOKS[stem]["cells"]
     starts = [at for at, cell in enumerate(cells) if role_of(cell) == "question"]
@@ -88,7 +90,7 @@ def test_claim_is_judged_in_the_section_that_speaks_of_it(stem):
 @every_lesson
 def test_claims_in_the_text_lead_to_the_page_of_claims(stem):
     """
-    A number that one cannot look up says nothing.
+    A claim's number links to the page of claims, where a reader can look it up.
     """
     text = "\n".join(sources(stem, *MARKDOWN_ROLES, *EITHER_ROLES))
     assert not claims_in(re.sub(r"\[[^\]]*\bC\d\d\]\(claims\.md\)", "", text))
@@ -96,7 +98,7 @@ def test_claims_in_the_text_lead_to_the_page_of_claims(stem):
 
 def test_page_of_claims_says_what_the_lessons_found():
     """
-    It stands beside the lessons, so it must not say anything else.
+    The page of claims has the verdicts that the lessons found.
     """
     page = (ROOT / "notebooks" / "claims.md").read_text(encoding="utf-8")
     row = r"^\| C(\d\d) \| .+ \| (true|half true|false) \| .+ \| \[(\d\d_\w+)\]\(\3\.ipynb\) \|$"
@@ -115,7 +117,7 @@ def test_page_of_claims_says_what_the_lessons_found():
 
 def test_no_two_predictions_share_a_name():
     """
-    What was said in one lesson would be told in another.
+    No two predictions have one name, because a prediction of one lesson would appear in another.
     """
     asked = re.findall(
         r'predict\("(\w+)", \.\.\.\)', "\n".join(map("\n".join, map(sources, STEMS)))
@@ -126,7 +128,8 @@ def test_no_two_predictions_share_a_name():
 @every_lesson
 def test_title_says_question_minutes_ranks_and_what_it_builds_on(stem):
     """
-    A learner chooses a lesson, and a teacher plans with it, by these.
+    The title states the question, the minutes, the ranks and the lessons that it builds on, by
+    which learners choose and teachers plan.
     """
     assert 20 <= int(title_of(stem)["minutes"]) <= 30
 
@@ -134,7 +137,7 @@ def test_title_says_question_minutes_ranks_and_what_it_builds_on(stem):
 @every_lesson
 def test_links_inside_the_course_lead_somewhere(stem):
     """
-    A dead link in a lesson stops a learner.
+    Links within the course lead to files that exist.
     """
     text = "\n".join(sources(stem, *MARKDOWN_ROLES, *EITHER_ROLES))
     links = re.findall(r"\]\((?!https?:)([^)\s]+)\)", text)
@@ -145,7 +148,7 @@ def test_links_inside_the_course_lead_somewhere(stem):
 @every_lesson
 def test_links_of_a_lesson_with_outputs_lead_somewhere(stem):
     """
-    Who reads a lesson on the web follows its links there.
+    Links of the lessons with outputs lead to files that exist, for readers on the web.
     """
     folder = ROOT / "notebooks" / "executed"
     cells = read_notebook(folder / f"{stem}.ipynb").cells
@@ -157,7 +160,7 @@ def test_links_of_a_lesson_with_outputs_lead_somewhere(stem):
 @every_lesson
 def test_lesson_names_sources_by_https(stem):
     """
-    Every lesson says where its facts come from.
+    Every lesson names at least two sources, by https, for its facts.
     """
     links = re.findall(r"\]\((https?://[^)\s]+)\)", "\n".join(sources(stem, "next")))
     assert len(links) >= 2
@@ -166,7 +169,7 @@ def test_lesson_names_sources_by_https(stem):
 
 def glossary():
     """
-    Return the rows of the glossary: (term, meaning, stem).
+    Return the rows of the glossary: (term, meaning, lesson id).
     """
     row = r"^\| \*\*(.+?)\*\* \| (.+?) \| \[\d\d\]\(notebooks/(\d\d_\w+)\.ipynb\) \|$"
     return re.findall(row, README, re.MULTILINE)
@@ -174,7 +177,7 @@ def glossary():
 
 def test_glossary_is_short_and_each_term_stands_once():
     """
-    A list that nobody reads to its end explains nothing.
+    The glossary has 20 to 40 terms, each once, so that it is read to its end.
     """
     terms = [term.lower() for term, _, _ in glossary()]
     assert 20 <= len(terms) <= MOST_TERMS
@@ -184,17 +187,18 @@ def test_glossary_is_short_and_each_term_stands_once():
 @pytest.mark.parametrize(("term", "meaning", "stem"), glossary())
 def test_term_is_explained_in_the_lesson_that_the_glossary_names(term, meaning, stem):
     """
-    The first use is in bold, in the lesson where a learner meets it, and in none before.
+    A term's first use in bold is in the lesson that the glossary names, where it is explained.
     """
     bold = re.compile(rf"\*\*{re.escape(term)}(?:e?s)?\*\*", re.IGNORECASE)
-    roles = set(ROLES) - {"goal"}  # there the verbs are bold
+    roles = set(ROLES) - {"goal"}  # the goal's verbs are bold
     first = next((at for at in STEMS if bold.search("\n".join(sources(at, *roles)))), None)
     assert first == stem
 
 
 def readme_rows():
     """
-    Return the README's table of lessons: (stem, question, minutes, builds on, seconds).
+    Return the rows of the README's table of lessons: (lesson id, question, minutes, builds on,
+    seconds).
     """
     files = r"\[run\]\(notebooks/\1\.ipynb\), \[read\]\(notebooks/executed/\1\.ipynb\)"
     row = rf"^\| (\d\d_\w+): {files} \| (.+?) \| (\d+) \| (.+?) \| (\d+) \|$"
@@ -203,7 +207,8 @@ def readme_rows():
 
 def test_readme_lists_every_lesson_as_its_title_says_it():
     """
-    The table is how a visitor sees the course.
+    The README lists every lesson with the question and the minutes of its title, because a visitor
+    sees the course there.
     """
     said = [(stem, question, int(minutes)) for stem, question, minutes, _, _ in readme_rows()]
     titles = [(stem, title_of(stem)["question"], int(title_of(stem)["minutes"])) for stem in STEMS]
@@ -212,7 +217,8 @@ def test_readme_lists_every_lesson_as_its_title_says_it():
 
 def test_readme_says_what_a_lesson_builds_on_and_that_no_lesson_takes_a_minute():
     """
-    A lesson that one has to wait for is not run again.
+    The README names earlier lessons that a lesson builds on. Each lesson runs in at most a minute,
+    because a learner who must wait does not run it again.
     """
     for stem, _, _, builds_on, seconds in readme_rows():
         needed = re.findall(r"\d\d", builds_on)
@@ -223,7 +229,7 @@ def test_readme_says_what_a_lesson_builds_on_and_that_no_lesson_takes_a_minute()
 
 def exercises():
     """
-    Return the first cell of each exercise, by its stem.
+    Return {lesson id: the first cell of its exercise}.
     """
     places = [place for place in all_notebooks(ROOT) if not place.is_lesson]
     return {place.stem: read_notebook(place.blank)["cells"][0]["source"] for place in places}
@@ -231,7 +237,7 @@ def exercises():
 
 def test_table_of_exercises_says_what_their_titles_say():
     """
-    A teacher plans a day with these minutes.
+    The table of exercises has the minutes of their titles, by which a teacher plans a day.
     """
     text = (ROOT / "exercises" / "README.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| \[(\d\d_\w+)\]\(\1\.ipynb\) \| .+? \| (\d+) \|$", text, re.MULTILINE)
@@ -244,7 +250,7 @@ def test_table_of_exercises_says_what_their_titles_say():
 
 def test_exercises_link_to_no_file():
     """
-    Learners copy them into folders of their own, where nothing lies beside them.
+    Exercises link to no files, because learners copy them into folders without the course's files.
     """
     for place in all_notebooks(ROOT):
         if not place.is_lesson:

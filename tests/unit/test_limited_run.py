@@ -1,5 +1,5 @@
 """
-What a submission may use up, and that nothing of it is left.
+The resources that a submission may use, and the end of all its processes.
 """
 
 import os
@@ -17,14 +17,14 @@ from ddp_lessons.course.limited_run import Limits
 @pytest.fixture
 def mark():
     """
-    A word that the command line of everything in a test holds.
+    Return a word that every command line of the test contains.
     """
     return f"sandbox-test-{os.getpid()}-{time.monotonic_ns()}"
 
 
 def left(mark):
     """
-    Return the processes that are left of a test.
+    Return the processes of a test that still run.
     """
     found = []
     for process in psutil.process_iter():
@@ -32,13 +32,14 @@ def left(mark):
             if mark in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
         except psutil.Error:
-            continue  # gone by now
+            continue  # it has ended
     return found
 
 
 def run(tmp_path, mark, source, is_over=lambda: False, env=None, **limits):
     """
-    Run Python source within limits, and return its status, what was too much, and what it printed.
+    Run Python source within limits. Return its exit status, the limit that it exceeded or "", and
+    its output.
     """
     command = [sys.executable, "-c", source, mark]
     output = tmp_path / "said"
@@ -50,7 +51,7 @@ def run(tmp_path, mark, source, is_over=lambda: False, env=None, **limits):
 
 def test_what_keeps_to_its_limits_runs_as_ever(tmp_path, mark):
     """
-    Its status is its own.
+    A program within its limits runs normally, and its exit status is returned.
     """
     assert run(tmp_path, mark, "print('hello')") == (0, "", "hello\n")
     assert run(tmp_path, mark, "raise SystemExit(3)")[:2] == (3, "")
@@ -58,14 +59,16 @@ def test_what_keeps_to_its_limits_runs_as_ever(tmp_path, mark):
 
 def test_what_does_not_end_is_ended(tmp_path, mark):
     """
-    A loop that never ends would keep the others waiting.
+    A program that does not end is ended after its time limit, because it would keep other
+    submissions waiting.
     """
     assert run(tmp_path, mark, "while True: pass", time_s=1.0)[1] == "time"
 
 
 def test_one_process_gets_no_more_memory_than_all_may_have(tmp_path, mark):
     """
-    Python raises MemoryError, as on a machine that is full.
+    One process gets at most the memory limit. Beyond it Python raises MemoryError, as on a full
+    machine.
     """
     source = "x = bytearray(600 * 2**20)"
     status, fault, said = run(tmp_path, mark, source, memory_mib=400)
@@ -75,7 +78,8 @@ def test_one_process_gets_no_more_memory_than_all_may_have(tmp_path, mark):
 
 def test_processes_get_no_more_memory_together(tmp_path, mark):
     """
-    Four ranks that are each within the limit may be beyond it together.
+    All processes together get at most the memory limit, because four ranks within it may exceed it
+    together.
     """
     source = (
         "import subprocess, sys, time\n"
@@ -88,7 +92,7 @@ def test_processes_get_no_more_memory_together(tmp_path, mark):
 
 def test_processes_are_counted(tmp_path, mark):
     """
-    Also those that have detached themselves.
+    The processes of a submission are counted, including those that have detached themselves.
     """
     source = (
         "import subprocess, sys, time\n"
@@ -102,7 +106,8 @@ def test_processes_are_counted(tmp_path, mark):
 
 def test_what_is_left_behind_is_ended(tmp_path, mark):
     """
-    The next submission finds the machine as this one did.
+    Processes that a submission leaves behind are ended, so that the next one finds the machine
+    unchanged.
     """
     source = (
         "import subprocess, sys\n"
@@ -114,7 +119,7 @@ def test_what_is_left_behind_is_ended(tmp_path, mark):
 
 def test_it_is_ended_when_the_teacher_has_seen_enough(tmp_path, mark):
     """
-    Ctrl-C.
+    The run ends when `is_over` returns true, as after the teacher's Ctrl-C.
     """
     status, fault, _ = run(tmp_path, mark, "import time; time.sleep(600)", lambda: left(mark))
     assert (status, fault) != (0, "")
@@ -122,7 +127,8 @@ def test_it_is_ended_when_the_teacher_has_seen_enough(tmp_path, mark):
 
 def test_what_is_printed_is_bounded_and_its_end_can_be_read(tmp_path, mark):
     """
-    A loop that prints for ever would fill the disk.
+    The size of the output is limited, because an endless print would fill the disk. Its end can be
+    read.
     """
     source = "import sys\nwhile True: sys.stdout.write('x' * 2**20)"
     command = [sys.executable, "-c", source, mark]
@@ -137,7 +143,8 @@ def test_what_is_printed_is_bounded_and_its_end_can_be_read(tmp_path, mark):
 
 def test_it_is_told_no_secrets(tmp_path, mark):
     """
-    A job of CI, or a hub, has tokens in its environment that no learner's code should read.
+    A submission sees no secrets: a CI job or a hub has tokens in its environment that a learner's
+    code must not read.
     """
     names = (
         "GITHUB_TOKEN",

@@ -1,5 +1,5 @@
 """
-The cores and the memory that ranks may use: a container's, where there is one, not its host's.
+The cores and the memory that ranks may use: in a container, the container's and not the host's.
 """
 
 import os
@@ -22,7 +22,7 @@ FACTS = {"num_gpus": 0, "has_nccl": False}
 @pytest.fixture
 def group(tmp_path, monkeypatch):
     """
-    Give a function that writes the files of the control group that this process is in.
+    Return a function that writes the files of this process's control group.
     """
     folder = tmp_path / "outer" / "inner"
     folder.mkdir(parents=True)
@@ -43,7 +43,8 @@ def group(tmp_path, monkeypatch):
 )
 def test_usable_cores_respects_a_quota(group, quota, cores):
     """
-    A container of one core on a large server is a small machine; half a core is still one.
+    A quota limits the usable cores: a container with one core on a large server counts one, and one
+    with half a core also one.
     """
     own = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
     group(cpu_max=quota)
@@ -52,7 +53,7 @@ def test_usable_cores_respects_a_quota(group, quota, cores):
 
 def test_memory_respects_a_limit(group):
     """
-    What the group has used already is not free, and the host's memory is not the group's.
+    A memory limit counts as the total memory, and the group's usage is not free.
     """
     group(memory_max=GIB, memory_current=GIB // 4)
     assert memory() == (GIB, GIB - GIB // 4)
@@ -60,7 +61,7 @@ def test_memory_respects_a_limit(group):
 
 def test_memory_without_a_limit_is_the_machine_s(group):
     """
-    "max" in a control group's file is no number, and no limit.
+    Without a memory limit ("max" in the file) the machine's memory counts.
     """
     group(memory_max="max", memory_current=GIB)
     assert memory()[0] > GIB // 2
@@ -68,7 +69,8 @@ def test_memory_without_a_limit_is_the_machine_s(group):
 
 def test_memory_counts_cached_files_as_free(group):
     """
-    A container that has read its data set would seem full, and no rank could be started in it.
+    Cached files count as free memory. Otherwise a container that has read its data set would seem
+    full, and no rank could start.
     """
     stat = f"anon {100 * MIB}\ninactive_file {600 * MIB}\nactive_file {100 * MIB}"
     group(memory_max=GIB, memory_current=800 * MIB, memory_stat=stat)
@@ -78,7 +80,8 @@ def test_memory_counts_cached_files_as_free(group):
 @pytest.mark.parametrize("inner", [GIB, 4 * GIB, "max"])
 def test_memory_goes_by_the_tightest_group(group, inner):
     """
-    A service may be limited by itself, by its user's slice, or by both.
+    The tightest of all enclosing control groups counts: a service may be limited itself, by its
+    user's slice, or by both.
     """
     group(memory_max=inner, memory_current=100 * MIB)
     group(group.outer, memory_max=2 * GIB, memory_current=GIB + GIB // 2)
@@ -89,7 +92,8 @@ def test_memory_goes_by_the_tightest_group(group, inner):
 
 def test_ranks_and_doctor_see_the_same_limits(group):
     """
-    start_ranks took threads and memory from the whole host, while the doctor told of the container.
+    start_ranks and doctor see the same limits. Once start_ranks used the whole host, while doctor
+    reported the container.
     """
     group(cpu_max="100000 100000", memory_max=3 * BYTES_PER_RANK, memory_current=0)
     ours = this_machine(FACTS)
@@ -99,7 +103,8 @@ def test_ranks_and_doctor_see_the_same_limits(group):
 
 def test_ranks_beyond_a_limit_are_refused(group):
     """
-    Otherwise the container's memory runs out and a rank is killed in the middle of a lesson.
+    More ranks than fit into the memory limit are refused, because a rank would otherwise be killed
+    in the middle of a lesson.
     """
     group(memory_max=3 * BYTES_PER_RANK, memory_current=0)
     check_early(3, "cpu")
@@ -109,8 +114,8 @@ def test_ranks_beyond_a_limit_are_refused(group):
 
 def test_limits_of_a_hub_are_respected(group, monkeypatch):
     """
-    A hub on one server tells its bounds and holds nobody to them. What is used counts, of all that
-    this user runs.
+    The limits that a hub sets in variables count, although a hub on one server does not enforce
+    them. The memory of all this user's processes counts as used.
     """
     monkeypatch.setenv("MEM_LIMIT", str(GIB))
     monkeypatch.setenv("CPU_LIMIT", "1.5")
@@ -123,7 +128,8 @@ def test_limits_of_a_hub_are_respected(group, monkeypatch):
 
 def test_limit_of_a_hub_that_a_container_keeps_is_counted_once(group, monkeypatch):
     """
-    A hub on Kubernetes tells what the control group holds us to: less would be free than there is.
+    A limit that both a hub's variable and a control group state, as on Kubernetes, is counted once,
+    because less memory would seem free otherwise.
     """
     monkeypatch.setenv("MEM_LIMIT", str(GIB))
     group(memory_max=GIB, memory_current=GIB // 4)
@@ -132,7 +138,8 @@ def test_limit_of_a_hub_that_a_container_keeps_is_counted_once(group, monkeypatc
 
 def test_memory_that_a_hub_only_tells_is_named(group, monkeypatch):
     """
-    Somebody must hold learners to it; where a container does, nobody else has to.
+    Memory that a hub's variable limits, but no control group, is reported, because somebody must
+    enforce it.
     """
     assert memory_that_nobody_bounds() is None
     monkeypatch.setenv("MEM_LIMIT", str(GIB))
@@ -145,7 +152,8 @@ def test_memory_that_a_hub_only_tells_is_named(group, monkeypatch):
 @pytest.mark.parametrize("text", ["", "0", "2G", "-1"])
 def test_limits_of_another_meaning_are_left_alone(group, monkeypatch, text):
     """
-    The names are common, and other programs may mean something else by them.
+    Values that are no limits are ignored: the variables' names are common, and other programs may
+    use them differently.
     """
     before = usable_cores(), memory()[0]
     monkeypatch.setenv("MEM_LIMIT", text)
@@ -155,7 +163,8 @@ def test_limits_of_another_meaning_are_left_alone(group, monkeypatch, text):
 
 def test_memory_used_by_this_user_is_counted(monkeypatch):
     """
-    This very process is one of theirs. Others may come and go while we look.
+    The memory used by this user's processes is summed. This process is one of them, and others may
+    start and end meanwhile.
     """
     monkeypatch.setattr(
         resource_limits.psutil, "process_iter", lambda: [resource_limits.psutil.Process()]

@@ -1,5 +1,5 @@
 """
-Time limits that load stretches: only proven sleep counts.
+Load-aware timeouts: only seconds count in which all processes were seen asleep.
 """
 
 import pytest
@@ -9,7 +9,7 @@ from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
 
 class Watched:
     """
-    A clock, and processes that want a core or sleep as they are told.
+    A clock, and processes that want a core or sleep as a test sets them.
     """
 
     def __init__(self, limit_s):
@@ -23,7 +23,7 @@ class Watched:
 
     def is_over_after(self, seconds, every_s=0.1):
         """
-        Let time pass, asking now and then.
+        Let time pass, and return whether the timeout ended at one of the polls.
         """
         for _ in range(round(seconds / every_s)):
             self.now += every_s
@@ -34,7 +34,7 @@ class Watched:
 
 def test_patience_ends_with_those_who_sleep():
     """
-    On a quiet machine it is an ordinary time limit.
+    On a quiet machine the timeout is an ordinary time limit.
     """
     watched = Watched(2.0)
     assert not watched.is_over_after(1.9)
@@ -44,7 +44,7 @@ def test_patience_ends_with_those_who_sleep():
 @pytest.mark.parametrize("who", [1, 2])
 def test_patience_waits_for_whoever_waits_for_a_core(who):
     """
-    However crowded the machine is, nobody is given up for having no turn.
+    The timeout does not end while a process waits for a core, however crowded the machine is.
     """
     watched = Watched(2.0)
     watched.wants = {who}
@@ -56,7 +56,8 @@ def test_patience_waits_for_whoever_waits_for_a_core(who):
 
 def test_patience_does_not_count_its_own_starvation():
     """
-    Who looks may be starved too: an hour between two looks is no hour in which the others slept.
+    The timeout does not count a long gap between two polls, because the polling process may have
+    been starved itself.
     """
     watched = Watched(2.0)
     watched.now += 3600.0
@@ -66,7 +67,7 @@ def test_patience_does_not_count_its_own_starvation():
 
 def test_patience_that_is_asked_very_often():
     """
-    Loops that poll every 2 ms ask as often; the seconds between are not lost.
+    Frequent polls, such as every 2 ms, lose no time.
     """
     watched = Watched(1.0)
     assert not watched.is_over_after(0.9, every_s=0.002)

@@ -1,5 +1,5 @@
 """
-Which interface leads to a host, and what is said where that is not clear.
+The network interface that leads to a host, and the messages where that is not clear.
 """
 
 import os
@@ -31,7 +31,7 @@ c.SSHEngineSetLauncher.engines = {engines}
 """
 WAYS = {"10.0.0.1": "10.0.0.9", "10.0.0.2": "10.0.0.9", "10.1.0.1": "10.1.0.9"}
 """
-For each host of a made-up network the address of this machine that leads there.
+For each host of a made-up network, this machine's address that leads there.
 """
 
 
@@ -54,7 +54,8 @@ def ways(monkeypatch):
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
     """
-    Give a function that makes a cluster of some hosts, and an ssh that says what it is asked.
+    Return a function that makes a cluster of given hosts, with a fake ssh that prints a
+    configuration.
     """
     monkeypatch.delenv("DDP_LESSONS_INTERFACE", raising=False)
     ssh = tmp_path / "ssh"
@@ -71,7 +72,7 @@ def cluster(tmp_path, monkeypatch):
 
 def test_the_way_to_this_machine_is_loopback():
     """
-    The one route that every machine has.
+    The address towards this machine is loopback, the one route that every machine has.
     """
     assert address_towards("127.0.0.1") == "127.0.0.1"
     assert "127.0.0.1" in [a.address for a in psutil.net_if_addrs()[interface_of("127.0.0.1")]]
@@ -81,7 +82,7 @@ def test_the_way_to_this_machine_is_loopback():
 
 def test_an_address_of_nobody_is_refused():
     """
-    It is named, with what this machine has.
+    An address that this machine does not have is refused, and the message lists its addresses.
     """
     with pytest.raises(StartFailed, match="No interface of this machine has the address"):
         interface_of("192.0.2.1")
@@ -89,7 +90,8 @@ def test_an_address_of_nobody_is_refused():
 
 def test_common_address_is_the_one_that_leads_to_all(ways):
     """
-    This machine may be one of the hosts; a name that nobody knows is left to ssh.
+    The common address leads to all hosts. This machine may be one of them, and unknown names are
+    left to ssh.
     """
     assert common_address({"node1": "10.0.0.1", "node2": "10.0.0.2"}) == "10.0.0.9"
     assert common_address({"here": "localhost"}) == "127.0.0.1"
@@ -99,7 +101,8 @@ def test_common_address_is_the_one_that_leads_to_all(ways):
 
 def test_common_address_is_not_guessed(ways):
     """
-    With two networks, or none, a person has to say which.
+    With two networks, or none, the common address is not guessed, and the message asks the user to
+    name one.
     """
     with pytest.raises(
         StartFailed, match=r"10\.0\.0\.9 for node1, 10\.1\.0\.9 for node2"
@@ -112,7 +115,7 @@ def test_common_address_is_not_guessed(ways):
 
 def test_a_person_may_name_an_interface_or_an_address():
     """
-    Both are what `ip address` shows.
+    A user may name an interface or an address, the two things that `ip address` shows.
     """
     loopback = interface_of("127.0.0.1")
     assert chosen_address(loopback) == chosen_address("127.0.0.1") == "127.0.0.1"
@@ -122,7 +125,8 @@ def test_a_person_may_name_an_interface_or_an_address():
 
 def test_the_controller_listens_where_its_ranks_are(ways, cluster, monkeypatch):
     """
-    On loopback at home; towards the hosts of ssh's own configuration; with Slurm, nobody knows yet.
+    The controller listens on loopback for local ranks, and on the interface towards the hosts of
+    ssh's configuration. Under Slurm the hosts are not known yet, so it listens everywhere.
     """
     hosts = cluster({"ada@node1": 2, "node2:2222": 2})
     assert listen_address("ssh", hosts) == "10.0.0.9"
@@ -137,7 +141,7 @@ def test_the_controller_listens_where_its_ranks_are(ways, cluster, monkeypatch):
 
 def test_an_ssh_that_does_not_run_is_named(cluster):
     """
-    Before anything waits for it.
+    An ssh that cannot run is reported before anything waits for it.
     """
     with pytest.raises(StartFailed, match="expected ssh to know node1 of") as caught:
         listen_address("ssh", cluster({"node1": 2}, ssh="/nowhere/ssh"))
@@ -146,7 +150,8 @@ def test_an_ssh_that_does_not_run_is_named(cluster):
 
 def test_nothing_is_copied_to_a_host(cluster):
     """
-    The keys reach an engine through ssh's input. A file with them would stay there.
+    No file is copied to a host. The keys reach an engine through ssh's standard input, because a
+    file with them would stay there.
     """
     launcher = SSHEngineSetLauncher(parent=cluster({"node1": 1}), profile_dir="/somewhere")
     assert launcher.launcher_class(parent=launcher, profile_dir="/somewhere").to_send == []
@@ -154,8 +159,9 @@ def test_nothing_is_copied_to_a_host(cluster):
 
 def test_groups_listen_towards_the_kernel_unless_told(monkeypatch):
     """
-    What a login shell says of an interface is kept: a cluster may have a faster one. And a rank
-    beside the kernel does not stay on loopback, where those on other hosts would look in vain.
+    Groups use the interface that leads to the kernel, unless the login shell sets another: a
+    cluster may have a faster one. A rank on the kernel's host does not use loopback, where ranks on
+    other hosts cannot reach it.
     """
     monkeypatch.setattr(
         network_interfaces, "address_towards", {"10.0.0.1": "10.0.0.9", "here": "127.0.0.1"}.get
@@ -168,7 +174,7 @@ def test_groups_listen_towards_the_kernel_unless_told(monkeypatch):
     ):
         with pytest.MonkeyPatch.context() as patch:
             for name, value in zip(GROUP_VARIABLES, told, strict=True):
-                patch.setenv(name, value or "")  # so that it is put back in the end
+                patch.setenv(name, value or "")  # the patch restores the variable
                 if value is None:
                     os.environ.pop(name)
             bind_groups_towards(host)
@@ -177,11 +183,11 @@ def test_groups_listen_towards_the_kernel_unless_told(monkeypatch):
 
 def test_group_address_is_that_of_gloo(monkeypatch):
     """
-    The store that rank 0 opens listens there, too.
+    The group's address is the one that Gloo uses, because rank 0's store listens there too.
     """
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", interface_of("127.0.0.1"))
     assert group_address() == "127.0.0.1"
-    monkeypatch.delenv("GLOO_SOCKET_IFNAME")  # as Gloo does then
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME")  # Gloo does the same
     assert group_address() == socket.gethostbyname(socket.gethostname())
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth77")
     with pytest.raises(StartFailed, match=r"in GLOO_SOCKET_IFNAME \(got 'eth77'\)"):
@@ -190,7 +196,8 @@ def test_group_address_is_that_of_gloo(monkeypatch):
 
 def test_who_is_told_both_asks_nobody(monkeypatch):
     """
-    Ranks of this machine are told both: their start costs nothing more.
+    If both variables are set, no address is looked up, so that the start of local ranks costs
+    nothing more.
     """
     for name in GROUP_VARIABLES:
         monkeypatch.setenv(name, "lo")

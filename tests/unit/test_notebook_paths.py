@@ -1,5 +1,5 @@
 """
-One stem names all files of a notebook, and the course is found from wherever one stands.
+The paths of a notebook's files follow from its lesson id, and the course is found from any folder.
 """
 
 import pytest
@@ -13,7 +13,7 @@ from ddp_lessons.errors import BadInput
 
 def test_find_root_goes_up(tmp_path):
     """
-    A command works from any folder of the course.
+    The course's root is found from a folder inside it, so that commands work there.
     """
     make_course(tmp_path)
     assert find_root(tmp_path / "notebooks/py") == tmp_path
@@ -22,7 +22,7 @@ def test_find_root_goes_up(tmp_path):
 
 def test_find_root_says_what_is_missing(tmp_path):
     """
-    Outside the course there is nothing to build.
+    Outside of a course the error says which option names one.
     """
     with pytest.raises(BadInput, match=r"^No course found: .*--root"):
         find_root(tmp_path)
@@ -30,7 +30,7 @@ def test_find_root_says_what_is_missing(tmp_path):
 
 def test_find_course_where_we_stand_comes_first(tmp_path):
     """
-    A learner may stand in notebooks/ when typing the command, and have several clones.
+    The course of the current folder comes first, because a learner may have several clones.
     """
     make_course(tmp_path)
     assert notebook_paths.find_course(tmp_path / "notebooks") == tmp_path
@@ -38,7 +38,7 @@ def test_find_course_where_we_stand_comes_first(tmp_path):
 
 def test_find_course_of_the_clone_that_the_package_lies_in(tmp_path):
     """
-    From anywhere else the course is where the package is.
+    From any other folder, the course is the clone that contains the package.
     """
     assert notebook_paths.find_course(tmp_path) == ROOT
     assert not notebook_paths.is_installed(ROOT)
@@ -46,7 +46,7 @@ def test_find_course_of_the_clone_that_the_package_lies_in(tmp_path):
 
 def test_find_course_without_one_says_what_to_do(tmp_path, monkeypatch):
     """
-    An empty folder would leave a learner alone.
+    Without a course the error says what to do.
     """
     monkeypatch.setattr(notebook_paths, "__file__", str(tmp_path / "a" / "b" / "places.py"))
     monkeypatch.setattr(notebook_paths.metadata, "files", lambda name: None)
@@ -56,7 +56,8 @@ def test_find_course_without_one_says_what_to_do(tmp_path, monkeypatch):
 
 def test_all_notebooks_names_lessons_and_exercises(tmp_path):
     """
-    A notebook without a text, and a text without a notebook, are found too.
+    All lessons and exercises are found, also a notebook without a text twin, and a text twin
+    without a notebook.
     """
     lesson, exercise = make_course(tmp_path), make_course(tmp_path, kind="exercise")
     (tmp_path / "notebooks/executed/01_alone.ipynb").write_text("{}")
@@ -69,7 +70,7 @@ def test_all_notebooks_names_lessons_and_exercises(tmp_path):
 
 def test_choose_by_stem(tmp_path):
     """
-    A stem names a lesson and its exercise; a wrong one is answered with the right ones.
+    A lesson id chooses a lesson and its exercise. For a wrong one the error lists the right ones.
     """
     make_course(tmp_path)
     make_course(tmp_path, kind="exercise")
@@ -92,7 +93,8 @@ def test_choose_by_stem(tmp_path):
 )
 def test_choose_one_of_the_two(tmp_path, name, kind):
     """
-    Whoever works on an exercise does not wait for its lesson.
+    A path chooses only the lesson or only the exercise, so that an exercise's author need not wait
+    for its lesson.
     """
     make_course(tmp_path)
     make_course(tmp_path, kind="exercise")

@@ -1,5 +1,5 @@
 """
-When ranks that nobody uses are parked, on a made-up clock.
+When idle ranks are parked, on a made-up clock.
 """
 
 import threading
@@ -15,7 +15,7 @@ AFTER_S = 60.0
 
 class Scene:
     """
-    A watch with IPython's own events and a made-up clock, and a note of what it did.
+    A park timer with IPython's own events and a made-up clock. `acted` counts its actions.
     """
 
     def __init__(self, has_work=lambda: False):
@@ -31,7 +31,7 @@ class Scene:
 
     def look_after(self, seconds):
         """
-        Look as the watch's thread does, later.
+        Poll as the timer's thread does, after some seconds.
         """
         self.now += seconds
         return self.watch.look()
@@ -40,7 +40,7 @@ class Scene:
 @pytest.fixture
 def _no_thread(monkeypatch):
     """
-    Leave all looks to the test.
+    Start no thread, so that only the test polls.
     """
     monkeypatch.setattr(ParkTimer, "_watch", lambda watch: None)
 
@@ -48,10 +48,10 @@ def _no_thread(monkeypatch):
 @pytest.mark.usefixtures("_no_thread")
 def test_idle_watch_acts_once_nobody_runs_a_cell():
     """
-    It counts from the end of a cell: a cell that trains for an hour is not idle.
+    The timer acts some time after the end of a cell: a cell that trains for an hour is not idle.
     """
     scene = Scene()
-    assert scene.look_after(3600.0) is None  # we are in a cell, the one that has started the ranks
+    assert scene.look_after(3600.0) is None  # this is still the cell that started the ranks
     scene.events.trigger("post_execute")
     assert scene.look_after(59.0) == 1.0
     assert scene.acted == 0
@@ -62,7 +62,7 @@ def test_idle_watch_acts_once_nobody_runs_a_cell():
 @pytest.mark.usefixtures("_no_thread")
 def test_idle_watch_waits_for_a_cell_that_has_begun():
     """
-    A learner who came back in time keeps everything.
+    A new cell stops the timer, so a learner who returns in time keeps the ranks.
     """
     scene = Scene()
     scene.events.trigger("post_execute")
@@ -77,7 +77,7 @@ def test_idle_watch_waits_for_a_cell_that_has_begun():
 @pytest.mark.usefixtures("_no_thread")
 def test_idle_watch_waits_for_work_that_no_cell_waits_for():
     """
-    `%%px --noblock` gives the prompt back, and the ranks train on.
+    The timer waits while ranks work without a running cell, as after `%%px --noblock`.
     """
     works = [True, True, False]
     scene = Scene(has_work=lambda: works.pop(0))
@@ -90,7 +90,8 @@ def test_idle_watch_waits_for_work_that_no_cell_waits_for():
 
 def test_idle_watch_that_is_closed_leaves_nothing_behind():
     """
-    Each start_ranks would leave two listeners, and a thread, in the kernel.
+    A closed timer leaves no listeners and no thread. Otherwise each start_ranks would leave some in
+    the kernel.
     """
     threads = set(threading.enumerate())
     scene = Scene()

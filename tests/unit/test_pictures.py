@@ -1,5 +1,5 @@
 """
-Pictures are data made visible: the same data, the same bytes; nothing clipped, nothing injected.
+Pictures show data: the same data gives the same bytes, and no label is clipped or becomes markup.
 """
 
 import xml.etree.ElementTree as ET
@@ -15,7 +15,7 @@ HELD = [{"secret": 0, "name": "zero"}, {"secret": 10}, {}]
 
 def parse(picture):
     """
-    Return the root of a picture's SVG; fails if it is not well-formed.
+    Return the root of a picture's SVG. Fails if the SVG is not well-formed.
     """
     return ET.fromstring(picture._repr_svg_())
 
@@ -30,7 +30,7 @@ def texts(picture):
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 4, 9])
 def test_processes_picture_names_every_rank_and_device(num_ranks):
     """
-    A learner must find each rank and where it runs.
+    The picture names every rank and its device.
     """
     devices = [f"cuda:{rank % 2}" for rank in range(num_ranks)]
     drawn = texts(processes_picture(devices))
@@ -43,7 +43,7 @@ def test_processes_picture_names_every_rank_and_device(num_ranks):
 
 def test_processes_picture_of_nothing_is_refused():
     """
-    No ranks is a mistake of the caller, not an empty picture.
+    A picture without ranks is refused, because that is a mistake of the caller.
     """
     with pytest.raises(ValueError, match="No ranks to draw"):
         processes_picture([])
@@ -51,7 +51,8 @@ def test_processes_picture_of_nothing_is_refused():
 
 def test_holdings_picture_shows_each_value_once_and_gaps_dashed():
     """
-    What a rank does not hold must be seen as missing, not as an empty value.
+    The picture shows each value once, and a missing one as a dashed box, which differs from an
+    empty value.
     """
     picture = holdings_picture(["secret", "name"], HELD, kernel={})
     drawn = texts(picture)
@@ -63,7 +64,7 @@ def test_holdings_picture_shows_each_value_once_and_gaps_dashed():
 
 def test_holdings_picture_of_false_and_zero_are_values():
     """
-    Zero, False and the empty text are held; only None and a missing name are not.
+    Zero, False and the empty text count as values. Only None and a missing name do not.
     """
     picture = holdings_picture(["x"], [{"x": 0}, {"x": False}, {"x": ""}, {"x": None}])
     dashed = [e for e in parse(picture).iter(f"{SVG}rect") if e.get("stroke-dasharray")]
@@ -80,7 +81,7 @@ def test_holdings_picture_of_false_and_zero_are_values():
 )
 def test_picture_has_a_title_and_clips_no_label(picture):
     """
-    Screen readers read the title; a label that leaves the canvas is cut off.
+    Each picture has a title, which screen readers read, and no label leaves the canvas.
     """
     root = parse(picture)
     assert root.find(f"{SVG}title").text == picture.title
@@ -95,7 +96,7 @@ def test_picture_has_a_title_and_clips_no_label(picture):
 
 def test_picture_escapes_what_it_draws():
     """
-    A value may hold anything; it must not become a part of the page.
+    Values are escaped, so that no value becomes a part of the page.
     """
     picture = holdings_picture(["<b>&"], [{"<b>&": "</svg><script>alert(1)</script>"}])
     assert "<script>" not in picture._repr_svg_()
@@ -104,7 +105,7 @@ def test_picture_escapes_what_it_draws():
 
 def test_picture_is_the_same_for_the_same_data():
     """
-    nbval compares pictures, so they may hold nothing that changes between runs.
+    The same data gives the same picture, because nbval compares pictures.
     """
     first = holdings_picture(["secret"], HELD)
     assert first._repr_svg_() == holdings_picture(["secret"], HELD)._repr_svg_()
@@ -119,9 +120,10 @@ def _luminance(colour):
 
 def test_rank_colours_are_fixed_distinct_and_readable():
     """
-    White text on each colour keeps a contrast of at least 3 to 1, what WCAG asks of bold labels.
+    White text on each rank's colour has a contrast of at least 3 to 1, which WCAG demands of bold
+    labels.
 
-    Numbers stand beside the colours, so nothing hangs on telling two apart.
+    Numbers stand beside the colours, so that a reader need not distinguish colours.
     """
     assert len(set(RANK_COLOURS)) == len(RANK_COLOURS)
     assert rank_colour(0) == rank_colour(len(RANK_COLOURS)) == "#4c78a8"
@@ -131,7 +133,8 @@ def test_rank_colours_are_fixed_distinct_and_readable():
 
 def test_loss_plot_is_a_png_with_a_plain_repr():
     """
-    Measured numbers are stored as PNG, which nbval does not compare; its text is compared.
+    A plot is a PNG, which nbval does not compare, and has a text without measured numbers, which
+    nbval compares.
     """
     plot = loss_plot([[1.0, 0.1], [2.0, 0.2]])
     assert plot._repr_png_().startswith(b"\x89PNG")

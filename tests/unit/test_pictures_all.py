@@ -1,5 +1,6 @@
 """
-What holds for every picture: valid XML, a title, nothing clipped, nothing injected, no chance.
+Rules for every picture: valid XML, a title, nothing clipped, no markup from data, the same on every
+run.
 """
 
 import re
@@ -28,7 +29,7 @@ SHARE_START = {"start": 0, "middle": 0.5, "end": 1}
 
 def text_boxes(root):
     """
-    Return left, top, right, bottom and text of every label, as wide as it can get.
+    Return (left, top, right, bottom, text) of every label, with the largest width that it may have.
     """
     boxes = []
     for element in root.iter(f"{SVG}text"):
@@ -48,7 +49,7 @@ def assert_whole(picture):
     assert root.find(f"{SVG}title").text == picture.title
     width, height = float(root.get("width")), float(root.get("height"))
     assert root.get("viewBox") == f"0 0 {root.get('width')} {root.get('height')}"
-    slack = 0.01  # numbers are written with six digits, so to a hundredth where below 10,000
+    slack = 0.01  # numbers have six digits, so hundredths are exact below 10,000
     for left, top, right, bottom, text in text_boxes(root):
         assert left >= -slack, text
         assert right <= width + slack, text
@@ -70,7 +71,8 @@ def assert_whole(picture):
 @pytest.mark.parametrize("name", SAMPLES)
 def test_picture_is_whole(name):
     """
-    A label that leaves the canvas is cut off; a picture without a title is silence to some.
+    Nothing leaves the canvas, where it would be cut off, and each picture has a title for screen
+    readers.
     """
     assert_whole(SAMPLES[name])
     assert repr(SAMPLES[name]) == f"<Picture: {SAMPLES[name].title}>"
@@ -79,7 +81,7 @@ def test_picture_is_whole(name):
 @pytest.mark.parametrize("name", SAMPLES)
 def test_picture_has_no_label_over_another(name):
     """
-    Two labels in one place are none.
+    No label overlaps another, because neither could be read.
     """
     boxes = text_boxes(parse(SAMPLES[name]))
     for index, (left, top, right, bottom, text) in enumerate(boxes):
@@ -90,7 +92,7 @@ def test_picture_has_no_label_over_another(name):
 
 def test_pictures_are_the_same_every_time():
     """
-    nbval compares pictures, so they may hold nothing that changes between runs.
+    The same data gives the same picture, because nbval compares pictures.
     """
     again = sample_pictures()
     for name, picture in SAMPLES.items():
@@ -99,7 +101,7 @@ def test_pictures_are_the_same_every_time():
 
 def test_every_picture_is_exported_and_sampled():
     """
-    A picture that is in no sample is in no test of this file.
+    Every picture function is exported and has a sample, so that the tests of this file cover it.
     """
     assert pictures.__all__ == sorted(pictures.__all__)
     drawn = {name.partition("_")[0] + "_picture" for name in SAMPLES}
@@ -123,7 +125,7 @@ def test_every_picture_is_exported_and_sampled():
 )
 def test_picture_escapes_what_it_draws(picture):
     """
-    Names come from learners; none may become a part of the page or break the XML.
+    Names from learners are escaped, so that none breaks the XML or becomes a part of the page.
     """
     assert "<script" not in picture._repr_svg_()
     assert_whole(picture)
@@ -132,7 +134,7 @@ def test_picture_escapes_what_it_draws(picture):
 @pytest.mark.parametrize("name", SAMPLES)
 def test_picture_refers_to_patterns_that_say_what_they_look_like(name):
     """
-    On one page ids of several pictures meet: the same id must then mean the same look.
+    A pattern's id describes its look, because the ids of several pictures meet on one page.
     """
     root, text = parse(SAMPLES[name]), SAMPLES[name]._repr_svg_()
     ids = [element.get("id") for element in root.iter(f"{SVG}pattern")]
@@ -145,19 +147,19 @@ def test_picture_refers_to_patterns_that_say_what_they_look_like(name):
 
 def test_patterns_differ_without_colour():
     """
-    In grey the pattern alone tells kinds apart.
+    The patterns differ without colour, so that kinds can be distinguished in grey.
     """
     canvas = Canvas(10, 10)
     fills = [canvas.fill(pattern, RANK_COLOURS[0]) for pattern in PATTERNS]
     assert len(set(fills)) == len(PATTERNS)
     shapes = re.findall("<pattern .*?</pattern>", canvas.picture("x").svg)
     looks = {re.sub('id="[^"]*"', "", shape) for shape in shapes}
-    assert len(looks) == len(PATTERNS) - 2  # all but the solid one and the hollow one
+    assert len(looks) == len(PATTERNS) - 2  # all but the solid and the hollow pattern
 
 
 def test_text_width_of_wide_characters():
     """
-    Names may be Chinese, whose characters are as wide as they are high.
+    The width of text counts Chinese characters as wide as they are high.
     """
     assert text_width("层", 10) == 11
     assert text_width("ab", 10) == 12.4
@@ -165,7 +167,7 @@ def test_text_width_of_wide_characters():
 
 def test_shorten_marks_what_it_cut():
     """
-    A cut name must not look like another whole one.
+    A shortened name is marked, so that it does not look like another whole name.
     """
     assert shorten("abc", 3) == "abc"
     assert shorten("abcd", 3) == "ab…"
@@ -175,7 +177,7 @@ def test_shorten_marks_what_it_cut():
 @given(data=st.data())
 def test_timeline_of_anything_is_whole(data):
     """
-    Whatever was measured, it must be drawn within the canvas.
+    Any measured times are drawn within the canvas.
     """
     time = st.one_of(st.integers(0, 10**6), st.floats(0, 1e6, allow_subnormal=False))
     span = st.tuples(
@@ -196,20 +198,21 @@ def test_timeline_of_anything_is_whole(data):
 )
 def test_samples_of_anything_are_whole_and_counted(batches):
     """
-    The number of hatched cells is what a count of the indices says.
+    Any batches are drawn within the canvas, and the number of hatched cells equals the number of
+    repeated samples.
     """
     picture = samples_picture(batches, num_samples=10_000)
     assert_whole(picture)
     seen = [sample for row in batches for batch in row for sample in batch]
     hatched = [r for r in parse(picture).iter(f"{SVG}rect") if "hatch" in r.get("fill", "")]
-    assert len(hatched) - 1 == len(seen) - len(set(seen))  # one is the legend's
+    assert len(hatched) - 1 == len(seen) - len(set(seen))  # one belongs to the legend
 
 
 @settings(max_examples=40)
 @given(data=st.data())
 def test_shards_of_anything_are_whole(data):
     """
-    Torn, copied and missing slices are what the picture is for.
+    Any slices, also torn, copied and missing ones, are drawn within the canvas.
     """
     size = data.draw(st.integers(0, 50))
     row = st.integers(0, size)
@@ -226,7 +229,7 @@ def test_shards_of_anything_are_whole(data):
 )
 def test_memory_of_anything_is_whole(used):
     """
-    From one byte to a tebibyte.
+    Any amounts of memory, from one byte to a tebibyte, are drawn within the canvas.
     """
     if any(used):
         assert_whole(memory_picture(used))

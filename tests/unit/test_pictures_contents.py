@@ -1,5 +1,5 @@
 """
-Each picture shows its data: every one, once, at its place; and refuses what it cannot show.
+Each picture shows all its data, once and in the right place, and refuses data that it cannot show.
 """
 
 import pytest
@@ -34,7 +34,7 @@ def texts(picture):
 
 def rects(picture, **attributes):
     """
-    Return the boxes of a picture that have some attributes; an underscore stands for a dash.
+    Return the rectangles of a picture with some attributes. An underscore stands for a hyphen.
     """
     return [
         element
@@ -46,7 +46,7 @@ def rects(picture, **attributes):
 
 def test_collective_picture_draws_each_value_once():
     """
-    What a rank holds is the picture's only message.
+    Each value that a rank holds is drawn once.
     """
     picture = collective_picture("all_reduce", [["a", "b"], ["c"]], [["d", "b"], ["e"]])
     drawn = texts(picture)
@@ -59,7 +59,7 @@ def test_collective_picture_draws_each_value_once():
 
 def test_collective_picture_shows_what_was_never_there():
     """
-    None is nothing; zero and the empty text are values.
+    None is drawn as missing. Zero and the empty text are values.
     """
     picture = collective_picture("gather", [[None], [0]], [["", 0], []])
     assert len(rects(picture, stroke_dasharray="4 3")) == 1 + 2  # before, and rank 1 after
@@ -68,7 +68,8 @@ def test_collective_picture_shows_what_was_never_there():
 
 def test_collectives_picture_draws_each_as_it_is_drawn_alone():
     """
-    A panel says the same in company, and in the order given; the note stands once.
+    Each panel is the same as in a picture of its own, in the given order, and the note is drawn
+    once.
     """
     held = [[("reduce", ["a"], ["b"]), ("gather", ["c"], ["d", "e"])], [("reduce", [], []),
             ("gather", [None], ["f", "g"])]]  # fmt: skip
@@ -83,7 +84,8 @@ def test_collectives_picture_draws_each_as_it_is_drawn_alone():
 
 def test_collectives_picture_goes_to_the_next_line_when_there_is_no_room():
     """
-    A page is about 900 pixels wide, so a picture that is wider would have to be scrolled.
+    Panels continue in a new row, because a picture wider than a page of about 900 pixels would have
+    to be scrolled.
     """
     two = [[("one", ["a"], ["b"]), ("two", ["a"], ["b"])]]
     many = [[(f"number {k}", ["a"], ["b"]) for k in range(9)]]
@@ -96,7 +98,7 @@ def test_collectives_picture_goes_to_the_next_line_when_there_is_no_room():
 
 def test_steps_picture_draws_every_part_and_every_arrival():
     """
-    The squares of the last panel are all ranks in all chunks; each message is one thick border.
+    The last panel shows all ranks in all chunks, and each message is one thick border.
     """
     picture = steps_picture(RING.holdings(), RING.steps)
     parts = [part for held in RING.holdings() for row in held for chunk in row for part in chunk]
@@ -105,14 +107,15 @@ def test_steps_picture_draws_every_part_and_every_arrival():
     assert len(squares) == len(parts) + chips
     assert len(rects(picture, stroke_width="2.5")) == 6 * 4
     drawn = texts(picture)
-    assert drawn.count("from rank 3") == 6  # rank 0 hears from it in every step
+    assert drawn.count("from rank 3") == 6  # rank 0 receives from rank 3 in every step
     assert sum(text.startswith("from rank") for text in drawn if text) == 24
     assert float(parse(picture).get("width")) <= 900
 
 
 def test_steps_picture_shows_empty_chunks_and_many_in_one_message():
     """
-    An all-gather starts with holes; recursive doubling fills several at once.
+    Empty chunks are drawn as holes, with which an all-gather starts. Recursive doubling fills
+    several with one message.
     """
     picture = steps_picture(ALL_GATHER.holdings(), ALL_GATHER.steps)
     holes = [chunk for held in ALL_GATHER.holdings() for row in held for chunk in row if not chunk]
@@ -122,7 +125,8 @@ def test_steps_picture_shows_empty_chunks_and_many_in_one_message():
 
 def test_samples_picture_hatches_the_padding_of_distributed_sampler():
     """
-    Ten samples on four ranks: two of them are seen twice, which is what a value check misses.
+    The padding of DistributedSampler is hatched: with ten samples on four ranks two are seen twice,
+    which a check of values misses.
     """
     data = pytest.importorskip("torch.utils.data")
     rows = []
@@ -139,7 +143,8 @@ def test_samples_picture_hatches_the_padding_of_distributed_sampler():
 
 def test_samples_picture_shows_ranks_that_see_the_same():
     """
-    A sampler that the loader never got: every rank sees all samples, and the rest is never seen.
+    Ranks that all see the same samples are shown, as after a sampler that was not passed to the
+    loader. The other samples are listed as never seen.
     """
     picture = samples_picture([[[0, 1]], [[0, 1]]], num_samples=20)
     assert "2 of them before" in picture.title
@@ -149,7 +154,8 @@ def test_samples_picture_shows_ranks_that_see_the_same():
 
 def test_samples_picture_takes_the_integers_of_torch():
     """
-    Indices of a tensor compare by identity in a set; here they count as the numbers they are.
+    Indices may be tensors. They count as their numbers, although tensors in a set compare by
+    identity.
     """
     torch = pytest.importorskip("torch")
     picture = samples_picture([[torch.tensor([0, 1])], [torch.tensor([1, 2])]])
@@ -158,7 +164,7 @@ def test_samples_picture_takes_the_integers_of_torch():
 
 def test_buckets_picture_names_every_parameter_on_both_sides():
     """
-    The order of sending is not the order of the model; both must be read off.
+    Each parameter is named once in the model's order, and once in its bucket's order of sending.
     """
     picture = buckets_picture(PARAMETERS, BUCKETS)
     drawn = texts(picture)
@@ -176,7 +182,7 @@ def test_buckets_picture_names_every_parameter_on_both_sides():
 
 def test_timeline_picture_draws_spans_where_they_were():
     """
-    Lengths on paper are lengths in time: 680 pixels for 12.5 ms.
+    The length of a bar is proportional to its time: 680 pixels for 12.5 ms.
     """
     picture = timeline_picture([TRACK], "time in ms")
     blue = rank_colour(0)
@@ -188,14 +194,14 @@ def test_timeline_picture_draws_spans_where_they_were():
     at = sorted((float(b.get("x")), float(b.get("width"))) for b in bars)
     scale = 680 / 12.5
     wanted = sorted((92 + start * scale, (stop - start) * scale) for _, start, stop, _ in TRACK)
-    # Numbers are written with six digits: an error of half a unit in the last, below 1,000.
+    # Numbers have six digits, so below 1,000 the error is half a unit of the last.
     assert at == [pytest.approx(pair, abs=5e-4) for pair in wanted]
     assert {"time in ms", "0", "2", "12", "bucket 1", "backward"} <= set(texts(picture))
 
 
 def test_timeline_picture_gives_overlapping_spans_lanes_of_their_own():
     """
-    Two buckets under way at once must both be seen.
+    Overlapping spans get separate lanes, so that two buckets under way at once are both visible.
     """
     picture = timeline_picture([TRACK], "time in ms")
     tops = {box.get("y") for box in rects(picture) if box.get("height") == "20"}
@@ -204,7 +210,7 @@ def test_timeline_picture_gives_overlapping_spans_lanes_of_their_own():
 
 def test_timeline_picture_counts_events_in_whole_numbers():
     """
-    There is no event one and a half.
+    The axis of events has whole numbers only.
     """
     picture = timeline_picture([[("compute", 0, 2)]], "events, in order")
     assert [text for text in texts(picture) if text[0].isdigit()] == ["0", "1", "2"]
@@ -212,7 +218,8 @@ def test_timeline_picture_counts_events_in_whole_numbers():
 
 def test_shards_picture_joins_what_moves():
     """
-    From 4 ranks to 2: each reader takes from two writers.
+    Bands join the slices of writers and readers: from 4 ranks to 2, each reader takes from two
+    writers.
     """
     saved = {"w": [(r, 4 * r, 4 * r + 4) for r in range(4)]}
     loaded = {"w": [(0, 0, 8), (1, 8, 16)]}
@@ -227,22 +234,24 @@ def test_shards_picture_joins_what_moves():
 
 def test_shards_picture_shows_holes_copies_and_ranks_without_rows():
     """
-    A checkpoint with a hole cannot be loaded; one with copies is larger than it need be.
+    Holes, copies and ranks without rows are shown: a checkpoint with a hole cannot be loaded, and
+    one with copies is too large.
     """
     picture = shards_picture({"w": 10}, {"w": [(0, 0, 4), (1, 2, 4), (2, 9, 9), (3, 6, 10)]})
     drawn = texts(picture)
     assert drawn.count("nobody") == 1
     assert "no rows saved: rank 2" in drawn
     tops = {box.get("y") for box in rects(picture, stroke="none")}
-    assert len(tops) == 2  # the copy stands below
+    assert len(tops) == 2  # the copy is drawn below
     thin = shards_picture({"w": 640}, {"w": [(5, 0, 12), (6, 12, 13), (7, 13, 640)]})
-    assert "5" in texts(thin)  # room for a number only
+    assert "5" in texts(thin)  # there is room for the number only
     assert "6" not in texts(thin)
 
 
 def test_memory_picture_bars_are_as_long_as_their_bytes():
     """
-    560 pixels for the fullest rank; the same kind has the same pattern everywhere.
+    Bars are as long as their bytes, with 560 pixels for the fullest rank, and each kind has one
+    pattern everywhere.
     """
     picture = memory_picture([{"a": 1024, "b": 3072}, {"b": 2048, "a": 0}])
     bars = [box for box in rects(picture) if box.get("height") == "28"]
@@ -250,7 +259,7 @@ def test_memory_picture_bars_are_as_long_as_their_bytes():
     assert [bar.get("fill").partition("-")[0] for bar in bars[1:]] == ["url(#hatch"] * 2
     drawn = texts(picture)
     assert {"memory in KiB", "a", "b", "4 KiB", "1 KiB", "3 KiB"} <= set(drawn)
-    assert drawn.count("2 KiB") == 2  # the part and the total
+    assert drawn.count("2 KiB") == 2  # the entry and the total
     named = memory_picture({"DDP": {"a": 1024, "b": 3072}, "a long way to go": {"b": 2048}})
     bars = [box for box in rects(named) if box.get("height") == "28"]
     assert [float(bar.get("width")) for bar in bars] == [140, 420, 280]
@@ -260,20 +269,20 @@ def test_memory_picture_bars_are_as_long_as_their_bytes():
 @given(high=st.floats(1e-9, 1e15), most=st.integers(3, 12))
 def test_ticks_are_few_round_and_reach_the_end(high, most):
     """
-    At most that many steps, the last within a step of the end.
+    Ticks are few and round, and the last is within a step of the end.
     """
     marks = ticks(high, most)
     assert marks[0] == 0
     assert 1 <= len(marks) - 1 <= most
     step = marks[1]
     assert f"{step:.0e}"[0] in "125"
-    # Multiples and quotients of doubles: the room that the function leaves is 1e-9.
+    # The marks are multiples and quotients of doubles. The function allows an error of 1e-9.
     assert high - step * (1 + 1e-6) < marks[-1] <= high * (1 + 2e-9)
 
 
 def test_byte_text_reads_well():
     """
-    Whole where it is whole, three digits where it is not.
+    Sizes are whole where they are exact, and have three digits otherwise.
     """
     assert [byte_text(n) for n in (0, 1, 1023, 1024, 1536, 2**20, 10**9, 2**40, 2**51)] == [
         "0 B", "1 B", "1023 B", "1 KiB", "1.5 KiB", "1 MiB", "954 MiB", "1 TiB", "2048 TiB",
@@ -338,7 +347,7 @@ HELD = [[[(0,)]], [[(0,)]]]
 )
 def test_pictures_refuse_what_they_cannot_show(call, message):
     """
-    A wrong picture is believed; an error is read.
+    Data that cannot be shown are refused, because a wrong picture would be believed.
     """
     with pytest.raises(BadInput, match=message):
         call()
@@ -346,7 +355,8 @@ def test_pictures_refuse_what_they_cannot_show(call, message):
 
 def test_numbers_in_takes_what_a_collective_takes():
     """
-    A root's list, everyone's tensor and nothing at all are drawn in one picture.
+    The numbers of a root's list, of a tensor and of None are read, because one picture draws them
+    all.
     """
     table = torch.tensor([[1, 2], [3, 4]])
     assert numbers_in(table) == numbers_in(list(table)) == [1, 2, 3, 4]
@@ -355,7 +365,8 @@ def test_numbers_in_takes_what_a_collective_takes():
 
 def test_slices_from_rows_follow_each_other_and_leave_out_who_holds_none():
     """
-    10 rows over 4 ranks as `fully_shard` splits them, and 2 rows, of which two ranks get none.
+    Slices follow each other in rank order, and ranks without rows are left out: 10 rows over 4
+    ranks as `fully_shard` splits them, and 2 rows.
     """
     rows = [{"w": 3, "b": 1}, {"w": 3, "b": 1}, {"w": 3, "b": 0}, {"w": 1, "b": 0}]
     assert slices_from_rows(rows) == {

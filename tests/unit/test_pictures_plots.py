@@ -1,5 +1,5 @@
 """
-Plots of measured numbers: PNG, with a title that holds none of them.
+Plots of measured numbers are PNGs, with a title that holds none of the numbers.
 """
 
 import io
@@ -19,7 +19,7 @@ SAMPLES = [(2**k, 1e-5 * (1 + k % 3 / 10) + 2**k / 1e9) for k in range(4, 24, 2)
 
 def coloured(plot, colour):
     """
-    Return how many columns of pixels have a colour in them.
+    Return the number of pixel columns that contain a colour.
     """
     pixels = (imread(io.BytesIO(plot._repr_png_()))[..., :3] * 255).round()
     wanted = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
@@ -28,19 +28,20 @@ def coloured(plot, colour):
 
 def test_timeline_plot_draws_every_rank_in_its_colour():
     """
-    Twice the compute is twice as long, give or take the edges of the bars.
+    Each rank has its colour, and twice the time is twice as long, apart from the edges of the bars.
     """
     plot = timeline_plot([[("compute", 0, 2.0)], [("compute", 0, 4.0)], []], "time in ms")
     first, second = (coloured(plot, rank_colour(rank)) for rank in (0, 1))
     assert first > 200
-    # An edge is a point wide, so a pixel and a half, and blurs into the next: 3 pixels an end.
+    # An edge is a point wide, or one and a half pixels, and blurs into the next pixel: 3 pixels at
+    # each end.
     assert abs(second - 2 * first) <= 2 * 6
     assert coloured(plot, rank_colour(2)) == 0
 
 
 def test_timeline_plot_has_a_repr_without_measured_numbers():
     """
-    Its text is compared by nbval; its pixels are not.
+    A plot's text holds no measured numbers, because nbval compares it. It does not compare pixels.
     """
     plot = timeline_plot([TRACK, TRACK], "time in ms")
     assert repr(plot) == "<Plot: what 2 ranks did: time in ms>"
@@ -49,7 +50,7 @@ def test_timeline_plot_has_a_repr_without_measured_numbers():
 
 def test_timeline_plot_refuses_what_the_picture_refuses():
     """
-    The two take the same data.
+    The plot refuses the data that the picture refuses, because both take the same data.
     """
     with pytest.raises(BadInput, match="Unknown kind"):
         timeline_plot([[("sleep", 0, 1)]], "time in ms")
@@ -57,7 +58,7 @@ def test_timeline_plot_refuses_what_the_picture_refuses():
 
 def test_times_plot_draws_measurements_and_a_fit():
     """
-    Both what was measured and what was foretold, in one picture.
+    Measured and predicted times are drawn in one plot.
     """
     found = fit(SAMPLES)
     line = [
@@ -80,7 +81,7 @@ def test_times_plot_draws_measurements_and_a_fit():
 )
 def test_times_plot_refuses_what_has_no_place_on_its_axes(measured, message):
     """
-    Matplotlib would leave it out without a word.
+    Values without a logarithm are refused, because Matplotlib would leave them out silently.
     """
     with pytest.raises(BadInput, match=message):
         times_plot(measured)

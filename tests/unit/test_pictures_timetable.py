@@ -1,5 +1,5 @@
 """
-The timetable of a pipeline: where a rank does nothing, the picture says so.
+The timetable of a pipeline, which shows the idle times of its ranks.
 """
 
 import pytest
@@ -19,10 +19,11 @@ def _idle_widths(picture):
 
 def test_bubble_is_drawn_as_long_as_it_lasts():
     """
-    Of 18 ticks of two ranks 6 are idle: the picture's width is 9 ticks.
+    The idle time is drawn to scale: of the 18 ticks of two ranks 6 are idle, and the picture's
+    width is 9 ticks.
     """
     widths = _idle_widths(sample_pictures()["timetable"])
-    assert sum(widths) == pytest.approx(680 * 6 / 9, abs=1e-2)  # written with six digits
+    assert sum(widths) == pytest.approx(680 * 6 / 9, abs=1e-2)  # numbers have six digits
     busy = timetable_picture([[("F", "0", 0, 1), ("B", "0", 1, 3)]])
     assert _idle_widths(busy) == []
 
@@ -41,7 +42,7 @@ def test_bubble_is_drawn_as_long_as_it_lasts():
 )
 def test_what_is_no_timetable_is_refused(rows, fault):
     """
-    Two things at a time on one rank would hide each other.
+    An invalid timetable is refused: two actions at a time on one rank would hide each other.
     """
     with pytest.raises(BadInput, match=fault):
         timetable_picture(rows)

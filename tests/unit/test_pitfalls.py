@@ -1,5 +1,6 @@
 """
-Wrong answers that real checkers let through, and where each is shown to be wrong and ours right.
+Wrong answers that real checkers accepted, and the tests that show them wrong and the course's code
+right.
 """
 
 import ast
@@ -73,15 +74,16 @@ PITFALLS = {
     ],
 }
 """
-From a wrong answer to the tests that show it. Each of them has the wrong answer in it, or beside
-it, so that a test which lets both through cannot stand here.
+{wrong answer: the tests that show it}. Each test contains the wrong answer, or compares with it, so
+a test that accepts both cannot be listed.
 """
 
 
 @pytest.mark.parametrize("pitfall", PITFALLS)
 def test_pitfall_is_shown_by_a_test(pitfall):
     """
-    A test that is renamed or lost must not take the pitfall with it unnoticed.
+    Each listed test exists and is not skipped, so that a renamed or deleted test does not lose its
+    pitfall unnoticed.
     """
     for address in PITFALLS[pitfall]:
         file, _, name = address.partition("::")

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d
 
-from ddp_lessons.ranks.rank.release import abort_nccl
+from ddp_lessons.private.process_groups import abort_nccl
 from ddp_lessons.ranks.rank.stack_snapshot import recorded_collectives
 from ddp_lessons.ranks.supervisor import supervisor
 
@@ -107,8 +107,8 @@ def test_collectives_of_nccl_are_read_from_its_own_recorder(monkeypatch):
     gloo, nccl = entry("gloo:broadcast", 0, 20), entry("nccl:all_reduce", 0, 10)
     monkeypatch.setattr(_distributed_c10d, "_dump_fr_trace", recorder(gloo))
     monkeypatch.setattr(_distributed_c10d, "_dump_nccl_trace", recorder(nccl), raising=False)
-    assert [found["name"] for found in recorded_collectives()] == ["all_reduce", "broadcast"]
-    assert [found["name"] for found in recorded_collectives(since_ns=15)] == ["broadcast"]
+    assert [found.name for found in recorded_collectives()] == ["all_reduce", "broadcast"]
+    assert [found.name for found in recorded_collectives(since_ns=15)] == ["broadcast"]
     # One recorder under both names must not make each call two.
     monkeypatch.setattr(_distributed_c10d, "_dump_fr_trace", recorder(nccl))
     assert len(recorded_collectives()) == 1

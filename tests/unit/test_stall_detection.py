@@ -6,10 +6,11 @@ import pytest
 from fake_ranks import MadeUpRanks
 
 from ddp_lessons.ranks.diagnosis.stall_detection import StallDetector
+from ddp_lessons.ranks.messages.snapshot import RankSnapshot
 
-IN_A_COLLECTIVE = {"call": "all_reduce"}
-FORMING = {"call": "new_group"}
-COMPUTING = {"call": ""}
+IN_A_COLLECTIVE = RankSnapshot(call="all_reduce")
+FORMING = RankSnapshot(call="new_group")
+COMPUTING = RankSnapshot()
 
 
 @pytest.fixture
@@ -141,12 +142,12 @@ def test_standstill_of_a_wait_for_a_rank_that_there_is_not(ranks):
     """
     torch polls the store for the address of rank -1, and will for ever.
     """
-    nobody = {"call": "recv", "peer": -1}
+    nobody = RankSnapshot(call="recv", peer=-1)
     watch = Watch(ranks)
     watch.looks(40, lambda ranks: turn(ranks, 2))
     assert not watch.standstill.moves_in_a_call(2, nobody)
     assert watch.standstill.waits_forever(2, nobody)
-    assert watch.standstill.moves_in_a_call(2, {"call": "recv", "peer": 1})
+    assert watch.standstill.moves_in_a_call(2, RankSnapshot(call="recv", peer=1))
 
 
 def test_chance_after_a_fault(ranks):

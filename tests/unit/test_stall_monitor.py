@@ -3,6 +3,7 @@ A cell that is over, or will never be: judged from answers that come late, on ma
 """
 
 from concurrent.futures import Future
+from dataclasses import asdict
 
 import pytest
 from fake_ranks import MadeUpRanks
@@ -34,7 +35,7 @@ class Watch:
         self.ranks = MadeUpRanks()
         self.ranks.dead = []
         self.ranks.engines.hosts = {}
-        self.ranks.control.ask_place = self._ask
+        self.ranks.control.ask_snapshots = self._ask
         self.ranks.control.snapshots = lambda ranks: {rank: finished() for rank in ranks}
         self.asked = []
         self.stall_monitor = StallMonitor(self.ranks, "", range(4), self._ticking)
@@ -61,7 +62,7 @@ class Watch:
         Have all agents say where their rank is now.
         """
         for _, future in self.asked:
-            future.set_result({"content": {"answer": dict(snapshot)}})
+            future.set_result({"content": {"answer": asdict(snapshot)}})
         self.asked.clear()
 
     def looks(self, count, each=lambda: None, fault_at=None):
@@ -100,7 +101,7 @@ def watch(monkeypatch):
 
 def test_deadlock_is_told_though_the_first_answers_come_late(watch):
     """
-    The ranks polled a store, then called the collective, and only then could a agent answer.
+    The ranks polled a store, then called the collective, and only then could an agent answer.
     """
     watch.looks(2, lambda: watch.turns(20))
     watch.turns(3)  # out of the loop, and into all_reduce
@@ -148,7 +149,7 @@ def test_answer_from_before_the_rest_confirms_nothing(watch):
     watch.looks(1)
     watch.ranks.now += 1.0  # nobody looks for a second
     for _, future in asked:
-        future.set_result({"content": {"answer": dict(IN_THE_SECOND)}})
+        future.set_result({"content": {"answer": asdict(IN_THE_SECOND)}})
     watch.looks(1)
     assert not watch.stall_monitor.deadlocked
     assert watch.looks(30, lambda: watch.answer(SLEEPS)) == 30
@@ -161,7 +162,9 @@ def test_stall_is_told_once_and_after_five_seconds(watch, capsys):
 
     def answer():
         for rank, future in watch.asked:
-            future.set_result({"content": {"answer": dict(SLEEPS if rank == 2 else AWAITS_RANK_2)}})
+            future.set_result(
+                {"content": {"answer": asdict(SLEEPS if rank == 2 else AWAITS_RANK_2)}}
+            )
         watch.asked.clear()
 
     began_at, told = watch.ranks.now, ""

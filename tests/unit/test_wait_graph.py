@@ -2,6 +2,8 @@
 Who waits for whom, and whose fault it is, from made-up places: a wrong name sends a learner astray.
 """
 
+from dataclasses import replace
+
 import pytest
 from fake_snapshots import at, call, finished, receiving, reducing, sending
 
@@ -59,7 +61,7 @@ def test_the_table_names_the_line_of_a_module_that_the_cell_calls():
     """
     In a module of their own, learners look for the call, and not for the cell's line.
     """
-    snapshots = {0: reducing(1) | {"module": "helpers.py:4"}, 1: finished([])}
+    snapshots = {0: replace(reducing(1), module="helpers.py:4"), 1: finished([])}
     row = diagnose(snapshots, [0]).table.splitlines()[1]
     assert row == "0     2: dist.all_reduce(t)  all_reduce 1 at helpers.py:4  1"
 
@@ -78,7 +80,7 @@ def test_diagnose_names_the_odd_one_out(odd, what):
     Name, shape or dtype: the fewest ranks are the culprits, and what each side brought is shown.
     """
     snapshots = {rank: reducing() for rank in (0, 1, 3)}
-    snapshots[2] = at(4, "dist.call(t)", odd["name"], [odd])
+    snapshots[2] = at(4, "dist.call(t)", odd.name, [odd])
     found = diagnose(snapshots, [0, 1, 2, 3])
     assert found.sentence == (
         f"rank 2 called {what} as collective 1, where ranks 0, 1 and 3 called all_reduce float[4]"
@@ -154,8 +156,8 @@ def test_diagnose_points_at_several_that_are_elsewhere():
     Each culprit is given its own line, not that of the first.
     """
     snapshots = {0: reducing(), 1: SLEEPING, 2: SLEEPING, 3: at(5, "load()"), 4: None}
-    for snapshot in (snapshots[0], snapshots[1], snapshots[3]):
-        snapshot["groups"] = {"0": [0, 1, 2, 3, 4]}
+    for rank in (0, 1, 2, 3):
+        snapshots[rank] = replace(snapshots[rank], groups={"0": [0, 1, 2, 3, 4]})
     assert diagnose(snapshots, [0, 1, 2, 3, 4]).sentence == (
         "ranks 1 and 2 are at line 3: time.sleep(60); rank 3 is at line 5: load(); "
         "rank 4 does not answer; rank 0 waits for them in all_reduce 1 (line 2)"

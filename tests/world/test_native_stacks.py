@@ -125,7 +125,7 @@ def test_snapshot_from_outside_reads_what_is_new(dump, tmp_path):
     path.write_text(first)
     supervisor = SupervisorClient(tmp_path, {0: 1}, lambda: path.write_text(first + second))
     snapshot = snapshot_from_outside(supervisor, 0, lambda line: f"text of {line}", insist=True)
-    assert (snapshot["line"], snapshot["code"], snapshot["call"]) == (3, "text of 3", "")
+    assert (snapshot.line, snapshot.code, snapshot.call) == (3, "text of 3", "")
     assert len(supervisor.signals) == 1
 
 

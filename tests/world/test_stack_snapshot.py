@@ -39,7 +39,7 @@ def place_of(source, inside=("<module>",), free=lambda: None, **names):
 
     def look():
         snapshot = main_thread_snapshot(thread.ident, CELL_FILE, source)
-        return snapshot if names.get("ready") and snapshot["function"] in inside else None
+        return snapshot if names.get("ready") and snapshot.function in inside else None
 
     try:
         return wait_until(look, HANGS_AFTER_S, "the cell to wait")
@@ -65,8 +65,8 @@ def test_place_is_the_line_of_the_cell():
     """
     source = "def f():\n    global ready\n    ready = 1; gate.acquire()\n\nf()\n"
     snapshot = place_of(source, inside=("f",))
-    assert (snapshot["line"], snapshot["code"]) == (3, "ready = 1; gate.acquire()")
-    assert (snapshot["call"], snapshot["function"]) == ("", "f")
+    assert (snapshot.line, snapshot.code) == (3, "ready = 1; gate.acquire()")
+    assert (snapshot.call, snapshot.function) == ("", "f")
 
 
 def test_place_knows_a_handle_that_is_waited_for():
@@ -75,7 +75,7 @@ def test_place_knows_a_handle_that_is_waited_for():
     """
     source = "handle = make(gate)\nready = True; handle.wait()\n"
     snapshot = place_of(source, make=Handle)
-    assert (snapshot["line"], snapshot["call"]) == (2, "wait")
+    assert (snapshot.line, snapshot.call) == (2, "wait")
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_place_knows_a_handle_waited_for_outside_of_the_cell(file, module):
     exec(compile(source, file, "exec"), names)
     snapshot = place_of("ready = True; ring(make(gate))\n", inside=("ring",), **names)
     linecache.checkcache()
-    assert (snapshot["line"], snapshot["call"], snapshot["module"]) == (1, "wait", module)
+    assert (snapshot.line, snapshot.call, snapshot.module) == (1, "wait", module)
 
 
 @pytest.mark.parametrize("name", ["_wait", "_future_wait"])
@@ -108,7 +108,7 @@ def test_place_knows_a_handle_that_is_waited_for_while_a_trace_is_on(name):
     """
     wait = functools.partial(getattr(Waits(TAP), name), type(threading.Lock()).acquire)
     snapshot = place_of("ready = True; wait(gate)\n", inside=(name,), wait=wait)
-    assert (snapshot["line"], snapshot["call"]) == (1, "wait")
+    assert (snapshot.line, snapshot.call) == (1, "wait")
 
 
 def test_place_of_another_kind_of_wait_is_no_communication():
@@ -123,7 +123,7 @@ def test_place_of_another_kind_of_wait_is_no_communication():
         snapshot = place_of(
             "x = 1\nready = True; it.wait(); gate.acquire()\n", inside, free, it=wait
         )
-        assert (snapshot["line"], snapshot["call"]) == (2, "")
+        assert (snapshot.line, snapshot.call) == (2, "")
 
 
 def test_place_reads_peer_and_limit_of_a_torch_call():
@@ -143,8 +143,8 @@ def test_place_reads_peer_and_limit_of_a_torch_call():
     ):
         code = compile(source, file, "exec")
         snapshot = place_of(f"exec(code)\n{cell}", inside=(call,), code=code)
-        assert (snapshot["line"], snapshot["call"]) == (2, call)
-        assert (snapshot["peer"], snapshot["timeout_s"]) == (peer, timeout_s)
+        assert (snapshot.line, snapshot.call) == (2, call)
+        assert (snapshot.peer, snapshot.timeout_s) == (peer, timeout_s)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 """
-The model of exercise 06 whose heads are used by some ranks and not by others.
+The model of task 06.2, whose heads are used by some ranks and not by others.
 """
 
 from torch import nn
@@ -11,13 +11,14 @@ EVERY_USE = [name for name in HEADS if name != THIN] + [WHOLE]
 
 class Branches(nn.Module):
     """
-    Have heads of which a forward uses some. The gradient of the head "still" is always zero.
+    A trunk with heads, of which each forward uses some.
 
-    The head "thin" is used by its weight alone, but for a forward that uses it as "whole". The
-    weight of "tied" is that of "spare".
+    The head "fixed" is frozen. The gradient of the head "still" is always zero. A forward that uses
+    "thin" uses only the weight of that head; one that uses "whole" uses its bias, too. The heads
+    "tied" and "spare" share one weight.
 
     Args:
-        num_before: How many layers every forward goes through before the trunk.
+        num_before: Number of layers before the trunk, which every forward uses.
     """
 
     def __init__(self, num_before=0):
@@ -31,7 +32,7 @@ class Branches(nn.Module):
 
     def forward(self, inputs, uses):
         """
-        Return (N, 2) for inputs (N, 4).
+        Return outputs (N, 2) for inputs (N, 4), with the heads named in `uses`.
         """
         hidden = self.trunk(self.before(inputs))
         outputs = hidden[:, :2]
@@ -46,7 +47,7 @@ class Branches(nn.Module):
 
 def reached(uses, num_before=0):
     """
-    Return the names of the parameters that a forward reaches which uses these heads.
+    Return the set of names of the parameters that a forward with these heads reaches.
     """
     found = {"trunk.weight", "trunk.bias"}
     found |= {

@@ -34,9 +34,9 @@ def _cases(draw):
         uses[draw.randrange(world_size)] += [names[1], TIED]
         yield Case(world_size, {"uses": uses})
     yield Case(2, {"uses": [EVERY_USE] * 2})
-    # What fewer ranks reach stands between what more of them do.
+    # In the model's order, a head that one rank reaches stands between heads that two ranks reach.
     yield Case(3, {"uses": [["left", "right", "spare"], ["left", "spare"], [ZERO, THIN]]})
-    # More parameters than a number has bits.
+    # The model has more parameters than an int64 has bits.
     yield Case(2, {"uses": [["left"], ["right"]], "layers before the trunk": 32})
 
 
@@ -44,7 +44,7 @@ def _act(context, find_unused):
     def model_and_loss(uses):
         model = Branches(_num_before(context.case)).to(context.device)
         for parameter in model.parameters():
-            parameter.grad = torch.ones_like(parameter)  # of an earlier step
+            parameter.grad = torch.ones_like(parameter)  # as an earlier step leaves it
         return model, model(torch.randn(3, 4, device=context.device), uses).square().mean()
 
     model, loss = model_and_loss(context["uses"][context.rank])
@@ -58,7 +58,7 @@ def _num_before(case):
 
 
 def _later_uses(world_size):
-    # Of a second call, for which nothing of the first one counts.
+    # Return the heads that each rank uses in a second call, which finds answers that keep results.
     return [["left", "spare"], *[["left"]] * (world_size - 1)]
 
 

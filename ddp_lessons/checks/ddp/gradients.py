@@ -1,5 +1,5 @@
 """
-What the hook of exercise 06 gets: gradients whose averages show each mistake, and late messages.
+The inputs of the hook in task 06.1: gradients whose averages show each mistake, and delayed ranks.
 
 Legend: w ranks; N numbers in all gradients; S steps.
 """
@@ -17,7 +17,7 @@ from ddp_lessons.private.dispatcher import future_class
 
 NUM_STEPS, LATE_STEP = 5, 2
 HELD_STEPS = (0, LATE_STEP)
-_BEYOND_FLOAT16 = 2.0**27  # what bfloat16 leaves of such numbers is beyond float16, too
+_BEYOND_FLOAT16 = 2.0**27  # bfloat16's rounding error of such numbers is beyond float16, too
 _SMALL, _LARGE = 2.0**-12, 2.0**10
 _HELD_S = 1.0
 _LOOK_EVERY_S = 0.002
@@ -25,10 +25,10 @@ _LOOK_EVERY_S = 0.002
 
 class Parts(nn.Module):
     """
-    Have parameters whose gradients are the tensors that forward gets.
+    A model whose forward gets tensors that become the gradients of its parameters.
 
     Args:
-        case: The Case, with `lengths` and a `dtype`.
+        case: The Case, with the `lengths` of the parameters and their `dtype`.
     """
 
     def __init__(self, case):
@@ -40,26 +40,26 @@ class Parts(nn.Module):
 
     def forward(self, gradients):
         """
-        Return a number whose gradient by part i is gradients[i].
+        Return a number whose gradient with respect to parameter i is gradients[i].
         """
         return sum((p * g).sum() for p, g in zip(self.parts, gradients, strict=True))
 
 
 class Kinds:
     """
-    Say which numbers of the gradients show what; all are masks (N,).
+    The kinds of numbers in the gradients, as boolean masks (N,).
 
     Args:
         case: The Case.
 
     Attributes:
-        shared: Numbers of all ranks.
-        early: Numbers of one rank's first step, some of them small and the others large.
-        small: The small ones.
-        late: Numbers of one rank's later step.
-        twice: Numbers of one rank's later step and of the next, which finds a debt there.
-        alike: Numbers of parameters of which others have the same length.
-        owner: The rank of each that belongs to one.
+        shared: Numbers that all ranks have.
+        early: Numbers that one rank has in the first step, some of them small and the others large.
+        small: The small numbers among `early`.
+        late: Numbers that one rank has in step `LATE_STEP`.
+        twice: Numbers that one rank has in step `LATE_STEP` and the next, which finds a residual.
+        alike: Numbers of parameters that have the same length as another parameter.
+        owner: Not a mask: for each number the rank that has it, if it is not shared.
     """
 
     def __init__(self, case):
@@ -76,10 +76,11 @@ class Kinds:
 
 def gradients_of(case, rank):
     """
-    Return what backward gives a rank in each step, (S, N).
+    Return the gradients of a rank in each step, (S, N).
 
-    All ranks have whole numbers, of which averages are exact in half precision. Of the others each
-    belongs to one rank, so that adding up rounds nothing. Later steps have zeros and pay its debt.
+    Shared numbers are whole, so their averages are exact in half precision. Each other number
+    belongs to one rank, so the sum over ranks is not rounded. In later steps its gradient is zero,
+    so that only its residual is sent.
     """
     dtype, kinds = getattr(torch, case["dtype"]), Kinds(case)
     num = len(kinds.shared)
@@ -98,19 +99,20 @@ def gradients_of(case, rank):
 
 class LateMessages:
     """
-    Have one rank come late to each bucket: only after the others have left their hooks.
+    Delays by which one rank starts the hook of a bucket only after the others have left theirs.
 
-    So a hook that waits for its message, in whatever way, is found on every rank that does; and a
-    result that is there on leaving was there before the message. Ranks take turns in being late.
+    A hook that waits for its message then blocks, which shows on each rank that waits. A future
+    that is done when its hook returns was done before the message could arrive. Ranks take turns in
+    being late.
 
-    Collective: every rank of the case must make it.
+    Collective: every rank of the case must create it.
 
     Args:
-        here: What the rank knows.
+        context: The rank context.
 
     Attributes:
-        num_stuck: How often the others did not leave, however long this rank was late.
-        num_early: How many results were there before the last rank had sent anything.
+        num_stuck: How often this rank was late and the others did not leave their hooks.
+        num_early: Number of futures that were done before the last rank had sent anything.
     """
 
     def __init__(self, context):
@@ -123,12 +125,12 @@ class LateMessages:
 
     def call(self, hook, state, bucket, step):
         """
-        Call a hook, late if it is this rank's turn, and return what it returns.
+        Call a hook, with a delay if it is this rank's turn, and return its result.
         """
         context, others = self._here, range(self._here.world_size)
         late = bucket.index() % context.world_size
         if step not in HELD_STEPS or context.device.type != "cpu" or context.world_size == 1:
-            return hook(state, bucket)  # a GPU waits in a queue of its own, and holds up nobody
+            return hook(state, bucket)  # on a GPU, no hook blocks: its waits are in a stream
         place = f"{step}-{bucket.index()}"
         stuck = self._folder / "stuck"
         if context.rank == late:
@@ -144,7 +146,7 @@ class LateMessages:
         return future
 
     def _all_come(self, files, stuck):
-        others = [pid for pid in self._pids if pid != os.getpid()]  # this one only looks
+        others = [pid for pid in self._pids if pid != os.getpid()]  # this rank only polls
         deadline = Deadline(_HELD_S, lambda: others)
         while not all(file.exists() for file in files):
             if stuck.exists() or deadline.is_over:

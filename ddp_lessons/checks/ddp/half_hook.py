@@ -51,7 +51,7 @@ def _act(context, half_hook):
     def hook(state, bucket):
         nonlocal num_buckets, num_shared
         future = messages.call(half_hook, state, bucket, num_steps)
-        if not isinstance(future, future_class()):  # of which torch.futures.Future is one
+        if not isinstance(future, future_class()):  # the base class of torch.futures.Future
             kinds.append(type(future).__name__)
             future = torch.futures.Future()
             future.set_result(bucket.buffer())
@@ -89,8 +89,8 @@ def _means(case):
 
 
 def _most_off(case):
-    # Averages of whole numbers are exact. Of a debt, a later step leaves its rounding: u * u; as
-    # much is lost by keeping it in half precision.
+    # Averages of whole numbers are exact. Sending a residual in a later step rounds it again, which
+    # leaves an error of u * u. Keeping residuals in half precision costs as much once more.
     sizes = sum(gradients_of(case, rank).double().abs() for rank in range(case.world_size))
     return 2 * _UNIT**2 * sizes / case.world_size
 
@@ -101,7 +101,9 @@ def _steps(view):
 
 def _parts(case, steps):
     """
-    Return what the averages of all steps (S, N) are judged by: what owes nothing, step by step.
+    Return the parts of the averages of all steps (S, N) that are judged, by name.
+
+    They are the numbers without residuals in each step, and the sums over all steps.
     """
     plain = steps[:, Kinds(case).shared]
     return {f"the averages of step {step}": row for step, row in enumerate(plain, start=1)} | {
@@ -111,7 +113,7 @@ def _parts(case, steps):
 
 def _is_plain_off(view, step=None, factor=1):
     """
-    Tell whether averages of numbers that owe nothing are off, in one step or in any.
+    Tell whether averages of numbers without residuals are off, in the given step or in any.
     """
     names = [f"the averages of step {step}"] if step else [*view.expected][:-1]
     return any(

@@ -36,7 +36,7 @@ def _act(context, pool_statistics):
 
 
 def _parts_of(layer):
-    # Beside the statistics: how many batches there were, the momentum, switches and so on.
+    # Return the statistics and what must stay: the number of batches, momentum, flags and so on.
     parts = {name: value for name, value in vars(layer).items() if not name.startswith("_")}
     names = (*STATISTICS, "num_batches_tracked")
     return plain(parts | {name: getattr(layer, name) for name in names})

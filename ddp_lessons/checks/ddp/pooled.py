@@ -1,5 +1,5 @@
 """
-What BatchNorm's statistics of all ranks should be in exercise 06, and what they are by mistake.
+The right pooled statistics of BatchNorm in task 06.3, and those that usual mistakes give.
 
 Legend: w ranks; rank r has n_r samples, a mean and a variance of them; N in all; C channels.
 """
@@ -8,18 +8,18 @@ import torch
 
 STATISTICS = ("running_mean", "running_var")
 _FAR = 100
-_OTHER_ROUNDINGS = 16  # of one rank's part, beside those of adding up
-_FEWER_DIGITS = 2.0**-6  # a bfloat16 has 8 of them
+_OTHER_ROUNDINGS = 16  # in one rank's part, in addition to those of the sum
+_FEWER_DIGITS = 2.0**-6  # a relative error as in a bfloat16, which has 8 binary digits
 
 
 class Pooled:
     """
-    Know pooled statistics, and those of the usual mistakes; all (C,) float64.
+    The pooled statistics of a case, and those of the usual mistakes; all are (C,) float64.
 
     Args:
-        samples: n_r, for each rank.
-        before: For each rank its own statistics, by name.
-        centre: The number that samples are near to.
+        samples: A list of the numbers of samples n_r, in rank order.
+        before: A list of the ranks' own statistics, each {name: tensor (C,)}.
+        centre: The number that all samples are near to.
     """
 
     def __init__(self, samples, before, centre):
@@ -63,8 +63,8 @@ class Pooled:
         unit = torch.finfo(torch.float32).eps / 2
         roundings = unit * (world_size + _OTHER_ROUNDINGS)
         self._mean_off = roundings * means.abs().amax(0)
-        # Far from zero, squares must be taken around a mean; near it, around zero will do. A mean
-        # that is merged from rank to rank is rounded each time, and so is a distance from it.
+        # Far from zero, squares must be taken around a mean; near zero, they may be taken around
+        # zero. A mean that is merged rank by rank is rounded each time, as is a distance from it.
         offsets = (means - self.mean if self._is_far else means).abs().amax(0)
         rounded = 2 * unit * world_size * means.abs().amax(0) * offsets
         self._variance_off = (
@@ -73,7 +73,7 @@ class Pooled:
 
     def has_mean(self, got, mean=None):
         """
-        Tell whether means are these; default: those of all samples.
+        Tell whether the means `got` are `mean`, up to rounding. Default: those of all samples.
         """
         mean = self.mean if mean is None else mean
         return bool(((got.double() - mean).abs() <= self._mean_off).all())
@@ -90,10 +90,10 @@ class Pooled:
 
     def how_mean(self, rank, got):
         """
-        Say how a rank came to means that are not those of all samples.
+        Return the mistake that explains a rank's wrong means.
 
         Returns:
-            tuple: The mistake, and what was found.
+            tuple: The mistake's name, and a sentence about it.
         """
         got, own = got.double(), self._own[rank]
         if self.has_mean(got, self._plain_mean):
@@ -113,7 +113,7 @@ class Pooled:
 
     def how_variance(self, rank, got):
         """
-        Say how a rank came to variances that are not those of all samples; as `how_mean`.
+        Return the mistake that explains a rank's wrong variances, and a sentence about it.
         """
         got = got.double()
         if torch.equal(got, self._own_variances[rank]):

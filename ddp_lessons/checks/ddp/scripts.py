@@ -67,7 +67,7 @@ def _act(context, scripts):
 
 def _weights(case, kept):
     """
-    Return the weights of a trained net; None if it was not trained, or is built anew.
+    Return the weights of a net; None if its training did not end, or its parameters were replaced.
     """
     if kept["end"]:
         return None
@@ -110,7 +110,9 @@ def _how_trained(view):
 
 def _how_evaluated(view):
     """
-    Return the mistake in the evaluation of script 4, and the fact; "" if rank 0 gave a right loss.
+    Return the mistake in the evaluation of script 4, and a sentence about it.
+
+    Both are "" for another script, for another rank, and if rank 0 returned a right loss.
     """
     case, result = view.case, view.case_result.results[0]
     if case["script"] != LONELY or view.rank:

@@ -1,11 +1,13 @@
 """
-What tasks 06.1, 06.2 and 06.4 share.
+The common part of tasks 06.1, 06.2 and 06.4.
 """
 
 
 def note_waits_of_ddp(context):
     """
-    Note that DDP waits in C++ for what it sends outside of backward: a trace sees no such wait.
+    Mark DDP's broadcasts and all-gathers in the trace of the last call as waited for.
+
+    DDP makes them outside of backward and waits for them in C++, where a trace sees no wait.
     """
     for event in context.calls[-1].events:
         if event.name in ("broadcast", "all_gather") and event.wait_index is None:

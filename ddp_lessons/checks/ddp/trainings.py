@@ -1,5 +1,6 @@
 """
-The model that the four scripts of exercise 06 train, and what each training makes of it.
+The model that the four scripts of task 06.4 train, and the weights that right and wrong trainings
+give it.
 
 Legend: w ranks; n samples in a batch; K batches.
 """
@@ -24,17 +25,18 @@ _TIMES = (2, 3, 4)
 _USUAL_RANKS = 4
 NEAR = 2.0**-30
 """
-How far weights may be off: a rounding of float64 is 2**-53, some hundred enter a weight in a step,
-and three short steps enlarge none of them a thousandfold. A mistake is above 2**-10.
+How far weights may be off, relative to the largest one. A rounding of float64 is 2**-53. About a
+hundred roundings enter a weight in each step, and three short steps enlarge them less than a
+thousandfold. A mistake moves a weight by more than 2**-10.
 """
 
 
 class Net(nn.Module):
     """
-    Map (n, 6) to (n, 1): with a spare head for script 3, with BatchNorm for script 4.
+    A model from (n, 6) to (n, 1), with a spare head for script 3 and BatchNorm for script 4.
 
     Args:
-        case: The Case, with a `script`.
+        case: The Case. Its `script` is a number from 1 to 4.
     """
 
     def __init__(self, case):
@@ -52,42 +54,44 @@ class Net(nn.Module):
 
     def forward(self, inputs):
         """
-        Return (n, 1) for inputs (n, 6).
+        Return outputs (n, 1) for inputs (n, 6).
         """
         return self.head(self.norm(self.trunk(inputs)).tanh())
 
 
 def state_of(net):
     """
-    Return all parameters and buffers of a model by name, copied.
+    Return copies of all parameters and buffers of a model, by name.
     """
     return {name: one.detach().clone() for name, one in net.state_dict().items()}
 
 
 def weights_of(case, state):
     """
-    Return the parameters in a state as one tensor, in the order of a Net's own.
+    Return the parameters in a state as one flat tensor, in the order of `Net.named_parameters`.
     """
     return torch.cat([state[name].flatten() for name, _ in Net(case).named_parameters()])
 
 
 def script_batches(case, rank):
     """
-    Return what one rank trains on: K pairs of inputs (n, 6) and targets (n, 1).
+    Return the training batches of one rank: K pairs of inputs (n, 6) and targets (n, 1).
     """
     return regression_batches(case, rank, [_SAMPLES] * _BATCHES, _FEATURES, torch.float64)
 
 
 def unseen_pair(case, rank):
     """
-    Return a pair that a rank has for testing: of another size, and in none of its batches.
+    Return the test batch of a rank, a pair of inputs (7, 6) and targets (7, 1).
+
+    None of its samples is in a training batch.
     """
     return regression_batches(case, f"test {rank}", [_TEST_SAMPLES], _FEATURES, torch.float64)[0]
 
 
 def loss_of(case, state, pair):
     """
-    Return the loss of a model in eval mode.
+    Return the loss of a model with this state, in eval mode, on a pair of inputs and targets.
     """
     net = Net(case).eval()
     net.load_state_dict(state)
@@ -97,17 +101,19 @@ def loss_of(case, state, pair):
 
 class Training:
     """
-    Train a Net in one process by the mean gradient of some ranks.
+    A training of a Net in one process, by the mean gradient of some ranks.
 
     Args:
         case: The Case.
-        ranks: The ranks whose batches count. The statistics of the first one are kept, as by DDP.
-        times: How many times as far as that each step goes.
-        are_shared: Whether each forward of a rank begins with the buffers of the first one.
+        ranks: The ranks whose batches are used. After each step the model has the buffers of the
+            first of them, as with DDP.
+        times: The factor by which each step is multiplied.
+        are_shared: Whether each rank's forward begins with the buffers of the first rank; else with
+            the rank's own.
 
     Attributes:
-        state: Parameters and buffers afterwards, by name.
-        counted: For each rank the buffers that its own last forward leaves.
+        state: Parameters and buffers after the training, by name.
+        counted: A list of the buffers, by name, that the last forward of each rank leaves.
     """
 
     def __init__(self, case, ranks, times=1, are_shared=True):
@@ -133,7 +139,7 @@ class Training:
 
 def are_near(weights, wanted):
     """
-    Tell whether each rank's weights are those wanted. What is no number is not near.
+    Tell whether each rank's weights are the wanted ones, up to `NEAR`; nan is not.
     """
     return all(
         bool(((got - one).abs() <= NEAR * one.abs().max()).all())
@@ -143,15 +149,15 @@ def are_near(weights, wanted):
 
 def how_trained(case, weights, has_sent):
     """
-    Say what training gives weights that are not those wanted.
+    Return the mistake in the training that explains wrong weights.
 
     Args:
         case: The Case.
-        weights: For each rank its weights.
-        has_sent: Whether any rank has sent anything.
+        weights: A list of the weights of each rank, in rank order.
+        has_sent: Whether any rank made a communication call.
 
     Returns:
-        tuple: The mistake and the fact; ("", "") if it is none of those that are known.
+        tuple: The mistake's name and a sentence about it; ("", "") if no known mistake fits.
     """
     ranks, first = range(case.world_size), weights_of(case, state_of(Net(case)))
 
@@ -169,7 +175,7 @@ def how_trained(case, weights, has_sent):
         )
 
     alone = [trained(one) for one in ranks]
-    # A loss that is averaged by messages is divided by the number of ranks, and so is its gradient.
+    # An answer that averages the loss over ranks divides each gradient by the number of ranks.
     if not are_all(first) and (are_alone(1) or (has_sent and are_alone(1 / len(ranks)))):
         fact = "Each rank trained by its own batches, or not at all."
         return "passed-by" if has_sent else "alone", fact
@@ -187,16 +193,17 @@ def _buffers(net):
 
 def are_pooled(state, counted):
     """
-    Tell whether BatchNorm's statistics are those of all ranks, pooled.
+    Tell whether BatchNorm's statistics are pooled over all ranks.
 
     Args:
         state: Parameters and buffers of a model.
-        counted: For each rank the buffers that it has counted.
+        counted: A list of the buffers, by name, that each rank's own last forward leaves.
     """
     means, variances = (torch.stack([one[name] for one in counted]) for name in _STATISTICS)
     mean, variance = (state[name] for name in _STATISTICS)
     near = NEAR * (1 + means.abs().amax(0))
-    # Of 4 samples, n - 1 for n takes away a quarter; means that are apart add to a variance.
+    # For 4 samples, dividing by n in place of n - 1 makes a variance smaller by a quarter. A pooled
+    # variance is larger than the ranks' own if their means differ.
     least, most = variances.mean(0) / 2, 2 * variances.amax(0)
     is_pooled = (mean - means.mean(0)).abs() <= near  # batches have the same size on all ranks
     return bool((is_pooled & (least <= variance) & (variance <= most)).all())
@@ -205,7 +212,10 @@ def are_pooled(state, counted):
 @contextmanager
 def wrappings():
     """
-    Note how often a block wraps a model. Yields a list, to which each wrapping adds its class.
+    Note each time that a `with` block wraps a model in DDP or DataParallel.
+
+    Yields:
+        list: The class name of each wrapper made so far, in order.
     """
     found = []
 

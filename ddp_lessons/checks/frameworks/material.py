@@ -1,6 +1,6 @@
 """
-What both tasks of 16 are made of: a small classifier, samples that note who fetches them, and the
-frameworks, imported before a check's clock starts.
+The common part of tasks 16.1 and 16.2: a small classifier, a dataset that notes which samples are
+fetched, and the import of the frameworks before a check's clock starts.
 """
 
 import importlib
@@ -20,15 +20,15 @@ NUM_FEATURES, NUM_CLASSES = 5, 3
 
 class Samples(Dataset):
     """
-    Note which samples are fetched, in order. Each is a pair of NUM_FEATURES numbers and a class.
+    A dataset that notes which samples are fetched. A sample is NUM_FEATURES numbers and a class.
 
     Args:
-        case: The Case, whose seed decides.
-        num: How many there are.
+        case: The Case, whose seed decides the samples.
+        num: Number of samples.
         dtype: The dtype of their numbers.
 
     Attributes:
-        fetched: The indices that were asked for.
+        fetched: The indices that were fetched, in order.
     """
 
     def __init__(self, case, num, dtype):
@@ -60,10 +60,10 @@ def classifier(case, dtype):
 
 def warm_up_one():
     """
-    Import the frameworks that are here. Collective: every rank must call it.
+    Import the frameworks that are installed. Collective: every rank must call it.
 
     Raises:
-        BadInput: None is.
+        BadInput: No framework is installed.
     """
     _warm_up([module for module in FRAMEWORKS if is_here(module)], 1)
 
@@ -73,7 +73,7 @@ def warm_up_all():
     Import both frameworks. Collective: every rank must call it.
 
     Raises:
-        BadInput: One of them is not here.
+        BadInput: One of them is not installed.
     """
     _warm_up([module for module in FRAMEWORKS if is_here(module)], len(FRAMEWORKS))
 
@@ -87,7 +87,7 @@ def _warm_up(context, num_needed):
             "'ddp-lessons[frameworks]', and start the ranks anew."
         )
     quiet()
-    with told():  # where there is no prompt, as in a script
+    with told():  # as in a script, which has no interactive prompt
         for module in context:
             importlib.import_module(module)
     first_ddp()

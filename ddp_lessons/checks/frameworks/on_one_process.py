@@ -1,6 +1,6 @@
 """
-The loop of task 16.1 on one process, for all ranks at once: what a port must come to, and what it
-comes to with a mistake in it.
+The loop of task 16.1 in one process, for all ranks at once: the results of a right port, and of one
+with a mistake.
 
 Legend: w ranks; a window of k micro-batches, of 2 samples each.
 """
@@ -23,13 +23,13 @@ STEPS_A_RATE, FACTOR = 2, 0.5
 @dataclass
 class Loop:
     """
-    Hold what the loop comes to.
+    The results of the loop.
 
     Args:
-        losses: For each rank its losses.
-        fetched: For each rank the samples that it fetches, in order.
-        weights: For each rank the state_dict of its model.
-        num_windows: How many steps there are.
+        losses: A list for each rank: its losses, in order.
+        fetched: A list for each rank: the indices of the samples that it fetches, in order.
+        weights: The state_dict of each rank's model, in rank order.
+        num_windows: Number of windows, and so of optimizer steps.
     """
 
     losses: list
@@ -49,16 +49,17 @@ def loop_of(
     sampler_seed=SAMPLER_SEED,
 ):
     """
-    Run the loop.
+    Run the loop, and return its Loop.
 
     Args:
-        case: The Case: its ranks, "samples" and "every".
-        divisor: What losses are divided by; default: the micro-batches of a window.
-        clips: Whether gradients are clipped; "each": after each micro-batch, too.
-        averages: Whether ranks average them.
-        schedule_steps: Steps of the schedule for one of the optimizer.
-        sets_epoch: Whether each epoch has an order of its own.
-        sampler_seed: The seed of all orders.
+        case: The Case, with its number of "samples" and its length of a window, "every".
+        divisor: The number that losses are divided by. Default: the length of a window.
+        clips: Whether gradients are clipped at the end of a window. "each": also after each
+            micro-batch.
+        averages: Whether gradients are averaged over ranks.
+        schedule_steps: Steps of the schedule for each step of the optimizer.
+        sets_epoch: Whether each epoch has its own order of samples.
+        sampler_seed: The seed of the sampler.
     """
     world_size, every = case.world_size, case["every"]
     models = [_trained(case) for _ in range(world_size)]

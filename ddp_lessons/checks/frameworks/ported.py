@@ -17,9 +17,9 @@ from ddp_lessons.pictures import holdings_picture
 
 _MOST_OFF = 1e-9
 """
-How far a loss may be off. A sum of some dozen float64 numbers is off by 1e-14 of them at most, and
-a loop of ten steps at these rates makes less than a thousand times of it. Each mistake moves some
-loss by 1e-4 and more.
+How far a loss may be off. A sum of some dozen float64 numbers has a relative error below 1e-14, and
+ten steps at these rates enlarge it less than a thousandfold. Each mistake moves some loss by at
+least 1e-4.
 """
 
 
@@ -41,7 +41,7 @@ def _act(context, ported):
     with told(), noting_who_trains() as trained_by:
         context.call(ported, model, dataset, context["every"], path)
     for event in context.calls[-1].events:
-        # DDP sends by itself, in C++, and waits there, which no trace sees.
+        # DDP makes its calls in C++ and waits for them there, where a trace sees no wait.
         event.wait_index = event.index if event.wait_index is None else event.wait_index
     return {
         "fetched": dataset.fetched,
@@ -118,7 +118,10 @@ def _averages_nothing(view):
 
 def _losses_by(ways_of):
     """
-    Return what gives the losses of other loops, where these are not those of the right one.
+    Return a `gives` with the losses of other loops, if they differ from those of the right loop.
+
+    Args:
+        ways_of: Function of a Case that returns a list of named arguments of `loop_of`.
     """
 
     def gives(case, rank):

@@ -1,5 +1,5 @@
 """
-The runs of task 16.2: one in plain DDP, and one by a framework in which one thing is otherwise.
+The two runs of task 16.2: one in plain DDP, and one by a framework that differs in one thing.
 
 Legend: w ranks; B samples in a batch; m batches of a rank in an epoch.
 """
@@ -29,13 +29,13 @@ CAUSES = {
     "less precise": ("accelerate", "fabric"),
 }
 """
-What a framework may have changed -> which of the two does it, by a line that people write.
+For each change the frameworks in which an ordinary line of code makes it.
 """
 
 
 def observed_plain(context):
     """
-    Run in plain DDP and return what was seen of it on each rank.
+    Train in plain DDP, and return a list with the observations of each rank.
 
     Collective: every rank of the case must call it.
     """
@@ -49,7 +49,7 @@ def observed_plain(context):
 
 def observed_by_accelerate(context):
     """
-    Run by Accelerate, with the case's cause in it, and return what was seen on each rank.
+    Train by Accelerate, with the case's cause, and return a list with each rank's observations.
 
     Collective: every rank of the case must call it.
     """
@@ -80,7 +80,7 @@ def observed_by_accelerate(context):
 
 def observed_by_fabric(context):
     """
-    Run by Fabric, with the case's cause in it, and return what was seen on each rank.
+    Train by Fabric, with the case's cause, and return a list with each rank's observations.
 
     Collective: every rank of the case must call it.
     """
@@ -125,7 +125,7 @@ class _Run:
         rates: list = []
         seen: dict = {"samples": [], "losses": [], "gradients": [], "rates": rates}
 
-        def note(*_):  # before each step that is really made
+        def note(*_):  # called before each step that the optimizer really makes
             parameters = list(self.model.parameters())
             whole = torch.cat([parameter.grad.flatten() for parameter in parameters])
             seen["gradients"].append(whole.norm().item())

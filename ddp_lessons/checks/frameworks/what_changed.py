@@ -33,7 +33,7 @@ def _cases(draw):
     yield _case(draw, "dealt in batches", 4, seed=0)
     causes = draw.sample(list(CAUSES), len(CAUSES))
     for place, cause in enumerate(causes):
-        # Who looks how much smaller a number is must know both.
+        # An answer may go by how much smaller a gradient is, so both lengths of a window are tried.
         for every in (2, 3) if cause in _BY_EVERY else (None,):
             yield _case(draw, cause, 2 + place % 3, every=every)
 
@@ -41,7 +41,7 @@ def _cases(draw):
 def _case(draw, cause, world_size, seed=None, every=None):
     # Every rank has a multiple of w batches in an epoch, so that nothing needs padding.
     num_batches = 4 if world_size == 2 else world_size
-    batch = draw.randint(3, 4) if seed is None else 3  # two of a new order are often neighbours
+    batch = draw.randint(3, 4) if seed is None else 3  # 2 shuffled samples are often neighbours
     shuffles = cause == "new order each epoch" or (
         cause not in _OF_THE_DATA and draw.random() < 0.5
     )
@@ -89,7 +89,7 @@ def _draw(case_result):
 
 what_changed = Task(
     number="16.2",
-    extra_time_s=6.0,  # for 26 runs of the frameworks, which are none of the answer's
+    extra_time_s=6.0,  # for 26 trainings by frameworks, which the answer does not make
     name="what_changed",
     cases=_cases,
     act=_act,

@@ -1,5 +1,5 @@
 """
-Which DistributedDataParallel an answer trains: one that a framework made, or one of its own.
+The maker of each DistributedDataParallel that an answer trains: a framework, or the answer itself.
 """
 
 import sys
@@ -17,10 +17,10 @@ _FRAMEWORKS = (*FRAMEWORKS, "lightning")
 @contextmanager
 def noting_who_trains():
     """
-    Note who made each wrapper through which forward goes while a block runs.
+    Note the maker of each DistributedDataParallel whose forward is called in a `with` block.
 
     Yields:
-        dict: For each such DistributedDataParallel the framework that made it; None: the answer.
+        dict: {id of the wrapper: name of the framework that made it, or None for the answer}.
     """
     init, forward = DistributedDataParallel.__init__, DistributedDataParallel.forward
     makers, trained = {}, {}
@@ -38,7 +38,7 @@ def noting_who_trains():
 
 
 def _maker():
-    # The framework that is nearest on the stack; None: it was the answer's own line.
+    # Return the framework with the nearest frame on the stack. None: the answer's own line made it.
     frame: Any = sys._getframe(2)
     while frame is not None:
         name = frame.f_globals.get("__name__", "").partition(".")[0]

@@ -1,7 +1,7 @@
 """
 Exercise 10: find out why nothing happens.
 
-Legend: w ranks; a dump is what faulthandler writes of one rank's stack.
+Legend: w ranks; a dump is the stack of one rank, as faulthandler writes it.
 """
 
 from ddp_lessons.checks.hangs.culprit import culprit

@@ -18,7 +18,7 @@ FAULTS = (
     "validates alone",
     "saves alone",
 )
-_DIGITS = (2, 3, 4, 1)  # of the number of the line that is asked for
+_DIGITS = (2, 3, 4, 1)  # how many digits the right line's number has
 _TWO_DIGITS = 10
 _RECORDED = Path(__file__).with_name("recorded")
 
@@ -53,19 +53,19 @@ def _act(context, culprit):
 
 def right_answer(job):
     """
-    Return (rank, line) of a recorded job.
+    Return the right answer for a recorded job: (rank, line).
     """
     return job["culprit"], job["line"]
 
 
 def _fact(view, fits):
     """
-    Tell of the first job that was answered wrongly, and for which `fits` holds.
+    Return a sentence about the first wrongly answered job for which `fits` has a fact, or "".
 
     Args:
         view: The View.
-        fits: Function (job, got) of a recorded job and what the answer returned. It returns a
-            sentence, or something false.
+        fits: Function (job, got) of a recorded job and the answer's result. It returns a sentence,
+            or something false.
     """
     for job, call in zip(_jobs(view.case), view.seen.calls, strict=True):
         got, right = call.result, right_answer(job)
@@ -116,10 +116,11 @@ def _is_lost_to_same_number(job, got):
 
 
 def _gives_no_pair(job, got):
-    # An answer that leaves out lines of all files finds none where a library has that number.
+    # An answer that leaves out the line numbers of all files finds no line if a library's line in
+    # another dump has the right number.
     if _is_pair(got) or (got is None and _has_same_number(job)):
         return ""
-    if _names_another_rank(job, got):  # which has no line of its own
+    if _names_another_rank(job, got):  # such a rank has no line that only it has
         return ""
     return "it gave no rank and line."
 

@@ -35,14 +35,14 @@ def _cases(draw):
         yield Case(draw.choice((2, 3)), {"script": script})
     yield Case(4, {"script": UNEVEN})
     yield Case(4, {"script": STOPS})
-    yield Case(4, {"script": PARTS})  # on 2 ranks one tensor would do for all other parts
+    yield Case(4, {"script": PARTS})  # on 2 ranks, one buffer is enough for other ranks' parts
     for script in (STOPS, PARTS):
         yield Case(1, {"script": script})
 
 
 def arguments(case, rank):
     """
-    Return what a rank gives its script.
+    Return the arguments of a rank's script, as a tuple.
     """
     rng = Random(case.seed)
     if case["script"] == LOGS:
@@ -50,21 +50,21 @@ def arguments(case, rank):
     if case["script"] == UNEVEN:
         counts = rng.sample(range(case.world_size + 1), case.world_size)
         if case.world_size == _LARGE:
-            # A rank has none, and it is not rank 0 that has most: it would speak for all.
+            # One rank has no batches. Rank 0 does not have most: its number must not count for all.
             counts = [1, *rng.sample((0, 2, 3), _LARGE - 1)]
         return (list(_numbers(case, rank, (counts[rank], 3))),)
     if case["script"] == STOPS:
         losses, limit = _losses(case, rng)
         return _numbers(case, f"weights {rank}", (4,)), list(losses[rank]), limit
-    return (whole_numbers(case, f"script {rank}", (2,), most=999),)  # no two ranks have the same
+    return (whole_numbers(case, f"script {rank}", (2,), most=999),)  # different on each rank
 
 
 def _losses(case, rng):
     """
     Return all ranks' losses, (w, steps, 1), and the limit of their sum.
 
-    The sum falls, and is just small enough in one step. Before that one rank's own loss is small,
-    and in that step and the next another one's is still large. Rank 0 is one of these two.
+    The sum falls to the limit in one step. Before it, the loss of one rank is small already; in it
+    and in the next step, the loss of another rank is still large. Rank 0 is one of the two ranks.
     """
     w, limit = case.world_size, 10 * case.world_size
     last = rng.randint(3, _STEPS)
@@ -105,7 +105,7 @@ def _on(device, one):
 
 def _in_script(number):
     """
-    Return a decorator of what shows a mistake: only in this script, named in front of the fact.
+    Return a decorator that limits a `shows` to one script, and puts its name before the fact.
     """
 
     def only_there(fact_of):
@@ -125,7 +125,7 @@ def _all(case):
 
 def _right(case, rank):
     """
-    Return what a rank must return; None where that may be anything.
+    Return the right result of a rank; None if any result is right.
     """
     given = _all(case)
     if case["script"] == LOGS:

@@ -14,16 +14,16 @@ from ddp_lessons.checks.kit import Case, Task
 from ddp_lessons.hangs import Call, odd_ranks
 from ddp_lessons.pictures import holdings_picture
 
-_LATE_S, _VERY_LATE_S = 0.03, 2.2  # a FileStore counts whole seconds: 1 of them are up to 2
+_LATE_S, _VERY_LATE_S = 0.03, 2.2  # a FileStore counts whole seconds: 1 s can take 2 s
 _MOST_BYTES = 200
-_OVERHEAD_BYTES = 120  # of a key in a store that is a file, and of its name
+_OVERHEAD_BYTES = 120  # of a key and its name in the file of a FileStore
 _LARGE = 4096
 
 
 @dataclass(frozen=True)
 class Planned:
     """
-    Hold the call that a rank is about to make.
+    The call that a rank is about to make.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Planned:
     @property
     def call(self):
         """
-        What must be equal, as the lesson's package has it.
+        The same call as a Call of `ddp_lessons.hangs`, to compare it with others.
         """
         tensor = None if self.shape is None else torch.empty(self.shape, dtype=self.dtype)
         return Call.of(self.name, tensor, self.root)
@@ -49,17 +49,17 @@ def _odd(usual, rng, what):
     return {
         "sizes": Planned("all_reduce", (length + 1,), torch.float32),
         "names": Planned("all_gather", usual.shape, torch.float32),
-        "dtypes": Planned("all_reduce", usual.shape, torch.int32),  # of as many bytes
+        "dtypes": Planned("all_reduce", usual.shape, torch.int32),  # as many bytes
         "barrier": Planned("barrier"),
     }[what]
 
 
 def planned(case):
     """
-    Return for each call of a case what each rank is about to call, in rank order.
+    Return a list for each call of a case: the Planned call of each rank, in rank order.
 
     Args:
-        case: The Case, with a list of `calls`.
+        case: The Case. Its `calls` name for each call how ranks differ in it.
     """
     rng, w, found, turned = Random(case.seed), case.world_size, [], []
     for what in case["calls"]:
@@ -82,7 +82,7 @@ def planned(case):
             other = _odd(usual, rng, rng.choice(("sizes", "names", "dtypes")))
             plan = [other if r in pair else usual for r in range(w)]
             turned = [usual if r in pair else other for r in range(w)]
-        elif what == "turned draw":  # an order of their texts is right in one of the two
+        elif what == "turned draw":  # sorting the texts is right in one draw only
             plan = turned
         elif what == "no root":
             plan = [Planned("broadcast", (5,), torch.float32, 0)] * w
@@ -102,7 +102,7 @@ def _cases(draw):
     draw.shuffle(kinds)
     yield Case(4, {"calls": ["large", *kinds, "draw", "turned draw", "no root"]})
     calls = ["all differ", "alike", draw.choice(kinds[:2])]
-    yield Case(3, {"calls": calls, "late": "over two seconds"})  # whoever has a limit is through
+    yield Case(3, {"calls": calls, "late": "over two seconds"})  # a short time limit would expire
     yield Case(2, {"calls": ["draw", "turned draw", "shapes"]})
 
 
@@ -119,7 +119,8 @@ def _act(context, answer):
         dist.barrier()
         before = path.stat().st_size if path.exists() else 0
         dist.barrier()
-        if context.rank == late:  # who forgets the number reads what it left the last time
+        # The others wait for this rank's key. A key without `number` still holds its previous call.
+        if context.rank == late:
             is_very_late = number == 1 and "late" in context.case.data
             time.sleep(_VERY_LATE_S if is_very_late else _LATE_S)
         context.call(answer, own.name, tensor, own.root, store, number)

@@ -15,9 +15,9 @@ from ddp_lessons.pictures import holdings_picture
 
 _LATE_S, _LATER_S, _SLACK_S, _TOO_LATE_S = 0.2, 1.5, 1.2, 0.7
 _SHORT_S, _LONG_S = 1.0, 3.1
-_PATIENT_S = 2.5  # so long that one more of it is beyond the slack, also after _LATER_S
+_PATIENT_S = 2.5  # so long that a second one exceeds the slack, even after _LATER_S
 _WAITED_S = 0.3
-_NEARLY = 0.8  # of a limit: who waited until it was over waited for this, less waits for a core
+_NEARLY = 0.8  # share of a limit that counts as all of it: waits for a core are subtracted
 _LENGTH = 3
 
 
@@ -26,11 +26,11 @@ def _cases(draw):
     yield Case(1, {})
     yield Case(draw.choice((2, 3)), {})
     yield Case(4, {"late": [draw.randrange(4)]})
-    hurried, late = draw.sample(range(1, 4), 2)  # who looks past rank 0 has another mistake
+    hurried, late = draw.sample(range(1, 4), 2)  # not rank 0: overlooking it is another mistake
     yield Case(4, {"too late": [late], "hurried": [hurried], "slow store": True})
     yield Case(4, {"too late": [late], "hurried": [hurried], "calls": 2})
     other, hurried = draw.sample(range(1, 4), 2)
-    (late,) = {1, 2, 3} - {other, hurried}  # whoever comes gives no rank more time
+    (late,) = {1, 2, 3} - {other, hurried}  # its arrival must not extend a limit
     what = {"absent": [0, other], "late": [late], "hurried": [hurried]}
     yield Case(4, what | {"limit": _PATIENT_S, "late by": _LATER_S})
 
@@ -41,7 +41,7 @@ def _ranks(case, what):
 
 def limit_of(case, rank):
     """
-    Return the seconds that a rank is given.
+    Return the limit of a rank, in seconds.
     """
     short_s = case.data.get("limit", _SHORT_S)
     return short_s if rank in _ranks(case, "hurried") else short_s - _SHORT_S + _LONG_S
@@ -53,7 +53,7 @@ def _act(context, answer):
     watch = dist.FileStore(str(context.folder / f"watch-{case.seed}-{context.world_size}"))
     tell_process(watch, rank)
     is_slow = "slow store" in case.data
-    # The rank that is too late comes when another one is about to write what it has decided.
+    # The rank that is too late arrives when another rank is about to write its decision.
     store = SlowStore(file, lambda: tell_end(watch, rank)) if is_slow else dist.FileStore(file)
     store.set_timeout(timedelta(seconds=3))  # for an answer that waits for a key in vain
     num_calls, took = case.data.get("calls", 1), []
@@ -66,7 +66,7 @@ def _act(context, answer):
         if is_last and rank in _ranks(case, "late"):
             time.sleep(case.data.get("late by", _LATE_S))
         if is_last and rank in _ranks(case, "too late"):
-            # Until a hurried rank has given this one up, or should have.
+            # Wait until the hurried ranks have given this rank up, or should have.
             wait_for_ends(watch, _ranks(case, "hurried"), _SHORT_S + _TOO_LATE_S)
         with timed(took):
             context.call(answer, tensor, store, number, limit_of(case, rank))
@@ -90,7 +90,7 @@ def _turns(view):
 
 def _in_a_turn(fact_of):
     """
-    Return what gives the first fact that `fact_of(view, turn)` has of a rank's calls.
+    Return a `shows` that returns the first fact that `fact_of(view, turn)` finds in the calls.
     """
     return lambda view: next(filter(None, (fact_of(view, turn) for turn in _turns(view))), "")
 
@@ -116,7 +116,8 @@ def _is_no_list(view, turn):
 def _waits_too_long(view, turn):
     if not (turn.away and _is_hurried(view)):
         return ""
-    # A rank that begins the sum too early waits in it for the one that is too late.
+    # A rank that begins the all-reduce too early blocks in it until the late rank arrives. That is
+    # another mistake, so this time is taken off.
     ends = [(event, event.wait_end_ns or event.end_ns) for event in turn.call.events]
     in_sums_s = sum(end - event.start_ns for event, end in ends if event.is_communication and end)
     looked_s, limit_s = turn.own_s - in_sums_s / 1e9, _limit_s(view)
@@ -184,7 +185,8 @@ def _is_slow(view, turn):
 
 
 def _gives_up_early(view):
-    # One that began later finds the verdict of one whose time is over.
+    # A hurried rank that began later may find the decision of another one whose time is over, so
+    # only the longest of their waits is compared with the limit.
     hurried = _ranks(view.case, "hurried")
     took_s = [view.case_result.seen[rank].kept[-1][0] for rank in hurried]
     return view.rank in hurried and max(took_s) < 0.9 * _limit_s(view)

@@ -1,5 +1,5 @@
 """
-What a call of task 10.2 was like on a rank, and a store that is slow to set.
+A record of one call of task 10.2 on a rank, and a store that is slow to set keys.
 """
 
 import time
@@ -13,11 +13,11 @@ _SETS_S = 0.3
 
 class SlowStore(dist.FileStore):
     """
-    Take a while to set a key, but for the first one of a rank, its own note.
+    A FileStore that is slow to set each key of a rank but the first, which is the rank's own note.
 
     Args:
         file: The store's file.
-        on_set: Function that is called when such a key is about to be set.
+        on_set: Function without arguments that is called before a slow key is set.
     """
 
     def __init__(self, file, on_set):
@@ -26,7 +26,7 @@ class SlowStore(dist.FileStore):
 
     def set(self, key, value):
         """
-        Set a key, a while after the call unless it is the first.
+        Set a key. Each one but the first is set 0.3 s after the call.
         """
         self._num_set += 1
         if self._num_set > 1:
@@ -38,13 +38,13 @@ class SlowStore(dist.FileStore):
 @dataclass
 class Turn:
     """
-    Hold one call of a rank.
+    One call of a rank, with its duration.
 
     Args:
         call: The Call.
-        by_clock_s: What it took by the clock.
-        own_s: The same, less what the rank waited for a core.
-        away: The ranks that do not come to it in time, in order.
+        by_clock_s: Its duration by the clock.
+        own_s: Its duration without the time in which the rank waited for a core.
+        away: The ranks that do not come to the call in time, in order.
     """
 
     call: Any

@@ -21,7 +21,7 @@ def _cases(draw):
         cores = max(gpus, 1) * draw.choice((6, 8, 12))
         ranks = max(gpus, 1) * draw.randint(2, nodes)
         drawn.append((nodes, cores, gpus, ranks))
-    # Fewer ranks than a node has GPUs: their cores are shared among the ranks that there are.
+    # The job has fewer ranks than a node has GPUs: these ranks share all cores of the node.
     nodes, cores, gpus, _ = drawn[3]
     drawn[3] = nodes, cores, gpus, draw.choice((1, 2))
     yield Case(4, {"clusters": drawn})
@@ -29,7 +29,7 @@ def _cases(draw):
 
 
 def _asked(case, rank):
-    # What a rank asks for: a cluster and a job.
+    # Return the arguments of a rank: a description of a cluster, and a job.
     draw = Random(f"{case.seed} {rank}")
     nodes, cores, gpus, ranks = case["clusters"][rank]
     cluster = {
@@ -55,7 +55,7 @@ def _rehearsed(text, cluster):
 
 class _Job:
     """
-    Hold what a rank asked for, and what its file would start.
+    The cluster and the job of a rank, and what its batch file would start.
 
     Args:
         view: The View of a rank that has returned a text.
@@ -73,7 +73,7 @@ class _Job:
     @property
     def on_nodes(self):
         """
-        For each node how many ranks there would be.
+        The number of ranks that would run on each node, as a list.
         """
         nodes = range(self.wish.nodes)
         return [sum(one.node == node for one in self.ranks) for node in nodes]
@@ -81,7 +81,7 @@ class _Job:
 
 def _of_job(fact_of):
     """
-    Return what gives a fact that `fact_of(job)` has, with the cluster and the job in front of it.
+    Return a `shows` that returns the fact of `fact_of(job)`, after the cluster and the job.
     """
 
     def shows(view):
@@ -93,7 +93,7 @@ def _of_job(fact_of):
 
 
 def _unread(job):
-    # An option that stands below a command, where Slurm does not look for one.
+    # Find an option below the first command, where Slurm does not read options.
     lines = job.text.splitlines()
     commands = [at for at, line in enumerate(lines) if line.strip() and line.lstrip()[0] != "#"]
     asked = [line for line in lines[commands[0] :] if commands and line.startswith("#SBATCH")]

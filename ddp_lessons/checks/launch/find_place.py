@@ -1,5 +1,5 @@
 """
-Task 09.1: find a process's place in what any launcher has told it.
+Task 09.1: find a process's place in the variables that any launcher has set.
 """
 
 from copy import copy
@@ -18,20 +18,20 @@ _WORDS = (
     "OMPI_COMM_WORLD_LOCAL_RANK", *_SLURM, "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "MASTER_ADDR",
     "MASTER_PORT",
 )  # fmt: skip
-# What os.environ says meanwhile: no process of a case is there.
+# The variables of os.environ during a call. No process of a case has such a place.
 _ELSEWHERE = {word: str(9001 + number) for number, word in enumerate(_WORDS)}
-_SAID_ELSEWHERE = {*_ELSEWHERE.values(), "2" + _ELSEWHERE["SLURM_JOB_ID"]}  # a port of that job
+_SAID_ELSEWHERE = {*_ELSEWHERE.values(), "2" + _ELSEWHERE["SLURM_JOB_ID"]}  # and that job's port
 
 
 def _cases(draw):
-    # The seed decides how lists of machines are written: each way once.
+    # The seed decides how Slurm's list of machines is written. Each of five ways occurs once.
     yield Case(4, seed=5)
     for number, world_size in enumerate((1, 2, 3, 4), start=1):
         yield Case(world_size, seed=5 * draw.randrange(10**5) + number)
 
 
 def _mine(case, rank, launcher):
-    # Ranks of the case are some ranks of a larger job, those of its last machine among them.
+    # The case's ranks stand for some ranks of a larger job, also for ranks of its last machine.
     world = made_up_world(case.seed, launcher)
     return world[(rank * 5 + case.seed + 3) % len(world)]
 
@@ -56,7 +56,7 @@ def _act(context, find_place):
 
 def _gave(view):
     """
-    Return for each launcher what is there of the five values.
+    Return for each launcher those of the five values that the answer gave.
     """
     return {
         launcher: {key: got[key] for key in KEYS if key in got} if isinstance(got, dict) else {}
@@ -66,7 +66,7 @@ def _gave(view):
 
 def _first_off(view):
     """
-    Return the first launcher under which the place is off, its words, and the values that are off.
+    Return the first launcher with a wrong place, its environment, and {key: wrong value}.
     """
     for launcher, right in view.expected.items():
         got = view.got[launcher]

@@ -1,5 +1,5 @@
 """
-Lives of a small run: each ends in a step, or while it saves, and the next begins from nothing.
+Lives of a small training run: a life ends in a step or in a save, and the next one starts anew.
 
 Legend: rank r of w; N samples of F numbers; a life is the time from a start of all ranks to the
 next.
@@ -32,21 +32,22 @@ _save = torch.save
 
 class LifeRun:
     """
-    Make a run at step 0 for one life, as a script does that was just started.
+    The training run of one life. It begins at step 0, as in a script that was just started.
 
     Args:
-        here: What the rank knows.
-        ends_in: Number of the step in which the life ends; None: in none, 0: in its first.
+        context: The rank context.
+        ends_in: Number of the step in which the life ends. None: in no step. 0: in its first step,
+            whichever number that has.
         watch: A FileWatch of the checkpoint's file, or None.
 
     Attributes:
-        model: An nn.Linear, the same first weights in every life.
+        model: An nn.Linear, with the same first weights in every life.
         optimizer: SGD with momentum.
-        step: How many steps were made.
+        step: Number of steps made. An answer sets it when it loads a checkpoint.
         made: (number, weights before, momentum before) of each step of this life.
         is_dead: Whether the life is over.
-        num_late: Calls after that.
-        seen: (steps made, what was under the name then) for each content that the watch has seen.
+        num_late: Number of calls after the life was over.
+        seen: (steps made, content of the file) for each content that the watch has seen.
     """
 
     def __init__(self, context, ends_in=None, watch=None):
@@ -88,7 +89,7 @@ class LifeRun:
 
     def look(self):
         """
-        Note what the watch has seen since the last step.
+        Note the contents that the watch has seen since the last look.
         """
         if self._watch is not None:
             new = self._watch.versions[len(self.seen) :]
@@ -115,23 +116,23 @@ class LifeRun:
 
 def live(context, answer, path, num_steps, *, number, ends_in=None, cut_save=None):
     """
-    Call an answer for one life, and tell what it did.
+    Call an answer for one life, and return what it did.
 
     Args:
-        here: What the rank knows.
+        context: The rank context.
         answer: Called as answer(run, path, num_steps).
         path: The checkpoint's file.
         num_steps: Steps of the whole run.
-        number: What the launcher says of the life: how often it has restarted the ranks.
-        ends_in: As for LifeRun.
-        cut_save: Number of the save in the middle of which the life ends, from 1; None: of none.
+        number: The restart count that the launcher reports in this life.
+        ends_in: Number of the step in which the life ends (see `LifeRun`).
+        cut_save: Number of the save, from 1, in whose middle the life ends. None: in no save.
 
     Returns:
-        dict: `made` and `seen` as of LifeRun, `end`: the weights and the step at its end,
-        `num_late`, `num_saves`: calls of torch.save, or of what gives a file the name, `is_cut`:
-        whether half a save lies at the path.
+        dict: `made`, `seen` and `num_late` as in LifeRun; `end`, the step and the weights at its
+        end; `num_saves`, the number of calls of torch.save, or of renames to the path if there are
+        more of those; `is_cut`, whether half a save is at the path.
     """
-    # More than one rank may look at what another one has just removed.
+    # With several ranks, a rank could look at a file that another rank has just removed.
     watch = FileWatch(path) if context.world_size == 1 else None
     run = LifeRun(context, ends_in, watch)
     saves: list = []
@@ -142,7 +143,7 @@ def live(context, answer, path, num_steps, *, number, ends_in=None, cut_save=Non
     def save(state, file, *args, **kwargs):
         saves.append(file)
         if threading.current_thread() is not own:
-            return _save(state, file, *args, **kwargs)  # what is raised there ends no life
+            return _save(state, file, *args, **kwargs)  # an error there would not end the life
         if run.is_dead:
             run.num_late += 1
             raise Killed
@@ -179,7 +180,7 @@ def live(context, answer, path, num_steps, *, number, ends_in=None, cut_save=Non
     ):
         context.call(answer, run, path, num_steps)
     run.look()
-    # Of several ranks none is cut, and one may remove what another looks at.
+    # With several ranks no save is cut. The file is not read then, as another rank may remove it.
     is_cut = bool(halves) and path.exists() and path.read_bytes() in halves
     dist.barrier()
     if context.rank == 0:
@@ -196,14 +197,15 @@ def live(context, answer, path, num_steps, *, number, ends_in=None, cut_save=Non
 
 
 def _temporary_folder(path):
-    # On a node of a cluster it is no part of the shared disk: a file is moved from there by a copy.
+    # On a cluster's node the temporary folder is not on the shared disk: moving a file from there
+    # copies it.
     is_other_disk = _MEMORY.is_dir() and _MEMORY.stat().st_dev != path.parent.stat().st_dev
     return str(_MEMORY) if is_other_disk else tempfile.gettempdir()
 
 
 def leave_alone(path):
     """
-    Remove what lies beside a file: nothing but the file comes over to the next life.
+    Remove everything else in a file's folder: the next life finds only the file.
     """
     for other in path.parent.iterdir():
         if other != path:
@@ -212,11 +214,11 @@ def leave_alone(path):
 
 def begun_after(context, answer, path, num_steps, content):
     """
-    Begin a life that finds a content under the name, and end it in its first step.
+    Begin a life that finds this content at the path, and end it in its first step.
 
     Returns:
-        tuple: The number of that step, of the one after the last if it makes none, or None; and the
-        weights at its beginning, or the name of the error that was raised instead.
+        tuple: The number of that step, and the weights before it. If the life makes no step, the
+        number is that of the step after the last. If it raises: None, and the error's name.
     """
     leave_alone(path)
     path.unlink(missing_ok=True)
@@ -246,12 +248,12 @@ def whole_run(context, num_steps):
 @dataclass
 class Life:
     """
-    Hold one life of a rank.
+    One life of a rank.
 
     Args:
-        life: What `live` returned.
-        number: Which life it is, from 0.
-        done: How many steps were made before it.
+        life: The dictionary that `live` returned.
+        number: Number of the life, from 0.
+        done: Number of steps that earlier lives made.
     """
 
     life: dict
@@ -261,7 +263,7 @@ class Life:
     @property
     def when(self):
         """
-        When it is, in words.
+        The first words of a sentence about this life.
         """
         return f"In life {self.number}, after {self.done} steps that were made"
 
@@ -286,7 +288,7 @@ def lives_of(view):
 
 def in_a_life(fact_of):
     """
-    Return what gives the first fact that `fact_of(view, life)` has of a rank's lives.
+    Return a `shows` that returns the first fact that `fact_of(view, life)` finds in the lives.
     """
 
     def shows(view):

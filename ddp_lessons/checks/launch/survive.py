@@ -31,7 +31,7 @@ def _act(context, survive):
     ends = context.case.data.get("ended in steps", [None])
     is_new_job = context["started again by"] != "torchrun"
     whole, lives = whole_run(context, NUM_STEPS), []
-    # A job that is over may be started once more: nothing is left to do.
+    # A job that has finished is started once more, and must find nothing left to do.
     for number, ends_in in enumerate([*ends, None, *([None] if is_new_job else [])]):
         cut_save = context.case.data.get("ended in save") if number == 0 else None
         told = 0 if is_new_job else number
@@ -41,8 +41,9 @@ def _act(context, survive):
         if cut_save is not None:
             lives[-1]["is_cut"] |= not _goes_on(context, survive, path, lives[-1]["end"][0])
         if lives[-1]["is_cut"]:
-            break  # what the next life makes of half a file is told by the file
-    # A kill leaves what is under the name at that moment. So each of them must be enough.
+            break  # half a file is wrong, whatever the next life makes of it
+    # A kill leaves the content that the file has at that moment. So a life must be able to go on
+    # from each of these contents.
     moments = [moment for life in lives for moment in life.pop("seen")]
     left = [
         (done, content and len(content), *begun_after(context, survive, path, NUM_STEPS, content))
@@ -58,7 +59,7 @@ def _act(context, survive):
 
 
 def _goes_on(context, survive, path, done):
-    # Whether a life that finds what a cut save has left begins with one of the two right steps.
+    # Tell whether a life that finds the file after a cut save begins with one of two right steps.
     content = path.read_bytes() if path.exists() else None
     first, _ = begun_after(context, survive, path, NUM_STEPS, content)
     path.unlink(missing_ok=True)
@@ -82,7 +83,7 @@ def _counts_otherwise(_, one):
 
 
 def _begins(view, one):
-    # The step that it begins with, if it is another one than the next.
+    # Return the number of the life's first step if it is a wrong one, else None.
     numbers, was_cut = one.numbers, "ended in save" in view.case.data
     is_right = not numbers or numbers[0] == one.done + 1 or (was_cut and numbers[0] == one.done)
     return None if is_right else numbers[0]

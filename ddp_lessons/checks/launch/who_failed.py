@@ -1,5 +1,5 @@
 """
-Task 09.4: tell six logs apart, of jobs that were recorded.
+Task 09.4: tell apart the logs of six recorded jobs.
 """
 
 from pathlib import Path
@@ -30,14 +30,14 @@ def _cases(draw):
     yield Case(4, {"jobs": kinds, "exit code": 1, "signal": 11}, seed=67)
     for world_size, left_out in ((3, "raised"), (2, "late")):
         kinds = [kind for kind in _KINDS if kind != left_out]
-        code = draw.choice((134, 137, 139))  # a shell writes 128 + n for an end by signal n
+        code = draw.choice((134, 137, 139))  # a shell's exit code after signal n is 128 + n
         data = {"jobs": kinds, "exit code": code, "signal": draw.choice((9, 6, 11))}
         yield Case(world_size, data)
 
 
 def _jobs(case):
     """
-    Return {name: recorded job} of a case, in an order that is drawn.
+    Return {name: recorded job} of a case, in random order.
     """
     draw = Random(case.seed)
     details = {"exited": case["exit code"], "killed": case["signal"]}
@@ -75,7 +75,7 @@ def _act(context, who_failed):
 
 def right_answer(job):
     """
-    Return (rank, why) of a recorded job.
+    Return the right answer for a recorded job: (rank, why).
     """
     if job["kind"] == "stopped":
         return None, "stopped"
@@ -84,11 +84,11 @@ def right_answer(job):
 
 def _fact(view, fits):
     """
-    Tell the story of the first job that was answered wrongly, and for which `fits` holds.
+    Return the story of the first wrongly answered job for which `fits` is true, or "".
 
     Args:
         view: The View.
-        fits: Function (job, got) of a recorded job and what the answer returned.
+        fits: Function (job, got) of a recorded job and the answer's result.
     """
     jobs = _jobs_of_rank(view.case, view.rank)
     for (name, job), call in zip(jobs.items(), view.seen.calls, strict=True):

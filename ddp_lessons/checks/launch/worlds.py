@@ -1,5 +1,5 @@
 """
-Jobs that are made up: what each launcher would write into the environments of their processes.
+Made-up jobs: the environment variables that each launcher would set in the processes of a job.
 """
 
 from random import Random
@@ -15,14 +15,14 @@ LAUNCHERS = (
 
 def made_up_world(seed, launcher):
     """
-    Return a job that a launcher has started: for each process its environment and its Place.
+    Return a job that a launcher has started: the environment and the Place of each process.
 
     Args:
-        seed: What it is drawn from.
-        launcher: One of LAUNCHERS.
+        seed: The seed from which the job is drawn.
+        launcher: A name in LAUNCHERS.
 
     Returns:
-        list: (environ, Place) for each rank of the job, at least four of them.
+        list: (environ, Place) of each rank of the job, in rank order.
     """
     draw = Random(f"{seed} {launcher}")
     num_nodes, each = draw.randint(2, 4), draw.randint(2, 4)
@@ -52,7 +52,8 @@ def made_up_world(seed, launcher):
             "GROUP_RANK": node,
             "TORCHELASTIC_RESTART_COUNT": 0,
         }
-        # A batch file, and torchrun in a task of srun, are one process a node: their numbers.
+        # A batch file, and torchrun in a task of srun, run as one process on each node. These are
+        # Slurm's variables in that process.
         outer = _slurm(draw, job, nodes, names, num_nodes, 1, node)
         by_job = names[0], 20_000 + job % 10_000
         environ, (address, port) = {
@@ -84,7 +85,9 @@ def made_up_world(seed, launcher):
 
 def _torchrun_of_a_task(draw, job, nodes, names, told):
     """
-    Return a job of torchrun that the last task of srun has started alone: a rank 0 of a task > 0.
+    Return a job of torchrun that only the last task of srun has started.
+
+    So its rank 0 is not in Slurm's task 0.
     """
     each, task = draw.randint(2, 4), len(names) - 1
     made = []
@@ -117,7 +120,7 @@ def _slurm(draw, job, nodes, names, num_tasks, each, rank):
 
 def _node_list(draw, num, seed):
     """
-    Return the names of some machines, and Slurm's way to write them.
+    Return the names of some machines, and the text by which Slurm lists them.
     """
     word, first = draw.choice(("n", "gpu", "rack2-", "a100x")), draw.randint(1, 90)
     style = ("zeros", "range", "parts", "commas", "mixed")[seed % 5]

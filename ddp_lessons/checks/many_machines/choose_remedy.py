@@ -16,7 +16,8 @@ from ddp_lessons.checks.many_machines.recipes import (
 from ddp_lessons.many_machines import WAYS
 from ddp_lessons.pictures import holdings_picture
 
-_CLEARLY = 1.3  # so much worse is what a mistake leads to in the case that is drawn for it
+# In the case drawn for a mistake, its choice takes at least this many times the best way's seconds.
+_CLEARLY = 1.3
 _RIGHT = {
     "num_hosts": 3,
     "ranks_per_host": 4,
@@ -31,7 +32,7 @@ _RIGHT = {
 
 
 def _cases(draw):
-    # All mistakes below choose well here: each is told apart in the case that is drawn for it.
+    # In this case all mistakes below lead to a good choice. The cases drawn for them show them.
     yield Case(1, {**_RIGHT, "allowed": ["top-k", "flat", "half"]}, seed=0)
     for mistake in RECIPES:
         yield Case(1, _aimed_at(mistake, draw))
@@ -39,7 +40,7 @@ def _cases(draw):
 
 def _aimed_at(mistake, draw):
     """
-    Draw figures for which one mistake leads to a choice that costs much, and no other does.
+    Draw figures for which one mistake leads to a costly choice, and the others do not.
     """
     not_asked = (mistake, *ALWAYS_WRONG, *SHARED.get(mistake, ()))
     others = [one for one in RECIPES if one not in not_asked]
@@ -93,7 +94,7 @@ def _is_slow(view):
 
 def _reckons_by(*recipes):
     """
-    Return what tells whether a choice costs much, and recipes of this mistake alone explain it.
+    Return a `shows` that finds a costly choice which these recipes explain, and no others.
     """
 
     def shows(view):
@@ -101,7 +102,7 @@ def _reckons_by(*recipes):
         known = [name for name in RECIPES if name not in ALWAYS_WRONG]
         fits = [name for name in known if view.got in chosen_by(name, figures, allowed)]
         fits = [one for one in fits if not any(one in SHARED.get(name, ()) for name in fits)]
-        # A case is drawn for one mistake; if several fit, nobody can tell which one it was.
+        # A case is drawn for one mistake. If several fit, the mistake cannot be known.
         return fits and {*fits} <= {*recipes} and _is_slow(view)
 
     return shows

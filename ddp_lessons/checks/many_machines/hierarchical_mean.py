@@ -24,7 +24,7 @@ from ddp_lessons.trace.events import COLLECTIVE
 
 _SPARE_BYTES = 64
 """
-What each host may send besides, such as how many ranks it has.
+Bytes that each host may send in addition, for example its number of ranks.
 """
 _LAYOUTS = (
     ((0, 1, 2), (3,)),
@@ -51,19 +51,19 @@ def _cases(draw):
 
 def _tensor(case, rank, number):
     """
-    Return what a rank gives in one of the two calls.
+    Return the argument of a rank in one of the two calls, numbered 0 and 1.
     """
     if case["numbers"] == "whole" and (rank, number) == (1, 1):
-        return torch.zeros(case["shape"])  # a rank has nothing to say, and takes part all the same
+        return torch.zeros(case["shape"])  # a rank with zeros alone still has to take part
     if case["numbers"] == "whole":
-        # Positive, so that no mean is 0, and another one in each call.
+        # The numbers are positive, so that no mean is 0, and differ in the two calls.
         return whole_numbers(case, rank, case["shape"]).abs() + 10.0**number
     return normal_numbers(case, rank + number * case.world_size, case["shape"], torch.float64)
 
 
 def _act(context, hierarchical_mean):
     hosts = split_hosts(context["hosts"])
-    dist.barrier()  # all groups are made: the store is counted from here on
+    dist.barrier()  # the keys of the groups are set: only later keys are counted
     results = []
     for number in range(2):
         tensor = _tensor(context.case, context.rank, number).to(context.device)
@@ -83,7 +83,7 @@ def _rows(case, number):
 
 def _of_calls(what_of):
     """
-    Return a function (case, rank) of what `what_of(case, rank, rows)` returns for both calls.
+    Return a function (case, rank) that returns {call: `what_of(case, rank, rows)`}.
     """
     return lambda case, rank: {
         f"call {number + 1}": what_of(case, rank, _rows(case, number)) for number in range(2)
@@ -95,7 +95,8 @@ def _mean(_, __, rows):
 
 
 def _most_off(_, __, rows):
-    # Twice: who divides first rounds once more in each term, and everybody in the end.
+    # The error of a sum counts twice: an answer that divides first rounds each term once more. The
+    # other term is the rounding of the result.
     unit, mean = torch.finfo(rows[0].dtype).eps, sum(row.double() for row in rows) / len(rows)
     return 2 * sum_error(rows) / len(rows) + 2 * unit * mean.abs()
 
@@ -106,7 +107,7 @@ def _gave(view):
 
 class _Sums:
     """
-    Hold what a rank, its host and all hosts come to in a call.
+    The sums and means of a rank's host, of each host and of all ranks, in one call.
     """
 
     def __init__(self, case, rank, number):
@@ -121,7 +122,7 @@ class _Sums:
 
 def _gives(values_of):
     """
-    Return what tells whether a call is off, and one of those that `values_of(sums)` returns.
+    Return a `shows` that finds a call whose result is wrong and one of `values_of(sums)`.
     """
 
     def shows(view):
@@ -151,7 +152,7 @@ def _counts_twice(view):
     own = next(ranks for ranks in view.case["hosts"] if view.rank in ranks)
     sums = [event for event in view.events if event.name in ("reduce", "all_reduce")]
     on_host = [event for event in sums if set(event.ranks) == set(own)]
-    has_again = len(on_host) > 2 and "It is added up on its host twice in a call."  # two calls
+    has_again = len(on_host) > 2 and "It is added up on its host twice in a call."  # one a call
     return view.is_off and (has_again or _gives(lambda sums: [sums.all / sums.w**2])(view))
 
 
@@ -182,14 +183,14 @@ def _is_close(got, value):
 
 def crossed_bytes(case_result):
     """
-    Return the bytes that all ranks have sent to other hosts, on average over the calls.
+    Return the bytes that all ranks together send to other hosts in a call, as a mean of both calls.
     """
     layout = case_result.case["hosts"]
     return sum(crossing_bytes(events, layout) for events in case_result.traces) / 2
 
 
 def _crosses_too_often(view):
-    # A fact, if the hosts' sums do not cross as round a ring.
+    # Return a fact if more bytes cross between hosts than in a ring of the hosts.
     layout, tensor = view.case["hosts"], view.case_result.before[0]
     least = 2 * (len(layout) - 1) * tensor.numel() * tensor.element_size()
     crossed = crossed_bytes(view.case_result)
@@ -205,7 +206,7 @@ def _is_flat_for(view):
 
 
 def _is_flat(event, case):
-    # A large collective of all ranks, where these are not the leaders at the same time.
+    # Tell whether an event is a large collective of all ranks although some are no leaders.
     is_whole = event.kind == COLLECTIVE and set(event.ranks) == set(range(case.world_size))
     is_large = max(event.input_bytes, event.output_bytes) > _SPARE_BYTES
     return is_whole and is_large and len(case["hosts"]) < case.world_size

@@ -1,5 +1,5 @@
 """
-How the seconds of a batch are reckoned for task 17.2, and how usual mistakes reckon them.
+The computation of the seconds of a batch for task 17.2, right and with usual mistakes.
 """
 
 from ddp_lessons.costs import Link
@@ -7,9 +7,9 @@ from ddp_lessons.many_machines import EVERY, SHARE, WAYS, Plan, foretold_s
 
 LIMIT = 1.1
 """
-How much longer than by the best way a batch may take.
+A right choice takes at most this many times the seconds of the best allowed way.
 """
-_SAME = 1e-6  # costs that differ less are the same, but for rounding
+_SAME = 1e-6  # costs with a smaller relative difference are equal, up to rounding
 FIGURES = (
     "num_hosts", "ranks_per_host", "num_bytes", "compute_s", "pack_s", "latency_s", "bytes_per_s",
     "local_latency_s", "local_bytes_per_s",
@@ -19,7 +19,7 @@ _NO_TIME = {"local_latency_s": 0.0, "local_bytes_per_s": float("inf")}
 
 def plan_of(figures):
     """
-    Return the lesson's Plan of some figures.
+    Return the Plan of `ddp_lessons.many_machines` for some figures.
     """
     return Plan(
         figures["num_hosts"],
@@ -34,12 +34,12 @@ def plan_of(figures):
 
 def batch_s(name, figures, **other):
     """
-    Return the seconds of a batch, by the lesson's formulas.
+    Return the seconds of a batch, by the formulas of `ddp_lessons.many_machines`.
 
     Args:
-        name: One of WAYS.
-        figures: A dictionary of FIGURES.
-        other: Figures to put in their place.
+        name: A name in WAYS.
+        figures: {name: number} for the names in FIGURES.
+        other: Figures that replace those of the same name.
     """
     return foretold_s(name, plan_of({**figures, **other}))
 
@@ -54,7 +54,7 @@ def _compute_shared(name, figures):
 
 
 def _not_shared(name, figures):
-    # Each rank of a host is given the whole link for its part.
+    # The mistake gives each rank of a host the whole link for its part.
     if name != "hierarchical":
         return batch_s(name, figures)
     h, g = figures["num_hosts"], figures["ranks_per_host"]
@@ -78,7 +78,8 @@ def _one_message(name, figures):
 
 
 def _flat_by_hosts(name, figures):
-    # Only what goes round the flat ring whole: half and top-k are reckoned right.
+    # The mistake concerns the ways that send the whole gradient round the flat ring. half and top-k
+    # are computed right.
     fewer = {} if name in ("half", "top-k", "hierarchical") else {"ranks_per_host": 1}
     return batch_s(name, figures, **fewer)
 
@@ -116,7 +117,9 @@ RECIPES = {
     "compute-shared": _compute_shared,
 }
 """
-For each mistake how it reckons the seconds of a batch; "not-allowed" chooses among all ways.
+For each mistake the function (name, figures) by which it computes the seconds of a batch.
+
+"not-allowed" computes right, but chooses among all ways.
 """
 ALWAYS_WRONG = ("slowest", "not-allowed")
 SHARED = {
@@ -127,13 +130,14 @@ SHARED = {
     "compute-shared": ("no-bytes", "hosts-only", "flat-by-hosts"),
 }
 """
-Mistakes that go wrong wherever another one does, which has a case of its own before.
+For each mistake the other mistakes that may choose badly in its case, too. They have cases of their
+own.
 """
 
 
 def chosen_by(mistake, figures, allowed):
     """
-    Return the ways that a mistake may choose: those that it takes for the fastest, or as fast.
+    Return the ways that a mistake may choose: all that it computes to be the fastest.
     """
     among = list(WAYS) if mistake == "not-allowed" else allowed
     costs = {name: RECIPES[mistake](name, figures) for name in among}
@@ -143,7 +147,7 @@ def chosen_by(mistake, figures, allowed):
 
 def times_worse(name, figures, allowed):
     """
-    Return how many times as long a batch takes as by the best way; infinity if it is not allowed.
+    Return the seconds of a way as a multiple of the best allowed way's; infinity if not allowed.
     """
     if name not in allowed:
         return float("inf")

@@ -1,5 +1,5 @@
 """
-Task 12.1: an F1 that any split gives.
+Task 12.1: a macro F1 that is the same for any split of the samples.
 """
 
 import math
@@ -11,12 +11,13 @@ from ddp_lessons.checks.kit import Case, Task, generator
 from ddp_lessons.checks.metrics.prices import judge_price, number_of
 from ddp_lessons.pictures import holdings_picture
 
-REL_OFF = 1e-12  # what the task asks for: 12 digits
+REL_OFF = 1e-12  # the task asks for 12 digits
 
 
 _ODD_PAIRS = ((0, 2), (2, 1), (3, 3), (4, 4), (3, 4))
 """
-Labels and predictions of a case: 0 is a label only, 1 a prediction only, 2 both, and never right.
+The (label, prediction) pairs of the case "never right": class 0 is only a label, class 1 only a
+prediction, and class 2 is both, but never right.
 """
 
 
@@ -34,7 +35,7 @@ def _cases(draw):
 
 
 def _counts(case, rank):
-    # A table of labels and predictions, as many as the rank has samples. Half of them are right.
+    # Return a rank's table of counts, labels by predictions. About half of its samples are right.
     classes, num_samples = case["classes"], case["samples"][rank]
     rng = generator(case, rank)
     named = [one for one in range(classes) if one != case.data.get("absent class")]
@@ -58,7 +59,7 @@ def _act(context, macro_f1):
 
 
 def _f1_of(table):
-    # For each class its F1 as a fraction; None if nobody names it.
+    # Return the F1 of each class as a Fraction; None if no label and no prediction names the class.
     table = table.tolist()
     found = []
     for one in range(len(table)):
@@ -102,7 +103,7 @@ def _mistake(tables, rank, got, expected, is_large):
     found = [
         name for name, number in _mistakes(tables, rank) if math.isclose(got, number, rel_tol=1e-5)
     ]
-    # Where counts are small, it came out.
+    # The cases with small counts came before and were right, so digits of large counts are lost.
     return found[0] if found else "digits" if is_large else "values"
 
 

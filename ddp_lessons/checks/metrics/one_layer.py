@@ -1,5 +1,5 @@
 """
-What one process with all samples has after BatchNorm's forward, and what usual mistakes give.
+The results of BatchNorm's forward in one process with all samples, and of usual mistakes.
 """
 
 import torch
@@ -7,7 +7,7 @@ from torch import nn
 
 from ddp_lessons.checks.metrics.prices import batch_of
 
-NUM_CALLS = 2  # with other samples: what stays in the layer is judged after each
+NUM_CALLS = 2  # with other samples: the layer's statistics are judged after each
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
@@ -27,11 +27,11 @@ def layer_of(case):
 
 class Right:
     """
-    Say what one process has after a call, and what the usual mistakes give.
+    The right results of one call, and the means to compute those of mistakes.
 
     Args:
         case: The Case.
-        number: Which call, from 0.
+        number: Number of the call, from 0.
     """
 
     def __init__(self, case, number):
@@ -44,8 +44,9 @@ class Right:
                 self.layer(self.whole)
         self.mean = self.whole.mean(0)
         self.biased, self.unbiased = (self.whole.var(0, correction=one) for one in (0, 1))
-        # Values and their mean are rounded; what is left of them is of the size of the spread.
-        # Sums of squares in float64 are off by some of their last digits.
+        # The rounding errors of values and of their mean grow with their size. Their difference is
+        # only as large as the spread, so its relative error grows with `distance`. A sum of squares
+        # in float64 has an error in its last digits.
         rounds, distance = 8 + len(self.whole), self.mean.abs() / self.biased.sqrt()
         unit = torch.finfo(getattr(torch, case["dtype"])).eps / 2
         self.squares_off = rounds * torch.finfo(torch.float64).eps * self.mean.square()
@@ -54,7 +55,7 @@ class Right:
 
     def y(self, rank, mean=None, variance=None, eps=None):
         """
-        Return what comes out on a rank, by these statistics or by the right ones.
+        Return the output on a rank, by these statistics. Default: the right ones.
         """
         mean = self.mean if mean is None else mean
         variance = self.biased if variance is None else variance
@@ -65,13 +66,13 @@ class Right:
 
     def values(self, rank):
         """
-        Return y and the layer's statistics.
+        Return the output y of a rank and the layer's statistics, by name.
         """
         return {"y": self.y(rank)} | {name: getattr(self.layer, name) for name in STATISTICS}
 
     def most_off(self, rank):
         """
-        Return how far each of these may be off.
+        Return by name how far each of the `values` may be off. None: it must be equal.
         """
         weights = self.layer.weight.abs() + self.layer.bias.abs()
         found = {"y": (self.share * (self.y(rank).abs() + weights)).detach()}
@@ -83,7 +84,7 @@ class Right:
 
 def own_statistics(right, rank):
     """
-    Return what comes out by a rank's own statistics.
+    Return the outputs of a rank by its own mean and its own variances, unbiased or not.
     """
     part = right.parts[rank]
     spreads = [part.var(0, correction=one) for one in (0, 1) if len(part) > one]
@@ -92,7 +93,8 @@ def own_statistics(right, rank):
 
 def means_of_means(right, rank):
     """
-    Return what comes out by means of ranks, or of those with samples, and by mean variances.
+    Return the outputs by means of the ranks' means and variances: of all ranks, or of those with
+    samples.
     """
     zero, w = torch.zeros_like(right.mean), len(right.parts)
     means = [part.mean(0) if len(part) else zero for part in right.parts]
@@ -112,7 +114,7 @@ def means_of_means(right, rank):
 
 def other_scales(right, rank):
     """
-    Return what comes out with another eps, or without the layer's weight or bias.
+    Return the outputs of a rank with another eps, or without the layer's weight or bias.
     """
     normal = (right.parts[rank] - right.mean) / (right.biased.sqrt() + right.layer.eps)
     weight, bias = right.layer.weight.detach(), right.layer.bias.detach()

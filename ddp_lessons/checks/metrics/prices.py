@@ -1,5 +1,5 @@
 """
-What the tasks of this exercise share: the price of a call, a result as a number, and batches.
+The common part of the tasks of exercise 12: the cost of a call, a result as a number, and batches.
 """
 
 import torch
@@ -9,7 +9,7 @@ from ddp_lessons.checks.kit import normal_numbers
 
 def number_of(result):
     """
-    Return a result as a float, or None if it is none.
+    Return a result as a float, or None if it is not a number.
     """
     if isinstance(result, str | bytes):
         return None
@@ -21,11 +21,11 @@ def number_of(result):
 
 def fact_of_price(call, most_bytes):
     """
-    Say in a sentence that a Call makes more than one collective, or sends too much; "" if not.
+    Return a sentence if a Call makes more than one collective or sends too much, else "".
 
     Args:
         call: The Call.
-        most_bytes: What the task allows from each rank.
+        most_bytes: The most bytes that a rank may hand over in a call.
     """
     events = [event for event in call.events if event.is_communication]
     if len(events) > 1:
@@ -45,9 +45,9 @@ def judge_price(case_result, rank, call, most_bytes):
 
     Args:
         case_result: The CaseResult.
-        rank: The rank.
+        rank: The rank that made the call.
         call: The Call.
-        most_bytes: What the task allows from each rank.
+        most_bytes: The most bytes that a rank may hand over in a call.
     """
     if fact := fact_of_price(call, most_bytes):
         raise case_result.wrong("cost" if "collectives" in fact else "bytes", rank, fact=fact)
@@ -57,8 +57,8 @@ def batch_of(case, rank, call=0):
     """
     Return the batch (n_r, C) of a rank, in the dtype of the case, for one of several calls.
 
-    Channels differ in mean and spread, and so do ranks. `offset` moves all of them. A later call
-    has other numbers of samples.
+    Channels differ in mean and spread, and ranks in their means. The case's `offset` is added to
+    all numbers. A later call has other numbers of samples.
     """
     sizes, channels = case["samples"], case["channels"]
     size = sizes[(rank + call) % len(sizes)]
@@ -72,6 +72,6 @@ def batch_of(case, rank, call=0):
 
 def within(got, expected, slack):
     """
-    Tell whether a tensor is what is expected, up to slack; nan is not.
+    Tell whether a tensor is the expected one, up to `slack`; nan is not.
     """
     return bool(((got.double() - expected).abs() <= slack).all())

@@ -14,10 +14,11 @@ from ddp_lessons.pictures import holdings_picture
 
 MEANS = (4.0, 3.5, 3.0, math.nan, 2.5, 2.25, 2.0, 1.0, 0.75, 0.5, 2.0, 2.0)
 """
-Of all samples, call by call. With a min_delta of 0.5, 3.5 and 2.5 are not better, 3.0 is.
+The mean loss of all samples in each call. With a min_delta of 0.5, 3.5 and 2.5 are not
+better, and 3.0 is.
 """
-_SIGNS = {2: (1, -1), 3: (1, 1, -2), 4: (1, 2, -1, -2)}  # where ranks' own losses are, off the mean
-_FALLING = tuple(10.07 - 0.77 * call for call in range(len(MEANS)))  # by sums that are rounded
+_SIGNS = {2: (1, -1), 3: (1, 1, -2), 4: (1, 2, -1, -2)}  # how far ranks' losses are off the mean
+_FALLING = tuple(10.07 - 0.77 * call for call in range(len(MEANS)))  # means of rounded sums
 MESSAGE_BYTES = 24  # three numbers of float64
 
 
@@ -41,9 +42,9 @@ def _means(case):
 
 
 def _totals(case, rank):
-    # The sum of a rank's losses in each call: the means of ranks differ, that of all is MEANS.
-    # The number of all samples is a power of 2, so that each mean is exact, also in float32.
-    # Where sums are rounded, ranks that add in different orders get different bits.
+    # Return the sum of a rank's losses in each call. The means of ranks differ; that of all samples
+    # is the one in `_means`. The number of all samples is a power of 2, so each mean is exact, even
+    # in float32. In a case with "rounded", ranks that add in different orders get different bits.
     num_samples, num_all = case["samples"][rank], sum(case["samples"])
     filled = [one for one, count in enumerate(case["samples"]) if count]
     rng = generator(case, 99)
@@ -83,7 +84,8 @@ def _act(context, should_stop):
 
 def _rows(decided):
     """
-    Return decisions in words, call by call; the best in 6 digits, as float32 may have rounded it.
+    Return decisions as {call: {name: value}}. The best loss is a text of 6 digits, because float32
+    may have rounded it.
     """
     return {
         f"call {number}": {
@@ -128,7 +130,8 @@ def _by_rules(name):
 
 
 def _by_losses(losses_of):
-    # Each way to a loss, with the flags of all, of the rank, and none.
+    # Return a `gives` with the decisions by each list of losses that `losses_of` returns, each with
+    # the flags of all ranks, with this rank's flags, and without flags.
     def gives(case, rank):
         flags = (_any_flag(case), _flags_of(case)[rank], [False] * len(MEANS))
         return [_rows(decisions(means, flag)) for means in losses_of(case, rank) for flag in flags]

@@ -1,5 +1,5 @@
 """
-The rules of task 12.4, and others that an answer may go by.
+The stopping rules of task 12.4, and wrong rules that an answer may follow.
 """
 
 import math
@@ -19,18 +19,18 @@ def decisions(
     once=False,
 ):
     """
-    Yield (stop, best, bad epochs) for each call, by the task's rules or by others.
+    Yield (stop, best, bad epochs) for each call, by the task's rules or by wrong ones.
 
     Args:
-        means: The loss that decides, call by call.
-        flags: Whether somebody's time is up, call by call.
-        delta: By how much a loss must be below the best.
-        edge: Whether exactly as much will do.
-        over: By how many calls patience is longer.
-        nan: What a loss is that is not a number: "bad", "better" or "skipped"; or "not worse",
-            which makes better all that is compared with it, too.
-        best: Whether the best is noted if "better", "lower", or it is the "last".
-        once: Whether it stops in the call in which patience is at its end, and in no later one.
+        means: The loss in each call.
+        flags: Whether time is up, in each call.
+        delta: By how much a loss must be below the best one to be better.
+        edge: Whether a loss is also better if it is below the best one by exactly `delta`.
+        over: Number of calls by which the patience is longer.
+        nan: How a nan counts: "bad", "better" or "skipped"; or "not worse": then any loss that is
+            compared with a nan is better, too.
+        best: Which loss becomes the best: a "better" one, a "lower" one, or always the "last".
+        once: Whether it stops only in the call in which the patience ends, and in no later one.
     """
     lowest, bad = math.inf, 0
     for mean, flag in zip(means, flags, strict=True):

@@ -23,7 +23,8 @@ def _cases(draw):
 
 class _Given:
     """
-    Hold what the ranks of a case get: normal numbers and gradients of each, and what all share.
+    The arguments of all ranks of a case: each rank's normal numbers and gradients, and the tensors
+    that all ranks share.
     """
 
     def __init__(self, case):
@@ -43,7 +44,7 @@ class _Given:
 
     def of(self, rank):
         """
-        Return the arguments of a rank.
+        Return the arguments of a rank's call, as a tuple.
         """
         return self.grads[rank], self.normals[rank], self.inverse, self.weight, self.total
 
@@ -55,7 +56,7 @@ def _act(context, sync_backward):
 
 class _Right:
     """
-    Say what is right on each rank, how far it may be off, and what the usual mistakes give.
+    The right gradients of each rank, how far they may be off, and what usual mistakes give.
     """
 
     def __init__(self, case):
@@ -79,7 +80,9 @@ class _Right:
 
     def grad_x(self, rank, sums=None, count=None, scale=None):
         """
-        Return the gradient of x on a rank, with these sums over these many samples.
+        Return the gradient of x on a rank, by these two sums over `count` samples, times `scale`.
+
+        Default: the right sums, count and scale.
         """
         sums, count = self.sums if sums is None else sums, count or self.given.total
         scale = self.scale if scale is None else scale
@@ -88,7 +91,7 @@ class _Right:
 
     def expected(self, rank):
         """
-        Return what is right: three tensors, and how far each may be off.
+        Return the three right gradients of a rank, and how far each of them may be off.
         """
         sizes = self.grads[rank].abs() + self.sizes[0] / self.given.total
         sizes = sizes + self.normals[rank].abs() * self.sizes[1] / self.given.total
@@ -98,7 +101,7 @@ class _Right:
 
     def mistakes(self, rank):
         """
-        Yield (name, gradient of x) of the usual mistakes.
+        Yield (name, gradient of x) for each usual mistake.
         """
         own, num_own = self.own[rank], len(self.grads[rank])
         zero = torch.zeros_like(self.scale)

@@ -31,7 +31,7 @@ def _cases(draw):
     samples = [draw.randint(10, 15), draw.randint(4, 6)]
     data = {"samples": samples, "channels": channels, "dtype": "float32", "offset": 3000}
     yield Case(2, data)
-    # In float64 two orders of a sum differ in few numbers: many channels have some.
+    # In float64, sums in two orders are equal for most channels. Among many, some differ.
     samples = [draw.randint(2, 9) for _ in range(4)]
     yield Case(4, {"samples": samples, "channels": 64, "dtype": "float64"})
 
@@ -71,7 +71,7 @@ def _gave(view):
 
 def _gives_y(ys_of):
     """
-    Return what tells whether y is off, and one of those that `ys_of(right, rank)` returns.
+    Return a `shows` that finds a y which is wrong and one of `ys_of(right, rank)`.
     """
 
     def shows(view):
@@ -88,7 +88,7 @@ def _gives_y(ys_of):
 
 
 def _keeps_biased(view):
-    # What divides by N, or makes an unbiased one of it by this rank's own number of samples.
+    # Find a running_var that was divided by N, or corrected by the rank's own number of samples.
     for number, (call, values) in enumerate(view.got.items() if view.is_off else ()):
         right, name = Right(view.case, number), "running_var"
         slack, m, own = view.most_off[call][name], right.layer.momentum, len(right.parts[view.rank])
@@ -115,7 +115,7 @@ def _loses_digits(view):
 
 def _is_nan(view):
     ys = [values["y"] for values in view.got.values()]
-    is_far = "offset" in view.case.data  # there digits are lost, and a variance may be below 0
+    is_far = "offset" in view.case.data  # lost digits may make a variance negative
     return view.is_off and not is_far and any(bool(y.isnan().any()) for y in ys)
 
 

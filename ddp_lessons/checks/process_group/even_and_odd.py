@@ -14,8 +14,10 @@ from ddp_lessons.process_group import join_group, leave_group
 
 
 def _cases(draw):
-    yield Case(2, {}, seed=0)  # groups of one rank: what is out of step shows without a deadlock
-    yield Case(2, {}, seed=1)  # for groups that are kept: with more ranks, new ones would wait
+    yield Case(2, {}, seed=0)  # groups have one rank each, so mistakes show without a deadlock
+    # Find answers that keep groups from the case above. In a larger world, ranks that were not in
+    # that case would block.
+    yield Case(2, {}, seed=1)
     yield Case(4, {}, seed=0)
     yield Case(3, {}, seed=draw.randint(1, 10**6))
 
@@ -25,7 +27,8 @@ def _expected_ranks(rank, world_size):
 
 
 def _act(context, even_and_odd):
-    # A group of its own for each case: numbers of groups that only some ranks make are not left.
+    # Each case has its own default group. torch then counts groups anew, so ranks whose counts
+    # differ after one case do not disturb the next one.
     join_group(
         context.folder / f"world-{context.case.seed}-{context.world_size}",
         context.rank,
@@ -52,7 +55,7 @@ def _parity_kept(context, even_and_odd):
     is_right = len({name for name, *_ in names}) == len(names) == 2 and all(
         one.get("ranks") == _expected_ranks(r, context.world_size) for r, one in enumerate(everyone)
     )
-    if is_right:  # others would wait for ranks that are elsewhere
+    if is_right:  # in wrong groups, an all-reduce could block
         total = torch.tensor([10**context.rank])
         dist.all_reduce(total, group=group)
         kept["total"] = total.item()
@@ -68,7 +71,9 @@ def _has_other_ranks(view):
 
 def _others(view, field):
     """
-    Return a rank whose group has the same value in a field as this rank's group, but is another.
+    Return a rank in another group that has the same `field` as this rank's group, or None.
+
+    The field is "name" or "ranks".
     """
     own, both = view.kept, ("name", "ranks")
     for rank, other in enumerate(seen.kept for seen in view.case_result.seen):

@@ -28,8 +28,8 @@ def _cases(draw):
 def _act(context, join):
     path = context.folder / context["path"]
     if context.rank == context.world_size - 1 > 0:
-        _wait_for_bytes(path)  # so whoever removes a file that is there removes the others'
-    has_left = Mock()  # not at once: a rank that leaves while others still join takes them along
+        _wait_for_bytes(path)  # an answer that removes an old file removes the others' store
+    has_left = Mock()  # ranks leave later: leaving while others join would break their join
     try:
         # An answer that waits for ranks that do not come must not wait for half an hour.
         with (
@@ -51,13 +51,13 @@ def _act(context, join):
         }
     finally:
         if not path.exists():
-            path.touch()  # a FileStore without its file looks for it for 300 s before it is gone
+            path.touch()  # a FileStore's destructor waits 300 s for a missing file
         leave_group()
 
 
 def _wait_for_bytes(path):
     """
-    Wait until the others have begun to meet in the file, or do not.
+    Wait until another rank has written to the file, for at most `_BEGUN_S` seconds.
     """
     until_s = time.monotonic() + _BEGUN_S
     while time.monotonic() < until_s and not (path.is_file() and path.stat().st_size):

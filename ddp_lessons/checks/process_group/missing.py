@@ -17,30 +17,30 @@ from ddp_lessons.checks.kit.on_rank.fair_timing import (
 )
 from ddp_lessons.pictures import holdings_picture
 
-_NEARLY = 0.8  # of a deadline: who waited until it was over waited for this, less for a core
+_NEARLY = 0.8  # share of a deadline that counts as all of it: waits for a core are subtracted
 _LATE_S, _SET_S = 0.3, 0.03
 _SLACK_S, _BLOCKED_S = 0.4, 2.0  # a right answer may block once in the store
 
-_TOO_LATE_S = 0.5  # after the deadline, or 1 s, as a FileStore waits so long at least
+_TOO_LATE_S = 0.5  # after the deadline, or after 1 s: a FileStore blocks at least so long
 
 
 def _cases(draw):
     yield Case(4, {"absent": [1], "late": [], "too late": [3], "deadline_s": 0.9}, seed=0)
     yield Case(1, {"absent": [], "late": [], "deadline_s": 0})
-    # Of more ranks than run: as texts, 10 and 11 stand before 2.
+    # The world has more ranks than run. Sorted as texts, 10 and 11 come before 2.
     absent = list(range(2, 12))
     yield Case(3, {"absent": absent, "late": [], "too late": [1], "deadline_s": 0, "of": 12})
     yield Case(draw.choice((2, 3)), {"absent": [], "late": [], "deadline_s": 2.5})
     late = draw.randint(1, 3)
     yield Case(4, {"absent": [], "late": [late], "deadline_s": 2.5})
-    # So many that a deadline for each, one after the other, is far too long on any machine.
-    # So short that a rank which looks once a second is late.
+    # So many ranks are absent that one deadline for each takes far too long on any machine. The
+    # deadline is so short that a rank that looks once a second is late.
     absent = [*sorted(draw.sample(range(4), 2)), *range(4, 12)]
     yield Case(4, {"absent": absent, "late": [], "deadline_s": 0.25, "of": 12})
 
 
 class _NotedStore(dist.FileStore):
-    # `inside_s` is how long its calls took: `get` and `wait` block, by steps of 1 s.
+    # `inside_s` is the duration of all its calls: `get` and `wait` block, in steps of 1 s.
     def __init__(self, *args):
         super().__init__(*args)
         self.calls, self.inside_s = [], 0.0
@@ -50,7 +50,8 @@ def _noted(name):
     def call(store, key, *args):
         began_s = time.monotonic()
         store.calls.append((name, key))
-        if name == "set":  # time for others to write what a list that is written back takes away
+        # Others write meanwhile. An answer that writes back a list it has read loses their entries.
+        if name == "set":
             time.sleep(_SET_S)
         try:
             return getattr(dist.FileStore, name)(store, key, *args)
@@ -72,7 +73,7 @@ def _act(context, missing):
     store.set_timeout(timedelta(seconds=1))  # for an answer that waits for a key in vain
     watch = dist.FileStore(str(context.folder / f"watch-{context.case.seed}"), context.world_size)
     tell_process(watch, context.rank)
-    processes_of(watch, _others_present(context))  # all clocks start together, however busy it is
+    processes_of(watch, _others_present(context))  # all clocks start together, even under load
     if context.rank in context["late"]:
         time.sleep(_LATE_S)
     if context.rank in _too_late(context.case):
@@ -97,7 +98,7 @@ def _others_present(context):
 
 def _come_too_late(context, watch):
     """
-    Wait until the others have returned, or should have.
+    Wait until the other ranks have returned, or until they should have.
     """
     others = _others_present(context)
     for rank in others:

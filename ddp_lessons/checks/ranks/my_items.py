@@ -1,5 +1,5 @@
 """
-Task 00.1: my_items.
+Task 00.1: distribute the items of a list to the ranks.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ def _cases(draw):
         yield Case(world_size, {"items": list(range(start, start + length))})
     yield Case(3, {"items": [7]})
     yield Case(2, {"items": []})
-    # Neither rising, nor each once. And 0 and a text without letters count as false.
+    # Items that do not rise, and that occur twice. In an `if`, 0 and the empty text count as false.
     yield Case(2, {"items": ["b", "a", "a", "", "b", "a", "c"]})
     yield Case(2, {"items": [0, 7, 0, 3]})
 
@@ -26,7 +26,7 @@ def _act(context, my_items):
 
 
 def _others(items):
-    # As many: what is kept of one list is none of another's.
+    # Return as many other numbers: an answer that keeps items of this list is wrong for the next.
     return [item + 100 if isinstance(item, int) else item for item in items]
 
 

@@ -18,12 +18,12 @@ _PORT = 29500
 _FOLDER = "/script"
 _MOST_LETTERS = 50
 """
-Longest name. Kubernetes and Kubeflow append a pod's number to it, and a host name has at most 63
-letters.
+Letters of a name, at most. Kubernetes and Kubeflow append a pod's number to it, and a host name has
+63 letters at most.
 """
 _MOST_BYTES = 128_000
 """
-Longest script: one environment variable holds at most 128 KiB.
+Bytes of a script, at most: one environment variable holds 128 KiB.
 """
 _NUMBER_OF_POD = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 _HEAD = """\

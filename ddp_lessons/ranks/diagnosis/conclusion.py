@@ -155,7 +155,7 @@ def _class_of_error(evidence: Evidence) -> type[CellFailed]:
 
 def _same_collectives(snapshots: dict[int, Any]) -> bool:
     called = {
-        str([(collective["group"], collective["number"]) for collective in snapshot["collectives"]])
+        str([(collective.group, collective.number) for collective in snapshot.collectives])
         for snapshot in snapshots.values()
         if snapshot is not None
     }
@@ -169,8 +169,8 @@ def _stop_head(evidence: Evidence) -> str:
         return f"Stopped: {evidence.diagnosis.sentence}."
     at: dict[tuple[int, str], list[int]] = {}
     for rank, snapshot in evidence.last_snapshots.items():
-        if snapshot and snapshot["line"]:
-            at.setdefault((snapshot["line"], snapshot["code"]), []).append(rank)
+        if snapshot and snapshot.line:
+            at.setdefault((snapshot.line, snapshot.code), []).append(rank)
     parts = [
         f"{rank_names(ranks)} {'was' if len(ranks) == 1 else 'were'} at line {line}: {code}"
         for (line, code), ranks in at.items()

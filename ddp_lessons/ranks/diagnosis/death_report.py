@@ -43,7 +43,7 @@ def line_of_death(folder, rank, snapshot, source_line):
     """
     line, ended_itself = read_crash_log(folder, rank)
     if line is None and snapshot:
-        seen = snapshot["line"]
-        return {"line": seen, "code": snapshot["code"], "is_last_seen": True, "ended_itself": False}
+        seen = snapshot.line
+        return {"line": seen, "code": snapshot.code, "is_last_seen": True, "ended_itself": False}
     code = source_line(line) if line else ""
     return {"line": line, "code": code, "is_last_seen": False, "ended_itself": ended_itself}

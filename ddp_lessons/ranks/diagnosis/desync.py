@@ -35,22 +35,18 @@ def first_mismatch(snapshots, running):
     )
 
 
-def find_collective(snapshot, collective):
+def find_collective(snapshot, key):
     """
     Return a rank's collective with the same group and number as a given one, or None.
 
     Args:
         snapshot: The rank's snapshot or None.
-        collective: A dict with `group` and `number`.
+        key: The group's name, and the number in it.
     """
-    for other in snapshot["collectives"] if snapshot else ():
-        if _key(other) == _key(collective):
+    for other in snapshot.collectives if snapshot else ():
+        if other.key == key:
             return other
     return None
-
-
-def _key(collective):
-    return collective["group"], collective["number"]
 
 
 def calls_alike(other, rank, snapshots):
@@ -60,11 +56,11 @@ def calls_alike(other, rank, snapshots):
     It must be the same collective, under the same number of their group, and with the same root.
     """
     last, snapshot = last_collective(snapshots[rank]), snapshots.get(other)
-    found = find_collective(snapshot, last)
+    found = find_collective(snapshot, last.key)
     if found is None or _signature(found) != _signature(last):
         return False
-    is_in_it = _key(last_collective(snapshot)) == _key(last)
-    roots = {each["root"] for each in (snapshots[rank], snapshot)}
+    is_in_it = last_collective(snapshot).key == last.key
+    roots = {each.root for each in (snapshots[rank], snapshot)}
     return not is_in_it or None in roots or len(roots) == 1
 
 
@@ -72,9 +68,9 @@ def makes_alike(other, rank, snapshots):
     """
     Return whether another rank makes, or has made, the group that a rank is making.
     """
-    forming = snapshots[rank]["forming"]
+    forming = snapshots[rank].forming
     counts = {_count_among_all(snapshots.get(each), snapshots) for each in (rank, other)}
-    return members_of(snapshots.get(other), forming["name"]) == forming["ranks"] and (
+    return members_of(snapshots.get(other), forming.name) == forming.ranks and (
         None in counts or len(counts) == 1
     )
 
@@ -83,10 +79,10 @@ def _count_among_all(snapshot, snapshots):
     """
     Return the number under which a rank joins the group of all ranks; None if it does not join it.
     """
-    forming = snapshot and snapshot["forming"]
+    forming = snapshot and snapshot.forming
     # Ranks that join smaller worlds need not meet, so their numbers may differ.
-    is_of_all = forming and forming["ranks"] == sorted(snapshots)
-    return forming.get("count") if is_of_all else None
+    is_of_all = forming and forming.ranks == sorted(snapshots)
+    return forming.count if is_of_all else None
 
 
 def _other_counts(snapshots, running):
@@ -154,8 +150,8 @@ def _groups_waited_in(snapshot):
     if snapshot is None:
         return []
     last = last_collective(snapshot)
-    forming = [snapshot["forming"]["name"]] if snapshot["forming"] else []
-    return forming + ([last["group"]] if last and not forming else [])
+    forming = [snapshot.forming.name] if snapshot.forming else []
+    return forming + ([last.group] if last and not forming else [])
 
 
 def members_of(snapshot, name):
@@ -164,22 +160,22 @@ def members_of(snapshot, name):
     """
     if snapshot is None:
         return None
-    if snapshot["forming"] and snapshot["forming"]["name"] == name:
-        return snapshot["forming"]["ranks"]
-    return snapshot["groups"].get(name)
+    if snapshot.forming and snapshot.forming.name == name:
+        return snapshot.forming.ranks
+    return snapshot.groups.get(name)
 
 
 def _other_collectives(snapshots):
     numbers = {
-        (collective["record"], collective["group"], collective["number"])
+        (collective.record, collective.group, collective.number)
         for snapshot in snapshots.values()
         if snapshot
-        for collective in snapshot["collectives"]
+        for collective in snapshot.collectives
     }
     for _, group, number in sorted(numbers):
         calls = {}
         for rank, snapshot in snapshots.items():
-            found = find_collective(snapshot, {"group": group, "number": number})
+            found = find_collective(snapshot, (group, number))
             if found is not None:
                 calls.setdefault(_signature(found), []).append((rank, found))
         if len(calls) > 1:
@@ -196,17 +192,17 @@ def _other_collectives(snapshots):
 def _describe(collective):
     sizes = ", ".join(
         f"{dtype.lower()}{size}"
-        for dtype, size in zip(collective["dtypes"], collective["sizes"], strict=False)
+        for dtype, size in zip(collective.dtypes, collective.sizes, strict=False)
     )
-    return f"{collective['name']} {sizes}".strip()
+    return f"{collective.name} {sizes}".strip()
 
 
 def _signature(collective):
-    if collective["name"] not in COMPARED_SIZES:
-        return collective["name"]
+    if collective.name not in COMPARED_SIZES:
+        return collective.name
     # Compare numbers of elements, not shapes: torch reduces a [6] with a [2, 3] correctly.
-    counts = [math.prod(size) for size in collective["sizes"]]
-    return repr((collective["name"], counts, collective["dtypes"]))
+    counts = [math.prod(size) for size in collective.sizes]
+    return repr((collective.name, counts, collective.dtypes))
 
 
 def _other_roots(snapshots, running):
@@ -216,9 +212,9 @@ def _other_roots(snapshots, running):
     calls = {}
     for rank in running:
         snapshot, last = snapshots[rank], last_collective(snapshots[rank])
-        if last and snapshot["root"] is not None:
-            roots = calls.setdefault(_key(last), {})
-            roots.setdefault(snapshot["root"], []).append(rank)
+        if last and snapshot.root is not None:
+            roots = calls.setdefault(last.key, {})
+            roots.setdefault(snapshot.root, []).append(rank)
     for (_, number), roots in sorted(calls.items()):
         if len(roots) < 2:
             continue
@@ -243,4 +239,4 @@ def _other_roots(snapshots, running):
 
 
 def _way(snapshot):
-    return "to" if snapshot["call"] in _TO_THE_ROOT else "from"
+    return "to" if snapshot.call in _TO_THE_ROOT else "from"

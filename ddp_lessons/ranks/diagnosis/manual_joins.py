@@ -21,8 +21,8 @@ def misses_its_limit(snapshot, still_s):
         snapshot: The rank's snapshot.
         still_s: Seconds for which the cell has stood still.
     """
-    limit_s = snapshot["timeout_s"]
-    is_join = snapshot["call"] == JOIN and limit_s is not None
+    limit_s = snapshot.timeout_s
+    is_join = snapshot.call == JOIN and limit_s is not None
     return is_join and still_s > limit_s + clocks.JOIN_LATE_S
 
 
@@ -33,9 +33,9 @@ def short_joins(snapshots):
     torch tries to connect again and again until the limit. A rank in that loop cannot be released.
     """
     limits = {
-        r: snapshot["timeout_s"]
+        r: snapshot.timeout_s
         for r, snapshot in snapshots.items()
-        if snapshot and snapshot["call"] == JOIN
+        if snapshot and snapshot.call == JOIN
     }
     return {
         rank: limit_s + clocks.JOIN_LAST_TRY_S

@@ -156,7 +156,7 @@ class StallDetector:
         """
         if rank in self.halts:
             return False
-        is_wait = bool(snapshot and snapshot["call"]) and not self._is_polling_call(snapshot)
+        is_wait = bool(snapshot and snapshot.call) and not self._is_polling_call(snapshot)
         return is_wait and (not self.rests(rank) or self.had_turns(rank))
 
     def had_turns(self, rank):
@@ -169,9 +169,9 @@ class StallDetector:
     def _is_polling_call(self, snapshot):
         # torch polls the store for the address of a peer to which it has no connection yet. A peer
         # that does not exist never sets its address.
-        peer = snapshot.get("peer")
+        peer = snapshot.peer
         is_absent = peer is not None and peer not in range(self._num_ranks)
-        return snapshot["call"] in POLLING or is_absent
+        return snapshot.call in POLLING or is_absent
 
     def had_a_chance(self, rank, snapshot, fault_at, at_fault):
         """
@@ -193,7 +193,7 @@ class StallDetector:
             return True
         if rest.halted_s >= clocks.CHANCE_REST_S:
             return True
-        if snapshot and snapshot["call"]:
+        if snapshot and snapshot.call:
             return rest.nothing_stirs and rest.rest_s > 0
         return rest.rest_s >= clocks.CHANCE_REST_S
 

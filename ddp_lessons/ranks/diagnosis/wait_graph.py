@@ -101,7 +101,7 @@ def is_deadlock(snapshots, running, still_s=0.0):
 
 def _may_be_helped(snapshot):
     # A rank that did not answer by itself may have any other threads and child processes.
-    return snapshot is None or snapshot["helpers"] is None or bool(snapshot["helpers"])
+    return snapshot is None or snapshot.helpers is None or bool(snapshot.helpers)
 
 
 def _is_under_way(rank, snapshots, running):
@@ -109,14 +109,12 @@ def _is_under_way(rank, snapshots, running):
     # deadlock.
     snapshot = snapshots[rank]
     if operation(snapshot) in POINT_TO_POINT:
-        senders_or_receivers = snapshots if snapshot["peer"] is None else (snapshot["peer"],)
+        senders_or_receivers = snapshots if snapshot.peer is None else (snapshot.peer,)
         return any(_have_met(rank, other, snapshots) for other in senders_or_receivers)
-    if snapshot["call"] == STORE:
+    if snapshot.call == STORE:
         return False
-    if last_collective(snapshot) is None and not snapshot["forming"]:
-        return (
-            snapshot["call"] in COMPUTING
-        )  # autograd, before the first gradient is to be averaged
+    if last_collective(snapshot) is None and not snapshot.forming:
+        return snapshot.call in COMPUTING  # autograd, before the first gradient is to be averaged
     return not _awaited(rank, snapshots, running) and first_mismatch(snapshots, running) is None
 
 
@@ -125,8 +123,8 @@ def _have_met(rank, other, snapshots):
     return (
         waits(partner)
         and {operation(snapshot), operation(partner)} == POINT_TO_POINT
-        and partner["peer"] in (rank, None)
-        and (snapshot["tag"] == partner["tag"] or None in (snapshot["tag"], partner["tag"]))
+        and partner.peer in (rank, None)
+        and (snapshot.tag == partner.tag or None in (snapshot.tag, partner.tag))
     )
 
 
@@ -134,54 +132,50 @@ def waits(snapshot):
     """
     Return whether a rank is in a communication call.
     """
-    return bool(snapshot and snapshot["call"])
+    return bool(snapshot and snapshot.call)
 
 
 def is_busy_outside(snapshot):
     """
     Return whether a rank that was not asked to run the cell still runs something else.
     """
-    return bool(snapshot and snapshot.get("outside") and snapshot["busy"])
+    return bool(snapshot and snapshot.outside and snapshot.busy)
 
 
 def _is_patient(rank, snapshots, running):
     snapshot = snapshots[rank]
-    if snapshot["call"] == JOIN and first_mismatch(snapshots, running):
+    if snapshot.call == JOIN and first_mismatch(snapshots, running):
         return False  # the join's own error would not name the desync
-    if snapshot["call"] == JOIN and snapshot["function"] in manual_joins.CONNECTS_TO_A_STORE:
+    if snapshot.call == JOIN and snapshot.function in manual_joins.CONNECTS_TO_A_STORE:
         awaited = _awaited(rank, snapshots, running)
         return not any(_finished_in_no_group(other, snapshots, running) for other in awaited)
     last = last_collective(snapshot)
-    limits = [snapshot["timeout_s"], last["timeout_s"] if last else None]
+    limits = [snapshot.timeout_s, last.timeout_s if last else None]
     return any(limit is not None and limit < clocks.OWN_LIMIT_S for limit in limits)
 
 
 def _finished_in_no_group(rank, snapshots, running):
     snapshot = snapshots.get(rank)
-    return (
-        snapshot and rank not in running and not snapshot.get("outside") and not snapshot["groups"]
-    )
+    return snapshot and rank not in running and not snapshot.outside and not snapshot.groups
 
 
 def _awaited(rank, snapshots, running):
     snapshot = snapshots[rank]
-    if not waits(snapshot) or snapshot["call"] == STORE:
+    if not waits(snapshot) or snapshot.call == STORE:
         return ()
     if operation(snapshot) in POINT_TO_POINT:
-        return () if snapshot["peer"] is None else (snapshot["peer"],)
+        return () if snapshot.peer is None else (snapshot.peer,)
     others = [other for other in snapshots if other != rank]
     last = last_collective(snapshot)
-    if snapshot["forming"]:
+    if snapshot.forming:
         return tuple(
-            o
-            for o in snapshot["forming"]["ranks"]
-            if o != rank and not makes_alike(o, rank, snapshots)
+            o for o in snapshot.forming.ranks if o != rank and not makes_alike(o, rank, snapshots)
         )
-    if snapshot["call"] in FORMING or last is None:
+    if snapshot.call in FORMING or last is None:
         return tuple(
-            o for o in others if not waits(snapshots[o]) or snapshots[o]["call"] != snapshot["call"]
+            o for o in others if not waits(snapshots[o]) or snapshots[o].call != snapshot.call
         )
-    members = snapshot["groups"].get(last["group"], list(snapshots))
+    members = snapshot.groups.get(last.group, list(snapshots))
     return tuple(
         other for other in others if other in members and not calls_alike(other, rank, snapshots)
     )
@@ -204,7 +198,7 @@ def _missing(snapshots, running, waits_for, halts):
         call = call_name(snapshots[victims[0]])
         one = len(victims) == 1
         waiters = f"{rank_names(victims)} wait{'s' if one else ''}"
-        line = snapshots[victims[0]]["line"]
+        line = snapshots[victims[0]].line
         where = f"in {call}" + (f" (line {line})" if line else "")
         if state == "finished":
             done = f"{rank_names(culprits)} finished the cell without {_partner(call)}"
@@ -231,9 +225,9 @@ def _state(rank, snapshots, running, halts):
     if rank not in snapshots:
         return "absent"
     if rank not in running and rank not in halts:
-        return "outside" if (snapshots[rank] or {}).get("outside") else "finished"
+        return "outside" if snapshots[rank] is not None and snapshots[rank].outside else "finished"
     snapshot = snapshots[rank]
-    is_waiting = waits(snapshot) and snapshot["call"] != STORE and rank not in halts
+    is_waiting = waits(snapshot) and snapshot.call != STORE and rank not in halts
     return "waits" if is_waiting else "elsewhere"
 
 
@@ -251,16 +245,14 @@ def _whereabouts(ranks, snapshots, halts):
         snapshot = snapshots.get(rank)
         if rank in halts:
             line = (
-                f" at line {snapshot['line']}: {snapshot['code']}"
-                if snapshot and snapshot["line"]
-                else ""
+                f" at line {snapshot.line}: {snapshot.code}" if snapshot and snapshot.line else ""
             )
             spot = halts[rank] + line
         elif snapshot is None:
             spot = ""
-        elif snapshot["line"]:
-            wait = "waiting for a store's key " if snapshot["call"] == STORE else ""
-            spot = f"{wait}at line {snapshot['line']}: {snapshot['code']}"
+        elif snapshot.line:
+            wait = "waiting for a store's key " if snapshot.call == STORE else ""
+            spot = f"{wait}at line {snapshot.line}: {snapshot.code}"
         else:
             spot = "not in the cell"
         at.setdefault(spot, []).append(rank)
@@ -293,12 +285,12 @@ def _circle(snapshots, running, waits_for):
     waiting = [rank for rank in running if waits(snapshots.get(rank))]
     if not waiting or len(waiting) != len(running):
         return None
-    if {snapshots[rank]["call"] for rank in waiting} == {JOIN}:
-        return manual_joins.not_met(waiting, snapshots[waiting[0]]["line"]), waiting
+    if {snapshots[rank].call for rank in waiting} == {JOIN}:
+        return manual_joins.not_met(waiting, snapshots[waiting[0]].line), waiting
     operations = {operation(snapshots[rank]) for rank in waiting}
     if len(operations) == 1 and operations <= set(_NEVER):
         where, other = _NEVER[operations.pop()]
-        line = snapshots[waiting[0]]["line"]
+        line = snapshots[waiting[0]].line
         all_wait = "waits" if len(waiting) == 1 else "all wait"
         yet = " yet" if helpers_clause(snapshots) else ""
         at = f" (line {line})" if line else ""

@@ -33,31 +33,31 @@ def last_collective(snapshot):
     """
     Return the last collective that a rank has called in its cell, or None.
     """
-    return snapshot["collectives"][-1] if snapshot and snapshot["collectives"] else None
+    return snapshot.collectives[-1] if snapshot and snapshot.collectives else None
 
 
 def operation(snapshot):
     """
     Return the kind of a rank's call: "recv" also for a wait for an irecv's handle, else the call.
     """
-    return snapshot["operation"] or snapshot["call"]
+    return snapshot.operation or snapshot.call
 
 
 def call_name(snapshot):
     """
     Return the name of a rank's call, with its number in its group: "all_reduce 3".
     """
-    call, last = snapshot["call"], last_collective(snapshot)
-    if snapshot["operation"]:
-        begun = f"i{snapshot['operation']}"
+    call, last = snapshot.call, last_collective(snapshot)
+    if snapshot.operation:
+        begun = f"i{snapshot.operation}"
         return call if call == begun else f"{begun} in {call}"
     if call == STORE:
         return call
     if call in POINT_TO_POINT or call in FORMING or last is None:
         return call
-    if call in INDIRECT or call == last["name"]:
+    if call in INDIRECT or call == last.name:
         within = f" in {call}" if call in INDIRECT else ""
-        return f"{last['name']} {last['number']}{within}"
+        return f"{last.name} {last.number}{within}"
     return call
 
 
@@ -67,7 +67,7 @@ def helpers_clause(snapshots):
     """
     owners = {}
     for rank, snapshot in snapshots.items():
-        for helper in (snapshot and snapshot["helpers"]) or ():
+        for helper in (snapshot and snapshot.helpers) or ():
             owners.setdefault(helper, []).append(rank)
     clauses = ""
     for helper, ranks in owners.items():
@@ -81,37 +81,34 @@ def stall_table(snapshots, running, waits_for, halts):
     Return the stall table as text: each rank, its line, its call, and the ranks it waits for.
 
     Args:
-        snapshots: For each rank of the cell its snapshot or None. Where there are several hosts,
-            each snapshot has an entry `host`.
+        snapshots: For each rank of the cell its snapshot or None.
         running: The ranks that have not finished the cell.
         waits_for: For each running rank that is not halted, the ranks it waits for.
         halts: For each halted rank that runs the cell or does not answer, words for what halts it.
     """
     rows = [("rank", "line", "in", "waits for")]
     hosts = {
-        rank: snapshot["host"]
-        for rank, snapshot in snapshots.items()
-        if snapshot and "host" in snapshot
+        rank: snapshot.host for rank, snapshot in snapshots.items() if snapshot and snapshot.host
     }
     names = {rank: f"{rank} on {hosts[rank]}" if rank in hosts else str(rank) for rank in snapshots}
     awaited = {peer for peers in waits_for.values() for peer in peers}
     for rank in sorted(snapshots):
         snapshot = snapshots[rank]
-        if rank not in running and snapshot and snapshot.get("outside"):
+        if rank not in running and snapshot and snapshot.outside:
             if rank in awaited:
                 rows.append((names[rank], "not in this cell", "-", "-"))
         elif rank not in running and rank not in halts:
             last = last_collective(snapshot)
-            done = f"last: {last['name']} {last['number']}" if last else "-"
+            done = f"last: {last.name} {last.number}" if last else "-"
             rows.append((names[rank], "finished", done, "-"))
         elif snapshot is None:
             rows.append((names[rank], "?", halts.get(rank, "does not answer"), "?"))
         elif rank in halts:
             rows.append((names[rank], _line(snapshot), halts[rank], "-"))
         else:
-            call = call_name(snapshot) if snapshot["call"] else "no communication"
-            if snapshot.get("module"):
-                call += f" at {snapshot['module']}"
+            call = call_name(snapshot) if snapshot.call else "no communication"
+            if snapshot.module:
+                call += f" at {snapshot.module}"
             peers = ", ".join(map(str, waits_for[rank])) or "-"
             rows.append((names[rank], _line(snapshot), call, peers))
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
@@ -122,4 +119,4 @@ def stall_table(snapshots, running, waits_for, halts):
 
 
 def _line(snapshot):
-    return f"{snapshot['line']}: {snapshot['code']}" if snapshot["line"] else snapshot["function"]
+    return f"{snapshot.line}: {snapshot.code}" if snapshot.line else snapshot.function

@@ -8,6 +8,7 @@ from concurrent.futures import wait
 
 from ddp_lessons.private.ipyparallel_client import identity_of, send_control
 from ddp_lessons.ranks.diagnosis.native_stacks import parse_stacks
+from ddp_lessons.ranks.messages.snapshot import AgentState, RankSnapshot
 from ddp_lessons.ranks.supervisor.child_main import STACK_SIGNAL, stack_file
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.load_aware_timeout import LoadAwareTimeout
@@ -34,13 +35,12 @@ class AgentClient:
         self._has_supervisor = has_supervisor
         self._releases = []  # (rank, id of its engine, future) of unanswered ones
 
-    def ask_place(self, ranks):
+    def ask_snapshots(self, ranks):
         """
         Request a snapshot of each rank. Do not wait for the replies.
 
         Returns:
-            dict[int, Future]: The reply of each rank. The "answer" in its "content" is what
-            `RankAgent.snapshot` returns.
+            dict[int, Future]: The reply of each rank, which `snapshot_in` reads.
         """
         return self._request(ranks, "snapshot_request")
 
@@ -49,8 +49,7 @@ class AgentClient:
         Request the state of each rank, which changes nothing there. Do not wait for the replies.
 
         Returns:
-            dict[int, Future]: The reply of each rank. The "answer" in its "content" is what
-            `RankAgent.state` returns.
+            dict[int, Future]: The reply of each rank, which `state_in` reads.
         """
         return self._request(ranks, "state_request")
 
@@ -61,17 +60,15 @@ class AgentClient:
         A load-aware timeout ends the wait, so a rank that only lacks a core has time to answer.
 
         Returns:
-            dict[int, dict]: The snapshot of each rank that answered (see `RankAgent.snapshot`).
+            dict[int, RankSnapshot]: The snapshot of each rank that answered.
         """
-        futures = self.ask_place(ranks)
+        futures = self.ask_snapshots(ranks)
         time_limit = LoadAwareTimeout(clocks.IDLE_ANSWER_S, lambda: self.pids(ranks))
         poll_s = clocks.CONTROL_POLL_S
         while wait(futures.values(), timeout=poll_s).not_done and not time_limit.is_over:
             pass
         return {
-            rank: future.result()["content"]["answer"]
-            for rank, future in futures.items()
-            if future.done()
+            rank: snapshot_in(future.result()) for rank, future in futures.items() if future.done()
         }
 
     def release(self, ranks):
@@ -154,6 +151,20 @@ class AgentClient:
         }
 
 
+def snapshot_in(reply):
+    """
+    Return the RankSnapshot in a rank agent's reply.
+    """
+    return RankSnapshot.from_message(reply["content"]["answer"])
+
+
+def state_in(reply):
+    """
+    Return the AgentState in a rank agent's reply.
+    """
+    return AgentState(**reply["content"]["answer"])
+
+
 def snapshot_from_outside(supervisor, rank, source_line, insist):
     """
     Return the snapshot of a rank that cannot answer because C code holds the GIL.
@@ -167,8 +178,7 @@ def snapshot_from_outside(supervisor, rank, source_line, insist):
         insist: Whether to send the signal even if it would cut short a sleep in C.
 
     Returns:
-        dict or None: A snapshot with the entries of `RankAgent.snapshot`. None if the rank did not
-        write in time, or if the signal was not sent.
+        RankSnapshot or None: None if the rank did not write in time, or if the signal was not sent.
     """
     pid = supervisor.pids.get(rank)
     if pid is None or not (insist or waits_on_lock(pid)):
@@ -186,8 +196,6 @@ def snapshot_from_outside(supervisor, rank, source_line, insist):
     if found is None:
         return None
     line, function, call = found
-    return {
-        "rank": rank, "line": line, "code": source_line(line), "call": call, "function": function,
-        "peer": None, "tag": None, "group": None, "root": None, "forming": None, "operation": "",
-        "timeout_s": None, "collectives": [], "groups": {}, "helpers": None, "busy": True,
-    }  # fmt: skip
+    return RankSnapshot(
+        rank=rank, busy=True, line=line, code=source_line(line), call=call, function=function
+    )

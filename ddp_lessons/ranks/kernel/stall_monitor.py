@@ -8,11 +8,12 @@ The stall monitor: it watches a cell that has not ended, and tells slow from stu
 """
 
 import time
+from dataclasses import replace
 
 from ddp_lessons.ranks.diagnosis import manual_joins
 from ddp_lessons.ranks.diagnosis.stall_detection import StallDetector
 from ddp_lessons.ranks.diagnosis.wait_graph import diagnose, is_busy_outside, is_deadlock, waits
-from ddp_lessons.ranks.kernel.agent_client import snapshot_from_outside
+from ddp_lessons.ranks.kernel.agent_client import snapshot_from_outside, snapshot_in
 from ddp_lessons.ranks.kernel.unblocking import Unblocker
 from ddp_lessons.ranks.rank.stack_snapshot import source_line
 from ddp_lessons.ranks.system import clocks
@@ -102,9 +103,9 @@ class StallMonitor:
         snapshots = {r: self.last_snapshots[r] for r in running if r in self.last_snapshots}
         snapshots.update(self.ranks.control.snapshots(others))
         for rank in set(snapshots) - set(self.targets):
-            snapshots[rank]["outside"] = True
+            snapshots[rank] = replace(snapshots[rank], outside=True)
         for rank in set(snapshots) & set(self.ranks.engines.hosts):
-            snapshots[rank]["host"] = self.ranks.engines.hosts[rank]
+            snapshots[rank] = replace(snapshots[rank], host=self.ranks.engines.hosts[rank])
         known = set(range(len(self.ranks))) - (set(dead) - set(self.targets))
         return {rank: snapshots.get(rank) for rank in sorted(known)}
 
@@ -113,7 +114,7 @@ class StallMonitor:
         Return {rank: id of the last request to which it has replied}, as the ranks reported it.
         """
         told = {**self.last_snapshots, **(self.unblocker.told if self.unblocker else {})}
-        return {rank: said["replied_to"] for rank, said in told.items() if "replied_to" in said}
+        return {rank: said.replied_to for rank, said in told.items()}
 
     def _look_after_fault(self, running, fault_at):
         if self._stats_at_fault is None:
@@ -193,7 +194,7 @@ class StallMonitor:
         """
         now = self._clock()
         missing = [rank for rank in running if rank not in self._questions]
-        for rank, future in self.ranks.control.ask_place(missing).items():
+        for rank, future in self.ranks.control.ask_snapshots(missing).items():
             self._questions[rank] = (now, self._agent_turns(rank), future)
         until = until or (lambda: self._clock() - now > clocks.STALL_ANSWER_S)
         look_at = now + clocks.STALL_GUARD_LOOK_EVERY_S
@@ -212,7 +213,7 @@ class StallMonitor:
             if future.done():
                 del self._questions[rank]
                 if future.exception() is None:
-                    self.last_snapshots[rank] = future.result()["content"]["answer"]
+                    self.last_snapshots[rank] = snapshot_in(future.result())
                     self._answered_at[rank] = when
 
     def _agent_turns(self, rank):

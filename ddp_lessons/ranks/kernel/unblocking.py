@@ -17,6 +17,7 @@ rank that waits for a disk for as long without a single turn.
 import time
 from collections import Counter
 
+from ddp_lessons.ranks.kernel.agent_client import state_in
 from ddp_lessons.ranks.system import clocks
 from ddp_lessons.ranks.system.processes import children_of, descendants_of, tree_cpu_seconds
 from ddp_lessons.ranks.system.sleep_tracker import SleepTracker
@@ -102,7 +103,7 @@ class Unblocker:
             if future.done():
                 del self._asked[rank]
                 if future.exception() is None:
-                    self._said[rank] = (when, future.result()["content"]["answer"])
+                    self._said[rank] = (when, state_in(future.result()))
 
     def has_let_go(self, rank):
         """
@@ -113,7 +114,7 @@ class Unblocker:
     @property
     def told(self):
         """
-        The last answer of each rank that has answered: a dict as `RankAgent.state` returns it.
+        The last AgentState of each rank that has answered.
         """
         return {rank: said for rank, (_, said) in self._said.items()}
 
@@ -169,7 +170,7 @@ class Unblocker:
         Return whether a sleeping rank has had all its interrupts, so that this is another wait,
         as in a `finally` or a `__del__`. True only once a rank: some catch every interrupt.
         """
-        has_had_all = self._said[rank][1]["num_interrupts"] >= self._num_told[rank]
+        has_had_all = self._said[rank][1].num_interrupts >= self._num_told[rank]
         if not has_had_all or rank in self._waits_anew:
             return False
         self._waits_anew.add(rank)
@@ -201,7 +202,7 @@ class Unblocker:
         if rest.halted_s >= clocks.FREE_HALTED_S:
             self.halts[rank] = rest.halt
             return True
-        if self.has_let_go(rank) and self._said[rank][1]["idle"]:
+        if self.has_let_go(rank) and self._said[rank][1].idle:
             return False  # its cell has ended, and its reply is under way
         if not rest.is_known:
             return self._clock() - self._began_at > clocks.FREE_UNKNOWN_S
@@ -211,7 +212,7 @@ class Unblocker:
             is_asleep = rest.rest_s >= clocks.FREE_ASLEEP_S and rest.all_sleep
             return has_computed or (self._is_deaf(rank) and is_asleep)
         _, said = self._said[rank]
-        return has_computed or said["num_interrupts"] >= clocks.STUBBORN_INTERRUPTS
+        return has_computed or said.num_interrupts >= clocks.STUBBORN_INTERRUPTS
 
     def _is_asleep(self, rank, running):
         rest = self._rests[rank]
@@ -219,7 +220,7 @@ class Unblocker:
             return False
         asked_at, said = self._said[rank]
         return (
-            not said["idle"]
+            not said.idle
             and self._clock() - self._began_at > self._limits.get(rank, 0.0)
             and rest.rest_s >= clocks.FREE_ASLEEP_S
             and asked_at >= rest.began_at

@@ -18,9 +18,11 @@ import sys
 import threading
 import time
 import warnings
+from dataclasses import asdict, replace
 from functools import partial
 
 from ddp_lessons.private.gloo_wakeup import wake_forgotten_threads
+from ddp_lessons.ranks.messages.snapshot import AgentState
 from ddp_lessons.ranks.rank.background_activity import BackgroundActivity
 from ddp_lessons.ranks.rank.interrupts import Interrupts
 from ddp_lessons.ranks.rank.rank_kernel import RankShell
@@ -233,13 +235,13 @@ class RankAgent:
         if not is_in_group():
             return []
         found = recorded_collectives(self._cell_began_ns)
-        return [c for c in found if not c["is_p2p"]]
+        return [collective for collective in found if not collective.is_p2p]
 
     def _digest(self):
         # Digests are equal in the normal case, and the kernel then compares short strings only.
         if counts_of_groups() == self._counts_before:
             return ""
-        collectives = self.collectives_of_cell()
+        collectives = [asdict(collective) for collective in self.collectives_of_cell()]
         for collective in collectives:
             del collective["record"]
         text = json.dumps(collectives, sort_keys=True)
@@ -249,21 +251,20 @@ class RankAgent:
 
     def snapshot(self):
         """
-        Return this rank's snapshot: the dict of `main_thread_snapshot`, its `collectives` in this
-        cell, the members of its `groups`, the `helpers` that may act, and `RankKernel.replied_to`.
+        Return the RankSnapshot of this rank.
         """
         cell = self._kernel.awaiting_cell
-        snapshot = main_thread_snapshot(
-            self._main_thread_id,
-            self._file_of_cell(),
-            self._cell_source,
-            cell and cell.get_coro(),
+        coroutine = cell and cell.get_coro()
+        file = self._file_of_cell()
+        return replace(
+            main_thread_snapshot(self._main_thread_id, file, self._cell_source, coroutine),
+            rank=self.rank,
+            busy=self.busy,
+            collectives=self.collectives_of_cell(),
+            groups=members_of_groups(),
+            helpers=self._helpers.that_may_act() if self._helpers else [],
+            replied_to=self._kernel.replied_to,
         )
-        snapshot.update(rank=self.rank, busy=self.busy, collectives=self.collectives_of_cell())
-        snapshot["replied_to"] = self._kernel.replied_to
-        snapshot["groups"] = members_of_groups()
-        snapshot["helpers"] = self._helpers.that_may_act() if self._helpers else []
-        return snapshot
 
     def free_main_thread(self):
         """
@@ -278,7 +279,7 @@ class RankAgent:
         Release the main thread from any wait, and interrupt a running cell.
 
         Returns:
-            dict: This rank's state after that (see `state`).
+            AgentState: As `state` returns it, after that.
         """
         self.free_main_thread()
         if self.busy:
@@ -296,16 +297,15 @@ class RankAgent:
 
     def state(self):
         """
-        Return a dict: whether this rank is `idle`, the `num_interrupts` that its cell has received,
-        and the id of the last request that it has `replied_to` (see `RankKernel`).
+        Return the AgentState of this rank.
         """
         frame = sys._current_frames().get(self._main_thread_id)
         in_loop = frame is not None and frame.f_code.co_name == "select"
-        return {
-            "idle": in_loop and not self.busy,
-            "num_interrupts": self._interrupts.num,
-            "replied_to": self._kernel.replied_to,
-        }
+        return AgentState(
+            idle=in_loop and not self.busy,
+            num_interrupts=self._interrupts.num,
+            replied_to=self._kernel.replied_to,
+        )
 
 
 def _refuse_exit():

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import threading
+from dataclasses import asdict, is_dataclass
 from urllib.parse import urlsplit
 
 from ipyparallel.engine import app
@@ -146,7 +147,9 @@ class RankEngine(app.IPEngine):
     def _reply_to(self, reply_type, work):
         # The handler runs in the engine's control thread, while the main thread may be blocked.
         def handle(stream, ident, parent):
-            content = {"status": "ok", "answer": work(parent["content"])}
+            answer = work(parent["content"])
+            answer = asdict(answer) if is_dataclass(answer) else answer
+            content = {"status": "ok", "answer": answer}
             self.session.send(stream, reply_type, content, parent=parent, ident=ident)
 
         return handle

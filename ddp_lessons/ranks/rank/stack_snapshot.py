@@ -11,8 +11,10 @@ import sys
 import sysconfig
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from ddp_lessons.private import process_groups
+from ddp_lessons.ranks.messages.snapshot import Collective, FormingGroup, RankSnapshot
 from ddp_lessons.ranks.rank.pending_wait import pending_wait_at
 
 _LIBRARIES = (f"{sysconfig.get_path('stdlib')}/", f"{Path(__file__).parents[2]}/")
@@ -100,19 +102,16 @@ def _group_name(frame):
 
 def _forming(frame):
     """
-    Return the `name` and `ranks` of the group that a frame of torch makes; None if not known yet.
-
-    For the group of all ranks, `count` is also returned: the number under which torch looks for
-    the other ranks in the store. It is "" until torch has chosen a number.
+    Return the FormingGroup that a frame of torch makes; None if its members are not known yet.
     """
     names = frame.f_locals
     if frame.f_code.co_name == "init_process_group":
         world_size = names.get("world_size")
         known = isinstance(world_size, int) and world_size > 0
         count = str(names.get("group_name") or "")
-        return {"name": "", "ranks": list(range(world_size)), "count": count} if known else None
+        return FormingGroup("", list(range(world_size)), count) if known else None
     ranks = names.get("global_ranks_in_group")
-    return {"name": str(names["group_name"]), "ranks": sorted(ranks)} if ranks else None
+    return FormingGroup(str(names["group_name"]), sorted(ranks)) if ranks else None
 
 
 def source_line(cell_source, line):
@@ -150,46 +149,42 @@ def main_thread_snapshot(main_thread_id, cell_file, cell_source, coroutine=None)
         coroutine: The coroutine that runs the cell, if the cell has an `await`; else None.
 
     Returns:
-        dict: `line` (from 1) and `code` of the cell, `call` (the communication call that the thread
-        is in, "backward", "DDP forward", "wait", "store" or ""), `function` (innermost function),
-        `module` (line of a learner's own module that the cell calls, such as "helpers.py:12", or
-        ""), `peer` and `tag` of a message, `group` of a call, `root` of a collective that has one,
-        `forming` (`name` and `ranks` of the group that is being made), `operation` ("send" or
-        "recv" for the handle of a message) and `timeout_s`, the call's own time limit.
+        RankSnapshot: With the fields that the stack shows; the others have their defaults.
     """
-    snapshot = dict.fromkeys(
-        ("line", "peer", "tag", "group", "root", "forming", "timeout_s"), None
-    ) | dict.fromkeys(("code", "call", "function", "module", "operation"), "")
+    seen: dict[str, Any] = {}
     inner = sys._current_frames().get(main_thread_id)
     if inner is None:
-        return snapshot
-    snapshot["function"] = inner.f_code.co_name
+        return RankSnapshot(**seen)
+    seen["function"] = inner.f_code.co_name
     # While the cell waits in an `await`, its frames are not below those of the main thread.
     for frame in itertools.chain(_frames(inner), _awaiting_frames(coroutine)):
         code = frame.f_code
         call = waiting_call(code.co_filename, code.co_name)
         if code.co_name in _FORMING_FRAMES and code.co_filename.endswith(_C10D):
-            snapshot["forming"] = snapshot["forming"] or _forming(frame)
+            seen["forming"] = seen.get("forming") or _forming(frame)
         if call in _WAITING_CALLS:
-            snapshot["call"] = call
-            snapshot["peer"] = _peer(frame) if call in _MESSAGES else None
-            snapshot["tag"] = frame.f_locals.get("tag") if call in _MESSAGES else None
-            snapshot["operation"] = _MESSAGES.get(call, "")
-            snapshot["root"] = _peer(frame) if call in _ROOTED_CALLS else None
-            snapshot["group"] = _group_name(frame) or snapshot["group"]
-            snapshot["timeout_s"] = _timeout_s(frame) or snapshot["timeout_s"]
+            is_message = call in _MESSAGES
+            seen.update(
+                call=call,
+                peer=_peer(frame) if is_message else None,
+                tag=frame.f_locals.get("tag") if is_message else None,
+                operation=_MESSAGES.get(call, ""),
+                root=_peer(frame) if call in _ROOTED_CALLS else None,
+                group=_group_name(frame) or seen.get("group"),
+                timeout_s=_timeout_s(frame) or seen.get("timeout_s"),
+            )
         elif call:
-            snapshot["call"] = snapshot["call"] or call
+            seen["call"] = seen.get("call") or call
         elif code.co_filename == cell_file:
-            snapshot["line"] = frame.f_lineno
-            snapshot["code"] = source_line(cell_source, frame.f_lineno)
+            seen["line"] = frame.f_lineno
+            seen["code"] = source_line(cell_source, frame.f_lineno)
             break
         else:
-            snapshot["module"] = snapshot["module"] or _line_of_module(frame)
-    if not snapshot["call"]:
+            seen["module"] = seen.get("module") or _line_of_module(frame)
+    if not seen.get("call"):
         awaited = pending_wait_at(inner)
-        snapshot.update(call=awaited.call, operation=awaited.operation, timeout_s=awaited.timeout_s)
-    return snapshot
+        seen.update(call=awaited.call, operation=awaited.operation, timeout_s=awaited.timeout_s)
+    return RankSnapshot(**seen)
 
 
 def _collective_name(entry):
@@ -218,22 +213,21 @@ def recorded_collectives(since_ns=0):
         since_ns: Leave out calls before this time, in nanoseconds since 1970.
 
     Returns:
-        list[dict]: `name`, `number` (from 1 within its group), `group` (its name), `sizes`,
-        `dtypes`, `timeout_s`, `is_p2p` and `record` (a running number), one dict for each call.
+        list[Collective]: One for each call.
 
     Source: torch/csrc/distributed/c10d/FlightRecorder.hpp.
     """
     return [
-        {
-            "name": _collective_name(entry),
-            "number": entry["collective_seq_id"],
-            "group": entry["process_group"][0],
-            "sizes": entry["input_sizes"],
-            "dtypes": entry["input_dtypes"],
-            "timeout_s": entry["timeout_ms"] / 1000,
-            "is_p2p": entry["is_p2p"],
-            "record": entry["record_id"],
-        }
+        Collective(
+            name=_collective_name(entry),
+            number=entry["collective_seq_id"],
+            group=entry["process_group"][0],
+            sizes=entry["input_sizes"],
+            dtypes=entry["input_dtypes"],
+            timeout_s=entry["timeout_ms"] / 1000,
+            is_p2p=entry["is_p2p"],
+            record=entry["record_id"],
+        )
         for entry in _recorded_entries()
         if entry["time_created_ns"] >= since_ns
     ]

@@ -1,0 +1,3 @@
+"""
+The messages of the runtime: typed, and with the constants that both ends of a line share.
+"""
