@@ -16,7 +16,7 @@ import psutil
 from kernel import BenchmarkFailed, ending, environment, running_kernel
 from starting import FIRST_ALL_REDUCE, NUM_RANKS, START_OURS
 
-from ddp_lessons.course.lab import lab_command, lab_environment
+from ddp_lessons.course.learner.lab import lab_command, lab_environment
 from ddp_lessons.course.notebooks.notebook_paths import find_course
 
 _ALONE = "import sys, torch; print('ready', flush=True); sys.stdin.read()"

@@ -99,7 +99,7 @@ def lab(
     The lessons and exercises are copied into it, and never over what you have edited. Options that
     are not listed here go to JupyterLab as they are.
     """
-    from ddp_lessons.course.lab import open_lab
+    from ddp_lessons.course.learner.lab import open_lab
 
     if folder is not None and str(folder).startswith("-"):  # an option of JupyterLab's
         context.args.insert(0, str(folder))
@@ -145,7 +145,7 @@ def check(
             num_open = cli_teacher.grade(folder or Path.cwd(), stem, junit, points)
         raise typer.Exit(1 if num_open else 0)
     from ddp_lessons.checks.kit.task_registry import all_tasks, stem_of
-    from ddp_lessons.course import exercises
+    from ddp_lessons.course.learner import exercises
 
     with _told_in_one_line("check"):
         stems = [stem] if stem else list(dict.fromkeys(map(stem_of, all_tasks().values())))
@@ -224,7 +224,7 @@ def reset(stem: _Stem, folder: _Folder = None):
     """
     Bring an exercise's blank back. Your answer is kept in a file beside it.
     """
-    from ddp_lessons.course import exercises
+    from ddp_lessons.course.learner import exercises
 
     with _told_in_one_line("reset"):
         paths = exercises.find_exercise(stem)
@@ -245,7 +245,7 @@ def solution(
     Show the solution of a task. Asks first.
     """
     from ddp_lessons.checks.kit.task_registry import find_task
-    from ddp_lessons.course import exercises
+    from ddp_lessons.course.learner import exercises
     from ddp_lessons.progress import notes
 
     with _told_in_one_line("solution"):
@@ -281,7 +281,7 @@ def _bring_up_to_date(folder):
     """
     Copy the course, or its new files, into a learner's folder, and print which files changed.
     """
-    from ddp_lessons.course import workspace
+    from ddp_lessons.course.learner import workspace
     from ddp_lessons.course.notebooks import notebook_paths
 
     folder = (folder or workspace.usual_folder()).resolve()

@@ -35,7 +35,7 @@ def board(
     Learners join with the line that the page shows. No code of theirs is sent. The board keeps
     what they send for a day. Under a JupyterHub, it runs as a service.
     """
-    from ddp_lessons.board import csv_table, roster, serving
+    from ddp_lessons.course.classroom.board import csv_table, roster, serving
 
     if delete:
         num_rows = roster.delete_everything(serving.kept_folder())
@@ -58,7 +58,7 @@ def nbgrader(
     """
     Write the exercises as nbgrader's sources: each check is a test, worth a point.
     """
-    from ddp_lessons.course.nbgrader import write_sources
+    from ddp_lessons.course.classroom.nbgrader_sources import write_sources
 
     typer.echo(f"{write_sources(folder)} exercises are in {folder / 'source'}")
 
@@ -76,15 +76,15 @@ def grade(folder, stem=None, junit=None, points=None):
     Returns:
         int: Number of tasks that are not solved.
     """
-    from ddp_lessons.course import reports
+    from ddp_lessons.course.classroom import grade_reports
 
     for path in filter(None, (junit, points)):  # fails before, not after, an hour of checks
         write(path, "", mode="a")
     checked = _check_all(folder, stem)
     if junit is not None:
-        write(junit, reports.junit_text(checked))
+        write(junit, grade_reports.junit_text(checked))
     if points is not None:
-        write(points, reports.points_text(checked))
+        write(points, grade_reports.points_text(checked))
     return sum(not result.is_solved for one in checked for result in one.results)
 
 
@@ -93,7 +93,7 @@ def progress_text():
     Return the learner's state as JSON, with each task's name and each prediction's section.
     """
     from ddp_lessons.checks.kit.task_registry import all_tasks
-    from ddp_lessons.course.board_columns import sections
+    from ddp_lessons.course.classroom.board_columns import sections
     from ddp_lessons.progress import notes, state
 
     told = state.read()
@@ -109,7 +109,7 @@ def progress_text():
 
 
 def _columns():
-    from ddp_lessons.course.board_columns import columns  # imports all checks, and torch
+    from ddp_lessons.course.classroom.board_columns import columns  # imports all checks, and torch
 
     return columns()
 
@@ -124,8 +124,8 @@ class _Collected:
 
 
 def _source(shared, folder):
-    from ddp_lessons.board.state_files import Files
-    from ddp_lessons.course import submissions
+    from ddp_lessons.course.classroom import submissions
+    from ddp_lessons.course.classroom.board.state_files import Files
 
     if shared and folder:
         raise BadInput(
@@ -138,7 +138,7 @@ def _source(shared, folder):
 
 
 def _check_all(folder, stem=None):
-    from ddp_lessons.course import submissions
+    from ddp_lessons.course.classroom import submissions
 
     def say(checked):
         num_solved = sum(result.is_solved for result in checked.results)

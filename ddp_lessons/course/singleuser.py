@@ -16,8 +16,8 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from ddp_lessons.course import workspace
-from ddp_lessons.course.lab import FIRST_LESSON, lab_environment
+from ddp_lessons.course.learner import workspace
+from ddp_lessons.course.learner.lab import FIRST_LESSON, lab_environment
 from ddp_lessons.course.notebooks.notebook_paths import find_course
 from ddp_lessons.errors import DDPLessonsError, StartFailed
 from ddp_lessons.ranks.system.resource_limits import memory_that_nobody_bounds, setting

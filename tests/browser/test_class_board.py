@@ -11,7 +11,7 @@ import pytest
 from class_board import NOW_S, BoardThread, foretold, row, state_of, tried
 from playwright.sync_api import expect
 
-from ddp_lessons.board.roster import People
+from ddp_lessons.course.classroom.board.roster import People
 
 pytestmark = [pytest.mark.timeout(300)]
 

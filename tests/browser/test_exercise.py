@@ -7,7 +7,7 @@ from lab_server import ROOT
 from playwright.sync_api import expect
 
 from ddp_lessons.checks.kit.task_registry import find_task
-from ddp_lessons.course.exercises import find_exercise, solution_of
+from ddp_lessons.course.learner.exercises import find_exercise, solution_of
 from ddp_lessons.course.notebooks.canonical import read_notebook
 
 pytestmark = [pytest.mark.timeout(300)]

@@ -9,9 +9,9 @@ import re
 import pytest
 from class_board import NOW_S, TOKEN, BoardThread, row, state_of, tried
 
-from ddp_lessons.board.app import PAGE
-from ddp_lessons.board.names import Denied
-from ddp_lessons.board.roster import People
+from ddp_lessons.course.classroom.board.app import PAGE
+from ddp_lessons.course.classroom.board.names import Denied
+from ddp_lessons.course.classroom.board.roster import People
 
 OTHER = "o" * 40
 

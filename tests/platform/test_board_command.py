@@ -17,9 +17,9 @@ from paths import ROOT
 from typer.testing import CliRunner
 from waiting import wait_until
 
-from ddp_lessons.board import serving
-from ddp_lessons.board.roster import People
-from ddp_lessons.course.board_columns import columns, sections
+from ddp_lessons.course.classroom.board import serving
+from ddp_lessons.course.classroom.board.roster import People
+from ddp_lessons.course.classroom.board_columns import columns, sections
 from ddp_lessons.course.cli import app
 from ddp_lessons.progress.board_client import Membership
 from ddp_lessons.progress.sending import Sender

@@ -9,7 +9,7 @@ import pwd
 import pytest
 from class_board import state_of, tried
 
-from ddp_lessons.board.state_files import Files
+from ddp_lessons.course.classroom.board.state_files import Files
 from ddp_lessons.errors import BadInput
 
 STATE = json.dumps(state_of({"00.1": tried("view")}))

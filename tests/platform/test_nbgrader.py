@@ -14,8 +14,8 @@ import nbformat
 import pytest
 from paths import ROOT
 
-from ddp_lessons.course import nbgrader, reports, submissions
-from ddp_lessons.course.exercises import find_exercise
+from ddp_lessons.course.classroom import grade_reports, nbgrader_sources, submissions
+from ddp_lessons.course.learner.exercises import find_exercise
 
 pytestmark = [
     pytest.mark.timeout(600),
@@ -41,7 +41,7 @@ def course(tmp_path):
     """
     An nbgrader course with our exercises as its sources.
     """
-    nbgrader.write_sources(tmp_path, ROOT)
+    nbgrader_sources.write_sources(tmp_path, ROOT)
     (tmp_path / "nbgrader_config.py").write_text(CONFIG)
     return tmp_path
 
@@ -127,7 +127,7 @@ def test_nbgrader_gives_the_points_that_our_check_gives(course):
     hand_in(course, "di", stem, cheat)
     run(course, "autograde", stem, "--create")
     run(course, "export", "--to", course / "grades.csv")
-    ours = reports.points_text(submissions.check_all(submissions.find(course / "submitted")))
+    ours = grade_reports.points_text(submissions.check_all(submissions.find(course / "submitted")))
     found = points((course / "grades.csv").read_text())
     assert found == points(ours)
     assert [found[stem, name][0] for name in ("ada", "bo", "cy", "di")] == [4, 0, 2, 1]

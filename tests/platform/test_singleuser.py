@@ -13,7 +13,7 @@ import pytest
 from paths import ROOT
 
 from ddp_lessons.course import singleuser
-from ddp_lessons.course.lab import FIRST_LESSON
+from ddp_lessons.course.learner.lab import FIRST_LESSON
 from ddp_lessons.errors import BadInput, StartFailed
 
 OPEN_AT = "/lab/tree/my-course/notebooks/00_ranks.ipynb"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from paths import ROOT
 
-from ddp_lessons.course import workspace
+from ddp_lessons.course.learner import workspace
 
 NOT_PACKED = (
     ".*",

@@ -13,9 +13,9 @@ import tornado.httpserver
 import tornado.netutil
 from waiting import HANGS_AFTER_S
 
-from ddp_lessons.board.app import MOST_BYTES, make_app
-from ddp_lessons.board.board import Board
-from ddp_lessons.board.columns import Column, Row
+from ddp_lessons.course.classroom.board.app import MOST_BYTES, make_app
+from ddp_lessons.course.classroom.board.board import Board
+from ddp_lessons.course.classroom.board.columns import Column, Row
 from ddp_lessons.progress import state
 
 COLUMNS = [

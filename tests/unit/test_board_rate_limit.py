@@ -5,8 +5,8 @@ another.
 
 import pytest
 
-from ddp_lessons.board.rate_limit import MOST_WRONG_CODES, WrongCodes
-from ddp_lessons.board.roster import CODE_LETTERS, KEPT_S, LETTERS
+from ddp_lessons.course.classroom.board.rate_limit import MOST_WRONG_CODES, WrongCodes
+from ddp_lessons.course.classroom.board.roster import CODE_LETTERS, KEPT_S, LETTERS
 
 ROOM, ELSEWHERE = "192.0.2.7", "198.51.100.9"
 

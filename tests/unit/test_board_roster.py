@@ -9,10 +9,10 @@ import stat
 import pytest
 from class_board import NOW_S, TOKEN, state_of, tried
 
-from ddp_lessons.board import roster
-from ddp_lessons.board.names import Denied
-from ddp_lessons.board.rate_limit import MOST_WRONG_CODES
-from ddp_lessons.board.roster import People
+from ddp_lessons.course.classroom.board import roster
+from ddp_lessons.course.classroom.board.names import Denied
+from ddp_lessons.course.classroom.board.rate_limit import MOST_WRONG_CODES
+from ddp_lessons.course.classroom.board.roster import People
 from ddp_lessons.errors import BadInput
 
 OTHER = "o" * 40

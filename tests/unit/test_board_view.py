@@ -5,8 +5,8 @@ The board's rules, each tested on made-up rows.
 import pytest
 from class_board import COLUMNS, NOW_S, foretold, row, state_of, tried
 
-from ddp_lessons.board import csv_table, view
-from ddp_lessons.board.columns import Row
+from ddp_lessons.course.classroom.board import csv_table, view
+from ddp_lessons.course.classroom.board.columns import Row
 
 SECTION, FIRST, SECOND = COLUMNS
 

@@ -16,9 +16,9 @@ from traitlets.config import Config
 from typer.testing import CliRunner
 
 from ddp_lessons import __version__
-from ddp_lessons.course import lab, workspace
 from ddp_lessons.course.cli import app
 from ddp_lessons.course.doctor import doctor, machine
+from ddp_lessons.course.learner import lab, workspace
 from ddp_lessons.errors import StartFailed
 
 

@@ -160,5 +160,5 @@ def test_table_leaves_out_who_was_not_asked_and_is_not_awaited():
     of eight ranks shows one row.
     """
     idle = replace(finished(), outside=True)
-    snapshots = {0: at(1, "time.sleep(9)"), **{rank: idle for rank in range(1, 8)}}
+    snapshots = {0: at(1, "time.sleep(9)"), **dict.fromkeys(range(1, 8), idle)}
     assert len(diagnose(snapshots, [0]).table.splitlines()) == 2

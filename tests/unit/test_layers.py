@@ -10,7 +10,7 @@ LAYERS = (
     "errors", "whole", "files", "private", "jobs", "costs", "trace", "pictures", "process_group",
     "collectives", "ring", "samplers", "replicas", "ddp", "accumulation", "checkpoint", "launch",
     "hangs", "speed", "metrics", "sharded_optimizer", "workloads", "asynchronous", "beyond_ddp",
-    "frameworks", "many_machines", "progress", "board", "ranks", "checks", "course",
+    "frameworks", "many_machines", "progress", "ranks", "checks", "course",
 )  # fmt: skip
 """
 The subpackages and modules of ddp_lessons, from the bottom to the top. Each may import itself and
@@ -30,13 +30,13 @@ plotting.
 FORBIDDEN = {
     **{entry: {"IPython", "ipyparallel", "matplotlib"} for entry in SUBJECTS},
     "pictures": {"torch"},
-    "board": {"torch", "IPython", "ipyparallel", "matplotlib"},
+    "course.classroom.board": {"torch", "IPython", "ipyparallel", "matplotlib"},
 }
 FORBIDDEN["costs"] = FORBIDDEN["costs"] | {"torch"}
 
 ROOMS = {
     "ranks": ("messages", "system", "rank", "supervisor", "diagnosis", "kernel"),
-    "course": ("notebooks", "rules", "building", "doctor"),
+    "course": ("notebooks", "rules", "building", "doctor", "learner", "classroom"),
 }
 """
 The folders of a subpackage, from the bottom to the top. Each may import itself and those before it.
@@ -57,12 +57,16 @@ def faults(source, module):
     wrong = []
     for name in imported_names(source, module):
         root, _, rest = name.partition(".")
-        if root in FORBIDDEN.get(entry, ()):
+        if any(root in names for part, names in FORBIDDEN.items() if _is_in(module, part)):
             wrong.append(f"{module} must not import {root}")
         target = rest.partition(".")[0]
         if root == "ddp_lessons" and target not in (*allowed, "__version__"):
             wrong.append(f"{module} must not import {name}: it may import {', '.join(allowed)}")
     return wrong + _faults_of_rooms(source, module)
+
+
+def _is_in(module, part):
+    return f"{module}.".startswith(f"ddp_lessons.{part}.")
 
 
 def _faults_of_rooms(source, module):
@@ -203,6 +207,7 @@ def test_package_without_torch_stays_without():
         ("ddp_lessons.pictures.svg", "from torch import tensor", "must not import torch"),
         ("ddp_lessons.costs", "import torch", "must not import torch"),
         ("ddp_lessons.costs", "import ipyparallel", "must not import ipyparallel"),
+        ("ddp_lessons.course.classroom.board.app", "import torch", "must not import torch"),
         ("ddp_lessons.ring", "from ddp_lessons import start_ranks", "must not import"),
         ("ddp_lessons.stray", "", "no entry"),
         (

@@ -10,8 +10,8 @@ import psutil
 import pytest
 from waiting import HANGS_AFTER_S, comes_true
 
-from ddp_lessons.course import limited_run
-from ddp_lessons.course.limited_run import Limits
+from ddp_lessons.course.learner import limited_run
+from ddp_lessons.course.learner.limited_run import Limits
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """
-Where ranks go, on made-up machines: every branch, and two things that must hold on all of them.
+Placement of ranks on made-up machines: every case of `choose_placement`, and two rules that hold on
+all machines.
 """
 
 from collections import Counter
@@ -14,18 +15,18 @@ from ddp_lessons.errors import BadInput
 from ddp_lessons.ranks.system.placement import (
     BYTES_PER_RANK,
     MAX_RANKS_PER_CORE,
-    Machine,
+    MachineResources,
     choose_placement,
 )
 
 GIB = 1 << 30
-LAPTOP = Machine(num_cores=8, num_gpus=0, memory_bytes=16 * GIB)
-ONE_GPU = Machine(num_cores=8, num_gpus=1, memory_bytes=16 * GIB)
-SERVER = Machine(num_cores=64, num_gpus=4, memory_bytes=512 * GIB)
-OWN_BUILD = Machine(num_cores=64, num_gpus=4, memory_bytes=512 * GIB, has_nccl=False)
+LAPTOP = MachineResources(num_cores=8, num_gpus=0, memory_bytes=16 * GIB)
+ONE_GPU = MachineResources(num_cores=8, num_gpus=1, memory_bytes=16 * GIB)
+SERVER = MachineResources(num_cores=64, num_gpus=4, memory_bytes=512 * GIB)
+OWN_BUILD = MachineResources(num_cores=64, num_gpus=4, memory_bytes=512 * GIB, has_nccl=False)
 
 machines = st.builds(
-    Machine,
+    MachineResources,
     num_cores=st.integers(1, 256),
     num_gpus=st.integers(0, 16),
     memory_bytes=st.integers(0, 1 << 42),
@@ -60,7 +61,8 @@ machines = st.builds(
 )
 def test_place_takes_every_branch(num_ranks, device, machine, devices, backend, threads, said):
     """
-    A learner reads the reason in the line that start_ranks prints, so it is held word for word.
+    Each case gives the right devices, backend and threads, and the exact reason that start_ranks
+    prints.
     """
     placement = choose_placement(num_ranks, device, machine)
     assert list(placement.devices) == devices
@@ -73,7 +75,8 @@ def test_place_takes_every_branch(num_ranks, device, machine, devices, backend, 
 @given(st.integers(1, 64) | st.none(), st.sampled_from(["auto", "cpu", "cuda"]), machines)
 def test_place_never_gives_nccl_a_shared_gpu(num_ranks, device, machine):
     """
-    NCCL refuses two ranks on one GPU, or hangs; and a rank must never be sent to a missing GPU.
+    NCCL never gets two ranks on one GPU, which it refuses or hangs on, and no rank is placed on a
+    missing GPU.
     """
     try:
         placement = choose_placement(num_ranks, device, machine)
@@ -91,7 +94,8 @@ def test_place_never_gives_nccl_a_shared_gpu(num_ranks, device, machine):
 @given(st.integers(1, 64) | st.none(), st.sampled_from(["auto", "cpu", "cuda"]), machines)
 def test_place_divides_the_cores(num_ranks, device, machine):
     """
-    More threads than cores make every rank slow; a rank has one thread at the least.
+    The ranks together have at most as many threads as there are cores, because more would slow
+    every rank. Each rank has at least one.
     """
     try:
         placement = choose_placement(num_ranks, device, machine)
@@ -106,7 +110,7 @@ def test_place_divides_the_cores(num_ranks, device, machine):
 @pytest.mark.parametrize("four", [np.int64(4), torch.tensor(4)])
 def test_place_takes_whole_numbers_of_other_libraries(four):
     """
-    As an array or a tensor gives them.
+    Whole numbers of NumPy and torch are accepted.
     """
     assert choose_placement(four, "cpu", LAPTOP) == choose_placement(4, "cpu", LAPTOP)
 
@@ -114,7 +118,8 @@ def test_place_takes_whole_numbers_of_other_libraries(four):
 @pytest.mark.parametrize("num_ranks", [0, -1, True, False, 2.5, 4.0, "4", [4]])
 def test_place_refuses_what_is_no_count(num_ranks):
     """
-    True is an int to Python and "4" looks like one to a learner: both get the same clear sentence.
+    A value that is no number of ranks is refused with one clear sentence: True is an int to Python,
+    and "4" looks like one to a learner.
     """
     with pytest.raises(BadInput) as caught:
         choose_placement(num_ranks, "auto", LAPTOP)
@@ -127,17 +132,18 @@ def test_place_refuses_what_is_no_count(num_ranks):
 @pytest.mark.parametrize(
     ("cores", "memory_bytes", "most"),
     [
-        (2, 512 * GIB, 2 * MAX_RANKS_PER_CORE),  # the cores are what is short
-        (64, 10 * BYTES_PER_RANK, 10),  # the memory is
+        (2, 512 * GIB, 2 * MAX_RANKS_PER_CORE),  # the cores limit the number
+        (64, 10 * BYTES_PER_RANK, 10),  # the memory limits it
         (64, 3 * BYTES_PER_RANK - 1, 2),
-        (1, 0, 1),  # one rank is always tried
+        (1, 0, 1),  # one rank is always allowed
     ],
 )
 def test_place_refuses_more_than_the_machine_holds(cores, memory_bytes, most):
     """
-    A thousand ranks would take the machine down, the learner's notebook with it.
+    More ranks than the machine holds are refused, because a thousand would take down the machine
+    and the learner's notebook.
     """
-    machine = Machine(num_cores=cores, num_gpus=0, memory_bytes=memory_bytes)
+    machine = MachineResources(num_cores=cores, num_gpus=0, memory_bytes=memory_bytes)
     assert choose_placement(most, "auto", machine).world_size == most
     for too_many in (most + 1, 10**6):
         with pytest.raises(BadInput) as caught:
@@ -150,9 +156,10 @@ def test_place_refuses_more_than_the_machine_holds(cores, memory_bytes, most):
 
 def test_place_refuses_a_default_that_does_not_fit():
     """
-    start_ranks() names no number, so the message must say where 4 would not fit and what would.
+    If the default of 4 ranks does not fit, the message says so and names a number that fits,
+    because start_ranks() names none.
     """
-    machine = Machine(num_cores=4, num_gpus=0, memory_bytes=2 * BYTES_PER_RANK)
+    machine = MachineResources(num_cores=4, num_gpus=0, memory_bytes=2 * BYTES_PER_RANK)
     with pytest.raises(BadInput, match=r"can hold 2 \(got 4\)\. Try start_ranks\(2\)\."):
         choose_placement(None, "auto", machine)
 
@@ -160,7 +167,7 @@ def test_place_refuses_a_default_that_does_not_fit():
 @pytest.mark.parametrize("device", ["gpu", "cuda:0", "CPU", "", None, 0])
 def test_place_refuses_an_unknown_device(device):
     """
-    The three words that are known stand in the message, beside what was given.
+    An unknown device is refused with a message that lists the known ones.
     """
     with pytest.raises(BadInput) as caught:
         choose_placement(2, device, SERVER)
@@ -173,7 +180,8 @@ def test_place_refuses_an_unknown_device(device):
 @pytest.mark.parametrize("num_ranks", [None, 1, 4])
 def test_place_refuses_cuda_without_a_gpu(num_ranks):
     """
-    Who asks for a GPU must not get a CPU in silence. The doctor knows why there is none.
+    `device="cuda"` without a GPU is refused instead of using the CPU silently. The message names
+    the doctor, which shows the cause.
     """
     with pytest.raises(BadInput) as caught:
         choose_placement(num_ranks, "cuda", LAPTOP)
@@ -185,7 +193,7 @@ def test_place_refuses_cuda_without_a_gpu(num_ranks):
 
 def test_bad_input_is_a_value_error():
     """
-    Code that catches ValueError around a call with bad arguments goes on working.
+    BadInput is a ValueError, so that code which catches ValueError works.
     """
     with pytest.raises(ValueError, match="Wrong number of ranks"):
         choose_placement(0, "auto", LAPTOP)
@@ -201,6 +209,7 @@ def test_bad_input_is_a_value_error():
 )
 def test_placement_reads_as_one_line(num_ranks, device, machine, line):
     """
-    It is the second half of "4 ranks ready: ..."; GPU numbers are left to ranks.status().
+    A placement reads as one line, the second half of "4 ranks ready: ...". GPU numbers are only in
+    ranks.status().
     """
     assert str(choose_placement(num_ranks, device, machine)) == line

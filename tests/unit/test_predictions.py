@@ -1,5 +1,5 @@
 """
-A learner's number before a run, and what is said of it afterwards.
+Predictions: a learner's number before a run, and the comparison after it.
 """
 
 from fractions import Fraction
@@ -15,14 +15,15 @@ from ddp_lessons.progress import notes
 @pytest.fixture(autouse=True)
 def state_folder(tmp_path, monkeypatch):
     """
-    A state folder of the test's own.
+    Use a state folder of the test's own.
     """
     monkeypatch.setenv("DDP_LESSONS_STATE_DIR", str(tmp_path / "state"))
 
 
 def test_a_number_is_noted_and_told_after_the_run(capsys):
     """
-    One learns from the difference between what one thought and what came out.
+    A prediction is noted, and compared with the result after the run, because learners learn from
+    the difference.
     """
     predict("lines", 1)
     ok("4 ranks answered", lines=4)
@@ -34,7 +35,8 @@ def test_a_number_is_noted_and_told_after_the_run(capsys):
 
 def test_a_question_left_open_costs_nothing(capsys):
     """
-    Run All works for whoever only wants to look, and what it prints is the same for everybody.
+    A question without an answer prints only the result, so that Run All works, and prints the same
+    for everybody.
     """
     predict("lines", ...)
     ok("4 ranks answered", lines=4)
@@ -44,7 +46,8 @@ def test_a_question_left_open_costs_nothing(capsys):
 
 def test_what_was_said_before_the_run_is_kept_apart(capsys):
     """
-    A teacher asks what the room had thought, and not what it says when it has seen the answer.
+    Predictions before and after the run are kept apart, because a teacher wants to know what
+    learners thought before they saw the answer.
     """
     predict("lines", 1)
     predict("lines", 2)
@@ -56,7 +59,7 @@ def test_what_was_said_before_the_run_is_kept_apart(capsys):
 
 def test_numbers_that_json_does_not_have_are_noted_as_numbers(capsys):
     """
-    A learner may reckon with fractions.
+    Fractions and NumPy numbers are noted as plain numbers, which JSON can hold.
     """
     predict("share", Fraction(1, 4))
     predict("lines", np.int64(3))
@@ -66,7 +69,8 @@ def test_numbers_that_json_does_not_have_are_noted_as_numbers(capsys):
 
 def test_an_open_question_forgets_what_was_said_at_an_earlier_run(capsys):
     """
-    A fresh copy of a lesson says what its own cells say. The first number stays noted.
+    An open question in a fresh copy of a lesson does not print the number of an earlier run. The
+    first number stays noted.
     """
     predict("lines", 1)
     ok("4 ranks answered", lines=4)
@@ -81,7 +85,7 @@ def test_an_open_question_forgets_what_was_said_at_an_earlier_run(capsys):
 @pytest.mark.parametrize("number", ["4", None, True, [4], 1j])
 def test_what_is_no_number_is_refused(number):
     """
-    A learner who writes words gets a sentence, not a traceback three cells later.
+    A prediction that is no number is refused at once, and not with a traceback three cells later.
     """
     with pytest.raises(BadInput, match=r"^No number: expected one, .* for lines \(got "):
         predict("lines", number)
@@ -89,7 +93,7 @@ def test_what_is_no_number_is_refused(number):
 
 def test_a_check_without_a_prediction_says_ok_only(capsys):
     """
-    Not every check answers a question.
+    A check without a prediction prints only "ok", because not every check answers a question.
     """
     ok("4 ranks answered")
     assert capsys.readouterr().out == "ok: 4 ranks answered\n"
@@ -97,7 +101,7 @@ def test_a_check_without_a_prediction_says_ok_only(capsys):
 
 def test_tasks_and_predictions_share_a_file_and_nothing_else():
     """
-    Both are the learner's progress.
+    Tasks and predictions are in one file, but kept apart.
     """
     notes.note_check("00.1", passed=True)
     predict("lines", 1)
@@ -107,7 +111,7 @@ def test_tasks_and_predictions_share_a_file_and_nothing_else():
 
 def test_a_folder_that_cannot_be_written_to_stops_no_lesson(tmp_path, monkeypatch, capsys):
     """
-    Then nothing is remembered.
+    A state folder that cannot be written to stops no lesson. Then nothing is stored.
     """
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("DDP_LESSONS_STATE_DIR", str(tmp_path / "file"))

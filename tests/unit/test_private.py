@@ -1,5 +1,6 @@
 """
-Private names of other packages: each is there, is used in one place, and says what is lost.
+Private names of other packages: each exists, is used in one module, and its entry says what fails
+without it.
 """
 
 import ast
@@ -22,7 +23,7 @@ from ddp_lessons.private import (
     storages,
 )
 
-missing_names()  # imports every module of the seam, so that NAMES is whole
+missing_names()  # imports every module of ddp_lessons/private, which completes NAMES
 
 ALLOWED = {
     "_current_frames": "documented by Python: sys._current_frames",
@@ -36,13 +37,14 @@ ALLOWED = {
     "_dynamo": "torch: imported alone, so that its seconds do not count as an answer's",
 }
 """
-Names that modules may use directly, and why.
+Private names that any module may use directly, and why.
 """
 
 
 def sources():
     """
-    Yield the path and the syntax tree of every module of the package outside of the seam.
+    Yield the path and the syntax tree of every module of the package outside of
+    ddp_lessons/private.
     """
     for path in sorted((ROOT / "ddp_lessons").rglob("*.py")):
         if path.parent.name != "private":
@@ -70,7 +72,7 @@ def is_private(name):
 
 def private_uses(tree, ours):
     """
-    Yield the private names of others that a module reads or imports.
+    Yield the private names of other packages that a module reads or imports.
 
     Args:
         tree: The module's syntax tree.
@@ -93,7 +95,8 @@ def private_uses(tree, ours):
 
 def test_no_other_module_uses_a_private_name():
     """
-    An upgrade that takes a name away is mended in one place, and the doctor knows of it.
+    Private names are used in ddp_lessons/private only. After an upgrade that removes one, a single
+    place must change, and the doctor reports it.
     """
     modules = dict(sources())
     ours = set().union(*map(names_bound_by, modules.values()))
@@ -118,14 +121,14 @@ def test_no_other_module_uses_a_private_name():
 )
 def test_each_way_to_a_private_name_is_found(source):
     """
-    A scan that overlooks one way holds nothing.
+    Each way to use a private name is found, so the rule above can fail.
     """
     assert list(private_uses(ast.parse(source), {"_ours"})) == ["_made_up"]
 
 
 def test_our_own_underscores_are_let_be():
     """
-    An underscore of ours says that a name belongs to one module.
+    The package's own names with an underscore are allowed, because they belong to one module.
     """
     source = "class A:\n    def __init__(self):\n        self._mine = 1\nA()._mine"
     tree = ast.parse(source)
@@ -135,7 +138,8 @@ def test_our_own_underscores_are_let_be():
 @pytest.mark.parametrize("name", NAMES.values(), ids=lambda name: name.name)
 def test_each_private_name_is_there(name):
     """
-    Under the installed versions. A name of instances is tried by the tests that use it.
+    Each private name exists in the installed versions. Names of instances are tried by the tests
+    that use them.
     """
     assert name.is_there()
     assert name.since.partition(" ")[0].lower() == name.package.lower()
@@ -144,7 +148,8 @@ def test_each_private_name_is_there(name):
 
 def test_a_name_that_is_gone_is_listed_and_its_function_says_what_is_lost(monkeypatch):
     """
-    In place of an AttributeError, whose name tells a learner nothing.
+    A missing name is listed, and its function raises an error that says what fails without it,
+    instead of an AttributeError.
     """
     monkeypatch.delattr(dist.distributed_c10d, "_world")
     assert [name.name for name in missing_names()] == ["torch.distributed.distributed_c10d._world"]
@@ -160,7 +165,7 @@ def test_a_name_that_is_gone_is_listed_and_its_function_says_what_is_lost(monkey
 
 def test_a_module_that_is_gone_is_told_as_a_name_is(monkeypatch):
     """
-    torch moves whole modules, too.
+    A missing module is reported like a missing name, because torch also moves modules.
     """
     monkeypatch.setitem(sys.modules, "torch.utils._python_dispatch", None)
     with pytest.raises(PrivateNameGone, match="TorchDispatchMode` is gone"):
@@ -171,7 +176,7 @@ def test_a_module_that_is_gone_is_told_as_a_name_is(monkeypatch):
 
 def test_an_error_of_a_package_that_is_not_installed(monkeypatch):
     """
-    The message must not fail for want of a version.
+    The error's message works also for a package whose version is not known.
     """
 
     @reaches("no_such_package.name", since="no_such_package 1", lost="nothing works")
@@ -185,13 +190,13 @@ def test_an_error_of_a_package_that_is_not_installed(monkeypatch):
     del NAMES["no_such_package.name"]
 
 
-# ---- contracts: what the course takes each name to do ----
+# ---- contracts: the behaviour of each name on which the course relies ----
 
 
 @pytest.fixture
 def lone_world(tmp_path):
     """
-    A default group of this process alone.
+    Join a default group of this process alone, and destroy it after the test.
     """
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     yield dist.group.WORLD
@@ -201,7 +206,7 @@ def lone_world(tmp_path):
 
 def test_the_table_of_groups(lone_world):
     """
-    It lists each group with its store, its backend and its ranks, until the group is destroyed.
+    The table lists each group with its store, backend and ranks until the group is destroyed.
     """
     pair = dist.new_group([0])
     assert process_groups.all_groups() == [lone_world, pair]
@@ -217,7 +222,8 @@ def test_the_table_of_groups(lone_world):
 
 def test_the_count_by_which_groups_are_named(lone_world):
     """
-    Ranks meet under a group's name, so a count that differs between ranks would part them.
+    The count that names new groups can be set. Ranks meet under a group's name, so counts that
+    differ between ranks would separate them.
     """
     process_groups.set_group_count(70)
     assert dist.new_group([0]).group_name == "70"
@@ -226,7 +232,8 @@ def test_the_count_by_which_groups_are_named(lone_world):
 
 def test_another_default_group_and_store(lone_world):
     """
-    A check gives an answer a smaller world, and a store without keys.
+    The default group and a group's store can be replaced: a check gives an answer a smaller world,
+    and a store without keys.
     """
     pair, store = dist.new_group([0]), dist.HashStore()
     process_groups.set_default_group(pair)
@@ -241,7 +248,7 @@ def test_another_default_group_and_store(lone_world):
 
 def test_all_groups_can_be_forgotten(lone_world):
     """
-    After an interrupt in the middle of `destroy_process_group`.
+    All groups can be forgotten, as after an interrupt in the middle of `destroy_process_group`.
     """
     process_groups.forget_all_groups()
     assert process_groups.all_groups() == []
@@ -252,7 +259,7 @@ def test_all_groups_can_be_forgotten(lone_world):
 
 def test_the_number_of_a_group_s_last_collective(lone_world):
     """
-    It grows by one for each collective, whatever its kind.
+    The sequence number grows by one for each collective, whatever its kind.
     """
     before = process_groups.sequence_number(lone_world)
     dist.barrier()
@@ -262,7 +269,7 @@ def test_the_number_of_a_group_s_last_collective(lone_world):
 
 def test_the_operation_of_a_handle(lone_world):
     """
-    Two kinds of calls have two numbers.
+    Handles of two kinds of calls have different operation numbers.
     """
     numbers = {
         process_groups.operation_number(dist.all_reduce(torch.ones(1), async_op=True)),
@@ -273,7 +280,7 @@ def test_the_operation_of_a_handle(lone_world):
 
 def test_the_flight_recorder_can_be_gone(monkeypatch):
     """
-    Then it is a name that is gone, and not an empty record.
+    A missing flight recorder raises PrivateNameGone, and does not look like an empty record.
     """
     bindings = sys.modules["torch._C"]._distributed_c10d
     monkeypatch.delattr(bindings, "_dump_fr_trace")
@@ -284,7 +291,7 @@ def test_the_flight_recorder_can_be_gone(monkeypatch):
 
 def test_a_callback_comes_after_the_last_gradient():
     """
-    Before `backward` returns, and after every hook.
+    The callback runs after the last gradient and every hook, and before `backward` returns.
     """
     order, weight = [], torch.ones(1, requires_grad=True)
 
@@ -303,7 +310,7 @@ def test_a_callback_comes_after_the_last_gradient():
 
 def test_a_hook_is_put_before_others():
     """
-    torch calls hooks in the order of a dictionary.
+    A hook can be moved before the others, because torch calls hooks in the order of a dictionary.
     """
     order, weight = [], torch.ones(1, requires_grad=True)
     weight.register_hook(lambda _: order.append("first"))
@@ -315,7 +322,8 @@ def test_a_hook_is_put_before_others():
 
 def test_parts_of_a_sparse_tensor_and_of_a_tree():
     """
-    Indices may stand twice in a gradient: torch's public methods refuse such a tensor.
+    The indices and values of a gradient with repeated indices are read, although torch's public
+    methods refuse one. A tree's leaves are found and mapped.
     """
     twice = torch.sparse_coo_tensor([[0, 0]], [1.0, 2.0], (3,), check_invariants=True)
     indices, values = storages.sparse_parts(twice)
@@ -326,7 +334,7 @@ def test_parts_of_a_sparse_tensor_and_of_a_tree():
 
 def test_a_storage_is_found_by_its_address():
     """
-    Nothing is kept alive by that.
+    A storage is found by its address, which does not keep it alive.
     """
     tensor = torch.ones(3)
     address = storages.address_of(tensor.untyped_storage())

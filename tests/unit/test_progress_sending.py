@@ -1,5 +1,6 @@
 """
-From a notebook to the board, in the background: nothing lost, and no cell the slower for it.
+Sending a learner's state from a notebook to the board, in the background: nothing is lost, and no
+cell is slowed.
 """
 
 import http.server
@@ -15,7 +16,7 @@ from class_board import BoardThread, state_of, tried
 from waiting import HANGS_AFTER_S, wait_until
 
 from ddp_lessons import join_board, leave_board
-from ddp_lessons.board.roster import People
+from ddp_lessons.course.classroom.board.roster import People
 from ddp_lessons.errors import BadInput
 from ddp_lessons.progress import board_client, notes, sending, state
 from ddp_lessons.progress.board_client import Membership
@@ -28,7 +29,7 @@ LOOK_S = 0.05
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     """
-    A state folder of the test's own, and no thread left that sends from it.
+    Use a state folder of the test's own, and end the threads that send from it.
     """
     monkeypatch.setenv("DDP_LESSONS_STATE_DIR", str(tmp_path / "state"))
     for name in ("DDP_LESSONS_BOARD_URL", "JUPYTERHUB_API_TOKEN"):
@@ -42,7 +43,7 @@ def folder(tmp_path, monkeypatch):
 @pytest.fixture
 def people(tmp_path):
     """
-    The people of a board.
+    Give the People of a board, and close them after the test.
     """
     found = People(tmp_path / "board")
     yield found
@@ -61,14 +62,14 @@ def port():
 
 def tasks_of(people, name="Ada"):
     """
-    Return the tasks of somebody on the board.
+    Return the tasks of a learner on the board, {} if they have no row.
     """
     return {row.name: row.state["tasks"] for row in people.rows()}.get(name, {})
 
 
 def test_one_line_and_what_was_noted_is_on_the_board(people, capsys, folder):
     """
-    What was done before is there at once, and what is done after it follows.
+    After `join_board`, earlier notes are on the board at once, and later ones follow.
     """
     notes.note_check("00.1", passed=False, mistake="view")
     with BoardThread(people) as board:
@@ -82,7 +83,7 @@ def test_one_line_and_what_was_noted_is_on_the_board(people, capsys, folder):
 
 def test_who_has_not_joined_sends_nothing():
     """
-    It is opt-in: no thread, no connection.
+    Without `join_board` nothing is sent: there is no thread and no connection.
     """
     notes.note_check("00.1", passed=True)
     assert sending.the_sender() is None
@@ -90,7 +91,7 @@ def test_who_has_not_joined_sends_nothing():
 
 def test_another_notebook_of_the_same_learner_sends_too(people):
     """
-    Join once: the next kernel begins to send with its first note.
+    A learner joins once. A later kernel starts to send with its first note.
     """
     with BoardThread(people) as board:
         join_board(board.url, code=people.code, name="Ada")
@@ -114,7 +115,8 @@ def test_another_notebook_of_the_same_learner_sends_too(people):
 
 def test_what_a_terminal_notes_is_sent_by_the_notebook(people):
     """
-    A hint that was asked in a terminal shows, too: the file is what is sent.
+    A note of another process, such as a hint in a terminal, is sent too, because the sender reads
+    the file.
     """
     with BoardThread(people) as board:
         join_board(board.url, code=people.code, name="Ada")
@@ -128,7 +130,7 @@ def test_what_a_terminal_notes_is_sent_by_the_notebook(people):
 
 def test_a_board_that_is_away_loses_nothing(people, tmp_path, port):
     """
-    It is killed, and started again: what was done in between comes by itself.
+    A board that was killed and restarted receives automatically what was noted in between.
     """
     path = tmp_path / "progress.json"
     path.write_text(json.dumps(state_of({"00.1": tried("view")})))
@@ -147,7 +149,8 @@ def test_a_board_that_is_away_loses_nothing(people, tmp_path, port):
 
 def test_joining_a_board_that_is_away_stops_no_notebook(people, capsys, port):
     """
-    The line stands in the first cell. Run All must go on.
+    Joining a board that is away raises no error, because the call is in a notebook's first cell and
+    Run All must continue.
     """
     notes.note_check("00.1", passed=False, mistake="view")
     join_board(f"http://127.0.0.1:{port}", code=people.code, name="Ada")
@@ -157,7 +160,7 @@ def test_joining_a_board_that_is_away_stops_no_notebook(people, capsys, port):
 
 
 class _Silent(http.server.BaseHTTPRequestHandler):
-    # Takes what comes, and answers nothing until the test is over.
+    # A handler that answers no request until the test ends.
     def do_PUT(self):
         self.server.is_asked.set()
         self.server.is_over.wait()
@@ -168,7 +171,7 @@ class _Silent(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def silent():
     """
-    A server that never answers.
+    Give a server that never answers.
     """
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Silent)
     server.is_asked, server.is_over = threading.Event(), threading.Event()
@@ -183,21 +186,22 @@ def silent():
 
 def test_a_board_that_hangs_slows_no_cell(silent, monkeypatch):
     """
-    A check notes, and returns: what is sent, is sent beside it.
+    A board that hangs slows no cell: a check writes its note and returns, and a thread sends it.
     """
     monkeypatch.setattr(board_client, "_WITHIN_S", 10 * HANGS_AFTER_S)
     Membership(f"http://127.0.0.1:{silent.server_port}", "Ada", "CODE", "t" * 40).save()
     notes.note_check("00.1", passed=False)
     assert silent.is_asked.wait(HANGS_AFTER_S)
     for _ in range(20):
-        notes.note_check("00.1", passed=False)  # one that waited for the answer would not return
+        notes.note_check("00.1", passed=False)  # a call that waited for the board would not return
     assert notes.row_of("00.1")["checks"] == 21
     assert sending.the_sender().is_alive()
 
 
 def test_a_board_that_says_no_is_asked_no_more(people):
     """
-    A class that is over is not knocked at for ever.
+    A sender stops after the board's refusal, so that it does not send for ever to a class that is
+    over.
     """
     with BoardThread(people) as board:
         Membership(board.url, "Ada", "WRONG", "t" * 40).save()
@@ -208,7 +212,8 @@ def test_a_board_that_says_no_is_asked_no_more(people):
 
 def test_deleted_rows_come_back_while_the_class_goes_on(people):
     """
-    A teacher who has deleted a row by mistake waits for the next try.
+    A deleted row returns with the next note while the class goes on, so a teacher's deletion by
+    mistake is harmless.
     """
     with BoardThread(people) as board:
         join_board(board.url, code=people.code, name="Ada")
@@ -221,7 +226,8 @@ def test_deleted_rows_come_back_while_the_class_goes_on(people):
 
 def test_who_leaves_is_gone_and_sends_no_more(people, capsys, monkeypatch):
     """
-    Also where a hub's configuration has put everybody on the board.
+    After `leave_board` the row is deleted and nothing more is sent, also where a hub's
+    configuration puts every user on the board.
     """
     with BoardThread(people) as board:
         join_board(board.url, code=people.code, name="Ada")
@@ -240,7 +246,8 @@ def test_who_leaves_is_gone_and_sends_no_more(people, capsys, monkeypatch):
 
 def test_who_leaves_in_one_notebook_has_left_in_all(people):
     """
-    The other one knows the token still, and would bring the row back.
+    Leaving in one notebook ends the sending of all, because another sender still has the token and
+    would restore the row.
     """
     with BoardThread(people) as board:
         join_board(board.url, code=people.code, name="Ada")
@@ -249,7 +256,7 @@ def test_who_leaves_in_one_notebook_has_left_in_all(people):
         other = Sender(board_client.membership(), look_every_s=LOOK_S)
         other.start()
         leave_board()
-        with pytest.raises(board_client.Stranger):  # between two looks at the file
+        with pytest.raises(board_client.Stranger):  # between two polls of the file
             other.member.send(state.read())
         notes.note_check("00.1", passed=True)
         other.join(HANGS_AFTER_S)
@@ -259,7 +266,8 @@ def test_who_leaves_in_one_notebook_has_left_in_all(people):
 
 def test_a_row_can_be_deleted_when_the_board_is_back(people, capsys, port):
     """
-    It was away when the learner left, and only their token lets it be deleted.
+    A learner who left while the board was away can delete the row later, because the token is kept
+    for that.
     """
     with BoardThread(people, port=port) as board:
         join_board(board.url, code=people.code, name="Ada")
@@ -277,7 +285,8 @@ def test_a_row_can_be_deleted_when_the_board_is_back(people, capsys, port):
 
 def test_a_board_that_says_no_is_not_asked_with_every_note(people):
     """
-    Thirty who ask with yesterday's code would keep out those who have today's.
+    After a refusal, later notes do not ask the board again: thirty learners with yesterday's code
+    would lock out those with today's.
     """
     with BoardThread(people) as board:
         Membership(board.url, "Ada", "WRONG1", "t" * 40).save()
@@ -291,14 +300,15 @@ def test_a_board_that_says_no_is_not_asked_with_every_note(people):
 
 def test_a_hub_needs_no_line_in_the_notebook(people, monkeypatch, folder):
     """
-    Its configuration says where the board is, and its token says who sends.
+    On a hub a notebook needs no call: the hub's configuration gives the board's address, and its
+    token the user.
     """
 
     class Hub:
         async def user(self, token):
             return {"h" * 40: "ada"}[token]
 
-    with BoardThread(people, hub=Hub(), prefix="/services/board/") as board:
+    with BoardThread(people, hub=Hub(), prefix="/services/course/classroom/board/") as board:
         monkeypatch.setenv("DDP_LESSONS_BOARD_URL", f"{board.url}/services/board")
         monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "h" * 40)
         notes.note_check("00.1", passed=True)
@@ -325,7 +335,7 @@ def test_a_hub_needs_no_line_in_the_notebook(people, monkeypatch, folder):
 )
 def test_what_cannot_be_joined_is_told(url, name, fault, folder):
     """
-    In one sentence, and nothing is kept.
+    An invalid address or name is refused with one sentence, and nothing is stored.
     """
     with pytest.raises(BadInput, match=f"^{fault}.*: expected .* \\(got "):
         join_board(url, code="CODE", name=name)
@@ -334,7 +344,7 @@ def test_what_cannot_be_joined_is_told(url, name, fault, folder):
 
 def test_a_wrong_code_is_told_in_the_cell(people, folder):
     """
-    Here a learner can mend it; in the background nobody could.
+    A wrong code is reported in the cell, where the learner can correct it.
     """
     with BoardThread(people) as board:
         with pytest.raises(BadInput, match="not the one that the board shows"):
@@ -344,7 +354,7 @@ def test_a_wrong_code_is_told_in_the_cell(people, folder):
 
 def test_a_server_that_is_no_board_is_told():
     """
-    A port of something else.
+    A server that is no board is reported as such.
     """
     server = http.server.HTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
     thread = threading.Thread(target=server.serve_forever)
@@ -360,7 +370,8 @@ def test_a_server_that_is_no_board_is_told():
 
 def test_a_token_of_one_board_is_not_sent_to_another(people, tmp_path):
     """
-    Who sets up a board of their own could write a learner's row on the first one.
+    Each board gets its own token, because the owner of a second board could otherwise change a
+    learner's row on the first.
     """
     other = People(tmp_path / "other")
     with BoardThread(people) as board, BoardThread(other) as elsewhere:
@@ -369,14 +380,14 @@ def test_a_token_of_one_board_is_not_sent_to_another(people, tmp_path):
         join_board(elsewhere.url, code=other.code, name="Ada")
         assert not other.knows(first)
         assert board_client.membership().token != first
-        join_board(board.url, code=people.code, name="Ada")  # the row is still this learner's
+        join_board(board.url, code=people.code, name="Ada")  # the row still belongs to this learner
         assert board_client.membership().token == first
     other.close()
 
 
 def test_thirty_learners_at_once_and_nothing_is_lost(people, tmp_path, port):
     """
-    A room that solves a task together, while the board is killed and started again.
+    Thirty learners send at once while the board is killed and restarted, and no state is lost.
     """
     rounds, senders = 5, []
     paths = [tmp_path / f"learner-{n}.json" for n in range(30)]

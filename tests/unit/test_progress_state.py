@@ -1,5 +1,6 @@
 """
-The file of what a learner has done: old ones are read, damaged ones kept, strange fields left out.
+The file of a learner's state: old versions are read, damaged files are kept, and unknown fields are
+left out.
 """
 
 import json
@@ -15,7 +16,7 @@ from ddp_lessons.progress import notes, state
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     """
-    A state folder of the test's own.
+    Use a state folder of the test's own, and return it.
     """
     monkeypatch.setenv("DDP_LESSONS_STATE_DIR", str(tmp_path / "state"))
     (tmp_path / "state").mkdir()
@@ -24,7 +25,7 @@ def folder(tmp_path, monkeypatch):
 
 def test_a_try_is_noted_with_its_mistake_and_its_time():
     """
-    A teacher who walks up to somebody wants to know what went wrong, and since when.
+    A try is noted with its mistake and its time, which a teacher wants to know.
     """
     notes.note_check("02.1", passed=False, mistake="view")
     notes.note_check("02.1", passed=True)
@@ -38,7 +39,7 @@ def test_a_try_is_noted_with_its_mistake_and_its_time():
 
 def test_the_last_five_tries_are_kept():
     """
-    The file stays small, however long somebody tries.
+    Only the last five tries are kept, so that the file stays small.
     """
     for number in range(7):
         notes.note_check("02.1", passed=False, mistake=f"mistake-{number}")
@@ -49,7 +50,7 @@ def test_the_last_five_tries_are_kept():
 
 def test_a_hint_is_noted_with_its_time():
     """
-    Who has just read a hint is not stuck yet.
+    A hint is noted with its time, because a learner who has just read one is not stuck yet.
     """
     notes.note_hint("02.1", 4)
     assert notes.row_of("02.1")["hint_s"] > 1_700_000_000
@@ -57,7 +58,8 @@ def test_a_hint_is_noted_with_its_time():
 
 def test_a_file_of_the_first_version_is_read_and_moved_on():
     """
-    An update of the course in the middle of a term takes nothing away.
+    A file of the first version is read and converted, so that an update of the course loses
+    nothing.
     """
     old = {
         "02.1": {"checks": 3, "is_passed": True, "hints": 1},
@@ -88,7 +90,7 @@ def test_a_file_of_the_first_version_is_read_and_moved_on():
 )
 def test_a_file_that_cannot_be_read_is_kept_aside(folder, capsys, text):
     """
-    Somebody may be able to mend it. It is never written over.
+    A file that cannot be read is moved aside and never overwritten, because it may be repairable.
     """
     state.state_file().write_bytes(text.encode("latin-1"))
     notes.note_check("00.1", passed=True)
@@ -105,7 +107,7 @@ def test_a_file_that_cannot_be_read_is_kept_aside(folder, capsys, text):
 
 def test_reading_alone_moves_nothing(folder):
     """
-    `ddp-lessons progress` looks, and no more.
+    Reading changes no file: `ddp-lessons progress` only displays.
     """
     state.state_file().write_text("{")
     assert notes.row_of("00.1")["checks"] == 0
@@ -115,7 +117,8 @@ def test_reading_alone_moves_nothing(folder):
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_file_that_is_not_ours_to_read_is_not_replaced():
     """
-    To rename over it would be allowed, and would take it from whoever may read it.
+    A file that may not be read is not replaced. Renaming over it would be possible, but would take
+    it from its owner.
     """
     state.state_file().write_text("{}")
     state.state_file().chmod(0)
@@ -126,7 +129,8 @@ def test_a_file_that_is_not_ours_to_read_is_not_replaced():
 
 def test_fields_that_nobody_knows_are_left_out():
     """
-    So no state that is sent can carry code, and no number of it breaks a page.
+    Unknown fields and invalid values are left out, so that a state carries no code, and no number
+    in it breaks a page.
     """
     told = {
         "version": 2,
@@ -167,7 +171,8 @@ def test_fields_that_nobody_knows_are_left_out():
 
 def test_progress_as_json_names_tasks_and_places():
     """
-    For a program of a teacher's own.
+    `ddp-lessons progress --json` lists tasks and predictions with their lessons, for a teacher's
+    own program.
     """
     notes.note_check("02.1", passed=False, mistake="view")
     notes.note_prediction("lines", 4)

@@ -1,5 +1,5 @@
 """
-What the README points to is there.
+Files to which the README links.
 """
 
 import re
@@ -11,7 +11,8 @@ MOST_BYTES = 400_000  # a page that opens at once
 
 def test_readme_links_to_files_that_exist():
     """
-    A picture that is missing is the first thing that a visitor sees.
+    The README links to files that exist, because a missing picture is the first thing that a
+    visitor would see.
     """
     links = re.findall(r"\]\((?!https?:|#)([^)]+)\)", (ROOT / "README.md").read_text())
     assert "docs/lesson_00.png" in links
@@ -20,6 +21,6 @@ def test_readme_links_to_files_that_exist():
 
 def test_readme_picture_is_small():
     """
-    It is loaded by everyone who looks at the project, and is part of every clone.
+    The README's picture is small, because every visitor loads it, and every clone contains it.
     """
     assert (ROOT / "docs" / "lesson_00.png").stat().st_size < MOST_BYTES

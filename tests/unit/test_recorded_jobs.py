@@ -1,5 +1,6 @@
 """
-The recorded jobs of tasks 09.4 and 10.1 are complete, tell nothing of the machine, and are true.
+The recorded jobs of tasks 09.4 and 10.1: they are complete, correct, and reveal nothing of the
+machine.
 """
 
 import importlib
@@ -47,7 +48,8 @@ every_stack = pytest.mark.parametrize("file", STACKS, ids=name_of)
 
 def test_each_task_has_a_corpus_of_each_version():
     """
-    A version that only one of the two tasks has would be a recording that was broken off.
+    Both tasks have recordings of the same torch versions. A version that one of them lacks would be
+    an interrupted recording.
     """
     assert LOGS
     assert [file.name for file in LOGS] == [file.name for file in STACKS]
@@ -56,7 +58,7 @@ def test_each_task_has_a_corpus_of_each_version():
 @every_corpus
 def test_a_corpus_tells_nothing_of_the_machine(file):
     """
-    Folders, hosts and process ids of whoever recorded it are of no use to a learner.
+    Recordings contain no folders, hosts or process ids of the machine that made them.
     """
     assert file.stat().st_size < MOST_BYTES
     for text in (text for job in jobs_of(file) for text in texts_of(job)):
@@ -76,7 +78,8 @@ def test_a_corpus_tells_nothing_of_the_machine(file):
 @pytest.mark.parametrize("file", LOGS, ids=lambda file: file.stem)
 def test_a_check_finds_what_it_draws(module, file, monkeypatch):
     """
-    Each case asks for jobs of a kind. A corpus that lacks one would break one check in many.
+    Each check finds recorded jobs of every kind that its cases draw. A missing kind would break
+    only one check in many.
     """
     version = file.stem.removeprefix("torch_")
     monkeypatch.setattr(module, "recorded_jobs", lambda folder: recorded_jobs(folder, version))
@@ -91,7 +94,7 @@ def test_a_check_finds_what_it_draws(module, file, monkeypatch):
 @every_log
 def test_who_failed_is_true_of_each_log(file):
     """
-    The library's own reader finds the culprit of each recorded job, so that learners can.
+    The library's own reader finds the culprit of each recorded job, so a learner's answer can, too.
     """
     for job in jobs_of(file):
         files = job["files"]
@@ -103,7 +106,8 @@ def test_who_failed_is_true_of_each_log(file):
 @every_log
 def test_logs_hold_what_misleads(file):
     """
-    A reader is misled by root causes that are victims, survived errors, and tracebacks cut short.
+    The logs contain what misleads a reader: root causes that are collateral, errors that a rank
+    survived, and tracebacks that end early.
     """
     jobs = [job for job in jobs_of(file) if job["kind"] != "stopped"]
     roots = [launch.root_cause(job["files"]["torchrun.txt"])[0] for job in jobs]
@@ -119,7 +123,8 @@ def test_logs_hold_what_misleads(file):
 @every_stack
 def test_the_culprit_is_the_odd_one_in_each_job(file):
     """
-    All ranks but one are at the same lines of the script, and the library finds that one.
+    In each recorded job all ranks but the culprit are at the same lines of the script, and the
+    library finds the culprit.
     """
     for job in jobs_of(file):
         stacks = {rank: hangs.read_stack(dump) for rank, dump in enumerate(job["dumps"])}
@@ -135,7 +140,8 @@ def test_the_culprit_is_the_odd_one_in_each_job(file):
 
 def test_the_nearest_version_is_taken(tmp_path):
     """
-    Another minor version prints other lines; an older one is more like ours than a newer one.
+    The nearest version's recording is used. Another minor version prints other lines, and an older
+    one is more similar than a newer one.
     """
     for minor in ("2.9", "2.13", "2.14"):
         (tmp_path / f"torch_{minor}.json").write_text(json.dumps({"jobs": [minor]}))
@@ -155,7 +161,7 @@ WAITING = next(rank for rank in range(3) if rank != CULPRIT)
 
 def line_in(rank, mark):
     """
-    Return the number of the line of a rank's dump that has a mark.
+    Return the line number of the last frame of a rank's dump that is in function `mark`.
     """
     return int(re.search(rf"line (\d+) in {mark}$", JOB["dumps"][rank], re.MULTILINE)[1])
 
@@ -179,7 +185,8 @@ def line_in(rank, mark):
 )
 def test_hint_says_what_the_line_is_of(who, line, mistake, fact, monkeypatch):
     """
-    An answer that takes lines of all files may be led to any rank.
+    The hint says what the answer's line belongs to, because an answer that reads the lines of all
+    files may name any rank.
     """
     monkeypatch.setattr(hung, "_jobs", lambda case: [JOB])
     task, case = find_task("10.1"), Case(1, {"faults": [JOB["fault"]]}, seed=3)

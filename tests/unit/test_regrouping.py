@@ -1,5 +1,6 @@
 """
-Ranks that join or leave a group: which will never finish, and which are only slow. Made-up ranks.
+Ranks that join or leave a group, on made-up ranks: which of them will never finish, and which are
+only slow.
 """
 
 import pytest
@@ -11,7 +12,8 @@ from ddp_lessons.ranks.system import clocks
 
 class Scene:
     """
-    Ranks 1 and 2 of four run a function of `membership`; the others have finished it.
+    Four ranks, of which 1 and 2 run a function of `group_membership` and the others have finished
+    it.
     """
 
     def __init__(self, name):
@@ -20,7 +22,7 @@ class Scene:
 
     def ends_after(self, seconds, each=lambda ranks: None):
         """
-        Look every 0.1 s; return the seconds until it was no use to wait on, or None.
+        Poll every 0.1 s. Return the seconds until waiting became useless, or None.
         """
         for look in range(1, round(seconds * 10) + 1):
             self.ranks.now += 0.1
@@ -33,7 +35,7 @@ class Scene:
 
 def poll(ranks):
     """
-    Look for a key of a store ten times in a tenth of a second.
+    Count the turns of ranks that look for a store's key ten times in a tenth of a second.
     """
     for rank in (1, 2):
         ranks.change(rank, main_turns=ranks.all_stats[100 + rank].main_turns + 10)
@@ -49,7 +51,8 @@ def poll(ranks):
 )
 def test_ranks_that_sleep_too_long_will_never_come(name, limit_s):
     """
-    A rank that joins may wait for others, so it is given longer. Load uses up none of this.
+    Ranks that sleep too long will never finish. A rank that joins gets longer, because it may wait
+    for others, and time under load does not count.
     """
     scene = Scene(name)
     for rank in (1, 2):
@@ -63,7 +66,8 @@ def test_ranks_that_sleep_too_long_will_never_come(name, limit_s):
 @pytest.mark.parametrize(("name", "is_over"), [("leave", True), ("join", False)])
 def test_one_rank_that_sleeps_holds_up_a_join_only_while_all_do(name, is_over):
     """
-    A rank that joins waits for the slowest one; a rank that leaves waits for nobody.
+    One rank that sleeps counts as stuck if it leaves a group, because it waits for no other. In a
+    join all must sleep, because a rank that joins waits for the slowest.
     """
     scene = Scene(name)
     scene.ranks.change(2, main_sleeps=False)
@@ -72,7 +76,8 @@ def test_one_rank_that_sleeps_holds_up_a_join_only_while_all_do(name, is_over):
 
 def test_ranks_that_poll_a_store_are_given_turns_and_no_seconds():
     """
-    A rank that waits for an address polls every 10 ms. A starved rank has no turns to use up.
+    Ranks that poll a store are judged by turns, not by seconds: a waiting rank polls every 10 ms,
+    and a starved one uses up no turns.
     """
     scene = Scene("join")
     assert scene.ends_after(600, poll) == pytest.approx(clocks.JOIN_POLLS / 100, abs=0.2)
@@ -80,7 +85,7 @@ def test_ranks_that_poll_a_store_are_given_turns_and_no_seconds():
 
 def test_ranks_of_which_the_system_tells_nothing_are_given_seconds():
     """
-    Without /proc nothing else is left.
+    Without /proc there are no thread stats, so ranks are judged by seconds.
     """
     scene = Scene("leave")
     scene.ranks.all_stats.clear()

@@ -1,5 +1,5 @@
 """
-Each rule refuses what it is there for, names the cell, and lets a good lesson pass.
+The rules of notebooks: each refuses its fault and names the cell, and a good lesson passes.
 """
 
 import pytest
@@ -22,7 +22,7 @@ def broken(notebook, **options):
 
 def test_findings_good_lesson_has_none(lesson):
     """
-    A rule that refuses a good lesson would be worked around.
+    A good lesson passes all rules, because authors would work around a rule that refuses it.
     """
     assert rules.findings(lesson) == []
     rules.refuse("00_toy.ipynb", [])
@@ -30,7 +30,8 @@ def test_findings_good_lesson_has_none(lesson):
 
 def test_refuse_names_cell_role_and_rule(lesson):
     """
-    The author must find the cell without counting.
+    A refusal names the cell, its role and the rule, so that the author finds the cell without
+    counting.
     """
     cell_of(lesson, "run")["outputs"] = [stream("41\n<object at 0x7f1234567890>\n")]
     with pytest.raises(NotebookRefused) as refused:
@@ -69,7 +70,8 @@ OUTPUTS = [
 @pytest.mark.parametrize(("rule", "output"), OUTPUTS)
 def test_findings_refuses_output(lesson, rule, output):
     """
-    An output that differs between runs or machines makes nbval fail for no reason.
+    Outputs that differ between runs or machines are refused, because nbval would fail on them
+    without a fault in the lesson.
     """
     cell_of(lesson, "run")["outputs"] = [output]
     assert broken(lesson) == {rule}
@@ -80,7 +82,7 @@ def test_findings_refuses_output(lesson, rule, output):
 )
 def test_findings_lets_ordinary_output_pass(lesson, text):
     """
-    A pattern that is too wide would refuse honest lessons.
+    Ordinary output passes, because a pattern that is too wide would refuse good lessons.
     """
     cell_of(lesson, "run")["outputs"] = [stream(f"41 {text}\n")]
     assert broken(lesson) == set()
@@ -88,7 +90,7 @@ def test_findings_lets_ordinary_output_pass(lesson, text):
 
 def test_findings_png_is_not_read_as_text(lesson):
     """
-    Base64 is long enough to look like anything.
+    A PNG is not searched as text, because base64 text may contain any pattern.
     """
     cell_of(lesson, "run")["outputs"].append(display("image/png", "iVBORw0/tmp/0x123456789"))
     assert broken(lesson) == set()
@@ -96,7 +98,8 @@ def test_findings_png_is_not_read_as_text(lesson):
 
 def test_findings_refuses_path_of_this_machine(lesson):
     """
-    A checkout may lie anywhere, so its folder is told to the rules.
+    Paths of this machine are refused. The rules are given the checkout's folder, because it may be
+    anywhere.
     """
     cell_of(lesson, "run")["outputs"] = [stream("41 /srv/course/x\n")]
     assert broken(lesson, machine_paths=["/srv/course"]) == {"path"}
@@ -113,7 +116,8 @@ def test_findings_refuses_path_of_this_machine(lesson):
 )
 def test_findings_reads_errors_too(lesson, rule, output):
     """
-    nbval compares the name and value of an error; a traceback shows the machine.
+    Errors are searched like outputs: nbval compares their name and value, and a traceback may show
+    the machine's paths.
     """
     cell_of(lesson, "break")["outputs"] = [output]
     assert broken(lesson) == {rule}
@@ -121,7 +125,8 @@ def test_findings_reads_errors_too(lesson, rule, output):
 
 def test_findings_error_must_be_tagged_and_tag_must_be_true(lesson):
     """
-    An error that nobody meant must not be stored, nor a tag that hides a later one.
+    An error without a tag is refused, because it was not intended, and so is a tag without an
+    error, because it would hide a later one.
     """
     cell_of(lesson, "mend")["outputs"].append(error("ValueError", "oops"))
     assert broken(lesson) == {"error"}
@@ -132,7 +137,8 @@ def test_findings_error_must_be_tagged_and_tag_must_be_true(lesson):
 
 def test_findings_refuses_counts_that_are_null_or_out_of_order(lesson):
     """
-    nbval never compares a cell with a null count.
+    Counts that are null or out of order are refused, because nbval does not compare a cell with a
+    null count.
     """
     cell_of(lesson, "run")["execution_count"] = None
     assert broken(lesson) == {"null-count"}
@@ -160,7 +166,8 @@ SOURCES = [
 @pytest.mark.parametrize(("rule", "source"), SOURCES)
 def test_findings_refuses_source(lesson, rule, source):
     """
-    Style holds for what the learner reads, whether it was run or not.
+    Sources in a bad style are refused, whether the notebook has been run or not, because learners
+    read them.
     """
     cell_of(lesson, "run")["source"] = source
     assert broken(lesson) == {rule}
@@ -181,7 +188,8 @@ def test_findings_refuses_source(lesson, rule, source):
 )
 def test_findings_lets_ordinary_source_pass(lesson, source):
     """
-    A call at the end of a %%px cell is fine, and so is a bare expression in the kernel.
+    Ordinary sources pass, such as a call at the end of a %%px cell, and a bare expression in the
+    kernel.
     """
     cell_of(lesson, "run")["source"] = source
     assert broken(lesson) == set()
@@ -189,7 +197,7 @@ def test_findings_lets_ordinary_source_pass(lesson, source):
 
 def test_findings_setup_has_six_lines(lesson):
     """
-    What must be run before anything is shown has to be short.
+    The setup has at most six lines, because it runs before anything is shown.
     """
     cell_of(lesson, "setup")["source"] = "x = 3\n" * 7
     assert broken(lesson) == {"cell-lines"}
@@ -197,7 +205,7 @@ def test_findings_setup_has_six_lines(lesson):
 
 def test_findings_budget_of_code_cells(lesson):
     """
-    A lesson of more cells is two lessons.
+    A lesson has a limited number of code cells. A longer one should be two lessons.
     """
     where = lesson["cells"].index(cell_of(lesson, "run"))
     lesson["cells"][where:where] = [dict(cell_of(lesson, "run")) for _ in range(17)]
@@ -206,7 +214,8 @@ def test_findings_budget_of_code_cells(lesson):
 
 def test_findings_budget_of_what_may_be_skipped(lesson):
     """
-    Cells of a section headed More are not counted; three such sections are a lesson of their own.
+    Cells in a section headed "More" do not count, but three such sections are refused, because they
+    should be a lesson of their own.
     """
     cells = lesson["cells"]
     numbers = [n for n, cell in enumerate(cells) if "question" in cell["metadata"]["tags"]]
@@ -225,7 +234,7 @@ def test_findings_budget_of_what_may_be_skipped(lesson):
 
 def test_findings_budget_of_the_median_cell(lesson):
     """
-    Short cells are what a learner can predict.
+    The median length of code cells is limited, because a learner can predict short cells only.
     """
     for cell in lesson["cells"]:
         if cell["cell_type"] == "code" and not {"setup", "predict"} & set(tags_of(cell)):
@@ -235,7 +244,8 @@ def test_findings_budget_of_the_median_cell(lesson):
 
 def test_findings_two_cells_may_be_ignored_besides_the_setup(lesson):
     """
-    An ignored cell is one that nobody checks.
+    Two cells besides the setup may have ignored outputs, and no more, because ignored outputs are
+    not checked.
     """
     for role in ("setup", "run", "mend"):
         cell_of(lesson, role)["metadata"]["tags"].append("nbval-ignore-output")
@@ -247,7 +257,7 @@ def test_findings_two_cells_may_be_ignored_besides_the_setup(lesson):
 @pytest.mark.parametrize("tag", ["nbval-skip", "pytest-validate-ignore-output"])
 def test_uncompared_refuses_other_marks_of_nbval(lesson, tag):
     """
-    nbval knows more ways to look away than the two that a lesson may use.
+    nbval's other marks are refused. A lesson may use only two of its ways to ignore an output.
     """
     cell_of(lesson, "run")["metadata"]["tags"].append(tag)
     assert [finding.rule for finding in rules.uncompared(lesson)] == ["nbval-mark"]
@@ -255,7 +265,7 @@ def test_uncompared_refuses_other_marks_of_nbval(lesson, tag):
 
 def test_findings_refuses_tags_that_nothing_reads(lesson):
     """
-    A misspelt tag does nothing, and looks as if it did.
+    Unknown tags are refused, because a misspelt tag has no effect and looks as if it had.
     """
     cell_of(lesson, "run")["metadata"]["tags"].append("raise-exception")
     assert broken(lesson) == {"unknown-tag"}
@@ -264,7 +274,7 @@ def test_findings_refuses_tags_that_nothing_reads(lesson):
 @pytest.mark.parametrize("roles", [[], ["run", "check"]])
 def test_findings_every_cell_has_one_role(lesson, roles):
     """
-    The rhythm is held by the tags.
+    Every cell has exactly one role, because the roles define the order of a lesson's cells.
     """
     cell_of(lesson, "mend")["metadata"]["tags"] = roles
     assert "role" in broken(lesson)
@@ -272,7 +282,7 @@ def test_findings_every_cell_has_one_role(lesson, roles):
 
 def test_findings_role_fits_the_type_of_the_cell(lesson):
     """
-    A check that is text checks nothing.
+    A role fits the cell's type: a check cell of text would check nothing.
     """
     cell = cell_of(lesson, "recap")
     cell["metadata"]["tags"] = ["teardown"]
@@ -299,7 +309,7 @@ def test_findings_role_fits_the_type_of_the_cell(lesson):
 )
 def test_findings_misses_each_cell_of_the_rhythm(lesson, role, rules_broken):
     """
-    Every role is there for a reason, and its absence has a message.
+    Each missing role is reported by its rule.
     """
     lesson["cells"].remove(cell_of(lesson, role))
     assert broken(lesson) == rules_broken
@@ -307,7 +317,7 @@ def test_findings_misses_each_cell_of_the_rhythm(lesson, role, rules_broken):
 
 def test_findings_order_inside_a_section(lesson):
     """
-    A prediction after the run is none.
+    The order in a section is checked: a prediction after the run predicts nothing.
     """
     cells = lesson["cells"]
     first = cells.index(cell_of(lesson, "run"))
@@ -317,7 +327,8 @@ def test_findings_order_inside_a_section(lesson):
 
 def test_findings_predict_has_one_place_for_one_number(lesson):
     """
-    The question is text and its place is code; a third cell is another question.
+    A prediction is one text cell with the question and one code cell with `predict`. A third cell
+    would be another question.
     """
     cells = lesson["cells"]
     question = cells.index(cell_of(lesson, "predict"))
@@ -338,7 +349,7 @@ PLACES = [
 @pytest.mark.parametrize("source", PLACES)
 def test_findings_the_place_for_a_number_holds_none(lesson, source):
     """
-    A number that stands there already is an answer given away.
+    A prediction's code cell holds no number, because that would give the answer away.
     """
     cells = lesson["cells"]
     cells[cells.index(cell_of(lesson, "predict")) + 1]["source"] = source
@@ -347,7 +358,8 @@ def test_findings_the_place_for_a_number_holds_none(lesson, source):
 
 def test_findings_each_prediction_is_answered_where_it_was_made(lesson):
     """
-    A question without an answer teaches nobody, and one of another section confuses.
+    Each prediction is answered in its own section: a question without an answer teaches nothing,
+    and one in another section confuses.
     """
     cell_of(lesson, "check")["source"] = 'assert x == 3\nok("it came out", second=41)'
     assert broken(lesson, has_run=False) == {"answer"}
@@ -355,7 +367,8 @@ def test_findings_each_prediction_is_answered_where_it_was_made(lesson):
 
 def test_findings_the_answer_of_a_prediction_was_printed(lesson):
     """
-    A number that only the last line knows was not seen.
+    The answer to a prediction was printed before. A learner would not have seen a number that only
+    the last line shows.
     """
     cell_of(lesson, "check")["outputs"][0]["text"] = "ok: it came out\nit was 43\n"
     assert broken(lesson) == {"answer"}
@@ -363,7 +376,7 @@ def test_findings_the_answer_of_a_prediction_was_printed(lesson):
 
 def test_findings_three_to_six_sections(lesson):
     """
-    Seven questions are more than a lesson.
+    A lesson has three to six sections. Seven questions are too many.
     """
     cells = lesson["cells"]
     first, second = cells.index(cell_of(lesson, "question")), cells.index(cell_of(lesson, "check"))
@@ -393,7 +406,7 @@ TEXTS = [
 @pytest.mark.parametrize(("rule", "role", "text"), TEXTS)
 def test_findings_refuses_words(lesson, rule, role, text):
     """
-    The text is held to what the learner needs, in the fewest words.
+    Texts that break a rule of style or length are refused.
     """
     cell_of(lesson, role)["source"] = text
     assert broken(lesson) == {rule}
@@ -401,7 +414,7 @@ def test_findings_refuses_words(lesson, rule, role, text):
 
 def test_findings_heading_gives_nothing_away(lesson):
     """
-    A heading that states what comes out answers its own question.
+    A heading asks and does not state the result, which would answer its own question.
     """
     cell_of(lesson, "question")["source"] = "## The answer is 41."
     assert broken(lesson) == {"question"}
@@ -411,7 +424,8 @@ def test_findings_heading_gives_nothing_away(lesson):
 
 def test_findings_minutes_are_what_a_reader_needs(lesson):
     """
-    A teacher plans with them. The toy has 60 words, 12 lines and three questions.
+    The title's minutes agree with the reading time, because a teacher plans with them. The toy has
+    60 words, 12 lines and three questions.
     """
     title = cell_of(lesson, "title")
     title["source"] = title["source"].replace("10 minutes", "5 minutes")
@@ -424,7 +438,8 @@ def test_findings_minutes_are_what_a_reader_needs(lesson):
 
 def test_findings_no_lesson_is_longer_than_half_an_hour(lesson):
     """
-    Two lessons in one are two lessons. What may be skipped is not counted.
+    A lesson takes at most half an hour, not counting "More" sections. A longer one should be two
+    lessons.
     """
     cells = lesson["cells"]
     read = [cell for cell in cells if "read" in cell["metadata"]["tags"]][-1]
@@ -434,12 +449,12 @@ def test_findings_no_lesson_is_longer_than_half_an_hour(lesson):
     questions = [cell for cell in cells if "question" in cell["metadata"]["tags"]]
     questions[-1]["source"] = "## More: which answer is the second?"
     cells[0]["source"] = cells[0]["source"].replace("35 minutes", "10 minutes")
-    assert broken(lesson) == {"read-words", "sections"}  # two are left that are no More
+    assert broken(lesson) == {"read-words", "sections"}  # only two sections besides "More" are left
 
 
 def test_findings_words_in_code_are_code(lesson):
     """
-    `!=` in a code span is no exclamation, nor is an image.
+    Code spans and images are not judged as text: `!=` is no exclamation mark.
     """
     cell_of(lesson, "next")["source"] = "`a != b` ![t](t.png)\n```\n# why\nx != y\n```\n"
     assert broken(lesson) == set()
@@ -447,7 +462,8 @@ def test_findings_words_in_code_are_code(lesson):
 
 def test_findings_check_asserts_and_says_ok(lesson):
     """
-    A check that only prints passes with a wrong answer once the notebook was saved.
+    A check asserts, and prints an ok line. One that only prints would pass with a wrong answer once
+    the notebook is stored.
     """
     cell_of(lesson, "check")["source"] = "ok('it came out', first=41)"
     assert broken(lesson) == {"check-assert"}
@@ -459,7 +475,8 @@ def test_findings_check_asserts_and_says_ok(lesson):
 
 def test_findings_exercise_has_no_rhythm_and_no_budget(lesson):
     """
-    An exercise is as long as its task, and its outputs are held to the same rules.
+    An exercise has no fixed order of cells and no limit on its length, but its outputs must keep
+    the same rules.
     """
     lesson["cells"] = [cell_of(lesson, "run")]
     lesson["cells"][0]["execution_count"] = 1

@@ -1,5 +1,5 @@
 """
-The runtime folder: for this user only, and a clear sentence where there can be none.
+The runtime folder: private to its user, and a clear error where it cannot be made.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from ddp_lessons.ranks.system.runtime_folder import (
 
 def mode(path):
     """
-    Return a path's permissions, as in 0o700.
+    Return a path's permissions, such as 0o700.
     """
     return stat.S_IMODE(os.stat(path).st_mode)
 
@@ -31,7 +31,8 @@ def mode(path):
 @pytest.fixture
 def temporary(tmp_path, monkeypatch):
     """
-    Make a folder stand for /tmp, where there is no better place: a file is where a home would be.
+    Return a folder that stands for /tmp, and make all better places unusable: a file is where the
+    home would be.
     """
     monkeypatch.delenv("DDP_LESSONS_RUNTIME_DIR", raising=False)
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
@@ -46,7 +47,7 @@ def temporary(tmp_path, monkeypatch):
 @pytest.fixture(params=[0o000, 0o022, 0o077])
 def umask(request):
     """
-    Run a test under several umasks: privacy must not hang on the user's.
+    Run a test under several umasks, because privacy must not depend on the user's.
     """
     before = os.umask(request.param)
     yield request.param
@@ -56,7 +57,7 @@ def umask(request):
 @pytest.fixture
 def chosen(tmp_path, monkeypatch):
     """
-    Give a folder that DDP_LESSONS_RUNTIME_DIR names.
+    Return the folder that DDP_LESSONS_RUNTIME_DIR names.
     """
     folder = tmp_path / "chosen"
     monkeypatch.setenv("DDP_LESSONS_RUNTIME_DIR", str(folder))
@@ -66,7 +67,8 @@ def chosen(tmp_path, monkeypatch):
 @contextlib.contextmanager
 def as_a_user_who_may_not_write(folder):
     """
-    Take the right to write in a folder from this process; root has it whatever the mode.
+    Take the right to write in a folder from this process. Root would have it whatever the folder's
+    mode.
     """
     folder.mkdir(mode=0o500, exist_ok=True)
     euid = os.geteuid()
@@ -81,7 +83,8 @@ def as_a_user_who_may_not_write(folder):
 
 def test_runtime_folder_is_private(temporary, umask):
     """
-    Whoever can read the connection files can run code as this user.
+    The runtime folder and its files are private, because anybody who reads the connection files can
+    run code as this user.
     """
     folder = make_runtime_folder()
     assert folder.parent == temporary / f"ddp-lessons-{os.getuid()}"
@@ -94,7 +97,7 @@ def test_runtime_folder_is_private(temporary, umask):
 
 def test_runtime_folder_is_new_each_time(temporary):
     """
-    Two notebooks of one user must not meet in one folder.
+    Each call makes a new folder, so that two notebooks of one user do not share one.
     """
     folders = {make_runtime_folder() for _ in range(20)}
     assert len(folders) == 20
@@ -106,7 +109,7 @@ def test_runtime_folder_is_new_each_time(temporary):
 
 def test_runtime_folder_is_closed_to_others_if_it_was_open(temporary):
     """
-    A folder that an earlier umask left open to others is made private before it is used.
+    A parent folder that is open to others is made private before it is used.
     """
     parent = temporary / f"ddp-lessons-{os.getuid()}"
     parent.mkdir()
@@ -117,7 +120,8 @@ def test_runtime_folder_is_closed_to_others_if_it_was_open(temporary):
 
 def test_runtime_folder_can_be_chosen(chosen):
     """
-    On a server with a small /tmp. The chosen folder keeps its permissions; ours within is private.
+    The folder can be chosen, as on a server with a small /tmp. The chosen folder keeps its
+    permissions, and ours inside is private.
     """
     folder = make_runtime_folder()
     assert folder.parent == chosen
@@ -129,7 +133,8 @@ def test_runtime_folder_can_be_chosen(chosen):
 
 def test_runtime_folder_of_somebody_else_is_refused(temporary, monkeypatch):
     """
-    The name is easy to guess: another user of the server may have made it first.
+    A folder of another user is refused: its name is easy to guess, so another user may have made it
+    first.
     """
     uid = os.getuid() + 1
     folder = temporary / f"ddp-lessons-{uid}"
@@ -145,7 +150,8 @@ def test_runtime_folder_of_somebody_else_is_refused(temporary, monkeypatch):
 
 def test_runtime_folder_behind_a_link_is_refused(temporary, tmp_path_factory):
     """
-    A link of somebody else's into a folder of ours would let them choose what we overwrite.
+    A symbolic link is refused, because another user's link could choose which of this user's files
+    are overwritten.
     """
     target = tmp_path_factory.mktemp("target")
     (temporary / f"ddp-lessons-{os.getuid()}").symlink_to(target)
@@ -156,7 +162,8 @@ def test_runtime_folder_behind_a_link_is_refused(temporary, tmp_path_factory):
 
 def test_runtime_folder_that_cannot_be_written(chosen):
     """
-    A read-only disk, or a folder that an administrator has made: say which, and the way out.
+    Where the folder cannot be written, as on a read-only disk, the message names it and the way
+    out.
     """
     with as_a_user_who_may_not_write(chosen), pytest.raises(StartFailed) as caught:
         make_runtime_folder()
@@ -170,7 +177,7 @@ def test_runtime_folder_that_cannot_be_written(chosen):
 @pytest.mark.parametrize("within", ["", "/runtime"])
 def test_runtime_folder_where_a_file_is(chosen, within, monkeypatch):
     """
-    A mistyped variable names a file; it must not be touched.
+    A file with the folder's name, as after a mistyped variable, is refused and not changed.
     """
     chosen.write_text("mine")
     monkeypatch.setenv("DDP_LESSONS_RUNTIME_DIR", f"{chosen}{within}")
@@ -196,7 +203,8 @@ def small_disk(chosen):
 
 def test_runtime_folder_on_a_full_disk(small_disk):
     """
-    Found before anything is started, not when a rank's log cannot be written; nothing is left.
+    A full disk is found before anything starts, not when a rank writes its log, and no file is
+    left.
     """
     with pytest.raises(StartFailed, match=r"got .*: No space left on device\)\. Free some space"):
         make_runtime_folder()
@@ -205,7 +213,8 @@ def test_runtime_folder_on_a_full_disk(small_disk):
 
 def test_runtime_folder_beyond_a_limit(chosen):
     """
-    A limit on the size of files fails as a full disk does. This needs no file system of its own.
+    A limit on the size of files is reported like a full disk. This test needs no file system of its
+    own.
     """
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 19, before[1]))
@@ -219,7 +228,8 @@ def test_runtime_folder_beyond_a_limit(chosen):
 
 def test_open_private_appends(tmp_path):
     """
-    A rank that takes a dead one's place goes on in its log, so that the reason of death stays.
+    A log is appended to, so that a replacement rank's log keeps the reason for the old rank's
+    death.
     """
     path = Path(tmp_path) / "rank-1.log"
     for text in (b"first\n", b"second\n"):

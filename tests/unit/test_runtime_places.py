@@ -1,5 +1,6 @@
 """
-Where the runtime folder lies: with the user or in their home, so that nobody can take its name.
+The place of the runtime folder: the user's own runtime directory or home first, where no other user
+can take its name.
 """
 
 import contextlib
@@ -22,7 +23,7 @@ from ddp_lessons.ranks.system.runtime_folder import make_runtime_folder
 @dataclass(frozen=True)
 class Places:
     """
-    What stands for a user's home, which others may look into, and for /tmp.
+    The folders that stand for a user's home, which others may read, and for /tmp.
     """
 
     home: Path
@@ -32,7 +33,7 @@ class Places:
 @pytest.fixture
 def places(tmp_path, monkeypatch):
     """
-    Give Places, and no other.
+    Return Places, and make all other places unusable.
     """
     places = Places(tmp_path / "people" / "me", tmp_path / "temporary")
     places.temporary.mkdir()
@@ -47,14 +48,15 @@ def places(tmp_path, monkeypatch):
 
 def mode(path):
     """
-    Return a path's permissions, as in 0o700.
+    Return a path's permissions, such as 0o700.
     """
     return stat.S_IMODE(os.stat(path).st_mode)
 
 
 def test_runtime_folder_is_in_the_user_s_own_if_there_is_one(places, tmp_path, monkeypatch):
     """
-    Linux gives a user who logs in such a folder; nobody else can put anything there.
+    The runtime folder is in XDG_RUNTIME_DIR if the user has one: Linux makes it at login, and
+    nobody else can write there.
     """
     own = tmp_path / "run"
     own.mkdir(mode=0o700)
@@ -67,7 +69,8 @@ def test_runtime_folder_is_in_the_user_s_own_if_there_is_one(places, tmp_path, m
 @pytest.mark.parametrize("fault", ["open", "missing", "somebody else's"])
 def test_runtime_folder_is_in_the_home_otherwise(places, monkeypatch, fault):
     """
-    A Hub or a container gives no such folder, and after `su` it is the one of somebody else.
+    Without a usable XDG_RUNTIME_DIR the folder is in the home: a hub or container sets none, and
+    after `su` it is another user's.
     """
     given = places.temporary / "run"
     if fault != "missing":
@@ -87,7 +90,8 @@ def test_runtime_folder_is_in_the_home_otherwise(places, monkeypatch, fault):
 @pytest.mark.parametrize("fault", ["a file is in the way", "full", "none"])
 def test_runtime_folder_is_temporary_if_the_home_cannot_be_used(places, monkeypatch, fault):
     """
-    Homes are full on some servers, and missing in some containers.
+    If the home cannot be used, the folder is among the temporary files: homes are full on some
+    servers and missing in some containers.
     """
     real, refused = tempfile.mkdtemp, []
 
@@ -109,7 +113,7 @@ def test_runtime_folder_is_temporary_if_the_home_cannot_be_used(places, monkeypa
 
 def test_runtime_folder_is_temporary_if_the_home_is_read_only(places):
     """
-    As in many containers. The folder for temporary files is there for such.
+    If the home is read-only, as in many containers, the folder is among the temporary files.
     """
     options = ["-t", "tmpfs", "-o", "ro,size=64k", "tmpfs", places.home]
     mount = subprocess.run(["mount", *options], capture_output=True, text=True)
@@ -123,17 +127,21 @@ def test_runtime_folder_is_temporary_if_the_home_is_read_only(places):
 
 def test_runtime_folder_is_not_left_in_somebody_else_s_home(places, monkeypatch):
     """
-    Under sudo HOME may be a learner's. A folder of root's there would keep their progress out.
+    No folder is made in another user's home. Under sudo, HOME may be a learner's, and a folder of
+    root's there would keep the learner's progress from being stored.
     """
     monkeypatch.setattr(os, "getuid", lambda: 1)
-    with contextlib.suppress(StartFailed):  # nor is what this process makes that user's
+    with contextlib.suppress(
+        StartFailed
+    ):  # the temporary folder of this process is not that user's either
         make_runtime_folder()
     assert list(places.home.rglob("*")) == []
 
 
 def test_runtime_folder_on_a_network_comes_last(places, monkeypatch):
     """
-    Ranks of one machine meet in a file: on another machine's disk that is slow, or fails.
+    A network file system is used last, because ranks of one machine meet in a file, which is slow
+    there or fails.
     """
     mounts = places.temporary.parent / "mounts"
     mounts.write_text(
@@ -151,7 +159,8 @@ def test_runtime_folder_on_a_network_comes_last(places, monkeypatch):
 
 def test_runtime_folder_without_locks_is_refused(places, monkeypatch):
     """
-    Some file systems of clusters have none; ranks would not find each other there.
+    A file system without locks, as on some clusters, is not used, because ranks would not find each
+    other.
     """
 
     def flock(file, operation):

@@ -1,8 +1,8 @@
 """
-Who sees which sample: index for index as torch's own sampler.
+Which rank sees which sample, compared index by index with torch's own sampler.
 
-Indices are compared as integers. Tensors put in a set compare by identity: two ranks that see the
-same samples would seem to share none.
+Indices are compared as integers. Tensors in a set compare by identity, so two ranks with the same
+samples would seem to share none.
 """
 
 from collections import Counter
@@ -31,11 +31,12 @@ def shards_of(world_size, num_samples, **options):
 
 @QUICK
 @given(SIZES, WORLDS, st.booleans(), st.integers(0, 9), st.integers(0, 9), st.booleans())
-@example(2, 7, True, 0, 0, False)  # fewer samples than ranks: repeated more than once
+@example(2, 7, True, 0, 0, False)  # fewer samples than ranks, so some repeat more than once
 @example(2, 7, True, 0, 0, True)
 def test_shards_equal_torchs_index_for_index(num_samples, world_size, shuffle, seed, epoch, drop):
     """
-    A learner who replaces torch's sampler by ours must train on the same batches.
+    Our samplers give the same indices as torch's, so that a learner who replaces torch's trains on
+    the same batches.
     """
     for rank in range(world_size):
         theirs = DistributedSampler(range(num_samples), world_size, rank, shuffle, seed, drop)
@@ -51,7 +52,7 @@ def test_shards_equal_torchs_index_for_index(num_samples, world_size, shuffle, s
 @given(SIZES, WORLDS, st.booleans())
 def test_shard_repeats_marks_the_padding_and_nothing_else(num_samples, world_size, drop):
     """
-    What is not marked is every sample once; what is marked has been seen (C06).
+    Unmarked indices are every sample once, and marked ones are repeats (claim C06).
     """
     first, again = Counter(), Counter()
     for rank in range(world_size):
@@ -74,7 +75,8 @@ def test_shard_repeats_marks_the_padding_and_nothing_else(num_samples, world_siz
 
 def test_epoch_order_leaves_the_global_random_state_alone():
     """
-    A sampler that draws from the global state would change the weights that are made after it.
+    The order is drawn from a generator of its own. Draws from the global state would change the
+    weights that are made later.
     """
     before = torch.get_rng_state()
     epoch_order(10, seed=3)
@@ -83,7 +85,7 @@ def test_epoch_order_leaves_the_global_random_state_alone():
 
 def test_set_epoch_is_what_changes_the_order():
     """
-    Without it all epochs are alike (C06).
+    Only `set_epoch` changes the order. Without it all epochs are alike (claim C06).
     """
     sampler = ShardSampler(range(100), rank=0, world_size=2)
     first = list(sampler)
@@ -94,7 +96,8 @@ def test_set_epoch_is_what_changes_the_order():
 
 def test_shards_are_equal_only_if_every_rank_has_the_same_seed():
     """
-    A seed of its own for each rank gives shards of the right length that overlap and leave gaps.
+    Shards are a partition only if all ranks have the same seed. Different seeds give shards of the
+    right length that overlap and leave gaps.
     """
     right = Counter(index for shard in shards_of(4, 100) for index in shard)
     wrong = Counter(index for rank in range(4) for index in shard_indices(100, rank, 4, seed=rank))
@@ -105,7 +108,8 @@ def test_shards_are_equal_only_if_every_rank_has_the_same_seed():
 
 def test_a_sampler_that_the_loader_never_gets_distributes_nothing():
     """
-    Making a sampler is not enough: without `sampler=` each rank sees every sample (C05, C07).
+    A sampler without `sampler=` in the loader has no effect: each rank sees every sample (claims
+    C05, C07).
     """
     without, with_it = [], []
     for rank in range(2):
@@ -122,7 +126,8 @@ def test_a_sampler_that_the_loader_never_gets_distributes_nothing():
 @pytest.mark.parametrize("place", [{"rank": 2}, {"rank": -1}])
 def test_a_rank_outside_the_world_is_refused(place):
     """
-    It would silently get nothing, or another rank's samples.
+    A rank outside the world is refused, because it would silently get no samples, or another
+    rank's.
     """
     with pytest.raises(BadInput, match=r"^Bad rank: expected 0 to 1 \(got"):
         ShardSampler(range(4), **place, world_size=2)
@@ -130,7 +135,8 @@ def test_a_rank_outside_the_world_is_refused(place):
 
 def test_without_a_group_rank_and_world_size_are_needed():
     """
-    Guessing one rank of one would give every rank everything.
+    Without a group, rank and world size are required, because a guess of one rank would give every
+    rank all samples.
     """
     with pytest.raises(BadInput, match=r"^No process group"):
         ExactSampler(range(4))

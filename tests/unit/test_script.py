@@ -1,5 +1,5 @@
 """
-The script that tagged cells make: what a person would have written, or one sentence why not.
+The script that is made of tagged cells: as a person would write it, or refused with one sentence.
 """
 
 import re
@@ -101,7 +101,8 @@ def notebook_of(*sources, tags=("run", "script")):
 
 def test_script_is_what_a_person_would_have_written():
     """
-    Imports at the top, each once; functions; one main with the lines and comments of the cells.
+    A script has its imports at the top, each once, then functions, then one main with the cells'
+    lines and comments.
     """
     notebook = notebook_of(SETUP, TRAINING)
     notebook.cells.insert(1, v4.new_code_cell("%%px\nrank = 1 / 0", metadata={"tags": ["break"]}))
@@ -111,7 +112,7 @@ def test_script_is_what_a_person_would_have_written():
 
 def test_script_takes_statements_that_share_a_line():
     """
-    People write `x, y = 1, 2` so, too.
+    Statements that share a line with `;` are kept.
     """
     text = script_of(notebook_of("%%px\nimport os; import sys\nx = 1; y = 2\nprint(x)"), "made_up")
     assert "import os\nimport sys\n" in text
@@ -120,7 +121,7 @@ def test_script_takes_statements_that_share_a_line():
 
 def test_script_breaks_a_long_import():
     """
-    Nobody scrolls to the right to read an import.
+    A long import is broken into several lines, so that no line needs scrolling.
     """
     names = [f"name_of_a_function_{number}" for number in range(6)]
     text = script_of(notebook_of(f"%%px\nfrom torch import {', '.join(names)}\nx = 1"), "made_up")
@@ -149,7 +150,8 @@ def test_script_breaks_a_long_import():
 )
 def test_script_refuses_what_would_run_otherwise(source, fault):
     """
-    A script that means something else than its cells costs a night on a cluster.
+    Cells that would behave differently as a script are refused, because such a script can cost a
+    night on a cluster.
     """
     with pytest.raises(BadInput) as caught:
         script_of(notebook_of(source), "made_up")
@@ -158,7 +160,8 @@ def test_script_refuses_what_would_run_otherwise(source, fault):
 
 def test_function_may_use_names_of_its_own_that_main_has_too():
     """
-    An argument called rank is no name of main's.
+    A function's own names may also be names in main: an argument called rank does not read main's
+    rank.
     """
     source = "%%px\nrank = 1\ndef f(rank):\n    x = rank\n    return [x for x in range(rank)]\n"
     assert "def f(rank):" in script_of(notebook_of(source), "made_up")
@@ -166,7 +169,8 @@ def test_function_may_use_names_of_its_own_that_main_has_too():
 
 def test_script_of_a_file_or_a_stem_is_printed_or_written(tmp_path, capsys):
     """
-    In a terminal one redirects it; a cell has no signs of a shell.
+    A script is made for a path or a lesson id, and printed or written to a file. A notebook's cell
+    cannot redirect output, so `-o` exists.
     """
     path = tmp_path / "made_up.ipynb"
     nbformat.write(notebook_of(SETUP, TRAINING), path)
@@ -182,7 +186,7 @@ def test_script_of_a_file_or_a_stem_is_printed_or_written(tmp_path, capsys):
 
 def test_script_of_nothing_is_refused_in_one_line(tmp_path, capsys):
     """
-    A typing mistake, and a notebook without such cells.
+    An unknown notebook, one without tagged cells, and a damaged one are refused in one line.
     """
     assert main(["script", "99_nothing"]) == 2
     assert "Unknown notebook" in capsys.readouterr().err
@@ -195,7 +199,7 @@ def test_script_of_nothing_is_refused_in_one_line(tmp_path, capsys):
 
 def tagged_places():
     """
-    Return the places of the course whose cells make a script.
+    Return the notebook paths whose cells make a script.
     """
     texts = [(place, place.text.read_text(encoding="utf-8")) for place in all_notebooks(ROOT)]
     return [place for place, text in texts if re.search(r'^# %% tags=.*"script"', text, re.M)]
@@ -204,7 +208,7 @@ def tagged_places():
 @pytest.mark.parametrize("place", tagged_places(), ids=lambda place: place.stem)
 def test_scripts_of_the_course_are_clean(place, tmp_path):
     """
-    What we make for learners passes the linter that we hold ourselves to.
+    The scripts of the course pass our own linter.
     """
     path = tmp_path / "train.py"
     path.write_text(script_of(read_twin(place.text), place.stem))

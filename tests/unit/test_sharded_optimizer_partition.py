@@ -1,5 +1,5 @@
 """
-Whole parameters are shared out as evenly as it goes, and alike on all ranks.
+The partition of whole parameters over ranks: as even as possible, and the same on all ranks.
 """
 
 import random
@@ -17,7 +17,8 @@ def _loads(sizes, owners, world_size):
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 7])
 def test_no_rank_has_more_than_its_share_and_one_parameter(world_size):
     """
-    And no parameter could be given away so that the fuller one of two ranks gets less.
+    No rank has more than its share and one parameter, and moving any parameter to another rank
+    would not reduce the larger load.
     """
     rng = random.Random(world_size)
     for _ in range(50):
@@ -31,14 +32,14 @@ def test_no_rank_has_more_than_its_share_and_one_parameter(world_size):
 
 def test_what_ranks_have_already_counts():
     """
-    A group that is added later goes to those who have least.
+    Loads that ranks already have count: a group that is added later goes to the ranks with least.
     """
     assert partition([5, 5, 5], 3, loads=[10, 0, 3]) == [1, 2, 1]
 
 
 def test_nobody_to_own():
     """
-    Zero ranks can own nothing.
+    A partition over zero ranks is refused.
     """
     with pytest.raises(BadInput, match=r"1 rank or more expected \(got 0\)"):
         partition([1], 0)

@@ -1,5 +1,6 @@
 """
-Cutting a parameter and laying pieces out loses no number, whatever its shape and strides.
+Cutting parameters into pieces and putting them together loses no number, whatever their shapes and
+strides.
 """
 
 import pytest
@@ -16,7 +17,8 @@ from ddp_lessons.sharded_optimizer.pieces import Bucket, cut_like, flat_view, pi
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_pieces_are_those_of_chunk(world_size):
     """
-    torch cuts a DTensor so, and a checkpoint of it is read by that.
+    Pieces are those of `torch.chunk`, because torch cuts a DTensor so, and reads its checkpoint by
+    that rule.
     """
     for num in range(14):
         whole = torch.arange(num)
@@ -28,7 +30,8 @@ def test_pieces_are_those_of_chunk(world_size):
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_table_holds_every_gradient_once_and_gives_it_back(world_size):
     """
-    Row r has rank r's pieces; a table that is taken over puts each number where it was.
+    Row r of the table holds rank r's pieces, and each number returns to its place when the table is
+    read back.
     """
     params = parameters()
     for place, parameter in enumerate(params):
@@ -60,7 +63,8 @@ def test_table_holds_every_gradient_once_and_gives_it_back(world_size):
 
 def test_piece_is_a_view():
     """
-    An optimizer that changes its pieces changes the model: no copy of it is kept.
+    A piece is a view, so that an optimizer that changes its pieces changes the model without a
+    copy.
     """
     (parameter,) = parameters(shapes=[(4, 3)])
     piece_of(parameter, 2, 1).fill_(7)
@@ -71,7 +75,8 @@ def test_piece_is_a_view():
 
 def test_tensors_that_cannot_be_cut():
     """
-    Between the numbers of a slice lie those of somebody else.
+    Tensors with gaps in memory, and sparse ones, are refused, because the numbers between belong to
+    another tensor.
     """
     holes = nn.Parameter(torch.zeros(4, 4)[:, :2])
     with pytest.raises(BadInput, match=r"without holes \(got shape \(4, 2\), strides \(4, 1\)\)"):
@@ -82,6 +87,7 @@ def test_tensors_that_cannot_be_cut():
 
 def test_shapes_of_the_tests_are_awkward():
     """
-    Sizes that 4 divides would hide what padding does.
+    At least four of the tests' sizes are no multiple of 4, because multiples of 4 would hide errors
+    of padding.
     """
     assert sum(bool(torch.Size(shape).numel() % 4) for shape in SHAPES) >= 4

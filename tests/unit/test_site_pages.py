@@ -1,5 +1,6 @@
 """
-What Sphinx is given to read: a page for each file of the course, with links that lead on.
+The pages that Sphinx reads: one for each file of the course, with links that still lead to their
+targets.
 """
 
 import importlib
@@ -26,7 +27,7 @@ HUB_LINK = (
 @pytest.fixture
 def site(monkeypatch):
     """
-    Give a function that imports a module of the site's builder, as running it does.
+    Return a function that imports a module of the site's builder, as running it does.
     """
     monkeypatch.syspath_prepend(ROOT / "docs" / "site")
     return importlib.import_module
@@ -35,7 +36,7 @@ def site(monkeypatch):
 @pytest.fixture
 def stage(site, tmp_path):
     """
-    Give a function from settings to the folder with all pages of the course.
+    Return a function from settings to the folder with all pages of the course.
     """
 
     def run(**given):
@@ -50,7 +51,7 @@ def stage(site, tmp_path):
 
 def texts(page):
     """
-    Return the Markdown of a page, or of the cells of one.
+    Return the Markdown of a page, or that of a notebook page's cells.
     """
     text = page.read_text()
     if page.suffix != ".ipynb":
@@ -62,7 +63,7 @@ def texts(page):
 @pytest.fixture
 def links(site, tmp_path):
     """
-    Give the links of a small repository that is nowhere on the web.
+    Return the Links of a small repository that is not on the web.
     """
     for path in ("README.md", "docs/a.md", "notebooks/00.ipynb", "ddp_lessons/ring/steps.py"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -90,7 +91,8 @@ def links(site, tmp_path):
 )
 def test_links_lead_where_they_led(links, text, expected):
     """
-    A file of the repository is a page, a place in one, or a file to take along.
+    Links lead to the same targets as in the repository: a page, a part of a page, or a file to
+    download.
     """
     assert links.rewrite(text, "README.md", "sub/page.md") == expected
 
@@ -98,7 +100,7 @@ def test_links_lead_where_they_led(links, text, expected):
 @pytest.mark.parametrize("target", ["no.md", "../outside.md", "docs/b.md#part"])
 def test_links_to_nothing_are_refused(links, target):
     """
-    Who follows a link to nothing thinks that the rest is broken, too.
+    A link to a missing file is refused, because a reader would distrust the rest of the site.
     """
     with pytest.raises(BadInput, match=r"README.md, link: expected a file of the course"):
         links.rewrite(f"[a]({target})", "README.md", "page.md")
@@ -106,7 +108,7 @@ def test_links_to_nothing_are_refused(links, target):
 
 def test_links_name_what_a_page_needs(links):
     """
-    A picture that is not brought along is a hole in the page.
+    The links record the files that a page needs, so that no picture is missing.
     """
     links.rewrite("[run](../notebooks/00.ipynb) ![it](a.md)", "docs/a.md", "a.md")
     assert links.files == {"notebooks/00.ipynb", "docs/a.md"}
@@ -121,7 +123,7 @@ def test_links_name_what_a_page_needs(links):
 )
 def test_addresses_are_those_of_the_services(site, repository, provider):
     """
-    Binder and nbgitpuller read everything from the address, so its slashes must be theirs.
+    The addresses for Binder and nbgitpuller are escaped as these services expect.
     """
     settings = site("site_settings").Settings(
         repository=repository,
@@ -140,7 +142,8 @@ def test_addresses_are_those_of_the_services(site, repository, provider):
 
 def test_settings_come_from_the_file_and_from_outside(site, tmp_path):
     """
-    A workflow knows the repository that it runs in; nobody should have to write it down twice.
+    Settings come from the file and from the environment, because a workflow knows its repository
+    and nobody should repeat it.
     """
     settings = site("site_settings")
     file = tmp_path / "settings.toml"
@@ -162,7 +165,7 @@ def test_settings_come_from_the_file_and_from_outside(site, tmp_path):
 
 def test_pages_of_notebooks_open_in_binder_and_on_a_hub(stage):
     """
-    Who has read a lesson wants to run it, and what opens is the notebook without its outputs.
+    Each notebook's page links to Binder and to a hub, which open the notebook without outputs.
     """
     folder = stage(**GIVEN)
     binder = f"https://mybinder.org/v2/gh/{REPOSITORY.removeprefix('https://github.com/')}/main"
@@ -179,7 +182,7 @@ def test_pages_of_notebooks_open_in_binder_and_on_a_hub(stage):
 
 def test_pages_of_texts_lead_to_their_source(stage):
     """
-    Who has found a mistake must find the file that has it.
+    Each page links to its source, so that a reader who finds a mistake finds the file.
     """
     folder = stage(**GIVEN)
     for page, source in (
@@ -195,7 +198,8 @@ def test_pages_of_texts_lead_to_their_source(stage):
 
 def test_pages_without_a_repository_have_no_link_that_is_made_up(stage):
     """
-    A link to a repository that nobody has named leads to a stranger.
+    Without a repository in the settings the pages have no links to one, because an invented address
+    may be a stranger's.
     """
     folder = stage()
     for place in all_notebooks(ROOT):
@@ -208,7 +212,8 @@ def test_pages_without_a_repository_have_no_link_that_is_made_up(stage):
 
 def test_pages_of_exercises_have_tasks_and_no_solution(site, stage):
     """
-    Who reads the answer before trying has lost the task for good.
+    Pages of exercises have the tasks and no solutions, because a learner who reads the answer first
+    has lost the task.
     """
     folder = stage()
     for place in all_notebooks(ROOT):
@@ -225,7 +230,7 @@ def test_pages_of_exercises_have_tasks_and_no_solution(site, stage):
 
 def test_pictures_on_pages_have_words(stage):
     """
-    Who hears a page is told what a picture shows.
+    Pictures on pages have a text, which screen readers read.
     """
     page = json.loads((stage() / "lessons" / "00_ranks.ipynb").read_text())
     named = [cell["metadata"]["mystnb"] for cell in page["cells"] if "mystnb" in cell["metadata"]]
@@ -236,7 +241,7 @@ def test_pictures_on_pages_have_words(stage):
 
 def test_index_names_every_page(stage):
     """
-    A page that no list names is found by nobody.
+    The index names every page, because a page in no list cannot be found.
     """
     folder = stage()
     index = (folder / "index.md").read_text() + (folder / "api" / "index.md").read_text()
@@ -249,7 +254,8 @@ def test_index_names_every_page(stage):
 
 def test_index_is_the_readme_without_its_words(stage):
     """
-    The glossary is a page of its own; nothing else of the README may get lost.
+    The index is the README without its glossary, which has a page of its own. Nothing else is left
+    out.
     """
     folder = stage()
     readme = (ROOT / "README.md").read_text()
@@ -262,7 +268,8 @@ def test_index_is_the_readme_without_its_words(stage):
 
 def test_subjects_are_the_packages_that_lessons_teach(site):
     """
-    A new lesson's package gets its page without anyone thinking of it.
+    The subjects are found from the folders, so that a new lesson's package gets its page
+    automatically.
     """
     found = site("site_pages").subjects(ROOT)
     stems = {place.stem[3:] for place in all_notebooks(ROOT)} - {"ranks"}
@@ -286,14 +293,14 @@ def test_subjects_are_the_packages_that_lessons_teach(site):
 )
 def test_docstrings_are_read_as_they_are_written(site, plain, expected):
     """
-    A drawing that runs together, or a star that starts a slant, makes a page nobody trusts.
+    Docstrings keep their drawings and stars when they are converted to reStructuredText.
     """
     assert "\n".join(site("plain_docstrings").plain_to_rst(plain.split("\n"))) == expected
 
 
 def test_cells_of_ranks_are_coloured_as_python(site):
     """
-    What runs on ranks is code like any other, and most of what lessons show.
+    %%px cells are coloured as Python, because lessons show mostly code that runs on ranks.
     """
     lexer = site("px_lexer").PxLexer()
 
@@ -312,7 +319,8 @@ def test_cells_of_ranks_are_coloured_as_python(site):
 
 def test_teaching_names_sections_that_are_there():
     """
-    Who stands in front of thirty people has no time to look for a heading that was renamed.
+    The page for teachers names sections that exist, in their order, because a teacher in class has
+    no time to search.
     """
     page, lessons = (ROOT / "docs" / "teaching.md").read_text(), {}
     for part in page.split("\n## ")[1:]:
@@ -330,10 +338,11 @@ def test_teaching_names_sections_that_are_there():
 
 def test_site_is_made_anew_when_anything_of_it_differs(site, monkeypatch, tmp_path):
     """
-    A site that is thought to be up to date, and is not, shows last week's lesson.
+    The site is rebuilt when any of its inputs changes. A site that only seems current would show an
+    old lesson.
     """
     build, Settings = site("build_site"), site("site_settings").Settings
-    monkeypatch.setattr(build, "NEEDED", ())  # their versions count too, where they are
+    monkeypatch.setattr(build, "NEEDED", ())  # their versions count too where they are installed
     lesson = tmp_path / "notebooks" / "executed" / "00.ipynb"
     lesson.parent.mkdir(parents=True)
     lesson.write_text("{}")
@@ -349,7 +358,7 @@ def test_site_is_made_anew_when_anything_of_it_differs(site, monkeypatch, tmp_pa
 
 def test_site_says_what_it_lacks(site, monkeypatch, tmp_path):
     """
-    Who has no Sphinx is told how to get it, and not by a traceback.
+    Without Sphinx the error says how to install it, instead of a traceback.
     """
     build = site("build_site")
     monkeypatch.setattr(build, "NEEDED", ("json", "no_such_theme"))
@@ -360,7 +369,8 @@ def test_site_says_what_it_lacks(site, monkeypatch, tmp_path):
 
 def test_workflow_builds_what_we_build():
     """
-    What publishes must not have a recipe of its own, and may do no more than publish.
+    The workflow builds the site by `make site`, as developers do, and has only the permissions to
+    publish it.
     """
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "site.yml").read_text())
     assert workflow[True] == {"push": {"branches": ["main"]}, "workflow_dispatch": None}  # "on"

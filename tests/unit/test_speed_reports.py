@@ -1,5 +1,5 @@
 """
-From raw times to reports: summaries, speed-ups, stragglers, predictions.
+Reports from raw times: summaries, speed-ups, stragglers, predictions.
 """
 
 import random
@@ -31,7 +31,7 @@ from ddp_lessons.speed import (
 
 def test_summary_leaves_the_first_steps_out():
     """
-    One step of 9 s would make the mean three times as long.
+    A summary leaves the warm-up steps out: one step of 9 s would make the mean three times as long.
     """
     summary = summarise([9.0, 1.0, 3.0, 2.0], num_warm_up=1)
     assert (summary.median_s, summary.fastest_s, summary.slowest_s) == (2, 1, 3)
@@ -43,7 +43,8 @@ def test_summary_leaves_the_first_steps_out():
 @pytest.mark.parametrize("times_s", [[], [1.0], [0.0, 1.0], [1.0, -1.0]])
 def test_summary_of_no_step_is_refused(times_s):
     """
-    A median of nothing is an error that nobody understands.
+    A summary without steps is refused, because the error of a median of nothing is hard to
+    understand.
     """
     with pytest.raises(BadInput, match=r"Nothing to report: .*1 of warm-up"):
         summarise(times_s)
@@ -51,7 +52,7 @@ def test_summary_of_no_step_is_refused(times_s):
 
 def test_step_of_all_ranks_is_that_of_the_slowest():
     """
-    Another rank may be the slowest in each step.
+    The time of a step is that of the slowest rank, which may differ from step to step.
     """
     assert of_slowest([[1.0, 5.0], [2.0, 4.0]]) == [2, 5]
     for times_s in ([], [[1.0], [1.0, 2.0]]):
@@ -61,7 +62,8 @@ def test_step_of_all_ranks_is_that_of_the_slowest():
 
 def test_report_compares_samples_a_second_by_medians():
     """
-    4 ranks with a batch each do four times the samples in 1.25 of the time: 3.2, or 80 %.
+    A report compares samples a second by medians: 4 ranks with a batch each process four times the
+    samples in 1.25 of the time, which is 3.2 times as fast, or 80 %.
     """
     report = report_speedup([9, 1, 1, 1], 32, [9, 1.25, 1.0, 1.5], 128, world_size=4)
     assert (report.speedup, report.efficiency) == (3.2, 0.8)
@@ -69,7 +71,7 @@ def test_report_compares_samples_a_second_by_medians():
         "3.20 times the samples a second on 4 ranks (80% efficiency): medians of 3 and 3 steps "
         "after 1 of warm-up; the fastest and the slowest are 0% and 40% apart"
     )
-    # Of the same times, all steps and their means: a warm-up before one and not the other.
+    # The same times with all steps and their means: the warm-up is in the first list only.
     assert mean_speedup([9, 1, 1, 1], [0.5, 0.5]) == 6
     with pytest.raises(BadInput, match="Bad throughput"):
         speedup(1.0, 0.0)
@@ -78,7 +80,8 @@ def test_report_compares_samples_a_second_by_medians():
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_serial_share_is_what_amdahl_and_gustafson_start_from(world_size):
     """
-    Foretold by the share, and the share read off again.
+    The serial share predicts a speed-up by Amdahl's law, and is computed back from it. Gustafson's
+    law uses the same share.
     """
     for share in (0.0, 0.1, 0.5, 1.0):
         gain = amdahl_speedup(share, world_size)
@@ -106,7 +109,7 @@ def test_serial_share_is_what_amdahl_and_gustafson_start_from(world_size):
 )
 def test_reports_refuse_what_cannot_be(call, message):
     """
-    A wrong number in would be a wrong sentence out.
+    Impossible inputs are refused, because they would give a wrong sentence.
     """
     with pytest.raises(BadInput, match=message):
         call()
@@ -114,12 +117,13 @@ def test_reports_refuse_what_cannot_be(call, message):
 
 def test_straggler_is_slow_in_most_steps_and_not_in_one():
     """
-    Warm-up and a single pause are on the other ranks: by the mean they would be the slow ones.
+    A straggler is slow in most steps. Warm-up and a single pause of other ranks do not count,
+    although the mean would name those ranks.
     """
     own_s = [[9.0, 1, 1, 1, 1, 1], [1.0, 1, 1, 90, 1, 1], [1.0, 2, 2, 2, 2, 2]]
     assert find_straggler(own_s) == 2
     assert max(range(3), key=lambda rank: sum(own_s[rank])) == 1
-    assert find_straggler([[1.0, 1.0], [1.0, 1.2]]) is None  # a fifth is not clear
+    assert find_straggler([[1.0, 1.0], [1.0, 1.2]]) is None  # 20 % slower is not clear enough
     assert find_straggler([[1.0, 1.0], [1.0, 1.2]], least_share=0.1) == 1
     assert find_straggler([[1.0, 7.0]]) is None
     assert who_waits_least([[3.0, 1.0, 3.0], [0.0, 0.0, 5.0]]) == 1
@@ -129,7 +133,8 @@ def test_straggler_is_slow_in_most_steps_and_not_in_one():
 @pytest.mark.parametrize("seed", range(10))
 def test_prediction_is_what_a_run_on_paper_takes(world_size, seed):
     """
-    The same step, played second by second: a queue of buckets and a link that is busy or free.
+    The prediction equals a simulation of the step, second by second, with a queue of buckets and a
+    link that is busy or idle.
     """
     draw = random.Random(f"{world_size} {seed}")
     link = Link(draw.uniform(0.1, 1.0), draw.uniform(1.0, 10.0))
@@ -151,7 +156,8 @@ def test_prediction_is_what_a_run_on_paper_takes(world_size, seed):
 
 def test_prediction_agrees_with_the_step_model_where_nothing_overlaps():
     """
-    One bucket is ready when backward is over: the two models must say the same.
+    With one bucket nothing overlaps, because it is ready when backward ends. So the prediction
+    equals that of the step model.
     """
     link = Link(0.5, 4.0)
     got = predict_step_s(4, 1.0, [2.0], [8], link, optimizer_s=0.25)
@@ -161,7 +167,8 @@ def test_prediction_agrees_with_the_step_model_where_nothing_overlaps():
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_fit_of_all_reduces_finds_the_link(world_size):
     """
-    A link that was fitted to one number of ranks foretells another, if they share it.
+    The fit of all-reduce times finds the link, which then predicts the times of other numbers of
+    ranks that share it.
     """
     link, rounds = Link(0.01, 1000.0), 2 * (world_size - 1)
     times = [(n, rounds * link.message_s(n / world_size)) for n in (12, 1200, 120000)]
@@ -175,7 +182,7 @@ def test_fit_of_all_reduces_finds_the_link(world_size):
 @pytest.mark.parametrize("world_size", [2, 3, 4, 7])
 def test_bytes_of_some_seconds_take_these_seconds(world_size):
     """
-    What a link moves in a time must take that time, but for less than one number a chunk.
+    An all-reduce of `bytes_in_s` bytes takes the given seconds, less at most one number a chunk.
     """
     link = Link(0.0005, 10_000_000)
     num_bytes = bytes_in_s(0.06, world_size, link)

@@ -1,5 +1,6 @@
 """
-Sets of moments, and what they make of a step: compute, communication, waiting, and what is hidden.
+Time intervals, and how they split a step: compute, communication, waiting, other, and hidden
+communication.
 """
 
 import random
@@ -31,7 +32,8 @@ moments = st.lists(
 
 def seconds_in(intervals):
     """
-    Return the whole numbers s for which s to s + 1 lies in the intervals: another way to have them.
+    Return the whole numbers s for which s to s + 1 lies in the intervals, as a second way to
+    represent them.
     """
     return {second for start, end in intervals for second in range(start, end)}
 
@@ -39,7 +41,8 @@ def seconds_in(intervals):
 @given(moments, moments)
 def test_intervals_are_the_sets_of_their_moments(some, others):
     """
-    Whatever touches, overlaps or is empty: they must do as sets of whole seconds do.
+    Operations on intervals agree with those on sets of whole seconds, also for intervals that
+    touch, overlap or are empty.
     """
     one, other = seconds_in(some), seconds_in(others)
     for got, expected in (
@@ -56,7 +59,8 @@ def test_intervals_are_the_sets_of_their_moments(some, others):
 
 def test_interval_that_ends_before_it_starts_is_refused():
     """
-    Two clocks in one list would give times below 0.
+    An interval that ends before it starts is refused: times of two clocks in one list would give
+    durations below 0.
     """
     with pytest.raises(BadInput, match=r"Bad interval: .*got 2 to 1"):
         union([(2, 1)])
@@ -64,7 +68,7 @@ def test_interval_that_ends_before_it_starts_is_refused():
 
 def split_by_the_moment(tracks, unit):
     """
-    Split tracks moment by moment, with the rules said once more in other words.
+    Split tracks moment by moment, as an independent implementation of the rules.
     """
     calls = [[span for span in track if span[0] == "communication"] for track in tracks]
     calls = [sorted(own, key=lambda span: span[1:3]) for own in calls]
@@ -91,7 +95,8 @@ def split_by_the_moment(tracks, unit):
 @pytest.mark.parametrize("seed", range(20))
 def test_split_is_that_of_every_single_moment(world_size, seed):
     """
-    Buckets that queue, calls inside of compute, ranks that are late: all of it at random.
+    `split_steps` agrees with the split of every single moment, for random queued buckets, calls
+    during compute, and late ranks.
     """
     draw = random.Random(f"{world_size} {seed}")
     num_calls, tracks = draw.randint(0, 3), []
@@ -115,7 +120,8 @@ def test_split_is_that_of_every_single_moment(world_size, seed):
 
 def test_split_tells_a_late_rank_from_a_slow_link():
     """
-    To the sums of durations both look the same: an all-reduce of 8 seconds.
+    A late rank and a slow link are distinguished. The sums of durations are the same for both: an
+    all-reduce of 8 seconds.
     """
     late = [
         [("compute", 0, 2), ("communication", 2, 10)],
@@ -131,7 +137,7 @@ def test_split_tells_a_late_rank_from_a_slow_link():
 
 def test_pictured_waiting_is_the_waiting_that_is_counted():
     """
-    What one sees in a picture and what one reads beside it must be the same.
+    The waiting in the picture equals the waiting that is counted, because a reader sees both.
     """
     tracks = [
         [("compute", 0, 4, "forward"), ("communication", 3, 12, "bucket 1")],
@@ -157,7 +163,8 @@ def test_pictured_waiting_is_the_waiting_that_is_counted():
 )
 def test_split_refuses_what_is_no_step(tracks, message):
     """
-    Ranks whose calls do not meet have no moment at which the last one called.
+    Tracks that are no step are refused: if ranks have different numbers of calls, there is no
+    moment at which the last rank called.
     """
     with pytest.raises(BadInput, match=message):
         split_steps(tracks)
@@ -165,7 +172,8 @@ def test_split_refuses_what_is_no_step(tracks, message):
 
 def test_clocks_that_differ_are_brought_together():
     """
-    Rank 1's clock is 100 s behind, and it left one barrier late: the median does not mind.
+    Clocks that differ are aligned by barriers. Rank 1's clock is 100 s behind, and it left one
+    barrier late, which the median ignores.
     """
     offsets_s = clock_offsets_s([[200.0, 201.0, 202.0], [100.0, 101.5, 102.0]])
     assert offsets_s == [0, 100]
@@ -179,7 +187,7 @@ def test_clocks_that_differ_are_brought_together():
 
 def test_clocks_without_barriers_are_refused():
     """
-    Nothing else says how clocks lie to each other.
+    Clocks without common barriers are refused, because nothing else shows their difference.
     """
     with pytest.raises(BadInput, match=r"Bad barriers: .*got \[2, 1\]"):
         clock_offsets_s([[1.0, 2.0], [1.0]])

@@ -1,5 +1,5 @@
 """
-A cell that stands still, and one that is slow: on ranks that are made up.
+Whether a cell is stalled or only slow, on made-up ranks.
 """
 
 import pytest
@@ -16,14 +16,14 @@ COMPUTING = RankSnapshot()
 @pytest.fixture
 def ranks():
     """
-    Four ranks that all sleep.
+    Return four ranks that all sleep.
     """
     return MadeUpRanks()
 
 
 class Watch:
     """
-    Look at made-up ranks every 0.2 s.
+    A stall detector that polls made-up ranks every 0.2 s.
     """
 
     def __init__(self, ranks):
@@ -39,7 +39,7 @@ class Watch:
 
     def looks(self, count, each=lambda ranks: None):
         """
-        Look some times.
+        Poll `count` times, and return the detector.
         """
         for _ in range(count):
             self.ranks.now += 0.2
@@ -58,7 +58,8 @@ def turn(ranks, rank, turns=1, **changes):
 
 def test_standstill_counts_from_the_last_turn(ranks):
     """
-    All wait for one another: the seconds are those of their sleep.
+    The stall lasts since the last turn: while all ranks wait for one another, the seconds of their
+    sleep count.
     """
     watch = Watch(ranks)
     assert watch.looks(10).seconds == pytest.approx(2.0)
@@ -67,7 +68,8 @@ def test_standstill_counts_from_the_last_turn(ranks):
 
 def test_standstill_is_none_while_one_waits_for_a_core(ranks):
     """
-    Three sleep, since the fourth is starved: that is a slow cell, not a deadlock.
+    There is no stall while a rank waits for a core: three ranks sleep because the fourth is
+    starved, and the cell is only slow.
     """
     ranks.change(1, main_sleeps=False)
     assert Watch(ranks).looks(300).seconds == 0.0
@@ -75,7 +77,8 @@ def test_standstill_is_none_while_one_waits_for_a_core(ranks):
 
 def test_standstill_is_none_while_a_thread_works(ranks):
     """
-    A thread of any rank, of one that has finished too, may be about to send.
+    There is no stall while a thread works, also in a rank that has finished, because it may be
+    about to send.
     """
     ranks.change(3, others_sleep=False)
     assert Watch(ranks).looks(300).seconds == 0.0
@@ -83,7 +86,8 @@ def test_standstill_is_none_while_a_thread_works(ranks):
 
 def test_standstill_is_none_while_children_compute(ranks):
     """
-    The workers of a DataLoader use the cores, and the ranks wait for them.
+    There is no stall while child processes compute, such as a DataLoader's workers, for which the
+    ranks wait.
     """
 
     def work(ranks):
@@ -94,7 +98,7 @@ def test_standstill_is_none_while_children_compute(ranks):
 
 def test_standstill_goes_on_over_the_polls_of_a_loop(ranks):
     """
-    A loop with a sleep in it wakes up and does nothing.
+    The polls of a loop with a sleep do not end a stall, because it wakes up and does nothing.
     """
 
     def poll(ranks):
@@ -105,7 +109,8 @@ def test_standstill_goes_on_over_the_polls_of_a_loop(ranks):
 
 def test_standstill_of_one_that_gets_on_in_its_calls_is_told(ranks):
     """
-    Small messages, one after another, on a starved machine: little CPU time, but turns.
+    A rank that progresses in its calls is recognised by its turns: small messages on a starved
+    machine use little CPU time.
     """
     watch = Watch(ranks)
     watch.looks(10, lambda ranks: turn(ranks, 2, turns=20))
@@ -117,7 +122,8 @@ def test_standstill_of_one_that_gets_on_in_its_calls_is_told(ranks):
 
 def test_standstill_is_vain_only_once_gloo_has_looked(ranks):
     """
-    The message may have come: the one who must take it is starved.
+    A wait counts as for ever only after Gloo's thread had a turn. The message may have arrived
+    while that thread is starved.
     """
     watch = Watch(ranks)
     for _ in range(20):
@@ -128,7 +134,8 @@ def test_standstill_is_vain_only_once_gloo_has_looked(ranks):
 
 def test_standstill_of_a_poll_is_vain_after_many(ranks):
     """
-    What waits for a store polls it. Thirty polls are thirty chances; seconds are none.
+    A wait that polls a store counts as for ever after thirty polls. Seconds are no measure under
+    load.
     """
     watch = Watch(ranks)
     watch.looks(20, lambda ranks: turn(ranks, 2))
@@ -140,7 +147,8 @@ def test_standstill_of_a_poll_is_vain_after_many(ranks):
 
 def test_standstill_of_a_wait_for_a_rank_that_there_is_not(ranks):
     """
-    torch polls the store for the address of rank -1, and will for ever.
+    A receive from a rank that does not exist counts as a wait for ever: torch polls the store for
+    the address of rank -1.
     """
     nobody = RankSnapshot(call="recv", peer=-1)
     watch = Watch(ranks)
@@ -152,7 +160,8 @@ def test_standstill_of_a_wait_for_a_rank_that_there_is_not(ranks):
 
 def test_chance_after_a_fault(ranks):
     """
-    A rank fails; the others may fail of the same by themselves, as soon as they get there.
+    After a fault each other rank gets the chance to reach the same error: enough rest, CPU time or
+    turns.
     """
     watch = Watch(ranks)
     at_fault = {rank: watch.standstill.stats(rank) for rank in range(4)}
@@ -164,21 +173,22 @@ def test_chance_after_a_fault(ranks):
     ranks.change(1, main_sleeps=False)
     watch.looks(1)
     assert had_a_chance(0, IN_A_COLLECTIVE)
-    assert not had_a_chance(0, COMPUTING)  # it sleeps, for a fifth of a second so far
+    assert not had_a_chance(0, COMPUTING)  # it has slept for only a fifth of a second
     watch.looks(100)
     assert had_a_chance(0, COMPUTING)
-    assert not had_a_chance(1, COMPUTING)  # it had no turn yet
+    assert not had_a_chance(1, COMPUTING)  # it has had no turn yet
     turn(ranks, 1, turns=3, main_cpu_s=1.31)
     watch.looks(1)
     assert had_a_chance(1, COMPUTING)
     turn(ranks, 2, turns=60)
     watch.looks(1)
-    assert had_a_chance(2, COMPUTING)  # a loop with a sleep in it went round sixty times
+    assert had_a_chance(2, COMPUTING)  # a loop with a sleep has run sixty times
 
 
 def test_standstill_counts_while_one_is_halted(ranks):
     """
-    None of its threads can move, though it does not sleep.
+    The stall counts while a rank is halted: none of its threads can move, although it does not
+    sleep.
     """
     halt = "stopped by a signal"
     ranks.change(1, main_sleeps=False, main_halt=halt, others_sleep=False)
@@ -193,7 +203,8 @@ def test_standstill_counts_while_one_is_halted(ranks):
 
 def test_a_halted_rank_had_its_chance_to_raise(ranks):
     """
-    Another rank has raised: nobody waits for what a stopped one would have said.
+    After another rank's error, a halted rank counts as having had its chance, because it cannot
+    report an error.
     """
     ranks.change(1, main_sleeps=False, main_halt="stopped by a signal")
     watch = Watch(ranks)

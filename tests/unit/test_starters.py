@@ -1,5 +1,5 @@
 """
-What learners find where the solution was.
+Starters: the notebooks that learners open, with gaps in place of solutions.
 """
 
 import nbformat
@@ -27,7 +27,7 @@ def script(net):
 
 def test_blank_of_a_broken_script_holds_what_is_to_be_mended():
     """
-    A task may be to mend code: the blank shows it, after the line that raises.
+    A starter for a task that repairs code shows the broken code, after the line that raises.
     """
     places = all_notebooks(find_root(__file__.rpartition("/")[0]))
     place = next(place for place in places if not place.is_lesson)
@@ -41,7 +41,8 @@ def test_blank_of_a_broken_script_holds_what_is_to_be_mended():
 
 def test_the_course_keeps_its_own_blank_the_same_under_every_python(tmp_path):
     """
-    A developer who resets a blank in a clone must not find another Python's version in the diff.
+    A starter in the course's own folder is the same under every Python, so that a developer who
+    resets it sees no difference in git.
     """
     place = make_course(tmp_path / "course")
     assert blank_to_open(place, place.blank) == read_blank(place)

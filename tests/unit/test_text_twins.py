@@ -1,5 +1,5 @@
 """
-A notebook and its text twin never differ.
+A notebook and its text twin always have the same content.
 """
 
 import pytest
@@ -11,7 +11,8 @@ from ddp_lessons.errors import NotebookRefused
 
 def test_read_twin_keeps_tags_and_translates_magics(tmp_path):
     """
-    The text is Python that a linter can read; the notebook has the magics.
+    A text twin is Python that a linter can read. Its tags are kept, and its commented magics become
+    magics.
     """
     text = '# %% tags=["run", "raises-exception"]\n# %%px --targets 0\nx = 3\n# !ls\n'
     cell = read_twin(make_course(tmp_path, text).text)["cells"][0]
@@ -22,7 +23,7 @@ def test_read_twin_keeps_tags_and_translates_magics(tmp_path):
 @pytest.mark.parametrize("comment", ["# cat the pieces", "# rm what is old", "# why?", "# ls"])
 def test_read_twin_refuses_a_comment_that_would_run(tmp_path, comment):
     """
-    jupytext takes such a comment for a shell command and uncomments it.
+    A comment that jupytext would take for a shell command, and uncomment, is refused.
     """
     place = make_course(tmp_path, f"# %% [markdown]\n# Text.\n\n# %%\nx = 3\n{comment}\n")
     with pytest.raises(NotebookRefused, match=r"^00_toy\.py, cell 2, comment: .*would be run"):
@@ -31,7 +32,7 @@ def test_read_twin_refuses_a_comment_that_would_run(tmp_path, comment):
 
 def test_read_twin_lets_shell_cells_and_comments_pass(tmp_path):
     """
-    A shell cell is meant, and most comments are none.
+    Shell cells and ordinary comments pass.
     """
     text = "# %%\n# %%bash\n# ls\n# cat x\n\n# %%\n# the cat sat\nx = 3  # ls\n"
     sources = [cell["source"] for cell in read_twin(make_course(tmp_path, text).text)["cells"]]
@@ -40,7 +41,7 @@ def test_read_twin_lets_shell_cells_and_comments_pass(tmp_path):
 
 def test_read_twin_missing(tmp_path):
     """
-    A notebook without a text cannot be reviewed.
+    A missing text twin is reported, because a notebook without one cannot be reviewed.
     """
     place = make_course(tmp_path)
     place.text.unlink()
@@ -50,7 +51,7 @@ def test_read_twin_missing(tmp_path):
 
 def test_refuse_unequal_ignores_outputs_only(tmp_path):
     """
-    The text holds no outputs; all else is the same in both.
+    Only outputs may differ, because the text twin holds none.
     """
     notebook, place = run_notebook(tmp_path), make_course(tmp_path)
     assert len(content(notebook)) == len(notebook["cells"])
@@ -68,7 +69,8 @@ def test_refuse_unequal_ignores_outputs_only(tmp_path):
 )
 def test_refuse_unequal_names_the_first_cell(tmp_path, text, number):
     """
-    Whoever edits one of the two is told where the other differs.
+    The first cell that differs is named, so that an author who edits one of the two files finds the
+    difference.
     """
     notebook, place = run_notebook(tmp_path), make_course(tmp_path, text)
     with pytest.raises(NotebookRefused, match=rf"cell {number}, twin: .*build 00_toy"):

@@ -1,5 +1,6 @@
 """
-What the system tells of a rank's threads: asleep, at work, kept from the cores, gone.
+Thread stats: what the system says of a rank's threads, whether they sleep, work, wait for a core or
+are gone.
 """
 
 import os
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="re
 @contextmanager
 def python(source):
     """
-    Give the process id of a Python that has said that it runs `source`.
+    Give the process id of a Python that runs `source`, once it has started.
     """
     process = subprocess.Popen(
         [sys.executable, "-c", f"print('up', flush=True)\n{source}"], stdout=subprocess.PIPE
@@ -42,7 +43,7 @@ def python(source):
 
 class Told:
     """
-    A clock and a thread stats that do as they are told.
+    A clock, and thread stats that a test sets.
     """
 
     def __init__(self, stats=ASLEEP):
@@ -51,7 +52,7 @@ class Told:
 
     def after(self, seconds, **changes):
         """
-        Let time pass, change the thread stats, and look.
+        Let time pass, change the thread stats, and take a reading.
         """
         self.now += seconds
         self.stats = replace(self.stats, **changes)
@@ -61,7 +62,7 @@ class Told:
 
 def test_pulse_of_a_process_that_sleeps_and_of_one_that_computes():
     """
-    The two that must never be mistaken for each other.
+    A process that sleeps and one that computes are distinguished.
     """
     with (
         python("import time; time.sleep(600)") as sleeping,
@@ -83,7 +84,8 @@ def test_pulse_of_a_process_that_sleeps_and_of_one_that_computes():
 
 def test_pulse_of_a_process_that_is_stopped_is_no_sleep():
     """
-    It has not chosen to stop, and neither does it want a core: no load is to blame.
+    A stopped process is halted and does not count as asleep. It wants no core either, so load is
+    not the cause.
     """
     with python("import time; time.sleep(600)") as pid:
         wait_until(lambda: thread_stats_of(pid).main_sleeps, HANGS_AFTER_S, "sleep")
@@ -95,7 +97,7 @@ def test_pulse_of_a_process_that_is_stopped_is_no_sleep():
         assert not wants_a_core(pid)
         rest = SleepTracker(pid)
         assert rest.is_stopped
-        assert rest.halt == ""  # one look does not tell for how long
+        assert rest.halt == ""  # one reading does not show for how long
         rest.look()
         assert rest.halt == "stopped by a signal"
         os.kill(pid, signal.SIGCONT)
@@ -106,7 +108,8 @@ def test_pulse_of_a_process_that_is_stopped_is_no_sleep():
 
 def test_pulse_sees_the_other_threads():
     """
-    A thread that computes may wake the main thread at any moment.
+    Threads besides the main one are seen, because a thread that computes may wake the main thread
+    at any moment.
     """
     work = "import threading, time\ndef work():\n    while True: pass\n"
     work += "threading.Thread(target=work, daemon=True).start()\ntime.sleep(600)"
@@ -119,7 +122,8 @@ def test_pulse_sees_the_other_threads():
 
 def test_two_on_one_core_wait_for_it():
     """
-    How long the main thread waited is part of what all threads waited.
+    Two processes on one core wait for it, and the main thread's wait is part of the wait of all
+    threads.
     """
     core = min(os.sched_getaffinity(0))
     busy = f"import os\nos.sched_setaffinity(0, [{core}])\nwhile True:\n    pass"
@@ -135,7 +139,7 @@ def test_two_on_one_core_wait_for_it():
 
 def test_pulse_of_nobody_is_none():
     """
-    A rank may be gone before one looks.
+    A process that has ended has no thread stats, because a rank may be gone before the reading.
     """
     with python("import time; time.sleep(600)") as pid:
         pass
@@ -148,7 +152,8 @@ def test_pulse_of_nobody_is_none():
 
 def test_pulse_knows_the_engines_threads_by_name():
     """
-    Heartbeats and our own questions are no work of the learner's.
+    The engine's own threads are recognised by name and left out: heartbeats and the agent's answers
+    are not the learner's work.
     """
     naming = (
         "import threading, time\n"
@@ -173,7 +178,8 @@ def test_pulse_knows_the_engines_threads_by_name():
 
 def test_rest_counts_only_sleep_without_a_turn():
     """
-    Two looks at a sleeping thread prove nothing if it had a turn between them.
+    Rest counts only sleep without a turn: two readings of a sleeping thread prove nothing if it had
+    a turn between them.
     """
     told = Told()
     assert told.after(0.2).rest_s == pytest.approx(0.2)
@@ -184,7 +190,7 @@ def test_rest_counts_only_sleep_without_a_turn():
 
 def test_rest_of_one_that_waits_for_a_core_is_none():
     """
-    A starved rank has no turns either, and yet it does not rest.
+    A rank that waits for a core does not rest, although it has no turns.
     """
     told = Told()
     for _ in range(20):
@@ -193,7 +199,8 @@ def test_rest_of_one_that_waits_for_a_core_is_none():
 
 def test_rest_is_sure_once_gloo_has_looked():
     """
-    What has come for a rank is seen by Gloo's loop; before its turn, the rank may still wake up.
+    Rest is certain only after Gloo's thread had a turn: an arrived message may still wake the rank
+    before that.
     """
     told = Told()
     assert not told.after(0.2).nothing_stirs
@@ -204,14 +211,14 @@ def test_rest_is_sure_once_gloo_has_looked():
 
 def test_rest_without_gloo_needs_only_the_others():
     """
-    A rank in no group, or on NCCL, has no such loop.
+    Without a Gloo thread, as in no group or with NCCL, only the other threads must sleep.
     """
     assert Told(replace(ASLEEP, gloo_turns=None)).after(0.2).nothing_stirs
 
 
 def test_name_engine_threads_spares_the_main_thread():
     """
-    The main thread is the learner's, and keeps the name of its program.
+    The main thread keeps its name, which is that of the learner's program.
     """
     naming = (
         "import os, threading, time\nfrom pathlib import Path\n"
@@ -227,7 +234,8 @@ def test_name_engine_threads_spares_the_main_thread():
 
 def test_rest_counts_how_long_a_thread_waits_for_a_disk():
     """
-    A turn in between means that the disk answers.
+    The seconds for which a thread waits for a disk are counted. A turn in between means that the
+    disk answers.
     """
     told = Told()
     halted = {"main_sleeps": False, "main_halt": "waiting for a disk"}

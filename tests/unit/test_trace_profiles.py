@@ -1,5 +1,5 @@
 """
-Profiles of several ranks as one trace: a process a rank, and one clock.
+Profiles of several ranks merged into one trace, with one process a rank and one clock.
 """
 
 import subprocess
@@ -27,7 +27,8 @@ def entry(name, ts, pid=77, **more):
 
 def test_merged_profiles_are_on_one_clock_with_a_process_a_rank():
     """
-    Profiles that began at different moments count their microseconds from there.
+    Merged profiles have one clock, although each counts microseconds from its own start, and one
+    process a rank.
     """
     first = profile(5_000_000, entry("a", 10.0), entry("b", 12.0))
     second = profile(5_004_000, entry("a", 7.0))
@@ -41,7 +42,8 @@ def test_merged_profiles_are_on_one_clock_with_a_process_a_rank():
 
 def test_merged_profiles_keep_names_of_threads_and_tell_arrows_apart():
     """
-    Each profile numbers its arrows from 1; joined, they would lead from rank to rank.
+    Names of threads are kept, and arrows get different ids. Each profile numbers its arrows from 1,
+    so they would otherwise connect ranks.
     """
     own = [
         entry("a", 1.0),
@@ -61,7 +63,8 @@ def test_merged_profiles_keep_names_of_threads_and_tell_arrows_apart():
 
 def test_traces_are_read_without_torch():
     """
-    A notebook's kernel merges and draws traces. Importing torch there takes a second.
+    Traces are merged and drawn without torch, because importing it in a notebook's kernel takes a
+    second.
     """
     source = "import sys; from ddp_lessons.trace import merge; print('torch' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
@@ -70,7 +73,7 @@ def test_traces_are_read_without_torch():
 
 def test_trace_has_every_name_that_it_lists():
     """
-    Those that need torch are imported when they are asked for.
+    The package has every name that it lists. Those that need torch are imported on demand.
     """
     assert all(callable(getattr(trace, name)) for name in trace.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'tracer'"):

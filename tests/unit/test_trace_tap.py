@@ -1,5 +1,5 @@
 """
-The tap, in one process: two ranks are two threads, each with a group of its own.
+The trace's tap in one process: two ranks are two threads, each with its own group.
 """
 
 import _thread
@@ -27,7 +27,7 @@ TIMEOUT = timedelta(seconds=HANGS_AFTER_S)
 @pytest.fixture
 def one_rank():
     """
-    Join a group of one.
+    Join a group of one rank, and leave it after the test.
     """
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
@@ -43,7 +43,7 @@ def _group(store, rank):
 
 
 def test_tap_hears_a_call_from_a_thread_without_python(one_rank):
-    # Autograd's thread for a GPU makes such calls: there is no function of Python below the kernel.
+    # Autograd's thread for a GPU makes calls without a Python function on its stack.
     gathered, own = torch.zeros(2), torch.ones(2)
     arguments = (gathered, own, dist.group.WORLD.boxed())
     with trace() as events:
@@ -55,7 +55,8 @@ def test_tap_hears_a_call_from_a_thread_without_python(one_rank):
 
 def test_tap_hears_messages_between_threads():
     """
-    Who is meant by a receive from anyone is known only when it has come.
+    Messages between threads are recorded. The sender of a receive from any rank is known only after
+    its arrival.
     """
     store, came = dist.HashStore(), []
 
@@ -91,7 +92,7 @@ def test_tap_hears_messages_between_threads():
 @pytest.mark.usefixtures("one_rank")
 def test_tap_hears_the_reducer_and_hooks_come_and_go():
     """
-    A learner's own hooks stay, in their order, when the trace is gone.
+    The reducer's calls are recorded, and the learner's own hooks keep their order after the trace.
     """
     model = torch.nn.Sequential(*(torch.nn.Linear(16, 16) for _ in range(3)))
     model[0].bias.requires_grad_(False)
@@ -114,7 +115,8 @@ def test_tap_hears_the_reducer_and_hooks_come_and_go():
 @pytest.mark.usefixtures("one_rank")
 def test_tap_keeps_few_handles_and_lets_go_of_them():
     """
-    A handle keeps its tensors, and on Gloo its sockets, alive.
+    Few handles are kept, and they are dropped at the end, because a handle keeps its tensors, and
+    on Gloo its sockets, alive.
     """
     handles = []
     with trace() as events:
@@ -135,7 +137,7 @@ def test_tap_keeps_few_handles_and_lets_go_of_them():
 @pytest.mark.usefixtures("one_rank")
 def test_tap_hears_sparse_tensors():
     """
-    What a sparse tensor costs is its indices and its values.
+    The bytes of a sparse tensor are those of its indices and values.
     """
     with torch.sparse.check_sparse_tensor_invariants():  # torch 2.11 warns without it
         sparse = torch.sparse_coo_tensor([[0, 2]], [1.0, 2.0], (5,))
@@ -151,13 +153,13 @@ def test_tap_hears_sparse_tensors():
 
 def test_tap_gives_no_end_to_what_nobody_joined():
     """
-    A future that failed is complete for torch; for a trace the call has no end.
+    A call that failed has no end in the trace, although torch counts its future as complete.
     """
     store, failed = dist.HashStore(), []
 
     def rank(number):
         gloo = dist.ProcessGroupGloo(store, number, 2, timedelta(seconds=HANGS_AFTER_S))
-        here.wait()  # that limit was for meeting, too
+        here.wait()  # the limit was for connecting too
         gloo._set_default_timeout(timedelta(seconds=0.2))
         group = dist.ProcessGroup(store, number, 2)
         group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
@@ -168,7 +170,7 @@ def test_tap_gives_no_end_to_what_nobody_joined():
                 work.wait()
             except RuntimeError:
                 failed.append(number)
-        here.wait()  # rank 1 is in the group, and at no collective
+        here.wait()  # rank 1 is in the group, but calls no collective
 
     here = threading.Barrier(2)
     with trace() as events:
@@ -183,7 +185,8 @@ def test_tap_gives_no_end_to_what_nobody_joined():
 
 def test_tap_lets_backend_threads_finish_telling(monkeypatch):
     """
-    A thread that calls Python while the interpreter ends takes the process down with it.
+    The tap waits for threads of the backend at its end: a thread that calls Python while the
+    interpreter ends would crash the process.
     """
     tap, asked = Tap(), []
 
@@ -191,7 +194,7 @@ def test_tap_lets_backend_threads_finish_telling(monkeypatch):
         def done(self):
             asked.append(len(asked))
             if len(asked) == 3:
-                tap._untold.clear()  # the thread has told us
+                tap._untold.clear()  # the thread has reported the end
             return True
 
     monkeypatch.setattr("ddp_lessons.trace.tap.is_done", Future.done)
@@ -214,7 +217,8 @@ class _Recorder:
 
 def test_messages_of_a_batch_share_the_work_at_its_end(one_rank):
     """
-    As NCCL has it. A call that is not asynchronous has none there: what follows comes after it.
+    Messages of a batch share the work at its end, as with NCCL. A synchronous call has no work
+    there, so it is complete at once.
     """
     tap, recorder = Tap(), _Recorder()
     names = ("send", "recv", "all_reduce")
@@ -237,7 +241,7 @@ def test_messages_of_a_batch_share_the_work_at_its_end(one_rank):
 
 def test_work_of_a_batch_is_told_and_given_back():
     """
-    The caller that ends a batch gets the Work, after the tap has noted it.
+    The work of a batch is noted by the tap and returned to the caller that ends the batch.
     """
     works = []
     waits = Waits(SimpleNamespace(batch_ended=works.append))
@@ -271,20 +275,22 @@ WAYS_TO_WAIT = {
 @pytest.mark.parametrize("way", WAYS_TO_WAIT)
 def test_tap_hears_every_way_to_wait(way):
     """
-    Who waits by a future, or looks until it is complete, waits: a check must not say otherwise.
+    Every way to wait counts: by a future, or by polling until the call is complete. A check must
+    not report a missing wait.
     """
     with trace() as events:
         left = dist.all_reduce(torch.ones(3), async_op=True)
         WAYS_TO_WAIT[way](dist.all_reduce(torch.ones(3), async_op=True))
     assert [event.wait_index is None for event in events] == [True, False]
-    assert events[1].end_ns  # nobody has waited for the other one, which may still be under way
+    assert events[1].end_ns  # the first call may still be under way, because nothing waited for it
     assert left.wait()
 
 
 @pytest.mark.usefixtures("one_rank")
 def test_a_callback_that_reads_what_came_waits_for_nothing():
     """
-    It runs when the call is complete, in whatever thread: who hung it there has not stood still.
+    A callback that reads the result does not count as a wait, because it runs in any thread after
+    completion.
     """
     read = []
     with trace() as events:
@@ -301,7 +307,7 @@ def test_a_callback_that_reads_what_came_waits_for_nothing():
 @pytest.mark.usefixtures("one_rank")
 def test_tap_hears_waits_for_functional_collectives():
     """
-    Their tensor stands for the call: whoever reads it waits.
+    Functional collectives are waited for by reading their tensor.
     """
     with trace() as events:
         kept = functional.all_reduce(torch.ones(3), "sum", dist.group.WORLD)
@@ -314,7 +320,7 @@ def test_tap_hears_waits_for_functional_collectives():
 @pytest.mark.usefixtures("one_rank")
 def test_tap_knows_what_waits_in_cpp():
     """
-    torch's broadcast of a module's states comes back when it is through.
+    A wait inside C++ counts: torch's broadcast of a module's states returns when it is complete.
     """
     model = torch.nn.Linear(3, 3)
     with trace() as events:
@@ -324,7 +330,7 @@ def test_tap_knows_what_waits_in_cpp():
 
 def test_tap_leaves_torchs_methods_as_they_were():
     """
-    Outside of a trace nothing of ours is in the way.
+    Outside of a trace torch's methods are unchanged.
     """
 
     def methods():
@@ -345,14 +351,14 @@ class _Noted:
 
     def waited(self, work, start_ns):
         """
-        Note who was waited for, and since when.
+        Record the work that was waited for, and since when.
         """
         self.told.append((work, start_ns))
 
 
 def test_a_loop_of_looks_waits_from_the_first_look_on():
     """
-    Whoever asks until it is complete has waited all the while.
+    A loop that polls until completion counts as waiting since its first poll.
     """
     noted, work = _Noted(), object()
     waits = Waits(noted)
@@ -368,7 +374,8 @@ def test_a_loop_of_looks_waits_from_the_first_look_on():
 
 def test_only_so_many_futures_are_kept():
     """
-    Each keeps its Work, and so its tensors, alive.
+    The number of futures that are kept is limited, because each keeps its work and its tensors
+    alive.
     """
     waits = Waits(_Noted())
     futures = [waits._stands_for(object(), [number]) for number in range(_MAX_FUTURES + 1)]

@@ -1,5 +1,5 @@
 """
-What an error of a rank says, the same on every run.
+The text and the line of a rank's error, which are the same on every run.
 """
 
 import pytest
@@ -25,14 +25,14 @@ CELL_FILE = "/tmp/ipykernel_1/cell.py"
 )
 def test_text_of_error_is_the_same_on_every_run(text, told):
     """
-    nbval compares the text of an error, so no address, port or build path may stand in it.
+    An error's text contains no address, port or build path, because nbval compares it.
     """
     assert text_of_error(RuntimeError(text)) == told
 
 
 def test_line_of_error_is_the_learners_own():
     """
-    The deepest frame of an error is in torch; the line to look at is the cell's.
+    The line is that of the cell, although the deepest frame of an error may be in torch.
     """
     source = "def f(x):\n    return int(x)\n\nf('a')\n"
     with pytest.raises(ValueError, match="invalid literal") as caught:
@@ -43,7 +43,7 @@ def test_line_of_error_is_the_learners_own():
 
 def test_line_of_error_of_a_cell_that_does_not_parse():
     """
-    A cell that never ran has no frame; the parser knows the line.
+    A syntax error has no frame, so its line comes from the parser.
     """
     with pytest.raises(SyntaxError) as caught:
         compile("x = 1\ny = (\n", CELL_FILE, "exec")

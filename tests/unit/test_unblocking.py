@@ -1,5 +1,5 @@
 """
-Who is beyond help, and who is only slow: on ranks that are made up.
+Which ranks cannot be released, and which are only slow, on made-up ranks.
 """
 
 from concurrent.futures import Future
@@ -15,7 +15,7 @@ from ddp_lessons.ranks.system.clocks import FREE_EVERY_S
 @pytest.fixture
 def ranks(monkeypatch):
     """
-    Four ranks that all wait in a call, whose agents let go when they are told to.
+    Return four ranks that all wait in a call, and whose agents release them on request.
     """
     monkeypatch.setattr(unblocking, "children_of", lambda pid: [])
     made_up = MadeUpRanks()
@@ -25,7 +25,7 @@ def ranks(monkeypatch):
 
 def lost_after(ranks, seconds, running=(0, 1, 2, 3), each=lambda ranks: None):
     """
-    Free ranks for some seconds; return who was lost, and after how many.
+    Release ranks for some seconds. Return those that are given up, and after how many seconds.
     """
     freed = Unblocker(ranks, clock=ranks.clock, stats=ranks.all_stats.get)
     for step in range(round(seconds / FREE_EVERY_S)):
@@ -40,7 +40,8 @@ def lost_after(ranks, seconds, running=(0, 1, 2, 3), each=lambda ranks: None):
 
 def test_freeing_gives_up_who_let_go_and_sleeps_on(ranks):
     """
-    A receive from a rank that there is not: nothing can wake it any more.
+    A rank that was released and still sleeps is given up: it receives from a rank that does not
+    exist, so nothing can wake it.
     """
     lost, seconds = lost_after(ranks, 10.0, running=[2])
     assert lost == [2]
@@ -49,7 +50,8 @@ def test_freeing_gives_up_who_let_go_and_sleeps_on(ranks):
 
 def test_freeing_wakes_a_sleeper_before_it_gives_it_up(ranks):
     """
-    Gloo forgets who waits for a message that was under way when the connection was cut.
+    A sleeping rank is woken before it is given up, because Gloo may forget a waiter whose message
+    was under way when the connection was cut.
     """
     ranks.sleepers[2] = [2, 1]
 
@@ -63,7 +65,8 @@ def test_freeing_wakes_a_sleeper_before_it_gives_it_up(ranks):
 
 def test_freeing_gives_up_who_is_woken_again_and_again(ranks):
     """
-    A wait that is never over must not keep the prompt for ever.
+    A rank that is woken again and again is given up at last, because an endless wait must not block
+    the prompt for ever.
     """
     ranks.sleepers[2] = [1] * 1000
     lost, seconds = lost_after(ranks, 60.0, running=[2])
@@ -73,7 +76,8 @@ def test_freeing_gives_up_who_is_woken_again_and_again(ranks):
 
 def test_freeing_never_gives_up_who_has_not_said_whom_it_woke(ranks):
     """
-    The agent that is to wake others is starved.
+    A rank is not given up before its agent has answered the wake-up, because the agent may be
+    starved.
     """
     ranks.control.wake = lambda some: {rank: Future() for rank in some}
     assert lost_after(ranks, 60.0, running=[2])[0] == []
@@ -81,7 +85,8 @@ def test_freeing_never_gives_up_who_has_not_said_whom_it_woke(ranks):
 
 def test_freeing_never_gives_up_who_waits_for_a_core(ranks):
     """
-    The crowd: its agent has let go, its main thread is runnable, and has no turn for a minute.
+    A rank that waits for a core is never given up: on a crowded machine its main thread may have no
+    turn for a minute.
     """
     ranks.change(2, main_sleeps=False)
     assert lost_after(ranks, 60.0, running=[2])[0] == []
@@ -89,7 +94,8 @@ def test_freeing_never_gives_up_who_waits_for_a_core(ranks):
 
 def test_freeing_never_gives_up_whose_guard_had_no_turn(ranks):
     """
-    It sleeps, but nobody in it has had the processor to cut what it waits for.
+    A sleeping rank is never given up while its agent has had no turn, because nothing has cut its
+    connections yet.
     """
     del ranks.states[2]
     assert lost_after(ranks, 60.0, running=[2])[0] == []
@@ -97,7 +103,8 @@ def test_freeing_never_gives_up_whose_guard_had_no_turn(ranks):
 
 def test_freeing_never_gives_up_whose_gloo_had_no_turn(ranks):
     """
-    The sockets are cut; who must notice is starved.
+    A rank is never given up while its Gloo thread has had no turn, because that thread must notice
+    that the sockets are cut.
     """
     ranks.change(2, gloo_turns=100)
     freed = Unblocker(ranks, clock=ranks.clock, stats=ranks.all_stats.get)
@@ -108,7 +115,8 @@ def test_freeing_never_gives_up_whose_gloo_had_no_turn(ranks):
 
 def test_freeing_waits_for_the_peers_to_let_go(ranks):
     """
-    What a rank waits for may be cut at the other end only, by a agent that is starved.
+    A rank is not given up before its peers' agents have released them, because its wait may end
+    only at the other end.
     """
     del ranks.states[3]
     assert lost_after(ranks, 60.0, running=[2, 3])[0] == []
@@ -116,7 +124,8 @@ def test_freeing_waits_for_the_peers_to_let_go(ranks):
 
 def test_freeing_waits_for_children_that_move(ranks, monkeypatch):
     """
-    A cell that is interrupted waits for the workers of its DataLoader to end.
+    A rank is not given up while its child processes use CPU time: an interrupted cell waits for its
+    DataLoader's workers to end.
     """
     used = iter(range(10_000))
     monkeypatch.setattr(unblocking, "children_of", lambda pid: [7])
@@ -127,7 +136,8 @@ def test_freeing_waits_for_children_that_move(ranks, monkeypatch):
 
 def test_freeing_never_gives_up_who_is_idle(ranks):
     """
-    It came back, and its answer is under way through a starved controller.
+    A rank that is idle is never given up: it has returned, and its answer is on its way through a
+    starved controller.
     """
     ranks.states[2] = {"idle": True}
     assert lost_after(ranks, 60.0, running=[2])[0] == []
@@ -135,7 +145,8 @@ def test_freeing_never_gives_up_who_is_idle(ranks):
 
 def test_freeing_gives_up_the_deaf(ranks):
     """
-    C code holds the interpreter and sleeps: the agent had many turns, and said no word.
+    A rank whose agent had many turns and does not answer is given up: C code holds the interpreter
+    and sleeps.
     """
     del ranks.states[1]
 
@@ -150,8 +161,8 @@ def test_freeing_gives_up_the_deaf(ranks):
 
 def test_freeing_never_gives_up_whose_interpreter_is_held_by_a_starved_thread(ranks):
     """
-    The agent had many turns and said no word: the engine's thread that holds the interpreter waits
-    for a core.
+    A rank is never given up while its interpreter is held by an engine's thread that waits for a
+    core.
     """
     del ranks.states[1]
 
@@ -163,7 +174,8 @@ def test_freeing_never_gives_up_whose_interpreter_is_held_by_a_starved_thread(ra
 
 def test_freeing_gives_up_the_stubborn(ranks):
     """
-    A loop that catches every interrupt: it is not slow, it had its chances.
+    A rank that catches every interrupt in a loop is given up, because it had its chances and is not
+    slow.
     """
     caught = iter(range(1, 1000))
 
@@ -178,7 +190,8 @@ def test_freeing_gives_up_the_stubborn(ranks):
 
 def test_freeing_counts_cpu_time_of_who_computes(ranks):
     """
-    A long call into C: ten seconds of the processor are enough, ten on the wall are nothing.
+    For a rank that computes, CPU time counts and not seconds: a long call into C is given up after
+    ten seconds of CPU time.
     """
 
     def starved(ranks):
@@ -202,7 +215,8 @@ def test_freeing_counts_cpu_time_of_who_computes(ranks):
 
 def test_freeing_tells_a_sleeper_once_more_that_has_had_its_interrupt(ranks):
     """
-    It may wait in a `finally`. Some catch every interrupt and sleep on: those are given up.
+    A sleeping rank that has had its interrupt is released once more, because it may wait in a
+    `finally`. If it still sleeps, it is given up.
     """
     assert lost_after(ranks, 60.0, running=[2])[0] == [2]
     assert ranks.told.count(("release", [2])) == 1
@@ -210,7 +224,8 @@ def test_freeing_tells_a_sleeper_once_more_that_has_had_its_interrupt(ranks):
 
 def test_freeing_tells_those_again_that_moved_and_wakes_no_sleeper(ranks):
     """
-    Who was freed may wait anew; who sleeps would be woken by being told, and never seem asleep.
+    Ranks that ran are released again, because they may have blocked again. Sleeping ranks are only
+    asked for their state, because a release would wake them.
     """
 
     def move(ranks):
@@ -225,7 +240,7 @@ def test_freeing_tells_those_again_that_moved_and_wakes_no_sleeper(ranks):
 
 def test_freeing_where_the_system_does_not_tell(ranks):
     """
-    Without /proc only seconds are left, and there are enough of them.
+    Without /proc only seconds count, and the limit is long.
     """
     ranks.all_stats.clear()
     lost, seconds = lost_after(ranks, 60.0, running=[2])
@@ -238,7 +253,8 @@ HALTED = {"main_sleeps": False, "main_halt": "stopped by a signal"}
 
 def test_freeing_resumes_a_stopped_rank_once(ranks):
     """
-    It goes on, lets go, and keeps its variables: idle ranks too, which the next group needs.
+    A stopped rank is resumed once. It is then released and keeps its variables. Idle ranks are
+    resumed too, because the next group needs them.
     """
     ranks.change(1, **HALTED)
     ranks.change(2, **HALTED)
@@ -257,7 +273,7 @@ def test_freeing_resumes_a_stopped_rank_once(ranks):
 @pytest.mark.parametrize("idle", [False, True])
 def test_freeing_gives_up_who_stays_halted(ranks, halt, idle):
     """
-    Five seconds without a turn, after Stop: also of one whose answer would be under way.
+    A rank that stays halted is given up five seconds after Stop, also if it had returned before.
     """
     ranks.change(2, main_sleeps=False, main_halt=halt)
     ranks.states[2] = {"idle": idle}
@@ -268,7 +284,7 @@ def test_freeing_gives_up_who_stays_halted(ranks, halt, idle):
 
 def test_freeing_waits_for_a_disk_that_answers(ranks):
     """
-    A turn between two waits: a slow disk is no dead one.
+    A rank with turns between two waits for a disk is not given up, because the disk is only slow.
     """
     ranks.change(2, main_sleeps=False, main_halt="waiting for a disk")
 
@@ -280,7 +296,8 @@ def test_freeing_waits_for_a_disk_that_answers(ranks):
 
 def test_freeing_waits_for_the_limit_of_a_join(ranks):
     """
-    torch tries to connect until then, whatever is cut; then the rank lets go by itself.
+    A rank in a join is given up only after the join's own limit: torch tries to connect until then,
+    and then returns by itself.
     """
     freed = Unblocker(ranks, ranks.clock, ranks.all_stats.get, limits={2: 4.0})
     lost = []

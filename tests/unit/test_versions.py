@@ -1,5 +1,5 @@
 """
-Every version that the README promises: how its environment is made, and where it is run.
+The versions that the README promises: how their environments are made, and where they are tested.
 """
 
 import re
@@ -20,7 +20,7 @@ from ddp_lessons.course.doctor.doctor import (
 
 WORKFLOWS = ROOT / ".github" / "workflows"
 PYTHONS = {f"{OLDEST_PYTHON[0]}.{minor}" for minor in range(OLDEST_PYTHON[1], NEWEST_PYTHON[1] + 1)}
-# A Python that installs nothing, and keeps the list of what it was to install.
+# A fake Python that installs nothing and stores the list of pins.
 FAKE_PYTHON = """#!/bin/sh
 case "$*" in
 "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
@@ -33,7 +33,7 @@ esac
 @pytest.fixture
 def clone(tmp_path):
     """
-    A folder that has what the setup script reads, and a fake Python.
+    Return a folder with the files that the setup script reads, and fake Pythons.
     """
     for name in ("scripts/setup.sh", "requirements.lock", "pyproject.toml"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -62,7 +62,7 @@ def set_up(clone, **variables):
 
 def test_setup_installs_what_is_pinned(clone):
     """
-    Without TORCH the environment is .venv, and has the torch that CI runs.
+    Without TORCH the environment is .venv, with the pinned packages that CI uses.
     """
     locked = (ROOT / "requirements.lock").read_text()
     set_up(clone)
@@ -73,7 +73,8 @@ def test_setup_installs_what_is_pinned(clone):
 
 def test_setup_makes_an_environment_for_another_torch(clone):
     """
-    Neither .venv nor the environment that is active may change its torch for one run of the tests.
+    With TORCH a separate environment is made, so that one test run changes neither .venv nor the
+    active environment.
     """
     active = clone / "active"
     pins = set_up(clone, TORCH="2.14.1", VIRTUAL_ENV=str(active), INSTALLED_TORCH="2.12.0")
@@ -85,7 +86,8 @@ def test_setup_makes_an_environment_for_another_torch(clone):
 
 def test_setup_leaves_the_torch_of_an_active_environment(clone):
     """
-    A GPU machine's torch fits its driver. Where the course admits none, pip takes the pinned one.
+    The torch of an active environment is kept, because on a GPU machine it fits the driver. If the
+    course does not support it, pip installs the pinned one.
     """
     active = str(clone / "active")
     pins = set_up(clone, VIRTUAL_ENV=active, INSTALLED_TORCH="2.11.0+cu126")
@@ -98,7 +100,8 @@ def test_setup_leaves_the_torch_of_an_active_environment(clone):
 
 def test_readme_says_which_versions_were_run():
     """
-    A version that somebody is promised and nobody has run must be told from those that were.
+    The README lists which versions were tested, and they agree with the doctor's. A promised but
+    untested version must be recognisable.
     """
     text = (ROOT / "README.md").read_text()
     rows = re.findall(r"^\| 3\.\d+ .*\|$", text, re.MULTILINE)
@@ -123,7 +126,8 @@ def workflow(name):
 
 def test_workflow_of_changes_runs_what_ci_runs():
     """
-    A recipe of its own would pass what .ci/run refuses.
+    The workflow for changes runs .ci/run, because different commands could pass what .ci/run
+    refuses.
     """
     text, commands = workflow("ci.yml")
     assert {"push", "pull_request"} <= set(text[True])  # YAML reads "on" as true
@@ -133,7 +137,8 @@ def test_workflow_of_changes_runs_what_ci_runs():
 
 def test_workflow_of_the_night_runs_every_test_and_every_version():
     """
-    What the README promises and no change runs is run here, or a promise rots unseen.
+    The nightly workflow runs all tests and all promised versions, so that no promise breaks
+    unnoticed.
     """
     text, commands = workflow("nightly.yml")
     assert "schedule" in text[True]
@@ -148,7 +153,8 @@ def test_workflow_of_the_night_runs_every_test_and_every_version():
 
 def test_workflows_use_the_same_actions_and_may_only_read():
     """
-    Two versions of one action are two sets of faults, and a token that can write is worth stealing.
+    All workflows use the same version of an action, and may only read the repository, because a
+    token with write access is worth stealing.
     """
     actions = {}
     for path in WORKFLOWS.glob("*.yml"):

@@ -1,5 +1,6 @@
 """
-Who waits for whom, and whose fault it is, from made-up places: a wrong name sends a learner astray.
+The wait graph of made-up snapshots: which rank waits for which, and who the culprit is. A wrong
+name would mislead a learner.
 """
 
 from dataclasses import replace
@@ -27,14 +28,15 @@ SLEEPING = at(3, "time.sleep(60)")
 )
 def test_rank_names_reads_as_words(ranks, words):
     """
-    The same ranks read the same on every run, whatever order they came in.
+    Rank names are the same text for the same ranks, whatever their order.
     """
     assert rank_names(ranks) == words
 
 
 def test_diagnose_names_the_rank_that_finished():
     """
-    The table is held to the character: nbval compares it where a lesson shows it.
+    The rank that finished without the collective is the culprit. The table is compared exactly,
+    because nbval compares it in a lesson.
     """
     calls = [call("all_reduce", 1), call("all_reduce", 2)]
     snapshots = {0: reducing(3), 1: reducing(3), 2: finished(calls), 3: reducing(3)}
@@ -59,7 +61,8 @@ def test_diagnose_names_the_rank_that_finished():
 
 def test_the_table_names_the_line_of_a_module_that_the_cell_calls():
     """
-    In a module of their own, learners look for the call, and not for the cell's line.
+    The table names the line of a module that the cell calls, because in a module of their own
+    learners look for the call there.
     """
     snapshots = {0: replace(reducing(1), module="helpers.py:4"), 1: finished([])}
     row = diagnose(snapshots, [0]).table.splitlines()[1]
@@ -77,7 +80,8 @@ def test_the_table_names_the_line_of_a_module_that_the_cell_calls():
 )
 def test_diagnose_names_the_odd_one_out(odd, what):
     """
-    Name, shape or dtype: the fewest ranks are the culprits, and what each side brought is shown.
+    A rank with another name, shape or dtype is the culprit. The smaller side is the culprit, and
+    both calls are shown.
     """
     snapshots = {rank: reducing() for rank in (0, 1, 3)}
     snapshots[2] = at(4, "dist.call(t)", odd.name, [odd])
@@ -92,7 +96,7 @@ def test_diagnose_names_the_odd_one_out(odd, what):
 
 def test_diagnose_tells_the_first_mismatch():
     """
-    One wrong call shifts all those after it; only the first is the mistake.
+    Only the first desync is reported, because one wrong call shifts all later ones.
     """
     right = [call("all_reduce", 1), call("broadcast", 2), call("all_reduce", 3)]
     wrong = [call("all_reduce", 1), call("all_reduce", 2), call("barrier", 3, size=())]
@@ -102,7 +106,8 @@ def test_diagnose_tells_the_first_mismatch():
 
 def test_diagnose_allows_what_may_differ():
     """
-    Ranks bring different sizes to a gather of objects, and subgroups count on their own.
+    Differences that are allowed are not reported: gathers of objects have different sizes, and
+    subgroups count separately.
     """
     groups = {"0": [0, 1], "a": [0], "b": [1]}
     snapshots = {
@@ -117,7 +122,8 @@ def test_diagnose_allows_what_may_differ():
 )
 def test_diagnose_sees_that_nobody_begins(waiting, name, never):
     """
-    All receive first, or all send more than is buffered first: the classic of every MPI course.
+    If all ranks receive first, or all send a large message first, none begins: the diagnosis says
+    so.
     """
     snapshots = {rank: waiting((rank + 1) % 4) for rank in range(4)}
     found = diagnose(snapshots, [0, 1, 2, 3])
@@ -128,7 +134,8 @@ def test_diagnose_sees_that_nobody_begins(waiting, name, never):
 
 def test_diagnose_tells_a_circle():
     """
-    Each waits in a call of its own for the other: no one is to blame, so both are shown.
+    In a circle of waits both ranks are shown, because each waits for the other and neither is the
+    culprit.
     """
     snapshots = {0: receiving(1), 1: reducing()}
     found = diagnose(snapshots, [0, 1])
@@ -140,7 +147,7 @@ def test_diagnose_tells_a_circle():
 
 def test_diagnose_points_at_a_rank_that_is_elsewhere():
     """
-    It may come yet, so the sentence is right, and it is no deadlock.
+    A rank that is elsewhere is named, but it is no deadlock, because that rank may still come.
     """
     snapshots = {0: reducing(), 1: SLEEPING, 2: reducing()}
     found = diagnose(snapshots, [0, 1, 2])
@@ -153,7 +160,7 @@ def test_diagnose_points_at_a_rank_that_is_elsewhere():
 
 def test_diagnose_points_at_several_that_are_elsewhere():
     """
-    Each culprit is given its own line, not that of the first.
+    Several ranks that are elsewhere are each named with their own line.
     """
     snapshots = {0: reducing(), 1: SLEEPING, 2: SLEEPING, 3: at(5, "load()"), 4: None}
     for rank in (0, 1, 2, 3):
@@ -166,7 +173,8 @@ def test_diagnose_points_at_several_that_are_elsewhere():
 
 def test_diagnose_names_a_silent_rank():
     """
-    C code that holds the interpreter cannot answer: that it does not is what we know.
+    A rank that does not answer is reported as such: C code that holds the interpreter cannot
+    answer.
     """
     snapshots = {0: reducing(), 1: None}
     found = diagnose(snapshots, [0, 1])
@@ -179,7 +187,7 @@ def test_diagnose_names_a_silent_rank():
 
 def test_diagnose_does_not_invent_a_line():
     """
-    A rank between two cells has no line; "line None" would help nobody.
+    A rank between two cells is reported without a line, because "line None" would not help.
     """
     found = diagnose({0: reducing(), 1: finished()}, [0, 1])
     assert found.sentence.startswith("rank 1 is not in the cell; rank 0 waits for it in ")
@@ -187,7 +195,7 @@ def test_diagnose_does_not_invent_a_line():
 
 def test_diagnose_waits_for_members_only():
     """
-    Ranks outside a subgroup owe it nothing, though they never call its collectives.
+    Only members of a subgroup are waited for. Other ranks never call its collectives.
     """
     world = [call("all_reduce", 1)]
     inside = [*world, call("all_reduce", 1, group="pair", record=2)]
@@ -205,7 +213,8 @@ def test_diagnose_waits_for_members_only():
 @pytest.mark.parametrize("computing_in", ["backward", "DDP forward"])
 def test_who_computes_before_the_first_collective_is_in_no_deadlock(computing_in):
     """
-    Of a rank on another host nobody sees that it uses its core. Its peers may wait for it for long.
+    A rank that computes before its first collective is in no deadlock. CPU time of ranks on other
+    hosts is unknown, and their peers may wait for long.
     """
     computing = at(2, "loss.backward()", computing_in)
     assert not is_deadlock({0: computing, 1: computing}, [0, 1])
@@ -218,7 +227,8 @@ def test_who_computes_before_the_first_collective_is_in_no_deadlock(computing_in
 @pytest.mark.parametrize("waiting_in", ["backward", "wait", "DDP forward"])
 def test_diagnose_names_the_collective_behind_a_call(waiting_in):
     """
-    `loss.backward()` is what the learner wrote; the reducer's all_reduce is what it waits in.
+    The diagnosis names the collective behind a call: the learner wrote `loss.backward()`, and the
+    rank waits in the reducer's all_reduce.
     """
     calls = [call("all_reduce", 1), call("all_reduce", 2)]
     snapshots = {0: at(7, "step()", waiting_in, calls), 1: at(3, "input()", calls=calls[:1])}
@@ -231,7 +241,8 @@ def test_diagnose_names_the_collective_behind_a_call(waiting_in):
 @pytest.mark.parametrize("forming", ["init_process_group", "new_group"])
 def test_diagnose_names_who_does_not_form_the_group(forming):
     """
-    There is no group yet, so no number: everybody who is not in the call is awaited.
+    Ranks that do not join a new group are named. The group has no number yet, so every rank outside
+    the call is awaited.
     """
     waiting = at(3, f"dist.{forming}()", forming, groups={})
     snapshots = {0: waiting, 1: finished(), 2: waiting}
@@ -243,7 +254,8 @@ def test_diagnose_names_who_does_not_form_the_group(forming):
 
 def test_diagnose_is_silent_about_a_cell_that_computes():
     """
-    The stall table shows only with a sentence: training for an hour is no stall.
+    A cell that only computes gets no sentence, so the stall table is not printed: an hour of
+    training is no stall.
     """
     snapshots = {0: at(3, "loss = model(x)"), 1: at(4, "opt.step()", calls=[call("all_reduce", 1)])}
     found = diagnose(snapshots, [0, 1])
@@ -254,7 +266,8 @@ def test_diagnose_is_silent_about_a_cell_that_computes():
 
 def test_diagnose_counts_elements_not_shapes():
     """
-    torch reduces a [6] with a [2, 3] rightly, so a cell that does it is right too.
+    The number of elements is compared, not the shape, because torch reduces a [6] with a [2, 3]
+    correctly.
     """
     snapshots = {
         0: finished([call("all_reduce", 1, size=(6,))]),
@@ -267,7 +280,8 @@ def test_diagnose_counts_elements_not_shapes():
 
 def test_diagnose_says_what_halts_a_rank():
     """
-    A stopped process cannot say where it is; its line is shown if it has said so before.
+    A halted rank is reported with its cause, and with its line if an earlier snapshot has it,
+    because a stopped process cannot answer.
     """
     sleeping = at(3, "time.sleep(60)")
     snapshots = {0: reducing(3), 1: None, 2: sleeping, 3: reducing(3)}
@@ -291,7 +305,8 @@ def test_diagnose_says_what_halts_a_rank():
 
 def test_diagnose_names_a_halted_rank_that_nobody_waits_for():
     """
-    The cell stands still all the same. A rank that waits in a call may be halted there, too.
+    A halted rank is named even if no rank waits for it, because the cell is stalled. A rank may
+    also be halted in a call.
     """
     halts = {1: "stopped by a signal"}
     found = diagnose({0: finished(), 1: reducing(1)}, [1], halts)
@@ -301,7 +316,8 @@ def test_diagnose_names_a_halted_rank_that_nobody_waits_for():
 
 def test_diagnose_names_a_halted_rank_that_was_not_asked_to_run_the_cell():
     """
-    It does not answer, so it cannot be said to have finished.
+    A halted rank outside the cell is named too. It does not answer, so it is not reported as
+    finished.
     """
     snapshots = {0: reducing(1), 1: None, 2: reducing(1)}
     found = diagnose(snapshots, [0, 2], {1: "stopped by a signal"})

@@ -1,5 +1,5 @@
 """
-A whole number is one, whichever library it comes from.
+Whole numbers, whichever library they come from.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from ddp_lessons.whole import whole_number
 @pytest.mark.parametrize("four", [4, np.int64(4), np.uint8(4), torch.tensor(4), torch.tensor([4])])
 def test_whole_numbers_of_all_libraries(four):
     """
-    They come back as Python's own.
+    Whole numbers of all libraries become Python's int.
     """
     assert whole_number(four) == 4
     assert type(whole_number(four)) is int
@@ -23,6 +23,6 @@ def test_whole_numbers_of_all_libraries(four):
 )
 def test_what_is_no_whole_number(other):
     """
-    A float may stand for a share, and True for an option.
+    Other values are no whole numbers: a float may be a share, and True an option.
     """
     assert whole_number(other) is None

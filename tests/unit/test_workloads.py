@@ -1,5 +1,5 @@
 """
-The data and models of the lessons are the same everywhere, and can be learned.
+The data and models of the lessons: they are the same everywhere, and can be learned.
 """
 
 import re
@@ -43,7 +43,8 @@ MODELS = {
 
 def test_load_digits_splits_without_overlap_or_loss():
     """
-    A held-out sample that was trained on would make every accuracy of the course a lie.
+    The digits are split without overlap or loss. If a held-out sample were also trained on, every
+    accuracy of the course would be wrong.
     """
     digits = load_digits()
     assert digits.train_images.shape == (1437, 64)
@@ -58,7 +59,8 @@ def test_load_digits_splits_without_overlap_or_loss():
 
 def test_load_digits_is_what_scikit_learn_loads():
     """
-    The file is read without scikit-learn, which is slow to import: not one number may differ.
+    The digits equal scikit-learn's in every number, although the file is read without scikit-learn,
+    which is slow to import.
     """
     from sklearn.datasets import load_digits as load
 
@@ -76,7 +78,7 @@ def test_load_digits_is_what_scikit_learn_loads():
 
 def test_load_digits_imports_no_scikit_learn():
     """
-    Importing it costs each rank a second and 70 MiB; four ranks on two cores feel both.
+    Loading the digits does not import scikit-learn, which costs each rank a second and 70 MiB.
     """
     look = "import sys; print({'sklearn', 'scipy'} & set(sys.modules))"
     source = f"from ddp_lessons.workloads import load_digits; load_digits(); {look}"
@@ -87,7 +89,7 @@ def test_load_digits_imports_no_scikit_learn():
 @pytest.mark.parametrize("found", [None, "elsewhere"])
 def test_load_digits_says_what_is_missing(monkeypatch, tmp_path, found):
     """
-    A scikit-learn that keeps its data elsewhere one day must not end as a bare FileNotFoundError.
+    A missing data file is reported with the remedy, for example if a later scikit-learn moves it.
     """
     package = found and ModuleSpec("sklearn", None, is_package=True)
     if package:
@@ -100,7 +102,8 @@ def test_load_digits_says_what_is_missing(monkeypatch, tmp_path, found):
 
 def test_digits_to_moves_every_part():
     """
-    A part that stays behind shows as an error about devices, far from here. "meta" is everywhere.
+    `to` moves all tensors. One left behind would cause an error about devices elsewhere. The device
+    "meta" exists on every machine.
     """
     digits = load_digits().to("meta")
     parts = (digits.train_images, digits.train_labels, digits.test_images, digits.test_labels)
@@ -110,7 +113,8 @@ def test_digits_to_moves_every_part():
 
 def test_load_digits_has_all_classes_in_both_parts():
     """
-    A class that one part lacks cannot be learned, or not be judged: half an even share at least.
+    Both parts have all classes, each with at least half an even share. A missing class could not be
+    learned or judged.
     """
     digits = load_digits()
     for labels in (digits.train_labels, digits.test_labels):
@@ -121,7 +125,8 @@ def test_load_digits_has_all_classes_in_both_parts():
 @pytest.mark.parametrize("name", MODELS)
 def test_models_depend_on_their_seed_alone(name):
     """
-    Ranks that ask for one seed get one model, whatever they drew before, and draw on as before.
+    A model depends on its seed alone, whatever was drawn before, and does not change the global
+    random state.
     """
     make, num_parameters = MODELS[name]
     torch.manual_seed(1)
@@ -139,7 +144,7 @@ def test_models_depend_on_their_seed_alone(name):
 
 def test_digits_model_small_is_the_one_without_a_name():
     """
-    Lesson 00 asks for no size.
+    The model without a size is the small one, which lesson 00 uses.
     """
     small = digits_model(0, "small").parameters()
     assert all(torch.equal(a, b) for a, b in zip(digits_model(0).parameters(), small, strict=True))
@@ -147,7 +152,7 @@ def test_digits_model_small_is_the_one_without_a_name():
 
 def test_digits_model_refuses_a_size_that_is_none():
     """
-    A typing mistake must name the sizes there are.
+    An unknown size is refused with a list of the sizes.
     """
     with pytest.raises(BadInput, match=r"expected one of small, medium, large \(got 'tiny'\)"):
         digits_model(0, "tiny")
@@ -155,7 +160,8 @@ def test_digits_model_refuses_a_size_that_is_none():
 
 def test_rank_generator_shares_no_stream():
     """
-    With seed + rank, rank 1 of one seed would draw what rank 0 of the next draws.
+    Different seeds, ranks and steps give different random streams. With seed + rank, rank 1 of one
+    seed would draw the numbers of rank 0 of the next.
     """
     named = [(seed, rank, step) for seed in (-1, 0, 1) for rank in range(4) for step in range(3)]
     drawn = {tuple(torch.rand(4, generator=rank_generator(*names)).tolist()) for names in named}
@@ -165,7 +171,8 @@ def test_rank_generator_shares_no_stream():
 
 def test_digits_batch_differs_between_ranks_and_is_the_same_anew():
     """
-    Ranks with equal data learn nothing from each other, and a resumed run must draw the same.
+    Batches differ between ranks, which learn nothing from equal data, and are the same when drawn
+    again, as a resumed run needs.
     """
     digits = load_digits()
     before = torch.get_rng_state()
@@ -184,7 +191,7 @@ def test_digits_batch_differs_between_ranks_and_is_the_same_anew():
 
 def test_tied_model_has_one_weight_in_two_layers():
     """
-    Its gradient is the sum of both uses; a copy would have only its own.
+    The tied model uses one weight in two layers, so its gradient is the sum of both uses.
     """
     model = tied_model(0)
     images, labels = digits_batch(load_digits(), 16)
@@ -193,7 +200,7 @@ def test_tied_model_has_one_weight_in_two_layers():
     model.second.weight = torch.nn.Parameter(model.first.weight.detach().clone())
     model.zero_grad()
     torch.nn.functional.cross_entropy(model(images), labels).backward()
-    # Two orders of adding up at most 16 products of a size: one rounding each, as in the tied sum.
+    # Both sums add at most 16 products of one size in different orders, with one rounding each.
     both = model.first.weight.grad + model.second.weight.grad
     assert torch.allclose(tied, both, rtol=0, atol=32 * torch.finfo(torch.float32).eps)
     assert not torch.allclose(tied, model.first.weight.grad, rtol=0, atol=1e-3)
@@ -202,7 +209,7 @@ def test_tied_model_has_one_weight_in_two_layers():
 @pytest.mark.parametrize("use_spare", [False, True])
 def test_branched_model_uses_its_spare_head_only_when_asked(use_spare):
     """
-    What DDP calls an unused parameter is one without a gradient.
+    The spare head gets a gradient only when it is used. DDP calls a parameter without one unused.
     """
     model = branched_model(0)
     images, labels = digits_batch(load_digits(), 16)
@@ -214,7 +221,8 @@ def test_branched_model_uses_its_spare_head_only_when_asked(use_spare):
 
 def test_batch_norm_model_keeps_statistics_of_what_it_saw():
     """
-    Buffers that never move would teach nothing about buffers.
+    The statistics of the BatchNorm model change with its data, because constant buffers would teach
+    nothing.
     """
     model = batch_norm_model(0)
     images, _ = digits_batch(load_digits(), 16)
@@ -227,7 +235,7 @@ def test_batch_norm_model_keeps_statistics_of_what_it_saw():
 
 def step_moves(model, loss, rate=0.1):
     """
-    Do one step of SGD. Return whether every parameter that got a gradient moved, and some did.
+    Make one step of SGD. Return whether some parameters got a gradient, and all of those changed.
     """
     before = [parameter.detach().clone() for parameter in model.parameters()]
     loss().backward()
@@ -243,7 +251,8 @@ def step_moves(model, loss, rate=0.1):
 @pytest.mark.parametrize("name", MODELS)
 def test_every_problem_can_be_learned(name):
     """
-    A toy whose loss is flat passes every comparison of weights: nothing ever changes.
+    Every model can be learned. With a flat loss every comparison of weights would pass, because
+    nothing changes.
     """
     model = MODELS[name][0](0)
     if name == "linear":
@@ -276,7 +285,8 @@ def test_every_problem_can_be_learned(name):
 
 def test_one_output_class_moves_no_weight_and_is_noticed():
     """
-    Cross-entropy over one class is 0 whatever the weights are, and so is its gradient.
+    A model with one output class is recognised: its cross-entropy and gradient are 0 whatever its
+    weights.
     """
     torch.manual_seed(0)
     model = torch.nn.Linear(64, 1)
@@ -291,7 +301,7 @@ def test_one_output_class_moves_no_weight_and_is_noticed():
 
 def test_accuracy_counts_right_answers():
     """
-    The share of samples whose largest logit is at the label.
+    The accuracy is the share of samples whose largest logit is at the label.
     """
     logits = torch.eye(4)
     assert accuracy(lambda images: images, logits, torch.tensor([0, 1, 2, 3])) == 1.0
@@ -300,7 +310,7 @@ def test_accuracy_counts_right_answers():
 
 def test_digits_can_be_learned_by_one_process():
     """
-    The reference for lesson 00: one process on all digits reaches 95 % as well.
+    One process reaches 95 % on all digits, which is the reference for lesson 00.
     """
     digits, model = load_digits(), digits_model(seed=0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
@@ -314,7 +324,8 @@ def test_digits_can_be_learned_by_one_process():
 
 def test_train_lowers_the_loss_and_hands_it_over_after_backward():
     """
-    Lessons compare what ranks do in one and the same loop.
+    `train` lowers the loss and calls `after_backward` with it, because lessons compare what ranks
+    do in this loop.
     """
     digits, seen = load_digits(), []
     batch = (digits.train_images[:16], digits.train_labels[:16])

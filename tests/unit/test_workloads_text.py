@@ -1,5 +1,5 @@
 """
-The text and the language model: they come with the package, and the model learns the text.
+The text and the language model: the package contains the text, and the model learns it.
 """
 
 import math
@@ -17,7 +17,7 @@ FOLDER = Path(ddp_lessons.workloads.__file__).parent
 
 def test_load_text_is_what_its_note_says():
     """
-    The note tells where the text is from, and whoever changes one must look at the other.
+    The text agrees with its note, which names its source.
     """
     text = load_text()
     written = text.decode(torch.cat([text.train, text.held_out]))
@@ -33,7 +33,8 @@ def test_load_text_is_what_its_note_says():
 
 def test_package_brings_the_text_and_its_note():
     """
-    A file that is not named in pyproject is there in the repository, and missing once installed.
+    The package data contain the text and its note. A file that pyproject.toml does not name would
+    be missing after installation.
     """
     import tomllib
 
@@ -45,7 +46,8 @@ def test_package_brings_the_text_and_its_note():
 
 def test_encode_is_undone_by_decode_and_refuses_strangers():
     """
-    A character without a number would be an index out of range on a rank far away.
+    `decode` is the inverse of `encode`, and an unknown character is refused, because it would be an
+    index error on a rank.
     """
     text = load_text()
     assert text.decode(text.encode("All the world's a stage")) == "All the world's a stage"
@@ -56,7 +58,7 @@ def test_encode_is_undone_by_decode_and_refuses_strangers():
 
 def test_text_batch_targets_are_the_next_characters():
     """
-    Targets that are the inputs would be learned at once, and teach nothing.
+    The targets are the next characters. If they were the inputs, the model would learn to copy.
     """
     numbers = load_text().train
     before = torch.get_rng_state()
@@ -73,7 +75,8 @@ def test_text_batch_targets_are_the_next_characters():
 
 def test_text_batch_reaches_the_last_character_and_no_further():
     """
-    Off by one at the end is an error on the one step that draws it.
+    Batches reach the last character and not beyond, because an off-by-one error would show only in
+    the step that draws it.
     """
     numbers = torch.arange(5)
     inputs, targets = text_batch(numbers, 64, 3)
@@ -86,7 +89,7 @@ def test_text_batch_reaches_the_last_character_and_no_further():
 @pytest.mark.bitwise
 def test_language_model_sees_no_later_character():
     """
-    A model that sees what it is to guess learns to copy.
+    The model sees no later character, because it would learn to copy it.
     """
     model = language_model(63, seed=0)
     inputs, _ = text_batch(load_text().train, 2, 32)
@@ -94,14 +97,15 @@ def test_language_model_sees_no_later_character():
     changed[:, 20:] = (changed[:, 20:] + 1) % 63
     with torch.no_grad():
         logits, others = model(inputs), model(changed)
-    # The first 20 places do the same sums in the same order, whatever follows.
+    # The first 20 positions compute the same sums in the same order, whatever follows.
     assert torch.equal(logits[:, :20], others[:, :20])
     assert not torch.equal(logits[:, 20:], others[:, 20:])
 
 
 def test_language_model_refuses_a_piece_that_is_too_long():
     """
-    Otherwise the error would be about shapes, in the middle of forward.
+    A sequence that is too long is refused, because the error would otherwise be about shapes inside
+    `forward`.
     """
     with pytest.raises(BadInput, match=r"at most 32 characters \(got 33\)"):
         language_model(63, seed=0)(torch.zeros(1, 33, dtype=torch.int64))
@@ -110,7 +114,8 @@ def test_language_model_refuses_a_piece_that_is_too_long():
 @pytest.fixture
 def one_thread():
     """
-    Compute on one thread: operations so small wait longer for each other than they take.
+    Compute on one thread, because in small operations threads wait longer for each other than they
+    compute.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -121,7 +126,8 @@ def one_thread():
 @pytest.mark.usefixtures("one_thread")
 def test_language_model_learns_more_than_how_frequent_characters_are():
     """
-    Below the entropy of single characters there is only what context tells, on held-out text.
+    The loss on held-out text falls below the entropy of single characters, so the model uses
+    context.
     """
     text = load_text()
     shares = torch.bincount(text.train, minlength=63).double() / len(text.train)

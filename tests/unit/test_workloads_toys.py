@@ -1,5 +1,5 @@
 """
-Toys in whole numbers: what ranks add up is equal, not close.
+Toys in whole numbers, whose sums over ranks are exact.
 """
 
 import pytest
@@ -13,7 +13,7 @@ SHARDS = [(16, 1), (16, 4), (7, 2), (7, 3), (5, 4), (3, 4)]  # samples, ranks
 
 def added_up(tensors, order):
     """
-    Add tensors up in an order, as ranks of a ring would.
+    Add tensors in a given order, as ranks of a ring would.
     """
     total = torch.zeros_like(tensors[0])
     for place in order:
@@ -24,7 +24,7 @@ def added_up(tensors, order):
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 7])
 def test_tally_sums_to_the_same_in_any_order(world_size):
     """
-    Float32 is exact up to 2 ** 24; beyond it the order would show.
+    The sum of tallies is the same in any order, because float32 is exact up to 2 ** 24.
     """
     tensors = [tally(rank, 20) for rank in range(world_size)]
     for order in (range(world_size), reversed(range(world_size))):
@@ -34,7 +34,8 @@ def test_tally_sums_to_the_same_in_any_order(world_size):
 
 def test_tally_shows_who_is_missing_or_twice():
     """
-    The digit of a rank is how often it is in the sum.
+    The sum shows which rank is missing or counted twice: a rank's digit is how often it is in the
+    sum.
     """
     tensors = [tally(rank) for rank in range(4)]
     assert added_up(tensors, [0, 1, 2, 3]).item() == 1111
@@ -44,7 +45,8 @@ def test_tally_shows_who_is_missing_or_twice():
 
 def test_tally_of_more_ranks_would_not_be_exact():
     """
-    Eight nines have more bits than a float32, which is why the eighth rank is refused.
+    Tallies of eight ranks would not be exact, because eight nines need more bits than a float32
+    has.
     """
     assert torch.tensor(9_999_999.0).item() == 9_999_999
     assert torch.tensor(99_999_999.0).item() != 99_999_999
@@ -60,7 +62,7 @@ def test_tally_of_more_ranks_would_not_be_exact():
 )
 def test_tally_refuses_ranks_without_a_digit(call, message):
     """
-    A sum that rounds would be told as a wrong collective.
+    Ranks without a digit are refused, because a rounded sum would look like a wrong collective.
     """
     with pytest.raises(BadInput, match=message):
         call()
@@ -68,7 +70,8 @@ def test_tally_refuses_ranks_without_a_digit(call, message):
 
 def test_whole_numbers_differ_between_ranks_and_leave_the_random_state():
     """
-    Equal tensors hide a collective that returns its input.
+    The tensors differ between ranks, because equal ones would hide a collective that returns its
+    input. The global random state is unchanged.
     """
     before = torch.get_rng_state()
     tensors = [whole_numbers((5, 3), seed=1, rank=rank) for rank in range(4)]
@@ -88,7 +91,8 @@ def test_whole_numbers_differ_between_ranks_and_leave_the_random_state():
 @pytest.mark.parametrize(("num_samples", "world_size"), SHARDS)
 def test_linear_toy_gradients_add_up_exactly(num_samples, world_size):
     """
-    Autograd on any shards, empty ones too, adds up to what integers say, bit for bit.
+    The gradients of any shards, also empty ones, add up bit for bit to the gradient from integer
+    arithmetic.
     """
     toy = linear_toy(num_samples)
     model = toy.model(seed=1)
@@ -107,7 +111,7 @@ def test_linear_toy_gradients_add_up_exactly(num_samples, world_size):
 
 def test_linear_toy_shards_hold_every_sample_once():
     """
-    A shard that lacks a sample would make the exact gradient unreachable.
+    The shards hold every sample once, because the exact gradient needs all of them.
     """
     toy = linear_toy(7)
     shards = [toy.shard(rank, 3)[0] for rank in range(3)]
@@ -117,7 +121,7 @@ def test_linear_toy_shards_hold_every_sample_once():
 
 def test_linear_toy_is_solved_by_its_solution():
     """
-    At the solution the loss and the gradient are 0: the problem can be learned to the end.
+    At the toy's solution the loss and the gradient are 0, so it can be learned completely.
     """
     toy = linear_toy(9, 3, seed=2)
     assert half_squares(toy.inputs @ toy.solution.T, toy.targets) == 0
@@ -126,7 +130,7 @@ def test_linear_toy_is_solved_by_its_solution():
 
 def test_averaging_means_of_unequal_shards_is_not_the_mean_of_all():
     """
-    The toy tells the two apart exactly, with no tolerance to hide in.
+    The mean of the means of unequal shards differs exactly from the mean of all samples.
     """
     toy = linear_toy(7)
     weight = toy.model().weight

@@ -1,5 +1,5 @@
 """
-A learner's own folder: what is copied, what is renewed, and what is never touched.
+A learner's own folder: which files are copied, which are updated, and which are never touched.
 """
 
 import shutil
@@ -9,10 +9,10 @@ import pytest
 from ipykernel.ipkernel import IPythonKernel
 from toy_lesson import make_course
 
-from ddp_lessons.course import workspace
+from ddp_lessons.course.learner import workspace
+from ddp_lessons.course.learner.workspace import enclosing, update
 from ddp_lessons.course.notebooks.canonical import read_notebook
 from ddp_lessons.course.notebooks.notebook_paths import all_notebooks
-from ddp_lessons.course.workspace import enclosing, update
 from ddp_lessons.errors import BadInput
 
 LESSON = "notebooks/00_toy.ipynb"
@@ -21,7 +21,7 @@ LESSON = "notebooks/00_toy.ipynb"
 @pytest.fixture
 def course(tmp_path):
     """
-    A course of two lessons.
+    Return the root of a course of two lessons.
     """
     make_course(tmp_path / "course")
     return make_course(tmp_path / "course", stem="01_toy").text.parents[2]
@@ -30,7 +30,7 @@ def course(tmp_path):
 @pytest.fixture
 def mine(tmp_path, course):
     """
-    A learner's folder, made from it.
+    Return a learner's folder that was made from the course.
     """
     update(tmp_path / "mine", course)
     return tmp_path / "mine"
@@ -46,7 +46,7 @@ def new_version(course, stem="00_toy"):
 
 def edit(path):
     """
-    Do what a learner does who tries something out.
+    Change a cell, as a learner does.
     """
     notebook = nbformat.read(path, as_version=4)
     notebook.cells[-1].source = "x = 'mine'"
@@ -55,7 +55,7 @@ def edit(path):
 
 def run(path):
     """
-    Leave outputs and counts in a notebook, and what an editor adds to it.
+    Add outputs and counts to a notebook, and a field that editors add.
     """
     notebook = nbformat.read(path, as_version=4)
     for count, cell in enumerate((c for c in notebook.cells if c.cell_type == "code"), start=1):
@@ -67,7 +67,8 @@ def run(path):
 
 def test_a_new_folder_holds_the_course_and_nothing_for_its_authors(course, mine):
     """
-    A file browser of two folders and a text is one that a learner finds the way in.
+    A new folder holds the lessons and a README and no authors' files, so that learners find their
+    way.
     """
     assert sorted(path.name for path in mine.iterdir() if path.name[0] != ".") == [
         "README.md",
@@ -81,7 +82,8 @@ def test_a_new_folder_holds_the_course_and_nothing_for_its_authors(course, mine)
 
 def test_a_notebook_knows_its_python_as_a_kernel_tells_it(mine):
     """
-    JupyterLab writes that into what it opens: without it one only looked at asks to be saved.
+    A notebook's metadata describe Python as a kernel does. JupyterLab adds them otherwise, and then
+    asks to save a notebook that was only viewed.
     """
     told = read_notebook(mine / LESSON).metadata.language_info
     assert told == IPythonKernel.language_info
@@ -90,7 +92,8 @@ def test_a_notebook_knows_its_python_as_a_kernel_tells_it(mine):
 
 def test_links_to_the_package_lead_to_its_sources(mine, course):
     """
-    A lesson shows the code that it calls. It lies elsewhere when the course came as a wheel.
+    Links to the package lead to its sources, which are elsewhere if the course was installed from a
+    wheel.
     """
     place = next(place for place in all_notebooks(course) if place.stem == "00_toy")
     text = place.text.read_text()
@@ -106,7 +109,8 @@ def test_links_to_the_package_lead_to_its_sources(mine, course):
 
 def test_an_edited_lesson_stays_and_its_new_version_lies_beside_it(mine, course):
     """
-    An update must not cost anybody a line, and says where to find what is new. It says so once.
+    An edited lesson stays, and its new version gets a file beside it. The message names that file
+    once.
     """
     edit(mine / LESSON)
     before = (mine / LESSON).read_bytes()
@@ -121,7 +125,7 @@ def test_an_edited_lesson_stays_and_its_new_version_lies_beside_it(mine, course)
 
 def test_a_second_new_version_gets_a_file_of_its_own(mine, course):
     """
-    The learner may be working in the first one by now.
+    A second new version gets another file, because the learner may be working in the first one.
     """
     edit(mine / LESSON)
     new_version(course)
@@ -136,7 +140,8 @@ def test_a_second_new_version_gets_a_file_of_its_own(mine, course):
 
 def test_whoever_takes_the_new_version_over_gets_the_next_one_too(mine, course):
     """
-    From then on it is as it was given.
+    A learner who replaces their lesson by the new version gets later versions automatically,
+    because it counts as unedited.
     """
     edit(mine / LESSON)
     new_version(course)
@@ -150,7 +155,8 @@ def test_whoever_takes_the_new_version_over_gets_the_next_one_too(mine, course):
 
 def test_a_lesson_that_was_only_run_is_brought_up_to_date(mine, course):
     """
-    Its outputs are a minute's work of the machine; an old question costs the learner more.
+    A lesson that was only run is updated. Its outputs cost a minute of computing, and an old
+    question costs the learner more.
     """
     run(mine / LESSON)
     ran = (mine / LESSON).read_bytes()
@@ -163,7 +169,8 @@ def test_a_lesson_that_was_only_run_is_brought_up_to_date(mine, course):
 
 def test_a_lesson_that_is_new_or_was_deleted_comes(mine, course):
     """
-    Who deletes a lesson wants it as it was.
+    A lesson that is new or was deleted is copied: a learner who deletes a lesson wants the
+    original.
     """
     make_course(course, stem="02_toy")
     (mine / LESSON).unlink()
@@ -172,7 +179,7 @@ def test_a_lesson_that_is_new_or_was_deleted_comes(mine, course):
 
 def test_without_its_notes_nothing_of_the_learners_is_overwritten(mine, course):
     """
-    Somebody copied the folder without its hidden file.
+    Without the hidden notes file, as after a copy of the folder, no learner's file is overwritten.
     """
     edit(mine / LESSON)
     before = (mine / LESSON).read_bytes()
@@ -186,7 +193,7 @@ def test_without_its_notes_nothing_of_the_learners_is_overwritten(mine, course):
 @pytest.mark.parametrize("text", ["", "{", "null", '{"given": 1}'])
 def test_notes_that_cannot_be_read_count_as_none(mine, course, text):
     """
-    A disk that was full left them cut off.
+    Notes that cannot be read, as after a full disk, count as none.
     """
     (mine / workspace.NOTES).write_text(text)
     assert str(update(mine, course)) == ""
@@ -195,7 +202,7 @@ def test_notes_that_cannot_be_read_count_as_none(mine, course, text):
 @pytest.mark.parametrize("text", [b"{", b"\xff\xfe", b"[]"])
 def test_a_broken_notebook_is_the_learners_too(mine, course, text):
     """
-    There may be something to save in it.
+    A broken notebook is kept too, because it may hold something to recover.
     """
     (mine / LESSON).write_bytes(text)
     new_version(course)
@@ -205,7 +212,7 @@ def test_a_broken_notebook_is_the_learners_too(mine, course, text):
 
 def test_the_course_itself_is_no_learners_folder(course):
     """
-    Its notebooks are not to be run: git would see every output.
+    The course's own folder is refused: outputs of its notebooks would show up in git.
     """
     with pytest.raises(BadInput, match=r"^Not a folder of your own: "):
         update(course, course)
@@ -213,7 +220,7 @@ def test_the_course_itself_is_no_learners_folder(course):
 
 def test_a_file_is_no_folder(tmp_path, course):
     """
-    A slip of the finger is answered in one sentence.
+    A path of a file is refused in one sentence.
     """
     (tmp_path / "file").write_text("mine")
     with pytest.raises(BadInput, match=r"^Cannot write there: .*Name another\.$"):
@@ -223,7 +230,7 @@ def test_a_file_is_no_folder(tmp_path, course):
 
 def test_a_moved_folder_is_a_learners_folder_still(tmp_path, mine, course):
     """
-    It belongs to the learner, who may put it elsewhere.
+    A folder that was moved is still a learner's folder.
     """
     shutil.move(mine, tmp_path / "elsewhere")
     assert enclosing(tmp_path / "elsewhere" / "notebooks") == tmp_path / "elsewhere"
@@ -233,7 +240,8 @@ def test_a_moved_folder_is_a_learners_folder_still(tmp_path, mine, course):
 
 def test_usual_folder_is_the_one_beside_us(tmp_path, course, monkeypatch):
     """
-    A terminal of a hub opens in the home, where `ddp-lessons check 02` must find what is there.
+    The usual folder is the one in the current directory: a hub's terminal opens in the home, where
+    `ddp-lessons check 02` must find it.
     """
     monkeypatch.chdir(tmp_path)
     assert workspace.usual_folder() != tmp_path / workspace.NAME

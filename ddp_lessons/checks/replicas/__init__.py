@@ -1,8 +1,8 @@
 """
 Exercise 05: how replicas stay equal.
 
-Legend: w ranks; m micro-batches in a step. A gradient is kept as a table: name of a parameter ->
-tensor or None, in the order of `named_parameters`.
+Legend: w ranks; m micro-batches in a step. A gradient table is a dict from the name of each
+parameter to its gradient, a tensor or None, in the order of `named_parameters`.
 """
 
 from ddp_lessons.checks.replicas.average_gradients import average_gradients

@@ -31,7 +31,7 @@ from ddp_lessons.checks.replicas.weighed import (
 from ddp_lessons.pictures import collective_picture
 from ddp_lessons.ranks.diagnosis.wording import rank_names
 
-COUNT_BYTES = 8  # of a number of samples, in int64 or float64
+COUNT_BYTES = 8  # bytes of one number of samples, in int64 or float64
 
 
 def _trained(model):
@@ -48,18 +48,19 @@ def _cases(draw):
     samples = draw.sample([0, draw.randint(1, 3), draw.randint(4, 9)], 3)
     data = {"layers": random_layers(draw, 3), "dtype": "float32", "samples": samples}
     yield Case(3, {**data, "without the head on": []})
-    # No byte holds so many, and bfloat16 rounds. A single number that is sent is a count.
+    # One rank has more samples than uint8 can hold, an odd number that bfloat16 rounds. Every
+    # parameter has several numbers here, so a message of one number is a count.
     samples = draw.sample([2 * draw.randint(150, 600) + 1, 2, 0], 3)
     data = {"layers": [[5, 2], [4, 3]], "dtype": "float64", "samples": samples}
     yield Case(3, {**data, "without the head on": [draw.randint(0, 2)]})
-    # The gradient of what is not contiguous is not so either.
+    # The gradient of a parameter that is not contiguous is not contiguous either.
     layers = [*random_layers(draw, 2), [2 * draw.randint(3, 6), 2]]
     data = {"layers": layers, "dtype": "float32", "samples": draw.sample(range(1, 9), 2)}
     yield Case(2, {**data, "without the head on": [], "transposed": "layer2.weight"})
-    # A nan of samples that there are is a fault, which nobody may hide.
+    # A nan in the gradient of a rank that has samples is a fault, which an answer must not hide.
     data = {"layers": random_layers(draw, 2), "dtype": "float32", "samples": [3, 5]}
     yield Case(2, {**data, "without the head on": [], "nan on rank": draw.randint(0, 1)})
-    # So many numbers in so few bits that no order of adding them up gives what another does.
+    # With so many numbers in bfloat16, each order of addition rounds some sum differently.
     layers = [[draw.randint(40, 60), 30], [draw.randint(40, 60), 30]]
     data = {"layers": layers, "dtype": "bfloat16", "samples": [5, 5, 5]}
     yield Case(3, {**data, "without the head on": [draw.randint(0, 2)]})
@@ -163,7 +164,7 @@ def _samples_of_users(case):
 
 def _too_small_for(number, events):
     """
-    Return a dtype that a single number was sent in and that cannot hold this one, or None.
+    Return a dtype in which a single number was sent and which cannot hold `number`, or None.
     """
     for event in communications(events):
         dtype = getattr(torch, event.dtype or "int64")

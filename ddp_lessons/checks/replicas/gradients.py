@@ -1,5 +1,5 @@
 """
-What tasks 05.2 and 05.4 share: gradients, and how far two may be apart.
+Gradient tables of tasks 05.2 and 05.4, and tests of how far a gradient may be off.
 """
 
 import torch
@@ -9,11 +9,13 @@ from ddp_lessons.checks.kit import whole_numbers
 
 def inputs_of(case, rank, model, batch=0):
     """
-    Return the inputs of one batch of a rank, by name; a tied weight has one for each name.
+    Return {name of a parameter: its input} for one batch of a rank.
+
+    A tied weight has an input for each of its names.
     """
     named = dict(model.named_parameters(remove_duplicate=False))
     sizes = [parameter.numel() for parameter in named.values()]
-    # Rows of one draw: they differ.
+    # The batches are rows of one draw, so that they differ.
     numbers = whole_numbers(case, rank, [batch + 1, sum(sizes)])[batch]
     first = next(iter(named.values()))
     parts = numbers.to(first.device, first.dtype).split(sizes)
@@ -50,7 +52,9 @@ def _zeros_for_none(got, like):
 
 def agrees(got, gradients, weights, num_roundings, unit):
     """
-    Tell whether a table is the weighted sum, if no term goes through more roundings than that.
+    Tell whether a gradient table is the weighted sum of other tables, up to rounding errors.
+
+    Each term may be rounded `num_roundings` times, each time by a share `unit` of its value.
     """
     total, size = weighted_sum(gradients, weights)
     share = num_roundings * unit / (1 - num_roundings * unit)
@@ -66,7 +70,9 @@ def _is_near(got, right, error):
 
 def first_apart(got, total):
     """
-    Return the name of the first parameter that is farthest from a table, by its largest number.
+    Return the name of the parameter whose gradient differs most from that of the table `total`.
+
+    The largest difference of a single number decides, and the first of several equal ones.
     """
 
     def distance(name):

@@ -1,5 +1,5 @@
 """
-What the tasks of 05 share: models of random layers, and how their tensors are put down.
+Models of random layers for the tasks of exercise 05, and helpers that describe their tensors.
 """
 
 import torch
@@ -9,7 +9,7 @@ from ddp_lessons.checks.kit import whole_numbers
 
 HEAD_SIZE = 3
 
-MOST_COUNT = 9999  # more than bfloat16 can tell apart
+MOST_COUNT = 9999  # bfloat16 cannot hold every whole number up to this one
 
 
 class _Layer(nn.Module):
@@ -27,13 +27,14 @@ class Model(nn.Module):
     """
     Layers and a head. The head's weight is layer 0's; the bias of layer 1 is frozen.
 
-    The gradient of each parameter is the input that meets it: whole numbers, known beforehand.
+    The gradient of a parameter is its input; that of the tied weight is the sum of its two inputs.
+    So gradients are whole numbers that are known beforehand.
 
     Args:
         case: The Case; `case["layers"]` holds the numbers of weights and biases of each layer.
             With "transposed" in it, the weight of layer 2 has two columns, and is not contiguous.
-        rank: Whose first weights; None: the same on all ranks.
-        dtype: Another dtype than the case's, for an oracle.
+        rank: The rank whose initial weights the model gets. None: the same weights on all ranks.
+        dtype: The dtype of the model that computes the right values. None: the case's dtype.
     """
 
     def __init__(self, case, rank=None, dtype=None):
@@ -57,7 +58,11 @@ class Model(nn.Module):
 
     def forward(self, inputs, names):
         """
-        Return a loss; `inputs` are by name of a parameter, `names` the layers to go through.
+        Return the loss of a forward pass through some layers.
+
+        Args:
+            inputs: {name of a parameter: its input}.
+            names: Names of the layers to go through, in order.
         """
         loss = inputs["layer0.weight"].new_zeros(())
         for name in names:
@@ -69,7 +74,7 @@ class Model(nn.Module):
 
 def bytes_of(model, names):
     """
-    Return the bytes of the parameters with some names.
+    Return how many bytes the parameters with these names have together.
     """
     named = dict(model.named_parameters())
     return sum(named[name].numel() * named[name].element_size() for name in names)
@@ -77,14 +82,14 @@ def bytes_of(model, names):
 
 def communications(events):
     """
-    Return the events that move something.
+    Return the events that are communication.
     """
     return [event for event in events if event.is_communication]
 
 
 def foreign_dtypes(events, known):
     """
-    Return the dtypes, other than those known, of calls that send more than one number.
+    Return the dtypes of calls that send more than one number, without the dtypes in `known`.
     """
     return sorted(
         {
@@ -112,7 +117,7 @@ def tensors_of(model):
 
 def listed(names):
     """
-    Return names as one phrase, in order.
+    Return names as one phrase, sorted.
     """
     return " and ".join(sorted(names))
 
@@ -126,7 +131,7 @@ def first_number(tensor):
 
 def plan_of(case, model, mistake=None):
     """
-    Return the plan that is wanted, or the one that comes of a mistake.
+    Return the right plan of buckets, or the plan of an answer with a mistake.
     """
     cap = case["cap_bytes"]
     first = cap if mistake == "first-cap" else case["first_cap_bytes"]

@@ -36,23 +36,25 @@ from ddp_lessons.trace.events import GRADIENT
 
 def _cases(draw):
     caps = {"cap_bytes": 40, "first_cap_bytes": 12, "dtype": "float32"}
-    # A fault that shows in one micro-batch is no fault of counting several.
+    # One micro-batch: a fault that shows here cannot come from counting several of them.
     times = {"micro_batches": 1, "steps": 1}
     yield Case(4, {"layers": random_layers(draw, 3), **caps, **times})
     times = {"micro_batches": 2, "steps": 2}
     yield Case(4, {"layers": [[4, 2], [10, 2], [8, 2]], **caps, **times}, seed=0)
     times = {"micro_batches": 1, "steps": 2}
     yield Case(1, {"layers": random_layers(draw, 3), **caps, **times})
-    # Layers 1 and 2 make buckets of one size, so messages in another order meet, and add up wrong.
+    # The buckets of layers 1 and 2 have the same size. So messages in another order are matched,
+    # and the sums are wrong.
     num, caps = draw.randint(5, 9), {"first_cap_bytes": 8 * HEAD_SIZE, "dtype": "float64"}
     layers = [[draw.randint(2, 9), draw.randint(1, 3)], [num, 2], [num - 2, 2]]
     data = {"layers": layers, "cap_bytes": 8 * num, **caps}
     yield Case(3, {**data, **times, "other order on": [draw.randint(0, 2)]})
-    times = {"micro_batches": 1, "steps": 1}  # in a second step Gloo may abort the process
+    times = {"micro_batches": 1, "steps": 1}  # one step: in a second, Gloo may abort the process
     yield Case(2, {**data, **times, "without": ["layer2"], "on rank": draw.randint(0, 1)})
     times = {"micro_batches": 3, "steps": 2}
     yield Case(3, {**data, **times, "without": ["layer2"], "on rank": draw.randint(0, 2)})
-    # Nothing of the first bucket is ready there, nor of the last: the head has a weight of layer 0.
+    # On that rank neither the first nor the last bucket gets a gradient: the head's weight is
+    # layer 0's.
     times, odd = {"micro_batches": 1, "steps": 2}, {"on rank": draw.randint(0, 1), "in step": 2}
     yield Case(2, {**data, **times, "without": ["layer0", "head"], **odd})
     times = {"micro_batches": 1, "steps": 3}
@@ -85,7 +87,7 @@ def _copy(gradient):
 
 def _how_sent(view):
     """
-    Return the mistake in the messages of the first step that shows one, and the fact; or "", "".
+    Return (mistake, fact) for the messages of the first step that shows a mistake, or ("", "").
     """
     case = view.case
     model = Model(case)
@@ -111,7 +113,8 @@ def _how_sent_in(view, number, model, buckets):
         return "once" if number else "other-plan", fact
     index_of = {event.name: event.index for event in gradients if event.backward == last}
     mistake, fact = _when_sent(view, sent, buckets, index_of)
-    # A step like the first one, or like those of other cases, which went well: something is left.
+    # A step that is like the first one, or like a step of another case, goes wrong although those
+    # went well. So the first step has left something behind.
     is_left = number and "in step" not in view.case.data and mistake not in ("", "blocks")
     if not mistake and any(event.wait_index is None for event in sent):
         fact = "wait_for_gradients returns while a message may still be under way."
@@ -121,7 +124,9 @@ def _how_sent_in(view, number, model, buckets):
 
 def _when_sent(view, sent, buckets, index_of):
     """
-    Return the mistake of a message that leaves too early, too late, or that holds backward up.
+    Return (mistake, fact) for a message that leaves too early or too late, or that blocks backward.
+
+    Without such a message, return ("", "").
     """
     case, latest = view.case, max(index_of.values())
     is_odd = view.rank in [*case.data.get("other order on", ()), case.data.get("on rank")]
@@ -146,7 +151,7 @@ def _when_sent(view, sent, buckets, index_of):
 
 def _how_averaged(view):
     """
-    Return the mistake in the mean of the first step that shows one, and the fact; or "", "".
+    Return (mistake, fact) for the mean of the first step that shows a mistake, or ("", "").
     """
     return next(
         filter(any, (_how_averaged_in(view, n) for n in range(view.case["steps"]))), ("", "")
@@ -156,7 +161,7 @@ def _how_averaged(view):
 def _how_averaged_in(view, number):
     case, got = view.case, view.kept[number]
     own, w = step_gradients(case, number), case.world_size
-    # Whole numbers add up exactly. Divided before, each term is rounded, and w - 1 sums of them.
+    # Sums of whole numbers are exact. An answer that divides first rounds each term and w - 1 sums.
     judged = {"num_roundings": w + 1, "unit": torch.finfo(getattr(torch, case["dtype"])).eps / 2}
     mean = [1 / w] * w
     wrong = [

@@ -19,12 +19,12 @@ def _cases(draw):
         layers = random_layers(draw, draw.randint(4, 6))
         caps = {"cap_bytes": size * draw.randint(12, 20), "first_cap_bytes": size * HEAD_SIZE}
         yield Case(world_size, {"layers": layers, "dtype": dtype, **caps})
-    # All in one bucket, which the last parameter fills exactly.
+    # All parameters fit into one bucket, which the last parameter fills exactly.
     layers = random_layers(draw, 3)
     num_trained = sum(map(sum, layers)) - layers[1][1] + HEAD_SIZE
     caps = {"cap_bytes": 10**6, "first_cap_bytes": 4 * num_trained}
     yield Case(2, {"layers": layers, "dtype": "float32", **caps})
-    # The second bucket is above its cap. All others are filled exactly, the last one too.
+    # The second bucket exceeds its cap. All others, the last one included, are filled exactly.
     num = draw.randint(6, 9)
     layers = [[num - 3, 2], [1, 1], [num - 3, 3], [num + 2, 1]]
     caps = {"cap_bytes": 4 * num, "first_cap_bytes": 4 * HEAD_SIZE}
@@ -33,11 +33,11 @@ def _cases(draw):
     layers = [[num, 2], [num + 3, 1], [num - 3, 3], [num, 1]]
     caps = {"cap_bytes": 8 * num, "first_cap_bytes": 24 * num}
     yield Case(2, {"layers": layers, "dtype": "float64", "in memory": "as slices", **caps})
-    # Any parameter with numbers fills a bucket of 4 bytes; one parameter has none.
+    # Any parameter that is not empty fills a bucket of 4 bytes; two parameters are empty.
     layers = [[num, 2], [num, 1], [0, 2], [num, 0]]
     caps = {"cap_bytes": 4, "first_cap_bytes": 4 * num}
     yield Case(2, {"layers": layers, "dtype": "float32", **caps})
-    # So many names in one bucket that no set has them in this order.
+    # One bucket holds so many names that a set would hardly ever give them in this order.
     caps = {"cap_bytes": 10**6, "first_cap_bytes": 10**6}
     yield Case(2, {"layers": [[2, 1]] * 12, "dtype": "float64", **caps})
     yield Case(2, {"layers": [[2, 1]] * 2, "dtype": "float32", "frozen": "everything", **caps})
@@ -63,14 +63,14 @@ def _act(context, plan_buckets):
 
 
 def _trains_no_more(model):
-    # Between two calls somebody freezes a layer.
+    # A user may freeze a parameter between two calls.
     model.head.bias.requires_grad = False
     return model
 
 
 def _plain(got):
     """
-    Return a plan as a list of lists of names; None if it is none.
+    Return a plan as a list of lists of names, or None if the value is not a plan.
     """
     is_plan = isinstance(got, list) and all(
         isinstance(one, list | tuple) and all(isinstance(name, str) for name in one) for one in got
@@ -80,7 +80,9 @@ def _plain(got):
 
 def _plans(view):
     """
-    Return for each call what it gave and what is right: with other caps, and with less to train.
+    Return (returned plan, right plan) for each of the three calls.
+
+    The second call has other caps. Before the third call a parameter is frozen.
     """
     case, model = view.case, _plan_model(view.case)
     right = [plan_of(case, model), plan_of({**case.data, **_OTHER_CAPS}, model)]
@@ -90,7 +92,7 @@ def _plans(view):
 
 def _gives(*made_by):
     """
-    Return a function (case, rank) that returns the plans that are made in these ways.
+    Return a function (case, rank) that returns a plan for each of these mistakes of `plan_of`.
     """
     return lambda case, rank: [plan_of(case, _plan_model(case), way) for way in made_by]
 
@@ -103,7 +105,7 @@ def _has_other_order(view):
 
 
 def _ends_badly(view):
-    # In each call: what is left at the end depends on what is frozen.
+    # Look at every call: which parameters are frozen decides what the last bucket holds.
     wrong = [(got or [], right) for got, right in _plans(view) if got != right]
     return any(got == right[:-1] or [] in got for got, right in wrong)
 

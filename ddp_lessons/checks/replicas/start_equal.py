@@ -45,7 +45,7 @@ def _start_model(case, rank):
                 if tensor.is_floating_point():
                     tensor.mul_(1e6).div_(7)  # more than float16 can hold
                 else:
-                    tensor.mul_(2).add_(2**53 + 1)  # odd, so float64 lacks it
+                    tensor.mul_(2).add_(2**53 + 1)  # odd and above 2**53: float64 cannot hold it
     if "channels last" in case.data:
         whole = whole_numbers(case, rank, [1, 2, 3, 2])
         model.mask = whole.contiguous(memory_format=torch.channels_last)
@@ -54,16 +54,16 @@ def _start_model(case, rank):
         tensor.data = tensor.detach().repeat_interleave(2, -1)[..., ::2]
     if "special numbers" in case.data:
         with torch.no_grad():
-            tensors_of(model)["mask"][0, 0, 0, 1] = -torch.inf  # 0 times that is nan
+            tensors_of(model)["mask"][0, 0, 0, 1] = -torch.inf  # 0 * -inf is nan
             for tensor in tensors_of(model).values():
-                tensor[(0,) * tensor.dim()] = -0.0  # plus 0.0 it is 0.0
+                tensor[(0,) * tensor.dim()] = -0.0  # -0.0 + 0.0 is 0.0
     return model
 
 
 def _act(context, start_equal):
     model = _start_model(context.case, context.rank).to(context.device)
     before = tensors_of(model)
-    memory = {name: one.detach() for name, one in before.items()}  # kept, so not given anew
+    memory = {name: one.detach() for name, one in before.items()}  # keeps memory from reuse
     context.call(start_equal, model)
     after = tensors_of(model)
     both = [name for name in before if name in after]
@@ -76,7 +76,7 @@ def _act(context, start_equal):
 
 def _tables(case):
     """
-    Return for each rank its tensors by name, as they were before the call.
+    Return, for each rank, {name: tensor} as it was before the call.
     """
     models = [_start_model(case, rank) for rank in range(case.world_size)]
     return [{name: t.detach() for name, t in tensors_of(model).items()} for model in models]
@@ -118,7 +118,7 @@ def _with_gaps(view):
 
 def _lacks_only(*names):
     """
-    Return a function of a View that tells whether only such tensors are as they were.
+    Return a `shows` that tells whether the wrong tensors are unchanged and all among `names`.
     """
 
     def shows(view):
@@ -188,7 +188,7 @@ def _costs(view):
 
 def _is_nearly(got, expected):
     """
-    Tell whether a tensor differs by so little that digits may have been lost, or is too large.
+    Tell whether each number is off by at most 1 %, as with lost digits, or is infinite.
     """
     if not isinstance(got, torch.Tensor) or got.shape != expected.shape:
         return False
@@ -198,7 +198,7 @@ def _is_nearly(got, expected):
 
 def _is_sum_of(got, expected):
     """
-    Tell whether a tensor has lost what a sum with zeros loses: the sign of a 0, or an inf to a nan.
+    Tell whether a tensor differs only as a sum with zeros would: 0.0 for -0.0, and nan for inf.
     """
     if not isinstance(got, torch.Tensor) or _alike(got) != _alike(expected):
         return False

@@ -1,5 +1,5 @@
 """
-What a step of an overlapped replica should give, and what it gives if something is done wrong.
+Gradients of a step of an overlapped replica: the right ones, and those of common mistakes.
 """
 
 import torch
@@ -10,7 +10,7 @@ from ddp_lessons.checks.replicas.layers import Model
 
 def ways_of(case, rank, number=0):
     """
-    Return the layers that each micro-batch of a rank's step goes through, in order.
+    Return, for each micro-batch of a rank's step, the names of its layers in order of the forward.
     """
     names = [*(f"layer{number}" for number in range(len(case["layers"]))), "head"]
     if number != 1 and "layer2" in case.data:
@@ -25,7 +25,7 @@ def ways_of(case, rank, number=0):
 
 def step_gradients(case, number, first=0):
     """
-    Return each rank's gradient of one step, as it adds up from a micro-batch on.
+    Return each rank's gradient table of one step, added up from micro-batch number `first` on.
     """
     tables = []
     for rank in range(case.world_size):
@@ -39,14 +39,14 @@ def step_gradients(case, number, first=0):
 
 def those_of(names, table):
     """
-    Return the part of a table that has some names.
+    Return the entries of a table that have these names.
     """
     return {name: table[name] for name in names}
 
 
 def ways_to_be_wrong(case, rank, number, own):
     """
-    Return mistakes that give a gradient, each with the tables and the weights that it adds up.
+    Return (mistake, tables, weights) for each mistake that gives a weighted sum of gradient tables.
     """
     w = case.world_size
     mean, last = [1 / w] * w, step_gradients(case, number, first=case["micro_batches"] - 1)

@@ -1,5 +1,5 @@
 """
-What the gradients of task 05.2 are made of: the ranks' own, each weighed by a number.
+Weighted sums of the ranks' own gradients, by which task 05.2 judges an answer.
 """
 
 import torch
@@ -22,13 +22,13 @@ def _layers(model):
 
 def backward_once(case, rank, model):
     """
-    Call backward on a rank's model, with the loss that its case gives it, and return the model.
+    Run backward on a rank's model, with the loss that the case defines. Return the model.
     """
     names = _layers(model)
     names = names[:-1] if rank in case["without the head on"] else names
     loss = model(inputs_of(case, rank, model), names)
     if not case["samples"][rank]:
-        loss = loss * torch.nan  # a mean over nothing
+        loss = loss * torch.nan  # the mean over no samples is nan
     loss.backward()
     if rank == case.data.get("nan on rank"):
         model.head.bias.grad[0] = torch.nan
@@ -37,7 +37,7 @@ def backward_once(case, rank, model):
 
 def own_gradients(case):
     """
-    Return each rank's own gradient in float64; that of a rank without samples is None.
+    Return each rank's own gradient table in float64. A rank without samples has only None in it.
     """
     models = [Model(case, dtype=torch.float64) for _ in range(case.world_size)]
     tables = [gradients_of(backward_once(case, rank, model)) for rank, model in enumerate(models)]
@@ -49,9 +49,9 @@ def own_gradients(case):
 
 def own_of(view):
     """
-    Return the own gradients of all ranks of a View.
+    Return the own gradient tables of all ranks of a View's case.
     """
-    kept = view.case_result.seen[0].kept  # made once for all ranks and mistakes
+    kept = view.case_result.seen[0].kept  # computed once for all ranks and mistakes
     if "own" not in kept:
         kept["own"] = own_gradients(view.case)
     return kept["own"]
@@ -59,24 +59,26 @@ def own_of(view):
 
 def limits_of(case):
     """
-    Return how `agrees` judges a case.
+    Return the arguments `num_roundings` and `unit` of `agrees` for a case.
     """
-    # A share and its product, at most w - 1 sums, and a division before or after: 3 + (w - 1).
-    # An answer that first makes an average and then weighs it anew takes two more.
+    # Rounded are a share, its product, at most w - 1 sums, and one division: 3 + (w - 1) times.
+    # An answer that averages first, and then weights the average again, rounds twice more.
     unit = torch.finfo(getattr(torch, case["dtype"])).eps / 2
     return {"num_roundings": case.world_size + 4, "unit": unit}
 
 
 def shares_of(case):
     """
-    Return for each rank its share of all samples.
+    Return each rank's share of all samples, a list of numbers from 0 to 1.
     """
     return [num / sum(case["samples"]) for num in case["samples"]]
 
 
 def is_sum(view, *rows, rank=None):
     """
-    Tell whether a rank's gradient is the sum of all ranks' own, weighed by one of these rows.
+    Tell whether a rank's gradient is the sum of all ranks' own, weighted by one of these rows.
+
+    `rank` is the rank to judge; None: the rank of the View.
     """
     got = view.case_result.seen[view.rank if rank is None else rank].kept["gradient"]
     own, limits = own_of(view), limits_of(view.case)
@@ -92,7 +94,7 @@ def is_wrong(view):
 
 def farthest_apart(view):
     """
-    Return the name of the parameter whose gradient is farthest from the right one, and both.
+    Return (name, gradient, right gradient) of the parameter whose gradient is farthest off.
     """
     total, _ = weighted_sum(own_of(view), shares_of(view.case))
     name = first_apart(view.kept["gradient"], total)
@@ -101,7 +103,7 @@ def farthest_apart(view):
 
 def fact_of_gradient(view):
     """
-    Say which parameter's gradient is farthest from the right one, and what it is.
+    Return a sentence that says which parameter's gradient is farthest off, and its value.
     """
     apart, got, total = farthest_apart(view)
     right = cast_like(total, view.kept["weights"][apart])
@@ -113,6 +115,6 @@ def fact_of_gradient(view):
 
 def wrong_if(shows):
     """
-    Return a function of a View that says what is wrong, if it is wrong in this way.
+    Return a `shows` for a wrong gradient: it names the worst one if the given `shows` holds, too.
     """
     return lambda view: is_wrong(view) and shows(view) and fact_of_gradient(view)

@@ -43,7 +43,7 @@ def _as_list(view):
 
 def _all_alike(case, rank, chunk):
     """
-    Return a list in which every place but the rank's own holds one chunk.
+    Return a list in which every place but the rank's own holds the same chunk.
     """
     chunks = _chunks(case)
     return [chunks[rank if place == rank else chunk] for place in range(case.world_size)]
@@ -67,7 +67,7 @@ def _lacks_own(view):
 
 
 def _most_bytes(case, rank):
-    # Each chunk is received by all others, so a rank may have to send all but the smallest.
+    # Each chunk goes to all other ranks, so a rank may have to send all chunks but the smallest.
     each = [bytes_of_chunks(case, [chunk]) for chunk in range(case.world_size)]
     return sum(each) - min(each)
 

@@ -39,7 +39,7 @@ def _cases(draw):
     yield case(1, [draw.randint(1, 9)], "float64", "normal")
     yield case(2, [], "float64", "normal")
     yield replace(case(5, [11], "float64"), seed=0, is_simulated=True)
-    # Chunks that no system buffer holds.
+    # Chunks that are larger than any buffer of the operating system.
     yield case(4, [2**18 + 4 * draw.randint(0, 99) + 1], "float32", "normal")
 
 

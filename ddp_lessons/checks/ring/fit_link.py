@@ -13,15 +13,15 @@ from ddp_lessons.pictures import holdings_picture
 
 NOISE = 0.01
 """
-How far the time of a quiet try may be off, as a share of it.
+How far the time of an uninterrupted try may be off, as a share of that time.
 """
 
 
 _UNITS = (1e3, 1e6, 1e9, 2**10, 2**20, 2**30)
 
-_NEAR = 0.08  # as far as the noise may pull a number
+_NEAR = 0.08  # the share by which noise may change a fitted number
 
-_SLOW = 1e5  # bytes a second: a hundredth of what any link here has, and less
+_SLOW = 1e5  # bytes a second: less than a hundredth of the bandwidth of any link here
 
 _DRAWN_BYTES = {"1 B": 1, "1 KiB": 2**10, "64 KiB": 2**16, "16 MiB": 2**24}
 
@@ -38,7 +38,7 @@ def _cases(draw):
 
 def _link_and_times(case, rank):
     """
-    Make up a link, and times as one would measure them on it.
+    Return a made-up link, and times as they would be measured on it.
 
     Returns:
         tuple: Latency in seconds, bandwidth in bytes a second, {bytes: seconds of five tries}.
@@ -47,17 +47,17 @@ def _link_and_times(case, rank):
     latency_s, bandwidth = rng.uniform(1e-5, 3e-5), rng.uniform(0.5e9, 1.5e9)
     sizes = [4**k for k in range(13)]  # 1 B to 16 MiB
     if "middling" in case["times"]:
-        # Where latency and bytes take equally long, and around it.
+        # Sizes around the one whose bytes take as long as the latency.
         sizes = [round(share * latency_s * bandwidth) for share in (0.5, 1, 2, 4, 8)]
-    # The largest seem a little slower, the next a little faster. Whoever gives them more say than
-    # the small ones gets a latency from their noise.
+    # The largest size seems a little slower than it is, the next one a little faster. An answer
+    # that gives these two more weight than small sizes fits the latency to their noise.
     factors = [1 + rng.uniform(-0.8, 0.8) * NOISE for _ in sizes]
     factors[-2:] = [1 - 0.8 * NOISE, 1 + 0.8 * NOISE]
     points = list(zip(sizes, factors, strict=True))
     if "large to small" in case["times"]:
         points.reverse()
     if "no order" in case["times"]:
-        # It begins and ends with the smallest, whose times differ by noise alone.
+        # The first and the last size are the smallest, whose times differ by noise alone.
         points = [(4, 1 + 0.8 * NOISE), *rng.sample(points[2:], len(points) - 2)]
         points.append((1, 1 - 0.8 * NOISE))
     times = {}
@@ -65,10 +65,10 @@ def _link_and_times(case, rank):
         exact_s = factor * (latency_s + size / bandwidth)
         tries = [exact_s * (1 + rng.uniform(-0.1, 0.1) * NOISE) for _ in range(5)]
         if "interrupted" in case["times"]:
-            # Whoever takes the try at one place takes an interrupted one on some rank.
+            # An answer that takes the try at a fixed place takes an interrupted one on some rank.
             other = 1 + rank if "same two" in case["times"] else rng.randint(1, 4)
             for place in (0, other):
-                # Not longer: a try that is weighed by 1 / its time would hardly count.
+                # No more than 5 times as long: weighted by 1 / time, such a try would hardly count.
                 tries[place] *= rng.uniform(3, 5)
         times[size] = tries
     return latency_s, bandwidth, times
@@ -116,11 +116,12 @@ def _rounded(numbers):
 
 def _judge_line(case_result, rank, pair, both, made_up):
     """
-    Refuse a line that is further from the truth than the noise of its points explains.
+    Refuse a line that is further from the true line than the noise of its points explains.
 
-    With m points that are off by a share e at most, the truth's misfit, as a vector of shares, is
-    no longer than e sqrt(m). A line that fits at least as well is no longer away from the points,
-    so it is within twice that of the truth. A little more, as shares are taken of either of them.
+    There are m points, each off by a share of at most e. As a vector of shares, the distance from
+    the true line to the points is at most e sqrt(m). A line that fits at least as well is no
+    further from the points, so it is at most 2 e sqrt(m) from the true line. The factor
+    (1 + e) / (1 - e) is added because some shares are of true times, others of measured ones.
     """
     latency_s, bandwidth, times = made_up
     most_off = 2 * sqrt(len(times)) * NOISE * (1 + NOISE) / (1 - NOISE)

@@ -34,7 +34,7 @@ def _act(context, predict_bytes):
         for way in _WAYS
         for rank in ranks
     ]
-    if world_size > context.world_size:  # too many to run: the package counts every message
+    if world_size > context.world_size:  # too many ranks to run: count without ranks
         counted = {way: sent_bytes("all_reduce", way, world_size, *facts) for way in _WAYS}
         return [(facts, way, rank, got, counted[way][rank]) for way, rank, got in told]
     rows = []
@@ -48,7 +48,9 @@ def _act(context, predict_bytes):
 
 def _asked_again(context, predict_bytes, num_elements, element_bytes):
     """
-    Yield rows of questions that differ from earlier ones in two numbers, and then in one.
+    Call the answer with other arguments, and yield a row for each call.
+
+    First both the number of elements and their bytes differ from the first call, then the bytes only.
     """
     w = context.world_size
     for facts in ((num_elements + 1, 2 * element_bytes), (num_elements, 2 * element_bytes)):
@@ -92,13 +94,13 @@ def _judge(case_result):
 
 def _name_the_count(case_result, way, facts, rows):
     """
-    Return the mistake that explains what was foretold of one way on all ranks of a case.
+    Return the mistake that explains the predictions for one way on all ranks of a case.
 
     Args:
         case_result: The CaseResult.
-        way: The way.
-        facts: How many numbers, and how many bytes each has.
-        rows: (rank, what was foretold, what it sends) for each rank that was asked about.
+        way: "hub" or "ring".
+        facts: (number of elements, bytes of an element).
+        rows: (rank, predicted bytes, bytes that it sends) for each rank that was asked about.
     """
     w, (n, size) = case_result.case.data.get("of", case_result.case.world_size), facts
     length, num_longer = divmod(n, w)

@@ -32,7 +32,7 @@ def _act(context, reduce_scatter):
 
 def _sum(parts, times=None):
     """
-    Return the sum of the parts of all ranks, each taken so many times.
+    Return the sum of the parts of all ranks. Part r counts `times[r]` times; None: once each.
     """
     exact = torch.float64 if parts[0].is_floating_point() else torch.int64
     table = torch.stack([part.to(exact) for part in parts])
@@ -45,7 +45,7 @@ def _parts(case, chunk):
 
 def _sums_with(times, case, rank):
     """
-    Return the sums of a rank's chunk in which each rank is counted by one of these numbers.
+    Return every sum of a rank's chunk in which each rank's part counts as often as one of `times`.
     """
     each = product(times, repeat=case.world_size)
     return [_sum(_parts(case, rank), counts) for counts in each]
@@ -53,7 +53,7 @@ def _sums_with(times, case, rank):
 
 def _sums_of_mixed(case, rank):
     """
-    Return the sums in which each rank has added any one of its chunks.
+    Return every sum of one chunk from each rank, whichever chunk that is; [] if lengths differ.
     """
     if len({*case["lengths"]}) > 1:
         return []

@@ -1,5 +1,5 @@
 """
-What the three rings share.
+Cases, hints and common mistakes of the three ring tasks, and the picture of a ring.
 """
 
 import torch
@@ -23,20 +23,20 @@ RING_WORDS = (
     ),
 )
 """
-Hints of common mistakes, in the words of a ring.
+Hints for common mistakes, worded for a ring.
 """
 
 
 def _sends_of(view):
     """
-    Return the events of a rank that send, in order.
+    Return a rank's events that are sends, in order.
     """
     return [event for event in view.events if event.is_send]
 
 
 def _fact_of_peers(view):
     """
-    Return a sentence that says to which ranks this one sends, if there is more than one.
+    Return a sentence that names the ranks to which this rank sends, or "" for fewer than two.
     """
     peers = sorted({send.peer for send in _sends_of(view)})
     if len(peers) < 2:
@@ -46,7 +46,7 @@ def _fact_of_peers(view):
 
 def _fact_of_cost(view, num_steps, most_bytes):
     """
-    Return a sentence that says how much a rank sends, if that is too much.
+    Return a sentence that says how much a rank sends, or "" if that is not too much.
     """
     sends = _sends_of(view)
     num_bytes = sum(send.input_bytes for send in sends)
@@ -60,7 +60,7 @@ def _fact_of_cost(view, num_steps, most_bytes):
 
 def _fact_of_turns(view, num_steps):
     """
-    Return a sentence that says how late the last message of a rank moves, if that is too late.
+    Return a sentence that says in which round a rank's last message moves, or "" if early enough.
     """
     most = num_steps * rounds_in_turns(view.case.world_size)
     last = max(rounds_of_sends(view.case_result.traces)[view.rank], default=0)
@@ -74,7 +74,7 @@ def _fact_of_turns(view, num_steps):
 
 def _fact_of_length(view, chunk_bytes):
     """
-    Return a sentence that says how long the longest message is, if it is longer than a chunk.
+    Return a sentence that says how long a rank's longest message is, or "" if no longer than a chunk.
     """
     longest = max(_sends_of(view), key=lambda send: send.input_bytes, default=None)
     if longest is None or longest.input_bytes <= chunk_bytes:
@@ -87,13 +87,16 @@ def _fact_of_length(view, chunk_bytes):
 
 def ring_costs(num_steps, most_bytes, chunk_bytes, cost_hint):
     """
-    Return the mistakes of rings that send too much: of another dtype, and a tuple of all others.
+    Return the mistakes of rings that send too much.
 
     Args:
         num_steps: Function of a Case: how many messages a rank may send.
-        most_bytes: Function (case, rank): how many bytes all of them may have.
-        chunk_bytes: Function of a Case: how many one of them may have.
+        most_bytes: Function (case, rank): how many bytes the rank may send in all messages.
+        chunk_bytes: Function of a Case: how many bytes one message may have.
         cost_hint: The hint for too many messages.
+
+    Returns:
+        tuple: The Mistake for messages of another dtype, and a tuple of all other Mistakes.
     """
 
     def sends_too_much(view):
@@ -135,7 +138,7 @@ def ring_costs(num_steps, most_bytes, chunk_bytes, cost_hint):
 
 def bytes_of_chunks(case, chunks):
     """
-    Return how many bytes chunks of a case have together.
+    Return how many bytes the chunks with these numbers have together.
     """
     return sum(case["lengths"][c] for c in chunks) * getattr(torch, case["dtype"]).itemsize
 
@@ -149,11 +152,11 @@ def longest_chunk_bytes(case):
 
 def draw_ring(case_result, phases):
     """
-    Draw the chunks of a ring step by step; where it is no right ring yet, its messages.
+    Draw the chunks of a ring step by step. If the ring is not right yet, draw its messages.
 
     Args:
         case_result: The CaseResult. Its chunks are equally long.
-        phases: "grow" for a reduce-scatter, "copy" for an all-gather, in order.
+        phases: A list, in order: "grow" for a reduce-scatter, "copy" for an all-gather.
     """
     w = case_result.case.world_size
     sends = [[event for event in events if event.is_send] for events in case_result.traces]
@@ -172,7 +175,8 @@ def draw_ring(case_result, phases):
     held, moves = [start], []
     for phase in phases:
         for step in range(w - 1):
-            # A chunk that grows comes home in the last step; one that is copied leaves home first.
+            # A chunk reaches its own rank in the last step of "grow", and leaves its own rank in
+            # the first step of "copy".
             away = w - 1 - step if phase == "grow" else -step
             steps = [(r, (r + ahead) % w, (r + ahead * away) % w) for r in range(w)]
             now = [list(row) for row in held[-1]]
@@ -186,28 +190,28 @@ def draw_ring(case_result, phases):
 
 def cases_of_chunks(draw):
     """
-    Yield the cases of a task whose chunks are given: equal, unequal, empty, and large ones.
+    Yield the cases of a task that gets chunks: of equal lengths, of unequal ones, and empty ones.
     """
     yield Case(4, {"lengths": [4, 4, 4, 4], "dtype": "float32"}, seed=0)
-    # Rank 2 gets a chunk first that is longer than its own.
+    # The first chunk that rank 2 receives is longer than its own.
     longer = draw.randint(6, 9)
     yield Case(3, {"lengths": [longer, draw.randint(3, 5), 2], "dtype": "float64"})
     yield Case(1, {"lengths": [draw.randint(1, 9)], "dtype": "float32"})
     yield Case(2, {"lengths": [draw.randint(3, 9), draw.randint(0, 2)], "dtype": "int64"})
-    # Of two ranks: with more, int64 that is sent for int32 would end the processes.
+    # Two ranks only: with more, an answer that sends int64 for int32 would end the processes.
     yield Case(2, {"lengths": [draw.randint(3, 9), draw.randint(3, 9)], "dtype": "int32"})
     lengths = [0, *(draw.randint(1, 9) for _ in range(3))]
     yield Case(4, {"lengths": draw.sample(lengths, 4), "dtype": "bfloat16"})
     lengths = [draw.randint(5, 9) for _ in range(3)]
     yield Case(3, {"lengths": lengths, "dtype": "float32", "calls": 2})
-    # Who goes by the steps of 4 ranks adds or passes on another chunk here. Of larger numbers the
-    # sums over so many ranks would not be exact.
+    # An answer that uses the steps of 4 ranks adds or passes on a wrong chunk here. Seed 0 gives
+    # small numbers: sums of larger ones over so many ranks would not be exact.
     yield Case(5, {"lengths": [3] * 5, "dtype": "float64"}, seed=0, is_simulated=True)
 
 
 def chunks_of(case, rank):
     """
-    Return the chunks that a rank begins a case with.
+    Return a rank's chunks at the beginning of a case.
     """
     numbers = full_numbers(case, rank, [sum(case["lengths"])], getattr(torch, case["dtype"]))
     return [chunk.clone() for chunk in numbers.split(case["lengths"])]

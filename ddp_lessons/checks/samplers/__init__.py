@@ -1,7 +1,7 @@
 """
-Exercise 04: who sees which sample.
+Exercise 04: which rank sees which sample.
 
-Legend: N samples, w ranks. A share is what one rank gets of the samples, a list of their numbers.
+Legend: N samples, w ranks. A rank's share is the list of the numbers of its samples.
 """
 
 from ddp_lessons.checks.samplers.balanced_shares import balanced_shares

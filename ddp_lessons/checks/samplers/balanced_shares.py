@@ -13,13 +13,13 @@ from ddp_lessons.pictures import timeline_picture
 
 _SPEED_BYTES = 8
 
-_FEW = 10_000  # samples that can be handed out one by one in no time
+_FEW = 10_000  # so few samples that distributing them one by one takes no time
 
 _TO_ROUND = (
-    # Each tells some ways to round apart from those that are right. Where shares are whole, the
-    # speeds add up to a power of 2, so that all arithmetic is exact. Each of the first three is
-    # wrong for one of these only: what rounding leaves to the fastest, and two ways to hand out
-    # sample after sample.
+    # Each row tells some wrong ways to round from right ones. Where exact shares are whole, the
+    # speeds add up to a power of 2, so that all arithmetic is exact. Each of the first three rows
+    # finds one mistake that no other row finds: giving all that rounding leaves over to the fastest
+    # rank, and two ways to distribute sample after sample.
     ((5.0, 5.0, 6.0, 5.0), 2131),
     ((12.0, 1.0, 1.0, 1.0), 161),
     ((12.0, 1.0, 1.0, 1.0), 154),
@@ -35,7 +35,7 @@ _TO_ROUND = (
     ((1.0, 2.0, 2.0, 2.0), 5),
     ((1.0, 6.0, 1.0, 5.0), 21),
     ((5.0, 7.0), 0),
-    # So many samples that digits count which were rounded away.
+    # With so many samples, digits of a speed that were rounded away change the shares.
     ((1.0, 2.0, 4.0), 100_003),
     ((1.00049, 2.0, 4.0), 100_003),
 )
@@ -162,8 +162,9 @@ def _go_by_percents(shares, speeds, num_samples):
 
 def _one_by_one(num_samples, speeds, first):
     """
-    Return the shares if each sample goes to the rank that is the earliest to have done `first` of
-    it: 0, a half, or all of it.
+    Return the shares if samples are distributed one by one, each to the earliest rank.
+
+    The earliest rank is the one that has first done a part `first` of the sample: 0, a half, or 1.
     """
     shares = [0] * len(speeds)
     for _ in range(num_samples):

@@ -16,22 +16,22 @@ from ddp_lessons.ranks.diagnosis.wording import rank_names
 
 _NUM_CLASSES = 3
 
-_RADIX = 128  # a sample's number, written with two digits that bfloat16 can hold
+_RADIX = 128  # base in which a sample's number has two digits that bfloat16 can hold
 
-_FRACTION = 2**-30  # of each digit in float64, which float32 cannot hold beside it
+_FRACTION = 2**-30  # added to each digit in float64, and lost in float32
 
-_UNKNOWN = -1  # a sample that is none of the test samples
+_UNKNOWN = -1  # stands for an input that is no test sample
 
 _MOST_BYTES = 16
 
 
 class _Predict:
     """
-    Play a trained model, and note which samples it is asked about.
+    A stand-in for a trained model, which records the samples that it is asked about.
 
     Args:
-        case: The Case; which samples it gets wrong follows from its seed.
-        device: Where its tensors are.
+        case: The Case. Its seed decides which samples the model gets wrong.
+        device: The device of its tensors.
     """
 
     def __init__(self, case, device):
@@ -39,7 +39,7 @@ class _Predict:
         labels = torch.randint(0, _NUM_CLASSES, (num_samples,), generator=rng)
         wrong = torch.rand(num_samples, generator=rng) < 0.3
         wrong[0] = True  # the sample that padding repeats first
-        if num_samples > 1:  # an odd number of right ones: bfloat16 does not hold it above 256
+        if num_samples > 1:  # right ones are odd in number: not in bfloat16 above 256
             wrong[-1] ^= int((~wrong).sum()) % 2 == 0
         numbers = torch.arange(num_samples)
         numbers = numbers.flip(0) if case.data.get("backwards") else numbers
@@ -67,7 +67,7 @@ def _cases(draw):
         num_samples = world_size * draw.randint(3, 9) + 1
         yield Case(world_size, {"num_samples": num_samples, "dtype": "float64"})
     yield Case(4, {"num_samples": 2, "dtype": "float32"})
-    # More right ones than float16 counts, and so many that no 8 bits are enough.
+    # More right predictions than float16 can count exactly, and than 8 bits can hold.
     yield Case(2, {"num_samples": 2 * draw.randint(3000, 3050) + 1, "dtype": "bfloat16"})
 
 
@@ -82,7 +82,9 @@ def _act(context, exact_accuracy):
 
 def _models(case):
     """
-    Return a Case for each model that is evaluated: a second one shows what is kept of the first.
+    Return a Case for each model that is evaluated.
+
+    The second model shows whether an answer keeps something of the first one.
     """
     second = replace(case, seed=case.seed + 1, data=case.data | {"backwards": True})
     return [case, second] if case["num_samples"] < 100 else [case]
@@ -105,12 +107,12 @@ def _judge_accuracy(case_result, is_right, before):
     Judge the accuracy of one model.
 
     Args:
-        case_result: The CaseResult of its call alone.
-        is_right: For each sample whether the model is right about it.
-        before: What was right for the model before; None: it is the first.
+        case_result: The CaseResult, reduced to the call for this model.
+        is_right: A list: for each sample, whether the model predicts it rightly.
+        before: The right accuracy of the model before; None for the first model.
 
     Returns:
-        float: What is right.
+        float: The right accuracy of this model.
     """
     asked = [[one for batch in seen.kept for one in batch] for seen in case_result.seen]
     try:
@@ -129,7 +131,7 @@ def _judge_accuracy(case_result, is_right, before):
     for rank, got in enumerate(case_result.results):
         if not _near(got, exact):
             mistake, fact = _accuracy_mistake(case_result, asked, num_right, exact)
-            if before is not None:  # which was right, so that only what is kept of it can harm
+            if before is not None:  # the first was right, so something was kept of it
                 told = {before: "that of the model before", before + exact: "both models' together"}
                 what = [words for value, words in told.items() if _near(got, value)]
                 mistake, fact = "kept", "It was right for as many samples and another model before."
@@ -169,7 +171,8 @@ def _judge_asked(case_result, asked):
 
 
 def _near(got, expected):
-    # Two whole numbers below 2**24, divided in float32: half its epsilon, and half for reading it.
+    # A quotient of whole numbers below 2**24 in float32 is off by half an epsilon at most. The
+    # other half is for one more rounding, when the number is read.
     return abs(got - expected) <= torch.finfo(torch.float32).eps * max(1.0, expected)
 
 

@@ -14,7 +14,7 @@ from ddp_lessons.pictures import samples_picture
 
 _MOST_STATE = 4
 
-_MOST_BATCHES = 100  # more than any case has; an epoch without an end is cut
+_MOST_BATCHES = 100  # more than any case has: an endless epoch is cut off here
 
 
 def _cases(draw):
@@ -25,7 +25,7 @@ def _cases(draw):
         told = {"num_samples": num_samples, "batch_size": batch_size}
         yield Case(world_size, told | drawn_epoch(draw))
     yield Case(4, {"num_samples": 48, "batch_size": 3, **drawn_epoch(draw)})
-    # The last one, so that other epochs are known to go on.
+    # Epoch 0 comes last: by then it is known that other epochs resume rightly.
     yield Case(1, {"num_samples": 23, "batch_size": 2, "epoch": 0, "seed": 5})
 
 
@@ -35,10 +35,11 @@ def _act(context, sampler_class):
 
 def _train_and_die(sampler_class, told):
     """
-    Draw an epoch as a run that never stops, and as one that dies twice and goes on.
+    Read an epoch as a run that never stops, and as a run that dies twice and resumes.
 
     Returns:
-        dict: Lists of batches, and the states: as they were taken, and as they were loaded.
+        dict: Lists of batches by name. "states" has a pair for each save: the state that the
+        sampler returned, and a copy that was made at once.
     """
     epoch = told["epoch"]
     dataset: Any = range(told["num_samples"])  # each sample is its own number
@@ -48,7 +49,7 @@ def _train_and_die(sampler_class, told):
         sampler = sampler_class(dataset, told["seed"])
         if place is not None:
             given, taken = states[place]
-            # One that has changed meanwhile is refused for that.
+            # A state that has changed since is refused later; until then, use its copy.
             sampler.load_state_dict(given if equal(given, taken) else copy.deepcopy(taken))
         return sampler, DataLoader(dataset, batch_size=told["batch_size"], sampler=sampler)
 
@@ -78,7 +79,7 @@ def _train_and_die(sampler_class, told):
     sampler, loader = start(1)
     sampler.set_epoch(epoch)
     seen["second"] = save_and_die(sampler, iter(loader))
-    sampler, loader = start(2)  # and nobody says which epoch it is
+    sampler, loader = start(2)  # without set_epoch: the state tells which epoch it is
     seen["third"] = _lists(loader)
     sampler.set_epoch(epoch + 1)
     seen["next"] = _lists(loader)
@@ -90,7 +91,7 @@ def _train_and_die(sampler_class, told):
     seen["next after the end"] = _lists(loader)
 
     sampler, loader = start(1)
-    sampler.set_epoch(epoch + 1)  # what was left of the epoch before is given up
+    sampler.set_epoch(epoch + 1)  # the rest of the epoch before is skipped
     seen["next at once"] = _lists(loader)
     sampler.set_epoch(epoch)
     seen["back"] = _lists(loader)
@@ -196,7 +197,7 @@ def _is_number(value):
 
 def _resume_mistake(case_result, rank, row, got, start):
     """
-    Return the mistake that gives such samples instead of the ones after `start`, and a fact.
+    Return (mistake, fact) for a sampler that gives `got` instead of the samples after `start`.
     """
     whole, batch_size = row["whole"], case_result.case["batch_size"]
     one, next_one, next_two = (case_result.results[rank]["states"][place][1] for place in (1, 3, 4))

@@ -12,23 +12,25 @@ from ddp_lessons.checks.kit import Case, Task, equal
 from ddp_lessons.checks.samplers.shares import FEW, MANY, as_list, drawn_epoch, judge_shares
 from ddp_lessons.pictures import samples_picture
 
-_OTHER_SEED = 128_000  # a multiple of 256 and of 1,000: a remainder of it would be the same
+_OTHER_SEED = 128_000  # added to a seed: as a multiple of 256 and 1,000 it keeps such remainders
 
 
 _ODD_RANKS = "odd ranks ask for the orders"
 
 _LATER = "epochs later"
 
-# Who takes a remainder of the epoch has the same order again: of 10, 12, 16 or 100, for example.
+# {world size: epochs to add}. An answer that reduces the epoch modulo 10, 12, 16 or 100, for
+# example, gives the same order again.
 _LATER_EPOCHS = {1: 100, 2: 256, 3: 300, 4: 336}
 
 
 def _cases(draw):
     yield Case(4, {"num_samples": FEW, "seed": 5, "epoch": 0}, seed=0)
-    # What is kept of another length, or of whichever call came first, is another on each rank.
+    # Odd ranks make the calls in reverse order. So an order that an answer keeps from its first
+    # call, or from a call with another length, differs between ranks.
     backwards = {_ODD_RANKS: "backwards"}
     yield Case(4, {"num_samples": MANY, "seed": 5, "epoch": 0} | backwards)
-    yield Case(2, {"num_samples": FEW, "seed": 5, "epoch": 0})  # for what is kept of other worlds
+    yield Case(2, {"num_samples": FEW, "seed": 5, "epoch": 0})  # catches what is kept of 4 ranks
     yield Case(4, {"num_samples": MANY, "seed": 0, "epoch": 1})
     for world_size in (1, 2, 3, 4):
         length = draw.randint(MANY // world_size + 1, 60 // world_size)
@@ -36,12 +38,12 @@ def _cases(draw):
         told = {"num_samples": num_samples, **drawn_epoch(draw)}
         yield Case(world_size, told | {_LATER: _LATER_EPOCHS[world_size]})
     yield Case(4, {"num_samples": 1, **drawn_epoch(draw)})
-    yield Case(2, {"num_samples": draw.randint(300, 400), **drawn_epoch(draw)})  # more than 8 bits
+    yield Case(2, {"num_samples": draw.randint(300, 400), **drawn_epoch(draw)})  # above 8 bits
 
 
 def _orders(case):
     """
-    Return the seeds and epochs of all calls: first and last the same, then other ones.
+    Return (seed, epoch) for each call: the case's own, two later epochs, and another seed.
     """
     seed, epoch = case["seed"], case["epoch"]
     later = epoch + case.data.get(_LATER, 2)
@@ -49,7 +51,7 @@ def _orders(case):
 
 
 def _act(context, shard_indices):
-    torch.rand(1)  # else who seeds it anew with its own seed would put the state back
+    torch.rand(1)  # or seeding with the initial seed would leave no change to see
     torchs, pythons = torch.get_rng_state(), random.getstate()
     orders = _orders(context.case)[:: _direction(context.case, context.rank)]
     for seed, epoch in (*orders, orders[0]):
@@ -84,11 +86,11 @@ def _judge(case_result):
 
 def _judge_orders(case_result, orders):
     """
-    Refuse orders that are not shuffled, or that have too much of one another.
+    Refuse orders that are not shuffled, or that resemble one another too much.
 
     Args:
         case_result: The CaseResult.
-        orders: What each order is for -> the shares; the last has another seed than the first.
+        orders: {seed and epoch in words: shares}. The last one has another seed than the first.
     """
     (first, *others), other_seed = orders, list(orders)[-1]
     now = orders[first]
@@ -104,7 +106,7 @@ def _judge_orders(case_result, orders):
             raise case_result.wrong(mistake, 0, got=now[0], fact=fact)
     if (
         case_result.case["num_samples"] > MANY
-    ):  # drawn: by chance, a weak shuffle may look like none
+    ):  # in a random case a real shuffle may look weak by chance
         return
     what = "are on one rank together"
     _refuse_pairs(case_result, orders, "own-share", _together, 0.9, (what, "are"))

@@ -1,11 +1,11 @@
 """
-What tasks 04.1 to 04.4 share: the shares of ranks, and what they cost.
+Helpers of tasks 04.1 to 04.4, which judge the shares of ranks and the cost of an answer.
 """
 
 FEW, MANY = 10, 40
 """
-So many samples that a picture shows them all, and so many that two orders, or two ways to share
-them, are not alike by chance.
+Two numbers of samples: few enough for a picture to show them all, and so many that two orders, or
+two ways to distribute them, are not equal by chance.
 """
 
 
@@ -18,8 +18,13 @@ def drawn_epoch(draw):
 
 def judge_shares(case_result, shares, mistake=None, lost="overlap"):
     """
-    Refuse shares that are no lists of samples, of other lengths than they should be, or that leave
-    samples out.
+    Refuse shares that are no lists of samples, have wrong lengths, or leave samples out.
+
+    Args:
+        case_result: The CaseResult.
+        shares: The share of each rank, in rank order.
+        mistake: Name of the mistake for any of these faults; None: each fault has its own.
+        lost: Name of the mistake for samples that no rank has, if `mistake` is None.
     """
     num_samples, num_ranks = case_result.case["num_samples"], len(shares)
     for rank, share in enumerate(shares):

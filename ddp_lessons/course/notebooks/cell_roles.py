@@ -1,5 +1,5 @@
 """
-The names that all rules of a notebook share: cell roles, tags, and the Finding of a broken rule.
+The names that all rules of a notebook share: cell roles, tags, and the BrokenRule of a broken rule.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ MARKS = (RAISES, IGNORED, SCRIPT)
 
 
 @dataclass(frozen=True)
-class Finding:
+class BrokenRule:
     """
     One broken rule of a notebook.
 
@@ -102,7 +102,7 @@ def found(rule, number, cell, expected, got, then):
         then: The next step, as a sentence.
     """
     role = "" if cell is None else role_of(cell)
-    return Finding(rule, number, role, f"expected {expected} (got {got}). {then}")
+    return BrokenRule(rule, number, role, f"expected {expected} (got {got}). {then}")
 
 
 def ask(rules, number, cell):

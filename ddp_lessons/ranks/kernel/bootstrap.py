@@ -30,7 +30,7 @@ from ddp_lessons.ranks.system.cluster_files import (
 from ddp_lessons.ranks.system.network_interfaces import (
     chosen_address,
 )
-from ddp_lessons.ranks.system.placement import BYTES_PER_RANK, Machine, choose_placement
+from ddp_lessons.ranks.system.placement import BYTES_PER_RANK, MachineResources, choose_placement
 from ddp_lessons.ranks.system.processes import can_fork
 from ddp_lessons.ranks.system.resource_limits import memory, usable_cores
 
@@ -42,13 +42,13 @@ The command that ipyparallel's own launchers run: it starts an engine with a ran
 
 def this_machine(facts):
     """
-    Return the Machine that ranks would be placed on.
+    Return the MachineResources that ranks would be placed on.
 
     Args:
         facts: A dict with `num_gpus` and `has_nccl`, which the supervisor finds out through torch.
     """
     _, free_bytes = memory()
-    return Machine(
+    return MachineResources(
         num_cores=usable_cores(),
         num_gpus=facts["num_gpus"],
         memory_bytes=free_bytes,

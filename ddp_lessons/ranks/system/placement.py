@@ -16,7 +16,7 @@ Memory that a new rank may need: 65 to 100 MiB were measured, doubled for its fi
 
 
 @dataclass(frozen=True)
-class Machine:
+class MachineResources:
     """
     The resources of a machine that a placement depends on.
 
@@ -74,7 +74,7 @@ def choose_placement(num_ranks, device, machine):
     Args:
         num_ranks: Number of ranks. None stands for one rank a GPU, or for 4 ranks on the CPU.
         device: "auto", "cpu" or "cuda".
-        machine: The Machine on which the ranks run.
+        machine: The MachineResources on which the ranks run.
 
     Returns:
         Placement: NCCL with a GPU for each rank if there are enough GPUs. Gloo with shared GPUs if

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from waiting import HANGS_AFTER_S
 
 from ddp_lessons.checks.kit.task_registry import find_task
-from ddp_lessons.course import exercises
 from ddp_lessons.course.cli import app
+from ddp_lessons.course.learner import exercises
 from ddp_lessons.course.notebooks.canonical import read_notebook
 from ddp_lessons.errors import BadInput
 from ddp_lessons.jobs.owned import run_owned

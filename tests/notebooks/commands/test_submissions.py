@@ -16,12 +16,13 @@ from paths import ROOT
 from typer.testing import CliRunner
 from waiting import HANGS_AFTER_S, wait_until
 
-from ddp_lessons.course import exercises, nbgrader, reports, submissions
+from ddp_lessons.course.classroom import grade_reports, nbgrader_sources, submissions
+from ddp_lessons.course.classroom.submissions import Checked, Submission
 from ddp_lessons.course.cli import app
-from ddp_lessons.course.exercises import Result, find_exercise
-from ddp_lessons.course.limited_run import Limits
+from ddp_lessons.course.learner import exercises
+from ddp_lessons.course.learner.exercises import Result, find_exercise
+from ddp_lessons.course.learner.limited_run import Limits
 from ddp_lessons.course.notebooks.canonical import read_notebook
-from ddp_lessons.course.submissions import Checked, Submission
 from ddp_lessons.errors import BadInput
 
 PLACE = find_exercise("00", ROOT)
@@ -276,7 +277,7 @@ def test_a_kernel_that_does_not_start_costs_nobody_a_point(tmp_path, monkeypatch
     if fails > 1:
         assert result.mistake == "unreadable"
         assert 'its kernel must start (failed on setup with "RuntimeError: Kernel' in result.told
-        assert "<error " in reports.junit_text([one])
+        assert "<error " in grade_reports.junit_text([one])
 
 
 def made_up(learner="ada", *results):
@@ -292,7 +293,7 @@ def test_a_report_tells_failures_from_errors():
     """
     task = exercises.tasks_of_stem("00_ranks")[0]
     told = "Task 00.1 is not solved yet.\nrank 0 gave: <b>\x1b[0m\x00 & more\nHint: think."
-    text = reports.junit_text(
+    text = grade_reports.junit_text(
         [
             made_up("ada", Result(task, True)),
             made_up("b<o", Result(task, False, told, "values")),
@@ -315,7 +316,7 @@ def test_points_are_one_a_task():
     With the names that nbgrader's own export has.
     """
     task = exercises.tasks_of_stem("00_ranks")[0]
-    lines = reports.points_text([made_up("ada", Result(task, True), Result(task, False))])
+    lines = grade_reports.points_text([made_up("ada", Result(task, True), Result(task, False))])
     assert lines.splitlines() == [
         "assignment,student_id,raw_score,late_submission_penalty,score,max_score",
         "00_ranks,ada,1,0,1,2",
@@ -326,7 +327,7 @@ def test_notebooks_for_nbgrader_have_a_point_on_each_check(tmp_path):
     """
     What nbgrader's published schema asks of a cell, and nothing on the cells of answers.
     """
-    assert nbgrader.write_sources(tmp_path, ROOT) == len(exercises.all_exercises(ROOT))
+    assert nbgrader_sources.write_sources(tmp_path, ROOT) == len(exercises.all_exercises(ROOT))
     schema = json.loads(Path(__file__).with_name("nbgrader_v3.json").read_text())
     for place in exercises.all_exercises(ROOT):
         notebook = read_notebook(tmp_path / "source" / place.stem / place.blank.name)
@@ -350,7 +351,7 @@ def test_notebooks_for_nbgrader_have_a_point_on_each_check(tmp_path):
         assert answers
         assert not any("nbgrader" in cell.metadata for cell in answers)
     with pytest.raises(BadInput, match="It is there already"):
-        nbgrader.write_sources(tmp_path, ROOT)
+        nbgrader_sources.write_sources(tmp_path, ROOT)
 
 
 def test_the_workflow_file_calls_what_there_is():

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from ddp_lessons import start_ranks, stop_ranks
-from ddp_lessons.course.exercises import solution_of
+from ddp_lessons.course.learner.exercises import solution_of
 from ddp_lessons.errors import RankDied
 from ddp_lessons.ranks.kernel.cells import run_cell
 

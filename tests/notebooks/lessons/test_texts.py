@@ -8,7 +8,7 @@ import pytest
 from kernels import running_kernel
 
 from ddp_lessons import __version__
-from ddp_lessons.course import workspace
+from ddp_lessons.course.learner import workspace
 from ddp_lessons.course.notebooks.notebook_paths import find_course
 from ddp_lessons.ranks.system import version_check
 

@@ -19,9 +19,9 @@ from pathlib import Path
 import tornado.iostream
 import tornado.web
 
-from ddp_lessons.board import csv_table
-from ddp_lessons.board.board import AGAIN_S
-from ddp_lessons.board.names import Denied
+from ddp_lessons.course.classroom.board import csv_table
+from ddp_lessons.course.classroom.board.board import AGAIN_S
+from ddp_lessons.course.classroom.board.names import Denied
 from ddp_lessons.progress.row_fields import is_time
 
 PAGE = Path(__file__).parent / "page"
@@ -284,7 +284,7 @@ def make_app(board, secret, prefix="/", hub=None, paths=None, **settings):
     Args:
         board: The Board.
         secret: The secret that opens the teacher's page.
-        prefix: Beginning of all paths, such as "/services/board/".
+        prefix: Beginning of all paths, such as "/services/course/classroom/board/".
         hub: The Hub that identifies learners, or None.
         paths: The teacher's paths and handlers; default: `teachers_paths()`.
         settings: Further settings of the tornado application.

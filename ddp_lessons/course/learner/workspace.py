@@ -31,7 +31,7 @@ from ddp_lessons.files import replace_text
 from ddp_lessons.ranks.system.version_check import NOTES
 
 NAME = "my-course"
-_PACKAGE = Path(__file__).resolve().parents[1]
+_PACKAGE = Path(__file__).resolve().parents[2]
 _SOURCES = "sources"
 _FEW = 4
 _README = Path(__file__).parent / "workspace.md"

@@ -11,9 +11,9 @@ import socket
 import tornado.httpserver
 from tornado.ioloop import PeriodicCallback
 
-from ddp_lessons.board.app import MOST_BYTES, make_app
-from ddp_lessons.board.board import Board
-from ddp_lessons.board.roster import People
+from ddp_lessons.course.classroom.board.app import MOST_BYTES, make_app
+from ddp_lessons.course.classroom.board.board import Board
+from ddp_lessons.course.classroom.board.roster import People
 from ddp_lessons.errors import StartFailed
 from ddp_lessons.progress import state
 
@@ -96,7 +96,9 @@ async def _serve_people(columns, host, port, people, say):
 
 
 async def _serve_hub(read_columns, people, say):
-    from ddp_lessons.board import hub_service  # the only module that needs jupyterhub
+    from ddp_lessons.course.classroom.board import (
+        hub_service,  # the only module that needs jupyterhub
+    )
 
     service, board = hub_service.Hub(), Board([], people)
     own = {"cookie_secret": os.urandom(32), "log_function": _log_nothing}

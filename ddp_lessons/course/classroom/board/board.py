@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 
-from ddp_lessons.board import view
+from ddp_lessons.course.classroom.board import view
 
 AGAIN_S = 15.0
 """

@@ -6,7 +6,7 @@ import csv
 import datetime
 import io
 
-from ddp_lessons.board import view
+from ddp_lessons.course.classroom.board import view
 
 FIELDS = (
     "name", "kind", "lesson", "key", "state", "checks", "hints", "last_mistake",

@@ -14,7 +14,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddp_lessons.course import command_limits as limiter
+from ddp_lessons.course.learner import command_limits as limiter
 from ddp_lessons.jobs.owned import DEADLINE_STATUS, SETTLE_S, owner_command
 
 _MIB = 2**20

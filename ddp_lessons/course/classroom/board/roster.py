@@ -18,10 +18,10 @@ import shutil
 import time
 from pathlib import Path
 
-from ddp_lessons.board.columns import Row
-from ddp_lessons.board.names import LONGEST_NAME, Denied, name_of
-from ddp_lessons.board.rate_limit import WrongCodes
-from ddp_lessons.board.removed_rows import Removed
+from ddp_lessons.course.classroom.board.columns import Row
+from ddp_lessons.course.classroom.board.names import LONGEST_NAME, Denied, name_of
+from ddp_lessons.course.classroom.board.rate_limit import WrongCodes
+from ddp_lessons.course.classroom.board.removed_rows import Removed
 from ddp_lessons.errors import BadInput
 from ddp_lessons.files import replace_text
 from ddp_lessons.progress import state

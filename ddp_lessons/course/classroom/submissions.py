@@ -14,11 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddp_lessons.board import state_files
-from ddp_lessons.board.columns import Row
-from ddp_lessons.course import exercises
 from ddp_lessons.course.building.verify import nbval_environment
-from ddp_lessons.course.limited_run import Limits
+from ddp_lessons.course.classroom.board import state_files
+from ddp_lessons.course.classroom.board.columns import Row
+from ddp_lessons.course.learner import exercises
+from ddp_lessons.course.learner.limited_run import Limits
 from ddp_lessons.errors import BadInput
 from ddp_lessons.progress import state
 

@@ -7,7 +7,7 @@ does not raise. Answer cells have no such metadata, so nbgrader does not change 
 
 from pathlib import Path
 
-from ddp_lessons.course.exercises import all_exercises, tasks_of_stem
+from ddp_lessons.course.learner.exercises import all_exercises, tasks_of_stem
 from ddp_lessons.course.notebooks.canonical import dumps
 from ddp_lessons.course.notebooks.cell_roles import numbered, tags_of
 from ddp_lessons.course.notebooks.starters import read_blank

@@ -11,7 +11,9 @@ from pathlib import Path
 from ddp_lessons.errors import StartFailed
 
 FIRST_LESSON = Path("notebooks") / "00_ranks.ipynb"
-_SETTINGS = Path(__file__).parent / "jupyter"  # the course's defaults; a learner's own settings win
+_SETTINGS = (
+    Path(__file__).parents[1] / "jupyter"
+)  # the course's defaults; a learner's own settings win
 
 
 def lab_command(folder, port=None, browser=True, rest=(), is_root=False):

@@ -5,8 +5,8 @@ The columns of the class board: one for each section with a prediction, and one 
 import html
 import re
 
-from ddp_lessons.board.columns import Column
 from ddp_lessons.checks.kit.task_registry import all_tasks, stem_of
+from ddp_lessons.course.classroom.board.columns import Column
 from ddp_lessons.course.notebooks.cell_roles import numbered, role_of
 from ddp_lessons.course.notebooks.notebook_paths import all_notebooks, find_course
 from ddp_lessons.course.notebooks.text_twins import read_twin

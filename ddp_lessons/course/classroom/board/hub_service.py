@@ -11,8 +11,8 @@ import urllib.parse
 from jupyterhub.services.auth import HubAuth, HubOAuthCallbackHandler, HubOAuthenticated
 from tornado.web import authenticated
 
-from ddp_lessons.board import app
-from ddp_lessons.board.names import Denied
+from ddp_lessons.course.classroom.board import app
+from ddp_lessons.course.classroom.board.names import Denied
 
 
 class Hub:

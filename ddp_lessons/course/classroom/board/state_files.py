@@ -11,7 +11,7 @@ import pwd
 import stat
 from pathlib import Path
 
-from ddp_lessons.board.columns import Row
+from ddp_lessons.course.classroom.board.columns import Row
 from ddp_lessons.errors import BadInput
 from ddp_lessons.progress import state
 

@@ -1,0 +1,3 @@
+"""
+A class: its board, the exercises that learners hand in, and their grades.
+"""

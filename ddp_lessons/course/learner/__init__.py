@@ -1,0 +1,3 @@
+"""
+A learner's own things: the folder, the exercises in it, and JupyterLab on both.
+"""
