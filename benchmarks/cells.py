@@ -1,5 +1,5 @@
 """
-Measure how long a `%%px` cell takes on all ranks, inside the kernel: ours and ipyparallel's.
+Measure, inside the kernel, how long a `%%px` cell takes on all ranks: ours and ipyparallel's.
 """
 
 import tempfile
@@ -25,15 +25,15 @@ _MAGICS = {"ours": "px", "stock": "px_stock"}
 
 def measure(round_number, num_ranks=NUM_RANKS, device="cpu"):
     """
-    Time cells in a fresh kernel, ours and ipyparallel's in turn.
+    Time cells in a fresh kernel, by our `%%px` and by ipyparallel's.
 
     Args:
-        round_number: From 0; decides which is first.
+        round_number: Number of the round, from 0. Ours is first in even rounds.
         num_ranks: Number of ranks.
         device: "cpu" or "cuda".
 
     Returns:
-        dict: From the name of a sample to its milliseconds.
+        dict: {name of a sample: milliseconds}.
     """
     magics = list(_MAGICS)[:: -1 if round_number % 2 else 1]
     samples = {}

@@ -1,9 +1,10 @@
 """
-What each launcher starts in benchmarks/launchers.py: join, step, and say how long both took.
+The script that benchmarks/launchers.py starts by each launcher: join, step, and write the times.
 
-The notebook's ranks call `steps` in a cell. Times are taken on rank 0 and written to the file that
-LAUNCHED names; BEGAN is the moment at which the launcher was started. With FAILED, a file, rank 1
-ends its process once and writes the moment there; then it is counted until the next step is done.
+The notebook's ranks call `steps` in a cell. Rank 0 takes the times, and writes them to the file that
+the environment variable LAUNCHED names. BEGAN holds the time at which the launcher was started. If
+FAILED names a file, rank 1 ends its process once, and writes the time to that file. Then the script
+measures the seconds from there to the end of the next all-reduce.
 """
 
 import json
@@ -22,7 +23,7 @@ NUM_STEPS = 60
 
 def steps():
     """
-    Do an all-reduce and some training steps in the group that there is, and write down the times.
+    Do an all-reduce and some training steps in the default group, and write the times to a file.
     """
     dist.all_reduce(torch.ones(1))
     started_s = time.time() - float(os.environ["BEGAN"])
@@ -44,7 +45,7 @@ def steps():
 
 def fail():
     """
-    End the process of rank 1 in the middle of the steps, and note when.
+    End the process of rank 1 between two all-reduces, and write the time to a file.
     """
     dist.all_reduce(torch.ones(1))
     if dist.get_rank() == 1:
@@ -55,7 +56,7 @@ def fail():
 
 def come_back():
     """
-    Do the next step, and write down how long after the failure it was done.
+    Do an all-reduce, and write the seconds from the failure to its end to a file.
     """
     dist.all_reduce(torch.ones(1))
     if dist.get_rank() == 0:

@@ -1,12 +1,13 @@
 """
-Measure the same script under each launcher: until the first all-reduce, and a training step; and
-from a failure of a rank to the next all-reduce, in a notebook and with torchrun's restarts.
+Measure the same script under each launcher: seconds to the first all-reduce, and of a training
+step; and from a rank's failure to the next all-reduce, in a notebook and with torchrun's restarts.
 
     python benchmarks/launchers.py [--repeats 5] [--json FILE] [--no-fail]
 
-Two ranks on the CPU. Each round starts every launcher once, in turns, so that a slow minute harms
-all alike; a ratio is the median of the ratios within rounds. Launchers that are not here are left
-out: `eval "$(scripts/slurm.sh start)"` makes a Slurm. There is no limit: it says what one pays.
+The script runs on two ranks on the CPU. Each round starts every launcher once, in an order that
+rotates, so that a slow minute slows all alike. A ratio is the median of the ratios within rounds.
+Launchers that are not installed are left out; `eval "$(scripts/slurm.sh start)"` starts a temporary
+Slurm. There is no limit: the figures show what each launcher costs.
 """
 
 import argparse
@@ -47,7 +48,7 @@ def run_in_notebook(file):
 
 def run_by(launcher, file):
     """
-    Start the script by a launcher, and wait for its end.
+    Start the script with a launcher, and wait for its end.
     """
     command, needed = command_of(launcher, NUM_RANKS, str(SCRIPT))
     told = {"BEGAN": time.time(), "LAUNCHED": file, "CUDA_VISIBLE_DEVICES": ""}
@@ -58,10 +59,10 @@ def run_by(launcher, file):
 
 def fail_in_notebook(file):
     """
-    Let a rank end its process in a cell, and do the next step in the next cell.
+    End the process of a rank in a cell, and do an all-reduce in the next cell.
     """
     ranks = start_ranks(NUM_RANKS, device="cpu")
-    prepare = (  # for the new rank, too
+    prepare = (  # both cells begin with it, as the new rank needs it, too
         f"import os, sys\nsys.path.insert(0, {str(SCRIPT.parent)!r})\n"
         f"os.environ.update(FAILED={f'{file}-failed'!r}, LAUNCHED={str(file)!r})\n"
         "from launched_script import come_back, fail\n"
@@ -74,10 +75,10 @@ def fail_in_notebook(file):
 
 def fail_by_torchrun(file):
     """
-    Let a rank end its process under torchrun, which starts all ranks again.
+    End the process of a rank under torchrun, which then starts all ranks again.
     """
     command = f"torchrun --standalone --nproc-per-node {NUM_RANKS} --max-restarts 1 {SCRIPT}"
-    # Without a store for each life, most restarts do not come back: see lesson 09.
+    # Each restart needs a new store. With the old one most restarts fail: see lesson 09.
     told = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
     told |= {"FAILED": f"{file}-failed", "LAUNCHED": file, "CUDA_VISIBLE_DEVICES": ""}
     job = run_job(command, timeout_s=_LIMIT_S, env=told)
@@ -90,7 +91,7 @@ FAILURES = {NOTEBOOK: fail_in_notebook, "torchrun": fail_by_torchrun}
 
 def measure(names, num_repeats):
     """
-    Run all rounds; return {"start_s torchrun": [seconds a round], and so on}.
+    Run all rounds. Return {name of a sample, such as "start_s torchrun": [seconds of each round]}.
     """
     samples: dict = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -110,7 +111,7 @@ def measure(names, num_repeats):
 
 def note(name, file, samples):
     """
-    Add what a run has written to the samples.
+    Add the times that a run has written to the samples.
     """
     for part, seconds in json.loads(file.read_text()).items():
         samples.setdefault(f"{part} {name}", []).append(seconds)
@@ -118,7 +119,7 @@ def note(name, file, samples):
 
 def main(argv):
     """
-    Measure, print the table, and write it if asked to.
+    Measure every launcher, print the table, and write it to a file if asked to.
     """
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--repeats", type=int, default=5)

@@ -1,10 +1,11 @@
 """
-Run one lesson or solved exercise on so many ranks, on what this machine has, and judge it.
+Run one lesson or solved exercise on some number of ranks of this machine, and judge the run.
 
     python benchmarks/proof_notebook.py lesson 03_ring 4 ANSWER
 
-It comes out if no cell raises but those that should, and every `ok:` line is there again. A cell
-whose output differs from the stored one, which is of a CPU, is told and is no fault.
+A notebook passes if only those cells raise that should, and if every `ok:` line is printed again. A
+cell whose output differs from the stored output, which was made on a CPU, is listed, but is no
+fault.
 """
 
 import argparse
@@ -36,13 +37,13 @@ def judge(stored, ran, num_ranks):
 
     Args:
         stored: The notebook as it is in the course.
-        ran: The same after a run, canonical.
-        num_ranks: Ranks that it ran on. Outputs of another number than the stored one's differ by
-            nature, and are not compared.
+        ran: The same notebook after a run, in canonical form.
+        num_ranks: Number of ranks of the run. Outputs are compared only if it is `STORED_RANKS`,
+            since outputs of another number of ranks differ anyway.
 
     Returns:
-        tuple: What is wrong, a list of sentences; and of each cell whose output differs what it
-        gave, by its number, counted from 1 with text cells.
+        tuple: A list of sentences that say what is wrong; and {number of a cell: its output} for
+        cells whose output differs. Numbers count from 1 and include text cells.
     """
     wrong, differing = [], {}
     pairs = zip(stored["cells"], ran["cells"], strict=True)
@@ -54,7 +55,7 @@ def judge(stored, ran, num_ranks):
             lines = plain_lines(errors[0]["traceback"])
             said = f"{errors[0]['ename']}: {errors[0]['evalue']}"
             wrong.append("\n".join([f"cell {number} raised {said}", *lines[-MOST_LINES:]]))
-            break  # nothing after it was run
+            break  # later cells were not run
         if RAISES in tags_of(after) and not errors:
             wrong.append(f"cell {number} should raise, and did not")
         missing = _num_ok(before) - _num_ok(after)
@@ -67,7 +68,7 @@ def judge(stored, ran, num_ranks):
 
 def promised(stored, kind, num_ranks):
     """
-    Tell whether a notebook says that it works with so many ranks.
+    Tell whether a notebook says that it works with this number of ranks.
     """
     if num_ranks == STORED_RANKS:
         return True
@@ -85,7 +86,7 @@ def _differ(before, after):
 
 def _texts(cell):
     """
-    Return what a cell printed and showed, without pictures of measured times.
+    Return the texts that a cell printed and displayed, without PNG pictures of measured times.
     """
     found = []
     for output in cell["outputs"]:
@@ -101,10 +102,10 @@ def _texts(cell):
 
 def run(place, num_ranks):
     """
-    Run a notebook on so many ranks.
+    Run a notebook on some number of ranks, and judge the run.
 
     Returns:
-        tuple: As `judge`.
+        tuple: A list of what is wrong, and a dict of the outputs that differ (see `judge`).
     """
     stored = read_notebook(place.notebook)
     text = nbformat.writes(stored).replace(START.format(STORED_RANKS), START.format(num_ranks))
@@ -125,7 +126,7 @@ def run(place, num_ranks):
 
 def main(argv):
     """
-    Run, judge, write.
+    Run the notebook, judge it, and write the answer file.
     """
     parser = argparse.ArgumentParser(description=__doc__.strip().partition("\n")[0])
     parser.add_argument("kind", choices=("lesson", "exercise"))

@@ -1,9 +1,10 @@
 """
 The parts of the proof on GPUs, as data: what each runs, where, and about how long it takes.
 
-A command writes what it found to the file `{answer}`, as JSON: `outcomes`, a list of `name`,
-`status` ("passed", "failed", "skipped" or "told") and `why`; and `figures`, as `figures.py` writes
-them. It ends with 0 if it could look at all; what it found may be bad.
+A part's command writes its findings to the file `{answer}`, as JSON: `outcomes`, a list of dicts
+with `name`, `status` ("passed", "failed", "skipped" or "told", a finding that is no fault) and
+`why`; and `figures`, as `figures.py` writes them. The command's exit status is 0 if it could do its
+work, even if outcomes have failed.
 """
 
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from ddp_lessons.course.notebooks.notebook_paths import all_notebooks
 
 LIMIT_S = 480
 """
-Most seconds of a part. Who lends a GPU for ten minutes at a time gets at least one part done.
+The most seconds of a part. So at least one part is done on a GPU that is lent for ten minutes.
 """
 
 NUM_FAULT_SHARDS = 5
@@ -21,13 +22,13 @@ NUM_FAULT_SHARDS = 5
 @dataclass(frozen=True)
 class Layout:
     """
-    Ranks on GPUs.
+    A way to place ranks on GPUs.
 
     Args:
         name: A short name, which is in the names of parts.
-        words: What it is.
+        words: A description, such as "1 rank on one GPU, NCCL".
         num_ranks: Number of ranks.
-        num_gpus: GPUs that the part may see, at least so many must be there.
+        num_gpus: Number of GPUs that a part may see. The machine must have at least as many.
     """
 
     name: str
@@ -39,16 +40,16 @@ class Layout:
 @dataclass(frozen=True)
 class Part:
     """
-    One step of the proof, which can be done without the others.
+    One step of the proof, which does not depend on the others.
 
     Args:
-        name: Names it on the command line, in the state and in the report.
+        name: Its name on the command line, in the state and in the report.
         layout: The Layout of its ranks.
-        command: Arguments for Python. `{answer}` is the file to write to, `{device}` what
-            `start_ranks` and the benchmarks take as a device.
-        expected_s: About how long it takes.
-        limit_s: When it is ended.
-        needs_gpu: Whether a CPU cannot stand in.
+        command: Arguments for Python. `{answer}` stands for the file to write to, `{device}` for
+            the device, "cpu" or "cuda".
+        expected_s: Seconds that it takes, roughly.
+        limit_s: Seconds after which it is ended.
+        needs_gpu: Whether a CPU cannot stand in for a GPU.
     """
 
     name: str
@@ -64,7 +65,7 @@ def layouts(num_gpus):
     Return the layouts by name: ranks that share a GPU, one rank on one, a rank on every GPU.
 
     Args:
-        num_gpus: GPUs of this machine. With fewer than 2 the last layout asks for 2.
+        num_gpus: Number of GPUs of this machine. With fewer than 2 the last layout asks for 2.
     """
     several = max(num_gpus, 2)
     return {
@@ -79,14 +80,14 @@ def layouts(num_gpus):
 
 def all_parts(root, num_gpus):
     """
-    Return every part, the most telling first.
+    Return every part, the most informative ones first.
 
     Args:
         root: The folder that holds the course.
-        num_gpus: GPUs of this machine.
+        num_gpus: Number of GPUs of this machine.
 
     Returns:
-        list[Part]: Those too that need more GPUs than there are.
+        list[Part]: All parts, even those that need more GPUs than this machine has.
     """
     where = layouts(num_gpus)
     shared, alone, each = where["shared"], where["alone"], where["each"]
@@ -117,7 +118,7 @@ def _gpu_tests(layout):
 
 
 def _faults(layout):
-    # The matrix has rows for 2 and for 4 ranks.
+    # The hang matrix has tests for 2 and for 4 ranks.
     num_ranks = 4 if layout.num_ranks >= 4 else 2
     parts = []
     for shard in range(NUM_FAULT_SHARDS):
@@ -135,7 +136,7 @@ def _memory(layout):
 
 def _speed(layout):
     """
-    Our benchmarks with tensors on GPUs, beside what one would use instead.
+    Return the parts that run our benchmarks with tensors on GPUs, side by side with torch's own.
     """
     few = ("--no-fail", "--device", "{device}", "--json", "{answer}")
     ranks = str(layout.num_ranks)
@@ -143,7 +144,7 @@ def _speed(layout):
     replicas = ("benchmarks/replicas.py", *few, "--repeats", "15", "--ranks")
     parts = [
         Part(f"ring, {layout.name}", layout, ring, 90),
-        # Two ranks that share a GPU tell as much as four, and each has seven models.
+        # Two ranks that share a GPU show as much as four, and each rank has many models.
         Part(f"replicas, {layout.name}", layout, (*replicas, str(min(layout.num_ranks, 2))), 90)
         if layout.num_gpus == 1
         else Part(f"replicas, {layout.name}", layout, (*replicas, ranks), 90),

@@ -1,5 +1,5 @@
 """
-What is known of a proof so far: a folder with a result and a log for each part.
+The state of a proof: a folder with a result and a log for each part.
 """
 
 import json
@@ -17,11 +17,11 @@ PASSED, FAILED, SKIPPED, TOLD = "passed", "failed", "skipped", "told"
 
 class State:
     """
-    The folder in which a proof is kept, so that it can go on where it was ended.
+    The folder that holds a proof's results, so that the proof can continue after it was ended.
 
     Args:
-        folder: The folder; made if it is missing.
-        machine: What the proof is of, as plain data.
+        folder: Path of the folder, which is made if it is missing.
+        machine: The machine that the proof is about, as plain data.
 
     Raises:
         BadInput: The folder holds the proof of another machine.
@@ -50,16 +50,17 @@ class State:
 
     def run(self, part, *, root, environment, device):
         """
-        Run a part, end all that it started, and store its result.
+        Run a part, end all processes that it started, and store its result.
 
         Args:
             part: The Part.
             root: Folder to run it in.
-            environment: Its environment.
-            device: What stands for `{device}` in its command.
+            environment: Its environment variables, a dict.
+            device: The value of `{device}` in its command.
 
         Returns:
-            dict: `name`, `status`, `why`, `seconds`, `log`, and what the part has found.
+            dict: `name`, `layout`, `status`, `why`, `seconds`, `log`, and the part's `outcomes` and
+            `figures`, if it wrote any.
         """
         answer, log = self._file("answers", part, ".json"), self._file("logs", part, ".log")
         answer.unlink(missing_ok=True)
@@ -76,13 +77,13 @@ class State:
         result = {"name": part.name, "layout": part.layout.words, "status": verdict, "why": why}
         result |= {"seconds": round(seconds, 1), "log": log.name}
         result |= {key: found[key] for key in ("outcomes", "figures") if key in found}
-        # Whole or not at all: a proof that is ended here runs the part once more.
+        # The file is written whole or not at all: a proof that is ended here runs the part again.
         _write(self._file("parts", part, ".json"), result)
         return result
 
     def forget(self, part):
         """
-        Forget a result, so that the part is run once more.
+        Remove the result of a part, so that the part is run again.
         """
         self._file("parts", part, ".json").unlink(missing_ok=True)
 
@@ -92,10 +93,10 @@ class State:
 
 def judge(part, status, found, log):
     """
-    Say how a part went, from its exit status and what it found.
+    Judge a part by its exit status and its findings.
 
     Returns:
-        tuple: Its status, and why, in a few lines.
+        tuple: The status of the part, and a few lines that say why.
     """
     if status == DEADLINE_STATUS:
         return FAILED, f"it was ended after {part.limit_s:g} s\n{_tail(log)}".rstrip()
@@ -117,7 +118,7 @@ def judge(part, status, found, log):
 
 def slug(name):
     """
-    Return a name that a file can have.
+    Return a name in a form that is safe as a file name.
     """
     return re.sub(r"[^a-z0-9_]+", "-", name.lower()).strip("-")
 

@@ -1,5 +1,5 @@
 """
-Run a function on the ranks of a group that is made for it, on this machine's CPU or its GPUs.
+Run a function on the ranks of a new group, on this machine's CPU or its GPUs.
 """
 
 import multiprocessing
@@ -24,11 +24,11 @@ def run_ranks(num_ranks, function, *args, device="cpu"):
     Args:
         num_ranks: Number of ranks.
         function: A function at the top level of a module.
-        args: Further arguments, the same on every rank; they must pickle.
-        device: "cpu", or "cuda" to place them as `start_ranks` does; `rank_device` tells a rank.
+        args: Further arguments, the same on every rank. It must be possible to pickle them.
+        device: "cpu", or "cuda" to place ranks as `start_ranks` does. `rank_device` returns it.
 
     Returns:
-        list: What each rank returned, in rank order.
+        list: The result of each rank, in rank order.
 
     Raises:
         BenchmarkFailed: A rank raised or died. Its traceback is on standard error.
@@ -61,18 +61,20 @@ def run_ranks(num_ranks, function, *args, device="cpu"):
 
 def run_starts(num_starts, num_rounds, num_ranks, function, *args, device="cpu"):
     """
-    Share rounds out among starts of the ranks: what luck a process has, it keeps while it lives.
+    Distribute rounds over several starts of the ranks.
+
+    Which cores and which memory a process gets is luck that lasts as long as the process.
 
     Args:
         num_starts: How often ranks are started; at most once a round.
-        num_rounds: Rounds in all.
+        num_rounds: Number of rounds in all starts together.
         num_ranks: Number of ranks.
-        function: As in `run_ranks`; its last argument is the number of rounds of this start.
-        args: As in `run_ranks`.
-        device: As in `run_ranks`.
+        function: A function (see `run_ranks`). Its last argument is the number of rounds of a start.
+        args: Further arguments, the same on every rank.
+        device: "cpu" or "cuda" (see `run_ranks`).
 
     Yields:
-        list: For each start what each rank returned, in rank order.
+        list: For each start, the result of each rank, in rank order.
     """
     for start in range(min(num_starts, num_rounds)):
         rounds = len(range(start, num_rounds, num_starts))
@@ -81,32 +83,34 @@ def run_starts(num_starts, num_rounds, num_ranks, function, *args, device="cpu")
 
 def settle(device):
     """
-    Wait until a device has done all that it was given. A CPU has.
+    Wait until a GPU has done all its work. For a CPU, return at once.
     """
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def _member(rank, placement, store, function, args, pipe):
-    os.setsid()  # as a launcher does, and our supervisor: see README.md, training_step.py
-    # Gloo would look the machine's own name up, which may be slow, or be another interface.
+    # Launchers and our supervisor give each rank its own session, too: see "training_step.py" in
+    # README.md.
+    os.setsid()
+    # Otherwise Gloo looks up the machine's own name, which may be slow, or another interface's.
     os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
     os.environ["DDP_LESSONS_DEVICE"] = device = placement.devices[rank]
     torch.set_num_threads(1)
     join_group(store, rank, placement.world_size, placement.backend, device)
     answer = function(rank, *args)
-    dist.barrier()  # who leaves while others still join takes them along
+    dist.barrier()  # a rank that leaves while others still join makes them fail
     leave_group()
     pipe.send(answer)
 
 
 def in_turns(names, round_number):
     """
-    Return names in an order that begins with another one in each round.
+    Return names in an order that rotates by one from round to round.
 
     Args:
-        names: A list.
-        round_number: From 0.
+        names: A list of names.
+        round_number: Number of the round, from 0.
     """
     first = round_number % len(names)
     return names[first:] + names[:first]

@@ -1,5 +1,5 @@
 """
-Measure what more ranks cost: starting them, a cell, and the prompt after each fault.
+Measure what more ranks cost: in a start, in a cell, and in the time to the prompt after a fault.
 """
 
 import tempfile
@@ -17,14 +17,14 @@ _CELL = "%%px\nx = 1"
 
 def measure(round_number):
     """
-    Start ranks of every size in a fresh kernel each, the order turned by one each round.
+    Measure each number of ranks in a fresh kernel, in an order that rotates from round to round.
 
     Args:
-        round_number: From 0.
+        round_number: Number of the round, from 0.
 
     Returns:
-        dict: For each number n of ranks `start_<n>_s`, `round_trip_<n>_ms`, and
-        `<fault>_<n>_s` for each fault, as recovery.py measures it.
+        dict: For each number n of ranks `start_<n>_s`, `round_trip_<n>_ms`, and `<fault>_<n>_s`,
+        the seconds from each fault of recovery.py to the prompt.
     """
     if round_number == 0:
         warm_up()

@@ -1,9 +1,9 @@
 """
-Measure what must be fast, side by side with what one would use instead.
+Measure starts, cells, memory and recovery, side by side with torchrun and plain ipyparallel.
 
     python benchmarks/startup.py [--repeats 5] [--only NAME ...] [--no-fail]
 
-benchmarks/README.md says what each figure is.
+benchmarks/README.md explains each figure.
 """
 
 import argparse
@@ -41,7 +41,7 @@ FEWEST_REPEATS = 5
 _STOCK_PX = "ipyparallel's %%px, same ranks"
 ANYWHERE = ("start", "cells")
 """
-What can be measured on GPUs, and with another number of ranks.
+The measurements that can also be made on GPUs, and with another number of ranks.
 """
 
 _FIRST = "first all-reduce, {} ranks"
@@ -122,15 +122,15 @@ def parse_arguments(argv):
 
 def measure_all(names, num_rounds, num_ranks=starting.NUM_RANKS, device="cpu"):
     """
-    Measure round by round, everything in each, so that a slow minute is shared by all.
+    Measure everything once in each round, so that a slow minute slows all measurements alike.
 
     Args:
-        names: What of MEASUREMENTS.
+        names: Names of the measurements, keys of `MEASUREMENTS`.
         num_rounds: Number of rounds.
-        num_ranks, device: Number and place of ranks, of what can be measured anywhere.
+        num_ranks, device: Number of ranks, and "cpu" or "cuda", for the measurements in `ANYWHERE`.
 
     Returns:
-        dict: From the name of a sample to its numbers, one a round.
+        dict: {name of a sample: [its number in each round]}.
     """
     samples = {}
     for round_number in range(num_rounds):
@@ -146,7 +146,7 @@ def measure_all(names, num_rounds, num_ranks=starting.NUM_RANKS, device="cpu"):
 
 def plans_for(num_ranks):
     """
-    Return the table's lines, with the number of ranks that were measured in their names.
+    Return the Plans of the table, with the measured number of ranks in their names.
     """
     usual, measured = _FIRST.format(starting.NUM_RANKS), _FIRST.format(num_ranks)
     return [replace(plan, name=plan.name.replace(usual, measured)) for plan in PLANS]
@@ -154,7 +154,7 @@ def plans_for(num_ranks):
 
 def results_file(arguments, machine):
     """
-    Return where to write, or None: a short or partial run must not replace a whole one.
+    Return the file to write, or None: a short or partial run must not replace a whole one.
     """
     if arguments.json is not None:
         return arguments.json
@@ -165,7 +165,7 @@ def results_file(arguments, machine):
 
 def as_document(arguments, machine, figures):
     """
-    Return what is written: how, when and on what it was measured, and every figure.
+    Return the document to write: the command, the date, the machine, and every figure.
     """
     only = ["--only", *arguments.only] if arguments.only else []
     command = ["python benchmarks/startup.py", "--repeats", str(arguments.repeats), *only]

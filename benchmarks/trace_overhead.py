@@ -1,16 +1,18 @@
 """
-Measure what tracing costs a training step under DDP: the trace off, off once more, and on.
+Measure what tracing costs a training step under DDP: the trace off, off again, and on.
 
     python benchmarks/trace_overhead.py                 # 81 rounds, 2 ranks, two models
     python benchmarks/trace_overhead.py --repeats 201 --json trace_overhead.json
 
-In each round every way does some steps, in an order that rotates, so that a slow moment harms all
-alike. A ratio is the median of the ratios within rounds; how far "off, again" is from 1 tells how
-much of it is noise. Switching on and off is not part of a step, and is shown apart.
+In each round every way does some steps, in an order that rotates, so that a slow moment slows all
+ways alike. A ratio is the median of the ratios within rounds. The distance of "off, again" from 1
+shows how much of a ratio is noise. The time of switching the trace on and off is not part of a
+step, and is shown in a column of its own.
 
-What the trace costs depends on the number of events, not on their size: some 5 microseconds a
-gradient and 150 a collective. So the share falls as the model grows. The limit holds for the model
-of the replicas' benchmark; a model so small that nobody would need two ranks shows the worst.
+The cost of the trace depends on the number of events, not on their size: some 5 microseconds for a
+gradient and 150 for a collective. So its share of a step falls as the model grows. The limit is on
+the model of replicas.py. The other model is so small that it does not need two ranks, and shows the
+worst share.
 """
 
 import argparse
@@ -63,7 +65,7 @@ def make_model(widths):
 
 def steps_s(model, optimizer, batch, num_steps):
     """
-    Do some training steps; return the median of their seconds, and the seconds of CPU of one.
+    Do some training steps. Return the median of their seconds, and the mean CPU seconds of a step.
     """
     dist.barrier()
     cpu_began, times = time.process_time(), []
@@ -78,14 +80,14 @@ def steps_s(model, optimizer, batch, num_steps):
 
 def measure(rank, num_repeats):
     """
-    Run all rounds on one rank; return what it measured of every model.
+    Run all rounds on one rank. Return {model: its samples} (see `measure_model`).
     """
     return {name: measure_model(num_repeats, **what) for name, what in MODELS.items()}
 
 
 def measure_model(num_repeats, widths, num_samples, num_steps):
     """
-    Run all rounds of one model; return the seconds of steps and of switching, by way.
+    Run all rounds of one model. Return its number of events a step, and the samples of each way.
     """
     model = DistributedDataParallel(make_model(widths))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -112,7 +114,7 @@ def measure_model(num_repeats, widths, num_samples, num_steps):
 
 def show(name, answer):
     """
-    Print the table of one model; return the ratios by way.
+    Print the table of one model. Return {way: ratio to the trace switched off}.
     """
     samples = answer["samples"]
     table = Table(

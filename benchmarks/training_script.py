@@ -1,10 +1,10 @@
 """
-Train under DDP: the script that `torchrun` runs, and, down to its last part, the text of a cell.
+Train under DDP, as a script under `torchrun`. The part above `main` is also the text of a cell.
 
     torchrun --standalone --nproc-per-node 2 benchmarks/training_script.py
 
-It reads from standard input what to do: a size of `digits_model` and a number of steps, on a line.
-It prints the seconds of a step, and ends with its input.
+Each line of standard input holds a size of `digits_model` and a number of steps. For each line the
+script prints the seconds of a step. It ends when its input ends.
 """
 
 import sys
@@ -23,7 +23,7 @@ torch.set_num_threads(1)
 
 def prepare(size):
     """
-    Return a function that does one training step of a size of model.
+    Return a function that does one training step of the model of this size.
     """
     model = DistributedDataParallel(digits_model(seed=0, size=size))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -39,10 +39,11 @@ def prepare(size):
 
 def step_s(step, num_steps):
     """
-    Return the seconds of a step on the slowest rank: the mean of some, from a barrier on.
+    Return the seconds of a step on the slowest rank: the mean of `num_steps` steps after a barrier.
 
-    Some steps are done first. While those run, the controller and the kernel still pass round that
-    the cell has begun, on the cores that the ranks need: a price of a cell, not of a step.
+    `NUM_SETTLING` steps are done before that. While they run, the controller and the kernel still
+    report that the cell has begun, on cores that the ranks need. That is a cost of a cell, not of
+    a step.
     """
     for _ in range(NUM_SETTLING):
         step()
@@ -60,7 +61,7 @@ def step_s(step, num_steps):
 
 def main():
     """
-    Do what rank 0 reads, on every rank.
+    Do the steps that rank 0 reads from standard input, on every rank.
     """
     dist.init_process_group("gloo")
     sizes, steps = list(DIGITS_WIDTHS), {}

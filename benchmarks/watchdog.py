@@ -1,13 +1,14 @@
 """
-Measure what a watchdog costs a training step under DDP: none, none once more, ours, the naive one.
+Measure what a watchdog costs a training step under DDP: none, none again, ours, the naive one.
 
     python benchmarks/watchdog.py                 # 81 rounds, 2 ranks, two models
     python benchmarks/watchdog.py --repeats 201 --json watchdog.json
 
-Models, steps and rounds are those of trace_overhead.py: in each round every way does some steps, in
-an order that rotates, so that a slow moment harms all alike. A ratio is the median of the ratios
-within rounds; how far "none, again" is from 1 tells how much of it is noise. A watchdog is made and
-let go outside of the steps; the naive one gets its heartbeat in each step, as it must.
+Models, steps and rounds are those of trace_overhead.py. In each round every way does some steps, in
+an order that rotates, so that a slow moment slows all ways alike. A ratio is the median of the
+ratios within rounds. The distance of "none, again" from 1 shows how much of a ratio is noise. A
+watchdog is made and closed outside of the timed steps. `NaiveWatchdog` gets a heartbeat in each
+step, which it needs.
 """
 
 import argparse
@@ -40,7 +41,7 @@ WAYS = {
 
 def steps_s(model, optimizer, batch, num_steps, dog):
     """
-    Do some training steps; return the median of their seconds.
+    Do some training steps. Return the median of their seconds.
     """
     beat = getattr(dog, "beat", lambda: None)
     dist.barrier()
@@ -57,14 +58,14 @@ def steps_s(model, optimizer, batch, num_steps, dog):
 
 def measure(rank, num_repeats):
     """
-    Run all rounds on one rank; return {model: {way: seconds of a step, one a round}}.
+    Run all rounds on one rank. Return {model: {way: [seconds of a step in each round]}}.
     """
     return {name: measure_model(num_repeats, **what) for name, what in MODELS.items()}
 
 
 def measure_model(num_repeats, widths, num_samples, num_steps):
     """
-    Run all rounds of one model.
+    Run all rounds of one model. Return {way: [seconds of a step in each round]}.
     """
     model = DistributedDataParallel(make_model(widths))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -83,7 +84,7 @@ def measure_model(num_repeats, widths, num_samples, num_steps):
 
 def show(name, samples):
     """
-    Print the table of one model; return the ratios by way.
+    Print the table of one model. Return {way: ratio to no watchdog}.
     """
     table = Table(title=f"{name} parameters, {NUM_RANKS} ranks")
     for heading in ("Watchdog", "Step, ms", "Least, ms", "Of none"):

@@ -86,7 +86,7 @@ def sockets_before():
     return own_sockets()
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in this hook, too
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in this hook
 def pytest_collection_modifyitems(items):
     """
     Mark each test by its folder, run cheap folders first, and skip GPU tests without a GPU.

@@ -1,23 +1,41 @@
 """
 The command line: `ddp-lessons doctor`, `lab`, and the learner's commands for exercises.
 
-Each command imports its modules only when it runs, so that `--help` answers at once.
+Teachers' commands are in `cli_teacher`, maintainers' in `cli_maintainer`; `--help` does not list
+those of maintainers. Each command imports its modules only when it runs, so that `--help` answers
+at once.
 """
 
-import functools
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ddp_lessons import __version__
-from ddp_lessons.course import cli_script, cli_teacher
+from ddp_lessons.course import cli_maintainer, cli_script, cli_teacher
 from ddp_lessons.course.notebooks.notebook_paths import with_two_digits
 from ddp_lessons.errors import DDPLessonsError
 
+
+class Commands(typer.core.TyperGroup):
+    """
+    The commands, whose expected errors are told in one line, without a traceback.
+    """
+
+    def invoke(self, ctx):
+        """
+        Run the command that the arguments name.
+        """
+        try:
+            return super().invoke(ctx)
+        except DDPLessonsError as error:
+            typer.echo(f"ddp-lessons {ctx.invoked_subcommand}: {error}", err=True)
+            raise typer.Exit(1) from None
+
+
 app = typer.Typer(
     name="ddp-lessons",
+    cls=Commands,
     help="A course on PyTorch distributed training that is run, not read.",
     no_args_is_help=True,
     add_completion=False,
@@ -76,8 +94,7 @@ def _judge_room(num_learners):
     from ddp_lessons.course.doctor.load_probe import look_at_room
     from ddp_lessons.course.doctor.table import room_verdict, show_findings
 
-    with _told_in_one_line("doctor"):
-        findings = look_at_room(num_learners)
+    findings = look_at_room(num_learners)
     show_findings(findings, closing=room_verdict(findings, num_learners))
     raise typer.Exit(0 if can_run(findings) else 1)
 
@@ -104,8 +121,7 @@ def lab(
     if folder is not None and str(folder).startswith("-"):  # an option of JupyterLab's
         context.args.insert(0, str(folder))
         folder = None
-    with _told_in_one_line("lab"):
-        open_lab(_bring_up_to_date(folder), port, not no_browser, context.args)
+    open_lab(_bring_up_to_date(folder), port, not no_browser, context.args)
 
 
 _Stem = Annotated[str, typer.Argument(metavar="EXERCISE", help="Such as 02_collectives, or 02.")]
@@ -141,25 +157,23 @@ def check(
     if junit or points:
         if stem is not None and Path(stem).is_dir():
             folder, stem = Path(stem), None
-        with _told_in_one_line("check"):
-            num_open = cli_teacher.grade(folder or Path.cwd(), stem, junit, points)
+        num_open = cli_teacher.grade(folder or Path.cwd(), stem, junit, points)
         raise typer.Exit(1 if num_open else 0)
     from ddp_lessons.checks.kit.task_registry import all_tasks, stem_of
     from ddp_lessons.course.learner import exercises
 
-    with _told_in_one_line("check"):
-        stems = [stem] if stem else list(dict.fromkeys(map(stem_of, all_tasks().values())))
-        num_open = 0
-        for one in stems:
-            paths = exercises.find_exercise(one)
-            path = exercises.learners_notebook(paths, folder)
-            typer.echo(f"{path.name}")
-            for result in exercises.check_notebook(path, paths):
-                mark = "solved" if result.is_solved else "open"
-                typer.echo(f"  {result.task.number} {result.task.name}: {mark}")
-                for line in result.told.splitlines():
-                    typer.echo(f"      {line}")
-                num_open += not result.is_solved
+    stems = [stem] if stem else list(dict.fromkeys(map(stem_of, all_tasks().values())))
+    num_open = 0
+    for one in stems:
+        paths = exercises.find_exercise(one)
+        path = exercises.learners_notebook(paths, folder)
+        typer.echo(f"{path.name}")
+        for result in exercises.check_notebook(path, paths):
+            mark = "solved" if result.is_solved else "open"
+            typer.echo(f"  {result.task.number} {result.task.name}: {mark}")
+            for line in result.told.splitlines():
+                typer.echo(f"      {line}")
+            num_open += not result.is_solved
     raise typer.Exit(1 if num_open else 0)
 
 
@@ -202,8 +216,7 @@ def hint(number: _Number):
     """
     from ddp_lessons.checks.kit.hints import next_hint
 
-    with _told_in_one_line("hint"):
-        typer.echo(next_hint(number))
+    typer.echo(next_hint(number))
 
 
 @app.command()
@@ -215,8 +228,7 @@ def copy(
     """
     Do what `lab` does before it opens JupyterLab: copy the lessons and exercises, or what is new.
     """
-    with _told_in_one_line("copy"):
-        typer.echo(f"your course is in {_bring_up_to_date(folder)}")
+    typer.echo(f"your course is in {_bring_up_to_date(folder)}")
 
 
 @app.command()
@@ -226,10 +238,9 @@ def reset(stem: _Stem, folder: _Folder = None):
     """
     from ddp_lessons.course.learner import exercises
 
-    with _told_in_one_line("reset"):
-        paths = exercises.find_exercise(stem)
-        path = exercises.learners_notebook(paths, folder)
-        kept = exercises.reset_notebook(path, paths)
+    paths = exercises.find_exercise(stem)
+    path = exercises.learners_notebook(paths, folder)
+    kept = exercises.reset_notebook(path, paths)
     typer.echo(f"{path} is blank again")
     if kept is not None:
         typer.echo(f"your answer is in {kept.name}, beside it")
@@ -248,33 +259,18 @@ def solution(
     from ddp_lessons.course.learner import exercises
     from ddp_lessons.progress import notes
 
-    with _told_in_one_line("solution"):
-        task = find_task(number)
-        num_left = len(task.hints) - notes.row_of(number)["hints"]
-        left = f" There are {num_left} more hints: ddp-lessons hint {number}." if num_left else ""
-        if yes or typer.confirm(f"Show the solution of {number} {task.name}?{left}"):
-            typer.echo(exercises.solution_of(number))
+    task = find_task(number)
+    num_left = len(task.hints) - notes.row_of(number)["hints"]
+    left = f" There are {num_left} more hints: ddp-lessons hint {number}." if num_left else ""
+    if yes or typer.confirm(f"Show the solution of {number} {task.name}?{left}"):
+        typer.echo(exercises.solution_of(number))
 
 
-@app.command()
-@functools.wraps(cli_script.script)
-def script(**options):
-    with _told_in_one_line("script"):
-        cli_script.script(**options)
-
-
-@app.command()
-@functools.wraps(cli_teacher.board)
-def board(**options):
-    with _told_in_one_line("board"):
-        cli_teacher.board(**options)
-
-
-@app.command()
-@functools.wraps(cli_teacher.nbgrader)
-def nbgrader(**options):
-    with _told_in_one_line("nbgrader"):
-        cli_teacher.nbgrader(**options)
+app.command()(cli_script.script)
+app.command()(cli_teacher.board)
+app.command()(cli_teacher.nbgrader)
+app.command(hidden=True)(cli_maintainer.build)
+app.command(hidden=True)(cli_maintainer.verify)
 
 
 def _bring_up_to_date(folder):
@@ -289,15 +285,6 @@ def _bring_up_to_date(folder):
     if done:
         typer.echo(done)
     return folder
-
-
-@contextmanager
-def _told_in_one_line(command):
-    try:
-        yield
-    except DDPLessonsError as error:
-        typer.echo(f"ddp-lessons {command}: {error}", err=True)
-        raise typer.Exit(1) from None
 
 
 if __name__ == "__main__":

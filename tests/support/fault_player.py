@@ -16,7 +16,7 @@ from ddp_lessons.ranks.diagnosis.wording import rank_names
 
 PROMPT_S = 2.0
 """
-Seconds within which the prompt is promised after a fault.
+Seconds after a fault within which the prompt must be back.
 """
 CHANGES = r"0x[0-9a-f]{4}|127\.0\.0\.1|\x1b"
 """
@@ -69,7 +69,7 @@ class Fault:
 
     def ranks(self, letters):
         """
-        Return the ranks that "C", "D" or "CD" stand for.
+        Return the ranks for which "C", "D" or "CD" stand.
         """
         return [{"C": self.culprit, "D": self.other}[letter] for letter in letters]
 

@@ -1,5 +1,5 @@
 """
-A real IPython kernel, driven as a notebook drives it: cells, Stop, restart, kill.
+A real IPython kernel, driven as a notebook drives one: cells, Stop, restart, kill.
 """
 
 import contextlib

@@ -10,7 +10,8 @@ Seconds after which a test gives up on an event: so many that no load on a machi
 """
 GROWING_S = (1.0, 4.0, 16.0, 64.0)
 """
-Limits to try in turn where a test must see a limit pass, but only after something has happened.
+Limits to try in turn where a test must see a limit expire, but only after something else has
+happened.
 """
 _POLL_S = 0.01  # polls, because files, processes and threads do not report that they change
 

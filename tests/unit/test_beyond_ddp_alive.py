@@ -23,7 +23,7 @@ def test_what_autograd_holds_counts():
     alive, weight = Alive(math.inf), nn.Parameter(torch.ones(100))
     with alive:
         loss = (weight * torch.ones(100)).sum()
-    assert alive.num_bytes([loss]) == NUM_BYTES  # the ones
+    assert alive.num_bytes([loss]) == NUM_BYTES  # the tensor of ones
     with alive:
         loss.backward()
     assert alive.num_bytes([loss, weight.grad]) == 0

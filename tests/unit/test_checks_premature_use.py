@@ -38,7 +38,7 @@ WRITES_NOTHING = {
 
 @pytest.fixture(autouse=True)
 def _group_of_two():
-    # torch's fake group: every call comes back at once.
+    # torch's fake group: every call returns at once.
     c10d, kind = dist.distributed_c10d, dist.ProcessGroup.BackendType.CUSTOM
     group = dist.ProcessGroup(dist.HashStore(), 0, 2)
     fake = FakeProcessGroup._create_internal(0, 2)

@@ -158,7 +158,7 @@ def test_no_module_has_a_clock_of_its_own():
 )
 def test_a_clock_of_ones_own_is_found(source):
     """
-    A rule that never fires holds nothing.
+    The search finds every form of a bare time limit, so the rule above can fail.
     """
     assert len(clocks_in(source)) == 1
 

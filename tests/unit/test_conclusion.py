@@ -1,5 +1,5 @@
 """
-What follows from how a cell ended on each rank: the error, and what the kernel has to do.
+Conclusions from how a cell ended on each rank: the error, and what the kernel must do.
 """
 
 import pytest
@@ -15,7 +15,8 @@ DEADLOCK = Diagnosis("rank 1 finished the cell without barrier 1", (1,), {0: (1,
 
 def outcomes(*kinds, **fields):
     """
-    Return an Outcome of each kind, for ranks 0, 1 and so on; those that raised have the fields.
+    Return {rank: Outcome} with one kind for each rank. Outcomes of ranks that raised have the
+    fields.
     """
     error = {"ename": "ValueError", "evalue": "bad", "line": 3, "code": "f()", **fields}
     return {r: Outcome(k, **(error if k == RAISED else {})) for r, k in enumerate(kinds)}
@@ -31,7 +32,8 @@ def snapshot(*numbers):
 
 def test_a_cell_that_went_well_asks_nothing_of_anybody():
     """
-    The normal case must cost no question to any rank.
+    After a cell without errors nothing is in doubt, so the normal case needs no request to any
+    rank.
     """
     evidence = Evidence(outcomes(OK, OK))
     assert not evidence.has_doubts
@@ -41,7 +43,8 @@ def test_a_cell_that_went_well_asks_nothing_of_anybody():
 
 def test_ranks_that_a_view_left_stuck_are_regrouped_without_an_error():
     """
-    The cell itself went well: its ranks were released from an older call.
+    Ranks that were released from an older call are regrouped, but the cell is no error, because it
+    finished itself.
     """
     evidence = Evidence(outcomes(OK, OK), was_released=True)
     assert not evidence.has_doubts
@@ -53,7 +56,8 @@ def test_ranks_that_a_view_left_stuck_are_regrouped_without_an_error():
 
 def test_unequal_digests_alone_are_no_error():
     """
-    Ranks of subgroups call different collectives, rightly.
+    Different digests of the collectives alone are no error, because ranks of subgroups may call
+    different collectives.
     """
     cell = outcomes(OK, OK)
     cell[1].digest = "other"
@@ -64,7 +68,8 @@ def test_unequal_digests_alone_are_no_error():
 
 def test_ranks_that_all_raised_alike_keep_their_group():
     """
-    A typing error in a cell must not cost the learner a DDP model.
+    Ranks that all raised after the same collectives keep their group, so that a typing error does
+    not cost the learner a DDP model.
     """
     evidence = Evidence(outcomes(RAISED, RAISED), snapshots={0: snapshot(1), 1: snapshot(1)})
     conclusion = conclude(evidence)
@@ -88,7 +93,8 @@ def test_ranks_that_all_raised_alike_keep_their_group():
 )
 def test_a_group_in_disorder_is_left(evidence):
     """
-    Its next collective would pair calls that do not belong together.
+    A group whose ranks made different calls, or were released, is left, because its next collective
+    would pair calls that do not belong together.
     """
     assert conclude(evidence).must_regroup
 
@@ -127,8 +133,8 @@ def test_a_group_in_disorder_is_left(evidence):
 )
 def test_the_cause_is_named_before_its_consequences(evidence, error, head):
     """
-    Stop before a deadlock, a deadlock before a death, a death before an error, and that before a
-    rank that could not be released.
+    The message begins with the cause: a Stop comes before a deadlock, then a death, then an error,
+    then a rank that could not be released.
     """
     conclusion = conclude(evidence)
     assert conclusion.error is error
@@ -139,7 +145,8 @@ def test_the_cause_is_named_before_its_consequences(evidence, error, head):
 
 def test_replacement_waits_for_the_next_cell_if_a_host_is_lost():
     """
-    A launcher may take long to give up a host; the prompt must not.
+    The replacement of a rank waits for the next cell if its host is lost, because a launcher may
+    need long for that, and the prompt must return.
     """
     assert conclude(Evidence(outcomes(DIED, OK), lost_hosts=("node2",))).is_postponed
     assert not conclude(Evidence(outcomes(DIED, OK))).is_postponed
@@ -147,7 +154,8 @@ def test_replacement_waits_for_the_next_cell_if_a_host_is_lost():
 
 def test_a_released_rank_that_was_replaced_is_given_up():
     """
-    Its variables are gone, so no message may say that they are kept.
+    A released rank that was replaced counts as given up: its variables are lost, so no message may
+    say that they are kept.
     """
     cell = outcomes(RAISED, RELEASED, OK)
     conclusion = conclude(Evidence(cell))

@@ -103,11 +103,11 @@ def test_diagnose_names_groups_that_clash():
 def test_is_deadlock_lets_a_group_form(waiting_in):
     """
     A group that all members make is no deadlock, because connecting takes a while on a busy
-    machine. Such a cell was once ended.
+    machine. A cell was once ended for that.
     """
     snapshots = {rank: forming("1", [0, 1], waiting_in=waiting_in) for rank in (0, 1)}
     assert not is_deadlock(snapshots, [0, 1])
-    snapshots[1] = finished(groups={"1": [0, 1]})  # was faster
+    snapshots[1] = finished(groups={"1": [0, 1]})  # it was faster
     assert not is_deadlock(snapshots, [0])
 
 

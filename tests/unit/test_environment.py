@@ -236,7 +236,7 @@ def test_environment_s_scripts_are_where_repo2docker_looks():
     assert not any((ROOT / folder).exists() for folder in REPO2DOCKER_FOLDERS)
     for name in ("postBuild", "start"):
         text = (ROOT / name).read_text()
-        assert text.startswith("#!")  # it runs the file itself
+        assert text.startswith("#!")  # repo2docker executes the file itself
         assert os.access(ROOT / name, os.X_OK)
     # A hub may mount a volume over the repository's folder, which would remove an editable install.
     install = (ROOT / "postBuild").read_text()

@@ -1,5 +1,5 @@
 """
-The glossary in CONTRIBUTING: one meaning a word, and a module for each that is there.
+The glossary in CONTRIBUTING: each word has one meaning and a module that exists.
 """
 
 import re
@@ -11,7 +11,7 @@ from paths import ROOT
 PACKAGE = ROOT / "ddp_lessons"
 ROLES = {"__init__", "__main__", "example", "naive"}
 """
-File names that are roles: several subjects have one.
+File names that several subjects may have, because they name a role.
 """
 
 
@@ -26,7 +26,8 @@ def rows():
 
 def test_the_glossary_has_about_sixty_words():
     """
-    A regular expression that has ceased to fit would find none.
+    The number of rows is plausible. If the table's form changed, the regular expression would find
+    none.
     """
     assert 50 <= len(rows()) <= 80
 
@@ -34,7 +35,7 @@ def test_the_glossary_has_about_sixty_words():
 @pytest.mark.parametrize(("word", "meaning", "module"), rows())
 def test_each_word_has_one_meaning_and_a_module(word, meaning, module):
     """
-    A reader who follows a word must find its module, and no second row for it.
+    Each word has one row and a module that exists, so that a reader finds it.
     """
     assert Counter(each for each, _, _ in rows())[word] == 1
     assert (PACKAGE / module).exists() or (ROOT / module).exists()
@@ -44,7 +45,7 @@ def test_each_word_has_one_meaning_and_a_module(word, meaning, module):
 
 def runtime_files():
     """
-    Return the modules of the runtime, the checks' kit and the course, by their names.
+    Return the paths of all modules of the runtime, the checks' kit and the course.
     """
     folders = ("private", "ranks", "progress", "checks/kit", "course")
     return [path for folder in folders for path in sorted((PACKAGE / folder).rglob("*.py"))]
@@ -52,7 +53,7 @@ def runtime_files():
 
 def test_no_two_modules_share_a_name():
     """
-    `stacks.py` in two folders with different matter: a search for one finds the other.
+    No two modules have one name, because a search for one `stacks.py` would find the other.
     """
     names = Counter(path.stem for path in runtime_files() if path.stem not in ROLES)
     assert [name for name, count in names.items() if count > 1] == []
@@ -60,7 +61,8 @@ def test_no_two_modules_share_a_name():
 
 def test_no_two_public_classes_share_a_name():
     """
-    A traceback or an argument's description gives the class's name alone.
+    No two public classes have one name, because a traceback and a description of an argument show
+    only the class's name.
     """
     names = Counter(
         name

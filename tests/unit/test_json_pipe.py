@@ -88,7 +88,7 @@ def test_link_tells_of_the_other_ends_end(how):
     left.sock.sendall(b'{"do": "sto')
     if how == "closed":
         left.close()
-    else:  # the kernel closes a killed process's sockets without a shutdown
+    else:  # as after a kill: the system closes the socket without a shutdown
         left.sock.close()
     assert right.receive() == []
     assert right.receive() is None

@@ -1,5 +1,5 @@
 """
-The registry of launchers: one entry each, from which all else follows.
+The registry of launchers: one entry for each, which is all that the rest of the code needs.
 """
 
 import sys
@@ -18,7 +18,8 @@ from ddp_lessons.ranks.supervisor.controller_options import LOOPBACK
 @pytest.mark.parametrize("launcher", LAUNCHERS.values(), ids=lambda launcher: launcher.name)
 def test_each_entry_names_what_is_there(launcher):
     """
-    A path with a typing error would be found by the first learner who asks for that launcher.
+    Each entry's paths can be imported. Otherwise the first learner who uses that launcher would
+    find the typing error.
     """
     assert issubclass(load(launcher.rank_processes), RankProcesses)
     engines = load(launcher.engines)
@@ -29,7 +30,7 @@ def test_each_entry_names_what_is_there(launcher):
 
 def test_the_docstring_of_start_ranks_names_each_launcher():
     """
-    Learners read it by `start_ranks?`.
+    The docstring of start_ranks names each launcher, because learners read it with `start_ranks?`.
     """
     for name in LAUNCHERS:
         assert f'"{name}"' in session.start_ranks.__doc__
@@ -37,7 +38,7 @@ def test_the_docstring_of_start_ranks_names_each_launcher():
 
 class DryRankProcesses(RankProcesses):
     """
-    Ranks of a launcher that only prints what it would start.
+    The ranks of a launcher that starts nothing.
     """
 
     def __init__(self, supervisor, cluster, client, placement, launcher):
@@ -53,7 +54,7 @@ class DryRankProcesses(RankProcesses):
 @pytest.fixture
 def dry(monkeypatch):
     """
-    Add a launcher by one entry.
+    Add a launcher by one entry, and return the entry.
     """
     monkeypatch.setitem(sys.modules, "dry_launcher", sys.modules[__name__])
     entry = Launcher(
@@ -65,7 +66,8 @@ def dry(monkeypatch):
 
 def test_one_entry_is_all_that_a_new_launcher_needs(dry, monkeypatch):
     """
-    Its name is accepted and listed, its class is made, and its controller listens at home.
+    One entry is all that a new launcher needs: its name is accepted and listed, its class is used,
+    and its controller listens on loopback.
     """
     monkeypatch.setattr(DryRankProcesses, "__abstractmethods__", frozenset())
     session._check_launcher("dry")

@@ -1,5 +1,5 @@
 """
-Messages between processes: what arrives equals what was sent, whatever it holds.
+Messages between processes arrive as they were sent.
 """
 
 import json
@@ -14,7 +14,7 @@ from ddp_lessons.ranks.messages.snapshot import AgentState, FormingGroup, RankSn
 
 def sent(answer):
     """
-    Return the reply as it arrives: JSON knows neither tuples nor our classes.
+    Return a reply as it arrives, after JSON, which has neither tuples nor our classes.
     """
     return json.loads(json.dumps({"content": {"answer": asdict(answer)}}))
 
@@ -31,14 +31,15 @@ def sent(answer):
 )
 def test_a_snapshot_arrives_as_it_was_taken(snapshot):
     """
-    The stall monitor compares a rank's snapshots: one that came out unequal would look like a move.
+    A snapshot equals the one that was taken, because the stall monitor compares snapshots, and a
+    difference would look like progress.
     """
     assert snapshot_in(sent(snapshot)) == snapshot
 
 
 def test_a_state_arrives_as_it_was():
     """
-    A release is judged by it.
+    An agent's state arrives unchanged, because the kernel judges a release by it.
     """
     state = AgentState(idle=True, num_interrupts=3, replied_to=None)
     assert state_in(sent(state)) == state
@@ -46,7 +47,8 @@ def test_a_state_arrives_as_it_was():
 
 def test_a_snapshot_with_an_entry_that_nobody_knows_is_refused():
     """
-    Kernel and ranks of two versions of the course must not misread each other in silence.
+    A snapshot with an unknown field is refused, so that a kernel and ranks of different versions do
+    not misread each other silently.
     """
     reply = sent(RankSnapshot())
     reply["content"]["answer"]["mood"] = "good"

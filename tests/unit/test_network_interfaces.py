@@ -201,5 +201,5 @@ def test_who_is_told_both_asks_nobody(monkeypatch):
     """
     for name in GROUP_VARIABLES:
         monkeypatch.setenv(name, "lo")
-    monkeypatch.setattr(network_interfaces, "address_towards", SimpleNamespace())  # would raise
+    monkeypatch.setattr(network_interfaces, "address_towards", SimpleNamespace())  # no call works
     bind_groups_towards("10.0.0.1")

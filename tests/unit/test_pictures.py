@@ -59,7 +59,7 @@ def test_holdings_picture_shows_each_value_once_and_gaps_dashed():
     assert drawn[:2] == ["secret", "name"]
     assert drawn.count("0") == drawn.count("10") == drawn.count("zero") == 1
     dashed = [e for e in parse(picture).iter(f"{SVG}rect") if e.get("stroke-dasharray")]
-    assert len(dashed) == 2 + 1 + 2  # the kernel's two, rank 1's name, rank 2's two
+    assert len(dashed) == 2 + 1 + 2  # two of the kernel, one of rank 1, two of rank 2
 
 
 def test_holdings_picture_of_false_and_zero_are_values():

@@ -52,9 +52,9 @@ def test_collective_picture_draws_each_value_once():
     drawn = texts(picture)
     for value in "acde":
         assert drawn.count(value) == 1
-    assert drawn.count("b") == 2  # before and after, unchanged
+    assert drawn.count("b") == 2  # before and after the collective
     assert {"before", "after", "all_reduce", "rank 0", "rank 1"} <= set(drawn)
-    assert len(rects(picture, stroke_width="3")) == 2  # d and e
+    assert len(rects(picture, stroke_width="3")) == 2  # the changed values d and e
 
 
 def test_collective_picture_shows_what_was_never_there():
@@ -62,7 +62,7 @@ def test_collective_picture_shows_what_was_never_there():
     None is drawn as missing. Zero and the empty text are values.
     """
     picture = collective_picture("gather", [[None], [0]], [["", 0], []])
-    assert len(rects(picture, stroke_dasharray="4 3")) == 1 + 2  # before, and rank 1 after
+    assert len(rects(picture, stroke_dasharray="4 3")) == 1 + 2  # one before, rank 1's two after
     assert len(rects(picture, stroke_width="3")) == 2
 
 

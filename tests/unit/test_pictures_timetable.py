@@ -13,7 +13,7 @@ def _idle_widths(picture):
     return [
         float(box.get("width"))
         for box in parse(picture).iter(f"{SVG}rect")
-        if "dots" in box.get("fill", "") and float(box.get("height")) > 20  # not the legend's
+        if "dots" in box.get("fill", "") and float(box.get("height")) > 20  # not in the legend
     ]
 
 

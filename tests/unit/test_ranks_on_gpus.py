@@ -1,5 +1,5 @@
 """
-What ranks do for GPUs, as far as that can be held without one: fakes stand in for NCCL and CUDA.
+The parts of ranks that serve GPUs, tested without one: fakes replace NCCL and CUDA.
 """
 
 import os
@@ -17,7 +17,7 @@ from ddp_lessons.ranks.supervisor import supervisor
 
 class FakeGroup:
     """
-    A group of NCCL's that notes what is asked of it.
+    A group of NCCL's that records the calls on it.
     """
 
     def __init__(self, name, said):
@@ -39,7 +39,12 @@ class FakeGroup:
 
 def fake_world(monkeypatch, said, **configs):
     """
-    Put groups in the place of this process's, by name and by what carries their tensors.
+    Replace this process's groups by fake ones.
+
+    Args:
+        monkeypatch: pytest's MonkeyPatch.
+        said: The list in which the groups record calls.
+        configs: {group name: its backend for each kind of device}.
     """
     groups = {FakeGroup(name, said): config for name, config in configs.items()}
     world = SimpleNamespace(
@@ -52,7 +57,8 @@ def fake_world(monkeypatch, said, **configs):
 
 def test_abort_of_several_groups_is_one(monkeypatch):
     """
-    Aborted one by one, communicators of subgroups can wait for each other's peers.
+    Several groups are aborted in one NCCL group call, because communicators that are aborted one by
+    one can wait for each other's peers.
     """
     said = []
     fake_world(monkeypatch, said, a="cuda:nccl", b="cpu:gloo,cuda:nccl", c="cpu:gloo,cuda:gloo")
@@ -62,7 +68,8 @@ def test_abort_of_several_groups_is_one(monkeypatch):
 
 def test_abort_of_one_group_and_of_none(monkeypatch):
     """
-    Gloo's groups have no abort that frees anybody: they are left to their sockets.
+    One group is aborted without a group call. Gloo's groups are not aborted, because that releases
+    no rank.
     """
     said = []
     fake_world(monkeypatch, said, a="cuda:nccl")
@@ -75,7 +82,8 @@ def test_abort_of_one_group_and_of_none(monkeypatch):
 
 def test_gpus_are_counted_in_a_child(monkeypatch):
     """
-    A supervisor that has initialised CUDA could fork no rank that can use it.
+    GPUs are counted in a child process, because a supervisor that has initialised CUDA could not
+    fork a rank that uses it.
     """
     here = os.getpid()
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
@@ -87,7 +95,7 @@ def test_gpus_are_counted_in_a_child(monkeypatch):
 
 def entry(name, record_id, created_ns):
     """
-    Make an entry as a flight recorder dumps it.
+    Return an entry in the form of a flight recorder's dump.
     """
     return {
         "profiling_name": name, "record_id": record_id, "time_created_ns": created_ns,
@@ -98,7 +106,8 @@ def entry(name, record_id, created_ns):
 
 def test_collectives_of_nccl_are_read_from_its_own_recorder(monkeypatch):
     """
-    NCCL's calls are in none but its own; a table without them would name nobody.
+    NCCL's collectives are read from its own flight recorder, because no other holds them, and a
+    table without them would name no culprit.
     """
 
     def recorder(*entries):
@@ -109,6 +118,6 @@ def test_collectives_of_nccl_are_read_from_its_own_recorder(monkeypatch):
     monkeypatch.setattr(_distributed_c10d, "_dump_nccl_trace", recorder(nccl), raising=False)
     assert [found.name for found in recorded_collectives()] == ["all_reduce", "broadcast"]
     assert [found.name for found in recorded_collectives(since_ns=15)] == ["broadcast"]
-    # One recorder under both names must not make each call two.
+    # One recorder under both names must not list each call twice.
     monkeypatch.setattr(_distributed_c10d, "_dump_fr_trace", recorder(nccl))
     assert len(recorded_collectives()) == 1

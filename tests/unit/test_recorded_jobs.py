@@ -88,7 +88,7 @@ def test_a_check_finds_what_it_draws(module, file, monkeypatch):
         for case in module._cases(Random(seed)):
             jobs = module._jobs(case if case.seed is not None else replace(case, seed=seed))
             drawn.append(json.dumps([*jobs.values()] if isinstance(jobs, dict) else jobs))
-    assert len(set(drawn)) > 60  # what is drawn differs from check to check
+    assert len(set(drawn)) > 60  # the draws differ between checks
 
 
 @every_log

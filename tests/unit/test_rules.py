@@ -462,8 +462,8 @@ def test_findings_words_in_code_are_code(lesson):
 
 def test_findings_check_asserts_and_says_ok(lesson):
     """
-    A check asserts, and prints an ok line. One that only prints would pass with a wrong answer once
-    the notebook is stored.
+    A check asserts, and prints an ok line. A check that only prints would pass with a wrong answer
+    once the notebook is stored.
     """
     cell_of(lesson, "check")["source"] = "ok('it came out', first=41)"
     assert broken(lesson) == {"check-assert"}

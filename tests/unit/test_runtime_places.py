@@ -131,9 +131,7 @@ def test_runtime_folder_is_not_left_in_somebody_else_s_home(places, monkeypatch)
     root's there would keep the learner's progress from being stored.
     """
     monkeypatch.setattr(os, "getuid", lambda: 1)
-    with contextlib.suppress(
-        StartFailed
-    ):  # the temporary folder of this process is not that user's either
+    with contextlib.suppress(StartFailed):  # this process's temporary folder is not that user's
         make_runtime_folder()
     assert list(places.home.rglob("*")) == []
 

@@ -8,11 +8,11 @@ import sys
 
 import nbformat
 import pytest
+from command_line import run_command
 from nbformat import v4
 from paths import ROOT
 from typer.testing import CliRunner
 
-from ddp_lessons.course.__main__ import main
 from ddp_lessons.course.cli import app
 from ddp_lessons.course.notebooks.notebook_paths import all_notebooks
 from ddp_lessons.course.notebooks.script import read_script, script_of
@@ -180,7 +180,7 @@ def test_script_of_a_file_or_a_stem_is_printed_or_written(tmp_path, capsys):
     shown = CliRunner().invoke(app, ["script", str(path), "-o", str(out)])
     assert shown.output == f"train.py: {len(SCRIPT.splitlines())} lines\n"
     assert out.read_text() == SCRIPT
-    assert main(["script", str(path)]) == 0
+    assert run_command("script", str(path)) == 0
     assert capsys.readouterr().out == SCRIPT
 
 
@@ -188,13 +188,13 @@ def test_script_of_nothing_is_refused_in_one_line(tmp_path, capsys):
     """
     An unknown notebook, one without tagged cells, and a damaged one are refused in one line.
     """
-    assert main(["script", "99_nothing"]) == 2
+    assert run_command("script", "99_nothing") == 1
     assert "Unknown notebook" in capsys.readouterr().err
     shown = CliRunner().invoke(app, ["script", "00_ranks"])
     assert shown.exit_code == 1
     assert shown.stderr.startswith("ddp-lessons script: No script: expected cells of 00_ranks")
     (tmp_path / "torn.ipynb").write_text("{")
-    assert main(["script", str(tmp_path / "torn.ipynb")]) == 1
+    assert run_command("script", str(tmp_path / "torn.ipynb")) == 1
 
 
 def tagged_places():

@@ -1,5 +1,5 @@
 """
-A cell that is over, or will never be: judged from answers that come late, on made-up ranks.
+The stall monitor's decisions from snapshots that may arrive late, on made-up ranks.
 """
 
 from concurrent.futures import Future
@@ -23,12 +23,13 @@ AWAITS_RANK_2 = receiving(2)
 
 class Watch:
     """
-    Watch a cell that ranks 2 and 3 of four still run, with a look every fifth of a second.
+    A stall monitor of a cell that ranks 2 and 3 of four still run. It polls every fifth of a
+    second.
 
     Attributes:
         ranks: The made-up ranks.
         stall_monitor: The StallMonitor.
-        asked: (rank, Future) of every question that nobody has answered yet.
+        asked: (rank, Future) of every request that has no answer yet.
     """
 
     def __init__(self):
@@ -48,7 +49,7 @@ class Watch:
         )
 
     def _ticking(self):
-        # A look waits for answers until its time is over: each time it asks, some of it has passed.
+        # A poll waits for answers until a deadline, so the clock advances a little at each reading.
         self.ranks.now += 0.001
         return self.ranks.now
 
@@ -59,7 +60,7 @@ class Watch:
 
     def answer(self, snapshot):
         """
-        Have all agents say where their rank is now.
+        Answer all requests with this snapshot.
         """
         for _, future in self.asked:
             future.set_result({"content": {"answer": asdict(snapshot)}})
@@ -67,7 +68,7 @@ class Watch:
 
     def looks(self, count, each=lambda: None, fault_at=None):
         """
-        Look some times; return how often before the ranks were released.
+        Poll `count` times. Return how many polls passed before the ranks were released.
         """
         for number in range(count):
             self.ranks.now += 0.2
@@ -80,7 +81,7 @@ class Watch:
 
     def turns(self, count):
         """
-        Give the main threads of those who run some turns.
+        Give the main threads of the running ranks some turns.
         """
         for rank in RUNNING:
             before = self.ranks.all_stats[100 + rank].main_turns
@@ -90,7 +91,7 @@ class Watch:
 @pytest.fixture
 def watch(monkeypatch):
     """
-    A Watch, on a clock that goes by its looks.
+    Return a Watch whose clock advances with its polls.
     """
     watch = Watch()
     monkeypatch.setattr(module, "Unblocker", lambda ranks, limits: "freeing")
@@ -101,10 +102,11 @@ def watch(monkeypatch):
 
 def test_deadlock_is_told_though_the_first_answers_come_late(watch):
     """
-    The ranks polled a store, then called the collective, and only then could an agent answer.
+    A deadlock is found although the first snapshots arrive late: the ranks polled a store, then
+    called the collective, and only then could an agent answer.
     """
     watch.looks(2, lambda: watch.turns(20))
-    watch.turns(3)  # out of the loop, and into all_reduce
+    watch.turns(3)  # they leave the loop and enter all_reduce
     watch.looks(2)
     assert not watch.stall_monitor.deadlocked
     assert watch.looks(10, lambda: watch.answer(IN_THE_SECOND)) < 8
@@ -113,7 +115,8 @@ def test_deadlock_is_told_though_the_first_answers_come_late(watch):
 
 def test_stop_while_a_deadlock_is_freed_keeps_what_was_found(watch):
     """
-    Ranks that have been freed wait for nobody any more, so a look at them explains nothing.
+    A Stop while a deadlock is being released keeps its diagnosis, because released ranks no longer
+    wait and new snapshots would explain nothing.
     """
     watch.looks(2, lambda: watch.turns(20))
     watch.looks(10, lambda: watch.answer(IN_THE_SECOND))
@@ -126,7 +129,8 @@ def test_stop_while_a_deadlock_is_freed_keeps_what_was_found(watch):
 
 def test_polls_of_a_loop_count_for_no_wait_that_came_after_it(watch):
     """
-    Thirty turns in a loop with a sleep, then a store's key: what it waits for may be near.
+    The turns of an earlier loop do not count as polls of a later wait: after thirty turns in a loop
+    with a sleep, a store's key may come soon.
     """
     watch.looks(2, lambda: watch.turns(20))
     watch.looks(3, lambda: watch.turns(20))
@@ -139,15 +143,16 @@ def test_polls_of_a_loop_count_for_no_wait_that_came_after_it(watch):
 
 def test_answer_from_before_the_rest_confirms_nothing(watch):
     """
-    It was asked in the collective, went on, and sleeps: what it answered no longer holds.
+    A snapshot from before the current rest confirms no deadlock: the rank was in the collective,
+    finished it, and now sleeps.
     """
     watch.looks(1, lambda: watch.turns(20))
     watch.looks(1, lambda: watch.turns(20))
     asked = list(watch.asked)
     watch.asked.clear()
-    watch.turns(1)  # through with the collective, and into a long sleep
+    watch.turns(1)  # they leave the collective and enter a long sleep
     watch.looks(1)
-    watch.ranks.now += 1.0  # nobody looks for a second
+    watch.ranks.now += 1.0  # there is no poll for a second
     for _, future in asked:
         future.set_result({"content": {"answer": asdict(IN_THE_SECOND)}})
     watch.looks(1)
@@ -157,7 +162,8 @@ def test_answer_from_before_the_rest_confirms_nothing(watch):
 
 def test_stall_is_told_once_and_after_five_seconds(watch, capsys):
     """
-    Rank 2 sleeps, and rank 3 waits for it: that may be right, so it is told and goes on.
+    A stall is reported once, after five seconds, and the cell goes on: rank 2 sleeps and rank 3
+    waits for it, which may be intended.
     """
 
     def answer():
@@ -179,7 +185,8 @@ def test_stall_is_told_once_and_after_five_seconds(watch, capsys):
 
 def test_ranks_are_released_once_each_has_had_a_chance_to_fail_itself(watch):
     """
-    Rank 0 raised. Rank 3 waits for it; rank 2 is kept from the cores before its own mistake.
+    Ranks are released after an error only when each has had the chance to reach its own error. Rank
+    0 raised, rank 3 waits for it, and rank 2 is starved.
     """
     watch.ranks.change(2, main_sleeps=False)
     fault_at = watch.ranks.now
@@ -190,7 +197,8 @@ def test_ranks_are_released_once_each_has_had_a_chance_to_fail_itself(watch):
 
 def test_a_rank_whose_disk_answers_late_is_in_no_deadlock(watch, capsys):
     """
-    Rank 2 writes a key to a store that is a file on a slow disk; rank 3 waits for that key.
+    A rank that waits for a disk is in no deadlock: rank 2 writes a key to a store on a slow disk,
+    and rank 3 waits for that key.
     """
     watch.ranks.gloo_looks = lambda: None  # there is no group yet
     for rank in RUNNING:

@@ -63,7 +63,8 @@ def _start_model(case, rank):
 def _act(context, start_equal):
     model = _start_model(context.case, context.rank).to(context.device)
     before = tensors_of(model)
-    memory = {name: one.detach() for name, one in before.items()}  # keeps memory from reuse
+    # These references keep the memory from being used again for other tensors.
+    memory = {name: one.detach() for name, one in before.items()}
     context.call(start_equal, model)
     after = tensors_of(model)
     both = [name for name in before if name in after]

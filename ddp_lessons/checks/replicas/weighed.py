@@ -61,7 +61,7 @@ def limits_of(case):
     """
     Return the arguments `num_roundings` and `unit` of `agrees` for a case.
     """
-    # Rounded are a share, its product, at most w - 1 sums, and one division: 3 + (w - 1) times.
+    # There are roundings of a share, its product, at most w - 1 sums, and a division: 3 + (w - 1).
     # An answer that averages first, and then weights the average again, rounds twice more.
     unit = torch.finfo(getattr(torch, case["dtype"])).eps / 2
     return {"num_roundings": case.world_size + 4, "unit": unit}

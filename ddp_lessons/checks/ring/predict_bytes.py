@@ -50,7 +50,8 @@ def _asked_again(context, predict_bytes, num_elements, element_bytes):
     """
     Call the answer with other arguments, and yield a row for each call.
 
-    First both the number of elements and their bytes differ from the first call, then the bytes only.
+    The first calls change the number of elements and the bytes of an element. The later calls
+    change the bytes only.
     """
     w = context.world_size
     for facts in ((num_elements + 1, 2 * element_bytes), (num_elements, 2 * element_bytes)):

@@ -45,7 +45,7 @@ def _parts(case, chunk):
 
 def _sums_with(times, case, rank):
     """
-    Return every sum of a rank's chunk in which each rank's part counts as often as one of `times`.
+    Return all sums of a rank's chunk that count each rank's part by one of the numbers `times`.
     """
     each = product(times, repeat=case.world_size)
     return [_sum(_parts(case, rank), counts) for counts in each]

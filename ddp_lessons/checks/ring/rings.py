@@ -60,7 +60,7 @@ def _fact_of_cost(view, num_steps, most_bytes):
 
 def _fact_of_turns(view, num_steps):
     """
-    Return a sentence that says in which round a rank's last message moves, or "" if early enough.
+    Return a sentence that says in which round a rank's last message moves, or "" if not too late.
     """
     most = num_steps * rounds_in_turns(view.case.world_size)
     last = max(rounds_of_sends(view.case_result.traces)[view.rank], default=0)
@@ -74,7 +74,9 @@ def _fact_of_turns(view, num_steps):
 
 def _fact_of_length(view, chunk_bytes):
     """
-    Return a sentence that says how long a rank's longest message is, or "" if no longer than a chunk.
+    Return a sentence that says how long a rank's longest message is.
+
+    If that message is no longer than a chunk, return "".
     """
     longest = max(_sends_of(view), key=lambda send: send.input_bytes, default=None)
     if longest is None or longest.input_bytes <= chunk_bytes:

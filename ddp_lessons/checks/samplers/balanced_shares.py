@@ -18,8 +18,8 @@ _FEW = 10_000  # so few samples that distributing them one by one takes no time
 _TO_ROUND = (
     # Each row tells some wrong ways to round from right ones. Where exact shares are whole, the
     # speeds add up to a power of 2, so that all arithmetic is exact. Each of the first three rows
-    # finds one mistake that no other row finds: giving all that rounding leaves over to the fastest
-    # rank, and two ways to distribute sample after sample.
+    # finds just one of three mistakes: to give all that rounding leaves over to the fastest rank,
+    # and two ways to distribute sample after sample.
     ((5.0, 5.0, 6.0, 5.0), 2131),
     ((12.0, 1.0, 1.0, 1.0), 161),
     ((12.0, 1.0, 1.0, 1.0), 154),
@@ -164,7 +164,7 @@ def _one_by_one(num_samples, speeds, first):
     """
     Return the shares if samples are distributed one by one, each to the earliest rank.
 
-    The earliest rank is the one that has first done a part `first` of the sample: 0, a half, or 1.
+    The earliest rank is the one that first finishes the part `first` of the sample: 0, 0.5 or 1.
     """
     shares = [0] * len(speeds)
     for _ in range(num_samples):

@@ -39,7 +39,8 @@ class _Predict:
         labels = torch.randint(0, _NUM_CLASSES, (num_samples,), generator=rng)
         wrong = torch.rand(num_samples, generator=rng) < 0.3
         wrong[0] = True  # the sample that padding repeats first
-        if num_samples > 1:  # right ones are odd in number: not in bfloat16 above 256
+        # Make the number of right predictions odd: above 256, bfloat16 cannot hold it.
+        if num_samples > 1:
             wrong[-1] ^= int((~wrong).sum()) % 2 == 0
         numbers = torch.arange(num_samples)
         numbers = numbers.flip(0) if case.data.get("backwards") else numbers
@@ -131,7 +132,8 @@ def _judge_accuracy(case_result, is_right, before):
     for rank, got in enumerate(case_result.results):
         if not _near(got, exact):
             mistake, fact = _accuracy_mistake(case_result, asked, num_right, exact)
-            if before is not None:  # the first was right, so something was kept of it
+            # The number for the first model was right, so an answer must have kept something of it.
+            if before is not None:
                 told = {before: "that of the model before", before + exact: "both models' together"}
                 what = [words for value, words in told.items() if _near(got, value)]
                 mistake, fact = "kept", "It was right for as many samples and another model before."

@@ -35,7 +35,7 @@ def _act(context, sampler_class):
 
 def _train_and_die(sampler_class, told):
     """
-    Read an epoch as a run that never stops, and as a run that dies twice and resumes.
+    Read an epoch in a run that never stops, and in a run that dies twice and resumes.
 
     Returns:
         dict: Lists of batches by name. "states" has a pair for each save: the state that the

@@ -30,7 +30,8 @@ def _cases(draw):
     # call, or from a call with another length, differs between ranks.
     backwards = {_ODD_RANKS: "backwards"}
     yield Case(4, {"num_samples": MANY, "seed": 5, "epoch": 0} | backwards)
-    yield Case(2, {"num_samples": FEW, "seed": 5, "epoch": 0})  # catches what is kept of 4 ranks
+    # This finds an order that an answer keeps from a case with 4 ranks.
+    yield Case(2, {"num_samples": FEW, "seed": 5, "epoch": 0})
     yield Case(4, {"num_samples": MANY, "seed": 0, "epoch": 1})
     for world_size in (1, 2, 3, 4):
         length = draw.randint(MANY // world_size + 1, 60 // world_size)
@@ -38,7 +39,8 @@ def _cases(draw):
         told = {"num_samples": num_samples, **drawn_epoch(draw)}
         yield Case(world_size, told | {_LATER: _LATER_EPOCHS[world_size]})
     yield Case(4, {"num_samples": 1, **drawn_epoch(draw)})
-    yield Case(2, {"num_samples": draw.randint(300, 400), **drawn_epoch(draw)})  # above 8 bits
+    # Samples have numbers that need more than 8 bits.
+    yield Case(2, {"num_samples": draw.randint(300, 400), **drawn_epoch(draw)})
 
 
 def _orders(case):
@@ -51,7 +53,9 @@ def _orders(case):
 
 
 def _act(context, shard_indices):
-    torch.rand(1)  # or seeding with the initial seed would leave no change to see
+    # Leave the initial state. An answer that seeds the global generator with the initial seed would
+    # restore that state, and the change would not be seen.
+    torch.rand(1)
     torchs, pythons = torch.get_rng_state(), random.getstate()
     orders = _orders(context.case)[:: _direction(context.case, context.rank)]
     for seed, epoch in (*orders, orders[0]):

@@ -1,5 +1,5 @@
 """
-Exercise 13: who keeps the optimizer's state?
+Exercise 13: which rank keeps the optimizer's state?
 
 Legend: w ranks; P parameters of n_1, n_2, ... numbers, N in all.
 """

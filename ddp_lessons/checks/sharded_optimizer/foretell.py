@@ -1,5 +1,5 @@
 """
-Task 13.4: bytes foretold.
+Task 13.4: predict the bytes that a rank holds and receives.
 """
 
 import torch
@@ -33,7 +33,8 @@ def _cases(draw):
         sizes += [world_size * draw.randint(2, 9) + 1, 1]
         yield Case(world_size, {"sizes": sizes, "num_states": num_states, "stage": stage})
     sizes = [draw.randint(10**8, 10**9) for _ in range(3)] + [draw.randint(10**3, 10**4)]
-    sizes += [1024 * draw.randint(1, 9) + 1]  # nearly no fraction, and a full piece more
+    # Over 1,024 ranks this leaves a tiny fraction, which is rounded up to a whole number.
+    sizes += [1024 * draw.randint(1, 9) + 1]
     yield Case(1, {"sizes": sizes, "num_states": 2, "stage": 2, "of": 1024})
 
 
@@ -41,7 +42,7 @@ def _act(context, foretell):
     sizes, num_states, stage = (context[name] for name in ("sizes", "num_states", "stage"))
     world_size = context.case.data.get("of", context.world_size)
     context.call(foretell, list(sizes), num_states, stage, world_size)
-    if world_size > context.world_size:  # too many to run: the package reckons
+    if world_size > context.world_size:  # too many ranks to run: compute without them
         return foretold_bytes(sizes, world_size, stage, num_states)
     return _counted(context, sizes, num_states, stage)
 
@@ -135,7 +136,8 @@ def _name(case, got, place):
         known += [(name, cut + whole) for name, cut in cuts.items()]
         known += [(name, cut + w * cut) for name, cut in cuts.items()]
     times = {1: stage == 2, 2: bool(stage) * num_states}.get(place, 0)
-    is_short = times * cuts["floor"] < value < times * cuts["padding"]  # not all are rounded up
+    # Some parameters are rounded up, but not all.
+    is_short = times * cuts["floor"] < value < times * cuts["padding"]
     other = "floor" if is_short else "values"
     return next((name for name, number in known if number == value), other)
 

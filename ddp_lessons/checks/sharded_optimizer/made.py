@@ -1,5 +1,5 @@
 """
-A class of optimizer that an answer is given, which notes what is made of it.
+An optimizer class that an answer gets, and that counts its instances and their state.
 """
 
 import weakref
@@ -9,15 +9,15 @@ import torch
 
 class Made:
     """
-    Note the optimizers that an answer makes of the class that it is given, and their state.
+    Counts of the optimizers that an answer makes from a class, and of the numbers in their state.
 
     Args:
         name: The class's name in torch.optim.
 
     Attributes:
-        kind: That class, which notes.
-        num_made: How many were made of it.
-        most: The most numbers of state that all of them had at one time, right after a step.
+        kind: The class to give to the answer. Its instances are counted here.
+        num_made: Number of its instances.
+        most: The most numbers of state that all instances had together right after a step.
     """
 
     def __init__(self, name):
@@ -32,7 +32,7 @@ class Made:
 
         def step(self, closure=None):
             result = base.step(self, closure)
-            made.count()  # before anything is thrown away again
+            made.count()  # at once, before the answer can delete state
             return result
 
         members = {"__init__": __init__, "step": step, "__module__": base.__module__}
@@ -40,7 +40,7 @@ class Made:
 
     def count(self):
         """
-        Count the state that there is now.
+        Count the numbers in the state of all instances now, and update `most`.
         """
         states = [state for one in self._alive for state in one.state.values()]
         values = [value for state in states for value in state.values()]

@@ -1,5 +1,5 @@
 """
-Which usual mistake explains the parameters that an answer has left.
+Functions that tell which common mistake explains the parameters after an answer's steps.
 """
 
 import torch
@@ -10,7 +10,7 @@ from ddp_lessons.checks.sharded_optimizer.plain_runs import is_near, params_of, 
 
 def _first_off(view):
     """
-    Return (number, what came, what is right, slack) of the first entry that is off; None: none is.
+    Return (number, got, right, slack) of the first entry of the script that is off, or None.
     """
     for number, (name, right) in enumerate(view.expected.items() if view.is_off else ()):
         if find_difference(view.got[name], right, view.most_off[name]):
@@ -20,12 +20,14 @@ def _first_off(view):
 
 def goes_by(*ways):
     """
-    Return what tells whether the first entry that is off is as one optimizer leaves it by a way.
+    Return a `shows` that tells whether the first entry that is off follows from one of `ways`.
+
+    Each way is a dict of arguments of `plain_run`.
     """
 
     def shows(view):
         number, got, right, slack = _first_off(view) or (0, [], [], 0)
-        # In some cases a mistake changes nothing: there it is not the one that was made.
+        # A mistake that changes nothing in this case cannot explain what is off.
         return bool(got) and any(
             is_near(got, other, slack) and not is_near(other, right, slack)
             for other in (plain_run(view.case, **way)[number] for way in ways)
@@ -36,7 +38,7 @@ def goes_by(*ways):
 
 def takes_no_mean(view):
     """
-    Tell whether a rank stepped by the sum of gradients, or by one rank's own.
+    Tell whether a rank stepped by the sum of all gradients, or by one rank's own gradient.
     """
     ranks = range(view.case.world_size)
     own = [[{"mean": rank, "only": only} for rank in ranks] for only in (None, "closure")]
@@ -51,7 +53,7 @@ def takes_no_mean(view):
 
 def stays_behind(view):
     """
-    Tell whether numbers are as before an entry, or right on another rank.
+    Tell whether the first entry that is off left numbers unchanged, or is right on another rank.
     """
     found = _first_off(view)
     if found is None:

@@ -1,5 +1,5 @@
 """
-Task 13.3: the state of owners, saved by some ranks and loaded by others.
+Task 13.3: the owners' optimizer state, which some ranks save and other ranks load.
 """
 
 import os
@@ -22,8 +22,8 @@ _ASLEEP_S, _LOOK_EVERY_S = 0.3, 0.005
 
 
 def _cases(draw):
-    # All cases of a seed share a folder. First four ranks save, then two others load, and so on:
-    # what two save later must not be mixed with what four have left there.
+    # All cases of a seed share a folder. First four ranks save, then two ranks load, and so on. An
+    # answer must not mix the later files of two ranks with the files that four ranks left there.
     both = ((0, "Adam", "float32"), (draw.getrandbits(40), "SGD", "float64"))
     for seed, name, dtype in both:
         what = {"optimizer": name, "dtype": dtype}
@@ -39,20 +39,20 @@ def _cases(draw):
 
 def owners_of(case):
     """
-    Return who owns each parameter, by the case's seed, its ranks, and whether it saves or loads.
+    Return each parameter's owner: it depends on the seed, the world size, and on save or load.
     """
     rng = generator(case, ("owners", case["does"], case.world_size))
     order = torch.randperm(NUM_PARAMS, generator=rng).tolist()
     extra = torch.randint(case.world_size, (NUM_PARAMS,), generator=rng).tolist()
     owners = [0] * NUM_PARAMS
-    for place, number in enumerate(order):  # everybody has one at least
+    for place, number in enumerate(order):  # every rank owns at least one
         owners[number] = place if place < case.world_size else extra[place]
     return owners
 
 
 def _owned(case, rank):
     owned = [number for number, owner in enumerate(owners_of(case)) if owner == rank]
-    return owned[::-1]  # the optimizer's order need not be that of the numbers
+    return owned[::-1]  # an optimizer may have its parameters in any order
 
 
 def _make(context, owned):
@@ -64,7 +64,7 @@ def _make(context, owned):
 
 
 def _settings_after(case):
-    # As a schedule leaves them: it also notes in the group what it began with.
+    # A learning rate schedule leaves such settings: it also stores the initial lr in the group.
     rate = {2: 0.003, 3: 0.002}[case["steps"]]
     found = {"lr": rate, "weight_decay": 10 * rate, "initial_lr": _MADE_WITH}
     moved = {"betas": (1 - 20 * rate, 0.99)} if case["optimizer"] == "Adam" else {"momentum": 0.5}
@@ -110,8 +110,8 @@ def _act(context, OwnedState):
 
 
 def _come_last(context):
-    # Who removes old files must not find new ones, and who lists new ones must find all. So one
-    # rank begins when all others are through. Or they wait for it: then all of them sleep.
+    # A rank that removes old files must spare new ones; a rank that lists files must find all. To
+    # test both, one rank begins when the others have finished, or sleep because they wait for it.
     pids = [0] * context.world_size
     dist.all_gather_object(pids, os.getpid())
     if context.rank == (0 if context.case.seed == 0 else context.world_size - 1):
@@ -126,7 +126,7 @@ def _through(context, rank):
 
 
 def _turn_times_round(folder):
-    # As in a copied folder: what was written last need not look so.
+    # In a copied folder the file that was written last need not have the latest time.
     files = [path for path in folder.rglob("*") if path.is_file()]
     times = [path.stat().st_mtime_ns for path in files]
     for path, time_ns in zip(files, times, strict=True):
@@ -142,7 +142,7 @@ def _train(context, owned, params, optimizer):
             parameter.grad = gradient.to(context.device)
         optimizer.step()
     optimizer.param_groups[0].update(_settings_after(context.case))
-    # Some parameters were there before others: their counts of steps differ.
+    # Parameters that were added at different times have different counts of steps.
     for number, parameter in zip(owned, params, strict=True):
         if "step" in optimizer.state[parameter]:
             optimizer.state[parameter]["step"] += number
@@ -157,7 +157,7 @@ def _states(owned, params, optimizer):
 
 def _is_wrong_by(name):
     """
-    Return what tells whether a parameter's state is wrong in a way that has this name.
+    Return a `shows` that tells whether a parameter's state is wrong by the mistake of this name.
     """
 
     def shows(view):
@@ -178,7 +178,7 @@ def _is_wrong_by(name):
 
 def _truths(truth, steps):
     """
-    Return what was saved last for each parameter, and what had been saved before.
+    Return two dicts, {parameter: state}: the states of the last save, and those of earlier saves.
     """
     right: dict = {}
     old: dict = {}

@@ -14,7 +14,7 @@ def _cases(draw):
     yield Case(4, {"sizes": [40, 8, 200, 8, 30, 3]}, seed=0)
     for world_size in (1, 2):
         yield Case(world_size, {"sizes": _layers(draw)})
-    twins = [draw.randint(2, 9)] * 4  # a layer may be there twice, and a parameter be empty
+    twins = [draw.randint(2, 9)] * 4  # equal layers and empty parameters may occur
     yield Case(3, {"sizes": [0, *twins, *_layers(draw), 0]})
     yield Case(4, {"sizes": [draw.randint(1, 9) for _ in range(2)]})
     yield Case(2, {"sizes": []})
@@ -22,7 +22,7 @@ def _cases(draw):
 
 
 def _layers(draw):
-    # A matrix, then its bias, as models have them.
+    # Each matrix is followed by its bias, as in a model.
     widths = [draw.randint(2, 12) for _ in range(5)]
     return [size for one, other in pairwise(widths) for size in (one * other, other)]
 
@@ -37,7 +37,7 @@ def _act(context, owners_of):
 
 def _owners(result):
     """
-    Return a list of owners; None if the result is none.
+    Return an answer's result as a list of owners, or None if it is no such list.
     """
     result = result.tolist() if hasattr(result, "tolist") else result
     is_list = isinstance(result, list | tuple) and all(type(owner) is int for owner in result)
@@ -103,7 +103,7 @@ def _in_places(owners, order):
 
 def _is_one_of(lists_of):
     """
-    Return what tells whether owners are uneven, and a list of `lists_of(sizes, num_owners)`.
+    Return a `shows` that tells whether owners are uneven and in `lists_of(sizes, num_owners)`.
     """
 
     def shows(view):

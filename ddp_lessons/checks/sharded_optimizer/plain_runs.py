@@ -1,11 +1,11 @@
 """
-What one optimizer makes of the mean gradient, and what it makes by the usual mistakes.
+Runs of one optimizer with the mean gradient: the right run, and runs with common mistakes.
 
-Legend: a script is what happens to an optimizer, in order: "step" (backward, then step), "closure"
-(a step by a closure), "rate" (a schedule sets the first group's lr and momentum), "add" (a group
-is added), "load" (other weights come into the parameters, as from a checkpoint), "freeze" (one
-more parameter is frozen, and has no gradient from then on).
-Gradients are whole numbers whose sign ranks share, so that no mean is near 0.
+Legend: a script is a list of what happens to an optimizer: "step" (backward, then step), "closure"
+(a step with a closure), "rate" (a schedule sets the first group's lr and momentum), "add" (a group
+is added), "load" (other weights are written into the parameters, as from a checkpoint), "freeze"
+(one more parameter is frozen, and has no gradient from then on).
+Gradients are whole numbers. A number has the same sign on all ranks, so that no mean is near 0.
 """
 
 import torch
@@ -14,13 +14,13 @@ from torch import nn
 from ddp_lessons.checks.kit import generator, normal_numbers
 from ddp_lessons.checks.kit.comparing import find_difference
 
-ADDED_RATE = 0.5  # of the group that is added, by that of the others
+ADDED_RATE = 0.5  # lr of the group that is added, as a share of the others' lr
 LATER_MOMENTUM = 0.75
 
 
 def params_of(case, device="cpu"):
     """
-    Return a case's parameters, the same on every rank; the one that `frozen` counts is frozen.
+    Return a case's parameters, the same on every rank. Number `case["frozen"]`, if any, is frozen.
     """
     dtype = getattr(torch, case["dtype"])
     made = [
@@ -34,9 +34,10 @@ def params_of(case, device="cpu"):
 
 def groups_of(case, params):
     """
-    Return (what the optimizer is made with, the group that is added later or None).
+    Return (parameters or groups to make the optimizer with, the group that is added later or None).
 
-    `groups` gives for each group how many parameters it has, and its lr; None: none of its own.
+    `case["groups"]` has a pair for each group: its number of parameters, and its lr or None for
+    the lr of the settings.
     """
     settings = case["settings"]
     added = None
@@ -55,7 +56,7 @@ def groups_of(case, params):
 
 def freeze(case, params):
     """
-    Freeze the parameter that `later` counts, as one who fine-tunes does between two steps.
+    Freeze parameter number `case["later"]`, as a user who fine-tunes does between two steps.
     """
     params[case["later"]].requires_grad_(False)
     params[case["later"]].grad = None
@@ -63,7 +64,7 @@ def freeze(case, params):
 
 def load_weights(case, params):
     """
-    Put other numbers into the parameters, as a checkpoint does: the tensors stay.
+    Write other numbers into the parameters in place, as loading a checkpoint does.
     """
     for place, parameter in enumerate(params):
         other = normal_numbers(case, ("loaded", place), parameter.shape, parameter.dtype)
@@ -98,14 +99,15 @@ def backward(case, params, step, rank):
 
 def plain_run(case, mean="mean", only=None, lost=()):
     """
-    Return the parameters after each entry of the script, as one optimizer leaves them.
+    Return the parameters after each entry of the script, in a run with one optimizer.
 
     Args:
         case: The Case.
-        mean: "mean" or "sum" of all ranks' gradients, or the rank whose own are used.
-        only: The entries of the script for which `mean` holds; None: for all.
-        lost: What goes wrong: "settings", "all but lr", "groups", "rate", "momentum", "added",
-            "state", "load" or "closure".
+        mean: "mean" or "sum" of all ranks' gradients, or the rank whose own gradients are used.
+        only: "step" or "closure", the entries to which `mean` applies; None: to both. Other entries
+            use the mean.
+        lost: Names of things that the run leaves out: "settings", "all but lr", "groups", "rate",
+            "momentum", "added", "state", "load" or "closure".
     """
     params = params_of(case)
     given, added = groups_of(case, params)
@@ -153,16 +155,16 @@ def _step(case, params, optimizer, step, mean):
 
 def most_off(case, num_steps):
     """
-    Return how far a number may be off after so many steps.
+    Return how far a number may be off after this many steps.
 
-    A step rounds some twenty times: the mean, what is kept, the update, the new number. All of
-    these are below 32 here, and so is what 64 roundings a step can make of them.
+    A step rounds some twenty times: in the mean, the state, the update and the new number. All of
+    these are below 32 here. The limit allows 64 roundings a step, each of a number of up to 32.
     """
     return 64 * 32 * max(num_steps, 1) * torch.finfo(getattr(torch, case["dtype"])).eps / 2
 
 
 def is_near(got, expected, slack):
     """
-    Tell whether two lists of parameters are alike, but for this slack.
+    Tell whether two lists of parameters are equal within a slack.
     """
     return find_difference(list(got), list(expected), slack) is None

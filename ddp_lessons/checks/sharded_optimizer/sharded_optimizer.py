@@ -44,11 +44,11 @@ def _cases(draw):
     script, later = ["step", "freeze", "step"], draw.randint(0, 3)
     yield _case(3, "SGD", momentum, script, _drawn(draw), later=later)
     yield _case(4, "Adam", {"lr": 0.1}, ["step", "step"], [(3,), ()])
-    # Each group may be one small parameter: who begins anew with each gives them all to rank 0.
+    # One small parameter a group: an answer that restarts at rank 0 in each group puts all there.
     settings, num = {"lr": 0.1, "momentum": 0.5}, draw.randint(10, 12)
     shapes, groups = [(draw.randint(3, 4),) for _ in range(num)], [(1, None)] * num
     yield _case(3, "SGD", settings, ["step"], shapes, groups=groups)
-    # Weights and biases in turn: if whole parameters are dealt in turn, rank 0 gets all weights.
+    # Weights and biases alternate: if parameters are dealt out in turn, rank 0 gets all weights.
     width = draw.randint(6, 9)
     yield _case(2, "SGD", settings, ["step"], [(width, width), (2,)] * 4)
     yield _case(1, "SGD", momentum, ["step", "step"], _drawn(draw)[:2])
@@ -156,14 +156,14 @@ def _closure_fault(view):
 
 def state_of_one(case):
     """
-    Return how many numbers one optimizer would keep, and the most that a rank may keep.
+    Return how many numbers of state one optimizer would keep, and the most that a rank may keep.
     """
     per_number = {"SGD": 1, "AdamW": 2, "Adam": 2, "RMSprop": 1, "Adamax": 2}[case["class"]]
     frozen = case.data.get("frozen")
     sizes = [
         torch.Size(shape).numel() for place, shape in enumerate(case["shapes"]) if place != frozen
     ]
-    # Who cuts each parameter, or the parameters of each group, may round up each time.
+    # An answer that cuts each parameter, or each group's parameters, may round up each time.
     most = sum(sizes) / case.world_size + max(*sizes, len(sizes))
     return per_number * sum(sizes), per_number * most
 

@@ -14,17 +14,17 @@ from ddp_lessons.checks.speed.runs import number_of
 from ddp_lessons.pictures import timeline_plot
 
 CLEAR = 1.25
-_IN_DOUBT = 1.02  # as near to the limit as rounding, or another median, may matter
+_IN_DOUBT = 1.02  # so near to the limit, rounding or another kind of median may decide
 _NUM_BYTES = 8
 _ONE_OF_TWO = (median_low, median_high)
 _BASE_S = 0.012
 _WARM_UP_S = 0.050
 _PAUSE_S = 0.060
-_QUICK_STEP = 3  # in which the straggler has nothing to write
+_QUICK_STEP = 3  # in this step the straggler is not slow
 
 _AT_LIMIT = "just at the limit"
 _NOTED = {
-    # what a slow rank computes in each step, in seconds that are exact; all others need 1 s
+    # compute of a slow rank in each step, in seconds that floats hold exactly; others need 1 s
     _AT_LIMIT: (9.0, 1.25, 1.25, 1.25),
     "hardly above the limit": (9.0, *3 * (1.25 + 2**-10,)),
     "longer, by two in the middle": (9.0, 1.0, 1.25, 1.5, 3.0),
@@ -44,12 +44,12 @@ def _cases(draw):
     roles = {"slow": first, "interrupted": last, "logs": third, "clock": second}
     yield Case(4, {"times slower": 2.2, **roles, "slow as well": second})
     for world_size in (2, 3, 4):
-        # Of two it is rank 0: whoever takes it for None is seen there.
+        # With two ranks it is rank 0: this finds an answer that takes 0 for None.
         ranks = draw.sample(range(world_size), world_size) if world_size > 2 else [0, 1]
         roles = {"slow": ranks[0], "interrupted": ranks[1], "logs": ranks[-1], "clock": ranks[-1]}
         yield Case(world_size, {"times slower": round(draw.uniform(1.7, 2.2), 1), **roles})
     yield Case(1, {"times slower": 2.0, "slow": 0, "interrupted": 0, "logs": 0, "clock": 0})
-    for kind in _NOTED:  # of two ranks one may be slow by several wrong rules
+    for kind in _NOTED:  # 3 or 4 ranks: with 2, several wrong rules may agree
         if kind == "no longer than another":
             slow, as_well = draw.sample(range(4), 2)
             yield Case(4, {"one rank is": kind, "slow": slow, "slow as well": as_well})
@@ -75,7 +75,7 @@ def _noted(context):
 
 def _played(context):
     draw = Random(f"{context.case.seed} {context.rank}")
-    # A clock starts when its machine does: so these of the ranks differ by minutes.
+    # A clock starts when its machine does: so the clocks of the ranks differ by minutes.
     ahead_s = draw.uniform(100, 200) + 1000 * (context.rank == context["clock"])
     steps, tensor = [], torch.zeros(1, device=context.device)
     for number in range(4):
@@ -128,7 +128,7 @@ def _disagrees(view):
 
 class _Wrong:
     """
-    Hold an answer that is not right.
+    An answer, with the times that it was given and the answers that would be right.
 
     Args:
         view: The View.
@@ -144,7 +144,7 @@ class _Wrong:
 
 def _if_wrong(is_so):
     """
-    Return what tells whether an answer is wrong, and `is_so(wrong)` of its _Wrong.
+    Return a `shows` that tells whether an answer is wrong and `is_so` holds for its `_Wrong`.
     """
 
     def shows(view):
@@ -156,7 +156,7 @@ def _if_wrong(is_so):
 
 def _is_largest_of(*rows_of):
     """
-    Return what tells whether the rank that was named has the largest of some values.
+    Return a `shows` that tells whether the named rank has the largest of some values.
     """
     return _if_wrong(
         lambda wrong: any(
@@ -190,7 +190,7 @@ def _calls_too_much(view):
 
 def _right(medians_s, in_doubt):
     """
-    Return all that may be said: two things where a time that was measured lies just at the limit.
+    Return the accepted answers: both None and a rank if a measured time is close to the limit.
     """
     if len(medians_s) == 1:
         return {None}

@@ -13,7 +13,7 @@ from ddp_lessons.speed import PlayedStep, in_ms, on_one_clock, predict_step_s
 
 LIMIT = 0.15
 NUM_STEPS = 2
-_SAME = 1e-5  # a number that is that near to a mistake's was made by it
+_SAME = 1e-5  # a number this near to a mistake's number comes from that mistake
 
 _LATENCY_S, _BANDWIDTH = 0.001, 10e6
 _KINDS = {
@@ -39,16 +39,16 @@ def _cases(draw):
 
 def _arguments(case):
     """
-    Return forward, parts of backward and optimizer in seconds, bytes of buckets, and the Link.
+    Return (forward_s, backward_s, sizes, optimizer_s, link). `sizes` are the bytes of buckets.
     """
     draw = Random(case.seed)
     parts_ms, buckets_ms = _KINDS[case["buckets"]]
     backward_s = [part_ms / 1e3 * draw.uniform(0.95, 1.05) for part_ms in parts_ms]
     latency_s = _LATENCY_S * (4 if "many" in case["buckets"] else 1)
     link = Link(latency_s, _BANDWIDTH * draw.uniform(0.95, 1.05))
-    # 48 bytes divide by every number of ranks up to 4, in whole numbers of float32.
+    # 48 bytes are 12 numbers of float32, which 1, 2, 3 or 4 ranks can divide evenly.
     sizes = [48 * round(ms / 1e3 * _BANDWIDTH / 1.5 / 48) for ms in buckets_ms]
-    # Where little is sent, forward counts for more: whoever divides it by the ranks is seen there.
+    # With one bucket forward takes longer, which finds an answer that divides it by the ranks.
     forward_s = draw.uniform(0.024, 0.026) * (2.5 if case["buckets"] == "one bucket" else 1)
     return forward_s, backward_s, sizes, draw.uniform(0.024, 0.026), link
 
@@ -63,9 +63,10 @@ def _act(context, predict_step):
 
 def measured_s(case_result):
     """
-    Return the seconds of the fastest step, each as long as on the slowest rank.
+    Return the seconds of the fastest step. A step takes as long as on its slowest rank.
 
-    A span ends by its own rank's clock, so a step is from its first to its last moment there.
+    The times of a span are by its own rank's clock. So the length of a step on a rank is the time
+    from its first to its last moment on that rank.
     """
     return min(
         max(_length_s(seen.kept[number]) for seen in case_result.seen)
@@ -81,8 +82,8 @@ def _judge(case_result):
     w = case_result.case.world_size
     forward_s, backward_s, sizes, optimizer_s, link = _arguments(case_result.case)
     right_s = predict_step_s(w, forward_s, backward_s, sizes, link, optimizer_s)
-    # Sleep never ends early, so no step is shorter than the model says. A machine that is busy
-    # makes it longer; whoever goes by the model must not be refused for that.
+    # Sleep never ends early, so no step is shorter than the model says. A busy machine makes it
+    # longer; an answer that follows the model must pass all the same.
     shortest_s, longest_s = sorted((right_s, measured_s(case_result)))
     for seen in case_result.seen:
         got_s = number_of(seen.calls[-1].result)
@@ -102,7 +103,9 @@ def _judge(case_result):
 
 def _made_by(case, got_s, right_s):
     """
-    Return the mistake that makes such a number, if it is a mistake in this case; or None.
+    Return the mistake that gives this number, or None.
+
+    A mistake counts only if it changes the number of this case by more than `LIMIT`.
     """
     for name, wrong_s in _recipes(case):
         is_other = abs(wrong_s - right_s) > LIMIT * right_s

@@ -27,14 +27,14 @@ _NOTED_MS = (
     (41, 9.3, 8.3, 7.1, 15.5, 19),
 )
 """
-Times of which every mistake makes another number, as measured ones need not on a busy machine.
+Times for which each mistake gives a different number. Times measured on a busy machine may not.
 """
 
 
 def _cases(draw):
     told = {"samples": [8, 12, 4, 10], "before": 8, "warm-up": 1}
     yield Case(4, told | {"times": "noted"}, seed=0)
-    yield Case(4, told | {"times": "noted", "warm-up": 2})  # which leaves an even number of steps
+    yield Case(4, told | {"times": "noted", "warm-up": 2})  # leaves an even number of steps
     yield Case(4, told, seed=1)
     for world_size in (2, 3, 4):
         samples = [draw.randint(3, 20) for _ in range(world_size)]
@@ -46,7 +46,7 @@ def _cases(draw):
 
 def noted_times_s(rank):
     """
-    Return the noted times of rank 0 alone, and of a rank among four, in seconds.
+    Return fixed times in seconds: of the steps of rank 0 alone, and of a rank among four.
     """
     return [ms / 1e3 for ms in _NOTED_BEFORE_MS], [ms / 1e3 for ms in _NOTED_MS[rank]]
 
@@ -66,7 +66,7 @@ def _act(context, report_speedup):
 
 def _alone(context, num_steps):
     """
-    Let rank 0 make steps while the others wait, and tell all how long they took.
+    Make steps on rank 0 while the others wait. Return their seconds on every rank.
     """
     draw, times_s = Random(context.case.seed), []
     for number in range(num_steps if context.rank == 0 else 0):
@@ -80,7 +80,9 @@ def _alone(context, num_steps):
 
 def _together(context, num_steps):
     """
-    Let all ranks make steps; in each another one is through last, as it has more to write.
+    Make steps on all ranks. Return this rank's seconds.
+
+    In each step another rank finishes last, because it writes a log.
     """
     draw, tensor = (
         Random(f"{context.case.seed} {context.rank}"),
@@ -145,7 +147,7 @@ def _is_near(got, expected):
 
 class Times:
     """
-    Hold the times that all ranks had, and what comes of them: rightly, and by the usual mistakes.
+    The times of all ranks, and the numbers that follow from them: right, and by common mistakes.
     """
 
     def __init__(self, case_result):
@@ -175,7 +177,7 @@ class Times:
 
     def mistake(self, part, got, rank):
         """
-        Return the mistake that gives such a number on a rank.
+        Return the mistake that gives the number `got` for a part of the report on a rank.
         """
         if part == "efficiency":
             right = self.right[part]

@@ -1,8 +1,8 @@
 """
-What the checks of lesson 11 share: steps that really run on the ranks, and numbers read off them.
+Steps that the checks of lesson 11 run on the ranks, and helpers that collect and read numbers.
 
-What a rank computes is a sleep of drawn length, so that the answer hangs on no core. What is judged
-are the times that were measured: whatever a busy machine made of a sleep, they say so.
+A rank sleeps for a random time instead of computing, so that no result depends on a free core. The
+checks judge by measured times, which contain every delay of a busy machine.
 """
 
 import math
@@ -19,10 +19,10 @@ UNNOTED_S = 0.003
 
 class NestedStep(PlayedStep):
     """
-    Note each piece of compute twice: whole, and in the two halves that it is made of.
+    A played step that records each piece of compute twice: as a whole, and in two halves.
 
-    So do profilers: an operation lies in the one that has called it. And before each piece there is
-    a moment that nobody notes, such as Python's own.
+    Profilers also record nested spans: an operation lies within the one that has called it. Before
+    each piece there is a gap that no span covers, like the time of the Python interpreter.
     """
 
     def __init__(self, *args, **kwargs):
@@ -38,7 +38,7 @@ class NestedStep(PlayedStep):
 
 def gathered(value):
     """
-    Return what each rank has, in rank order. Collective: every rank of the case must call it.
+    Return the values of all ranks, in rank order. Collective: every rank of the case must call it.
     """
     everyone = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, value)
@@ -47,7 +47,9 @@ def gathered(value):
 
 def gathered_tracks(own):
     """
-    Return the spans of all ranks on one clock, without labels. Collective, as `gathered`.
+    Return the spans of all ranks on one clock, without labels.
+
+    Collective: every rank of the case must call it.
     """
     offsets_s = [offset_ns / 1e9 for offset_ns in clock_offsets_ns()]
     tracks = on_one_clock(gathered(own), offsets_s)
@@ -56,7 +58,7 @@ def gathered_tracks(own):
 
 def number_of(value):
     """
-    Return a number as a float, also if it is a tensor of one; None if it is none.
+    Return a number, or the number in a tensor with one element, as a float; else None.
     """
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         value = value.item()
@@ -67,7 +69,7 @@ def number_of(value):
 
 def numbers_of(values, num):
     """
-    Return so many numbers as floats, from a list, a tuple or a tensor; None if it is none of them.
+    Return a list, tuple or tensor of `num` numbers as a list of floats; else None.
     """
     if isinstance(values, torch.Tensor):
         values = values.tolist()
@@ -79,6 +81,6 @@ def numbers_of(values, num):
 
 def in_ms(value):
     """
-    Return seconds in words: milliseconds with three digits behind the point.
+    Return seconds as text: milliseconds with three decimals.
     """
     return f"{1e3 * value:.3f} ms"

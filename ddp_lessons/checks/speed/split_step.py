@@ -16,7 +16,7 @@ from ddp_lessons.speed.splitting import of_kind
 
 PARTS = ("compute", "communication", "waiting", "hidden")
 
-MOST_OFF_S = 1e-6  # sums of a few moments in float64 are off by a millionth of that
+MOST_OFF_S = 1e-6  # sums of a few times in float64 are off by a millionth of this limit
 
 _LATENCY_S = 0.001
 
@@ -38,7 +38,7 @@ def _act(context, split_step):
     late_s = context["late ms"] / 1e3 if context.rank == context["late rank"] else 0.0
     dist.barrier()
     spans = step.run(late_s) + step.inner
-    # On every other rank the last all-reduce is listed first.
+    # On odd ranks the last all-reduce is listed first.
     spans.sort(key=lambda span: (span[0], span[1]), reverse=context.rank % 2 == 1)
     context.call(split_step, gathered_tracks(spans))
 
@@ -77,7 +77,7 @@ def _is_near(got_s, expected_s):
 
 def _mistake(tracks, part, got_s, right_s):
     """
-    Return the first mistake that explains what it says of all ranks.
+    Return the first mistake that explains the numbers of all ranks for this part of a step.
     """
     recipes = [("unit", part, [1e3 * one_s for one_s in right_s]), *_recipes(tracks)]
     for name, wanted, of_ranks in recipes:
@@ -88,7 +88,7 @@ def _mistake(tracks, part, got_s, right_s):
 
 def _recipes(tracks):
     """
-    Return what comes out by the usual mistakes: (mistake, part, a number a rank).
+    Return the numbers that common mistakes give: (mistake, part, seconds of each rank).
     """
     last_s = last_calls(tracks)
     compute = [of_kind(track, "compute") for track in tracks]

@@ -10,7 +10,7 @@ from pathlib import Path
 import nbformat
 
 from ddp_lessons.course import rules
-from ddp_lessons.course.building import execute
+from ddp_lessons.course.building import CELL_TIMEOUT_S, DEADLINE_S, execute
 from ddp_lessons.course.notebooks.canonical import canonical, dumps, plain_lines
 from ddp_lessons.course.notebooks.cell_roles import role_of
 from ddp_lessons.course.notebooks.starters import blank_of
@@ -18,9 +18,6 @@ from ddp_lessons.course.notebooks.text_twins import one_folder_down, read_twin
 from ddp_lessons.errors import NotebookRefused
 from ddp_lessons.files import replace_text
 from ddp_lessons.jobs.owned import DEADLINE_STATUS, run_owned
-
-CELL_TIMEOUT_S = 60.0
-DEADLINE_S = 180.0
 
 # Environment variables to remove, because they would change the outputs.
 _UNWANTED = (

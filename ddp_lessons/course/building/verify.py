@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 from ddp_lessons.course import rules
-from ddp_lessons.course.building.build import CELL_TIMEOUT_S, DEADLINE_S, notebook_environment
+from ddp_lessons.course.building import CELL_TIMEOUT_S, DEADLINE_S
+from ddp_lessons.course.building.build import notebook_environment
 from ddp_lessons.course.notebooks.canonical import read_notebook
 from ddp_lessons.course.notebooks.text_twins import refuse_unequal
 from ddp_lessons.errors import NotebookRefused

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddp_lessons.checks.kit.task_registry import all_tasks, find_task, stem_of
-from ddp_lessons.course.building.build import CELL_TIMEOUT_S
+from ddp_lessons.course.building import CELL_TIMEOUT_S
 from ddp_lessons.course.building.verify import nbval_command, nbval_environment
 from ddp_lessons.course.learner import limited_run, workspace
 from ddp_lessons.course.notebooks.canonical import ANSI, dumps, read_notebook

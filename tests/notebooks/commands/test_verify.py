@@ -7,12 +7,12 @@ import subprocess
 import sys
 
 import pytest
+from command_line import run_command
 from paths import ROOT
 from toy_lesson import cell_of, make_course, run_notebook, stream
 from waiting import GROWING_S, HANGS_AFTER_S
 from witness import Witness
 
-from ddp_lessons.course.__main__ import main
 from ddp_lessons.course.building import verify as verifying
 from ddp_lessons.course.building.verify import verify
 from ddp_lessons.course.notebooks.canonical import canonical, dumps
@@ -51,7 +51,7 @@ def test_verify_passes_what_comes_out_again(tmp_path, capfd):
     Output for output, errors included: the toy's outputs were written by hand, not by a run.
     """
     store(make_course(tmp_path), run_notebook(tmp_path))
-    assert main(["verify", f"--root={tmp_path}"]) == 0
+    assert run_command("verify", f"--root={tmp_path}") == 0
     out = capfd.readouterr().out
     assert "12 passed" in out
     assert "00_toy.ipynb: verified in " in out
@@ -69,7 +69,7 @@ def test_verify_fails_at_one_character(tmp_path, capfd, monkeypatch):
     (tmp_path / "notebooks/executed/conftest.py").write_text(
         "def pytest_runtest_call(item): item.stop()\n"
     )
-    assert main(["verify", f"--root={tmp_path}"]) == 1
+    assert run_command("verify", f"--root={tmp_path}") == 1
     shown = capfd.readouterr()
     assert "1 failed, 11 passed" in shown.out
     assert "'47\\n' == '41\\n'" in shown.out
